@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
@@ -24,24 +23,6 @@ from shardmill.transforms.tables.record_values import sum_records
 
 _BLOCK_BYTES = 8 << 20
 _MAX_SHOWN = 100
-
-
-def encode_part(
-    refs: Sequence[SegmentRef], key: str = "", *, summarize: bool = True
-) -> Iterator[Block | Reject]:
-    """Yield the rejects of segments without a split, then the merged records of the others.
-
-    Args:
-        refs: Segments of the part, ordered by run.
-        key: Column that identifies rows, for messages.
-        summarize: Whether statistics of the records are computed.
-    """
-    for ref in refs:
-        if not ref.split:
-            yield from (Reject(**json.loads(line)) for line in segments.read_lines(ref))
-    found = [ref for ref in refs if ref.split]
-    if found:
-        yield from merge_segments(found, key, summarize=summarize)
 
 
 def merge_segments(

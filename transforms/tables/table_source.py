@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 import zlib
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property, lru_cache
 from typing import Any, NamedTuple, Protocol
@@ -71,11 +71,6 @@ def has_lists(values: pa.Array) -> bool:
 
 MAX_LABELS = 1_000
 TOO_MANY_LABELS = "\0"  # replaces the labels of records that have more than MAX_LABELS
-
-
-def is_countable(counted: Collection[str]) -> bool:
-    """Return whether labels are few enough to be listed and counted."""
-    return len(counted) <= MAX_LABELS and TOO_MANY_LABELS not in counted
 
 
 class PickledOnce:
@@ -184,7 +179,13 @@ class TableSource(Protocol):
 
     @property
     def table(self) -> TableSpec:
-        """The schema, and the columns that decide the placement of rows."""
+        """The columns, if values have statistics, and those that decide the placement of rows."""
+
+    def schema(self, labels: Sequence[str]) -> str:
+        """Return the text of ``schema.pbtxt``, given the labels in the order of their ids."""
+
+    def features(self) -> list[dict[str, Any]]:
+        """Return the manifest's list of features, sorted by name."""
 
     def inspect(self, ref: InputRef) -> TableInput:
         """Return an input with what is needed to read it, or rejected."""

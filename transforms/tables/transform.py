@@ -93,7 +93,9 @@ class WriteRows(beam.PTransform):
         if spec.preprocessing is not None:
             built = (spread, plan) | "BuildTransformGraph" >> BuildGraph(spec, spec.preprocessing)
             graph.append(AsSingleton(built))
-        made = write_units(spread, spec, *graph)
+        made = spread | "WriteRuns" >> beam.ParDo(
+            MapOrdered(write_runs, spec.threads), spec, *graph
+        ).with_outputs(REJECTED_FILES, COUNTS, main=RUNS)
         rejected = {
             "Files": files, "Ranges": found[REJECTED_FILES], "Runs": made[REJECTED_FILES]
         }  # fmt: skip
@@ -115,15 +117,8 @@ class WriteRows(beam.PTransform):
             | "AllCounts" >> Flatten()
             | "SumCounts" >> beam.CombineGlobally(SumInto(Census, Census.merge))
         )
-        encoder = RowEncoder(spec.table, dict(spec.versions))
+        encoder = RowEncoder(spec.source, dict(spec.versions))
         return BuildInput(placed, plan, counts) | BuildShards(spec.sink, encoder)
-
-
-def write_units(units: beam.PCollection[Any], spec: RowsSpec, *graph: AsSingleton) -> Any:
-    """Return the runs of units, their rejected inputs and their counts."""
-    return units | "WriteRuns" >> beam.ParDo(
-        MapOrdered(write_runs, spec.threads), spec, *graph
-    ).with_outputs(REJECTED_FILES, COUNTS, main=RUNS)
 
 
 def announced(spec: RowsSpec, census: Census) -> Plan:

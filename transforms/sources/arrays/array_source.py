@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import IO, Any
 
@@ -19,6 +19,8 @@ import pyarrow as pa
 
 from shardmill.schemas.errors import OutputError, ShardmillError
 from shardmill.schemas.refs import InputRef
+from shardmill.schemas.schema_pbtxt import schema_text
+from shardmill.schemas.schema_pbtxt.feature_spec import array_tags
 from shardmill.schemas.storage import scheme_of
 from shardmill.transforms.sources.arrays.array_file import (
     ArrayFile,
@@ -26,7 +28,8 @@ from shardmill.transforms.sources.arrays.array_file import (
     open_unchanged,
     stream_values,
 )
-from shardmill.transforms.sources.arrays.labels import ArrayLabels, decode_label
+from shardmill.transforms.sources.arrays.labels import LABEL, LABEL_TEXT, ArrayLabels, decode_label
+from shardmill.transforms.sources.arrays.resolve_input import InputArrays
 from shardmill.transforms.tables.byte_arrays import ByteStrings
 from shardmill.transforms.tables.row_rejects import RejectCollector
 from shardmill.transforms.tables.table_source import (
@@ -170,44 +173,66 @@ _MAX_BATCH_ROWS = 1 << 20
 class ArraySource(PickledOnce):
     """The ``TableSource`` of arrays that are features of the same examples.
 
-    A unit is a slice of the rows, or all rows where an array is a stream.
+    Their files are inputs together: the units of the first one are slices of the rows of all, or
+    all rows where an array is a stream.
 
     Attributes:
-        table: See ``TableSource``; its columns are not used.
-        arrays: The features without the label.
-        label: The label, if there is one.
-        num_rows: Number of examples.
+        table: See ``TableSource``; it has no columns.
+        input: The arrays.
     """
 
     table: TableSpec
-    arrays: tuple[ArrayFile, ...]
-    label: ArrayLabels | None
-    num_rows: int
+    input: InputArrays
 
-    @property
-    def _all(self) -> tuple[ArrayFile, ...]:
-        return self.arrays + ((self.label.array,) if self.label else ())
+    def schema(self, labels: Sequence[str]) -> str:
+        """Return the text of ``schema.pbtxt``, given the labels in the order of their ids."""
+        features = [
+            schema_text.single_value(
+                a.name, "bytes", array_tags(a.dtype.newbyteorder("<"), a.shape[1:])
+            )
+            for a in self.input.arrays
+        ]
+        label = self.input.label
+        if label:
+            class_id = schema_text.single_value(label.name, "int64")
+            if label.texts:
+                features.append(schema_text.single_value(label.text_name, "bytes"))
+                class_id |= schema_text.class_id_domain(label.name, labels)
+            features.append(class_id)
+        return schema_text.format_schema_text(_by_name(features))
+
+    def features(self) -> list[dict[str, Any]]:
+        """Return the manifest's list of features, sorted by name."""
+        features = [{"name": a.name, "type": "bytes", "source": "array"} for a in self.input.arrays]
+        label = self.input.label
+        if label:
+            features.append({"name": label.name, "type": "int64", "source": LABEL})
+            if label.texts:
+                features.append({"name": label.text_name, "type": "bytes", "source": LABEL_TEXT})
+        return _by_name(features)
 
     @property
     def batch_rows(self) -> int:
         """Number of rows of a batch."""
-        width = sum(array.row_bytes for array in self._all)
-        return max(1, min(_BATCH_BYTES // max(1, width), _MAX_BATCH_ROWS))
+        return max(1, min(_BATCH_BYTES // max(1, self.input.row_bytes), _MAX_BATCH_ROWS))
 
     def inspect(self, ref: InputRef) -> TableInput:
-        """Return the input: headers were read before."""
-        return TableInput(ref, sum(array.num_bytes for array in self._all))
+        """Return a file: headers were read before. The first one stands for all rows."""
+        is_first = ref.uri == self.input.files[0].uri
+        return TableInput(ref, self.input.rows * self.input.row_bytes if is_first else 0)
 
     def units(self, item: TableInput) -> Iterator[Unit]:
         """Yield slices of the rows."""
-        step, rows = self.batch_rows, self.num_rows
-        size = -(-item.num_bytes // max(1, -(-rows // step)))
-        if any(map(is_stream, self._all)):
-            yield Unit(tuple(item.ref), 0, size, rows <= step, (0, rows, step), (0, rows))
+        found, step, rows = self.input, self.batch_rows, self.input.rows
+        if item.ref.uri != found.files[0].uri:
             return
-        for first in range(0, rows, step):
-            end = min(first + step, rows)
-            yield Unit(tuple(item.ref), first, size, True, (first, end, step), (first, end))
+        ref = InputRef(found.key, item.ref.uri, version=found.input_id)
+        size = -(-item.num_bytes // max(1, -(-rows // step)))
+        is_stream_read = any(map(is_stream, found.every))
+        for first in range(0, rows, rows if is_stream_read else step):
+            end = rows if is_stream_read else min(first + step, rows)
+            detail = first, end
+            yield Unit(tuple(ref), first, size, end - first <= step, (*detail, step), detail)
 
     def read(self, unit: Unit) -> Iterator[TypedBatch]:
         """Yield the rows of a unit.
@@ -217,7 +242,7 @@ class ArraySource(PickledOnce):
             OutputError: A temporary file cannot be written.
         """
         ref, (first, end) = InputRef(*unit.ref), unit.detail
-        readers = [read_rows(array, first, end, self.batch_rows) for array in self._all]
+        readers = [read_rows(array, first, end, self.batch_rows) for array in self.input.every]
         for batch in zip(*readers, strict=True):
             count = len(batch[0])
             rows = RejectCollector(np.arange(first, first + count), np.zeros(count, np.int64))
@@ -227,11 +252,15 @@ class ArraySource(PickledOnce):
     def _columns(self, batch: tuple[Raw, ...]) -> list[TypedColumn]:
         columns = [
             TypedColumn(array.name, "bytes", _to_arrow(rows), None)
-            for array, rows in zip(self.arrays, batch, strict=False)
+            for array, rows in zip(self.input.arrays, batch, strict=False)
         ]
-        if self.label:
-            columns += label_columns(self.label, self.label.values(batch[-1]))
+        if self.input.label:
+            columns += label_columns(self.input.label, self.input.label.values(batch[-1]))
         return columns
+
+
+def _by_name(features: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return sorted(features, key=lambda feature: feature["name"].encode())
 
 
 def label_columns(label: ArrayLabels, values: npt.NDArray[Any]) -> list[TypedColumn]:

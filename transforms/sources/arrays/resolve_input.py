@@ -73,15 +73,21 @@ class InputArrays:
     @property
     def rows(self) -> int:
         """Number of examples."""
-        return self._all[0].rows
+        return self.every[0].rows
 
     @property
     def row_bytes(self) -> int:
         """Bytes of the arrays of one example."""
-        return sum(array.row_bytes for array in self._all)
+        return sum(array.row_bytes for array in self.every)
 
     @property
-    def _all(self) -> tuple[ArrayFile, ...]:
+    def input_id(self) -> str:
+        """Identity of the files as 32 hexadecimal digits."""
+        return f"{sum(ref.digest() for ref in self.files) % (1 << 128):032x}"
+
+    @property
+    def every(self) -> tuple[ArrayFile, ...]:
+        """The features, then the label."""
         return self.arrays + ((self.label.array,) if self.label else ())
 
 

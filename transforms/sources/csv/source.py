@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -11,7 +12,7 @@ import pyarrow as pa
 from shardmill.schemas.errors import ChangedError, shown
 from shardmill.schemas.refs import InputRef
 from shardmill.schemas.rejects import RejectedError
-from shardmill.schemas.schema_pbtxt.columns import Column
+from shardmill.schemas.schema_pbtxt.columns import Column, format_schema
 from shardmill.schemas.storage import open_storage
 from shardmill.transforms.sources.csv import typed_cells
 from shardmill.transforms.sources.csv.cells import Cells
@@ -32,6 +33,7 @@ from shardmill.transforms.tables.table_source import (
     TypedBatch,
     TypedColumn,
     Unit,
+    list_features,
 )
 
 _COMPRESSION_RATIO = 6  # typical for text
@@ -56,6 +58,14 @@ class CsvSource(PickledOnce):
     base: tuple[str, ...] = ()
     exact: tuple[str, ...] = ()
     range_bytes: int = RANGE_BYTES
+
+    def schema(self, labels: Sequence[str]) -> str:  # noqa: ARG002 - they are texts in the records
+        """Return the text of ``schema.pbtxt``."""
+        return format_schema(self.table.columns)
+
+    def features(self) -> list[dict[str, Any]]:
+        """Return the manifest's list of features, sorted by name."""
+        return list_features((column.name, column.kind) for column in self.table.columns)
 
     def inspect(self, ref: InputRef) -> TableInput:
         """Return a file with the names of its columns, or rejected."""
