@@ -87,6 +87,8 @@ def read_quotes(text: TextBlock) -> Quotes:
         (near == text.separator) | (near == LF) | (near == CR) for near in (before, after)
     )
     closes[np.searchsorted(offsets, text.sure - 1) :] = True
+    # A quote next to another one may be half of a doubled quote, which ends one part of a cell and
+    # starts the next: so each half may stand for either.
     starts, ends = opens | ~first, closes | ~last
     if _alternate(starts, ends, text.ending):
         return Quotes(offsets, [])
@@ -125,6 +127,8 @@ class _Runs(NamedTuple):
 
 def _walk(runs: _Runs, text: TextBlock) -> Quotes:
     """Return the quotes, examining each run that opens a cell."""
+    # Each step jumps from a run that opens a cell to the run that closes it, or to the next line
+    # behind a bad cell: no run is examined twice, and those inside of cells never are.
     count, odd = len(runs.first), (runs.last - runs.first) % 2 == 0
     next_open = _next_set(runs.opens)
     # The run that closes a cell that each run opens; none after the end.

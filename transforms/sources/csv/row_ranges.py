@@ -105,6 +105,8 @@ def _read_head(
     with open_text(uri, dialect) as text:
         text.check()
         columns, body = _find_body(text, dialect)
+        # Rows are found in blocks, of which the last one reaches beyond the sample: its rows
+        # are not sampled, but one may start a range, which need not be searched again then.
         batches: list[Rows] = []
         for rows in _scan_rows(text, body):
             batches.append(rows)
@@ -140,11 +142,13 @@ def split_ranges(
     """
     yield from ranges[:-1]
     for rest in ranges[-1:]:
+        # No row that starts before its end can start another range.
         if 0 <= rest.end <= rest.start + range_bytes:
             yield rest
             continue
         with _open_range(uri, dialect, rest) as text:
             if rest.end == TO_END:
+                # Damage is found at the end, when rows before it were written: look first.
                 text.check_compression()
                 yield rest
             else:
@@ -199,6 +203,7 @@ def _scan_rows(text: CsvText, row_range: RowRange) -> Iterator[Rows]:
     if text.fault is None:
         yield from scanner.finish()
         return
+    # The text ends at an arbitrary byte: its last row may be cut, and is not used.
     yield from scanner.finish("more")
     bad = BadRow(0, 0, scanner.line, "compressed", text.fault.message)
     none = np.zeros(0, np.int64)
@@ -207,6 +212,9 @@ def _scan_rows(text: CsvText, row_range: RowRange) -> Iterator[Rows]:
 
 def _split_rows(batches: Iterable[Rows], start: int, size: int) -> Iterator[list[Rows]]:
     """Yield rows in pieces that are split like ranges."""
+    # As _cut_ranges does, but with the rows. A piece starts at a row, valid or bad, since offsets
+    # of both are the same however the file is read.
+    # A block may hold several starts of pieces, or none.
     piece: list[Rows] = []
     for batch in batches:
         rows = batch
@@ -225,6 +233,8 @@ def _split_rows(batches: Iterable[Rows], start: int, size: int) -> Iterator[list
 
 def _cut_ranges(batches: Iterable[Rows], whole: RowRange, range_bytes: int) -> Iterator[RowRange]:
     """Yield the ranges of a range whose first rows, or all, are given; the last has the rest."""
+    # Rows are found by reading from the start of the file, where quotes are known to be closed. A
+    # guess of a row start in the middle would fail inside a cell with line breaks.
     start, _, line = whole
     for rows in batches:
         starts, lines = rows.row_starts()
@@ -259,6 +269,8 @@ def _first_row(
     text: CsvText, whole: RowRange, dialect: Dialect
 ) -> tuple[Rows | None, BadRow | None]:
     """Return rows that start with the header (or first valid row), else the bad row found."""
+    # A header that cannot be read loses the names of all columns: the file is rejected. Without a
+    # header, the first valid row gives the number of columns, and bad ones before it are rejects.
     first_bad: BadRow | None = None
     for rows in _scan_rows(text, whole):
         bad = next(iter(rows.bad), None)
@@ -300,6 +312,7 @@ def _skip_lines(text: CsvText, count: int) -> int:
     at = text.begin
     if not count:
         return at
+    # Lines to skip are not CSV, such as a title: a quote in them has no meaning.
     held = b""  # a carriage return that a line feed may follow
     for block in text.blocks(at):
         data = held + block
