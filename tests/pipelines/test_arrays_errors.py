@@ -359,5 +359,5 @@ def test_warns_of_skipped_files(tmp_path) -> None:
         (tmp_path / "arrays" / name).write_text("not an array")
     np.save(tmp_path / "arrays/x.npy", X)
     spec = spec_of(input=tmp_path / "arrays", output=tmp_path / "ds")
-    assert spec.warnings == ("skipped, not .npy files: 'README.md', 'notes.txt'",)
-    assert [ref.key for ref in spec.files] == ["arrays/x.npy"]
+    assert spec.sink.warnings == ("skipped, not .npy files: 'README.md', 'notes.txt'",)
+    assert [ref.key for ref in spec.source.input.files] == ["arrays/x.npy"]
