@@ -15,7 +15,6 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
 
 import google_crc32c
 import numpy as np
@@ -140,13 +139,6 @@ _FOOTER = ByteStrings.of([bytes(FOOTER_BYTES)])
 _CRC_ROWS = 256
 
 
-class _EncodedColumn(NamedTuple):
-    """The encoded entries of a column, and the index of each row's entry."""
-
-    entries: ByteStrings
-    indices: np.ndarray  # int32[rows]
-
-
 @dataclass(frozen=True)
 class PreparedRows:
     """Rows in final order, ready to be encoded in slices; threads may share it.
@@ -186,12 +178,15 @@ def prepare(columns: Sequence[TypedColumn], order: np.ndarray) -> PreparedRows:
     headers = ByteStrings.of(map(_frame_header, distinct.tolist()))
     np.add(ranks, used, out=codes[:, 0], casting="same_kind")
     lengths = payloads + headers.sizes[ranks] + FOOTER_BYTES
-    pieces = concatenate([_FOOTER, *(column.entries for column in encoded), headers])
+    pieces = concatenate([_FOOTER, *(entries for entries, _ in encoded), headers])
     return PreparedRows(pieces.arrow(), codes, lengths)
 
 
-def _encode_column(column: TypedColumn, order: np.ndarray) -> _EncodedColumn:
-    """Return the encoded entries of a column; entry 0 is empty, for rows without a value."""
+def _encode_column(column: TypedColumn, order: np.ndarray) -> tuple[ByteStrings, np.ndarray]:
+    """Return the encoded entries of a column, and the index of each row's entry, int32[rows].
+
+    Entry 0 is empty, for rows without a value.
+    """
     name, kind, values, indices = column
     if indices is None or 2 * len(values) > len(order):
         # Nearly one value per row: values in row order keep memory access sequential.
@@ -199,7 +194,7 @@ def _encode_column(column: TypedColumn, order: np.ndarray) -> _EncodedColumn:
     else:
         indices = np.take(indices, order)
     entries = concatenate([_EMPTY, encode_entries(name, kind, values)])
-    return _EncodedColumn(entries, indices + np.int32(1))
+    return entries, indices + np.int32(1)
 
 
 def _frame_header(size: int) -> bytes:

@@ -205,7 +205,7 @@ def _scan_rows(text: CsvText, row_range: RowRange) -> Iterator[Rows]:
         return
     # The text ends at an arbitrary byte: its last row may be cut, and is not used.
     yield from scanner.finish("more")
-    bad = BadRow(0, 0, scanner.line, "compressed", text.fault.message)
+    bad = BadRow(0, 0, scanner.line, "compressed", str(text.fault))
     none = np.zeros(0, np.int64)
     yield Rows(memoryview(b""), scanner.offset, none, none, none, [bad], scanner.line)
 

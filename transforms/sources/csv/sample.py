@@ -5,8 +5,7 @@ from __future__ import annotations
 import unicodedata
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import NamedTuple
+from dataclasses import dataclass, field, replace
 
 from shardmill.schemas.errors import ChangedError, DeniedError, format_names
 from shardmill.schemas.refs import InputRef
@@ -28,49 +27,39 @@ _MAX_STARTS = 10_000
 _starts: dict[tuple[str, int, str, Dialect], Head] = {}
 
 
-class FileSample(NamedTuple):
-    """The sample of one file.
+@dataclass(frozen=True)
+class Sample:
+    """The sample of one file, or the merged sample of all files.
 
     Attributes:
-        ref: The file; rejected if it cannot be read as rows.
-        profiles: Profile of each column, by its name.
+        refs: The files; those that cannot be read or do not fit are rejected.
+        base: Columns of most of the files that have the columns that are needed.
+        profiles: Profile of each column of the files that fit, by its name.
+        partial: For each column that some of these files lack: the key of the first one.
         rows: Number of sampled rows.
         text_bytes: Bytes of text of these rows.
-        complete: Whether these are all rows.
-        problem: Why the first bad row cannot be read, or empty.
+        complete: Whether all rows were sampled.
+        problem: Why the first bad row of the first file with one cannot be read, or empty.
     """
 
-    ref: InputRef
-    profiles: Mapping[str, infer.ColumnProfile] = {}
+    refs: tuple[InputRef, ...]
+    base: tuple[str, ...] = ()
+    profiles: Mapping[str, infer.ColumnProfile] = field(default_factory=dict)
+    partial: Mapping[str, str] = field(default_factory=dict)
     rows: int = 0
     text_bytes: int = 0
     complete: bool = False
     problem: str = ""
 
+    @property
+    def row_bytes(self) -> float:
+        """Average bytes of text per row."""
+        return max(1.0, self.text_bytes / max(1, self.rows))
 
-@dataclass(frozen=True)
-class Sample:
-    """The merged sample of all files.
-
-    Attributes:
-        base: Columns of most of the files that have the columns that are needed.
-        profiles: Profile of each column of the files that fit, by its name.
-        partial: For each column that some of these files lack: the key of the first one.
-        rows: Number of sampled rows.
-        row_bytes: Average bytes of text per row.
-        refs: The files; those that cannot be read or do not fit are rejected.
-        complete: Whether all rows were sampled.
-        problem: Why the first bad row of the first file with one cannot be read, or empty.
-    """
-
-    base: tuple[str, ...]
-    profiles: Mapping[str, infer.ColumnProfile]
-    partial: Mapping[str, str]
-    rows: int
-    row_bytes: float
-    refs: tuple[InputRef, ...]
-    complete: bool
-    problem: str = ""
+    @property
+    def ref(self) -> InputRef:
+        """The file of a sample of one."""
+        return self.refs[0]
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -135,24 +124,22 @@ def sample_files(
     for sample in joined:
         for name in profiles.keys() - sample.profiles.keys():
             partial.setdefault(name, sample.ref.key)
-    rows = sum(sample.rows for sample in joined)
-    text_bytes = sum(sample.text_bytes for sample in joined)
     others = (rejected.get(sample.ref.key, sample.ref) for sample in samples)
     return Sample(
+        (*(ref for ref in refs if ref.error), *others),
         base,
         profiles,
         partial,
-        rows,
-        max(1.0, text_bytes / max(1, rows)),
-        (*(ref for ref in refs if ref.error), *others),
+        sum(sample.rows for sample in joined),
+        sum(sample.text_bytes for sample in joined),
         all(sample.complete for sample in joined),
         next((sample.problem for sample in valid if sample.problem), ""),
     )
 
 
 def _join(
-    valid: Sequence[FileSample], needed: set[str], dialect: Dialect
-) -> tuple[tuple[str, ...], list[FileSample], dict[str, InputRef]]:
+    valid: Sequence[Sample], needed: set[str], dialect: Dialect
+) -> tuple[tuple[str, ...], list[Sample], dict[str, InputRef]]:
     """Return the columns of most files, the files that fit, and the others by key, rejected."""
     if not valid:
         return (), [], {}
@@ -161,11 +148,11 @@ def _join(
     counts = Counter(frozenset(sample.profiles) for sample in complete)
     # The most frequent columns; of equally frequent ones the most, then those of the first file.
     first = max(complete, key=lambda each: (counts[frozenset(each.profiles)], len(each.profiles)))
-    base = tuple(first.profiles)
+    base = first.base
     known, joined, rejected = set(base), [first], {}
     for sample in (each for each in valid if each is not first):
         try:
-            check_columns(tuple(sample.profiles), known, sorted(needed), base, dialect.header)
+            check_columns(sample.base, known, sorted(needed), base, dialect.header)
         except RejectedError as rejection:
             ref = sample.ref.rejected(rejection.error, rejection.message)
             rejected[ref.key] = ref
@@ -175,11 +162,11 @@ def _join(
     return base, joined, rejected
 
 
-def sample_file(ref: InputRef, dialect: Dialect, nulls: Nulls, sample_bytes: int) -> FileSample:
+def sample_file(ref: InputRef, dialect: Dialect, nulls: Nulls, sample_bytes: int) -> Sample:
     """Sample the first rows of one file."""
     ref, head = read_start(ref, dialect, sample_bytes)
     if head is None:
-        return FileSample(ref)
+        return Sample((ref,))
     cells = head.cells
     profiles = infer.profile_columns(cells.columns, nulls)
     rows = len(cells.offsets)
@@ -187,7 +174,7 @@ def sample_file(ref: InputRef, dialect: Dialect, nulls: Nulls, sample_bytes: int
     first = next(iter(cells.rejects), None)
     problem = f"{ref.key}, line {first.line}: {first.message}" if first else ""
     complete = head.seekable and ref.size <= sample_bytes
-    return FileSample(ref, profiles, rows, span, complete, problem)
+    return Sample((ref,), tuple(profiles), profiles, {}, rows, span, complete, problem)
 
 
 def read_start(ref: InputRef, dialect: Dialect, sample_bytes: int) -> tuple[InputRef, Head | None]:
