@@ -180,10 +180,8 @@ def read_range(
     """
     with _open_range(uri, dialect, row_range) as text:
         batches = _scan_rows(text, row_range)
-        if row_range.end >= 0:
-            yield make_cells(list(batches), columns, text, dialect)
-            return
-        for rows in _split_rows(batches, row_range.start, range_bytes):
+        one = row_range.end >= 0
+        for rows in [[*batches]] if one else _split_rows(batches, row_range.start, range_bytes):
             yield make_cells(rows, columns, text, dialect)
 
 
