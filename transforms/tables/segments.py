@@ -65,7 +65,7 @@ class RunBlock(NamedTuple):
 
 
 class Run(NamedTuple):
-    """A finished run file; a reference to it crosses shuffles as plain values.
+    """A finished run file; this reference to it crosses shuffles.
 
     Attributes:
         key: Identity of the range of a table; the records of a part are ordered by it where
@@ -77,17 +77,6 @@ class Run(NamedTuple):
     key: str
     path: str
     blocks: tuple[RunBlock, ...]
-
-    @classmethod
-    def of_values(cls, values: tuple[str, str, Iterable[tuple[object, ...]]]) -> Run:
-        """Return the run of plain values."""
-        key, path, blocks = values
-        return cls(key, path, tuple(RunBlock._make(block) for block in blocks))
-
-    @property
-    def values(self) -> tuple[str, str, tuple[tuple[object, ...], ...]]:
-        """The run as plain values."""
-        return self.key, self.path, tuple(map(tuple, self.blocks))
 
 
 class Origin(NamedTuple):
