@@ -19,52 +19,41 @@ LABEL = "label"
 
 def floor(source: Path, out: Path) -> None:
     """Writes one shard per split with Shardmill's functions."""
-    import numpy as np
     import pyarrow as pa
 
     from shardmill.pipelines import rows
     from shardmill.pipelines.rows_config import RowsConfig
     from shardmill.schemas.storage import open_storage
     from shardmill.transforms.match.inputs import match_now
-    from shardmill.transforms.sink.placement import Series
-    from shardmill.transforms.sink.plan import Plan
     from shardmill.transforms.sink.record_writer import MemberWriter
-    from shardmill.transforms.sources.csv.row_ranges import read_range, split_ranges
     from shardmill.transforms.tables.byte_arrays import ByteStrings
-    from shardmill.transforms.tables.run_writer import encode_segments
-    from shardmill.transforms.tables.segments import FRAME, POSITION, slices
-    from shardmill.transforms.tables.table import make_table
+    from shardmill.transforms.tables.run_writer import encode_splits
+    from shardmill.transforms.tables.segments import FRAME, Origin, slices, sort_records
+    from shardmill.transforms.tables.table import place_batch
 
     job = rows.resolve(RowsConfig(input=str(source), output=str(out), label=LABEL))
-    spec = job.spec
-    (ref,), _ = match_now(job.match)
-    names = tuple(column.name for column in spec.table.columns)
-    parts = max(1, round(ref.size * spec.growth) >> 26)
-    plan = Plan("build", parts={Series("train", ""): parts, Series("validation", ""): 1})
+    spec, (refs, _) = job.spec, match_now(job.match)
 
-    def encode(part):  # noqa: ANN001, ANN202
-        (cells,) = read_range(ref.uri, spec.dialect, names, part)
-        return list(encode_segments(make_table(spec.table, ref, cells, plan)))
+    def encode(unit):  # noqa: ANN001, ANN202
+        (batch,) = spec.source.read(unit)
+        return list(encode_splits(place_batch(spec.table, batch), Origin("", "", "")))
 
     segments = defaultdict(list)
     with ThreadPoolExecutor(2) as threads:
-        for found in threads.map(encode, split_ranges(ref.uri, spec.dialect)):
-            for split, number, segment in found:
-                segments[split, number].append(segment)
+        for found in threads.map(encode, spec.source.units(spec.source.inspect(refs[0]))):
+            for split, records in found:
+                segments[split].append(records)
     out.mkdir(parents=True)
     storage = open_storage(str(out))
     for split in ("train", "validation"):
         with storage.open_write(str(out / f"{split}.tfrecord.gz")) as target:
             writer = MemberWriter(target, "deflated")
-            for key in sorted(key for key in segments if key[0] == split):
-                mine = segments.pop(key)
-                records = pa.concat_tables(mine).combine_chunks()
-                order = np.argsort(records[POSITION], kind="stable")
-                frames = records[FRAME].chunk(0)
-                lengths = ByteStrings.of_arrow(frames).sizes[order]
-                for start, stop in slices(lengths, 8 << 20):
-                    taken = frames.take(pa.array(order[start:stop]))
-                    writer.add_frames(memoryview(taken.buffers()[2]), lengths[start:stop])
+            records, order = sort_records(segments.pop(split))
+            frames = records[FRAME].chunk(0)
+            lengths = ByteStrings.of_arrow(frames).sizes[order]
+            for start, stop in slices(lengths, 8 << 20):
+                taken = frames.take(pa.array(order[start:stop]))
+                writer.add_frames(memoryview(taken.buffers()[2]), lengths[start:stop])
             writer.close()
 
 

@@ -6,8 +6,10 @@ Run it as ``shardmill arrays``, or use ``build_arrays(root, config)`` in a custo
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import cast
 
 import apache_beam as beam
+import deflate
 
 from shardmill.pipelines.arrays_config import ArraysConfig
 from shardmill.pipelines.build_config import config_id
@@ -18,20 +20,20 @@ from shardmill.transforms.sink.encoder import Block
 from shardmill.transforms.sink.estimate import BuildSample, add_estimate
 from shardmill.transforms.sink.outcome import Outcome, RaiseIfFailed
 from shardmill.transforms.sources.arrays.array_source import ArraySource
-from shardmill.transforms.sources.arrays.encoder import ArrayEncoder, ArraysHooks
 from shardmill.transforms.sources.arrays.labels import MAX_TEXTS
 from shardmill.transforms.sources.arrays.resolve_input import InputArrays, resolve_input
-from shardmill.transforms.sources.arrays.transform import ArraysSpec, WriteArrays
-from shardmill.transforms.tables.label_limit import MAX_LABELS
-from shardmill.transforms.tables.rows_spec import RowsSpec
+from shardmill.transforms.tables.encoder import RowsHooks
+from shardmill.transforms.tables.planning import RowsSpec
 from shardmill.transforms.tables.run_writer import encode_blocks
 from shardmill.transforms.tables.table import place_batch
-from shardmill.transforms.tables.table_spec import TableSpec
+from shardmill.transforms.tables.table_source import MAX_LABELS, TableSpec
+from shardmill.transforms.tables.transform import WriteRows
 
+ARRAYS_VERSION = "1"  # of the encoding; a change makes new records
 _MAX_PARTS = 1 << 16
 
 
-def resolve(config: ArraysConfig, *, runner: str = "") -> ArraysSpec:
+def resolve(config: ArraysConfig, *, runner: str = "") -> RowsSpec:
     """Return what to write, where, and how; reads the headers of all arrays, and all labels.
 
     Args:
@@ -42,24 +44,22 @@ def resolve(config: ArraysConfig, *, runner: str = "") -> ArraysSpec:
         ShardmillError: The input is missing or unusable, or an option breaks a rule.
     """
     found = resolve_input(config.query)
-    encoder = ArrayEncoder(found.arrays, found.label)
-    texts = bool(found.label and found.label.texts)
-    sink = config.sink_spec(
-        config_id("arrays", encoder.versions(), config.identity()), found.root,
-        config=config.identity(), runner=runner, command=config.command("arrays"),
-        hooks=ArraysHooks(text_labels=texts),
-    )  # fmt: skip
+    versions = {"arrays": ARRAYS_VERSION, "deflate": deflate.__version__}
+    texts = found.label.texts if found.label else ()
     counted, limit = "", MAX_LABELS
     if found.label:
-        counted, limit = (
-            (found.label.text_name, MAX_TEXTS) if texts else (found.label.name, MAX_LABELS)
-        )
+        counted = found.label.text_name if texts else found.label.name
+        limit = MAX_TEXTS if texts else MAX_LABELS
+    sink = config.sink_spec(
+        config_id("arrays", versions, config.identity()), found.root,
+        config=config.identity(), runner=runner, command=config.command("arrays"),
+        hooks=RowsHooks(max_labels=limit), warnings=found.warnings,
+    )  # fmt: skip
     table = TableSpec((), config.place_spec, counted, max_labels=limit)
-    source = ArraySource(table, found.arrays, found.label, found.rows)
-    threads = config.threads or usable_cores()
-    rows = RowsSpec(sink, source, encoder.versions(), 1, 1, threads)
-    parts = tuple(_count_parts(config, found))
-    return ArraysSpec(rows, encoder, found.key, found.files, parts, found.warnings)
+    return RowsSpec(
+        sink, ArraySource(table, found), versions, 1, 1, config.threads or usable_cores(),
+        parts=tuple(_count_parts(config, found)), labels=texts,
+    )  # fmt: skip
 
 
 def _count_parts(config: ArraysConfig, found: InputArrays) -> Iterator[tuple[str, int]]:
@@ -71,30 +71,30 @@ def _count_parts(config: ArraysConfig, found: InputArrays) -> Iterator[tuple[str
             yield name, count_parts(rows, size, spec, part_refs=None, max_parts=_MAX_PARTS)
 
 
-def outcomes(
-    root: beam.Pipeline | beam.pvalue.PBegin, spec: ArraysSpec
-) -> beam.PCollection[Outcome]:
+def outcomes(root: beam.Pipeline | beam.pvalue.PBegin, spec: RowsSpec) -> beam.PCollection[Outcome]:
     """Wire the pipeline; it emits one ``Outcome``, also for failures that a retry cannot fix."""
-    outcome = root | "WriteArrays" >> WriteArrays(spec)
+    files = cast("ArraySource", spec.source).input.files
+    outcome = root | "ListFiles" >> beam.Create(files) | "WriteRows" >> WriteRows(spec)
     if not spec.sink.dry_run:
         return outcome
     return outcome | "Estimate" >> beam.Map(add_estimate, spec.sink.shards, take_sample, spec)
 
 
-def take_sample(_: Outcome, spec: ArraysSpec) -> BuildSample:
+def take_sample(_: Outcome, spec: RowsSpec) -> BuildSample:
     """Return the first rows of a build as a sample of it.
 
     Args:
         _: The outcome of the dry run.
         spec: Arrays, encoding and output.
     """
+    source = cast("ArraySource", spec.source)
 
     def encode() -> Iterator[Block]:
-        batch = next(spec.source.read(next(spec.source.units(spec.input))))
-        return encode_blocks(place_batch(spec.source.table, batch))
+        batch = next(source.read(next(source.units(source.inspect(source.input.files[0])))))
+        return encode_blocks(place_batch(source.table, batch))
 
     packing: Packing = "deflated" if spec.sink.compression == "gzip" else "none"
-    return BuildSample(encode, spec.source.num_rows, packing)
+    return BuildSample(encode, source.input.rows, packing)
 
 
 def build_arrays(

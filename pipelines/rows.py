@@ -32,16 +32,19 @@ from shardmill.transforms.sink.outcome import Outcome, RaiseIfFailed
 from shardmill.transforms.sink.placement import REJECTED, Series
 from shardmill.transforms.sink.spec import SinkSpec
 from shardmill.transforms.sources.csv.cells import Cells
-from shardmill.transforms.sources.csv.file_columns import missing_columns
 from shardmill.transforms.sources.csv.row_ranges import read_head
-from shardmill.transforms.sources.csv.sample import MIN_FILE_BYTES, Sample, sample_files
+from shardmill.transforms.sources.csv.sample import (
+    MIN_FILE_BYTES,
+    Sample,
+    missing_columns,
+    sample_files,
+)
 from shardmill.transforms.sources.csv.source import CsvSource
 from shardmill.transforms.tables.encoder import RowsHooks
-from shardmill.transforms.tables.planning import why_files_lost
-from shardmill.transforms.tables.rows_spec import RowsSpec
+from shardmill.transforms.tables.planning import RowsSpec, why_files_lost
 from shardmill.transforms.tables.run_writer import encode_blocks
 from shardmill.transforms.tables.table import place_batch
-from shardmill.transforms.tables.table_spec import TableSpec
+from shardmill.transforms.tables.table_source import TableSpec
 from shardmill.transforms.tables.tft.preprocessing import Preprocessing, load_preprocessing
 from shardmill.transforms.tables.transform import WriteRows
 
@@ -151,12 +154,13 @@ def take_sample(
     """
     source = cast("CsvSource", spec.source)
     file = max(files, key=lambda ref: (not ref.error, ref.size))
-    head = read_head(file.uri, source.dialect_of(file), _SAMPLE_BYTES)
+    dialect = source.dialect.for_name(file.key)
+    head = read_head(file.uri, dialect, _SAMPLE_BYTES)
     ratio = 1.0 if head.seekable else _compressibility(head.cells)
     rows = num_bytes * ratio / spec.row_bytes
 
     def encode() -> Iterator[Block]:
-        cells = read_head(file.uri, source.dialect_of(file), _SAMPLE_BYTES).cells
+        cells = read_head(file.uri, dialect, _SAMPLE_BYTES).cells
         table = place_batch(spec.table, source.type_cells(file, cells))
         return encode_blocks(table)
 

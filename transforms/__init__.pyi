@@ -16,7 +16,5 @@ from .sink.outcome import RaiseIfFailed as RaiseIfFailed
 from .sink.placement import PlaceSpec as PlaceSpec
 from .sink.spec import SinkSpec as SinkSpec
 from .sink.transform import WriteShards as WriteShards
-from .sources.arrays.transform import ArraysSpec as ArraysSpec
-from .sources.arrays.transform import WriteArrays as WriteArrays
-from .tables.rows_spec import RowsSpec as RowsSpec
+from .tables.planning import RowsSpec as RowsSpec
 from .tables.transform import WriteRows as WriteRows

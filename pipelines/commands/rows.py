@@ -41,7 +41,7 @@ def start(options: BuildOptions) -> None:
 
 def explain(error: BaseException) -> Exception | None:
     """Return the error to report for an exception of TensorFlow Transform, or None."""
-    from shardmill.transforms.tables.tft.analysis import analysis_error
+    from shardmill.transforms.tables.tft.build_graph import analysis_error
 
     return analysis_error(error)
 

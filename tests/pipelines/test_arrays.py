@@ -177,13 +177,13 @@ def test_finds_the_label_array(tmp_path) -> None:
     for name, (members, options, label) in cases.items():
         np.savez(tmp_path / f"{name}.npz", **members)
         spec = spec_of(input=tmp_path / f"{name}.npz", output=tmp_path / "ds", **options)
-        encoder = spec.encoder
-        assert (encoder.label.name if encoder.label else None) == label, name
+        found = spec.source.input
+        assert (found.label.name if found.label else None) == label, name
         wanted = set(options.get("arrays", ",".join(members)).replace(" ", "").split(","))
-        assert {array.name for array in encoder.arrays} == wanted - {label}, name
+        assert {array.name for array in found.arrays} == wanted - {label}, name
     np.save(tmp_path / "X.npy", x)
     (tmp_path / "X.npy").rename(tmp_path / "data.bin")  # content decides, not the suffix
-    (array,) = spec_of(input=tmp_path / "data.bin", output=tmp_path / "ds").encoder.arrays
+    (array,) = spec_of(input=tmp_path / "data.bin", output=tmp_path / "ds").source.input.arrays
     assert (array.name, array.shape) == ("x", (30, 2))
 
 

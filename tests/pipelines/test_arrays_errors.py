@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 
 from shardmill.schemas.errors import InputError, ShardmillError
-from shardmill.transforms.sources.arrays import array_file, row_reader
-from shardmill.transforms.sources.arrays.transform import list_units, plan_arrays
+from shardmill.transforms.sources.arrays import array_file, array_source
 from shardmill.transforms.tables.transform import write_runs
 from tests.support.array_tools import run_spec, spec_of
 from tests.support.rows_tools import run_here
@@ -318,8 +317,8 @@ def test_rejects_member_with_a_changed_byte(tmp_path, pack, shape, damaged) -> N
 def test_rejects_input_that_changes_while_it_is_read(tmp_path, name) -> None:
     path = tmp_path / name
     np.savez_compressed(path, x=X) if name == "stream.npz" else np.save(path, X)
-    (array,) = spec_of(input=path, output=tmp_path / "ds").encoder.arrays
-    rows = row_reader.read_rows(array, 0, len(X), 1)
+    (array,) = spec_of(input=path, output=tmp_path / "ds").source.input.arrays
+    rows = array_source.read_rows(array, 0, len(X), 1)
     next(rows)
     os.utime(path, ns=(5, 5))
     with pytest.raises(InputError, match="changed while it was read"):
@@ -333,9 +332,8 @@ def test_does_not_reuse_parts_of_a_changed_input(tmp_path) -> None:
         np.save(tmp_path / "X.npy", array)
         os.utime(tmp_path / "X.npy", ns=(len(found), len(found)))
         spec = spec_of(input=tmp_path / "X.npy", output=tmp_path / "ds")
-        units = list(list_units(spec, plan_arrays(spec)))
-        assert len(units) == 1
-        runs = [item for unit in units for item in write_runs(unit, spec.rows)]
+        (unit,) = spec.source.units(spec.source.inspect(spec.source.input.files[0]))
+        runs = write_runs(tuple(unit), spec)
         found.append({path for _, path, _ in (run for run in runs if isinstance(run, tuple))})
     assert not found[0] & found[1]
 
@@ -344,13 +342,13 @@ def test_reports_full_disk_for_temporary_files(tmp_path, monkeypatch) -> None:
     np.savez_compressed(tmp_path / "data.npz", x=np.asfortranarray(X))
     spec = spec_of(input=tmp_path / "data.npz", output=tmp_path / "ds")
     with Path("/dev/full").open("wb", buffering=0) as full:
-        monkeypatch.setattr(row_reader.tempfile, "TemporaryFile", lambda **_: full)
+        monkeypatch.setattr(array_source.tempfile, "TemporaryFile", lambda **_: full)
         with pytest.raises(ShardmillError, match=r"needs 96 bytes .*No space left .*set TMPDIR"):
             run_spec(spec)
         monkeypatch.undo()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "nowhere"))
     with pytest.raises(ShardmillError, match=r"needs 96 bytes .*No such file.*TMPDIR"):
-        next(row_reader.read_rows(spec.encoder.arrays[0], 0, len(X), 1))
+        next(array_source.read_rows(spec.source.input.arrays[0], 0, len(X), 1))
     monkeypatch.undo()
     assert run_spec(spec).status == "published"
 
@@ -361,5 +359,5 @@ def test_warns_of_skipped_files(tmp_path) -> None:
         (tmp_path / "arrays" / name).write_text("not an array")
     np.save(tmp_path / "arrays/x.npy", X)
     spec = spec_of(input=tmp_path / "arrays", output=tmp_path / "ds")
-    assert spec.warnings == ("skipped, not .npy files: 'README.md', 'notes.txt'",)
-    assert [ref.key for ref in spec.files] == ["arrays/x.npy"]
+    assert spec.sink.warnings == ("skipped, not .npy files: 'README.md', 'notes.txt'",)
+    assert [ref.key for ref in spec.source.input.files] == ["arrays/x.npy"]

@@ -8,7 +8,7 @@ import numpy as np
 
 from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.transforms.sink.outcome import Outcome
-from shardmill.transforms.sources.arrays.transform import ArraysSpec
+from shardmill.transforms.tables.planning import RowsSpec
 from tests.conftest import build_dataset, resolve_job, run_job
 from tests.support.rows_tools import by_split, check_dataset
 
@@ -18,12 +18,12 @@ DTYPES = [
 _64 = (1 << 64) - 1
 
 
-def spec_of(**options) -> ArraysSpec:
+def spec_of(**options) -> RowsSpec:
     """Return the spec of a build with these options."""
     return resolve_job("arrays", **options)
 
 
-def run_spec(spec: ArraysSpec) -> Outcome:
+def run_spec(spec: RowsSpec) -> Outcome:
     """Run a build in this process with Beam's in-memory runner."""
     return run_job("arrays", spec)
 

@@ -8,7 +8,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from shardmill.transforms.sources.csv.dialect import Dialect
-from shardmill.transforms.sources.csv.row_ranges import read_head, read_range, split_ranges
+from shardmill.transforms.sources.csv.row_ranges import (
+    RowRange,
+    read_head,
+    read_range,
+    split_ranges,
+)
 from shardmill.transforms.tables.row_rejects import RowReject
 
 
@@ -25,12 +30,20 @@ class Reading(NamedTuple):
         return dict(Counter(reject.error for reject in self.rejects))
 
 
+def ranges_of(
+    path: Path | str, dialect: Dialect, range_bytes: int = 1 << 20, sampled: int = 1
+) -> list[RowRange]:
+    """Return the ranges of a file of which so many bytes were sampled."""
+    ranges = read_head(str(path), dialect, sampled, range_bytes).ranges
+    return [*split_ranges(str(path), dialect, ranges, range_bytes)]
+
+
 def read_csv(path: Path, dialect: Dialect | None = None, range_bytes: int = 1 << 20) -> Reading:
     """Read a file in ranges."""
     dialect = dialect or Dialect()
-    columns = read_head(str(path), dialect, range_bytes).columns
+    columns = read_head(str(path), dialect, 1).columns
     reading = Reading(columns, [], [], [], [])
-    ranges = split_ranges(str(path), dialect, range_bytes)
+    ranges = ranges_of(path, dialect, range_bytes)
     parts = (read_range(str(path), dialect, columns, part, range_bytes) for part in ranges)
     for cells in itertools.chain.from_iterable(parts):
         assert tuple(cells.columns) == columns

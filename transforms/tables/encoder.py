@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,11 +17,10 @@ from shardmill.schemas.tfrecord.gzip_member import Packing
 from shardmill.transforms.match.next_steps import next_step, remedy_of
 from shardmill.transforms.sink.encoder import Item
 from shardmill.transforms.sink.hooks import BuildHooks, ExtraFiles
-from shardmill.transforms.tables.label_limit import is_countable
-from shardmill.transforms.tables.merge import encode_part
+from shardmill.transforms.tables.merge import merge_segments
 from shardmill.transforms.tables.row_rejects import FEW_ROWS, describe_lost_files
-from shardmill.transforms.tables.table_spec import TableSpec
-from shardmill.transforms.tables.typed_column import list_features
+from shardmill.transforms.tables.segments import read_lines
+from shardmill.transforms.tables.table_source import MAX_LABELS, TOO_MANY_LABELS, TableSource
 
 _INFERRED_RULES = frozenset({"cast", "range", "missing"})
 
@@ -30,13 +30,13 @@ class RowEncoder:
     """Yields the records of a part's segments.
 
     Attributes:
-        table: The schema, and the column that identifies rows.
+        source: What gave the rows.
         made_by: Versions of all code that decides the bytes of records.
         packing: How members of a gzip shard are compressed.
-        expected_bytes: None: parts of rows are planned by the size of their text.
+        expected_bytes: None: parts of rows are planned by the source.
     """
 
-    table: TableSpec
+    source: TableSource
     made_by: dict[str, str]
     packing: Packing = "deflated"
     expected_bytes: int | None = None
@@ -47,19 +47,25 @@ class RowEncoder:
         labels: Sequence[str],  # noqa: ARG002
     ) -> Iterator[Item]:
         """Yield the rejects of segments without a split, then the merged records of the others."""
-        yield from encode_part(refs, self.table.key)
+        for ref in refs:
+            if not ref.split:
+                yield from (Reject(**json.loads(line)) for line in read_lines(ref))
+        found = [ref for ref in refs if ref.split]
+        if found:
+            table = self.source.table
+            yield from merge_segments(found, table.key, summarize=bool(table.columns))
 
     def versions(self) -> dict[str, str]:
         """Return the versions of all code that decides the bytes of records."""
         return self.made_by
 
-    def schema(self, labels: Sequence[str]) -> str:  # noqa: ARG002
+    def schema(self, labels: Sequence[str]) -> str:
         """Return the text of ``schema.pbtxt``."""
-        return format_schema(self.table.columns)
+        return self.source.schema(labels)
 
     def features(self) -> list[dict[str, Any]]:
         """Return the manifest's list of features, sorted by name."""
-        return list_features((column.name, column.kind) for column in self.table.columns)
+        return self.source.features()
 
 
 @dataclass(frozen=True)
@@ -73,6 +79,7 @@ class RowsHooks(BuildHooks):
         finds_gaps: Whether the records decide which columns are required.
         max_rejected_files: Largest accepted number of files that are rejected as a whole.
         label: Column that is required because the user named it as the label, or empty.
+        max_labels: Number of distinct labels up to which they are listed and counted.
         reports_inputs: See ``BuildHooks``.
         inputs: See ``BuildHooks``.
         wanted: See ``BuildHooks``.
@@ -84,6 +91,7 @@ class RowsHooks(BuildHooks):
     finds_gaps: bool = False
     max_rejected_files: int = 0
     label: str = ""
+    max_labels: int = MAX_LABELS
     reports_inputs: bool = False
     inputs: str = "rows"
     wanted: str = "a table (.csv or .tsv, also .gz, .bz2, .xz, .zst)"
@@ -103,7 +111,7 @@ class RowsHooks(BuildHooks):
 
     def countable(self, counted: Collection[str]) -> bool:
         """Return whether labels are few enough to be listed and counted."""
-        return is_countable(counted)
+        return len(counted) <= self.max_labels and TOO_MANY_LABELS not in counted
 
     def labels(self, counted: Collection[str]) -> tuple[str, ...]:
         """Return the labels sorted by their bytes; none if records contain numbers instead."""

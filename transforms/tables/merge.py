@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
@@ -26,24 +25,6 @@ _BLOCK_BYTES = 8 << 20
 _MAX_SHOWN = 100
 
 
-def encode_part(
-    refs: Sequence[SegmentRef], key: str = "", *, summarize: bool = True
-) -> Iterator[Block | Reject]:
-    """Yield the rejects of segments without a split, then the merged records of the others.
-
-    Args:
-        refs: Segments of the part, ordered by run.
-        key: Column that identifies rows, for messages.
-        summarize: Whether statistics of the records are computed.
-    """
-    for ref in refs:
-        if not ref.split:
-            yield from (Reject(**json.loads(line)) for line in segments.read_lines(ref))
-    found = [ref for ref in refs if ref.split]
-    if found:
-        yield from merge_segments(found, key, summarize=summarize)
-
-
 def merge_segments(
     refs: Sequence[SegmentRef], key: str, *, summarize: bool
 ) -> Iterator[Block | Reject]:
@@ -63,8 +44,10 @@ def merge_segments(
     """
     threads = storage_threads(refs[0].path)
     found = [each for each in map_ordered(segments.read_records, refs, threads) if len(each)]
+    # A segment is read whole and sorted; to merge sorted segments row by row would take longer.
     if not found:  # the blocks hold records of neighboring parts only
         return
+    # Equal keys have equal positions, so rows with the same key are adjacent in the order.
     records, order = segments.sort_records(found)
     frames = records[segments.FRAME].chunk(0)
     repeated = _repeated(records, order)
@@ -77,11 +60,13 @@ def merge_segments(
             here, other = (segments.Origin.of_text(origins[at].as_py()) for at in (row, first))
             yield _conflict(here, other, _shown_key(frames[row].as_py(), key))
         order = order[~repeated]
+    # Sums of floats depend on the order of adding: it is that of the records, never that of runs.
     summary = Summary(sum_records(records, order)) if summarize else Summary()
     totals = Totals(duplicates=duplicates, summary=summary)
     lengths = ByteStrings.of_arrow(frames).sizes[order]
     for start, stop in segments.slices(lengths, _BLOCK_BYTES):
         chosen = order[start:stop]
+        # One copy per block: frames are in one buffer, in the order of the runs.
         data = memoryview(frames.take(pa.array(chosen)).buffers()[2])
         totals.records = len(chosen)
         totals.label_counts = _count_labels(records, chosen)
@@ -91,6 +76,7 @@ def merge_segments(
 
 def _repeated(records: pa.Table, order: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
     """Return which rows of the order have the key of the row before; bool[records]."""
+    # Positions are one half of a key's hash and KEY is the other: 128 equal bits are an equal key.
     same = np.zeros(len(order), bool)
     if segments.KEY in records.column_names:
         names = segments.POSITION, segments.KEY
@@ -103,6 +89,7 @@ def _conflicts(
     frames: pa.LargeBinaryArray, order: npt.NDArray[np.int64], repeated: npt.NDArray[np.bool_]
 ) -> list[tuple[int, int]]:
     """Return the pairs (kept row, dropped row with the same key) whose records differ."""
+    # For each row of the order, the index of the last row before it that is not a repetition.
     kept = np.maximum.accumulate(np.where(repeated, 0, np.arange(len(order))))
     pairs = [
         (int(order[kept[index]]), int(order[index])) for index in np.flatnonzero(repeated).tolist()

@@ -1,18 +1,62 @@
-"""Plan the number of parts from the sizes of files."""
+"""RowsSpec: all options of a build of rows; and the plan of its parts, from the sizes of files."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
 
+from shardmill.schemas.storage import join
 from shardmill.transforms.sink.census import Census, input_warnings, why_unusable
 from shardmill.transforms.sink.division import ShardSpec, count_parts
 from shardmill.transforms.sink.placement import REJECTED, Series
 from shardmill.transforms.sink.plan import Plan, decide_status
+from shardmill.transforms.sink.spec import SinkSpec
 from shardmill.transforms.tables.row_rejects import describe_lost_files
-from shardmill.transforms.tables.rows_spec import RowsSpec
-from shardmill.transforms.tables.table_source import TableInput
+from shardmill.transforms.tables.table_source import TableInput, TableSource, TableSpec
+from shardmill.transforms.tables.tft.preprocessing import Preprocessing
+
+
+@dataclass(frozen=True)
+class RowsSpec:
+    """All options of a build of rows; a small picklable value that every worker receives.
+
+    Attributes:
+        sink: What is written, and where.
+        source: What gives the rows.
+        versions: Versions of all code that decides bytes.
+        growth: Estimated bytes of records per byte of text.
+        row_bytes: Estimated bytes of text per row.
+        threads: Ranges that a worker processes in parallel.
+        max_rejected_files: Largest accepted number of files that are rejected as a whole.
+        preprocessing: The preprocessing_fn of TensorFlow Transform, if any.
+        parts: Number of parts of each split, if it is known; else it follows from the sizes above.
+        labels: Labels in the order of their class ids, if records have ids.
+    """
+
+    sink: SinkSpec
+    source: TableSource
+    versions: Mapping[str, str]
+    growth: float
+    row_bytes: float
+    threads: int
+    max_rejected_files: int = 0
+    preprocessing: Preprocessing | None = None
+    parts: tuple[tuple[str, int], ...] = ()
+    labels: tuple[str, ...] = ()
+
+    @property
+    def runs(self) -> str:
+        """Path of the folder of runs."""
+        return join(self.sink.build, "runs")
+
+    @property
+    def table(self) -> TableSpec:
+        """Schema and placement of rows."""
+        return self.source.table
+
 
 PART_BYTES = 64 << 20  # of uncompressed records; a part is merged in memory
 _COMPRESSION_RATIO = 6  # of deflate on rows, with a margin
@@ -44,25 +88,27 @@ def plan_rows(spec: RowsSpec, census: Census) -> Plan:
     problem = problem or why_files_lost(census, spec.max_rejected_files)
     if problem:
         return Plan("failed", problem)
+    parts, default_parts = _plan_parts(spec, census)
+    warnings = (*spec.sink.warnings, *input_warnings(census, spec.sink.hooks))
+    plan = Plan("build", "", parts, spec.labels, census.input_id, default_parts, warnings)
+    return decide_status(spec.sink, plan)
+
+
+def _plan_parts(spec: RowsSpec, census: Census) -> tuple[dict[Series, int], int]:
+    """Return the number of parts of each series, and that of splits that are not known yet."""
+    if spec.parts:
+        return {Series(name, ""): count for name, count in spec.parts}, 0
     splits = spec.sink.place.splits
     parts_of = partial(count_row_parts, spec.sink.shards, spec.growth, spec.row_bytes)
     sizes = {name: size for name, (_, size) in census.series.items() if name != REJECTED}
     total = sum(sizes.values())
-    parts: dict[Series, int] = {}
-    default_parts = 0
-    if spec.table.split_by:
-        default_parts = parts_of(total)
-    elif splits.mode == "fractions":
-        for name, share in splits.shares:
-            if share:
-                parts[Series(name, "")] = parts_of(int(share * total))
-    else:
-        parts = {name: parts_of(size) for name, size in sizes.items()}
     one_shard = ShardSpec(spec.sink.shards.template, num_shards=1)
-    parts[REJECTED] = count_parts(total, 0, one_shard, _REJECT_BYTES, _MAX_PARTS)
-    warnings = (*spec.sink.warnings, *input_warnings(census, spec.sink.hooks))
-    plan = Plan("build", "", parts, (), census.input_id, default_parts, warnings)
-    return decide_status(spec.sink, plan)
+    rejected = {REJECTED: count_parts(total, 0, one_shard, _REJECT_BYTES, _MAX_PARTS)}
+    if spec.table.split_by:
+        return rejected, parts_of(total)
+    if splits.mode == "fractions":
+        sizes = {Series(name, ""): int(share * total) for name, share in splits.shares if share}
+    return {name: parts_of(size) for name, size in sizes.items()} | rejected, 0
 
 
 def count_row_parts(shards: ShardSpec, growth: float, row_bytes: float, text_bytes: int) -> int:

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardmill.transforms.statistics.sums import Kind, Sums, sum_values
-from shardmill.transforms.tables.typed_column import TypedColumn, has_lists
+from shardmill.transforms.tables.table_source import TypedColumn, has_lists
 
 _CELLS, _COLUMNS = "cells", b"columns"
 _DTYPES: dict[Kind, str] = {"int64": "<i8", "float32": "<f4"}

@@ -144,6 +144,8 @@ def encode_splits(table: Table, origin: Origin) -> Iterator[tuple[str, pa.Table]
     """Encode the rows of a table; yield the records of each split that has rows, in order."""
     if not len(table.order):
         return
+    # Values are encoded once per column and range; rows are joined from them in slices, as the
+    # frames of all rows may take several times the memory of their text.
     prepared = prepare(table.columns, table.order)
     rows = take_values(table.columns, table.order)
     rows = rows.append_column(segments.POSITION, pa.array(table.position))
@@ -182,6 +184,7 @@ def group_of(run: Run, count: int) -> int:
         run: The run.
         count: Number of all runs.
     """
+    # The group follows from the run alone, so that no step must see all runs in order.
     return -1 if count <= MAX_RUNS else hash_key(0, run.key).position % MAX_RUNS
 
 
@@ -212,6 +215,8 @@ def _merged_blocks(runs: Sequence[Run]) -> Iterator[tuple[RunBlock, bytes]]:
                 sizes[block.split] += block.size
     for split in sorted(sizes, key=str.encode):
         slices = 1 << int(sizes[split] // _MERGE_BYTES).bit_length()
+        # Positions are uniform: a slice of them has about _MERGE_BYTES of records of all runs
+        # together, which bounds memory. A power of two makes bounds of slices bounds of blocks.
         of_slice = defaultdict(list)
         for run in runs:
             for ref in segments.of_slices(run, split, slices):

@@ -65,7 +65,7 @@ class RunBlock(NamedTuple):
 
 
 class Run(NamedTuple):
-    """A finished run file; a reference to it crosses shuffles as plain values.
+    """A finished run file; this reference to it crosses shuffles.
 
     Attributes:
         key: Identity of the range of a table; the records of a part are ordered by it where
@@ -77,17 +77,6 @@ class Run(NamedTuple):
     key: str
     path: str
     blocks: tuple[RunBlock, ...]
-
-    @classmethod
-    def of_values(cls, values: tuple[str, str, Iterable[tuple[object, ...]]]) -> Run:
-        """Return the run of plain values."""
-        key, path, blocks = values
-        return cls(key, path, tuple(RunBlock._make(block) for block in blocks))
-
-    @property
-    def values(self) -> tuple[str, str, tuple[tuple[object, ...], ...]]:
-        """The run as plain values."""
-        return self.key, self.path, tuple(map(tuple, self.blocks))
 
 
 class Origin(NamedTuple):
@@ -125,6 +114,8 @@ def cut_blocks(split: str, records: pa.Table, slices: int = 1) -> Iterator[tuple
     frames = [ByteStrings.of_arrow(chunk).sizes for chunk in records[FRAME].chunks]
     ends = np.cumsum(np.concatenate(frames))
     position = records[POSITION].to_numpy()
+    # The highest bits of a position give its slot. A part of 2**n is a whole number of slots, and
+    # positions are hashes, so that slots have about the same size.
     bits = (slices * int(ends[-1] // BLOCK_BYTES)).bit_length()
     slots = position >> np.uint64(64 - bits) if bits else np.zeros(len(position), np.uint64)
     bounds = [0, *(np.flatnonzero(np.diff(slots)) + 1).tolist(), len(position)]
@@ -180,6 +171,8 @@ def of_slices(run: Run, split: str, parts: int) -> Iterator[SegmentRef]:
         split: The split; empty for rejects.
         parts: Number of slices. Those without records of the run have no segment.
     """
+    # Blocks are sorted, so those of a part are consecutive: one read. A block on the bound of two
+    # parts is read by both; each keeps its own records.
     spans: dict[int, tuple[int, int, int]] = {}
     offset = 0
     for block in run.blocks:
@@ -199,6 +192,7 @@ def place_rejects(plan: Plan, ref: InputRef | SegmentRef) -> placement.Placed:
 
     Rejects of one input follow each other in a part.
     """
+    # By the key of the run, not of the file: the rejects of one huge file are many parts.
     number = placement.part_of(
         placement.hash_key(0, ref.key).position, plan.parts_of(placement.REJECTED) or 1
     )
@@ -222,7 +216,8 @@ def read_records(ref: SegmentRef) -> pa.Table:
     blocks = [pa.ipc.open_stream(content).read_all() for content in _read_blocks(ref)]
     records = pa.concat_tables(blocks)
     inside = part_numbers(records[POSITION].to_numpy(), ref.parts) == ref.part
-    # Records are sorted by position, so those of a part are consecutive.
+    # Bounds of blocks need not be those of the part. Records are sorted by position, so those of a
+    # part are consecutive.
     rows = np.flatnonzero(inside)
     return records.slice(int(rows[0]) if len(rows) else 0, len(rows))
 
@@ -252,6 +247,8 @@ def sort_records(segments: Iterable[pa.Table]) -> tuple[pa.Table, npt.NDArray[np
     if ORIGIN not in records.column_names:
         return records, np.argsort(position, kind="stable")
     origins = records[ORIGIN].chunk(0)
+    # Positions are equal where keys are: the first of such rows is kept, and which one is first
+    # must not depend on how runs were merged: so origins are compared.
     ranks = np.argsort(np.argsort(origins.dictionary.to_pylist()))
     return records, np.lexsort((ranks[origins.indices.to_numpy()], position))
 

@@ -16,11 +16,13 @@ from shardmill.schemas.errors import UsageError, shown
 from shardmill.schemas.rejects import Reject
 from shardmill.transforms.match.labels import has_control
 from shardmill.transforms.tables import row_hash
-from shardmill.transforms.tables.label_limit import TOO_MANY_LABELS
 from shardmill.transforms.tables.row_rejects import RejectCollector, to_reject
-from shardmill.transforms.tables.table_source import TypedBatch
-from shardmill.transforms.tables.table_spec import TableSpec
-from shardmill.transforms.tables.typed_column import TypedColumn
+from shardmill.transforms.tables.table_source import (
+    TOO_MANY_LABELS,
+    TableSpec,
+    TypedBatch,
+    TypedColumn,
+)
 
 Mask = npt.NDArray[np.bool_]
 MAX_SPLITS = 100  # distinct split names in one range

@@ -1,16 +1,121 @@
-"""TableSource: the interface of what gives typed rows. Text and files are details of a source."""
+"""TableSource: the interface of what gives typed rows, and the values that it gives."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import pickle
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import cached_property, lru_cache
 from typing import Any, NamedTuple, Protocol
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from shardmill.schemas.refs import InputRef
+from shardmill.schemas.schema_pbtxt.columns import Column
+from shardmill.schemas.schema_pbtxt.schema_text import Kind
+from shardmill.transforms.sink.placement import PlaceSpec
 from shardmill.transforms.tables.row_rejects import RejectCollector
-from shardmill.transforms.tables.table_spec import TableSpec
-from shardmill.transforms.tables.typed_column import TypedColumn
+
+ARROW_TYPES: dict[Kind, pa.DataType] = {
+    "int64": pa.int64(),
+    "float32": pa.float32(),
+    "bytes": pa.binary(),
+}
+
+
+_MANIFEST_TYPES = {"int64": "int64", "float32": "float", "bytes": "bytes"}
+
+
+def list_features(features: Iterable[tuple[str, Kind]]) -> list[dict[str, Any]]:
+    """Return the manifest's list of features with these names and kinds, sorted by name."""
+    ordered = sorted(features, key=lambda feature: feature[0].encode())
+    return [{"name": name, "type": _MANIFEST_TYPES[kind]} for name, kind in ordered]
+
+
+class TypedColumn(NamedTuple):
+    """The values of one column.
+
+    Attributes:
+        name: Feature name.
+        kind: Value type of the feature.
+        values: int64, float32 or binary, or lists of them (0 to n values per row). May contain
+            duplicates, and values that no row refers to.
+        indices: int32[rows], indices into ``values``, or -1 where the feature is absent. If None,
+            ``values`` has one entry per row.
+    """
+
+    name: str
+    kind: Kind
+    values: pa.Array
+    indices: npt.NDArray[np.int32] | None
+
+    def take(self, order: npt.NDArray[np.int64]) -> pa.Array:
+        """Return the values of rows; null where the feature is absent.
+
+        Args:
+            order: Numbers of the rows; shape [n].
+        """
+        if self.indices is None:
+            return self.values.take(pa.array(order))
+        indices = np.take(self.indices, order)
+        return self.values.take(pa.array(indices, mask=indices < 0))
+
+
+def has_lists(values: pa.Array) -> bool:
+    """Return whether the values of a column are lists."""
+    return bool(pa.types.is_list(values.type) or pa.types.is_large_list(values.type))
+
+
+MAX_LABELS = 1_000
+TOO_MANY_LABELS = "\0"  # replaces the labels of records that have more than MAX_LABELS
+
+
+class PickledOnce:
+    """A frozen dataclass that is pickled once, not for each step: it may name many columns."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _load, (type(self), self._pickled)
+
+    @cached_property
+    def _pickled(self) -> bytes:
+        values = [getattr(self, each.name) for each in fields(self)]  # type: ignore[arg-type]
+        return zlib.compress(pickle.dumps(values), 1)
+
+
+@lru_cache(maxsize=8)
+def _load(kind: type[Any], data: bytes) -> Any:
+    return kind(*pickle.loads(zlib.decompress(data)))  # noqa: S301 - of this job
+
+
+@dataclass(frozen=True)
+class TableSpec(PickledOnce):
+    """The schema of rows, and the columns that decide their placement.
+
+    Attributes:
+        columns: The schema.
+        place: Splits and seed.
+        label: Column whose values are counted as labels, or empty.
+        key: Column that identifies rows, or empty: then input and place in it do.
+        group_by: Rows with equal texts in this column stay in one split; or empty.
+        split_by: Column that names the split, or empty.
+        max_labels: Number of distinct labels of a batch from which they are not counted.
+    """
+
+    columns: tuple[Column, ...]
+    place: PlaceSpec
+    label: str = ""
+    key: str = ""
+    group_by: str = ""
+    split_by: str = ""
+    max_labels: int = MAX_LABELS
+
+    @property
+    def named(self) -> list[str]:
+        """Columns that each input must have because an option names them."""
+        return [name for name in (self.key, self.group_by, self.split_by) if name]
 
 
 class TableInput(NamedTuple):
@@ -74,7 +179,13 @@ class TableSource(Protocol):
 
     @property
     def table(self) -> TableSpec:
-        """The schema, and the columns that decide the placement of rows."""
+        """The columns, if values have statistics, and those that decide the placement of rows."""
+
+    def schema(self, labels: Sequence[str]) -> str:
+        """Return the text of ``schema.pbtxt``, given the labels in the order of their ids."""
+
+    def features(self) -> list[dict[str, Any]]:
+        """Return the manifest's list of features, sorted by name."""
 
     def inspect(self, ref: InputRef) -> TableInput:
         """Return an input with what is needed to read it, or rejected."""

@@ -37,8 +37,7 @@ from shardmill.transforms.sink.transform import (
     total_census,
 )
 from shardmill.transforms.tables.encoder import RowEncoder
-from shardmill.transforms.tables.planning import count_file, plan_rows
-from shardmill.transforms.tables.rows_spec import RowsSpec
+from shardmill.transforms.tables.planning import RowsSpec, count_file, plan_rows
 from shardmill.transforms.tables.run_writer import (
     find_run,
     group_of,
@@ -94,7 +93,9 @@ class WriteRows(beam.PTransform):
         if spec.preprocessing is not None:
             built = (spread, plan) | "BuildTransformGraph" >> BuildGraph(spec, spec.preprocessing)
             graph.append(AsSingleton(built))
-        made = write_units(spread, spec, *graph)
+        made = spread | "WriteRuns" >> beam.ParDo(
+            MapOrdered(write_runs, spec.threads), spec, *graph
+        ).with_outputs(REJECTED_FILES, COUNTS, main=RUNS)
         rejected = {
             "Files": files, "Ranges": found[REJECTED_FILES], "Runs": made[REJECTED_FILES]
         }  # fmt: skip
@@ -116,15 +117,8 @@ class WriteRows(beam.PTransform):
             | "AllCounts" >> Flatten()
             | "SumCounts" >> beam.CombineGlobally(SumInto(Census, Census.merge))
         )
-        encoder = RowEncoder(spec.table, dict(spec.versions))
+        encoder = RowEncoder(spec.source, dict(spec.versions))
         return BuildInput(placed, plan, counts) | BuildShards(spec.sink, encoder)
-
-
-def write_units(units: beam.PCollection[Any], spec: RowsSpec, *graph: AsSingleton) -> Any:
-    """Return the runs of units, their rejected inputs and their counts."""
-    return units | "WriteRuns" >> beam.ParDo(
-        MapOrdered(write_runs, spec.threads), spec, *graph
-    ).with_outputs(REJECTED_FILES, COUNTS, main=RUNS)
 
 
 def announced(spec: RowsSpec, census: Census) -> Plan:
@@ -199,7 +193,7 @@ def write_runs(values: tuple[Any, ...], spec: RowsSpec, graph: str = "") -> Iter
             shown = progress.current()
             shown.phase = "encoding"
             shown.add(unit.num_bytes, sum(run.rejects.values()))
-            yield Run(origin.run, join(spec.runs, run.payload), run.blocks).values
+            yield Run(origin.run, join(spec.runs, run.payload), run.blocks)
             yield TaggedOutput(COUNTS, Census(matched=run.rows))
             if unit.single:
                 return
@@ -239,11 +233,7 @@ class CutSegments(beam.PTransform):
             | "MergeRuns" >> beam.FlatMap(merge_group, spec=self.spec)
         )
         return tuple(
-            each
-            | f"Place{name}"
-            >> beam.FlatMap(
-                lambda run, plan, cut: cut(Run.of_values(run), plan), AsSingleton(plan), cut
-            ).with_output_types(Placed)
+            each | f"Place{name}" >> beam.FlatMap(cut, AsSingleton(plan)).with_output_types(Placed)
             for name, each, cut in (
                 ("Rejects", runs, cut_rejects),
                 ("Runs", grouped[RUNS], cut_segments),
@@ -252,12 +242,12 @@ class CutSegments(beam.PTransform):
         )
 
 
-def group_run(run: Any, count: int) -> Iterator[Any]:
+def group_run(run: Run, count: int) -> Iterator[Any]:
     """Yield a run; if there are too many, with the number of its group."""
-    group = group_of(Run.of_values(run), count)
+    group = group_of(run, count)
     yield run if group < 0 else TaggedOutput(MANY, (group, run))
 
 
-def merge_group(group: tuple[int, Iterable[Any]], spec: RowsSpec) -> Iterator[Any]:
+def merge_group(group: tuple[int, Iterable[Run]], spec: RowsSpec) -> Iterator[Any]:
     """Yield the run that the runs of a group are merged to."""
-    yield merge_runs(spec.runs, group[0], [*map(Run.of_values, group[1])]).values
+    yield merge_runs(spec.runs, group[0], [*group[1]])

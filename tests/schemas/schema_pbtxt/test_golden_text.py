@@ -5,10 +5,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from shardmill.schemas.dataset.splits import Splits
 from shardmill.schemas.schema_pbtxt.columns import Column, format_schema
 from shardmill.schemas.schema_pbtxt.feature_spec import array_tags
 from shardmill.schemas.schema_pbtxt.image_features import FeatureSet
-from shardmill.transforms.sources.arrays.encoder import ArrayEncoder
+from shardmill.transforms.sink.placement import PlaceSpec
+from shardmill.transforms.sources.arrays.array_source import ArraySource
+from shardmill.transforms.tables.table_source import TableSpec
 from tests.conftest import ROOT
 
 FOLDER = ROOT / "tests/schemas/schema_pbtxt/golden"
@@ -41,7 +44,8 @@ def arrays(*, texts: tuple[str, ...]) -> str:
         SimpleNamespace(name="größe", dtype=np.dtype("uint8"), shape=(10,)),
     ]
     label = SimpleNamespace(name="y", text_name="y/text", texts=texts)
-    return ArrayEncoder(tuple(features), label).schema(texts)
+    found = SimpleNamespace(arrays=features, label=label)
+    return ArraySource(TableSpec((), PlaceSpec(Splits("fractions"))), found).schema(texts)
 
 
 SCHEMAS = {

@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 from shardmill.schemas.example.serialize import encode_example
 from shardmill.schemas.tfrecord.framing import frame
 from shardmill.transforms.tables.byte_arrays import ByteStrings
-from shardmill.transforms.tables.encode import encode_rows, prepare
-from shardmill.transforms.tables.entries import varints
-from shardmill.transforms.tables.typed_column import ARROW_TYPES, TypedColumn
+from shardmill.transforms.tables.encode import encode_rows, prepare, varints
+from shardmill.transforms.tables.table_source import ARROW_TYPES, TypedColumn
 
 EDGES = sorted({s * 2**n + d for n in range(64) for s in (1, -1) for d in (-1, 0, 1)})
 EDGES = [n for n in EDGES if -(2**63) <= n < 2**63]

@@ -17,13 +17,13 @@ from shardmill.schemas.tfrecord.framing import FOOTER_BYTES, HEADER_BYTES
 from shardmill.transforms.sink.placement import PlaceSpec
 from shardmill.transforms.sources.csv.cells import Cells
 from shardmill.transforms.sources.csv.dialect import Dialect
-from shardmill.transforms.sources.csv.file_columns import check_columns, missing_columns
 from shardmill.transforms.sources.csv.infer import infer_column, profile_columns
+from shardmill.transforms.sources.csv.sample import check_columns, missing_columns
 from shardmill.transforms.sources.csv.source import CsvSource
 from shardmill.transforms.sources.csv.typed_cells import Nulls, type_cells, type_columns
 from shardmill.transforms.tables.encode import encode_rows, prepare
 from shardmill.transforms.tables.table import place_batch
-from shardmill.transforms.tables.table_spec import TableSpec
+from shardmill.transforms.tables.table_source import TableSpec
 from tests.conftest import examples
 from tests.transforms.sources.csv.test_infer import COLUMNS, NULLS, cells_of
 from tests.transforms.sources.csv.test_typed_cells import rows_of

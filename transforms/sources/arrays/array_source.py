@@ -1,24 +1,169 @@
-"""ArraySource: the rows of arrays as typed columns."""
+"""ArraySource: the rows of arrays as typed columns, read in memory that does not depend on size.
+
+Rows in C order are read by their offset. Those of a compressed member, and of a stored member whose
+checksum is compared, are read in one stream from beginning to end. Rows in Fortran order are not
+contiguous: many of them are read together, from a temporary file where reads are requests.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from shardmill.schemas.errors import OutputError, ShardmillError
 from shardmill.schemas.refs import InputRef
-from shardmill.transforms.sources.arrays.array_file import ArrayFile
-from shardmill.transforms.sources.arrays.labels import ArrayLabels, decode_label
-from shardmill.transforms.sources.arrays.row_reader import Raw, is_stream, read_rows
+from shardmill.schemas.schema_pbtxt import schema_text
+from shardmill.schemas.schema_pbtxt.feature_spec import array_tags
+from shardmill.schemas.storage import scheme_of
+from shardmill.transforms.sources.arrays.array_file import (
+    ArrayFile,
+    check_unchanged,
+    open_unchanged,
+    stream_values,
+)
+from shardmill.transforms.sources.arrays.labels import LABEL, LABEL_TEXT, ArrayLabels, decode_label
+from shardmill.transforms.sources.arrays.resolve_input import InputArrays
 from shardmill.transforms.tables.byte_arrays import ByteStrings
 from shardmill.transforms.tables.row_rejects import RejectCollector
-from shardmill.transforms.tables.table_source import TableInput, TypedBatch, Unit
-from shardmill.transforms.tables.table_spec import PickledOnce, TableSpec
-from shardmill.transforms.tables.typed_column import TypedColumn
+from shardmill.transforms.tables.table_source import (
+    PickledOnce,
+    TableInput,
+    TableSpec,
+    TypedBatch,
+    TypedColumn,
+    Unit,
+)
+
+_CHUNK_BYTES = 4 << 20  # per read
+ReadAt = Callable[[int, int], bytes]
+Raw = npt.NDArray[np.uint8]
+
+
+def is_stream(array: ArrayFile) -> bool:
+    """Return whether the rows of an array can only be read from the first to the last."""
+    return bool(array.member) or (array.fortran and bool(scheme_of(array.uri)))
+
+
+def read_rows(array: ArrayFile, first: int, end: int, step: int) -> Iterator[Raw]:
+    """Yield rows in C order and little-endian, ``step`` at a time.
+
+    Args:
+        array: The array; all its rows are read if it is a stream.
+        first: Number of the first row.
+        end: Number of the row after the last one.
+        step: Number of rows to yield at a time.
+
+    Yields:
+        uint8, shape [n, row_bytes].
+
+    Raises:
+        InputError: The file changed or is damaged.
+        OutputError: A temporary file cannot be written.
+    """
+    for rows in _read(array, first, end, step):
+        check_unchanged(array)
+        if array.dtype.str.startswith(">"):
+            swapped: Raw = rows.view(array.dtype).byteswap().view(np.uint8)
+            yield swapped
+        else:
+            yield rows
+
+
+def _read(array: ArrayFile, first: int, end: int, step: int) -> Iterator[Raw]:
+    width = array.row_bytes
+    if not width:
+        for at in range(first, end, step):
+            yield np.empty((min(step, end - at), 0), np.uint8)
+    elif not is_stream(array):
+        with open_unchanged(array) as reader:
+            if array.fortran:
+                yield from _transpose(array, reader.read_at, array.offset, range(first, end, step))
+                return
+            for at in range(first, end, step):
+                start, stop = (array.offset + row * width for row in (at, min(at + step, end)))
+                yield _joined(array, reader.read_at, _chunks(start, stop)).reshape(-1, width)
+    elif not array.fortran:
+        for data in stream_values(array, step * width):
+            yield np.frombuffer(data, np.uint8).reshape(-1, width)
+    else:
+        with _spool(array) as file:
+            at = 0
+            for data in stream_values(array, _CHUNK_BYTES):
+                at += _write(file, data, array)
+
+            def read_at(start: int, length: int) -> bytes:
+                return os.pread(file.fileno(), length, start)
+
+            yield from _transpose(array, read_at, 0, range(first, end, step))
+
+
+def _chunks(start: int, stop: int) -> Iterator[tuple[int, int]]:
+    """Yield offset and length of reads of limited size."""
+    for at in range(start, stop, _CHUNK_BYTES):
+        yield at, min(_CHUNK_BYTES, stop - at)
+
+
+def _joined(array: ArrayFile, read_at: ReadAt, reads: Iterator[tuple[int, int]]) -> Raw:
+    wanted = [*reads]
+    data = bytearray().join(read_at(*each) for each in wanted)
+    if len(data) < sum(length for _, length in wanted):
+        raise array.changed("it was truncated")
+    return np.frombuffer(data, np.uint8)
+
+
+def _transpose(array: ArrayFile, read_at: ReadAt, start: int, firsts: range) -> Iterator[Raw]:
+    """Yield the rows of an array in Fortran order, some at a time, in C order.
+
+    Positioned reads keep memory flat: a memory-mapped file maps 16 pages at each touched column,
+    which is the whole file.
+    """
+    item, end = array.dtype.itemsize, start + array.num_bytes
+    for first in firsts:
+        count = min(firsts.step, firsts.stop - first)
+        if count == array.rows:
+            reads = _chunks(start, end)
+        else:
+            columns = range(start + first * item, end, array.rows * item)
+            reads = ((at, count * item) for at in columns)
+        data = _joined(array, read_at, reads)
+        values = data.view(f"V{item}").reshape(*array.shape[:0:-1], count)
+        yield np.ascontiguousarray(values.T).reshape(count, -1).view(np.uint8)
+
+
+def _spool(array: ArrayFile) -> IO[bytes]:
+    """Return a new temporary file without a name, which is deleted when it is closed."""
+    try:
+        return tempfile.TemporaryFile(prefix="shardmill-", buffering=0)
+    except OSError as error:
+        raise _full(array, error) from error
+
+
+def _write(file: IO[bytes], data: bytes, array: ArrayFile) -> int:
+    try:
+        view = memoryview(data)
+        while view:
+            view = view[file.write(view) :]
+    except ShardmillError:
+        raise
+    except OSError as error:
+        raise _full(array, error) from error
+    return len(data)
+
+
+def _full(array: ArrayFile, error: OSError) -> OutputError:
+    return OutputError(
+        f"{array.source} needs {array.num_bytes:,} bytes in a temporary file, which cannot be "
+        f"written ({error.strerror or error}): set TMPDIR to a folder on a larger disk and run "
+        "again."
+    )
+
 
 _BATCH_BYTES = 8 << 20  # of arrays
 _MAX_BATCH_ROWS = 1 << 20
@@ -28,44 +173,66 @@ _MAX_BATCH_ROWS = 1 << 20
 class ArraySource(PickledOnce):
     """The ``TableSource`` of arrays that are features of the same examples.
 
-    A unit is a slice of the rows, or all rows where an array is a stream.
+    Their files are inputs together: the units of the first one are slices of the rows of all, or
+    all rows where an array is a stream.
 
     Attributes:
-        table: See ``TableSource``; its columns are not used.
-        arrays: The features without the label.
-        label: The label, if there is one.
-        num_rows: Number of examples.
+        table: See ``TableSource``; it has no columns.
+        input: The arrays.
     """
 
     table: TableSpec
-    arrays: tuple[ArrayFile, ...]
-    label: ArrayLabels | None
-    num_rows: int
+    input: InputArrays
 
-    @property
-    def _all(self) -> tuple[ArrayFile, ...]:
-        return self.arrays + ((self.label.array,) if self.label else ())
+    def schema(self, labels: Sequence[str]) -> str:
+        """Return the text of ``schema.pbtxt``, given the labels in the order of their ids."""
+        features = [
+            schema_text.single_value(
+                a.name, "bytes", array_tags(a.dtype.newbyteorder("<"), a.shape[1:])
+            )
+            for a in self.input.arrays
+        ]
+        label = self.input.label
+        if label:
+            class_id = schema_text.single_value(label.name, "int64")
+            if label.texts:
+                features.append(schema_text.single_value(label.text_name, "bytes"))
+                class_id |= schema_text.class_id_domain(label.name, labels)
+            features.append(class_id)
+        return schema_text.format_schema_text(_by_name(features))
+
+    def features(self) -> list[dict[str, Any]]:
+        """Return the manifest's list of features, sorted by name."""
+        features = [{"name": a.name, "type": "bytes", "source": "array"} for a in self.input.arrays]
+        label = self.input.label
+        if label:
+            features.append({"name": label.name, "type": "int64", "source": LABEL})
+            if label.texts:
+                features.append({"name": label.text_name, "type": "bytes", "source": LABEL_TEXT})
+        return _by_name(features)
 
     @property
     def batch_rows(self) -> int:
         """Number of rows of a batch."""
-        width = sum(array.row_bytes for array in self._all)
-        return max(1, min(_BATCH_BYTES // max(1, width), _MAX_BATCH_ROWS))
+        return max(1, min(_BATCH_BYTES // max(1, self.input.row_bytes), _MAX_BATCH_ROWS))
 
     def inspect(self, ref: InputRef) -> TableInput:
-        """Return the input: headers were read before."""
-        return TableInput(ref, sum(array.num_bytes for array in self._all))
+        """Return a file: headers were read before. The first one stands for all rows."""
+        is_first = ref.uri == self.input.files[0].uri
+        return TableInput(ref, self.input.rows * self.input.row_bytes if is_first else 0)
 
     def units(self, item: TableInput) -> Iterator[Unit]:
         """Yield slices of the rows."""
-        step, rows = self.batch_rows, self.num_rows
-        size = -(-item.num_bytes // max(1, -(-rows // step)))
-        if any(map(is_stream, self._all)):
-            yield Unit(tuple(item.ref), 0, size, rows <= step, (0, rows, step), (0, rows))
+        found, step, rows = self.input, self.batch_rows, self.input.rows
+        if item.ref.uri != found.files[0].uri:
             return
-        for first in range(0, rows, step):
-            end = min(first + step, rows)
-            yield Unit(tuple(item.ref), first, size, True, (first, end, step), (first, end))
+        ref = InputRef(found.key, item.ref.uri, version=found.input_id)
+        size = -(-item.num_bytes // max(1, -(-rows // step)))
+        is_stream_read = any(map(is_stream, found.every))
+        for first in range(0, rows, rows if is_stream_read else step):
+            end = rows if is_stream_read else min(first + step, rows)
+            detail = first, end
+            yield Unit(tuple(ref), first, size, end - first <= step, (*detail, step), detail)
 
     def read(self, unit: Unit) -> Iterator[TypedBatch]:
         """Yield the rows of a unit.
@@ -75,7 +242,7 @@ class ArraySource(PickledOnce):
             OutputError: A temporary file cannot be written.
         """
         ref, (first, end) = InputRef(*unit.ref), unit.detail
-        readers = [read_rows(array, first, end, self.batch_rows) for array in self._all]
+        readers = [read_rows(array, first, end, self.batch_rows) for array in self.input.every]
         for batch in zip(*readers, strict=True):
             count = len(batch[0])
             rows = RejectCollector(np.arange(first, first + count), np.zeros(count, np.int64))
@@ -85,11 +252,15 @@ class ArraySource(PickledOnce):
     def _columns(self, batch: tuple[Raw, ...]) -> list[TypedColumn]:
         columns = [
             TypedColumn(array.name, "bytes", _to_arrow(rows), None)
-            for array, rows in zip(self.arrays, batch, strict=False)
+            for array, rows in zip(self.input.arrays, batch, strict=False)
         ]
-        if self.label:
-            columns += label_columns(self.label, self.label.values(batch[-1]))
+        if self.input.label:
+            columns += label_columns(self.input.label, self.input.label.values(batch[-1]))
         return columns
+
+
+def _by_name(features: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return sorted(features, key=lambda feature: feature["name"].encode())
 
 
 def label_columns(label: ArrayLabels, values: npt.NDArray[Any]) -> list[TypedColumn]:

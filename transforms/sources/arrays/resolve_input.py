@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 from shardmill.schemas.errors import InputError, UsageError, format_names
 from shardmill.schemas.refs import InputRef
@@ -73,20 +74,25 @@ class InputArrays:
     @property
     def rows(self) -> int:
         """Number of examples."""
-        return self._all[0].rows
+        return self.every[0].rows
 
     @property
     def row_bytes(self) -> int:
         """Bytes of the arrays of one example."""
-        return sum(array.row_bytes for array in self._all)
+        return sum(array.row_bytes for array in self.every)
 
     @property
-    def _all(self) -> tuple[ArrayFile, ...]:
+    def input_id(self) -> str:
+        """Identity of the files as 32 hexadecimal digits."""
+        return f"{sum(ref.digest() for ref in self.files) % (1 << 128):032x}"
+
+    @property
+    def every(self) -> tuple[ArrayFile, ...]:
+        """The features, then the label."""
         return self.arrays + ((self.label.array,) if self.label else ())
 
 
-@dataclass(frozen=True)
-class _Source:
+class _Source(NamedTuple):
     """The arrays of an input by name, and how to open each.
 
     Attributes:
@@ -96,7 +102,7 @@ class _Source:
     """
 
     open: dict[str, Callable[[], ArrayFile]]
-    others: tuple[str, ...] = ()
+    others: Sequence[str] = ()
     named: bool = True
 
 
@@ -162,7 +168,7 @@ def _source(entry: Entry, query: ArraysQuery) -> _Source:
     arrays, others = npz_members(entry, shown)
     if not arrays:
         raise InputError(f"{shown} holds no arrays: save some with numpy.savez.")
-    return _Source({name: partial(open_npz, entry, name, shown) for name in arrays}, tuple(others))
+    return _Source({name: partial(open_npz, entry, name, shown) for name in arrays}, others)
 
 
 def _folder(path: str, shown: str) -> _Source:
@@ -194,7 +200,7 @@ def _folder(path: str, shown: str) -> _Source:
             others.append(name)
     if not arrays:
         raise InputError(f"{shown} holds no .npy files: {_FIX}.")
-    return _Source(arrays, tuple(others))
+    return _Source(arrays, others)
 
 
 def _chosen(source: _Source, query: ArraysQuery) -> list[str]:

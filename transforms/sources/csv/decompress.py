@@ -30,14 +30,11 @@ class DecompressionError(Exception):
     """A compressed stream is damaged, cut or too large.
 
     Attributes:
-        message: What is wrong.
         untrusted: Whether the text before the error may be wrong too.
     """
 
     def __init__(self, message: str, *, untrusted: bool = False) -> None:
-        message = f"reading stops here: {message}{_REPLACE if untrusted else ''}"
-        super().__init__(message)
-        self.message = message
+        super().__init__(f"reading stops here: {message}{_REPLACE if untrusted else ''}")
         self.untrusted = untrusted
 
 

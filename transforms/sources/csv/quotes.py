@@ -87,6 +87,8 @@ def read_quotes(text: TextBlock) -> Quotes:
         (near == text.separator) | (near == LF) | (near == CR) for near in (before, after)
     )
     closes[np.searchsorted(offsets, text.sure - 1) :] = True
+    # A quote next to another one may be half of a doubled quote, which ends one part of a cell and
+    # starts the next: so each half may stand for either.
     starts, ends = opens | ~first, closes | ~last
     if _alternate(starts, ends, text.ending):
         return Quotes(offsets, [])
@@ -95,7 +97,7 @@ def read_quotes(text: TextBlock) -> Quotes:
     regular = _alternate(starts[kept], ends[kept], text.ending)
     if regular and not quotes.inside(offsets[~kept]).any():
         return quotes
-    return _walk(_Runs(offsets[first], offsets[last], opens[first], closes[last]), text)
+    return _walk(text, offsets[first], offsets[last], opens[first], closes[last])
 
 
 def _alternate(starts: Bools, ends: Bools, ending: Ending) -> bool:
@@ -107,29 +109,23 @@ def _alternate(starts: Bools, ends: Bools, ending: Ending) -> bool:
     return bool(even and starts[0::2].all() and ends[1::2].all())
 
 
-class _Runs(NamedTuple):
-    """Runs of adjacent quotes.
+def _walk(text: TextBlock, first: Ints, last: Ints, opens: Bools, closes: Bools) -> Quotes:
+    """Return the quotes, examining each run of adjacent quotes that opens a cell.
 
-    Attributes:
+    Args:
+        text: The text.
         first: Offset of the first quote of each run.
-        last: Offset of the last quote.
+        last: Offset of the last quote of each run.
         opens: Whether a cell may start with the run.
         closes: Whether a cell may end with the run.
     """
-
-    first: Ints
-    last: Ints
-    opens: Bools
-    closes: Bools
-
-
-def _walk(runs: _Runs, text: TextBlock) -> Quotes:
-    """Return the quotes, examining each run that opens a cell."""
-    count, odd = len(runs.first), (runs.last - runs.first) % 2 == 0
-    next_open = _next_set(runs.opens)
+    # Each step jumps from a run that opens a cell to the run that closes it, or to the next line
+    # behind a bad cell: no run is examined twice, and those inside of cells never are.
+    count, odd = len(first), (last - first) % 2 == 0
+    next_open = _next_set(opens)
     # The run that closes a cell that each run opens; none after the end.
     closing = np.where(odd, _next_set(odd)[1:], np.arange(count, dtype=np.int32))
-    valid = np.append(runs.closes, text.ending == "more")[closing]
+    valid = np.append(closes, text.ending == "more")[closing]
     openers: list[int] = []
     bad: list[tuple[int, str]] = []
     at = 0  # index of a run; the text before it is outside quotes
@@ -139,16 +135,16 @@ def _walk(runs: _Runs, text: TextBlock) -> Quotes:
             openers.append(opener)
             at = end + 1
             continue
-        offset = runs.first.item(opener)
+        offset = first.item(opener)
         line_end = text.next_break(offset)
         if line_end >= 0 or text.ending == "end":
             # Depends on this line only: the rest may be missing when the line is read again.
             line_end = line_end if line_end >= 0 else len(text.view)
-            closed = end < count and runs.last.item(end) < line_end
+            closed = end < count and last.item(end) < line_end
             bad.append((offset, TEXT_AFTER_QUOTE if closed else NOT_CLOSED))
-        at = int(runs.first.searchsorted(line_end)) if line_end >= 0 else count
+        at = int(first.searchsorted(line_end)) if line_end >= 0 else count
     closings = closing[openers]
-    toggles = np.concatenate((runs.first[openers], runs.last[closings[closings < count]]))
+    toggles = np.concatenate((first[openers], last[closings[closings < count]]))
     return Quotes(np.sort(toggles), bad)
 
 

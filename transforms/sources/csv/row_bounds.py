@@ -11,6 +11,7 @@ the rest of the file.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -148,6 +149,8 @@ def find_rows(
     Raises:
         RejectedError: The text cannot be parsed with this delimiter.
     """
+    # All line breaks and quotes are found at once; a line break ends a row if an even number of
+    # quotes that open or close a cell is before it.
     text = _prepare(data, syntax, ending)
     quotes = read_quotes(text)
     starts, ends, stop = _spans(text, quotes)
@@ -155,11 +158,14 @@ def find_rows(
     tail: list[BadRow] = []
     long = _first_long(text, starts, ends, stop, len(syntax.delimiter))
     if long >= 0:
+        # What follows a row that is too long was read as the continuation of its last cell, which
+        # may be wrong: keep the rows before it, and let the scanner start again behind it.
         begin = int(np.append(starts, stop)[long])
         starts, ends = starts[:long], ends[:long]
         bad_row, step = _reject_long_row(text, quotes, begin)
         tail, stop = [bad_row], bad_row.end
     bad = _bad_rows(text, quotes, starts, tail[0].start if tail else stop)
+    # Empty lines are rows without bytes. A bad row starts where a row of the spans does.
     valid = ends > starts
     valid[np.searchsorted(starts, [row.start for row in bad])] = False
     if not valid.all():
@@ -171,6 +177,7 @@ def find_rows(
 
 
 def _prepare(data: bytes, syntax: Syntax, ending: Ending) -> TextBlock:
+    # A delimiter of several bytes becomes as many separators, which keeps all offsets.
     separator, width = choose_separator(data, syntax.delimiter), len(syntax.delimiter)
     if separator != syntax.delimiter:
         data = data.replace(syntax.delimiter, separator * width)
@@ -187,6 +194,7 @@ def _line_breaks(data: bytes, view: Bytes, ending: Ending) -> Ints:
         return np.flatnonzero(view == LF)
     breaks = np.flatnonzero((view == LF) | (view == CR))
     kept = np.ones(len(breaks), np.bool_)
+    # Of \r\n only the \r is kept; the start of the next row is moved behind the \n.
     kept[1:] = (np.diff(breaks) != 1) | (view[breaks[1:]] != LF) | (view[breaks[:-1]] != CR)
     if ending == "more" and view[-1] == CR:
         kept[-1] = False
@@ -204,6 +212,8 @@ def _line_starts(text: TextBlock, breaks: Ints) -> Ints:
 
 def _spans(text: TextBlock, quotes: Quotes) -> tuple[Ints, Ints, int]:
     """Return starts and ends of all rows, empty and bad ones too, and the next row's start."""
+    # Where quotes alternate, searchsorted gives for each line break the number of quotes before
+    # it, and its lowest bit says whether the line break is in a cell.
     ends = text.breaks
     if len(quotes.toggles):
         ends = ends[~quotes.inside(ends)]
@@ -222,6 +232,8 @@ def _first_long(text: TextBlock, starts: Ints, ends: Ints, stop: int, width: int
     over = np.flatnonzero(ends - starts > MAX_ROW_BYTES)
     if len(over):
         return int(over[0])
+    # The bytes after the limit may be the second half of a doubled quote or of a delimiter, which
+    # decide about the last cell: with them the result is the same however the text is divided.
     return len(starts) if len(text.data) - stop > MAX_ROW_BYTES + width + 1 else -1
 
 
@@ -239,6 +251,8 @@ def _reject_long_row(text: TextBlock, quotes: Quotes, start: int) -> tuple[BadRo
         cut = opened[-1] == limit - 1 and text.view[limit] == text.quote[0]
         opened = opened[: len(opened) - int(cut)]
     if len(opened) % 2:
+        # The last quote that opens a cell before the limit is taken for the one that is not closed;
+        # the second half of a doubled quote is in the list too, but opens nothing.
         openers = opened[::2]
         doubled = (openers > start) & (text.view[openers - 1] == text.quote[0])
         line_end = text.next_break(int(openers[~doubled][-1]))
@@ -262,3 +276,66 @@ def _bad_rows(text: TextBlock, quotes: Quotes, starts: Ints, stop: int) -> list[
             begins.tolist(), ends.tolist(), lines.tolist(), quotes.bad, strict=False
         )
     ]
+
+
+class RowScanner:
+    """Finds the rows of text that is fed in blocks; block bounds do not affect the result.
+
+    It buffers the undecided rest of the text, at most a row of maximal size and a block. A row
+    that is too long is skipped without being buffered.
+
+    Attributes:
+        offset: Offset of the undecided rest in the text.
+        line: Number of the line at ``offset``.
+    """
+
+    def __init__(self, syntax: Syntax, offset: int = 0, line: int = 1) -> None:
+        self.offset = offset
+        self.line = line
+        self._syntax = syntax
+        self._held: list[bytes] = []
+        self._scanned = 0  # held bytes that were scanned before
+        self._new = 0
+        self._skips = False  # whether text is skipped up to the end of a line
+
+    def feed(self, block: bytes) -> Iterator[Rows]:
+        """Add a block and yield the rows that are complete."""
+        self._held.append(block)
+        self._new += len(block)
+        # An unfinished row must be scanned from its start again: a quote at its end may change it.
+        # Rescan only when the held text doubled (linear total time) or decides about a long row.
+        deciding = MAX_ROW_BYTES + len(self._syntax.delimiter) + 2
+        if self._new >= min(self._scanned, deciding - self._scanned):
+            yield from self.finish("more")
+
+    def finish(self, ending: Ending = "end") -> Iterator[Rows]:
+        """Yield the remaining rows; only those that are complete if ``ending`` is ``more``."""
+        data = b"".join(self._held)
+        while data:
+            if self._skips:
+                data, self._skips = self._skip(data, ending)
+            if self._skips or not data:
+                break
+            rows, step = find_rows(data, self._syntax, ending, self.offset, self.line)
+            taken = len(rows.data)
+            self.offset, self.line = self.offset + taken, rows.next_line
+            data = data[taken:]
+            self._skips = step == "skip"
+            if len(rows.starts) or rows.bad:
+                yield rows
+            if step == "wait":
+                break
+        self._held, self._scanned, self._new = [data], len(data), 0
+
+    def _skip(self, data: bytes, ending: Ending) -> tuple[bytes, bool]:
+        """Return the data after its first line, and whether that line continues."""
+        # Quotes have no meaning here: the row was rejected, and the next line is a new start.
+        breaks = (data.find(b"\n"), data.find(b"\r"))
+        at = min((offset for offset in breaks if offset >= 0), default=len(data))
+        cut = data[at:] == b"\r" and ending == "more"  # a line feed may follow
+        continues = at == len(data) or cut
+        if not continues:
+            at += 2 if data[at : at + 2] == b"\r\n" else 1
+            self.line += 1
+        self.offset += at
+        return data[at:], continues

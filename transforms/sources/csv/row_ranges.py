@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -13,9 +14,8 @@ from shardmill.schemas.errors import shown
 from shardmill.schemas.rejects import RejectedError
 from shardmill.transforms.sources.csv.cells import Cells, make_cells, split_row
 from shardmill.transforms.sources.csv.dialect import UTF_8, Dialect, find_repeated
-from shardmill.transforms.sources.csv.row_bounds import BadRow, Rows
-from shardmill.transforms.sources.csv.row_scanner import RowScanner
-from shardmill.transforms.sources.csv.text import CsvText, open_text
+from shardmill.transforms.sources.csv.row_bounds import BadRow, Rows, RowScanner
+from shardmill.transforms.sources.csv.text import MAGIC_BYTES, CsvText, open_text
 
 RANGE_BYTES = 8 << 20
 TO_END = -1
@@ -47,22 +47,26 @@ class Head(NamedTuple):
         columns: Name of each column; empty for a file without rows.
         cells: The first rows.
         seekable: Whether the file can be split into ranges.
-        body: The range of all rows.
+        ranges: The ranges of the first rows; the last one has all other rows too, and is split by
+            ``split_ranges``. None if there are no rows.
     """
 
     columns: tuple[str, ...]
     cells: Cells
     seekable: bool
-    body: RowRange
+    ranges: tuple[RowRange, ...]
 
 
-def read_head(uri: str, dialect: Dialect, sample_bytes: int) -> Head:
+def read_head(
+    uri: str, dialect: Dialect, sample_bytes: int, range_bytes: int = RANGE_BYTES
+) -> Head:
     """Read the column names and the first rows of a file.
 
     Args:
         uri: The file.
         dialect: Dialect of the file.
         sample_bytes: Approximate number of bytes of rows to read.
+        range_bytes: See ``split_ranges``.
 
     Raises:
         FileNotFoundError: The file does not exist.
@@ -70,7 +74,7 @@ def read_head(uri: str, dialect: Dialect, sample_bytes: int) -> Head:
             and would have several with another delimiter.
         StorageError: The storage failed.
     """
-    head = _read_head(uri, dialect, sample_bytes)
+    head = _read_head(uri, dialect, sample_bytes, range_bytes)
     if len(head.columns) == 1 and not dialect.columns:
         _check_delimiter(uri, dialect, head.columns[0])
     return head
@@ -95,36 +99,60 @@ def _check_delimiter(uri: str, dialect: Dialect, column: str) -> None:
             )
 
 
-def _read_head(uri: str, dialect: Dialect, sample_bytes: int) -> Head:
+def _read_head(
+    uri: str, dialect: Dialect, sample_bytes: int, range_bytes: int = RANGE_BYTES
+) -> Head:
     with open_text(uri, dialect) as text:
         text.check()
         columns, body = _find_body(text, dialect)
-        rows = next(_split_rows(_scan_rows(text, body), body.start, sample_bytes), [])
-        cells = make_cells(rows, columns, text, dialect)
-        body = body._replace(end=text.size) if text.seekable else body
-        return Head(columns, cells, text.seekable, body)
+        # Rows are found in blocks, of which the last one reaches beyond the sample: its rows
+        # are not sampled, but one may start a range, which need not be searched again then.
+        batches: list[Rows] = []
+        for rows in _scan_rows(text, body):
+            batches.append(rows)
+            if rows.row_starts()[0][-1] >= body.start + sample_bytes:
+                break
+        ranges: Iterable[RowRange] = [body] if batches else []
+        if text.seekable and batches:
+            ranges = _cut_ranges(batches, body._replace(end=text.size), range_bytes)
+        first = next(_split_rows(batches, body.start, sample_bytes), [])
+        cells = make_cells(first, columns, text, dialect)
+        return Head(columns, cells, text.seekable, tuple(ranges))
 
 
-def split_ranges(uri: str, dialect: Dialect, range_bytes: int = RANGE_BYTES) -> Iterator[RowRange]:
-    """Split a file into ranges; a file without rows has none.
+def split_ranges(
+    uri: str, dialect: Dialect, ranges: Sequence[RowRange], range_bytes: int = RANGE_BYTES
+) -> Iterator[RowRange]:
+    """Yield the ranges of a file; a file without rows has none.
 
     A range ends at the first row that starts ``range_bytes`` or more after the start of the range,
     with rows as they are found when the file is read from its start. A file that cannot be read
     from the middle (compressed, or encoding not ASCII-compatible) is one range.
 
+    Args:
+        uri: The file.
+        dialect: Dialect of the file.
+        ranges: Ranges of its ``Head``. Of the file only the last one is read, if it is too long.
+        range_bytes: See above.
+
     Raises:
         FileNotFoundError: The file does not exist.
-        RejectedError: As from ``read_head``, or the compressed data is damaged.
+        RejectedError: The compressed data is damaged.
         StorageError: The storage failed.
     """
-    with open_text(uri, dialect) as text:
-        text.check()
-        _, body = _find_body(text, dialect)
-        if text.seekable:
-            yield from _split(text, body, range_bytes)
-        elif any(True for _ in _scan_rows(text, body)):
-            text.check_compression()
-            yield body
+    yield from ranges[:-1]
+    for rest in ranges[-1:]:
+        # No row that starts before its end can start another range.
+        if 0 <= rest.end <= rest.start + range_bytes:
+            yield rest
+            continue
+        with _open_range(uri, dialect, rest) as text:
+            if rest.end == TO_END:
+                # Damage is found at the end, when rows before it were written: look first.
+                text.check_compression()
+                yield rest
+            else:
+                yield from _cut_ranges(_scan_rows(text, rest), rest, range_bytes)
 
 
 def read_range(
@@ -150,15 +178,19 @@ def read_range(
         RejectedError: The text cannot be parsed with this delimiter.
         StorageError: The storage failed.
     """
-    # A range of UTF-8 needs no detection; other encodings may be overridden by a byte order mark.
-    head = b"" if row_range.end >= 0 and dialect.encoding == UTF_8 else None
-    with open_text(uri, dialect, head) as text:
+    with _open_range(uri, dialect, row_range) as text:
         batches = _scan_rows(text, row_range)
-        if row_range.end >= 0:
-            yield make_cells(list(batches), columns, text, dialect)
-            return
-        for rows in _split_rows(batches, row_range.start, range_bytes):
+        one = row_range.end >= 0
+        for rows in [[*batches]] if one else _split_rows(batches, row_range.start, range_bytes):
             yield make_cells(rows, columns, text, dialect)
+
+
+def _open_range(
+    uri: str, dialect: Dialect, row_range: RowRange
+) -> contextlib.AbstractContextManager[CsvText]:
+    # A range of UTF-8 needs no detection; other encodings may be overridden by a byte order mark.
+    known = row_range.end >= 0 and dialect.encoding == UTF_8
+    return open_text(uri, dialect, 0 if known else MAGIC_BYTES)
 
 
 def _scan_rows(text: CsvText, row_range: RowRange) -> Iterator[Rows]:
@@ -169,14 +201,18 @@ def _scan_rows(text: CsvText, row_range: RowRange) -> Iterator[Rows]:
     if text.fault is None:
         yield from scanner.finish()
         return
+    # The text ends at an arbitrary byte: its last row may be cut, and is not used.
     yield from scanner.finish("more")
-    bad = BadRow(0, 0, scanner.line, "compressed", text.fault.message)
+    bad = BadRow(0, 0, scanner.line, "compressed", str(text.fault))
     none = np.zeros(0, np.int64)
     yield Rows(memoryview(b""), scanner.offset, none, none, none, [bad], scanner.line)
 
 
-def _split_rows(batches: Iterator[Rows], start: int, size: int) -> Iterator[list[Rows]]:
+def _split_rows(batches: Iterable[Rows], start: int, size: int) -> Iterator[list[Rows]]:
     """Yield rows in pieces that are split like ranges."""
+    # As _cut_ranges does, but with the rows. A piece starts at a row, valid or bad, since offsets
+    # of both are the same however the file is read.
+    # A block may hold several starts of pieces, or none.
     piece: list[Rows] = []
     for batch in batches:
         rows = batch
@@ -193,16 +229,17 @@ def _split_rows(batches: Iterator[Rows], start: int, size: int) -> Iterator[list
         yield piece
 
 
-def _split(text: CsvText, whole: RowRange, range_bytes: int) -> Iterator[RowRange]:
-    start, line, any_row = whole.start, whole.line, False
-    for rows in _scan_rows(text, whole):
-        any_row = True
+def _cut_ranges(batches: Iterable[Rows], whole: RowRange, range_bytes: int) -> Iterator[RowRange]:
+    """Yield the ranges of a range whose first rows, or all, are given; the last has the rest."""
+    # Rows are found by reading from the start of the file, where quotes are known to be closed. A
+    # guess of a row start in the middle would fail inside a cell with line breaks.
+    start, _, line = whole
+    for rows in batches:
         starts, lines = rows.row_starts()
         while (cut := int(np.searchsorted(starts, start + range_bytes))) < len(starts):
             yield RowRange(start, int(starts[cut]), line)
             start, line = int(starts[cut]), int(lines[cut])
-    if any_row:
-        yield RowRange(start, text.size, line)
+    yield RowRange(start, whole.end, line)
 
 
 def _find_body(text: CsvText, dialect: Dialect) -> tuple[tuple[str, ...], RowRange]:
@@ -230,6 +267,8 @@ def _first_row(
     text: CsvText, whole: RowRange, dialect: Dialect
 ) -> tuple[Rows | None, BadRow | None]:
     """Return rows that start with the header (or first valid row), else the bad row found."""
+    # A header that cannot be read loses the names of all columns: the file is rejected. Without a
+    # header, the first valid row gives the number of columns, and bad ones before it are rejects.
     first_bad: BadRow | None = None
     for rows in _scan_rows(text, whole):
         bad = next(iter(rows.bad), None)
@@ -271,6 +310,7 @@ def _skip_lines(text: CsvText, count: int) -> int:
     at = text.begin
     if not count:
         return at
+    # Lines to skip are not CSV, such as a title: a quote in them has no meaning.
     held = b""  # a carriage return that a line feed may follow
     for block in text.blocks(at):
         data = held + block

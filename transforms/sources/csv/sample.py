@@ -1,70 +1,65 @@
-"""Sample the first rows of files to infer column types before the job starts."""
+"""Sample the first rows of files to infer column types, and check their columns."""
 
 from __future__ import annotations
 
+import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import NamedTuple
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
+from shardmill.schemas.errors import ChangedError, DeniedError, format_names
 from shardmill.schemas.refs import InputRef
 from shardmill.schemas.rejects import RejectedError
 from shardmill.schemas.schema_pbtxt.columns import Column
 from shardmill.transforms.runtime.map_ordered import map_ordered
 from shardmill.transforms.sources.csv import infer
-from shardmill.transforms.sources.csv.dialect import Dialect
-from shardmill.transforms.sources.csv.file_columns import check_columns
-from shardmill.transforms.sources.csv.probe import sample_start
+from shardmill.transforms.sources.csv.cells import NO_CELLS
+from shardmill.transforms.sources.csv.dialect import Dialect, HeaderMode
+from shardmill.transforms.sources.csv.row_ranges import Head, read_head
 from shardmill.transforms.sources.csv.typed_cells import Nulls
 
 MAX_TOTAL_BYTES = 256 << 20  # of text sampled from all files together
 MIN_FILE_BYTES = 64 << 10  # of text sampled from each file
+_HEAD_BYTES = 64 << 10  # of text read to inspect a file that was not sampled
 _THREADS = 4
+_MAX_STARTS = 10_000
+# The starts of files that this process sampled, without rows.
+_starts: dict[tuple[str, int, str, Dialect], Head] = {}
 
 
-class FileSample(NamedTuple):
-    """The sample of one file.
+@dataclass(frozen=True)
+class Sample:
+    """The sample of one file, or the merged sample of all files.
 
     Attributes:
-        ref: The file; rejected if it cannot be read as rows.
-        profiles: Profile of each column, by its name.
+        refs: The files; those that cannot be read or do not fit are rejected.
+        base: Columns of most of the files that have the columns that are needed.
+        profiles: Profile of each column of the files that fit, by its name.
+        partial: For each column that some of these files lack: the key of the first one.
         rows: Number of sampled rows.
         text_bytes: Bytes of text of these rows.
-        complete: Whether these are all rows.
-        problem: Why the first bad row cannot be read, or empty.
+        complete: Whether all rows were sampled.
+        problem: Why the first bad row of the first file with one cannot be read, or empty.
     """
 
-    ref: InputRef
-    profiles: Mapping[str, infer.ColumnProfile] = {}
+    refs: tuple[InputRef, ...]
+    base: tuple[str, ...] = ()
+    profiles: Mapping[str, infer.ColumnProfile] = field(default_factory=dict)
+    partial: Mapping[str, str] = field(default_factory=dict)
     rows: int = 0
     text_bytes: int = 0
     complete: bool = False
     problem: str = ""
 
+    @property
+    def row_bytes(self) -> float:
+        """Average bytes of text per row."""
+        return max(1.0, self.text_bytes / max(1, self.rows))
 
-@dataclass(frozen=True)
-class Sample:
-    """The merged sample of all files.
-
-    Attributes:
-        base: Columns of most of the files that have the columns that are needed.
-        profiles: Profile of each column of the files that fit, by its name.
-        partial: For each column that some of these files lack: the key of the first one.
-        rows: Number of sampled rows.
-        row_bytes: Average bytes of text per row.
-        refs: The files; those that cannot be read or do not fit are rejected.
-        complete: Whether all rows were sampled.
-        problem: Why the first bad row of the first file with one cannot be read, or empty.
-    """
-
-    base: tuple[str, ...]
-    profiles: Mapping[str, infer.ColumnProfile]
-    partial: Mapping[str, str]
-    rows: int
-    row_bytes: float
-    refs: tuple[InputRef, ...]
-    complete: bool
-    problem: str = ""
+    @property
+    def ref(self) -> InputRef:
+        """The file of a sample of one."""
+        return self.refs[0]
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -129,24 +124,22 @@ def sample_files(
     for sample in joined:
         for name in profiles.keys() - sample.profiles.keys():
             partial.setdefault(name, sample.ref.key)
-    rows = sum(sample.rows for sample in joined)
-    text_bytes = sum(sample.text_bytes for sample in joined)
     others = (rejected.get(sample.ref.key, sample.ref) for sample in samples)
     return Sample(
+        (*(ref for ref in refs if ref.error), *others),
         base,
         profiles,
         partial,
-        rows,
-        max(1.0, text_bytes / max(1, rows)),
-        (*(ref for ref in refs if ref.error), *others),
+        sum(sample.rows for sample in joined),
+        sum(sample.text_bytes for sample in joined),
         all(sample.complete for sample in joined),
         next((sample.problem for sample in valid if sample.problem), ""),
     )
 
 
 def _join(
-    valid: Sequence[FileSample], needed: set[str], dialect: Dialect
-) -> tuple[tuple[str, ...], list[FileSample], dict[str, InputRef]]:
+    valid: Sequence[Sample], needed: set[str], dialect: Dialect
+) -> tuple[tuple[str, ...], list[Sample], dict[str, InputRef]]:
     """Return the columns of most files, the files that fit, and the others by key, rejected."""
     if not valid:
         return (), [], {}
@@ -155,11 +148,11 @@ def _join(
     counts = Counter(frozenset(sample.profiles) for sample in complete)
     # The most frequent columns; of equally frequent ones the most, then those of the first file.
     first = max(complete, key=lambda each: (counts[frozenset(each.profiles)], len(each.profiles)))
-    base = tuple(first.profiles)
+    base = first.base
     known, joined, rejected = set(base), [first], {}
     for sample in (each for each in valid if each is not first):
         try:
-            check_columns(tuple(sample.profiles), known, sorted(needed), base, dialect.header)
+            check_columns(sample.base, known, sorted(needed), base, dialect.header)
         except RejectedError as rejection:
             ref = sample.ref.rejected(rejection.error, rejection.message)
             rejected[ref.key] = ref
@@ -169,11 +162,11 @@ def _join(
     return base, joined, rejected
 
 
-def sample_file(ref: InputRef, dialect: Dialect, nulls: Nulls, sample_bytes: int) -> FileSample:
+def sample_file(ref: InputRef, dialect: Dialect, nulls: Nulls, sample_bytes: int) -> Sample:
     """Sample the first rows of one file."""
-    ref, head = sample_start(ref, dialect, sample_bytes)
+    ref, head = read_start(ref, dialect, sample_bytes)
     if head is None:
-        return FileSample(ref)
+        return Sample((ref,))
     cells = head.cells
     profiles = infer.profile_columns(cells.columns, nulls)
     rows = len(cells.offsets)
@@ -181,4 +174,88 @@ def sample_file(ref: InputRef, dialect: Dialect, nulls: Nulls, sample_bytes: int
     first = next(iter(cells.rejects), None)
     problem = f"{ref.key}, line {first.line}: {first.message}" if first else ""
     complete = head.seekable and ref.size <= sample_bytes
-    return FileSample(ref, profiles, rows, span, complete, problem)
+    return Sample((ref,), tuple(profiles), profiles, {}, rows, span, complete, problem)
+
+
+def read_start(ref: InputRef, dialect: Dialect, sample_bytes: int) -> tuple[InputRef, Head | None]:
+    """Return a file with its first rows; or rejected, and None, if it cannot be read as rows.
+
+    Args:
+        ref: The file.
+        dialect: Dialect of the files.
+        sample_bytes: Approximate number of bytes of rows to read. Without any, the result has no
+            rows where this process has sampled the file: it is not opened again.
+    """
+    if not ref.error and not ref.size:
+        ref = ref.rejected("empty", "the file has no bytes")
+    if ref.error:
+        return ref, None
+    place = ref.uri, ref.size, ref.version, dialect  # a file that changed has another version
+    if not sample_bytes and place in _starts:
+        return ref, _starts[place]
+    try:
+        head = read_head(ref.uri, dialect.for_name(ref.key), sample_bytes or _HEAD_BYTES)
+    except RejectedError as rejection:
+        return ref.rejected(rejection.error, rejection.message), None
+    except FileNotFoundError:
+        return ref.rejected("not_found", "the file is gone"), None
+    except DeniedError as error:
+        return ref.rejected("unreadable", str(error)), None
+    except ChangedError as error:
+        return ref.rejected("changed", str(error)), None
+    if sample_bytes and len(_starts) < _MAX_STARTS:
+        _starts[place] = head._replace(cells=NO_CELLS)
+    return ref, head
+
+
+def missing_columns(schema: Sequence[Column], columns: Sequence[str]) -> list[str]:
+    """Return the required columns of a schema that a file lacks."""
+    present = {*columns}
+    required = [column.name for column in schema if column.required and not column.default]
+    return [name for name in required if name not in present]
+
+
+def check_columns(
+    columns: Sequence[str], known: Collection[str], needed: Iterable[str], base: Sequence[str],
+    header: HeaderMode,
+) -> None:  # fmt: skip
+    """Check that the columns of a file are those of the table.
+
+    Args:
+        columns: Columns of the file.
+        known: Columns of the table.
+        needed: Columns that each file must have.
+        base: Inferred schema: the columns of most files. Each file must have half of them, or as
+            many if files have no header.
+        header: Whether files have a header.
+
+    Raises:
+        RejectedError: A column is missing, or has nearly the name of a column of the table.
+    """
+    if base and header == "none" and len(columns) != len(base):
+        message = f"it has {len(columns)} columns, and most files have {len(base)}"
+        raise RejectedError("read", "columns", message)
+    present = {*columns}
+    missing = [name for name in dict.fromkeys(needed) if name not in present]
+    others = {_fold(name): name for name in known if name not in present}
+    extra = [name for name in columns if name not in known]
+    near = [(name, others[_fold(name)]) for name in extra if _fold(name) in others]
+    lacks_half = 2 * len(present & {*base}) < len(base)
+    if not (missing or near or lacks_half):
+        return
+    if near:
+        message = (
+            f"its column {near[0][0]!r} differs from {near[0][1]!r} only in case, spaces or "
+            "Unicode form: rename it"
+        )
+    else:
+        missing = [name for name in base if name not in present] if lacks_half else missing
+        instead = f"but {format_names(extra)}" if extra else f"only {format_names(columns)}"
+        fit = "most files" if base else "the schema, or make them optional there"
+        message = f"it has no column {format_names(missing)}, {instead}: give it those of {fit}"
+    raise RejectedError("read", "columns", message)
+
+
+def _fold(name: str) -> str:
+    """Return a name without the differences that people overlook."""
+    return "".join(unicodedata.normalize("NFKC", name).casefold().split())

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -11,24 +12,29 @@ import pyarrow as pa
 from shardmill.schemas.errors import ChangedError, shown
 from shardmill.schemas.refs import InputRef
 from shardmill.schemas.rejects import RejectedError
-from shardmill.schemas.schema_pbtxt.columns import Column
+from shardmill.schemas.schema_pbtxt.columns import Column, format_schema
 from shardmill.schemas.storage import open_storage
 from shardmill.transforms.sources.csv import typed_cells
 from shardmill.transforms.sources.csv.cells import Cells
 from shardmill.transforms.sources.csv.dialect import Dialect
-from shardmill.transforms.sources.csv.file_columns import check_columns, missing_columns
-from shardmill.transforms.sources.csv.probe import read_file_start
 from shardmill.transforms.sources.csv.row_ranges import (
     RANGE_BYTES,
     RowRange,
     read_range,
     split_ranges,
 )
+from shardmill.transforms.sources.csv.sample import check_columns, missing_columns, read_start
 from shardmill.transforms.sources.csv.typed_cells import Nulls
 from shardmill.transforms.tables.row_rejects import RejectCollector
-from shardmill.transforms.tables.table_source import TableInput, TypedBatch, Unit
-from shardmill.transforms.tables.table_spec import PickledOnce, TableSpec
-from shardmill.transforms.tables.typed_column import TypedColumn
+from shardmill.transforms.tables.table_source import (
+    PickledOnce,
+    TableInput,
+    TableSpec,
+    TypedBatch,
+    TypedColumn,
+    Unit,
+    list_features,
+)
 
 _COMPRESSION_RATIO = 6  # typical for text
 
@@ -53,49 +59,47 @@ class CsvSource(PickledOnce):
     exact: tuple[str, ...] = ()
     range_bytes: int = RANGE_BYTES
 
-    def dialect_of(self, ref: InputRef) -> Dialect:
-        """Return the dialect of a file: TSV files have tabs instead of commas."""
-        return self.dialect.for_name(ref.key)
+    def schema(self, labels: Sequence[str]) -> str:  # noqa: ARG002 - they are texts in the records
+        """Return the text of ``schema.pbtxt``."""
+        return format_schema(self.table.columns)
+
+    def features(self) -> list[dict[str, Any]]:
+        """Return the manifest's list of features, sorted by name."""
+        return list_features((column.name, column.kind) for column in self.table.columns)
 
     def inspect(self, ref: InputRef) -> TableInput:
         """Return a file with the names of its columns, or rejected."""
         table = self.table
         if ref.size and table.place.splits.mode == "directory" and not table.split_by:
             ref = table.place.with_split(ref)
-        ref, start_of_file = read_file_start(ref, self.dialect)
-        if start_of_file is None:
+        ref, head = read_start(ref, self.dialect, 0)
+        if head is None:
             return TableInput(ref)
-        needed = [*missing_columns(table.columns, start_of_file.columns), *table.named]
+        needed = [*missing_columns(table.columns, head.columns), *table.named]
         known = {*table.named, *(column.name for column in table.columns)}
         try:
-            check_columns(start_of_file.columns, known, needed, self.base, self.dialect.header)
+            check_columns(head.columns, known, needed, self.base, self.dialect.header)
         except RejectedError as rejection:
             return TableInput(ref.rejected(rejection.error, rejection.message))
-        ratio = 1 if start_of_file.seekable else _COMPRESSION_RATIO
-        start, end, _ = start_of_file.body
-        one = start_of_file.has_rows and start_of_file.seekable and end - start <= self.range_bytes
-        ranges = (tuple(start_of_file.body),) if one else ()
-        return TableInput(ref, ref.size * ratio, (start_of_file.columns, ranges))
+        ratio = 1 if head.seekable else _COMPRESSION_RATIO
+        return TableInput(ref, ref.size * ratio, (head.columns, tuple(map(tuple, head.ranges))))
 
     def units(self, item: TableInput) -> Iterator[Unit]:
         """Yield the ranges of a file."""
-        check_unchanged(item.ref)
-        columns, known = item.detail
-        ranges: Iterable[RowRange] = map(RowRange._make, known)
-        if not known:
-            dialect = self.dialect_of(item.ref)
-            ranges = split_ranges(item.ref.uri, dialect, self.range_bytes)
-        for part in ranges:
+        ref, (columns, known) = item.ref, item.detail
+        check_unchanged(ref)
+        dialect, ranges = self.dialect.for_name(ref.key), [*map(RowRange._make, known)]
+        for part in split_ranges(ref.uri, dialect, ranges, self.range_bytes):
             single = part.end >= 0
             size = part.end - part.start if single else self.range_bytes
             identity = (*part, self.range_bytes)
             detail = (columns, tuple(part))
-            yield Unit(tuple(item.ref), part.start, size, single, identity, detail)
+            yield Unit(tuple(ref), part.start, size, single, identity, detail)
 
     def read(self, unit: Unit) -> Iterator[TypedBatch]:
         """Yield the rows of a range, or of each piece of a file that cannot be split."""
         ref, (columns, part) = InputRef(*unit.ref), unit.detail
-        dialect = self.dialect_of(ref)
+        dialect = self.dialect.for_name(ref.key)
         check_unchanged(ref)
         try:
             for cells in read_range(ref.uri, dialect, columns, RowRange(*part), self.range_bytes):

@@ -17,7 +17,7 @@ from shardmill.transforms.sources.csv.row_bounds import Syntax
 
 BLOCK_BYTES = 1 << 20
 _PEEK_BYTES = 64 << 10  # read to distinguish text from other formats
-_MAGIC_BYTES = 16
+MAGIC_BYTES = 16
 _ERROR_HANDLER = "shardmill.rows.surrogates"
 _SURROGATE = 0xDC00  # plus the undecodable byte; no valid text contains these characters
 _BOMS = (
@@ -47,21 +47,21 @@ class CsvText:
         fault: Why the last ``blocks`` ended before the end of the file, or None.
     """
 
-    def __init__(self, reader: RandomReader, dialect: Dialect, head: bytes | None = None) -> None:
+    def __init__(self, reader: RandomReader, dialect: Dialect, head_bytes: int) -> None:
         """Detect compression and encoding.
 
         Args:
             reader: The file.
             dialect: Dialect of the file.
-            head: First bytes of the file, if known; empty means uncompressed text without a byte
-                order mark.
+            head_bytes: Number of bytes to detect them from; 0 means uncompressed text without a
+                byte order mark.
         """
         self.size = reader.size
         self.fault: DecompressionError | None = None
         self._reader = reader
-        self._first = b""  # block, which the check, the header and the first rows need
         self._peeked = b""
-        head = reader.read_at(0, _MAGIC_BYTES) if head is None else head
+        head = reader.read_at(0, min(head_bytes, self.size)) if head_bytes else b""
+        self._first = head  # block, which the check, the header and the first rows need
         self._compression = compression_format(head)
         if self._compression:
             head = self._peek()
@@ -140,7 +140,8 @@ class CsvText:
         while at < end:
             if at < BLOCK_BYTES:
                 stop = min(BLOCK_BYTES, end)
-                self._first = self._first or self._reader.read_at(0, min(BLOCK_BYTES, self.size))
+                if len(self._first) < min(BLOCK_BYTES, self.size):
+                    self._first = self._reader.read_at(0, min(BLOCK_BYTES, self.size))
                 block = self._first[at:stop]
             else:
                 stop = min(at + BLOCK_BYTES, end)
@@ -173,7 +174,7 @@ class CsvText:
 
 
 @contextlib.contextmanager
-def open_text(uri: str, dialect: Dialect, head: bytes | None = None) -> Iterator[CsvText]:
+def open_text(uri: str, dialect: Dialect, head_bytes: int = BLOCK_BYTES) -> Iterator[CsvText]:
     """Open a CSV file; see ``CsvText``.
 
     Raises:
@@ -182,7 +183,7 @@ def open_text(uri: str, dialect: Dialect, head: bytes | None = None) -> Iterator
         StorageError: The storage failed.
     """
     with open_storage(uri).open_at(uri) as reader:
-        yield CsvText(reader, dialect, head)
+        yield CsvText(reader, dialect, head_bytes)
 
 
 def undecodable_byte(row: bytes, codec: str, encoding: str) -> int:
@@ -237,7 +238,7 @@ def _byte_order(head: bytes) -> str:
 
 def _describe_utf_16(head: bytes, encoding: str) -> str:
     """Return a description of probable UTF-16 read in another encoding; empty if it is not."""
-    if encoding.startswith(("utf-16", "utf-32")) or len(head) < _MAGIC_BYTES:
+    if encoding.startswith(("utf-16", "utf-32")) or len(head) < MAGIC_BYTES:
         return ""
     even, odd = head[0::2].count(0), head[1::2].count(0)
     more, fewer = max(even, odd), min(even, odd)

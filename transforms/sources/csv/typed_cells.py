@@ -25,7 +25,7 @@ from shardmill.schemas.schema_pbtxt.columns import (
 )
 from shardmill.transforms.sources.csv import text_parser
 from shardmill.transforms.tables.byte_arrays import ByteStrings, offsets_from_sizes
-from shardmill.transforms.tables.typed_column import ARROW_TYPES, TypedColumn
+from shardmill.transforms.tables.table_source import ARROW_TYPES, TypedColumn
 
 # Texts of missing numbers unless --null_values is given: the defaults of pyarrow.csv, and the
 # values that R, pandas, Python and the UCI archive write.

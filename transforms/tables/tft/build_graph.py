@@ -1,8 +1,10 @@
-"""BuildGraph: analyze the training split once per build and store the resulting graph."""
+"""BuildGraph: analyze training rows with TensorFlow Transform, once per build; store the graph."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+import uuid
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,17 +15,114 @@ from apache_beam.pvalue import AsSingleton
 
 from shardmill.schemas.errors import InputError
 from shardmill.schemas.rejects import RejectedError
+from shardmill.schemas.schema_pbtxt.columns import Column, format_schema
+from shardmill.schemas.schema_pbtxt.schema_text import Kind
 from shardmill.schemas.storage import join, open_storage
 from shardmill.transforms.runtime import progress
 from shardmill.transforms.runtime.map_do_fn import MapOrdered
 from shardmill.transforms.sink.plan import Plan
-from shardmill.transforms.tables.rows_spec import RowsSpec
+from shardmill.transforms.tables.planning import RowsSpec
 from shardmill.transforms.tables.table import place_batch
-from shardmill.transforms.tables.table_source import Unit
-from shardmill.transforms.tables.tft.analysis import AnalyzeRows, filler_batch
+from shardmill.transforms.tables.table_source import TypedColumn, Unit
+from shardmill.transforms.tables.tft import transformer
 from shardmill.transforms.tables.tft.graph_store import FOLDER, find_graph, store_graph
-from shardmill.transforms.tables.tft.preprocessing import Preprocessing
+from shardmill.transforms.tables.tft.preprocessing import FUNCTION, Preprocessing, describe
 from shardmill.transforms.tables.tft.transformer import to_record_batch
+
+_TEMP = "temp"
+_FILLERS: dict[Kind, pa.Array] = {
+    "int64": pa.array([1], pa.int64()),
+    "float32": pa.array([1.0], pa.float32()),
+    "bytes": pa.array([b"a"], pa.binary()),
+}
+# Errors that TensorFlow Transform raises while it runs or saves a graph.
+_TRANSFORM_ERRORS = (
+    re.compile(
+        r'An error occurred while trying to apply the transformation: "(.*?)"\.\n', re.DOTALL
+    ),
+    re.compile(r"(Feature \S+ \(.*?\) had invalid (?:shape|dtype) .*?)(?: \[while running|\n|$)"),
+    re.compile(r"(The order of analyzers in your `preprocessing_fn` .*?)(?: \[while|\n|$)"),
+)
+
+
+@dataclass(eq=False)
+class AnalyzeRows(beam.PTransform):
+    """Analyzes rows and writes the transform graph: ``batches | AnalyzeRows(...)``.
+
+    Takes ``pa.RecordBatch`` elements of ``to_record_batch`` with at least one row in total: without
+    rows some analyzers fail and others return meaningless values. Gives one element, the path of a
+    finished TensorFlow Transform output directory for ``tft.TFTransformOutput``. The path is new in
+    each run; a retried bundle writes the same files again.
+
+    The result depends on the batches, and for quantiles on the order in which they are merged, as
+    far as an analyzer rounds.
+
+    Args:
+        columns: The columns of the batches, in order.
+        preprocessing: The preprocessing_fn; it is traced when the pipeline is constructed.
+        scratch: A folder, local or gs://, that all workers share.
+
+    Raises:
+        UsageError: The function cannot be traced.
+    """
+
+    columns: Sequence[Column]
+    preprocessing: Preprocessing
+    scratch: str
+
+    def expand(self, pcoll: beam.PCollection[pa.RecordBatch]) -> beam.PCollection[str]:
+        """Wire the analysis and the writing of its graph."""
+        # TensorFlow is installed only for builds with --preprocessing.
+        import tensorflow_transform.beam as tft_beam
+
+        schema = format_schema(self.columns)
+        config = transformer.adapter_config(schema)
+        # A process caches the tables of a saved model by its path: each analysis needs its own.
+        folder = join(self.scratch, f"transform-{uuid.uuid4().hex}")
+        # Each phase of the analysis reads the rows again instead of materializing them.
+        with tft_beam.Context(
+            temp_dir=join(folder, _TEMP), use_deep_copy_optimization=True, force_tf_compat_v1=False
+        ):
+            graph = (pcoll, config) | "AnalyzeDataset" >> tft_beam.AnalyzeDataset(
+                self.preprocessing
+            )
+            written = graph | "WriteTransformFn" >> tft_beam.WriteTransformFn(folder)
+        return written | "WriteRawSchema" >> beam.Map(
+            _write_raw_schema, folder=folder, schema=schema
+        ).with_output_types(str)
+
+
+def _write_raw_schema(_: Any, folder: str, schema: str) -> str:
+    """Complete the output directory with the schema of the raw columns; return its path."""
+    storage = open_storage(folder)
+    path = join(folder, transformer.RAW_METADATA, transformer.SCHEMA_FILE)
+    storage.replace(path, schema.encode())
+    storage.delete_tree(join(folder, _TEMP))
+    return folder
+
+
+def filler_batch(columns: Sequence[Column]) -> pa.RecordBatch:
+    """Return a batch with one artificial row, for an analysis whose result is discarded.
+
+    ``AnalyzeRows`` needs a row even if an earlier graph is reused or nothing is built.
+    """
+    filler = [TypedColumn(each.name, each.kind, _FILLERS[each.kind], None) for each in columns]
+    return transformer.to_record_batch(filler, np.zeros(1, np.int64))
+
+
+def analysis_error(error: BaseException) -> InputError | None:
+    """Return an error with one sentence for what TensorFlow Transform raised, or None.
+
+    Errors of the user's function while it is traced are ``UsageError`` already; this is for errors
+    that occur when the traced graph runs on rows or is saved.
+    """
+    for pattern in _TRANSFORM_ERRORS:
+        match = pattern.search(str(error))
+        if match:
+            problem = describe(ValueError(match.group(1))).partition(": ")[2]
+            return InputError(f"The analysis of --preprocessing failed: {problem}; fix {FUNCTION}.")
+    return None
+
 
 TRAIN = "train"
 BATCH_ROWS = 8_192

@@ -10,8 +10,8 @@ from shardmill.schemas.errors import OutputError
 from shardmill.schemas.storage import Storage, join, open_storage
 from shardmill.transforms.sink.hooks import ExtraFiles
 from shardmill.transforms.sink.sidecar import create_sidecar, find_sidecar, seal
+from shardmill.transforms.tables.table_source import list_features
 from shardmill.transforms.tables.tft.transformer import transformed_features, transformed_schema
-from shardmill.transforms.tables.typed_column import list_features
 
 FOLDER = "transforms"
 

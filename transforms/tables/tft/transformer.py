@@ -18,9 +18,9 @@ from shardmill.schemas.errors import InputError, OutputError
 from shardmill.schemas.schema_pbtxt.schema_text import Kind, kind_of, parse_proto, parse_schema_text
 from shardmill.schemas.storage import join, open_storage, scheme_of
 from shardmill.transforms.tables.byte_arrays import offsets_from_sizes
-from shardmill.transforms.tables.entries import flatten
+from shardmill.transforms.tables.encode import flatten
+from shardmill.transforms.tables.table_source import ARROW_TYPES, TypedColumn
 from shardmill.transforms.tables.tft.preprocessing import FUNCTION, describe
-from shardmill.transforms.tables.typed_column import ARROW_TYPES, TypedColumn
 
 # Folder names of tft.TFTransformOutput.
 MODEL, METADATA, RAW_METADATA = "transform_fn", "transformed_metadata", "metadata"

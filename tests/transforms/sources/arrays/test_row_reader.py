@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays_of
 
 from shardmill.schemas.storage import open_storage
-from shardmill.transforms.sources.arrays import array_source, row_reader
+from shardmill.transforms.sources.arrays import array_source
 from shardmill.transforms.sources.arrays.array_file import ArrayFile, open_npy, open_npz
 from tests.conftest import build_dataset, examples
 from tests.support.array_tools import DTYPES
@@ -19,11 +19,11 @@ from tests.transforms.sources.csv.test_reads import Reads
 
 def check_rows(opened: ArrayFile, array: np.ndarray, bounds: list[int], step: int) -> None:
     """Assert that slices of the rows are those of the array, a step at a time."""
-    if row_reader.is_stream(opened):
+    if array_source.is_stream(opened):
         bounds = [0, len(array)]
     wanted = array.astype(array.dtype.newbyteorder("<"))
     for first, end in itertools.pairwise(bounds):
-        found = list(row_reader.read_rows(opened, first, end, step))
+        found = list(array_source.read_rows(opened, first, end, step))
         assert all(rows.shape[1] == opened.row_bytes for rows in found)
         assert [len(rows) for rows in found[:-1]] == [step] * (len(found) - 1)
         assert sum(map(len, found)) == end - first
@@ -54,7 +54,7 @@ def test_reads_rows_of_any_array(tmp_path_factory, data, dtype, shape, order, pa
 @pytest.mark.parametrize("chunk", [1, 64, 1 << 20])
 @pytest.mark.parametrize("pack", ["npy", "deflated"])
 def test_size_of_reads_does_not_change_rows(tmp_path, monkeypatch, chunk, pack) -> None:
-    monkeypatch.setattr(row_reader, "_CHUNK_BYTES", chunk)
+    monkeypatch.setattr(array_source, "_CHUNK_BYTES", chunk)
     rng = np.random.default_rng(1)
     for order in "CF":
         array = np.asarray(rng.integers(0, 1 << 40, (50, 5, 3)), order=order)
@@ -66,23 +66,35 @@ def test_size_of_reads_does_not_change_rows(tmp_path, monkeypatch, chunk, pack) 
         check_rows(opened, array, [0, 20, 50], 7)
 
 
-@pytest.mark.parametrize("pack", [np.save, np.savez, np.savez_compressed])
-@pytest.mark.parametrize("order", "CF")
-def test_each_byte_is_read_once_at_any_number_of_parts(tmp_path, monkeypatch, pack, order) -> None:
-    """And no temporary file is left."""
-    monkeypatch.setattr(array_source, "_BATCH_BYTES", 1 << 20)
+@pytest.mark.parametrize(
+    ("pack", "order", "threads"),
+    [(np.save, "C", 1), (np.save, "C", 2), (np.save, "C", 3), (np.save, "F", 2),
+     (np.savez, "C", 1), (np.savez, "F", 2), (np.savez_compressed, "C", 3),
+     (np.savez_compressed, "F", 1)],
+)  # fmt: skip
+def test_each_byte_is_read_once_at_any_number_of_parts(
+    tmp_path, monkeypatch, pack, order, threads
+) -> None:
+    """Those of labels too; and no temporary file is left."""
+    monkeypatch.setattr(array_source, "_BATCH_BYTES", 1 << 18)
     folder = tmp_path / "tmp"
     folder.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
-    path = tmp_path / ("x.npy" if pack is np.save else "x.npz")
-    x = np.random.default_rng(0).integers(0, 255, (40_000, 100), np.uint8)
-    pack(path, x=np.asarray(x, order=order)) if pack is not np.save else pack(
-        path, np.asarray(x, order=order)
-    )
-    reads = Reads(monkeypatch, path.name)
-    options = {"input": path, "output": tmp_path / "ds", "num_shards": 7}
+    rng = np.random.default_rng(0)
+    x = rng.integers(0, 255, (40_000, 20 if pack is np.save else 100), np.uint8)
+    options = {"output": tmp_path / "ds", "num_shards": 7, "threads": threads}
+    if pack is np.save:
+        options |= {"input": tmp_path / "x.npy", "labels": tmp_path / "y.npy"}
+        np.save(options["labels"], np.arange(len(x)) % 9)
+        np.save(options["input"], np.asarray(x, order=order))
+    else:
+        options |= {"input": tmp_path / "x.npz"}
+        pack(options["input"], x=np.asarray(x, order=order))
+    size = sum(path.stat().st_size for path in tmp_path.glob("*.np?"))
+    reads = Reads(monkeypatch, options["input"].suffix)
     outcome, manifest = build_dataset("arrays", **options)
     assert outcome.status == "published"
     assert manifest.written == len(x)
-    assert reads.num_bytes <= 1.1 * path.stat().st_size
+    assert size < reads.num_bytes + 1000
+    assert reads.num_bytes <= 1.1 * size
     assert not list(folder.iterdir())

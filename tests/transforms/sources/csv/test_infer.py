@@ -132,6 +132,3 @@ def test_ignores_dictionary_values_without_rows():
     cells = pa.DictionaryArray.from_arrays(pa.array([0, 1, 1], pa.int32()), dictionary)[1:]
     profile = profile_columns({"c": cells}, Nulls())["c"]
     assert profile == ({"cells": 2, "integers": 2}, set(), "", "'1'")
-
-
-# Whole tables; Python's int() and float() are the judges

@@ -12,14 +12,14 @@ import pytest
 
 from shardmill.transforms.sources.csv import row_bounds
 from shardmill.transforms.sources.csv.dialect import Dialect
-from shardmill.transforms.sources.csv.row_bounds import Syntax
+from shardmill.transforms.sources.csv.row_bounds import RowScanner, Syntax
 from shardmill.transforms.sources.csv.row_ranges import (
+    RANGE_BYTES,
     RowRange,
     read_head,
     read_range,
-    split_ranges,
 )
-from shardmill.transforms.sources.csv.row_scanner import RowScanner
+from tests.support.csv_tools import ranges_of
 
 pytestmark = pytest.mark.heavy
 
@@ -30,7 +30,7 @@ ROW = b'%07d,"a, quoted ""cell""",plain\n'
 def numbers_and_rejects(path: Path) -> tuple[np.ndarray, list, list[RowRange]]:
     dialect = Dialect()
     columns = read_head(str(path), dialect, 1 << 16).columns
-    parts = list(split_ranges(str(path), dialect))
+    parts = ranges_of(path, dialect, RANGE_BYTES)
     numbers, rejects = [], []
     for part in parts:
         for cells in read_range(str(path), dialect, columns, part):
@@ -64,10 +64,10 @@ def peak():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
 path, dialect = sys.argv[1], Dialect()
 before = peak()
-columns = read_head(path, dialect, 1 << 20).columns
+head = read_head(path, dialect, 1 << 20)
 rows, rejects = 0, []
-for part in split_ranges(path, dialect):
-    for cells in read_range(path, dialect, columns, part):
+for part in split_ranges(path, dialect, head.ranges):
+    for cells in read_range(path, dialect, head.columns, part):
         rows += len(cells.lines)
         rejects += [(reject.line, reject.error) for reject in cells.rejects]
 print((rows, rejects, peak() - before))

@@ -14,11 +14,9 @@ from hypothesis import strategies as st
 
 from shardmill.transforms.sources.csv import row_bounds, text
 from shardmill.transforms.sources.csv.dialect import Dialect
-from shardmill.transforms.sources.csv.row_bounds import Syntax
-from shardmill.transforms.sources.csv.row_ranges import split_ranges
-from shardmill.transforms.sources.csv.row_scanner import RowScanner
+from shardmill.transforms.sources.csv.row_bounds import RowScanner, Syntax
 from tests.conftest import examples
-from tests.support.csv_tools import python_rows, read_bytes, read_csv
+from tests.support.csv_tools import python_rows, ranges_of, read_bytes, read_csv
 
 COMMA = Syntax(b",", b'"')
 SYNTAXES = [COMMA, Syntax(b";", b"'"), Syntax(b"||", b'"'), Syntax(b"|a|", b'"'), Syntax(b",", b"")]
@@ -71,12 +69,13 @@ def test_block_bounds_do_not_change_rows(data, sizes, limit, syntax) -> None:
 @given(
     data=TEXTS,
     range_bytes=st.integers(1, 40),
+    sampled=st.integers(2, 60),
     block=st.integers(1, 30),
     limit=st.sampled_from([8, 20, 1 << 24]),
     delimiter=st.sampled_from([",", "||", "é"]),
 )
 def test_ranges_contain_the_rows_of_the_whole_file(
-    data, range_bytes, block, limit, delimiter
+    data, range_bytes, sampled, block, limit, delimiter
 ) -> None:
     dialect = Dialect(header="none", columns=("x", "y"), delimiter=delimiter)
     # The first row has as many cells as --columns; the others are arbitrary.
@@ -89,7 +88,8 @@ def test_ranges_contain_the_rows_of_the_whole_file(
         path.write_bytes(data)
         whole = read_csv(path, dialect, 1 << 20)
         with mock.patch.object(text, "BLOCK_BYTES", block):
-            parts = list(split_ranges(str(path), dialect, range_bytes))
+            parts = ranges_of(path, dialect, range_bytes)
+            assert ranges_of(path, dialect, range_bytes, sampled) == parts
             assert read_csv(path, dialect, range_bytes) == whole
     assert [part.start for part in parts[1:]] == [part.end for part in parts[:-1]]
     starts = sorted([*whole.offsets, *(reject.offset for reject in whole.rejects)])
@@ -100,7 +100,7 @@ def test_ranges_contain_the_rows_of_the_whole_file(
 def test_ranges_of_one_byte_contain_one_row(tmp_path: Path) -> None:
     data = b'a,b\n1,2\r\n"x\ny",3\n\n4\n5,6'
     whole = read_bytes(tmp_path, data)
-    parts = list(split_ranges(str(tmp_path / "some.csv"), Dialect(), 1))
+    parts = ranges_of(tmp_path / "some.csv", Dialect(), 1)
     assert [part.start for part in parts] == [4, 9, 18, 20]
     assert [part.line for part in parts] == [2, 3, 6, 7]
     assert read_csv(tmp_path / "some.csv", Dialect(), 1) == whole

@@ -24,9 +24,8 @@ from shardmill.transforms.sources.csv.row_ranges import (
     RowRange,
     read_head,
     read_range,
-    split_ranges,
 )
-from tests.support.csv_tools import read_bytes, read_csv
+from tests.support.csv_tools import ranges_of, read_bytes, read_csv
 
 TEXT = 'name,where\nZoë,"Köln\nSüd"\nAda,ÿþ\n'
 ROWS = [["Zoë", "Köln\nSüd"], ["Ada", "ÿþ"]]
@@ -37,7 +36,7 @@ def rejection(folder: Path, data: bytes, **dialect) -> RejectedError:
     with pytest.raises(RejectedError) as caught:
         read_bytes(folder, data, **dialect)
     with pytest.raises(RejectedError) as again:
-        list(split_ranges(str(folder / "some.csv"), Dialect(**dialect)))
+        ranges_of(folder / "some.csv", Dialect(**dialect))
     assert again.value.args == caught.value.args
     return caught.value
 
@@ -142,7 +141,7 @@ def test_reads_compressed_files_of_several_streams(pack, tmp_path: Path) -> None
     same = read_bytes(tmp_path, data, 100_000) == whole
     assert same
     path = str(tmp_path / "some.csv")
-    assert list(split_ranges(path, Dialect())) == [RowRange(4, -1, 2)]
+    assert ranges_of(path, Dialect()) == [RowRange(4, -1, 2)]
     chunks = read_range(path, Dialect(), ("x", "y"), RowRange(4, -1, 2), 9_999)
     assert len(list(chunks)) > 20
     assert not read_head(path, Dialect(), 1).seekable
@@ -234,7 +233,7 @@ def test_files_without_rows_have_no_ranges(data: bytes, tmp_path: Path) -> None:
     reading = read_bytes(tmp_path, data)
     columns = ("x", "y") if data in HEADER_ONLY else ()
     assert (reading.columns, reading.rows, reading.rejects) == (columns, [], [])
-    assert list(split_ranges(str(tmp_path / "some.csv"), Dialect())) == []
+    assert ranges_of(tmp_path / "some.csv", Dialect()) == []
 
 
 @pytest.mark.parametrize(

@@ -18,13 +18,10 @@ from shardmill.transforms.sources.csv.typed_cells import (
     type_cells,
 )
 from tests.conftest import examples
+from tests.transforms.sources.csv.test_infer import cells_of
 
 ABSENT = object()
 SPACES = b" \t\n\v\f\r"
-
-
-def cells_of(texts):
-    return pa.array(texts, pa.binary()).dictionary_encode()
 
 
 def rows_of(typed):
@@ -157,11 +154,6 @@ TEXTS = st.one_of(
 def test_cells_equal_the_independent_parser(column, texts, nulls):
     expected = [slow_cell(column, text, nulls) for text in texts]
     assert str(outcomes(column, texts, nulls)) == str(expected)  # as text: -0.0 is not 0.0
-
-
-@given(st.lists(st.integers(-(2**63), 2**63 - 1)))
-def test_parses_every_int64(numbers):
-    assert outcomes(Column("c", "int64"), [b"%d" % n for n in numbers]) == numbers
 
 
 @given(st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1))

@@ -10,7 +10,8 @@ import pytest
 
 from shardmill.schemas.errors import InputError, UsageError
 from shardmill.schemas.schema_pbtxt.columns import Column, format_schema
-from shardmill.transforms.tables.tft.analysis import AnalyzeRows, analysis_error, filler_batch
+from shardmill.transforms.tables.table_source import TypedColumn
+from shardmill.transforms.tables.tft.build_graph import AnalyzeRows, analysis_error, filler_batch
 from shardmill.transforms.tables.tft.preprocessing import Preprocessing, load_preprocessing
 from shardmill.transforms.tables.tft.transformer import (
     Transformer,
@@ -18,7 +19,6 @@ from shardmill.transforms.tables.tft.transformer import (
     to_record_batch,
     transformer_of,
 )
-from shardmill.transforms.tables.typed_column import TypedColumn
 
 pytestmark = [pytest.mark.heavy, pytest.mark.xdist_group("transform")]  # TensorFlow starts once
 
