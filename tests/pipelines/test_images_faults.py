@@ -16,7 +16,7 @@ from shardmill.pipelines.images_config import ImagesConfig
 from shardmill.schemas.rejects import REASONS, Reject
 from shardmill.transforms.match.inputs import find_input, walk_input
 from shardmill.transforms.match.walk import WalkTask
-from tests.conftest import make_image
+from tests.conftest import make_image, make_photos
 from tests.support.fault_tools import (
     SOAK,
     Watched,
@@ -318,8 +318,10 @@ def test_rejects_foreign_outputs(source, tmp_path):
     assert_rejected(source, foreign / "notes.txt", "is a file: choose a folder")
     assert_rejected(source, foreign / "notes.txt/below", "a folder of the path is a file")
     assert lasting(foreign) == {"notes.txt": b"mine"}
-    assert_rejected(source, source, "choose an empty or new folder")
-    assert_rejected(source, source.parent, "choose an empty or new folder")
+    photos = make_photos(tmp_path / "photos", {"cat": 1})
+    assert_rejected(source, photos, "choose an empty or new folder")
+    assert_rejected(source, photos.parent, "choose an empty or new folder")
+    assert [*lasting(photos)] == ["cat/000.jpg"]
 
 
 def test_rejects_outputs_without_write_permission(source, tmp_path):
