@@ -13,10 +13,10 @@ from typing import Any, TypeVar
 from typing_extensions import Self
 
 from shardmill.pipelines.dataset_options import DatasetOptions
-from shardmill.pipelines.option_types import as_text, options_of, parse_path
 from shardmill.schemas.dataset.shard_names import DEFAULT_TEMPLATE, LABEL_TEMPLATE, ShardTemplate
 from shardmill.schemas.dataset.splits import Splits
 from shardmill.schemas.errors import UsageError
+from shardmill.schemas.option_types import as_text, options_of, parse_path
 from shardmill.schemas.storage import absolute, open_storage
 from shardmill.transforms.match.walk import check_apart
 from shardmill.transforms.sink.parts import FORMAT_VERSION

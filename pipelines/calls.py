@@ -29,12 +29,12 @@ from shardmill.pipelines.dataset_options import (
     RowsOptions,
     VerifyOptions,
 )
-from shardmill.pipelines.option_types import Path, describe_options
 from shardmill.pipelines.report.error_address import PAGE
 from shardmill.schemas import errors
 from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.dataset.shard_names import MANIFEST, REJECTS
 from shardmill.schemas.errors import UsageError
+from shardmill.schemas.option_types import Path, describe_options
 from shardmill.schemas.storage import join, open_storage
 
 _BUILT = ("published", "up_to_date")

@@ -9,14 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from shardmill.pipelines import option_types as of
-from shardmill.pipelines.option_types import (
+from shardmill.schemas import option_types as of
+from shardmill.schemas.dataset.splits import DEFAULT_SPLITS, Splits
+from shardmill.schemas.option_types import (
     Bytes,
     Choice,
     File,
     Float,
+    Frozen,
     Int,
     MaybeInt,
     Names,
@@ -25,19 +27,23 @@ from shardmill.pipelines.option_types import (
     Switch,
     Text,
 )
-from shardmill.schemas.dataset.splits import DEFAULT_SPLITS, Splits
-from shardmill.schemas.schema_pbtxt.image_features import ENCODINGS, Encoding
+from shardmill.schemas.schema_pbtxt.image_features import Encoding
 from shardmill.transforms.images.resize import (
-    INTERPOLATIONS,
-    RESIZES,
+    ENCODING,
+    INTERPOLATION,
+    MAX_PIXELS,
+    QUALITY,
+    REDUCING_GAP,
+    RESIZE,
     Interpolation,
     Resize,
     Size,
     parse_image_size,
 )
 from shardmill.transforms.match.labels import LABEL_FROM, LabelFrom
-from shardmill.transforms.sink.placement import DUPLICATES, DuplicatesMode
-from shardmill.transforms.sink.planning import MAX_SHARDS
+from shardmill.transforms.sink.placement import SEED, DuplicatesMode
+from shardmill.transforms.sink.planning import NUM_SHARDS, SHARD_BYTES, SHARD_EXAMPLES
+from shardmill.transforms.sources.csv.dialect import SKIP_LINES, HeaderMode
 
 if TYPE_CHECKING:
     from shardmill.schemas.tfrecord.ranges import Check
@@ -62,7 +68,7 @@ def _parse_size(_: str, value: Any) -> Size:
 
 
 @dataclass
-class DatasetOptions:
+class DatasetOptions(Frozen):
     """Options of the input, the output, the splits and the shards.
 
     Attributes:
@@ -92,12 +98,12 @@ class DatasetOptions:
     _: KW_ONLY
     root: File = of.file(decides=False)
     splits: SplitShares = _splits("directory")
-    num_shards: MaybeInt = of.whole(None, 1, MAX_SHARDS)
-    shard_bytes: Bytes = of.size("128MiB", least="1KiB")
-    shard_examples: MaybeInt = of.whole(None, 1)
+    num_shards: MaybeInt = NUM_SHARDS
+    shard_bytes: Bytes = SHARD_BYTES
+    shard_examples: MaybeInt = SHARD_EXAMPLES
     shard_name: Text = of.text()
     compression: Choice[Literal["gzip", "none"]] = of.choice(("gzip", "none"), "gzip")
-    seed: Int = of.whole(0, 0, (1 << 64) - 1)
+    seed: Int = SEED
     max_reject_fraction: Float = of.real(
         0.05, lambda share: 0 <= share <= 1, "between 0 and 1", decides=False,
         pattern=r"0(\.[0-9]+)?|1(\.0+)?",
@@ -109,8 +115,8 @@ class DatasetOptions:
     beam_options: BeamOptions = of.beam_options()
 
     def __post_init__(self) -> None:
-        self.input = of.parse_path("input", self.input)
-        self.output = of.parse_path("output", self.output)
+        for name in ("input", "output"):
+            object.__setattr__(self, name, of.parse_path(name, getattr(self, name)))
 
 
 @dataclass(kw_only=True)
@@ -169,27 +175,24 @@ class ImagesOptions(DatasetOptions):
     """
 
     splits: SplitShares = _splits("directory", "listing")
-    label_from: Choice[LabelFrom] = of.choice(LABEL_FROM, "directory")
+    label_from: Choice[LabelFrom] = LABEL_FROM
     label_pattern: Text = of.text()
     labels: File = of.file(decides=False)
     group_pattern: Text = of.text()
     image_size: ImageSize = Option("text", _parse_size, "224", pattern="[0-9]+(x[0-9]+)?")
-    resize: Choice[Resize] = of.choice(RESIZES, "stretch")
-    interpolation: Choice[Interpolation] = of.choice(INTERPOLATIONS, "bilinear")
+    resize: Choice[Resize] = RESIZE
+    interpolation: Choice[Interpolation] = INTERPOLATION
     only_shrink: Switch = of.switch()
-    reducing_gap: Float = of.real(
-        3.0, lambda gap: gap == 0 or 1 <= gap < float("inf"),
-        "1 or more, or 0 to decode every JPEG in full",
-    )  # fmt: skip
+    reducing_gap: Float = REDUCING_GAP
     icc: Choice[Literal["ignore", "srgb"]] = of.choice(("ignore", "srgb"), "ignore")
-    encoding: Choice[Encoding] = of.choice(ENCODINGS, "jpeg", {"jpg": "jpeg"})
-    quality: Int = of.whole(95, 1, 100, pattern="[1-9][0-9]?|100")
+    encoding: Choice[Encoding] = ENCODING
+    quality: Int = QUALITY
     channels: Int = of.whole(3, 1, 4, choices=("1", "3", "4"), pattern="1|3|4")
     shard_by: Choice[Literal["", "label"]] = of.choice(("label",), "")
-    duplicates: Choice[DuplicatesMode] = of.choice(DUPLICATES, "keep")
+    duplicates: Choice[DuplicatesMode] = of.choice(get_args(DuplicatesMode), "keep")
     features: Features = of.pairs("", "=", str)
     limit: MaybeInt = of.whole(None, 1, decides=False)
-    max_pixels: Int = of.whole(178_956_970, 1)  # decode.MAX_PIXELS, whose module is slow to import
+    max_pixels: Int = MAX_PIXELS
     decoder_memory: Bytes = of.size("6GiB", least="1GiB")  # twice the largest file that is read
     decoder_seconds: Float = of.real(
         180.0, lambda seconds: 0 < seconds <= _DAY, f"above 0, and at most {_DAY}"
@@ -234,9 +237,9 @@ class RowsOptions(DatasetOptions):
     delimiter: Text = of.text(",")
     quote: Text = of.text('"')
     encoding: Text = of.text("utf-8", ("utf-8", "utf-16", "latin-1"))
-    header: Choice[Literal["", "first", "none"]] = of.choice(("first", "none"), "")
+    header: Choice[Literal[""] | HeaderMode] = of.choice(get_args(HeaderMode), "")
     columns: Names = of.names()
-    skip_lines: Int = of.whole(0)
+    skip_lines: Int = SKIP_LINES
     strip: Switch = of.switch()
     null_values: Option[tuple[str, ...] | None, str | Sequence[str] | None] = of.names(None)
     preprocessing: File = of.file(decides=False)
@@ -247,7 +250,7 @@ class RowsOptions(DatasetOptions):
 
 
 @dataclass
-class CountOptions:
+class CountOptions(Frozen):
     """Options of ``shardmill count``.
 
     Attributes:
@@ -273,11 +276,12 @@ class CountOptions:
 
     def __post_init__(self) -> None:
         listed = self.input if isinstance(self.input, (list, tuple)) else [self.input]
-        self.input = tuple(of.parse_path("input", each) for each in listed)
+        parsed = tuple(of.parse_path("input", each) for each in listed)
+        object.__setattr__(self, "input", parsed)
 
 
 @dataclass
-class VerifyOptions:
+class VerifyOptions(Frozen):
     """Options of ``shardmill verify``.
 
     Attributes:
@@ -290,4 +294,4 @@ class VerifyOptions:
     processes: MaybeInt = of.whole(None, 1)
 
     def __post_init__(self) -> None:
-        self.dataset = of.parse_path("dataset", self.dataset)
+        object.__setattr__(self, "dataset", of.parse_path("dataset", self.dataset))

@@ -15,12 +15,12 @@ from shardmill.pipelines.commands.build import finish_run
 from shardmill.pipelines.commands.parser import Parser, add_common, add_options, command_parser
 from shardmill.pipelines.dataset_options import CountOptions
 from shardmill.pipelines.input_kinds import MEBIBYTES
-from shardmill.pipelines.option_types import describe_options
 from shardmill.pipelines.report.answer import Answer
 from shardmill.pipelines.report.quiet import quiet_import
 from shardmill.pipelines.runners import IN_MEMORY, find_runner, take_runner
 from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.errors import OutputError, UsageError
+from shardmill.schemas.option_types import describe_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from shardmill.pipelines.commands import COMMANDS, find_parser
-from shardmill.pipelines.option_types import Option, describe_options, options_of
 from shardmill.pipelines.report.answer import Answer
 from shardmill.schemas.errors import UsageError
+from shardmill.schemas.option_types import Option, describe_options, options_of
 
 RUNNERS = ("DirectRunner", "PrismRunner", "FlinkRunner", "DataflowRunner")
 # Options that every build has, for its groups.

@@ -24,7 +24,7 @@ All have ``records``, null if none were requested or there are none: ``split`` o
 from __future__ import annotations
 
 from shardmill.pipelines.commands.parser import Parser, add_common, command_parser
-from shardmill.pipelines.option_types import parse_whole
+from shardmill.schemas.option_types import parse_whole
 
 _EPILOG = """\
 examples:

@@ -8,7 +8,7 @@ import sys
 from shardmill.loaders.selection import Selection, select
 from shardmill.loaders.steps import find_manifest, read_manifest, steps_per_epoch
 from shardmill.pipelines.commands.parser import Parser, add_common, command_parser
-from shardmill.pipelines.option_types import parse_whole
+from shardmill.schemas.option_types import parse_whole
 
 _EPILOG = """\
 example:

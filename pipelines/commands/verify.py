@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from shardmill.pipelines.commands.parser import Parser, add_common, add_options, command_parser
 from shardmill.pipelines.dataset_options import VerifyOptions
-from shardmill.pipelines.option_types import describe_options
 from shardmill.pipelines.report.answer import Answer
 from shardmill.pipelines.report.progress_display import hide_progress, show_progress
 from shardmill.schemas.errors import OutputError
 from shardmill.schemas.numbers import human_bytes
+from shardmill.schemas.option_types import describe_options
 from shardmill.schemas.printable import printable
 
 if TYPE_CHECKING:

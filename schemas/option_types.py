@@ -1,7 +1,10 @@
-"""Options: attributes of a class that parse what a flag, a call or another config gives, once.
+"""Options: attributes of a dataclass that parse what is given to its constructor, once.
 
-A dataclass of options is their only table. Its fields have the type, the default and the rule of
-each; its docstring has the placeholder and the help. The flags and their help, the signatures of
+A spec or config checks a value where it is made, whoever gives it. Options that both a spec and the
+command line have are one object.
+
+A dataclass of options is the table of a command. Its fields have the type, the default and the rule
+of each; its docstring has the placeholder and the help. The flags and their help, the signatures of
 Python functions, configs, identities and the parameters of the Dataflow template follow from it.
 This module is imported for ``--help``, so it imports nothing that is slow.
 """
@@ -13,7 +16,7 @@ import operator
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import FrozenInstanceError, dataclass, field, fields
 from typing import Any, Generic, Literal, TypeVar
 
 from shardmill.schemas.errors import UsageError
@@ -59,10 +62,21 @@ class Option(Generic[Value_co, Given_contra]):
         return value
 
     def __set__(self, instance: object, value: Given_contra) -> None:
-        if self.name in instance.__dict__:
-            raise AttributeError(f"{self.name} cannot be changed: use dataclasses.replace.")
         parsed = self.default if value is None else self.parse(self.name, value)
         instance.__dict__[self.name] = parsed
+
+
+class Frozen:
+    """A base of dataclasses whose attributes do not change.
+
+    mypy ignores that options parse what is given if such a dataclass is ``frozen`` and has
+    subclasses.
+    """
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in vars(self):
+            raise FrozenInstanceError(f"cannot assign to field {name!r}: use dataclasses.replace")
+        super().__setattr__(name, value)
 
 
 Text = Option[str, str]
