@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 from shardmill.schemas import option_types as of
 from shardmill.schemas.dataset.splits import DEFAULT_SPLITS, Splits
@@ -71,6 +71,9 @@ def _parse_size(_: str, value: Any) -> Size:
 class DatasetOptions(Frozen):
     """Options of the input, the output, the splits and the shards.
 
+    The table of a kind of input has ``summary``, ``example`` and ``groups`` of its help, too: names
+    of options by the title of their group.
+
     Attributes:
         input: ``PATH``: a folder, glob or file
         output: ``DIR``: folder of the new dataset
@@ -119,6 +122,11 @@ class DatasetOptions(Frozen):
             object.__setattr__(self, name, of.parse_path(name, getattr(self, name)))
 
 
+# Options that every build has, for the groups of its help.
+PLACES = "input output root update overwrite keep dry_run"
+SHARDS = "num_shards shard_bytes shard_examples shard_name compression"
+
+
 @dataclass(kw_only=True)
 class ArraysOptions(DatasetOptions):
     """Options of ``shardmill arrays``, besides those of every build.
@@ -133,6 +141,17 @@ class ArraysOptions(DatasetOptions):
         threads: ``N``: concurrent reads per worker (default: one per core)
     """
 
+    summary: ClassVar = "Build a GZIP TFRecord dataset from NumPy arrays."
+    example: ClassVar = """\
+example, an archive with the arrays x and y:
+  shardmill arrays --input=mnist.npz --output=ds"""
+    groups: ClassVar = {
+        "input and output": PLACES,
+        "labels and features": "labels label arrays",
+        "splits": "splits seed",
+        "records and shards": SHARDS,
+        "running": "max_reject_fraction threads beam_options",
+    }
     splits: SplitShares = _splits()
     labels: File = of.file(decides=False)
     label: Option[str | None, str | None] = of.text(None)
@@ -174,6 +193,19 @@ class ImagesOptions(DatasetOptions):
         follow_links: follow links that lead outside the root
     """
 
+    summary: ClassVar = "Build a GZIP TFRecord dataset from images."
+    example: ClassVar = """\
+example, a folder with one subfolder per label:
+  shardmill images --input=flower_photos --output=ds --image_size=224"""
+    groups: ClassVar = {
+        "input and output": f"{PLACES} follow_links limit",
+        "labels and splits": "label_from label_pattern labels splits group_pattern seed",
+        "pixels": "image_size resize interpolation only_shrink reducing_gap icc encoding quality "
+        "channels",
+        "records and shards": f"features {SHARDS} shard_by duplicates",
+        "running": "max_reject_fraction workers beam_options",
+        "limits of one image": "max_pixels decoder_memory decoder_seconds",
+    }
     splits: SplitShares = _splits("directory", "listing")
     label_from: Choice[LabelFrom] = LABEL_FROM
     label_pattern: Text = of.text()
@@ -229,6 +261,18 @@ class RowsOptions(DatasetOptions):
         follow_links: follow links that lead outside the root
     """
 
+    summary: ClassVar = "Build a GZIP TFRecord dataset from CSV files."
+    example: ClassVar = """\
+example, with the column survived as the label:
+  shardmill rows --input=titanic.csv --output=ds --label=survived"""
+    groups: ClassVar = {
+        "input and output": f"{PLACES} follow_links",
+        "columns": "schema label key null_values sample_bytes preprocessing",
+        "CSV dialect": "delimiter quote encoding header columns skip_lines strip",
+        "splits": "splits split_by group_by seed",
+        "records and shards": SHARDS,
+        "running": "max_rejected_files max_reject_fraction threads beam_options",
+    }
     schema: File = of.file(decides=False)
     label: Text = of.text()
     key: Text = of.text()

@@ -1,7 +1,7 @@
 """Options: attributes of a dataclass that parse what is given to its constructor, once.
 
-A spec or config checks a value where it is made, whoever gives it. Options that both a spec and the
-command line have are one object.
+A spec or config checks each value where it is made, from a flag or from code. Options that both a
+spec and the command line have are one object.
 
 A dataclass of options is the table of a command. Its fields have the type, the default and the rule
 of each; its docstring has the placeholder and the help. The flags and their help, the signatures of
@@ -42,6 +42,7 @@ class Option(Generic[Value_co, Given_contra]):
         pattern: Regular expression of the texts of all values, in the syntax of RE2, or empty; a
             choice with a pattern has no other values.
         decides: Whether it changes the content of the dataset, and is part of its identity.
+        required: Whether a command line must give it.
     """
 
     kind: Literal["switch", "number", "text"]
@@ -50,6 +51,7 @@ class Option(Generic[Value_co, Given_contra]):
     choices: Sequence[str] = ()
     pattern: str = ""
     decides: bool = True
+    required: bool = False
     name: str = field(default="", init=False)
 
     def __set_name__(self, owner: type, name: str) -> None:

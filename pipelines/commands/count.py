@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import sys
 import time
-from argparse import SUPPRESS
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from shardmill.pipelines import run as runs
 from shardmill.pipelines.commands.beam_flags import check_beam_flags, parse_flags
 from shardmill.pipelines.commands.build import finish_run
-from shardmill.pipelines.commands.parser import Parser, add_common, add_options, command_parser
+from shardmill.pipelines.commands.parser import Parser, command_parser
 from shardmill.pipelines.dataset_options import CountOptions
 from shardmill.pipelines.input_kinds import MEBIBYTES
 from shardmill.pipelines.report.answer import Answer
@@ -20,10 +19,9 @@ from shardmill.pipelines.report.quiet import quiet_import
 from shardmill.pipelines.runners import IN_MEMORY, find_runner, take_runner
 from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.errors import OutputError, UsageError
-from shardmill.schemas.option_types import describe_options
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Sequence
 
     from shardmill.pipelines.count_config import CountConfig, CountJob
 
@@ -38,25 +36,19 @@ file is damaged or the run failed, 2 usage error, 130 interrupted."""
 def make_parser() -> Parser:
     """Return the parser of the command."""
     description = "Count the records of any TFRecord files, and check them."
-    parser = command_parser("count", "--input PATH [PATH ...] [FLAGS]", description, _EPILOG)
-    add = parser.add_argument
-    text = describe_options(CountOptions)["input"][1]
-    add("--input", nargs="+", action="extend", default=SUPPRESS, metavar="PATH", help=text)
-    add_options(
-        parser, CountOptions, "manifest check root follow_links processes beam_options", add
-    )
-    add_common(add, "tracebacks and Beam's log")
-    return parser
+    usage = "--input PATH [PATH ...] [FLAGS]"
+    return command_parser("count", usage, description, _EPILOG, CountOptions)
 
 
 def main(argv: list[str]) -> int:
     """Count TFRecord files; return the exit code."""
-    return run(*parse_flags(make_parser(), argv, "input"))
+    values, beam_flags, answer = parse_flags(make_parser(), argv, "input")
+    return run(CountOptions(**values), answer, beam_flags)
 
 
-def run(values: Mapping[str, Any], beam_flags: list[str], answer: Answer) -> int:
+def run(options: CountOptions, answer: Answer, beam_flags: Sequence[str] = ()) -> int:
     """Count TFRecord files; return the exit code."""
-    config, runner, beam_flags = configure(values, beam_flags)
+    config, runner, beam_flags = configure(options, beam_flags)
     from shardmill.pipelines.count_config import resolve
     from shardmill.pipelines.preflight import check_accepts_files
     from shardmill.pipelines.report.summary import render_count
@@ -111,7 +103,7 @@ def _runner_of(
 
 
 def configure(
-    values: Mapping[str, Any], beam_flags: list[str]
+    options: CountOptions, beam_flags: Sequence[str]
 ) -> tuple[CountConfig, str, list[str]]:
     """Return the config, the runner, and Beam's other options.
 
@@ -121,7 +113,7 @@ def configure(
     from shardmill.pipelines.count_config import CountConfig
     from shardmill.transforms.runtime.process_pool import usable_cores
 
-    config = CountConfig(**values)
+    config = CountConfig(**vars(options))
     check_beam_flags(config.beam_options, make_parser())
     runner, beam_flags = take_runner([*beam_flags, *config.beam_options])
     if runner == IN_MEMORY:  # other runners start a process per core themselves
