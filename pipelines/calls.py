@@ -24,7 +24,7 @@ from typing import IO, Any, ParamSpec, TypeVar
 from shardmill.loaders.steps import files_folder, load_manifest
 from shardmill.pipelines.dataset_options import (
     ArraysOptions,
-    CountOptions,
+    CountConfig,
     ImagesOptions,
     RowsOptions,
     VerifyOptions,
@@ -175,18 +175,14 @@ def _result(kind: type[Result], body: dict[str, Any]) -> Result:
     return kind(**{name: body[name] for name in names} | lists)
 
 
-def _manifest(body: dict[str, Any]) -> Manifest:
-    return Manifest.from_json(json.dumps(body))
-
-
 _build_result = partial(_result, BuildResult)
 images = _command(ImagesOptions, "images", ImagesOptions.summary, _build_result)
 rows = _command(RowsOptions, "rows", RowsOptions.summary, _build_result)
 arrays = _command(ArraysOptions, "arrays", ArraysOptions.summary, _build_result)
 count = _command(
-    CountOptions, "count",
+    CountConfig, "count",
     "Count TFRecords; ``damaged`` of the manifest lists the files that could not be counted.",
-    _manifest,
+    lambda body: Manifest.from_json(json.dumps(body)),
 )  # fmt: skip
 verify = _command(
     VerifyOptions, "verify", "Check every byte of a dataset against its manifest and schema.",

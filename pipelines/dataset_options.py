@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast, get_args
 
 from shardmill.schemas import option_types as of
 from shardmill.schemas.dataset.splits import DEFAULT_SPLITS, Splits
+from shardmill.schemas.errors import UsageError
 from shardmill.schemas.option_types import (
     Bytes,
     Choice,
@@ -294,7 +295,7 @@ example, with the column survived as the label:
 
 
 @dataclass
-class CountOptions(Frozen):
+class CountConfig(Frozen):
     """Options of ``shardmill count``.
 
     Attributes:
@@ -322,6 +323,13 @@ class CountOptions(Frozen):
         listed = self.input if isinstance(self.input, (list, tuple)) else [self.input]
         parsed = tuple(of.parse_path("input", each) for each in listed)
         object.__setattr__(self, "input", parsed)
+        if not self.paths or not all(self.paths):
+            raise UsageError("--input is empty: give a folder, a glob, a list or a file.")
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The inputs."""
+        return cast("tuple[str, ...]", self.input)
 
 
 @dataclass

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 if TYPE_CHECKING:
     from shardmill.pipelines.build_config import BuildConfig
+    from shardmill.transforms.runtime.progress import Progress
 
 
 class ProgressUnit(NamedTuple):
@@ -26,6 +27,12 @@ class ProgressUnit(NamedTuple):
     name: str = "images"
     size: int = 1
     rejected: str = "rejected"
+
+    def new_progress(self) -> Progress:
+        """Return the progress of a run that has not begun."""
+        from shardmill.transforms.runtime.progress import Progress
+
+        return Progress(unit=self.name, per_unit=self.size, rejects_name=self.rejected)
 
 
 IMAGES = ProgressUnit("images")

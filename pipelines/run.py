@@ -138,7 +138,7 @@ def run_here(function: Callable[[], T], unit: ProgressUnit) -> T:
     """
     from shardmill.transforms.runtime import progress
 
-    shown = progress.Progress(unit=unit.name, per_unit=unit.size, rejects_name=unit.rejected)
+    shown = unit.new_progress()
     with _interruptible([signal.SIGINT]) as signals, progress.collect(shown), show_progress(shown):
         try:
             return function()
@@ -173,11 +173,8 @@ class _Run:
         from shardmill.transforms.sink import outcome as outcomes
 
         unit, in_process = self.unit, self.runner.in_process
-        shown = progress.Progress(phase="starting", unit="parts", rejects_name="")
-        if in_process:
-            shown = progress.Progress(
-                unit=unit.name, per_unit=unit.size, rejects_name=unit.rejected
-            )
+        parts = progress.Progress(phase="starting", unit="parts", rejects_name="")
+        shown = unit.new_progress() if in_process else parts
         options = CachedOptions([*self.argv])
         handled = [signal.SIGINT] if in_process else [signal.SIGINT, signal.SIGTERM]
         with _interruptible(handled) as signals, contextlib.ExitStack() as stack:

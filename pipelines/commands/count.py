@@ -12,7 +12,7 @@ from shardmill.pipelines import run as runs
 from shardmill.pipelines.commands.beam_flags import check_beam_flags, parse_flags
 from shardmill.pipelines.commands.build import finish_run
 from shardmill.pipelines.commands.parser import Parser, command_parser
-from shardmill.pipelines.dataset_options import CountOptions
+from shardmill.pipelines.dataset_options import CountConfig
 from shardmill.pipelines.input_kinds import MEBIBYTES
 from shardmill.pipelines.report.answer import Answer
 from shardmill.pipelines.report.quiet import quiet_import
@@ -23,7 +23,7 @@ from shardmill.schemas.errors import OutputError, UsageError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from shardmill.pipelines.count_config import CountConfig, CountJob
+    from shardmill.pipelines.count_config import CountJob
 
 _EPILOG = """\
 example:
@@ -37,18 +37,18 @@ def make_parser() -> Parser:
     """Return the parser of the command."""
     description = "Count the records of any TFRecord files, and check them."
     usage = "--input PATH [PATH ...] [FLAGS]"
-    return command_parser("count", usage, description, _EPILOG, CountOptions)
+    return command_parser("count", usage, description, _EPILOG, CountConfig)
 
 
 def main(argv: list[str]) -> int:
     """Count TFRecord files; return the exit code."""
     values, beam_flags, answer = parse_flags(make_parser(), argv, "input")
-    return run(CountOptions(**values), answer, beam_flags)
+    return run(CountConfig(**values), answer, beam_flags)
 
 
-def run(options: CountOptions, answer: Answer, beam_flags: Sequence[str] = ()) -> int:
+def run(config: CountConfig, answer: Answer, beam_flags: Sequence[str] = ()) -> int:
     """Count TFRecord files; return the exit code."""
-    config, runner, beam_flags = configure(options, beam_flags)
+    config, runner, beam_flags = configure(config, beam_flags)
     from shardmill.pipelines.count_config import resolve
     from shardmill.pipelines.preflight import check_accepts_files
     from shardmill.pipelines.report.summary import render_count
@@ -102,18 +102,14 @@ def _runner_of(
     )
 
 
-def configure(
-    options: CountOptions, beam_flags: Sequence[str]
-) -> tuple[CountConfig, str, list[str]]:
+def configure(config: CountConfig, beam_flags: Sequence[str]) -> tuple[CountConfig, str, list[str]]:
     """Return the config, the runner, and Beam's other options.
 
     Raises:
         UsageError: A value breaks a rule.
     """
-    from shardmill.pipelines.count_config import CountConfig
     from shardmill.transforms.runtime.process_pool import usable_cores
 
-    config = CountConfig(**vars(options))
     check_beam_flags(config.beam_options, make_parser())
     runner, beam_flags = take_runner([*beam_flags, *config.beam_options])
     if runner == IN_MEMORY:  # other runners start a process per core themselves

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from shardmill.pipelines.commands.parser import Parser, command_parser
 from shardmill.pipelines.dataset_options import VerifyOptions
+from shardmill.pipelines.input_kinds import MEBIBYTES
 from shardmill.pipelines.report.answer import Answer
 from shardmill.pipelines.report.progress_display import hide_progress, show_progress
 from shardmill.schemas.errors import OutputError
@@ -46,12 +47,11 @@ def main(argv: list[str]) -> int:
 def run(options: VerifyOptions, answer: Answer) -> int:
     """Check a dataset; return the exit code."""
     from shardmill.transforms.runtime.process_pool import close_all, usable_cores
-    from shardmill.transforms.runtime.progress import Progress
     from shardmill.transforms.verify.verify import find_dataset, verify_dataset
 
     started = time.monotonic()
     dataset = find_dataset(os.fspath(options.dataset))
-    progress = Progress(unit="MiB", per_unit=1 << 20, rejects_name="damaged")
+    progress = MEBIBYTES.new_progress()
     try:
         with hide_progress(answer.quiet), show_progress(progress):
             findings = verify_dataset(dataset, options.processes or usable_cores(), progress)

@@ -30,7 +30,7 @@ from shardmill.transforms.sources.csv.dialect import Dialect
 
 TABLES = {
     "images": tables.ImagesOptions, "rows": tables.RowsOptions, "arrays": tables.ArraysOptions,
-    "count": tables.CountOptions, "verify": tables.VerifyOptions,
+    "count": tables.CountConfig, "verify": tables.VerifyOptions,
 }  # fmt: skip
 
 
