@@ -138,7 +138,11 @@ def whole(default: int | None, least: int = 0, most: int | None = None, **rules:
     """Return an option whose value is a whole number in a range."""
 
     def parse(flag: str, value: Any) -> int:
-        return parse_whole(flag, value, least, most)
+        number = _index(flag, value)
+        if number >= least and (most is None or number <= most):
+            return number
+        rule = f"{least} or more" if most is None else f"from {least} to {most}"
+        raise UsageError(f"--{flag}={value} must be {rule}.")
 
     return Option("number", parse, default, **{"pattern": "[0-9]+", **rules})
 
@@ -226,19 +230,6 @@ def parse_path(flag: str, value: Any) -> str:
         f"--{flag} is a {type(value).__name__}, not a path: write the data to a file, and give its "
         "path or that of its folder."
     )
-
-
-def parse_whole(flag: str, value: Any, least: int = 0, most: int | None = None) -> int:
-    """Return a whole number.
-
-    Raises:
-        UsageError: The value is not one, or is not in the range.
-    """
-    number = _index(flag, value)
-    if number >= least and (most is None or number <= most):
-        return number
-    rule = f"{least} or more" if most is None else f"from {least} to {most}"
-    raise UsageError(f"--{flag}={value} must be {rule}.")
 
 
 def _index(flag: str, value: Any) -> int:
