@@ -148,11 +148,8 @@ lint: $(VENV)/.installed-lint-$(STATE)  ## Check style and wording
 	@$(BIN)/python docs/_tools/check_wording.py
 	@$(BIN)/hadolint $(shell git ls-files '*Dockerfile')
 
-# mypy does not follow the import hook of an editable install: it reads a tree of links.
 types: $(VENV)/.installed-dev-$(STATE)  ## Check types
-	@rm -rf .cache/types && mkdir -p .cache/types/shardmill
-	@ln -s $(abspath $(wildcard api/*) loaders pipelines schemas transforms) .cache/types/shardmill
-	@MYPYPATH=.cache/types $(BIN)/mypy --package shardmill
+	@MYPYPATH=src $(BIN)/mypy --package shardmill
 
 format: $(VENV)/.installed-lint-$(STATE)  ## Fix what style checks can fix
 	@$(BIN)/ruff check --fix .

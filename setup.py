@@ -1,13 +1,15 @@
 """Package metadata.
 
 The top-level folders install under one package: ``transforms/`` as ``shardmill.transforms``, and
-``api/`` as ``shardmill`` itself. A folder called ``shardmill`` would hide the installed package
-from code that runs in the repository root.
+``api/`` as ``shardmill`` itself. ``src/shardmill`` links to them, so that an editable installation
+is a path, which type checkers and editors follow, and no hook of imports, which they do not. A
+folder called ``shardmill`` would hide the installed package from code that runs in the repository
+root.
 """
 
 from pathlib import Path
 
-from setuptools import setup
+from setuptools import find_packages, setup
 from setuptools.command.build_py import build_py
 
 HERE = Path(__file__).parent
@@ -24,17 +26,6 @@ class BuildWithErrors(build_py):
             self.copy_file(str(HERE / "docs" / "errors.md"), str(target))
 
 
-def find_packages() -> dict[str, str]:
-    """Return the folder of each package, relative to this file."""
-    found = {"shardmill": "api"}
-    for top in ("loaders", "pipelines", "schemas", "transforms"):
-        for init in sorted((HERE / top).rglob("__init__.py")):
-            folder = init.parent.relative_to(HERE).as_posix()
-            found[f"shardmill.{folder.replace('/', '.')}"] = folder
-    return found
-
-
-PACKAGES = find_packages()
 REPOSITORY = "https://github.com/shardmill/shardmill"
 
 GCS = ["google-cloud-storage>=3"]
@@ -117,8 +108,8 @@ setup(
     ],
     python_requires=">=3.10,<3.14",
     cmdclass={"build_py": BuildWithErrors},
-    packages=list(PACKAGES),
-    package_dir=PACKAGES,
+    packages=find_packages("src"),
+    package_dir={"": "src"},
     package_data={
         "": ["*.pyi", "*.json", "*.html", "*.css", "*.bash", "*.textproto", "py.typed"],
     },

@@ -13,10 +13,11 @@ from typing import Any, TypeVar
 from typing_extensions import Self
 
 from shardmill.pipelines.dataset_options import DatasetOptions
-from shardmill.pipelines.option_types import as_text, options_of, parse_path
+from shardmill.pipelines.report.answer import Answer
 from shardmill.schemas.dataset.shard_names import DEFAULT_TEMPLATE, LABEL_TEMPLATE, ShardTemplate
 from shardmill.schemas.dataset.splits import Splits
 from shardmill.schemas.errors import UsageError
+from shardmill.schemas.option_types import as_text, options_of, parse_path
 from shardmill.schemas.storage import absolute, open_storage
 from shardmill.transforms.match.walk import check_apart
 from shardmill.transforms.sink.division import ShardSpec
@@ -101,6 +102,18 @@ class BuildConfig(DatasetOptions):
         if "index" not in template.fields and self.num_shards != 1:
             raise UsageError(f"{shown} would give several shards one name: add {{index}}.")
         return ShardSpec(template, self.num_shards, self.shard_bytes, self.shard_examples)
+
+    def start(self, answer: Answer, *, in_memory: bool) -> None:
+        """Prepare a build of the command, before Beam is imported.
+
+        Args:
+            answer: How the command answers.
+            in_memory: Whether this process makes the records.
+        """
+
+    def explain(self, error: Exception) -> Exception | None:  # noqa: ARG002
+        """Return the error to report for an exception of another library, or None."""
+        return None
 
     def without_folder_labels(self) -> Self:
         """Return the options for an input whose folders are splits and have no subfolders."""

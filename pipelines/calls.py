@@ -18,23 +18,23 @@ import sys
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
-from functools import cached_property
+from functools import cached_property, partial
 from typing import IO, Any, ParamSpec, TypeVar
 
 from shardmill.loaders.steps import files_folder, load_manifest
 from shardmill.pipelines.dataset_options import (
     ArraysOptions,
-    CountOptions,
+    CountConfig,
     ImagesOptions,
     RowsOptions,
     VerifyOptions,
 )
-from shardmill.pipelines.option_types import Path, describe_options
 from shardmill.pipelines.report.error_address import PAGE
 from shardmill.schemas import errors
 from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.dataset.shard_names import MANIFEST, REJECTS
 from shardmill.schemas.errors import UsageError
+from shardmill.schemas.option_types import Path, describe_options
 from shardmill.schemas.storage import join, open_storage
 
 _BUILT = ("published", "up_to_date")
@@ -173,35 +173,24 @@ def _command(
     return call
 
 
-def _build_result(body: dict[str, Any]) -> BuildResult:
-    return _result(BuildResult, body)
-
-
-def _verify_result(body: dict[str, Any]) -> VerifyResult:
-    return _result(VerifyResult, body)
-
-
 def _result(kind: type[Result], body: dict[str, Any]) -> Result:
     names = {each.name for each in fields(kind)} & body.keys()
     lists = {name: tuple(body[name]) for name in names if isinstance(body[name], list)}
     return kind(**{name: body[name] for name in names} | lists)
 
 
-def _manifest(body: dict[str, Any]) -> Manifest:
-    return Manifest.from_json(json.dumps(body))
-
-
-images = _command(ImagesOptions, "images", "Build a dataset from images.", _build_result)
-rows = _command(RowsOptions, "rows", "Build a dataset from CSV files.", _build_result)
-arrays = _command(ArraysOptions, "arrays", "Build a dataset from NumPy arrays.", _build_result)
+_build_result = partial(_result, BuildResult)
+images = _command(ImagesOptions, "images", ImagesOptions.summary, _build_result)
+rows = _command(RowsOptions, "rows", RowsOptions.summary, _build_result)
+arrays = _command(ArraysOptions, "arrays", ArraysOptions.summary, _build_result)
 count = _command(
-    CountOptions, "count",
+    CountConfig, "count",
     "Count TFRecords; ``damaged`` of the manifest lists the files that could not be counted.",
-    _manifest,
+    lambda body: Manifest.from_json(json.dumps(body)),
 )  # fmt: skip
 verify = _command(
     VerifyOptions, "verify", "Check every byte of a dataset against its manifest and schema.",
-    _verify_result,
+    partial(_result, VerifyResult),
 )  # fmt: skip
 
 
@@ -223,13 +212,13 @@ def _run(command: str, options: Any) -> dict[str, Any]:
         ShardmillError: The command failed.
         KeyboardInterrupt: It was interrupted.
     """
-    words = [sys.executable, "-m", "shardmill.pipelines.child"]
+    words = [sys.executable, "-m", __name__]
     shared = sys.stderr is sys.__stderr__ and os.isatty(2)
     with (
         tempfile.TemporaryFile() as given,
         tempfile.TemporaryFile("w+", encoding="utf-8") as answer,
     ):
-        pickle.dump((command, vars(options)), given)
+        pickle.dump((command, options), given)
         given.seek(0)
         process = subprocess.Popen(  # noqa: S603 - the words are of this call
             words, stdin=given, stdout=answer, text=True, errors="replace",
@@ -257,6 +246,26 @@ def _run(command: str, options: Any) -> dict[str, Any]:
     return body
 
 
+def _run_as_child() -> int:
+    """Run the command whose options the calling process gives, and return its exit code."""
+    from shardmill.pipelines.cli import report_errors
+    from shardmill.pipelines.commands import load_command
+    from shardmill.pipelines.commands.build import configure, run_build
+    from shardmill.pipelines.input_kinds import INPUT_KINDS
+    from shardmill.pipelines.report.answer import Answer
+
+    command, options = pickle.load(sys.stdin.buffer)  # noqa: S301 - the calling process wrote it
+    answer = Answer(json=True)
+
+    def run() -> int:
+        if command in INPUT_KINDS:
+            return run_build(command, configure(command, vars(options), [], answer))
+        code: int = load_command(command).run(options, answer)
+        return code
+
+    return report_errors(run, json=True)
+
+
 def _forward(lines: IO[str] | None) -> list[str]:
     """Print progress where this process prints; return the sentences, of which one may be an error.
 
@@ -269,3 +278,7 @@ def _forward(lines: IO[str] | None) -> list[str]:
         else:
             print(line, end="", file=sys.stderr, flush=True)
     return sentences
+
+
+if __name__ == "__main__":
+    sys.exit(_run_as_child())

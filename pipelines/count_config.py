@@ -1,37 +1,17 @@
-"""CountConfig: the options of ``shardmill count``, and the inputs and manifest that they name."""
+"""The inputs and the manifest that the options of ``shardmill count`` name."""
 
 from __future__ import annotations
 
 import posixpath
 from dataclasses import dataclass
-from typing import cast
 
-from shardmill.pipelines.dataset_options import CountOptions
+from shardmill.pipelines.dataset_options import CountConfig
 from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.dataset.shard_names import MANIFEST
 from shardmill.schemas.errors import FormatError, StorageError, UsageError
 from shardmill.schemas.storage import absolute, join, open_storage, scheme_of
 from shardmill.transforms.count.manifest import CountSpec
 from shardmill.transforms.match.inputs import MatchSpec, find_input
-
-
-@dataclass
-class CountConfig(CountOptions):
-    """``CountOptions``, checked.
-
-    Raises:
-        UsageError: A value breaks a rule.
-    """
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not self.paths or not all(self.paths):
-            raise UsageError("--input is empty: give a folder, a glob, a list or a file.")
-
-    @property
-    def paths(self) -> tuple[str, ...]:
-        """The inputs."""
-        return cast("tuple[str, ...]", self.input)
 
 
 @dataclass(frozen=True)

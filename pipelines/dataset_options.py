@@ -9,14 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast, get_args
 
-from shardmill.pipelines import option_types as of
-from shardmill.pipelines.option_types import (
+from shardmill.schemas import option_types as of
+from shardmill.schemas.dataset.splits import DEFAULT_SPLITS, Splits
+from shardmill.schemas.errors import UsageError
+from shardmill.schemas.option_types import (
     Bytes,
     Choice,
     File,
     Float,
+    Frozen,
     Int,
     MaybeInt,
     Names,
@@ -25,19 +28,23 @@ from shardmill.pipelines.option_types import (
     Switch,
     Text,
 )
-from shardmill.schemas.dataset.splits import DEFAULT_SPLITS, Splits
-from shardmill.schemas.schema_pbtxt.image_features import ENCODINGS, Encoding
+from shardmill.schemas.schema_pbtxt.image_features import Encoding
 from shardmill.transforms.images.resize import (
-    INTERPOLATIONS,
-    RESIZES,
+    ENCODING,
+    INTERPOLATION,
+    MAX_PIXELS,
+    QUALITY,
+    REDUCING_GAP,
+    RESIZE,
     Interpolation,
     Resize,
     Size,
     parse_image_size,
 )
 from shardmill.transforms.match.labels import LABEL_FROM, LabelFrom
-from shardmill.transforms.sink.division import MAX_SHARDS
-from shardmill.transforms.sink.placement import DUPLICATES, DuplicatesMode
+from shardmill.transforms.sink.division import NUM_SHARDS, SHARD_BYTES, SHARD_EXAMPLES
+from shardmill.transforms.sink.placement import SEED, DuplicatesMode
+from shardmill.transforms.sources.csv.dialect import SKIP_LINES, HeaderMode
 
 if TYPE_CHECKING:
     from shardmill.schemas.tfrecord.ranges import Check
@@ -63,8 +70,11 @@ def _parse_size(_: str, value: Any) -> Size:
 
 
 @dataclass
-class DatasetOptions:
+class DatasetOptions(Frozen):
     """Options of the input, the output, the splits and the shards.
+
+    The table of a kind of input has ``summary``, ``example`` and ``groups`` of its help, too: names
+    of options by the title of their group.
 
     Attributes:
         input: ``PATH``: a folder, glob or file
@@ -93,12 +103,12 @@ class DatasetOptions:
     _: KW_ONLY
     root: File = of.file(decides=False)
     splits: SplitShares = _splits("directory")
-    num_shards: MaybeInt = of.whole(None, 1, MAX_SHARDS)
-    shard_bytes: Bytes = of.size("128MiB", least="1KiB")
-    shard_examples: MaybeInt = of.whole(None, 1)
+    num_shards: MaybeInt = NUM_SHARDS
+    shard_bytes: Bytes = SHARD_BYTES
+    shard_examples: MaybeInt = SHARD_EXAMPLES
     shard_name: Text = of.text()
     compression: Choice[Literal["gzip", "none"]] = of.choice(("gzip", "none"), "gzip")
-    seed: Int = of.whole(0, 0, (1 << 64) - 1)
+    seed: Int = SEED
     max_reject_fraction: Float = of.real(
         0.05, lambda share: 0 <= share <= 1, "between 0 and 1", decides=False,
         pattern=r"0(\.[0-9]+)?|1(\.0+)?",
@@ -110,8 +120,13 @@ class DatasetOptions:
     beam_options: BeamOptions = of.beam_options()
 
     def __post_init__(self) -> None:
-        self.input = of.parse_path("input", self.input)
-        self.output = of.parse_path("output", self.output)
+        for name in ("input", "output"):
+            object.__setattr__(self, name, of.parse_path(name, getattr(self, name)))
+
+
+# Options that every build has, for the groups of its help.
+PLACES = "input output root update overwrite keep dry_run"
+SHARDS = "num_shards shard_bytes shard_examples shard_name compression"
 
 
 @dataclass(kw_only=True)
@@ -128,6 +143,17 @@ class ArraysOptions(DatasetOptions):
         threads: ``N``: concurrent reads per worker (default: one per core)
     """
 
+    summary: ClassVar = "Build a GZIP TFRecord dataset from NumPy arrays."
+    example: ClassVar = """\
+example, an archive with the arrays x and y:
+  shardmill arrays --input=mnist.npz --output=ds"""
+    groups: ClassVar = {
+        "input and output": PLACES,
+        "labels and features": "labels label arrays",
+        "splits": "splits seed",
+        "records and shards": SHARDS,
+        "running": "max_reject_fraction threads beam_options",
+    }
     splits: SplitShares = _splits()
     labels: File = of.file(decides=False)
     label: Option[str | None, str | None] = of.text(None)
@@ -171,28 +197,38 @@ class ImagesOptions(DatasetOptions):
             --update=content reads all inputs instead of trusting their sizes and times
     """
 
+    summary: ClassVar = "Build a GZIP TFRecord dataset from images."
+    example: ClassVar = """\
+example, a folder with one subfolder per label:
+  shardmill images --input=flower_photos --output=ds --image_size=224"""
+    groups: ClassVar = {
+        "input and output": f"{PLACES} follow_links limit",
+        "labels and splits": "label_from label_pattern labels splits group_pattern seed",
+        "pixels": "image_size resize interpolation only_shrink reducing_gap icc encoding quality "
+        "channels",
+        "records and shards": f"features {SHARDS} shard_by duplicates",
+        "running": "max_reject_fraction workers beam_options",
+        "limits of one image": "max_pixels decoder_memory decoder_seconds",
+    }
     splits: SplitShares = _splits("directory", "listing")
-    label_from: Choice[LabelFrom] = of.choice(LABEL_FROM, "directory")
+    label_from: Choice[LabelFrom] = LABEL_FROM
     label_pattern: Text = of.text()
     labels: File = of.file(decides=False)
     group_pattern: Text = of.text()
     image_size: ImageSize = Option("text", _parse_size, "224", pattern="[0-9]+(x[0-9]+)?")
-    resize: Choice[Resize] = of.choice(RESIZES, "stretch")
-    interpolation: Choice[Interpolation] = of.choice(INTERPOLATIONS, "bilinear")
+    resize: Choice[Resize] = RESIZE
+    interpolation: Choice[Interpolation] = INTERPOLATION
     only_shrink: Switch = of.switch()
-    reducing_gap: Float = of.real(
-        3.0, lambda gap: gap == 0 or 1 <= gap < float("inf"),
-        "1 or more, or 0 to decode every JPEG in full",
-    )  # fmt: skip
+    reducing_gap: Float = REDUCING_GAP
     icc: Choice[Literal["ignore", "srgb"]] = of.choice(("ignore", "srgb"), "ignore")
-    encoding: Choice[Encoding] = of.choice(ENCODINGS, "jpeg", {"jpg": "jpeg"})
-    quality: Int = of.whole(95, 1, 100, pattern="[1-9][0-9]?|100")
+    encoding: Choice[Encoding] = ENCODING
+    quality: Int = QUALITY
     channels: Int = of.whole(3, 1, 4, choices=("1", "3", "4"), pattern="1|3|4")
     shard_by: Choice[Literal["", "label"]] = of.choice(("label",), "")
-    duplicates: Choice[DuplicatesMode] = of.choice(DUPLICATES, "keep")
+    duplicates: Choice[DuplicatesMode] = of.choice(get_args(DuplicatesMode), "keep")
     features: Features = of.pairs("", "=", str)
     limit: MaybeInt = of.whole(None, 1, decides=False)
-    max_pixels: Int = of.whole(178_956_970, 1)  # decode.MAX_PIXELS, whose module is slow to import
+    max_pixels: Int = MAX_PIXELS
     decoder_memory: Bytes = of.size("6GiB", least="1GiB")  # twice the largest file that is read
     decoder_seconds: Float = of.real(
         180.0, lambda seconds: 0 < seconds <= _DAY, f"above 0, and at most {_DAY}"
@@ -230,6 +266,18 @@ class RowsOptions(DatasetOptions):
         follow_links: follow links that lead outside the root
     """
 
+    summary: ClassVar = "Build a GZIP TFRecord dataset from CSV files."
+    example: ClassVar = """\
+example, with the column survived as the label:
+  shardmill rows --input=titanic.csv --output=ds --label=survived"""
+    groups: ClassVar = {
+        "input and output": f"{PLACES} follow_links",
+        "columns": "schema label key null_values sample_bytes preprocessing",
+        "CSV dialect": "delimiter quote encoding header columns skip_lines strip",
+        "splits": "splits split_by group_by seed",
+        "records and shards": SHARDS,
+        "running": "max_rejected_files max_reject_fraction threads beam_options",
+    }
     schema: File = of.file(decides=False)
     label: Text = of.text()
     key: Text = of.text()
@@ -238,9 +286,9 @@ class RowsOptions(DatasetOptions):
     delimiter: Text = of.text(",")
     quote: Text = of.text('"')
     encoding: Text = of.text("utf-8", ("utf-8", "utf-16", "latin-1"))
-    header: Choice[Literal["", "first", "none"]] = of.choice(("first", "none"), "")
+    header: Choice[Literal[""] | HeaderMode] = of.choice(get_args(HeaderMode), "")
     columns: Names = of.names()
-    skip_lines: Int = of.whole(0)
+    skip_lines: Int = SKIP_LINES
     strip: Switch = of.switch()
     null_values: Option[tuple[str, ...] | None, str | Sequence[str] | None] = of.names(None)
     preprocessing: File = of.file(decides=False)
@@ -251,7 +299,7 @@ class RowsOptions(DatasetOptions):
 
 
 @dataclass
-class CountOptions:
+class CountConfig(Frozen):
     """Options of ``shardmill count``.
 
     Attributes:
@@ -277,11 +325,19 @@ class CountOptions:
 
     def __post_init__(self) -> None:
         listed = self.input if isinstance(self.input, (list, tuple)) else [self.input]
-        self.input = tuple(of.parse_path("input", each) for each in listed)
+        parsed = tuple(of.parse_path("input", each) for each in listed)
+        object.__setattr__(self, "input", parsed)
+        if not self.paths or not all(self.paths):
+            raise UsageError("--input is empty: give a folder, a glob, a list or a file.")
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The inputs."""
+        return cast("tuple[str, ...]", self.input)
 
 
 @dataclass
-class VerifyOptions:
+class VerifyOptions(Frozen):
     """Options of ``shardmill verify``.
 
     Attributes:
@@ -294,4 +350,4 @@ class VerifyOptions:
     processes: MaybeInt = of.whole(None, 1)
 
     def __post_init__(self) -> None:
-        self.dataset = of.parse_path("dataset", self.dataset)
+        object.__setattr__(self, "dataset", of.parse_path("dataset", self.dataset))

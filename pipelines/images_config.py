@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any
 
 from shardmill.pipelines.build_config import BuildConfig, config_id, read_option_file
 from shardmill.pipelines.dataset_options import ImagesOptions
+from shardmill.pipelines.report.answer import Answer
 from shardmill.schemas.errors import UsageError
 from shardmill.schemas.schema_pbtxt.image_features import FeatureSet
 from shardmill.schemas.tfrecord.gzip_member import Packing
 from shardmill.transforms.images.convert import ImageSpec
+from shardmill.transforms.images.decoder_pool import use_pool
 from shardmill.transforms.images.decoder_protocol import Limits
 from shardmill.transforms.images.encoder import ImageEncoder
 from shardmill.transforms.images.resize import ResizeSpec
 from shardmill.transforms.match.labels import BELOW_SPLIT, LabelSpec, parse_labels
+from shardmill.transforms.runtime.process_pool import usable_cores
 from shardmill.transforms.sink.placement import PlaceSpec
+
+_LARGE_SIDE = 4096  # pixels; such images rarely are what --image_size should say
 
 
 @dataclass(kw_only=True)
@@ -103,6 +109,19 @@ class ImagesConfig(ImagesOptions, BuildConfig):
         """The encoder of records."""
         packing: Packing = self.image_spec.packing if self.compression == "gzip" else "none"
         return ImageEncoder(self.image_spec, self.feature_set, packing, self.workers, self.limits)
+
+    def start(self, answer: Answer, *, in_memory: bool) -> None:
+        """Print a note about very large images, and start a decoder, which takes a while."""
+        size = self.image_size
+        if self.resize != "none" and max(size) > _LARGE_SIDE and not answer.quiet:
+            print(
+                f"shardmill: --image_size={size} makes records of {size.height}x{size.width} "
+                "pixels, which take seconds each.",
+                file=sys.stderr,
+            )
+        if in_memory:
+            with use_pool(self.workers or usable_cores()) as pool:
+                pool.start_one()
 
     def without_folder_labels(self) -> ImagesConfig:
         """See ``BuildConfig``; labels that other options describe are missing labels."""

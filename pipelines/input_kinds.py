@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 if TYPE_CHECKING:
     from shardmill.pipelines.build_config import BuildConfig
+    from shardmill.transforms.runtime.progress import Progress
 
 
 class ProgressUnit(NamedTuple):
@@ -27,6 +28,12 @@ class ProgressUnit(NamedTuple):
     size: int = 1
     rejected: str = "rejected"
 
+    def new_progress(self) -> Progress:
+        """Return the progress of a run that has not begun."""
+        from shardmill.transforms.runtime.progress import Progress
+
+        return Progress(unit=self.name, per_unit=self.size, rejects_name=self.rejected)
+
 
 IMAGES = ProgressUnit("images")
 MEBIBYTES = ProgressUnit("MiB", 1 << 20, "damaged")
@@ -37,20 +44,21 @@ class InputKind:
     """A kind of input.
 
     Its name decides where its code is: ``pipelines/<name>.py`` wires the pipeline,
-    ``pipelines/<name>_config.py`` defines ``<Name>Config``, and ``pipelines/commands/<name>.py``
-    has its flags.
+    ``pipelines/<name>_config.py`` defines ``<Name>Config``.
 
     Attributes:
         name: Of the command, in lower case.
         help: What the command does, for the list of commands.
         inputs: What inputs are called in summaries.
         unit: Unit in which progress is shown.
+        options: Module of ``pipelines`` that defines ``<Name>Options``, its flags.
     """
 
     name: str
     help: str
     inputs: str
     unit: ProgressUnit
+    options: str = "dataset_options"
 
     def load_pipeline(self) -> Any:
         """Return the module that wires the pipeline; imports Apache Beam."""
@@ -58,8 +66,15 @@ class InputKind:
 
     def load_config(self) -> type[BuildConfig]:
         """Return the class of its options."""
-        module = import_module(f"shardmill.pipelines.{self.name}_config")
-        return cast("type[BuildConfig]", getattr(module, f"{self.name.capitalize()}Config"))
+        return cast("type[BuildConfig]", self._load(f"{self.name}_config", "Config"))
+
+    def load_options(self) -> Any:
+        """Return the table of its options, which is faster to import."""
+        return self._load(self.options, "Options")
+
+    def _load(self, module: str, suffix: str) -> Any:
+        found = import_module(f"shardmill.pipelines.{module}")
+        return getattr(found, f"{self.name.capitalize()}{suffix}")
 
 
 INPUT_KINDS = {

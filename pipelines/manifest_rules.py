@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import datetime as dt
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from shardmill.schemas.dataset.manifest import Manifest, Shard
 from shardmill.schemas.errors import UsageError
 from shardmill.schemas.numbers import human_duration, parse_duration, plural
+from shardmill.schemas.option_types import Option
 
 _CLOCK_SKEW = dt.timedelta(minutes=5)
 _MAX_REASONS = 3
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -34,95 +37,89 @@ class Verdict:
         return not self.remedy
 
 
-@dataclass(frozen=True)
-class Rules:
-    """The values of the flags; an empty text means no such rule.
+class Limit(NamedTuple, Generic[T]):
+    """The value of a rule, and the text that gave it.
 
     Attributes:
-        min_examples: ``1000`` of all splits together, or ``train:1000,validation:100``.
-        max_age: Such as ``26h``.
-        finished_after: A time with its time zone.
-        max_reject_fraction: From 0 to 1.
-        max_duplicates: Largest number of exact copies.
-
-    Raises:
-        UsageError: A value is malformed.
+        text: The text, for messages.
+        value: Its value.
     """
 
-    min_examples: str = ""
-    max_age: str = ""
-    finished_after: str = ""
-    max_reject_fraction: str = ""
-    max_duplicates: str = ""
+    text: str
+    value: T
 
-    def __post_init__(self) -> None:
-        _ = self.least_counts
-        for text, value in (
-            (self.max_age, "age"), (self.finished_after, "earliest"),
-            (self.max_reject_fraction, "fraction"), (self.max_duplicates, "copies"),
-        ):  # fmt: skip
-            _ = getattr(self, value) if text else None
 
-    @property
-    def least_counts(self) -> dict[str, int]:
-        """Least number of examples by split; an empty name means all splits together."""
-        if not self.min_examples:
-            return {}
-        if _is_number(self.min_examples):
-            return {"": int(self.min_examples)}
-        counts: dict[str, int] = {}
-        for item in self.min_examples.split(","):
-            name, _, number = item.strip().rpartition(":")
-            if not name or not _is_number(number):
-                raise UsageError(
-                    f"--min_examples={self.min_examples} is malformed: write it as in 1000, or "
-                    "train:1000,validation:100."
-                )
-            if name in counts:
-                raise UsageError(
-                    f"--min_examples={self.min_examples} names {name!r} twice: name each split "
-                    "once."
-                )
-            counts[name] = int(number)
-        return counts
+def _limit(parse: Callable[[str, str], Any]) -> Any:
+    """Return an option of a rule; an empty text means no such rule."""
+    return Option("text", lambda flag, text: Limit(text, parse(flag, text)) if text else None, None)
 
-    @property
-    def age(self) -> dt.timedelta:
-        """Longest time since the build finished."""
-        return dt.timedelta(seconds=parse_duration(self.max_age, "--max_age"))
 
-    @property
-    def earliest(self) -> dt.datetime:
-        """Earliest time at which the build may have finished."""
-        earliest = parse_time(self.finished_after)
-        if earliest is None:
+def _parse_counts(flag: str, text: str) -> dict[str, int]:
+    """Return the least number of examples by split; an empty name means all splits together."""
+    if _is_number(text):
+        return {"": int(text)}
+    counts: dict[str, int] = {}
+    for item in text.split(","):
+        name, _, number = item.strip().rpartition(":")
+        if not name or not _is_number(number):
             raise UsageError(
-                f"--finished_after={self.finished_after} is not a time with a time zone: write it "
-                "as in 2026-11-20T00:00:00Z or 2026-11-20T00:00:00+01:00."
+                f"--{flag}={text} is malformed: write it as in 1000, or train:1000,validation:100."
             )
-        return earliest
+        if name in counts:
+            raise UsageError(f"--{flag}={text} names {name!r} twice: name each split once.")
+        counts[name] = int(number)
+    return counts
 
-    @property
-    def fraction(self) -> Fraction:
-        """Largest fraction of rejected inputs."""
-        try:
-            fraction = Fraction(self.max_reject_fraction)
-        except (ValueError, ZeroDivisionError):
-            fraction = Fraction(-1)
-        if not 0 <= fraction <= 1:
-            raise UsageError(
-                f"--max_reject_fraction={self.max_reject_fraction} must be a number from 0 to 1."
-            )
-        return fraction
 
-    @property
-    def copies(self) -> int:
-        """Largest number of exact copies."""
-        if not _is_number(self.max_duplicates):
-            raise UsageError(
-                f"--max_duplicates={self.max_duplicates} is not a number: give 0 or more."
-            )
-        return int(self.max_duplicates)
+def _parse_age(flag: str, text: str) -> dt.timedelta:
+    return dt.timedelta(seconds=parse_duration(text, f"--{flag}"))
+
+
+def _parse_earliest(flag: str, text: str) -> dt.datetime:
+    earliest = parse_time(text)
+    if earliest is None:
+        raise UsageError(
+            f"--{flag}={text} is not a time with a time zone: write it as in 2026-11-20T00:00:00Z "
+            "or 2026-11-20T00:00:00+01:00."
+        )
+    return earliest
+
+
+def _parse_fraction(flag: str, text: str) -> Fraction:
+    try:
+        fraction = Fraction(text)
+    except (ValueError, ZeroDivisionError):
+        fraction = Fraction(-1)
+    if not 0 <= fraction <= 1:
+        raise UsageError(f"--{flag}={text} must be a number from 0 to 1.")
+    return fraction
+
+
+def _parse_copies(flag: str, text: str) -> int:
+    if not _is_number(text):
+        raise UsageError(f"--{flag}={text} is not a number: give 0 or more.")
+    return int(text)
+
+
+@dataclass(kw_only=True)
+class Rules:
+    """The rules of ``shardmill check``.
+
+    Attributes:
+        min_examples: ``N``: least number of examples: of all splits together, or per split as in
+            train:1000,validation:100
+        max_age: ``TIME``: longest time since the build finished: 90s, 15m, 26h, 2d
+        finished_after: ``MOMENT``: the build must not have finished before: 2026-11-20T00:00:00Z
+        max_reject_fraction: ``SHARE``: largest fraction of rejected inputs, such as 0.02; one is
+            allowed
+        max_duplicates: ``N``: largest number of images that are exact copies of others
+    """
+
+    min_examples: Option[Limit[dict[str, int]] | None, str] = _limit(_parse_counts)
+    max_age: Option[Limit[dt.timedelta] | None, str] = _limit(_parse_age)
+    finished_after: Option[Limit[dt.datetime] | None, str] = _limit(_parse_earliest)
+    max_reject_fraction: Option[Limit[Fraction] | None, str] = _limit(_parse_fraction)
+    max_duplicates: Option[Limit[int] | None, str] = _limit(_parse_copies)
 
 
 def parse_time(text: str) -> dt.datetime | None:
@@ -153,14 +150,14 @@ def judge(
     )
     if manifest.damaged:
         yield _report_damage(manifest)
-    for name, least in rules.least_counts.items():
+    for name, least in rules.min_examples.value.items() if rules.min_examples else ():
         yield _check_size(manifest, name, least)
     if rules.max_age or rules.finished_after:
         yield from _check_times(manifest, rules, now)
     if rules.max_reject_fraction:
-        yield _check_rejects(manifest, rules)
+        yield _check_rejects(manifest, rules.max_reject_fraction)
     if rules.max_duplicates:
-        yield _check_copies(manifest, rules.copies)
+        yield _check_copies(manifest, rules.max_duplicates.value)
     if counted is not None:
         yield _compare(manifest, counted)
 
@@ -228,45 +225,44 @@ def _check_times(manifest: Manifest, rules: Rules, now: dt.datetime) -> Iterator
         )
         return
     if rules.max_age:
-        yield _check_age(f"at {text}", now - finished, rules)
-    if rules.finished_after and finished >= rules.earliest:
-        yield Verdict(f"finished at {text}, not before {rules.finished_after}")
-    elif rules.finished_after:
+        yield _check_age(f"at {text}", now - finished, rules.max_age)
+    earliest = rules.finished_after
+    if earliest and finished >= earliest.value:
+        yield Verdict(f"finished at {text}, not before {earliest.text}")
+    elif earliest:
         yield Verdict(
-            f"it was finished at {text}, before --finished_after={rules.finished_after}, so "
+            f"it was finished at {text}, before --finished_after={earliest.text}, so "
             "inputs may have been added since",
             "build it again; if that reports it as up to date, no inputs were added, and the rule "
             "can be omitted",
         )
 
 
-def _check_age(when: str, age: dt.timedelta, rules: Rules) -> Verdict:
+def _check_age(when: str, age: dt.timedelta, most: Limit[dt.timedelta]) -> Verdict:
     if -age > _CLOCK_SKEW:
         return Verdict(
             f"it was finished {when}, which is in the future",
             "set the clock of the machine that built it, or of this one",
         )
     line = f"finished {human_duration(max(0, int(age.total_seconds())))} ago, {when}"
-    if age <= rules.age:
-        return Verdict(f"{line}, within {rules.max_age}")
-    return Verdict(
-        f"it was {line}, longer ago than --max_age={rules.max_age} allows", "build it again"
-    )
+    if age <= most.value:
+        return Verdict(f"{line}, within {most.text}")
+    return Verdict(f"it was {line}, longer ago than --max_age={most.text} allows", "build it again")
 
 
-def _check_rejects(manifest: Manifest, rules: Rules) -> Verdict:
-    inputs, written = manifest.inputs, rules.max_reject_fraction
+def _check_rejects(manifest: Manifest, most: Limit[Fraction]) -> Verdict:
+    inputs = manifest.inputs
     if any(type(count) is not int for count in (inputs.accepted, inputs.rejected)):
         return Verdict("the manifest does not say how many inputs were rejected", "build it again")
     considered = inputs.accepted + inputs.rejected
     line = f"{inputs.rejected:,} of {considered:,} inputs were rejected"
     # Builds allow one reject too.
-    if inputs.rejected <= max(Fraction(1), rules.fraction * considered):
-        return Verdict(f"{line}, at most {written} of them")
+    if inputs.rejected <= max(Fraction(1), most.value * considered):
+        return Verdict(f"{line}, at most {most.text} of them")
     worst = sorted(inputs.rejected_by_reason.items(), key=lambda item: (-item[1], item[0]))
     reasons = ", ".join(f"{reason} {count:,}" for reason, count in worst[:_MAX_REASONS])
     return Verdict(
-        f"{line} ({reasons}), more than --max_reject_fraction={written} allows",
+        f"{line} ({reasons}), more than --max_reject_fraction={most.text} allows",
         "fix the inputs that rejects.jsonl lists and build again, or raise the limit",
     )
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,6 +12,8 @@ from typing import Any
 
 from shardmill.pipelines.build_config import BuildConfig, read_option_file
 from shardmill.pipelines.dataset_options import RowsOptions
+from shardmill.pipelines.report.answer import Answer
+from shardmill.pipelines.report.quiet import quiet_import, quiet_stderr
 from shardmill.schemas.dataset.splits import Splits
 from shardmill.schemas.errors import UsageError, format_names
 from shardmill.schemas.schema_pbtxt.columns import Column, parse_schema
@@ -79,6 +83,26 @@ class RowsConfig(RowsOptions, BuildConfig):
             return None
         text = read_option_file("schema", self.schema, "a schema.pbtxt in text form")
         return parse_schema(text, f"--schema={self.schema}")
+
+    def start(self, answer: Answer, *, in_memory: bool) -> None:  # noqa: ARG002
+        """Import what --preprocessing needs, without TensorFlow's remarks about drivers."""
+        if not self.preprocessing or answer.debug:
+            return
+        with quiet_import():
+            from shardmill.transforms.tables.tft.preprocessing import load_preprocessing
+
+            os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+            with quiet_stderr():
+                # First, so that a mistake in it is reported without the import.
+                load_preprocessing(self.preprocessing)
+                with contextlib.suppress(ImportError):  # resolving the options reports it
+                    import tensorflow_transform.beam  # noqa: F401
+
+    def explain(self, error: Exception) -> Exception | None:
+        """Return the error to report for an exception of TensorFlow Transform, or None."""
+        from shardmill.transforms.tables.tft.build_graph import analysis_error
+
+        return analysis_error(error)
 
     def identity_of(self, schema: str, preprocessing: str) -> dict[str, Any]:
         """Return the options that decide the content of the dataset.

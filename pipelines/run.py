@@ -138,7 +138,7 @@ def run_here(function: Callable[[], T], unit: ProgressUnit) -> T:
     """
     from shardmill.transforms.runtime import progress
 
-    shown = progress.Progress(unit=unit.name, per_unit=unit.size, rejects_name=unit.rejected)
+    shown = unit.new_progress()
     with _interruptible(), progress.collect(shown), show_progress(shown):
         return function()
 
@@ -169,11 +169,8 @@ class _Run:
         from shardmill.transforms.sink import outcome as outcomes
 
         unit, in_process = self.unit, self.runner.in_process
-        shown = progress.Progress(phase="starting", unit="parts", rejects_name="")
-        if in_process:
-            shown = progress.Progress(
-                unit=unit.name, per_unit=unit.size, rejects_name=unit.rejected
-            )
+        parts = progress.Progress(phase="starting", unit="parts", rejects_name="")
+        shown = unit.new_progress() if in_process else parts
         options = CachedOptions([*self.argv])
         with _interruptible() as signals, contextlib.ExitStack() as stack:
             runner = self.runner.make()

@@ -37,6 +37,7 @@ def copy_sources(target: Path) -> Path:
     for package in FOLDERS:
         ignore = shutil.ignore_patterns("__pycache__")
         shutil.copytree(ROOT / package, target / package, ignore=ignore)
+    shutil.copytree(ROOT / "src", target / "src", symlinks=True)
     (target / "docs").mkdir()
     shutil.copy(ROOT / "docs/errors.md", target / "docs")
     return target
@@ -82,13 +83,20 @@ def test_imports_from_the_repository_root(how, wheel, sources, tmp_path) -> None
     run_clean([python, "-m", "pip", "install", "-q", "--no-deps", "--no-index", *target])
     code = "import shardmill.pipelines as p, shardmill; print(shardmill.__version__, p.__file__)"
     version, where = run_clean([python, "-c", code], cwd=sources).split()
-    assert where.startswith(site if how == "wheel" else str(sources))
+    assert where.startswith(site if how == "wheel" else f"{sources}/src")
+    if how == "editable":  # a path: editors and type checkers follow no hook of imports
+        (path,) = (each for each in Path(site).glob("*.pth") if "shardmill" in each.name)
+        assert path.read_text().strip() == f"{sources}/src"
     assert version in wheel.name
 
 
 def test_every_package_folder_is_known() -> None:
-    """A new top-level package must be added to setup.py and to FOLDERS."""
+    """A new top-level package or file of api/ must be linked in src/shardmill."""
     assert {path.parent.name for path in ROOT.glob("*/__init__.py")} == {*FOLDERS, "tests"}
+    links = (ROOT / "src" / "shardmill").iterdir()
+    linked = {path.resolve() for path in links if path.is_symlink()}
+    files = {path for path in (ROOT / "api").iterdir() if path.is_file()}
+    assert linked == files | {ROOT / name for name in FOLDERS if name != "api"}
 
 
 def test_the_wheel_contains_one_package_and_no_tests(wheel: Path) -> None:

@@ -25,14 +25,8 @@ built.parts_mad  # wrong
 
 
 def test_mypy_reports_wrong_options(tmp_path) -> None:
-    package = tmp_path / "links" / "shardmill"  # mypy does not follow hooks of imports
-    package.mkdir(parents=True)
-    for top in ("loaders", "pipelines", "schemas", "transforms"):
-        (package / top).symlink_to(ROOT / top)
-    for path in (ROOT / "api").iterdir():
-        (package / path.name).symlink_to(path)
     (tmp_path / "code.py").write_text(CODE)
-    environment = {**os.environ, "MYPYPATH": str(package.parent)}
+    environment = {**os.environ, "MYPYPATH": str(ROOT / "src")}
     done = subprocess.run(
         [sys.executable, "-m", "mypy", "--config-file", ROOT / "pyproject.toml", "--follow-imports=silent",
          tmp_path / "code.py"], cwd=ROOT, env=environment, capture_output=True, text=True, check=False,

@@ -19,7 +19,7 @@ from launch import COMMANDS
 
 from shardmill.pipelines.commands import find_parser
 from shardmill.pipelines.input_kinds import INPUT_KINDS
-from shardmill.pipelines.option_types import Option
+from shardmill.schemas.option_types import Option
 
 METADATA = Path(__file__).with_name("metadata.json")
 LEFT_OUT = {

@@ -1,5 +1,7 @@
 """The commands of ``shardmill``: each module has ``make_parser()`` and ``main(argv)``.
 
+Those of kinds of input are in ``build.py``; the tables of their options have their flags.
+
 A command imports what is slow to import, such as Apache Beam, inside ``main``: ``--help``,
 completion and a mistyped flag answer at once.
 """
@@ -35,5 +37,9 @@ def load_command(name: str) -> Any:
 
 def find_parser(command: str) -> Parser:
     """Return the parser of a command."""
+    if command in INPUT_KINDS:
+        from shardmill.pipelines.commands.parser import build_parser
+
+        return build_parser(INPUT_KINDS[command])
     parser: Parser = load_command(command).make_parser()
     return parser

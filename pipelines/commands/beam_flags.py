@@ -40,7 +40,10 @@ def parse_flags(
     names = beam_option_names() if beam_flags else frozenset()
     for flag in beam_flags:  # the name of an option of Beam's may be one of ours
         reject_others(flag.partition("=")[0], names)
-    _reject_foreign(parser, beam_flags, names)
+    # Before Beam is imported, which takes two seconds: a mistyped flag is reported at once.
+    parser.reject([each for each in beam_flags[:1] if not each.startswith("-")])
+    flags = [each for each in beam_flags if names and each.startswith("--")]
+    parser.reject([each for each in flags if each.partition("=")[0] not in names])
     # argparse would report a missing --input before a misspelt one.
     missing = [f"--{name}" for name in places if name not in values]
     if missing:
@@ -84,7 +87,13 @@ def check_beam_flags(argv: Sequence[str], parser: Parser) -> None:
     """
     if not argv:
         return
-    reject_storage_flags(argv)
+    for argument in argv:
+        if argument.startswith(_STORAGE_FLAGS):
+            raise UsageError(
+                f"The flag {argument.partition('=')[0]} is not supported: s3:// takes its "
+                "credentials, region and endpoint from the AWS_... variables or ~/.aws, and "
+                "hdfs:// is not supported."
+            )
     with quiet_import():
         from apache_beam.options.pipeline_options import PipelineOptions
 
@@ -92,17 +101,6 @@ def check_beam_flags(argv: Sequence[str], parser: Parser) -> None:
     for options in PipelineOptions.__subclasses__():
         options._add_argparse_args(beam)  # noqa: SLF001 - how Beam itself collects its flags
     parser.reject(beam.parse_known_args(argv)[1])
-
-
-def _reject_foreign(parser: Parser, argv: Sequence[str], names: frozenset[str]) -> None:
-    """Report an argument that cannot be an option of Beam's.
-
-    Does not import Beam, which takes two seconds: a mistyped flag is reported at once.
-    """
-    if argv and not argv[0].startswith("-"):
-        parser.reject(argv)
-    flags = [argument for argument in argv if argument.startswith("--")] if names else []
-    parser.reject([flag for flag in flags if flag.partition("=")[0] not in names])
 
 
 def beam_option_names() -> frozenset[str]:
@@ -113,18 +111,3 @@ def beam_option_names() -> frozenset[str]:
         if source.is_file():
             return frozenset(re.findall(r"--[\w-]+", source.read_text(encoding="utf-8")))
     return frozenset()
-
-
-def reject_storage_flags(argv: Sequence[str]) -> None:
-    """Reject options of Beam's own S3 and HDFS clients.
-
-    Raises:
-        UsageError: There is one.
-    """
-    for argument in argv:
-        if argument.startswith(_STORAGE_FLAGS):
-            raise UsageError(
-                f"The flag {argument.partition('=')[0]} is not supported: s3:// takes its "
-                "credentials, region and endpoint from the AWS_... variables or ~/.aws, and "
-                "hdfs:// is not supported."
-            )

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar
 
 from shardmill.pipelines import run
-from shardmill.pipelines.commands import find_parser, load_command
+from shardmill.pipelines.commands import find_parser
 from shardmill.pipelines.commands.beam_flags import check_beam_flags, parse_flags
 from shardmill.pipelines.input_kinds import INPUT_KINDS
 from shardmill.pipelines.report.answer import Answer
@@ -70,17 +70,13 @@ def configure(
 def run_build(command: str, options: BuildOptions) -> int:
     """Build and publish a dataset; return the exit code.
 
-    A module of a command may have ``start``, called with the options before Beam is imported, and
-    ``explain``, which returns the error to report for an exception of another library, or None.
-
     Args:
         command: Name of the kind of input, which is its command.
         options: All options.
     """
     config, beam_flags, answer = options
-    module = load_command(command)
-    if hasattr(module, "start"):
-        module.start(options)
+    in_memory = not config.dry_run and take_runner(beam_flags)[0] == IN_MEMORY
+    config.start(answer, in_memory=in_memory)
     kind = INPUT_KINDS[command]
     with quiet_import():
         pipeline_module = kind.load_pipeline()
@@ -105,7 +101,7 @@ def run_build(command: str, options: BuildOptions) -> int:
             answer, remedy="run again to resume",
         )  # fmt: skip
     except Exception as error:
-        plain = module.explain(error) if hasattr(module, "explain") else None
+        plain = config.explain(error)
         if plain is None:
             raise
         raise plain from error

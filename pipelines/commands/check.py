@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import argparse
 import datetime as dt
 import sys
-from dataclasses import asdict, fields
+from dataclasses import asdict, dataclass
 
 from shardmill.loaders.steps import find_manifest, load_manifest, read_manifest
-from shardmill.pipelines.commands.parser import Parser, add_common, command_parser
+from shardmill.pipelines.commands.parser import Parser, command_parser
 from shardmill.pipelines.manifest_rules import Rules, judge
+from shardmill.schemas import option_types as of
 from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.errors import OutputError, UsageError
 from shardmill.schemas.printable import printable
@@ -25,39 +25,34 @@ examples:
 Exit codes: 0 all rules hold, 1 one does not, 2 usage error."""
 
 
+@dataclass(kw_only=True)
+class CheckOptions(Rules):
+    """Options of ``shardmill check``, besides the rules.
+
+    Attributes:
+        dataset: ``DIR``: folder of a dataset, or a manifest
+        counted: ``FILE``: manifest that shardmill count wrote of the same folder: all files and
+            records must agree
+    """
+
+    dataset: str
+    counted: of.Text = of.text()
+
+
 def make_parser() -> Parser:
     """Return the parser of the command."""
-    parser = command_parser("check", "DIR [FLAGS]", _DESCRIPTION, _EPILOG)
-    add = parser.add_argument
-    add("dataset", metavar="DIR", help="folder of a dataset, or a manifest")
-    add("--min_examples", default="", metavar="N",
-        help="least number of examples: of all splits together, or per split as in "
-        "train:1000,validation:100")  # fmt: skip
-    add("--max_age", default="", metavar="TIME",
-        help="longest time since the build finished: 90s, 15m, 26h, 2d")  # fmt: skip
-    add("--finished_after", default="", metavar="MOMENT",
-        help="the build must not have finished before: 2026-11-20T00:00:00Z")  # fmt: skip
-    add("--max_reject_fraction", default="", metavar="SHARE",
-        help="largest fraction of rejected inputs, such as 0.02; one is allowed")  # fmt: skip
-    add("--max_duplicates", default="", metavar="N",
-        help="largest number of images that are exact copies of others")  # fmt: skip
-    add("--counted", default="", metavar="FILE",
-        help="manifest that shardmill count wrote of the same folder: all files and records must "
-        "agree")  # fmt: skip
-    add_common(add)
-    return parser
+    return command_parser("check", "DIR [FLAGS]", _DESCRIPTION, _EPILOG, CheckOptions)
 
 
 def main(argv: list[str]) -> int:
     """Print for each rule whether it holds; return the exit code."""
-    flags, answer = make_parser().parse(argv)
-    rules = Rules(**{rule.name: getattr(flags, rule.name) for rule in fields(Rules)})
+    flags, answer = make_parser().parse(argv, CheckOptions)
     folder, path = find_manifest(flags.dataset)
     manifest = read_manifest(folder, path)
     counted = _load_counted(flags.counted) if flags.counted else None
     if manifest.root:
         _reject_count(path, flags)
-    verdicts = list(judge(manifest, rules, dt.datetime.now(dt.timezone.utc), counted))
+    verdicts = list(judge(manifest, flags, dt.datetime.now(dt.timezone.utc), counted))
     answer.say(f"Checked {folder or path}")
     for verdict in verdicts:
         answer.say(f"  {'ok    ' if verdict.holds else 'fault '} {verdict.line}")
@@ -83,7 +78,7 @@ def _load_counted(path: str) -> Manifest:
     return counted
 
 
-def _reject_count(path: str, flags: argparse.Namespace) -> None:
+def _reject_count(path: str, flags: CheckOptions) -> None:
     for name in ("max_age", "finished_after", "max_reject_fraction", "max_duplicates", "counted"):
         if getattr(flags, name):
             raise UsageError(

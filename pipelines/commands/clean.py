@@ -5,8 +5,10 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 
-from shardmill.pipelines.commands.parser import Parser, add_common, command_parser
+from shardmill.pipelines.commands.parser import Parser, command_parser
+from shardmill.schemas import option_types as of
 from shardmill.schemas.errors import InputError, ShardmillError, UsageError
 from shardmill.schemas.numbers import human_bytes, human_duration, parse_duration, plural
 from shardmill.schemas.printable import printable
@@ -25,22 +27,30 @@ example, to see what would be deleted:
   shardmill clean ds --dry_run"""
 
 
+@dataclass(kw_only=True)
+class CleanOptions:
+    """Options of ``shardmill clean``.
+
+    Attributes:
+        directory: ``DIR``: output of a build
+        dry_run: print what would be deleted, delete nothing
+        older_than: ``TIME``: keep what changed more recently, as a build may be running: 90s, 15m,
+            1h, 2d, or 0 to keep nothing
+    """
+
+    directory: str
+    dry_run: of.Switch = of.switch()
+    older_than: of.Text = of.text("1h")
+
+
 def make_parser() -> Parser:
     """Return the parser of the command."""
-    parser = command_parser("clean", "DIR [FLAGS]", _DESCRIPTION, _EPILOG)
-    add = parser.add_argument
-    add("directory", metavar="DIR", help="output of a build")
-    add("--dry_run", action="store_true", help="print what would be deleted, delete nothing")
-    add("--older_than", default="1h", metavar="TIME",
-        help="keep what changed more recently, as a build may be running: 90s, 15m, 1h, 2d, or 0 "
-        "to keep nothing (default: 1h)")  # fmt: skip
-    add_common(add)
-    return parser
+    return command_parser("clean", "DIR [FLAGS]", _DESCRIPTION, _EPILOG, CleanOptions)
 
 
 def main(argv: list[str]) -> int:
     """Delete what unfinished builds left behind; return the exit code."""
-    flags, answer = make_parser().parse(argv)
+    flags, answer = make_parser().parse(argv, CleanOptions)
     limit = parse_duration(flags.older_than, "--older_than") * _NS
     output = _find_output(flags.directory)
     storage = open_storage(output)

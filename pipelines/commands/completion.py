@@ -36,7 +36,7 @@ def make_parser() -> Parser:
 
 def main(argv: list[str]) -> int:
     """Print the script for a shell; return the exit code."""
-    flags, answer = make_parser().parse(argv)
+    flags, answer = make_parser().parse(argv, argparse.Namespace)
     import shtab
 
     script = shtab.complete(_all_commands(flags.shell), flags.shell)

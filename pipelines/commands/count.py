@@ -5,17 +5,15 @@ from __future__ import annotations
 import json
 import sys
 import time
-from argparse import SUPPRESS
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from shardmill.pipelines import run as runs
 from shardmill.pipelines.commands.beam_flags import check_beam_flags, parse_flags
 from shardmill.pipelines.commands.build import finish_run
-from shardmill.pipelines.commands.parser import Parser, add_common, add_options, command_parser
-from shardmill.pipelines.dataset_options import CountOptions
+from shardmill.pipelines.commands.parser import Parser, command_parser
+from shardmill.pipelines.dataset_options import CountConfig
 from shardmill.pipelines.input_kinds import MEBIBYTES
-from shardmill.pipelines.option_types import describe_options
 from shardmill.pipelines.report.answer import Answer
 from shardmill.pipelines.report.quiet import quiet_import
 from shardmill.pipelines.runners import IN_MEMORY, find_runner, take_runner
@@ -23,9 +21,9 @@ from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.errors import OutputError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Sequence
 
-    from shardmill.pipelines.count_config import CountConfig, CountJob
+    from shardmill.pipelines.count_config import CountJob
 
 _EPILOG = """\
 example:
@@ -38,25 +36,19 @@ file is damaged or the run failed, 2 usage error, 130 or 143 interrupted."""
 def make_parser() -> Parser:
     """Return the parser of the command."""
     description = "Count the records of any TFRecord files, and check them."
-    parser = command_parser("count", "--input PATH [PATH ...] [FLAGS]", description, _EPILOG)
-    add = parser.add_argument
-    text = describe_options(CountOptions)["input"][1]
-    add("--input", nargs="+", action="extend", default=SUPPRESS, metavar="PATH", help=text)
-    add_options(
-        parser, CountOptions, "manifest check root follow_links processes beam_options", add
-    )
-    add_common(add, "tracebacks and Beam's log")
-    return parser
+    usage = "--input PATH [PATH ...] [FLAGS]"
+    return command_parser("count", usage, description, _EPILOG, CountConfig)
 
 
 def main(argv: list[str]) -> int:
     """Count TFRecord files; return the exit code."""
-    return run(*parse_flags(make_parser(), argv, "input"))
+    values, beam_flags, answer = parse_flags(make_parser(), argv, "input")
+    return run(CountConfig(**values), answer, beam_flags)
 
 
-def run(values: Mapping[str, Any], beam_flags: list[str], answer: Answer) -> int:
+def run(config: CountConfig, answer: Answer, beam_flags: Sequence[str] = ()) -> int:
     """Count TFRecord files; return the exit code."""
-    config, runner, beam_flags = configure(values, beam_flags)
+    config, runner, beam_flags = configure(config, beam_flags)
     from shardmill.pipelines.count_config import resolve
     from shardmill.pipelines.preflight import check_accepts_files
     from shardmill.pipelines.report.summary import render_count
@@ -110,18 +102,14 @@ def _runner_of(
     )
 
 
-def configure(
-    values: Mapping[str, Any], beam_flags: list[str]
-) -> tuple[CountConfig, str, list[str]]:
+def configure(config: CountConfig, beam_flags: Sequence[str]) -> tuple[CountConfig, str, list[str]]:
     """Return the config, the runner, and Beam's other options.
 
     Raises:
         UsageError: A value breaks a rule.
     """
-    from shardmill.pipelines.count_config import CountConfig
     from shardmill.transforms.runtime.process_pool import usable_cores
 
-    config = CountConfig(**values)
     check_beam_flags(config.beam_options, make_parser())
     runner, beam_flags = take_runner([*beam_flags, *config.beam_options])
     if runner == IN_MEMORY:  # other runners start a process per core themselves

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from shardmill.loaders.steps import files
-from shardmill.pipelines.commands.parser import Parser, add_common, command_parser
+from shardmill.pipelines.commands.parser import Parser, command_parser
+from shardmill.schemas import option_types as of
 from shardmill.schemas.printable import printable
 
 _EPILOG = """\
@@ -11,21 +14,28 @@ example:
   shardmill files ds --split=train"""
 
 
+@dataclass(kw_only=True)
+class FilesOptions:
+    """Options of ``shardmill files``.
+
+    Attributes:
+        dataset: ``DIR``: folder of a dataset, or a manifest
+        split: ``SPLIT``: a split, or several as in train+validation
+    """
+
+    dataset: str
+    split: of.Text = of.text("train")
+
+
 def make_parser() -> Parser:
     """Return the parser of the command."""
     description = "Print the path of each shard of the current version, one on a line."
-    parser = command_parser("files", "DIR [FLAGS]", description, _EPILOG)
-    add = parser.add_argument
-    add("dataset", metavar="DIR", help="folder of a dataset, or a manifest")
-    add("--split", default="train", metavar="SPLIT",
-        help="a split, or several as in train+validation (default: train)")  # fmt: skip
-    add_common(add)
-    return parser
+    return command_parser("files", "DIR [FLAGS]", description, _EPILOG, FilesOptions)
 
 
 def main(argv: list[str]) -> int:
     """Print the paths; return the exit code."""
-    flags, answer = make_parser().parse(argv)
+    flags, answer = make_parser().parse(argv, FilesOptions)
     paths = files(flags.dataset, flags.split)
     answer.give({"split": flags.split, "files": paths})
     for path in [] if answer.json else paths:

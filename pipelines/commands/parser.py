@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import argparse
 import difflib
+from argparse import SUPPRESS
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NoReturn
+from dataclasses import fields
+from typing import Any, NoReturn, TypeVar
 
 from shardmill.pipelines.commands import COMMANDS, find_parser
-from shardmill.pipelines.option_types import Option, describe_options, options_of
+from shardmill.pipelines.input_kinds import InputKind
 from shardmill.pipelines.report.answer import Answer
 from shardmill.schemas.errors import UsageError
+from shardmill.schemas.option_types import Option, describe_options, options_of
 
 RUNNERS = ("DirectRunner", "PrismRunner", "FlinkRunner", "DataflowRunner")
-# Options that every build has, for its groups.
-PLACES = "input output root update overwrite keep dry_run"
-SHARDS = "num_shards shard_bytes shard_examples shard_name compression"
 _WIDTH = 80
+Table = TypeVar("Table")
 _BEAM_EPILOG = """
 
 Flags are written --name=value. Every Apache Beam pipeline option works too
@@ -71,15 +72,21 @@ class Parser(argparse.ArgumentParser):
             [word for each in words for word in spelt.get(each, [each])], namespace
         )
 
-    def parse(self, argv: Sequence[str]) -> tuple[argparse.Namespace, Answer]:
+    def parse(self, argv: Sequence[str], table: type[Table]) -> tuple[Table, Answer]:
         """Return the values of a command line, and how to answer.
+
+        Args:
+            argv: Arguments after the command.
+            table: Class of the values.
 
         Raises:
             UsageError: A flag is unknown, missing or malformed.
         """
         flags, unknown = self.parse_known_args(argv)
         self.reject(unknown)
-        return flags, Answer.take(vars(flags))
+        values = vars(flags)
+        answer = Answer.take(values)
+        return table(**values), answer
 
     @property
     def flags(self) -> list[str]:
@@ -133,16 +140,20 @@ def reject_others(flag: str, beam_options: Iterable[str] = ()) -> None:
     raise UsageError(f"{belongs}: remove it.")
 
 
-def command_parser(command: str, usage: str, description: str, epilog: str) -> Parser:
-    """Return a parser without flags but ``--help``.
+def command_parser(
+    command: str, usage: str, description: str, epilog: str, table: type | None = None
+) -> Parser:
+    """Return a parser with the flags that every command has, and those of a table.
 
     Args:
         command: Name of the command.
         usage: What follows the command in the usage line.
         description: What it does, printed as it is.
         epilog: Examples and exit codes, printed as they are.
+        table: Class of the options; its other attributes are arguments without a flag. None for
+            a parser without any flags.
     """
-    return Parser(
+    parser = Parser(
         prog=f"shardmill {command}",
         usage=f"shardmill {command} {usage}",
         description=description,
@@ -150,32 +161,30 @@ def command_parser(command: str, usage: str, description: str, epilog: str) -> P
         formatter_class=_Help,
         allow_abbrev=False,
     )
-
-
-def build_parser(
-    command: str, description: str, example: str, table: type, groups: Mapping[str, str]
-) -> Parser:
-    """Return the parser of a command that builds a dataset, with a flag for each option.
-
-    Args:
-        command: Name of the command.
-        description: What it does.
-        example: A command line with its explanation, printed as it is.
-        table: Class of the options.
-        groups: Names of options by the title of their group in the help.
-    """
-    epilog = example + _BEAM_EPILOG.format(done="built or up to date", failed="failed")
-    parser = command_parser(command, "--input=PATH --output=DIR [FLAGS]", description, epilog)
-    for title, names in groups.items():
-        add = parser.add_argument_group(title).add_argument
-        add_options(parser, table, names, add)
-        if title == "running":
-            add_common(add, "tracebacks and Beam's log")
+    if table is not None:
+        _add_options(parser, table, [each.name for each in fields(table)], parser.add_argument)
+        add_common(parser.add_argument, parser.options)
     return parser
 
 
-def add_options(parser: Parser, table: type, names: str, add: Callable[..., Any]) -> None:
-    """Add flags of options.
+def build_parser(kind: InputKind) -> Parser:
+    """Return the parser of a command that builds a dataset, with a flag for each option."""
+    table = kind.load_options()
+    epilog = table.example + _BEAM_EPILOG.format(done="built or up to date", failed="failed")
+    usage = "--input=PATH --output=DIR [FLAGS]"
+    parser = command_parser(kind.name, usage, table.summary, epilog)
+    for title, names in table.groups.items():
+        add = parser.add_argument_group(title).add_argument
+        _add_options(parser, table, names.split(), add)
+        if title == "running":
+            add_common(add, parser.options)
+    return parser
+
+
+def _add_options(
+    parser: Parser, table: type, names: Iterable[str], add: Callable[..., Any]
+) -> None:
+    """Add options of a table.
 
     A flag that is not given is left out of the parsed values: the class has the defaults. Values
     are texts, which the class parses.
@@ -183,25 +192,34 @@ def add_options(parser: Parser, table: type, names: str, add: Callable[..., Any]
     Args:
         parser: The parser.
         table: Class of the options.
-        names: Names of some of the options, with blanks between them.
+        names: Names of some of the options.
         add: Method of the parser or one of its groups.
     """
     parser.options, texts = options_of(table), describe_options(table)
-    for name in names.split():
+    types = {each.name: str(each.type) for each in fields(table)}
+    for name in names:
         metavar, text = texts.get(name, ("", ""))  # none without docstrings, as in python -OO
-        if name in parser.options and parser.options[name].kind == "switch":
-            words = [f"--{name}={word}" for word in parser.options[name].choices]
-            add(f"--{name}", *words, action=_Switch, nargs=0, default=argparse.SUPPRESS, help=text)
+        option = parser.options.get(name)
+        if option is not None and option.kind == "switch":
+            words = [f"--{name}={word}" for word in option.choices]
+            add(f"--{name}", *words, action=_Switch, nargs=0, default=SUPPRESS, help=text)
+        elif option is not None or name in ("input", "output"):
+            how: dict[str, Any] = {"required": option is not None and option.required}
+            if name == "beam_options":
+                how = {"action": "append"}
+            if option is None and "Sequence" in types[name]:
+                how = {"action": "extend", "nargs": "+"}
+            add(f"--{name}", **how, default=SUPPRESS, metavar=metavar, help=text)
         else:
-            action = "append" if name == "beam_options" else "store"
-            add(f"--{name}", action=action, default=argparse.SUPPRESS, metavar=metavar, help=text)
+            add(name, metavar=metavar, help=text)
 
 
-def add_common(add: Callable[..., Any], shows: str = "tracebacks") -> None:
+def add_common(add: Callable[..., Any], options: Iterable[str] = ()) -> None:
     """Add the flags that every command has, by the method of a parser or a group."""
+    log = " and Beam's log" if "beam_options" in options else ""
     add("--json", action="store_true", help="print the result as one JSON object")
     add("--quiet", action="store_true", help="print only errors and the requested output")
-    add("--debug", action="store_true", help=f"show {shows}")
+    add("--debug", action="store_true", help=f"show tracebacks{log}")
 
 
 def _with_underscores(argument: str) -> str:

@@ -2,25 +2,36 @@
 
 from __future__ import annotations
 
-from shardmill.pipelines.commands.parser import Parser, add_common, command_parser
+from dataclasses import dataclass
+
+from shardmill.pipelines.commands.parser import Parser, command_parser
+from shardmill.schemas import option_types as of
 
 _EPILOG = "example:\n  shardmill report ds --output=ds.html"
+
+
+@dataclass(kw_only=True)
+class ReportOptions:
+    """Options of ``shardmill report``.
+
+    Attributes:
+        dataset: ``DIR``: folder of a dataset, or a manifest of shardmill count
+        output: ``FILE``: the page (default: ./DIR-report.html)
+    """
+
+    dataset: str
+    output: of.Option[str | None, str | None] = of.text(None)
 
 
 def make_parser() -> Parser:
     """Return the parser of the command."""
     description = "Write a page about a dataset: one HTML file, without scripts or links."
-    parser = command_parser("report", "DIR [FLAGS]", description, _EPILOG)
-    add = parser.add_argument
-    add("dataset", metavar="DIR", help="folder of a dataset, or a manifest of shardmill count")
-    add("--output", metavar="FILE", help="the page (default: ./DIR-report.html)")
-    add_common(add)
-    return parser
+    return command_parser("report", "DIR [FLAGS]", description, _EPILOG, ReportOptions)
 
 
 def main(argv: list[str]) -> int:
     """Write the page; return the exit code."""
-    flags, answer = make_parser().parse(argv)
+    flags, answer = make_parser().parse(argv, ReportOptions)
     from shardmill.loaders.report.page import write_report  # imports NumPy
 
     path = write_report(flags.dataset, flags.output)

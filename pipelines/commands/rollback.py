@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from shardmill.pipelines.commands.parser import Parser, add_common, command_parser
+from dataclasses import dataclass
+
+from shardmill.pipelines.commands.parser import Parser, command_parser
+from shardmill.schemas import option_types as of
 from shardmill.schemas.errors import InputError
 from shardmill.schemas.storage import open_storage
 
@@ -14,21 +17,28 @@ example:
   shardmill rollback ds"""
 
 
+@dataclass(kw_only=True)
+class RollbackOptions:
+    """Options of ``shardmill rollback``.
+
+    Attributes:
+        directory: ``DIR``: folder of a dataset
+        to: ``NAME``: name of the version, such as gen-20261122T101500Z-0123456789ab (default: the
+            latest one)
+    """
+
+    directory: str
+    to: of.Text = of.text()
+
+
 def make_parser() -> Parser:
     """Return the parser of the command."""
-    parser = command_parser("rollback", "DIR [FLAGS]", _DESCRIPTION, _EPILOG)
-    add = parser.add_argument
-    add("directory", metavar="DIR", help="folder of a dataset")
-    add("--to", default="", metavar="NAME",
-        help="name of the version, such as gen-20261122T101500Z-0123456789ab (default: the "
-        "latest one)")  # fmt: skip
-    add_common(add)
-    return parser
+    return command_parser("rollback", "DIR [FLAGS]", _DESCRIPTION, _EPILOG, RollbackOptions)
 
 
 def main(argv: list[str]) -> int:
     """Publish an earlier version; return the exit code."""
-    flags, answer = make_parser().parse(argv)
+    flags, answer = make_parser().parse(argv, RollbackOptions)
     from shardmill.schemas.storage import absolute
     from shardmill.transforms.publish.publish import roll_back
 

@@ -23,8 +23,10 @@ All have ``records``, null if none were requested or there are none: ``split`` o
 
 from __future__ import annotations
 
-from shardmill.pipelines.commands.parser import Parser, add_common, command_parser
-from shardmill.pipelines.option_types import parse_whole
+from dataclasses import dataclass
+
+from shardmill.pipelines.commands.parser import Parser, command_parser
+from shardmill.schemas import option_types as of
 
 _EPILOG = """\
 examples:
@@ -33,29 +35,35 @@ examples:
   shardmill show ds/train-00000-of-00008.tfrecord.gz --records=10"""
 
 
+@dataclass(kw_only=True)
+class ShowOptions:
+    """Options of ``shardmill show``.
+
+    Attributes:
+        path: ``PATH``: a dataset, its manifest, a folder, or any TFRecord file
+        records: ``N``: number of records to show
+        split: ``SPLIT``: split whose records are shown
+        key: ``KEY``: show the record of one input, such as roses/12.jpg (images only)
+    """
+
+    path: str
+    records: of.Int = of.whole(3)
+    split: of.Text = of.text()
+    key: of.Text = of.text()
+
+
 def make_parser() -> Parser:
     """Return the parser of the command."""
     description = "Show what is in a dataset, a folder of TFRecord files, or one of them."
-    parser = command_parser("show", "PATH [FLAGS]", description, _EPILOG)
-    add = parser.add_argument
-    add("path", metavar="PATH",
-        help="a dataset, its manifest, a folder, or any TFRecord file")  # fmt: skip
-    add("--records", default="3", metavar="N",
-        help="number of records to show (default: 3)")  # fmt: skip
-    add("--split", default="", metavar="SPLIT", help="split whose records are shown")
-    add("--key", default="", metavar="KEY",
-        help="show the record of one input, such as roses/12.jpg (images only)")  # fmt: skip
-    add_common(add)
-    return parser
+    return command_parser("show", "PATH [FLAGS]", description, _EPILOG, ShowOptions)
 
 
 def main(argv: list[str]) -> int:
     """Print what is at the path; return the exit code."""
-    flags, answer = make_parser().parse(argv)
+    flags, answer = make_parser().parse(argv, ShowOptions)
     from shardmill.pipelines.report.show_data import describe_path
 
-    records = parse_whole("records", flags.records)
-    report = describe_path(flags.path, records=records, split=flags.split, key=flags.key)
+    report = describe_path(**vars(flags))
     answer.give(report)
     if not answer.json:
         from shardmill.pipelines.report.layout import print_to_stdout

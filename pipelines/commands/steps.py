@@ -2,45 +2,50 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
+from dataclasses import dataclass
 
 from shardmill.loaders.selection import Selection, select
 from shardmill.loaders.steps import find_manifest, read_manifest, steps_per_epoch
-from shardmill.pipelines.commands.parser import Parser, add_common, command_parser
-from shardmill.pipelines.option_types import parse_whole
+from shardmill.pipelines.commands.parser import Parser, command_parser
+from shardmill.schemas import option_types as of
 
 _EPILOG = """\
 example:
   shardmill steps ds --split=train --batch_size=32"""
 
 
+@dataclass(kw_only=True)
+class StepsOptions:
+    """Options of ``shardmill steps``.
+
+    Attributes:
+        manifest: ``DIR``: folder of a dataset, or a manifest
+        split: ``SPLIT``: a split, or several as in train+validation, or train[:10%%]
+        batch_size: ``N``: the global batch size
+        drop_remainder: drop a last batch that is not full
+        hosts: ``N``: hosts that read equal shares: count the full batches of each
+        whole_shards: each host reads whole shards, round-robin: count the batches of the smallest
+            share
+    """
+
+    manifest: str
+    split: of.Text = of.text("train")
+    batch_size: of.Int = of.whole(None, 1, required=True)
+    drop_remainder: of.Switch = of.switch()
+    hosts: of.Int = of.whole(1, 1)
+    whole_shards: of.Switch = of.switch()
+
+
 def make_parser() -> Parser:
     """Return the parser of the command."""
-    parser = command_parser(
-        "steps", "DIR --batch_size=N [FLAGS]", "Steps per epoch, from the manifest.", _EPILOG
-    )
-    add = parser.add_argument
-    add("manifest", metavar="DIR", help="folder of a dataset, or a manifest")
-    add("--split", default="train", metavar="SPLIT",
-        help="a split, or several as in train+validation, or train[:10%%] "
-        "(default: train)")  # fmt: skip
-    add("--batch_size", required=True, metavar="N", help="the global batch size")
-    add("--drop_remainder", action="store_true", help="drop a last batch that is not full")
-    add("--hosts", default="1", metavar="N",
-        help="hosts that read equal shares: count the full batches of each")  # fmt: skip
-    add("--whole_shards", action="store_true",
-        help="each host reads whole shards, round-robin: count the batches of "
-        "the smallest share")  # fmt: skip
-    add_common(add)
-    return parser
+    usage, what = "DIR --batch_size=N [FLAGS]", "Steps per epoch, from the manifest."
+    return command_parser("steps", usage, what, _EPILOG, StepsOptions)
 
 
 def main(argv: list[str]) -> int:
     """Print the number of steps; return the exit code."""
-    flags, answer = make_parser().parse(argv)
-    flags.batch_size = parse_whole("batch_size", flags.batch_size, 1)
-    flags.hosts = parse_whole("hosts", flags.hosts, 1)
+    flags, answer = make_parser().parse(argv, StepsOptions)
     folder, path = find_manifest(flags.manifest)
     manifest = read_manifest(folder, path)
     selection = select(manifest, flags.split)
@@ -58,7 +63,7 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def _explain_zero(selection: Selection, flags: argparse.Namespace) -> str:
+def _explain_zero(selection: Selection, flags: StepsOptions) -> str:
     if not selection.num_examples:
         return f"0 steps: {selection.split} is empty."
     subject = "the share of a host" if flags.hosts > 1 else selection.split

@@ -6,12 +6,12 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
-from shardmill.pipelines.commands.parser import Parser, add_common, add_options, command_parser
+from shardmill.pipelines.commands.parser import Parser, command_parser
 from shardmill.pipelines.dataset_options import VerifyOptions
-from shardmill.pipelines.option_types import describe_options
+from shardmill.pipelines.input_kinds import MEBIBYTES
 from shardmill.pipelines.report.answer import Answer
 from shardmill.pipelines.report.progress_display import hide_progress, show_progress
 from shardmill.schemas.errors import OutputError
@@ -36,30 +36,22 @@ Exit codes: 0 sound, 1 damaged, 2 usage error, 130 or 143 interrupted."""
 
 def make_parser() -> Parser:
     """Return the parser of the command."""
-    parser = command_parser("verify", "DIR [FLAGS]", _DESCRIPTION, _EPILOG)
-    add = parser.add_argument
-    add("dataset", metavar="DIR", help=describe_options(VerifyOptions)["dataset"][1])
-    add_options(parser, VerifyOptions, "processes", add)
-    add_common(add)
-    return parser
+    return command_parser("verify", "DIR [FLAGS]", _DESCRIPTION, _EPILOG, VerifyOptions)
 
 
 def main(argv: list[str]) -> int:
     """Check a dataset against its manifest and schema; return the exit code."""
-    flags, answer = make_parser().parse(argv)
-    return run(vars(flags), [], answer)
+    return run(*make_parser().parse(argv, VerifyOptions))
 
 
-def run(values: Mapping[str, Any], _: list[str], answer: Answer) -> int:
+def run(options: VerifyOptions, answer: Answer) -> int:
     """Check a dataset; return the exit code."""
-    options = VerifyOptions(**values)
     from shardmill.transforms.runtime.process_pool import close_all, usable_cores
-    from shardmill.transforms.runtime.progress import Progress
     from shardmill.transforms.verify.verify import find_dataset, verify_dataset
 
     started = time.monotonic()
     dataset = find_dataset(os.fspath(options.dataset))
-    progress = Progress(unit="MiB", per_unit=1 << 20, rejects_name="damaged")
+    progress = MEBIBYTES.new_progress()
     try:
         with hide_progress(answer.quiet), show_progress(progress):
             findings = verify_dataset(dataset, options.processes or usable_cores(), progress)

@@ -11,7 +11,7 @@ _ROW = re.compile(r'^\| <a id="([\w-]+)"></a>`+(.+?)`+ \| ', re.MULTILINE)
 
 def address_of(message: str) -> str:
     """Return the address of the row with the most words in common; of the page if none fits."""
-    here = Path(__file__)
+    here = Path(__file__).resolve()  # an editable installation has links
     pages = here.with_name("errors.md"), here.parents[2] / "docs" / "errors.md"  # wheel, checkout
     text = next((page.read_text(encoding="utf-8") for page in pages if page.exists()), "")
     fitting = [(len(row), slug) for slug, row in _ROW.findall(text) if _fits(row, message)]

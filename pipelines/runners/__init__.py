@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from importlib import import_module
 
-from shardmill.pipelines.runners.base import IN_MEMORY, Job, Runner, take_runner
+from shardmill.pipelines.runners.base import IN_MEMORY, InMemory, Job, Runner, take_runner
 
 __all__ = ["IN_MEMORY", "Job", "Runner", "find_runner", "take_runner"]
 
 # Class of each module; a module is imported when its runner is used.
-_CLASSES = {"memory": "InMemory", "flink": "Flink", "prism": "Prism", "dataflow": "Dataflow"}
+_CLASSES = {"flink": "Flink", "prism": "Prism", "dataflow": "Dataflow"}
 
 
 def find_runner(name: str) -> Runner:
@@ -18,7 +18,9 @@ def find_runner(name: str) -> Runner:
     Args:
         name: A name as ``take_runner`` returns it; upper or lower case.
     """
-    module = "memory" if name == IN_MEMORY else name.lower().removesuffix("runner")
+    if name == IN_MEMORY:
+        return InMemory(name)
+    module = name.lower().removesuffix("runner")
     if module not in _CLASSES:
         return Runner(name)
     runner: Runner = getattr(import_module(f"{__name__}.{module}"), _CLASSES[module])(name)

@@ -159,6 +159,22 @@ class Runner:
         return None
 
 
+class InMemory(Runner):
+    """Beam's in-memory runner, the default: in this process, without a job to find or cancel."""
+
+    in_process = True
+
+    def prepare(self, argv: Sequence[str], job_name: str) -> list[str]:  # noqa: ARG002
+        """See ``Runner.prepare``; there is no job name."""
+        return [*argv]
+
+    def make(self) -> Any:
+        """See ``Runner.make``."""
+        from apache_beam.runners.portability.fn_api_runner import FnApiRunner
+
+        return FnApiRunner()
+
+
 def take_runner(argv: Sequence[str]) -> tuple[str, list[str]]:
     """Return the name of the runner in Beam's flags, and the other flags.
 

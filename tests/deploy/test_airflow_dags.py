@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 
 from shardmill.pipelines.commands import find_parser
 from shardmill.pipelines.commands.build import parse_build
+from shardmill.pipelines.commands.check import CheckOptions
 from shardmill.pipelines.input_kinds import INPUT_KINDS
 from shardmill.pipelines.manifest_rules import Rules
 from shardmill.pipelines.runners import find_runner, take_runner
@@ -245,7 +246,7 @@ def test_day_of_a_run():
     assert end_of("2026-11-20", ZURICH) == "2026-11-21T00:00:00+01:00"
     assert end_of("2026-10-25", ZURICH) == "2026-10-26T00:00:00+01:00"
     assert end_of("2026-12-31", dt.timezone.utc) == "2027-01-01T00:00:00+00:00"
-    assert Rules(finished_after=end_of("2026-06-30", ZURICH)).earliest == dt.datetime(
+    assert Rules(finished_after=end_of("2026-06-30", ZURICH)).finished_after.value == dt.datetime(
         2026, 6, 30, 22, tzinfo=dt.timezone.utc
     )
 
@@ -375,11 +376,8 @@ def test_flags_of_each_runner_are_valid(runner, monkeypatch):
     flags = [
         flag.replace("{{ day_end() }}", end_of("2026-11-20", ZURICH)) for flag in dataset.check
     ]
-    asked = find_parser("check").parse_args([*flags, "--", dataset.output])
-    rules = Rules(
-        asked.min_examples, asked.max_age, asked.finished_after, asked.max_reject_fraction
-    )
-    assert rules.least_counts == {"train": 1000, "validation": 100}
+    asked, _ = find_parser("check").parse([*flags, "--", dataset.output], CheckOptions)
+    assert asked.min_examples.value == {"train": 1000, "validation": 100}
 
 
 def test_commands_are_the_input_kinds():

@@ -31,7 +31,7 @@ def checkout(tmp_path_factory) -> Path:
     kinds = package / "pipelines" / "input_kinds.py"
     before, last, after = kinds.read_text().partition('        InputKind("arrays"')
     kinds.write_text(f"{before}        {entry.strip()},\n{last}{after}")
-    assert len(files) == 3
+    assert len(files) == 2
     for text in files:
         path = re.match(r"# (pipelines/\S+)\n", text)[1]
         (package / path).write_text(text)

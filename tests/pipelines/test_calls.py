@@ -84,11 +84,7 @@ def test_notes_are_printed_and_errors_are_not(folder):
     assert "makes records of 5000x5000 pixels" in note
 
 
-def test_errors_are_exceptions(folder):
-    with pytest.raises(UsageError, match="--image_size=big is not a size"):
-        shardmill.images(folder / "photos", folder / "no", image_size="big")
-    with pytest.raises(UsageError, match="did you mean image_size"):
-        shardmill.images(folder / "photos", folder / "no", imagesize=3)
+def test_errors_of_the_child_are_exceptions(folder):
     with pytest.raises(InputError, match="does not exist"):
         shardmill.rows(folder / "nowhere.csv", folder / "no")
     assert not (folder / "no").exists()

@@ -15,15 +15,22 @@ from shardmill.pipelines.arrays_config import ArraysConfig
 from shardmill.pipelines.commands import find_parser
 from shardmill.pipelines.images_config import ImagesConfig
 from shardmill.pipelines.input_kinds import INPUT_KINDS
-from shardmill.pipelines.option_types import as_text, describe_options, options_of
 from shardmill.pipelines.rows_config import RowsConfig
+from shardmill.schemas.dataset.splits import Splits
 from shardmill.schemas.errors import UsageError
 from shardmill.schemas.numbers import format_bytes, parse_bytes
+from shardmill.schemas.option_types import as_text, describe_options, options_of
+from shardmill.transforms.images.convert import ImageSpec
 from shardmill.transforms.images.decode import MAX_PIXELS
+from shardmill.transforms.images.resize import ResizeSpec, Size
+from shardmill.transforms.match.labels import LabelSpec
+from shardmill.transforms.sink.division import ShardSpec
+from shardmill.transforms.sink.placement import PlaceSpec
+from shardmill.transforms.sources.csv.dialect import Dialect
 
 TABLES = {
     "images": tables.ImagesOptions, "rows": tables.RowsOptions, "arrays": tables.ArraysOptions,
-    "count": tables.CountOptions, "verify": tables.VerifyOptions,
+    "count": tables.CountConfig, "verify": tables.VerifyOptions,
 }  # fmt: skip
 
 
@@ -132,9 +139,35 @@ def test_calls_reject_values_before_a_process_starts(options, message) -> None:
     assert message in str(caught.value)
 
 
-def test_a_config_does_not_change() -> None:
-    with pytest.raises(AttributeError, match="cannot be changed"):
-        ImagesConfig("in", "out").seed = 3
+@pytest.mark.parametrize("name", ["input", "seed"])
+def test_a_config_does_not_change(name) -> None:
+    config = ImagesConfig("in", "out")
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        setattr(config, name, 3)
+
+
+@pytest.mark.parametrize(
+    ("spec", "name", "value"),
+    [
+        (ImageSpec, "quality", 500), (ImageSpec, "quality", "x"),
+        (ImageSpec, "interpolation", "magic"), (ImageSpec, "encoding", "gif"),
+        (ImageSpec, "reducing_gap", 0.5), (ImageSpec, "max_pixels", 0), (ImageSpec, "channels", 2),
+        (ResizeSpec, "resize", "squash"), (LabelSpec, "label_from", "moon"),
+        (ShardSpec, "num_shards", 0), (ShardSpec, "shard_bytes", 1023),
+        (ShardSpec, "shard_examples", 0), (PlaceSpec, "seed", 1 << 64),
+        (Dialect, "header", "second"), (Dialect, "skip_lines", -1),
+    ],
+)  # fmt: skip
+def test_specs_check_their_values_by_the_rules_of_the_table(spec, name, value) -> None:
+    first = {
+        ImageSpec: ResizeSpec(Size(8, 8)),
+        ResizeSpec: Size(8, 8),
+        PlaceSpec: Splits.parse(None),
+    }
+    given = (first[spec],) if spec in first else ()
+    with pytest.raises(UsageError, match=f"--{name}="):
+        spec(*given, **{name: value})
+    assert dataclasses.replace(spec(*given)) == spec(*given)
 
 
 @pytest.mark.parametrize("kind", INPUT_KINDS)

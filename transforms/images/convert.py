@@ -13,12 +13,19 @@ import simplejpeg
 from PIL import Image, ImageCms, features
 
 from shardmill.schemas.errors import UsageError
+from shardmill.schemas.option_types import Choice, Float, Int
 from shardmill.schemas.rejects import RejectedError
 from shardmill.schemas.schema_pbtxt.image_features import Encoding
 from shardmill.schemas.tfrecord.gzip_member import Packing
 from shardmill.transforms.images import decode
 from shardmill.transforms.images.resize import (
+    ENCODING,
+    INTERPOLATION,
+    MAX_PIXELS,
+    QUALITY,
+    REDUCING_GAP,
     Geometry,
+    Interpolation,
     ResizeSpec,
     Size,
     turned,
@@ -42,7 +49,7 @@ class ImageSpec:
 
     Attributes:
         resize: Target size and how to reach it.
-        interpolation: One of ``INTERPOLATIONS``: Pillow's filters, which antialias.
+        interpolation: One of ``Interpolation``: Pillow's filters, which antialias.
         reducing_gap: Least ratio of the size that a JPEG is decoded at to the size after resizing.
         encoding: ``jpeg``, ``png``, or ``raw`` (uint8, height x width x channels).
         quality: JPEG quality, 1 to 100.
@@ -55,13 +62,13 @@ class ImageSpec:
     """
 
     resize: ResizeSpec
-    interpolation: str = "bilinear"
-    reducing_gap: float = 3.0
-    encoding: Encoding = "jpeg"
-    quality: int = 95
+    interpolation: Choice[Interpolation] = INTERPOLATION
+    reducing_gap: Float = REDUCING_GAP
+    encoding: Choice[Encoding] = ENCODING
+    quality: Int = QUALITY
     channels: int = 3
     icc: bool = False
-    max_pixels: int = decode.MAX_PIXELS
+    max_pixels: Int = MAX_PIXELS
 
     def __post_init__(self) -> None:
         if self.channels not in MODES:

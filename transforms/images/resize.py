@@ -7,12 +7,24 @@ import re
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, get_args
 
+from shardmill.schemas import option_types as of
 from shardmill.schemas.errors import UsageError
+from shardmill.schemas.option_types import Choice
+from shardmill.schemas.schema_pbtxt.image_features import ENCODINGS
 
 Resize = Literal["stretch", "fit", "pad", "crop", "none"]
 RESIZES: tuple[Resize, ...] = ("stretch", "fit", "pad", "crop", "none")
 Interpolation = Literal["nearest", "box", "bilinear", "hamming", "bicubic", "lanczos"]
-INTERPOLATIONS: tuple[Interpolation, ...] = get_args(Interpolation)
+# Options of specs and of the command line, in this module because it is fast to import.
+RESIZE = of.choice(RESIZES, "stretch")
+INTERPOLATION = of.choice(get_args(Interpolation), "bilinear")
+REDUCING_GAP = of.real(
+    3.0, lambda gap: gap == 0 or 1 <= gap < float("inf"),
+    "1 or more, or 0 to decode every JPEG in full",
+)  # fmt: skip
+ENCODING = of.choice(ENCODINGS, "jpeg", {"jpg": "jpeg"})
+QUALITY = of.whole(95, 1, 100, pattern="[1-9][0-9]?|100")
+MAX_PIXELS = of.whole(178_956_970, 1)  # Pillow's limit against decompression bombs
 MAX_SIDE = 65_500  # libjpeg's limit
 _IMAGE_SIZE = re.compile(r"([0-9]{1,9})(?:[xX]([0-9]{1,9}))?")
 # EXIF 2.32, tag 0112H: whether the columns and rows of the file are mirrored, before they are
@@ -121,7 +133,7 @@ class ResizeSpec:
     """
 
     size: Size
-    resize: Resize = "stretch"
+    resize: Choice[Resize] = RESIZE
     only_shrink: bool = False
 
     def __post_init__(self) -> None:

@@ -7,14 +7,15 @@ import unicodedata
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from typing import Literal, get_args
 
+from shardmill.schemas import option_types as of
 from shardmill.schemas.dataset.splits import SPLIT_FOLDER
 from shardmill.schemas.errors import UsageError
 from shardmill.schemas.refs import InputRef
 
 LabelFrom = Literal["directory", "filename", "listing", "none"]
-LABEL_FROM: tuple[LabelFrom, ...] = ("directory", "filename", "listing", "none")
+LABEL_FROM = of.choice(get_args(LabelFrom), "directory")
 _PRESETS = {
     "directory": r"(?:.*/)?(?P<label>[^/]+)/[^/]+",
     "filename": r"(?P<label>[^.]+)\..*",
@@ -39,7 +40,7 @@ class LabelSpec:
         UsageError: The pattern is not a regular expression or has no group ``label``.
     """
 
-    label_from: LabelFrom = "directory"
+    label_from: of.Choice[LabelFrom] = LABEL_FROM
     pattern: str = ""
     fixed: tuple[str, ...] | None = None
 

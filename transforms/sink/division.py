@@ -6,14 +6,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 
+from shardmill.schemas import option_types as of
 from shardmill.schemas.dataset.shard_names import ShardTemplate
 from shardmill.schemas.errors import UsageError
 from shardmill.transforms.sink.placement import REJECTED, Series
 
 PART_BYTES = 32 << 20
 PART_REFS = 896  # refs spread by hash: this mean keeps nearly every part below 1,024
-MAX_SHARDS = 100_000
-DEFAULT_SHARD_BYTES = 128 << 20
+MAX_PARTS = 1 << 21  # of a build; each is a file with a sidecar
+NUM_SHARDS = of.whole(None, 1, 100_000)
+SHARD_BYTES = of.size("128MiB", least="1KiB")
+SHARD_EXAMPLES = of.whole(None, 1)
 
 
 @dataclass(frozen=True)
@@ -27,13 +30,13 @@ class ShardSpec:
         shard_examples: Approximate examples of a shard; takes precedence over ``shard_bytes``.
 
     Raises:
-        UsageError: The number and the size of shards are both given.
+        UsageError: A number is out of range, or the number and the size of shards are both given.
     """
 
     template: ShardTemplate = field(default_factory=ShardTemplate)
-    num_shards: int | None = None
-    shard_bytes: int = DEFAULT_SHARD_BYTES
-    shard_examples: int | None = None
+    num_shards: of.MaybeInt = NUM_SHARDS
+    shard_bytes: of.Bytes = SHARD_BYTES
+    shard_examples: of.MaybeInt = SHARD_EXAMPLES
 
     def __post_init__(self) -> None:
         if self.num_shards is not None and self.shard_examples is not None:

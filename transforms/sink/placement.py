@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, NamedTuple
 
+from shardmill.schemas import option_types as of
 from shardmill.schemas.dataset.splits import (
     SPLIT_FOLDERS,
     Splits,
@@ -23,7 +24,7 @@ from shardmill.schemas.refs import InputRef, Reference
 
 _PERSON = b"shardmill-place"
 DuplicatesMode = Literal["keep", "drop", "same_split"]
-DUPLICATES: tuple[DuplicatesMode, ...] = ("keep", "drop", "same_split")
+SEED = of.whole(0, 0, (1 << 64) - 1)
 
 
 class PartKey(NamedTuple):
@@ -94,11 +95,11 @@ class PlaceSpec:
         by_label: Whether each label has its own shards.
 
     Raises:
-        UsageError: The pattern is not a regular expression.
+        UsageError: The seed is out of range, or the pattern is not a regular expression.
     """
 
     splits: Splits
-    seed: int = 0
+    seed: of.Int = SEED
     group_pattern: str = ""
     by_label: bool = False
 

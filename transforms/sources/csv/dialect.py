@@ -8,11 +8,14 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Literal
+from typing import Literal, get_args
 
+from shardmill.schemas import option_types as of
 from shardmill.schemas.errors import UsageError, shown
 
 HeaderMode = Literal["first", "none"]
+HEADER = of.choice(get_args(HeaderMode), "first")
+SKIP_LINES = of.whole(0)
 
 UTF_8 = "utf-8"
 _TAB_NAMES = frozenset({"tab", "\\t"})
@@ -47,9 +50,9 @@ class Dialect:
     delimiter: str = ","
     quote: str = '"'
     encoding: str = UTF_8
-    header: HeaderMode = "first"
+    header: of.Choice[HeaderMode] = HEADER
     columns: tuple[str, ...] = ()
-    skip_lines: int = 0
+    skip_lines: of.Int = SKIP_LINES
     strip: bool = False
 
     def __post_init__(self) -> None:

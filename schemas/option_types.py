@@ -1,7 +1,10 @@
-"""Options: attributes of a class that parse what a flag, a call or another config gives, once.
+"""Options: attributes of a dataclass that parse what is given to its constructor, once.
 
-A dataclass of options is their only table. Its fields have the type, the default and the rule of
-each; its docstring has the placeholder and the help. The flags and their help, the signatures of
+A spec or config checks each value where it is made, from a flag or from code. Options that both a
+spec and the command line have are one object.
+
+A dataclass of options is the table of a command. Its fields have the type, the default and the rule
+of each; its docstring has the placeholder and the help. The flags and their help, the signatures of
 Python functions, configs, identities and the parameters of the Dataflow template follow from it.
 This module is imported for ``--help``, so it imports nothing that is slow.
 """
@@ -13,7 +16,7 @@ import operator
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import FrozenInstanceError, dataclass, field, fields
 from typing import Any, Generic, Literal, TypeVar
 
 from shardmill.schemas.errors import UsageError
@@ -39,6 +42,7 @@ class Option(Generic[Value_co, Given_contra]):
         pattern: Regular expression of the texts of all values, in the syntax of RE2, or empty; a
             choice with a pattern has no other values.
         decides: Whether it changes the content of the dataset, and is part of its identity.
+        required: Whether a command line must give it.
     """
 
     kind: Literal["switch", "number", "text"]
@@ -47,6 +51,7 @@ class Option(Generic[Value_co, Given_contra]):
     choices: Sequence[str] = ()
     pattern: str = ""
     decides: bool = True
+    required: bool = False
     name: str = field(default="", init=False)
 
     def __set_name__(self, owner: type, name: str) -> None:
@@ -59,10 +64,21 @@ class Option(Generic[Value_co, Given_contra]):
         return value
 
     def __set__(self, instance: object, value: Given_contra) -> None:
-        if self.name in instance.__dict__:
-            raise AttributeError(f"{self.name} cannot be changed: use dataclasses.replace.")
         parsed = self.default if value is None else self.parse(self.name, value)
         instance.__dict__[self.name] = parsed
+
+
+class Frozen:
+    """A base of dataclasses whose attributes do not change.
+
+    mypy ignores that options parse what is given if such a dataclass is ``frozen`` and has
+    subclasses.
+    """
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in vars(self):
+            raise FrozenInstanceError(f"cannot assign to field {name!r}: use dataclasses.replace")
+        super().__setattr__(name, value)
 
 
 Text = Option[str, str]
@@ -133,7 +149,11 @@ def whole(default: int | None, least: int = 0, most: int | None = None, **rules:
     """Return an option whose value is a whole number in a range."""
 
     def parse(flag: str, value: Any) -> int:
-        return parse_whole(flag, value, least, most)
+        number = _index(flag, value)
+        if number >= least and (most is None or number <= most):
+            return number
+        rule = f"{least} or more" if most is None else f"from {least} to {most}"
+        raise UsageError(f"--{flag}={value} must be {rule}.")
 
     return Option("number", parse, default, **{"pattern": "[0-9]+", **rules})
 
@@ -221,19 +241,6 @@ def parse_path(flag: str, value: Any) -> str:
         f"--{flag} is a {type(value).__name__}, not a path: write the data to a file, and give its "
         "path or that of its folder."
     )
-
-
-def parse_whole(flag: str, value: Any, least: int = 0, most: int | None = None) -> int:
-    """Return a whole number.
-
-    Raises:
-        UsageError: The value is not one, or is not in the range.
-    """
-    number = _index(flag, value)
-    if number >= least and (most is None or number <= most):
-        return number
-    rule = f"{least} or more" if most is None else f"from {least} to {most}"
-    raise UsageError(f"--{flag}={value} must be {rule}.")
 
 
 def _index(flag: str, value: Any) -> int:
