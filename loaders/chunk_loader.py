@@ -1,29 +1,27 @@
-"""Loading the chunks of records that an order names."""
+"""Loading the records that an order names."""
 
 from __future__ import annotations
 
-import itertools
-from collections import deque
-from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
-from shardmill.loaders.order import Chunk
-from shardmill.loaders.records import Records
+from shardmill.loaders.order import Chunk, Window
+from shardmill.loaders.shards import ShardFiles
 
-_READ_AHEAD = 512  # records of a remote storage
+_READ_AHEAD = 512  # records before the end of a window, when the members of the next one are read
 
 
 class PlacedRecord(NamedTuple):
     """A record in the order of an epoch.
 
     Attributes:
-        chunk: The chunk that has it.
+        part: Number of the part of the selection.
         record: Number of the record in its shard.
         weight: 0 for one that only pads the share of a host, else 1.
     """
 
-    chunk: Chunk
+    part: int
     record: int
     weight: float = 1.0
 
@@ -31,60 +29,48 @@ class PlacedRecord(NamedTuple):
 Payloads = Iterator[tuple[PlacedRecord, bytes]]
 
 
-class ChunkLoader:
-    """Loads chunks when their first record is needed, and keeps them until the last one was.
+def load_windows(
+    files: ShardFiles, windows: Iterator[Window], pool: ThreadPoolExecutor | None
+) -> Payloads:
+    """Yields the records of windows; loads each member once, when its first record is needed.
 
     Args:
-        records: The records.
-        pool: Loads the chunks of the next records ahead; None to load none ahead.
-
-    Attributes:
-        position: Number of records that were yielded or skipped.
+        files: The files of the shards.
+        windows: The windows.
+        pool: Loads all members of a window when it begins, and those of the next one before it
+            ends; None to load none ahead.
     """
 
-    def __init__(self, records: Records, pool: ThreadPoolExecutor | None) -> None:
-        self._files, self._pool = records.files, pool
-        self._chunks: dict[Chunk, Future[list[bytes]] | list[bytes]] = {}
-        self._left: dict[Chunk, int] = {}
-        self.position = 0
+    def start(chunk: Chunk) -> Callable[[], list[bytes]]:
+        if pool is None:
+            return lambda: _load(files, chunk)
+        return pool.submit(_load, files, chunk).result
 
-    def load(self, places: Iterator[PlacedRecord], skip: int) -> Payloads:
-        """Yields each place with its payload, except for the first ones, which are skipped."""
-        for place in itertools.islice(places, skip):
-            self._count(place)
-        self.position = skip
-        ahead: deque[PlacedRecord] = deque()
-        depth = _READ_AHEAD if self._pool else 1
-        for place in places:
-            if place.weight:
-                self._start(place.chunk)
-            ahead.append(place)
-            if len(ahead) >= depth:
-                yield self._take(ahead.popleft())
-        while ahead:
-            yield self._take(ahead.popleft())
+    def begin(window: Window) -> tuple[Window, dict[int, Callable[[], list[bytes]]]]:
+        return window, {
+            owner: start(window.chunks[owner]) for owner in dict.fromkeys(window.owners.tolist())
+        }
 
-    def _start(self, chunk: Chunk) -> None:
-        if chunk not in self._chunks:
-            load = self._files.payloads
-            self._chunks[chunk] = self._pool.submit(load, *chunk) if self._pool else load(*chunk)
+    begun = map(begin, windows)
+    following = next(begun, None)
+    while following is not None:
+        (window, members), following = following, None
+        loaded: dict[int, list[bytes]] = {}
+        look_ahead = max(0, len(window.owners) - _READ_AHEAD)
+        places = zip(window.owners.tolist(), window.offsets.tolist(), strict=True)
+        for number, (owner, offset) in enumerate(places):
+            if number == look_ahead:
+                following = next(begun, None)
+            if owner not in loaded:
+                loaded[owner] = members.pop(owner)()
+            payloads, (part, records) = loaded[owner], window.chunks[owner]
+            payload, payloads[offset] = payloads[offset], b""
+            yield PlacedRecord(part, int(records[offset])), payload
 
-    def _take(self, place: PlacedRecord) -> tuple[PlacedRecord, bytes]:
-        part, first, _ = chunk = place.chunk
-        self.position += 1
-        if not place.weight:  # a copy, whose chunk may be gone
-            return place, self._files.payloads(part, place.record, place.record + 1)[0]
-        found = self._chunks[chunk]
-        payloads = found.result() if isinstance(found, Future) else found
-        payload, payloads[place.record - first] = payloads[place.record - first], b""
-        self._count(place)
-        return place, payload
 
-    def _count(self, place: PlacedRecord) -> None:
-        """Drops the chunk of a place with the last of its records."""
-        chunk = place.chunk
-        left = self._left.pop(chunk, chunk.stop - chunk.first) - 1
-        if left > 0:
-            self._left[chunk] = left
-        else:
-            self._chunks.pop(chunk, None)
+def _load(files: ShardFiles, chunk: Chunk) -> list[bytes]:
+    first = int(chunk.records[0])
+    payloads = files.payloads(chunk.part, first, int(chunk.records[-1]) + 1)
+    if isinstance(chunk.records, range):
+        return payloads
+    return [payloads[number] for number in (chunk.records - first).tolist()]

@@ -6,7 +6,7 @@ import json
 import operator
 import os
 import sys
-from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from shardmill.schemas.errors import UsageError
 
@@ -16,8 +16,7 @@ _FIX = (
 )
 
 
-@dataclass(frozen=True)
-class Share:
+class Share(NamedTuple):
     """One of several equal shares of the work.
 
     Attributes:
@@ -27,13 +26,6 @@ class Share:
 
     index: int
     count: int
-
-
-def divide(start: int, stop: int, share: Share) -> tuple[int, int]:
-    """Returns one share of a range; the sizes of two shares differ by at most one."""
-    size = stop - start
-    low, high = share.index * size // share.count, (share.index + 1) * size // share.count
-    return start + low, start + high
 
 
 def parse_share(name: str, value: tuple[int, int]) -> Share:
@@ -82,19 +74,30 @@ def find_host(value: tuple[int, int] | None) -> Share:
     return Share(0, 1)
 
 
-def is_divided_by_accelerate() -> bool:
-    """Returns whether a DataLoader that Accelerate prepared is calling.
+def find_loader() -> tuple[bool, int]:
+    """Returns whether Accelerate divides what is read, and the batch size of the DataLoader.
 
-    It divides the batches of one process among all, or skips those of others in each. Nothing in
-    its interface says so to the dataset, but its methods are on the stack whenever it asks for the
-    length, sets an epoch or begins to read; also that of a forked worker.
+    Accelerate divides the batches of one process among all, or skips those of others in each.
+    Nothing in the interfaces of both says so to the dataset, but the loader is on the stack
+    whenever it asks for the length, sets an epoch, begins to read or starts a worker; also on that
+    of a forked worker. The batch size is 0 if there is no loader, or if it makes no batches.
     """
-    frame = sys._getframe() if "accelerate.data_loader" in sys.modules else None  # noqa: SLF001
+    data = sys.modules.get("torch.utils.data")
+    frame = None if data is None else sys._getframe()  # noqa: SLF001
+    divided, batch = False, 0
     while frame is not None:
-        if frame.f_globals.get("__name__") == "accelerate.data_loader":
-            return True
+        module = frame.f_globals.get("__name__", "")
+        divided = divided or module == "accelerate.data_loader"
+        if not batch and module.startswith(("torch.", "torchdata.", "accelerate.")):
+            batch = _batch_of(frame.f_locals.get("self"), data)
         frame = frame.f_back
-    return False
+    return divided, batch
+
+
+def _batch_of(loader: Any, data: Any) -> int:
+    if type(loader).__name__ == "IterableDatasetShard":  # of Accelerate: it skips within batches
+        return int(loader.batch_size * (1 if loader.split_batches else loader.num_processes))
+    return (loader.batch_size or 0) if isinstance(loader, data.DataLoader) else 0
 
 
 def _from_torch() -> Share | None:

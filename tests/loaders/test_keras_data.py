@@ -156,7 +156,7 @@ def test_a_stream_continues_in_the_middle_of_an_epoch(taken, ids):
     expected = [epoch(train) for _ in range(3)]
     stream = Stream(open_dataset(ids, decode=False), shuffle=True, seed=3)
     number, step = divmod(taken, len(train))
-    stream.seek(number, 4 * step)
+    stream.at(number, 4 * step)
     again = keras_dataset(stream, batch_size=4, label=None)
     assert epoch(again) == expected[number][4 * step :]
     assert epoch(again) == expected[number + 1]
