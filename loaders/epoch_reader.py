@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -50,7 +50,6 @@ class EpochReader:
         self, order: EpochOrder, position: Position, reader: Reader,
         remainder: Callable[[int], Remainder], *, by_records: bool,
     ) -> None:  # fmt: skip
-        reader = reader.turned(position.turn)
         self._order, self._reader, self._taken = order, reader, position.taken
         self._by_records = by_records
         pieces = [Piece(0, len(order), 0, len(order))]
@@ -69,14 +68,11 @@ class EpochReader:
     def payloads(self, files: ShardFiles, *, remote: bool) -> Payloads:
         """Yields the records that are left; those that only pad are the last ones."""
         read = self._read_places(files) if self._by_records else self._read_windows(files, remote)
-        number = 0
-        for number, item in enumerate(read, 1):
-            yield item
-        if number < self.left:
-            ((part, record),) = zip(*self._order.places(np.zeros(1, np.int64)), strict=True)
-            place = PlacedRecord(int(part), int(record), 0.0)
-            payload = files.payload(place.part, place.record)
-            yield from itertools.repeat((place, payload), self.left - number)
+        yield from itertools.islice(itertools.chain(read, self._padding(files)), self.left)
+
+    def _padding(self, files: ShardFiles) -> Payloads:
+        part, record = (int(each[0]) for each in self._order.places(np.zeros(1, np.int64)))
+        yield from itertools.repeat((PlacedRecord(part, record, 0.0), files.payload(part, record)))
 
     def _read_places(self, files: ShardFiles) -> Payloads:
         host, worker, batch = self._reader

@@ -74,6 +74,54 @@ def find_host(value: tuple[int, int] | None) -> Share:
     return Share(0, 1)
 
 
+class UnknownHostError(UsageError):
+    """A launcher started several processes, and the number of this one is not known yet."""
+
+
+class Job:
+    """The hosts of a stream: the given ones, else those of the training job as it is now.
+
+    Args:
+        given: Number of this host, and number of hosts; None to find them.
+    """
+
+    def __init__(self, given: tuple[int, int] | None) -> None:
+        self._given = None if given is None else parse_share("host", given)
+        self._found: Share | None = None  # in the process that made or pickled the stream
+        self._is_divided = False  # by a prepared loader
+
+    def find_host(self) -> Share:
+        """Returns this host.
+
+        Raises:
+            UsageError: It is unknown; see ``find_host``.
+        """
+        self._is_divided = self._is_divided or find_loader()[0]
+        if self._is_divided and self._given is not None and self._given.count > 1:
+            raise UsageError(
+                "Accelerate divides the batches of a prepared DataLoader among the processes, and "
+                f"host=({self._given.index}, {self._given.count}) does it too: omit host, or do "
+                "not prepare the DataLoader."
+            )
+        if self._given is not None or self._is_divided:
+            return self._given or Share(0, 1)
+        if self._found is not None and find_worker() is not None:
+            return self._found  # a spawned worker is not in the job
+        try:
+            found = find_host(None)
+        except UsageError as error:
+            raise UnknownHostError(str(error)) from error
+        self._found = found if found.count > 1 else None
+        return found
+
+
+def find_worker() -> Share | None:
+    """Returns the number of this process if it is a worker of a torch DataLoader, and of them."""
+    torch = sys.modules.get("torch.utils.data")  # every worker has imported it
+    info = None if torch is None else torch.get_worker_info()
+    return None if info is None else Share(info.id, info.num_workers)
+
+
 def find_loader() -> tuple[bool, int]:
     """Returns whether Accelerate divides what is read, and the batch size of the DataLoader.
 

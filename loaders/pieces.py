@@ -56,11 +56,6 @@ class Reader(NamedTuple):
     worker: Share
     batch: int
 
-    def turned(self, turn: int) -> Reader:
-        """Returns the worker that comes so many workers later."""
-        index, workers = self.worker
-        return self._replace(worker=Share((index + turn) % workers, workers))
-
 
 def count(total: int, share: Share, batch: int = 1) -> int:
     """Returns how many of some items a share gets, if they are dealt in turn by batches."""

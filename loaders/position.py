@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any, NamedTuple
 
-from shardmill.loaders.pieces import Deal, Reader, count
+import numpy as np
+
+from shardmill.loaders.pieces import Deal, Reader
+from shardmill.loaders.records import Records
 from shardmill.schemas.errors import UsageError
 
 _WORKER = ("worker", "workers", "batch_size", "hosts")
@@ -18,32 +22,20 @@ class Position(NamedTuple):
         deals: What all hosts have read; a number of hosts, workers or examples in a batch that is 0
             is that of the reader.
         taken: Number of records that this worker has read since.
-        turn: How many workers of the host precede worker 0 in the deal that it continues: a
-            DataLoader begins with worker 0, wherever the former one has ended.
     """
 
     epoch: int
     deals: tuple[Deal, ...] = ()
     taken: int = 0
-    turn: int = 0
 
     def resolve(self, reader: Reader, *, by_records: bool) -> Position:
-        """Returns the position for a reader, which continues a deal that has its numbers."""
+        """Returns the position for a reader, with all numbers."""
         if by_records:  # a number of examples says it all
             read = sum(deal.examples for deal in self.deals)
             return self._replace(deals=(Deal(read, 1, 1, 1),) if read else ())
-        ours = reader.host.count, reader.worker.count, reader.batch
-        deals: list[Deal] = []
-        for deal in self.deals:
-            who = tuple(theirs or own for theirs, own in zip(deal[1:], ours, strict=True))
-            again = deals.pop().examples if deals and _continues(deals[-1], who) else 0
-            deals.append(Deal(again + deal.examples, *who))
-        if self.taken or not deals or not _continues(deals[-1], ours):
-            return self._replace(deals=tuple(deals))
-        read = deals.pop().examples // reader.host.count
-        turn = read // reader.batch % reader.worker.count
-        taken = count(read, reader.turned(turn).worker, reader.batch)
-        return Position(self.epoch, tuple(deals), taken, turn)
+        ours = 0, reader.host.count, reader.worker.count, reader.batch
+        deals = (Deal(*(a or b for a, b in zip(deal, ours, strict=True))) for deal in self.deals)
+        return self._replace(deals=tuple(deals))
 
     def to_state(self, reader: Reader, reads: dict[str, Any]) -> dict[str, Any]:
         """Returns the state of a stream; of a worker of a DataLoader if there are several.
@@ -54,7 +46,7 @@ class Position(NamedTuple):
         """
         deals, worker = self.deals, None
         if reader.worker.count > 1:
-            worker = [self.taken, self.turn, *_numbers_of(reader)]
+            worker = [self.taken, *_numbers_of(reader)]
         elif self.taken:
             deals = (*deals, Deal(self.taken * reader.host.count, reader.host.count, 1, 1))
         state = {"epoch": self.epoch, "examples": sum(deal.examples for deal in deals)}
@@ -77,9 +69,9 @@ def parse_state(state: dict[str, Any], reader: Reader, reads: dict[str, Any]) ->
     """
     if not isinstance(state, dict) or state.keys() != Position(0).to_state(reader, reads).keys():
         raise UsageError(f"{state!r:.99} is not the state of a stream: give its state_dict().")
-    theirs, ours, taken, turn = dict(state["reads"]), dict(reads), 0, 0
+    theirs, ours, taken = dict(state["reads"]), dict(reads), 0
     if state["worker"] is not None:
-        taken, turn, *numbers = state["worker"]
+        taken, *numbers = state["worker"]
         theirs |= zip(_WORKER, numbers, strict=True)
         ours |= zip(_WORKER, _numbers_of(reader), strict=True)
     split = ours.pop("split")
@@ -96,12 +88,19 @@ def parse_state(state: dict[str, Any], reader: Reader, reads: dict[str, Any]) ->
             "or from the next epoch."
         )
     deals = [Deal(*deal) for deal in state["deals"]] or [Deal(state["examples"], 1, 1, 1)]
-    return Position(state["epoch"], tuple(deal for deal in deals if deal.examples), taken, turn)
+    return Position(state["epoch"], tuple(deal for deal in deals if deal.examples), taken)
 
 
-def _continues(deal: Deal, who: tuple[int, ...]) -> bool:
-    """Returns whether hosts and workers can continue a deal: it has ended with whole batches."""
-    return deal[1:] == who and deal.examples % (deal.hosts * deal.batch) == 0
+def digest_of(records: Records) -> str:
+    """Returns a digest of which records are read, in which version of the dataset."""
+    digest = hashlib.blake2b(digest_size=8)
+    for part in records.source.selection.parts:
+        if part.records:
+            place = f"{part.shard.file} {part.shard.crc32c} {part.first} {part.stop}\n"
+            digest.update(place.encode())
+    if records.picks is not None:
+        digest.update(np.array(records.picks).tobytes())
+    return digest.hexdigest()
 
 
 def _numbers_of(reader: Reader) -> list[int]:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import operator
-import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property, partial
@@ -16,11 +14,18 @@ from typing_extensions import Self
 
 from shardmill.loaders.chunk_loader import Payloads, PlacedRecord
 from shardmill.loaders.epoch_reader import EpochReader
-from shardmill.loaders.hosts import Share, find_host, find_loader, parse_share
+from shardmill.loaders.hosts import (
+    Job,
+    Share,
+    UnknownHostError,
+    find_loader,
+    find_worker,
+    parse_share,
+)
 from shardmill.loaders.map_ahead import map_ahead
 from shardmill.loaders.order import EpochOrder, Numbers
 from shardmill.loaders.pieces import Deal, Reader, size_of
-from shardmill.loaders.position import Position, parse_state
+from shardmill.loaders.position import Position, digest_of, parse_state
 from shardmill.loaders.records import Records
 from shardmill.loaders.sampling import Balance, Weights, filter_records
 from shardmill.loaders.steps import Remainder, is_positive_int
@@ -39,10 +44,6 @@ _SAME_EPOCH = (
     "epoch {} is read again, in the same order: with several hosts, call set_epoch before each "
     "pass, with the same number on all hosts."
 )
-
-
-class _UnknownHostError(UsageError):
-    """A launcher started several processes, and the number of this one is not known yet."""
 
 
 class Stream:
@@ -65,8 +66,9 @@ class Stream:
     Args:
         records: The result of ``open_dataset``.
         shuffle: Whether to shuffle.
-        order: ``records`` or ``blocks``; None for ``records`` on a local disk if records can be read
-            alone, as JPEG and PNG images and those of uncompressed files can, up to 50 million.
+        order: ``records`` or ``blocks``; None for ``records`` on a local disk if records can be
+            read alone, as JPEG and PNG images and those of uncompressed files can, up to 50
+            million.
         seed: Seed of the order.
         buffer: Number of examples in a window of ``blocks``; None for as many as fit 64 MiB, not
             compressed.
@@ -78,10 +80,10 @@ class Stream:
             them, so that some hosts get one more; ``drop`` them (others in each epoch, if
             shuffled), or ``pad`` the other hosts with examples whose feature ``weight`` is 0; it is
             1 elsewhere. None for ``drop`` with several hosts.
-        where: Which examples to read. A mapping from columns of the catalog of images to a value, a
-            list of values or a predicate on the value, such as ``{"width": lambda w: w > 300}``; the
-            number of examples is then known. Or a predicate on an example: the number is unknown,
-            and several hosts, which would get different numbers, are an error.
+        where: Which examples to read. A mapping from columns of the catalog of images to a value,
+            a list of values or a predicate on the value, as in ``{"width": lambda w: w > 300}``;
+            the number of examples is then known. Or a predicate on an example: the number is
+            unknown, and several hosts, which would get different numbers, are an error.
         epoch: Number of the first epoch.
         workers: Number of threads that decode, transform and filter examples, in the order of the
             stream; 0 for none. They work at one time on images and in functions that release the
@@ -131,9 +133,7 @@ class Stream:
         self.records, self.where, self.buffer = records, where, buffer
         self.workers = workers
         self._remainder = remainder
-        self._given = None if host is None else parse_share("host", host)
-        self._job: Share | None = None  # as found in the process that made or pickled the stream
-        self._whole = False  # whether a prepared loader divides what is read
+        self._job = Job(host)
         self.worker = None if worker is None else parse_share("worker", worker)
         if records.picks is not None and (np.diff(records.picks) < 0).any():
             raise UsageError(
@@ -145,34 +145,13 @@ class Stream:
         self._batch = 0  # of the DataLoader that started this process
         self._begin_at(Position(0))
         self.set_epoch(epoch)
-        with contextlib.suppress(_UnknownHostError):  # perhaps known when an iteration begins
+        with contextlib.suppress(UnknownHostError):  # perhaps known when an iteration begins
             self._check_host()
 
     @property
     def host(self) -> Share:
-        """This host: the given one, else that of the training job as it is now.
-
-        Raises:
-            UsageError: It is unknown; see ``hosts.find_host``.
-        """
-        if not self._whole and find_loader()[0]:
-            self._whole = True
-        if self._whole and self._given is not None and self._given.count > 1:
-            raise UsageError(
-                "Accelerate divides the batches of a prepared DataLoader among the processes, and "
-                f"host=({self._given.index}, {self._given.count}) does it too: omit host, or do "
-                "not prepare the DataLoader."
-            )
-        if self._given is not None or self._whole:
-            return self._given or Share(0, 1)
-        if self._job is not None and self._worker_info() is not None:
-            return self._job  # a spawned worker is not in the job
-        try:
-            found = find_host(None)
-        except UsageError as error:
-            raise _UnknownHostError(str(error)) from error
-        self._job = found if found.count > 1 else None
-        return found
+        """This host; a ``UsageError`` if it is unknown."""
+        return self._job.find_host()
 
     @property
     def remainder(self) -> Remainder:
@@ -222,8 +201,8 @@ class Stream:
         Raises:
             UsageError: The epoch is not a number, or it is negative.
         """
-        if find_loader()[0]:
-            self._whole = True
+        with contextlib.suppress(UsageError):  # notices a prepared loader
+            _ = self.host
         if not isinstance(epoch, SupportsIndex) or operator.index(epoch) < 0:
             raise UsageError(f"epoch={epoch!r} must be the number of an epoch, 0 or more.")
         if not self.begins_inside or epoch != self.epoch:
@@ -299,17 +278,9 @@ class Stream:
 
     def _reads(self) -> dict[str, Any]:
         """Returns what is read and how, as far as it decides what is at a position."""
-        digest = hashlib.blake2b(digest_size=8)
-        for part in self.records.source.selection.parts:
-            if not part.records:
-                continue
-            shard = part.shard
-            digest.update(f"{shard.file} {shard.crc32c} {part.first} {part.stop}\n".encode())
-        if self.records.picks is not None:
-            digest.update(np.array(self.records.picks).tobytes())
         return {
             "split": self.records.source.selection.split,
-            "records": digest.hexdigest(),
+            "records": digest_of(self.records),
             "shuffle": self.shuffle,
             "order": self.order,
             "seed": self.seed,
@@ -432,15 +403,6 @@ class Stream:
         return max(1, BUFFER_BYTES // (self.records.files.record_bytes + _RECORD_OVERHEAD))
 
     def _reader(self, host: Share) -> Reader:
-        worker = self.worker
-        info = self._worker_info()
-        if worker is None:
-            worker = Share(0, 1) if info is None else Share(info.id, info.num_workers)
+        worker = self.worker or find_worker() or Share(0, 1)
         batch = 1 if worker.count == 1 else find_loader()[1] or self._batch or 1
         return Reader(host, worker, batch)
-
-    @staticmethod
-    def _worker_info() -> Any:
-        """Returns what torch says about this process if it is a worker of a DataLoader."""
-        torch = sys.modules.get("torch.utils.data")  # every DataLoader worker has imported it
-        return None if torch is None else torch.get_worker_info()

@@ -91,3 +91,57 @@ def test_jobs_that_are_killed_and_resumed_read_each_example_once(seed, records):
         deals.append({"examples": taken * hosts * batch, "layout": job.layout})
     assert sorted(read) == list(range(TOTAL))
     assert set(read.values()) == {1}
+
+
+@pytest.mark.parametrize("seed", range(RUNS))
+def test_states_are_the_same_on_all_hosts_and_fit_any_number(seed, records):
+    """Hosts without workers, by ``state_dict``; records of the last, uneven step are read too."""
+    rng = random.Random(seed)
+    options = {
+        "shuffle": rng.random() < 0.8, "order": rng.choice(["records", "blocks"]), "seed": seed,
+        "buffer": rng.choice([1, 7, 40, 1000]), "remainder": rng.choice(["keep", "pad"]),
+        "epoch": rng.randrange(3),
+    }  # fmt: skip
+    read, state = Counter(), None
+    for leg in range(5):
+        hosts = rng.randint(1, 9)
+        job = Job(records, hosts, 1, 1, **options)
+        if state:
+            job.each(lambda stream, state=state: stream.load_state_dict(state))
+            assert all(stream.state_dict() == state for (stream,) in job.streams)
+        steps = None if leg == 4 else rng.randint(0, (TOTAL - read.total()) // hosts)
+        read.update(itertools.chain.from_iterable(itertools.islice(job.steps(), steps)))
+        states = [json.loads(json.dumps(stream.state_dict())) for (stream,) in job.streams]
+        assert leg == 4 or all(each == states[0] for each in states)
+        state = states[0]
+    assert sorted(read) == list(range(TOTAL))
+    assert set(read.values()) == {1}
+
+
+def test_steps_of_all_hosts_do_not_depend_on_their_number(records):
+    """In the order of records: the same examples in each step, at any number of hosts."""
+    steps = {
+        (hosts, workers): [
+            sorted(numbers)
+            for numbers in Job(
+                records,
+                hosts,
+                workers,
+                12 // hosts,
+                shuffle=True,
+                order="records",
+                remainder="keep",
+            ).steps()
+        ]
+        for hosts, workers in [(1, 1), (2, 3), (3, 2), (4, 1), (12, 2)]
+    }
+    first = steps[1, 1]
+    assert len(first) == -(-TOTAL // 12)
+    assert all(each == first for each in steps.values())
+
+
+@pytest.mark.parametrize("order", ["records", "blocks"])
+def test_only_the_last_batch_of_an_epoch_is_not_full(order, records):
+    for workers in (1, 2, 3):
+        job = Job(records, 1, workers, 10, shuffle=True, order=order)
+        assert [len(numbers) for numbers in job.steps()] == [10] * (TOTAL // 10) + [TOTAL % 10]
