@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import NamedTuple
 
 from shardmill.loaders.order import Chunk, Window
 from shardmill.loaders.shards import ShardFiles
 
-_READ_AHEAD = 512  # records before the end of a window, when the members of the next one are read
+_READ_AHEAD = 512  # records whose windows are begun
 
 
 class PlacedRecord(NamedTuple):
@@ -27,6 +29,7 @@ class PlacedRecord(NamedTuple):
 
 
 Payloads = Iterator[tuple[PlacedRecord, bytes]]
+Load = Callable[[], list[bytes]]
 
 
 def load_windows(
@@ -37,35 +40,42 @@ def load_windows(
     Args:
         files: The files of the shards.
         windows: The windows.
-        pool: Loads all members of a window when it begins, and those of the next one before it
-            ends; None to load none ahead.
+        pool: Loads all members of a window when it begins: the next one before this one ends. None
+            to load none ahead.
     """
+    begun: deque[tuple[Window, dict[int, Load]]] = deque()
+    waiting = 0  # records of windows that were begun, and are not read yet
 
-    def start(chunk: Chunk) -> Callable[[], list[bytes]]:
-        if pool is None:
-            return lambda: _load(files, chunk)
-        return pool.submit(_load, files, chunk).result
+    def begin() -> bool:
+        nonlocal waiting
+        window = next(windows, None)
+        if window is not None:
+            begun.append((window, _start(files, window, pool)))
+            waiting += len(window.owners)
+        return window is not None
 
-    def begin(window: Window) -> tuple[Window, dict[int, Callable[[], list[bytes]]]]:
-        return window, {
-            owner: start(window.chunks[owner]) for owner in dict.fromkeys(window.owners.tolist())
-        }
-
-    begun = map(begin, windows)
-    following = next(begun, None)
-    while following is not None:
-        (window, members), following = following, None
+    while begun or begin():
+        window, members = begun[0]
         loaded: dict[int, list[bytes]] = {}
-        look_ahead = max(0, len(window.owners) - _READ_AHEAD)
-        places = zip(window.owners.tolist(), window.offsets.tolist(), strict=True)
-        for number, (owner, offset) in enumerate(places):
-            if number == look_ahead:
-                following = next(begun, None)
-            if owner not in loaded:
-                loaded[owner] = members.pop(owner)()
-            payloads, (part, records) = loaded[owner], window.chunks[owner]
+        for owner, offset in zip(window.owners.tolist(), window.offsets.tolist(), strict=True):
+            while pool and waiting < _READ_AHEAD and begin():
+                pass
+            payloads = loaded.get(owner)
+            if payloads is None:
+                payloads = loaded[owner] = members.pop(owner)()
             payload, payloads[offset] = payloads[offset], b""
-            yield PlacedRecord(part, int(records[offset])), payload
+            waiting -= 1
+            chunk = window.chunks[owner]
+            yield PlacedRecord(chunk[0], int(chunk[1][offset])), payload
+        begun.popleft()
+
+
+def _start(files: ShardFiles, window: Window, pool: ThreadPoolExecutor | None) -> dict[int, Load]:
+    """Returns a function to the payloads of each chunk of a window, in the order of their use."""
+    loads = {
+        at: partial(_load, files, window.chunks[at]) for at in dict.fromkeys(window.owners.tolist())
+    }
+    return {at: pool.submit(load).result for at, load in loads.items()} if pool else {**loads}
 
 
 def _load(files: ShardFiles, chunk: Chunk) -> list[bytes]:

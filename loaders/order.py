@@ -98,6 +98,12 @@ class EpochOrder:
     def windows(self, pieces: Sequence[Piece]) -> Iterator[Window]:
         """Yields the windows of some pieces of the order; opens only the shards in them."""
         for piece in pieces:
+            if not self.permuted:
+                low, high = piece.start + piece.first, piece.start + piece.last
+                for chunk in self._chunks(low, high, piece.stop):
+                    size = len(chunk.records)
+                    yield Window([chunk], np.zeros(size, np.int64), np.arange(size))
+                continue
             for start in range(piece.start, piece.stop, self.window):
                 stop = min(start + self.window, piece.stop)
                 low = max(piece.first - (start - piece.start), 0)
@@ -109,7 +115,7 @@ class EpochOrder:
         chunks = list(self._chunks(start, stop, end))
         firsts = np.cumsum([0, *(len(chunk.records) for chunk in chunks)])
         size = stop - start
-        places = shuffled(self._key("window", start), size) if self.permuted else np.arange(size)
+        places = shuffled(self._key("window", start), size)
         owners = np.searchsorted(firsts, places[low:high], "right") - 1
         return Window(chunks, owners, places[low:high] - firsts[owners])
 

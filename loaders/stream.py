@@ -39,7 +39,6 @@ _MOST_RECORDS = 50_000_000  # that are read singly: each worker caches 4 bytes f
 # Once a block of this size was freed, glibc returns less free memory to the system (mallopt(3),
 # M_MMAP_THRESHOLD). Else each member, of 2 MiB, faults its pages in again: 10 us a record.
 KEPT_BYTES = 8 << 20
-_READ_AHEAD = 256  # examples of a remote storage that are read together if nothing is shuffled
 _SAME_EPOCH = (
     "epoch {} is read again, in the same order: with several hosts, call set_epoch before each "
     "pass, with the same number on all hosts."
@@ -253,7 +252,9 @@ class Stream:
 
     def _begin_at(self, start: Position) -> None:
         self._start, self.epoch = start, start.epoch
-        self._reading: Position | None = None  # of the last iteration
+        # Where the last iteration began, and how many records this worker has read since.
+        self._reading: Position | None = None
+        self._taken = 0
         self._passes = 0  # iterations of the epoch
 
     def state_dict(self) -> dict[str, Any]:
@@ -263,7 +264,9 @@ class Stream:
         ``StatefulDataLoader`` needs it.
         """
         reader = self._reader(self.host)
-        at = self._reading or (self._start if self.begins_inside else Position(self.epoch))
+        at = self._start if self.begins_inside else Position(self.epoch)
+        if self._reading is not None:
+            at = self._reading._replace(taken=self._taken)
         at = at.resolve(reader, by_records=self.order == "records")
         return at.to_state(reader, self._reads())
 
@@ -314,8 +317,7 @@ class Stream:
         decode = partial(self._decode, self.remainder == "pad")
         made = map_ahead(decode, payloads, self.workers)
         for taken, (example, kept) in enumerate(made, at.taken + 1):
-            # Not that of a record that is decoded ahead.
-            self._reading = at._replace(taken=taken)
+            self._taken = taken  # not that of a record that is decoded ahead
             if kept:
                 yield example
 
@@ -333,7 +335,7 @@ class Stream:
 
     def _count(self, at: Position, payloads: Payloads) -> Payloads:
         for taken, item in enumerate(payloads, at.taken + 1):
-            self._reading = at._replace(taken=taken)
+            self._taken = taken
             yield item
 
     def _begin_epoch(self) -> tuple[Position, Payloads]:
@@ -358,7 +360,8 @@ class Stream:
         self.epoch = epoch + (host.count == 1 or (inside and not opened.left))
         if passes and self.epoch == epoch and self.shuffle:
             warnings.warn(_SAME_EPOCH.format(epoch), stacklevel=3)
-        self._start, self._reading, self._passes = Position(epoch), at, passes + 1
+        self._start, self._passes = Position(epoch), passes + 1
+        self._reading, self._taken = at, at.taken
         return at, opened.payloads(self.records.files, remote=self._remote)
 
     def _open(self, at: Position, reader: Reader) -> EpochReader:
@@ -367,7 +370,7 @@ class Stream:
         name = f"{self.seed}/{at.epoch if self.shuffle else 0}"
         order = EpochOrder(
             self.records.source.selection.parts, self._numbers(at.epoch), self._permuted, name,
-            1 if by_records else self._window(), files.member_bounds, files.open_ahead,
+            self._window(), files.member_bounds, files.open_ahead,
         )  # fmt: skip
         return EpochReader(order, at, reader, self._remainder_of, by_records=by_records)
 
@@ -396,8 +399,8 @@ class Stream:
         return any(map(scheme_of, self.records.source.paths[:1]))
 
     def _window(self) -> int:
-        if not self._permuted:
-            return _READ_AHEAD
+        if self.order == "records" or not self._permuted:
+            return 1
         if self.buffer is not None:
             return self.buffer
         return max(1, BUFFER_BYTES // (self.records.files.record_bytes + _RECORD_OVERHEAD))
