@@ -338,4 +338,22 @@ def _to_batches(
         dataset = dataset.apply(tf.data.experimental.assert_cardinality(steps))
     dataset = dataset.prefetch(tf.data.AUTOTUNE)
     dataset.class_names = parser.class_names
+    dataset.__class__ = _without_checkpoints(type(dataset))
     return dataset
+
+
+def _without_checkpoints(kind: type) -> type:
+    """Returns a class of datasets whose iterators say what to do instead of a checkpoint."""
+
+    def serialize(*_: object) -> None:
+        raise UsageError(
+            "tf.train.Checkpoint cannot save an iterator of keras_dataset: save the number of "
+            "steps, and continue with keras_dataset(stream.at(epoch, examples))."
+        )
+
+    def iterate(dataset: Any) -> Any:
+        iterator = kind.__iter__(dataset)  # type: ignore[attr-defined]
+        iterator._serialize_to_tensors = serialize  # noqa: SLF001
+        return iterator
+
+    return type(kind.__name__, (kind,), {"__iter__": iterate})

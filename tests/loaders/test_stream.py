@@ -43,6 +43,7 @@ def records(tmp_path_factory):
 
 @settings(max_examples=examples(150))
 @given(
+    order=st.sampled_from(["records", "blocks"]),
     sizes=st.lists(st.integers(0, 14), min_size=1, max_size=6),
     member=st.integers(1, 6),
     hosts=st.integers(1, 5),
@@ -54,11 +55,11 @@ def records(tmp_path_factory):
     pack=st.sampled_from(list(PACKS)),
 )
 def test_all_hosts_and_workers_read_each_record_once(  # noqa: PLR0917
-    tmp_path_factory, sizes, member, hosts, workers, shuffle, buffer, seed, epoch, pack
+    tmp_path_factory, sizes, member, hosts, workers, shuffle, buffer, seed, epoch, pack, order
 ):
     records = open_dataset(make(tmp_path_factory.mktemp("ds"), sizes, member, pack))
     total = sum(sizes)
-    options = {"shuffle": shuffle, "buffer": buffer, "seed": seed}
+    options = {"shuffle": shuffle, "buffer": buffer, "seed": seed, "order": order}
     parts: list[list[list[int]]] = []
     for host in range(hosts):
         keep = {"epoch": epoch, "host": (host, hosts), "remainder": "keep", **options}
@@ -125,7 +126,7 @@ def test_order_is_the_same_in_another_process(records):
 
 def test_shuffle_moves_examples_far(tmp_path):
     records = open_dataset(make(tmp_path / "ds", [500] * 8, 50))
-    order = read(records, shuffle=True, buffer=1000)
+    order = read(records, shuffle=True, order="blocks", buffer=1000)
     far = sum(abs(place - number) for place, number in enumerate(order)) / 4000
     assert far > 800  # a uniform shuffle gives a third of the length
     near = sum(abs(a - b) == 1 for a, b in itertools.pairwise(order))
@@ -168,7 +169,7 @@ def test_opens_only_the_shards_of_its_share(tmp_path):
 def test_memory_is_bounded_by_buffer_and_member(tmp_path):
     payload = encode_example({"id": 1, "x": random.Random(0).randbytes(20_000)})
     folder = write_dataset(tmp_path / "ds", [in_groups([payload] * 1000, 50)] * 2, ID)  # 40 MB
-    stream = Stream(open_dataset(folder), shuffle=True, buffer=100)  # 2 MB
+    stream = Stream(open_dataset(folder), shuffle=True, order="blocks", buffer=100)  # 2 MB
     tracemalloc.start()
     try:
         assert sum(1 for _ in stream) == 2000
@@ -193,6 +194,7 @@ def test_each_iteration_is_another_epoch(records):
     taken=st.integers(0, 70), epoch=st.integers(0, 2),
     options=st.fixed_dictionaries({
         "shuffle": st.booleans(), "buffer": st.sampled_from([1, 5, 40, 4096]),
+        "order": st.sampled_from(["records", "blocks"]),
         "worker": st.sampled_from([(0, 1), (1, 2), (2, 3)]),
         "host": st.sampled_from([(0, 1), (1, 2)]), "seed": st.integers(0, 3),
         "remainder": st.sampled_from(["drop", "pad"]),
@@ -329,9 +331,8 @@ def test_the_buffer_is_bounded_if_labels_differ_in_size(tmp_path):
         for size, number in ((100, 1000), (200_000, 1000))
     )
     groups = [in_groups(small, 500), in_groups(large, 10)]
-    stream = Stream(
-        open_dataset(write_dataset(tmp_path / "ds", groups, f"{ID}\n{DATA}")), shuffle=True
-    )
+    records = open_dataset(write_dataset(tmp_path / "ds", groups, f"{ID}\n{DATA}"))
+    stream = Stream(records, shuffle=True, order="blocks")
     mean = (1000 * 100 + 1000 * 200_000) / 2000
     assert 0.9 * (64 << 20) / mean < stream._window() < 1.3 * (64 << 20) / mean
 
