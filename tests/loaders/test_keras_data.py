@@ -162,6 +162,15 @@ def test_a_stream_continues_in_the_middle_of_an_epoch(taken, ids):
     assert epoch(again) == expected[number + 1]
 
 
+def test_a_checkpoint_of_an_iterator_names_the_call_to_use(ids, tmp_path):
+    import tensorflow as tf
+
+    iterator = iter(keras_dataset(ids, label=None, batch_size=4))
+    next(iterator)
+    with pytest.raises(UsageError, match=r"continue with keras_dataset\(stream\.at\(epoch"):
+        tf.train.Checkpoint(iterator=iterator).save(str(tmp_path / "state"))
+
+
 def test_tf_data_calls_replace_options(ids, tmp_path):
     import tensorflow as tf
 

@@ -165,7 +165,7 @@ MISTAKES = [
     ("open_dataset('labelled', labels=['a', 'a'])", UsageError, "'a' is named twice: name each once"),
     ("open_dataset('labelled', labels='a')", UsageError, "labels='a' is a str: give a list, as in ['a']"),
     ("open_dataset('labelled', labels=[])", UsageError, "labels is empty: name labels"),
-    ("keras_dataset('labelled', labels={'a': -1})", UsageError, "{'a': -1}: weights of labels must be 0 or more"),
+    ("keras_dataset('labelled', labels={'a': -1})", UsageError, "{'a': -1}: weights must be 0 or more"),
     ("open_dataset('ages')", UsageError, "'age' may be missing", "fill={'age': -1}"),
     ("open_dataset('ages', fill=-1)", UsageError, "fill=-1: give a value for each feature, as in fill={'age': -1}"),
     ("keras_dataset('ages', label=None, fill=-1)", UsageError, "fill=-1: give a value for each feature"),
