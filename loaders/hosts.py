@@ -6,7 +6,8 @@ import json
 import operator
 import os
 import sys
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 from shardmill.schemas.errors import UsageError
 
@@ -16,7 +17,8 @@ _FIX = (
 )
 
 
-class Share(NamedTuple):
+@dataclass(frozen=True)
+class Share:
     """One of several equal shares of the work.
 
     Attributes:

@@ -7,15 +7,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+Hashes = npt.NDArray[np.uint64]
 _ROUNDS = 6
 _STEP = 0x9E3779B97F4A7C15  # of SplitMix64, as the multipliers of its finalizer
 
 
-def mix(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+def mix(values: Hashes) -> Hashes:
     """Returns pseudorandom 64-bit numbers that depend on all bits of the given ones."""
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return values ^ (values >> np.uint64(31))
+    mixed: Hashes = values ^ (values >> np.uint64(31))
+    return mixed
 
 
 def shuffled(key: int, size: int) -> npt.NDArray[np.int64]:
@@ -39,11 +41,12 @@ def permute(key: int, size: int, positions: npt.NDArray[Any]) -> npt.NDArray[np.
     mask = (np.uint64(1) << bits) - np.uint64(1)
     keys = mix(np.arange(_ROUNDS, dtype=np.uint64) * np.uint64(_STEP) + np.uint64(key))
 
-    def network(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    def network(values: Hashes) -> Hashes:
         left, right = values >> bits, values & mask
         for each in keys:
             left, right = right, left ^ (mix(right + each) & mask)
-        return (left << bits) | right
+        joined: Hashes = (left << bits) | right
+        return joined
 
     found = network(positions.astype(np.uint64))
     while (outside := found >= size).any():

@@ -77,9 +77,7 @@ class Balance:
                 )
         total = sum(weights.values())
         if min(weights.values(), default=0) < 0 or not 0 < total < float("inf"):
-            raise UsageError(
-                f"{dict(weights)!r:.99}: weights must be 0 or more, and one positive."
-            )
+            raise UsageError(f"{dict(weights)!r:.99}: weights must be 0 or more, and one positive.")
         self.weights = {name: weight / total for name, weight in sorted(weights.items())}
         self._numbers = {name: np.flatnonzero(labels == name) for name in self.weights}
         if records.picks is not None:
