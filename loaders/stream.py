@@ -55,19 +55,17 @@ class Stream:
     host that looked at a batch would be ahead of the others: call ``set_epoch`` before each
     iteration, with the same number on all hosts.
 
-    There are two orders. ``records`` is a random permutation of all records, each of which is read
-    alone; what all hosts read in a step does not depend on their number. ``blocks`` reads whole
-    members of about 2 MiB: shards and members are in random order, each host and worker gets
-    consecutive ones, and mixes their examples in windows of ``buffer``. Members of shards of
-    different labels (``--shard_by=label``) are spread evenly over the epoch. Without ``shuffle``
-    each gets consecutive examples, but those of such shards are mixed as in the first epoch.
+    ``records`` is a random permutation of all records, each of which is read alone; what all hosts
+    read in a step does not depend on their number. ``blocks`` reads whole members of about 2 MiB:
+    each host and worker gets consecutive ones of a random order, and mixes their examples in
+    windows of ``buffer``. Without ``shuffle`` each gets consecutive examples, but those of shards
+    of different labels (``--shard_by=label``) are mixed as in the first epoch.
 
     Args:
         records: The result of ``open_dataset``.
         shuffle: Whether to shuffle.
-        order: ``records`` or ``blocks``; None for ``records`` on a local disk if records can be
-            read alone, as JPEG and PNG images and those of uncompressed files can, up to 50
-            million.
+        order: ``records`` or ``blocks``; None for ``records`` on a local disk if up to 50 million
+            records can be read alone, as JPEG and PNG images, and those of uncompressed files.
         seed: Seed of the order.
         buffer: Number of examples in a window of ``blocks``; None for as many as fit 64 MiB, not
             compressed.
@@ -210,26 +208,20 @@ class Stream:
     def at(
         self, epoch: int, examples: int, *, hosts: int = 0, workers: int = 0, batch_size: int = 0
     ) -> Self:  # fmt: skip
-        """Makes the next iteration begin in an epoch, after examples that were read before.
+        """Makes the next iteration begin in an epoch after some examples; returns the stream.
 
         Hosts and workers may be others than before: together they read each of the other examples
-        once. In the order ``records`` the number of examples says which ones were read. In the
-        order ``blocks``, and without ``shuffle``, this depends on who read them: the former numbers
-        of hosts, of workers of each host, and of examples in a batch of the DataLoader of a host
-        are needed too, if they change. If they have changed before in the epoch, call ``then`` for
-        each of the later numbers.
+        once. In ``records`` the number of examples says which ones were read. In ``blocks``, and
+        without ``shuffle``, this depends on who read them: the former numbers are needed too, if
+        they change. If they have changed before in the epoch, call ``then`` for the later ones.
 
         Args:
             epoch: Number of the epoch.
             examples: Number of examples that all hosts have read in it: steps times the batch size
                 over all hosts.
             hosts: Number of hosts that read them; 0 for as many as now.
-            workers: Number of workers of each host that read them; 0 for as many as now, and 1 for
-                a host without workers.
-            batch_size: Number of examples in a batch of their DataLoader; 0 for that of now.
-
-        Returns:
-            The stream.
+            workers: Number of workers of each host, 1 for none; 0 for as many as now.
+            batch_size: Examples in a batch of the DataLoader of each host; 0 for that of now.
 
         Raises:
             UsageError: A number is negative, or hosts cannot have read as many.
@@ -252,9 +244,8 @@ class Stream:
 
     def _begin_at(self, start: Position) -> None:
         self._start, self.epoch = start, start.epoch
-        # Where the last iteration began, and how many records this worker has read since.
-        self._reading: Position | None = None
-        self._taken = 0
+        self._reading: Position | None = None  # where the last iteration began
+        self._taken = 0  # records of this worker since
         self._passes = 0  # iterations of the epoch
 
     def state_dict(self) -> dict[str, Any]:
@@ -305,7 +296,7 @@ class Stream:
 
     @property
     def num_examples(self) -> int:
-        """Number of examples of all hosts in an epoch, before a predicate."""
+        """Number of examples of all hosts in an epoch."""
         return len(self.records) if self._balance is None else self._balance.num_examples
 
     def __iter__(self) -> Iterator[Any]:
@@ -345,12 +336,8 @@ class Stream:
         different numbers of batches would then be in different epochs.
         """
         bytes(KEPT_BYTES)
-        host, epoch, passes, inside = (
-            self._check_host(),
-            self.epoch,
-            self._passes,
-            self.begins_inside,
-        )
+        host, epoch, passes = self._check_host(), self.epoch, self._passes
+        inside = self.begins_inside
         # Workers that read the epoch of a position have not reset it in the main process.
         at = self._start if epoch == self._start.epoch else Position(epoch)
         reader = self._reader(host)
