@@ -150,7 +150,19 @@ def torch_stream(folder: Path) -> Iterable[Any]:
     from shardmill.loaders.torch_data import torch_stream as stream
 
     records = open_dataset(folder / "ds", "train", features=[IMAGE, LABEL], transform=_pair)
-    return DataLoader(stream(records, shuffle=True, buffer=SHUFFLE), BATCH, num_workers=2)
+    return DataLoader(stream(records, shuffle=True), BATCH, num_workers=2)
+
+
+def torch_blocks(folder: Path) -> Iterable[Any]:
+    """Shardmill's stream in the order that remote storage has, with the buffer of WebDataset."""
+    from torch.utils.data import DataLoader
+
+    from shardmill.loaders import open_dataset
+    from shardmill.loaders.torch_data import torch_stream as stream
+
+    records = open_dataset(folder / "ds", "train", features=[IMAGE, LABEL], transform=_pair)
+    blocks = stream(records, shuffle=True, order="blocks", buffer=SHUFFLE)
+    return DataLoader(blocks, BATCH, num_workers=2)
 
 
 def torch_map(folder: Path) -> Iterable[Any]:
@@ -268,7 +280,7 @@ READERS: dict[str, Callable[[Path], Iterable[Any]]] = {
     reader.__name__: reader
     for reader in (
         keras_ours, keras_flip, keras_layers, tuned_one_by_one, tuned_any_order, tuned_in_batches,
-        classic, torch_stream, torch_map, webdataset, grain_ours, grain_array_record,
+        classic, torch_stream, torch_blocks, torch_map, webdataset, grain_ours, grain_array_record,
         grain_payloads_ours, grain_payloads_array_record, random_records, random_payloads,
     )
 }  # fmt: skip

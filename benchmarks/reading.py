@@ -42,7 +42,7 @@ GROUPS: dict[str, tuple[tuple[str, ...], str]] = {
         "big",
     ),
     "Augmentation in the input pipeline": (("keras_flip", "keras_layers"), "big"),
-    "PyTorch, two workers": (("torch_stream", "torch_map", "webdataset"), "big"),
+    "PyTorch, two workers": (("torch_stream", "torch_blocks", "torch_map", "webdataset"), "big"),
     "Grain, four threads": (
         ("grain_ours", "grain_array_record", "grain_payloads_ours", "grain_payloads_array_record"),
         "big",

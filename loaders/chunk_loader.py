@@ -1,90 +1,86 @@
-"""Loading the chunks of records that an order names."""
+"""Loading the records that an order names."""
 
 from __future__ import annotations
 
-import itertools
 from collections import deque
-from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import NamedTuple
 
-from shardmill.loaders.order import Chunk
-from shardmill.loaders.records import Records
+from shardmill.loaders.order import Chunk, Window
+from shardmill.loaders.shards import ShardFiles
 
-_READ_AHEAD = 512  # records of a remote storage
+_READ_AHEAD = 512  # records whose windows are begun
 
 
 class PlacedRecord(NamedTuple):
     """A record in the order of an epoch.
 
     Attributes:
-        chunk: The chunk that has it.
+        part: Number of the part of the selection.
         record: Number of the record in its shard.
         weight: 0 for one that only pads the share of a host, else 1.
     """
 
-    chunk: Chunk
+    part: int
     record: int
     weight: float = 1.0
 
 
 Payloads = Iterator[tuple[PlacedRecord, bytes]]
+Load = Callable[[], list[bytes]]
 
 
-class ChunkLoader:
-    """Loads chunks when their first record is needed, and keeps them until the last one was.
+def load_windows(
+    files: ShardFiles, windows: Iterator[Window], pool: ThreadPoolExecutor | None
+) -> Payloads:
+    """Yields the records of windows; loads each member once, when its first record is needed.
 
     Args:
-        records: The records.
-        pool: Loads the chunks of the next records ahead; None to load none ahead.
-
-    Attributes:
-        position: Number of records that were yielded or skipped.
+        files: The files of the shards.
+        windows: The windows.
+        pool: Loads all members of a window when it begins: the next one before this one ends. None
+            to load none ahead.
     """
+    begun: deque[tuple[Window, dict[int, Load]]] = deque()
+    waiting = 0  # records of windows that were begun, and are not read yet
 
-    def __init__(self, records: Records, pool: ThreadPoolExecutor | None) -> None:
-        self._files, self._pool = records.files, pool
-        self._chunks: dict[Chunk, Future[list[bytes]] | list[bytes]] = {}
-        self._left: dict[Chunk, int] = {}
-        self.position = 0
+    def begin() -> bool:
+        nonlocal waiting
+        window = next(windows, None)
+        if window is not None:
+            begun.append((window, _start(files, window, pool)))
+            waiting += len(window.owners)
+        return window is not None
 
-    def load(self, places: Iterator[PlacedRecord], skip: int) -> Payloads:
-        """Yields each place with its payload, except for the first ones, which are skipped."""
-        for place in itertools.islice(places, skip):
-            self._count(place)
-        self.position = skip
-        ahead: deque[PlacedRecord] = deque()
-        depth = _READ_AHEAD if self._pool else 1
-        for place in places:
-            if place.weight:
-                self._start(place.chunk)
-            ahead.append(place)
-            if len(ahead) >= depth:
-                yield self._take(ahead.popleft())
-        while ahead:
-            yield self._take(ahead.popleft())
+    while begun or begin():
+        window, members = begun[0]
+        loaded: dict[int, list[bytes]] = {}
+        for owner, offset in zip(window.owners.tolist(), window.offsets.tolist(), strict=True):
+            while pool and waiting < _READ_AHEAD and begin():
+                pass
+            payloads = loaded.get(owner)
+            if payloads is None:
+                payloads = loaded[owner] = members.pop(owner)()
+            payload, payloads[offset] = payloads[offset], b""
+            waiting -= 1
+            chunk = window.chunks[owner]
+            yield PlacedRecord(chunk[0], int(chunk[1][offset])), payload
+        begun.popleft()
 
-    def _start(self, chunk: Chunk) -> None:
-        if chunk not in self._chunks:
-            load = self._files.payloads
-            self._chunks[chunk] = self._pool.submit(load, *chunk) if self._pool else load(*chunk)
 
-    def _take(self, place: PlacedRecord) -> tuple[PlacedRecord, bytes]:
-        part, first, _ = chunk = place.chunk
-        self.position += 1
-        if not place.weight:  # a copy, whose chunk may be gone
-            return place, self._files.payloads(part, place.record, place.record + 1)[0]
-        found = self._chunks[chunk]
-        payloads = found.result() if isinstance(found, Future) else found
-        payload, payloads[place.record - first] = payloads[place.record - first], b""
-        self._count(place)
-        return place, payload
+def _start(files: ShardFiles, window: Window, pool: ThreadPoolExecutor | None) -> dict[int, Load]:
+    """Returns a function to the payloads of each chunk of a window, in the order of their use."""
+    loads = {
+        at: partial(_load, files, window.chunks[at]) for at in dict.fromkeys(window.owners.tolist())
+    }
+    return {at: pool.submit(load).result for at, load in loads.items()} if pool else {**loads}
 
-    def _count(self, place: PlacedRecord) -> None:
-        """Drops the chunk of a place with the last of its records."""
-        chunk = place.chunk
-        left = self._left.pop(chunk, chunk.stop - chunk.first) - 1
-        if left > 0:
-            self._left[chunk] = left
-        else:
-            self._chunks.pop(chunk, None)
+
+def _load(files: ShardFiles, chunk: Chunk) -> list[bytes]:
+    first = int(chunk.records[0])
+    payloads = files.payloads(chunk.part, first, int(chunk.records[-1]) + 1)
+    if isinstance(chunk.records, range):
+        return payloads
+    return [payloads[number] for number in (chunk.records - first).tolist()]

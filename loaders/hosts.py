@@ -7,6 +7,7 @@ import operator
 import os
 import sys
 from dataclasses import dataclass
+from typing import Any
 
 from shardmill.schemas.errors import UsageError
 
@@ -27,13 +28,6 @@ class Share:
 
     index: int
     count: int
-
-
-def divide(start: int, stop: int, share: Share) -> tuple[int, int]:
-    """Returns one share of a range; the sizes of two shares differ by at most one."""
-    size = stop - start
-    low, high = share.index * size // share.count, (share.index + 1) * size // share.count
-    return start + low, start + high
 
 
 def parse_share(name: str, value: tuple[int, int]) -> Share:
@@ -82,19 +76,78 @@ def find_host(value: tuple[int, int] | None) -> Share:
     return Share(0, 1)
 
 
-def is_divided_by_accelerate() -> bool:
-    """Returns whether a DataLoader that Accelerate prepared is calling.
+class UnknownHostError(UsageError):
+    """A launcher started several processes, and the number of this one is not known yet."""
 
-    It divides the batches of one process among all, or skips those of others in each. Nothing in
-    its interface says so to the dataset, but its methods are on the stack whenever it asks for the
-    length, sets an epoch or begins to read; also that of a forked worker.
+
+class Job:
+    """The hosts of a stream: the given ones, else those of the training job as it is now.
+
+    Args:
+        given: Number of this host, and number of hosts; None to find them.
     """
-    frame = sys._getframe() if "accelerate.data_loader" in sys.modules else None  # noqa: SLF001
+
+    def __init__(self, given: tuple[int, int] | None) -> None:
+        self._given = None if given is None else parse_share("host", given)
+        self._found: Share | None = None  # in the process that made or pickled the stream
+        self._is_divided = False  # by a prepared loader
+
+    def find_host(self) -> Share:
+        """Returns this host.
+
+        Raises:
+            UsageError: It is unknown; see ``find_host``.
+        """
+        self._is_divided = self._is_divided or find_loader()[0]
+        if self._is_divided and self._given is not None and self._given.count > 1:
+            raise UsageError(
+                "Accelerate divides the batches of a prepared DataLoader among the processes, and "
+                f"host=({self._given.index}, {self._given.count}) does it too: omit host, or do "
+                "not prepare the DataLoader."
+            )
+        if self._given is not None or self._is_divided:
+            return self._given or Share(0, 1)
+        if self._found is not None and find_worker() is not None:
+            return self._found  # a spawned worker is not in the job
+        try:
+            found = find_host(None)
+        except UsageError as error:
+            raise UnknownHostError(str(error)) from error
+        self._found = found if found.count > 1 else None
+        return found
+
+
+def find_worker() -> Share | None:
+    """Returns the number of this process if it is a worker of a torch DataLoader, and of them."""
+    torch = sys.modules.get("torch.utils.data")  # every worker has imported it
+    info = None if torch is None else torch.get_worker_info()
+    return None if info is None else Share(info.id, info.num_workers)
+
+
+def find_loader() -> tuple[bool, int]:
+    """Returns whether Accelerate divides what is read, and the batch size of the DataLoader.
+
+    Accelerate divides the batches of one process among all, or skips those of others in each.
+    Nothing in the interfaces of both says so to the dataset, but the loader is on the stack
+    whenever it asks for the length, sets an epoch, begins to read or starts a worker; also on that
+    of a forked worker. The batch size is 0 if there is no loader, or if it makes no batches.
+    """
+    data = sys.modules.get("torch.utils.data")
+    frame = None if data is None else sys._getframe()  # noqa: SLF001
+    divided, batch = False, 0
     while frame is not None:
-        if frame.f_globals.get("__name__") == "accelerate.data_loader":
-            return True
+        module = frame.f_globals.get("__name__", "")
+        divided = divided or module == "accelerate.data_loader"
+        if not batch and module.startswith(("torch.", "torchdata.", "accelerate.")):
+            batch = _batch_of(frame.f_locals.get("self"), data)
         frame = frame.f_back
-    return False
+    return divided, batch
+
+
+def _batch_of(loader: Any, data: Any) -> int:
+    if type(loader).__name__ == "IterableDatasetShard":  # of Accelerate: it skips within batches
+        return int(loader.batch_size * (1 if loader.split_batches else loader.num_processes))
+    return (loader.batch_size or 0) if isinstance(loader, data.DataLoader) else 0
 
 
 def _from_torch() -> Share | None:

@@ -6,13 +6,11 @@ import contextlib
 import ctypes
 import itertools
 import os
-import random
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from shardmill.loaders.chunk_loader import Payloads
 from shardmill.loaders.frameworks import require_framework
 from shardmill.loaders.record_decoder import Fill, select_features
 from shardmill.loaders.records import open_encoded
@@ -28,7 +26,6 @@ if TYPE_CHECKING:
 Label = Literal["id", "one_hot", "text"]
 Labels = Sequence[str] | Mapping[str, float] | None
 Where = Callable[[dict[str, Any]], Any]
-_MOST_REPEATS = 1 << 20  # of a label in an epoch, until the next one has the same orders
 _BLOCK = 256  # records that go to TensorFlow together: each call costs half a millisecond
 _BLOCK_BYTES = 8 << 20
 
@@ -152,15 +149,12 @@ def keras_dataset(  # noqa: PLR0913 - all but two are keyword-only
         UsageError: An option is invalid, or there would be no batch.
     """
     order = {"shuffle": shuffle, "seed": seed, "where": where, "host": host, "remainder": remainder}
-    streams = _open_streams(dataset, split, labels, fill, order)
-    weights = labels if isinstance(labels, Mapping) and streams[0] is not dataset else None
-    batching = _batching_of(streams[0], batch_size, remainder)
-    total = sum(len(stream.records) for stream in streams)
-    steps = batching.count(streams[0].records.source, total)
-    parser = _parser(streams[0], batching, features, label, fill)
-    blocks = _read(streams, weights, seed, batching, total)
-    unknown = streams[0].where or streams[0].begins_inside
-    return _to_batches(blocks, batching, parser, None if unknown else steps)
+    stream = _open_stream(dataset, split, labels, fill, order)
+    batching = _batching_of(stream, batch_size, remainder)
+    steps = batching.count(stream.records.source, stream.num_examples)
+    parser = _parser(stream, batching, features, label, fill)
+    unknown = stream.where or stream.begins_inside
+    return _to_batches(_read(stream, batching), batching, parser, None if unknown else steps)
 
 
 def _batching_of(stream: Stream, size: int | None, remainder: Remainder | None) -> Batching:
@@ -175,32 +169,27 @@ def _batching_of(stream: Stream, size: int | None, remainder: Remainder | None) 
     return batching
 
 
-def _read(
-    streams: list[Stream], weights: Mapping[str, float] | None, seed: int, batching: Batching,
-    total: int,
-) -> Callable[[], Iterator[Any]]:  # fmt: skip
+def _read(stream: Stream, batching: Batching) -> Callable[[], Iterator[Any]]:
     """Returns a function to the blocks of an epoch."""
-    first = streams[0]
-    first.records.files.member_bounds(0)  # an error of it here is one sentence
-    drawn = _draw(streams, weights, seed, total // batching.hosts) if weights else first.payloads
+    stream.records.files.member_bounds(0)  # an error of it here is one sentence
 
     def read() -> Iterator[Any]:
-        if first.host.count != batching.hosts:
+        if stream.host.count != batching.hosts:
             raise UsageError(
                 f"the dataset was made for {batching.hosts} hosts, and there are "
-                f"{first.host.count} now: make it when the training job is initialized, or give "
+                f"{stream.host.count} now: make it when the training job is initialized, or give "
                 "host=(index, count)."
             )
-        return _blocks(drawn(), first, batching)
+        return _blocks(stream, batching)
 
     return read
 
 
-def _open_streams(
+def _open_stream(
     dataset: str | os.PathLike[str] | Stream, split: str, labels: Labels, fill: Fill | None,
     order: dict[str, Any],
-) -> list[Stream]:  # fmt: skip
-    """Returns the stream of a split, or one for each label that has a sampling weight."""
+) -> Stream:  # fmt: skip
+    """Returns the stream of a split."""
     if isinstance(dataset, Stream):
         given = {"split": split != "train", "labels": labels, **order, "remainder": None}
         unused = ", ".join(name for name, value in given.items() if value)
@@ -211,64 +200,28 @@ def _open_streams(
                 "keras_dataset does not apply the transform of the records: open them without it, "
                 "and use the map method of the result."
             )
-        return [dataset]
+        return dataset
     shuffle = order["shuffle"]
     if not isinstance(shuffle, bool) and not is_positive_int(shuffle):
         raise UsageError(f"shuffle={shuffle!r} must be True, False or a number of examples.")
     buffer = None if isinstance(shuffle, bool) else int(shuffle)
-    groups: list[list[str] | None] = [None if labels is None else list(labels)]
-    if isinstance(labels, Mapping) and labels:
-        weights = list(labels.values())
-        if min(weights) < 0 or not 0 < sum(weights) < float("inf"):
-            raise UsageError(
-                f"labels={dict(labels)!r:.99}: weights must be 0 or more, and one positive."
-            )
-        groups, shuffle = [[name] for name in labels], True
-    streams = []
-    for names in groups:
-        chosen = labels if isinstance(labels, str) else names
-        records = open_encoded(dataset, split, chosen, fill)
-        streams.append(Stream(records, **{**order, "shuffle": bool(shuffle), "buffer": buffer}))
-    return streams
+    names = labels if labels is None or isinstance(labels, str) else list(labels)
+    records = open_encoded(dataset, split, names, fill)
+    if isinstance(labels, Mapping):
+        order = {**order, "balance": labels}
+        shuffle = True
+    return Stream(records, **{**order, "shuffle": bool(shuffle), "buffer": buffer})
 
 
-def _draw(
-    streams: Sequence[Stream], weights: Mapping[str, float], seed: int, total: int
-) -> Callable[[], Payloads]:
-    """Returns a function to an epoch of records that are drawn from labels with weights."""
-    for stream, (name, weight) in zip(streams, weights.items(), strict=True):
-        if weight and not len(stream):
-            raise UsageError(
-                f"the label {name!r} has too few examples for {stream.host.count} hosts: leave it "
-                "out."
-            )
-    epochs = itertools.count()
-
-    def draw() -> Payloads:
-        epoch = next(epochs)
-        rng = random.Random(f"{seed}/{epoch}/{streams[0].host.index}")  # noqa: S311
-        endless = [_repeat(stream, epoch) for stream in streams]
-        for chosen in rng.choices(endless, list(weights.values()), k=total):
-            yield next(chosen)
-
-    return draw
-
-
-def _repeat(stream: Stream, epoch: int) -> Payloads:
-    for number in itertools.count():
-        stream.set_epoch(_MOST_REPEATS * epoch + number)
-        yield from stream.payloads()
-
-
-def _blocks(payloads: Payloads, stream: Stream, batching: Batching) -> Iterator[Any]:
+def _blocks(stream: Stream, batching: Batching) -> Iterator[Any]:
     """Yields the serialized examples of several batches; to pad, with their weights."""
     _keep_freed_memory()
     most = min(_BLOCK, _BLOCK_BYTES // stream.records.files.record_bytes)
     block_size = max(1, most // batching.of_host) * batching.of_host
     kept = (
         (payload, place.weight)
-        for place, payload in payloads
-        if stream.where is None or _keeps(stream, place.chunk.part, place.record, payload)
+        for place, payload in stream.payloads()
+        if stream.where is None or _keeps(stream, place.part, place.record, payload)
     )
     while block := list(itertools.islice(kept, block_size)):
         beyond = len(block) % batching.of_host
@@ -385,4 +338,22 @@ def _to_batches(
         dataset = dataset.apply(tf.data.experimental.assert_cardinality(steps))
     dataset = dataset.prefetch(tf.data.AUTOTUNE)
     dataset.class_names = parser.class_names
+    dataset.__class__ = _without_checkpoints(type(dataset))
     return dataset
+
+
+def _without_checkpoints(kind: type) -> type:
+    """Returns a class of datasets whose iterators say what to do instead of a checkpoint."""
+
+    def serialize(*_: object) -> None:
+        raise UsageError(
+            "tf.train.Checkpoint cannot save an iterator of keras_dataset: save the number of "
+            "steps, and continue with keras_dataset(stream.at(epoch, examples))."
+        )
+
+    def iterate(dataset: Any) -> Any:
+        iterator = kind.__iter__(dataset)  # type: ignore[attr-defined]
+        iterator._serialize_to_tensors = serialize  # noqa: SLF001
+        return iterator
+
+    return type(kind.__name__, (kind,), {"__iter__": iterate})

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
+
+from shardmill.loaders.hosts import find_worker
 
 T = TypeVar("T")
 _MOST_DROPPED = 100_000
@@ -83,8 +84,7 @@ def spare_bytes() -> int:
     for path in _MEMORY_LIMITS:
         with contextlib.suppress(OSError, ValueError):  # ValueError: "max"
             sizes.append(int(Path(path).read_text()))
-    torch = sys.modules.get("torch.utils.data")
-    info = None if torch is None else torch.get_worker_info()
+    worker = find_worker()
     hosts = os.environ.get("LOCAL_WORLD_SIZE", "1")
-    processes = (int(hosts) if hosts.isdecimal() else 1) * (info.num_workers if info else 1)
+    processes = (int(hosts) if hosts.isdecimal() else 1) * (worker.count if worker else 1)
     return min(sizes) // 4 // max(1, processes)

@@ -1,184 +1,185 @@
-"""The order of an epoch: a pure function of the seed, the epoch, the share and the shards."""
+"""The order of an epoch: a pure function of what is read, the seed and the epoch."""
 
 from __future__ import annotations
 
-import random
+import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from functools import cached_property
+from itertools import accumulate, pairwise
 from typing import NamedTuple
 
+import numpy as np
+import numpy.typing as npt
+
+from shardmill.loaders.permutation import permute, shuffled
+from shardmill.loaders.pieces import Piece
 from shardmill.loaders.selection import ShardSlice
 
-_END = 1 << 64  # places of records of parts below 2**30 differ by one or more, or are equal
+Numbers = npt.NDArray[np.int64]
+_GROUP = 4  # shards whose members are interleaved
 
 
 class Chunk(NamedTuple):
-    """Consecutive records of a part, from ``first`` to ``stop`` - 1, as in its shard.
-
-    Attributes:
-        part: Number of the part.
-        first: Number of the first record in the shard.
-        stop: Number of the record after the last.
-    """
+    """Records of one member of a part: their numbers in its shard, ascending."""
 
     part: int
-    first: int
-    stop: int
+    records: range | Numbers
+
+
+class Window(NamedTuple):
+    """Examples that are mixed with each other.
+
+    Attributes:
+        chunks: Where they are.
+        owners: The chunk of each example in the order in which they are read, shape [examples].
+        offsets: Number of each example in its chunk, shape [examples].
+    """
+
+    chunks: list[Chunk]
+    owners: Numbers
+    offsets: Numbers
 
 
 @dataclass(frozen=True)
-class Order:
-    """How the records of an epoch are ordered, and which of them a share gets.
+class EpochOrder:
+    """The order of all examples of an epoch.
 
-    Parts are read one after the other, each in chunks. Of shards that were built with
-    ``--shard_by=label``, each share gets the same fraction instead, and their chunks are
-    interleaved: each share then has all labels, as it has with other shards. ``shuffle`` shuffles
-    parts and chunks; then, and where chunks are interleaved, records are drawn at random from a
-    buffer.
+    ``places`` is a permutation of all examples. ``windows`` reads whole members: shards in random
+    order, the members of each in random order, and then the examples of consecutive members mixed
+    in windows. The members of shards of different labels (``--shard_by=label``) are spread evenly
+    over the epoch. If nothing is shuffled both have the examples as they are in the shards.
 
     Attributes:
         parts: The parts of the selection.
-        shuffle: Whether to shuffle.
-        seed: Seed of the order.
-        buffer: Returns the number of records in the buffer.
-        bounds: Returns the number of the first record of each chunk of a part's shard, and the
+        numbers: Numbers of the examples in the selection, ascending; None for all of it.
+        permuted: Whether to shuffle.
+        name: What the order depends on: the seed and the epoch.
+        window: Number of examples in a window.
+        bounds: Returns the number of the first record of each member of a part's shard, and the
             number of all records; it opens the shard.
         ahead: Called with the next part when one was opened, to fetch it meanwhile; it returns
             at once.
     """
 
     parts: Sequence[ShardSlice]
-    shuffle: bool
-    seed: int
-    buffer: Callable[[], int]
+    numbers: Numbers | None
+    permuted: bool
+    name: str
+    window: int
     bounds: Callable[[int], Sequence[int]]
     ahead: Callable[[int], object] = lambda _: None
 
-    @property
-    def interleaved(self) -> bool:
-        """Whether the chunks of all parts are interleaved."""
-        return any(part.shard.label is not None for part in self.parts)
+    @cached_property
+    def _ends(self) -> list[int]:
+        """Number of the example in the selection after each part."""
+        return list(accumulate(part.records for part in self.parts))
 
-    def records(self, epoch: int, start: int, stop: int) -> Iterator[tuple[Chunk, int]]:
-        """Yield a range of the epoch: each record with its chunk; opens only the shards in it.
+    @cached_property
+    def _cuts(self) -> list[int]:
+        """Number of examples of this epoch before each part, and of all."""
+        ends = [0, *self._ends]
+        return ends if self.numbers is None else np.searchsorted(self.numbers, ends).tolist()
 
-        Args:
-            epoch: Number of the epoch.
-            start: Position of the first record in the order of chunks.
-            stop: Position after the last one.
-        """
-        items = (
-            (chunk, record)
-            for chunk in self._chunks(epoch, start, stop)
-            for record in range(chunk.first, chunk.stop)
-        )
-        if not self.shuffle and not self.interleaved:
-            return items
-        # Without shuffling, each epoch has the same order.
-        return _draw(items, self._random(epoch if self.shuffle else 0, start, stop), self.buffer())
+    def __len__(self) -> int:
+        """Returns the number of examples."""
+        return self._cuts[-1]
 
-    def _chunks(self, epoch: int, start: int, stop: int) -> Iterator[Chunk]:
-        """Yield the chunks of a range of the epoch, the first and the last of them cut."""
-        if self.interleaved:
-            yield from self._interleave(epoch, start, stop)
-            return
-        numbers = list(range(len(self.parts)))
-        if self.shuffle:
-            self._random(epoch).shuffle(numbers)
+    def places(self, positions: Numbers) -> tuple[Numbers, Numbers]:
+        """Returns the part, and the number in its shard, of the records at some positions."""
+        if self.permuted:
+            positions = permute(self._key("records"), len(self), positions)
+        numbers = positions if self.numbers is None else self.numbers[positions]
+        parts = np.searchsorted(self._ends, numbers, "right")
+        return parts, numbers + np.array(
+            [part.stop - end for part, end in zip(self.parts, self._ends, strict=True)], np.int64
+        )[parts]
+
+    def windows(self, pieces: Sequence[Piece]) -> Iterator[Window]:
+        """Yields the windows of some pieces of the order; opens only the shards in them."""
+        for piece in pieces:
+            if not self.permuted:
+                low, high = piece.start + piece.first, piece.start + piece.last
+                for chunk in self._chunks(low, high, piece.stop):
+                    size = len(chunk.records)
+                    yield Window([chunk], np.zeros(size, np.int64), np.arange(size))
+                continue
+            for start in range(piece.start, piece.stop, self.window):
+                stop = min(start + self.window, piece.stop)
+                low = max(piece.first - (start - piece.start), 0)
+                high = min(piece.last - (start - piece.start), stop - start)
+                if low < high:
+                    yield self._window(start, stop, piece.stop, low, high)
+
+    def _window(self, start: int, stop: int, end: int, low: int, high: int) -> Window:
+        chunks = list(self._chunks(start, stop, end))
+        firsts = np.cumsum([0, *(len(chunk.records) for chunk in chunks)])
+        size = stop - start
+        places = shuffled(self._key("window", start), size)
+        owners = np.searchsorted(firsts, places[low:high], "right") - 1
+        return Window(chunks, owners, places[low:high] - firsts[owners])
+
+    def _chunks(self, start: int, stop: int, end: int) -> Iterator[Chunk]:
+        """Yields the chunks of a range of the order; ``end`` is that of all that is read."""
         at = 0
-        for number, following in zip(numbers, [*numbers[1:], None], strict=True):
-            size = self.parts[number].records
+        for group, following in pairwise([*self._groups, []]):
+            size = sum(map(self._size, group))
             if at < stop and at + size > start:
-                chunks = self._chunks_of(number, 0, size)
-                if following is not None and at + size < stop:
-                    self.ahead(following)
-                if self.shuffle:
-                    self._random(epoch, number).shuffle(chunks)
+                chunks = self._interleaved(group)
+                for number in following if at + size < end else ():
+                    self.ahead(number)
                 yield from _cut(chunks, start - at, stop - at)
             at += size
 
-    def _interleave(self, epoch: int, start: int, stop: int) -> Iterator[Chunk]:
-        """Yield the chunks of a range that has the same fraction of each part."""
-        placed: list[tuple[float, Chunk]] = []
-        sizes = [part.records for part in self.parts]
-        ranges = zip(sizes, divide_parts(sizes, start), divide_parts(sizes, stop), strict=True)
-        for number, (size, low, high) in enumerate(ranges):
-            rng, turn, offset = self._random(epoch, number), 0, 0.5
-            if self.shuffle and size:  # another fraction of the part in each epoch
-                turn, offset = rng.randrange(size), rng.random()
-            first, last = low + turn, high + turn
-            chunks = self._chunks_of(number, first, min(last, size))
-            chunks += self._chunks_of(number, max(first, size) - size, last - size)
-            if self.shuffle:
-                rng.shuffle(chunks)
-            placed += [((at + offset) / len(chunks), chunk) for at, chunk in enumerate(chunks)]
-        yield from (chunk for _, chunk in sorted(placed))
+    @cached_property
+    def _groups(self) -> list[list[int]]:
+        """Numbers of the parts whose members are interleaved."""
+        if not self.permuted:
+            return [[number] for number in range(len(self.parts))]
+        numbers = shuffled(self._key("parts"), len(self.parts)).tolist()
+        if any(part.shard.label is not None for part in self.parts):
+            return [numbers]
+        return [numbers[at : at + _GROUP] for at in range(0, len(numbers), _GROUP)]
 
-    def _chunks_of(self, number: int, low: int, high: int) -> list[Chunk]:
-        """Return the chunks of the records low to high - 1 of a part."""
-        if low >= high:
+    def _interleaved(self, group: Sequence[int]) -> list[Chunk]:
+        """Returns the chunks of some parts, those of each evenly spread."""
+        placed: list[tuple[float, int, Chunk]] = []
+        for number in group:
+            chunks = self._chunks_of(number)
+            offset = self._key("offset", number) / (1 << 64)
+            placed += [((at + offset) / len(chunks), number, c) for at, c in enumerate(chunks)]
+        return [chunk for *_, chunk in sorted(placed, key=lambda each: each[:2])]
+
+    def _size(self, number: int) -> int:
+        return self._cuts[number + 1] - self._cuts[number]
+
+    def _chunks_of(self, number: int) -> list[Chunk]:
+        """Returns the chunks of a part in their order."""
+        part, size = self.parts[number], self._size(number)
+        if not size:
             return []
-        begin = self.parts[number].first
-        bounds = pairwise(self.bounds(number))
-        cut = ((max(first, begin + low), min(stop, begin + high)) for first, stop in bounds)
-        return [Chunk(number, first, stop) for first, stop in cut if first < stop]
+        bounds = np.array(self.bounds(number))
+        records: range | Numbers = range(part.first, part.stop)
+        cuts = np.clip(bounds - part.first, 0, size)
+        if self.numbers is not None:
+            low, high = self._cuts[number : number + 2]
+            records = self.numbers[low:high] + (part.stop - self._ends[number])
+            cuts = np.searchsorted(records, bounds)
+        chunks = [Chunk(number, records[a:b]) for a, b in pairwise(cuts.tolist()) if a < b]
+        if not self.permuted:
+            return chunks
+        return [chunks[at] for at in shuffled(self._key("chunks", number), len(chunks))]
 
-    def _random(self, *names: int) -> random.Random:
-        return random.Random("/".join(map(str, (self.seed, *names))))  # noqa: S311 - no secrets
-
-
-def divide_parts(sizes: Sequence[int], position: int) -> list[int]:
-    """Return how many records of each part are before a position, if all parts are mixed evenly.
-
-    Record i of n is at (i + 1/2) / n; of several at one place, that of the first part comes first.
-
-    Args:
-        sizes: Number of records of each part.
-        position: Number of records before the position, from 0 to their sum.
-    """
-
-    def before(place: int) -> list[int]:
-        return [(2 * size * place + _END) // (2 * _END) for size in sizes]
-
-    low, high = 0, _END
-    while high - low > 1:
-        middle = (low + high) // 2
-        if sum(before(middle)) < position:
-            low = middle
-        else:
-            high = middle
-    counts, above = before(low), before(high)
-    missing = position - sum(counts)
-    for number, (count, limit) in enumerate(zip(counts, above, strict=True)):
-        more = min(missing, limit - count)
-        counts[number] += more
-        missing -= more
-    return counts
+    def _key(self, *names: str | int) -> int:
+        text = "/".join(map(str, (self.name, *names)))
+        return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
 
 
 def _cut(chunks: list[Chunk], start: int, stop: int) -> Iterator[Chunk]:
-    """Yield the part of consecutive chunks from start to stop."""
+    """Yields the part of consecutive chunks from start to stop."""
     at = 0
-    for part, first, end in chunks:
-        size = end - first
-        low, high = max(start - at, 0), min(stop - at, size)
+    for part, records in chunks:
+        low, high = max(start - at, 0), min(stop - at, len(records))
         if low < high:
-            yield Chunk(part, first + low, first + high)
-        at += size
-
-
-def _draw(
-    items: Iterator[tuple[Chunk, int]], rng: random.Random, buffer: int
-) -> Iterator[tuple[Chunk, int]]:
-    """Yield items in random order, drawn from a buffer of limited size."""
-    held: list[tuple[Chunk, int]] = []
-    for item in items:
-        if len(held) < buffer:
-            held.append(item)
-            continue
-        place = int(rng.random() * buffer)
-        drawn, held[place] = held[place], item
-        yield drawn
-    rng.shuffle(held)
-    yield from held
+            yield Chunk(part, records[low:high])
+        at += len(records)

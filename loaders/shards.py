@@ -112,10 +112,11 @@ class _ProcessCaches:
     def __init__(self, given: int | None) -> None:
         self.pid = os.getpid()
         memory = _CACHE_BYTES if given is None else given
+        most = spare_bytes() if given is None else memory
         self.files = LruCache(_MAX_OPEN_FILES)
         self.tables = LruCache(memory)
-        self.layouts = LruCache(memory)
-        self.contents = LruCache(memory, spare_bytes() if given is None else memory)
+        self.layouts = LruCache(memory, most)
+        self.contents = LruCache(memory, most)
 
 
 class ShardFiles:
@@ -168,6 +169,15 @@ class ShardFiles:
                 ratio = sum(s.bytes for s in self._shards) / sum(s.records for s in self._shards)
                 return max(found, int(found * ratio * shard.records / shard.bytes))
         return 1
+
+    @cached_property
+    def reads_alone(self) -> bool:
+        """Whether a record is read without its whole member, as the first member shows."""
+        number = next((n for n, shard in enumerate(self._shards) if shard.records), None)
+        if number is None:
+            return False
+        self.member_bounds(number)  # an error of it is one sentence
+        return not self._caches_content(number, self._layout(number, 0).data_offset)
 
     def payload(self, shard: int, record: int) -> bytes:
         """Returns the payload of one record after checking its CRCs.

@@ -52,15 +52,35 @@ def count_labels(dataset: Dataset, split: str) -> tuple[Manifest, dict[str, int]
         counts.update(each.label_counts)
     if not counts or "[" not in split:
         return manifest, counts
-    records = _open(dataset, split)
+    labels = read_labels(_open(dataset, split))
+    return manifest, Counter(label for label in labels if label is not None)
+
+
+def read_labels(records: Records) -> list[str | None]:
+    """Returns the label of each record of a source, from its shards, the catalog or the records.
+
+    Raises:
+        InputError: The dataset cannot be read.
+    """
     source = records.source
+    if all(shard.label is not None for shard in source.shards):
+        return [part.shard.label for part in source.selection.parts for _ in range(part.records)]
     if all(shard.catalog for shard in source.shards):
-        parts = source.selection.parts
-        labels = iter([_read_catalog(records, part, ["label"])[0] for part in parts])
+        (labels,) = read_catalog_columns(records, ["label"])
     else:
-        labels = _read_feature(records, source.label_text or source.label_id)
-    found = (label for each in labels for label in each if label is not None)
-    return manifest, Counter(x.decode() if isinstance(x, bytes) else str(x) for x in found)
+        feature = source.label_text or source.label_id
+        labels = [label for each in _read_feature(records, feature) for label in each]
+    return [None if x is None else x.decode() if isinstance(x, bytes) else str(x) for x in labels]
+
+
+def read_catalog_columns(records: Records, names: Sequence[str]) -> list[list[Any]]:
+    """Returns columns of the catalogs, of all records of a source.
+
+    Raises:
+        InputError: A catalog cannot be read, or has no such column.
+    """
+    parts = [_read_catalog(records, part, names) for part in records.source.selection.parts]
+    return [[value for part in parts for value in part[at]] for at in range(len(names))]
 
 
 def find_moments(dataset: Dataset, split: str, feature: str | None) -> Moments | None:

@@ -3,34 +3,39 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import itertools
 import operator
-import sys
 import warnings
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
-from typing import Any, SupportsIndex, get_args
+from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property, partial
+from typing import Any, Literal, SupportsIndex, get_args
 
-from shardmill.loaders.chunk_loader import ChunkLoader, Payloads, PlacedRecord
+import numpy as np
+from typing_extensions import Self
+
+from shardmill.loaders.chunk_loader import Payloads, PlacedRecord
+from shardmill.loaders.epoch_reader import EpochReader
 from shardmill.loaders.hosts import (
+    Job,
     Share,
-    divide,
-    find_host,
-    is_divided_by_accelerate,
+    UnknownHostError,
+    find_loader,
+    find_worker,
     parse_share,
 )
 from shardmill.loaders.map_ahead import map_ahead
-from shardmill.loaders.order import Order
+from shardmill.loaders.order import EpochOrder, Numbers
+from shardmill.loaders.pieces import Deal, Reader, size_of
+from shardmill.loaders.position import Position, digest_of, parse_state
 from shardmill.loaders.records import Records
+from shardmill.loaders.sampling import Balance, Weights, filter_records
 from shardmill.loaders.steps import Remainder, is_positive_int
 from shardmill.schemas.errors import UsageError
 from shardmill.schemas.storage import scheme_of
 
+Order = Literal["records", "blocks"]
 BUFFER_BYTES = 64 << 20
 _RECORD_OVERHEAD = 250  # bytes of Python objects for a record in the buffer
-_REMOTE_THREADS = 8
+_MOST_RECORDS = 50_000_000  # that are read singly: each worker caches 4 bytes for each
 # Once a block of this size was freed, glibc returns less free memory to the system (mallopt(3),
 # M_MMAP_THRESHOLD). Else each member, of 2 MiB, faults its pages in again: 10 us a record.
 KEPT_BYTES = 8 << 20
@@ -40,30 +45,30 @@ _SAME_EPOCH = (
 )
 
 
-class _UnknownHostError(UsageError):
-    """A launcher started several processes, and the number of this one is not known yet."""
-
-
 class Stream:
-    """Reads the examples of a split sequentially, each exactly once in an epoch.
+    """Reads the examples of a split, each exactly once in an epoch.
 
-    The examples are divided evenly among hosts, and those of a host among its workers. Inside a
-    torch ``DataLoader`` the stream gets its worker number from torch (see
-    ``torch_data.torch_stream``). Each iteration is a new epoch. With several hosts it is not,
-    since a host that looked at a batch would be ahead of the others: call ``set_epoch`` before each
+    The order of an epoch is a function of the dataset, the seed and the epoch. The hosts take from
+    it, and the workers of each host. Inside a torch ``DataLoader`` the stream gets its worker
+    number and batch size from torch (see ``torch_data.torch_stream``): only the last batch of all
+    workers may not be full. Each iteration is a new epoch. With several hosts it is not, since a
+    host that looked at a batch would be ahead of the others: call ``set_epoch`` before each
     iteration, with the same number on all hosts.
 
-    With ``shuffle`` the order depends on the seed, the epoch and the share of this worker: shards
-    and members are read in random order, and examples are drawn from a buffer. All hosts must be
-    in the same epoch. The shards of different labels (``--shard_by=label``) are interleaved, and
-    drawn from the buffer in any case.
+    ``records`` is a random permutation of all records, each of which is read alone; what all hosts
+    read in a step does not depend on their number. ``blocks`` reads whole members of about 2 MiB:
+    each host and worker gets consecutive ones of a random order, and mixes their examples in
+    windows of ``buffer``. Without ``shuffle`` each gets consecutive examples, but those of shards
+    of different labels (``--shard_by=label``) are mixed as in the first epoch.
 
     Args:
         records: The result of ``open_dataset``.
         shuffle: Whether to shuffle.
+        order: ``records`` or ``blocks``; None for ``records`` on a local disk if up to 50 million
+            records can be read alone, as JPEG and PNG images, and those of uncompressed files.
         seed: Seed of the order.
-        buffer: Number of examples in the shuffle buffer of each worker; None for as many as fit
-            64 MiB, not compressed.
+        buffer: Number of examples in a window of ``blocks``; None for as many as fit 64 MiB, not
+            compressed.
         host: Number of this host, and number of hosts that divide the split; None to ask the
             training framework when an iteration begins (see ``hosts.find_host``).
         worker: Number of this worker, and number of workers that divide the share of the host;
@@ -72,12 +77,17 @@ class Stream:
             them, so that some hosts get one more; ``drop`` them (others in each epoch, if
             shuffled), or ``pad`` the other hosts with examples whose feature ``weight`` is 0; it is
             1 elsewhere. None for ``drop`` with several hosts.
-        where: Predicate on the values of an example; the others are left out, and the number of
-            examples is then unknown. Not with several hosts, which would get different numbers.
+        where: Which examples to read. A mapping from columns of the catalog of images to a value,
+            a list of values or a predicate on the value, as in ``{"width": lambda w: w > 300}``;
+            the number of examples is then known. Or a predicate on an example: the number is
+            unknown, and several hosts, which would get different numbers, are an error.
         epoch: Number of the first epoch.
         workers: Number of threads that decode, transform and filter examples, in the order of the
             stream; 0 for none. They work at one time on images and in functions that release the
             lock of the interpreter, as NumPy's do; processes of a DataLoader do so on all others.
+        balance: ``label`` to read as many examples of each label, or a mapping with the weight of
+            each label: others are left out. An epoch has as many examples as these labels have.
+            Those of small labels repeat; those of large ones take turns over the epochs.
 
     Raises:
         UsageError: An option is invalid.
@@ -88,81 +98,65 @@ class Stream:
         records: Records,
         *,
         shuffle: bool = False,
+        order: Order | None = None,
         seed: int = 0,
         buffer: int | None = None,
         host: tuple[int, int] | None = None,
         worker: tuple[int, int] | None = None,
         remainder: Remainder | None = None,
-        where: Callable[[Any], bool] | None = None,
+        where: Callable[[Any], bool] | Mapping[str, Any] | None = None,
         workers: int = 0,
         epoch: int = 0,
+        balance: Literal["label"] | Weights | None = None,
     ) -> None:
         if not isinstance(records, Records):
             raise UsageError(f"records={records!r:.60} must be what open_dataset returns.")
-        if records.picks is not None:
-            raise UsageError(
-                "a Stream reads consecutive records: give it slices with the step 1, or read "
-                "picked records by number, as a DataLoader of them does."
-            )
         if not isinstance(shuffle, bool):
             raise UsageError(f"shuffle={shuffle!r} must be True or False; see also buffer.")
         if buffer is not None and not is_positive_int(buffer):
             raise UsageError(f"buffer={buffer!r} must be a number of examples, 1 or more.")
         if remainder not in (None, *get_args(Remainder)):
             raise UsageError(f"remainder={remainder!r} is unknown: use keep, drop or pad.")
+        if order not in (None, *get_args(Order)):
+            raise UsageError(f"order={order!r} is unknown: use records or blocks.")
+        if isinstance(where, Mapping):
+            records, where = filter_records(records, where), None
         if where is not None and not callable(where):
-            raise UsageError(f"where={where!r} must be a function of an example.")
+            raise UsageError(
+                f"where={where!r} must be a function of an example, or values by column."
+            )
         if not isinstance(workers, int) or workers < 0:
             raise UsageError(f"workers={workers!r} must be a number of threads, 0 or more.")
         self.records, self.where, self.buffer = records, where, buffer
         self.workers = workers
         self._remainder = remainder
-        self._given = None if host is None else parse_share("host", host)
-        self._job: Share | None = None  # as found in the process that made or pickled the stream
-        self._whole = False  # whether a prepared loader divides what is read
+        self._job = Job(host)
         self.worker = None if worker is None else parse_share("worker", worker)
-        parts, files = records.source.selection.parts, records.files
-        self._order = Order(
-            parts, shuffle, seed, self._buffer_size, files.member_bounds, files.open_ahead
-        )
-        # Records that were read before, and the epoch that has them.
-        self._skip = self._sought = 0
-        self._reading: tuple[int, int] | None = None  # epoch and position of the last iteration
-        self._passes = 0  # iterations of the epoch
+        if records.picks is not None and (np.diff(records.picks) < 0).any():
+            raise UsageError(
+                "a Stream reads records in their order: sort the numbers of picked records, or "
+                "read them by number, as a DataLoader of them does."
+            )
+        self._balance = None if balance is None else Balance(records, balance)
+        self.shuffle, self.seed, self._order = shuffle, seed, order
+        self._batch = 0  # of the DataLoader that started this process
+        self._begin_at(Position(0))
         self.set_epoch(epoch)
-        with contextlib.suppress(_UnknownHostError):  # perhaps known when an iteration begins
+        with contextlib.suppress(UnknownHostError):  # perhaps known when an iteration begins
             self._check_host()
 
     @property
     def host(self) -> Share:
-        """This host: the given one, else that of the training job as it is now.
-
-        Raises:
-            UsageError: It is unknown; see ``hosts.find_host``.
-        """
-        if not self._whole and is_divided_by_accelerate():
-            self._whole = True
-        if self._whole and self._given is not None and self._given.count > 1:
-            raise UsageError(
-                "Accelerate divides the batches of a prepared DataLoader among the processes, and "
-                f"host=({self._given.index}, {self._given.count}) does it too: omit host, or do "
-                "not prepare the DataLoader."
-            )
-        if self._given is not None or self._whole:
-            return self._given or Share(0, 1)
-        if self._job is not None and self._worker_info() is not None:
-            return self._job  # a spawned worker is not in the job
-        try:
-            found = find_host(None)
-        except UsageError as error:
-            raise _UnknownHostError(str(error)) from error
-        self._job = found if found.count > 1 else None
-        return found
+        """This host; a ``UsageError`` if it is unknown."""
+        return self._job.find_host()
 
     @property
     def remainder(self) -> Remainder:
         """What happens to examples that cannot be divided evenly among hosts."""
-        return self._remainder or ("drop" if self.host.count > 1 else "keep")
+        return self._remainder_of(self.host.count)
+
+    def _remainder_of(self, hosts: int) -> Remainder:
+        return self._remainder or ("drop" if hosts > 1 else "keep")
 
     def _check_host(self) -> Share:
         """Returns this host.
@@ -179,105 +173,115 @@ class Stream:
         if self.where is not None and host.count > 1:
             raise UsageError(
                 f"where with {host.count} hosts would give them different numbers of "
-                "examples, and the hosts would wait for each other: build a dataset of what "
-                "you keep, or read all of it."
+                "examples, and the hosts would wait for each other: name columns of the catalog, "
+                'as in where={"label": "roses"}, or build a dataset of what you keep.'
             )
         return host
 
     def __getstate__(self) -> dict[str, Any]:
-        """Returns the attributes, after asking for the host, which a worker may not know."""
+        """Returns the attributes, after asking for what a worker may not know."""
         with contextlib.suppress(UsageError):
             _ = self.host
-        return self.__dict__.copy()
+        return {**self.__dict__, "_batch": find_loader()[1] or self._batch}
 
     @property
     def begins_inside(self) -> bool:
         """Whether the next iteration begins in the middle of an epoch."""
-        return self._skip > 0 and self.epoch == self._sought
+        start = self._start
+        return self.epoch == start.epoch and bool(start.deals or start.taken)
 
     def set_epoch(self, epoch: int) -> None:
         """Sets the number of the next epoch, which changes the order of a shuffled stream.
 
-        The position of a state or of ``seek`` stays if it is in this epoch.
+        The position of a state or of ``at`` stays if it is in this epoch.
 
         Raises:
             UsageError: The epoch is not a number, or it is negative.
         """
-        if is_divided_by_accelerate():
-            self._whole = True
+        with contextlib.suppress(UsageError):  # notices a prepared loader
+            _ = self.host
         if not isinstance(epoch, SupportsIndex) or operator.index(epoch) < 0:
             raise UsageError(f"epoch={epoch!r} must be the number of an epoch, 0 or more.")
         if not self.begins_inside or epoch != self.epoch:
-            self.seek(operator.index(epoch), 0)
+            self._begin_at(Position(operator.index(epoch)))
 
-    def seek(self, epoch: int, position: int) -> None:
-        """Makes the next iteration begin in an epoch, after some of the records of this worker.
+    def at(
+        self, epoch: int, examples: int, *, hosts: int = 0, workers: int = 0, batch_size: int = 0
+    ) -> Self:  # fmt: skip
+        """Makes the next iteration begin in an epoch after some examples; returns the stream.
+
+        Hosts and workers may be others than before: together they read each of the other examples
+        once. In ``records`` the number of examples says which ones were read. In ``blocks``, and
+        without ``shuffle``, this depends on who read them: the former numbers are needed too, if
+        they change. If they have changed before in the epoch, call ``then`` for the later ones.
+
+        Args:
+            epoch: Number of the epoch.
+            examples: Number of examples that all hosts have read in it: steps times the batch size
+                over all hosts.
+            hosts: Number of hosts that read them; 0 for as many as now.
+            workers: Number of workers of each host, 1 for none; 0 for as many as now.
+            batch_size: Examples in a batch of the DataLoader of each host; 0 for that of now.
 
         Raises:
-            UsageError: A number is negative.
+            UsageError: A number is negative, or hosts cannot have read as many.
         """
-        if epoch < 0 or position < 0:
-            raise UsageError(f"epoch {epoch!r} and position {position!r} must be 0 or more.")
-        self.epoch, self._skip, self._reading, self._passes = epoch, position, None, 0
-        self._sought = epoch
+        self._begin_at(Position(epoch))
+        return self.then(examples, hosts=hosts, workers=workers, batch_size=batch_size)
+
+    def then(
+        self, examples: int, *, hosts: int = 0, workers: int = 0, batch_size: int = 0
+    ) -> Self:  # fmt: skip
+        """Makes the next iteration begin after more examples than ``at`` said; see there."""
+        epoch, deals = self._start[:2]
+        deal = Deal(examples, hosts, workers, batch_size)
+        if not all(isinstance(each, SupportsIndex) and each >= 0 for each in (epoch, *deal)):
+            raise UsageError(f"epoch {epoch!r} and examples {examples!r} must be 0 or more.")
+        if hosts and examples % hosts:
+            raise UsageError(f"examples={examples} is not a multiple of hosts={hosts}.")
+        self._begin_at(Position(epoch, (*deals, deal) if examples else deals))
+        return self
+
+    def _begin_at(self, start: Position) -> None:
+        self._start, self.epoch = start, start.epoch
+        self._reading: Position | None = None  # where the last iteration began
+        self._taken = 0  # records of this worker since
+        self._passes = 0  # iterations of the epoch
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns where this worker is: the next record that an iteration would yield.
+        """Returns what was read of the epoch, which is the same on all hosts.
 
         In a worker of a DataLoader it is the state of that worker, as torchdata's
         ``StatefulDataLoader`` needs it.
         """
-        skip = self._skip if self.begins_inside else 0
-        epoch, position = self._reading or (self.epoch, skip)
-        host, worker = self.host, self._share()
-        shares = {
-            "worker": [worker.index, worker.count],
-            "host": [host.index, host.count],
-        }
-        return {"epoch": epoch, "position": position, **shares, "reads": self._reads()}
+        reader = self._reader(self.host)
+        at = self._start if self.begins_inside else Position(self.epoch)
+        if self._reading is not None:
+            at = self._reading._replace(taken=self._taken)
+        at = at.resolve(reader, by_records=self.order == "records")
+        return at.to_state(reader, self._reads())
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Makes the next iteration continue after a state of the same worker.
+        """Makes the next iteration continue after a state, on any number of hosts.
 
         Raises:
-            UsageError: It is of another host or worker, of another number of them, or of a stream
-                that reads other records or in another order.
+            UsageError: It is of a stream that reads other records or in another order, or of a
+                worker with another number, or of another number of workers.
         """
-        ours = self.state_dict()
-        if not isinstance(state, dict) or state.keys() != ours.keys():
-            raise UsageError(f"{state!r:.99} is not the state of a stream: give its state_dict().")
-        theirs = {**state, **state["reads"]}
-        fixed = {name: ours[name] for name in ("host", "worker")} | ours["reads"]
-        split = fixed.pop("split")
-        for name, value in fixed.items():
-            if theirs.get(name) == value:
-                continue
-            both = f"{name}={theirs.get(name)!r}, and this stream has {name}={value!r}"
-            if name == "records":
-                both = f"other records ({theirs['split']}) than those of this stream ({split})"
-            raise UsageError(
-                f"the state is of {both}: continue with the same version of the dataset, "
-                "options, hosts and workers, or from the next epoch."
-            )
-        self.seek(int(state["epoch"]), int(state["position"]))
+        self._begin_at(parse_state(state, self._reader(self.host), self._reads()))
 
     def _reads(self) -> dict[str, Any]:
         """Returns what is read and how, as far as it decides what is at a position."""
-        order = self._order
-        digest = hashlib.blake2b(digest_size=8)
-        for part in order.parts:
-            if not part.records:
-                continue
-            shard = part.shard
-            digest.update(f"{shard.file} {shard.crc32c} {part.first} {part.stop}\n".encode())
         return {
             "split": self.records.source.selection.split,
-            "records": digest.hexdigest(),
-            "shuffle": order.shuffle,
-            "seed": order.seed,
+            "records": digest_of(self.records),
+            "shuffle": self.shuffle,
+            "order": self.order,
+            "seed": self.seed,
             "buffer": self.buffer,
             "remainder": self._remainder,
             "where": self.where is not None,
+            "balance": None if self._balance is None else self._balance.weights,
         }
 
     def __len__(self) -> int:
@@ -288,97 +292,107 @@ class Stream:
         """
         if self.where is not None:
             raise TypeError("the number of examples that where keeps is unknown before reading")
-        start, stop = self._host_range(self._check_host())
-        return stop - start
+        return size_of(self.num_examples, self._check_host(), self.remainder)
+
+    @property
+    def num_examples(self) -> int:
+        """Number of examples of all hosts in an epoch."""
+        return len(self.records) if self._balance is None else self._balance.num_examples
 
     def __iter__(self) -> Iterator[Any]:
         """Returns the examples of this worker in the next epoch."""
-        return self._examples(*self._begin_epoch())
+        at, payloads = self._begin_epoch()
+        return self._examples(at, payloads)
 
-    def _examples(self, epoch: int, skip: int) -> Iterator[Any]:
+    def _examples(self, at: Position, payloads: Payloads) -> Iterator[Any]:
         decode = partial(self._decode, self.remainder == "pad")
-        made = map_ahead(decode, self._read(epoch, skip), self.workers)
-        for position, (example, kept) in enumerate(made, skip + 1):
-            self._reading = epoch, position  # not that of a record that is decoded ahead
+        made = map_ahead(decode, payloads, self.workers)
+        for taken, (example, kept) in enumerate(made, at.taken + 1):
+            self._taken = taken  # not that of a record that is decoded ahead
             if kept:
                 yield example
 
     def _decode(self, padded: bool, item: tuple[PlacedRecord, bytes]) -> tuple[Any, bool]:
         """Returns the example of a payload, and whether the predicate keeps it."""
-        place, payload = item
-        weight = place.weight if padded else None
-        example = self.records.decode(place.chunk.part, place.record, payload, weight)
+        (part, record, weight), payload = item
+        example = self.records.decode(part, record, payload, weight if padded else None)
         return example, self.where is None or bool(self.where(example))
 
     def payloads(self) -> Payloads:
         """Returns the serialized examples of this worker in the next epoch, with their places."""
         # Now, not with the first one: a DataLoader may end before each of its workers was read.
-        return self._read(*self._begin_epoch())
+        at, payloads = self._begin_epoch()
+        return self._count(at, payloads)
 
-    def _read(self, epoch: int, skip: int) -> Payloads:
-        bytes(KEPT_BYTES)
-        remote = any(map(scheme_of, self.records.source.paths[:1]))
-        with contextlib.ExitStack() as stack:
-            pool = None
-            if remote:
-                pool = ThreadPoolExecutor(_REMOTE_THREADS)
-                stack.callback(pool.shutdown, wait=False, cancel_futures=True)
-            loader = ChunkLoader(self.records, pool)
-            for item in loader.load(self._places(epoch), skip):
-                self._reading = epoch, loader.position
-                yield item
+    def _count(self, at: Position, payloads: Payloads) -> Payloads:
+        for taken, item in enumerate(payloads, at.taken + 1):
+            self._taken = taken
+            yield item
 
-    def _begin_epoch(self) -> tuple[int, int]:
-        """Returns the epoch that an iteration reads, and how many of its records to skip.
+    def _begin_epoch(self) -> tuple[Position, Payloads]:
+        """Returns where an iteration begins, and what it reads.
 
         With one host the next iteration is the next epoch. With several, hosts that looked at
         different numbers of batches would then be in different epochs.
         """
-        epoch, passes = self.epoch, self._passes
+        bytes(KEPT_BYTES)
+        host, epoch, passes = self._check_host(), self.epoch, self._passes
+        inside = self.begins_inside
         # Workers that read the epoch of a position have not reset it in the main process.
-        skip = self._skip if epoch == self._sought else 0
-        start, stop = self._range(self._check_host())
+        at = self._start if epoch == self._start.epoch else Position(epoch)
+        reader = self._reader(host)
+        at = at.resolve(reader, by_records=self.order == "records")
+        opened = self._open(at, reader)
         # A state of the end of an epoch is one of all hosts, which then begin the next one.
-        self.epoch = epoch + (self.host.count == 1 or 0 < stop - start <= skip)
-        if passes and self.epoch == epoch and self._order.shuffle:
+        self.epoch = epoch + (host.count == 1 or (inside and not opened.left))
+        if passes and self.epoch == epoch and self.shuffle:
             warnings.warn(_SAME_EPOCH.format(epoch), stacklevel=3)
-        self._skip, self._reading, self._passes = 0, (epoch, skip), passes + 1
-        return epoch, skip
+        self._start, self._passes = Position(epoch), passes + 1
+        self._reading, self._taken = at, at.taken
+        return at, opened.payloads(self.records.files, remote=self._remote)
 
-    def _places(self, epoch: int) -> Iterator[PlacedRecord]:
-        start, stop = self._range(self.host)
-        total = len(self.records)
-        for chunk, record in self._order.records(epoch, start, min(stop, total)):
-            yield PlacedRecord(chunk, record)
-        padding = stop - max(start, total)
-        if padding > 0:
-            ((chunk, record),) = self._order.records(epoch, 0, 1)
-            yield from itertools.repeat(PlacedRecord(chunk, record, 0.0), padding)
+    def _open(self, at: Position, reader: Reader) -> EpochReader:
+        files, by_records = self.records.files, self.order == "records"
+        # Without shuffling, each epoch has the same order.
+        name = f"{self.seed}/{at.epoch if self.shuffle else 0}"
+        order = EpochOrder(
+            self.records.source.selection.parts, self._numbers(at.epoch), self._permuted, name,
+            self._window(), files.member_bounds, files.open_ahead,
+        )  # fmt: skip
+        return EpochReader(order, at, reader, self._remainder_of, by_records=by_records)
 
-    def _buffer_size(self) -> int:
+    def _numbers(self, epoch: int) -> Numbers | None:
+        if self._balance is not None:
+            return self._balance.numbers(epoch)
+        picks = self.records.picks
+        return None if picks is None else np.asarray(picks)
+
+    @property
+    def _permuted(self) -> bool:
+        return self.shuffle or any(s.label is not None for s in self.records.source.shards)
+
+    @cached_property
+    def order(self) -> Order:
+        """The order of the epochs; ``blocks`` if nothing is shuffled."""
+        if not self._permuted:
+            return "blocks"
+        if self._order is not None:
+            return self._order
+        alone = not self._remote and len(self.records) <= _MOST_RECORDS
+        return "records" if alone and self.records.files.reads_alone else "blocks"
+
+    @property
+    def _remote(self) -> bool:
+        return any(map(scheme_of, self.records.source.paths[:1]))
+
+    def _window(self) -> int:
+        if self.order == "records" or not self._permuted:
+            return 1
         if self.buffer is not None:
             return self.buffer
         return max(1, BUFFER_BYTES // (self.records.files.record_bytes + _RECORD_OVERHEAD))
 
-    def _range(self, host: Share) -> tuple[int, int]:
-        """Returns the first and the last position of this worker, in the order of all hosts."""
-        return divide(*self._host_range(host), self._share())
-
-    def _host_range(self, host: Share) -> tuple[int, int]:
-        total = len(self.records)
-        if self.remainder == "keep":
-            return divide(0, total, host)
-        each = -(-total // host.count) if self.remainder == "pad" else total // host.count
-        return host.index * each, (host.index + 1) * each
-
-    def _share(self) -> Share:
-        if self.worker is not None:
-            return self.worker
-        info = self._worker_info()
-        return Share(0, 1) if info is None else Share(info.id, info.num_workers)
-
-    @staticmethod
-    def _worker_info() -> Any:
-        """Returns what torch says about this process if it is a worker of a DataLoader."""
-        torch = sys.modules.get("torch.utils.data")  # every DataLoader worker has imported it
-        return None if torch is None else torch.get_worker_info()
+    def _reader(self, host: Share) -> Reader:
+        worker = self.worker or find_worker() or Share(0, 1)
+        batch = 1 if worker.count == 1 else find_loader()[1] or self._batch or 1
+        return Reader(host, worker, batch)

@@ -65,7 +65,8 @@ class TorchStream(Stream, IterableDataset):  # type: ignore[type-arg]
         if self._reading is None and self._passes and get_worker_info() is None:
             raise UsageError(
                 "the workers of the DataLoader read this stream, and each has another position: "
-                "use the state_dict of torchdata's StatefulDataLoader."
+                "use the state_dict of torchdata's StatefulDataLoader, or count the examples and "
+                "continue with at()."
             )
         return Stream.state_dict(self)
 

@@ -156,10 +156,19 @@ def test_a_stream_continues_in_the_middle_of_an_epoch(taken, ids):
     expected = [epoch(train) for _ in range(3)]
     stream = Stream(open_dataset(ids, decode=False), shuffle=True, seed=3)
     number, step = divmod(taken, len(train))
-    stream.seek(number, 4 * step)
+    stream.at(number, 4 * step)
     again = keras_dataset(stream, batch_size=4, label=None)
     assert epoch(again) == expected[number][4 * step :]
     assert epoch(again) == expected[number + 1]
+
+
+def test_a_checkpoint_of_an_iterator_names_the_call_to_use(ids, tmp_path):
+    import tensorflow as tf
+
+    iterator = iter(keras_dataset(ids, label=None, batch_size=4))
+    next(iterator)
+    with pytest.raises(UsageError, match=r"continue with keras_dataset\(stream\.at\(epoch"):
+        tf.train.Checkpoint(iterator=iterator).save(str(tmp_path / "state"))
 
 
 def test_tf_data_calls_replace_options(ids, tmp_path):
@@ -391,7 +400,13 @@ def test_labels_are_sampled_by_weight(hosts, images):
     weights = {"ant": 3, "cow": 1, "bee": 0}
     options = {"labels": weights, "batch_size": 4, "label": "text", "host": (hosts - 1, hosts)}
     dataset = keras_dataset(images("bylabel"), **options)
-    epochs = [labels_of(dataset) for _ in range(12)]
+    if hosts > 1:  # only set_epoch begins another one
+        records = open_dataset(images("bylabel"), decode=False)
+        stream = Stream(records, shuffle=True, balance=weights, host=options["host"])
+        several = keras_dataset(stream, batch_size=4, label="text")
+        epochs = [stream.set_epoch(n) or labels_of(several) for n in range(12)]
+    else:
+        epochs = [labels_of(dataset) for _ in range(12)]
     steps, total = int(dataset.cardinality()), sum(counts.values())
     if hosts == 1:
         assert steps == -(-total // 4)

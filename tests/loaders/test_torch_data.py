@@ -262,7 +262,7 @@ def test_the_epoch_after_a_position_is_whole(ds):
     from shardmill.loaders.torch_data import torch_stream
 
     stream = torch_stream(open_dataset(ds), shuffle=True)
-    stream.seek(3, 40)
+    stream.at(3, 40)
     loader = DataLoader(stream, batch_size=4, num_workers=2)
     assert len(checked_ids(loader)) < TOTAL
     assert len(checked_ids(loader)) == TOTAL

@@ -1,0 +1,107 @@
+"""Position: what was read of an epoch; the state of a stream."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from shardmill.loaders.pieces import Deal, Reader
+from shardmill.loaders.records import Records
+from shardmill.schemas.errors import UsageError
+
+_WORKER = ("worker", "workers", "batch_size", "hosts")
+
+
+class Position(NamedTuple):
+    """What was read of an epoch.
+
+    Attributes:
+        epoch: Number of the epoch.
+        deals: What all hosts have read; a number of hosts, workers or examples in a batch that is 0
+            is that of the reader.
+        taken: Number of records that this worker has read since.
+    """
+
+    epoch: int
+    deals: tuple[Deal, ...] = ()
+    taken: int = 0
+
+    def resolve(self, reader: Reader, *, by_records: bool) -> Position:
+        """Returns the position for a reader, with all numbers."""
+        if by_records:  # a number of examples says it all
+            read = sum(deal.examples for deal in self.deals)
+            return self._replace(deals=(Deal(read, 1, 1, 1),) if read else ())
+        ours = 0, reader.host.count, reader.worker.count, reader.batch
+        deals = (Deal(*(a or b for a, b in zip(deal, ours, strict=True))) for deal in self.deals)
+        return self._replace(deals=tuple(deals))
+
+    def to_state(self, reader: Reader, reads: dict[str, Any]) -> dict[str, Any]:
+        """Returns the state of a stream; of a worker of a DataLoader if there are several.
+
+        Args:
+            reader: The worker; the position is resolved for it.
+            reads: What is read and how.
+        """
+        deals, worker = self.deals, None
+        if reader.worker.count > 1:
+            worker = [self.taken, *_numbers_of(reader)]
+        elif self.taken:
+            deals = (*deals, Deal(self.taken * reader.host.count, reader.host.count, 1, 1))
+        state = {"epoch": self.epoch, "examples": sum(deal.examples for deal in deals)}
+        # Who read them matters in blocks only.
+        dealt = [list(deal) for deal in deals] if reads["order"] == "blocks" else []
+        return {**state, "deals": dealt, "worker": worker, "reads": reads}
+
+
+def parse_state(state: dict[str, Any], reader: Reader, reads: dict[str, Any]) -> Position:
+    """Returns the position of a state.
+
+    Args:
+        state: The state.
+        reader: The worker that continues.
+        reads: What its stream reads and how.
+
+    Raises:
+        UsageError: It is not a state; or of a stream that reads other records or in another order,
+            or of another worker, or of another number of them.
+    """
+    if not isinstance(state, dict) or state.keys() != Position(0).to_state(reader, reads).keys():
+        raise UsageError(f"{state!r:.99} is not the state of a stream: give its state_dict().")
+    theirs, ours, taken = dict(state["reads"]), dict(reads), 0
+    if state["worker"] is not None:
+        taken, *numbers = state["worker"]
+        theirs |= zip(_WORKER, numbers, strict=True)
+        ours |= zip(_WORKER, _numbers_of(reader), strict=True)
+    split = ours.pop("split")
+    for name, value in ours.items():
+        if theirs.get(name) == value:
+            continue
+        both = f"{name}={theirs.get(name)!r}, and this stream has {name}={value!r}"
+        if name == "records":
+            both = f"other records ({theirs['split']}) than those of this stream ({split})"
+        elif name in _WORKER:
+            both += "; at() continues with other workers"
+        raise UsageError(
+            f"the state is of {both}: continue with the same version of the dataset and options, "
+            "or from the next epoch."
+        )
+    deals = [Deal(*deal) for deal in state["deals"]] or [Deal(state["examples"], 1, 1, 1)]
+    return Position(state["epoch"], tuple(deal for deal in deals if deal.examples), taken)
+
+
+def digest_of(records: Records) -> str:
+    """Returns a digest of which records are read, in which version of the dataset."""
+    digest = hashlib.blake2b(digest_size=8)
+    for part in records.source.selection.parts:
+        if part.records:
+            place = f"{part.shard.file} {part.shard.crc32c} {part.first} {part.stop}\n"
+            digest.update(place.encode())
+    if records.picks is not None:
+        digest.update(np.array(records.picks).tobytes())
+    return digest.hexdigest()
+
+
+def _numbers_of(reader: Reader) -> list[int]:
+    return [reader.worker.index, reader.worker.count, reader.batch, reader.host.count]

@@ -1,0 +1,96 @@
+"""Which records of a selection an epoch reads: filters of the catalog, and weights of labels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from shardmill.loaders.records import Records
+from shardmill.loaders.split_statistics import read_catalog_columns, read_labels
+from shardmill.schemas.errors import UsageError, format_names
+
+Weights = Mapping[str, float]
+
+
+def filter_records(records: Records, where: Mapping[str, Any]) -> Records:
+    """Returns the records whose columns of the catalog have some values.
+
+    Args:
+        records: Records of images.
+        where: By column, a value, a list of values, or a predicate on a value.
+
+    Raises:
+        InputError: A catalog cannot be read, or has no such column.
+        UsageError: The dataset has no catalog.
+    """
+    if not all(shard.catalog for shard in records.source.shards):
+        raise UsageError(
+            f"where={dict(where)!r:.99} names columns of the catalog, which only images have: give "
+            "a function of an example."
+        )
+    kept = np.ones(len(records.source), bool)
+    columns = read_catalog_columns(records, list(where))
+    for column, wanted in zip(columns, where.values(), strict=True):
+        keeps = _predicate(wanted)
+        kept &= np.fromiter((bool(keeps(value)) for value in column), bool, len(kept))
+    return records[kept if records.picks is None else kept[records.picks]]
+
+
+def _predicate(wanted: Any) -> Callable[[Any], Any]:
+    if callable(wanted):
+        return wanted  # type: ignore[no-any-return]
+    values = list(wanted) if isinstance(wanted, (list, tuple, set, frozenset)) else [wanted]
+    return values.__contains__
+
+
+class Balance:
+    """Draws the records of an epoch by label.
+
+    An epoch has as many examples as the labels have records. Each label gets its share of them;
+    records repeat if it has fewer, and take turns over the epochs if it has more.
+
+    Args:
+        records: The records.
+        balance: ``label`` for equal shares, or the weight of each label; others are left out.
+
+    Raises:
+        UsageError: A label is unknown, a weight is invalid, or the records have no labels.
+    """
+
+    def __init__(self, records: Records, balance: str | Weights) -> None:
+        if balance != "label" and not isinstance(balance, Mapping):
+            raise UsageError(f"balance={balance!r} must be 'label', or a weight for each label.")
+        labels = np.array(["" if each is None else str(each) for each in read_labels(records)])
+        if records.picks is not None:
+            labels = labels[records.picks]
+        known = [str(name) for name in np.unique(labels) if name]
+        if not known:
+            raise UsageError("balance needs labels, and the records have none.")
+        weights = balance if isinstance(balance, Mapping) else dict.fromkeys(known, 1.0)
+        for name in weights:
+            if name not in known:
+                raise UsageError(
+                    f"balance: the split has no examples of {name!r}: it has {format_names(known)}."
+                )
+        total = sum(weights.values())
+        if min(weights.values(), default=0) < 0 or not 0 < total < float("inf"):
+            raise UsageError(f"{dict(weights)!r:.99}: weights must be 0 or more, and one positive.")
+        self.weights = {name: weight / total for name, weight in sorted(weights.items())}
+        self._numbers = {name: np.flatnonzero(labels == name) for name in self.weights}
+        if records.picks is not None:
+            picks = np.asarray(records.picks)
+            self._numbers = {name: picks[own] for name, own in self._numbers.items()}
+        self.num_examples = sum(map(len, self._numbers.values()))
+        ends = np.rint(np.cumsum(list(self.weights.values())) * self.num_examples).astype(int)
+        self._sizes = np.diff([0, *ends]).tolist()
+
+    def numbers(self, epoch: int) -> npt.NDArray[np.int64]:
+        """Returns the numbers of the records of an epoch, ascending."""
+        found = [
+            own[(np.arange(size) + epoch * size) % len(own)]
+            for own, size in zip(self._numbers.values(), self._sizes, strict=True)
+        ]
+        return np.sort(np.concatenate(found))

@@ -1,0 +1,147 @@
+"""Hosts and workers are stopped in mid-epoch, and others continue: each example is read once."""
+
+import itertools
+import json
+import os
+import random
+from collections import Counter
+
+import pytest
+
+from shardmill.loaders import Stream, open_dataset
+from tests.support.loader_tools import PACKS, write_numbered
+
+RUNS = 200 if os.environ.get("SHARDMILL_SOAK") else 12
+SIZES = [40, 0, 25, 7, 60, 1, 130]
+TOTAL = sum(SIZES)
+
+
+class Job:
+    """Hosts with the workers of DataLoaders, which yield batches of their workers in turn."""
+
+    def __init__(self, records, hosts: int, workers: int, batch: int, **options) -> None:
+        self.layout, self.batch = {"hosts": hosts, "workers": workers, "batch_size": batch}, batch
+        self.streams = []
+        for host in range(hosts):
+            self.streams.append([])
+            for worker in range(workers):
+                stream = Stream(records, host=(host, hosts), worker=(worker, workers), **options)
+                stream._batch = batch  # which a worker of a DataLoader finds
+                self.streams[-1].append(stream)
+
+    def each(self, change) -> "Job":
+        for stream in itertools.chain(*self.streams):
+            change(stream)
+        return self
+
+    def steps(self):
+        """Yield the real examples of all hosts, step by step."""
+        rows = [list(map(iter, streams)) for streams in self.streams]
+        for step in itertools.count():
+            batches = []
+            for workers in rows:
+                # A DataLoader goes on to the next worker if one has ended.
+                for number in range(len(workers)):
+                    worker = workers[(step + number) % len(workers)]
+                    if batch := list(itertools.islice(worker, self.batch)):
+                        batches.append(batch)
+                        break
+            if not any(batches):
+                return
+            yield [int(row["id"]) for batch in batches for row in batch if row.get("weight", 1)]
+
+
+@pytest.fixture(scope="module", params=PACKS)
+def records(request, tmp_path_factory):
+    return open_dataset(
+        write_numbered(tmp_path_factory.mktemp("ids") / "ds", SIZES, 6, PACKS[request.param])
+    )
+
+
+def layout(rng: random.Random) -> tuple[int, int, int]:
+    return rng.randint(1, 8), rng.randint(1, 4), rng.randint(1, 5)
+
+
+@pytest.mark.parametrize("seed", range(RUNS))
+def test_jobs_that_are_killed_and_resumed_read_each_example_once(seed, records):
+    """With other numbers of hosts, workers and examples in a batch at each start, by ``at``."""
+    rng = random.Random(seed)
+    options = {
+        "shuffle": rng.random() < 0.8, "order": rng.choice(["records", "blocks"]), "seed": seed,
+        "buffer": rng.choice([1, 7, 40, 1000]), "remainder": rng.choice(["keep", "pad"]),
+    }  # fmt: skip
+    epoch, read, deals = rng.randrange(3), Counter(), []
+    while True:
+        hosts, workers, batch = layout(rng)
+        job = Job(records, hosts, workers, batch, **options)
+        for each in itertools.chain(*job.streams):
+            each.at(epoch, 0)
+            for deal in deals:
+                each.then(deal["examples"], **deal["layout"])
+        last = len(deals) == 4
+        # Only whole steps: those that every host has taken.
+        whole = (TOTAL - read.total()) // (hosts * batch)
+        steps = None if last else rng.randint(0, whole)
+        taken = 0
+        for numbers in itertools.islice(job.steps(), steps):
+            read.update(numbers)
+            taken += 1
+        if last:
+            break
+        deals.append({"examples": taken * hosts * batch, "layout": job.layout})
+    assert sorted(read) == list(range(TOTAL))
+    assert set(read.values()) == {1}
+
+
+@pytest.mark.parametrize("seed", range(RUNS))
+def test_states_are_the_same_on_all_hosts_and_fit_any_number(seed, records):
+    """Hosts without workers, by ``state_dict``; records of the last, uneven step are read too."""
+    rng = random.Random(seed)
+    options = {
+        "shuffle": rng.random() < 0.8, "order": rng.choice(["records", "blocks"]), "seed": seed,
+        "buffer": rng.choice([1, 7, 40, 1000]), "remainder": rng.choice(["keep", "pad"]),
+        "epoch": rng.randrange(3),
+    }  # fmt: skip
+    read, state = Counter(), None
+    for leg in range(5):
+        hosts = rng.randint(1, 9)
+        job = Job(records, hosts, 1, 1, **options)
+        if state:
+            job.each(lambda stream, state=state: stream.load_state_dict(state))
+            assert all(stream.state_dict() == state for (stream,) in job.streams)
+        steps = None if leg == 4 else rng.randint(0, (TOTAL - read.total()) // hosts)
+        read.update(itertools.chain.from_iterable(itertools.islice(job.steps(), steps)))
+        states = [json.loads(json.dumps(stream.state_dict())) for (stream,) in job.streams]
+        assert leg == 4 or all(each == states[0] for each in states)
+        state = states[0]
+    assert sorted(read) == list(range(TOTAL))
+    assert set(read.values()) == {1}
+
+
+def test_steps_of_all_hosts_do_not_depend_on_their_number(records):
+    """In the order of records: the same examples in each step, at any number of hosts."""
+    steps = {
+        (hosts, workers): [
+            sorted(numbers)
+            for numbers in Job(
+                records,
+                hosts,
+                workers,
+                12 // hosts,
+                shuffle=True,
+                order="records",
+                remainder="keep",
+            ).steps()
+        ]
+        for hosts, workers in [(1, 1), (2, 3), (3, 2), (4, 1), (12, 2)]
+    }
+    first = steps[1, 1]
+    assert len(first) == -(-TOTAL // 12)
+    assert all(each == first for each in steps.values())
+
+
+@pytest.mark.parametrize("order", ["records", "blocks"])
+def test_only_the_last_batch_of_an_epoch_is_not_full(order, records):
+    for workers in (1, 2, 3):
+        job = Job(records, 1, workers, 10, shuffle=True, order=order)
+        assert [len(numbers) for numbers in job.steps()] == [10] * (TOTAL // 10) + [TOTAL % 10]

@@ -1,0 +1,115 @@
+"""Filters of the catalog, and as many examples of each label: known lengths, resumable."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from shardmill.loaders import Stream, keras_dataset, open_dataset, torch_dataset
+from shardmill.schemas.errors import InputError, UsageError
+
+pytest_plugins = ["tests.support.loader_data"]
+pytestmark = [pytest.mark.xdist_group("transform")]  # TensorFlow starts once
+FEATURES = ["image/class/text", "image/width"]
+
+
+def opened(images, kind="jpeg"):
+    return open_dataset(images(kind), features=["image/class/text"])
+
+
+def texts(stream) -> list[str]:
+    return [row["image/class/text"].decode() for row in stream]
+
+
+@pytest.mark.parametrize("kind", ["jpeg", "bylabel", "png"])
+@pytest.mark.parametrize("order", ["records", "blocks"])
+def test_labels_have_equal_shares(kind, order, images):
+    records = opened(images, kind)
+    counts = Counter(texts(records))
+    assert len(set(counts.values())) > 1
+    stream = Stream(records, shuffle=True, order=order, balance="label")
+    epochs = [texts(stream) for _ in range(4)]
+    for each in epochs:
+        assert len(each) == len(stream) == len(records)
+        found = Counter(each).values()
+        assert max(found) - min(found) <= 1
+    assert len(set(map(tuple, epochs))) == 4
+
+
+def test_the_examples_of_a_large_label_take_turns(images):
+    """Over some epochs, each is read as often as the others of its label."""
+    records = open_dataset(images("jpeg"), decode=False)
+    own = Counter(texts(records))
+    label, size = own.most_common(1)[0]
+    stream = Stream(records, shuffle=True, balance="label")
+    read = Counter()
+    for _ in range(size):
+        rows = [row for row in stream if row["image/class/text"].decode() == label]
+        read.update(row["image/encoded"] for row in rows)
+    assert len(read) == size
+    assert max(read.values()) - min(read.values()) <= 1
+
+
+def test_weights_leave_labels_out(images):
+    stream = Stream(opened(images), shuffle=True, balance={"ant": 3, "cow": 1})
+    found = Counter(texts(stream))
+    assert set(found) == {"ant", "cow"}
+    assert abs(found["ant"] - 0.75 * found.total()) <= 1
+    assert len(stream) == found.total() < len(opened(images))
+
+
+@pytest.mark.parametrize("order", ["records", "blocks"])
+def test_balanced_epochs_continue_on_other_hosts(order, images):
+    options = {"shuffle": True, "order": order, "balance": "label", "remainder": "keep"}
+    records = opened(images)
+    whole = Counter(texts(Stream(records, epoch=2, **options)))
+    first, each = [], 7
+    for host in range(2):
+        rows = iter(Stream(records, epoch=2, host=(host, 2), **options))
+        first += [next(rows)["image/class/text"].decode() for _ in range(each)]
+    rest = []
+    for host in range(3):
+        stream = Stream(records, host=(host, 3), **options).at(2, 2 * each, hosts=2)
+        rest += texts(stream)
+    assert Counter(first + rest) == whole
+
+
+def test_frameworks_have_the_same_balance(images):
+    stream = Stream(opened(images), shuffle=True, balance="label", seed=3)
+    expected = texts(stream)
+    stream.set_epoch(0)
+    batches = keras_dataset(stream, batch_size=4, label="text")
+    assert [text.decode() for _, labels in batches for text in labels.numpy()] == expected
+
+
+def test_a_filter_of_the_catalog_has_a_length(images):
+    records = open_dataset(images("jpeg"), features=["image/class/text"])
+    chosen = {"label": ["ant", "cow"], "height": lambda height: height % 2 == 0}
+    parts = [Stream(records, where=chosen, host=(host, 2), remainder="keep") for host in range(2)]
+    assert abs(len(parts[0]) - len(parts[1])) <= 1
+    found = texts(parts[0]) + texts(parts[1])
+    assert len(found) == len(parts[0]) + len(parts[1]) > 0
+    assert set(found) <= {"ant", "cow"}
+    ants = Stream(records, where={"label": "ant"})
+    assert texts(ants) == [text for text in texts(records) if text == "ant"]
+    dataset = keras_dataset(ants, batch_size=4, label="text")
+    assert int(dataset.cardinality()) == -(-len(ants) // 4)
+    loaded = torch_dataset(images("jpeg"), where={"label": "ant"}, features=["image/class/text"])
+    assert texts(loaded) == ["ant"] * len(ants)
+    shuffled = Stream(records, shuffle=True, order="blocks", where={"label": "ant"})
+    assert texts(shuffled) == ["ant"] * len(ants)
+
+
+def test_a_filter_of_picked_records(images):
+    records = opened(images)
+    half = Stream(records[::2], where={"label": "ant"})
+    assert texts(half) == [text for text in texts(records)[::2] if text == "ant"]
+    mask = np.arange(len(records)) % 3 == 0
+    assert texts(Stream(records[mask])) == texts(records)[::3]
+
+
+def test_unknown_columns_are_errors(images):
+    with pytest.raises(InputError, match="colour"):
+        Stream(opened(images), where={"colour": "red"})
+    with pytest.raises(UsageError, match="needs labels"):
+        Stream(opened(images)[:0], balance="label")
