@@ -138,9 +138,10 @@ dataflow-template: $(VENV)/.installed-dataflow-$(STATE)  ## Write a flex templat
 dataflow-run:  ## Run the template with PARAMETERS, which are name=value;...
 	gcloud dataflow flex-template run $(JOB) --template-file-gcs-location=$(TEMPLATE) --project=$(PROJECT) --region=$(REGION) --staging-location=gs://$(BUCKET)/staging --temp-location=gs://$(BUCKET)/temp --parameters='^;^$(PARAMETERS)'
 
-metadata: $(VENV)/.installed-dataflow-$(STATE)  ## Regenerate the files of deploy/ that list commands and flags
+metadata: $(VENV)/.installed-dataflow-$(STATE)  ## Regenerate the files that list commands, flags and errors
 	@$(BIN)/python deploy/dataflow/template.py
 	@$(BIN)/python deploy/airflow/input_kinds.py
+	@$(BIN)/python docs/_tools/errors_page.py
 
 lint: $(VENV)/.installed-lint-$(STATE)  ## Check style and wording
 	@$(BIN)/ruff check .

@@ -10,20 +10,8 @@ root.
 from pathlib import Path
 
 from setuptools import find_packages, setup
-from setuptools.command.build_py import build_py
 
 HERE = Path(__file__).parent
-
-
-class BuildWithErrors(build_py):
-    """Adds docs/errors.md to the package, whose commands print addresses of its rows."""
-
-    def run(self) -> None:
-        """Copy the packages, then the page; an editable installation reads docs/ itself."""
-        super().run()
-        if not self.editable_mode:
-            target = Path(self.build_lib, "shardmill", "pipelines", "report", "errors.md")
-            self.copy_file(str(HERE / "docs" / "errors.md"), str(target))
 
 
 REPOSITORY = "https://github.com/shardmill/shardmill"
@@ -107,7 +95,6 @@ setup(
         "Typing :: Typed",
     ],
     python_requires=">=3.10,<3.14",
-    cmdclass={"build_py": BuildWithErrors},
     packages=find_packages("src"),
     package_dir={"": "src"},
     package_data={

@@ -30,14 +30,13 @@ class DiskCache:
 
     def __init__(self, folder: str | os.PathLike[str], max_bytes: int) -> None:
         if not os.fspath(folder) or scheme_of(os.fspath(folder)):
-            raise UsageError(f"cache_dir={folder!r} must be a folder of a local disk.")
+            raise UsageError("cache-dir-invalid", folder=folder)
         self._folder, self._max_bytes = Path(folder).absolute(), max_bytes
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise UsageError(
-                f"cache_dir={os.fspath(folder)!r} cannot be made: {error.strerror}; give a folder "
-                "of a local disk."
+                "cache-dir-failed", folder=os.fspath(folder), error=error.strerror
             ) from error
 
     def path_of(self, path: str, shard: Shard) -> str:
@@ -62,8 +61,7 @@ class DiskCache:
                 raise DamagedError(fault) from error
             except OSError as error:
                 raise InputError(
-                    f"{path} cannot be copied to {self._folder}: {error.strerror}; free space, or "
-                    "give another cache_dir."
+                    "cache-copy-failed", path=path, folder=self._folder, error=error.strerror
                 ) from error
             self._drop_oldest(copy)
         return str(copy)
@@ -83,8 +81,12 @@ class DiskCache:
                 size = part.stat().st_size
                 if size != shard.bytes or shard.crc32c not in (None, f"{checksum:08x}"):
                     raise InputError(
-                        f"{path} has {size:,} bytes with the CRC-32C {checksum:08x}, and the "
-                        f"manifest says {shard.bytes:,} and {shard.crc32c}: run `shardmill verify`."
+                        "cache-copy-differs",
+                        path=path,
+                        size=size,
+                        checksum=checksum,
+                        expected=shard.bytes,
+                        crc32c=shard.crc32c,
                     )
                 part.replace(copy)
             finally:

@@ -11,11 +11,6 @@ from typing import Any
 
 from shardmill.schemas.errors import UsageError
 
-_FIX = (
-    "would read the whole split: initialize torch.distributed or jax.distributed before reading, "
-    "or give host=(index, count); host=(0, 1) reads everything."
-)
-
 
 @dataclass(frozen=True)
 class Share:
@@ -45,9 +40,7 @@ def parse_share(name: str, value: tuple[int, int]) -> Share:
     except (TypeError, ValueError):
         index = count = 0
     if not 0 <= index < count:
-        raise UsageError(
-            f"{name}={value!r} must be (index, count) with 0 <= index < count, as in {name}=(0, 2)."
-        )
+        raise UsageError("share-invalid", name=name, value=value)
     return Share(index, count)
 
 
@@ -68,11 +61,12 @@ def find_host(value: tuple[int, int] | None) -> Share:
         return found
     tasks = os.environ.get("SLURM_NTASKS", "1")
     if tasks.isdecimal() and int(tasks) > 1 and "SLURM_PROCID" in os.environ:
-        raise UsageError(f"Slurm started {tasks} tasks, and each {_FIX}")
+        raise UsageError("slurm-without-rank", tasks=tasks)
     size, local = (os.environ.get(name, "") for name in ("WORLD_SIZE", "LOCAL_RANK"))
     if size.strip() != "1" and (size or local):
-        given = f"WORLD_SIZE={size!r}, LOCAL_RANK={local!r} and RANK={os.environ.get('RANK', '')!r}"
-        raise UsageError(f"{given} do not number this process, and each {_FIX}")
+        raise UsageError(
+            "launcher-without-rank", size=size, local=local, rank=os.environ.get("RANK", "")
+        )
     return Share(0, 1)
 
 
@@ -101,9 +95,7 @@ class Job:
         self._is_divided = self._is_divided or find_loader()[0]
         if self._is_divided and self._given is not None and self._given.count > 1:
             raise UsageError(
-                "Accelerate divides the batches of a prepared DataLoader among the processes, and "
-                f"host=({self._given.index}, {self._given.count}) does it too: omit host, or do "
-                "not prepare the DataLoader."
+                "host-with-accelerate", index=self._given.index, count=self._given.count
             )
         if self._given is not None or self._is_divided:
             return self._given or Share(0, 1)
@@ -112,7 +104,7 @@ class Job:
         try:
             found = find_host(None)
         except UsageError as error:
-            raise UnknownHostError(str(error)) from error
+            raise UnknownHostError(error.coded) from error
         self._found = found if found.count > 1 else None
         return found
 

@@ -45,9 +45,9 @@ class Batching:
     def __post_init__(self) -> None:
         if self.batch_size is None:
             if self.remainder == "pad":
-                raise UsageError("remainder='pad' needs a batch_size.")
+                raise UsageError("remainder-needs-batch-size")
         elif not is_positive_int(self.batch_size):
-            raise UsageError(f"batch_size={self.batch_size!r} must be a positive integer, or None.")
+            raise UsageError("batch-size-invalid", batch_size=self.batch_size)
 
     @property
     def of_host(self) -> int:
@@ -71,7 +71,7 @@ class Batching:
             UsageError: There would be no batch, or the hosts cannot divide it.
         """
         if not examples:
-            raise InputError(f"{source.folder} has no examples in {source.selection.split}.")
+            raise InputError("split-empty", folder=source.folder, split=source.selection.split)
         if self.batch_size is None:
             steps = examples // self.hosts
         else:
@@ -79,9 +79,11 @@ class Batching:
         if not steps:
             each = f" on each of {self.hosts} hosts" if self.hosts > 1 else ""
             raise UsageError(
-                f"a batch of {self.batch_size or self.hosts:,} is larger than the {examples:,} "
-                f"examples of {source.selection.split} can fill{each}, so an epoch would have 0 "
-                "steps: use a smaller batch_size, or remainder='pad'."
+                "batch-larger-than-split",
+                size=self.batch_size or self.hosts,
+                examples=examples,
+                split=source.selection.split,
+                each=each,
             )
         return steps
 
@@ -162,9 +164,7 @@ def _batching_of(stream: Stream, size: int | None, remainder: Remainder | None) 
     given = batching.remainder
     if batching.hosts > 1 and (given == "keep" or given != stream.remainder):
         raise UsageError(
-            f"remainder={given!r} of batches and {stream.remainder!r} of the stream "
-            f"would give {batching.hosts} hosts different numbers of batches: use 'drop' for both, "
-            "or 'pad' to evaluate all examples."
+            "keras-remainder-differs", given=given, remainder=stream.remainder, hosts=batching.hosts
         )
     return batching
 
@@ -175,11 +175,7 @@ def _read(stream: Stream, batching: Batching) -> Callable[[], Iterator[Any]]:
 
     def read() -> Iterator[Any]:
         if stream.host.count != batching.hosts:
-            raise UsageError(
-                f"the dataset was made for {batching.hosts} hosts, and there are "
-                f"{stream.host.count} now: make it when the training job is initialized, or give "
-                "host=(index, count)."
-            )
+            raise UsageError("keras-hosts-changed", hosts=batching.hosts, count=stream.host.count)
         return _blocks(stream, batching)
 
     return read
@@ -194,16 +190,13 @@ def _open_stream(
         given = {"split": split != "train", "labels": labels, **order, "remainder": None}
         unused = ", ".join(name for name, value in given.items() if value)
         if unused:
-            raise UsageError(f"the stream has {unused} already: give it to open_dataset or Stream.")
+            raise UsageError("keras-option-of-stream", unused=unused)
         if dataset.records.transform is not None:
-            raise UsageError(
-                "keras_dataset does not apply the transform of the records: open them without it, "
-                "and use the map method of the result."
-            )
+            raise UsageError("keras-transform-ignored")
         return dataset
     shuffle = order["shuffle"]
     if not isinstance(shuffle, bool) and not is_positive_int(shuffle):
-        raise UsageError(f"shuffle={shuffle!r} must be True, False or a number of examples.")
+        raise UsageError("keras-shuffle-invalid", shuffle=shuffle)
     buffer = None if isinstance(shuffle, bool) else int(shuffle)
     names = labels if labels is None or isinstance(labels, str) else list(labels)
     records = open_encoded(dataset, split, names, fill)
@@ -246,8 +239,12 @@ def _keeps(stream: Stream, part: int, record: int, payload: bytes) -> Any:
     except Exception as error:
         at = traceback.extract_tb(error.__traceback__)[-1]
         raise UsageError(
-            f"where raised {error!r:.200} in {at.filename}, line {at.lineno}, for record "
-            f"{record:,} of {stream.records.source.paths[part]}: repair it."
+            "where-raised",
+            error=error,
+            filename=at.filename,
+            lineno=at.lineno,
+            record=record,
+            path=stream.records.source.paths[part],
         ) from error
 
 
@@ -346,10 +343,7 @@ def _without_checkpoints(kind: type) -> type:
     """Returns a class of datasets whose iterators say what to do instead of a checkpoint."""
 
     def serialize(*_: object) -> None:
-        raise UsageError(
-            "tf.train.Checkpoint cannot save an iterator of keras_dataset: save the number of "
-            "steps, and continue with keras_dataset(stream.at(epoch, examples))."
-        )
+        raise UsageError("checkpoint-cannot-save-iterator")
 
     def iterate(dataset: Any) -> Any:
         iterator = kind.__iter__(dataset)  # type: ignore[attr-defined]

@@ -43,19 +43,14 @@ def normalization(
             slice is of a manifest without a path.
     """
     if framework not in get_args(Framework):
-        raise UsageError(f"framework={framework!r} is unknown: use 'keras', 'torch' or 'jax'.")
+        raise UsageError("framework-unknown", framework=framework)
     if framework != "jax":
         require_framework(framework)
     moments = find_moments(manifest, split, feature)
     if moments is None and feature is None:
-        raise UsageError(
-            f"the manifest has no pixel statistics for {split!r}: name a feature, or compute them."
-        )
+        raise UsageError("normalization-without-pixels", split=split)
     if moments is None:
-        raise UsageError(
-            f"the manifest has no mean of the feature {feature!r} for {split!r}: name a numeric "
-            "column with values."
-        )
+        raise UsageError("normalization-without-mean", feature=feature, split=split)
     mean, std = (values[0] if feature else values for values in moments[1:])
     if framework == "keras":
         import keras

@@ -68,7 +68,7 @@ def parse_state(state: dict[str, Any], reader: Reader, reads: dict[str, Any]) ->
             or of another worker, or of another number of them.
     """
     if not isinstance(state, dict) or state.keys() != Position(0).to_state(reader, reads).keys():
-        raise UsageError(f"{state!r:.99} is not the state of a stream: give its state_dict().")
+        raise UsageError("stream-state-invalid", state=state)
     theirs, ours, taken = dict(state["reads"]), dict(reads), 0
     if state["worker"] is not None:
         taken, *numbers = state["worker"]
@@ -83,10 +83,7 @@ def parse_state(state: dict[str, Any], reader: Reader, reads: dict[str, Any]) ->
             both = f"other records ({theirs['split']}) than those of this stream ({split})"
         elif name in _WORKER:
             both += "; at() continues with other workers"
-        raise UsageError(
-            f"the state is of {both}: continue with the same version of the dataset and options, "
-            "or from the next epoch."
-        )
+        raise UsageError("stream-state-differs", both=both)
     deals = [Deal(*deal) for deal in state["deals"]] or [Deal(state["examples"], 1, 1, 1)]
     return Position(state["epoch"], tuple(deal for deal in deals if deal.examples), taken)
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from shardmill.loaders.source import LONG_NAMES, Source
-from shardmill.schemas.errors import UsageError
+from shardmill.schemas.errors import FormatError, UsageError
 from shardmill.schemas.example.parse import ExampleError, FeatureValues, parse_example
 from shardmill.schemas.schema_pbtxt.feature_spec import FeatureSpec
 
@@ -31,7 +31,7 @@ _ABSENT = FeatureValues("empty", [])
 SHORT_NAMES = {long: short for short, long in LONG_NAMES.items()}
 
 
-class SchemaMismatchError(Exception):
+class SchemaMismatchError(FormatError):
     """A record does not match the schema; the message names the feature."""
 
 
@@ -44,12 +44,12 @@ def select_features(source: Source, features: Sequence[str] | None) -> tuple[Fea
     if features is None:
         return source.specs
     if isinstance(features, str):
-        raise UsageError(f"features={features!r} is a str: give a list, as in [{features!r}].")
+        raise UsageError("reader-features-str", features=features)
     if not features:
-        raise UsageError("features is empty: name features, or omit it to read all of them.")
+        raise UsageError("reader-features-empty")
     specs = tuple(source.spec_of(name) for name in features)
     if len({spec.name for spec in specs}) < len(specs):
-        raise UsageError(f"features={list(features)!r:.99} names one twice: name each once.")
+        raise UsageError("reader-features-twice", features=list(features))
     return specs
 
 
@@ -80,16 +80,13 @@ def default_values(specs: Sequence[FeatureSpec], fill: Fill | None) -> dict[str,
         if spec.name in given:
             defaults[spec.name] = _convert_fill(spec, given.pop(spec.name))
         elif spec.kind == "int64":
-            raise UsageError(
-                f"the feature {spec.name!r} may be missing, and integers have no value for that: "
-                f"give one, as in fill={{{spec.name!r}: -1}}, or leave it out of features."
-            )
+            raise UsageError("fill-needed", name=spec.name)
         else:
             defaults[spec.name] = b"" if spec.kind == "bytes" else np.float32("nan")
     for name in given:
         if all(spec.name != name for spec in specs):
-            raise UsageError(f"fill names {name!r}, which is not one of the features to read.")
-        raise UsageError(f"fill names {name!r}, which is never missing or has several values.")
+            raise UsageError("fill-unknown", name=name)
+        raise UsageError("fill-useless", name=name)
     return defaults
 
 
@@ -101,7 +98,7 @@ def check_fill(fill: Fill | None) -> dict[str, Any]:
     """
     if isinstance(fill, Mapping | None):
         return dict(fill or {})
-    raise UsageError(f"fill={fill!r}: give a value for each feature, as in fill={{'age': -1}}.")
+    raise UsageError("fill-invalid", fill=fill)
 
 
 def _convert_fill(spec: FeatureSpec, value: Any) -> Any:
@@ -114,7 +111,7 @@ def _convert_fill(spec: FeatureSpec, value: Any) -> Any:
             return np.int64(value)
     elif spec.kind == "float32" and isinstance(value, int | float | np.number):
         return np.float32(value)
-    raise UsageError(f"fill={{{spec.name!r}: {value!r}}}: the feature is {spec.kind}.")
+    raise UsageError("fill-kind", name=spec.name, value=value, kind=spec.kind)
 
 
 @dataclass(frozen=True)
@@ -162,7 +159,7 @@ class RecordDecoder:
         for shown, name, kind, read in self._readers:
             feature = features.get(name, _ABSENT)
             if feature.kind != kind and _KINDS.get(feature.kind) != kind and feature.values:
-                raise SchemaMismatchError(f"the feature {name!r} is {feature.kind}, not {kind}")
+                raise SchemaMismatchError("feature-kind", name=name, found=feature.kind, kind=kind)
             values[shown] = read(feature.values, features)
         return values
 
@@ -205,8 +202,11 @@ class RecordDecoder:
             return array.copy() if shape is None else array.reshape(shape).copy()
         except ValueError as error:
             raise SchemaMismatchError(
-                f"the feature {spec.name!r} has {len(data):,} bytes, which do not fit "
-                f"{spec.dtype} of shape {'any' if shape is None else shape}"
+                "feature-bytes",
+                name=spec.name,
+                data=len(data),
+                dtype=spec.dtype,
+                shape="any" if shape is None else shape,
             ) from error
 
 
@@ -221,7 +221,7 @@ def _to_text(name: str, value: Any) -> Any:
             return value.decode()
         return np.array([each.decode() for each in value.ravel()], np.object_).reshape(value.shape)
     except UnicodeDecodeError as error:
-        raise SchemaMismatchError(f"the feature {name!r} is not text: {error}") from error
+        raise SchemaMismatchError("feature-not-text", name=name, error=error) from error
 
 
 def single_value(name: str, values: Any) -> Any:
@@ -231,7 +231,7 @@ def single_value(name: str, values: Any) -> Any:
         SchemaMismatchError: It has none, or several.
     """
     if len(values) != 1:
-        raise SchemaMismatchError(f"the feature {name!r} has {len(values)} values, not one")
+        raise SchemaMismatchError("feature-several-values", name=name, values=len(values))
     return values[0]
 
 
@@ -245,7 +245,7 @@ def fixed_array(name: str, values: Any, dtype: type[np.generic], shape: tuple[in
         return np.array(values, dtype).reshape(shape)
     except ValueError as error:
         raise SchemaMismatchError(
-            f"the feature {name!r} has {len(values)} values, which do not fit the shape {shape}"
+            "feature-shape", name=name, values=len(values), shape=shape
         ) from error
 
 
@@ -265,10 +265,10 @@ def decode_image(name: str, data: bytes, channels: int) -> Any:
             with Image.open(io.BytesIO(data)) as image:
                 pixels = np.array(image)
         except Exception as error:  # Pillow's decoders raise many types
-            raise SchemaMismatchError(f"the feature {name!r} is not an image ({error})") from error
+            raise SchemaMismatchError("feature-not-image", name=name, error=error) from error
         pixels = pixels[:, :, None] if pixels.ndim == 2 else pixels
     if channels and pixels.shape[2] != channels:
         raise SchemaMismatchError(
-            f"the feature {name!r} has {pixels.shape[2]} channels, not {channels}"
+            "feature-channels", name=name, found=pixels.shape[2], channels=channels
         )
     return pixels

@@ -128,10 +128,7 @@ class Records:
         ours, theirs = self.source, other.source
         # By repr: NaN, the value of missing floats, is not equal to itself.
         if ours.folder != theirs.folder or repr(self._view) != repr(other._view):
-            raise UsageError(
-                f"records of {ours.folder} and {theirs.folder} cannot be joined: they must be of "
-                "one dataset, and opened with the same options."
-            )
+            raise UsageError("records-not-joinable", folder=ours.folder, other=theirs.folder)
         parts = (*ours.selection.parts, *theirs.selection.parts)
         joined = self._select(f"{ours.selection.split}+{theirs.selection.split}", parts)
         if self.picks is not None or other.picks is not None:
@@ -175,10 +172,7 @@ class Records:
         if listed.dtype == bool and listed.shape == (len(self),):
             listed = np.flatnonzero(listed)
         if listed.ndim != 1 or (listed.size and listed.dtype.kind not in "iu"):
-            raise UsageError(
-                f"records[{index!r:.60}]: give numbers, or a bool for each of {len(self):,} "
-                "examples."
-            )
+            raise UsageError("records-index-invalid", index=index, examples=len(self))
         return np.array([self._number(each) for each in listed.tolist()], np.int64)
 
     def _slice(self, start: int, stop: int) -> Records:
@@ -250,8 +244,11 @@ class Records:
             values = decoder(payload)
         except SchemaMismatchError as error:
             raise InputError(
-                f"{self.source.paths[part]}, record {record:,}: {error}; run `shardmill verify "
-                f"{self.source.folder}` to see what else is wrong."
+                "record-unlike-schema",
+                path=self.source.paths[part],
+                record=record,
+                error=error,
+                folder=self.source.folder,
             ) from error
         if weight is not None:
             values["weight"] = np.float32(weight)
@@ -340,9 +337,9 @@ def _check_options(transform: object, **sizes: object) -> None:
     """Raises a UsageError if the transform is not a function, or a size is not a number."""
     for name, size in sizes.items():
         if not isinstance(size, int) or size < 0:
-            raise UsageError(f"{name}={size!r} must be a number of bytes, 0 or more.")
+            raise UsageError("cache-bytes-invalid", name=name, size=size)
     if transform is not None and not callable(transform):
-        raise UsageError(f"transform={transform!r} must be a function of an example.")
+        raise UsageError("transform-not-function", transform=transform)
 
 
 def open_encoded(
@@ -373,7 +370,7 @@ def _supervised(source: Source, decoder: RecordDecoder) -> tuple[tuple[str, ...]
     label = next((name for name in (source.label_id, source.label_text) if name in shown), "")
     label = label or next((name for name in source.label_features if name in shown), "")
     if not label:
-        raise UsageError("as_supervised=True needs a label, and the features have none.")
+        raise UsageError("supervised-without-label")
     inputs = [name for name in source.arrays if name in shown] or [
         name for name in shown if name not in source.label_features
     ]

@@ -27,10 +27,7 @@ def filter_records(records: Records, where: Mapping[str, Any]) -> Records:
         UsageError: The dataset has no catalog.
     """
     if not all(shard.catalog for shard in records.source.shards):
-        raise UsageError(
-            f"where={dict(where)!r:.99} names columns of the catalog, which only images have: give "
-            "a function of an example."
-        )
+        raise UsageError("where-names-columns-catalog", where=dict(where))
     kept = np.ones(len(records.source), bool)
     columns = read_catalog_columns(records, list(where))
     for column, wanted in zip(columns, where.values(), strict=True):
@@ -62,22 +59,20 @@ class Balance:
 
     def __init__(self, records: Records, balance: str | Weights) -> None:
         if balance != "label" and not isinstance(balance, Mapping):
-            raise UsageError(f"balance={balance!r} must be 'label', or a weight for each label.")
+            raise UsageError("balance-must-label-or", balance=balance)
         labels = np.array(["" if each is None else str(each) for each in read_labels(records)])
         if records.picks is not None:
             labels = labels[records.picks]
         known = [str(name) for name in np.unique(labels) if name]
         if not known:
-            raise UsageError("balance needs labels, and the records have none.")
+            raise UsageError("balance-needs-labels-records")
         weights = balance if isinstance(balance, Mapping) else dict.fromkeys(known, 1.0)
         for name in weights:
             if name not in known:
-                raise UsageError(
-                    f"balance: the split has no examples of {name!r}: it has {format_names(known)}."
-                )
+                raise UsageError("balance-split-has-no", name=name, known=format_names(known))
         total = sum(weights.values())
         if min(weights.values(), default=0) < 0 or not 0 < total < float("inf"):
-            raise UsageError(f"{dict(weights)!r:.99}: weights must be 0 or more, and one positive.")
+            raise UsageError("weights-must-0-or", weights=dict(weights))
         self.weights = {name: weight / total for name, weight in sorted(weights.items())}
         self._numbers = {name: np.flatnonzero(labels == name) for name in self.weights}
         if records.picks is not None:

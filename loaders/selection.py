@@ -61,15 +61,15 @@ def select(manifest: Manifest, split: str) -> Selection:
         UsageError: A split is unknown, a slice is malformed, or an example is named twice.
     """
     if not isinstance(split, str):
-        raise UsageError(f"split={split!r} is not a str: name a split, as in 'train'.")
+        raise UsageError("split-not-str", split=split)
     parts: list[ShardSlice] = []
     for term in split.split("+"):
         match = _TERM.fullmatch(term.strip())
         if match is None:
-            raise UsageError(f"the split {term!r} is malformed: write it as in train[:10%].")
+            raise UsageError("split-malformed", term=term)
         name, first, stop = match[1].strip(), match[2], match[3]
         if not name:
-            raise UsageError(f"the split {split!r} has an empty name: write it as in train+test.")
+            raise UsageError("split-name-empty", split=split)
         chosen = find_split(manifest, name)
         if first is None:
             parts += [ShardSlice(shard, 0, shard.records) for shard in chosen.shards]
@@ -78,7 +78,7 @@ def select(manifest: Manifest, split: str) -> Selection:
     ordered = sorted(parts, key=lambda part: (part.shard.file, part.first))
     for before, after in itertools.pairwise(ordered):
         if before.shard.file == after.shard.file and after.first < before.stop:
-            raise UsageError(f"the split {split!r} has some examples twice: name each once.")
+            raise UsageError("split-overlaps", split=split)
     return Selection(split, tuple(parts))
 
 
@@ -87,10 +87,7 @@ def _slice(split: Split, term: str, first: str, stop: str) -> list[ShardSlice]:
     for shard in split.shards:
         by_label.setdefault(shard.label, []).append(shard)
     if len(by_label) > 1 and not all(bound in ("", "0") or "%" in bound for bound in (first, stop)):
-        raise UsageError(
-            f"{term}: the labels have separate shards, and a slice by numbers would take few of "
-            "them: use percentages."
-        )
+        raise UsageError("slice-of-label-shards", term=term)
     parts = []
     for shards in by_label.values():
         total = sum(shard.records for shard in shards)
@@ -101,10 +98,7 @@ def _slice(split: Split, term: str, first: str, stop: str) -> list[ShardSlice]:
                 parts.append(ShardSlice(shard, begin, end))
             low, high = low - shard.records, high - shard.records
     if not parts and split.num_examples:
-        raise UsageError(
-            f"{term} has none of the {split.num_examples:,} examples: write it as in train[:10%] "
-            "or train[100:200]."
-        )
+        raise UsageError("slice-empty", term=term, num_examples=split.num_examples)
     return parts
 
 
@@ -112,10 +106,7 @@ def _bound(term: str, text: str, total: int) -> int:
     """Returns the number of a record; of the first or last one if it is out of range."""
     match = _BOUND.fullmatch(text)
     if match is None or (match[2] and abs(int(match[1])) > 100):
-        raise UsageError(
-            f"{term}: {text!r} is neither a number nor a percentage up to 100%: "
-            "write it as in train[:10%] or train[100:200]."
-        )
+        raise UsageError("slice-malformed", term=term, text=text)
     number = int(match[1])
     if match[2]:
         return total - -number * total // 100 if number < 0 else number * total // 100
@@ -130,5 +121,5 @@ def find_split(manifest: Manifest, name: str) -> Split:
     """
     if name not in manifest.splits:
         known = ", ".join(manifest.splits) or "none"
-        raise UsageError(f"the dataset has no split {name!r}: it has {known}.")
+        raise UsageError("split-unknown", name=name, known=known)
     return manifest.splits[name]

@@ -308,7 +308,7 @@ class ShardFiles:
         table = np.array(_find_chunks(file) if index is None else index, np.int64).reshape(-1, 3)
         first = np.concatenate([[0], np.cumsum(table[:, 2])])
         if first[-1] != expected:
-            raise FormatError(f"it has {first[-1]:,} records and the manifest says {expected:,}")
+            raise FormatError("shard-records-differ", found=first[-1], expected=expected)
         return _Members(table[:, 0].copy(), table[:, 1].copy(), first, index is not None)
 
     def _check_uncompressed(self, shard: int, file: _OpenFile) -> None:
@@ -322,14 +322,10 @@ class ShardFiles:
         if not head or starts_record(head):
             return
         if head.startswith(HEADER[:4]):
-            raise InputError(
-                f"{self._paths[shard]} has no member index, which Shardmill's readers need: read "
-                "it with tf.data, or build the dataset with Shardmill; if Shardmill built it, run "
-                f"`shardmill verify {self._folder}`."
-            )
+            raise InputError("shard-without-index", path=self._paths[shard], folder=self._folder)
         if head.startswith(HEADER[:2]):
-            raise FormatError("its member index is damaged or does not cover the whole file")
-        raise FormatError("the CRC of the length of record 0 does not match, or it is not a shard")
+            raise FormatError("member-index-damaged")
+        raise FormatError("first-length-crc")
 
     def _read_content(self, shard: int, number: int) -> tuple[bytes, bytes]:
         """Returns the bytes of a member in the file, and its content."""
@@ -361,8 +357,10 @@ class ShardFiles:
         expected = int(members.first[number + 1] - members.first[number])
         if len(offsets) - 1 != expected:
             raise FormatError(
-                f"its member index is wrong: the member at byte {int(members.offset[number]):,} "
-                f"has {len(offsets) - 1:,} records, not {expected:,}"
+                "member-index-wrong",
+                offset=int(members.offset[number]),
+                found=len(offsets) - 1,
+                expected=expected,
             )
         return offsets
 
@@ -371,8 +369,11 @@ class ShardFiles:
             check_not_deleted(self._folder)
         reason = error.fault.message if isinstance(error, DamagedError) else str(error)
         return InputError(
-            f"{self._paths[shard]}, record {record:,}: {reason}; run `shardmill verify "
-            f"{self._folder}` to see what else is wrong, and build or copy the dataset again."
+            "record-damaged",
+            path=self._paths[shard],
+            record=record,
+            reason=reason,
+            folder=self._folder,
         )
 
 
@@ -386,10 +387,10 @@ def _find_chunks(file: _OpenFile) -> list[tuple[int, int, int]]:
             data, data_start = file.read_at(at, _HEADER_READ_BYTES), at
         header = data[at - data_start : at - data_start + HEADER_BYTES]
         if not starts_record(header):
-            raise FormatError("the CRC of the length of a record does not match")
+            raise FormatError("some-length-crc")
         at += HEADER_BYTES + int.from_bytes(header[:8], "little") + FOOTER_BYTES
         if at > file.size:
-            raise FormatError("the file ends inside a record")
+            raise FormatError("file-ends-inside-record")
         records += 1
         if at - start >= _CHUNK_BYTES or at == file.size:
             chunks.append((start, at - start, records))

@@ -15,7 +15,7 @@ from shardmill.loaders.steps import (
 )
 from shardmill.schemas.dataset.generations import check_not_deleted
 from shardmill.schemas.dataset.manifest import Manifest, Shard
-from shardmill.schemas.dataset.shard_names import MANIFEST, SCHEMA
+from shardmill.schemas.dataset.shard_names import SCHEMA
 from shardmill.schemas.errors import FormatError, InputError, UsageError, format_names
 from shardmill.schemas.schema_pbtxt.feature_spec import FeatureSpec, parse_feature_specs
 from shardmill.schemas.schema_pbtxt.image_features import (
@@ -99,7 +99,7 @@ class Source:
                 if spec.name == each:
                     return spec
         known = format_names([spec.name for spec in self.specs])
-        raise UsageError(f"the records have no feature {name!r}: they have {known}.")
+        raise UsageError("feature-unknown", name=name, known=known)
 
     def with_labels(self, labels: Sequence[str]) -> Source:
         """Returns the source restricted to the shards of certain labels.
@@ -110,18 +110,13 @@ class Source:
         known = self.manifest.labels
         for label in labels:
             if label not in known:
-                raise UsageError(
-                    f"the dataset has no label {label!r}: it has {format_names(known) or 'none'}."
-                )
+                raise UsageError("label-unknown", label=label, known=format_names(known) or "none")
             if list(labels).count(label) > 1:
-                raise UsageError(f"the label {label!r} is named twice: name each once.")
+                raise UsageError("reader-label-twice", label=label)
         if not labels:
-            raise UsageError("labels is empty: name labels, or omit it to read all of them.")
+            raise UsageError("reader-labels-empty")
         if all(shard.label is None for shard in self.shards):
-            raise UsageError(
-                f"labels={list(labels)!r:.99} needs separate shards for each label: build "
-                "the dataset with --shard_by=label, or filter records with where."
-            )
+            raise UsageError("reader-labels-without-shards", labels=list(labels))
         parts = tuple(part for part in self.selection.parts if part.shard.label in labels)
         return replace(self, selection=Selection(self.selection.split, parts))
 
@@ -155,7 +150,7 @@ def open_source(
     source = Source(folder, manifest, selection, _read_specs(folder, manifest))
     if labels is not None:
         if isinstance(labels, str):
-            raise UsageError(f"labels={labels!r} is a str: give a list, as in [{labels!r}].")
+            raise UsageError("reader-labels-str", labels=labels)
         source = source.with_labels(list(labels))
     _check_shards(source)
     return source
@@ -185,14 +180,9 @@ def _read_specs(folder: str, manifest: Manifest) -> tuple[FeatureSpec, ...]:
     except FileNotFoundError as error:
         check_not_deleted(folder)
         why = "the files were counted, not built" if manifest.root else "it was deleted"
-        raise InputError(
-            f"{path} does not exist ({why}), so the features are unknown: build the dataset again, "
-            "or parse the shards with your own feature spec."
-        ) from error
+        raise InputError("schema-missing", path=path, why=why) from error
     except (FormatError, UnicodeDecodeError) as error:
-        raise InputError(
-            f"{path} cannot be read: {error}; build the dataset again, or copy the file again."
-        ) from error
+        raise InputError("schema-unreadable", path=path, error=error) from error
 
 
 def _check_shards(source: Source) -> None:
@@ -207,18 +197,18 @@ def _check_shards(source: Source) -> None:
         for entry in storage.list_dir(folder):
             path = join(folder, entry.path.rpartition("/")[2])
             sizes[path] = entry.size if entry.kind == "file" else -1
-    remedy = (
-        f"run `shardmill verify {source.folder}` to see what else is wrong, and build or copy "
-        "the dataset again."
-    )
     for path, shard in zip(source.paths, source.shards, strict=True):
         size = sizes.get(path)
         if size is None:
             check_not_deleted(source.folder)
-            raise InputError(f"{path} is missing, but {MANIFEST} lists it: {remedy}")
+            raise InputError("shard-missing", path=path, folder=source.folder)
         if size < 0:
-            raise InputError(f"{path} is not a file, but {MANIFEST} lists it: {remedy}")
+            raise InputError("shard-not-file", path=path, folder=source.folder)
         if size != shard.bytes:
             raise InputError(
-                f"{path} has {size:,} bytes, but {MANIFEST} says {shard.bytes:,}: {remedy}"
+                "shard-size-differs",
+                path=path,
+                size=size,
+                expected=shard.bytes,
+                folder=source.folder,
             )

@@ -108,7 +108,7 @@ def _find_splits(dataset: Dataset, split: str) -> tuple[Manifest, list[Split]]:
 
 def _open(dataset: Dataset, split: str) -> Records:
     if isinstance(dataset, Manifest):
-        raise UsageError(f"{split!r} has slices: give the dataset's folder instead of a manifest.")
+        raise UsageError("slice-of-manifest", split=split)
     return open_encoded(dataset, split, None, None)
 
 
@@ -166,9 +166,7 @@ def _read_catalog(records: Records, part: ShardSlice, names: Sequence[str]) -> l
     try:
         columns = read_columns(open_storage(path).read(path), names)
     except (FileNotFoundError, IsADirectoryError, FormatError) as error:
-        raise InputError(
-            f"{path} cannot be read: {error}; name whole splits, or build the dataset again."
-        ) from error
+        raise InputError("slice-statistics-unreadable", path=path, error=error) from error
     return [column[part.first : part.stop] for column in columns]
 
 

@@ -54,8 +54,10 @@ def steps_per_epoch(
     parts = selection.parts
     if hosts > len(parts):
         raise UsageError(
-            f"{selection.split} has {plural(len(parts), 'shard')}, fewer than {hosts} hosts: use "
-            f"fewer hosts, or build with --num_shards={hosts} or a multiple of it."
+            "shards-fewer-than-hosts",
+            split=selection.split,
+            shards=plural(len(parts), "shard"),
+            hosts=hosts,
         )
     smallest = min(sum(part.records for part in parts[i::hosts]) for i in range(hosts))
     return smallest // (batch_size // hosts)
@@ -68,17 +70,12 @@ def batches(examples: int, batch_size: int, remainder: Remainder | None, hosts: 
         UsageError: A value is invalid.
     """
     if not is_positive_int(batch_size) or not is_positive_int(hosts):
-        raise UsageError(
-            f"a batch of {batch_size!r} over {hosts!r} hosts: both must be positive integers."
-        )
+        raise UsageError("batch-invalid", batch_size=batch_size, hosts=hosts)
     if batch_size % hosts:
         above = -(-batch_size // hosts) * hosts
-        raise UsageError(
-            f"a batch of {batch_size} cannot be divided among {hosts} hosts: "
-            f"use a multiple of {hosts}, such as {above}."
-        )
+        raise UsageError("batch-not-divisible", batch_size=batch_size, hosts=hosts, above=above)
     if remainder not in (None, *get_args(Remainder)):
-        raise UsageError(f"remainder={remainder!r} is unknown: use keep, drop or pad.")
+        raise UsageError("remainder-unknown", remainder=remainder)
     full, rest = divmod(examples, batch_size)
     drops = remainder == "drop" or (remainder != "pad" and hosts > 1)
     return full + (rest > 0 and not drops)
@@ -127,13 +124,11 @@ def find_manifest(path: str | os.PathLike[str]) -> tuple[str, str]:
     """
     text = os.fsdecode(path)
     if not text:
-        raise UsageError(f"the path of the manifest is empty: give a dataset or its {MANIFEST}.")
+        raise UsageError("manifest-path-empty")
     scheme, slash, _ = text.partition(":/")
     # pathlib turns gs://bucket into gs:/bucket.
     if slash and scheme in ("gs", "s3") and not scheme_of(text):
-        raise UsageError(
-            f"{text} is not a URI: give {scheme}://... as a str; pathlib removes a slash."
-        )
+        raise UsageError("manifest-not-uri", text=text, scheme=scheme)
     entry = open_storage(text).stat(text)
     if entry is not None and entry.kind == "dir" and os.path.islink(text):
         found = os.path.realpath(text)  # a publication changes the link to the current generation
@@ -165,14 +160,14 @@ def read_manifest(folder: str, file: str) -> Manifest:
         _check_counts(manifest)
     except FileNotFoundError as error:
         check_not_lost(file)
-        raise InputError(f"{file} does not exist: give a dataset or its {MANIFEST}.") from error
+        raise InputError("dataset-missing", file=file) from error
     except FormatError as error:
         check_not_lost(file, data)
         fix = "build or copy the dataset again" if folder else f"give a dataset or its {MANIFEST}"
         fix = f"; {fix}" if error.__cause__ else ""
-        raise InputError(f"{file} cannot be read: {error}{fix}.") from error
+        raise InputError("manifest-unreadable", file=file, error=error, fix=fix) from error
     except (RecursionError, ValueError) as error:
-        raise InputError(f"{file} cannot be read: it is not a Shardmill manifest.") from error
+        raise InputError("manifest-not-json", file=file) from error
     return manifest
 
 
@@ -185,9 +180,8 @@ def _check_counts(manifest: Manifest) -> None:
     for name, split in manifest.splits.items():
         counts = [split.num_examples, *(shard.records for shard in split.shards)]
         if any(type(count) is not int or count < 0 for count in counts):
-            raise FormatError(f"a count of the split {name!r} is not a number of examples")
+            raise FormatError("manifest-count-not-number", name=name)
         if counts[0] != sum(counts[1:]):
             raise FormatError(
-                f"it states {counts[0]} examples for the split {name!r}, but its shards have "
-                f"{sum(counts[1:])}"
+                "manifest-counts-differ", stated=counts[0], name=name, found=sum(counts[1:])
             )

@@ -110,33 +110,28 @@ class Stream:
         balance: Literal["label"] | Weights | None = None,
     ) -> None:
         if not isinstance(records, Records):
-            raise UsageError(f"records={records!r:.60} must be what open_dataset returns.")
+            raise UsageError("stream-of-no-records", records=records)
         if not isinstance(shuffle, bool):
-            raise UsageError(f"shuffle={shuffle!r} must be True or False; see also buffer.")
+            raise UsageError("shuffle-invalid", shuffle=shuffle)
         if buffer is not None and not is_positive_int(buffer):
-            raise UsageError(f"buffer={buffer!r} must be a number of examples, 1 or more.")
+            raise UsageError("buffer-invalid", buffer=buffer)
         if remainder not in (None, *get_args(Remainder)):
-            raise UsageError(f"remainder={remainder!r} is unknown: use keep, drop or pad.")
+            raise UsageError("remainder-unknown", remainder=remainder)
         if order not in (None, *get_args(Order)):
-            raise UsageError(f"order={order!r} is unknown: use records or blocks.")
+            raise UsageError("order-unknown-use-records", order=order)
         if isinstance(where, Mapping):
             records, where = filter_records(records, where), None
         if where is not None and not callable(where):
-            raise UsageError(
-                f"where={where!r} must be a function of an example, or values by column."
-            )
+            raise UsageError("where-must-function-example", where=where)
         if not isinstance(workers, int) or workers < 0:
-            raise UsageError(f"workers={workers!r} must be a number of threads, 0 or more.")
+            raise UsageError("workers-invalid", workers=workers)
         self.records, self.where, self.buffer = records, where, buffer
         self.workers = workers
         self._remainder = remainder
         self._job = Job(host)
         self.worker = None if worker is None else parse_share("worker", worker)
         if records.picks is not None and (np.diff(records.picks) < 0).any():
-            raise UsageError(
-                "a Stream reads records in their order: sort the numbers of picked records, or "
-                "read them by number, as a DataLoader of them does."
-            )
+            raise UsageError("stream-reads-records-their")
         self._balance = None if balance is None else Balance(records, balance)
         self.shuffle, self.seed, self._order = shuffle, seed, order
         self._batch = 0  # of the DataLoader that started this process
@@ -167,15 +162,10 @@ class Stream:
         host = self.host
         if self.remainder == "drop" and 0 < len(self.records) < host.count:
             raise UsageError(
-                f"the split has {len(self.records)} examples, fewer than {host.count} hosts, which "
-                "would read none: use fewer hosts, or remainder='pad'."
+                "examples-fewer-than-hosts", examples=len(self.records), count=host.count
             )
         if self.where is not None and host.count > 1:
-            raise UsageError(
-                f"where with {host.count} hosts would give them different numbers of "
-                "examples, and the hosts would wait for each other: name columns of the catalog, "
-                'as in where={"label": "roses"}, or build a dataset of what you keep.'
-            )
+            raise UsageError("where-with-hosts", count=host.count)
         return host
 
     def __getstate__(self) -> dict[str, Any]:
@@ -201,7 +191,7 @@ class Stream:
         with contextlib.suppress(UsageError):  # notices a prepared loader
             _ = self.host
         if not isinstance(epoch, SupportsIndex) or operator.index(epoch) < 0:
-            raise UsageError(f"epoch={epoch!r} must be the number of an epoch, 0 or more.")
+            raise UsageError("epoch-invalid", epoch=epoch)
         if not self.begins_inside or epoch != self.epoch:
             self._begin_at(Position(operator.index(epoch)))
 
@@ -236,9 +226,9 @@ class Stream:
         epoch, deals = self._start[:2]
         deal = Deal(examples, hosts, workers, batch_size)
         if not all(isinstance(each, SupportsIndex) and each >= 0 for each in (epoch, *deal)):
-            raise UsageError(f"epoch {epoch!r} and examples {examples!r} must be 0 or more.")
+            raise UsageError("epoch-examples-must-0", epoch=epoch, examples=examples)
         if hosts and examples % hosts:
-            raise UsageError(f"examples={examples} is not a multiple of hosts={hosts}.")
+            raise UsageError("examples-not-multiple-hosts", examples=examples, hosts=hosts)
         self._begin_at(Position(epoch, (*deals, deal) if examples else deals))
         return self
 

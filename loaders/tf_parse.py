@@ -96,10 +96,7 @@ def array_decoder(spec: FeatureSpec, *, batched: bool) -> Callable[[tf.Tensor], 
     if spec.encoding not in IMAGE_ENCODINGS:
         return _raw_decoder(spec)
     if spec.shape is None and batched:
-        raise UsageError(
-            f"{spec.name!r} holds images of different sizes, which cannot be batched: resize them "
-            "with batch_size=None and map, or build with --resize=stretch, pad or crop."
-        )
+        raise UsageError("images-not-batchable", name=spec.name)
     return _image_decoder(spec)
 
 
@@ -129,10 +126,7 @@ def _raw_decoder(spec: FeatureSpec) -> Callable[[tf.Tensor], tf.Tensor]:
     import tensorflow as tf
 
     if spec.shape is None or spec.dtype is None:
-        raise UsageError(
-            f"{spec.name!r} holds arrays of different shapes, which cannot be batched: read them "
-            "with open_dataset, or build with --resize=stretch, pad or crop."
-        )
+        raise UsageError("arrays-not-batchable", name=spec.name)
     shape, name = spec.shape, spec.dtype.name
     dtype = tf.dtypes.as_dtype(name)
     read_as = tf.dtypes.as_dtype(_SAME_SIZE.get(name, name))
@@ -161,18 +155,16 @@ def label_reader(source: Source, form: str) -> tuple[str, Callable[[tf.Tensor], 
     labels = list(source.manifest.labels)
     names = sorted(source.label_features)
     if not names:
-        raise UsageError(
-            "the records have no label: give label=None, or build the dataset with labels."
-        )
+        raise UsageError("records-without-label")
     text, number = source.label_text, source.label_id
     if form == "text":
         if text:
             return text, lambda values: values
         if not labels:
-            raise UsageError(f"the labels in {names[0]!r} are numbers: use label='id'.")
+            raise UsageError("labels-are-numbers", name=names[0])
         return number, lambda values: tf.gather(tf.constant(labels), values)
     if form not in ("id", "one_hot"):
-        raise UsageError(f"label={form!r} is unknown: use 'id', 'one_hot', 'text' or None.")
+        raise UsageError("label-form-unknown", form=form)
     name = number or text or names[0]
     to_ids = _text_to_ids(name, labels) if name == text else lambda values: values
     if form == "id":
@@ -185,10 +177,7 @@ def _text_to_ids(name: str, labels: list[str]) -> Callable[[tf.Tensor], tf.Tenso
     import tensorflow as tf
 
     if not labels:
-        raise UsageError(
-            f"the labels in {name!r} are texts without class ids, as the manifest does not list "
-            "them: use label='text'."
-        )
+        raise UsageError("labels-without-ids", name=name)
     ids = tf.lookup.KeyValueTensorInitializer(labels, tf.range(len(labels), dtype=tf.int64))
     table = tf.lookup.StaticHashTable(ids, -1)
     return lambda values: table.lookup(values)  # noqa: PLW0108 - the closure keeps the table alive
@@ -202,5 +191,5 @@ def _count_classes(source: Source) -> int:
     except ValueError:
         numbers = []
     if not numbers or min(numbers) < 0:
-        raise UsageError("label='one_hot' needs a known number of classes: use label='id'.")
+        raise UsageError("one-hot-without-classes")
     return max(numbers) + 1

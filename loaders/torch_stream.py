@@ -63,11 +63,7 @@ class TorchStream(Stream, IterableDataset):  # type: ignore[type-arg]
             UsageError: This is the main process, and workers of a DataLoader read.
         """
         if self._reading is None and self._passes and get_worker_info() is None:
-            raise UsageError(
-                "the workers of the DataLoader read this stream, and each has another position: "
-                "use the state_dict of torchdata's StatefulDataLoader, or count the examples and "
-                "continue with at()."
-            )
+            raise UsageError("stream-state-of-workers")
         return Stream.state_dict(self)
 
     def __iter__(self) -> Iterator[Any]:

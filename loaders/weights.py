@@ -31,7 +31,7 @@ def class_weights(
     manifest, counts = count_labels(manifest, split)
     weights = Split(0, 0, counts, ()).class_weights
     if not weights:
-        raise UsageError(f"the split {split!r} has no label counts, which class weights need.")
+        raise UsageError("class-weights-without-counts", split=split)
     return {_class_id(manifest, label): weight for label, weight in weights.items()}
 
 
@@ -46,6 +46,4 @@ def _class_id(manifest: Manifest, label: str) -> int:
     try:
         return int(label)
     except ValueError as error:
-        raise UsageError(
-            f"the label {label!r} has no class id: it is not listed in the manifest or an integer."
-        ) from error
+        raise UsageError("class-weight-without-id", label=label) from error

@@ -23,10 +23,7 @@ class ArraysConfig(ArraysOptions, BuildConfig):
         super().__post_init__()
         _ = self.shard_spec  # its parser checks values
         if self.place_spec.splits.mode != "fractions":
-            raise UsageError(
-                f"--splits={self.splits} does not work for arrays, whose rows have no folders: use "
-                "shares such as train:0.9,validation:0.1."
-            )
+            raise UsageError("splits-of-arrays", splits=self.splits)
 
     @property
     def query(self) -> ArraysQuery:

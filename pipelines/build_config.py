@@ -41,14 +41,11 @@ class BuildConfig(DatasetOptions):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.output:
-            raise UsageError("--output is empty: give the folder of the new dataset.")
+            raise UsageError("output-empty")
         if self.source:  # else reported when it is looked for
             check_apart(self.source, os.fspath(self.output))
         if self.update and self.overwrite:
-            raise UsageError(
-                "--update and --overwrite cannot be combined: --update builds if inputs or options "
-                "changed, --overwrite in any case."
-            )
+            raise UsageError("update-and-overwrite")
 
     @property
     def source(self) -> str:
@@ -87,20 +84,14 @@ class BuildConfig(DatasetOptions):
         if self.compression == "none":
             default = default.removesuffix(".gz")
         template = ShardTemplate(self.shard_name or default)
-        shown = f"--shard_name={self.shard_name!r}"
         if "split" not in template.fields and not self.one_split:
-            raise UsageError(
-                f"{shown} would give shards of several splits one name: "
-                "add {split}, or make one split as in --splits=train:1."
-            )
+            raise UsageError("shard-needs-label", shard_name=self.shard_name)
         if "label" not in template.fields and self.by_label:
-            raise UsageError(
-                f"{shown} would give shards of several labels one name: add {{label}}."
-            )
+            raise UsageError("shard-name-needs-label", shard_name=self.shard_name)
         if "label" in template.fields and not self.by_label:
-            raise UsageError(f"{shown} has {{label}}: that needs --shard_by=label.")
+            raise UsageError("shard-name-label-without-shards", shard_name=self.shard_name)
         if "index" not in template.fields and self.num_shards != 1:
-            raise UsageError(f"{shown} would give several shards one name: add {{index}}.")
+            raise UsageError("shard-name-needs-index", shard_name=self.shard_name)
         return ShardSpec(template, self.num_shards, self.shard_bytes, self.shard_examples)
 
     def start(self, answer: Answer, *, in_memory: bool) -> None:
@@ -181,13 +172,13 @@ def read_option_file(flag: str, path: str, remedy: str) -> str:
     storage = open_storage(path)
     entry = storage.stat(path)
     if entry is None:
-        raise UsageError(f"--{flag}={path} does not exist: give {remedy}.")
+        raise UsageError("option-file-missing", flag=flag, path=path, remedy=remedy)
     if entry.kind == "dir":
-        raise UsageError(f"--{flag}={path} is a folder: give {remedy}.")
+        raise UsageError("option-file-folder", flag=flag, path=path, remedy=remedy)
     try:
         return storage.read(path).decode("utf-8")
     except UnicodeDecodeError as error:
-        raise UsageError(f"--{flag}={path} is not UTF-8: give {remedy}.") from error
+        raise UsageError("option-file-not-utf8", flag=flag, path=path, remedy=remedy) from error
 
 
 def config_id(pipeline: str, versions: Mapping[str, str], options: Mapping[str, Any]) -> str:

@@ -29,11 +29,12 @@ from shardmill.pipelines.dataset_options import (
     RowsOptions,
     VerifyOptions,
 )
-from shardmill.pipelines.report.error_address import PAGE
 from shardmill.schemas import errors
 from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.dataset.shard_names import MANIFEST, REJECTS
 from shardmill.schemas.errors import UsageError
+from shardmill.schemas.errors.catalogue import PAGE, with_id
+from shardmill.schemas.numbers import plural
 from shardmill.schemas.option_types import Path, describe_options
 from shardmill.schemas.storage import join, open_storage
 
@@ -106,7 +107,7 @@ class BuildResult:
     def __repr__(self) -> str:
         """Return the status and the numbers of the splits."""
         if self.status not in _BUILT:
-            return f"<{self.status}: {self.output}, {self.matched:,} inputs matched>"
+            return f"<{self.status}: {self.output}, {plural(self.matched, 'input')} matched>"
         splits = self.manifest.splits.items()
         counts = ", ".join(f"{name} {split.num_examples:,}" for name, split in splits)
         rejected = self.manifest.inputs.rejected
@@ -160,7 +161,7 @@ def _command(
             hint = (
                 f"did you mean {near[0]}?" if near else "Beam's options go in beam_options={...}."
             )
-            raise UsageError(f"shardmill.{command} has no option {name}; {hint}")
+            raise UsageError("option-unknown", command=command, name=name, hint=hint)
         return result(_run(command, table(*args, **values)))
 
     texts = describe_options(kind).items()
@@ -241,7 +242,7 @@ def _run(command: str, options: Any) -> dict[str, Any]:
         raise KeyboardInterrupt
     if "error" in body:
         kind = getattr(errors, body["type"], errors.ShardmillError)
-        raise kind(body["error"])
+        raise kind(with_id(body["error"], body["id"]))
     print(*notes, sep="", end="", file=sys.stderr)
     return body
 

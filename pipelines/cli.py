@@ -54,16 +54,14 @@ def _run(run: Callable[[], int], *, json: bool, debug: bool) -> int:
     except ShardmillError as error:
         if debug:
             raise
-        from shardmill.pipelines.report.error_address import address_of
         from shardmill.schemas.printable import printable
 
-        message, address = str(error), address_of(str(error))
         if json:
             from json import dumps
 
-            body = {"status": "failed", "type": type(error).__name__, "error": message}
-            print(dumps({**body, "address": address}))
-        print(f"shardmill: {printable(message)}\nSee {address}", file=sys.stderr)
+            body = {"status": "failed", "type": type(error).__name__, "id": error.id}
+            print(dumps({**body, "error": str(error), "address": error.address}))
+        print(f"shardmill: {printable(str(error))}\nSee {error.address}", file=sys.stderr)
         return error.exit_code
     except BrokenPipeError:
         sys.stderr.close()
@@ -81,10 +79,7 @@ def _with_resources(run: Callable[[], int]) -> int:
     except (MemoryError, RuntimeError) as error:
         if isinstance(error, RuntimeError) and "can't start new thread" not in str(error):
             raise
-        raise ResourceError(
-            "This process cannot have more memory or threads: raise its limits (ulimit -v and "
-            "ulimit -u, or those of its container), or use a machine with more memory."
-        ) from error
+        raise ResourceError("command-memory") from error
 
 
 def _dispatch(argv: list[str]) -> int:
@@ -98,7 +93,7 @@ def _dispatch(argv: list[str]) -> int:
         return 0
     if argv[0] not in COMMANDS:
         known = ", ".join(COMMANDS)
-        raise UsageError(f"The command {argv[0]!r} is unknown: use one of {known}.")
+        raise UsageError("command-unknown", command=argv[0], known=known)
     if argv[0] in INPUT_KINDS:
         from shardmill.pipelines.commands.build import parse_build, run_build  # slow to import
 

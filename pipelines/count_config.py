@@ -77,16 +77,13 @@ def _current_generation(pattern: str) -> str:
 
 def _common_root(roots: list[str]) -> str:
     if len({scheme_of(root) for root in roots}) > 1:
-        raise UsageError(
-            "--input names files of several storages: count each storage separately, "
-            "since a manifest has one root."
-        )
+        raise UsageError("count-several-storages")
     common = posixpath.commonpath([root.replace("://", ":/") for root in roots])
     scheme = scheme_of(roots[0])
     if not scheme:
         return common
     if common.rstrip("/") == f"{scheme}:":
-        raise UsageError("--input names several buckets: count each bucket separately.")
+        raise UsageError("count-several-buckets")
     return common.replace(":/", "://", 1)
 
 
@@ -101,14 +98,10 @@ def _check_manifest(path: str) -> None:
     if entry is None:
         return
     if entry.kind != "file":
-        raise UsageError(f"--manifest={path} is a folder: name a file in it.")
+        raise UsageError("count-manifest-folder", path=path)
     try:
         manifest = Manifest.from_json(storage.read(path))
     except FormatError as error:
-        raise UsageError(
-            f"--manifest={path} exists and is not a manifest: choose another file."
-        ) from error
+        raise UsageError("count-manifest-foreign", path=path) from error
     if not manifest.root:
-        raise UsageError(
-            f"--manifest={path} is the manifest that a build wrote: choose another file."
-        )
+        raise UsageError("count-manifest-of-build", path=path)

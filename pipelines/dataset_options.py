@@ -328,7 +328,7 @@ class CountConfig(Frozen):
         parsed = tuple(of.parse_path("input", each) for each in listed)
         object.__setattr__(self, "input", parsed)
         if not self.paths or not all(self.paths):
-            raise UsageError("--input is empty: give a folder, a glob, a list or a file.")
+            raise UsageError("count-input-empty")
 
     @property
     def paths(self) -> tuple[str, ...]:

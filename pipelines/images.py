@@ -62,10 +62,7 @@ def resolve(config: ImagesConfig, *, runner: str = "") -> ImagesJob:
     )  # fmt: skip
     config, warnings = resolve_splits(config, match)
     if match.kind == "listing" and config.duplicates != "keep":
-        raise UsageError(
-            f"--duplicates={config.duplicates} and a listing cannot be combined, since both say "
-            "what belongs together: remove the copies from the listing."
-        )
+        raise UsageError("duplicates-and-listing", duplicates=config.duplicates)
     if match.kind == "listing":
         labelled, split = config.label_from == "listing", config.shares.mode == "listing"
         warnings = tuple(warn_of_unused(match.input, labelled=labelled, split=split))

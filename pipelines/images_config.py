@@ -40,7 +40,7 @@ class ImagesConfig(ImagesOptions, BuildConfig):
         _ = self.image_spec, self.place_spec, self.shard_spec, self.feature_set
         _ = LabelSpec(self.label_from, self.label_pattern)
         if self.shard_by == "label" and self.label_from == "none":
-            raise UsageError("--shard_by=label needs labels: choose another --label_from.")
+            raise UsageError("shard-by-label-without-labels")
 
     def _check_duplicates(self) -> None:
         if self.duplicates == "keep":
@@ -51,8 +51,10 @@ class ImagesConfig(ImagesOptions, BuildConfig):
         ):  # fmt: skip
             if named:
                 raise UsageError(
-                    f"--duplicates={self.duplicates} and --{flag}={getattr(self, flag)} cannot be "
-                    "combined, since both say what belongs together: leave one of them out."
+                    "duplicates-and-group",
+                    duplicates=self.duplicates,
+                    flag=flag,
+                    value=getattr(self, flag),
                 )
 
     @cached_property

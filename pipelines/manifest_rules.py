@@ -62,11 +62,9 @@ def _parse_counts(flag: str, text: str) -> dict[str, int]:
     for item in text.split(","):
         name, _, number = item.strip().rpartition(":")
         if not name or not _is_number(number):
-            raise UsageError(
-                f"--{flag}={text} is malformed: write it as in 1000, or train:1000,validation:100."
-            )
+            raise UsageError("min-examples-malformed", flag=flag, text=text)
         if name in counts:
-            raise UsageError(f"--{flag}={text} names {name!r} twice: name each split once.")
+            raise UsageError("min-examples-twice", flag=flag, text=text, name=name)
         counts[name] = int(number)
     return counts
 
@@ -78,10 +76,7 @@ def _parse_age(flag: str, text: str) -> dt.timedelta:
 def _parse_earliest(flag: str, text: str) -> dt.datetime:
     earliest = parse_time(text)
     if earliest is None:
-        raise UsageError(
-            f"--{flag}={text} is not a time with a time zone: write it as in 2026-11-20T00:00:00Z "
-            "or 2026-11-20T00:00:00+01:00."
-        )
+        raise UsageError("finished-after-invalid", flag=flag, text=text)
     return earliest
 
 
@@ -91,13 +86,13 @@ def _parse_fraction(flag: str, text: str) -> Fraction:
     except (ValueError, ZeroDivisionError):
         fraction = Fraction(-1)
     if not 0 <= fraction <= 1:
-        raise UsageError(f"--{flag}={text} must be a number from 0 to 1.")
+        raise UsageError("flag-text-number-0-1", flag=flag, text=text)
     return fraction
 
 
 def _parse_copies(flag: str, text: str) -> int:
     if not _is_number(text):
-        raise UsageError(f"--{flag}={text} is not a number: give 0 or more.")
+        raise UsageError("max-duplicates-invalid", flag=flag, text=text)
     return int(text)
 
 

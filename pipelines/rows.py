@@ -18,6 +18,7 @@ from shardmill.pipelines.build_config import config_id
 from shardmill.pipelines.rows_config import RowsConfig, check_named
 from shardmill.pipelines.split_folders import resolve_splits
 from shardmill.schemas.errors import InputError, UsageError, format_names
+from shardmill.schemas.errors.catalogue import coded
 from shardmill.schemas.refs import InputRef
 from shardmill.schemas.schema_pbtxt.columns import Column, format_schema
 from shardmill.schemas.tfrecord.gzip_member import Packing
@@ -216,9 +217,11 @@ def _sample(
     missing = missing_columns(given or (), sample.base)
     if sample.base and missing:
         raise InputError(
-            f"No file of --input={config.source} has the columns of --schema={config.schema}: most "
-            f"have no column {format_names(missing)}, only {format_names(sample.base)}; change "
-            "one of them, or make such columns optional in the schema."
+            "schema-columns-missing",
+            source=config.source,
+            schema=config.schema,
+            missing=format_names(missing),
+            base=format_names(sample.base),
         )
     if given is None and sample.rows:
         problem = why_files_lost(_census(sample), config.max_rejected_files)
@@ -256,35 +259,27 @@ def _explain_no_rows(
         opened: Keys of the files that were opened.
     """
     if sample.problem:
-        return (
-            f"No row of --input={config.source} can be read: {sample.problem}; check --input, "
-            "--delimiter and --quote."
-        )
+        return coded("rows-unreadable", source=config.source, problem=sample.problem)
     census = _census(sample)
     problem = why_unusable(census.with_counts(counts), RowsHooks(), config.source)
     if not problem:
         names = (
             f", only {format_names(sample.columns)} as names of columns" if sample.columns else ""
         )
-        return (
-            f"--input={config.source} has no rows{names}: check --input, --header and --skip_lines."
-        )
+        return coded("rows-none", source=config.source, names=names)
     rejected = sorted(ref for ref in sample.refs if ref.error and ref.key in opened)
     if not rejected or census.counts.fatal:
         return problem
     first = rejected[0]
     step = RowsHooks().next_step(first.key, "check --input")
-    return f"None of the {census.refs:,} inputs can be used: {first.key}, {first.message}; {step}."
+    return coded("rows-all-files-rejected", key=first.key, message=first.message, step=step)
 
 
 def _check_train_split(config: RowsConfig, preprocessing: Preprocessing | None) -> None:
     if preprocessing is None or config.split_by or config.shares.mode == "directory":
         return
     if "train" not in [name for name, share in config.place_spec.splits.shares if share]:
-        raise UsageError(
-            "--preprocessing analyzes the split train, which is missing from "
-            f"--splits={config.splits}: add it."
-        )
+        raise UsageError("preprocessing-without-train", splits=config.splits)
 
 
 def _versions(preprocessing: Preprocessing | None) -> dict[str, str]:
@@ -294,9 +289,7 @@ def _versions(preprocessing: Preprocessing | None) -> dict[str, str]:
     try:
         return {**versions, **{name: version(name) for name in _TRANSFORM}}
     except PackageNotFoundError as error:
-        raise UsageError(
-            "--preprocessing needs TensorFlow Transform: pip install 'shardmill[tft]'."
-        ) from error
+        raise UsageError("preprocessing-needs-package") from error
 
 
 def _growth(columns: Sequence[Column], sample: Sample) -> float:

@@ -16,6 +16,7 @@ from shardmill.pipelines.report.answer import Answer
 from shardmill.pipelines.report.quiet import quiet_import, quiet_stderr
 from shardmill.schemas.dataset.splits import Splits
 from shardmill.schemas.errors import UsageError, format_names
+from shardmill.schemas.errors.catalogue import coded
 from shardmill.schemas.schema_pbtxt.columns import Column, parse_schema
 from shardmill.transforms.sink.placement import PlaceSpec
 from shardmill.transforms.sources.csv.dialect import Dialect
@@ -35,19 +36,11 @@ class RowsConfig(RowsOptions, BuildConfig):
         # The parsers of these values check them.
         _ = self.dialect, self.place_spec, self.shard_spec
         if self.shares.mode == "listing":
-            raise UsageError(
-                "--splits=listing is for images: use --split_by=COLUMN for a column of split names."
-            )
+            raise UsageError("splits-listing-of-rows")
         if self.split_by and self.splits is not None:
-            raise UsageError(
-                f"--split_by={self.split_by} and --splits={self.splits} cannot be combined: leave "
-                "one of them out."
-            )
+            raise UsageError("split-by-and-splits", split_by=self.split_by, splits=self.splits)
         if self.split_by and self.group_by:
-            raise UsageError(
-                f"--group_by={self.group_by} has no effect with --split_by={self.split_by}: "
-                "remove it."
-            )
+            raise UsageError("group-by-useless", group_by=self.group_by, split_by=self.split_by)
 
     @cached_property
     def place_spec(self) -> PlaceSpec:
@@ -137,13 +130,12 @@ def check_named(config: RowsConfig, schema: Sequence[Column], columns: Sequence[
         have = "the input has" if config.label not in columns else "the schema has"
         raise UsageError(_no_column("label", config.label, have, names))
     if next(column for column in schema if column.name == config.label).separator:
-        raise UsageError(
-            f"--label={config.label} has several values per cell in the schema: choose a column "
-            "with one value per cell."
-        )
+        raise UsageError("label-several-values", label=config.label)
 
 
 def _no_column(flag: str, name: str, have: str, columns: Sequence[str]) -> str:
     near = difflib.get_close_matches(name, columns, 1)
     hint = f"; did you mean {near[0]!r}?" if near else "."
-    return f"--{flag}={name} is not a column: {have} {format_names(columns)}{hint}"
+    return coded(
+        "column-unknown", flag=flag, name=name, have=have, columns=format_names(columns), hint=hint
+    )

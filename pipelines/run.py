@@ -247,7 +247,7 @@ class _Run:
                 outcomes.delete_stale_outcomes(self.output)
         if outcome is None:
             where = f"in {self.output}: see its log" if self.output else "without --manifest"
-            raise OutputError(f"The runner {self.runner.name} ended, but left no outcome {where}.")
+            raise OutputError("runner-without-outcome", name=self.runner.name, where=where)
         if stale and outcome.status == "up_to_date" and self.build:
             # The other builder published the same dataset and deleted its build folder. In other
             # cases, the folder may have parts of the same options with other inputs.

@@ -115,7 +115,9 @@ def switch(words: Sequence[str] = (), **rules: Any) -> Any:
     def parse(flag: str, value: Any) -> bool | str:
         if isinstance(value, bool) or value in words:
             return value  # type: ignore[no-any-return]
-        raise UsageError(f"--{flag}={value} must be {', '.join(['True', *words])} or False.")
+        raise UsageError(
+            "flag-value-value-2-false", flag=flag, value=value, value_2=", ".join(["True", *words])
+        )
 
     return Option("switch", parse, False, words, **rules)
 
@@ -139,7 +141,7 @@ def choice(
             return word
         *rest, last = choices
         shown = f"{', '.join(rest)} or {last}" if rest else last
-        raise UsageError(f"--{flag}={value} is unknown: use {shown}.")
+        raise UsageError("value-unknown", flag=flag, value=value, shown=shown)
 
     pattern = "|".join(map(re.escape, choices))
     return Option("text", parse, default, choices, pattern, **rules)
@@ -153,7 +155,7 @@ def whole(default: int | None, least: int = 0, most: int | None = None, **rules:
         if number >= least and (most is None or number <= most):
             return number
         rule = f"{least} or more" if most is None else f"from {least} to {most}"
-        raise UsageError(f"--{flag}={value} must be {rule}.")
+        raise UsageError("value-out-of-range", flag=flag, value=value, rule=rule)
 
     return Option("number", parse, default, **{"pattern": "[0-9]+", **rules})
 
@@ -172,10 +174,10 @@ def real(default: float, fits: Callable[[float], bool], rule: str, **rules: Any)
         try:
             number = float(value)
         except (TypeError, ValueError) as error:
-            raise UsageError(f"--{flag}={value} is not a number.") from error
+            raise UsageError("value-not-number", flag=flag, value=value) from error
         if fits(number):
             return number
-        raise UsageError(f"--{flag}={value} must be {rule}.")
+        raise UsageError("value-out-of-range", flag=flag, value=value, rule=rule)
 
     return Option("number", parse, default, **{"pattern": r"[0-9]+(\.[0-9]+)?", **rules})
 
@@ -187,7 +189,7 @@ def size(default: str, least: str, **rules: Any) -> Any:
         number = parse_bytes(value, flag) if isinstance(value, str) else _index(flag, value)
         if number >= parse_bytes(least, flag):
             return number
-        raise UsageError(f"--{flag}={value} must be {least} or more, as in {default}.")
+        raise UsageError("delimiter-invalid", flag=flag, value=value, least=least, default=default)
 
     return Option("text", parse, default, pattern=SIZE_PATTERN, **rules)
 
@@ -237,23 +239,20 @@ def parse_path(flag: str, value: Any) -> str:
         path = os.fspath(value)
         if isinstance(path, str):
             return path
-    raise UsageError(
-        f"--{flag} is a {type(value).__name__}, not a path: write the data to a file, and give its "
-        "path or that of its folder."
-    )
+    raise UsageError("value-not-path", flag=flag, kind=type(value).__name__)
 
 
 def _index(flag: str, value: Any) -> int:
     try:
         return int(value) if isinstance(value, str) else operator.index(value)
     except (TypeError, ValueError) as error:
-        raise UsageError(f"--{flag}={value} is not a whole number.") from error
+        raise UsageError("value-not-integer", flag=flag, value=value) from error
 
 
 def _parse_text(flag: str, value: Any) -> str:
     if isinstance(value, str):
         return value
-    raise UsageError(f"--{flag}={value} is a {type(value).__name__}, not a text: quote it.")
+    raise UsageError("value-not-text", flag=flag, value=value, kind=type(value).__name__)
 
 
 def _parse_beam_options(flag: str, value: Any) -> tuple[str, ...]:

@@ -27,7 +27,7 @@ def describe_manifest(manifest: Manifest, file: str) -> dict[str, Any]:
     try:
         return _describe(manifest)
     except (TypeError, ValueError, AttributeError) as error:
-        raise InputError(f"{file} cannot be read: a field is malformed ({error}).") from error
+        raise InputError("manifest-field-malformed", file=file, error=error) from error
 
 
 def _describe(manifest: Manifest) -> dict[str, Any]:

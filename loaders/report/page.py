@@ -11,7 +11,7 @@ from typing import Any
 from shardmill.loaders.html.facts import default_split, describe_manifest, read_rejects
 from shardmill.loaders.html.render import render
 from shardmill.loaders.html.thumbnails import is_picture, make_thumbnail
-from shardmill.loaders.record_decoder import RecordDecoder, SchemaMismatchError
+from shardmill.loaders.record_decoder import RecordDecoder
 from shardmill.loaders.records import Records, open_encoded
 from shardmill.loaders.report.distributions import describe_column, is_image
 from shardmill.loaders.report.samples import SampledRecord, read_catalogs, read_records
@@ -73,16 +73,12 @@ def _check_output(target: str, dataset: str) -> None:
     """
     # Also of two URIs: both get the same prefix.
     if dataset and f"{os.path.realpath(target)}/".startswith(f"{os.path.realpath(dataset)}/"):
-        raise UsageError(
-            f"The report {target} would be inside the dataset {dataset}: choose another --output."
-        )
+        raise UsageError("report-inside-dataset", target=target, dataset=dataset)
     storage = open_storage(target)
     entry = storage.stat(target)
     readable = entry is not None and entry.kind == "file" and entry.size < 1 << 26
     if entry is not None and not (readable and _MARK in storage.read(target)[:400]):
-        raise OutputError(
-            f"{target} exists and is not a report: delete it, or choose another --output."
-        )
+        raise OutputError("report-exists", target=target)
 
 
 def gather(base: str, file: str, manifest: Manifest) -> dict[str, Any]:
@@ -119,7 +115,7 @@ def _noting(notes: list[str]) -> Iterator[None]:
     """Adds errors of reading to the notes: the page then shows the rest."""
     try:
         yield
-    except (ShardmillError, SchemaMismatchError, FileNotFoundError) as error:
+    except (ShardmillError, FileNotFoundError) as error:
         notes.append(str(error))
 
 

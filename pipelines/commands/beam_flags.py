@@ -66,7 +66,7 @@ def _take_places(
     given = list(itertools.takewhile(lambda each: not each.startswith("-"), argv))
     for each in given:
         if f"--{each.partition('=')[0]}" in parser.flags:
-            raise UsageError(f"{each!r} is not a flag: write it as --{each}.")
+            raise UsageError("not-a-flag", each=each)
     if given and len(places) == 1:
         values[places[0]] = given
         return argv[len(given) :]
@@ -89,11 +89,7 @@ def check_beam_flags(argv: Sequence[str], parser: Parser) -> None:
         return
     for argument in argv:
         if argument.startswith(_STORAGE_FLAGS):
-            raise UsageError(
-                f"The flag {argument.partition('=')[0]} is not supported: s3:// takes its "
-                "credentials, region and endpoint from the AWS_... variables or ~/.aws, and "
-                "hdfs:// is not supported."
-            )
+            raise UsageError("flag-unsupported", flag=argument.partition("=")[0])
     with quiet_import():
         from apache_beam.options.pipeline_options import PipelineOptions
 

@@ -71,17 +71,11 @@ def main(argv: list[str]) -> int:
 def _load_counted(path: str) -> Manifest:
     counted = load_manifest(path)
     if not counted.root:
-        raise UsageError(
-            f"--counted={path} is the manifest of a dataset, not of a count: "
-            "give what `shardmill count --manifest=FILE` wrote."
-        )
+        raise UsageError("counted-not-count", path=path)
     return counted
 
 
 def _reject_count(path: str, flags: CheckOptions) -> None:
     for name in ("max_age", "finished_after", "max_reject_fraction", "max_duplicates", "counted"):
         if getattr(flags, name):
-            raise UsageError(
-                f"--{name} asks how a dataset was built, and {path} is the manifest of a count: "
-                "give the folder of the dataset."
-            )
+            raise UsageError("check-rule-of-dataset", name=name, path=path)

@@ -93,13 +93,13 @@ def main(argv: list[str]) -> int:
 
 def _find_output(directory: str) -> str:
     if not directory:
-        raise UsageError("DIR is empty: give the folder of a dataset.")
+        raise UsageError("dir-empty")
     output = absolute(directory)
     entry = open_storage(output).stat(output)
     if entry is None:
-        raise InputError(f"{directory} does not exist: give the folder of a dataset.")
+        raise InputError("folder-missing", directory=directory)
     if entry.kind != "dir":
-        raise InputError(f"{directory} is not a folder: give the folder of a dataset.")
+        raise InputError("folder-not-folder", directory=directory)
     check_no_version(output)
     return output
 

@@ -103,19 +103,18 @@ class Parser(argparse.ArgumentParser):
             return
         flag = arguments[0].partition("=")[0]
         if not flag.startswith("-"):
-            raise UsageError(
-                f"{arguments[0]!r} is one path too many: quote a glob, as in '*.jpg', and write "
-                "options as --name=value."
-            )
+            raise UsageError("too-many-paths", path=arguments[0])
         reject_others(flag)
         spelt = flag.replace("-", "_").replace("__", "--", 1)
         near = difflib.get_close_matches(spelt, self.flags, 1, 0.6)
         hint = f"did you mean {near[0]}?" if near else "see --help."
-        raise UsageError(f"The flag {flag} is unknown; {hint}")
+        raise UsageError("flag-unknown", flag=flag, hint=hint)
 
     def error(self, message: str) -> NoReturn:
         """Raise the message as a usage error."""
-        raise UsageError(f"{message[:1].upper()}{message[1:]}; see {self.prog} --help.")
+        raise UsageError(
+            "arguments-invalid", problem=message[:1].upper() + message[1:], command=self.prog
+        )
 
 
 def reject_others(flag: str, beam_options: Iterable[str] = ()) -> None:
@@ -131,13 +130,11 @@ def reject_others(flag: str, beam_options: Iterable[str] = ()) -> None:
     owners = [f"`shardmill {name}`" for name in COMMANDS if flag in find_parser(name).flags]
     if not owners:
         return
-    belongs = f"{flag} belongs to {' and '.join(owners)}"
     if flag in beam_options:
         raise UsageError(
-            f"{belongs}: write --beam_options={flag[2:]}=VALUE for Apache Beam's option of that "
-            "name."
+            "flag-of-other-command-and-beam", flag=flag, owners=" and ".join(owners), name=flag[2:]
         )
-    raise UsageError(f"{belongs}: remove it.")
+    raise UsageError("flag-of-other-command", flag=flag, owners=" and ".join(owners))
 
 
 def command_parser(

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from shardmill.pipelines.commands.parser import Parser, command_parser
 from shardmill.schemas import option_types as of
 from shardmill.schemas.errors import InputError
+from shardmill.schemas.numbers import plural
 from shardmill.schemas.storage import open_storage
 
 _DESCRIPTION = """\
@@ -45,10 +46,10 @@ def main(argv: list[str]) -> int:
     output = absolute(flags.directory) if flags.directory else ""
     entry = open_storage(output).stat(output) if output else None
     if entry is None or entry.kind != "dir":
-        raise InputError(f"{flags.directory!r} is not a folder: give the folder of a dataset.")
+        raise InputError("folder-not-folder", directory=flags.directory)
     manifest = roll_back(open_storage(output), output, flags.to)
     answer.say(
-        f"Published {manifest.generation} at {output}: {manifest.written:,} examples, "
+        f"Published {manifest.generation} at {output}: {plural(manifest.written, 'example')}, "
         f"finished {manifest.build.finished}."
     )
     body = {"generation": manifest.generation, "written": manifest.written}

@@ -37,13 +37,13 @@ def describe_path(path: str, *, records: int = 3, split: str = "", key: str = ""
     storage = open_storage(path)
     entry = storage.stat(path) if path else None
     if entry is None:
-        raise InputError(f"{path or 'the path'} does not exist: give a dataset or a TFRecord file.")
+        raise InputError("show-path-missing", path=path or "the path")
     if _is_dataset(storage, path) if entry.kind == "dir" else path.endswith(".json"):
         return describe_dataset(path, records, split, key)
     if key:
-        raise UsageError(f"--key={key}: {path} has no {MANIFEST}, so it has no catalog.")
+        raise UsageError("show-key-without-manifest", key=key, path=path)
     if split:
-        raise UsageError(f"--split={split}: {path} has no {MANIFEST}, so it has no splits.")
+        raise UsageError("show-split-without-manifest", split=split, path=path)
     if entry.kind == "dir":
         return describe_folder(storage, path, records)
     return describe_file(path, records)
@@ -60,7 +60,7 @@ def describe_file(path: str, records: int) -> dict[str, Any]:
             report = {"kind": "file", "path": path, "bytes": reader.size}
             report["compression"] = reader.compression
     except DamagedError as error:
-        raise InputError(f"{path} cannot be shown: {error}.") from error
+        raise InputError("show-unreadable", path=path, error=error) from error
     return {**report, "records": read_records([path], records)}
 
 
@@ -86,10 +86,7 @@ def describe_folder(storage: Storage, path: str, records: int) -> dict[str, Any]
         name = entry.path[len(path.rstrip("/")) + 1 :]
         files.append({"file": name, "bytes": entry.size, "compression": packed})
     if not files:
-        raise InputError(
-            f"{path} has neither a {MANIFEST} nor TFRecord files: give a dataset, a folder of "
-            "TFRecord files, or one such file."
-        )
+        raise InputError("show-nothing", path=path)
     body: dict[str, Any] = {"kind": "folder", "path": path, "files": files, "more_files": len(left)}
     body["records"] = read_records([join(path, files[0]["file"])], records)
     return body
@@ -107,7 +104,7 @@ def describe_dataset(path: str, records: int, split: str, key: str = "") -> dict
     report = describe_manifest(manifest, file)
     if split and split not in manifest.splits:
         known = ", ".join(manifest.splits) or "none"
-        raise UsageError(f"--split={split}: the dataset has no such split; it has {known}.")
+        raise UsageError("show-split-unknown", split=split, known=known)
     base = files_folder(folder, file, manifest)
     report = {"kind": "dataset", "path": folder or file, "manifest": file, **report}
     report["split"] = chosen = split or default_split(manifest)
@@ -144,18 +141,15 @@ def find_key(base: str, manifest: Manifest, key: str) -> dict[str, Any]:
         try:
             rows = parse_catalog(open_storage(path).read(path))
         except (FormatError, FileNotFoundError) as error:
-            raise InputError(f"{path} cannot be read: {error}; run `shardmill verify`.") from error
+            raise InputError("show-catalog-unreadable", path=path, error=error) from error
         for number, row in enumerate(rows):
             if row.key == key:
                 columns = {**row._asdict(), **row.features}
                 del columns["features"]
                 return {"shard": shard.file, "record": number, **columns}
     if not manifest.catalogs:
-        raise InputError(f"--key={key}: the dataset has no catalog; only images have one.")
-    raise InputError(
-        f"--key={key}: no record was made of such an input; keys are paths relative to "
-        f"{manifest.inputs.root}."
-    )
+        raise InputError("show-key-without-catalog", key=key)
+    raise InputError("show-key-unknown", key=key, root=manifest.inputs.root)
 
 
 def read_records(paths: Iterable[str], count: int, skip: int = 0) -> dict[str, Any] | None:

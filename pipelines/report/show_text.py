@@ -226,7 +226,7 @@ def _values(feature: dict[str, Any], width: int, layout: Layout) -> str:
     )
     if count == 1:
         return show(feature["values"][0], width)
-    tail = f" ({count:,} values)"
+    tail = f" ({plural(count, 'value')})"
     room = width - len(tail) - 5
     parts: list[str] = []
     for value in feature["values"]:

@@ -98,7 +98,7 @@ def render_count(manifest: Manifest, path: str, seconds: float) -> Iterator[Text
     rows = [("files", f"{inputs.matched:,} matched{skipped}{duplicates}")]
     for name, split in manifest.splits.items():
         files, size = plural(len(split.shards), "file"), human_bytes(split.num_bytes)
-        rows.append((name, f"{split.num_examples:,} records in {files}, {size}"))
+        rows.append((name, f"{plural(split.num_examples, 'record')} in {files}, {size}"))
     rows += _first("damaged", [f"{file.file}: {file.message}" for file in manifest.damaged])
     rows += _first("warning", manifest.warnings)
     total = sum(split.num_bytes for split in manifest.splits.values())
@@ -126,16 +126,16 @@ def _published(
     if counts.rejected:
         reasons = (f"{name} {count:,}" for name, count in counts.rejected_by_reason.items())
         rejected += f" ({', '.join(reasons)}), see {_folder(output, manifest)}/{REJECTS}"
-    rows += [("written", f"{manifest.written:,} examples"), ("rejected", rejected)]
+    rows += [("written", plural(manifest.written, "example")), ("rejected", rejected)]
     for name, split in manifest.splits.items():
         shards, size = plural(len(split.shards), "shard"), human_bytes(split.num_bytes)
-        rows.append((name, f"{split.num_examples:,} examples, {shards}, {size}"))
+        rows.append((name, f"{plural(split.num_examples, 'example')}, {shards}, {size}"))
     rows += _labels(manifest)
-    reused = f", {outcome.parts_reused:,} found from before" if outcome.parts_reused else ""
+    reused = f", {outcome.parts_reused:,} reused" if outcome.parts_reused else ""
     rows.append(("parts", f"{outcome.parts_made:,} made{reused}"))
     rows += [("changes", line) for line in outcome.changes]
     if outcome.reused:
-        rows.append(("reused", f"{outcome.reused:,} records of unchanged inputs"))
+        rows.append(("reused", f"{plural(outcome.reused, 'record')} of unchanged inputs"))
     speed = manifest.written / max(seconds, 1e-9)
     rows.append(("time", f"{seconds:,.1f} s, {speed:,.0f} {inputs}/s"))
     return rows + [("warning", warning) for warning in manifest.warnings]
@@ -176,7 +176,8 @@ def _planned(outcome: Outcome, inputs: str) -> Rows:
     for split, label, refs, size, parts in outcome.series:
         name = f"{split}, {label}" if label else split
         # The number of rows is not known.
-        files = f"{refs:,} images ({human_bytes(size)} of files) in " if inputs == "images" else ""
+        shown = f"{plural(refs, 'image')} ({human_bytes(size)} of files) in "
+        files = shown if inputs == "images" else ""
         rows.append((name, f"{files}{plural(parts, 'part')}"))
     rows += _list_labels(outcome.labels)
     if found := outcome.estimate:

@@ -81,10 +81,7 @@ class Runner:
         try:
             create_runner(self.name)
         except (ImportError, ValueError, AttributeError) as error:
-            raise UsageError(
-                f"--runner={self.name} is unknown: use DirectRunner, PrismRunner, FlinkRunner or "
-                "DataflowRunner."
-            ) from error
+            raise UsageError("runner-unknown", name=self.name) from error
         return self.name
 
     def staged_at(self, options: PipelineOptions) -> str:  # noqa: ARG002
@@ -142,20 +139,16 @@ class Runner:
         import grpc
 
         if isinstance(error, grpc.RpcError):
-            return OutputError(
-                f"The job server of {self.name} ended or does not answer: run again to resume."
-            )
+            return OutputError("job-server-lost", name=self.name)
         text = str(error)
         where = f"; see its page {job.page}" if job and job.page else ""
         # Flink reports a job that was cancelled on its page as failed, with this cause.
         if "in state CANCELLED" in text or "JobCancellationException" in text:
-            return OutputError(f"The job was cancelled on {self.name}: run again to resume{where}.")
+            return OutputError("job-cancelled", name=self.name, where=where)
         if TRACEBACK in text:  # a failure of Python code, not of the runner
             return None
         if "in state FAILED" in text:
-            return OutputError(
-                f"The job failed on {self.name}: {java_cause(text)}{where}; run again to resume."
-            )
+            return OutputError("job-failed", name=self.name, cause=java_cause(text), where=where)
         return None
 
 

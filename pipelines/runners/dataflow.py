@@ -48,9 +48,7 @@ class Dataflow(Runner):
         try:
             import apache_beam.runners.dataflow.internal.apiclient  # noqa: F401
         except ImportError as error:
-            raise UsageError(
-                f"--runner={name} needs apache-beam[gcp]: pip install 'shardmill[dataflow]'."
-            ) from error
+            raise UsageError("runner-needs-package", name=name) from error
 
     def prepare(self, argv: Sequence[str], job_name: str) -> list[str]:
         """See ``Runner.prepare``."""
@@ -58,22 +56,16 @@ class Dataflow(Runner):
         missing = [f"--{name}" for name in ("project", "region") if not getattr(options, name)]
         if missing:
             flags = " and ".join(missing)
-            raise UsageError(f"--runner={self.name} needs {flags}: add {flags}.")
+            raise UsageError("runner-needs-flags", name=self.name, flags=flags)
         argv = super().prepare(argv, job_name)
         if not options.temp_location and options.staging_location:
             options.temp_location = options.staging_location
             argv.append(f"--temp_location={options.staging_location}")
         if not (options.temp_location or "").startswith("gs://"):
-            raise UsageError(
-                f"--runner={self.name} needs a folder for temporary files: "
-                "add --temp_location=gs://BUCKET/PATH."
-            )
+            raise UsageError("runner-needs-temp", name=self.name)
         _check_names(PipelineOptions(argv))
         if not any(option_given(argv, name) for name in _CODE):
-            raise UsageError(
-                f"--runner={self.name} needs Shardmill installed on its workers: add "
-                "--sdk_container_image=IMAGE, which `make dataflow-image` builds."
-            )
+            raise UsageError("runner-needs-image", name=self.name)
         if not any(_NO_LIST in flag for flag in argv):
             argv.append(f"--experiments={_NO_LIST}")
         if not any(option_given(argv, name) for name in _SESSION):
@@ -90,10 +82,7 @@ class Dataflow(Runner):
         """See ``Runner.check_places``; its workers cannot read local files."""
         for flag, path in places:
             if path and not scheme_of(path):
-                raise UsageError(
-                    f"{flag}={path} is on this machine, where {self.name}'s workers cannot read "
-                    "it: copy it to a bucket and give gs://BUCKET/PATH."
-                )
+                raise UsageError("path-not-shared", flag=flag, path=path, name=self.name)
 
     def staged_at(self, options: PipelineOptions) -> str:
         """See ``Runner.staged_at``; the launcher of a flex template sets it."""
@@ -156,25 +145,22 @@ class Dataflow(Runner):
             state = re.search(r"State: (\w+)", str(error))
             if state and state[1] == "FAILED":
                 cause = python_cause(str(error).partition("Error:\n")[2])
-                return OutputError(
-                    f"The job failed on {self.name}: {cause}{where}; run again to resume."
-                )
+                return OutputError("job-failed", name=self.name, cause=cause, where=where)
             how = state[1].lower() if state else "ended"
-            return OutputError(f"The job was {how} on {self.name}: run again to resume{where}.")
+            return OutputError("job-ended", how=how, name=self.name, where=where)
         if isinstance(error, DataflowJobAlreadyExistsError):
-            return OutputError(
-                "A job of that name is already running: wait for it, or give another --job_name."
-            )
+            return OutputError("job-name-taken")
         if isinstance(error, GoogleAPICallError):
             code = int(error.code or 0)
             # Over HTTP the client library puts the request before the message.
             message = re.sub(r"^[A-Z]+ https?://\S+: ", "", str(error.message)).strip().rstrip(".")
             if job is None:
                 remedy = _REMEDIES.get(code, "run again")
-                return OutputError(f"{self.name} rejected the job ({code}: {message}): {remedy}.")
+                return OutputError(
+                    "job-rejected", name=self.name, code=code, message=message, remedy=remedy
+                )
             return OutputError(
-                f"{self.name} does not return the job's state ({code}: {message}): it may still "
-                f"run{where}; run again once it has ended."
+                "job-state-unknown", name=self.name, code=code, message=message, where=where
             )
         return None
 
@@ -190,17 +176,11 @@ def _check_names(options: PipelineOptions) -> None:
     for name in ("temp_location", "staging_location"):
         path = getattr(cloud, name)
         if path is not None and validator.validate_gcs_path(cloud, name):
-            raise UsageError(f"--{name}={path} is not a folder of a bucket: give gs://BUCKET/PATH.")
+            raise UsageError("not-bucket-folder", name=name, path=path)
     if not re.fullmatch(validator.JOB_PATTERN, cloud.job_name):
-        raise UsageError(
-            f"--job_name={cloud.job_name} is not a valid job name: use lower-case letters, digits "
-            "and hyphens, and start with a letter."
-        )
+        raise UsageError("job-name-invalid", job_name=cloud.job_name)
     if not re.fullmatch(validator.PROJECT_ID_PATTERN, cloud.project):
-        raise UsageError(
-            f"--project={cloud.project} is not a project id: give the id, such as my-project-1, "
-            "not the number or the description."
-        )
+        raise UsageError("project-invalid", project=cloud.project)
 
 
 def _check_buckets(options: GoogleCloudOptions) -> None:
@@ -222,14 +202,10 @@ def _check_buckets(options: GoogleCloudOptions) -> None:
             client.get_bucket(bucket)
         except NotFound as error:
             raise OutputError(
-                f"--{name}={path}: the bucket {bucket!r} does not exist; create it or correct its "
-                "name."
+                "dataflow-bucket-missing", name=name, path=path, bucket=bucket
             ) from error
         except Forbidden as error:
-            raise OutputError(
-                f"--{name}={path}: Beam has no permission to read the bucket {bucket!r}; grant "
-                "storage.buckets.get on it, as the role Storage Legacy Bucket Reader does."
-            ) from error
+            raise OutputError("bucket-denied", name=name, path=path, bucket=bucket) from error
 
 
 def _find_submitted(options: PipelineOptions) -> Any:

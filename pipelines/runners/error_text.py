@@ -4,7 +4,7 @@ Beam's workers send an exception of a DoFn as a formatted traceback in a string,
 in-memory runner in this process, and every runner raises a RuntimeError with that text. Class,
 cause and attributes are gone, so the text is parsed here, and nowhere else:
 
-    shardmill.schemas.errors.OutputError: The disk is full: ... [while running 'WriteParts']
+    shardmill.schemas.errors.StorageError: Cannot write ... [storage-failed] [while running 'Write']
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _MAX_CAUSE = 300
 def find_shardmill_error(error: BaseException) -> ShardmillError | None:
     """Return the Shardmill error inside an exception of a runner, or None if there is none."""
     if isinstance(error, ShardmillError):
-        return type(error)(without_step(str(error)))
+        return type(error)(without_step(error.coded))
     lines = _ERROR_LINE.findall(str(error))
     if not lines:
         return None

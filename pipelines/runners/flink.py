@@ -61,10 +61,7 @@ class Flink(Runner):
         if not endpoint and not flink.flink_submit_uber_jar:
             jar = flink.flink_job_server_jar
             if jar and "://" not in jar and not os.path.isfile(jar):
-                raise UsageError(
-                    f"--flink_job_server_jar={jar} is not a file: deploy/flink/install.sh builds "
-                    "one."
-                )
+                raise UsageError("flink-jar-missing", jar=jar)
             argv = [*_job_server(options.view_as(JobServerOptions), argv), *argv]
         self._rest = rest = rest_address(options)
         if rest is None:
@@ -72,20 +69,14 @@ class Flink(Runner):
         overview = _overview(rest, flink.flink_master)
         slots = int(overview["slots-total"])
         if not slots:
-            raise OutputError(
-                f"The Flink cluster at {rest} has no TaskManager: start one and run again."
-            )
+            raise OutputError("flink-without-taskmanager", address=rest)
         if flink.parallelism > slots:
             raise UsageError(
-                f"--parallelism={flink.parallelism} is more than the {slots} slots of the cluster "
-                f"at {rest}: give {slots} or less, or add TaskManagers."
+                "flink-parallelism", parallelism=flink.parallelism, slots=slots, address=rest
             )
         several = int(overview["taskmanagers"]) > 1
         if several and options.view_as(PortableOptions).environment_type == "LOOPBACK":
-            raise UsageError(
-                f"--environment_type=LOOPBACK supports one TaskManager, and the cluster at {rest} "
-                f"has {overview['taskmanagers']}: use PROCESS, EXTERNAL or DOCKER."
-            )
+            raise UsageError("flink-loopback", address=rest, found=overview["taskmanagers"])
         if flink.parallelism < 1:  # else one slot works and the others are idle
             argv.append(f"--parallelism={slots}")
         return argv
@@ -111,11 +102,7 @@ class Flink(Runner):
         """See ``Runner.explain``; Beam may have found no job server to download."""
         if "job server jar" not in str(error):
             return super().explain(error, job)
-        return OutputError(
-            f"Beam cannot download a job server for {self.name} ({str(error)[:_SHOWN]}...): give "
-            "one as --flink_job_server_jar=FILE, which deploy/flink/install.sh builds, and the "
-            "cluster as --flink_master=HOST:8081."
-        )
+        return OutputError("flink-job-server-download", name=self.name, error=str(error)[:_SHOWN])
 
     def cancel(self, options: PipelineOptions, result: Any) -> bool:
         """See ``Runner.cancel``."""
@@ -157,10 +144,7 @@ def _job_server(options: Any, argv: Sequence[str]) -> list[str]:
     """
     java = shutil.which(options.job_server_java_launcher)
     if java is None:
-        raise UsageError(
-            f"--runner=FlinkRunner needs Java and {options.job_server_java_launcher!r} is not "
-            "installed: install Java 11 or 17."
-        )
+        raise UsageError("flink-needs-java", java=options.job_server_java_launcher)
     prefix = kill_with_parent_prefix()
     if not prefix or option_given(argv, "job_server_java_launcher"):
         return []
@@ -173,10 +157,7 @@ def _check_job_server(endpoint: str) -> None:
     try:
         socket.create_connection((host.strip("[]"), int(port)), _TIMEOUT).close()
     except (OSError, ValueError) as error:  # Beam would wait for minutes
-        raise OutputError(
-            f"No job server answers at --job_endpoint={endpoint}: start it, or correct the "
-            f"address ({error})."
-        ) from error
+        raise OutputError("job-server-unreachable", endpoint=endpoint, error=error) from error
 
 
 def _overview(rest: str, master: str) -> dict[str, Any]:
@@ -184,8 +165,7 @@ def _overview(rest: str, master: str) -> dict[str, Any]:
         return _call(f"{rest}/overview")
     except (OSError, ValueError) as error:
         raise OutputError(
-            f"No Flink cluster answers at --flink_master={master}: start the cluster, or correct "
-            f"the address ({getattr(error, 'reason', None) or error})."
+            "flink-unreachable", master=master, error=getattr(error, "reason", None) or error
         ) from error
 
 

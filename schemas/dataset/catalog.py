@@ -71,7 +71,7 @@ class Catalog:
         chunks = table.column("record_id").chunks
         ids = {value for chunk in chunks for value in chunk.dictionary.to_pylist()}
         if len(ids) > 1:
-            raise FormatError(f"it has records of {len(ids)} record_ids")
+            raise FormatError("catalog-record-ids", found=len(ids))
         self.record_id = "".join(ids)
         self.record_bytes: list[int] = table.column("record_bytes").to_pylist()
         self._table = table
@@ -164,4 +164,4 @@ def _read_table(data: bytes, names: Sequence[str]) -> Any:
         table.validate(full=True)
         return table.select(names)
     except (pa.ArrowException, KeyError, OSError, ValueError) as error:
-        raise FormatError(f"it is not a catalog ({error})") from error
+        raise FormatError("catalog-foreign", error=error) from error

@@ -43,10 +43,7 @@ def check_not_lost(path: str, data: bytes = b"") -> None:
         return
     with contextlib.suppress(StorageError):  # such as a link to itself in another folder
         if list_generations(open_storage(folder), folder):
-            raise InputError(
-                f"{path} is missing or damaged: run `shardmill rollback {folder}` to publish the "
-                "latest version again, or build again."
-            )
+            raise InputError("manifest-lost", path=path, folder=folder)
 
 
 def check_not_deleted(folder: str) -> None:
@@ -65,8 +62,4 @@ def check_not_deleted(folder: str) -> None:
     with contextlib.suppress(FileNotFoundError, StorageError, ValueError, KeyError, TypeError):
         body = json.loads(open_storage(path).read(path))
         if name not in (body["generation"], *body.get("previous", ())):
-            raise InputError(
-                f"{output or '.'} was published again, and its version {name} was deleted while it "
-                "was read: open the dataset again, or build with a larger --keep to keep more "
-                "versions."
-            )
+            raise InputError("version-deleted", output=output or ".", name=name)

@@ -257,11 +257,11 @@ class Manifest:
             body = json.loads(text)
             version = body["version"]
         except (ValueError, TypeError, KeyError) as error:
-            raise FormatError(f"it is not a Shardmill manifest ({error})") from error
+            raise FormatError("manifest-foreign", error=error) from error
         if version != VERSION:
             older = isinstance(version, int) and version < VERSION
             fix = "build the dataset again" if older else "use the Shardmill that wrote it"
-            raise FormatError(f"manifest version {version!r} is not {VERSION}: {fix}")
+            raise FormatError("manifest-version", version=version, supported=VERSION, fix=fix)
         try:
             prefix = _checked_generation(body["generation"]) + "/" if "generation" in body else ""
             body["previous"] = list(map(_checked_generation, body.get("previous", ())))
@@ -272,9 +272,7 @@ class Manifest:
             body["side_files"] = [_file(name, prefix) for name in body.get("beside", ())]
             return _known(cls, {name: body[name] for name in _REQUIRED} | body)
         except (KeyError, TypeError, AttributeError) as error:
-            raise FormatError(
-                f"a field of the manifest is missing or malformed ({error!r})"
-            ) from error
+            raise FormatError("manifest-malformed", error=error) from error
 
     @property
     def shards(self) -> tuple[Shard, ...]:
@@ -335,13 +333,13 @@ def _shard(body: dict[str, Any], prefix: str) -> Shard:
         found = CatalogFile(file, int(found["bytes"]), str(found["crc32c"]))
     shard = _known(Shard, {**body, "file": _file(body["file"], prefix), "catalog": found})
     if not isinstance(shard.label, str | None):
-        raise FormatError(f"the shard {shard.file!r} has the label {shard.label!r}, not a text")
+        raise FormatError("manifest-label-not-text", file=shard.file, label=shard.label)
     return shard
 
 
 def _checked_generation(name: Any) -> str:
     if not isinstance(name, str) or not is_generation(name):
-        raise FormatError(f"the manifest names {name!r}, which is not a generation")
+        raise FormatError("manifest-generation-invalid", name=name)
     return name
 
 
@@ -349,5 +347,5 @@ def _file(file: Any, prefix: str) -> str:
     # File names of an untrusted manifest must not lead a later command out of the dataset's folder.
     name = file.removeprefix(prefix) if isinstance(file, str) else ""
     if not name or name.startswith("/") or {"\\", "\0"} & {*name} or ".." in name.split("/"):
-        raise FormatError(f"the manifest names the file {file!r}, which is outside its folder")
+        raise FormatError("manifest-file-outside", file=file)
     return name

@@ -75,22 +75,13 @@ def check_file_names(names: Iterable[str]) -> None:
         size = len(name.encode())
         if size > _MAX_NAME_BYTES:
             raise OutputError(
-                f"The shard {name[:40]!r}... would have a name of {size} bytes, and file systems "
-                f"allow {_MAX_NAME_BYTES}: shorten the label or --shard_name, or build without "
-                "--shard_by=label."
+                "shard-name-too-long", name=name[:40], size=size, most=_MAX_NAME_BYTES
             )
         folded = unicodedata.normalize("NFC", unicodedata.normalize("NFC", name).casefold())
         if folded in seen:
-            raise OutputError(
-                f"The shards {seen[folded]!r} and {name!r} would be one file on disks that ignore "
-                "case or the form of Unicode text: rename a label or split, or choose another "
-                "--shard_name."
-            )
+            raise OutputError("shard-names-alike", seen=seen[folded], name=name)
         if _DEVICE.fullmatch(name):
-            raise OutputError(
-                f"The shard {name!r} would have the name of a device on Windows: rename the label "
-                "or split, or choose another --shard_name."
-            )
+            raise OutputError("shard-name-device", name=name)
         seen[folded] = name
 
 
@@ -119,17 +110,15 @@ class ShardTemplate:
         try:
             parsed = list(string.Formatter().parse(self.text))
         except ValueError as error:
-            raise UsageError(f"{rule} is not a valid pattern: {error}.") from error
+            raise UsageError("shard-name-invalid", text=self.text, error=error) from error
         for _, field, spec, conversion in parsed:
             if field is not None:
                 _check_field(rule, field, spec or "", conversion)
         literal = "".join(text for text, *_ in parsed)
         if "/" in literal or "\\" in literal or not literal.isprintable():
-            raise UsageError(f"{rule} has a path separator or control character: give a file name.")
+            raise UsageError("shard-name-not-file-name", text=self.text)
         if self.text.startswith(".") or literal in RESERVED:
-            raise UsageError(
-                f"{rule} is reserved for another file of the dataset: choose another name."
-            )
+            raise UsageError("shard-name-reserved", text=self.text)
 
     @property
     def fields(self) -> frozenset[str]:
@@ -148,12 +137,10 @@ class ShardTemplate:
 def _check_field(rule: str, field: str, spec: str, conversion: str | None) -> None:
     if field not in FIELDS:
         raise UsageError(
-            f"{rule} has the unknown field {{{field}}}: use only "
-            + ", ".join(f"{{{name}}}" for name in FIELDS)
-            + "."
+            "shard-name-field-unknown",
+            rule=rule,
+            field=field,
+            fields=", ".join(f"{{{name}}}" for name in FIELDS),
         )
     if conversion or (spec and field not in _NUMBERS) or not _SPEC.fullmatch(spec):
-        raise UsageError(
-            f"{rule} formats {{{field}}} in an unknown way: only numbers have a format, zero "
-            "padding such as {index:05d}."
-        )
+        raise UsageError("shard-name-format", rule=rule, field=field)

@@ -58,16 +58,16 @@ class Splits:
         if _BARE_SHARES.fullmatch(text):
             named = zip(("train", "validation", "test"), re.split("[,:]", text), strict=False)
             shares = tuple(_parse_share(text, f"{name}:{share.strip()}") for name, share in named)
-            raise UsageError(f"--splits={text} has no names: did you mean {_scaled(shares)}?")
+            raise UsageError("splits-unnamed", text=text, right=_scaled(shares))
         shares = tuple(_parse_share(text, item) for item in text.split(","))
         names = [name for name, _ in shares]
         if len(set(names)) != len(names):
-            raise UsageError(f"--splits={text} names a split twice: give each one share.")
+            raise UsageError("splits-twice", text=text)
         total = sum(share for _, share in shares)
         if total != 1:
             shown = int(total) if total.denominator == 1 else float(total)
             right = _scaled(shares)
-            raise UsageError(f"--splits={text} sums to {shown}, not 1: did you mean {right}?")
+            raise UsageError("splits-sum", text=text, shown=shown, right=right)
         return cls("fractions", shares)
 
     def __str__(self) -> str:
@@ -121,16 +121,13 @@ def _parse_share(text: str, item: str) -> tuple[str, Fraction]:
     name, colon, share = item.strip().partition(":")
     problem = check_split_name(name)
     if problem:
-        raise UsageError(f"--splits={text}: {problem}.")
+        raise UsageError("splits-problem", text=text, problem=problem)
     try:
         fraction = Fraction(share)
     except (ValueError, ZeroDivisionError):
         fraction = Fraction(-1)
     if not colon or fraction < 0 or name.isdecimal():
-        raise UsageError(
-            f"--splits={text}: {item.strip()!r} is not NAME:SHARE with a share from 0 to 1, "
-            "as in train:0.9,validation:0.1; or use directory or listing."
-        )
+        raise UsageError("splits-invalid", text=text, item=item.strip())
     return name, fraction
 
 

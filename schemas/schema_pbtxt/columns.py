@@ -93,7 +93,7 @@ class Column:
 
     def __post_init__(self) -> None:
         if not self.name:
-            raise UsageError("A column of the schema has no name: give each feature a name.")
+            raise UsageError("column-unnamed")
         if self.kind not in get_args(Kind):
             raise self._error(f"is of kind {self.kind!r}: use {', '.join(get_args(Kind))}")
         object.__setattr__(self, "low", self._bound("low", self.low))
@@ -110,7 +110,7 @@ class Column:
             self._check_default(self.default)
 
     def _error(self, problem: str) -> UsageError:
-        return UsageError(f"The column {self.name!r} {problem}.")
+        return UsageError("column-invalid", name=self.name, problem=problem)
 
     def _bound(self, word: str, bound: float | None) -> float | int | None:
         """Return a bound as a value of the column's kind."""
@@ -201,20 +201,14 @@ def parse_schema(text: str, source: str) -> tuple[Column, ...]:
     try:
         schema = schema_text.parse_schema_text(text, source)
     except FormatError as error:
-        raise UsageError(f"{error}.") from error
+        raise UsageError("schema-invalid", error=error) from error
     unsupported = [field for field in _UNSUPPORTED if getattr(schema, field)]
     if unsupported:
-        raise UsageError(
-            f"{source} has a {unsupported[0]}, which rows cannot be written as: remove it "
-            "and describe each column as a feature."
-        )
+        raise UsageError("schema-unsupported", source=source, unsupported=unsupported[0])
     active = filter(schema_text.is_active, schema.feature)
     columns = tuple(_parse_column(each, source) for each in active)
     if not columns:
-        raise UsageError(
-            f"{source} names no features: each column needs one, as in "
-            "'feature { name: \"age\" type: INT }'."
-        )
+        raise UsageError("schema-empty", source=source)
     return columns
 
 
@@ -264,7 +258,9 @@ def _parse_column(feature: Any, source: str) -> Column:
         _check_count(feature, separator)
         restrictions = _restrictions(feature, kind)
     except ValueError as error:
-        raise UsageError(f"{source}: the feature {feature.name!r} {error}.") from error
+        raise UsageError(
+            "schema-feature-invalid", source=source, name=feature.name, error=error
+        ) from error
     try:
         return Column(
             name=feature.name,
@@ -276,7 +272,7 @@ def _parse_column(feature: Any, source: str) -> Column:
             **restrictions,
         )
     except UsageError as error:
-        raise UsageError(f"{source}: {error}") from error
+        raise UsageError("schema-column-invalid", source=source, error=error) from error
 
 
 def _check_count(feature: Any, separator: str) -> None:

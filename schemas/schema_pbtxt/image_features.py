@@ -102,15 +102,15 @@ class FeatureSet:
             source = source if equals else name
             if source not in known or not name:
                 raise UsageError(
-                    f"--features={text}: {item.strip()!r} is not NAME=SOURCE with a source among "
-                    + ", ".join(known)
-                    + ("." if labelled else " (the images have no labels).")
+                    "features-invalid",
+                    text=text,
+                    item=item.strip(),
+                    known=", ".join(known),
+                    hint="." if labelled else " (the images have no labels).",
                 )
             features.append((name, known[source]))
         if len(dict(features)) != len(features):
-            raise UsageError(
-                f"--features={text} uses a name twice: give each feature a different name."
-            )
+            raise UsageError("features-twice", text=text)
         return cls(tuple(features))
 
     @property

@@ -28,9 +28,7 @@ def _storage_of(scheme: str) -> Storage:
         from shardmill.schemas.storage.s3 import S3Storage
 
         return S3Storage()
-    raise UsageError(
-        f"{scheme}:// is not supported: use a local path, gs://BUCKET/PATH or s3://BUCKET/PATH."
-    )
+    raise UsageError("scheme-unsupported", scheme=scheme)
 
 
 def open_storage(path: str) -> Storage:

@@ -177,7 +177,7 @@ class Storage(Protocol):
 
 def replaced_error(action: str, path: str) -> StorageError:
     """Return the error for a file that was replaced during a call."""
-    return StorageError(f"Cannot {action} {path}: it was replaced at the same time; run again.")
+    return StorageError("storage-race", action=action, path=path)
 
 
 def scheme_of(path: str) -> str:
@@ -209,7 +209,7 @@ def absolute(path: str) -> str:
         path.encode()  # paths are part of manifests
     except UnicodeEncodeError:
         shown = os.fsencode(path).decode("utf-8", "backslashreplace")
-        raise UsageError(f"The path {shown} is not valid UTF-8: rename it.") from None
+        raise UsageError("path-not-utf8", shown=shown) from None
     return path
 
 

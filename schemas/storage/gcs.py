@@ -38,9 +38,7 @@ class GcsStorage(ObjectStorage):
         try:
             from google.cloud.storage.retry import DEFAULT_RETRY
         except ImportError as error:
-            raise UsageError(
-                "gs:// needs google-cloud-storage: pip install 'shardmill[gcs]'."
-            ) from error
+            raise UsageError("gcs-needs-package") from error
         super().__init__(make_client)
         self._retry = DEFAULT_RETRY
 
@@ -205,7 +203,7 @@ class GcsStorage(ObjectStorage):
 
 
 def _changed(generation: object) -> ChangedError:
-    return ChangedError(f"it was replaced after generation {generation}")
+    return ChangedError("changed-generation", generation=generation)
 
 
 def _entry(blob: Any) -> Entry:

@@ -96,9 +96,7 @@ def translate_errors(action: str, uri: str, missing: Missing = "object") -> Iter
             raise missing_bucket_error(action, uri) from error
         raise FileNotFoundError(uri) from error
     except (exceptions.Forbidden, exceptions.Unauthorized) as error:
-        raise StorageError(
-            f"Cannot {action} {uri}: {why(error)}; ask for that permission."
-        ) from error
+        raise StorageError("gcs-denied", action=action, uri=uri, error=why(error)) from error
     except exceptions.PreconditionFailed as error:
         raise replaced_error(action, uri) from error
     except auth.GoogleAuthError as error:
@@ -106,13 +104,10 @@ def translate_errors(action: str, uri: str, missing: Missing = "object") -> Iter
         if "credentials were not found" in reason:
             reason = "none were found"
         raise StorageError(
-            f"Cannot {action} {uri}: there are no usable Google credentials ({reason}); run "
-            "`gcloud auth application-default login` or set GOOGLE_APPLICATION_CREDENTIALS."
+            "gcs-without-credentials", action=action, uri=uri, reason=reason
         ) from error
     except (FileNotFoundError, PermissionError):
         raise
     # A persistent connection failure is an OSError of the HTTP library.
     except (exceptions.GoogleAPIError, media.DataCorruption, OSError) as error:
-        raise StorageError(
-            f"Cannot {action} {uri}: {why(error)}; run again when the service answers."
-        ) from error
+        raise StorageError("gcs-failed", action=action, uri=uri, error=why(error)) from error

@@ -19,7 +19,6 @@ from shardmill.schemas.storage.base import Entry, RandomReader, Storage
 _CHUNK = 1 << 20
 # A folder of the path became a file or a symbolic link to itself.
 _MISSING = frozenset({errno.ENOTDIR, errno.ELOOP})
-_NOT_A_FILE = "it was a file when it was listed and is not one now"
 _SYNCS = 16  # at a time: a journaling file system then commits many files at once
 # Errors of file systems that cannot link, or sync a folder.
 _UNSUPPORTED = frozenset({errno.EPERM, errno.ENOTSUP, errno.EMLINK, errno.EXDEV, errno.EINVAL})
@@ -38,7 +37,9 @@ def storage_error(action: str, path: str, error: OSError) -> StorageError:
     """Return the StorageError for a failed call on a local path."""
     remedy = _REMEDY.get(error.errno or 0, "run again when the disk answers")
     kind = DeniedError if isinstance(error, PermissionError) else StorageError
-    return kind(f"Cannot {action} {path}: {error.strerror or error}; {remedy}.")
+    return kind(
+        "storage-failed", action=action, path=path, error=error.strerror or error, remedy=remedy
+    )
 
 
 @contextlib.contextmanager
@@ -98,7 +99,7 @@ class LocalStorage(Storage):
         with _translate_errors("read", path), os.fdopen(_open_input(path), "rb", 0) as file:
             data, now = _pread(file.fileno(), size + 1, 0), os.fstat(file.fileno())
         if not len(data) == now.st_size == size or str(now.st_mtime_ns) != version:
-            raise ChangedError(f"it had {size} bytes when it was listed and has {now.st_size} now")
+            raise ChangedError("changed-size", size=size, found=now.st_size)
         return data
 
     @contextlib.contextmanager
@@ -223,10 +224,10 @@ def _open_input(path: str) -> int:
             raise FileNotFoundError(error.errno, error.strerror, path) from error
         if error.errno != errno.ENXIO:  # of a socket
             raise
-        raise ChangedError(_NOT_A_FILE) from error
+        raise ChangedError("changed-to-other") from error
     if not stat_flags.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise ChangedError(_NOT_A_FILE)
+        raise ChangedError("changed-to-other")
     return descriptor
 
 

@@ -28,9 +28,9 @@ def split_uri(uri: str) -> tuple[str, str]:
     scheme, _, rest = uri.partition("://")
     bucket, _, name = rest.partition("/")
     if not bucket:
-        raise UsageError(f"{uri} names no bucket: write {scheme.lower()}://BUCKET/PATH.")
+        raise UsageError("bucket-unnamed", uri=uri, scheme=scheme.lower())
     if scheme.lower() == "gs" and not (bucket[0].isalnum() and bucket[-1].isalnum()):
-        raise UsageError(f"{uri}: {bucket!r} is not a valid bucket name; write gs://BUCKET/PATH.")
+        raise UsageError("gcs-bucket-invalid", uri=uri, bucket=bucket)
     return bucket, name
 
 
@@ -41,10 +41,7 @@ def folder_prefix(name: str) -> str:
 
 def missing_bucket_error(action: str, uri: str) -> StorageError:
     """Return the error for a bucket that does not exist."""
-    return StorageError(
-        f"Cannot {action} {uri}: the bucket {split_uri(uri)[0]!r} does not exist; create it or "
-        "correct its name."
-    )
+    return StorageError("bucket-missing", action=action, uri=uri, bucket=split_uri(uri)[0])
 
 
 class ObjectStorage(Storage):

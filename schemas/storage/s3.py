@@ -44,7 +44,7 @@ class S3Storage(ObjectStorage):
 
     def __init__(self) -> None:
         if importlib.util.find_spec("botocore") is None:
-            raise UsageError("s3:// needs botocore: pip install 'shardmill[s3]'.")
+            raise UsageError("s3-needs-package")
         super().__init__(make_client)
 
     def _call(self, action: str, path: str, method: str, **options: Any) -> dict[str, Any]:
@@ -126,7 +126,7 @@ class S3Storage(ObjectStorage):
         entry, body = self._open(path, version)
         if (entry.size, entry.version) != (size, version):
             body.close()
-            raise ChangedError(f"it had {size} bytes when it was listed and has {entry.size} now")
+            raise ChangedError("changed-size", size=size, found=entry.size)
         return b"".join(self._chunks(entry, 0, size, body))
 
     def _read_range(self, entry: Entry, start: int, stop: int) -> bytes:
@@ -263,7 +263,7 @@ def split_object(uri: str, *, exists: bool = False) -> tuple[str, str]:
         return bucket, key
     if exists:
         raise FileNotFoundError(uri)
-    raise UsageError(f"{uri} names no file: write s3://BUCKET/PATH.")
+    raise UsageError("s3-file-unnamed", uri=uri)
 
 
 def upload_parts(chunks: Iterable[bytes]) -> Iterator[bytes]:

@@ -54,14 +54,14 @@ def translate_errors(action: str, uri: str) -> Iterator[None]:
     except ClientError as error:
         raise _of_answer(action, uri, error.response) from error
     except ParamValidationError as error:
-        raise UsageError(
-            f"{uri}: {split_uri(uri)[0]!r} is not a bucket name; write s3://BUCKET/PATH."
-        ) from error
+        raise UsageError("s3-bucket-invalid", uri=uri, bucket=split_uri(uri)[0]) from error
     except BotoCoreError as error:
         remedy = "run again when the service answers"
         if type(error).__name__ in _CREDENTIALS:
             remedy = "run `aws configure` or set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
-        raise StorageError(f"Cannot {action} {uri}: {one_line(error)}; {remedy}.") from error
+        raise StorageError(
+            "storage-failed", action=action, path=uri, error=one_line(error), remedy=remedy
+        ) from error
 
 
 def _of_answer(action: str, uri: str, answer: Any) -> Exception:
@@ -73,14 +73,12 @@ def _of_answer(action: str, uri: str, answer: Any) -> Exception:
     if code in _NO_OBJECT:
         return FileNotFoundError(uri)
     if status == 412:
-        return PreconditionError("it was replaced while it was read")
+        return PreconditionError("changed-while-read")
     if status == _NO_SUCH_RANGE:
-        return ChangedError("it was replaced by a shorter one")
+        return ChangedError("changed-to-shorter")
     why = f"{one_line(answer['Error'].get('Message') or 'no reason given')} ({code or status})"
     if status in _DENIED_STATUS or code in _DENIED_CODES:
-        return DeniedError(
-            f"Cannot {action} {uri}: {why}; check the credentials and ask for that permission."
-        )
+        return DeniedError("s3-denied", action=action, uri=uri, why=why)
     kind = UnsupportedError if status == 501 else StorageError
     return kind(f"Cannot {action} {uri}: {why}; run again when the service answers.")
 
@@ -113,9 +111,7 @@ def make_client() -> Any:
             ),
         )
     except (BotoCoreError, ValueError) as error:
-        raise UsageError(
-            f"s3:// cannot be used: {one_line(error)}; check the AWS_... variables and ~/.aws."
-        ) from error
+        raise UsageError("s3-config-invalid", error=one_line(error)) from error
     client.meta.events.register_first("needs-retry.s3", _retry_conflict)
     return client
 

@@ -62,7 +62,7 @@ def unframe(framed: bytes) -> bytes:
     """
     length = len(framed) - HEADER_BYTES - FOOTER_BYTES
     if not starts_record(framed) or int.from_bytes(framed[:8], "little") != length:
-        raise FormatError("the CRC of its length does not match")
+        raise FormatError("length-crc")
     return payload_at(framed, 0, len(framed))
 
 
@@ -79,7 +79,7 @@ def payload_at(content: bytes, start: int, end: int) -> bytes:
     """
     payload = content[start + HEADER_BYTES : end - FOOTER_BYTES]
     if _CRC.unpack_from(content, end - FOOTER_BYTES)[0] != masked_crc(payload):
-        raise FormatError("the CRC of its payload does not match")
+        raise FormatError("payload-crc")
     return payload
 
 
@@ -94,13 +94,13 @@ def record_offsets(content: bytes) -> list[int]:
     while at < end:
         number = len(offsets) - 1
         if end - at < HEADER_BYTES:
-            raise FormatError(f"record {number} is truncated")
+            raise FormatError("record-truncated", number=number)
         length, crc = unpack(content, at)
         if mask(crc_of(content[at : at + 8])) != crc:
-            raise FormatError(f"the CRC of the length of record {number} does not match")
+            raise FormatError("record-length-crc", number=number)
         at += HEADER_BYTES + length + FOOTER_BYTES
         if at > end:
-            raise FormatError(f"record {number} is truncated")
+            raise FormatError("record-truncated", number=number)
         offsets.append(at)
     return offsets
 

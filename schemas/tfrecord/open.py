@@ -32,7 +32,7 @@ def open_file(path: str, version: str, size: int = -1) -> Iterator[RandomReader]
             reader = stack.enter_context(open_storage(path).open_at(path))
             changed = version and reader.version != version
             if changed or size not in (-1, reader.size):
-                raise ChangedError("the file changed since it was listed")
+                raise ChangedError("changed-since-listed")
         yield _CheckedReader(reader)
 
 
@@ -52,7 +52,7 @@ class _CheckedReader:
         with _as_faults():
             data = self._read_at(offset, length)
             if len(data) < min(length, self.size - offset):
-                raise ChangedError("the file became shorter while it was read")
+                raise ChangedError("changed-became-shorter")
         if not offset and length <= _HEAD:
             self._head = data
         return data

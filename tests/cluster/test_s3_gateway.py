@@ -129,7 +129,7 @@ def test_a_killed_build_is_resumed_or_cleaned(photos, expected, s3, s3_bucket, c
     assert (code, "kept" in out, parts()) == (0, True, found)  # a build may be running
     code, out, err = run(capsys, *args)
     assert code == 0, err
-    assert f"{found} found from before" in out
+    assert f"{found} reused" in out
     kill_when(parts, *args, "--seed=1", "--overwrite")
     assert parts()
     assert run(capsys, "clean", output, "--older_than=0")[0] == 0

@@ -1,83 +1,114 @@
-"""docs/errors.md lists all error messages of the code, and no other."""
+"""Raise sites, the catalogue of messages and docs/errors.md agree."""
 
-import functools
+import ast
 import re
+import runpy
+from collections.abc import Iterator
+from string import Formatter
 
 import pytest
 
+from shardmill.schemas.errors.catalogue import messages, topics
 from tests.conftest import ROOT
-from tests.support.error_tools import ANY, all_errors
 
+FOLDERS = ("api", "schemas", "loaders", "transforms", "pipelines")
 PAGE = ROOT / "docs" / "errors.md"
-# Messages that are passed on; their parts have separate rows.
-PASSED_ON = {
-    "": "no problem",
-    ANY: "a message of another module",
-    f"{ANY} rows do not fit the type of column {ANY}, which was inferred from the first rows: {ANY}, {ANY}; "
-    "give an edited copy of the schema.pbtxt next to the following list with --schema, or read more rows first "
-    "with --sample_bytes": "transforms/sink/finalize.py: the list of rejects follows",
-    f"--splits={ANY}: {ANY}.": "schemas/dataset/splits.py: the problem of a share, which has separate rows",
-    f"{ANY}: {ANY}": "schemas/schema_pbtxt/columns.py: a line of a schema, and the problem of the feature",
-    f"{ANY}: {ANY}: {ANY}.": "pipelines/commands/check.py: a rule, its value, the remedy",
-}
+RENDER = runpy.run_path(str(ROOT / "docs" / "_tools" / "errors_page.py"))["render"]
+# Errors that have a coded message of another function, or a text of another library.
+PASSED_ON = re.compile(
+    r"outcome\.message|self\.message|counts\.fatal|\.coded|problem|str\(|text|super\(\)|"
+    r"_explain\w+\(|_describe\w+\(|_failure\(|_no_column\(|unsupported"
+)
 
 
-def rows() -> set[str]:
-    """Return all messages of the page."""
-    return set(re.findall(r"^\| <a.+?></a>`+(.+?)`+ \| .*\|$", PAGE.read_text(), re.MULTILINE))
-
-
-@functools.cache
-def _pattern(text: str) -> re.Pattern:
-    return re.compile(".*".join(map(re.escape, text.rstrip(".").split(ANY))) + r"\.?", re.DOTALL)
-
-
-def one(row: str, text: str) -> bool:
-    """Report whether a row matches a message: either may have ANY for a part of the other."""
-    return bool(_pattern(row).fullmatch(text) or _pattern(text).fullmatch(row))
-
-
-def unexplained(texts: dict[str, list[str]], page: set[str]) -> dict[str, list[str]]:
-    return {
-        text: where
-        for text, where in texts.items()
-        if text not in PASSED_ON and not any(one(row, text) for row in page)
+def kinds() -> set[str]:
+    """Return the names of all classes of errors that have messages of the catalogue."""
+    names, grown = {"ShardmillError"}, True
+    bases = {
+        node.name: {ast.unparse(base).rpartition(".")[2] for base in node.bases}
+        for folder in FOLDERS
+        for path in (ROOT / folder).rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ClassDef)
     }
+    while grown:
+        more = {name for name, of in bases.items() if of & names} - names
+        names, grown = names | more, bool(more)
+    return names - {"DamagedError", "ExampleError", "TooLargeError"}  # reasons of rejects
 
 
-@pytest.fixture(scope="module")
-def texts() -> dict[str, list[str]]:
-    return all_errors()
+def sites(source: str, names: set[str]) -> Iterator[tuple[int, ast.expr, set[str]]]:
+    """Yield the line, the first argument and the fields of each call that makes a message."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Call) and node.args:
+            name = getattr(node.func, "attr", getattr(node.func, "id", ""))
+            if name in names | {"coded"}:
+                yield node.lineno, node.args[0], {each.arg or "**" for each in node.keywords}
 
 
-def test_every_error_is_on_the_page(texts) -> None:
-    assert len(texts) > 350
-    assert unexplained(texts, rows()) == {}
+def fields(text: str) -> set[str]:
+    return {name for _, name, _, _ in Formatter().parse(text) if name}
 
 
-def test_every_row_is_an_error_of_the_code(texts) -> None:
-    texts = texts.keys() - PASSED_ON.keys()
-    page = rows()
-    assert len(page) > 200
-    for row in page:
-        assert any(one(row, text) for text in texts), f"no error has this message: {row}"
-        fitting = sum(one(row, text) for text in texts)
-        assert fitting < 16, f"{row} matches {fitting} errors: be more specific"
+def mistakes(source: str, names: set[str], used: set[str]) -> list[str]:
+    """Return what is wrong at the raise sites of a module; add the ids that it uses."""
+    found = []
+    for line, text, given in sites(source, names):
+        if not isinstance(text, ast.Constant):
+            if isinstance(text, ast.JoinedStr | ast.BinOp) or not PASSED_ON.search(
+                ast.unparse(text)
+            ):
+                found.append(f"{line}: not an id: {ast.unparse(text)}")
+        elif text.value not in messages():
+            found.append(f"{line}: not in the catalogue: {text.value}")
+        else:
+            used.add(text.value)
+            if given != fields(messages()[text.value]):
+                found.append(f"{line}: {text.value} has other fields than {sorted(given)}")
+    return found
+
+
+def test_raise_sites_give_the_fields_of_messages() -> None:
+    names, used, wrong = kinds(), set(), []
+    for folder in FOLDERS:
+        for path in (ROOT / folder).rglob("*.py"):
+            if path.parent != ROOT / "schemas" / "errors":
+                wrong += [f"{path}:{each}" for each in mistakes(path.read_text(), names, used)]
+    assert wrong == []
+    assert len(used) > 350
+    assert messages().keys() - used == set(), "no code raises these"
 
 
 @pytest.mark.parametrize(
-    ("code", "text"),
+    ("code", "problem"),
     [
-        ("raise UsageError(f'--size={size} is purple: paint it.')", f"--size={ANY} is purple: paint it."),
-        ("why = 'a' if x else 'b'\n    raise InputError(f'{x}: {why} is purple')", f"{ANY}: b is purple"),
-        ("raise OutputError(problem())\ndef problem():\n    return f'{here} is purple'", f"{ANY} is purple"),
+        ("InputError(f'{x} is purple')", "not an id"),
+        ("OutputError('it is purple: paint it')", "not in the catalogue"),
+        ("FormatError(purple(x))", "not an id"),
+        ("coded('input-missing', colour=1)", "other fields"),
     ],
-)  # fmt: skip
-def test_detects_new_errors(code, text, tmp_path, monkeypatch) -> None:
-    from tests.support import error_tools
+)
+def test_detects_mistakes(code, problem) -> None:
+    assert problem in mistakes(code, kinds(), set())[0]
 
-    monkeypatch.setattr(error_tools, "ROOT", tmp_path)
-    for folder in error_tools.FOLDERS:
-        (tmp_path / folder).mkdir()
-    (tmp_path / "schemas" / "new.py").write_text(f"def fails(x):\n    {code}\n")
-    assert text in unexplained(all_errors(), rows())
+
+def test_ids_are_unique_and_short() -> None:
+    assert len(messages()) == sum(map(len, topics().values()))
+    for name in messages():
+        assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", name)
+        assert len(name) <= 40, name
+
+
+def test_the_page_is_current() -> None:
+    page = PAGE.read_text()
+    assert RENDER(page) == page, "run make metadata"
+    explained = re.findall(r'^\| <a id="([\w-]+)"></a>.*` \| \S.* \|$', page, re.MULTILINE)
+    assert [name for name in messages() if name not in explained] == []
+    assert len(explained) == len(messages())
+
+
+def test_messages_count_properly() -> None:
+    """A number before a plural is formatted with it, so that 1 has the singular."""
+    plurals = "arrays|bytes|channels|examples|files|hosts|images|labels|parts|records|rows|shards|slots|splits|values"
+    for name, text in messages().items():
+        assert not re.search(rf"\{{\w+:,\}} ({plurals})\b", text), name

@@ -54,4 +54,4 @@ def test_install_and_the_commands_of_the_front_page(clone, tmp_path) -> None:
         ["shardmill", "show", "nowhere"], cwd=work, env=environment, text=True, capture_output=True,
         check=False,
     )  # fmt: skip
-    assert "docs/errors.md#does-not-exist" in failed.stderr  # the page is installed too
+    assert "docs/errors.md#show-path-missing" in failed.stderr

@@ -183,7 +183,7 @@ INPUT_MISTAKES = [
     (["--input=list.csv"], "list.csv has no column label"),
     (["--input=climb.csv"], "leads outside the root"),
     (["--input=twice.csv"], "is listed with the labels 'x' and 'y'"),
-    (["--input=text"], "none of the 1 matched files is named like an image"),
+    (["--input=text"], "no matched file is named like an image"),
     (["--input=empty"], "matched no files"),
 ]  # fmt: skip
 

@@ -42,7 +42,7 @@ def count_now(matches: Iterable[MatchSpec], spec: CountSpec) -> Manifest:
         try:
             found, skipped = match_now(match)
         except ShardmillError as error:
-            found, skipped = [], MatchCounts(fatal=str(error))
+            found, skipped = [], MatchCounts(fatal=error.coded)
         counts.append(skipped)
         for ref in found:
             refs[ref.key].append(ref)
@@ -101,9 +101,7 @@ def write_manifest(files: Sequence[CountedFile], counts: MatchCounts, spec: Coun
         others = (
             f", only {counts.skipped:,} of other formats by their names" if counts.skipped else ""
         )
-        raise OutputError(
-            f"There are no TFRecord files in {spec.root}{others}: name them in --input."
-        )
+        raise OutputError("count-no-files", root=spec.root, others=others)
     manifest = make_manifest(spec, files, counts, _known_splits(spec.root))
     if spec.manifest:
         open_storage(spec.manifest).replace(spec.manifest, manifest.to_json().encode())

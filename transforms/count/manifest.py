@@ -14,6 +14,7 @@ from shardmill.schemas.dataset.foreign_names import missing_shards, split_of, st
 from shardmill.schemas.dataset.manifest import Build, Damaged, Inputs, Manifest, Shard, Split
 from shardmill.schemas.dataset.shard_names import is_generation
 from shardmill.schemas.dataset.splits import split_order
+from shardmill.schemas.numbers import plural
 from shardmill.schemas.refs import InputRef
 from shardmill.schemas.tfrecord.ranges import Check
 from shardmill.schemas.tfrecord.reader import FileCount
@@ -147,7 +148,8 @@ def _warnings(files: Sequence[CountedFile]) -> Iterator[str]:
     versions = {*filter(is_generation, names)}
     if versions:
         yield (
-            f"the files of {len(versions):,} versions of datasets were counted ({min(versions)}): "
+            f"the files of {plural(len(versions), 'version')} of datasets were counted "
+            f"({min(versions)}): "
             "give the folder of one dataset to count its current version"
         )
     if files and not any(file.result.num_bytes for file in files):

@@ -72,15 +72,17 @@ class ImageSpec:
 
     def __post_init__(self) -> None:
         if self.channels not in MODES:
-            raise UsageError(f"--channels={self.channels} is not 1 (grey), 3 (RGB) or 4 (RGBA).")
+            raise UsageError("channels-invalid", channels=self.channels)
         if self.channels == 4 and self.encoding == "jpeg":
-            raise UsageError("--channels=4 needs --encoding=png or raw: a JPEG has no alpha.")
+            raise UsageError("channels-without-alpha")
         if self.target_bytes > MAX_RECORD_BYTES:
             size = self.resize.size
             raise UsageError(
-                f"--image_size={size.height}x{size.width} is out of range: the pixels of an image "
-                f"would take {self.target_bytes:,} bytes, and a tf.train.Example can hold "
-                f"{MAX_RECORD_BYTES:,}."
+                "image-size-too-large",
+                height=size.height,
+                width=size.width,
+                target_bytes=self.target_bytes,
+                most=MAX_RECORD_BYTES,
             )
 
     @property

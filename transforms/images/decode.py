@@ -44,6 +44,7 @@ _TRANSPOSE = {
 }
 _ORIENTATION = 274
 _COLOR_SPACES = {"RGB": "RGBX", "L": "GRAY"}  # by Pillow's mode; CMYK is left to Pillow
+_NO_MEMORY = "out of memory"  # the text of Pillow's code -9, ImageFile.ERRORS
 _ADDRESS = re.compile(r"\s*<[^<>]* at 0x[0-9a-f]+>")
 
 
@@ -164,6 +165,8 @@ def reject_failures(stage: str, reason: str, action: str = "") -> Iterator[None]
     except Image.DecompressionBombError as error:
         raise RejectedError("decode", "too_large", with_type(error)) from error
     except Exception as error:  # Pillow's codecs and parsers raise many types
+        if _NO_MEMORY in str(error):  # an OSError without errno
+            raise MemoryError from error
         message = f"cannot {action}: {plain_message(error)}" if action else with_type(error)
         raise RejectedError(stage, reason, message) from error
 

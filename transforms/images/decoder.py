@@ -279,10 +279,7 @@ def _failure_kind(code: int, opened: Opened) -> FailureKind:
 
 
 def _not_started(reason: str) -> ShardmillError:
-    return ShardmillError(
-        f"The process that decodes images did not start ({reason}): check memory, the limits of "
-        f"processes (ulimit -u) and that {sys.executable} can import shardmill."
-    )
+    return ShardmillError("decoder-not-started", reason=reason, python=sys.executable)
 
 
 def _parse(kind: type[FieldsT], reply: _Reply) -> FieldsT:

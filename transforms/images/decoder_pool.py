@@ -82,7 +82,7 @@ class DecoderPool:
         try:
             while len(results) < len(items):
                 if self._cancelled:
-                    raise ShardmillError("The run was interrupted: no more images are decoded.")
+                    raise ShardmillError("interrupted")
                 decoder = decoder or Decoder()
                 left = items[len(results) :][: 1 if alone else None]
                 try:
@@ -154,10 +154,13 @@ def _final_reject(failures: list[FailureKind], item: Item, opened: Opened) -> Re
         if len(failures) > 1:
             needed = f"about {opened.needed / (1 << 30):.1f} GiB" if opened.needed else "more"
             raise ResourceError(
-                f"{item.ref.uri} ({opened.width}x{opened.height} pixels, {item.ref.size:,} bytes) "
-                f"needs {needed} memory to be decoded, which this machine did not give "
-                f"({'the process was killed' if last == 'killed' else 'ulimit -v'}): add memory, "
-                "or set --max_pixels below its size, so that it is rejected."
+                "image-needs-memory",
+                uri=item.ref.uri,
+                width=opened.width,
+                height=opened.height,
+                size=item.ref.size,
+                needed=needed,
+                why="the process was killed" if last == "killed" else "ulimit -v",
             )
     elif last == "timeout" or failures.count(last) == 2:
         return Reject(item.ref.key, item.ref.uri, "decode", *_REJECTS[last])

@@ -122,8 +122,7 @@ class Server:
         except (ChangedError, FileNotFoundError, StorageError):
             self._send(Kind.UNREAD)
         except RejectedError as error:
-            out = "out of memory" in error.message or not self._opened.fits
-            if error.error in _DAMAGE and out:
+            if error.error in _DAMAGE and not self._opened.fits:
                 self._send(Kind.NO_MEMORY, self._opened)
             else:
                 self._send(Kind.REJECTED, Rejected(error.stage, error.error, error.message))

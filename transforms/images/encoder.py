@@ -191,10 +191,7 @@ def _read(items: list[Item], results: Results) -> list[Item]:
         contents = read_inputs(refs)
     except MemoryError as error:
         ref = max(refs, key=lambda ref: ref.size)
-        raise ResourceError(
-            f"{ref.uri} has {ref.size:,} bytes, and reading it needs more memory than this process "
-            "can have: add memory, or set --workers lower."
-        ) from error
+        raise ResourceError("input-needs-memory", uri=ref.uri, size=ref.size) from error
     read = []
     for item, content in zip(items, contents, strict=True):
         if isinstance(content, RejectedError):

@@ -90,7 +90,7 @@ def find_input(
         UsageError: The input is not inside the root.
     """
     if not pattern:
-        raise UsageError("--input is empty: give a folder, a glob, a listing (.csv) or a file.")
+        raise UsageError("input-empty")
     path = absolute(pattern)
     entry = open_storage(path).stat(path)
     kind: PathKind
@@ -103,22 +103,17 @@ def find_input(
         kind, literal = "glob", glob_root(path)
         folder = open_storage(path).stat(literal)
         if folder is None or folder.kind != "dir":
-            raise InputError(f"--input={pattern} matched no files: there is no folder {literal}.")
+            raise InputError("input-glob-folder-missing", pattern=pattern, literal=literal)
     else:
-        raise InputError(
-            f"--input={pattern} does not exist: give a folder, a glob, a listing or a file."
-        )
+        raise InputError("input-missing", pattern=pattern)
     if kind == "file" and wanted == "images" and is_other(path):
         step = next_step(path, "images", "give an image, a folder, or a listing (.csv)")
-        raise InputError(f"--input={pattern} is not named like an image: {step}.")
+        raise InputError("input-not-image", pattern=pattern, step=step)
     if kind in ("directory", "glob") and not may_list(literal):
-        raise InputError(
-            f"--input={pattern}: the folder {literal} cannot be listed: give this user the "
-            "permission to read it."
-        )
+        raise InputError("input-folder-denied", pattern=pattern, literal=literal)
     top = absolute(root) if root else literal
     if kind != "listing" and literal != top and not literal.startswith(top.rstrip("/") + "/"):
-        raise UsageError(f"--input={pattern} is not inside --root={root}: choose a root above it.")
+        raise UsageError("input-outside-root", pattern=pattern, root=root)
     return MatchSpec(kind, path, top, follow_links, wanted)
 
 
@@ -199,7 +194,7 @@ def read_listing(spec: MatchSpec, *, labelled: bool, split: bool) -> Iterator[In
     """
     data = open_storage(spec.input).read(spec.input)
     if len(data) > _MAX_LISTING_BYTES:
-        raise InputError(f"{spec.input} is over 2 GiB: cut the listing into several.")
+        raise InputError("listing-too-large", input=spec.input)
     if spec.input.lower().endswith(".txt"):
         yield from parse_paths(data, spec.input, spec.root)
         return

@@ -46,15 +46,9 @@ class LabelSpec:
 
     def __post_init__(self) -> None:
         if self.pattern and self.label_from not in _PRESETS:
-            raise UsageError(
-                f"--label_pattern has no use with --label_from={self.label_from}: "
-                "use --label_from=directory or filename."
-            )
+            raise UsageError("label-pattern-useless", label_from=self.label_from)
         if self._regex is not None and "label" not in self._regex.groupindex:
-            raise UsageError(
-                f"--label_pattern={self.pattern} has no group called label: "
-                r"mark the label as in '(?P<label>[^.]+)\..*'."
-            )
+            raise UsageError("label-pattern-without-group", pattern=self.pattern)
 
     @cached_property
     def _regex(self) -> re.Pattern[str] | None:
@@ -66,9 +60,7 @@ class LabelSpec:
         try:
             return re.compile(pattern, re.DOTALL)
         except re.error as error:
-            raise UsageError(
-                f"--label_pattern={self.pattern} is not a regular expression: {error}."
-            ) from error
+            raise UsageError("label-pattern-invalid", pattern=self.pattern, error=error) from error
 
     @cached_property
     def _known(self) -> frozenset[str] | None:
@@ -111,11 +103,11 @@ def parse_labels(text: str, source: str) -> tuple[str, ...]:
     # As in keys: macOS may write the folder of a label in NFD.
     lines = unicodedata.normalize("NFC", text.removeprefix("\ufeff")).splitlines()
     if not lines:
-        raise UsageError(f"--labels={source} is empty: write one label a line.")
+        raise UsageError("labels-empty", source=source)
     for number, line in enumerate(lines, 1):
         if not line.strip():
-            raise UsageError(f"--labels={source} has an empty line {number}: remove it.")
+            raise UsageError("labels-empty-line", source=source, number=number)
     if len(set(lines)) != len(lines):
         twice = next(line for line in lines if lines.count(line) > 1)
-        raise UsageError(f"--labels={source} lists {twice!r} twice: each label has one class id.")
+        raise UsageError("labels-twice", source=source, twice=twice)
     return tuple(lines)

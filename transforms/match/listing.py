@@ -44,14 +44,18 @@ def parse_listing(
         reader.fieldnames = columns
         where = next((name for name in ("uri", "path") if name in columns), None)
         if where is None:
-            raise InputError(f"{source} has no column uri or path, only {columns}: {_REMEDY}.")
+            raise InputError("listing-without-uri", source=source, columns=columns)
         for name, needed in (("label", labelled), ("split", split)):
             if needed and name not in columns:
-                raise InputError(f"{source} has no column {name}, only {columns}: {_REMEDY}.")
+                raise InputError(
+                    "listing-column-missing", source=source, name=name, columns=columns
+                )
         for row in reader:
             entry = (row[where] or "").strip()
             if not entry:
-                raise InputError(f"{source}, line {reader.line_num}: the {where} is empty.")
+                raise InputError(
+                    "listing-cell-empty", source=source, line=reader.line_num, where=where
+                )
             key = _key(entry, root, f"{source}, line {reader.line_num}")
             yield InputRef(
                 key=make_key(key),
@@ -61,7 +65,9 @@ def parse_listing(
                 group=(row.get("group") or "").strip(),
             )
     except csv.Error as error:
-        raise InputError(f"{source}, line {reader.line_num}: {error}; {_REMEDY}.") from error
+        raise InputError(
+            "listing-malformed", source=source, line=reader.line_num, error=error
+        ) from error
 
 
 def warn_of_unused(source: str, *, labelled: bool, split: bool) -> Iterator[str]:
@@ -100,7 +106,7 @@ def _decode(data: bytes, source: str, remedy: str) -> str:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise InputError(
-            f"{source} is not UTF-8 ({error.reason} at byte {error.start}): {remedy}."
+            "listing-not-utf8", source=source, reason=error.reason, byte=error.start, remedy=remedy
         ) from error
 
 
@@ -111,10 +117,7 @@ def _key(entry: str, root: str, where: str) -> str:
         InputError: The entry is outside the root.
     """
     if scheme_of(entry) != scheme_of(root) and (scheme_of(entry) or entry.startswith("/")):
-        raise InputError(
-            f"{where}: {entry!r} is not under the root {root}: all entries must share its scheme; "
-            "set --root to their common folder."
-        )
+        raise InputError("listing-entry-other-root", where=where, entry=entry, root=root)
     absolute = scheme_of(entry) or entry.startswith("/")
     path = entry if absolute else join(root, entry)
     prefix = root.rstrip("/") + "/"
@@ -122,10 +125,7 @@ def _key(entry: str, root: str, where: str) -> str:
     if not scheme_of(path):
         path = os.path.normpath(path)
     if leaves or not path.startswith(prefix):
-        raise InputError(
-            f"{where}: {entry!r} leads outside the root {root}: "
-            "remove the entry or set --root to a folder that holds it."
-        )
+        raise InputError("listing-entry-outside-root", where=where, entry=entry, root=root)
     return path[len(prefix) :]
 
 
@@ -157,7 +157,6 @@ def merge_entries(key: str, refs: Iterable[InputRef]) -> Iterator[InputRef | Mat
             mine, theirs = getattr(first, field), getattr(other, field)
             if mine != theirs:
                 raise InputError(
-                    f"{key!r} is listed with the {field}s {mine!r} and {theirs!r}: "
-                    "keep one of the two entries."
+                    "listing-entry-twice", key=key, field=field, mine=mine, theirs=theirs
                 )
     yield from keep_first(ordered)

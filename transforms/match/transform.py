@@ -160,7 +160,7 @@ def find_inputs(
                 else:
                     yield TaggedOutput(_COUNTS, count_unused(each))
         except fatal as error:
-            yield TaggedOutput(_COUNTS, MatchCounts(fatal=str(error)))
+            yield TaggedOutput(_COUNTS, MatchCounts(fatal=error.coded))
 
     typed = beam.FlatMap(call).with_output_types(
         InputRef, counts=MatchCounts, linked=tuple[str, InputRef]

@@ -108,7 +108,7 @@ def check_apart(source: str, output: str) -> None:
         glob and inner.startswith(glob_root(real)) and glob_folders(real).fullmatch(inner)
     ):
         where = "is the input" if inner == real else f"is inside --input={source}"
-        raise UsageError(f"--output={output} {where}: choose a folder outside it.")
+        raise UsageError("output-inside-input", output=output, where=where)
 
 
 def glob_root(pattern: str) -> str:
@@ -277,11 +277,7 @@ class _LocalWalk:
         try:
             entries = _scan(path)
         except PermissionError as error:
-            raise InputError(
-                f"The folder {escape_name(path)} cannot be listed, and all its files would be "
-                "missing: give this user the permission to read it, or set --input to a glob that "
-                "leaves it out."
-            ) from error
+            raise InputError("folder-denied", path=escape_name(path)) from error
         for entry in entries:
             relative = f"{folder}/{entry.name}" if folder else entry.name
             entry_real = os.path.join(real, entry.name)

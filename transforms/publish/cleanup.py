@@ -188,10 +188,7 @@ def remove(storage: Storage, output: str, item: Leftover, older_than_ns: int, no
             if found.kind != "dir":
                 storage.delete(found.path)  # raises the error that delete_tree ignores
         if storage.stat(path) is not None:
-            raise OutputError(
-                f"{path} cannot be deleted completely: check its permissions and those of "
-                f"{output}, and that no build is running there, and run again."
-            )
+            raise OutputError("delete-incomplete", path=path, output=output)
     return True
 
 

@@ -12,6 +12,7 @@ from shardmill.schemas.dataset import shard_names
 from shardmill.schemas.dataset.generations import is_json, list_generations
 from shardmill.schemas.dataset.manifest import CatalogFile, Manifest, Shard
 from shardmill.schemas.errors import FormatError, OutputError
+from shardmill.schemas.errors.catalogue import coded
 from shardmill.schemas.storage import Storage, join, open_storage, scheme_of
 
 # Files that systems put into folders; a folder with nothing else is empty for a user.
@@ -54,14 +55,9 @@ def read_published(storage: Storage, output: str) -> Published:
         # A torn file, as after a power failure, is not JSON. Any other text may be someone's file.
         if not is_json(data) and list_generations(storage, output):
             return Published(None, version)
-        raise OutputError(
-            f"{path} cannot be read: {error}; move it away or choose another --output."
-        ) from error
+        raise OutputError("output-manifest-unreadable", path=path, error=error) from error
     if manifest.root:
-        raise OutputError(
-            f"{path} is the manifest of a count, and its files were not built here: "
-            "choose another --output."
-        )
+        raise OutputError("output-holds-count", path=path)
     return Published(manifest, version)
 
 
@@ -85,7 +81,7 @@ def check_plain(files: Iterable[str]) -> None:
         in_other_folder = bool(below) and top not in (shard_names.TRANSFORM, shard_names.CATALOG)
         hidden = any(not each or each.startswith(".") for each in (top, *below))
         if in_other_folder or hidden or "\0" in name:
-            raise FormatError(f"it names {name!r}, which is not a file of a dataset")
+            raise FormatError("manifest-name-invalid", name=name)
 
 
 def check_no_version(output: str, flag: str = "") -> None:
@@ -101,9 +97,7 @@ def check_no_version(output: str, flag: str = "") -> None:
     real = output if scheme_of(output) else os.path.realpath(output)
     dataset, _, name = real.rpartition("/")
     if shard_names.is_generation(name):
-        raise OutputError(
-            f"{flag}{output} is a version of the dataset {dataset}: use {flag}{dataset}."
-        )
+        raise OutputError("output-is-version", flag=flag, output=output, dataset=dataset)
 
 
 def check_folder(storage: Storage, output: str) -> bool:
@@ -115,7 +109,7 @@ def check_folder(storage: Storage, output: str) -> bool:
     check_no_version(output, "--output=")
     entry = storage.stat(output)
     if entry is not None and entry.kind != "dir":
-        raise OutputError(f"--output={output} is a file: choose a folder.")
+        raise OutputError("output-is-file", output=output)
     return entry is not None
 
 
@@ -133,10 +127,7 @@ def open_output(storage: Storage, output: str) -> Published:
     if not published.version:
         check_not_foreign(storage, output)
     if published.manifest is not None and not published.manifest.generation:
-        raise OutputError(
-            f"--output={output} is a copy of one version of a dataset: choose an empty or new "
-            "folder."
-        )
+        raise OutputError("output-is-copy", output=output)
     return published
 
 
@@ -150,10 +141,7 @@ def check_not_foreign(storage: Storage, output: str) -> None:
         name = found.path.rsplit("/", 1)[-1]
         own = name.startswith(".") or shard_names.is_generation(name)
         if not own and name not in {*_SYSTEM_FILES, shard_names.CURRENT}:
-            raise OutputError(
-                f"--output={output} holds {name!r} but no {shard_names.MANIFEST}, so it is not "
-                "a Shardmill dataset: choose an empty or new folder."
-            )
+            raise OutputError("output-not-dataset", output=output, name=name)
 
 
 def own_files(manifest: Manifest) -> list[str]:
@@ -269,15 +257,12 @@ def why_not_up_to_date(
     if not old.is_dataset(config_id, input_id):
         same = old.build.config_id == config_id
         reason = "other inputs" if same else "another release, schema or codecs"
-        return (
-            f"--output={output} holds a dataset of other inputs or options "
-            f"({'; '.join(changed[:_MAX_CHANGED]) or reason}): add --update to publish a new "
-            "version of it, or choose another folder."
+        return coded(
+            "output-holds-other-dataset",
+            output=output,
+            changed="; ".join(changed[:_MAX_CHANGED]) or reason,
         )
     damaged = find_damage(storage, old.folder(output), old)
     if not damaged:
         return ""
-    return (
-        f"{join(old.folder(output), damaged)} is missing or does not have the size in "
-        f"{shard_names.MANIFEST}: add --overwrite to build the dataset again."
-    )
+    return coded("published-file-damaged", path=join(old.folder(output), damaged))

@@ -125,10 +125,7 @@ class Publisher:
         """
         ids = manifest.build.config_id, manifest.build.input_id
         if now.manifest is None or not now.manifest.is_dataset(*ids):
-            raise OutputError(
-                f"Another command has changed the dataset at {self.output} since this one "
-                "started: run again; finished parts are kept."
-            )
+            raise OutputError("publish-race", output=self.output)
 
     def _write(
         self, manifest: Manifest, files: Sequence[FinalFile], undo: contextlib.ExitStack
@@ -148,7 +145,7 @@ class Publisher:
         for file in files:
             if sizes.get(join(folder, file.name)) != file.num_bytes:
                 source = join(self.output, file.source)
-                raise StaleBuildError(f"{source} was changed by another command: run again.")
+                raise StaleBuildError("publish-source-changed", source=source)
         storage.replace(join(folder, shard_names.MANIFEST), manifest.to_json().encode())
         storage.sync(folder)
         return generation
@@ -245,11 +242,11 @@ def roll_back(storage: Storage, output: str, wanted: str = "") -> Manifest:
         else:
             kept = [*find_sound(storage, output)] or list_generations(storage, output)
         if not kept:
-            raise InputError(f"{output} keeps no earlier generation: build with --keep=1 or more.")
+            raise InputError("rollback-nothing-kept", output=output)
         name = wanted or kept[0]
         if name not in kept:
             have = ", ".join(kept)
-            raise InputError(f"{output} has no earlier generation {name!r}: it has {have}.")
+            raise InputError("rollback-version-unknown", output=output, name=name, have=have)
         folder = join(output, name)
         manifest = read_published(storage, folder).manifest
         damaged = shard_names.MANIFEST
@@ -257,12 +254,12 @@ def roll_back(storage: Storage, output: str, wanted: str = "") -> Manifest:
             damaged = find_damage(storage, folder, manifest)
             damaged = damaged or _find_changed(folder, manifest)
         if manifest is None or damaged:
-            raise InputError(f"{join(folder, damaged)} is missing or damaged: choose another --to.")
+            raise InputError("rollback-version-damaged", path=join(folder, damaged))
         earlier = [now.generation] if now is not None else []
         previous = tuple(earlier + [each for each in kept if each != name])
         new = replace(manifest, generation=name, previous=previous)
         path = join(output, shard_names.MANIFEST)
         if not storage.replace_if(path, new.to_json().encode(), published.version):
-            raise OutputError(f"Another command published at {output} at the same time: run again.")
+            raise OutputError("rollback-race", output=output)
         update_link(output, name)
     return new

@@ -60,10 +60,7 @@ class ProcessPool:
             for future in as_completed(futures):
                 yield futures[future], future.result()
         except BrokenProcessPool as error:
-            raise ShardmillError(
-                "A process that read files was killed, perhaps because memory ran out: "
-                "run again, with a smaller --processes if so."
-            ) from error
+            raise ShardmillError("process-killed") from error
         finally:
             for future in futures:
                 future.cancel()
@@ -74,7 +71,7 @@ class ProcessPool:
         # The terminal sends Ctrl-C to all processes; this one ends its children itself.
         with _starting, uninterrupted(signal.SIGINT):
             if _all_closed.is_set():
-                raise ShardmillError("The run is over: no more processes are started.")
+                raise ShardmillError("run-ended")
             return {self._pool.submit(function, item): item for item in items}
 
     def close(self) -> None:

@@ -241,7 +241,7 @@ def _rows(storage: Storage, spec: SinkSpec, slices: Sequence[PartSlice]) -> Iter
     for path, data, each in zip(paths, texts, slices, strict=True):
         sidecar = parse_sidecar(data, spec.root)
         if sidecar is None:
-            raise OutputError(f"{path} is damaged: run again.")
+            raise OutputError("part-damaged", path=path)
         # A sidecar has a row for each record of its part, in order, so a cut divides both alike.
         yield from sidecar.rows[each.first : each.stop]
 
@@ -252,7 +252,4 @@ def raise_if_stale() -> Iterator[None]:
     try:
         yield
     except FileNotFoundError as error:
-        raise StaleBuildError(
-            f"{error.filename or error} is gone: another command published or cleaned this output; "
-            "run again."
-        ) from error
+        raise StaleBuildError("build-folder-gone", path=error.filename or error) from error

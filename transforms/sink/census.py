@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
+from shardmill.schemas.errors.catalogue import coded
 from shardmill.schemas.refs import InputRef
 from shardmill.transforms.match.counts import MatchCounts, describe_skipped, sum_counts
 from shardmill.transforms.sink.hooks import BuildHooks
@@ -115,20 +116,21 @@ def why_unusable(census: Census, hooks: BuildHooks, root: str) -> str:
     if census.counts.fatal:
         return census.counts.fatal
     if not census.matched:
-        return f"The input matched no files in {root}: check --input."
+        return coded("input-matched-nothing", root=root)
     if not census.refs:
         skipped = "".join(describe_skipped(census.counts.kinds))
         _, _, most = max(census.counts.kinds, key=lambda kind: kind[1], default=("", 0, ""))
-        return (
-            f"None of the {census.matched:,} matched files is named like {hooks.wanted}: "
-            f"{hooks.next_step(most, 'check --input')} ({skipped})."
+        return coded(
+            "input-no-candidates",
+            wanted=hooks.wanted,
+            step=hooks.next_step(most, "check --input"),
+            skipped=skipped,
         )
     if sum(census.errors.values()) < census.refs:
         return ""
     worst = max(census.errors, key=lambda reason: (census.errors[reason], reason))
     examples = [key for key, _ in census.examples[worst]]
     remedy = hooks.remedy(worst, examples) or hooks.next_step(examples[0], "check --input")
-    return (
-        f"None of the {census.refs:,} inputs can be used: most are {worst}, such as "
-        f"{', '.join(map(repr, examples))}; {remedy}."
+    return coded(
+        "inputs-all-rejected", worst=worst, examples=", ".join(map(repr, examples)), remedy=remedy
     )

@@ -20,6 +20,7 @@ from blake3 import blake3
 
 from shardmill.schemas.dataset.manifest import Shard
 from shardmill.schemas.errors import StorageError
+from shardmill.schemas.errors.catalogue import coded
 from shardmill.schemas.refs import InputRef, KnownRecord
 from shardmill.schemas.rejects import RejectedError
 from shardmill.transforms.match.read_input import read_inputs
@@ -91,10 +92,8 @@ def add_changes(plan: Plan, changes: Changes, spec: SinkSpec) -> Plan:
     if plan.status == "up_to_date" and spec.update:
         plan = plan.start(spec)
     elif plan.status in ("failed", "up_to_date"):
-        message = (
-            f"The inputs of {spec.output} have changed since it was built "
-            f"({'; '.join([*plan.changes, str(changes)])}): run again with "
-            "--update to publish a new version, or choose another --output."
+        message = coded(
+            "inputs-changed", output=spec.output, changes="; ".join([*plan.changes, str(changes)])
         )
         plan = replace(plan, status="failed", message=message)
     return replace(plan, changes=(*plan.changes, *changes.lines()))

@@ -48,9 +48,9 @@ def cut_part(
         writer = MemberWriter(target, packing)
         try:
             if copy(reader, first, stop, writer) != stop - first:
-                raise FormatError("its number of records is wrong")
+                raise FormatError("part-records-wrong")
         except (FormatError, InflateError) as error:
-            raise OutputError(f"{source} is damaged ({error}): run again.") from error
+            raise OutputError("part-damaged-detail", source=source, error=error) from error
         writer.close()
     return writer.num_bytes, writer.crc
 
@@ -87,7 +87,7 @@ def _copy_members(reader: RandomReader, first: int, stop: int, writer: MemberWri
             content = b"".join(inflate_member(data, offset))
             offsets = record_offsets(content)
             if len(offsets) != records + 1:
-                raise FormatError("its number of records is wrong")
+                raise FormatError("part-records-wrong")
             # The range begins or ends in this member: its records are packed again with those of
             # its neighbours, by the same rule by which a part is written.
             kept = np.array(offsets[low : high + 1])

@@ -40,7 +40,7 @@ class ShardSpec:
 
     def __post_init__(self) -> None:
         if self.num_shards is not None and self.shard_examples is not None:
-            raise UsageError("--num_shards and --shard_examples cannot be combined: give one.")
+            raise UsageError("num-shards-and-shard-examples")
 
 
 def count_parts(

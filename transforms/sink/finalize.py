@@ -97,7 +97,7 @@ def finish(
         publisher = Publisher(storage, spec.output, plan.base, spec.keep)
         published = publisher.publish(manifest, files)
     except (OutputError, StorageError) as error:
-        return replace(up_to_date, status="failed", message=str(error))
+        return replace(up_to_date, status="failed", message=error.coded)
     with contextlib.suppress(ShardmillError):  # `clean` finds what remains
         storage.delete_tree(spec.build)
     if published is None:
@@ -203,10 +203,7 @@ def _check_versions(found: set[tuple[tuple[str, str], ...]]) -> None:
         differing = sorted(
             {name for one in found for name, _ in set.union(*map(set, found)) - set(one)}
         )
-        raise OutputError(
-            f"The parts were made by different versions of {', '.join(differing)}: "
-            "install the same constraints.txt on every worker, run `shardmill clean`, build again."
-        )
+        raise OutputError("parts-of-versions", differing=", ".join(differing))
 
 
 def _check_rejects(
@@ -220,14 +217,14 @@ def _check_rejects(
     if inputs.accepted and inputs.rejected <= limit and not problem:
         return
     if not considered:
-        raise OutputError("The input holds nothing that could become a record: check --input.")
+        raise OutputError("input-without-records")
     worst = sorted(inputs.rejected_by_reason.items(), key=lambda item: (-item[1], item[0]))
     reasons = ", ".join(f"{reason} {count:,}" for reason, count in worst[:_SHOWN_REJECTS])
     report = join(spec.build, shard_names.REJECTS)
     _write_rejects(storage, spec, built, report)
     if problem:
         storage.replace(join(spec.build, shard_names.SCHEMA), schema.encode())
-        raise OutputError(f"{problem}; {report} lists each reject.")
+        raise OutputError("rows-too-many-rejects", problem=problem, report=report)
     advice = spec.hooks.advice(read_rejects(storage, spec, built))
     if not inputs.accepted:
         rule, remedy = "none could become a record", "fix them and run again"
@@ -236,8 +233,13 @@ def _check_rejects(
         remedy = "fix or remove them, or raise the limit, and run again: finished parts are kept"
     remedy += "".join(f" ({warning})" for warning in spec.warnings)
     raise OutputError(
-        f"{inputs.rejected:,} of {considered:,} inputs were rejected ({reasons}), {rule}: "
-        f"{report} lists each with its reason; {advice or remedy}."
+        "too-many-rejects",
+        rejected=inputs.rejected,
+        considered=considered,
+        reasons=reasons,
+        rule=rule,
+        report=report,
+        step=advice or remedy,
     )
 
 
@@ -249,7 +251,7 @@ def read_rejects(storage: Storage, spec: SinkSpec, built: Built) -> Iterator[Rej
         for name in shard.rejects:
             parsed = parse_sidecar(next(read), spec.root)
             if parsed is None:
-                raise OutputError(f"{join(spec.parts, name)} is damaged: run again.")
+                raise OutputError("part-damaged", path=join(spec.parts, name))
             yield from parsed.rejects
 
 

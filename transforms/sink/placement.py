@@ -114,7 +114,7 @@ class PlaceSpec:
             return re.compile(self.group_pattern)
         except re.error as error:
             raise UsageError(
-                f"--group_pattern={self.group_pattern} is not a regular expression: {error}."
+                "group-pattern-invalid", group_pattern=self.group_pattern, error=error
             ) from error
 
     def group_of(self, ref: InputRef) -> str:

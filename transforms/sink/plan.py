@@ -12,6 +12,7 @@ from shardmill.schemas.dataset import shard_names
 from shardmill.schemas.dataset.manifest import Manifest, Shard
 from shardmill.schemas.dataset.shard_names import ShardName, check_file_names
 from shardmill.schemas.errors import OutputError, ShardmillError
+from shardmill.schemas.errors.catalogue import coded
 from shardmill.schemas.refs import InputRef
 from shardmill.schemas.rejects import TRANSIENT
 from shardmill.schemas.storage import Storage, join, open_storage
@@ -118,7 +119,7 @@ def decide_status(spec: SinkSpec, plan: Plan, can_use: CanUse = can_read) -> Pla
         _check_parts(spec, plan)
         published = open_output(storage, spec.output)
     except OutputError as error:
-        return Plan("failed", str(error))
+        return Plan("failed", error.coded)
     plan, old = replace(plan, base=published.version), published.manifest
     if old is None or spec.overwrite:
         return plan.start(spec)
@@ -154,10 +155,7 @@ def _check_parts(spec: SinkSpec, plan: Plan) -> None:
     """
     total = sum(plan.parts.values())
     if total > MAX_PARTS:
-        raise OutputError(
-            f"The build would have {total:,} parts, more than {MAX_PARTS:,}: raise --shard_bytes "
-            "or --shard_examples, ask for fewer shards, or divide the input."
-        )
+        raise OutputError("too-many-parts", total=total, most=MAX_PARTS)
     names = []
     for series, parts in plan.parts.items():
         if series != REJECTED:
@@ -190,13 +188,16 @@ def find_usable(storage: Storage, output: str, published: Manifest, can_use: Can
         if any(listed[error] != counted.get(error, 0) for error in TRANSIENT):
             raise ValueError("lines are missing")
     except (ValueError, TypeError, KeyError):
-        return f"{shard_names.REJECTS} is damaged: add --overwrite to build the dataset again."
+        return coded("rejects-damaged")
     usable = [key for key, uri in found if _is_usable(key, uri, can_use)]
     if not usable:
         return ""
-    return (
-        f"{len(usable):,} of the {len(found):,} inputs that could not be read when {output} was "
-        f"built can be read now, such as {usable[0]!r}: add --update to publish a new version."
+    return coded(
+        "inputs-readable-now",
+        usable=len(usable),
+        found=len(found),
+        output=output,
+        example=usable[0],
     )
 
 

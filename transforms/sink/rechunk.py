@@ -41,7 +41,7 @@ def loses_records(storage: Storage, sources: Sequence[str], size: int) -> bool:
             at -= reader.size
             members = read_index(reader.read_at, reader.size)
         if members is None:
-            raise OutputError(f"{source} is damaged: run again.")
+            raise OutputError("part-damaged", path=source)
         ends += [at + member.offset + member.num_bytes for member in members]
         if at < size - _FARTHEST:
             break
@@ -76,7 +76,7 @@ def repack(
                         for record in records:
                             writer.add(record)
             except DamagedError as error:
-                raise OutputError(f"{source} is damaged ({error}): run again.") from error
+                raise OutputError("part-damaged-detail", source=source, error=error) from error
             writer.close()
         if not loses_records(storage, [path], writer.num_bytes):
             return writer.num_bytes, writer.crc

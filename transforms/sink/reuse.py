@@ -149,10 +149,10 @@ def find_records(reader: RandomReader, lengths: Sequence[int]) -> list[tuple[int
     members = read_index(reader.read_at, reader.size)
     if members is None:  # not compressed
         if ends[-1] != reader.size:
-            raise FormatError("its size does not match its catalog")
+            raise FormatError("catalog-size-differs")
         return [(start, -1, 0) for start in ends[:-1]]
     if sum(member.records for member in members) != len(lengths):
-        raise FormatError("its member index does not match its catalog")
+        raise FormatError("catalog-index-differs")
     found: list[tuple[int, int, int]] = []
     for member in members:
         first = len(found)

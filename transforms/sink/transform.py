@@ -14,7 +14,7 @@ import apache_beam as beam
 from apache_beam.pvalue import AsList, AsSingleton
 
 import shardmill.transforms.sink.coders  # noqa: F401 - registers the coders
-from shardmill.schemas.errors import OutputError, ResourceError, StorageError
+from shardmill.schemas.errors import OutputError, ResourceError, ShardmillError, StorageError
 from shardmill.schemas.refs import InputRef, Reference
 from shardmill.schemas.rejects import Reject
 from shardmill.schemas.storage import open_storage
@@ -122,20 +122,17 @@ def _counted(items: Iterable[Item]) -> Iterator[Item]:
         yield item
 
 
-def failure_of(error: Exception) -> str:
-    """Return the sentence of an error that fails the build.
+def failure_of(error: MemoryError | ShardmillError) -> str:
+    """Return the sentence of an error that fails the build, with its id.
 
     Where the workers are threads of the command, the error is raised, which ends the run at once.
     Other runners would only repeat the work, so there it becomes a value that reaches the command.
     """
     if isinstance(error, MemoryError):
-        error = ResourceError(
-            "A process cannot have more memory: use a machine or workers with more memory, or set "
-            "--threads lower. Finished parts are kept."
-        )
+        error = ResourceError("worker-memory")
     if progress.is_collected():
         raise error
-    return str(error)
+    return error.coded
 
 
 def _assemble(job: ShardJob, spec: SinkSpec, encoder: Encoder[Any]) -> BuiltShard:

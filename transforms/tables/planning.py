@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
 
+from shardmill.schemas.errors.catalogue import coded
 from shardmill.schemas.storage import join
 from shardmill.transforms.sink.census import Census, input_warnings, why_unusable
 from shardmill.transforms.sink.division import ShardSpec, count_parts
@@ -79,7 +80,7 @@ def why_files_lost(census: Census, limit: int) -> str:
     if lost.total() <= limit:
         return ""
     key, message = min(census.examples[error][0] for error in lost)
-    return f"{describe_lost_files(lost.total(), limit, key, message)}."
+    return coded("rows-too-many-files", lost=describe_lost_files(lost.total(), limit, key, message))
 
 
 def plan_rows(spec: RowsSpec, census: Census) -> Plan:

@@ -226,7 +226,7 @@ def _read_blocks(ref: SegmentRef) -> Iterator[pa.Buffer]:
     with open_storage(ref.path).open_at(ref.path) as reader:
         packed = reader.read_at(ref.offset, ref.length)
     if google_crc32c.value(packed) != ref.crc32c:
-        raise OutputError(f"{ref.path} is damaged: run again.")
+        raise OutputError("part-damaged", path=ref.path)
     view, at, codec = memoryview(packed), 0, pa.Codec(_CODEC)
     while at < len(view):
         length, size = _SIZES.unpack_from(view, at)

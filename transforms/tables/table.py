@@ -159,9 +159,10 @@ def _named_splits(
     names = tuple(sorted(valid, key=str.encode))
     if len(names) > MAX_SPLITS:  # each split has at least one shard
         raise UsageError(
-            f"--split_by={column} names more than {MAX_SPLITS} splits, such as "
-            f"{', '.join(map(shown, names[:3]))}: "
-            "name a column with values such as train, validation and test."
+            "split-by-too-many",
+            column=column,
+            most=MAX_SPLITS,
+            names=", ".join(map(shown, names[:3])),
         )
     ids: Mapping[str, int] = {name: number for number, name in enumerate(names)}
     id_of_text = np.array([ids.get(name, -1) for name in of_texts], np.int32)

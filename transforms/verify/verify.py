@@ -13,6 +13,7 @@ from shardmill.schemas.dataset.catalog import parse_catalog
 from shardmill.schemas.dataset.generations import check_not_lost
 from shardmill.schemas.dataset.manifest import Manifest, Shard
 from shardmill.schemas.errors import FormatError, InputError, UsageError
+from shardmill.schemas.numbers import plural
 from shardmill.schemas.refs import InputRef
 from shardmill.schemas.rejects import Reject
 from shardmill.schemas.storage import join, open_storage
@@ -92,7 +93,7 @@ def find_dataset(path: str) -> Dataset:
     storage = open_storage(path)
     entry = storage.stat(path)
     if entry is None:
-        raise InputError(f"{path} does not exist: give a dataset or its {shard_names.MANIFEST}.")
+        raise InputError("dataset-missing", file=path)
     folder = path
     if entry.kind == "dir":
         path = join(path, shard_names.MANIFEST)
@@ -105,13 +106,10 @@ def find_dataset(path: str) -> Dataset:
         manifest = Manifest.from_json(data)
     except FileNotFoundError as error:
         check_not_lost(path)
-        raise InputError(
-            f"{folder} has no {shard_names.MANIFEST}: run `shardmill count --input={folder} "
-            "--manifest=FILE` first and verify FILE."
-        ) from error
+        raise InputError("verify-without-manifest", folder=folder) from error
     except FormatError as error:
         check_not_lost(path, data)
-        raise InputError(f"{path} cannot be read: {error}.") from error
+        raise InputError("dataset-unreadable", path=path, error=error) from error
     if manifest.root:
         return Dataset(manifest.root, manifest)
     folder = manifest.folder(folder)
@@ -246,7 +244,7 @@ def _compare_file(shard: Shard, count: FileCount) -> Iterator[str]:
     if count.fault is not None:
         yield str(count.fault)
     elif count.records != shard.records:
-        yield f"it has {count.records:,} records, the manifest says {shard.records:,}"
+        yield f"it has {plural(count.records, 'record')}, the manifest says {shard.records:,}"
     elif count.num_bytes == shard.bytes and changed:
         yield changed
 

@@ -89,7 +89,7 @@ class ArrayFile:
 
     def changed(self, detail: str) -> InputError:
         """Return the error for a file that changed after it was opened."""
-        return InputError(f"{self.uri} changed while it was read ({detail}): run again.")
+        return InputError("array-changed", uri=self.uri, error=detail)
 
 
 def open_npy(entry: Entry, name: str, source: str) -> ArrayFile:
@@ -120,7 +120,7 @@ def npz_members(entry: Entry, source: str) -> tuple[list[str], list[str]]:
     arrays = [name.removesuffix(".npy") for name in members if name.endswith(".npy")]
     repeated = next((name for name in arrays if arrays.count(name) > 1), None)
     if repeated is not None:
-        raise InputError(f"{source} has two members {repeated!r}: save it again with numpy.savez.")
+        raise InputError("npz-duplicate-member", source=source, repeated=repeated)
     return arrays, [name for name in members if not name.endswith(".npy")]
 
 
@@ -141,9 +141,11 @@ def open_npz(entry: Entry, name: str, source: str) -> ArrayFile:
         info = archive.getinfo(f"{name}.npy")
         if info.file_size > max(_BOMB_BYTES, _BOMB_RATIO * info.compress_size):
             raise InputError(
-                f"{source} has {info.compress_size:,} bytes and claims to decompress to "
-                f"{info.file_size:,}, over {_BOMB_RATIO} times as many: if that is right, save it "
-                "uncompressed with numpy.savez."
+                "npz-bomb",
+                source=source,
+                size=info.compress_size,
+                claimed=info.file_size,
+                ratio=_BOMB_RATIO,
             )
         with _reject_damage(source), archive.open(info) as stream:
             # To open a member, zipfile reads its local header, up to the first byte of the member.
@@ -164,22 +166,29 @@ def _array_file(
     """
     header = parse_header(start, source)
     if not header.shape:
-        raise InputError(
-            f"{source} is a single value (shape ()), so it has no examples: save an array whose "
-            "first axis is the examples."
-        )
+        raise InputError("npy-single-value", source=source)
     array = ArrayFile(name, source, uri, reader.size, reader.version, *header)
     found = size - array.header_bytes
     if found == array.num_bytes:
         return array
     shape = str(array.shape)
     shape = shape if len(shape) <= 60 else f"{shape[:60]}...)"
-    stated = f"its shape {shape} of {array.dtype.name} takes {array.num_bytes:,} bytes"
     if found < array.num_bytes:
-        raise InputError(f"{source} is truncated: {stated} and it has {found:,}; copy it again.")
+        raise InputError(
+            "npy-truncated",
+            source=source,
+            shape=shape,
+            dtype=array.dtype.name,
+            num_bytes=array.num_bytes,
+            found=found,
+        )
     raise InputError(
-        f"{source} has data after its array: {stated} and it has {found:,}; save each array in a "
-        "separate file."
+        "npy-trailing-data",
+        source=source,
+        shape=shape,
+        dtype=array.dtype.name,
+        num_bytes=array.num_bytes,
+        found=found,
     )
 
 
@@ -194,9 +203,9 @@ def open_file(uri: str) -> Iterator[RandomReader]:
         with open_storage(uri).open_at(uri) as reader:
             yield reader
     except FileNotFoundError as error:
-        raise InputError(f"{uri} is gone: check --input and run again.") from error
+        raise InputError("array-gone", uri=uri) from error
     except ChangedError as error:
-        raise InputError(f"{uri} changed while it was read ({error}): run again.") from error
+        raise InputError("array-changed", uri=uri, error=error) from error
 
 
 @contextlib.contextmanager
@@ -264,8 +273,7 @@ def _open_zip(
         except _ZIP_ERRORS as error:
             start = reader.read_at(0, 6).hex(" ") or "nothing"
             raise InputError(
-                f"{source} is not an .npz file ({_message(error)}; it begins with {start}): save "
-                "it with numpy.savez."
+                "npz-not-npz", source=source, error=_message(error), start=start
             ) from error
         with archive:
             yield archive
@@ -277,9 +285,7 @@ def _reject_damage(source: str) -> Iterator[None]:
     try:
         yield
     except _ZIP_ERRORS as error:
-        raise InputError(
-            f"{source} is damaged and cannot be read ({_message(error)}): copy it or save it again."
-        ) from error
+        raise InputError("npz-damaged", source=source, error=_message(error)) from error
 
 
 def _message(error: BaseException) -> str:

@@ -159,9 +159,10 @@ def _write(file: IO[bytes], data: bytes, array: ArrayFile) -> int:
 
 def _full(array: ArrayFile, error: OSError) -> OutputError:
     return OutputError(
-        f"{array.source} needs {array.num_bytes:,} bytes in a temporary file, which cannot be "
-        f"written ({error.strerror or error}): set TMPDIR to a folder on a larger disk and run "
-        "again."
+        "temporary-file",
+        source=array.source,
+        num_bytes=array.num_bytes,
+        error=error.strerror or error,
     )
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardmill.schemas.errors import InputError
+from shardmill.schemas.errors.catalogue import coded
 from shardmill.transforms.match.labels import has_control, sort_labels
 from shardmill.transforms.sources.arrays.array_file import ArrayFile, stream_values
 
@@ -71,8 +72,7 @@ def check_labels(array: ArrayFile) -> ArrayLabels:
     """
     if not _is_column(array):
         raise InputError(
-            f"{array.source} has the shape {str(array.shape)[:60]}, and labels are one value for "
-            f"each example, ({array.rows:,},): for one-hot labels save y.argmax(axis=1)."
+            "array-labels-shape", source=array.source, shape=str(array.shape)[:60], rows=array.rows
         )
     if array.dtype.kind in "fc":
         raise InputError(_explain_floats(array))
@@ -83,8 +83,7 @@ def check_labels(array: ArrayFile) -> ArrayLabels:
         if int(values.max(initial=0)) > _MAX_LABEL:
             row = first + int(values.argmax())
             raise InputError(
-                f"{array.source} has the label {values.max()} at row {row:,}, which overflows "
-                "int64: use smaller class ids."
+                "array-label-too-large", source=array.source, value=values.max(), row=row
             )
     return ArrayLabels(array)
 
@@ -101,11 +100,14 @@ def _explain_floats(array: ArrayFile) -> str:
             bad = np.flatnonzero(~np.isfinite(values) | (values.real != np.floor(values.real)))
         if bad.size:
             value = "NaN" if np.isnan(values[bad[0]]) else str(values[bad[0]])
-            return (
-                f"{array.source} has the label {value} at row {first + int(bad[0]):,}, which is "
-                f"not an integer: make all labels integers or texts, then {fix}."
+            return coded(
+                "array-label-not-integer",
+                source=array.source,
+                value=value,
+                row=first + int(bad[0]),
+                fix=fix,
             )
-    return f"{array.source} holds labels as {array.dtype.name}, not as integers: {fix}."
+    return coded("array-labels-floats", source=array.source, dtype=array.dtype.name, fix=fix)
 
 
 def _distinct_texts(array: ArrayFile) -> set[str]:
@@ -121,15 +123,15 @@ def _distinct_texts(array: ArrayFile) -> set[str]:
             if problem:
                 row = first + int(np.flatnonzero(values == value)[0])
                 raise InputError(
-                    f"{array.source} has the label {value!r} at row {row:,}, which {problem}: give "
-                    "each example a label in plain UTF-8."
+                    "array-label-not-text",
+                    source=array.source,
+                    value=value,
+                    row=row,
+                    problem=problem,
                 )
             distinct.add(text)
         if len(distinct) > MAX_TEXTS:
-            raise InputError(
-                f"{array.source} has more than {MAX_TEXTS:,} distinct texts, too many for classes: "
-                "save integers, or give another label."
-            )
+            raise InputError("array-labels-too-many", source=array.source, most=MAX_TEXTS)
     return distinct
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.lib import format as npy_format
 
 from shardmill.schemas.errors import InputError
+from shardmill.schemas.errors.catalogue import coded
 from shardmill.schemas.file_signatures import describe_format
 
 MAX_HEADER_BYTES = 12 + 10_000  # magic, version and length, and the longest header NumPy accepts
@@ -53,19 +54,16 @@ def parse_header(start: bytes, source: str) -> NpyHeader:
             texts.
     """
     if not start.startswith(npy_format.MAGIC_PREFIX):
-        raise InputError(f"{source} {_describe_start(start)}")
+        raise InputError(_describe_start(start, source))
     stream = io.BytesIO(start)
     try:
         shape, fortran, dtype = _read(stream)
     except Exception as error:
         problem = (str(error) or type(error).__name__).partition("\n")[0].rstrip(".")[:120]
-        raise InputError(
-            f"The .npy header of {source} is truncated or malformed ({problem}): copy the file "
-            "again or save it again with numpy.save."
-        ) from error
-    unsupported = _describe_unsupported(dtype)
+        raise InputError("npy-header-malformed", source=source, problem=problem) from error
+    unsupported = _describe_unsupported(dtype, source)
     if unsupported is not None:
-        raise InputError(f"{source} holds {unsupported}.")
+        raise InputError(unsupported)
     # With one side longer than 1, C order and Fortran order are the same.
     fortran = fortran and sum(side != 1 for side in shape) > 1
     return NpyHeader(dtype, shape, fortran, stream.tell())
@@ -85,41 +83,32 @@ def _read(stream: io.BytesIO) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     return shape, fortran, dtype
 
 
-def _describe_unsupported(dtype: np.dtype[Any]) -> str | None:
+def _describe_unsupported(dtype: np.dtype[Any], source: str) -> str | None:
     """Return why values of a dtype cannot be written, with the fix, or None."""
     if dtype.names or dtype.shape:
-        return (
-            "records with fields (a structured dtype), not plain numbers: save each field as a "
-            "separate array, as in numpy.savez('data.npz', a=x['a'], b=x['b'])"
-        )
+        return coded("npy-structured", source=source)
     if dtype.kind == "O":
-        return (
-            "pickled Python objects (dtype object), which are never loaded: save an array of "
-            "numbers, such as numpy.stack(x), or of texts, such as y.astype(str)"
-        )
+        return coded("npy-objects", source=source)
     if dtype.kind in "Mm":
-        return f"{dtype.name} values, which are not numbers: save x.astype('int64')"
+        return coded("npy-not-numbers", source=source, dtype=dtype.name, type="int64")
     if dtype.kind == "V":
-        return (
-            f"{dtype.str[1:]} values, raw bytes without a type (NumPy saves bfloat16 this way): "
-            "save x.astype('float32'), or x.view('uint16') to keep the bits"
-        )
+        return coded("npy-void", source=source, dtype=dtype.str[1:])
     if dtype.kind in _WIDEST and dtype.itemsize > _WIDEST[dtype.kind]:
         wide = "complex128" if dtype.kind == "c" else "float64"
-        return f"{dtype.name}, which differs between machines: save x.astype('{wide}')"
+        return coded("npy-long-double", source=source, dtype=dtype.name, wide=wide)
     if dtype.kind in _NUMBERS + "SU":
         return None
-    return f"{dtype.name} values, which are not numbers: save x.astype('float64')"
+    return coded("npy-not-numbers", source=source, dtype=dtype.name, type="float64")
 
 
-def _describe_start(start: bytes) -> str:
+def _describe_start(start: bytes, source: str) -> str:
     """Return what a file without the signature of .npy is, with the fix."""
     if not start:
-        return "is empty: save it with numpy.save."
+        return coded("npy-empty", source=source)
     if start[:1] == b"\x80":
-        return "is a pickle, which is never loaded: save it with numpy.save."
+        return coded("npy-pickle", source=source)
     description = describe_format(start)
     if not description:
-        return f"begins with {start[:6].hex(' ')}, not like a .npy file: save it with numpy.save."
+        return coded("npy-unknown-format", source=source, start=start[:6].hex(" "))
     fix = "" if ": " in description else ": save it with numpy.save"
-    return f"is not a .npy file but {description}{fix}."
+    return coded("npy-other-format", source=source, description=description, fix=fix)

@@ -115,9 +115,7 @@ def resolve_input(query: ArraysQuery) -> InputArrays:
         UsageError: An option names an array that does not exist, or two options conflict.
     """
     if query.labels and query.label:
-        raise UsageError(
-            f"--labels={query.labels} and --label={query.label} cannot be combined: give one."
-        )
+        raise UsageError("labels-and-label", labels=query.labels, label=query.label)
     path, entry = _entry(query.input, "input", _FIX)
     source = _source(entry, query)
     names = _chosen(source, query)
@@ -125,10 +123,7 @@ def resolve_input(query: ArraysQuery) -> InputArrays:
     label = _label(query, opened, source)
     arrays = [array for name, array in sorted(opened.items()) if not label or label.name != name]
     if not arrays:
-        raise InputError(
-            f"--input={query.input} has only the label {names[0]!r}: add an array, or give "
-            "--label= to use it as a plain array."
-        )
+        raise InputError("arrays-only-label", input=query.input, name=names[0])
     every = [*arrays, label] if label else arrays
     _check_arrays(arrays, query)
     _check_rows(every, query)
@@ -136,8 +131,10 @@ def resolve_input(query: ArraysQuery) -> InputArrays:
     checked = check_labels(label) if label else None
     if checked and checked.texts and checked.text_name in opened:
         raise InputError(
-            f"--input={query.input} has an array {checked.text_name!r}, which is the name of the "
-            f"texts of {checked.name!r}: rename it."
+            "array-named-like-texts",
+            input=query.input,
+            text_name=checked.text_name,
+            name=checked.name,
         )
     others = format_names(sorted(source.others))
     warnings = (f"skipped, not .npy files: {others}",) if others else ()
@@ -147,14 +144,14 @@ def resolve_input(query: ArraysQuery) -> InputArrays:
 def _entry(text: str, flag: str, fix: str) -> tuple[str, Entry]:
     """Return the absolute path of an input, and its entry."""
     if not text:
-        raise UsageError(f"--{flag} is empty: {fix}.")
+        raise UsageError("flag-empty", flag=flag, fix=fix)
     path = absolute(text)
     entry = open_storage(path).stat(path)
     if entry is None:
         glob = " (patterns are not supported here)" if re.search(r"[*?]", text) else ""
-        raise InputError(f"--{flag}={text} does not exist{glob}: {fix}.")
+        raise InputError("array-missing", flag=flag, text=text, glob=glob, fix=fix)
     if entry.kind == "other":
-        raise InputError(f"--{flag}={text} is a pipe, socket or device, not a file: {fix}.")
+        raise InputError("array-not-file", flag=flag, text=text, fix=fix)
     return path, entry
 
 
@@ -167,7 +164,7 @@ def _source(entry: Entry, query: ArraysQuery) -> _Source:
         return _Source({X: partial(open_npy, entry, X, shown)}, named=False)
     arrays, others = npz_members(entry, shown)
     if not arrays:
-        raise InputError(f"{shown} holds no arrays: save some with numpy.savez.")
+        raise InputError("npz-empty", shown=shown)
     return _Source({name: partial(open_npz, entry, name, shown) for name in arrays}, others)
 
 
@@ -185,21 +182,17 @@ def _folder(path: str, shown: str) -> _Source:
             continue
         if entry.kind == "file" and name.endswith(".npy"):
             if not is_utf8(name):
-                raise InputError(f"{shown} holds {name!r}, which is not UTF-8: rename it.")
+                raise InputError("array-name-not-utf8", shown=shown, name=name)
             arrays[name.removesuffix(".npy")] = partial(
                 open_npy, entry, name.removesuffix(".npy"), f"{shown}, {name}"
             )
         elif entry.kind == "dir" or name.endswith(".npz"):
             what = "the folder" if entry.kind == "dir" else "the archive"
-            raise InputError(
-                f"{shown} holds {what} {name!r}: a folder's .npy files are the features of one "
-                "dataset, one array each with the examples first; for one file an example join "
-                f"them with numpy.stack, else {_FIX}."
-            )
+            raise InputError("folder-with-other-arrays", shown=shown, what=what, name=name)
         else:
             others.append(name)
     if not arrays:
-        raise InputError(f"{shown} holds no .npy files: {_FIX}.")
+        raise InputError("folder-without-npy", shown=shown)
     return _Source(arrays, others)
 
 
@@ -209,19 +202,12 @@ def _chosen(source: _Source, query: ArraysQuery) -> list[str]:
     for flag, name in [*(("arrays", name) for name in query.arrays), ("label", query.label)]:
         if name and name not in source.open:
             shown = format_names(sorted(source.open))
-            raise UsageError(f"--{flag}={name} is not an array: --input={query.input} has {shown}.")
+            raise UsageError("array-unknown", flag=flag, name=name, input=query.input, shown=shown)
     names = sorted(set(wanted)) if query.arrays else sorted(source.open)
     if len(names) > _MAX_ARRAYS:
-        raise InputError(
-            f"--input={query.input} has {len(names):,} arrays, over {_MAX_ARRAYS:,}: one array "
-            "holds one feature of all examples; for one array an example join them with "
-            "numpy.stack."
-        )
+        raise InputError("arrays-too-many", input=query.input, names=len(names), most=_MAX_ARRAYS)
     if query.label and not source.named:
-        raise UsageError(
-            f"--label={query.label} names a member of an .npz or a folder: for one .npy give "
-            "--labels=FILE.npy."
-        )
+        raise UsageError("label-of-single-npy", label=query.label)
     return names
 
 
@@ -229,13 +215,10 @@ def _label(query: ArraysQuery, opened: dict[str, ArrayFile], source: _Source) ->
     """Return the array that is the label, or None."""
     if query.labels:
         if Y in opened:
-            raise InputError(
-                f"--input={query.input} has an array {Y!r}, which is the name of --labels: give "
-                "only one of them."
-            )
+            raise InputError("array-named-like-labels", input=query.input, name=Y)
         _, entry = _entry(query.labels, "labels", "give one .npy")
         if entry.kind == "dir" or entry.path.lower().endswith(".npz"):
-            raise UsageError(f"--labels={query.labels} is not a .npy file: give a 1-D array.")
+            raise UsageError("labels-not-npy", labels=query.labels)
         return open_npy(entry, Y, f"--labels={query.labels}")
     if query.label is not None or not source.named:
         return opened[query.label] if query.label else None
@@ -247,15 +230,11 @@ def _check_arrays(arrays: Sequence[ArrayFile], query: ArraysQuery) -> None:
     """Reject arrays of texts, and records that are too large."""
     for array in arrays:
         if array.is_text:
-            raise InputError(
-                f"{array.source} holds texts ({array.dtype.str}), not numbers: name it with "
-                "--label if it is the label, or exclude it with --arrays."
-            )
+            raise InputError("array-texts", source=array.source, dtype=array.dtype.str)
     size = sum(array.row_bytes for array in arrays)
     if size > _MAX_RECORD_BYTES:
         raise InputError(
-            f"One example of --input={query.input} takes {size:,} bytes, over the limit of "
-            f"{_MAX_RECORD_BYTES:,} for a record: make the first axis the examples."
+            "arrays-example-too-large", input=query.input, size=size, most=_MAX_RECORD_BYTES
         )
 
 
@@ -265,14 +244,14 @@ def _check_rows(arrays: Sequence[ArrayFile], query: ArraysQuery) -> None:
     other = next((array for array in arrays if array.rows != first.rows), None)
     if other is not None:
         raise InputError(
-            f"{first.source} has {first.rows:,} examples and {other.source} has {other.rows:,}: "
-            "the first axes must be equal; exclude one with --arrays, or join the pieces of one "
-            "array with numpy.concatenate."
+            "arrays-lengths-differ",
+            source=first.source,
+            rows=first.rows,
+            other_source=other.source,
+            other_rows=other.rows,
         )
     if not first.rows:
-        raise InputError(
-            f"--input={query.input} holds no examples (shape {first.shape}): give at least one."
-        )
+        raise InputError("arrays-no-examples", input=query.input, shape=first.shape)
 
 
 def _key(path: str, query: ArraysQuery) -> tuple[str, str]:
@@ -281,12 +260,10 @@ def _key(path: str, query: ArraysQuery) -> tuple[str, str]:
     root = absolute(query.root) if query.root else folder or "/"
     top = root.rstrip("/") + "/"
     if not path.startswith(top):
-        raise UsageError(
-            f"--input={query.input} is not inside --root={query.root}: choose a root above it."
-        )
+        raise UsageError("input-outside-root", pattern=query.input, root=query.root)
     key = path[len(top) :] if query.root else name
     if not is_utf8(key):
-        raise InputError(f"--input={query.input} has a name that is not UTF-8: rename it.")
+        raise InputError("input-name-not-utf8", input=query.input)
     return make_key(key), root
 
 

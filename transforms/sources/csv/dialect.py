@@ -97,10 +97,7 @@ def _codec_name(encoding: str) -> str:
     is_text = codec is not None and getattr(codec, "_is_text_encoding", True)
     name = codec.name.replace("_", "-") if codec is not None else ""
     if not is_text or name in _NOT_FOR_FILES:
-        raise UsageError(
-            f"--encoding={encoding}: must be a text encoding that Python knows, such as utf-8, "
-            "utf-16, latin-1 or cp1252."
-        )
+        raise UsageError("encoding-unknown", encoding=encoding)
     return UTF_8 if name in _UTF_8_ALIASES else name
 
 
@@ -108,37 +105,28 @@ def _check_quote(quote: str) -> None:
     if not quote:
         return
     if len(quote) > 1 or not quote.isascii() or quote in "\r\n\0":
-        raise UsageError(
-            f"--quote={quote!r}: must be one ASCII character other than a line break, or empty if "
-            "quotes have no meaning."
-        )
+        raise UsageError("quote-invalid", quote=quote)
 
 
 def _check_delimiter(delimiter: str, quote: str, encoding: str) -> None:
     if not delimiter or _LINE_BREAKS & set(delimiter):
-        raise UsageError(
-            f"--delimiter={delimiter!r}: must be one or more characters without line breaks, such "
-            "as --delimiter=';' or --delimiter=tab."
-        )
+        raise UsageError("delimiter-delimiter-r-characters-without", delimiter=delimiter)
     if quote and quote in delimiter:
-        raise UsageError(
-            f"--delimiter={delimiter!r} contains the quote {quote!r}: choose another --quote, or "
-            "--quote= if quotes have no meaning."
-        )
+        raise UsageError("delimiter-contains-quote", delimiter=delimiter, quote=quote)
     try:
         delimiter.encode(encoding)
     except UnicodeEncodeError as error:
         raise UsageError(
-            f"--delimiter={delimiter!r} does not exist in --encoding={encoding}: choose another."
+            "delimiter-not-in-encoding", delimiter=delimiter, encoding=encoding
         ) from error
 
 
 def _check_columns(columns: tuple[str, ...]) -> None:
     if not all(columns):
-        raise UsageError("--columns has an empty name: give each column a name.")
+        raise UsageError("columns-empty-name")
     twice = find_repeated(columns)
     if twice is not None:
-        raise UsageError(f"--columns names {shown(twice)} twice: give each column another name.")
+        raise UsageError("columns-twice", twice=shown(twice))
 
 
 def find_repeated(names: Sequence[str]) -> str | None:

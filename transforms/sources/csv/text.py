@@ -147,7 +147,7 @@ class CsvText:
                 stop = min(at + BLOCK_BYTES, end)
                 block = self._reader.read_at(at, stop - at)
             if len(block) < stop - at:
-                raise ChangedError("the file became shorter while it was read")
+                raise ChangedError("changed-became-shorter")
             yield block
             at = stop
 

@@ -26,7 +26,7 @@ from shardmill.transforms.tables.table import place_batch
 from shardmill.transforms.tables.table_source import TypedColumn, Unit
 from shardmill.transforms.tables.tft import transformer
 from shardmill.transforms.tables.tft.graph_store import FOLDER, find_graph, store_graph
-from shardmill.transforms.tables.tft.preprocessing import FUNCTION, Preprocessing, describe
+from shardmill.transforms.tables.tft.preprocessing import Preprocessing, describe
 from shardmill.transforms.tables.tft.transformer import to_record_batch
 
 _TEMP = "temp"
@@ -120,7 +120,7 @@ def analysis_error(error: BaseException) -> InputError | None:
         match = pattern.search(str(error))
         if match:
             problem = describe(ValueError(match.group(1))).partition(": ")[2]
-            return InputError(f"The analysis of --preprocessing failed: {problem}; fix {FUNCTION}.")
+            return InputError("preprocessing-analysis-failed", problem=problem)
     return None
 
 
@@ -212,9 +212,7 @@ def choose_graph(path: str, spec: RowsSpec, plan: Plan, rows: int) -> str:
         _delete_empty(join(spec.sink.build, FOLDER), spec.sink.build)
         return ""
     if not stored and not rows:
-        raise InputError(
-            f"No row is in the split {TRAIN}, which --preprocessing learns from: check --splits."
-        )
+        raise InputError("preprocessing-without-rows")
     return (stored or store_graph(spec.sink.build, plan.input_id, path)).folder
 
 

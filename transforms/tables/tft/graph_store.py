@@ -63,7 +63,7 @@ def read_graph(build: str, input_id: str) -> StoredGraph:
     """
     graph = find_graph(build, input_id)
     if graph is None:
-        raise OutputError(f"{sidecar_path(build, input_id)} is gone: run again.")
+        raise OutputError("part-gone", path=sidecar_path(build, input_id))
     return graph
 
 

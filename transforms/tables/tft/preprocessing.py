@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from shardmill.schemas.errors import UsageError, format_names
+from shardmill.schemas.errors.catalogue import coded
 from shardmill.schemas.storage import open_storage
 
 FUNCTION = "preprocessing_fn"
-_FLAG = "--preprocessing"
 _MAX_BYTES = 16 << 20
 _SHOWN = 300
 _DTYPES = ("int64", "float32", "string")
@@ -54,10 +54,7 @@ class Preprocessing:
         """
         function = getattr(_module(self), FUNCTION, None)
         if not callable(function):
-            raise UsageError(
-                f"{_FLAG}={self.path} has no function {FUNCTION}: define "
-                f"{FUNCTION}(inputs), which returns a dict of tensors."
-            )
+            raise UsageError("preprocessing-without-function", path=self.path)
         return function  # type: ignore[no-any-return]
 
     def __call__(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -77,23 +74,24 @@ class Preprocessing:
     def _failure(self, error: Exception, names: list[str]) -> str:
         where = _where(error, self.path)
         if isinstance(error, KeyError) and error.args and error.args[0] not in names:
-            return (
-                f"{where}: {FUNCTION} reads the column {error.args[0]!r}, which does not exist; "
-                f"the columns of the input are {format_names(names)}."
+            return coded(
+                "preprocessing-column-unknown",
+                where=where,
+                column=error.args[0],
+                columns=format_names(names),
             )
-        return f"{where}: {FUNCTION} fails with {describe(error)}."
+        return coded("preprocessing-failed", where=where, error=describe(error))
 
     def _checked(self, outputs: Any) -> dict[str, Any]:
         if not isinstance(outputs, dict) or not outputs:
             kind = "an empty dict" if outputs == {} else f"a {type(outputs).__name__}"
-            raise UsageError(
-                f"{self.path}: {FUNCTION} returns {kind}: it must return a dict with a tensor "
-                "for each feature."
-            )
+            raise UsageError("preprocessing-not-dict", path=self.path, kind=kind)
         for name, tensor in outputs.items():
             problem = _find_problem(name, tensor)
             if problem:
-                raise UsageError(f"{self.path}: {FUNCTION} returns the feature {name!r} {problem}.")
+                raise UsageError(
+                    "preprocessing-feature-invalid", path=self.path, name=name, problem=problem
+                )
         return outputs
 
 
@@ -112,15 +110,13 @@ def load_preprocessing(path: str) -> Preprocessing:
     entry = storage.stat(path)
     if entry is None or entry.kind == "dir":
         what = "does not exist" if entry is None else "is a folder"
-        raise UsageError(f"{_FLAG}={path} {what}: name a Python file with a {FUNCTION}.")
+        raise UsageError("preprocessing-not-file", path=path, what=what)
     if entry.size > _MAX_BYTES:
-        raise UsageError(f"{_FLAG}={path} has {entry.size:,} bytes: that is not a Python file.")
+        raise UsageError("preprocessing-too-large", path=path, size=entry.size)
     try:
         source = storage.read(path).decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise UsageError(
-            f"{_FLAG}={path} is not UTF-8 (byte {error.start}): save it as UTF-8 text."
-        ) from error
+        raise UsageError("preprocessing-not-utf8", path=path, byte=error.start) from error
     preprocessing = Preprocessing(path, source)
     _ = preprocessing.function
     return preprocessing
@@ -172,17 +168,14 @@ def _compiled(path: str, source: str) -> types.CodeType:
         problem = f"line {error.lineno}{text}: {error.msg}" if error.lineno else error.msg
     except (ValueError, RecursionError, MemoryError) as error:
         problem = describe(error)
-    raise UsageError(f"{_FLAG}={path} is not valid Python ({problem}): fix it.")
+    raise UsageError("preprocessing-not-python", path=path, problem=problem)
 
 
 def _run_failure(path: str, error: BaseException) -> str:
     where = _where(error, path)
     if isinstance(error, ModuleNotFoundError) and error.name:
-        return (
-            f"{where}: the module {error.name!r} is not installed: install it for the command and "
-            "its workers, or copy its code into the file."
-        )
-    return f"{where}: running the file fails with {describe(error)}."
+        return coded("preprocessing-module-missing", where=where, name=error.name)
+    return coded("preprocessing-run-failed", where=where, error=describe(error))
 
 
 def _find_problem(name: Any, tensor: Any) -> str:

@@ -20,7 +20,7 @@ from shardmill.schemas.storage import join, open_storage, scheme_of
 from shardmill.transforms.tables.byte_arrays import offsets_from_sizes
 from shardmill.transforms.tables.encode import flatten
 from shardmill.transforms.tables.table_source import ARROW_TYPES, TypedColumn
-from shardmill.transforms.tables.tft.preprocessing import FUNCTION, describe
+from shardmill.transforms.tables.tft.preprocessing import describe
 
 # Folder names of tft.TFTransformOutput.
 MODEL, METADATA, RAW_METADATA = "transform_fn", "transformed_metadata", "metadata"
@@ -126,10 +126,7 @@ class Transformer:
                 # The Keras layer of TFTransformOutput is ten times slower for small batches.
                 outputs = self._model.transform_fn(self._adapter.ToBatchTensors(batch))
             except tf.errors.OpError as error:
-                raise InputError(
-                    f"The transform of --preprocessing fails on some of the rows "
-                    f"({describe(error)}): make {FUNCTION} accept all values of the columns."
-                ) from error
+                raise InputError("preprocessing-transform-failed", error=describe(error)) from error
             by_feature = {
                 feature: (values, offsets)
                 for name, tensor in outputs.items()
@@ -193,9 +190,7 @@ def adapter_config(schema: str) -> Any:
 def _to_column(name: str, kind: Kind, tensor: Any, starts: Offsets) -> TypedColumn:
     values = pa.array(tensor.numpy().reshape(-1), ARROW_TYPES[kind])
     if isinstance(values, pa.ChunkedArray) or (starts is not None and starts[-1] >= 1 << 31):
-        raise InputError(
-            f"The feature {name!r} takes over 2 GiB in one batch of rows: make it smaller."
-        )
+        raise InputError("preprocessing-feature-too-large", name=name)
     if starts is not None:
         values = pa.ListArray.from_arrays(pa.array(starts, pa.int32()), values)
     return TypedColumn(name, kind, values, None)
@@ -203,30 +198,20 @@ def _to_column(name: str, kind: Kind, tensor: Any, starts: Offsets) -> TypedColu
 
 def _check_rows(name: str, found: int, rows: int) -> None:
     if found != rows:
-        raise InputError(
-            f"{FUNCTION} returns {found:,} entries of the feature {name!r} for {rows:,} rows: "
-            "every feature must have one entry per row."
-        )
+        raise InputError("preprocessing-rows-differ", found=found, name=name, rows=rows)
 
 
 def _row_offsets(name: str, indices: np.ndarray, rows: int) -> np.ndarray:
     """Return the offset of each row's values in a sparse tensor, int64[rows + 1]."""
     if np.any(indices[1:, 0] < indices[:-1, 0]):
-        raise InputError(
-            f"{FUNCTION} returns the sparse feature {name!r} with rows out of order: "
-            "use tf.sparse.reorder."
-        )
+        raise InputError("preprocessing-sparse-unordered", name=name)
     return offsets_from_sizes(np.bincount(indices[:, 0], minlength=rows))
 
 
 def _check_no_gaps(name: str, indices: np.ndarray, starts: np.ndarray) -> None:
     numbers = np.arange(len(indices)) - np.repeat(starts[:-1], np.diff(starts))
     if not np.array_equal(numbers, indices[:, 1]):
-        raise InputError(
-            f"{FUNCTION} returns the sparse feature {name!r} with gaps between the values of a "
-            "row, which a record cannot store: make it dense with tf.sparse.to_dense, or set its "
-            "shape with tft.experimental.annotate_sparse_output_shape."
-        )
+        raise InputError("preprocessing-sparse-gaps", name=name)
 
 
 def _fetch(folder: str, copy: str) -> str:
@@ -244,4 +229,4 @@ def _read_text(path: str) -> str:
     try:
         return open_storage(path).read(path).decode()
     except FileNotFoundError as error:
-        raise OutputError(f"{path} is missing: run the build again.") from error
+        raise OutputError("transform-missing", path=path) from error

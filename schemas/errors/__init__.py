@@ -1,21 +1,52 @@
-"""Errors for the user. The message is a sentence with the value, the rule and the remedy."""
+"""Errors for the user. The message is a sentence with the value, the rule and the fix."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+
+from shardmill.schemas.errors.catalogue import address_of, coded, messages, split_coded
 
 _MAX_NAMES = 8  # in a message
 _MAX_NAME = 80  # characters
 
 
 class ShardmillError(Exception):
-    """A failure that the user can act on.
+    """A failure that the user can act on: ``InputError("listing-too-large", path=path)``.
+
+    ``args`` is the sentence followed by its id in brackets, the form in which a failure reaches
+    other processes: pickle and Beam make an exception again from its ``args``.
+
+    Args:
+        text: The id of a message in the catalogue; or a sentence, with or without its id.
+        fields: Values of the fields of the message.
 
     Attributes:
         exit_code: Exit code of a command that ends with this error.
     """
 
     exit_code = 1
+
+    def __init__(self, text: str, /, **fields: object) -> None:
+        super().__init__(coded(text, **fields) if text in messages() else text)
+
+    def __str__(self) -> str:
+        """Return the sentence without the id."""
+        return split_coded(self.coded)[0]
+
+    @property
+    def coded(self) -> str:
+        """The sentence followed by its id in brackets."""
+        return str(self.args[0])
+
+    @property
+    def id(self) -> str:
+        """Id of the message in the catalogue, or empty."""
+        return split_coded(self.coded)[1]
+
+    @property
+    def address(self) -> str:
+        """Address of the explanation on the page of errors."""
+        return address_of(self.id)
 
 
 class UsageError(ShardmillError):

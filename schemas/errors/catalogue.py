@@ -1,0 +1,90 @@
+"""The catalogue of messages: sentences with the value, the rule and the fix, by id.
+
+They are in modules by topic, and docs/errors.md explains each. Their fields are those of
+``str.format``, or a number with the plural of its noun, as in ``{found:files}``.
+"""
+
+from __future__ import annotations
+
+import re
+import string
+from functools import cache
+from typing import Any
+
+PAGE = "https://github.com/shardmill/shardmill/blob/main/docs/errors.md"
+_CODED = re.compile(r"(.*) \[([a-z0-9-]+)\]", re.DOTALL)
+
+
+class _Formatter(string.Formatter):
+    """Formats ``{number:files}`` as ``1 file`` or ``2 files``."""
+
+    def format_field(self, value: Any, format_spec: str) -> Any:
+        if len(format_spec) > 1 and format_spec.isalpha():
+            noun = format_spec.removesuffix("s") if value == 1 else format_spec
+            return f"{value:,} {noun}"
+        return super().format_field(value, format_spec)
+
+
+_FORMATTER = _Formatter()
+
+
+@cache
+def topics() -> dict[str, dict[str, str]]:
+    """Return the messages of each topic by id; topics are headings of the page of errors."""
+    from shardmill.schemas.errors import (  # when the first error is raised
+        arrays,
+        checks,
+        details,
+        flags,
+        inputs,
+        outputs,
+        preprocessing,
+        readers,
+        rows,
+        runners,
+        splits_and_labels,
+        storages,
+    )
+
+    return {
+        "Flags": flags.MESSAGES,
+        "Splits and labels": splits_and_labels.MESSAGES,
+        "Inputs": inputs.MESSAGES,
+        "Output and publishing": outputs.MESSAGES,
+        "Rows": rows.MESSAGES,
+        "TensorFlow Transform": preprocessing.MESSAGES,
+        "Arrays": arrays.MESSAGES,
+        "Counting, checking, looking": checks.MESSAGES,
+        "Runners": runners.MESSAGES,
+        "Storages": storages.MESSAGES,
+        "Loaders": readers.MESSAGES,
+        "Details after a colon": details.MESSAGES,
+    }
+
+
+@cache
+def messages() -> dict[str, str]:
+    """Return all messages by id."""
+    return {name: each for topic in topics().values() for name, each in topic.items()}
+
+
+def coded(message_id: str, /, **fields: object) -> str:
+    """Return a message of the catalogue, followed by its id in brackets."""
+    text = _FORMATTER.vformat(messages()[message_id], (), fields)
+    return with_id(text, message_id)
+
+
+def with_id(sentence: str, message_id: str) -> str:
+    """Return a sentence followed by its id in brackets."""
+    return f"{sentence} [{message_id}]"
+
+
+def split_coded(text: str) -> tuple[str, str]:
+    """Return a sentence and its id, which is empty if the text does not end with one."""
+    match = _CODED.fullmatch(text)
+    return (match[1], match[2]) if match and match[2] in messages() else (text, "")
+
+
+def address_of(message_id: str) -> str:
+    """Return the address of the explanation of a message, or of the page for an empty id."""
+    return f"{PAGE}#{message_id}" if message_id else PAGE

@@ -1,0 +1,27 @@
+"""Messages about inputs."""
+
+MESSAGES: dict[str, str] = {
+    "input-missing": "--input={pattern} does not exist: give a folder, a glob, a listing or a file.",
+    "path-not-utf8": "The path {shown} is not valid UTF-8: rename it.",
+    "input-folder-denied": "--input={pattern}: the folder {literal} cannot be listed: give this user the permission to read it.",
+    "folder-denied": "The folder {path} cannot be listed, and all its files would be missing: give this user the permission to read it, or set --input to a glob that leaves it out.",
+    "input-not-image": "--input={pattern} is not named like an image: {step}.",
+    "input-glob-folder-missing": "--input={pattern} matched no files: there is no folder {literal}.",
+    "count-no-files": "There are no TFRecord files in {root}{others}: name them in --input.",
+    "input-matched-nothing": "The input matched no files in {root}: check --input.",
+    "input-no-candidates": "No matched file is named like {wanted}: {step} ({skipped}).",
+    "input-outside-root": "--input={pattern} is not inside --root={root}: choose a root above it.",
+    "input-name-not-utf8": "--input={input} has a name that is not UTF-8: rename it.",
+    "input-without-records": "The input holds nothing that could become a record: check --input.",
+    "too-many-rejects": "{rejected:,} of {considered:,} inputs were rejected ({reasons}), {rule}: {report} lists each with its reason; {step}.",
+    "listing-not-utf8": "{source} is not UTF-8 ({reason} at byte {byte}): {remedy}.",
+    "listing-without-uri": "{source} has no column uri or path, only {columns}: a listing is a CSV with a header and the columns uri or path, label, and perhaps split, group; for a table use `shardmill rows`.",
+    "listing-column-missing": "{source} has no column {name}, only {columns}: a listing is a CSV with a header and the columns uri or path, label, and perhaps split, group; for a table use `shardmill rows`.",
+    "listing-malformed": "{source}, line {line}: {error}; a listing is a CSV with a header and the columns uri or path, label, and perhaps split, group; for a table use `shardmill rows`.",
+    "listing-cell-empty": "{source}, line {line}: the {where} is empty.",
+    "listing-entry-twice": "{key!r} is listed with the {field}s {mine!r} and {theirs!r}: keep one of the two entries.",
+    "listing-entry-other-root": "{where}: {entry!r} is not under the root {root}: all entries must share its scheme; set --root to their common folder.",
+    "listing-entry-outside-root": "{where}: {entry!r} leads outside the root {root}: remove the entry or set --root to a folder that holds it.",
+    "listing-too-large": "{input} is over 2 GiB: cut the listing into several.",
+    "input-empty": "--input is empty: give a folder, a glob, a listing (.csv) or a file.",
+}
