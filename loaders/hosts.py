@@ -74,7 +74,7 @@ class UnknownHostError(UsageError):
     """A launcher started several processes, and the number of this one is not known yet."""
 
 
-class Job:
+class HostFinder:
     """The hosts of a stream: the given ones, else those of the training job as it is now.
 
     Args:

@@ -15,7 +15,7 @@ from typing_extensions import Self
 from shardmill.loaders.chunk_loader import Payloads, PlacedRecord
 from shardmill.loaders.epoch_reader import EpochReader
 from shardmill.loaders.hosts import (
-    Job,
+    HostFinder,
     Share,
     UnknownHostError,
     find_loader,
@@ -128,7 +128,7 @@ class Stream:
         self.records, self.where, self.buffer = records, where, buffer
         self.workers = workers
         self._remainder = remainder
-        self._job = Job(host)
+        self._job = HostFinder(host)
         self.worker = None if worker is None else parse_share("worker", worker)
         if records.picks is not None and (np.diff(records.picks) < 0).any():
             raise UsageError("stream-reads-records-their")

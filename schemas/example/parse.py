@@ -84,13 +84,17 @@ def looks_like_example(payload: bytes) -> bool:
     another type, such as a SequenceExample or an ExampleListWithContext, rarely does.
     """
     try:
-        message = _parse_with_protobuf(payload)
-    except ExampleError:
-        return False
-    size, names = message.ByteSize(), message.features.feature.keys()
-    is_printable = bool(names) and all(name and name.isprintable() for name in names)
-    message.DiscardUnknownFields()
-    return is_printable and message.ByteSize() == size
+        names = _parse_canonical(payload).keys()
+    except (NotCanonicalError, IndexError, UnicodeDecodeError):
+        try:
+            message = _parse_with_protobuf(payload)
+        except ExampleError:
+            return False
+        size, names = message.ByteSize(), {*message.features.feature}
+        message.DiscardUnknownFields()
+        if message.ByteSize() != size:
+            return False
+    return bool(names) and all(name and name.isprintable() for name in names)
 
 
 def _parse_canonical(payload: bytes) -> dict[str, FeatureValues]:  # noqa: C901, PLR0912 - calls cost too much

@@ -14,7 +14,6 @@ import pytest
 
 from shardmill.loaders import open_dataset, steps_per_epoch
 from shardmill.pipelines.cli import main
-from shardmill.pipelines.commands.beam_flags import reject_storage_flags
 from shardmill.schemas.errors import UsageError
 from shardmill.schemas.storage import open_storage
 from shardmill.schemas.storage.objects import split_uri
@@ -214,7 +213,6 @@ def test_rejects_storage_flags_of_beam(capsys):
         code, out, err = run(capsys, "images", "--input=s3://b/in", "--output=out", flag)
         assert (code, out) == (2, "")
         assert err.startswith(f"shardmill: The flag {flag.split('=')[0]} is not supported: s3:// ")
-    reject_storage_flags(["--runner=X", "--temp_location", "s3://b/--s3_x"])
 
 
 def test_reports_a_missing_package(monkeypatch):

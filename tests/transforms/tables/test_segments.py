@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from shardmill.schemas.errors import OutputError
 from shardmill.transforms.sink.placement import PartKey, Series, part_of
 from shardmill.transforms.sink.plan import Plan
-from shardmill.transforms.tables import merge, run_writer, segments
+from shardmill.transforms.tables import encoder, merge, run_writer, segments
 from shardmill.transforms.tables.segments import Origin, Run
 from tests.conftest import examples
 from tests.support.rows_tools import build_rows, current, make_table
@@ -110,7 +110,7 @@ def test_no_part_opens_more_runs_than_the_limit(tmp_path, monkeypatch) -> None:
         opened.append(len(refs))
         return MERGE(refs, key, **options)
 
-    monkeypatch.setattr(merge, "merge_segments", merged)
+    monkeypatch.setattr(encoder, "merge_segments", merged)
     results = []
     for limit in (256, 3):
         monkeypatch.setattr(run_writer, "MAX_RUNS", limit)
