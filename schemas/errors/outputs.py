@@ -1,7 +1,7 @@
 """Messages about outputs and publishing."""
 
 MESSAGES: dict[str, str] = {
-    "output-holds-other-dataset": "--output={output} holds a dataset of other inputs or options ({changed}): add --update to publish a new version of it, or choose another folder.",
+    "output-holds-other-dataset": "--output={output} was built from different inputs or options ({changed}): add --update to publish a new version of it, or choose another folder.",
     "inputs-readable-now": "{usable:,} of the {found:,} inputs that could not be read when {output} was built can be read now, such as {example!r}: add --update to publish a new version.",
     "update-and-overwrite": "--update and --overwrite cannot be combined: --update builds if inputs or options changed, --overwrite in any case.",
     "output-not-dataset": "--output={output} holds {name!r} but no manifest.json, so it is not a Shardmill dataset: choose an empty or new folder.",
@@ -34,8 +34,8 @@ MESSAGES: dict[str, str] = {
     "catalog-record-ids": "it has records of {found} record_ids",
     "catalog-size-differs": "its size does not match its catalog",
     "catalog-index-differs": "its member index does not match its catalog",
-    "rollback-nothing-kept": "{output} keeps no earlier generation: build with --keep=1 or more.",
-    "rollback-version-unknown": "{output} has no earlier generation {name!r}: it has {have}.",
+    "rollback-nothing-kept": "{output} keeps no earlier version: build with --keep=1 or more.",
+    "rollback-version-unknown": "{output} has no earlier version {name!r}: it has {have}.",
     "rollback-version-damaged": "{path} is missing or damaged: choose another --to.",
     "folder-not-folder": "{directory} is not a folder: give the folder of a dataset.",
     "parts-of-versions": "The parts were made by different versions of {differing}: install the same constraints.txt on every worker, run `shardmill clean`, build again.",
@@ -44,7 +44,7 @@ MESSAGES: dict[str, str] = {
     "part-gone": "{path} is gone: run again.",
     "transform-missing": "{path} is missing: run the build again.",
     "temporary-file": "{source} needs {num_bytes:bytes} in a temporary file, which cannot be written ({error}): set TMPDIR to a folder on a larger disk and run again.",
-    "image-needs-memory": "{uri} ({width}x{height} pixels, {size:bytes}) needs {needed} memory to be decoded, which this machine did not give ({why}): add memory, or set --max_pixels below its size, so that it is rejected.",
+    "image-needs-memory": "{uri} ({width}x{height} pixels, {size:bytes}) needs {needed} memory to be decoded, which could not be allocated ({why}): add memory, or set --max_pixels below its size, so that it is rejected.",
     "input-needs-memory": "{uri} has {size:bytes}, and reading it needs more memory than this process can have: add memory, or set --workers lower.",
     "worker-memory": "A process cannot have more memory: use a machine or workers with more memory, or set --threads lower. Finished parts are kept.",
     "command-memory": "This process cannot have more memory or threads: raise its limits (ulimit -v and ulimit -u, or those of its container), or use a machine with more memory.",

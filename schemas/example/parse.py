@@ -90,10 +90,11 @@ def looks_like_example(payload: bytes) -> bool:
             message = _parse_with_protobuf(payload)
         except ExampleError:
             return False
-        size, names = message.ByteSize(), {*message.features.feature}
+        size = message.ByteSize()
         message.DiscardUnknownFields()
         if message.ByteSize() != size:
             return False
+        names = message.features.feature.keys()
     return bool(names) and all(name and name.isprintable() for name in names)
 
 

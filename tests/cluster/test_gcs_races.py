@@ -66,7 +66,7 @@ def test_two_builders(who, seed, wanted, strict_bucket, front, tmp_path):
     front.reset()
     for one in ended:
         if who != "the same" and one.code:
-            found_at_planning = "holds a dataset of other inputs or options" in one.sentence
+            found_at_planning = "was built from different inputs or options" in one.sentence
             assert not (found_at_planning and flags)
             lost = f"Another command has changed the dataset at {output} since this one started"
             assert found_at_planning or lost in one.sentence

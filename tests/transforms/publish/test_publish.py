@@ -125,7 +125,7 @@ def test_rolls_back_and_forth(published):
     assert (now(published).generation, now(published).previous) == (first, (second,))
     assert os.readlink(published / "current") == first
     assert roll_back(STORAGE, output, second).to_own() == OTHER
-    with pytest.raises(InputError, match=f"has no earlier generation 'gen-x': it has {first}"):
+    with pytest.raises(InputError, match=f"has no earlier version 'gen-x': it has {first}"):
         roll_back(STORAGE, output, "gen-x")
     (published / first / "train-0.gz").write_bytes(b"shorter")
     (published / first / "train-0.gz").write_bytes(b"short")
@@ -196,7 +196,7 @@ def test_commands_say_how_to_restore_a_lost_manifest(published, capsys, text):
 
 def test_rollback_command(published, capsys):
     assert cli.main(["rollback", str(published)]) == 1
-    assert "keeps no earlier generation: build with --keep=1" in capsys.readouterr().err
+    assert "keeps no earlier version: build with --keep=1" in capsys.readouterr().err
     publish_by_hand(published, OTHER)
     assert cli.main(["rollback", str(published)]) == 0
     assert capsys.readouterr().out.startswith(f"Published {now(published).generation} at ")
