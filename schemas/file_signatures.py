@@ -56,7 +56,14 @@ SIGNATURES = (
     ),
     *_table(
         "other",
-        ("zip", "a ZIP archive, .npz file or Excel workbook", rb"PK(\x03\x04|\x05\x06)"),
+        # The name of the first member follows 26 bytes of its header (APPNOTE 4.3.7).
+        (
+            "office",
+            "an Office file such as an Excel workbook: save it as CSV",
+            rb"PK\x03\x04.{26}(\[Content_Types\]|_rels/|docProps/|xl/)",
+        ),
+        ("npz", "an .npz file", rb"PK\x03\x04.{26}[^/\0]{1,200}?\.npy"),
+        ("zip", "a ZIP archive", rb"PK(\x03\x04|\x05\x06)"),
         ("parquet", "a Parquet file", rb"PAR1"),
         ("arrow", "an Arrow file", rb"ARROW1\0\0"),
         ("hdf5", "an HDF5 file", rb"\x89HDF\r\n\x1a\n"),

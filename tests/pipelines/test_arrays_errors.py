@@ -175,7 +175,7 @@ CASES: dict[str, tuple[Callable[[Path], dict], str]] = {
     "lfs": (raw(b"version https://git-lfs.github.com/spec/v1\n"), "not a .npy file but a Git LFS pointer: run `git lfs pull`"),
     "npz called npy": (
         lambda folder: (npz(x=X)(folder), raw((folder / "data.npz").read_bytes())(folder))[1],
-        "is not a .npy file but a ZIP archive, .npz file",
+        "is not a .npy file but an .npz file",
     ),
     "magic alone": (raw(b"\x93NUMPY"), r"truncated or malformed \(EOF: reading magic string"),
     "half a header": (raw(b"\x93NUMPY\x01\x00\x76\x00{'descr"), r"truncated or malformed \(EOF: reading array header"),

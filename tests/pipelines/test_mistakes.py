@@ -24,6 +24,7 @@ MISTAKES = [
     ("images", "required: --input, --output"),
     ("images photos", "required: --output"),
     ("images --output=out", "required: --input"),
+    ("images photos people.csv", "is a file: choose a folder"),
     ("images photos out more", "'more' is one path too many: quote a glob"),
     ("images input=photos output=out", "write it as --input=photos"),
     (f"{BUILD} image_size=224", "write it as --image_size=224"),

@@ -34,9 +34,9 @@ def _file(write) -> bytes:
     return target.getvalue()
 
 
-def _zip(target: io.BytesIO) -> None:
+def _zip(target: io.BytesIO, name: str = "a.txt") -> None:
     with zipfile.ZipFile(target, "w") as archive:
-        archive.writestr("a.txt", "a")
+        archive.writestr(name, "a")
 
 
 def _tar(target: io.BytesIO) -> None:
@@ -55,6 +55,8 @@ FILES = {
     "xz": lzma.compress(b"a,b\n"),
     "zstd": pa.compress(b"a,b\n", "zstd", asbytes=True),
     "zip": _file(_zip),
+    "npz": _file(lambda target: np.savez(target, x=np.arange(3))),
+    "office": _file(lambda target: _zip(target, "[Content_Types].xml")),
     "parquet": _file(lambda target: pq.write_table(pa.table({"a": [1]}), target)),
     "arrow": _file(lambda target: pa.ipc.new_file(target, pa.schema([("a", pa.int64())])).close()),
     "hdf5": _file(lambda target: h5py.File(target, "w").close()),

@@ -63,9 +63,11 @@ def read_published(storage: Storage, output: str) -> Published:
 
 def has_catalogs(output: str) -> bool:
     """Return whether a dataset with catalogs is published at an output."""
+    if not scheme_of(output) and os.path.isfile(output):
+        return False  # the build explains it, as the next error
     try:
         published = read_published(open_storage(output), output).manifest
-    except OutputError:  # the build explains it
+    except OutputError:
         return False
     return published is not None and bool(published.catalogs)
 
