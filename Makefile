@@ -71,9 +71,8 @@ test-s3: $(VENV)/.installed-dev-$(STATE)  ## Run the tests on a strict server of
 environment: $(VENV)/.installed-dev,lint,docs,demo-$(STATE)  ## Install what the checks of continuous integration need
 	@:
 
-servers:  ## Install the servers that tests run on, except Flink, which needs the environment
+servers:  ## Install the servers that tests run on, except Flink and Prism, which need the environment
 	@deploy/gcs/install_emulator.sh
-	@deploy/prism/install.sh
 	@deploy/airflow/install.sh > /dev/null
 
 docs: $(VENV)/.installed-dev-$(STATE) $(VENV)/.installed-docs-$(STATE)  ## Build the docs site into build/docs
