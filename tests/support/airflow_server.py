@@ -73,7 +73,7 @@ class Try:
 
     @property
     def parts(self) -> tuple[int, int]:
-        """Parts (made, found) as the summary says."""
+        """Parts (made, reused) as the summary says."""
         found = re.search(r"parts +(\d+) made(?:, (\d+) reused)?", self.text)
         assert found, self.text
         return int(found[1]), int(found[2] or 0)

@@ -53,9 +53,9 @@ class Ended:
         return lines[0]
 
     def parts(self) -> tuple[int, int]:
-        """Parts (made, found) of the summary."""
+        """Parts (made, reused) of the summary."""
         words = next(line for line in self.stdout.splitlines() if "parts " in line).split()
-        return int(words[1]), int(words[3]) if "found" in words else 0
+        return int(words[1]), int(words[3]) if "reused" in words else 0
 
 
 @dataclass
