@@ -1,6 +1,7 @@
 """Rows are read from every kind of array file, in any slices and reads of any size."""
 
 import itertools
+import os
 import tempfile
 
 import numpy as np
@@ -9,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays_of
 
+from shardmill.schemas.errors import InputError
 from shardmill.schemas.storage import open_storage
 from shardmill.transforms.sources.arrays import array_source
 from shardmill.transforms.sources.arrays.array_file import ArrayFile, open_npy, open_npz
@@ -98,3 +100,14 @@ def test_each_byte_is_read_once_at_any_number_of_parts(
     assert size < reads.num_bytes + 1000
     assert reads.num_bytes <= 1.1 * size
     assert not list(folder.iterdir())
+
+
+def test_a_file_that_changed_after_it_was_opened_is_named(tmp_path) -> None:
+    path = tmp_path / "x.npy"
+    np.save(path, np.arange(9))
+    opened = open_npy(open_storage(str(path)).stat(str(path)), "x", "X")
+    os.utime(path, ns=(1, 1))
+    with pytest.raises(InputError) as caught:
+        list(array_source.read_rows(opened, 0, 9, 9))
+    reason = "its size or modification time differs"
+    assert str(caught.value) == f"{path} changed while it was read ({reason}): run again."
