@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any
 
+import numpy as np
+
 from shardmill.loaders.html.facts import default_split, describe_manifest, read_rejects
-from shardmill.loaders.html.render import render
-from shardmill.loaders.html.thumbnails import is_picture, make_thumbnail
-from shardmill.loaders.record_decoder import RecordDecoder
+from shardmill.loaders.html.render import is_picture, make_histogram, make_thumbnail, render
+from shardmill.loaders.record_decoder import IMAGE_ENCODINGS, RecordDecoder
 from shardmill.loaders.records import Records, open_encoded
-from shardmill.loaders.report.distributions import describe_column, is_image
 from shardmill.loaders.report.samples import SampledRecord, read_catalogs, read_records
 from shardmill.loaders.selection import select
 from shardmill.loaders.source import open_without_shards
@@ -149,3 +150,36 @@ def _make_sheets(
             ]
         if pictures:
             yield {"label": label, "pictures": pictures}
+
+
+def describe_column(spec: FeatureSpec, records: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    """Returns a description of a feature of some records.
+
+    Returns:
+        ``spec``, ``picture`` (whether its values can be shown as images), ``histogram`` of numbers,
+        ``texts`` (the most frequent, with their shares), ``distinct`` (number of texts) and
+        ``unique`` (whether all texts differ).
+    """
+    found = (record.get(spec.name, ("missing", ())) for record in records)
+    values: list[Any] = [v for kind, some in found if spec.kind.startswith(kind) for v in some]
+    numbers, texts = np.array([]), Counter[bytes]()
+    if spec.encoding == "raw" and spec.dtype is not None and spec.dtype.kind != "c":
+        size = spec.dtype.itemsize
+        data = b"".join(value[: len(value) // size * size] for value in values)
+        numbers = np.frombuffer(data, spec.dtype).astype(np.float64)
+    elif spec.kind != "bytes":
+        numbers = np.array(values, np.float64)
+    elif not spec.encoding:
+        texts = Counter(values)
+    return {
+        "spec": spec, "picture": is_image(spec), "histogram": make_histogram(numbers),
+        "texts": [(text.decode("utf-8", "backslashreplace"), count / len(values))
+                  for text, count in texts.most_common(5)],
+        "distinct": len(texts), "unique": len(texts) == len(values),
+    }  # fmt: skip
+
+
+def is_image(spec: FeatureSpec) -> bool:
+    """Returns whether the values of a feature can be shown as images."""
+    raw = spec.encoding == "raw" and is_picture(spec.shape or (), spec.dtype)
+    return raw or spec.channels > 0 or spec.encoding in IMAGE_ENCODINGS

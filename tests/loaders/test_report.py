@@ -15,9 +15,12 @@ import pytest
 from PIL import Image
 
 from shardmill.loaders import open_dataset, write_report
-from shardmill.loaders.html.histogram import make_histogram
-from shardmill.loaders.html.render import render_examples, render_summary
-from shardmill.loaders.html.thumbnails import make_thumbnail
+from shardmill.loaders.html.render import (
+    make_histogram,
+    make_thumbnail,
+    render_examples,
+    render_summary,
+)
 from shardmill.loaders.steps import load_manifest
 from shardmill.schemas.errors import InputError, OutputError, UsageError
 from shardmill.schemas.example.serialize import encode_example
