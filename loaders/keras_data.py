@@ -8,7 +8,7 @@ import itertools
 import os
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from shardmill.loaders.frameworks import require_framework
@@ -30,24 +30,12 @@ _BLOCK = 256  # records that go to TensorFlow together: each call costs half a m
 _BLOCK_BYTES = 8 << 20
 
 
-@dataclass(frozen=True)
-class Batching:
-    """Size of batches, and what happens to the last one; see ``keras_dataset``.
-
-    Raises:
-        UsageError: A value is invalid.
-    """
+class Batching(NamedTuple):
+    """Size of batches, and what happens to the last one; see ``keras_dataset``."""
 
     batch_size: int | None
     remainder: Remainder
     hosts: int
-
-    def __post_init__(self) -> None:
-        if self.batch_size is None:
-            if self.remainder == "pad":
-                raise UsageError("remainder-needs-batch-size")
-        elif not is_positive_int(self.batch_size):
-            raise UsageError("batch-size-invalid", batch_size=self.batch_size)
 
     @property
     def of_host(self) -> int:
@@ -86,24 +74,6 @@ class Batching:
                 each=each,
             )
         return steps
-
-
-class _Parser(NamedTuple):
-    """Functions that turn serialized examples into elements of the dataset.
-
-    Attributes:
-        parse: From a batch of serialized examples to a dict of features.
-        finish: From the features of a batch to inputs and labels; of an example if ``singly``.
-        singly: Whether arrays are decoded one by one, since they may differ in shape.
-        labelled: Whether elements have labels.
-        class_names: All labels of the dataset in the order of class ids.
-    """
-
-    parse: Callable[[Any], Any]
-    finish: Callable[[Any], Any]
-    singly: bool
-    labelled: bool
-    class_names: list[str]
 
 
 def keras_dataset(  # noqa: PLR0913 - all but two are keyword-only
@@ -155,30 +125,26 @@ def keras_dataset(  # noqa: PLR0913 - all but two are keyword-only
     batching = _batching_of(stream, batch_size, remainder)
     steps = batching.count(stream.records.source, stream.num_examples)
     parser = _parser(stream, batching, features, label, fill)
+    stream.records.files.member_bounds(0)  # an error of it here is one sentence
     unknown = stream.where or stream.begins_inside
-    return _to_batches(_read(stream, batching), batching, parser, None if unknown else steps)
+    blocks = partial(_blocks, stream, batching)
+    dataset = _to_batches(blocks, batching, *parser, None if unknown else steps)
+    dataset.class_names = list(stream.records.labels)
+    dataset.__class__ = _without_checkpoints(type(dataset))
+    return dataset
 
 
 def _batching_of(stream: Stream, size: int | None, remainder: Remainder | None) -> Batching:
-    batching = Batching(size, remainder or stream.remainder, stream.host.count)
-    given = batching.remainder
-    if batching.hosts > 1 and (given == "keep" or given != stream.remainder):
+    given, hosts = remainder or stream.remainder, stream.host.count
+    if size is None and given == "pad":
+        raise UsageError("remainder-needs-batch-size")
+    if size is not None and not is_positive_int(size):
+        raise UsageError("batch-size-invalid", batch_size=size)
+    if hosts > 1 and (given == "keep" or given != stream.remainder):
         raise UsageError(
-            "keras-remainder-differs", given=given, remainder=stream.remainder, hosts=batching.hosts
+            "keras-remainder-differs", given=given, remainder=stream.remainder, hosts=hosts
         )
-    return batching
-
-
-def _read(stream: Stream, batching: Batching) -> Callable[[], Iterator[Any]]:
-    """Returns a function to the blocks of an epoch."""
-    stream.records.files.member_bounds(0)  # an error of it here is one sentence
-
-    def read() -> Iterator[Any]:
-        if stream.host.count != batching.hosts:
-            raise UsageError("keras-hosts-changed", hosts=batching.hosts, count=stream.host.count)
-        return _blocks(stream, batching)
-
-    return read
+    return Batching(size, given, hosts)
 
 
 def _open_stream(
@@ -208,6 +174,8 @@ def _open_stream(
 
 def _blocks(stream: Stream, batching: Batching) -> Iterator[Any]:
     """Yields the serialized examples of several batches; to pad, with their weights."""
+    if stream.host.count != batching.hosts:
+        raise UsageError("keras-hosts-changed", hosts=batching.hosts, count=stream.host.count)
     _keep_freed_memory()
     most = min(_BLOCK, _BLOCK_BYTES // stream.records.files.record_bytes)
     block_size = max(1, most // batching.of_host) * batching.of_host
@@ -235,7 +203,7 @@ def _keeps(stream: Stream, part: int, record: int, payload: bytes) -> Any:
     """
     example = stream.records.decode(part, record, payload)
     try:
-        return stream.where is None or stream.where(example)
+        return stream.where(example)  # type: ignore[misc] - there is one
     except Exception as error:
         at = traceback.extract_tb(error.__traceback__)[-1]
         raise UsageError(
@@ -263,7 +231,13 @@ def _keep_freed_memory() -> None:
 def _parser(
     stream: Stream, batching: Batching, features: Sequence[str] | None, label: Label | None,
     fill: Fill | None,
-) -> _Parser:  # fmt: skip
+) -> tuple[Callable[[Any], Any], Callable[..., Any], bool]:  # fmt: skip
+    """Returns functions that turn serialized examples into elements of the dataset.
+
+    Returns:
+        A function from a batch of serialized examples to a dict of features; one from them, and
+        weights, to an element; and whether it makes single ones: arrays may differ in shape.
+    """
     require_framework("tensorflow")
     import tensorflow as tf
 
@@ -287,7 +261,7 @@ def _parser(
     def flatten(values: Any) -> Any:
         return tf.reshape(values, [] if singly else [-1])
 
-    def finish(parsed: dict[str, Any]) -> Any:
+    def finish(parsed: dict[str, Any], *weights: Any) -> Any:
         values = {
             name: decoders[spec.name](flatten(parsed[spec.name]))
             if spec.name in decoders
@@ -295,15 +269,17 @@ def _parser(
             for name, spec in zip(features, inputs, strict=True)
         }
         given = next(iter(values.values())) if len(values) == 1 and decoders else values
-        return given if read_label is None else (given, read_label(flatten(parsed[label_name])))
+        if read_label is not None:
+            return (given, read_label(flatten(parsed[label_name])), *weights)
+        return (given, *weights) if weights else given
 
-    parse = batch_parser(list(parsed_specs.values()), fill)
-    return _Parser(parse, finish, singly, read_label is not None, list(stream.records.labels))
+    return batch_parser(list(parsed_specs.values()), fill), finish, singly
 
 
 def _to_batches(
-    blocks: Callable[[], Iterator[Any]], batching: Batching, parser: _Parser, steps: int | None
-) -> tf.data.Dataset:
+    blocks: Callable[[], Iterator[Any]], batching: Batching, parse: Callable[[Any], Any],
+    finish: Callable[..., Any], singly: bool, steps: int | None,
+) -> tf.data.Dataset:  # fmt: skip
     """Returns the elements of an epoch; ``steps`` of them, if that is known."""
     import tensorflow as tf
 
@@ -311,20 +287,17 @@ def _to_batches(
     if batching.remainder == "pad":
         signature = (signature, tf.TensorSpec((None,), tf.float32))
 
-    def finish(serialized: Any, weights: Any = None) -> Any:
-        made = parser.finish(parser.parse(serialized))
-        if weights is None:
-            return made
-        return (*made, weights) if parser.labelled else (made, weights)
+    def make(serialized: Any, *weights: Any) -> Any:
+        return finish(parse(serialized), *weights)
 
     dataset = tf.data.Dataset.from_generator(blocks, output_signature=signature)
     if batching.batch_size is not None:
         dataset = dataset.rebatch(batching.of_host, drop_remainder=batching.is_full)
-    if parser.singly:
-        dataset = dataset.map(parser.parse, tf.data.AUTOTUNE).unbatch()
-        dataset = dataset.map(parser.finish, tf.data.AUTOTUNE)
-    else:
+    if singly:
+        dataset = dataset.map(parse, tf.data.AUTOTUNE).unbatch()
         dataset = dataset.map(finish, tf.data.AUTOTUNE)
+    else:
+        dataset = dataset.map(make, tf.data.AUTOTUNE)
         if batching.batch_size is None:
             dataset = dataset.unbatch()
     if batching.hosts > 1:  # each host has its share already
@@ -333,10 +306,7 @@ def _to_batches(
         dataset = dataset.with_options(options)
     if steps is not None:
         dataset = dataset.apply(tf.data.experimental.assert_cardinality(steps))
-    dataset = dataset.prefetch(tf.data.AUTOTUNE)
-    dataset.class_names = parser.class_names
-    dataset.__class__ = _without_checkpoints(type(dataset))
-    return dataset
+    return dataset.prefetch(tf.data.AUTOTUNE)
 
 
 def _without_checkpoints(kind: type) -> type:

@@ -28,9 +28,6 @@ _INT64_LIMIT = 1 << 63
 _ABSENT = FeatureValues("empty", [])
 
 
-SHORT_NAMES = {long: short for short, long in LONG_NAMES.items()}
-
-
 class SchemaMismatchError(FormatError):
     """A record does not match the schema; the message names the feature."""
 
@@ -58,47 +55,38 @@ def output_names(specs: Sequence[FeatureSpec], features: Sequence[str] | None) -
     if features is not None:
         return {spec.name: name for spec, name in zip(specs, features, strict=True)}
     long = {spec.name for spec in specs}
-    return {
-        name: short for name, short in SHORT_NAMES.items() if name in long and short not in long
-    }
+    return {name: short for short, name in LONG_NAMES.items() if name in long and short not in long}
 
 
-def default_values(specs: Sequence[FeatureSpec], fill: Fill | None) -> dict[str, Any]:
+def default_values(
+    specs: Sequence[FeatureSpec], fill: Fill | None, *, required: bool = True
+) -> dict[str, Any]:
     """Returns the value that replaces a missing one, by feature that may be missing.
 
     The default is NaN for float32 and ``b""`` for bytes. Integers have no such value, so ``fill``
-    must have one.
+    must have one if a value is ``required``.
 
     Raises:
         UsageError: ``fill`` lacks a value, has an unknown name or a value of another type.
     """
-    given = check_fill(fill)
+    if not isinstance(fill, Mapping | None):
+        raise UsageError("fill-invalid", fill=fill)
+    given = dict(fill or {})
     defaults: dict[str, Any] = {}
     for spec in specs:
         if spec.fixed is not None or not spec.single:
             continue
         if spec.name in given:
             defaults[spec.name] = _convert_fill(spec, given.pop(spec.name))
-        elif spec.kind == "int64":
-            raise UsageError("fill-needed", name=spec.name)
-        else:
+        elif spec.kind != "int64":
             defaults[spec.name] = b"" if spec.kind == "bytes" else np.float32("nan")
+        elif required:
+            raise UsageError("fill-needed", name=spec.name)
     for name in given:
         if all(spec.name != name for spec in specs):
             raise UsageError("fill-unknown", name=name)
         raise UsageError("fill-useless", name=name)
     return defaults
-
-
-def check_fill(fill: Fill | None) -> dict[str, Any]:
-    """Returns a copy of ``fill``.
-
-    Raises:
-        UsageError: It is not a mapping.
-    """
-    if isinstance(fill, Mapping | None):
-        return dict(fill or {})
-    raise UsageError("fill-invalid", fill=fill)
 
 
 def _convert_fill(spec: FeatureSpec, value: Any) -> Any:
@@ -170,25 +158,21 @@ class RecordDecoder:
         return lambda values, features: _to_text(spec.name, read(values, features))
 
     def _value_reader(self, spec: FeatureSpec) -> _Reader:
-        name, is_bytes, dtype = spec.name, spec.kind == "bytes", _DTYPES[spec.kind]
+        name, dtype, shape = spec.name, _DTYPES[spec.kind], spec.fixed
+        make = bytes if spec.kind == "bytes" else dtype
         if self.decode and spec.encoding in IMAGE_ENCODINGS:
             return lambda values, _: decode_image(name, single_value(name, values), spec.channels)
         if self.decode and spec.encoding == "raw":
             return lambda values, features: self._raw_array(
                 spec, single_value(name, values), features
             )
-        if spec.fixed in ((), (1,)):
-            if is_bytes:
-                return lambda values, _: single_value(name, values)
-            return lambda values, _: dtype(single_value(name, values))
-        if spec.fixed is not None:
-            shape = spec.fixed
+        if shape in ((), (1,)):
+            return lambda values, _: make(single_value(name, values))
+        if shape is not None:
             return lambda values, _: fixed_array(name, values, dtype, shape)
         if spec.single:
             default = self.defaults[name]
-            if is_bytes:
-                return lambda values, _: single_value(name, values) if values else default
-            return lambda values, _: dtype(single_value(name, values)) if values else default
+            return lambda values, _: make(single_value(name, values)) if values else default
         return lambda values, _: np.array(values, dtype)
 
     def _raw_array(self, spec: FeatureSpec, data: bytes, features: dict[str, FeatureValues]) -> Any:

@@ -20,7 +20,6 @@ from shardmill.loaders.record_decoder import (
     Fill,
     RecordDecoder,
     SchemaMismatchError,
-    check_fill,
     default_values,
     output_names,
     select_features,
@@ -67,7 +66,7 @@ class Records:
     def __init__(self, source: Source, view: View, caches: Caches) -> None:
         self.source = source
         self._view, self._caches = view, caches
-        self.files = ShardFiles(source.folder, source.paths, source.shards, caches)
+        self.files = ShardFiles(source, caches)
         self.picks: range | npt.NDArray[np.int64] | None = None
         self._ends = list(accumulate(part.records for part in source.selection.parts))
 
@@ -349,13 +348,12 @@ def open_encoded(
 
     An integer that may be missing and has no ``fill`` is left out.
     """
-    source, given = open_source(path, split, labels), check_fill(fill)
+    source = open_source(path, split, labels)
+    defaults = default_values(source.specs, fill, required=False)
     specs = tuple(
         spec for spec in source.specs
-        if spec.fixed is not None or not spec.single or spec.kind != "int64" or spec.name in given
+        if spec.fixed is not None or not spec.single or spec.name in defaults
     )  # fmt: skip
-    known = {spec.name for spec in specs}
-    defaults = default_values(specs, {name: v for name, v in given.items() if name in known})
     decoder = RecordDecoder(specs, defaults, False, source.sides, {})
     return Records(source, View(decoder, None, None), Caches(None))
 

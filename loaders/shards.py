@@ -7,7 +7,7 @@ import os
 import sys
 import threading
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import cached_property
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -17,8 +17,8 @@ import numpy.typing as npt
 
 from shardmill.loaders.disk_cache import DiskCache
 from shardmill.loaders.lru_cache import LruCache, spare_bytes
+from shardmill.loaders.source import Source
 from shardmill.schemas.dataset.generations import check_not_deleted
-from shardmill.schemas.dataset.manifest import Shard
 from shardmill.schemas.errors import FormatError, InputError
 from shardmill.schemas.storage import RandomReader, scheme_of
 from shardmill.schemas.tfrecord.framing import (
@@ -123,24 +123,19 @@ class ShardFiles:
     """Random access to the records of shards; may be pickled, forked and shared by threads.
 
     Args:
-        folder: The dataset's folder, for messages.
-        paths: Path of each shard.
-        shards: The manifest's entry of each shard.
+        source: What is read.
         caches: Limits of the caches.
     """
 
-    def __init__(
-        self, folder: str, paths: Sequence[str], shards: Sequence[Shard], caches: Caches
-    ) -> None:
-        self._folder = folder
-        self._paths = list(paths)
-        self._shards = list(shards)
-        self._limits = caches
+    def __init__(self, source: Source, caches: Caches) -> None:
+        self._source, self._limits = source, caches
+        self._folder = source.folder
+        self._paths, self._shards = source.paths, source.shards
         self._caches = _ProcessCaches(caches.memory)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Returns the arguments, without open files and caches."""
-        return ShardFiles, (self._folder, self._paths, self._shards, self._limits)
+        return ShardFiles, (self._source, self._limits)
 
     def close(self) -> None:
         """Closes files and drops caches; reading opens them again."""
@@ -269,7 +264,7 @@ class ShardFiles:
 
     def _open_new(self, shard: int) -> _OpenFile:
         path, entry = self._paths[shard], self._shards[shard]
-        if self._is_remote(shard) and self._limits.disk is not None:
+        if self._limits.disk is not None and scheme_of(path):
             with contextlib.suppress(DamagedError):  # another process deleted the copy again
                 return _OpenFile(self._limits.disk.path_of(path, entry), entry.bytes)
         return _OpenFile(path, entry.bytes)

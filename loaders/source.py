@@ -8,11 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from shardmill.loaders.selection import Selection, select
-from shardmill.loaders.steps import (
-    files_folder,
-    find_manifest,
-    read_manifest,
-)
+from shardmill.loaders.steps import find_dataset
 from shardmill.schemas.dataset.generations import check_not_deleted
 from shardmill.schemas.dataset.manifest import Manifest, Shard
 from shardmill.schemas.dataset.shard_names import SCHEMA
@@ -145,7 +141,7 @@ def open_source(
         InputError: The manifest or schema cannot be read, or a shard is missing or of another size.
         UsageError: A split or label is unknown.
     """
-    folder, manifest = _find_folder(path)
+    folder, manifest = find_dataset(path)
     selection = select(manifest, split)
     source = Source(folder, manifest, selection, _read_specs(folder, manifest))
     if labels is not None:
@@ -162,14 +158,8 @@ def open_without_shards(path: str | os.PathLike[str]) -> Source:
     Raises:
         InputError: The manifest or schema cannot be read.
     """
-    folder, manifest = _find_folder(path)
+    folder, manifest = find_dataset(path)
     return Source(folder, manifest, Selection("", ()), _read_specs(folder, manifest))
-
-
-def _find_folder(path: str | os.PathLike[str]) -> tuple[str, Manifest]:
-    folder, file = find_manifest(path)
-    manifest = read_manifest(folder, file)
-    return files_folder(folder, file, manifest), manifest
 
 
 def _read_specs(folder: str, manifest: Manifest) -> tuple[FeatureSpec, ...]:

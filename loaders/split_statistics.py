@@ -60,11 +60,17 @@ def class_weights(manifest: Dataset, split: str = "train") -> dict[int, float]:
         UsageError: The split is unknown or has no label counts, a label has no class id, or a slice
             is of a manifest without a path.
     """
-    manifest, counts = count_labels(manifest, split)
+    found, splits = _find_splits(manifest, split)
+    counts: Counter[str] = Counter()
+    for each in splits:
+        counts.update(each.label_counts)
+    if counts and "[" in split:
+        labels = read_labels(_open(manifest, split))
+        counts = Counter(label for label in labels if label is not None)
     weights = Split(0, 0, counts, ()).class_weights
     if not weights:
         raise UsageError("class-weights-without-counts", split=split)
-    return {_class_id(manifest, label): weight for label, weight in weights.items()}
+    return {_class_id(found, label): weight for label, weight in weights.items()}
 
 
 def _class_id(manifest: Manifest, label: str) -> int:
@@ -130,23 +136,6 @@ def normalization(
 
 def _standardize(mean: Any, std: Any, values: Any) -> Any:
     return (values - mean) / std
-
-
-def count_labels(dataset: Dataset, split: str) -> tuple[Manifest, dict[str, int]]:
-    """Returns the manifest, and the number of examples by label; empty if labels are not counted.
-
-    Raises:
-        InputError: The dataset cannot be read.
-        UsageError: A split is unknown, or a slice is of a manifest without a path.
-    """
-    manifest, splits = _find_splits(dataset, split)
-    counts: Counter[str] = Counter()
-    for each in splits:
-        counts.update(each.label_counts)
-    if not counts or "[" not in split:
-        return manifest, counts
-    labels = read_labels(_open(dataset, split))
-    return manifest, Counter(label for label in labels if label is not None)
 
 
 def read_labels(records: Records) -> list[str | None]:

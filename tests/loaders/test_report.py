@@ -510,10 +510,10 @@ def test_replaces_reports_only(images, tmp_path, monkeypatch) -> None:
 
 
 def test_samples_large_datasets(tmp_path, monkeypatch) -> None:
-    from shardmill.loaders.report import samples
+    from shardmill.loaders import report as loaded
 
-    monkeypatch.setattr(samples, "_MAX_RECORDS", 100)
-    monkeypatch.setattr(samples, "MAX_FILES", 4)
+    monkeypatch.setattr(loaded, "_MAX_RECORDS", 100)
+    monkeypatch.setattr(loaded, "MAX_FILES", 4)
     ds = write_numbered(tmp_path / "ds", [50] * 10, 10)
     page = report(ds, tmp_path)
     assert "of 100 of the 500 records, from 4 shards" in re.sub(r"\s+", " ", page.text)
