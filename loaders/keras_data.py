@@ -42,11 +42,6 @@ class Batching(NamedTuple):
         """Number of records in a batch of one host; 1 for single examples."""
         return 1 if self.batch_size is None else self.batch_size // self.hosts
 
-    @property
-    def is_full(self) -> bool:
-        """Whether all batches have the same size."""
-        return self.batch_size is not None and self.remainder != "keep"
-
     def count(self, source: Source, examples: int) -> int:
         """Returns the number of elements in an epoch of a host.
 
@@ -157,19 +152,16 @@ def _open_stream(
         unused = ", ".join(name for name, value in given.items() if value)
         if unused:
             raise UsageError("keras-option-of-stream", unused=unused)
-        if dataset.records.transform is not None:
+        if dataset.records.view.transform is not None:
             raise UsageError("keras-transform-ignored")
         return dataset
     shuffle = order["shuffle"]
     if not isinstance(shuffle, bool) and not is_positive_int(shuffle):
         raise UsageError("keras-shuffle-invalid", shuffle=shuffle)
     buffer = None if isinstance(shuffle, bool) else int(shuffle)
-    names = labels if labels is None or isinstance(labels, str) else list(labels)
-    records = open_encoded(dataset, split, names, fill)
-    if isinstance(labels, Mapping):
-        order = {**order, "balance": labels}
-        shuffle = True
-    return Stream(records, **{**order, "shuffle": bool(shuffle), "buffer": buffer})
+    balance = labels if isinstance(labels, Mapping) else None
+    order = {**order, "shuffle": bool(shuffle or balance), "buffer": buffer, "balance": balance}
+    return Stream(open_encoded(dataset, split, labels, fill), **order)
 
 
 def _blocks(stream: Stream, batching: Batching) -> Iterator[Any]:
@@ -292,7 +284,7 @@ def _to_batches(
 
     dataset = tf.data.Dataset.from_generator(blocks, output_signature=signature)
     if batching.batch_size is not None:
-        dataset = dataset.rebatch(batching.of_host, drop_remainder=batching.is_full)
+        dataset = dataset.rebatch(batching.of_host, drop_remainder=batching.remainder != "keep")
     if singly:
         dataset = dataset.map(parse, tf.data.AUTOTUNE).unbatch()
         dataset = dataset.map(finish, tf.data.AUTOTUNE)

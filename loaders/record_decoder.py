@@ -12,7 +12,7 @@ import numpy as np
 
 from shardmill.loaders.source import LONG_NAMES, Source
 from shardmill.schemas.errors import FormatError, UsageError
-from shardmill.schemas.example.parse import ExampleError, FeatureValues, parse_example
+from shardmill.schemas.example.parse import FeatureValues, parse_example
 from shardmill.schemas.schema_pbtxt.feature_spec import FeatureSpec
 
 Fill = Mapping[str, bytes | str | int | float]
@@ -26,10 +26,6 @@ _DTYPES: dict[str, type[np.generic]] = {
 _KINDS = {"float": "float32"}
 _INT64_LIMIT = 1 << 63
 _ABSENT = FeatureValues("empty", [])
-
-
-class SchemaMismatchError(FormatError):
-    """A record does not match the schema; the message names the feature."""
 
 
 def select_features(source: Source, features: Sequence[str] | None) -> tuple[FeatureSpec, ...]:
@@ -137,17 +133,14 @@ class RecordDecoder:
         """Returns the values of a serialized example by feature.
 
         Raises:
-            SchemaMismatchError: It does not match the schema.
+            FormatError: It does not match the schema.
         """
-        try:
-            features = parse_example(payload)
-        except ExampleError as error:
-            raise SchemaMismatchError(str(error)) from error
+        features = parse_example(payload)
         values = {}
         for shown, name, kind, read in self._readers:
             feature = features.get(name, _ABSENT)
             if feature.kind != kind and _KINDS.get(feature.kind) != kind and feature.values:
-                raise SchemaMismatchError("feature-kind", name=name, found=feature.kind, kind=kind)
+                raise FormatError("feature-kind", name=name, found=feature.kind, kind=kind)
             values[shown] = read(feature.values, features)
         return values
 
@@ -185,7 +178,7 @@ class RecordDecoder:
             # A copy is writable and does not keep the record in memory.
             return array.copy() if shape is None else array.reshape(shape).copy()
         except ValueError as error:
-            raise SchemaMismatchError(
+            raise FormatError(
                 "feature-bytes",
                 name=spec.name,
                 data=len(data),
@@ -198,24 +191,24 @@ def _to_text(name: str, value: Any) -> Any:
     """Returns bytes, or each of an array of bytes, as str.
 
     Raises:
-        SchemaMismatchError: It is not UTF-8.
+        FormatError: It is not UTF-8.
     """
     try:
         if isinstance(value, bytes):
             return value.decode()
         return np.array([each.decode() for each in value.ravel()], np.object_).reshape(value.shape)
     except UnicodeDecodeError as error:
-        raise SchemaMismatchError("feature-not-text", name=name, error=error) from error
+        raise FormatError("feature-not-text", name=name, error=error) from error
 
 
 def single_value(name: str, values: Any) -> Any:
     """Returns the value of a feature that has one.
 
     Raises:
-        SchemaMismatchError: It has none, or several.
+        FormatError: It has none, or several.
     """
     if len(values) != 1:
-        raise SchemaMismatchError("feature-several-values", name=name, values=len(values))
+        raise FormatError("feature-several-values", name=name, values=len(values))
     return values[0]
 
 
@@ -223,21 +216,19 @@ def fixed_array(name: str, values: Any, dtype: type[np.generic], shape: tuple[in
     """Returns the values of a feature of fixed shape as an array.
 
     Raises:
-        SchemaMismatchError: There are too many or too few.
+        FormatError: There are too many or too few.
     """
     try:
         return np.array(values, dtype).reshape(shape)
     except ValueError as error:
-        raise SchemaMismatchError(
-            "feature-shape", name=name, values=len(values), shape=shape
-        ) from error
+        raise FormatError("feature-shape", name=name, values=len(values), shape=shape) from error
 
 
 def decode_image(name: str, data: bytes, channels: int) -> Any:
     """Returns the pixels of a JPEG or PNG image, as Pillow: uint8, [height, width, channels].
 
     Raises:
-        SchemaMismatchError: Pillow cannot decode it, or it has another number of channels.
+        FormatError: Pillow cannot decode it, or it has another number of channels.
     """
     from PIL import Image
 
@@ -249,10 +240,8 @@ def decode_image(name: str, data: bytes, channels: int) -> Any:
             with Image.open(io.BytesIO(data)) as image:
                 pixels = np.array(image)
         except Exception as error:  # Pillow's decoders raise many types
-            raise SchemaMismatchError("feature-not-image", name=name, error=error) from error
+            raise FormatError("feature-not-image", name=name, error=error) from error
         pixels = pixels[:, :, None] if pixels.ndim == 2 else pixels
     if channels and pixels.shape[2] != channels:
-        raise SchemaMismatchError(
-            "feature-channels", name=name, found=pixels.shape[2], channels=channels
-        )
+        raise FormatError("feature-channels", name=name, found=pixels.shape[2], channels=channels)
     return pixels

@@ -6,7 +6,7 @@ import contextlib
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain, islice
+from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -249,8 +249,7 @@ def read_records(records: Records) -> Iterator[SampledRecord]:
     total = sum(part.records for _, part in parts)
     for number, part in parts:
         left, stop = (-(-most * part.records // total) for most in (_MAX_BYTES, _MAX_RECORDS))
-        members = records.files.members(number, 0, stop)
-        for record, payload in chain.from_iterable(enumerate(found, at) for at, found in members):
+        for record, payload in records.files.records(number, 0, stop):
             size, features = len(payload) + HEADER_BYTES + FOOTER_BYTES, parse_example(payload)
             label = _label(records.source, features)
             yield SampledRecord(number, record, label, size, features=features)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -52,7 +52,7 @@ class Source:
     @property
     def shards(self) -> tuple[Shard, ...]:
         """The shards in their order."""
-        return self.selection.shards
+        return tuple(part.shard for part in self.selection.parts)
 
     @property
     def paths(self) -> list[str]:
@@ -128,7 +128,7 @@ class Source:
 
 
 def open_source(
-    path: str | os.PathLike[str], split: str, labels: Sequence[str] | None = None
+    path: str | os.PathLike[str], split: str, labels: Collection[str] | None = None
 ) -> Source:
     """Opens splits of a dataset; reads the manifest and schema, and checks the sizes of shards.
 

@@ -256,8 +256,7 @@ def _read_feature(records: Records, name: str) -> Iterator[list[Any]]:
     """Yields the values of a feature of all records of each part."""
     for number, part in enumerate(records.source.selection.parts):
         found: list[Any] = []
-        for _, payloads in records.files.members(number, part.first, part.stop):
-            for payload in payloads:
-                feature = parse_example(payload).get(name)
-                found += () if feature is None else feature.values
+        for _, payload in records.files.records(number, part.first, part.stop):
+            feature = parse_example(payload).get(name)
+            found += () if feature is None else feature.values
         yield found

@@ -96,7 +96,7 @@ def files(path: str | os.PathLike[str], split: str = "train") -> list[str]:
         UsageError: The split is unknown.
     """
     folder, manifest = find_dataset(path)
-    return [join(folder, shard.file) for shard in select(manifest, split).shards]
+    return [join(folder, part.shard.file) for part in select(manifest, split).parts]
 
 
 def find_dataset(path: str | os.PathLike[str]) -> tuple[str, Manifest]:
