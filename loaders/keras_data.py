@@ -42,7 +42,7 @@ class Batching(NamedTuple):
         """Number of records in a batch of one host; 1 for single examples."""
         return 1 if self.batch_size is None else self.batch_size // self.hosts
 
-    def count(self, source: Source, examples: int) -> int:
+    def steps(self, source: Source, examples: int) -> int:
         """Returns the number of elements in an epoch of a host.
 
         Args:
@@ -118,15 +118,15 @@ def keras_dataset(  # noqa: PLR0913 - all but two are keyword-only
     order = {"shuffle": shuffle, "seed": seed, "where": where, "host": host, "remainder": remainder}
     stream = _open_stream(dataset, split, labels, fill, order)
     batching = _batching_of(stream, batch_size, remainder)
-    steps = batching.count(stream.records.source, stream.num_examples)
+    steps = batching.steps(stream.records.source, stream.num_examples)
     parser = _parser(stream, batching, features, label, fill)
     stream.records.files.member_bounds(0)  # an error of it here is one sentence
     unknown = stream.where or stream.begins_inside
     blocks = partial(_blocks, stream, batching)
-    dataset = _to_batches(blocks, batching, *parser, None if unknown else steps)
-    dataset.class_names = list(stream.records.labels)
-    dataset.__class__ = _without_checkpoints(type(dataset))
-    return dataset
+    made = _to_batches(blocks, batching, *parser, None if unknown else steps)
+    made.class_names = list(stream.records.labels)
+    made.__class__ = _without_checkpoints(type(made))
+    return made
 
 
 def _batching_of(stream: Stream, size: int | None, remainder: Remainder | None) -> Batching:
@@ -195,7 +195,7 @@ def _keeps(stream: Stream, part: int, record: int, payload: bytes) -> Any:
     """
     example = stream.records.decode(part, record, payload)
     try:
-        return stream.where(example)  # type: ignore[misc] - there is one
+        return stream.where is None or stream.where(example)
     except Exception as error:
         at = traceback.extract_tb(error.__traceback__)[-1]
         raise UsageError(
