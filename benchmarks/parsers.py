@@ -48,7 +48,7 @@ def measure(make: Callable[[], Callable[[bytes], Any]], path: str) -> None:
     from shardmill.loaders.source import open_source
 
     source = open_source(path, "train")
-    files = ShardFiles(source.folder, source.paths, source.shards, Caches(1 << 24))
+    files = ShardFiles(source, Caches(1 << 24))
     payloads = files.payloads(0, 0, min(RECORDS, source.shards[0].records))
     parse = make()
     best = float("inf")

@@ -203,7 +203,7 @@ def _grain(source: Any, make: Callable[[Any], Any]) -> Iterable[Any]:
 def _decoder(folder: Path) -> Any:
     from shardmill.loaders import open_dataset
 
-    return open_dataset(folder / "ds", "train", features=[IMAGE, LABEL]).decoder
+    return open_dataset(folder / "ds", "train", features=[IMAGE, LABEL]).view.decoder
 
 
 def grain_ours(folder: Path) -> Iterable[Any]:

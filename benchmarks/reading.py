@@ -81,7 +81,7 @@ def convert(folder: Path) -> None:
         ):
             for _ in range(shard.records):
                 payload = records.payload(number)
-                example = records.decoder(payload)
+                example = records.view.decoder(payload)
                 plain.write(frame(payload))
                 array.write(payload)
                 for suffix, data in (("jpg", example[IMAGE]), ("cls", b"%d" % example[LABEL])):

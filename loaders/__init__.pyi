@@ -1,11 +1,11 @@
 from .keras_data import keras_dataset as keras_dataset
-from .normalize import normalization as normalization
 from .records import Records as Records
 from .records import open_dataset as open_dataset
-from .report.page import write_report as write_report
+from .report import write_report as write_report
+from .split_statistics import class_weights as class_weights
+from .split_statistics import normalization as normalization
 from .steps import files as files
 from .steps import steps_per_epoch as steps_per_epoch
 from .stream import Stream as Stream
 from .tf_parse import feature_spec as feature_spec
 from .torch_data import torch_dataset as torch_dataset
-from .weights import class_weights as class_weights

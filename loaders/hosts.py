@@ -44,34 +44,32 @@ def parse_share(name: str, value: tuple[int, int]) -> Share:
     return Share(index, count)
 
 
-def find_host(value: tuple[int, int] | None) -> Share:
-    """Returns the share of this host: the given one, else that of a distributed training job.
+class UnknownHostError(UsageError):
+    """A launcher started several processes, and the number of this one is not known yet."""
+
+
+def find_host() -> Share:
+    """Returns the share of this host in a distributed training job.
 
     The job is found from torch.distributed, JAX, TensorFlow's TF_CONFIG, or the variables RANK and
     WORLD_SIZE of torchrun. Without any of them this process reads everything.
 
     Raises:
-        UsageError: The value is malformed, or a launcher started several processes that none of
-            these knows: each of them would read everything.
+        UnknownHostError: A launcher started several processes that none of these knows: each of
+            them would read everything.
     """
-    if value is not None:
-        return parse_share("host", value)
     found = _from_torch() or _from_jax() or _from_tensorflow() or _from_variables()
     if found is not None:
         return found
     tasks = os.environ.get("SLURM_NTASKS", "1")
     if tasks.isdecimal() and int(tasks) > 1 and "SLURM_PROCID" in os.environ:
-        raise UsageError("slurm-without-rank", tasks=tasks)
+        raise UnknownHostError("slurm-without-rank", tasks=tasks)
     size, local = (os.environ.get(name, "") for name in ("WORLD_SIZE", "LOCAL_RANK"))
     if size.strip() != "1" and (size or local):
-        raise UsageError(
+        raise UnknownHostError(
             "launcher-without-rank", size=size, local=local, rank=os.environ.get("RANK", "")
         )
     return Share(0, 1)
-
-
-class UnknownHostError(UsageError):
-    """A launcher started several processes, and the number of this one is not known yet."""
 
 
 class HostFinder:
@@ -101,10 +99,7 @@ class HostFinder:
             return self._given or Share(0, 1)
         if self._found is not None and find_worker() is not None:
             return self._found  # a spawned worker is not in the job
-        try:
-            found = find_host(None)
-        except UsageError as error:
-            raise UnknownHostError(error.coded) from error
+        found = find_host()
         self._found = found if found.count > 1 else None
         return found
 

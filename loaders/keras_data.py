@@ -8,7 +8,7 @@ import itertools
 import os
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from shardmill.loaders.frameworks import require_framework
@@ -30,36 +30,19 @@ _BLOCK = 256  # records that go to TensorFlow together: each call costs half a m
 _BLOCK_BYTES = 8 << 20
 
 
-@dataclass(frozen=True)
-class Batching:
-    """Size of batches, and what happens to the last one; see ``keras_dataset``.
-
-    Raises:
-        UsageError: A value is invalid.
-    """
+class Batching(NamedTuple):
+    """Size of batches, and what happens to the last one; see ``keras_dataset``."""
 
     batch_size: int | None
     remainder: Remainder
     hosts: int
-
-    def __post_init__(self) -> None:
-        if self.batch_size is None:
-            if self.remainder == "pad":
-                raise UsageError("remainder-needs-batch-size")
-        elif not is_positive_int(self.batch_size):
-            raise UsageError("batch-size-invalid", batch_size=self.batch_size)
 
     @property
     def of_host(self) -> int:
         """Number of records in a batch of one host; 1 for single examples."""
         return 1 if self.batch_size is None else self.batch_size // self.hosts
 
-    @property
-    def is_full(self) -> bool:
-        """Whether all batches have the same size."""
-        return self.batch_size is not None and self.remainder != "keep"
-
-    def count(self, source: Source, examples: int) -> int:
+    def steps(self, source: Source, examples: int) -> int:
         """Returns the number of elements in an epoch of a host.
 
         Args:
@@ -86,24 +69,6 @@ class Batching:
                 each=each,
             )
         return steps
-
-
-class _Parser(NamedTuple):
-    """Functions that turn serialized examples into elements of the dataset.
-
-    Attributes:
-        parse: From a batch of serialized examples to a dict of features.
-        finish: From the features of a batch to inputs and labels; of an example if ``singly``.
-        singly: Whether arrays are decoded one by one, since they may differ in shape.
-        labelled: Whether elements have labels.
-        class_names: All labels of the dataset in the order of class ids.
-    """
-
-    parse: Callable[[Any], Any]
-    finish: Callable[[Any], Any]
-    singly: bool
-    labelled: bool
-    class_names: list[str]
 
 
 def keras_dataset(  # noqa: PLR0913 - all but two are keyword-only
@@ -153,32 +118,28 @@ def keras_dataset(  # noqa: PLR0913 - all but two are keyword-only
     order = {"shuffle": shuffle, "seed": seed, "where": where, "host": host, "remainder": remainder}
     stream = _open_stream(dataset, split, labels, fill, order)
     batching = _batching_of(stream, batch_size, remainder)
-    steps = batching.count(stream.records.source, stream.num_examples)
+    steps = batching.steps(stream.records.source, stream.num_examples)
     parser = _parser(stream, batching, features, label, fill)
+    stream.records.files.member_bounds(0)  # an error of it here is one sentence
     unknown = stream.where or stream.begins_inside
-    return _to_batches(_read(stream, batching), batching, parser, None if unknown else steps)
+    blocks = partial(_blocks, stream, batching)
+    made = _to_batches(blocks, batching, *parser, None if unknown else steps)
+    made.class_names = list(stream.records.labels)
+    made.__class__ = _without_checkpoints(type(made))
+    return made
 
 
 def _batching_of(stream: Stream, size: int | None, remainder: Remainder | None) -> Batching:
-    batching = Batching(size, remainder or stream.remainder, stream.host.count)
-    given = batching.remainder
-    if batching.hosts > 1 and (given == "keep" or given != stream.remainder):
+    given, hosts = remainder or stream.remainder, stream.host.count
+    if size is None and given == "pad":
+        raise UsageError("remainder-needs-batch-size")
+    if size is not None and not is_positive_int(size):
+        raise UsageError("batch-size-invalid", batch_size=size)
+    if hosts > 1 and (given == "keep" or given != stream.remainder):
         raise UsageError(
-            "keras-remainder-differs", given=given, remainder=stream.remainder, hosts=batching.hosts
+            "keras-remainder-differs", given=given, remainder=stream.remainder, hosts=hosts
         )
-    return batching
-
-
-def _read(stream: Stream, batching: Batching) -> Callable[[], Iterator[Any]]:
-    """Returns a function to the blocks of an epoch."""
-    stream.records.files.member_bounds(0)  # an error of it here is one sentence
-
-    def read() -> Iterator[Any]:
-        if stream.host.count != batching.hosts:
-            raise UsageError("keras-hosts-changed", hosts=batching.hosts, count=stream.host.count)
-        return _blocks(stream, batching)
-
-    return read
+    return Batching(size, given, hosts)
 
 
 def _open_stream(
@@ -191,23 +152,22 @@ def _open_stream(
         unused = ", ".join(name for name, value in given.items() if value)
         if unused:
             raise UsageError("keras-option-of-stream", unused=unused)
-        if dataset.records.transform is not None:
+        if dataset.records.view.transform is not None:
             raise UsageError("keras-transform-ignored")
         return dataset
     shuffle = order["shuffle"]
     if not isinstance(shuffle, bool) and not is_positive_int(shuffle):
         raise UsageError("keras-shuffle-invalid", shuffle=shuffle)
     buffer = None if isinstance(shuffle, bool) else int(shuffle)
-    names = labels if labels is None or isinstance(labels, str) else list(labels)
-    records = open_encoded(dataset, split, names, fill)
-    if isinstance(labels, Mapping):
-        order = {**order, "balance": labels}
-        shuffle = True
-    return Stream(records, **{**order, "shuffle": bool(shuffle), "buffer": buffer})
+    balance = labels if isinstance(labels, Mapping) else None
+    order = {**order, "shuffle": bool(shuffle or balance), "buffer": buffer, "balance": balance}
+    return Stream(open_encoded(dataset, split, labels, fill), **order)
 
 
 def _blocks(stream: Stream, batching: Batching) -> Iterator[Any]:
     """Yields the serialized examples of several batches; to pad, with their weights."""
+    if stream.host.count != batching.hosts:
+        raise UsageError("keras-hosts-changed", hosts=batching.hosts, count=stream.host.count)
     _keep_freed_memory()
     most = min(_BLOCK, _BLOCK_BYTES // stream.records.files.record_bytes)
     block_size = max(1, most // batching.of_host) * batching.of_host
@@ -263,7 +223,13 @@ def _keep_freed_memory() -> None:
 def _parser(
     stream: Stream, batching: Batching, features: Sequence[str] | None, label: Label | None,
     fill: Fill | None,
-) -> _Parser:  # fmt: skip
+) -> tuple[Callable[[Any], Any], Callable[..., Any], bool]:  # fmt: skip
+    """Returns functions that turn serialized examples into elements of the dataset.
+
+    Returns:
+        A function from a batch of serialized examples to a dict of features; one from them, and
+        weights, to an element; and whether it makes single ones: arrays may differ in shape.
+    """
     require_framework("tensorflow")
     import tensorflow as tf
 
@@ -287,7 +253,7 @@ def _parser(
     def flatten(values: Any) -> Any:
         return tf.reshape(values, [] if singly else [-1])
 
-    def finish(parsed: dict[str, Any]) -> Any:
+    def finish(parsed: dict[str, Any], *weights: Any) -> Any:
         values = {
             name: decoders[spec.name](flatten(parsed[spec.name]))
             if spec.name in decoders
@@ -295,15 +261,17 @@ def _parser(
             for name, spec in zip(features, inputs, strict=True)
         }
         given = next(iter(values.values())) if len(values) == 1 and decoders else values
-        return given if read_label is None else (given, read_label(flatten(parsed[label_name])))
+        if read_label is not None:
+            return (given, read_label(flatten(parsed[label_name])), *weights)
+        return (given, *weights) if weights else given
 
-    parse = batch_parser(list(parsed_specs.values()), fill)
-    return _Parser(parse, finish, singly, read_label is not None, list(stream.records.labels))
+    return batch_parser(list(parsed_specs.values()), fill), finish, singly
 
 
 def _to_batches(
-    blocks: Callable[[], Iterator[Any]], batching: Batching, parser: _Parser, steps: int | None
-) -> tf.data.Dataset:
+    blocks: Callable[[], Iterator[Any]], batching: Batching, parse: Callable[[Any], Any],
+    finish: Callable[..., Any], singly: bool, steps: int | None,
+) -> tf.data.Dataset:  # fmt: skip
     """Returns the elements of an epoch; ``steps`` of them, if that is known."""
     import tensorflow as tf
 
@@ -311,20 +279,17 @@ def _to_batches(
     if batching.remainder == "pad":
         signature = (signature, tf.TensorSpec((None,), tf.float32))
 
-    def finish(serialized: Any, weights: Any = None) -> Any:
-        made = parser.finish(parser.parse(serialized))
-        if weights is None:
-            return made
-        return (*made, weights) if parser.labelled else (made, weights)
+    def make(serialized: Any, *weights: Any) -> Any:
+        return finish(parse(serialized), *weights)
 
     dataset = tf.data.Dataset.from_generator(blocks, output_signature=signature)
     if batching.batch_size is not None:
-        dataset = dataset.rebatch(batching.of_host, drop_remainder=batching.is_full)
-    if parser.singly:
-        dataset = dataset.map(parser.parse, tf.data.AUTOTUNE).unbatch()
-        dataset = dataset.map(parser.finish, tf.data.AUTOTUNE)
-    else:
+        dataset = dataset.rebatch(batching.of_host, drop_remainder=batching.remainder != "keep")
+    if singly:
+        dataset = dataset.map(parse, tf.data.AUTOTUNE).unbatch()
         dataset = dataset.map(finish, tf.data.AUTOTUNE)
+    else:
+        dataset = dataset.map(make, tf.data.AUTOTUNE)
         if batching.batch_size is None:
             dataset = dataset.unbatch()
     if batching.hosts > 1:  # each host has its share already
@@ -333,10 +298,7 @@ def _to_batches(
         dataset = dataset.with_options(options)
     if steps is not None:
         dataset = dataset.apply(tf.data.experimental.assert_cardinality(steps))
-    dataset = dataset.prefetch(tf.data.AUTOTUNE)
-    dataset.class_names = parser.class_names
-    dataset.__class__ = _without_checkpoints(type(dataset))
-    return dataset
+    return dataset.prefetch(tf.data.AUTOTUNE)
 
 
 def _without_checkpoints(kind: type) -> type:

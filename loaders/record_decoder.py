@@ -12,7 +12,7 @@ import numpy as np
 
 from shardmill.loaders.source import LONG_NAMES, Source
 from shardmill.schemas.errors import FormatError, UsageError
-from shardmill.schemas.example.parse import ExampleError, FeatureValues, parse_example
+from shardmill.schemas.example.parse import FeatureValues, parse_example
 from shardmill.schemas.schema_pbtxt.feature_spec import FeatureSpec
 
 Fill = Mapping[str, bytes | str | int | float]
@@ -26,13 +26,6 @@ _DTYPES: dict[str, type[np.generic]] = {
 _KINDS = {"float": "float32"}
 _INT64_LIMIT = 1 << 63
 _ABSENT = FeatureValues("empty", [])
-
-
-SHORT_NAMES = {long: short for short, long in LONG_NAMES.items()}
-
-
-class SchemaMismatchError(FormatError):
-    """A record does not match the schema; the message names the feature."""
 
 
 def select_features(source: Source, features: Sequence[str] | None) -> tuple[FeatureSpec, ...]:
@@ -58,47 +51,38 @@ def output_names(specs: Sequence[FeatureSpec], features: Sequence[str] | None) -
     if features is not None:
         return {spec.name: name for spec, name in zip(specs, features, strict=True)}
     long = {spec.name for spec in specs}
-    return {
-        name: short for name, short in SHORT_NAMES.items() if name in long and short not in long
-    }
+    return {name: short for short, name in LONG_NAMES.items() if name in long and short not in long}
 
 
-def default_values(specs: Sequence[FeatureSpec], fill: Fill | None) -> dict[str, Any]:
+def default_values(
+    specs: Sequence[FeatureSpec], fill: Fill | None, *, required: bool = True
+) -> dict[str, Any]:
     """Returns the value that replaces a missing one, by feature that may be missing.
 
     The default is NaN for float32 and ``b""`` for bytes. Integers have no such value, so ``fill``
-    must have one.
+    must have one if a value is ``required``.
 
     Raises:
         UsageError: ``fill`` lacks a value, has an unknown name or a value of another type.
     """
-    given = check_fill(fill)
+    if not isinstance(fill, Mapping | None):
+        raise UsageError("fill-invalid", fill=fill)
+    given = dict(fill or {})
     defaults: dict[str, Any] = {}
     for spec in specs:
         if spec.fixed is not None or not spec.single:
             continue
         if spec.name in given:
             defaults[spec.name] = _convert_fill(spec, given.pop(spec.name))
-        elif spec.kind == "int64":
-            raise UsageError("fill-needed", name=spec.name)
-        else:
+        elif spec.kind != "int64":
             defaults[spec.name] = b"" if spec.kind == "bytes" else np.float32("nan")
+        elif required:
+            raise UsageError("fill-needed", name=spec.name)
     for name in given:
         if all(spec.name != name for spec in specs):
             raise UsageError("fill-unknown", name=name)
         raise UsageError("fill-useless", name=name)
     return defaults
-
-
-def check_fill(fill: Fill | None) -> dict[str, Any]:
-    """Returns a copy of ``fill``.
-
-    Raises:
-        UsageError: It is not a mapping.
-    """
-    if isinstance(fill, Mapping | None):
-        return dict(fill or {})
-    raise UsageError("fill-invalid", fill=fill)
 
 
 def _convert_fill(spec: FeatureSpec, value: Any) -> Any:
@@ -149,17 +133,14 @@ class RecordDecoder:
         """Returns the values of a serialized example by feature.
 
         Raises:
-            SchemaMismatchError: It does not match the schema.
+            FormatError: It does not match the schema.
         """
-        try:
-            features = parse_example(payload)
-        except ExampleError as error:
-            raise SchemaMismatchError(str(error)) from error
+        features = parse_example(payload)
         values = {}
         for shown, name, kind, read in self._readers:
             feature = features.get(name, _ABSENT)
             if feature.kind != kind and _KINDS.get(feature.kind) != kind and feature.values:
-                raise SchemaMismatchError("feature-kind", name=name, found=feature.kind, kind=kind)
+                raise FormatError("feature-kind", name=name, found=feature.kind, kind=kind)
             values[shown] = read(feature.values, features)
         return values
 
@@ -170,25 +151,21 @@ class RecordDecoder:
         return lambda values, features: _to_text(spec.name, read(values, features))
 
     def _value_reader(self, spec: FeatureSpec) -> _Reader:
-        name, is_bytes, dtype = spec.name, spec.kind == "bytes", _DTYPES[spec.kind]
+        name, dtype, shape = spec.name, _DTYPES[spec.kind], spec.fixed
+        make = bytes if spec.kind == "bytes" else dtype
         if self.decode and spec.encoding in IMAGE_ENCODINGS:
             return lambda values, _: decode_image(name, single_value(name, values), spec.channels)
         if self.decode and spec.encoding == "raw":
             return lambda values, features: self._raw_array(
                 spec, single_value(name, values), features
             )
-        if spec.fixed in ((), (1,)):
-            if is_bytes:
-                return lambda values, _: single_value(name, values)
-            return lambda values, _: dtype(single_value(name, values))
-        if spec.fixed is not None:
-            shape = spec.fixed
+        if shape in ((), (1,)):
+            return lambda values, _: make(single_value(name, values))
+        if shape is not None:
             return lambda values, _: fixed_array(name, values, dtype, shape)
         if spec.single:
             default = self.defaults[name]
-            if is_bytes:
-                return lambda values, _: single_value(name, values) if values else default
-            return lambda values, _: dtype(single_value(name, values)) if values else default
+            return lambda values, _: make(single_value(name, values)) if values else default
         return lambda values, _: np.array(values, dtype)
 
     def _raw_array(self, spec: FeatureSpec, data: bytes, features: dict[str, FeatureValues]) -> Any:
@@ -201,7 +178,7 @@ class RecordDecoder:
             # A copy is writable and does not keep the record in memory.
             return array.copy() if shape is None else array.reshape(shape).copy()
         except ValueError as error:
-            raise SchemaMismatchError(
+            raise FormatError(
                 "feature-bytes",
                 name=spec.name,
                 data=len(data),
@@ -214,24 +191,24 @@ def _to_text(name: str, value: Any) -> Any:
     """Returns bytes, or each of an array of bytes, as str.
 
     Raises:
-        SchemaMismatchError: It is not UTF-8.
+        FormatError: It is not UTF-8.
     """
     try:
         if isinstance(value, bytes):
             return value.decode()
         return np.array([each.decode() for each in value.ravel()], np.object_).reshape(value.shape)
     except UnicodeDecodeError as error:
-        raise SchemaMismatchError("feature-not-text", name=name, error=error) from error
+        raise FormatError("feature-not-text", name=name, error=error) from error
 
 
 def single_value(name: str, values: Any) -> Any:
     """Returns the value of a feature that has one.
 
     Raises:
-        SchemaMismatchError: It has none, or several.
+        FormatError: It has none, or several.
     """
     if len(values) != 1:
-        raise SchemaMismatchError("feature-several-values", name=name, values=len(values))
+        raise FormatError("feature-several-values", name=name, values=len(values))
     return values[0]
 
 
@@ -239,21 +216,19 @@ def fixed_array(name: str, values: Any, dtype: type[np.generic], shape: tuple[in
     """Returns the values of a feature of fixed shape as an array.
 
     Raises:
-        SchemaMismatchError: There are too many or too few.
+        FormatError: There are too many or too few.
     """
     try:
         return np.array(values, dtype).reshape(shape)
     except ValueError as error:
-        raise SchemaMismatchError(
-            "feature-shape", name=name, values=len(values), shape=shape
-        ) from error
+        raise FormatError("feature-shape", name=name, values=len(values), shape=shape) from error
 
 
 def decode_image(name: str, data: bytes, channels: int) -> Any:
     """Returns the pixels of a JPEG or PNG image, as Pillow: uint8, [height, width, channels].
 
     Raises:
-        SchemaMismatchError: Pillow cannot decode it, or it has another number of channels.
+        FormatError: Pillow cannot decode it, or it has another number of channels.
     """
     from PIL import Image
 
@@ -265,10 +240,8 @@ def decode_image(name: str, data: bytes, channels: int) -> Any:
             with Image.open(io.BytesIO(data)) as image:
                 pixels = np.array(image)
         except Exception as error:  # Pillow's decoders raise many types
-            raise SchemaMismatchError("feature-not-image", name=name, error=error) from error
+            raise FormatError("feature-not-image", name=name, error=error) from error
         pixels = pixels[:, :, None] if pixels.ndim == 2 else pixels
     if channels and pixels.shape[2] != channels:
-        raise SchemaMismatchError(
-            "feature-channels", name=name, found=pixels.shape[2], channels=channels
-        )
+        raise FormatError("feature-channels", name=name, found=pixels.shape[2], channels=channels)
     return pixels

@@ -6,7 +6,7 @@ import copy
 import operator
 import os
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import accumulate
 from typing import Any, NamedTuple, SupportsIndex, overload
@@ -19,8 +19,6 @@ from shardmill.loaders.disk_cache import DiskCache
 from shardmill.loaders.record_decoder import (
     Fill,
     RecordDecoder,
-    SchemaMismatchError,
-    check_fill,
     default_values,
     output_names,
     select_features,
@@ -29,7 +27,7 @@ from shardmill.loaders.selection import Selection, ShardSlice
 from shardmill.loaders.shards import Caches, ShardFiles
 from shardmill.loaders.source import Source, open_source
 from shardmill.schemas.dataset.manifest import Manifest
-from shardmill.schemas.errors import InputError, ShardmillError, UsageError
+from shardmill.schemas.errors import FormatError, InputError, ShardmillError, UsageError
 
 Transform = Callable[[dict[str, Any]], Any]
 Numbers = Sequence[SupportsIndex] | npt.NDArray[Any]
@@ -59,6 +57,7 @@ class Records:
 
     Attributes:
         source: What is read.
+        view: How records become examples.
         files: The files of the shards.
         picks: Numbers of the examples in the source, if they are not all of it in its order: a
             range, or int64 of shape [examples]; else None.
@@ -66,20 +65,10 @@ class Records:
 
     def __init__(self, source: Source, view: View, caches: Caches) -> None:
         self.source = source
-        self._view, self._caches = view, caches
-        self.files = ShardFiles(source.folder, source.paths, source.shards, caches)
+        self.view, self._caches = view, caches
+        self.files = ShardFiles(source, caches)
         self.picks: range | npt.NDArray[np.int64] | None = None
         self._ends = list(accumulate(part.records for part in source.selection.parts))
-
-    @property
-    def decoder(self) -> RecordDecoder:
-        """Decodes serialized examples."""
-        return self._view.decoder
-
-    @property
-    def transform(self) -> Transform | None:
-        """Function that is applied to each example; None for none."""
-        return self._view.transform
 
     @property
     def manifest(self) -> Manifest:
@@ -101,7 +90,7 @@ class Records:
 
     def __repr__(self) -> str:
         """Returns the number of examples, the folder, the split and the features."""
-        names = ", ".join(spec.name for spec in self.decoder.specs)
+        names = ", ".join(spec.name for spec in self.view.decoder.specs)
         split, picked = self.source.selection.split, "" if self.picks is None else "picked from "
         return f"<{len(self):,} examples of {self.source.folder} ({picked}{split}): {names}>"
 
@@ -127,7 +116,7 @@ class Records:
             return NotImplemented
         ours, theirs = self.source, other.source
         # By repr: NaN, the value of missing floats, is not equal to itself.
-        if ours.folder != theirs.folder or repr(self._view) != repr(other._view):
+        if ours.folder != theirs.folder or repr(self.view) != repr(other.view):
             raise UsageError("records-not-joinable", folder=ours.folder, other=theirs.folder)
         parts = (*ours.selection.parts, *theirs.selection.parts)
         joined = self._select(f"{ours.selection.split}+{theirs.selection.split}", parts)
@@ -187,7 +176,7 @@ class Records:
 
     def _select(self, split: str, parts: tuple[ShardSlice, ...]) -> Records:
         source = replace(self.source, selection=Selection(split, parts))
-        return Records(source, self._view, self._caches)
+        return Records(source, self.view, self._caches)
 
     def __getitems__(self, indices: Iterable[SupportsIndex]) -> list[Any]:
         """Returns several examples in the requested order; reads them in the order of shards."""
@@ -203,9 +192,8 @@ class Records:
             yield from map(self.__getitem__, range(len(self)))
             return
         for number, part in enumerate(self.source.selection.parts):
-            for first, payloads in self.files.members(number, part.first, part.stop):
-                for record, payload in enumerate(payloads, first):
-                    yield self.decode(number, record, payload)
+            for record, payload in self.files.records(number, part.first, part.stop):
+                yield self.decode(number, record, payload)
 
     def head(self, n: int = 5) -> list[Any]:
         """Returns the first n examples, or all if there are fewer."""
@@ -239,10 +227,10 @@ class Records:
         Raises:
             InputError: The payload does not match the schema.
         """
-        decoder, supervised, transform = self._view
+        decoder, supervised, transform = self.view
         try:
             values = decoder(payload)
-        except SchemaMismatchError as error:
+        except FormatError as error:
             raise InputError(
                 "record-unlike-schema",
                 path=self.source.paths[part],
@@ -343,19 +331,18 @@ def _check_options(transform: object, **sizes: object) -> None:
 
 
 def open_encoded(
-    path: str | os.PathLike[str], split: str, labels: Sequence[str] | None, fill: Fill | None
+    path: str | os.PathLike[str], split: str, labels: Collection[str] | None, fill: Fill | None
 ) -> Records:
     """Opens a split for its payloads; examples, for predicates, have all features, images encoded.
 
     An integer that may be missing and has no ``fill`` is left out.
     """
-    source, given = open_source(path, split, labels), check_fill(fill)
+    source = open_source(path, split, labels)
+    defaults = default_values(source.specs, fill, required=False)
     specs = tuple(
         spec for spec in source.specs
-        if spec.fixed is not None or not spec.single or spec.kind != "int64" or spec.name in given
+        if spec.fixed is not None or not spec.single or spec.name in defaults
     )  # fmt: skip
-    known = {spec.name for spec in specs}
-    defaults = default_values(specs, {name: v for name, v in given.items() if name in known})
     decoder = RecordDecoder(specs, defaults, False, source.sides, {})
     return Records(source, View(decoder, None, None), Caches(None))
 

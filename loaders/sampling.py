@@ -60,9 +60,8 @@ class Balance:
     def __init__(self, records: Records, balance: str | Weights) -> None:
         if balance != "label" and not isinstance(balance, Mapping):
             raise UsageError("balance-must-label-or", balance=balance)
-        labels = np.array(["" if each is None else str(each) for each in read_labels(records)])
-        if records.picks is not None:
-            labels = labels[records.picks]
+        picks = np.arange(len(records.source)) if records.picks is None else records.picks
+        labels = np.array([each or "" for each in read_labels(records)])[picks]
         known = [str(name) for name in np.unique(labels) if name]
         if not known:
             raise UsageError("balance-needs-labels-records")
@@ -74,10 +73,7 @@ class Balance:
         if min(weights.values(), default=0) < 0 or not 0 < total < float("inf"):
             raise UsageError("weights-must-0-or", weights=dict(weights))
         self.weights = {name: weight / total for name, weight in sorted(weights.items())}
-        self._numbers = {name: np.flatnonzero(labels == name) for name in self.weights}
-        if records.picks is not None:
-            picks = np.asarray(records.picks)
-            self._numbers = {name: picks[own] for name, own in self._numbers.items()}
+        self._numbers = {name: np.asarray(picks)[labels == name] for name in self.weights}
         self.num_examples = sum(map(len, self._numbers.values()))
         ends = np.rint(np.cumsum(list(self.weights.values())) * self.num_examples).astype(int)
         self._sizes = np.diff([0, *ends]).tolist()

@@ -44,11 +44,6 @@ class Selection:
         """Number of records."""
         return sum(part.records for part in self.parts)
 
-    @property
-    def shards(self) -> tuple[Shard, ...]:
-        """The shard of each part."""
-        return tuple(part.shard for part in self.parts)
-
 
 def select(manifest: Manifest, split: str) -> Selection:
     """Returns the records that an expression such as ``train[:10%]+validation`` names.

@@ -7,8 +7,8 @@ import os
 import sys
 import threading
 import weakref
-from collections.abc import Iterator, Sequence
-from functools import cached_property
+from collections.abc import Iterator
+from functools import cached_property, partial
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -17,8 +17,8 @@ import numpy.typing as npt
 
 from shardmill.loaders.disk_cache import DiskCache
 from shardmill.loaders.lru_cache import LruCache, spare_bytes
+from shardmill.loaders.source import Source
 from shardmill.schemas.dataset.generations import check_not_deleted
-from shardmill.schemas.dataset.manifest import Shard
 from shardmill.schemas.errors import FormatError, InputError
 from shardmill.schemas.storage import RandomReader, scheme_of
 from shardmill.schemas.tfrecord.framing import (
@@ -123,24 +123,19 @@ class ShardFiles:
     """Random access to the records of shards; may be pickled, forked and shared by threads.
 
     Args:
-        folder: The dataset's folder, for messages.
-        paths: Path of each shard.
-        shards: The manifest's entry of each shard.
+        source: What is read.
         caches: Limits of the caches.
     """
 
-    def __init__(
-        self, folder: str, paths: Sequence[str], shards: Sequence[Shard], caches: Caches
-    ) -> None:
-        self._folder = folder
-        self._paths = list(paths)
-        self._shards = list(shards)
-        self._limits = caches
+    def __init__(self, source: Source, caches: Caches) -> None:
+        self._source, self._limits = source, caches
+        self._folder = source.folder
+        self._paths, self._shards = source.paths, source.shards
         self._caches = _ProcessCaches(caches.memory)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Returns the arguments, without open files and caches."""
-        return ShardFiles, (self._folder, self._paths, self._shards, self._limits)
+        return ShardFiles, (self._source, self._limits)
 
     def close(self) -> None:
         """Closes files and drops caches; reading opens them again."""
@@ -192,7 +187,7 @@ class ShardFiles:
         """
         try:
             return unframe(self._framed_record(shard, record))
-        except (FormatError, InflateError, DamagedError) as error:
+        except (FormatError, InflateError) as error:
             raise self._damaged(shard, record, error) from error
 
     def member_bounds(self, shard: int) -> list[int]:
@@ -203,35 +198,31 @@ class ShardFiles:
         """
         try:
             bounds: list[int] = self._members(shard).first.tolist()
-        except (FormatError, InflateError, DamagedError) as error:
+        except (FormatError, InflateError) as error:
             raise self._damaged(shard, 0, error) from error
         return bounds
 
     def payloads(self, shard: int, first: int, stop: int) -> list[bytes]:
-        """Returns the payloads of records first to stop - 1; reads and inflates each member once.
+        """Returns the payloads of records first to stop - 1, which are of one member.
 
         Raises:
             InputError: The shard does not match the manifest, or a record is damaged.
         """
         payloads: list[bytes] = []
-        record = first
         try:
             members = self._members(shard)
-            while record < stop:
-                number = int(np.searchsorted(members.first, record, "right")) - 1
-                base = int(members.first[number])
-                end = min(stop, int(members.first[number + 1]))
-                content = self._read_content(shard, number)[1]
-                offsets = self._record_offsets(members, number, content)
-                for start, stop_at in pairwise(offsets[record - base : end - base + 1]):
-                    payloads.append(payload_at(content, start, stop_at))
-                    record += 1
-        except (FormatError, InflateError, DamagedError) as error:
-            raise self._damaged(shard, record, error) from error
+            number = int(members.first.searchsorted(first, "right")) - 1
+            content = self._read_content(shard, number)[1]
+            base = int(members.first[number])
+            offsets = self._record_offsets(members, number, content)[first - base : stop - base + 1]
+            for start, end in pairwise(offsets):
+                payloads.append(payload_at(content, start, end))
+        except (FormatError, InflateError) as error:
+            raise self._damaged(shard, first + len(payloads), error) from error
         return payloads
 
-    def members(self, shard: int, first: int, stop: int) -> Iterator[tuple[int, list[bytes]]]:
-        """Yields the number of the first record in each member of a range, and the payloads.
+    def records(self, shard: int, first: int, stop: int) -> Iterator[tuple[int, bytes]]:
+        """Yields the numbers and payloads of records first to stop - 1, in memory of a member.
 
         Raises:
             InputError: The shard does not match the manifest, or a record is damaged.
@@ -239,7 +230,7 @@ class ShardFiles:
         for begin, end in pairwise(self.member_bounds(shard)):
             low, high = max(begin, first), min(end, stop)
             if low < high:
-                yield low, self.payloads(shard, low, high)
+                yield from enumerate(self.payloads(shard, low, high), low)
 
     def _framed_record(self, shard: int, record: int) -> bytes:
         members = self._members(shard)
@@ -269,7 +260,7 @@ class ShardFiles:
 
     def _open_new(self, shard: int) -> _OpenFile:
         path, entry = self._paths[shard], self._shards[shard]
-        if self._is_remote(shard) and self._limits.disk is not None:
+        if self._limits.disk is not None and scheme_of(path):
             with contextlib.suppress(DamagedError):  # another process deleted the copy again
                 return _OpenFile(self._limits.disk.path_of(path, entry), entry.bytes)
         return _OpenFile(path, entry.bytes)
@@ -283,11 +274,10 @@ class ShardFiles:
         )
 
     def _layout(self, shard: int, number: int) -> _Layout:
-        def make() -> _Layout:
-            return self._read_layout(shard, number)
-
-        layouts = self._cache.layouts
-        return layouts.get((shard, number), make, lambda made: made.offsets.nbytes + 256)
+        make = partial(self._read_layout, shard, number)
+        return self._cache.layouts.get(
+            (shard, number), make, lambda made: made.offsets.nbytes + 256
+        )
 
     def _caches_content(self, shard: int, data_offset: int) -> bool:
         """Returns whether the content of a member is cached; else records are read one by one."""

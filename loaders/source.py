@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 from shardmill.loaders.selection import Selection, select
-from shardmill.loaders.steps import (
-    files_folder,
-    find_manifest,
-    read_manifest,
-)
+from shardmill.loaders.steps import find_dataset
 from shardmill.schemas.dataset.generations import check_not_deleted
 from shardmill.schemas.dataset.manifest import Manifest, Shard
 from shardmill.schemas.dataset.shard_names import SCHEMA
@@ -56,7 +52,7 @@ class Source:
     @property
     def shards(self) -> tuple[Shard, ...]:
         """The shards in their order."""
-        return self.selection.shards
+        return tuple(part.shard for part in self.selection.parts)
 
     @property
     def paths(self) -> list[str]:
@@ -132,7 +128,7 @@ class Source:
 
 
 def open_source(
-    path: str | os.PathLike[str], split: str, labels: Sequence[str] | None = None
+    path: str | os.PathLike[str], split: str, labels: Collection[str] | None = None
 ) -> Source:
     """Opens splits of a dataset; reads the manifest and schema, and checks the sizes of shards.
 
@@ -145,7 +141,7 @@ def open_source(
         InputError: The manifest or schema cannot be read, or a shard is missing or of another size.
         UsageError: A split or label is unknown.
     """
-    folder, manifest = _find_folder(path)
+    folder, manifest = find_dataset(path)
     selection = select(manifest, split)
     source = Source(folder, manifest, selection, _read_specs(folder, manifest))
     if labels is not None:
@@ -162,14 +158,8 @@ def open_without_shards(path: str | os.PathLike[str]) -> Source:
     Raises:
         InputError: The manifest or schema cannot be read.
     """
-    folder, manifest = _find_folder(path)
+    folder, manifest = find_dataset(path)
     return Source(folder, manifest, Selection("", ()), _read_specs(folder, manifest))
-
-
-def _find_folder(path: str | os.PathLike[str]) -> tuple[str, Manifest]:
-    folder, file = find_manifest(path)
-    manifest = read_manifest(folder, file)
-    return files_folder(folder, file, manifest), manifest
 
 
 def _read_specs(folder: str, manifest: Manifest) -> tuple[FeatureSpec, ...]:

@@ -1,4 +1,4 @@
-"""Label counts, means and standard deviations of splits, of sums of splits, and of slices of them.
+"""Class weights and normalization by the statistics of splits, of sums and of slices of them.
 
 Those of whole splits are in the manifest. For slices they are computed, from the catalogs of images
 or from one feature of the records.
@@ -6,13 +6,15 @@ or from one feature of the records.
 
 from __future__ import annotations
 
+import functools
 import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
+from shardmill.loaders.frameworks import require_framework
 from shardmill.loaders.records import Records, open_encoded
 from shardmill.loaders.selection import ShardSlice, find_split, select
 from shardmill.loaders.steps import load_manifest
@@ -23,6 +25,8 @@ from shardmill.schemas.example.parse import parse_example
 from shardmill.schemas.storage import join, open_storage
 
 Dataset = Manifest | str | os.PathLike[str]
+Framework = Literal["keras", "torch", "jax"]
+_SMALLEST_STD = 1e-7  # as Keras: a column of equal values becomes 0, not NaN
 
 
 class Moments(NamedTuple):
@@ -39,21 +43,99 @@ class Moments(NamedTuple):
     std: Any
 
 
-def count_labels(dataset: Dataset, split: str) -> tuple[Manifest, dict[str, int]]:
-    """Returns the manifest, and the number of examples by label; empty if labels are not counted.
+def class_weights(manifest: Dataset, split: str = "train") -> dict[int, float]:
+    """Returns balanced weights by class id for ``model.fit(class_weight=...)``.
+
+    The weight of a class is ``n / (k * n_c)``, with n labelled examples in the split, k classes in
+    it and n_c examples of the class. Each class then contributes equally to the loss, and the mean
+    weight over all examples is 1. Classes without examples are left out.
+
+    Args:
+        manifest: The dataset's manifest, its folder or the path of its manifest.json.
+        split: A split, or several as in ``train+validation``, or slices as in ``train[:80%]``,
+            whose labels are read from the catalog of images or from the records.
 
     Raises:
         InputError: The dataset cannot be read.
-        UsageError: A split is unknown, or a slice is of a manifest without a path.
+        UsageError: The split is unknown or has no label counts, a label has no class id, or a slice
+            is of a manifest without a path.
     """
-    manifest, splits = _find_splits(dataset, split)
+    found, splits = _find_splits(manifest, split)
     counts: Counter[str] = Counter()
     for each in splits:
         counts.update(each.label_counts)
-    if not counts or "[" not in split:
-        return manifest, counts
-    labels = read_labels(_open(dataset, split))
-    return manifest, Counter(label for label in labels if label is not None)
+    if counts and "[" in split:
+        labels = read_labels(_open(manifest, split))
+        counts = Counter(label for label in labels if label is not None)
+    weights = Split(0, 0, counts, ()).class_weights
+    if not weights:
+        raise UsageError("class-weights-without-counts", split=split)
+    return {_class_id(found, label): weight for label, weight in weights.items()}
+
+
+def _class_id(manifest: Manifest, label: str) -> int:
+    """Returns the class id of a label: its position in labels.txt, or its integer value.
+
+    Raises:
+        UsageError: It has neither.
+    """
+    if label in manifest.labels:
+        return manifest.labels.index(label)
+    try:
+        return int(label)
+    except ValueError as error:
+        raise UsageError("class-weight-without-id", label=label) from error
+
+
+def normalization(
+    manifest: Dataset, split: str = "train", feature: str | None = None,
+    *, framework: Framework = "keras",
+) -> Any:  # fmt: skip
+    """Returns a layer that subtracts the mean of a split and divides by its standard deviation.
+
+    Values have the layout of the records: the channels of images are last. Of whole splits, the
+    statistics are in the manifest, and no records are read.
+
+    Args:
+        manifest: The dataset's manifest, its folder or the path of its manifest.json.
+        split: The split whose statistics are used: the training split. Or several as in
+            ``train+validation``, or slices as in ``train[:80%]``, whose statistics are computed
+            from the catalog of images or from the records.
+        feature: A numeric column of rows; None for the channels of images.
+        framework: ``keras`` for a ``keras.layers.Normalization``, ``torch`` for a
+            ``torch.nn.Module``, whose statistics are part of its ``state_dict``, ``jax`` for a
+            function of JAX or NumPy arrays.
+
+    Raises:
+        InputError: The dataset cannot be read.
+        UsageError: The split is unknown or has no such statistics, the framework is unknown, or a
+            slice is of a manifest without a path.
+    """
+    if framework not in get_args(Framework):
+        raise UsageError("framework-unknown", framework=framework)
+    if framework != "jax":
+        require_framework(framework)
+    moments = find_moments(manifest, split, feature)
+    if moments is None and feature is None:
+        raise UsageError("normalization-without-pixels", split=split)
+    if moments is None:
+        raise UsageError("normalization-without-mean", feature=feature, split=split)
+    mean, std = (values[0] if feature else values for values in moments[1:])
+    if framework == "keras":
+        import keras
+
+        axis = None if feature else -1
+        return keras.layers.Normalization(axis=axis, mean=mean.tolist(), variance=(std**2).tolist())
+    mean, std = np.float32(mean), np.maximum(std, _SMALLEST_STD, dtype=np.float32)
+    if framework == "jax":
+        return functools.partial(_standardize, mean, std)
+    from shardmill.loaders.torch_normalization import TorchNormalization
+
+    return TorchNormalization(mean, std)
+
+
+def _standardize(mean: Any, std: Any, values: Any) -> Any:
+    return (values - mean) / std
 
 
 def read_labels(records: Records) -> list[str | None]:
@@ -174,8 +256,7 @@ def _read_feature(records: Records, name: str) -> Iterator[list[Any]]:
     """Yields the values of a feature of all records of each part."""
     for number, part in enumerate(records.source.selection.parts):
         found: list[Any] = []
-        for _, payloads in records.files.members(number, part.first, part.stop):
-            for payload in payloads:
-                feature = parse_example(payload).get(name)
-                found += () if feature is None else feature.values
+        for _, payload in records.files.records(number, part.first, part.stop):
+            feature = parse_example(payload).get(name)
+            found += () if feature is None else feature.values
         yield found

@@ -95,10 +95,15 @@ def files(path: str | os.PathLike[str], split: str = "train") -> list[str]:
         InputError: The manifest does not exist, or this release cannot read it.
         UsageError: The split is unknown.
     """
+    folder, manifest = find_dataset(path)
+    return [join(folder, part.shard.file) for part in select(manifest, split).parts]
+
+
+def find_dataset(path: str | os.PathLike[str]) -> tuple[str, Manifest]:
+    """Returns the folder of the shards of a dataset, and its manifest; see ``find_manifest``."""
     folder, file = find_manifest(path)
     manifest = read_manifest(folder, file)
-    base = files_folder(folder, file, manifest)
-    return [join(base, shard.file) for shard in select(manifest, split).shards]
+    return files_folder(folder, file, manifest), manifest
 
 
 def files_folder(folder: str, file: str, manifest: Manifest) -> str:

@@ -12,8 +12,7 @@ from typing import Any, Literal, SupportsIndex, get_args
 import numpy as np
 from typing_extensions import Self
 
-from shardmill.loaders.chunk_loader import Payloads, PlacedRecord
-from shardmill.loaders.epoch_reader import EpochReader
+from shardmill.loaders.epoch_reader import EpochReader, Payloads, PlacedRecord, map_ahead
 from shardmill.loaders.hosts import (
     HostFinder,
     Share,
@@ -22,7 +21,6 @@ from shardmill.loaders.hosts import (
     find_worker,
     parse_share,
 )
-from shardmill.loaders.map_ahead import map_ahead
 from shardmill.loaders.order import EpochOrder, Numbers
 from shardmill.loaders.pieces import Deal, Reader, size_of
 from shardmill.loaders.position import Position, digest_of, parse_state
@@ -291,16 +289,7 @@ class Stream:
 
     def __iter__(self) -> Iterator[Any]:
         """Returns the examples of this worker in the next epoch."""
-        at, payloads = self._begin_epoch()
-        return self._examples(at, payloads)
-
-    def _examples(self, at: Position, payloads: Payloads) -> Iterator[Any]:
-        decode = partial(self._decode, self.remainder == "pad")
-        made = map_ahead(decode, payloads, self.workers)
-        for taken, (example, kept) in enumerate(made, at.taken + 1):
-            self._taken = taken  # not that of a record that is decoded ahead
-            if kept:
-                yield example
+        return self._read(partial(self._decode, self.remainder == "pad"), self.workers)
 
     def _decode(self, padded: bool, item: tuple[PlacedRecord, bytes]) -> tuple[Any, bool]:
         """Returns the example of a payload, and whether the predicate keeps it."""
@@ -310,20 +299,14 @@ class Stream:
 
     def payloads(self) -> Payloads:
         """Returns the serialized examples of this worker in the next epoch, with their places."""
-        # Now, not with the first one: a DataLoader may end before each of its workers was read.
-        at, payloads = self._begin_epoch()
-        return self._count(at, payloads)
+        return self._read(lambda item: (item, True), 0)
 
-    def _count(self, at: Position, payloads: Payloads) -> Payloads:
-        for taken, item in enumerate(payloads, at.taken + 1):
-            self._taken = taken
-            yield item
-
-    def _begin_epoch(self) -> tuple[Position, Payloads]:
-        """Returns where an iteration begins, and what it reads.
+    def _read(self, decode: Callable[[Any], tuple[Any, bool]], workers: int) -> Iterator[Any]:
+        """Begins the next epoch, and returns what is decoded and kept of it.
 
         With one host the next iteration is the next epoch. With several, hosts that looked at
-        different numbers of batches would then be in different epochs.
+        different numbers of batches would then be in different epochs. It begins now, not with the
+        first example: a DataLoader may end before each of its workers was read.
         """
         bytes(KEPT_BYTES)
         host, epoch, passes = self._check_host(), self.epoch, self._passes
@@ -339,16 +322,23 @@ class Stream:
             warnings.warn(_SAME_EPOCH.format(epoch), stacklevel=3)
         self._start, self._passes = Position(epoch), passes + 1
         self._reading, self._taken = at, at.taken
-        return at, opened.payloads(self.records.files, remote=self._remote)
+        payloads = opened.payloads(self.records.files, remote=self._remote)
+        return self._kept(at.taken, map_ahead(decode, payloads, workers))
+
+    def _kept(self, taken: int, made: Iterator[tuple[Any, bool]]) -> Iterator[Any]:
+        for self._taken, (example, kept) in enumerate(made, taken + 1):
+            if kept:
+                yield example
 
     def _open(self, at: Position, reader: Reader) -> EpochReader:
-        files, by_records = self.records.files, self.order == "records"
         # Without shuffling, each epoch has the same order.
         name = f"{self.seed}/{at.epoch if self.shuffle else 0}"
+        files = self.records.files
         order = EpochOrder(
             self.records.source.selection.parts, self._numbers(at.epoch), self._permuted, name,
             self._window(), files.member_bounds, files.open_ahead,
         )  # fmt: skip
+        by_records = self.order == "records"
         return EpochReader(order, at, reader, self._remainder_of, by_records=by_records)
 
     def _numbers(self, epoch: int) -> Numbers | None:

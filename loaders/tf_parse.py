@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from shardmill.loaders.frameworks import require_framework
@@ -75,12 +76,7 @@ def batch_parser(
 
     defaults = default_values(specs, fill)
     wanted = {spec.name: _parsed_as(spec, defaults, by_schema=False) for spec in specs}
-
-    def parse(serialized: tf.Tensor) -> dict[str, Any]:
-        parsed: dict[str, Any] = tf.io.parse_example(serialized, wanted)
-        return parsed
-
-    return parse
+    return partial(tf.io.parse_example, features=wanted)
 
 
 def array_decoder(spec: FeatureSpec, *, batched: bool) -> Callable[[tf.Tensor], tf.Tensor]:
@@ -97,10 +93,10 @@ def array_decoder(spec: FeatureSpec, *, batched: bool) -> Callable[[tf.Tensor], 
         return _raw_decoder(spec)
     if spec.shape is None and batched:
         raise UsageError("images-not-batchable", name=spec.name)
-    return _image_decoder(spec)
+    return _image_decoder(spec, batched=batched)
 
 
-def _image_decoder(spec: FeatureSpec) -> Callable[[tf.Tensor], tf.Tensor]:
+def _image_decoder(spec: FeatureSpec, *, batched: bool) -> Callable[[tf.Tensor], tf.Tensor]:
     import tensorflow as tf
 
     channels = spec.channels or (spec.shape[2] if spec.shape else 3)
@@ -114,12 +110,10 @@ def _image_decoder(spec: FeatureSpec) -> Callable[[tf.Tensor], tf.Tensor]:
             pixels = tf.io.decode_png(data, channels)
         return tf.ensure_shape(pixels, shape)
 
-    def decode(data: tf.Tensor) -> tf.Tensor:
-        if data.shape.rank == 0:
-            return decode_one(data)
+    def decode_batch(data: tf.Tensor) -> tf.Tensor:
         return tf.map_fn(decode_one, data, fn_output_signature=tf.TensorSpec(shape, tf.uint8))
 
-    return decode
+    return decode_batch if batched else decode_one
 
 
 def _raw_decoder(spec: FeatureSpec) -> Callable[[tf.Tensor], tf.Tensor]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -65,7 +64,3 @@ class TorchStream(Stream, IterableDataset):  # type: ignore[type-arg]
         if self._reading is None and self._passes and get_worker_info() is None:
             raise UsageError("stream-state-of-workers")
         return Stream.state_dict(self)
-
-    def __iter__(self) -> Iterator[Any]:
-        """Returns this worker's examples of the next epoch."""
-        return Stream.__iter__(self)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from typing import Any
@@ -37,6 +38,7 @@ def _describe(manifest: Manifest) -> dict[str, Any]:
     for split in manifest.splits.values():
         _check_numbers((split.num_bytes, *split.label_counts.values()))
         _check_numbers(shard.bytes for shard in split.shards)
+    shlex.join(manifest.build.command)  # a TypeError if the page could not show it
     total = sum(split.num_examples for split in manifest.splits.values())
     splits = {
         name: {

@@ -1,7 +1,9 @@
-"""Rendering of HTML by Jinja templates, which escape all data."""
+"""Rendering of HTML by Jinja templates, which escape all data; histograms and thumbnails in it."""
 
 from __future__ import annotations
 
+import base64
+import io
 import os
 import shlex
 from collections.abc import Mapping, Sequence
@@ -12,13 +14,18 @@ import jinja2
 import numpy as np
 
 from shardmill.loaders.html.facts import describe_manifest
-from shardmill.loaders.html.histogram import make_histogram
-from shardmill.loaders.html.thumbnails import is_picture, make_thumbnail
 from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.numbers import human_bytes, plural, short_number
 from shardmill.schemas.printable import printable
 from shardmill.schemas.rejects import REASONS
 from shardmill.schemas.tfrecord.scanner import FAULTS
+
+_BINS = 24
+_TAIL = 0.99  # a histogram with few far larger values ends at this quantile
+_MIN_WIDTH = 1e-290  # of all bars; NumPy cannot divide much less
+
+SIDE = 96  # pixels
+_MAX_CLASS_ID = 31  # of pixels that are class ids rather than shades of grey
 
 
 def render(template: str, values: Mapping[str, Any]) -> str:
@@ -68,3 +75,64 @@ def _cell(value: Any, name: object) -> dict[str, Any]:
         return {**make_thumbnail(value), "alt": f"{name}, {value.shape}"}
     text = value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else str(value)
     return {"text": " ".join(text.split())}
+
+
+@np.errstate(all="ignore")  # sums may overflow
+def make_histogram(values: Any) -> dict[str, Any]:
+    """Returns a histogram of the finite numbers; empty if there are none.
+
+    Returns:
+        ``bars`` (smallest number, largest number and count of each), ``tail`` (whether the last bar
+        has all larger numbers too), ``min``, ``max``, ``median``, ``mean`` and ``std``.
+    """
+    numbers = np.asarray(values, np.float64)
+    numbers = numbers[np.isfinite(numbers)]
+    if not numbers.size or not np.isfinite(numbers.max() - numbers.min()):
+        return {}
+    low, median, end, high = np.quantile(numbers, [0, 0.5, _TAIL, 1]).tolist()
+    tail = high - low > 4 * (end - low) > 0
+    width = (end if tail else high) - low
+    half, bins = 0.0, _BINS
+    if width < _MIN_WIDTH or (width < _BINS and (numbers == np.floor(numbers)).all()):
+        half, bins = 0.5, int(width) + 1  # a bar for each number
+    # Differences are exact where large numbers are not.
+    counts, edges = np.histogram(np.minimum(numbers - low, width), bins, (-half, width + half))
+    begins, ends = (low + edges[:-1] + half).tolist(), (low + edges[1:] - half).tolist()
+    return {
+        "bars": list(zip(begins, ends, counts.tolist(), strict=True)), "tail": tail, "min": low,
+        "max": high, "median": median, "mean": numbers.mean().item(), "std": numbers.std().item(),
+    }  # fmt: skip
+
+
+def is_picture(shape: Sequence[int], dtype: object, min_side: int = 8) -> bool:
+    """Returns whether arrays of a shape and type can be shown as images."""
+    has_pixels = len(shape) == 2 or (len(shape) == 3 and shape[2] in (1, 3, 4))
+    return dtype == np.uint8 and has_pixels and min(shape[:2]) >= min_side
+
+
+def make_thumbnail(pixels: Any) -> dict[str, Any]:
+    """Returns the data URI of an image, and the width and height to show it in.
+
+    Transparent pixels become white. Class ids of a segmentation are spread over all shades of grey.
+
+    Args:
+        pixels: uint8 of shape [height, width] or [height, width, 1, 3 or 4].
+    """
+    from PIL import Image
+
+    if pixels.ndim == 3 and pixels.shape[2] == 1:
+        pixels = pixels[:, :, 0]
+    if pixels.ndim == 3 and pixels.shape[2] == 4:
+        alpha = pixels[:, :, 3:] / 255
+        pixels = np.uint8(pixels[:, :, :3] * alpha + 255 * (1 - alpha))
+    if pixels.ndim == 2 and 0 < pixels.max() <= _MAX_CLASS_ID:
+        pixels = pixels * np.uint8(255 // pixels.max())
+    image = Image.fromarray(pixels)
+    image.thumbnail((SIDE, SIDE))
+    data = io.BytesIO()
+    image.save(data, "JPEG", quality=75, subsampling=0)
+    scale = max(1, SIDE // max(image.size))
+    return {
+        "src": f"data:image/jpeg;base64,{base64.b64encode(data.getvalue()).decode()}",
+        "width": image.width * scale, "height": image.height * scale, "enlarged": scale > 1,
+    }  # fmt: skip

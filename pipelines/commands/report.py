@@ -32,7 +32,7 @@ def make_parser() -> Parser:
 def main(argv: list[str]) -> int:
     """Write the page; return the exit code."""
     flags, answer = make_parser().parse(argv, ReportOptions)
-    from shardmill.loaders.report.page import write_report  # imports NumPy
+    from shardmill.loaders.report import write_report  # imports NumPy
 
     path = write_report(flags.dataset, flags.output)
     answer.say(f"Wrote {path}")

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from shardmill.loaders import Stream, open_dataset
-from shardmill.loaders.hosts import Share, find_host
+from shardmill.loaders.hosts import HostFinder, Share, find_host
 from shardmill.schemas.errors import UsageError
 from tests.support.loader_tools import write_numbered
 
@@ -32,33 +32,33 @@ def no_job(monkeypatch):
 )
 def test_from_tf_config(task, expected, monkeypatch):
     monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": CLUSTER, "task": task}))
-    assert find_host(None) == expected
-    assert find_host((1, 4)) == Share(1, 4)
+    assert find_host() == expected
+    assert HostFinder((1, 4)).find_host() == Share(1, 4)
 
 
 @pytest.mark.parametrize("text", ["", "{}", "no json", "[1]", '{"cluster": 3, "task": {}}'])
 def test_other_values_of_tf_config_are_no_job(text, monkeypatch):
     monkeypatch.setenv("TF_CONFIG", text)
-    assert find_host(None) == Share(0, 1)
+    assert find_host() == Share(0, 1)
 
 
 def test_jax_that_cannot_be_asked_is_no_job(monkeypatch):
     """JAX before 0.5 has no jax.distributed.is_initialized."""
     monkeypatch.setitem(sys.modules, "jax", SimpleNamespace(distributed=SimpleNamespace()))
-    assert find_host(None) == Share(0, 1)
+    assert find_host() == Share(0, 1)
 
 
 def test_from_jax(monkeypatch):
     job = SimpleNamespace(is_initialized=lambda: True)
     jax = SimpleNamespace(distributed=job, process_index=lambda: 2, process_count=lambda: 5)
     monkeypatch.setitem(sys.modules, "jax", jax)
-    assert find_host(None) == Share(2, 5)
+    assert find_host() == Share(2, 5)
 
 
 def test_from_the_variables_of_torchrun(monkeypatch):
     monkeypatch.setenv("RANK", "2")
     monkeypatch.setenv("WORLD_SIZE", "4")
-    assert find_host(None) == Share(2, 4)
+    assert find_host() == Share(2, 4)
 
 
 UNNUMBERED = [
@@ -76,18 +76,18 @@ def test_a_launcher_that_does_not_number_its_processes_is_an_error(variables, me
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(UsageError, match=message) as caught:
-        find_host(None)
+        find_host()
     assert "each would read the whole split: initialize torch.distributed" in str(caught.value)
-    assert find_host((0, 1)) == Share(0, 1)
+    assert HostFinder((0, 1)).find_host() == Share(0, 1)
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "2")
-    assert find_host(None) == Share(1, 2)
+    assert find_host() == Share(1, 2)
 
 
 def test_one_process_is_no_job(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "1")
     monkeypatch.setenv("LOCAL_RANK", "0")
-    assert find_host(None) == Share(0, 1)
+    assert find_host() == Share(0, 1)
 
 
 def test_a_stream_asks_when_it_is_read(tmp_path, monkeypatch):

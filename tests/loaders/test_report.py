@@ -15,9 +15,12 @@ import pytest
 from PIL import Image
 
 from shardmill.loaders import open_dataset, write_report
-from shardmill.loaders.html.histogram import make_histogram
-from shardmill.loaders.html.render import render_examples, render_summary
-from shardmill.loaders.html.thumbnails import make_thumbnail
+from shardmill.loaders.html.render import (
+    make_histogram,
+    make_thumbnail,
+    render_examples,
+    render_summary,
+)
 from shardmill.loaders.steps import load_manifest
 from shardmill.schemas.errors import InputError, OutputError, UsageError
 from shardmill.schemas.example.serialize import encode_example
@@ -507,10 +510,10 @@ def test_replaces_reports_only(images, tmp_path, monkeypatch) -> None:
 
 
 def test_samples_large_datasets(tmp_path, monkeypatch) -> None:
-    from shardmill.loaders.report import samples
+    from shardmill.loaders import report as loaded
 
-    monkeypatch.setattr(samples, "_MAX_RECORDS", 100)
-    monkeypatch.setattr(samples, "MAX_FILES", 4)
+    monkeypatch.setattr(loaded, "_MAX_RECORDS", 100)
+    monkeypatch.setattr(loaded, "MAX_FILES", 4)
     ds = write_numbered(tmp_path / "ds", [50] * 10, 10)
     page = report(ds, tmp_path)
     assert "of 100 of the 500 records, from 4 shards" in re.sub(r"\s+", " ", page.text)

@@ -4,30 +4,63 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from shardmill.loaders.html.facts import default_split, describe_manifest, read_rejects
-from shardmill.loaders.html.render import render
-from shardmill.loaders.html.thumbnails import is_picture, make_thumbnail
-from shardmill.loaders.record_decoder import RecordDecoder
+from shardmill.loaders.html.render import is_picture, make_histogram, make_thumbnail, render
+from shardmill.loaders.record_decoder import IMAGE_ENCODINGS, RecordDecoder
 from shardmill.loaders.records import Records, open_encoded
-from shardmill.loaders.report.distributions import describe_column, is_image
-from shardmill.loaders.report.samples import SampledRecord, read_catalogs, read_records
-from shardmill.loaders.selection import select
-from shardmill.loaders.source import open_without_shards
+from shardmill.loaders.selection import ShardSlice, select
+from shardmill.loaders.source import Source, open_without_shards
 from shardmill.loaders.steps import files_folder, find_manifest, read_manifest
+from shardmill.schemas.dataset.catalog import read_columns
 from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.dataset.shard_names import CURRENT, REJECTS, is_generation
 from shardmill.schemas.errors import OutputError, ShardmillError, UsageError
+from shardmill.schemas.example.parse import FeatureValues, parse_example
 from shardmill.schemas.schema_pbtxt.feature_spec import FeatureSpec
 from shardmill.schemas.storage import absolute, join, open_storage
+from shardmill.schemas.tfrecord.framing import FOOTER_BYTES, HEADER_BYTES
 
 Labels = Sequence[dict[str, Any]]
-Samples = Sequence[SampledRecord]
 _MARK = b'<meta name="generator" content="Shardmill report">'
 _MAX_CLASSES, _PER_CLASS, _WITHOUT_LABELS = 24, 6, 36  # thumbnails
+MAX_FILES = 32  # catalogs or shards
+_MAX_RECORDS = 10_000  # of a catalog, or of all shards
+_MAX_BYTES = 8 << 20
+_COLUMNS = ("label", "record_bytes", "width", "height", "input_bytes")
+
+
+class SampledRecord(NamedTuple):
+    """A record.
+
+    Attributes:
+        part: Number of its shard in the selection.
+        record: Number of the record in the shard.
+        label: Its label; None if there is none.
+        record_bytes: Bytes of the record with its frame.
+        width: Width of the input image; 0 if it is not known.
+        height: Its height.
+        input_bytes: Size of the input file; 0 if it is not known.
+        features: Values of the record; empty if it was not read.
+    """
+
+    part: int
+    record: int
+    label: str | None
+    record_bytes: int
+    width: int = 0
+    height: int = 0
+    input_bytes: int = 0
+    features: dict[str, FeatureValues] = {}  # noqa: RUF012 - is never changed
+
+
+Samples = Sequence[SampledRecord]
 
 
 def write_report(
@@ -149,3 +182,95 @@ def _make_sheets(
             ]
         if pictures:
             yield {"label": label, "pictures": pictures}
+
+
+def describe_column(spec: FeatureSpec, records: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    """Returns a description of a feature of some records.
+
+    Returns:
+        ``spec``, ``picture`` (whether its values can be shown as images), ``histogram`` of numbers,
+        ``texts`` (the most frequent, with their shares), ``distinct`` (number of texts) and
+        ``unique`` (whether all texts differ).
+    """
+    found = (record.get(spec.name, ("missing", ())) for record in records)
+    values: list[Any] = [v for kind, some in found if spec.kind.startswith(kind) for v in some]
+    numbers, texts = np.array([]), Counter[bytes]()
+    if spec.encoding == "raw" and spec.dtype is not None and spec.dtype.kind != "c":
+        size = spec.dtype.itemsize
+        data = b"".join(value[: len(value) // size * size] for value in values)
+        numbers = np.frombuffer(data, spec.dtype).astype(np.float64)
+    elif spec.kind != "bytes":
+        numbers = np.array(values, np.float64)
+    elif not spec.encoding:
+        texts = Counter(values)
+    return {
+        "spec": spec, "picture": is_image(spec), "histogram": make_histogram(numbers),
+        "texts": [(text.decode("utf-8", "backslashreplace"), count / len(values))
+                  for text, count in texts.most_common(5)],
+        "distinct": len(texts), "unique": len(texts) == len(values),
+    }  # fmt: skip
+
+
+def is_image(spec: FeatureSpec) -> bool:
+    """Returns whether the values of a feature can be shown as images."""
+    raw = spec.encoding == "raw" and is_picture(spec.shape or (), spec.dtype)
+    return raw or spec.channels > 0 or spec.encoding in IMAGE_ENCODINGS
+
+
+def read_catalogs(base: str, parts: Sequence[ShardSlice]) -> Iterator[SampledRecord]:
+    """Yields the first rows of at most MAX_FILES catalogs.
+
+    Args:
+        base: Folder of the shards.
+        parts: The shards.
+
+    Raises:
+        FileNotFoundError: A catalog is missing.
+        FormatError: A catalog is damaged.
+    """
+    found = [(n, part.shard) for n, part in enumerate(parts) if part.shard.catalog]
+    for number, shard in _spread(found):
+        path = join(base, shard.catalog.file)
+        columns = read_columns(open_storage(path).read(path), _COLUMNS)
+        for record, *row in zip(range(min(shard.records, _MAX_RECORDS)), *columns, strict=False):
+            yield SampledRecord(number, record, *row)
+
+
+def read_records(records: Records) -> Iterator[SampledRecord]:
+    """Yields the first records of at most MAX_FILES shards.
+
+    Builds shuffle the records, so the first ones of a shard are a random choice. Their number is
+    proportional to the size of the shard.
+
+    Raises:
+        ShardmillError: A shard is missing or damaged.
+    """
+    parts = _spread([each for each in enumerate(records.source.selection.parts) if each[1].records])
+    total = sum(part.records for _, part in parts)
+    for number, part in parts:
+        left, stop = (-(-most * part.records // total) for most in (_MAX_BYTES, _MAX_RECORDS))
+        for record, payload in records.files.records(number, 0, stop):
+            size, features = len(payload) + HEADER_BYTES + FOOTER_BYTES, parse_example(payload)
+            label = _label(records.source, features)
+            yield SampledRecord(number, record, label, size, features=features)
+            left -= size
+            if left < 0:
+                break
+
+
+def _label(source: Source, features: dict[str, FeatureValues]) -> str | None:
+    """Returns the label of a record as the manifest counts it."""
+    labels = source.manifest.labels
+    for name in (source.label_text, source.label_id):
+        value: Any = next(iter(features[name].values), None) if name in features else None
+        if isinstance(value, bytes):
+            return value.decode("utf-8", "replace")
+        if isinstance(value, int):
+            return labels[value] if 0 <= value < len(labels) else str(value)
+    return None
+
+
+def _spread(items: Sequence[Any]) -> list[Any]:
+    """Returns at most MAX_FILES of the items, evenly spaced."""
+    count = min(len(items), MAX_FILES)
+    return [items[n * len(items) // count] for n in range(count)]

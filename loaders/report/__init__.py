@@ -1,1 +1,0 @@
-"""A page about a dataset: HTML without scripts, in one file, which needs no network."""
