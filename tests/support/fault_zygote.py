@@ -217,11 +217,13 @@ def _import_commands() -> None:
     """Import what commands import, apart from TensorFlow, so that no child needs to."""
     import shardmill.pipelines
     import shardmill.transforms
+    from shardmill.pipelines.runners import IN_MEMORY, find_runner
 
     for package in (shardmill.pipelines, shardmill.transforms):
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             if ".tft" not in module.name and not module.name.endswith("__main__"):
                 importlib.import_module(module.name)
+    find_runner(IN_MEMORY).make()  # imports the runner
 
 
 def main() -> None:

@@ -57,7 +57,7 @@ def check_ended(ended: faults.Ended) -> bool:
         assert "Published" in ended.stdout or "up to date" in ended.stdout
         return True
     assert ended.code == 1
-    assert "other inputs or options" in ended.sentence or "run again" in ended.sentence
+    assert "different inputs or options" in ended.sentence or "run again" in ended.sentence
     return False
 
 
