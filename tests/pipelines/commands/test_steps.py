@@ -129,7 +129,7 @@ def test_joins_splits(split, flags, wanted, ds, capsys):
 
 def test_order_of_joined_splits_decides_assignment() -> None:
     manifest = make({"a": [9, 1, 9], "b": [9]})
-    names = [shard.file for shard in select(manifest, "b+a").shards]
+    names = [part.shard.file for part in select(manifest, "b+a").parts]
     assert names == ["b-0", "a-0", "a-1", "a-2"]
     manifest = make({"a": [10], "b": [4, 1]})
     assert steps_per_epoch(manifest, "a+b", 2, hosts=2, whole_shards=True) == 4
