@@ -121,9 +121,8 @@ def keras_dataset(  # noqa: PLR0913 - all but two are keyword-only
     steps = batching.steps(stream.records.source, stream.num_examples)
     parser = _parser(stream, batching, features, label, fill)
     stream.records.files.member_bounds(0)  # an error of it here is one sentence
-    unknown = stream.where or stream.begins_inside
-    blocks = partial(_blocks, stream, batching)
-    made = _to_batches(blocks, batching, *parser, None if unknown else steps)
+    known = None if stream.where or stream.begins_inside else steps
+    made = _to_batches(partial(_blocks, stream, batching), batching, *parser, known)
     made.class_names = list(stream.records.labels)
     made.__class__ = _without_checkpoints(type(made))
     return made
