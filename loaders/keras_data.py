@@ -304,7 +304,7 @@ def _without_checkpoints(kind: type) -> type:
     """Returns a class of datasets whose iterators say what to do instead of a checkpoint."""
 
     def serialize(*_: object) -> None:
-        raise UsageError("checkpoint-cannot-save-iterator")
+        raise UsageError("checkpoint-of-iterator")
 
     def iterate(dataset: Any) -> Any:
         iterator = kind.__iter__(dataset)  # type: ignore[attr-defined]

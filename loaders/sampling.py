@@ -27,7 +27,7 @@ def filter_records(records: Records, where: Mapping[str, Any]) -> Records:
         UsageError: The dataset has no catalog.
     """
     if not all(shard.catalog for shard in records.source.shards):
-        raise UsageError("where-names-columns-catalog", where=dict(where))
+        raise UsageError("where-without-catalog", where=dict(where))
     kept = np.ones(len(records.source), bool)
     columns = read_catalog_columns(records, list(where))
     for column, wanted in zip(columns, where.values(), strict=True):
@@ -59,19 +59,19 @@ class Balance:
 
     def __init__(self, records: Records, balance: str | Weights) -> None:
         if balance != "label" and not isinstance(balance, Mapping):
-            raise UsageError("balance-must-label-or", balance=balance)
+            raise UsageError("balance-invalid", balance=balance)
         picks = np.arange(len(records.source)) if records.picks is None else records.picks
         labels = np.array([each or "" for each in read_labels(records)])[picks]
         known = [str(name) for name in np.unique(labels) if name]
         if not known:
-            raise UsageError("balance-needs-labels-records")
+            raise UsageError("balance-without-labels")
         weights = balance if isinstance(balance, Mapping) else dict.fromkeys(known, 1.0)
         for name in weights:
             if name not in known:
-                raise UsageError("balance-split-has-no", name=name, known=format_names(known))
+                raise UsageError("balance-label-unknown", name=name, known=format_names(known))
         total = sum(weights.values())
         if min(weights.values(), default=0) < 0 or not 0 < total < float("inf"):
-            raise UsageError("weights-must-0-or", weights=dict(weights))
+            raise UsageError("weights-negative", weights=dict(weights))
         self.weights = {name: weight / total for name, weight in sorted(weights.items())}
         self._numbers = {name: np.asarray(picks)[labels == name] for name in self.weights}
         self.num_examples = sum(map(len, self._numbers.values()))

@@ -116,11 +116,11 @@ class Stream:
         if remainder not in (None, *get_args(Remainder)):
             raise UsageError("remainder-unknown", remainder=remainder)
         if order not in (None, *get_args(Order)):
-            raise UsageError("order-unknown-use-records", order=order)
+            raise UsageError("order-unknown", order=order)
         if isinstance(where, Mapping):
             records, where = filter_records(records, where), None
         if where is not None and not callable(where):
-            raise UsageError("where-must-function-example", where=where)
+            raise UsageError("where-invalid", where=where)
         if not isinstance(workers, int) or workers < 0:
             raise UsageError("workers-invalid", workers=workers)
         self.records, self.where, self.buffer = records, where, buffer
@@ -129,7 +129,7 @@ class Stream:
         self._job = HostFinder(host)
         self.worker = None if worker is None else parse_share("worker", worker)
         if records.picks is not None and (np.diff(records.picks) < 0).any():
-            raise UsageError("stream-reads-records-their")
+            raise UsageError("picks-not-sorted")
         self._balance = None if balance is None else Balance(records, balance)
         self.shuffle, self.seed, self._order = shuffle, seed, order
         self._batch = 0  # of the DataLoader that started this process
@@ -224,9 +224,9 @@ class Stream:
         epoch, deals = self._start[:2]
         deal = Deal(examples, hosts, workers, batch_size)
         if not all(isinstance(each, SupportsIndex) and each >= 0 for each in (epoch, *deal)):
-            raise UsageError("epoch-examples-must-0", epoch=epoch, examples=examples)
+            raise UsageError("position-negative", epoch=epoch, examples=examples)
         if hosts and examples % hosts:
-            raise UsageError("examples-not-multiple-hosts", examples=examples, hosts=hosts)
+            raise UsageError("position-uneven", examples=examples, hosts=hosts)
         self._begin_at(Position(epoch, (*deals, deal) if examples else deals))
         return self
 

@@ -85,7 +85,7 @@ class BuildConfig(DatasetOptions):
             default = default.removesuffix(".gz")
         template = ShardTemplate(self.shard_name or default)
         if "split" not in template.fields and not self.one_split:
-            raise UsageError("shard-needs-label", shard_name=self.shard_name)
+            raise UsageError("shard-name-needs-split", shard_name=self.shard_name)
         if "label" not in template.fields and self.by_label:
             raise UsageError("shard-name-needs-label", shard_name=self.shard_name)
         if "label" in template.fields and not self.by_label:

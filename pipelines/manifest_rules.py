@@ -86,7 +86,7 @@ def _parse_fraction(flag: str, text: str) -> Fraction:
     except (ValueError, ZeroDivisionError):
         fraction = Fraction(-1)
     if not 0 <= fraction <= 1:
-        raise UsageError("flag-text-number-0-1", flag=flag, text=text)
+        raise UsageError("value-not-share", flag=flag, text=text)
     return fraction
 
 

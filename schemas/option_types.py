@@ -116,7 +116,7 @@ def switch(words: Sequence[str] = (), **rules: Any) -> Any:
         if isinstance(value, bool) or value in words:
             return value  # type: ignore[no-any-return]
         raise UsageError(
-            "flag-value-value-2-false", flag=flag, value=value, value_2=", ".join(["True", *words])
+            "value-not-switch", flag=flag, value=value, words=", ".join(["True", *words])
         )
 
     return Option("switch", parse, False, words, **rules)
@@ -189,7 +189,9 @@ def size(default: str, least: str, **rules: Any) -> Any:
         number = parse_bytes(value, flag) if isinstance(value, str) else _index(flag, value)
         if number >= parse_bytes(least, flag):
             return number
-        raise UsageError("delimiter-invalid", flag=flag, value=value, least=least, default=default)
+        raise UsageError(
+            "value-below-minimum", flag=flag, value=value, least=least, default=default
+        )
 
     return Option("text", parse, default, pattern=SIZE_PATTERN, **rules)
 

@@ -1,7 +1,7 @@
 """Messages about rows."""
 
 MESSAGES: dict[str, str] = {
-    "delimiter-invalid": "--{flag}={value} must be {least} or more, as in {default}.",
+    "delimiter-invalid": "--delimiter={delimiter!r}: must be one or more characters without line breaks, such as --delimiter=';' or --delimiter=tab.",
     "rows-none": "--input={source} has no rows{names}: check --input, --header and --skip_lines.",
     "rows-too-many-rejects": "{problem}; {report} lists each reject.",
     "rows-unreadable": "No row of --input={source} can be read: {problem}; check --input, --delimiter and --quote.",

@@ -110,7 +110,7 @@ def _check_quote(quote: str) -> None:
 
 def _check_delimiter(delimiter: str, quote: str, encoding: str) -> None:
     if not delimiter or _LINE_BREAKS & set(delimiter):
-        raise UsageError("delimiter-delimiter-r-characters-without", delimiter=delimiter)
+        raise UsageError("delimiter-invalid", delimiter=delimiter)
     if quote and quote in delimiter:
         raise UsageError("delimiter-contains-quote", delimiter=delimiter, quote=quote)
     try:
