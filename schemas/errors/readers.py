@@ -13,7 +13,7 @@ MESSAGES: dict[str, str] = {
     "examples-fewer-than-hosts": "the split has {examples:examples}, fewer than {count:hosts}, which would read none: use fewer hosts, or remainder='pad'.",
     "manifest-path-empty": "the path of the manifest is empty: give a dataset or its manifest.json.",
     "manifest-not-uri": "{text} is not a URI: give {scheme}://... as a str; pathlib removes a slash.",
-    "batch-invalid": "a batch of {batch_size!r} over {hosts!r} hosts: both must be positive integers.",
+    "batch-invalid": "batch_size={batch_size!r} and hosts={hosts!r} must be positive integers.",
     "batch-not-divisible": "a batch of {batch_size} cannot be divided among {hosts:hosts}: use a multiple of {hosts}, such as {above}.",
     "shards-fewer-than-hosts": "{split} has {shards}, fewer than {hosts:hosts}: use fewer hosts, or build with --num_shards={hosts} or a multiple of it.",
     "batch-larger-than-split": "a batch of {size:,} is larger than the {examples:examples} of {split} can fill{each}, so an epoch would have 0 steps: use a smaller batch_size, or remainder='pad'.",

@@ -127,8 +127,8 @@ MISTAKES = [
     ("keras_dataset('ds', remainder='last')", UsageError, "remainder='last' is unknown: use keep, drop or pad"),
     ("keras_dataset('ds', batch_size=4, host=(0, 2), remainder='keep')", UsageError, "remainder='keep' of batches", "use 'drop' for both, or 'pad'"),
     ("keras_dataset('ds', batch_size=5, host=(0, 2))", UsageError, "a batch of 5 cannot be divided among 2 hosts: use a multiple of 2, such as 6"),
-    ("steps_per_epoch('ds', 'train', 0)", UsageError, "a batch of 0 over 1 hosts: both must be positive"),
-    ("steps_per_epoch('ds', 'train', 32, hosts=(0, 2))", UsageError, "over (0, 2) hosts"),
+    ("steps_per_epoch('ds', 'train', 0)", UsageError, "batch_size=0 and hosts=1 must be positive integers"),
+    ("steps_per_epoch('ds', 'train', 32, hosts=(0, 2))", UsageError, "hosts=(0, 2) must be positive integers"),
     ("steps_per_epoch('ds', 'train', 33, hosts=3, whole_shards=True)", UsageError, "2 shards, fewer than 3 hosts: use fewer hosts"),
     # Order.
     ("keras_dataset('ds', shuffle='yes')", UsageError, "shuffle='yes' must be True, False or a number of examples"),
