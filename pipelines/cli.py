@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
-from shardmill.pipelines.commands import COMMANDS, load_command
+from shardmill.pipelines.commands import COMMANDS, find_parser, load_command
 from shardmill.pipelines.input_kinds import INPUT_KINDS
 from shardmill.schemas.errors import ResourceError, ShardmillError, UsageError
 
@@ -98,8 +98,9 @@ def _dispatch(argv: list[str]) -> int:
         from shardmill.pipelines.commands.build import parse_build, run_build  # slow to import
 
         return run_build(argv[0], parse_build(argv[0], argv[1:]))
-    code: int = load_command(argv[0]).main(argv[1:])
-    return code
+    if argv[0] == "count":  # it accepts Beam's flags too
+        return int(load_command("count").main(argv[1:]))
+    return int(load_command(argv[0]).run(*find_parser(argv[0]).parse(argv[1:])))
 
 
 if __name__ == "__main__":

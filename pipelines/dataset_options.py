@@ -55,6 +55,11 @@ ImageSize = Option[Size, int | str | tuple[int, int]]
 Update = Option[bool | Literal["content"], bool | Literal["content"]]
 Features = Option[str, str | Sequence[str] | Mapping[str, str]]
 _DAY = 86_400  # seconds
+_EPILOG = """
+
+Flags are written --name=value. Every Apache Beam pipeline option works too
+(--runner, --temp_location, ...). Exit codes: 0 built or up to date, 1 failed,
+2 usage error, 130 or 143 interrupted."""
 
 
 def _splits(*words: str) -> Any:
@@ -73,7 +78,7 @@ def _parse_size(_: str, value: Any) -> Size:
 class DatasetOptions(Frozen):
     """Options of the input, the output, the splits and the shards.
 
-    The table of a kind of input has ``summary``, ``example`` and ``groups`` of its help, too: names
+    The table of a kind of input has ``summary``, ``epilog`` and ``groups`` of its help, too: names
     of options by the title of their group.
 
     Attributes:
@@ -98,6 +103,7 @@ class DatasetOptions(Frozen):
             as in labels=team=vision; may be repeated
     """
 
+    usage: ClassVar = "--input=PATH --output=DIR [FLAGS]"
     input: Path
     output: Path
     _: KW_ONLY
@@ -144,9 +150,9 @@ class ArraysOptions(DatasetOptions):
     """
 
     summary: ClassVar = "Build a GZIP TFRecord dataset from NumPy arrays."
-    example: ClassVar = """\
+    epilog: ClassVar = f"""\
 example, an archive with the arrays x and y:
-  shardmill arrays --input=mnist.npz --output=ds"""
+  shardmill arrays --input=mnist.npz --output=ds{_EPILOG}"""
     groups: ClassVar = {
         "input and output": PLACES,
         "labels and features": "labels label arrays",
@@ -198,9 +204,9 @@ class ImagesOptions(DatasetOptions):
     """
 
     summary: ClassVar = "Build a GZIP TFRecord dataset from images."
-    example: ClassVar = """\
+    epilog: ClassVar = f"""\
 example, a folder with one subfolder per label:
-  shardmill images --input=flower_photos --output=ds --image_size=224"""
+  shardmill images --input=flower_photos --output=ds --image_size=224{_EPILOG}"""
     groups: ClassVar = {
         "input and output": f"{PLACES} follow_links limit",
         "labels and splits": "label_from label_pattern labels splits group_pattern seed",
@@ -267,9 +273,9 @@ class RowsOptions(DatasetOptions):
     """
 
     summary: ClassVar = "Build a GZIP TFRecord dataset from CSV files."
-    example: ClassVar = """\
+    epilog: ClassVar = f"""\
 example, with the column survived as the label:
-  shardmill rows --input=titanic.csv --output=ds --label=survived"""
+  shardmill rows --input=titanic.csv --output=ds --label=survived{_EPILOG}"""
     groups: ClassVar = {
         "input and output": f"{PLACES} follow_links",
         "columns": "schema label key null_values sample_bytes preprocessing",
@@ -314,6 +320,14 @@ class CountConfig(Frozen):
             may be repeated
     """
 
+    usage: ClassVar = "--input PATH [PATH ...] [FLAGS]"
+    summary: ClassVar = "Count the records of any TFRecord files, and check them."
+    epilog: ClassVar = """\
+example:
+  shardmill count --input=taxi --manifest=taxi.json
+
+Every Apache Beam pipeline option works too. Exit codes: 0 all counted, 1 a
+file is damaged or the run failed, 2 usage error, 130 or 143 interrupted."""
     input: Path | Sequence[Path]
     _: KW_ONLY
     manifest: File = of.file()
@@ -345,6 +359,15 @@ class VerifyOptions(Frozen):
         processes: ``N``: concurrent readers (default: one per core)
     """
 
+    usage: ClassVar = "DIR [FLAGS]"
+    summary: ClassVar = """\
+Check every byte of a dataset against its manifest, and every example against
+its schema."""
+    epilog: ClassVar = """\
+example:
+  shardmill verify ds
+
+Exit codes: 0 sound, 1 damaged, 2 usage error, 130 or 143 interrupted."""
     dataset: Path
     _: KW_ONLY
     processes: MaybeInt = of.whole(None, 1)

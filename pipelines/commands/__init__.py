@@ -1,8 +1,8 @@
-"""The commands of ``shardmill``: each module has ``make_parser()`` and ``main(argv)``.
+"""The commands of ``shardmill``: each module has a table of options and ``run(options, answer)``.
 
-Those of kinds of input are in ``build.py``; the tables of their options have their flags.
+Those of kinds of input are in ``build.py``. A table states the flags of a command, and their help.
 
-A command imports what is slow to import, such as Apache Beam, inside ``main``: ``--help``,
+A command imports what is slow to import, such as Apache Beam, inside ``run``: ``--help``,
 completion and a mistyped flag answer at once.
 """
 
@@ -37,9 +37,8 @@ def load_command(name: str) -> Any:
 
 def find_parser(command: str) -> Parser:
     """Return the parser of a command."""
-    if command in INPUT_KINDS:
-        from shardmill.pipelines.commands.parser import build_parser
+    from shardmill.pipelines.commands.parser import make_parser
 
-        return build_parser(INPUT_KINDS[command])
-    parser: Parser = load_command(command).make_parser()
-    return parser
+    if command in INPUT_KINDS:
+        return make_parser(command, INPUT_KINDS[command].load_options())
+    return make_parser(command, getattr(load_command(command), f"{command.capitalize()}Options"))

@@ -5,24 +5,15 @@ from __future__ import annotations
 import datetime as dt
 import sys
 from dataclasses import asdict, dataclass
+from typing import ClassVar
 
 from shardmill.loaders.steps import find_manifest, load_manifest, read_manifest
-from shardmill.pipelines.commands.parser import Parser, command_parser
 from shardmill.pipelines.manifest_rules import Rules, judge
+from shardmill.pipelines.report.answer import Answer
 from shardmill.schemas import option_types as of
 from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.errors import OutputError, UsageError
 from shardmill.schemas.printable import printable
-
-_DESCRIPTION = """\
-Check from manifests alone, without reading records, whether a dataset can be
-used: large enough, fresh, few rejects, same files and records as counted."""
-_EPILOG = """\
-examples:
-  shardmill check ds --min_examples=train:1000,validation:100 --max_age=26h
-  shardmill check ds --counted=counted.json
-
-Exit codes: 0 all rules hold, 1 one does not, 2 usage error."""
 
 
 @dataclass(kw_only=True)
@@ -35,18 +26,22 @@ class CheckOptions(Rules):
             records must agree
     """
 
+    usage: ClassVar = "DIR [FLAGS]"
+    summary: ClassVar = """\
+Check from manifests alone, without reading records, whether a dataset can be
+used: large enough, fresh, few rejects, same files and records as counted."""
+    epilog: ClassVar = """\
+examples:
+  shardmill check ds --min_examples=train:1000,validation:100 --max_age=26h
+  shardmill check ds --counted=counted.json
+
+Exit codes: 0 all rules hold, 1 one does not, 2 usage error."""
     dataset: str
     counted: of.Text = of.text()
 
 
-def make_parser() -> Parser:
-    """Return the parser of the command."""
-    return command_parser("check", "DIR [FLAGS]", _DESCRIPTION, _EPILOG, CheckOptions)
-
-
-def main(argv: list[str]) -> int:
+def run(flags: CheckOptions, answer: Answer) -> int:
     """Print for each rule whether it holds; return the exit code."""
-    flags, answer = make_parser().parse(argv, CheckOptions)
     folder, path = find_manifest(flags.dataset)
     manifest = read_manifest(folder, path)
     counted = _load_counted(flags.counted) if flags.counted else None

@@ -6,8 +6,9 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import ClassVar
 
-from shardmill.pipelines.commands.parser import Parser, command_parser
+from shardmill.pipelines.report.answer import Answer
 from shardmill.schemas import option_types as of
 from shardmill.schemas.errors import InputError, ShardmillError, UsageError
 from shardmill.schemas.numbers import human_bytes, human_duration, parse_duration, plural
@@ -17,14 +18,6 @@ from shardmill.transforms.publish import cleanup
 from shardmill.transforms.publish.generation import check_no_version
 
 _NS = 1_000_000_000
-
-_DESCRIPTION = """\
-Delete what unfinished builds left in an output: build folders, versions that
-the manifest does not name, outcomes of runs, unfinished files. Never changes
-the published dataset or the earlier versions that it keeps."""
-_EPILOG = """\
-example, to see what would be deleted:
-  shardmill clean ds --dry_run"""
 
 
 @dataclass(kw_only=True)
@@ -38,19 +31,21 @@ class CleanOptions:
             1h, 2d, or 0 to keep nothing
     """
 
+    usage: ClassVar = "DIR [FLAGS]"
+    summary: ClassVar = """\
+Delete what unfinished builds left in an output: build folders, versions that
+the manifest does not name, outcomes of runs, unfinished files. Never changes
+the published dataset or the earlier versions that it keeps."""
+    epilog: ClassVar = """\
+example, to see what would be deleted:
+  shardmill clean ds --dry_run"""
     directory: str
     dry_run: of.Switch = of.switch()
     older_than: of.Text = of.text("1h")
 
 
-def make_parser() -> Parser:
-    """Return the parser of the command."""
-    return command_parser("clean", "DIR [FLAGS]", _DESCRIPTION, _EPILOG, CleanOptions)
-
-
-def main(argv: list[str]) -> int:
+def run(flags: CleanOptions, answer: Answer) -> int:
     """Delete what unfinished builds left behind; return the exit code."""
-    flags, answer = make_parser().parse(argv, CleanOptions)
     limit = parse_duration(flags.older_than, "--older_than") * _NS
     output = _find_output(flags.directory)
     storage = open_storage(output)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import ClassVar
 
 from shardmill.pipelines.commands import COMMANDS, find_parser
-from shardmill.pipelines.commands.parser import Parser, add_common, command_parser
+from shardmill.pipelines.commands.parser import Parser
+from shardmill.pipelines.report.answer import Answer
 
 SHELLS = ("bash", "zsh", "fish", "tcsh")
 # Those of Beam's flags that the docs name.
@@ -14,29 +17,32 @@ _BEAM_FLAGS = (
     "--project", "--region", "--temp_location", "--flink_master", "--flink_job_server_jar",
     "--environment_type", "--environment_config", "--parallelism", "--prism_location",
 )  # fmt: skip
-_EPILOG = """\
+# fish passes --name=value as one word, of which shtab would complete the whole as a path.
+_FISH_FILE = "(__fish_complete_path (commandline -ct | string replace -r -- '^--[a-z_]+=' ''))"
+
+
+@dataclass(kw_only=True)
+class CompletionOptions:
+    """Options of ``shardmill completion``.
+
+    Attributes:
+        shell: ``SHELL``: bash, zsh, fish or tcsh
+    """
+
+    usage: ClassVar = "SHELL"
+    summary: ClassVar = "Print a script that makes a shell complete commands, flags and values."
+    epilog: ClassVar = """\
 Add this line to the start-up file of the shell:
   bash, in ~/.bashrc                    eval "$(shardmill completion bash)"
   zsh, in ~/.zshrc, after compinit      eval "$(shardmill completion zsh)"
   fish, in ~/.config/fish/config.fish   shardmill completion fish | source
   tcsh, in ~/.tcshrc                    source ~/.shardmill.tcsh
     after once: shardmill completion tcsh > ~/.shardmill.tcsh"""
-# fish passes --name=value as one word, of which shtab would complete the whole as a path.
-_FISH_FILE = "(__fish_complete_path (commandline -ct | string replace -r -- '^--[a-z_]+=' ''))"
+    shell: str = field(metadata={"choices": SHELLS})
 
 
-def make_parser() -> Parser:
-    """Return the parser of the command."""
-    description = "Print a script that makes a shell complete commands, flags and values."
-    parser = command_parser("completion", "SHELL", description, _EPILOG)
-    parser.add_argument("shell", metavar="SHELL", choices=SHELLS, help=", ".join(SHELLS))
-    add_common(parser.add_argument)
-    return parser
-
-
-def main(argv: list[str]) -> int:
+def run(flags: CompletionOptions, answer: Answer) -> int:
     """Print the script for a shell; return the exit code."""
-    flags, answer = make_parser().parse(argv, argparse.Namespace)
     import shtab
 
     script = shtab.complete(_all_commands(flags.shell), flags.shell)

@@ -9,9 +9,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from shardmill.pipelines import run as runs
+from shardmill.pipelines.commands import find_parser
 from shardmill.pipelines.commands.beam_flags import check_beam_flags, parse_flags
 from shardmill.pipelines.commands.build import finish_run
-from shardmill.pipelines.commands.parser import Parser, command_parser
 from shardmill.pipelines.dataset_options import CountConfig
 from shardmill.pipelines.input_kinds import MEBIBYTES
 from shardmill.pipelines.report.answer import Answer
@@ -25,24 +25,12 @@ if TYPE_CHECKING:
 
     from shardmill.pipelines.count_config import CountJob
 
-_EPILOG = """\
-example:
-  shardmill count --input=taxi --manifest=taxi.json
-
-Every Apache Beam pipeline option works too. Exit codes: 0 all counted, 1 a
-file is damaged or the run failed, 2 usage error, 130 or 143 interrupted."""
-
-
-def make_parser() -> Parser:
-    """Return the parser of the command."""
-    description = "Count the records of any TFRecord files, and check them."
-    usage = "--input PATH [PATH ...] [FLAGS]"
-    return command_parser("count", usage, description, _EPILOG, CountConfig)
+CountOptions = CountConfig  # the table of the command
 
 
 def main(argv: list[str]) -> int:
     """Count TFRecord files; return the exit code."""
-    values, beam_flags, answer = parse_flags(make_parser(), argv, "input")
+    values, beam_flags, answer = parse_flags(find_parser("count"), argv, "input")
     return run(CountConfig(**values), answer, beam_flags)
 
 
@@ -110,7 +98,7 @@ def configure(config: CountConfig, beam_flags: Sequence[str]) -> tuple[CountConf
     """
     from shardmill.transforms.runtime.process_pool import usable_cores
 
-    check_beam_flags(config.beam_options, make_parser())
+    check_beam_flags(config.beam_options, find_parser("count"))
     runner, beam_flags = take_runner([*beam_flags, *config.beam_options])
     if runner == IN_MEMORY:  # other runners start a process per core themselves
         return replace(config, processes=config.processes or usable_cores()), runner, beam_flags

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from shardmill.loaders.steps import files
-from shardmill.pipelines.commands.parser import Parser, command_parser
+from shardmill.pipelines.report.answer import Answer
 from shardmill.schemas import option_types as of
 from shardmill.schemas.printable import printable
-
-_EPILOG = """\
-example:
-  shardmill files ds --split=train"""
 
 
 @dataclass(kw_only=True)
@@ -23,19 +20,17 @@ class FilesOptions:
         split: ``SPLIT``: a split, or several as in train+validation
     """
 
+    usage: ClassVar = "DIR [FLAGS]"
+    summary: ClassVar = "Print the path of each shard of the current version, one on a line."
+    epilog: ClassVar = """\
+example:
+  shardmill files ds --split=train"""
     dataset: str
     split: of.Text = of.text("train")
 
 
-def make_parser() -> Parser:
-    """Return the parser of the command."""
-    description = "Print the path of each shard of the current version, one on a line."
-    return command_parser("files", "DIR [FLAGS]", description, _EPILOG, FilesOptions)
-
-
-def main(argv: list[str]) -> int:
+def run(flags: FilesOptions, answer: Answer) -> int:
     """Print the paths; return the exit code."""
-    flags, answer = make_parser().parse(argv, FilesOptions)
     paths = files(flags.dataset, flags.split)
     answer.give({"split": flags.split, "files": paths})
     for path in [] if answer.json else paths:

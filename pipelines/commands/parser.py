@@ -5,24 +5,17 @@ from __future__ import annotations
 import argparse
 import difflib
 from argparse import SUPPRESS
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn
 
 from shardmill.pipelines.commands import COMMANDS, find_parser
-from shardmill.pipelines.input_kinds import InputKind
 from shardmill.pipelines.report.answer import Answer
 from shardmill.schemas.errors import UsageError
 from shardmill.schemas.option_types import Option, describe_options, options_of
 
 RUNNERS = ("DirectRunner", "PrismRunner", "FlinkRunner", "DataflowRunner")
 _WIDTH = 80
-Table = TypeVar("Table")
-_BEAM_EPILOG = """
-
-Flags are written --name=value. Every Apache Beam pipeline option works too
-(--runner, --temp_location, ...). Exit codes: 0 {done}, 1 {failed},
-2 usage error, 130 or 143 interrupted."""
 
 
 class _Help(argparse.RawDescriptionHelpFormatter):
@@ -44,10 +37,15 @@ class Parser(argparse.ArgumentParser):
     """An argument parser that reports an error as a ``UsageError`` of one sentence.
 
     Attributes:
-        options: Options of the command by name, if it has a table of them.
+        table: Class of the options of the command.
     """
 
-    options: Mapping[str, Option[Any, Any]] = {}
+    table: Any
+
+    @property
+    def options(self) -> dict[str, Option[Any, Any]]:
+        """The options of the command by name."""
+        return options_of(self.table)
 
     @property
     def suggestions(self) -> dict[str, Sequence[str]]:
@@ -72,12 +70,11 @@ class Parser(argparse.ArgumentParser):
             [word for each in words for word in spelt.get(each, [each])], namespace
         )
 
-    def parse(self, argv: Sequence[str], table: type[Table]) -> tuple[Table, Answer]:
-        """Return the values of a command line, and how to answer.
+    def parse(self, argv: Sequence[str]) -> tuple[Any, Answer]:
+        """Return the options of a command line, and how to answer.
 
         Args:
             argv: Arguments after the command.
-            table: Class of the values.
 
         Raises:
             UsageError: A flag is unknown, missing or malformed.
@@ -86,7 +83,7 @@ class Parser(argparse.ArgumentParser):
         self.reject(unknown)
         values = vars(flags)
         answer = Answer.take(values)
-        return table(**values), answer
+        return self.table(**values), answer
 
     @property
     def flags(self) -> list[str]:
@@ -137,66 +134,52 @@ def reject_others(flag: str, beam_options: Iterable[str] = ()) -> None:
     raise UsageError("flag-of-other-command", flag=flag, owners=" and ".join(owners))
 
 
-def command_parser(
-    command: str, usage: str, description: str, epilog: str, table: type | None = None
-) -> Parser:
-    """Return a parser with the flags that every command has, and those of a table.
+def make_parser(command: str, table: Any) -> Parser:
+    """Return the parser of a command: the flags of its table, and those that every command has.
 
     Args:
         command: Name of the command.
-        usage: What follows the command in the usage line.
-        description: What it does, printed as it is.
-        epilog: Examples and exit codes, printed as they are.
-        table: Class of the options; its other attributes are arguments without a flag. None for
-            a parser without any flags.
+        table: Class of the options; its other attributes are arguments without a flag. It has
+            ``usage``, what follows the command in the usage line; ``summary`` and ``epilog``,
+            printed as they are; and perhaps ``groups``: names of options by the title of a group.
     """
     parser = Parser(
         prog=f"shardmill {command}",
-        usage=f"shardmill {command} {usage}",
-        description=description,
-        epilog=epilog,
+        usage=f"shardmill {command} {table.usage}",
+        description=table.summary,
+        epilog=table.epilog,
         formatter_class=_Help,
         allow_abbrev=False,
     )
-    if table is not None:
-        _add_options(parser, table, [each.name for each in fields(table)], parser.add_argument)
-        add_common(parser.add_argument, parser.options)
+    parser.table, add = table, parser.add_argument
+    groups = getattr(table, "groups", {"": " ".join(each.name for each in fields(table))})
+    for title, names in groups.items():
+        if title:
+            add = parser.add_argument_group(title).add_argument
+        _add_options(table, names.split(), add)
+    log = " and Beam's log" if "beam_options" in parser.options else ""
+    add("--json", action="store_true", help="print the result as one JSON object")
+    add("--quiet", action="store_true", help="print only errors and the requested output")
+    add("--debug", action="store_true", help=f"show tracebacks{log}")
     return parser
 
 
-def build_parser(kind: InputKind) -> Parser:
-    """Return the parser of a command that builds a dataset, with a flag for each option."""
-    table = kind.load_options()
-    epilog = table.example + _BEAM_EPILOG.format(done="built or up to date", failed="failed")
-    usage = "--input=PATH --output=DIR [FLAGS]"
-    parser = command_parser(kind.name, usage, table.summary, epilog)
-    for title, names in table.groups.items():
-        add = parser.add_argument_group(title).add_argument
-        _add_options(parser, table, names.split(), add)
-        if title == "running":
-            add_common(add, parser.options)
-    return parser
-
-
-def _add_options(
-    parser: Parser, table: type, names: Iterable[str], add: Callable[..., Any]
-) -> None:
+def _add_options(table: type, names: Iterable[str], add: Callable[..., Any]) -> None:
     """Add options of a table.
 
     A flag that is not given is left out of the parsed values: the class has the defaults. Values
     are texts, which the class parses.
 
     Args:
-        parser: The parser.
         table: Class of the options.
         names: Names of some of the options.
         add: Method of the parser or one of its groups.
     """
-    parser.options, texts = options_of(table), describe_options(table)
-    types = {each.name: str(each.type) for each in fields(table)}
+    options, texts = options_of(table), describe_options(table)
+    declared = {each.name: each for each in fields(table)}
     for name in names:
         metavar, text = texts.get(name, ("", ""))  # none without docstrings, as in python -OO
-        option = parser.options.get(name)
+        option = options.get(name)
         if option is not None and option.kind == "switch":
             words = [f"--{name}={word}" for word in option.choices]
             add(f"--{name}", *words, action=_Switch, nargs=0, default=SUPPRESS, help=text)
@@ -204,19 +187,11 @@ def _add_options(
             how: dict[str, Any] = {"required": option is not None and option.required}
             if name == "beam_options":
                 how = {"action": "append"}
-            if option is None and "Sequence" in types[name]:
+            if option is None and "Sequence" in str(declared[name].type):
                 how = {"action": "extend", "nargs": "+"}
             add(f"--{name}", **how, default=SUPPRESS, metavar=metavar, help=text)
         else:
-            add(name, metavar=metavar, help=text)
-
-
-def add_common(add: Callable[..., Any], options: Iterable[str] = ()) -> None:
-    """Add the flags that every command has, by the method of a parser or a group."""
-    log = " and Beam's log" if "beam_options" in options else ""
-    add("--json", action="store_true", help="print the result as one JSON object")
-    add("--quiet", action="store_true", help="print only errors and the requested output")
-    add("--debug", action="store_true", help=f"show tracebacks{log}")
+            add(name, metavar=metavar, help=text, **declared[name].metadata)
 
 
 def _with_underscores(argument: str) -> str:

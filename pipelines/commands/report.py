@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
-from shardmill.pipelines.commands.parser import Parser, command_parser
+from shardmill.pipelines.report.answer import Answer
 from shardmill.schemas import option_types as of
-
-_EPILOG = "example:\n  shardmill report ds --output=ds.html"
 
 
 @dataclass(kw_only=True)
@@ -19,19 +18,15 @@ class ReportOptions:
         output: ``FILE``: the page (default: ./DIR-report.html)
     """
 
+    usage: ClassVar = "DIR [FLAGS]"
+    summary: ClassVar = "Write a page about a dataset: one HTML file, without scripts or links."
+    epilog: ClassVar = "example:\n  shardmill report ds --output=ds.html"
     dataset: str
     output: of.Option[str | None, str | None] = of.text(None)
 
 
-def make_parser() -> Parser:
-    """Return the parser of the command."""
-    description = "Write a page about a dataset: one HTML file, without scripts or links."
-    return command_parser("report", "DIR [FLAGS]", description, _EPILOG, ReportOptions)
-
-
-def main(argv: list[str]) -> int:
+def run(flags: ReportOptions, answer: Answer) -> int:
     """Write the page; return the exit code."""
-    flags, answer = make_parser().parse(argv, ReportOptions)
     from shardmill.loaders.report import write_report  # imports NumPy
 
     path = write_report(flags.dataset, flags.output)

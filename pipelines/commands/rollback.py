@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
-from shardmill.pipelines.commands.parser import Parser, command_parser
+from shardmill.pipelines.report.answer import Answer
 from shardmill.schemas import option_types as of
 from shardmill.schemas.errors import InputError
 from shardmill.schemas.numbers import plural
 from shardmill.schemas.storage import open_storage
-
-_DESCRIPTION = """\
-Publish an earlier version of a dataset again. The current version is kept, so
-that a second rollback returns to it."""
-_EPILOG = """\
-example:
-  shardmill rollback ds"""
 
 
 @dataclass(kw_only=True)
@@ -28,18 +22,19 @@ class RollbackOptions:
             latest one)
     """
 
+    usage: ClassVar = "DIR [FLAGS]"
+    summary: ClassVar = """\
+Publish an earlier version of a dataset again. The current version is kept, so
+that a second rollback returns to it."""
+    epilog: ClassVar = """\
+example:
+  shardmill rollback ds"""
     directory: str
     to: of.Text = of.text()
 
 
-def make_parser() -> Parser:
-    """Return the parser of the command."""
-    return command_parser("rollback", "DIR [FLAGS]", _DESCRIPTION, _EPILOG, RollbackOptions)
-
-
-def main(argv: list[str]) -> int:
+def run(flags: RollbackOptions, answer: Answer) -> int:
     """Publish an earlier version; return the exit code."""
-    flags, answer = make_parser().parse(argv, RollbackOptions)
     from shardmill.schemas.storage import absolute
     from shardmill.transforms.publish.publish import roll_back
 

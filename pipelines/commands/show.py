@@ -24,15 +24,10 @@ All have ``records``, null if none were requested or there are none: ``split`` o
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
-from shardmill.pipelines.commands.parser import Parser, command_parser
+from shardmill.pipelines.report.answer import Answer
 from shardmill.schemas import option_types as of
-
-_EPILOG = """\
-examples:
-  shardmill show ds
-  shardmill show ds --key=roses/12.jpg
-  shardmill show ds/train-00000-of-00008.tfrecord.gz --records=10"""
 
 
 @dataclass(kw_only=True)
@@ -46,21 +41,21 @@ class ShowOptions:
         key: ``KEY``: show the record of one input, such as roses/12.jpg (images only)
     """
 
+    usage: ClassVar = "PATH [FLAGS]"
+    summary: ClassVar = "Show what is in a dataset, a folder of TFRecord files, or one of them."
+    epilog: ClassVar = """\
+examples:
+  shardmill show ds
+  shardmill show ds --key=roses/12.jpg
+  shardmill show ds/train-00000-of-00008.tfrecord.gz --records=10"""
     path: str
     records: of.Int = of.whole(3)
     split: of.Text = of.text()
     key: of.Text = of.text()
 
 
-def make_parser() -> Parser:
-    """Return the parser of the command."""
-    description = "Show what is in a dataset, a folder of TFRecord files, or one of them."
-    return command_parser("show", "PATH [FLAGS]", description, _EPILOG, ShowOptions)
-
-
-def main(argv: list[str]) -> int:
+def run(flags: ShowOptions, answer: Answer) -> int:
     """Print what is at the path; return the exit code."""
-    flags, answer = make_parser().parse(argv, ShowOptions)
     from shardmill.pipelines.report.show_data import describe_path
 
     report = describe_path(**vars(flags))

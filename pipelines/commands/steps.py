@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
+from typing import ClassVar
 
 from shardmill.loaders.selection import Selection, select
 from shardmill.loaders.steps import find_manifest, read_manifest, steps_per_epoch
-from shardmill.pipelines.commands.parser import Parser, command_parser
+from shardmill.pipelines.report.answer import Answer
 from shardmill.schemas import option_types as of
-
-_EPILOG = """\
-example:
-  shardmill steps ds --split=train --batch_size=32"""
 
 
 @dataclass(kw_only=True)
@@ -29,6 +26,11 @@ class StepsOptions:
             share
     """
 
+    usage: ClassVar = "DIR --batch_size=N [FLAGS]"
+    summary: ClassVar = "Steps per epoch, from the manifest."
+    epilog: ClassVar = """\
+example:
+  shardmill steps ds --split=train --batch_size=32"""
     manifest: str
     split: of.Text = of.text("train")
     batch_size: of.Int = of.whole(None, 1, required=True)
@@ -37,15 +39,8 @@ class StepsOptions:
     whole_shards: of.Switch = of.switch()
 
 
-def make_parser() -> Parser:
-    """Return the parser of the command."""
-    usage, what = "DIR --batch_size=N [FLAGS]", "Steps per epoch, from the manifest."
-    return command_parser("steps", usage, what, _EPILOG, StepsOptions)
-
-
-def main(argv: list[str]) -> int:
+def run(flags: StepsOptions, answer: Answer) -> int:
     """Print the number of steps; return the exit code."""
-    flags, answer = make_parser().parse(argv, StepsOptions)
     folder, path = find_manifest(flags.manifest)
     manifest = read_manifest(folder, path)
     selection = select(manifest, flags.split)

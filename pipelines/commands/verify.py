@@ -9,7 +9,6 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from shardmill.pipelines.commands.parser import Parser, command_parser
 from shardmill.pipelines.dataset_options import VerifyOptions
 from shardmill.pipelines.input_kinds import MEBIBYTES
 from shardmill.pipelines.report.answer import Answer
@@ -23,25 +22,6 @@ if TYPE_CHECKING:
 
     from shardmill.pipelines.report.layout import Layout
     from shardmill.transforms.verify.verify import Dataset, Finding
-
-_DESCRIPTION = """\
-Check every byte of a dataset against its manifest, and every example against
-its schema."""
-_EPILOG = """\
-example:
-  shardmill verify ds
-
-Exit codes: 0 sound, 1 damaged, 2 usage error, 130 or 143 interrupted."""
-
-
-def make_parser() -> Parser:
-    """Return the parser of the command."""
-    return command_parser("verify", "DIR [FLAGS]", _DESCRIPTION, _EPILOG, VerifyOptions)
-
-
-def main(argv: list[str]) -> int:
-    """Check a dataset against its manifest and schema; return the exit code."""
-    return run(*make_parser().parse(argv, VerifyOptions))
 
 
 def run(options: VerifyOptions, answer: Answer) -> int:

@@ -20,7 +20,6 @@ from hypothesis import strategies as st
 
 from shardmill.pipelines.commands import find_parser
 from shardmill.pipelines.commands.build import parse_build
-from shardmill.pipelines.commands.check import CheckOptions
 from shardmill.pipelines.input_kinds import INPUT_KINDS
 from shardmill.pipelines.manifest_rules import Rules
 from shardmill.pipelines.runners import find_runner, take_runner
@@ -376,7 +375,7 @@ def test_flags_of_each_runner_are_valid(runner, monkeypatch):
     flags = [
         flag.replace("{{ day_end() }}", end_of("2026-11-20", ZURICH)) for flag in dataset.check
     ]
-    asked, _ = find_parser("check").parse([*flags, "--", dataset.output], CheckOptions)
+    asked, _ = find_parser("check").parse([*flags, "--", dataset.output])
     assert asked.min_examples.value == {"train": 1000, "validation": 100}
 
 
