@@ -20,7 +20,7 @@ from shardmill.schemas.errors.catalogue import coded
 from shardmill.schemas.schema_pbtxt.columns import Column, parse_schema
 from shardmill.transforms.sink.placement import PlaceSpec
 from shardmill.transforms.sources.csv.dialect import Dialect
-from shardmill.transforms.sources.csv.typed_cells import Nulls
+from shardmill.transforms.sources.csv.typed_cells import Nulls, check_default
 
 
 @dataclass(kw_only=True)
@@ -75,7 +75,10 @@ class RowsConfig(RowsOptions, BuildConfig):
         if not self.schema:
             return None
         text = read_option_file("schema", self.schema, "a schema.pbtxt in text form")
-        return parse_schema(text, f"--schema={self.schema}")
+        columns = parse_schema(text, f"--schema={self.schema}")
+        for column in columns:
+            check_default(column)
+        return columns
 
     def start(self, answer: Answer, *, in_memory: bool) -> None:  # noqa: ARG002
         """Import what --preprocessing needs, without TensorFlow's remarks about drivers."""

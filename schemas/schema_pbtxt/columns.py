@@ -30,7 +30,6 @@ are omitted. Environments, comparators, weights and comments are not read.
 from __future__ import annotations
 
 import math
-import re
 import string
 import struct
 from collections.abc import Sequence
@@ -50,12 +49,7 @@ _DOMAIN_KINDS: dict[str, Kind] = {
     "float_domain": "float32",
     "string_domain": "bytes",
 }
-# int() rejects thousands of digits; an int64 has at most 19.
-_INTEGER = re.compile(r"[+-]?(0|[1-9][0-9]{0,18})", re.ASCII)
-_PADDED = re.compile(r"[+-]?0{0,99}[0-9]{1,19}", re.ASCII)
-_DECIMAL = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?", re.ASCII)
 _LOWER = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
-_MAX_SHOWN = 200
 
 
 @dataclass(frozen=True)
@@ -67,7 +61,7 @@ class Column:
         kind: ``int64``, ``float32`` or ``bytes``.
         required: Whether a row with a missing cell is rejected; if not, its record does not have
             the feature. Always true with a default, since then every record has the feature.
-        default: Text that replaces a missing cell.
+        default: Text that replaces a missing cell; ``typed_cells.check_default`` checks it.
         separator: Text between the values of a multi-valued cell, where an empty or missing cell
             holds no values; empty: each cell is one value.
         booleans: For int64: the texts for 1 and 0; the case of ASCII letters is ignored.
@@ -107,7 +101,6 @@ class Column:
         self._check_booleans()
         if self.default is not None:
             object.__setattr__(self, "required", True)
-            self._check_default(self.default)
 
     def _error(self, problem: str) -> UsageError:
         return UsageError("column-invalid", name=self.name, problem=problem)
@@ -138,42 +131,6 @@ class Column:
                 f"has {self.booleans[0]!r} for true and {self.booleans[1]!r} for false: "
                 "give two texts that differ in more than case and spaces"
             )
-
-    def _check_default(self, default: str) -> None:
-        if self.separator and not default:
-            return
-        for piece in default.split(self.separator) if self.separator else [default]:
-            problem = self._problem_of(piece)
-            if problem:
-                raise self._error(
-                    f"has the default {default[:_MAX_SHOWN]!r}, but that is {problem}: "
-                    f'change annotation {{ tag: "{DEFAULT_TAG}=…" }} in the schema'
-                )
-
-    def _problem_of(self, text: str) -> str:
-        """Return why a text is not a valid cell, or an empty string."""
-        if self.kind == "bytes":
-            fits = self.values is None or text in self.values
-            return "" if fits else "not in the column's list of texts"
-        if self.booleans:
-            fits = fold_boolean(text) in map(fold_boolean, self.booleans)
-            return "" if fits else "neither its text for true nor its text for false"
-        number = self._number(text.strip(SPACES))
-        if number is None:
-            return f"not a valid {self.kind}"
-        if self.low is not None and number < self.low:
-            return f"below the lower bound {self.low}"
-        if self.high is not None and number > self.high:
-            return f"above the upper bound {self.high}"
-        return ""
-
-    def _number(self, text: str) -> float | int | None:
-        if self.kind == "int64":
-            pattern = _PADDED if self.zero_padded else _INTEGER
-            number = int(text) if pattern.fullmatch(text) else INT64_MAX + 1
-            return number if INT64_MIN <= number <= INT64_MAX else None
-        rounded = _float32(float(text)) if _DECIMAL.fullmatch(text) else math.nan
-        return rounded if math.isfinite(rounded) else None
 
 
 def fold_boolean(text: str) -> str:

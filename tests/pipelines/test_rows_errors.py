@@ -19,6 +19,7 @@ ERRORS = [
     (["--schema=empty"], 2, "names no features"),
     (["--schema=absent.pbtxt"], 1, "--schema=absent.pbtxt: most have no column 'color', only 'id', 'name', 'x'; "),
     (["--schema=twice.pbtxt"], 2, "has the feature 'id' twice"),
+    (["--schema=default.pbtxt"], 2, "The column 'id' has a wrong default: 'x' is not an int64"),
     (["--preprocessing=module.py"], 2, "the module 'no_such_module' is not installed"),
     (["--preprocessing=fine.py", "--splits=test:1"], 2, "analyzes the split train"),
     (["--delimiter="], 2, "--delimiter='': must be one or more characters"),
@@ -74,6 +75,8 @@ def make_inputs(folder) -> None:
     (folder / "short.pbtxt").write_text(feature.format("id", "INT"))
     (folder / "absent.pbtxt").write_text(feature.format("color", "BYTES"))
     (folder / "twice.pbtxt").write_text(feature.format("id", "INT") * 2)
+    wrong = 'feature { name: "id" type: INT annotation { tag: "default=x" } }'
+    (folder / "default.pbtxt").write_text(wrong)
     (folder / "broken.pbtxt").write_text('feature {\n  nam: "id"\n}\n')
     (folder / "binary.bin").write_bytes(bytes(range(256)))
     (folder / "json.csv").write_text('{"a": 1, "b": [1, 2]}\n{"a": 2, "b": []}\n')

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shardmill.schemas.errors import shown
+from shardmill.schemas.errors import UsageError, shown
 from shardmill.schemas.schema_pbtxt.columns import (
     DEFAULT_TAG,
     ZERO_PADDED_TAG,
@@ -313,3 +313,18 @@ def _describe_bounds(column: Column) -> str:
     if column.high is None:
         return f"under {column.low}"
     return f"not between {column.low} and {column.high}"
+
+
+def check_default(column: Column) -> None:
+    """Check that the default of a column, if it has one, is a valid cell.
+
+    Raises:
+        UsageError: It is not.
+    """
+    if column.default is None:
+        return
+    cells = pa.array([column.default.encode()]).dictionary_encode()
+    misfits = type_cells(column, cells, Nulls.of(())).misfits
+    if misfits is not None:
+        why = describe_misfit(column, cells, misfits, 0)
+        raise UsageError("column-invalid", name=column.name, problem=f"has a wrong default: {why}")

@@ -8,11 +8,13 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from shardmill.schemas.errors import UsageError
 from shardmill.schemas.schema_pbtxt.columns import Column
 from shardmill.transforms.sources.csv.text_parser import parse_float32, parse_int64
 from shardmill.transforms.sources.csv.typed_cells import (
     NUMERIC_NULLS,
     Nulls,
+    check_default,
     describe_misfit,
     reject_reasons,
     type_cells,
@@ -263,3 +265,34 @@ def test_time_does_not_grow_with_rows_of_equal_cells():
     typed = type_cells(Column("c", "int64", required=False), cells, Nulls())
     assert time.process_time() - start < 0.5
     assert (reject_reasons(cells, typed.misfits) == "cast").sum() == 666_666
+
+
+WRONG_DEFAULTS = [
+    Column("c", "int64", default="1.5"),
+    Column("c", "int64", default="12", high=9),
+    Column("c", "int64", booleans=("a", "b"), default="1"),
+    Column("c", "int64", default=""),
+    Column("c", "int64", default="007"),
+    Column("c", "int64", default="9" * 5000),
+    Column("c", "float32", default="1e39"),
+    Column("c", "float32", default="nan"),
+    Column("c", "float32", default="0.2", high=0.1),
+    Column("c", "int64", default="1|x", separator="|"),
+    Column("c", "bytes", default="c", values=("a", "b")),
+]
+
+
+@pytest.mark.parametrize("column", WRONG_DEFAULTS, ids=str)
+def test_rejects_a_default_that_is_not_a_cell(column):
+    with pytest.raises(UsageError, match=r"^The column 'c' has a wrong default: .* .*\.$"):
+        check_default(column)
+
+
+def test_accepts_defaults_that_are_cells():
+    for column in (
+        Column("c", "bytes", default=""), Column("c", "int64", separator="|", default="1|2"),
+        Column("c", "int64", separator="|", default=""), Column("c", "int64"),
+        Column("c", "float32", low=0.1, default=" +.1e0 "),
+        Column("c", "int64", zero_padded=True, default="007"),
+    ):  # fmt: skip
+        check_default(column)
