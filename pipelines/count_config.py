@@ -10,7 +10,7 @@ from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.dataset.shard_names import MANIFEST
 from shardmill.schemas.errors import FormatError, StorageError, UsageError
 from shardmill.schemas.storage import absolute, join, open_storage, scheme_of
-from shardmill.transforms.count.manifest import CountSpec
+from shardmill.transforms.count.counting import CountSpec
 from shardmill.transforms.match.inputs import MatchSpec, find_input
 
 

@@ -19,7 +19,7 @@ from shardmill.pipelines.input_kinds import IMAGES, ProgressUnit
 from shardmill.pipelines.report.progress_display import show_progress
 from shardmill.pipelines.report.quiet import quiet_threads
 from shardmill.pipelines.runners import Job, Runner, find_runner
-from shardmill.pipelines.runners.error_text import find_shardmill_error
+from shardmill.pipelines.runners.base import find_shardmill_error
 from shardmill.schemas.errors import OutputError, StaleBuildError
 from shardmill.schemas.storage import open_storage
 

@@ -239,7 +239,6 @@ def test_missing_frameworks_are_errors_with_the_fix(dataset, call, words) -> Non
 SHARED_MODULE_NAMES = {
     "transforms/transform.py": "the PTransform of each input kind and step",
     "transforms/encoder.py": "the encoder of each input kind, and their protocol in sink",
-    "transforms/hooks.py": "what a kind of input changes, and the base class in sink",
     "transforms/labels.py": "labels from keys in match, labels from an array in arrays",
     "transforms/planning.py": "parts in sink, byte ranges of CSV files in rows",
     "pipelines/arrays.py": "a pipeline and its command",

@@ -17,7 +17,7 @@ A folder without a manifest has ``path``, ``files`` (the first: ``file``, ``byte
 ``compression``) and ``more_files``. A file has ``path``, ``bytes`` and ``compression``.
 
 All have ``records``, null if none were requested or there are none: ``split`` or null, ``file``
-(where the first record is), ``first`` (see ``pipelines.report.describe_record``) and
+(where the first record is), ``first`` (see ``pipelines.report.show_data.describe_record``) and
 ``damage`` and ``too_large`` (why there are no more, or an empty text).
 """
 

@@ -10,8 +10,7 @@ from typing import Any
 from apache_beam.options.pipeline_options import GoogleCloudOptions, PipelineOptions
 from apache_beam.options.pipeline_options_validator import PipelineOptionsValidator
 
-from shardmill.pipelines.runners.base import Job, Runner, option_given, poll
-from shardmill.pipelines.runners.error_text import python_cause
+from shardmill.pipelines.runners.base import Job, Runner, option_given, poll, python_cause
 from shardmill.schemas.errors import OutputError, ShardmillError, UsageError
 from shardmill.schemas.storage import scheme_of
 

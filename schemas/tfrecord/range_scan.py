@@ -9,7 +9,6 @@ from typing import NamedTuple
 import google_crc32c
 
 from shardmill.schemas.storage import RandomReader
-from shardmill.schemas.tfrecord.compression import describe_other_content
 from shardmill.schemas.tfrecord.framing import HEADER_BYTES
 from shardmill.schemas.tfrecord.inflate import (
     InflateError,
@@ -18,7 +17,7 @@ from shardmill.schemas.tfrecord.inflate import (
     inflate_member,
     raw_chunks,
 )
-from shardmill.schemas.tfrecord.open import ACCESS_REASONS, open_file
+from shardmill.schemas.tfrecord.open import ACCESS_REASONS, describe_other_content, open_file
 from shardmill.schemas.tfrecord.ranges import UNKNOWN, Check, Range, RangeKind
 from shardmill.schemas.tfrecord.scanner import DamagedError, FileFault, RecordScanner, find_record
 

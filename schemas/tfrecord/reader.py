@@ -8,10 +8,14 @@ from typing import NamedTuple
 
 from shardmill.schemas.errors import FormatError
 from shardmill.schemas.storage import RandomReader
-from shardmill.schemas.tfrecord.compression import Compression, detect_compression
 from shardmill.schemas.tfrecord.framing import combine_crc32c
 from shardmill.schemas.tfrecord.inflate import decompress, raw_chunks
-from shardmill.schemas.tfrecord.open import ACCESS_REASONS, open_file
+from shardmill.schemas.tfrecord.open import (
+    ACCESS_REASONS,
+    Compression,
+    detect_compression,
+    open_file,
+)
 from shardmill.schemas.tfrecord.range_scan import RangeCount, scan_content, scan_range
 from shardmill.schemas.tfrecord.ranges import UNKNOWN, Check, FileRanges, find_ranges
 from shardmill.schemas.tfrecord.scanner import DamagedError, FileFault, RecordScanner

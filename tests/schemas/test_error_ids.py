@@ -5,7 +5,7 @@ import pickle
 import pytest
 
 from shardmill.loaders.frameworks import FrameworkError
-from shardmill.pipelines.runners.error_text import find_shardmill_error
+from shardmill.pipelines.runners.base import find_shardmill_error
 from shardmill.schemas.errors import (
     DeniedError,
     InputError,

@@ -1,21 +1,31 @@
-"""Count the records of TFRecord files: functions of each step, and ``count_now`` without Beam."""
+"""Count the records of TFRecord files: functions of each step, and ``count_now`` without Beam.
+
+The result is a manifest of the counted files.
+"""
 
 from __future__ import annotations
 
+import datetime as dt
 import functools
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+import hashlib
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import NamedTuple
 
-from shardmill.schemas.dataset.manifest import Manifest
-from shardmill.schemas.dataset.shard_names import MANIFEST
+from shardmill.schemas.dataset.foreign_names import missing_shards, split_of, stated_records
+from shardmill.schemas.dataset.manifest import Build, Damaged, Inputs, Manifest, Shard, Split
+from shardmill.schemas.dataset.shard_names import MANIFEST, is_generation
+from shardmill.schemas.dataset.splits import split_order
 from shardmill.schemas.errors import DeniedError, FormatError, OutputError, ShardmillError
+from shardmill.schemas.numbers import plural
 from shardmill.schemas.refs import InputRef
 from shardmill.schemas.storage import join, open_storage
 from shardmill.schemas.tfrecord.range_scan import RangeCount, scan_range
 from shardmill.schemas.tfrecord.ranges import Check, FileRanges, Range, find_ranges
-from shardmill.schemas.tfrecord.reader import join_ranges
+from shardmill.schemas.tfrecord.reader import FileCount, join_ranges
 from shardmill.schemas.tfrecord.scanner import FileFault
-from shardmill.transforms.count.manifest import CountedFile, CountSpec, make_manifest
 from shardmill.transforms.match.counts import MatchCounts, keep_first, sum_counts
 from shardmill.transforms.match.inputs import MatchSpec, match_now
 from shardmill.transforms.runtime import progress
@@ -24,6 +34,8 @@ from shardmill.transforms.runtime.process_pool import WORTH_PROCESSES, run_all
 
 CONCURRENT_OPENS = 16
 _RANGE_BYTES = {"records": 64 << 20, "index": 1 << 30}  # per check; "index" skips payloads
+PIPELINE = "count"
+ALL = "all"  # the split of files whose names contain no split
 
 
 def count_now(matches: Iterable[MatchSpec], spec: CountSpec) -> Manifest:
@@ -118,3 +130,134 @@ def _known_splits(root: str) -> dict[str, str]:
     if manifest.root:  # a manifest of a count: its splits are guessed from names too
         return {}
     return {s.file: name for name, split in manifest.splits.items() for s in split.shards}
+
+
+class CountedFile(NamedTuple):
+    """A matched file and its count."""
+
+    ref: InputRef
+    result: FileCount
+
+
+@dataclass(frozen=True)
+class CountSpec:
+    """The parameters of ``CountRecords``.
+
+    Attributes:
+        root: Folder that the keys of files are relative to.
+        check: How much of each file is read.
+        manifest: Path of the manifest to write; empty for none.
+        processes: Number of processes that read at the same time on one worker.
+        runner: Name of the runner.
+    """
+
+    root: str
+    check: Check = "records"
+    manifest: str = ""
+    processes: int = 1
+    runner: str = ""
+
+    @property
+    def config_id(self) -> str:
+        """Identity of the options that affect the counts, as 16 hexadecimal digits."""
+        text = f"{PIPELINE} {self.check}"
+        return hashlib.blake2b(text.encode(), digest_size=8, person=b"shardmill-conf").hexdigest()
+
+
+def mark_empty(files: Iterable[CountedFile]) -> list[CountedFile]:
+    """Return the files sorted by key; empty files are damaged if other files have records."""
+    ordered = sorted(files, key=lambda file: file.ref.key.encode())
+    if not any(file.result.records for file in ordered):
+        return ordered
+    fault = FileFault("empty", 0, 0, "it is empty, and other files have records: copy it again")
+    return [
+        file._replace(result=file.result._replace(fault=fault, crc32c=""))
+        if file.result.fault is None and not file.result.num_bytes
+        else file
+        for file in ordered
+    ]
+
+
+def make_manifest(
+    spec: CountSpec, files: Iterable[CountedFile], counts: MatchCounts,
+    known: Mapping[str, str],
+) -> Manifest:  # fmt: skip
+    """Return the manifest of counted files.
+
+    Args:
+        spec: The parameters of the count.
+        files: The files, in any order.
+        counts: Numbers of matched files that were not read.
+        known: Split of each file that the dataset's own manifest lists.
+    """
+    ordered = mark_empty(files)
+    intact = [file for file in ordered if file.result.fault is None]
+    damaged = tuple(_damaged(file, file.result.fault) for file in ordered if file.result.fault)
+    splits = dict(_splits(intact, known))
+    compressions = {file.result.compression for file in intact if file.result.num_bytes}
+    return Manifest(
+        splits=splits,
+        written=sum(split.num_examples for split in splits.values()),
+        compression="mixed" if len(compressions) > 1 else next(iter(compressions), "none"),
+        inputs=Inputs(
+            root=spec.root,
+            matched=len(ordered) + counts.skipped + counts.duplicates,
+            accepted=len(intact),
+            rejected=len(damaged),
+            skipped=counts.skipped,
+            duplicates=counts.duplicates,
+            rejected_by_reason=dict(sorted(Counter(each.reason for each in damaged).items())),
+        ),
+        build=Build(
+            config_id=spec.config_id,
+            input_id=f"{sum(file.ref.digest() for file in ordered) % (1 << 128):032x}",
+            config={"pipeline": PIPELINE, "check": spec.check},
+            versions={"shardmill": version("shardmill")},
+            runner=spec.runner,
+            finished=dt.datetime.now(dt.timezone.utc).isoformat(timespec="seconds"),
+        ),
+        warnings=tuple(_warnings(ordered)),
+        root=spec.root,
+        damaged=damaged,
+    )
+
+
+def _damaged(file: CountedFile, fault: FileFault) -> Damaged:
+    size = file.result.num_bytes or file.ref.size
+    return Damaged(file.ref.key, size, fault.reason, fault.record, fault.offset, str(fault))
+
+
+def _splits(files: Sequence[CountedFile], known: Mapping[str, str]) -> Iterator[tuple[str, Split]]:
+    by_split: dict[str, list[CountedFile]] = {}
+    for file in files:
+        name = known.get(file.ref.key) or split_of(file.ref.key) or ALL
+        by_split.setdefault(name, []).append(file)
+    for name in sorted(by_split, key=split_order):
+        shards = tuple(_shard(file) for file in by_split[name])
+        records = sum(shard.records for shard in shards)
+        yield name, Split(records, sum(shard.bytes for shard in shards), {}, shards)
+
+
+def _shard(file: CountedFile) -> Shard:
+    count = file.result
+    return Shard(file.ref.key, count.records, count.num_bytes, count.crc32c or None)
+
+
+def _warnings(files: Sequence[CountedFile]) -> Iterator[str]:
+    for file in files:
+        count = file.result
+        yield from (f"{file.ref.key}: {warning}" for warning in count.warnings)
+        stated = stated_records(file.ref.key)
+        if count.fault is None and stated is not None and stated != count.records:
+            yield f"{file.ref.key}: the name says {stated:,} records, it has {count.records:,}"
+    yield from missing_shards(file.ref.key for file in files)
+    names = (name for file in files for name in file.ref.key.split("/"))
+    versions = {*filter(is_generation, names)}
+    if versions:
+        yield (
+            f"the files of {plural(len(versions), 'version')} of datasets were counted "
+            f"({min(versions)}): "
+            "give the folder of one dataset to count its current version"
+        )
+    if files and not any(file.result.num_bytes for file in files):
+        yield "all files are empty"

@@ -14,7 +14,7 @@ from shardmill.schemas.tfrecord.range_scan import RangeCount
 from shardmill.schemas.tfrecord.ranges import Check, FileRanges, Range
 from shardmill.schemas.tfrecord.reader import join_ranges
 from shardmill.transforms.count import counting
-from shardmill.transforms.count.manifest import CountedFile, CountSpec
+from shardmill.transforms.count.counting import CountedFile, CountSpec
 from shardmill.transforms.match.counts import MatchCounts
 from shardmill.transforms.match.transform import MatchedInputs, find_inputs
 from shardmill.transforms.runtime import metrics

@@ -28,8 +28,8 @@ from shardmill.transforms.match.read_input import MAX_FILE_BYTES, read_inputs
 from shardmill.transforms.runtime.map_ordered import map_ordered, storage_threads
 from shardmill.transforms.runtime.process_pool import usable_cores
 from shardmill.transforms.sink.encoder import Example
-from shardmill.transforms.sink.hooks import BuildHooks
 from shardmill.transforms.sink.reuse import known_row, take_records
+from shardmill.transforms.sink.spec import BuildHooks
 
 _IN_FLIGHT_BYTES = 256 << 20  # of files and records; a larger image is alone
 _BATCH = 16  # images, at most, of one request to a decoder

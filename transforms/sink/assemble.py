@@ -19,7 +19,6 @@ from shardmill.schemas.tfrecord.gzip_member import Packing
 from shardmill.schemas.tfrecord.member_index import empty_shard
 from shardmill.transforms.publish.publish import FinalFile
 from shardmill.transforms.runtime.map_ordered import map_ordered, storage_threads
-from shardmill.transforms.sink.cutting import cut_part
 from shardmill.transforms.sink.division import (
     ShardSpec,
     count_shards,
@@ -28,7 +27,7 @@ from shardmill.transforms.sink.division import (
 )
 from shardmill.transforms.sink.parts import PartFile, parse_sidecar
 from shardmill.transforms.sink.placement import REJECTED, Series
-from shardmill.transforms.sink.rechunk import loses_records, repack
+from shardmill.transforms.sink.rechunk import cut_part, loses_records, repack
 from shardmill.transforms.sink.spec import PARTS_FOLDER, SHARDS_FOLDER, SinkSpec
 
 

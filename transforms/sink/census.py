@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 from shardmill.schemas.errors.catalogue import coded
 from shardmill.schemas.refs import InputRef
 from shardmill.transforms.match.counts import MatchCounts, describe_skipped, sum_counts
-from shardmill.transforms.sink.hooks import BuildHooks
 from shardmill.transforms.sink.placement import Series
+from shardmill.transforms.sink.spec import BuildHooks
 
 _EXAMPLES = 3
 _MODULUS = 1 << 128

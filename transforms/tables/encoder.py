@@ -16,7 +16,7 @@ from shardmill.schemas.schema_pbtxt.columns import format_schema, parse_schema
 from shardmill.schemas.tfrecord.gzip_member import Packing
 from shardmill.transforms.match.next_steps import next_step, remedy_of
 from shardmill.transforms.sink.encoder import Item
-from shardmill.transforms.sink.hooks import BuildHooks, ExtraFiles
+from shardmill.transforms.sink.spec import BuildHooks, ExtraFiles
 from shardmill.transforms.tables.merge import merge_segments
 from shardmill.transforms.tables.row_rejects import FEW_ROWS, describe_lost_files
 from shardmill.transforms.tables.segments import read_lines

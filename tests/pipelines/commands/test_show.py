@@ -19,9 +19,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from shardmill.pipelines.report.describe_record import describe_bytes, describe_record
 from shardmill.pipelines.report.layout import Layout, fields, print_report
-from shardmill.pipelines.report.show_data import describe_path
+from shardmill.pipelines.report.show_data import describe_bytes, describe_path, describe_record
 from shardmill.pipelines.report.show_text import render
 from shardmill.schemas.errors import InputError, UsageError
 from shardmill.schemas.example.serialize import encode_example

@@ -13,8 +13,7 @@ from google.api_core import exceptions as api
 from google.auth import exceptions as auth
 
 from shardmill.schemas.errors import StorageError
-from shardmill.schemas.storage.gcs import GcsStorage
-from shardmill.schemas.storage.gcs_client import translate_errors
+from shardmill.schemas.storage.gcs import GcsStorage, translate_errors
 from shardmill.transforms.match.counts import Skipped
 from shardmill.transforms.match.walk import WalkTask, walk
 from shardmill.transforms.sink.encoder import Example

@@ -8,8 +8,8 @@ from typing import Any
 from shardmill.schemas.dataset import shard_names
 from shardmill.schemas.errors import OutputError
 from shardmill.schemas.storage import Storage, join, open_storage
-from shardmill.transforms.sink.hooks import ExtraFiles
 from shardmill.transforms.sink.sidecar import create_sidecar, find_sidecar, seal
+from shardmill.transforms.sink.spec import ExtraFiles
 from shardmill.transforms.tables.table_source import list_features
 from shardmill.transforms.tables.tft.transformer import transformed_features, transformed_schema
 
