@@ -1,4 +1,4 @@
-from .count.manifest import CountSpec as CountSpec
+from .count.counting import CountSpec as CountSpec
 from .count.transform import CountRecords as CountRecords
 from .images.convert import ImageSpec as ImageSpec
 from .images.encoder import ImageEncoder as ImageEncoder
