@@ -54,8 +54,8 @@ from shardmill.transforms.sink.outcome import report, take_reported
 from shardmill.transforms.sink.parts import PartJob, order_refs, part_id, write_part
 from shardmill.transforms.sink.placement import PartKey, PlacedRef, Series
 from shardmill.transforms.sink.plan import Plan, make_plan
-from shardmill.transforms.sink.totals import Totals
 from shardmill.transforms.sink.transform import WriteShards, place_ref
+from shardmill.transforms.statistics.sums import Totals
 
 _BATCH = 10_000
 

@@ -32,11 +32,11 @@ from shardmill.schemas.tfrecord.framing import (
 from shardmill.schemas.tfrecord.gzip_member import (
     HEADER,
     find_blocks,
+    read_index,
     stored_range,
     strip_block_headers,
 )
 from shardmill.schemas.tfrecord.inflate import InflateError, inflate_member
-from shardmill.schemas.tfrecord.member_index import read_index
 from shardmill.schemas.tfrecord.open import open_file
 from shardmill.schemas.tfrecord.scanner import DamagedError
 

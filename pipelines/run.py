@@ -201,7 +201,7 @@ class _Run:
             signals: Numbers of the signals that came.
             progress: Progress to update.
         """
-        from shardmill.pipelines.runners.job_monitor import monitor_job
+        from shardmill.pipelines.runners.base import monitor_job
 
         runner, options, result = self.runner, pipeline.options, None
         job: Callable[[], Job | None] = lambda: None  # noqa: E731

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from typing import IO, NamedTuple, Protocol
+from typing import IO, Any, NamedTuple, Protocol
 
 import google_crc32c
 
@@ -230,3 +231,38 @@ def to_relative(path: str, root: str) -> str:
 def from_relative(path: str, root: str) -> str:
     """Return the path of which ``to_relative`` returned this."""
     return join(root, path[2:]) if path.startswith("./") else path
+
+
+class ReaderStream(io.RawIOBase):
+    """The raw stream of a file, for libraries that read streams.
+
+    Args:
+        reader: The open file.
+    """
+
+    def __init__(self, reader: RandomReader) -> None:
+        self._reader, self._at = reader, 0
+
+    def readable(self) -> bool:
+        """Return whether the stream can be read."""
+        return True
+
+    def seekable(self) -> bool:
+        """Return whether the position can be changed."""
+        return True
+
+    def seek(self, offset: int, origin: int = io.SEEK_SET, /) -> int:
+        """Change the position and return it."""
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._reader.size}[origin]
+        if base + offset < 0:
+            raise ValueError(f"offset {base + offset} is before the start of the file")
+        self._at = base + offset
+        return self._at
+
+    def readinto(self, buffer: Any) -> int:
+        """Read into a buffer; return the number of bytes."""
+        view = memoryview(buffer)
+        data = self._reader.read_at(self._at, len(view))
+        view[: len(data)] = data
+        self._at += len(data)
+        return len(data)

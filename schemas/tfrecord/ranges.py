@@ -13,12 +13,12 @@ from collections.abc import Iterator, Sequence
 from typing import Literal, NamedTuple
 
 from shardmill.schemas.storage import RandomReader
+from shardmill.schemas.tfrecord.gzip_member import IndexedMember, read_index
 from shardmill.schemas.tfrecord.inflate import (
     early_stop_warning,
     empty_member_warning,
     find_early_stop,
 )
-from shardmill.schemas.tfrecord.member_index import IndexedMember, read_index
 from shardmill.schemas.tfrecord.open import Compression, detect_compression, open_file
 from shardmill.schemas.tfrecord.scanner import DamagedError, FileFault
 

@@ -14,10 +14,12 @@ import google_crc32c
 import numpy as np
 
 from shardmill.schemas.errors import FormatError
-from shardmill.schemas.tfrecord import batch_crc
 from shardmill.schemas.tfrecord.framing import (
     FOOTER_BYTES,
     HEADER_BYTES,
+    all_payloads_match,
+    find_damaged_length,
+    length_crcs,
     mask,
     masked_crc,
     starts_record,
@@ -192,7 +194,7 @@ class RecordScanner:
     def _find_damaged_length(self, data: bytes, begins: list[int]) -> int:
         """Return the number of the first record whose length does not match its CRC, or -1."""
         if len(begins) >= _MANY:
-            return batch_crc.find_damaged_length(data, np.array(begins))
+            return find_damaged_length(data, np.array(begins))
         return next((n for n, at in enumerate(begins) if not starts_record(data, at)), -1)
 
     def _check_payloads(self, data: bytes, begins: list[int]) -> None:
@@ -208,7 +210,7 @@ class RecordScanner:
         check, take = self._check, self._take
         count = len(begins) - 1
         # If the one check of all fails, each record is checked alone, to name the damaged one.
-        if check and count >= _MANY and batch_crc.all_payloads_match(data, np.array(begins)):
+        if check and count >= _MANY and all_payloads_match(data, np.array(begins)):
             check = False
         if check or take is not None:
             for at, end in itertools.pairwise(begins):
@@ -295,7 +297,7 @@ def find_record(data: bytes, room: int) -> int:
         limit = room - HEADER_BYTES - FOOTER_BYTES - start
         fits = np.flatnonzero(lengths <= np.uint64(max(0, limit)))
         masks = np.ndarray((offsets,), "<u4", data, start + 8, strides=(1,))
-        for offset in fits[mask(batch_crc.length_crcs(lengths[fits])) == masks[fits]].tolist():
+        for offset in fits[mask(length_crcs(lengths[fits])) == masks[fits]].tolist():
             if int(lengths[offset]) + offset <= limit:
                 return int(start + offset)
     return -1

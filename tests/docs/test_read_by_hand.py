@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-from shardmill.schemas.tfrecord.member_index import read_index
+from shardmill.schemas.tfrecord.gzip_member import read_index
 from shardmill.transforms.sink.record_writer import MemberWriter
 from tests.conftest import ROOT, build_dataset
 from tests.support.readers import tf_examples, tf_records

@@ -19,7 +19,7 @@ from shardmill.schemas.dataset.shard_names import new_generation
 from shardmill.schemas.errors import InputError, ShardmillError, UsageError
 from shardmill.schemas.example.serialize import encode_example
 from shardmill.schemas.tfrecord.framing import frame
-from shardmill.schemas.tfrecord.member_index import INDEX_BYTES
+from shardmill.schemas.tfrecord.gzip_member import INDEX_BYTES
 from tests.support.loader_tools import (
     DATA,
     PACKS,

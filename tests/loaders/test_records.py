@@ -20,8 +20,7 @@ from shardmill.loaders import lru_cache, open_dataset, shards
 from shardmill.schemas.errors import UsageError
 from shardmill.schemas.example.serialize import encode_example
 from shardmill.schemas.tfrecord.framing import frame
-from shardmill.schemas.tfrecord.gzip_member import deflated_member, stored_member
-from shardmill.schemas.tfrecord.member_index import INDEX_BYTES
+from shardmill.schemas.tfrecord.gzip_member import INDEX_BYTES, deflated_member, stored_member
 from tests.conftest import examples
 from tests.support.loader_tools import (
     CELLS,

@@ -10,8 +10,7 @@ import numpy as np
 
 from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.example.serialize import encode_example
-from shardmill.schemas.tfrecord.gzip_member import deflated_member, stored_member
-from shardmill.schemas.tfrecord.member_index import empty_shard
+from shardmill.schemas.tfrecord.gzip_member import deflated_member, empty_shard, stored_member
 from tests.support.publications import manifest_body
 from tests.support.readers import tf_records
 from tests.support.record_tools import framed, in_groups, indexed

@@ -9,8 +9,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from shardmill.schemas.tfrecord.framing import frame, masked_crc
-from shardmill.schemas.tfrecord.gzip_member import HEADER, Member, deflated_member, stored_member
-from shardmill.schemas.tfrecord.member_index import INDEX_BYTES, build_index
+from shardmill.schemas.tfrecord.gzip_member import (
+    HEADER,
+    INDEX_BYTES,
+    Member,
+    build_index,
+    deflated_member,
+    stored_member,
+)
 from shardmill.schemas.tfrecord.range_scan import scan_range
 from shardmill.schemas.tfrecord.ranges import find_ranges
 from shardmill.schemas.tfrecord.reader import FileCount, join_ranges, open_records

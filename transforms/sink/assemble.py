@@ -15,8 +15,7 @@ from shardmill.schemas.dataset.shard_names import ShardName, ShardTemplate
 from shardmill.schemas.errors import OutputError, StaleBuildError
 from shardmill.schemas.storage import Storage, join
 from shardmill.schemas.tfrecord.framing import combine_crc32c, crc32c
-from shardmill.schemas.tfrecord.gzip_member import Packing
-from shardmill.schemas.tfrecord.member_index import empty_shard
+from shardmill.schemas.tfrecord.gzip_member import Packing, empty_shard
 from shardmill.transforms.publish.publish import FinalFile
 from shardmill.transforms.runtime.map_ordered import map_ordered, storage_threads
 from shardmill.transforms.sink.division import (
@@ -27,7 +26,7 @@ from shardmill.transforms.sink.division import (
 )
 from shardmill.transforms.sink.parts import PartFile, parse_sidecar
 from shardmill.transforms.sink.placement import REJECTED, Series
-from shardmill.transforms.sink.rechunk import cut_part, loses_records, repack
+from shardmill.transforms.sink.record_writer import cut_part, loses_records, repack
 from shardmill.transforms.sink.spec import PARTS_FOLDER, SHARDS_FOLDER, SinkSpec
 
 

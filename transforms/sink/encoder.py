@@ -13,7 +13,7 @@ from shardmill.schemas.dataset.catalog import CatalogRow
 from shardmill.schemas.refs import InputRef, Reference
 from shardmill.schemas.rejects import Reject
 from shardmill.schemas.tfrecord.gzip_member import Packing
-from shardmill.transforms.sink.totals import Totals
+from shardmill.transforms.statistics.sums import Totals
 
 
 class Example(NamedTuple):

@@ -27,8 +27,7 @@ from shardmill.transforms.sink.parts import parse_sidecar
 from shardmill.transforms.sink.placement import REJECTED, Series
 from shardmill.transforms.sink.plan import Plan
 from shardmill.transforms.sink.spec import ExtraFiles, SinkSpec
-from shardmill.transforms.sink.totals import Totals
-from shardmill.transforms.statistics.sums import compute_statistics
+from shardmill.transforms.statistics.sums import Totals, compute_statistics
 
 _SHOWN_REJECTS = 3
 _READ_AHEAD = 256  # sidecars

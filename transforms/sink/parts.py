@@ -21,8 +21,7 @@ from shardmill.transforms.sink.encoder import Block, Item
 from shardmill.transforms.sink.placement import PartKey, PlacedRef
 from shardmill.transforms.sink.record_writer import MemberWriter
 from shardmill.transforms.sink.sidecar import create_sidecar, find_sidecar, seal, unseal
-from shardmill.transforms.sink.totals import Totals
-from shardmill.transforms.statistics.sums import sum_rows
+from shardmill.transforms.statistics.sums import Totals, sum_rows
 
 FORMAT_VERSION = 3  # of shards and sidecars; part of every config_id
 _SOURCE = CatalogRow._fields.index("source")

@@ -23,13 +23,14 @@ from shardmill.schemas.tfrecord.framing import FOOTER_BYTES, HEADER_BYTES, crc32
 from shardmill.schemas.tfrecord.gzip_member import (
     GZIP_HEADER_BYTES,
     GZIP_TRAILER_BYTES,
+    INDEX_BYTES,
     STORED_BLOCK_BYTES,
     STORED_HEADER_BYTES,
+    read_index,
     stored_range,
     strip_block_headers,
 )
 from shardmill.schemas.tfrecord.inflate import InflateError, inflate_member
-from shardmill.schemas.tfrecord.member_index import INDEX_BYTES, read_index
 from shardmill.schemas.tfrecord.scanner import DamagedError
 from shardmill.transforms.publish.generation import is_shard
 

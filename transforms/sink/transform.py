@@ -56,7 +56,7 @@ from shardmill.transforms.sink.placement import (
 from shardmill.transforms.sink.plan import Plan, make_plan
 from shardmill.transforms.sink.reuse import with_path
 from shardmill.transforms.sink.spec import SinkSpec
-from shardmill.transforms.sink.totals import Totals
+from shardmill.transforms.statistics.sums import Totals
 
 # A PartFile as plain values; crosses a shuffle.
 FileValues = tuple[Any, ...]

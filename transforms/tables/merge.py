@@ -15,8 +15,7 @@ from shardmill.schemas.rejects import Reject
 from shardmill.schemas.tfrecord.framing import FOOTER_BYTES, HEADER_BYTES
 from shardmill.transforms.runtime.map_ordered import map_ordered, storage_threads
 from shardmill.transforms.sink.encoder import Block
-from shardmill.transforms.sink.totals import Totals
-from shardmill.transforms.statistics.sums import Summary
+from shardmill.transforms.statistics.sums import Summary, Totals
 from shardmill.transforms.tables import segments
 from shardmill.transforms.tables.byte_arrays import ByteStrings
 from shardmill.transforms.tables.record_values import sum_records

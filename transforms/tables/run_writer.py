@@ -18,7 +18,7 @@ from shardmill.schemas.storage import join, open_storage
 from shardmill.transforms.sink.encoder import Block
 from shardmill.transforms.sink.placement import hash_key
 from shardmill.transforms.sink.sidecar import create_sidecar, find_sidecar, seal
-from shardmill.transforms.sink.totals import Totals
+from shardmill.transforms.statistics.sums import Totals
 from shardmill.transforms.tables import segments
 from shardmill.transforms.tables.byte_arrays import ByteStrings, offsets_from_sizes
 from shardmill.transforms.tables.encode import encode_rows, prepare

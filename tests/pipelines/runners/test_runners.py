@@ -11,8 +11,11 @@ from apache_beam.utils.subprocess_server import JavaJarServer
 
 from shardmill.pipelines.report.progress_display import progress_line
 from shardmill.pipelines.runners import IN_MEMORY, Job, find_runner, take_runner
-from shardmill.pipelines.runners.base import find_shardmill_error, kill_with_parent_prefix
-from shardmill.pipelines.runners.job_monitor import update_progress
+from shardmill.pipelines.runners.base import (
+    find_shardmill_error,
+    kill_with_parent_prefix,
+    update_progress,
+)
 from shardmill.schemas.dataset.shard_names import DEFAULT_TEMPLATE, ShardTemplate
 from shardmill.schemas.dataset.splits import Splits
 from shardmill.schemas.errors import (

@@ -13,8 +13,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from shardmill.schemas.tfrecord import framing, inflate
-from shardmill.schemas.tfrecord.gzip_member import HEADER, deflated_member, stored_member
-from shardmill.schemas.tfrecord.member_index import empty_shard
+from shardmill.schemas.tfrecord.gzip_member import (
+    HEADER,
+    deflated_member,
+    empty_shard,
+    stored_member,
+)
 from shardmill.schemas.tfrecord.open import describe_other_content, detect_compression
 from tests.conftest import examples
 from tests.support.record_tools import count_in, flip, framed, header, pieces

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardmill.schemas.tfrecord import member_index
+from shardmill.schemas.tfrecord import gzip_member
 from shardmill.schemas.tfrecord.framing import frame
 from shardmill.schemas.tfrecord.gzip_member import Member, deflated_member, stored_member
 from shardmill.transforms.sink import record_writer
@@ -39,9 +39,9 @@ members = st.lists(
 
 @given(members)
 def test_round_trip(listed: list[Member]) -> None:
-    index = member_index.build_index(listed)
-    assert len(index) == member_index.INDEX_BYTES
-    assert member_index.parse_index(index + b"following bytes") == listed
+    index = gzip_member.build_index(listed)
+    assert len(index) == gzip_member.INDEX_BYTES
+    assert gzip_member.parse_index(index + b"following bytes") == listed
 
 
 @pytest.mark.parametrize("pack", [stored_member, deflated_member])
@@ -49,7 +49,7 @@ def test_concatenated_shards_are_complete_and_indexed(tmp_path, pack) -> None:
     # Small shards: a reader that stops at an empty member would lose the rest.
     a, b = make_shard([2, 3], pack), make_shard([5], pack)
     for joined, counts in ((a + b, [2, 3, 5]), (b + a + b, [5, 2, 3, 5])):
-        found = member_index.read_index(reader(joined), len(joined))
+        found = gzip_member.read_index(reader(joined), len(joined))
         assert [m.records for m in found or []] == counts
         path = tmp_path / "joined.gz"
         path.write_bytes(joined)
@@ -60,24 +60,24 @@ def test_truncated_extended_and_foreign_files_are_not_indexed() -> None:
     data = make_shard([2, 3])
     foreign = gzip.compress(b"abc")
     for broken in (
-        data[:-1], data[:member_index.INDEX_BYTES], data[:100], data + b"\0", data[7:], data + data[:300],
+        data[:-1], data[:gzip_member.INDEX_BYTES], data[:100], data + b"\0", data[7:], data + data[:300],
         foreign, foreign + data, data + foreign, b"",
     ):  # fmt: skip
-        assert member_index.read_index(reader(broken), len(broken)) is None
+        assert gzip_member.read_index(reader(broken), len(broken)) is None
 
 
-@given(st.integers(0, member_index.INDEX_BYTES * 8 - 1))
+@given(st.integers(0, gzip_member.INDEX_BYTES * 8 - 1))
 @settings(max_examples=examples(300))
 def test_rejects_an_index_with_a_flipped_bit(bit: int) -> None:
     damaged = flip(make_shard([2, 300, 4]), bit // 8, 1 << bit % 8)
-    assert member_index.read_index(reader(damaged), len(damaged)) is None
+    assert gzip_member.read_index(reader(damaged), len(damaged)) is None
 
 
 def test_rejects_more_members_than_fit() -> None:
     with pytest.raises(ValueError, match="2000 members do not fit"):
-        member_index.build_index([Member(1 << 40, 1 << 40)] * 2_000)
+        gzip_member.build_index([Member(1 << 40, 1 << 40)] * 2_000)
     with pytest.raises(ValueError, match="0 members do not fit"):
-        member_index.build_index([])
+        gzip_member.build_index([])
 
 
 @pytest.mark.parametrize("packing", ["stored", "deflated", "none"])
@@ -99,7 +99,7 @@ def test_writer_splits_groups_and_members(tmp_path, packing, monkeypatch) -> Non
     if packing == "none":
         assert data == b"".join(map(frame, payloads))
         return
-    found = member_index.read_index(reader(data), len(data))
+    found = gzip_member.read_index(reader(data), len(data))
     assert found is not None
     assert len(found) == 401
     assert sum(m.records for m in found) == 402
@@ -110,7 +110,7 @@ def test_writer_splits_groups_and_members(tmp_path, packing, monkeypatch) -> Non
 def test_command_line_tools_skip_the_index(tmp_path, tool) -> None:
     if shutil.which(tool[0]) is None:
         pytest.skip(f"{tool[0]} is not installed")
-    data = make_shard([3, 200]) + make_shard([7], deflated_member) + member_index.empty_shard()
+    data = make_shard([3, 200]) + make_shard([7], deflated_member) + gzip_member.empty_shard()
     path = tmp_path / "a.gz"
     path.write_bytes(data)
     done = subprocess.run([*tool, str(path)], capture_output=True, check=True)

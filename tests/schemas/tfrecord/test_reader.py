@@ -11,8 +11,8 @@ import pytest
 from shardmill.schemas.storage.local import LocalReader
 from shardmill.schemas.tfrecord import gzip_member, range_scan
 from shardmill.schemas.tfrecord.framing import frame
+from shardmill.schemas.tfrecord.gzip_member import build_index, empty_shard, read_index
 from shardmill.schemas.tfrecord.inflate import empty_member_warning
-from shardmill.schemas.tfrecord.member_index import build_index, empty_shard, read_index
 from shardmill.schemas.tfrecord.range_scan import scan_range
 from shardmill.schemas.tfrecord.ranges import find_ranges
 from shardmill.schemas.tfrecord.reader import FileCount, count_file, open_records

@@ -15,14 +15,12 @@ from shardmill.schemas.errors import OutputError
 from shardmill.schemas.storage import open_storage
 from shardmill.schemas.storage.local import LocalStorage
 from shardmill.schemas.tfrecord.framing import crc32c
-from shardmill.schemas.tfrecord.gzip_member import deflated_member
-from shardmill.schemas.tfrecord.member_index import read_index
+from shardmill.schemas.tfrecord.gzip_member import deflated_member, read_index
 from shardmill.transforms.sink.assemble import BuiltShard, assemble_shard, plan_shards
 from shardmill.transforms.sink.division import ShardSpec
 from shardmill.transforms.sink.parts import PartFile
 from shardmill.transforms.sink.placement import Series
-from shardmill.transforms.sink.rechunk import cut_part
-from shardmill.transforms.sink.record_writer import MemberWriter
+from shardmill.transforms.sink.record_writer import MemberWriter, cut_part
 from shardmill.transforms.sink.spec import PARTS_FOLDER
 from shardmill.transforms.verify.verify import find_dataset, verify_dataset
 from tests.conftest import build_dataset, examples, make_photos

@@ -8,12 +8,11 @@ import pytest
 from shardmill.schemas.dataset.shard_names import DEFAULT_TEMPLATE, ShardTemplate
 from shardmill.schemas.storage import open_storage
 from shardmill.schemas.tfrecord.framing import crc32c, frame
-from shardmill.schemas.tfrecord.gzip_member import deflated_member, stored_member
+from shardmill.schemas.tfrecord.gzip_member import deflated_member, read_index, stored_member
 from shardmill.schemas.tfrecord.inflate import TENSORFLOW_READS, find_early_stop
-from shardmill.schemas.tfrecord.member_index import read_index
 from shardmill.schemas.tfrecord.reader import count_file
 from shardmill.transforms.sink import assemble as assembling
-from shardmill.transforms.sink import rechunk
+from shardmill.transforms.sink import record_writer
 from shardmill.transforms.sink.assemble import BuiltShard, PartSlice, ShardJob, assemble_shard
 from shardmill.transforms.sink.parts import PartFile
 from shardmill.transforms.sink.placement import Series
@@ -116,10 +115,10 @@ def test_repacks_a_shard_that_tensorflow_would_not_read(packing, cut, tmp_path) 
 
 def test_repacks_until_tensorflow_reads_the_shard(tmp_path, monkeypatch) -> None:
     answers = iter([True, True, False])
-    monkeypatch.setattr(rechunk, "loses_records", lambda *_: next(answers))
+    monkeypatch.setattr(record_writer, "loses_records", lambda *_: next(answers))
     write_part(tmp_path, 0, SMALL, "stored")
     storage, part = open_storage(str(tmp_path)), str(tmp_path / "0.part")
-    size, _ = rechunk.repack(storage, [part], str(tmp_path / "new"), "stored")
+    size, _ = record_writer.repack(storage, [part], str(tmp_path / "new"), "stored")
     assert (tmp_path / "new").stat().st_size == size
     assert next(answers, None) is None
     assert tf_records(tmp_path / "new") == SMALL

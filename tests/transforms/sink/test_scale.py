@@ -28,8 +28,7 @@ from shardmill.transforms.sink.finalize import Built, finish
 from shardmill.transforms.sink.placement import PartKey, PlacedRef, PlaceSpec, Series
 from shardmill.transforms.sink.plan import make_plan
 from shardmill.transforms.sink.spec import SinkSpec
-from shardmill.transforms.sink.totals import Totals
-from shardmill.transforms.statistics.sums import Summary, Sums
+from shardmill.transforms.statistics.sums import Summary, Sums, Totals
 from tests.conftest import ROOT
 
 TRAIN = Series("train", "")

@@ -20,8 +20,7 @@ import numpy as np
 
 from shardmill.schemas.errors import ChangedError, InputError
 from shardmill.schemas.storage import Entry, open_storage
-from shardmill.schemas.storage.base import RandomReader
-from shardmill.schemas.storage.stream import ReaderStream
+from shardmill.schemas.storage.base import RandomReader, ReaderStream
 from shardmill.transforms.sources.arrays.npy_header import MAX_HEADER_BYTES, parse_header
 
 _BOMB_BYTES, _BOMB_RATIO = 1 << 30, 500

@@ -11,8 +11,7 @@ from typing import BinaryIO
 
 import pyarrow as pa
 
-from shardmill.schemas.storage.base import RandomReader
-from shardmill.schemas.storage.stream import ReaderStream
+from shardmill.schemas.storage.base import RandomReader, ReaderStream
 from shardmill.schemas.tfrecord.inflate import InflateError, gzip_chunks
 
 # A text that exceeds both this size and this ratio to its compressed size is a bomb.
