@@ -260,7 +260,7 @@ def _run_as_child() -> int:
 
     def run() -> int:
         if command in INPUT_KINDS:
-            return run_build(command, configure(command, vars(options), [], answer))
+            return run_build(command, *configure(command, vars(options), [], answer))
         code: int = load_command(command).run(options, answer)
         return code
 

@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from shardmill.pipelines import run
 from shardmill.pipelines.commands import find_parser
@@ -18,23 +18,10 @@ from shardmill.pipelines.report.quiet import quiet_import, quiet_logs
 from shardmill.pipelines.runners import IN_MEMORY, find_runner, take_runner
 
 T = TypeVar("T")
+Build = tuple[Any, list[str], Answer]  # config, Beam's options, and how to answer
 
 
-class BuildOptions(NamedTuple):
-    """The options of a command that builds a dataset.
-
-    Attributes:
-        config: Options of the pipeline.
-        beam_flags: Beam's options.
-        answer: How to answer.
-    """
-
-    config: Any
-    beam_flags: list[str]
-    answer: Answer
-
-
-def parse_build(kind: str, argv: list[str]) -> BuildOptions:
+def parse_build(kind: str, argv: list[str]) -> Build:
     """Return the options of a command line.
 
     Args:
@@ -47,9 +34,7 @@ def parse_build(kind: str, argv: list[str]) -> BuildOptions:
     return configure(kind, *parse_flags(find_parser(kind), argv, "input", "output"))
 
 
-def configure(
-    kind: str, values: Mapping[str, Any], beam_flags: list[str], answer: Answer
-) -> BuildOptions:
+def configure(kind: str, values: Mapping[str, Any], beam_flags: list[str], answer: Answer) -> Build:
     """Return the options of a build.
 
     Args:
@@ -64,17 +49,18 @@ def configure(
     with quiet_import():
         config = INPUT_KINDS[kind].load_config()(**values)
     check_beam_flags(config.beam_options, find_parser(kind))
-    return BuildOptions(config, [*beam_flags, *config.beam_options], answer)
+    return config, [*beam_flags, *config.beam_options], answer
 
 
-def run_build(command: str, options: BuildOptions) -> int:
+def run_build(command: str, config: Any, beam_flags: list[str], answer: Answer) -> int:
     """Build and publish a dataset; return the exit code.
 
     Args:
         command: Name of the kind of input, which is its command.
-        options: All options.
+        config: Options of the pipeline.
+        beam_flags: Beam's options.
+        answer: How to answer.
     """
-    config, beam_flags, answer = options
     in_memory = not config.dry_run and take_runner(beam_flags)[0] == IN_MEMORY
     config.start(answer, in_memory=in_memory)
     kind = INPUT_KINDS[command]

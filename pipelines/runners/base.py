@@ -30,7 +30,6 @@ from shardmill.transforms.runtime.progress import find_total
 if TYPE_CHECKING:
     from apache_beam.options.pipeline_options import PipelineOptions
 
-    from shardmill.pipelines.runners import Job
     from shardmill.transforms.runtime.progress import Progress
 
 T = TypeVar("T")
@@ -39,16 +38,6 @@ _IN_MEMORY_NAMES = frozenset({"", "DirectRunner", "InMemoryRunner", "FnApiRunner
 _STEP = " [while running '"  # Beam appends the name of the step to the message
 _ERROR_LINE = re.compile(rf"^{re.escape(errors.__name__)}\.(\w+): (.*)$", re.MULTILINE)
 _PYTHON_ERROR = re.compile(r"[\w.]*(Error|Exception|Exit)\b")
-_KINDS = {
-    kind.__name__: kind
-    for kind in (
-        errors.InputError,
-        errors.OutputError,
-        errors.ResourceError,
-        errors.StaleBuildError,
-        errors.StorageError,
-    )
-}
 TRACEBACK = "Traceback (most recent call last)"
 _MAX_CAUSE = 300
 _MIN_PAUSE, _MAX_PAUSE = 1.0, 60.0  # seconds
@@ -251,7 +240,8 @@ def find_shardmill_error(error: BaseException) -> ShardmillError | None:
     if not lines:
         return None
     name, message = lines[-1]
-    return _KINDS.get(name, ShardmillError)(without_step(message))
+    kind: type[ShardmillError] = getattr(errors, name, ShardmillError)
+    return kind(without_step(message))
 
 
 def without_step(text: str) -> str:

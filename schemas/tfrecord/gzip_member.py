@@ -42,7 +42,6 @@ from shardmill.schemas.example.serialize import varint
 from shardmill.schemas.tfrecord.framing import crc32c
 
 Packing = Literal["stored", "deflated", "none"]
-COMPRESSIONS = ("gzip", "none")  # values of --compression
 
 HEADER = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"
 GZIP_HEADER_BYTES, GZIP_TRAILER_BYTES = 10, 8

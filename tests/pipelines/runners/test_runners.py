@@ -286,7 +286,8 @@ STORED = "Traceback (most recent call last):\n  File x\nshardmill.schemas.errors
         (RuntimeError(f"{STORED}OutputError: Full.\n"), OutputError, "Full."),
         (RuntimeError(f"{STORED}StaleBuildError: A. [while running 'A/B']\n\n"), StaleBuildError, "A."),
         (RuntimeError(f"{STORED}StorageError: A.\n{STORED}InputError: B.\n"), InputError, "B."),
-        (RuntimeError(f"{STORED}UsageError: A.\n"), ShardmillError, "A."),
+        (RuntimeError(f"{STORED}UsageError: A.\n"), UsageError, "A."),
+        (RuntimeError(f"{STORED}GoneError: A.\n"), ShardmillError, "A."),
     ],
 )  # fmt: skip
 def test_finds_an_error_that_a_runner_returned_as_text(error, kind, message) -> None:
