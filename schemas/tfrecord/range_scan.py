@@ -68,48 +68,13 @@ def scan_range(part: Range, check: Check, take: Take | None = None) -> RangeCoun
     """
     try:
         with open_file(part.path, part.version, part.size) as reader:
-            if part.kind == "none":
-                if check == "index":
-                    return _count_by_lengths(reader, part)
-                return _scan_uncompressed(reader, part, take)
+            if part.kind == "none" and check == "index":
+                return _count_by_lengths(reader, part)
             if part.kind == "indexed":
                 return _scan_members(reader, part, take)
             return _scan_stream(reader, part, check, take)
     except DamagedError as error:
         return RangeCount(part.start, part.end, fault=error.fault)
-
-
-def _scan_uncompressed(reader: RandomReader, part: Range, take: Take | None) -> RangeCount:
-    """Scan the records that begin in a range of an uncompressed file."""
-    # A record that begins before the range ends in it: the scan of the range before reads it whole.
-    first = part.start if part.anchored else _find_first(reader, part.start, part.end)
-    begin = part.end if first < 0 else first
-    scanner = RecordScanner(begin, part.end, take=take)
-    crc = _RunningCrc()
-    inside = crc.over(raw_chunks(reader, part.start, part.end))
-    after = raw_chunks(reader, part.end, part.size)  # with the end of the last record
-    at = part.start
-    try:
-        for data in itertools.chain(inside, after):
-            if scanner.done:
-                break
-            scanner.feed(data[max(0, begin - at) :])
-            # A forged length could otherwise make every range read the rest of the file.
-            if scanner.pending_end > part.size:
-                raise scanner.truncated_error(part.size)
-            at += len(data)
-        scanner.close()
-        fault = None
-    except DamagedError as error:
-        if error.fault.reason in ACCESS_REASONS:
-            raise
-        fault = error.fault
-    # The CRC is needed after a fault too: if no record begins at ``first``, the file may be valid.
-    for _ in inside:
-        pass
-    return RangeCount(
-        part.start, part.end, first, scanner.offset, scanner.records, crc.value, fault
-    )
 
 
 class _RunningCrc:
@@ -222,25 +187,41 @@ def read_members(reader: RandomReader, part: Range) -> Iterator[tuple[int, int, 
 
 
 def _scan_stream(reader: RandomReader, part: Range, check: Check, take: Take | None) -> RangeCount:
-    """Scan a compressed file from beginning to end."""
-    scanner = RecordScanner(check=check == "records", take=take)
+    """Scan a compressed file from beginning to end, or the records that begin in a range."""
+    first, scanner, size = 0, RecordScanner(check=check == "records", take=take), _UNKNOWN_SIZE
     crc = _RunningCrc()
-    chunks = crc.over(raw_chunks(reader, part.start, part.end))
+    at = part.start
+    if part.kind == "none":
+        # A record that begins before the range ends in it: the scan of the range before reads it.
+        first = part.start if part.anchored else _find_first(reader, part.start, part.end)
+        at, size = part.end if first < 0 else first, part.size
+        scanner = RecordScanner(at, part.end, take=take)
+        for _ in crc.over(raw_chunks(reader, part.start, at)):
+            pass
+    inside = crc.over(raw_chunks(reader, at, part.end))
+    # With the end of the last record.
+    chunks = itertools.chain(inside, raw_chunks(reader, part.end, part.size))
     warnings: list[str] = []
     fault = None
     try:
-        for _ in scan_content(scanner, decompress(chunks, part.kind, warnings.append), part.kind):
+        content = decompress(chunks, part.kind, warnings.append)
+        for _ in scan_content(scanner, content, part.kind, size):
             pass
     except DamagedError as error:
+        if error.fault.reason in ACCESS_REASONS:
+            raise
         fault = error.fault
-    range_crc = crc.value if fault is None and check == "records" else UNKNOWN
+    # The CRC is needed after a fault too: if no record begins at ``first``, the file may be valid.
+    for _ in inside if part.kind == "none" else ():
+        pass
     return RangeCount(
-        part.start, part.end, 0, 0, scanner.records, range_crc, fault, warning="".join(warnings)
-    )
+        part.start, part.end, first, scanner.offset, scanner.records, crc.value, fault,
+        warning="".join(warnings),
+    )  # fmt: skip
 
 
 def scan_content(
-    scanner: RecordScanner, content: Iterator[bytes], kind: RangeKind
+    scanner: RecordScanner, content: Iterator[bytes], kind: RangeKind, size: int = _UNKNOWN_SIZE
 ) -> Iterator[None]:
     """Feed the decompressed content of a file to a scanner; yield after each chunk.
 
@@ -248,6 +229,7 @@ def scan_content(
         scanner: The scanner.
         content: The content, which may raise InflateError.
         kind: Compression of the file.
+        size: Bytes of the content, as far as they are known.
 
     Raises:
         DamagedError: The content is damaged. The records before the damage have been scanned.
@@ -261,6 +243,11 @@ def scan_content(
                 scanner.feed(chunk)
             finally:  # a fault leaves valid records before it, which the caller takes first
                 yield
+            # A forged length could otherwise make every range read the rest of the file.
+            if scanner.pending_end > size:
+                raise scanner.truncated_error(size)
+            if scanner.done:
+                break
         scanner.close()
     except DamagedError as error:
         raise DamagedError(_refine_fault(error.fault, kind, head)) from error

@@ -146,11 +146,10 @@ class RecordReader:
         taken: list[bytes] = []
         scanner = RecordScanner(take=taken.append)
         content = decompress(raw_chunks(self._reader, 0, self.size), self.compression)
-        for _ in scan_content(scanner, content, self.compression):
+        bounds = (self.size,) * (self.compression == "none")
+        for _ in scan_content(scanner, content, self.compression, *bounds):
             yield from taken
             taken.clear()
-            if self.compression == "none" and scanner.pending_end > self.size:
-                raise scanner.truncated_error(self.size)
             size = scanner.pending_end - scanner.offset
             if 0 < self._limit < size:
                 raise TooLargeError(
