@@ -53,7 +53,8 @@ def describe_path(path: str, *, records: int = 3, split: str = "", key: str = ""
     entry = storage.stat(path) if path else None
     if entry is None:
         raise InputError("show-path-missing", path=path or "the path")
-    if _is_dataset(storage, path) if entry.kind == "dir" else path.endswith(".json"):
+    manifest = join(path, MANIFEST)
+    if storage.stat(manifest) if entry.kind == "dir" else path.endswith(".json"):
         return describe_dataset(path, records, split, key)
     if key:
         raise UsageError("show-key-without-manifest", key=key, path=path)
@@ -195,10 +196,6 @@ def read_records(paths: Iterable[str], count: int, skip: int = 0) -> dict[str, A
     return {"split": None, "file": begun, "first": first, "damage": damage, "too_large": too_large}
 
 
-def _is_dataset(storage: Storage, path: str) -> bool:
-    return storage.stat(join(path, MANIFEST)) is not None
-
-
 def _walk(storage: Storage, path: str) -> Iterator[Entry]:
     """Yield files that may hold records, below a folder; links to files, but not to folders."""
     base = len(path.rstrip("/")) + 1
@@ -295,15 +292,10 @@ def _describe_value(value: bytes | float) -> Any:
         return describe_bytes(value)
     if isinstance(value, int):
         return value
-    # JSON has no NaN and no infinities.
-    return shorten_float(value) if math.isfinite(value) else str(value)
-
-
-def shorten_float(value: float) -> float:
-    """Return the shortest decimal number that rounds to the same float32."""
     import numpy as np
 
-    return float(str(np.float32(value)))
+    # The shortest number that rounds to the same float32; JSON has no NaN and no infinities.
+    return float(str(np.float32(value))) if math.isfinite(value) else str(value)
 
 
 def _describe_raw_images(features: Mapping[str, FeatureValues], described: dict[str, Any]) -> None:

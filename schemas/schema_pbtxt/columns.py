@@ -29,9 +29,9 @@ are omitted. Environments, comparators, weights and comments are not read.
 
 from __future__ import annotations
 
+import ctypes
 import math
 import string
-import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, get_args
@@ -115,7 +115,7 @@ class Column:
             if isinstance(bound, int) and INT64_MIN <= bound <= INT64_MAX:
                 return bound
             raise self._error(f"has the bound {word}={bound}, which is not an int64")
-        rounded = _float32(bound)
+        rounded = ctypes.c_float(bound).value
         if not math.isfinite(rounded):
             raise self._error(f"has the bound {word}={bound}, which is not a finite float32")
         return rounded
@@ -136,13 +136,6 @@ class Column:
 def fold_boolean(text: str) -> str:
     """Return a text in the form in which booleans are compared: stripped, lower case."""
     return text.strip(SPACES).translate(_LOWER)
-
-
-def _float32(value: float) -> float:
-    try:
-        return float(struct.unpack("<f", struct.pack("<f", value))[0])
-    except OverflowError:
-        return math.copysign(math.inf, value)
 
 
 def parse_schema(text: str, source: str) -> tuple[Column, ...]:

@@ -186,15 +186,12 @@ class _Inflater:
             self._at += len(piece) - len(left)
             self._inflated += len(out)
             if out:
-                self._warn_of_empty_member()
+                if self._empty >= 0 and self._warn is not None:
+                    self._warn(empty_member_warning(self._empty))
+                    self._warn = None
                 yield out
             if ended:
                 self._next_member()
-
-    def _warn_of_empty_member(self) -> None:
-        if self._empty >= 0 and self._warn is not None:
-            self._warn(empty_member_warning(self._empty))
-            self._warn = None
 
     def _next_member(self) -> None:
         if not self._inflated:

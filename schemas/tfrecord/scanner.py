@@ -180,7 +180,10 @@ class RecordScanner:
         while at <= limit:
             begins.append(at)
             at += length_at(data, at)[0] + HEADER_BYTES + FOOTER_BYTES
-        damaged = self._find_damaged_length(data, begins)
+        if len(begins) >= _MANY:
+            damaged = find_damaged_length(data, np.array(begins))
+        else:
+            damaged = next((n for n, at in enumerate(begins) if not starts_record(data, at)), -1)
         complete = len(begins) if damaged < 0 else damaged
         begins.append(at)
         if damaged < 0 and at > len(data):
@@ -190,12 +193,6 @@ class RecordScanner:
         if damaged >= 0:
             raise self._bad_length()
         return begins[complete]
-
-    def _find_damaged_length(self, data: bytes, begins: list[int]) -> int:
-        """Return the number of the first record whose length does not match its CRC, or -1."""
-        if len(begins) >= _MANY:
-            return find_damaged_length(data, np.array(begins))
-        return next((n for n, at in enumerate(begins) if not starts_record(data, at)), -1)
 
     def _check_payloads(self, data: bytes, begins: list[int]) -> None:
         """Check, take and count consecutive records that are complete in data.

@@ -102,19 +102,6 @@ def check_no_version(output: str, flag: str = "") -> None:
         raise OutputError("output-is-version", flag=flag, output=output, dataset=dataset)
 
 
-def check_folder(storage: Storage, output: str) -> bool:
-    """Return whether an output exists.
-
-    Raises:
-        OutputError: It is not a folder, or it is a version of a dataset.
-    """
-    check_no_version(output, "--output=")
-    entry = storage.stat(output)
-    if entry is not None and entry.kind != "dir":
-        raise OutputError("output-is-file", output=output)
-    return entry is not None
-
-
 def open_output(storage: Storage, output: str) -> Published:
     """Return what is published at an output, which need not exist.
 
@@ -122,28 +109,22 @@ def open_output(storage: Storage, output: str) -> Published:
         OutputError: The output is not a folder or not a whole dataset, or holds files that
             Shardmill did not write.
     """
-    if not check_folder(storage, output):
+    check_no_version(output, "--output=")
+    entry = storage.stat(output)
+    if entry is None:
         return Published()
+    if entry.kind != "dir":
+        raise OutputError("output-is-file", output=output)
     published = read_published(storage, output)
     # A folder with a manifest is a dataset, also with files of people next to it: they are kept.
-    if not published.version:
-        check_not_foreign(storage, output)
-    if published.manifest is not None and not published.manifest.generation:
-        raise OutputError("output-is-copy", output=output)
-    return published
-
-
-def check_not_foreign(storage: Storage, output: str) -> None:
-    """Check that an output without a manifest has no files of other programs.
-
-    Raises:
-        OutputError: It has.
-    """
-    for found in storage.list_dir(output):
+    for found in () if published.version else storage.list_dir(output):
         name = found.path.rsplit("/", 1)[-1]
         own = name.startswith(".") or shard_names.is_generation(name)
         if not own and name not in {*_SYSTEM_FILES, shard_names.CURRENT}:
             raise OutputError("output-not-dataset", output=output, name=name)
+    if published.manifest is not None and not published.manifest.generation:
+        raise OutputError("output-is-copy", output=output)
+    return published
 
 
 def own_files(manifest: Manifest) -> list[str]:

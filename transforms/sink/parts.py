@@ -143,15 +143,12 @@ def order_refs(placed: Iterable[PlacedRef]) -> tuple[list[Reference], int]:
             and isinstance(refs[-1], InputRef)
             and not (ref.error or ref.uri == refs[-1].uri)
         ):
-            refs.append(ref.rejected("key_conflict", f"{_name(refs[-1])} has the same key"))
+            # The end of the path that the key normalises, with escapes for what is not ASCII.
+            name = ascii("/".join(refs[-1].uri.split("/")[-1 - ref.key.count("/") :]))
+            refs.append(ref.rejected("key_conflict", f"{name} has the same key"))
         else:
             duplicates += 1
     return refs, duplicates
-
-
-def _name(ref: InputRef) -> str:
-    """Return the end of a path that a key normalises, with escapes for what is not ASCII."""
-    return ascii("/".join(ref.uri.split("/")[-1 - ref.key.count("/") :]))
 
 
 def part_id(config_id: str, key: PartKey, refs: Sequence[Reference], labels: Sequence[str]) -> str:

@@ -159,18 +159,13 @@ def find_records(reader: RandomReader, lengths: Sequence[int]) -> list[tuple[int
         first = len(found)
         content = ends[first + member.records] - ends[first]
         # The rest of a stored member is its header, whose size differs if it holds an index.
-        header = member.num_bytes - _stored_bytes(content)
+        blocks = max(1, -(-content // STORED_BLOCK_BYTES)) * STORED_HEADER_BYTES
+        header = member.num_bytes - blocks - content - GZIP_TRAILER_BYTES
         # A deflated member can have the size of a stored one by chance: the CRC of a record fails.
         stored = header in _HEADERS
         at = (member.offset + header, 0) if stored else (member.offset, member.num_bytes)
         found += [(*at, end - ends[first]) for end in ends[first : first + member.records]]
     return found
-
-
-def _stored_bytes(content: int) -> int:
-    """Return the bytes of the stored blocks of a member and its trailer."""
-    blocks = max(1, -(-content // STORED_BLOCK_BYTES))
-    return blocks * STORED_HEADER_BYTES + content + GZIP_TRAILER_BYTES
 
 
 def with_path(ref: Reference, folder: str, shards: Sequence[Shard]) -> Reference:
