@@ -18,7 +18,7 @@ import numpy.typing as npt
 from shardmill.loaders.disk_cache import DiskCache
 from shardmill.loaders.lru_cache import LruCache, spare_bytes
 from shardmill.loaders.source import Source
-from shardmill.schemas.dataset.generations import check_not_deleted
+from shardmill.schemas.dataset.shard_names import check_not_deleted
 from shardmill.schemas.errors import FormatError, InputError
 from shardmill.schemas.storage import RandomReader, scheme_of
 from shardmill.schemas.tfrecord.framing import (
@@ -37,7 +37,7 @@ from shardmill.schemas.tfrecord.gzip_member import (
     strip_block_headers,
 )
 from shardmill.schemas.tfrecord.inflate import InflateError, inflate_member
-from shardmill.schemas.tfrecord.open import open_file
+from shardmill.schemas.tfrecord.ranges import open_file
 from shardmill.schemas.tfrecord.scanner import DamagedError
 
 _CACHE_BYTES = 64 << 20  # of inflated members, and as many of record offsets

@@ -9,9 +9,8 @@ from functools import cached_property
 
 from shardmill.loaders.selection import Selection, select
 from shardmill.loaders.steps import find_dataset
-from shardmill.schemas.dataset.generations import check_not_deleted
 from shardmill.schemas.dataset.manifest import Manifest, Shard
-from shardmill.schemas.dataset.shard_names import SCHEMA
+from shardmill.schemas.dataset.shard_names import SCHEMA, check_not_deleted
 from shardmill.schemas.errors import FormatError, InputError, UsageError, format_names
 from shardmill.schemas.schema_pbtxt.feature_spec import FeatureSpec, parse_feature_specs
 from shardmill.schemas.schema_pbtxt.image_features import (

@@ -7,9 +7,8 @@ import os
 from typing import Literal, SupportsIndex, get_args
 
 from shardmill.loaders.selection import select
-from shardmill.schemas.dataset.generations import check_not_lost
 from shardmill.schemas.dataset.manifest import Manifest
-from shardmill.schemas.dataset.shard_names import MANIFEST, is_generation
+from shardmill.schemas.dataset.shard_names import MANIFEST, check_not_lost, is_generation
 from shardmill.schemas.errors import FormatError, InputError, UsageError
 from shardmill.schemas.numbers import plural
 from shardmill.schemas.storage import join, open_storage, scheme_of

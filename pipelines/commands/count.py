@@ -37,8 +37,8 @@ def main(argv: list[str]) -> int:
 def run(config: CountConfig, answer: Answer, beam_flags: Sequence[str] = ()) -> int:
     """Count TFRecord files; return the exit code."""
     config, runner, beam_flags = configure(config, beam_flags)
+    from shardmill.pipelines.commands.build import check_accepts_files
     from shardmill.pipelines.count_config import resolve
-    from shardmill.pipelines.preflight import check_accepts_files
     from shardmill.pipelines.report.summary import render_count
     from shardmill.transforms.runtime.process_pool import close_all
 

@@ -19,9 +19,8 @@ from shardmill.loaders.html.facts import default_split, describe_manifest, read_
 from shardmill.loaders.steps import files_folder, find_manifest, read_manifest
 from shardmill.schemas.dataset.catalog import parse_catalog
 from shardmill.schemas.dataset.foreign_names import claims_other
-from shardmill.schemas.dataset.generations import check_not_lost
 from shardmill.schemas.dataset.manifest import Manifest
-from shardmill.schemas.dataset.shard_names import MANIFEST, REJECTS
+from shardmill.schemas.dataset.shard_names import MANIFEST, REJECTS, check_not_lost
 from shardmill.schemas.errors import FormatError, InputError, StorageError, UsageError
 from shardmill.schemas.example.parse import FeatureValues, looks_like_example, parse_example
 from shardmill.schemas.file_signatures import image_format

@@ -17,8 +17,15 @@ from shardmill.schemas.tfrecord.inflate import (
     inflate_member,
     raw_chunks,
 )
-from shardmill.schemas.tfrecord.open import ACCESS_REASONS, describe_other_content, open_file
-from shardmill.schemas.tfrecord.ranges import UNKNOWN, Check, Range, RangeKind
+from shardmill.schemas.tfrecord.ranges import (
+    ACCESS_REASONS,
+    UNKNOWN,
+    Check,
+    Range,
+    RangeKind,
+    describe_other_content,
+    open_file,
+)
 from shardmill.schemas.tfrecord.scanner import DamagedError, FileFault, RecordScanner, find_record
 
 _WHOLE_MEMBER = 8 << 20  # larger members are read and inflated as a stream

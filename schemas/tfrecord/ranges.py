@@ -1,4 +1,7 @@
-"""Splitting of TFRecord files into byte ranges that are scanned independently.
+"""Opening TFRecord files, and splitting them into byte ranges that are scanned independently.
+
+A file that cannot be opened or read is reported as a ``FileFault``. The compression is detected
+from the first bytes and never from the name.
 
 A file with a valid index is split between members. An uncompressed file is split anywhere: the
 scan of a range begins at the first record that begins in it, which is found by the CRC of its
@@ -8,19 +11,24 @@ the counts of a file's ranges.
 
 from __future__ import annotations
 
+import codecs
+import contextlib
 import itertools
+import zlib
 from collections.abc import Iterator, Sequence
 from typing import Literal, NamedTuple
 
-from shardmill.schemas.storage import RandomReader
+from shardmill.schemas.errors import ChangedError
+from shardmill.schemas.file_signatures import GZIP, describe_format
+from shardmill.schemas.storage import RandomReader, open_storage
+from shardmill.schemas.tfrecord.framing import HEADER_BYTES, starts_record
 from shardmill.schemas.tfrecord.gzip_member import IndexedMember, read_index
 from shardmill.schemas.tfrecord.inflate import (
     early_stop_warning,
     empty_member_warning,
     find_early_stop,
 )
-from shardmill.schemas.tfrecord.open import Compression, detect_compression, open_file
-from shardmill.schemas.tfrecord.scanner import DamagedError, FileFault
+from shardmill.schemas.tfrecord.scanner import DamagedError, FileFault, find_record
 
 Check = Literal["records", "index"]
 RangeKind = Literal["none", "gzip", "zlib", "indexed"]
@@ -28,6 +36,11 @@ RangeKind = Literal["none", "gzip", "zlib", "indexed"]
 RANGE_BYTES = 64 << 20
 _INFLATE_COST = 4  # relative to reading
 UNKNOWN = -1
+ACCESS_REASONS = ("changed", "not_found", "unreadable")  # not related to a place in the file
+_HEAD = 4096  # the first bytes are cached: several functions read them
+Compression = Literal["none", "gzip", "zlib"]
+_HEAD = 4096
+_SEARCHED = 1 << 20  # bytes in which a valid record is searched if the first one is damaged
 
 
 class Range(NamedTuple):
@@ -145,3 +158,117 @@ def _member_ranges(
             listed = tuple((each.num_bytes, each.records) for each in group)
             yield Range(path, reader.version, reader.size, "indexed", group[0].offset, end, listed)
             group = []
+
+
+@contextlib.contextmanager
+def open_file(path: str, version: str, size: int = -1) -> Iterator[RandomReader]:
+    """Open a file for random access.
+
+    Args:
+        path: Path or URI of the file.
+        version: Expected version of the file, as in ``Entry``; empty: any.
+        size: Expected size in bytes; negative: any.
+
+    Raises:
+        DamagedError: The file does not exist, is not the expected one or may not be read; raised
+            by this function or by a later read.
+        StorageError: The storage failed.
+    """
+    with contextlib.ExitStack() as stack:
+        with _as_faults():  # errors of the caller's code are not faults of the file
+            reader = stack.enter_context(open_storage(path).open_at(path))
+            changed = version and reader.version != version
+            if changed or size not in (-1, reader.size):
+                raise ChangedError("changed-since-listed")
+        yield _CheckedReader(reader)
+
+
+class _CheckedReader:
+    """A ``RandomReader`` that raises DamagedError if it cannot return all requested bytes."""
+
+    def __init__(self, reader: RandomReader) -> None:
+        self.chunk, self.gap = reader.chunk, reader.gap
+        self.size, self.version = reader.size, reader.version
+        self._read_at = reader.read_at
+        self._head = b""
+
+    def read_at(self, offset: int, length: int) -> bytes:
+        """Return bytes at an offset, from the head that was read before where it has them."""
+        if offset + length <= len(self._head):
+            return self._head[offset : offset + length]
+        with _as_faults():
+            data = self._read_at(offset, length)
+            if len(data) < min(length, self.size - offset):
+                raise ChangedError("changed-became-shorter")
+        if not offset and length <= _HEAD:
+            self._head = data
+        return data
+
+
+@contextlib.contextmanager
+def _as_faults() -> Iterator[None]:
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise DamagedError(FileFault("not_found", 0, 0, "the file does not exist")) from error
+    except PermissionError as error:
+        raise DamagedError(FileFault("unreadable", 0, 0, "reading it is not allowed")) from error
+    except ChangedError as error:
+        raise DamagedError(FileFault("changed", 0, 0, str(error))) from error
+
+
+def detect_compression(reader: RandomReader) -> tuple[Compression, str]:
+    """Return the compression of a file, and why it is not a TFRecord file; empty if it may be one.
+
+    Args:
+        reader: The file; an empty file is not compressed.
+    """
+    head = reader.read_at(0, _HEAD)
+    if not head or starts_record(head):
+        return "none", ""
+    if head.startswith(GZIP):
+        return "gzip", ""
+    if _is_zlib(head):
+        return "zlib", ""
+    other = describe_other_content(reader.read_at(0, _SEARCHED), reader.size)
+    return "none", f"it is not a TFRecord file but {other}" if other else ""
+
+
+def _is_zlib(head: bytes) -> bool:
+    # RFC 1950 section 2.2: CM is 8, CINFO at most 7, and the two bytes are a multiple of 31.
+    if len(head) < 2 or head[0] & 15 != 8 or head[0] > 0x7F or (head[0] << 8 | head[1]) % 31:
+        return False
+    try:
+        zlib.decompressobj().decompress(head, HEADER_BYTES)  # later damage is found by the scan
+    except zlib.error:
+        return False
+    return True
+
+
+def describe_other_content(data: bytes, size: int) -> str:
+    """Return what data is if not TFRecords; empty if it may be a damaged TFRecord file.
+
+    Args:
+        data: The first bytes of a file, decompressed; they do not begin with a valid header.
+        size: Decompressed size of the file in bytes, or an upper bound of it.
+    """
+    description = describe_format(data)
+    if description:
+        return description
+    if not data.strip(b"\0"):
+        return "only zeros: copy the file again"
+    if find_record(data, size) > 0:
+        return ""
+    if _is_text(data[:_HEAD]):
+        return "text"
+    if size <= HEADER_BYTES:
+        return ""
+    return "binary data that does not begin with the header of a record"
+
+
+def _is_text(data: bytes) -> bool:
+    try:
+        text = codecs.getincrementaldecoder("utf-8")().decode(data)  # the last character may be cut
+    except UnicodeDecodeError:
+        return False
+    return bool(text) and all(letter.isprintable() or letter in "\t\r\n\f" for letter in text)

@@ -10,14 +10,17 @@ from shardmill.schemas.errors import FormatError
 from shardmill.schemas.storage import RandomReader
 from shardmill.schemas.tfrecord.framing import combine_crc32c
 from shardmill.schemas.tfrecord.inflate import decompress, raw_chunks
-from shardmill.schemas.tfrecord.open import (
+from shardmill.schemas.tfrecord.range_scan import RangeCount, scan_content, scan_range
+from shardmill.schemas.tfrecord.ranges import (
     ACCESS_REASONS,
+    UNKNOWN,
+    Check,
     Compression,
+    FileRanges,
     detect_compression,
+    find_ranges,
     open_file,
 )
-from shardmill.schemas.tfrecord.range_scan import RangeCount, scan_content, scan_range
-from shardmill.schemas.tfrecord.ranges import UNKNOWN, Check, FileRanges, find_ranges
 from shardmill.schemas.tfrecord.scanner import DamagedError, FileFault, RecordScanner
 
 

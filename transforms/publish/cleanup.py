@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from shardmill.schemas.dataset import shard_names
-from shardmill.schemas.dataset.generations import list_generations
+from shardmill.schemas.dataset.shard_names import list_generations
 from shardmill.schemas.errors import OutputError, ShardmillError
 from shardmill.schemas.storage import Entry, Storage, is_link, join
 from shardmill.transforms.publish.generation import find_sound, read_published

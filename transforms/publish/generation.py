@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from shardmill.schemas.dataset import shard_names
-from shardmill.schemas.dataset.generations import is_json, list_generations
 from shardmill.schemas.dataset.manifest import CatalogFile, Manifest, Shard
+from shardmill.schemas.dataset.shard_names import is_json, list_generations
 from shardmill.schemas.errors import FormatError, OutputError
 from shardmill.schemas.errors.catalogue import coded
 from shardmill.schemas.storage import Storage, join, open_storage, scheme_of

@@ -20,8 +20,8 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from shardmill.schemas.dataset import shard_names
-from shardmill.schemas.dataset.generations import list_generations
 from shardmill.schemas.dataset.manifest import Manifest
+from shardmill.schemas.dataset.shard_names import list_generations
 from shardmill.schemas.errors import InputError, OutputError, ShardmillError, StaleBuildError
 from shardmill.schemas.storage import Storage, join, scheme_of
 from shardmill.schemas.storage.local import replace_link

@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 from shardmill.schemas.dataset import shard_names
 from shardmill.schemas.dataset.catalog import parse_catalog
-from shardmill.schemas.dataset.generations import check_not_lost
 from shardmill.schemas.dataset.manifest import Manifest, Shard
+from shardmill.schemas.dataset.shard_names import check_not_lost
 from shardmill.schemas.errors import FormatError, InputError, UsageError
 from shardmill.schemas.numbers import plural
 from shardmill.schemas.refs import InputRef

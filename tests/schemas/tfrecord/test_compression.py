@@ -19,7 +19,7 @@ from shardmill.schemas.tfrecord.gzip_member import (
     empty_shard,
     stored_member,
 )
-from shardmill.schemas.tfrecord.open import describe_other_content, detect_compression
+from shardmill.schemas.tfrecord.ranges import describe_other_content, detect_compression
 from tests.conftest import examples
 from tests.support.record_tools import count_in, flip, framed, header, pieces
 

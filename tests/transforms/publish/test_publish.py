@@ -9,7 +9,7 @@ import pytest
 
 import shardmill
 from shardmill.pipelines import cli
-from shardmill.pipelines.preflight import prepare_output
+from shardmill.pipelines.commands.build import prepare_output
 from shardmill.schemas.dataset import shard_names
 from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.errors import InputError, OutputError, StaleBuildError, StorageError
