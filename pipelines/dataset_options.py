@@ -55,11 +55,6 @@ ImageSize = Option[Size, int | str | tuple[int, int]]
 Update = Option[bool | Literal["content"], bool | Literal["content"]]
 Features = Option[str, str | Sequence[str] | Mapping[str, str]]
 _DAY = 86_400  # seconds
-_EPILOG = """
-
-Flags are written --name=value. Every Apache Beam pipeline option works too
-(--runner, --temp_location, ...). Exit codes: 0 built or up to date, 1 failed,
-2 usage error, 130 or 143 interrupted."""
 
 
 def _splits(*words: str) -> Any:
@@ -78,7 +73,7 @@ def _parse_size(_: str, value: Any) -> Size:
 class DatasetOptions(Frozen):
     """Options of the input, the output, the splits and the shards.
 
-    The table of a kind of input has ``summary``, ``epilog`` and ``groups`` of its help, too: names
+    The table of a kind of input has ``summary``, ``example`` and ``groups`` of its help, too: names
     of options by the title of their group.
 
     Attributes:
@@ -104,6 +99,11 @@ class DatasetOptions(Frozen):
     """
 
     usage: ClassVar = "--input=PATH --output=DIR [FLAGS]"
+    notes: ClassVar = """
+
+Flags are written --name=value. Every Apache Beam pipeline option works too
+(--runner, --temp_location, ...). Exit codes: 0 built or up to date, 1 failed,
+2 usage error, 130 or 143 interrupted."""
     input: Path
     output: Path
     _: KW_ONLY
@@ -150,9 +150,9 @@ class ArraysOptions(DatasetOptions):
     """
 
     summary: ClassVar = "Build a GZIP TFRecord dataset from NumPy arrays."
-    epilog: ClassVar = f"""\
+    example: ClassVar = """\
 example, an archive with the arrays x and y:
-  shardmill arrays --input=mnist.npz --output=ds{_EPILOG}"""
+  shardmill arrays --input=mnist.npz --output=ds"""
     groups: ClassVar = {
         "input and output": PLACES,
         "labels and features": "labels label arrays",
@@ -204,9 +204,9 @@ class ImagesOptions(DatasetOptions):
     """
 
     summary: ClassVar = "Build a GZIP TFRecord dataset from images."
-    epilog: ClassVar = f"""\
+    example: ClassVar = """\
 example, a folder with one subfolder per label:
-  shardmill images --input=flower_photos --output=ds --image_size=224{_EPILOG}"""
+  shardmill images --input=flower_photos --output=ds --image_size=224"""
     groups: ClassVar = {
         "input and output": f"{PLACES} follow_links limit",
         "labels and splits": "label_from label_pattern labels splits group_pattern seed",
@@ -273,9 +273,9 @@ class RowsOptions(DatasetOptions):
     """
 
     summary: ClassVar = "Build a GZIP TFRecord dataset from CSV files."
-    epilog: ClassVar = f"""\
+    example: ClassVar = """\
 example, with the column survived as the label:
-  shardmill rows --input=titanic.csv --output=ds --label=survived{_EPILOG}"""
+  shardmill rows --input=titanic.csv --output=ds --label=survived"""
     groups: ClassVar = {
         "input and output": f"{PLACES} follow_links",
         "columns": "schema label key null_values sample_bytes preprocessing",
@@ -322,7 +322,7 @@ class CountConfig(Frozen):
 
     usage: ClassVar = "--input PATH [PATH ...] [FLAGS]"
     summary: ClassVar = "Count the records of any TFRecord files, and check them."
-    epilog: ClassVar = """\
+    example: ClassVar = """\
 example:
   shardmill count --input=taxi --manifest=taxi.json
 
@@ -363,7 +363,7 @@ class VerifyOptions(Frozen):
     summary: ClassVar = """\
 Check every byte of a dataset against its manifest, and every example against
 its schema."""
-    epilog: ClassVar = """\
+    example: ClassVar = """\
 example:
   shardmill verify ds
 

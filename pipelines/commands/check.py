@@ -30,7 +30,7 @@ class CheckOptions(Rules):
     summary: ClassVar = """\
 Check from manifests alone, without reading records, whether a dataset can be
 used: large enough, fresh, few rejects, same files and records as counted."""
-    epilog: ClassVar = """\
+    example: ClassVar = """\
 examples:
   shardmill check ds --min_examples=train:1000,validation:100 --max_age=26h
   shardmill check ds --counted=counted.json

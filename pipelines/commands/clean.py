@@ -36,7 +36,7 @@ class CleanOptions:
 Delete what unfinished builds left in an output: build folders, versions that
 the manifest does not name, outcomes of runs, unfinished files. Never changes
 the published dataset or the earlier versions that it keeps."""
-    epilog: ClassVar = """\
+    example: ClassVar = """\
 example, to see what would be deleted:
   shardmill clean ds --dry_run"""
     directory: str

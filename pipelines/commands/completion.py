@@ -26,12 +26,12 @@ class CompletionOptions:
     """Options of ``shardmill completion``.
 
     Attributes:
-        shell: ``SHELL``: bash, zsh, fish or tcsh
+        shell: ``SHELL``: bash, zsh, fish, tcsh
     """
 
     usage: ClassVar = "SHELL"
     summary: ClassVar = "Print a script that makes a shell complete commands, flags and values."
-    epilog: ClassVar = """\
+    example: ClassVar = """\
 Add this line to the start-up file of the shell:
   bash, in ~/.bashrc                    eval "$(shardmill completion bash)"
   zsh, in ~/.zshrc, after compinit      eval "$(shardmill completion zsh)"

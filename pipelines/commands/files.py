@@ -22,7 +22,7 @@ class FilesOptions:
 
     usage: ClassVar = "DIR [FLAGS]"
     summary: ClassVar = "Print the path of each shard of the current version, one on a line."
-    epilog: ClassVar = """\
+    example: ClassVar = """\
 example:
   shardmill files ds --split=train"""
     dataset: str

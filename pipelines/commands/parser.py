@@ -140,27 +140,28 @@ def make_parser(command: str, table: Any) -> Parser:
     Args:
         command: Name of the command.
         table: Class of the options; its other attributes are arguments without a flag. It has
-            ``usage``, what follows the command in the usage line; ``summary`` and ``epilog``,
-            printed as they are; and perhaps ``groups``: names of options by the title of a group.
+            ``usage``, what follows the command in the usage line; ``summary`` and ``example``,
+            printed as they are; perhaps ``notes`` for the end, and ``groups``: names of options by
+            the title of a group.
     """
     parser = Parser(
         prog=f"shardmill {command}",
         usage=f"shardmill {command} {table.usage}",
         description=table.summary,
-        epilog=table.epilog,
+        epilog=table.example + getattr(table, "notes", ""),
         formatter_class=_Help,
         allow_abbrev=False,
     )
-    parser.table, add = table, parser.add_argument
+    parser.table = table
+    log = " and Beam's log" if "beam_options" in parser.options else ""
     groups = getattr(table, "groups", {"": " ".join(each.name for each in fields(table))})
     for title, names in groups.items():
-        if title:
-            add = parser.add_argument_group(title).add_argument
+        add = (parser.add_argument_group(title) if title else parser).add_argument
         _add_options(table, names.split(), add)
-    log = " and Beam's log" if "beam_options" in parser.options else ""
-    add("--json", action="store_true", help="print the result as one JSON object")
-    add("--quiet", action="store_true", help="print only errors and the requested output")
-    add("--debug", action="store_true", help=f"show tracebacks{log}")
+        if title in ("", "running"):
+            add("--json", action="store_true", help="print the result as one JSON object")
+            add("--quiet", action="store_true", help="print only errors and the requested output")
+            add("--debug", action="store_true", help=f"show tracebacks{log}")
     return parser
 
 

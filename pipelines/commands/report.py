@@ -20,7 +20,7 @@ class ReportOptions:
 
     usage: ClassVar = "DIR [FLAGS]"
     summary: ClassVar = "Write a page about a dataset: one HTML file, without scripts or links."
-    epilog: ClassVar = "example:\n  shardmill report ds --output=ds.html"
+    example: ClassVar = "example:\n  shardmill report ds --output=ds.html"
     dataset: str
     output: of.Option[str | None, str | None] = of.text(None)
 

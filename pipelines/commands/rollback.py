@@ -26,7 +26,7 @@ class RollbackOptions:
     summary: ClassVar = """\
 Publish an earlier version of a dataset again. The current version is kept, so
 that a second rollback returns to it."""
-    epilog: ClassVar = """\
+    example: ClassVar = """\
 example:
   shardmill rollback ds"""
     directory: str

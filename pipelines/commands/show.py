@@ -43,7 +43,7 @@ class ShowOptions:
 
     usage: ClassVar = "PATH [FLAGS]"
     summary: ClassVar = "Show what is in a dataset, a folder of TFRecord files, or one of them."
-    epilog: ClassVar = """\
+    example: ClassVar = """\
 examples:
   shardmill show ds
   shardmill show ds --key=roses/12.jpg

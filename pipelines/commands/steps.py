@@ -28,7 +28,7 @@ class StepsOptions:
 
     usage: ClassVar = "DIR --batch_size=N [FLAGS]"
     summary: ClassVar = "Steps per epoch, from the manifest."
-    epilog: ClassVar = """\
+    example: ClassVar = """\
 example:
   shardmill steps ds --split=train --batch_size=32"""
     manifest: str
