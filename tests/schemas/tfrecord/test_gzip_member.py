@@ -1,14 +1,31 @@
-"""Byte ranges of records in stored members, compared with framed records at known offsets."""
+"""Ranges of records in stored members, and the member index."""
 
+import gzip
+import random
+import shutil
+import subprocess
+
+import google_crc32c
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shardmill.schemas.tfrecord import gzip_member
 from shardmill.schemas.tfrecord.framing import frame, record_offsets
 from shardmill.schemas.tfrecord.gzip_member import (
     HEADER,
+    Member,
     deflated_member,
     find_blocks,
     stored_member,
     stored_range,
     strip_block_headers,
 )
+from shardmill.transforms.sink import record_writer
+from shardmill.transforms.sink.record_writer import MemberWriter
+from tests.conftest import examples
+from tests.support.readers import tf_records
+from tests.support.record_tools import flip, indexed
 
 
 def test_finds_blocks_of_our_layout_only():
@@ -35,3 +52,101 @@ def test_records_that_end_with_a_block():
         low, high = stored_range(start, end)
         assert high - low == end - start + 5 * (blocks - 1)  # only the record is read
         assert strip_block_headers(member[10 + low : 10 + high], start) == expected
+
+
+TOOLS = [["gzip", "-dc"], ["pigz", "-dc"], ["busybox", "gunzip", "-c"], ["bsdcat"]]
+
+
+def reader(data: bytes):
+    return lambda offset, length: data[offset : offset + length]
+
+
+def make_shard(counts: list[int], pack=stored_member) -> bytes:
+    """Return one group of members with these numbers of records."""
+    groups = [[b"%d/%d" % (number, i) for i in range(count)] for number, count in enumerate(counts)]
+    return indexed(groups, pack)
+
+
+members = st.lists(
+    st.builds(Member, st.integers(18, 1 << 34), st.integers(0, 1 << 21)), min_size=1, max_size=50
+)
+
+
+@given(members)
+def test_round_trip(listed: list[Member]) -> None:
+    index = gzip_member.build_index(listed)
+    assert len(index) == gzip_member.INDEX_BYTES
+    assert gzip_member.parse_index(index + b"following bytes") == listed
+
+
+@pytest.mark.parametrize("pack", [stored_member, deflated_member])
+def test_concatenated_shards_are_complete_and_indexed(tmp_path, pack) -> None:
+    # Small shards: a reader that stops at an empty member would lose the rest.
+    a, b = make_shard([2, 3], pack), make_shard([5], pack)
+    for joined, counts in ((a + b, [2, 3, 5]), (b + a + b, [5, 2, 3, 5])):
+        found = gzip_member.read_index(reader(joined), len(joined))
+        assert [m.records for m in found or []] == counts
+        path = tmp_path / "joined.gz"
+        path.write_bytes(joined)
+        assert len(tf_records(path)) == sum(counts)
+
+
+def test_truncated_extended_and_foreign_files_are_not_indexed() -> None:
+    data = make_shard([2, 3])
+    foreign = gzip.compress(b"abc")
+    for broken in (
+        data[:-1], data[:gzip_member.INDEX_BYTES], data[:100], data + b"\0", data[7:], data + data[:300],
+        foreign, foreign + data, data + foreign, b"",
+    ):  # fmt: skip
+        assert gzip_member.read_index(reader(broken), len(broken)) is None
+
+
+@given(st.integers(0, gzip_member.INDEX_BYTES * 8 - 1))
+@settings(max_examples=examples(300))
+def test_rejects_an_index_with_a_flipped_bit(bit: int) -> None:
+    damaged = flip(make_shard([2, 300, 4]), bit // 8, 1 << bit % 8)
+    assert gzip_member.read_index(reader(damaged), len(damaged)) is None
+
+
+def test_rejects_more_members_than_fit() -> None:
+    with pytest.raises(ValueError, match="2000 members do not fit"):
+        gzip_member.build_index([Member(1 << 40, 1 << 40)] * 2_000)
+    with pytest.raises(ValueError, match="0 members do not fit"):
+        gzip_member.build_index([])
+
+
+@pytest.mark.parametrize("packing", ["stored", "deflated", "none"])
+def test_writer_splits_groups_and_members(tmp_path, packing, monkeypatch) -> None:
+    monkeypatch.setattr(record_writer, "MEMBER_BYTES", 1_000)
+    # Each payload is a member, so several groups are needed. See ``find_early_stop`` for the seed.
+    big = random.Random(3).randbytes(1_000)
+    payloads = [big + bytes(i) for i in range(400)] + [b"", b"tail"]
+    path = tmp_path / "shard"
+    with path.open("wb") as file:
+        writer = MemberWriter(file, packing)
+        for payload in payloads:
+            writer.add(payload)
+        writer.close()
+    data = path.read_bytes()
+    assert writer.num_bytes == len(data)
+    assert writer.crc == google_crc32c.value(data)
+    assert tf_records(path, "" if packing == "none" else "GZIP") == payloads
+    if packing == "none":
+        assert data == b"".join(map(frame, payloads))
+        return
+    found = gzip_member.read_index(reader(data), len(data))
+    assert found is not None
+    assert len(found) == 401
+    assert sum(m.records for m in found) == 402
+    assert data.count(b"SM\xf0\x01\x01") > 1  # more than one index
+
+
+@pytest.mark.parametrize("tool", TOOLS, ids=lambda tool: tool[0])
+def test_command_line_tools_skip_the_index(tmp_path, tool) -> None:
+    if shutil.which(tool[0]) is None:
+        pytest.skip(f"{tool[0]} is not installed")
+    data = make_shard([3, 200]) + make_shard([7], deflated_member) + gzip_member.empty_shard()
+    path = tmp_path / "a.gz"
+    path.write_bytes(data)
+    done = subprocess.run([*tool, str(path)], capture_output=True, check=True)
+    assert done.stdout == gzip.decompress(data)
