@@ -90,7 +90,8 @@ class DatasetOptions(Frozen):
         compression: ``TYPE``: gzip or none
         seed: ``N``: seed of the shuffle and the splits
         max_reject_fraction: ``X``: fail if a larger fraction of inputs is rejected
-        update: publish a new version if inputs or options changed, else do nothing
+        update: publish a new version if inputs or options changed, else do nothing;
+            --update=content reads all inputs instead of trusting their sizes and times
         overwrite: build from scratch and replace the dataset
         keep: ``N``: earlier versions to keep, for readers and rollback
         dry_run: print what would be built, write nothing
@@ -119,7 +120,7 @@ Flags are written --name=value. Every Apache Beam pipeline option works too
         0.05, lambda share: 0 <= share <= 1, "between 0 and 1", decides=False,
         pattern=r"0(\.[0-9]+)?|1(\.0+)?",
     )  # fmt: skip
-    update: Update = of.switch(decides=False)
+    update: Update = of.switch(("content",), decides=False)
     overwrite: Switch = of.switch(decides=False)
     keep: Int = of.whole(1, decides=False)
     dry_run: Switch = of.switch(decides=False)
@@ -199,8 +200,6 @@ class ImagesOptions(DatasetOptions):
         decoder_seconds: ``X``: reject images whose decoding takes more CPU time
         workers: ``N``: decoder processes per worker (default: one per core)
         follow_links: follow links that lead outside the root
-        update: publish a new version if inputs or options changed, else do nothing;
-            --update=content reads all inputs instead of trusting their sizes and times
     """
 
     summary: ClassVar = "Build a GZIP TFRecord dataset from images."
@@ -241,7 +240,6 @@ example, a folder with one subfolder per label:
     )
     workers: Int = of.whole(0, decides=False)
     follow_links: Switch = of.switch(decides=False)
-    update: Update = of.switch(("content",), decides=False)
 
 
 @dataclass(kw_only=True)

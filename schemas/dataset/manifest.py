@@ -175,8 +175,9 @@ class Build:
         command: Command line that builds the dataset again.
         record_id: Identity of the options and codecs that decide the features of a record, where
             records can be reused.
-        ctime_id: Identity of the ctimes of the inputs whose records can be reused; empty if some
-            records are of an earlier run.
+        ctime_id: Identity of the ctimes of the inputs; empty if some records of images are of an
+            earlier run.
+        content_id: Identity of what was read of tables.
     """
 
     config_id: str
@@ -188,6 +189,7 @@ class Build:
     command: tuple[str, ...] = ()
     record_id: str = ""
     ctime_id: str = ""
+    content_id: str = ""
 
 
 @dataclass(frozen=True)
@@ -236,7 +238,7 @@ class Manifest:
             **vars(self),
             "splits": {name: split.to_json(prefix) for name, split in self.splits.items()},
             "inputs": vars(self.inputs),
-            "build": _without_empty(vars(self.build), "record_id", "ctime_id"),
+            "build": _without_empty(vars(self.build), "record_id", "ctime_id", "content_id"),
             "damaged": list(map(vars, self.damaged)),
             "beside": [prefix + name for name in self.side_files],
         }

@@ -26,6 +26,7 @@ class Census:
         matched: Number of files, skipped files and duplicates included.
         identity: Sum of the digests of all references, modulo 2**128.
         ctimes: Sum of the digests of their ctimes, modulo 2**128.
+        contents: Sum of the digests of what was read of tables, modulo 2**128.
         errors: Number of rejected references by reason.
         examples: The smallest keys by reason, a few of each, and their messages.
         counts: Counts of the files that give no reference.
@@ -36,6 +37,7 @@ class Census:
     matched: int = 0
     identity: int = 0
     ctimes: int = 0
+    contents: int = 0
     errors: Counter[str] = field(default_factory=Counter)
     examples: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
     counts: MatchCounts = MatchCounts()  # noqa: RUF009 - it is a tuple
@@ -44,6 +46,16 @@ class Census:
     def input_id(self) -> str:
         """Identity of the inputs as 32 hexadecimal digits."""
         return f"{self.identity:032x}"
+
+    @property
+    def ctime_id(self) -> str:
+        """Identity of the ctimes of the inputs."""
+        return f"{self.ctimes:032x}"
+
+    @property
+    def content_id(self) -> str:
+        """Identity of the content of tables; empty where it is not known."""
+        return f"{self.contents:032x}" if self.contents else ""
 
     @property
     def refs(self) -> int:
@@ -83,6 +95,7 @@ class Census:
         self.matched += other.matched
         self.identity = (self.identity + other.identity) % _MODULUS
         self.ctimes = (self.ctimes + other.ctimes) % _MODULUS
+        self.contents = (self.contents + other.contents) % _MODULUS
         self.errors.update(other.errors)
         for reason, examples in other.examples.items():
             self._show(reason, examples)

@@ -85,7 +85,7 @@ def finish(
     try:
         shard_names.check_file_names(each.shard.file for each in built.shards if each.shard)
         _check_versions(whole.versions)
-        extra = spec.hooks.extra_files(spec.build, plan.input_id)
+        extra = spec.hooks.extra_files(spec.build, plan.read_id)
         manifest = make_manifest(spec, encoder, plan, census, built, extra, copies)
         schema = spec.hooks.schema(encoder.schema(manifest.labels), manifest.splits)
         _check_rejects(storage, spec, manifest.inputs, built, schema)
@@ -128,6 +128,8 @@ def make_manifest(
     total = inputs.accepted + inputs.rejected + inputs.skipped + inputs.duplicates
     if inputs.matched != total:
         raise AssertionError(f"{inputs} does not add up")
+    # Records of images that were made earlier are of what their files held then.
+    knows_content = census.contents or (spec.record_id and not whole.reused)
     countable = spec.hooks.countable(whole.label_counts)
     labels = plan.labels or (spec.hooks.labels(whole.label_counts) if countable else ())
     splits = _splits(spec, labels, built)
@@ -149,7 +151,8 @@ def make_manifest(
             finished=dt.datetime.now(dt.timezone.utc).isoformat(timespec="seconds"),
             command=spec.command,
             record_id=spec.record_id,
-            ctime_id="" if whole.reused or not spec.record_id else plan.ctime_id,
+            ctime_id=plan.ctime_id if knows_content else "",
+            content_id=census.content_id,
         ),
         labels=labels,
         features=tuple(extra.features or encoder.features()),

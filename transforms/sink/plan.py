@@ -51,6 +51,7 @@ class Plan:
         changes: What changed since the published dataset, a line for each kind of change.
         base: Version of the manifest that is published; empty if there is none.
         ctime_id: Identity of the ctimes of the inputs.
+        content_id: Published content that the inputs are compared with, or empty.
     """
 
     status: Status
@@ -66,6 +67,12 @@ class Plan:
     changes: tuple[str, ...] = ()
     base: str = ""
     ctime_id: str = ""
+    content_id: str = ""
+
+    @property
+    def read_id(self) -> str:
+        """Identity of the inputs and their ctimes: what was read of them need not be read again."""
+        return self.input_id + self.ctime_id
 
     def parts_of(self, series: Series) -> int:
         """Return the number of parts in a series."""
@@ -101,8 +108,9 @@ def make_plan(
     labels = sort_labels(census.labels) if spec.labels is None else spec.labels
     parts = plan_parts(census.series, expected_bytes, spec.shards)
     warnings = (*spec.warnings, *input_warnings(census, spec.hooks))
-    ctimes = f"{census.ctimes:032x}"
-    plan = Plan("build", "", parts, labels, census.input_id, warnings=warnings, ctime_id=ctimes)
+    plan = Plan(
+        "build", "", parts, labels, census.input_id, warnings=warnings, ctime_id=census.ctime_id
+    )
     return decide_status(spec, plan, can_use)
 
 
@@ -136,6 +144,7 @@ def decide_status(spec: SinkSpec, plan: Plan, can_use: CanUse = can_read) -> Pla
         published_folder=old.folder(spec.output),
         published_root=old.inputs.root,
         changes=(*changed, *decoded),
+        content_id=old.build.content_id,
     )
     if not problem and not (moved and spec.update):
         # Equal sizes and times prove nothing where a ctime differs, or by request.
@@ -145,6 +154,23 @@ def decide_status(spec: SinkSpec, plan: Plan, can_use: CanUse = can_read) -> Pla
     if spec.record_id and (spec.update or old.build.input_id != plan.input_id):
         plan = compared
     return plan.start(spec) if spec.update else replace(plan, status="failed", message=problem)
+
+
+def compare_content(plan: Plan, census: Census, spec: SinkSpec) -> Plan:
+    """Return the plan, changed if the content of tables is not that of the published dataset.
+
+    Args:
+        plan: The plan, by sizes and times.
+        census: What was read of the inputs, if the plan asks for it.
+        spec: Output and options of the build.
+    """
+    if not plan.content_id or plan.content_id == census.content_id:
+        return plan
+    if spec.update and not census.counts.fatal:
+        return plan.start(spec)
+    changed = "an input of equal size and modification time has other content"
+    message = coded("output-holds-other-dataset", output=spec.output, changed=changed)
+    return replace(plan, status="failed", message=census.counts.fatal or message)
 
 
 def _check_parts(spec: SinkSpec, plan: Plan) -> None:

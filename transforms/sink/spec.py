@@ -88,7 +88,7 @@ class BuildHooks:
 
         Args:
             build: The build folder.
-            input_id: Identity of the inputs.
+            input_id: Identity of the inputs and of their ctimes.
         """
         return ExtraFiles()
 

@@ -91,7 +91,10 @@ def plan_rows(spec: RowsSpec, census: Census) -> Plan:
         return Plan("failed", problem)
     parts, default_parts = _plan_parts(spec, census)
     warnings = (*spec.sink.warnings, *input_warnings(census, spec.sink.hooks))
-    plan = Plan("build", "", parts, spec.labels, census.input_id, default_parts, warnings)
+    plan = Plan(
+        "build", "", parts, spec.labels, census.input_id, default_parts, warnings,
+        ctime_id=census.ctime_id,
+    )  # fmt: skip
     return decide_status(spec.sink, plan)
 
 

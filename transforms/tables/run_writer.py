@@ -25,6 +25,7 @@ from shardmill.transforms.tables.encode import encode_rows, prepare
 from shardmill.transforms.tables.record_values import take_values
 from shardmill.transforms.tables.segments import Origin, Run, RunBlock
 from shardmill.transforms.tables.table import Table
+from shardmill.transforms.tables.table_source import TypedBatch
 
 MAX_RUNS = 256  # that are merged to parts; more of them are merged to larger runs first
 _TRANSFORM_ROWS = 1 << 16  # per call of the TensorFlow Transform graph
@@ -39,6 +40,8 @@ class RunFile:
     Attributes:
         payload: Name of the run file in the folder of runs.
         crc32c: CRC-32C of the run file.
+        ctime: That of the input when its rows were read.
+        content: See ``TypedBatch``.
         rows: Number of rows that were read, rejected ones included.
         rejects: Number of rejected rows by reason.
         blocks: The blocks, in the order of the run file.
@@ -46,7 +49,9 @@ class RunFile:
 
     payload: str
     crc32c: int
-    rows: int
+    ctime: int = 0
+    content: str = ""
+    rows: int = 0
     rejects: dict[str, int] = field(default_factory=dict)
     blocks: tuple[RunBlock, ...] = ()
 
@@ -57,12 +62,13 @@ def run_id(*body: Any) -> str:
     return hashlib.blake2b(text.encode(), digest_size=16, person=b"shardmill-run4").hexdigest()
 
 
-def find_run(folder: str, name: str) -> RunFile | None:
+def find_run(folder: str, name: str, content: str = "") -> RunFile | None:
     """Return the finished run of an id, or None if it must be made.
 
     Args:
         folder: Folder of runs.
         name: Id of the run.
+        content: Content of its input, if that is known; a run of other content is deleted.
     """
     storage = open_storage(folder)
 
@@ -70,12 +76,13 @@ def find_run(folder: str, name: str) -> RunFile | None:
         blocks = tuple(RunBlock(*block) for block in body.pop("blocks"))
         run = RunFile(blocks=blocks, **body)
         whole = storage.checksum(join(folder, run.payload)) == run.crc32c
-        return run if whole and run.payload.startswith(f"{name}-") else None
+        same = run.content == content or not content
+        return run if whole and same and run.payload.startswith(f"{name}-") else None
 
     return find_sidecar(storage, join(folder, f"{name}.json"), load)
 
 
-def make_run(folder: str, name: str, origin: Origin, table: Table, rows: int) -> RunFile:
+def make_run(folder: str, name: str, origin: Origin, table: Table, batch: TypedBatch) -> RunFile:
     """Write the run of a table; return it, or the run of a worker that was first.
 
     Args:
@@ -83,7 +90,7 @@ def make_run(folder: str, name: str, origin: Origin, table: Table, rows: int) ->
         name: Id of the run.
         origin: Origin of all rows.
         table: The rows.
-        rows: Number of rows that were read, rejected ones included.
+        batch: Where they are from.
     """
     reasons: Counter[str] = Counter()
     for reject in table.rejects:
@@ -96,26 +103,26 @@ def make_run(folder: str, name: str, origin: Origin, table: Table, rows: int) ->
             rejects = (reject._replace(uri=origin.uri) for reject in table.rejects)
             yield segments.pack_lines([reject.to_json() for reject in rejects])
 
-    return _write_run(folder, name, blocks(), rows, dict(sorted(reasons.items())))
+    source = {"ctime": batch.ref.ctime, "content": batch.content, "rows": batch.number}
+    return _write_run(folder, name, blocks(), rejects=dict(sorted(reasons.items())), **source)
 
 
 def _write_run(
-    folder: str, name: str, content: Iterable[tuple[RunBlock, bytes]], rows: int = 0,
-    rejects: dict[str, int] | None = None,
-) -> RunFile:  # fmt: skip
+    folder: str, name: str, written: Iterable[tuple[RunBlock, bytes]], **described: Any
+) -> RunFile:
     storage = open_storage(folder)
     payload = f"{name}-{uuid.uuid4().hex[:12]}.run"  # unique to this attempt
     blocks: list[RunBlock] = []
     crc32c = 0
     with storage.open_write(join(folder, payload)) as target:
-        for block, data in content:
+        for block, data in written:
             target.write(data)
             blocks.append(block)
             crc32c = google_crc32c.extend(crc32c, data)
-    run = RunFile(payload, crc32c, rows, rejects or {}, tuple(blocks))
+    run = RunFile(payload, crc32c, blocks=tuple(blocks), **described)
     return create_sidecar(
         storage, join(folder, f"{name}.json"), seal(asdict(run)), run,
-        lambda: find_run(folder, name), join(folder, payload),
+        lambda: find_run(folder, name, run.content), join(folder, payload),
     )  # fmt: skip
 
 

@@ -140,7 +140,7 @@ class Unit(NamedTuple):
         start: Place of the unit in its input; units are ordered by it.
         num_bytes: Approximate bytes that each of its batches takes of the input.
         single: Whether it is exactly one batch, which need not be read if its run exists.
-        identity: What decides its rows, apart from the input and the options; plain values.
+        identity: What decides its rows, apart from the content and the options; plain values.
         detail: What the source needs to read it, as plain values.
     """
 
@@ -162,6 +162,7 @@ class TypedBatch(NamedTuple):
         texts: Columns whose texts decide placement, by name: dictionary<int32, binary>, an empty
             text where there is none.
         number: Number of rows that were read, rejected ones included.
+        content: BLAKE3 of what the source read of the unit, up to this batch.
     """
 
     ref: InputRef
@@ -169,6 +170,7 @@ class TypedBatch(NamedTuple):
     rows: RejectCollector
     texts: Mapping[str, pa.DictionaryArray]
     number: int
+    content: str
 
 
 class TableSource(Protocol):
@@ -202,4 +204,11 @@ class TableSource(Protocol):
 
         Raises:
             RejectedError: The input cannot be read, or is not the one that was inspected.
+        """
+
+    def content(self, unit: Unit) -> str:
+        """Return the ``content`` of the last batch of a unit, which need not be parsed.
+
+        Raises:
+            As ``read``, or what the storage raises for an input that is gone or changed.
         """

@@ -16,7 +16,7 @@ from apache_beam import Flatten
 from apache_beam.pvalue import AsSingleton, TaggedOutput
 
 import shardmill.transforms.sink.coders  # noqa: F401 - registers the coders
-from shardmill.schemas.errors import InputError, ResourceError, StorageError
+from shardmill.schemas.errors import ChangedError, InputError, ResourceError, StorageError
 from shardmill.schemas.refs import InputRef
 from shardmill.schemas.rejects import RejectedError
 from shardmill.schemas.storage import join, to_relative
@@ -28,7 +28,7 @@ from shardmill.transforms.runtime.sum_into import SumInto, singleton_sum
 from shardmill.transforms.sink.census import Census
 from shardmill.transforms.sink.outcome import Outcome
 from shardmill.transforms.sink.placement import Placed
-from shardmill.transforms.sink.plan import Plan
+from shardmill.transforms.sink.plan import Plan, compare_content
 from shardmill.transforms.sink.transform import (
     BuildInput,
     BuildShards,
@@ -84,7 +84,16 @@ class WriteRows(beam.PTransform):
         )
         counted = files | "CountFiles" >> singleton_sum(SumInto(Census, count_file))
         census = total_census(counted, matched)
-        plan = census | "PlanParts" >> beam.Map(lambda census: announced(spec, census))
+        planned = census | "PlanParts" >> beam.Map(lambda census: plan_rows(spec, census))
+        contents = files | "HashInputs" >> beam.ParDo(
+            MapOrdered(hash_input, _INSPECTIONS), spec, AsSingleton(planned)
+        )
+        plan = planned | "CompareContent" >> beam.Map(
+            announced,
+            AsSingleton(census),
+            contents | "SumContents" >> singleton_sum(SumInto(Census, Census.merge)),
+            spec,
+        )
         found = files | "CutRanges" >> beam.ParDo(
             MapOrdered(cut, _INSPECTIONS), spec, AsSingleton(plan)
         ).with_outputs(REJECTED_FILES, COUNTS, main=RANGES)
@@ -121,9 +130,9 @@ class WriteRows(beam.PTransform):
         return BuildInput(placed, plan, counts) | BuildShards(spec.sink, encoder)
 
 
-def announced(spec: RowsSpec, census: Census) -> Plan:
-    """Return the plan, and set the total of the progress display."""
-    plan = plan_rows(spec, census)
+def announced(plan: Plan, census: Census, contents: Census, spec: RowsSpec) -> Plan:
+    """Return the plan after the comparison of content, and set the total of the progress."""
+    plan = compare_content(plan, contents, spec.sink)
     size = sum(size for _, size in census.series.values())
     if spec.preprocessing is None:
         announce(spec.sink, plan, "encoding", size)
@@ -143,6 +152,27 @@ def count_files(census: Census, plan: Plan) -> Census:
 def inspect_input(ref: InputRef, spec: RowsSpec) -> Iterator[TableInput]:
     """Yield an input with what is needed to read it, or rejected."""
     yield spec.source.inspect(ref)
+
+
+def hash_input(item: TableInput, spec: RowsSpec, plan: Plan) -> Iterator[Census]:
+    """Yield the content of an input if the plan compares it; what cannot be read has none."""
+    if not plan.content_id or item.ref.error:
+        return
+    found = Census()
+    try:
+        for unit in spec.source.units(item):
+            found.merge(count_content(unit, spec.source.content(unit)))
+    except (ChangedError, FileNotFoundError, InputError, RejectedError):
+        pass  # the next build reports it
+    except (MemoryError, ResourceError, StorageError) as error:
+        found = Census(counts=MatchCounts(fatal=failure_of(error)))
+    yield found
+
+
+def count_content(unit: Unit, content: str) -> Census:
+    """Return the census of the content of a unit alone."""
+    key = InputRef(*unit.ref).key
+    return Census(contents=int(run_id(key, unit.identity, content), 16))
 
 
 def place_rejected(item: TableInput, plan: Plan) -> Iterator[Placed]:
@@ -180,23 +210,28 @@ def write_runs(values: tuple[Any, ...], spec: RowsSpec, graph: str = "") -> Iter
         return run_id(spec.sink.config_id, digest, unit.identity, batch, graph)
 
     finished = find_run(spec.runs, name_of(0)) if unit.single else None
+    if finished and finished.ctime != ref.ctime:
+        finished = None  # until it is known that the content is the same
     batches: Iterable[Any] = spec.source.read(unit) if finished is None else [None]
+    content = ""
     try:
         for number, batch in enumerate(batches):
             name = f"{ref.key}#{unit.start:016x}.{number:08x}"
             origin = Origin(name, ref.key, to_relative(ref.uri, spec.sink.root))
-            run = finished or find_run(spec.runs, name_of(number))
+            run = finished or find_run(spec.runs, name_of(number), batch.content)
             if run is None:
                 table = place_batch(spec.table, batch)
                 table = transform_table(table, join(spec.sink.build, graph)) if graph else table
-                run = make_run(spec.runs, name_of(number), origin, table, batch.number)
+                run = make_run(spec.runs, name_of(number), origin, table, batch)
             shown = progress.current()
             shown.phase = "encoding"
             shown.add(unit.num_bytes, sum(run.rejects.values()))
             yield Run(origin.run, join(spec.runs, run.payload), run.blocks)
             yield TaggedOutput(COUNTS, Census(matched=run.rows))
+            content = run.content
             if unit.single:
-                return
+                break
+        yield TaggedOutput(COUNTS, count_content(unit, content))
     except RejectedError as rejection:
         rejected = ref.rejected(rejection.error, rejection.message)
         rejected = rejected._replace(key=f"{ref.key}@{unit.start}")

@@ -39,6 +39,7 @@ class ArrayFile:
         uri: Path or URI of the file.
         size: Bytes of the file when it was opened.
         version: As in ``Entry``.
+        ctime: As in ``Entry``.
         dtype: Type of the values, in the byte order of the file.
         shape: All dimensions, examples first.
         fortran: Whether the first dimension varies fastest.
@@ -53,6 +54,7 @@ class ArrayFile:
     uri: str
     size: int
     version: str
+    ctime: int
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
     fortran: bool
@@ -105,7 +107,7 @@ def open_npy(entry: Entry, name: str, source: str) -> ArrayFile:
     """
     with open_file(entry.path) as reader:
         header = reader.read_at(0, MAX_HEADER_BYTES)
-        return _array_file(reader, entry.path, name, source, header, reader.size)
+        return _array_file(reader, entry, name, source, header, reader.size)
 
 
 def npz_members(entry: Entry, source: str) -> tuple[list[str], list[str]]:
@@ -150,13 +152,13 @@ def open_npz(entry: Entry, name: str, source: str) -> ArrayFile:
             # To open a member, zipfile reads its local header, up to the first byte of the member.
             start = cast("IO[bytes]", archive.fp).tell()
             header = stream.read(MAX_HEADER_BYTES)
-        array = _array_file(reader, entry.path, name, source, header, info.file_size)
+        array = _array_file(reader, entry, name, source, header, info.file_size)
         compressed = info.compress_type != zipfile.ZIP_STORED
         return replace(array, start=start, member=info.filename, compressed=compressed)
 
 
 def _array_file(
-    reader: RandomReader, uri: str, name: str, source: str, start: bytes, size: int
+    reader: RandomReader, entry: Entry, name: str, source: str, start: bytes, size: int
 ) -> ArrayFile:
     """Return the array whose .npy file, or member, has a size and begins with the bytes ``start``.
 
@@ -166,7 +168,7 @@ def _array_file(
     header = parse_header(start, source)
     if not header.shape:
         raise InputError("npy-single-value", source=source)
-    array = ArrayFile(name, source, uri, reader.size, reader.version, *header)
+    array = ArrayFile(name, source, entry.path, reader.size, reader.version, entry.ctime, *header)
     found = size - array.header_bytes
     if found == array.num_bytes:
         return array

@@ -16,6 +16,7 @@ from typing import IO, Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from blake3 import blake3
 
 from shardmill.schemas.errors import OutputError, ShardmillError
 from shardmill.schemas.refs import InputRef
@@ -227,13 +228,14 @@ class ArraySource(PickledOnce):
         found, step, rows = self.input, self.batch_rows, self.input.rows
         if item.ref.uri != found.files[0].uri:
             return
-        ref = InputRef(found.key, item.ref.uri, version=found.input_id)
+        ref = InputRef(found.key, item.ref.uri, version=found.input_id, ctime=found.ctime)
         size = -(-item.num_bytes // max(1, -(-rows // step)))
         is_stream_read = any(map(is_stream, found.every))
         for first in range(0, rows, rows if is_stream_read else step):
             end = rows if is_stream_read else min(first + step, rows)
             detail = first, end
-            yield Unit(tuple(ref), first, size, end - first <= step, (*detail, step), detail)
+            identity = (*detail, step, found.layout)
+            yield Unit(tuple(ref), first, size, end - first <= step, identity, detail)
 
     def read(self, unit: Unit) -> Iterator[TypedBatch]:
         """Yield the rows of a unit.
@@ -244,11 +246,21 @@ class ArraySource(PickledOnce):
         """
         ref, (first, end) = InputRef(*unit.ref), unit.detail
         readers = [read_rows(array, first, end, self.batch_rows) for array in self.input.every]
+        content = blake3()
         for batch in zip(*readers, strict=True):
+            for values in batch:
+                content.update(values)
             count = len(batch[0])
             rows = RejectCollector(np.arange(first, first + count), np.zeros(count, np.int64))
-            yield TypedBatch(ref, self._columns(batch), rows, {}, count)
+            yield TypedBatch(
+                ref, self._columns(batch), rows, {}, count, content.hexdigest()
+            )
             first += count
+
+    def content(self, unit: Unit) -> str:
+        """Return the BLAKE3 of the rows of a unit."""
+        *_, last = self.read(unit)
+        return last.content
 
     def _columns(self, batch: tuple[Raw, ...]) -> list[TypedColumn]:
         columns = [

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
+from blake3 import blake3
+
 from shardmill.schemas.errors import InputError, UsageError, format_names
 from shardmill.schemas.refs import InputRef
 from shardmill.schemas.storage import Entry, absolute, join, open_storage
@@ -85,6 +87,17 @@ class InputArrays:
     def input_id(self) -> str:
         """Identity of the files as 32 hexadecimal digits."""
         return f"{sum(ref.digest() for ref in self.files) % (1 << 128):032x}"
+
+    @property
+    def ctime(self) -> int:
+        """Digest of the ctimes of the files."""
+        return sum(ref.ctime_digest() for ref in self.files) % (1 << 63)
+
+    @property
+    def layout(self) -> str:
+        """Digest of the names, types and shapes of the arrays."""
+        headers = [(array.name, array.dtype.str, array.shape) for array in self.every]
+        return blake3(repr(headers).encode()).hexdigest()
 
     @property
     def every(self) -> tuple[ArrayFile, ...]:
@@ -273,5 +286,7 @@ def _refs(arrays: Iterable[ArrayFile], path: str, key: str) -> tuple[InputRef, .
     for array in arrays:
         inside = array.uri == path or array.uri.startswith(join(path, ""))
         name = make_key(key + array.uri[len(path) :]) if inside else "--labels"
-        refs[array.uri] = InputRef(name, array.uri, array.size, array.version)
+        refs[array.uri] = InputRef(
+            name, array.uri, array.size, array.version, ctime=array.ctime
+        )
     return tuple(refs[uri] for uri in sorted(refs))

@@ -37,12 +37,14 @@ class Cells:
             decompressed, and converted to UTF-8 if the encoding is not ASCII-compatible.
         lines: int64[rows], number of each row's first line, from 1.
         rejects: Rejected rows, in order.
+        content: BLAKE3 of the text from the start of the range to these rows.
     """
 
     columns: dict[str, pa.DictionaryArray]
     offsets: Ints
     lines: Ints
     rejects: list[RowReject]
+    content: str = ""
 
     @property
     def rows(self) -> int:
@@ -115,6 +117,7 @@ def make_cells(
         valid.offsets[kept],
         valid.lines[kept],
         sorted([*_bad_rows(batches), *undecodable, *rejects]),
+        text.hash.hexdigest(),
     )
 
 

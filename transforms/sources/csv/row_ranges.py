@@ -185,6 +185,18 @@ def read_range(
             yield make_cells(rows, columns, text, dialect)
 
 
+def hash_range(uri: str, dialect: Dialect, row_range: RowRange) -> str:
+    """Return the BLAKE3 of the text of a range, which the last of its cells have too.
+
+    Raises:
+        As ``read_range``.
+    """
+    with _open_range(uri, dialect, row_range) as text:
+        for _ in text.blocks(row_range.start, row_range.end):
+            pass
+        return text.hash.hexdigest()
+
+
 def _open_range(
     uri: str, dialect: Dialect, row_range: RowRange
 ) -> contextlib.AbstractContextManager[CsvText]:

@@ -24,7 +24,7 @@ _HEAD_BYTES = 64 << 10  # of text read to inspect a file that was not sampled
 _THREADS = 4
 _MAX_STARTS = 10_000
 # The starts of files that this process sampled, without rows.
-_starts: dict[tuple[str, int, str, Dialect], Head] = {}
+_starts: dict[tuple[str, int, str, int, Dialect], Head] = {}
 
 
 @dataclass(frozen=True)
@@ -190,7 +190,8 @@ def read_start(ref: InputRef, dialect: Dialect, sample_bytes: int) -> tuple[Inpu
         ref = ref.rejected("empty", "the file has no bytes")
     if ref.error:
         return ref, None
-    place = ref.uri, ref.size, ref.version, dialect  # a file that changed has another version
+    # A file that changed has another version, or at least another ctime.
+    place = ref.uri, ref.size, ref.version, ref.ctime, dialect
     if not sample_bytes and place in _starts:
         return ref, _starts[place]
     try:

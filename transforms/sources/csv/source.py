@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from blake3 import blake3
 
 from shardmill.schemas.errors import ChangedError, shown
 from shardmill.schemas.refs import InputRef
@@ -20,6 +21,7 @@ from shardmill.transforms.sources.csv.dialect import Dialect
 from shardmill.transforms.sources.csv.row_ranges import (
     RANGE_BYTES,
     RowRange,
+    hash_range,
     read_range,
     split_ranges,
 )
@@ -89,10 +91,11 @@ class CsvSource(PickledOnce):
         ref, (columns, known) = item.ref, item.detail
         check_unchanged(ref)
         dialect, ranges = self.dialect.for_name(ref.key), [*map(RowRange._make, known)]
+        names = blake3("\0".join(columns).encode()).hexdigest()
         for part in split_ranges(ref.uri, dialect, ranges, self.range_bytes):
             single = part.end >= 0
             size = part.end - part.start if single else self.range_bytes
-            identity = (*part, self.range_bytes)
+            identity = (*part, self.range_bytes, names)
             detail = (columns, tuple(part))
             yield Unit(tuple(ref), part.start, size, single, identity, detail)
 
@@ -107,6 +110,11 @@ class CsvSource(PickledOnce):
                 yield self.type_cells(ref, cells)
         except (FileNotFoundError, ChangedError) as error:
             raise RejectedError("read", "changed", "the file changed while it was read") from error
+
+    def content(self, unit: Unit) -> str:
+        """Return the BLAKE3 of the text of a unit."""
+        ref = InputRef(*unit.ref)
+        return hash_range(ref.uri, self.dialect.for_name(ref.key), RowRange(*unit.detail[1]))
 
     def type_cells(self, ref: InputRef, cells: Cells) -> TypedBatch:
         """Return rows of a file with the types of the schema.
@@ -124,7 +132,7 @@ class CsvSource(PickledOnce):
             for column, each, found in zip(schema, texts, typed, strict=True)
         ]
         named = {name: cells.columns[name] for name in self.table.named}
-        return TypedBatch(ref, columns, rejects, named, cells.rows)
+        return TypedBatch(ref, columns, rejects, named, cells.rows, cells.content)
 
 
 def check_unchanged(ref: InputRef) -> None:

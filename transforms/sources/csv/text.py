@@ -6,6 +6,8 @@ import codecs
 import contextlib
 from collections.abc import Iterator
 
+from blake3 import blake3
+
 from shardmill.schemas.errors import ChangedError
 from shardmill.schemas.file_signatures import compression_format, describe_format
 from shardmill.schemas.rejects import RejectedError
@@ -45,6 +47,7 @@ class CsvText:
         encoding: Encoding of the file.
         syntax: Delimiter and quote as bytes of the text.
         fault: Why the last ``blocks`` ended before the end of the file, or None.
+        hash: BLAKE3 of the text that ``blocks`` yielded.
     """
 
     def __init__(self, reader: RandomReader, dialect: Dialect, head_bytes: int) -> None:
@@ -58,6 +61,7 @@ class CsvText:
         """
         self.size = reader.size
         self.fault: DecompressionError | None = None
+        self.hash = blake3()
         self._reader = reader
         self._peeked = b""
         head = reader.read_at(0, min(head_bytes, self.size)) if head_bytes else b""
@@ -84,9 +88,13 @@ class CsvText:
             StorageError: The storage failed.
         """
         if self.seekable:
-            return self._read(start, end)
-        text = self._to_codec(_to_blocks(self._decompress(self._bom)))
-        return _skip_bytes(text, start - self.begin)
+            blocks = self._read(start, end)
+        else:
+            text = self._to_codec(_to_blocks(self._decompress(self._bom)))
+            blocks = _skip_bytes(text, start - self.begin)
+        for block in blocks:
+            self.hash.update(block)
+            yield block
 
     def check(self) -> None:
         """Check that the file is text.

@@ -178,7 +178,7 @@ def train_batches(task: Any, spec: RowsSpec, plan: Plan) -> Iterator[pa.RecordBa
         spec: Options of the build.
         plan: The plan of the build.
     """
-    stored = plan.status != "build" or find_graph(spec.sink.build, plan.input_id) is not None
+    stored = plan.status != "build" or find_graph(spec.sink.build, plan.read_id) is not None
     if task is None:
         if stored:  # the analysis fails without any row
             yield filler_batch(spec.table.columns)
@@ -205,7 +205,7 @@ def choose_graph(path: str, spec: RowsSpec, plan: Plan, rows: int) -> str:
     Raises:
         InputError: The training split has no rows.
     """
-    stored = find_graph(spec.sink.build, plan.input_id) if plan.status == "build" else None
+    stored = find_graph(spec.sink.build, plan.read_id) if plan.status == "build" else None
     if plan.status != "build" or stored or not rows:
         open_storage(path).delete_tree(path)
     if plan.status != "build":
@@ -213,7 +213,7 @@ def choose_graph(path: str, spec: RowsSpec, plan: Plan, rows: int) -> str:
         return ""
     if not stored and not rows:
         raise InputError("preprocessing-without-rows")
-    return (stored or store_graph(spec.sink.build, plan.input_id, path)).folder
+    return (stored or store_graph(spec.sink.build, plan.read_id, path)).folder
 
 
 def _delete_empty(*folders: str) -> None:

@@ -72,7 +72,7 @@ def store_graph(build: str, input_id: str, path: str) -> StoredGraph:
 
     Args:
         build: The build folder; its name covers the preprocessing source and all versions.
-        input_id: Identity of the inputs.
+        input_id: Identity of the inputs and of their ctimes.
         path: Folder of the graph in the build folder; deleted if another graph is used.
 
     Returns:
