@@ -69,10 +69,10 @@ def test_a_switch_may_have_words() -> None:
         flags = vars(parser.parse_args(["--input=a", f"--update{value}", "--output=b"]))
         assert flags["update"] == ImagesConfig("a", "b", update=flags["update"]).update == wanted
     with pytest.raises(UsageError, match="ignored explicit argument 'content'"):
-        find_parser("rows").parse_args(["--input=a", "--update=content"])
-    for config, rule in ((RowsConfig, "True or False"), (ImagesConfig, "True, content or False")):
-        with pytest.raises(UsageError, match=f"--update=all must be {rule}"):
-            config("a", "b", update="all")
+        find_parser("rows").parse_args(["--input=a", "--strip=content"])
+    for flag, rule in (("strip", "True or False"), ("update", "True, content or False")):
+        with pytest.raises(UsageError, match=f"--{flag}=all must be {rule}"):
+            RowsConfig("a", "b", **{flag: "all"})
 
 
 def test_works_without_docstrings(monkeypatch) -> None:

@@ -252,9 +252,7 @@ class ArraySource(PickledOnce):
                 content.update(values)
             count = len(batch[0])
             rows = RejectCollector(np.arange(first, first + count), np.zeros(count, np.int64))
-            yield TypedBatch(
-                ref, self._columns(batch), rows, {}, count, content.hexdigest()
-            )
+            yield TypedBatch(ref, self._columns(batch), rows, {}, count, content.hexdigest())
             first += count
 
     def content(self, unit: Unit) -> str:

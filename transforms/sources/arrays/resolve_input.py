@@ -286,7 +286,5 @@ def _refs(arrays: Iterable[ArrayFile], path: str, key: str) -> tuple[InputRef, .
     for array in arrays:
         inside = array.uri == path or array.uri.startswith(join(path, ""))
         name = make_key(key + array.uri[len(path) :]) if inside else "--labels"
-        refs[array.uri] = InputRef(
-            name, array.uri, array.size, array.version, ctime=array.ctime
-        )
+        refs[array.uri] = InputRef(name, array.uri, array.size, array.version, ctime=array.ctime)
     return tuple(refs[uri] for uri in sorted(refs))

@@ -1,10 +1,13 @@
 """Rows through TensorFlow Transform, from the command's options to the published graph."""
 
+import os
 import random
 from pathlib import Path
 
 import pytest
 
+from shardmill.schemas.errors import StorageError
+from shardmill.transforms.publish.publish import Publisher
 from tests.support.rows_tools import build_rows, by_split, check_dataset, frozen, make_table
 from tests.transforms.statistics.test_statistics import check_rows
 
@@ -41,6 +44,20 @@ def penguins(path: Path) -> Path:
     return make_table(path, ["species", "island", "mass", "age"], rows)
 
 
+def kill_build_of_other_rows(options: dict) -> None:
+    """Leave an analysis of what the input held before it was edited, with its size and times."""
+    path = options["input"]
+    rows, times = path.read_bytes(), path.stat()
+    path.write_bytes(rows.replace(b"Biscoe", b"Other."))
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+    with pytest.MonkeyPatch.context() as killed:
+        error = StorageError("the disk is full.")
+        killed.setattr(Publisher, "publish", lambda *_: (_ for _ in ()).throw(error))
+        assert build_rows(**options)[0].status == "failed"
+    path.write_bytes(rows)
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+
+
 @pytest.mark.xdist_group("transform")
 def test_a_transformed_dataset(tmp_path) -> None:
     """Records are what the published graph, and sums by hand, make of the rows."""
@@ -52,6 +69,7 @@ def test_a_transformed_dataset(tmp_path) -> None:
     raw = {"input": penguins(tmp_path / "in.csv"), "splits": "train:0.7,validation:0.3"}
     options = {**raw, "output": tmp_path / "ds", "preprocessing": tmp_path / "pp.py"}
     _, plain = build_rows(**raw, output=tmp_path / "plain")
+    kill_build_of_other_rows(options)
     outcome, manifest = build_rows(**options)
     assert outcome.status == "published", outcome
     check_dataset(tmp_path / "ds", manifest, others={"transform_fn"})
