@@ -130,6 +130,7 @@ class BuildConfig(DatasetOptions):
             keep=self.keep,
             dry_run=self.dry_run,
             root=root,
+            input=self.source,
             **values,
         )
 

@@ -8,7 +8,7 @@ MESSAGES: dict[str, str] = {
     "input-not-image": "--input={pattern} is not named like an image: {step}.",
     "input-glob-folder-missing": "--input={pattern} matched no files: there is no folder {literal}.",
     "count-no-files": "There are no TFRecord files in {root}{others}: name them in --input.",
-    "input-matched-nothing": "The input matched no files in {root}: check --input.",
+    "input-matched-nothing": "{source!r} matches no file: {step}.",
     "input-no-candidates": "No matched file is named like {wanted}: {step} ({skipped}).",
     "input-outside-root": "--input={pattern} is not inside --root={root}: choose a root above it.",
     "input-name-not-utf8": "--input={input} has a name that is not UTF-8: rename it.",

@@ -184,7 +184,9 @@ INPUT_MISTAKES = [
     (["--input=climb.csv"], "leads outside the root"),
     (["--input=twice.csv"], "is listed with the labels 'x' and 'y'"),
     (["--input=text"], "no matched file is named like an image"),
-    (["--input=empty"], "matched no files"),
+    (["--input=empty"], "'empty' matches no file: check --input."),
+    (["--input=in/*.jpg"], "'in/*.jpg' matches no file: `**` also matches subfolders."),
+    (["--input=in/**/*.png"], "'in/**/*.png' matches no file: check --input."),
 ]  # fmt: skip
 
 

@@ -118,18 +118,20 @@ def input_warnings(census: Census, hooks: BuildHooks) -> Iterator[str]:
     yield from hooks.input_warnings(census.labels, census.refs - sum(census.errors.values()))
 
 
-def why_unusable(census: Census, hooks: BuildHooks, root: str) -> str:
+def why_unusable(census: Census, hooks: BuildHooks, source: str) -> str:
     """Return why no dataset can be made of the matched files, or an empty text.
 
     Args:
         census: Census of the matched files.
         hooks: Those of the kind of input.
-        root: Folder that was searched.
+        source: The input as it was named, or the folder that was searched.
     """
     if census.counts.fatal:
         return census.counts.fatal
     if not census.matched:
-        return coded("input-matched-nothing", root=root)
+        one_folder = "*" in source and "**" not in source
+        step = "`**` also matches subfolders" if one_folder else "check --input"
+        return coded("input-matched-nothing", source=source, step=step)
     if not census.refs:
         skipped = "".join(describe_skipped(census.counts.kinds))
         _, _, most = max(census.counts.kinds, key=lambda kind: kind[1], default=("", 0, ""))

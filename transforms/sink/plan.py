@@ -102,7 +102,7 @@ def make_plan(
         census: Census of all references.
         can_use: See ``decide_status``.
     """
-    problem = why_unusable(census, spec.hooks, spec.root)
+    problem = why_unusable(census, spec.hooks, spec.input or spec.root)
     if problem:
         return Plan("failed", problem)
     labels = sort_labels(census.labels) if spec.labels is None else spec.labels

@@ -128,6 +128,7 @@ class SinkSpec:
         keep: Number of earlier generations to keep.
         dry_run: Plan only, write nothing.
         root: Folder that keys are relative to.
+        input: The input as the user named it, for messages; or empty.
         config: Options as the manifest shows them (an allow-list).
         command: Command line that builds the dataset again.
         runner: Name of the runner.
@@ -151,6 +152,7 @@ class SinkSpec:
     keep: int = 1
     dry_run: bool = False
     root: str = ""
+    input: str = ""
     config: dict[str, Any] = field(default_factory=dict)
     command: tuple[str, ...] = ()
     runner: str = ""

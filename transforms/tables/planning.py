@@ -85,7 +85,7 @@ def why_files_lost(census: Census, limit: int) -> str:
 
 def plan_rows(spec: RowsSpec, census: Census) -> Plan:
     """Return the plan for the matched files, after checking the output."""
-    problem = why_unusable(census, spec.sink.hooks, spec.sink.root)
+    problem = why_unusable(census, spec.sink.hooks, spec.sink.input or spec.sink.root)
     problem = problem or why_files_lost(census, spec.max_rejected_files)
     if problem:
         return Plan("failed", problem)
