@@ -132,7 +132,7 @@ Flags are written --name=value. Every Apache Beam pipeline option works too
 
 
 # Options that every build has, for the groups of its help.
-PLACES = "input output root update overwrite keep dry_run"
+INPUT_OUTPUT = "input output root update overwrite keep dry_run"
 SHARDS = "num_shards shard_bytes shard_examples shard_name compression"
 
 
@@ -155,7 +155,7 @@ class ArraysOptions(DatasetOptions):
 example, an archive with the arrays x and y:
   shardmill arrays --input=mnist.npz --output=ds"""
     groups: ClassVar = {
-        "input and output": PLACES,
+        "input and output": INPUT_OUTPUT,
         "labels and features": "labels label arrays",
         "splits": "splits seed",
         "records and shards": SHARDS,
@@ -207,7 +207,7 @@ class ImagesOptions(DatasetOptions):
 example, a folder with one subfolder per label:
   shardmill images --input=flower_photos --output=ds --image_size=224"""
     groups: ClassVar = {
-        "input and output": f"{PLACES} follow_links limit",
+        "input and output": f"{INPUT_OUTPUT} follow_links limit",
         "labels and splits": "label_from label_pattern labels splits group_pattern seed",
         "pixels": "image_size resize interpolation only_shrink reducing_gap icc encoding quality "
         "channels",
@@ -275,7 +275,7 @@ class RowsOptions(DatasetOptions):
 example, with the column survived as the label:
   shardmill rows --input=titanic.csv --output=ds --label=survived"""
     groups: ClassVar = {
-        "input and output": f"{PLACES} follow_links",
+        "input and output": f"{INPUT_OUTPUT} follow_links",
         "columns": "schema label key null_values sample_bytes preprocessing",
         "CSV dialect": "delimiter quote encoding header columns skip_lines strip",
         "splits": "splits split_by group_by seed",

@@ -32,7 +32,7 @@ LEFT_OUT = {
 REQUIRED = {"input"}  # by every command
 KINDS = {"output": "GCS_WRITE_FOLDER", "manifest": "GCS_WRITE_FILE", "schema": "GCS_READ_FILE"}
 PLACE = r"^gs://[a-z0-9][a-z0-9._-]*[a-z0-9](/.*)?$"
-PLACES = {"input", "output", "manifest", "root", "schema"}  # in buckets
+PATHS = {"input", "output", "manifest", "root", "schema"}  # in buckets
 
 
 def metadata() -> dict[str, Any]:
@@ -119,7 +119,7 @@ def _help(texts: dict[str, str]) -> str:
 
 def _kind(name: str, options: list[Option[Any, Any]]) -> dict[str, Any]:
     """Return the type of a parameter; commands may have different options of one name."""
-    if name in PLACES:
+    if name in PATHS:
         return {"paramType": KINDS.get(name, "TEXT"), "regexes": [PLACE]}
     if not options or options[0].kind == "switch":  # --debug is one too
         return {"paramType": "BOOLEAN", "regexes": ["^(true|false)$"]}

@@ -19,14 +19,14 @@ _STORAGE_FLAGS = ("--s3_", "--hdfs_")
 
 
 def parse_flags(
-    parser: Parser, argv: Sequence[str], *places: str
+    parser: Parser, argv: Sequence[str], *positional: str
 ) -> tuple[dict[str, Any], list[str], Answer]:
     """Return the values of Shardmill's flags, Beam's options, and how to answer.
 
     Args:
         parser: Parser of the command.
         argv: Arguments after the command.
-        places: Names of flags that must be given; or all of their values without the names, in
+        positional: Names of flags that must be given; or all of their values without the names, in
             this order.
 
     Raises:
@@ -35,8 +35,8 @@ def parse_flags(
     known, beam_flags = parser.parse_known_args(argv)
     values: dict[str, Any] = vars(known)
     answer = Answer.take(values)
-    if not values.keys() & set(places):
-        beam_flags = _take_places(values, beam_flags, parser, places)
+    if not values.keys() & set(positional):
+        beam_flags = _take_positional(values, beam_flags, parser, positional)
     names = beam_option_names() if beam_flags else frozenset()
     for flag in beam_flags:  # the name of an option of Beam's may be one of ours
         reject_others(flag.partition("=")[0], names)
@@ -45,33 +45,33 @@ def parse_flags(
     flags = [each for each in beam_flags if names and each.startswith("--")]
     parser.reject([each for each in flags if each.partition("=")[0] not in names])
     # argparse would report a missing --input before a misspelt one.
-    missing = [f"--{name}" for name in places if name not in values]
+    missing = [f"--{name}" for name in positional if name not in values]
     if missing:
         parser.error(f"the following arguments are required: {', '.join(missing)}")
     check_beam_flags(beam_flags, parser)
     return values, beam_flags, answer
 
 
-def _take_places(
-    values: dict[str, Any], argv: list[str], parser: Parser, places: Sequence[str]
+def _take_positional(
+    values: dict[str, Any], argv: list[str], parser: Parser, positional: Sequence[str]
 ) -> list[str]:
     """Move arguments without a flag at the beginning into values; return the other arguments.
 
     Args:
         values: Values by name.
         argv: Arguments that no flag of Shardmill's took.
-        parser: The parser, whose mistyped flags are not places.
-        places: Names of the flags that these arguments replace; the only one may be a list.
+        parser: The parser, whose mistyped flags are an error.
+        positional: Names of the flags that these arguments replace; the only one may be a list.
     """
     given = list(itertools.takewhile(lambda each: not each.startswith("-"), argv))
     for each in given:
         if f"--{each.partition('=')[0]}" in parser.flags:
             raise UsageError("not-a-flag", each=each)
-    if given and len(places) == 1:
-        values[places[0]] = given
+    if given and len(positional) == 1:
+        values[positional[0]] = given
         return argv[len(given) :]
-    values |= zip(places, given, strict=False)
-    return argv[min(len(places), len(given)) :]
+    values |= zip(positional, given, strict=False)
+    return argv[min(len(positional), len(given)) :]
 
 
 def check_beam_flags(argv: Sequence[str], parser: Parser) -> None:

@@ -78,7 +78,7 @@ def run_build(command: str, config: Any, beam_flags: list[str], answer: Answer) 
     runner, beam_flags = take_runner(beam_flags)
     if config.dry_run:
         runner = IN_MEMORY
-    find_runner(runner).check_places([("--input", config.source), ("--output", config.output)])
+    find_runner(runner).check_paths([("--input", config.source), ("--output", config.output)])
     job = pipeline_module.resolve(config, runner=runner)
     output = config.absolute_output
     if not config.dry_run:

@@ -105,5 +105,5 @@ def configure(config: CountConfig, beam_flags: Sequence[str]) -> tuple[CountConf
     if not config.manifest:
         raise UsageError("count-runner-needs-manifest", runner=runner)
     paths = [*(("--input", path) for path in config.paths), ("--manifest", config.manifest)]
-    find_runner(runner).check_places(paths)
+    find_runner(runner).check_paths(paths)
     return config, runner, beam_flags

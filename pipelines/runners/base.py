@@ -84,11 +84,11 @@ class Runner:
         """
         return [*argv] if option_given(argv, "job_name") else [*argv, f"--job_name={job_name}"]
 
-    def check_places(self, places: Iterable[tuple[str, str]]) -> None:
+    def check_paths(self, paths: Iterable[tuple[str, str]]) -> None:
         """Check that the runner's workers can reach the inputs and the output.
 
         Args:
-            places: Flags with the paths or URIs that they name.
+            paths: Flags with the paths or URIs that they name.
 
         Raises:
             UsageError: They cannot.

@@ -77,9 +77,9 @@ class Dataflow(Runner):
         _check_buckets(PipelineOptions([*self._argv]).view_as(GoogleCloudOptions))
         return super().make()
 
-    def check_places(self, places: Iterable[tuple[str, str]]) -> None:
-        """See ``Runner.check_places``; its workers cannot read local files."""
-        for flag, path in places:
+    def check_paths(self, paths: Iterable[tuple[str, str]]) -> None:
+        """See ``Runner.check_paths``; its workers cannot read local files."""
+        for flag, path in paths:
             if path and not scheme_of(path):
                 raise UsageError("path-not-shared", flag=flag, path=path, name=self.name)
 
@@ -192,8 +192,8 @@ def _check_buckets(options: GoogleCloudOptions) -> None:
     from google.api_core.exceptions import Forbidden, NotFound
 
     client = create_storage_client(options, not options.no_auth)
-    places = {name: getattr(options, name) for name in ("staging_location", "temp_location")}
-    for name, path in places.items():
+    folders = {name: getattr(options, name) for name in ("staging_location", "temp_location")}
+    for name, path in folders.items():
         if path is None:
             continue
         bucket = path.removeprefix("gs://").partition("/")[0]

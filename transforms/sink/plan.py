@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
@@ -156,14 +156,17 @@ def decide_status(spec: SinkSpec, plan: Plan, can_use: CanUse = can_read) -> Pla
     return plan.start(spec) if spec.update else replace(plan, status="failed", message=problem)
 
 
-def compare_content(plan: Plan, census: Census, spec: SinkSpec) -> Plan:
+def compare_content(plan: Plan, contents: Iterable[Census], spec: SinkSpec) -> Plan:
     """Return the plan, changed if the content of tables is not that of the published dataset.
 
     Args:
         plan: The plan, by sizes and times.
-        census: What was read of the inputs, if the plan asks for it.
+        contents: What each input holds, if the plan asks for it.
         spec: Output and options of the build.
     """
+    census = Census()
+    for each in contents:
+        census.merge(each)
     if not plan.content_id or plan.content_id == census.content_id:
         return plan
     if spec.update and not census.counts.fatal:

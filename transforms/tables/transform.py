@@ -13,7 +13,7 @@ from typing import Any
 
 import apache_beam as beam
 from apache_beam import Flatten
-from apache_beam.pvalue import AsSingleton, TaggedOutput
+from apache_beam.pvalue import AsIter, AsSingleton, TaggedOutput
 
 import shardmill.transforms.sink.coders  # noqa: F401 - registers the coders
 from shardmill.schemas.errors import ChangedError, InputError, ResourceError, StorageError
@@ -29,6 +29,7 @@ from shardmill.transforms.sink.census import Census
 from shardmill.transforms.sink.outcome import Outcome
 from shardmill.transforms.sink.placement import Placed
 from shardmill.transforms.sink.plan import Plan, compare_content
+from shardmill.transforms.sink.spec import SinkSpec
 from shardmill.transforms.sink.transform import (
     BuildInput,
     BuildShards,
@@ -54,7 +55,7 @@ from shardmill.transforms.tables.segments import (
     place_rejects,
 )
 from shardmill.transforms.tables.table import place_batch
-from shardmill.transforms.tables.table_source import TableInput, Unit
+from shardmill.transforms.tables.table_source import TableInput, TableSource, Unit
 from shardmill.transforms.tables.tft.build_graph import BuildGraph
 
 RANGES, REJECTED_FILES, RUNS, MANY, COUNTS = "ranges", "rejected", "runs", "many", "counts"
@@ -80,22 +81,23 @@ class WriteRows(beam.PTransform):
         """Wire inspection of files, ranges, runs and the build."""
         spec, matched = self.spec, MatchedInputs.of(inputs)
         files = matched.refs | "InspectFiles" >> beam.ParDo(
-            MapOrdered(inspect_input, _INSPECTIONS), spec
+            MapOrdered(inspect_input, _INSPECTIONS), spec.source
         )
         counted = files | "CountFiles" >> singleton_sum(SumInto(Census, count_file))
         census = total_census(counted, matched)
         planned = census | "PlanParts" >> beam.Map(lambda census: plan_rows(spec, census))
         contents = files | "HashInputs" >> beam.ParDo(
-            MapOrdered(hash_input, _INSPECTIONS), spec, AsSingleton(planned)
+            MapOrdered(hash_input, _INSPECTIONS), spec.source, AsSingleton(planned)
         )
         plan = planned | "CompareContent" >> beam.Map(
             announced,
             AsSingleton(census),
-            contents | "SumContents" >> singleton_sum(SumInto(Census, Census.merge)),
-            spec,
+            AsIter(contents),
+            spec.sink,
+            reads=1 if spec.preprocessing is None else 2,
         )
         found = files | "CutRanges" >> beam.ParDo(
-            MapOrdered(cut, _INSPECTIONS), spec, AsSingleton(plan)
+            MapOrdered(cut, _INSPECTIONS), spec.source, AsSingleton(plan)
         ).with_outputs(REJECTED_FILES, COUNTS, main=RANGES)
         spread = found[RANGES] | "SpreadRanges" >> beam.Reshuffle()
         graph = []
@@ -110,7 +112,7 @@ class WriteRows(beam.PTransform):
         }  # fmt: skip
         # One Flatten: Flink's translation of a Flatten of the outputs of another one fails.
         placed = (
-            *((made[RUNS], plan) | "CutSegments" >> CutSegments(spec)),
+            *((made[RUNS], plan) | "CutSegments" >> CutSegments(spec.runs)),
             *(
                 inputs
                 | f"PlaceRejected{name}"
@@ -130,14 +132,21 @@ class WriteRows(beam.PTransform):
         return BuildInput(placed, plan, counts) | BuildShards(spec.sink, encoder)
 
 
-def announced(plan: Plan, census: Census, contents: Census, spec: RowsSpec) -> Plan:
-    """Return the plan after the comparison of content, and set the total of the progress."""
-    plan = compare_content(plan, contents, spec.sink)
+def announced(
+    plan: Plan, census: Census, contents: Iterable[Census], spec: SinkSpec, reads: int
+) -> Plan:
+    """Return the plan after the comparison of content, and set the total of the progress.
+
+    Args:
+        plan: The plan, by sizes and times.
+        census: Census of the files.
+        contents: See ``compare_content``.
+        spec: Output and options of the build.
+        reads: How often rows are read: twice, if they are analysed first.
+    """
+    plan = compare_content(plan, contents, spec)
     size = sum(size for _, size in census.series.values())
-    if spec.preprocessing is None:
-        announce(spec.sink, plan, "encoding", size)
-    else:  # rows are read twice
-        announce(spec.sink, plan, "analysing", 2 * size)
+    announce(spec, plan, "encoding" if reads == 1 else "analysing", reads * size)
     return plan
 
 
@@ -149,19 +158,19 @@ def count_files(census: Census, plan: Plan) -> Census:
     return Census(matched=census.matched - usable, counts=census.counts)
 
 
-def inspect_input(ref: InputRef, spec: RowsSpec) -> Iterator[TableInput]:
+def inspect_input(ref: InputRef, source: TableSource) -> Iterator[TableInput]:
     """Yield an input with what is needed to read it, or rejected."""
-    yield spec.source.inspect(ref)
+    yield source.inspect(ref)
 
 
-def hash_input(item: TableInput, spec: RowsSpec, plan: Plan) -> Iterator[Census]:
+def hash_input(item: TableInput, source: TableSource, plan: Plan) -> Iterator[Census]:
     """Yield the content of an input if the plan compares it; what cannot be read has none."""
     if not plan.content_id or item.ref.error:
         return
     found = Census()
     try:
-        for unit in spec.source.units(item):
-            found.merge(count_content(unit, spec.source.content(unit)))
+        for unit in source.units(item):
+            found.merge(count_content(unit, source.content(unit)))
     except (ChangedError, FileNotFoundError, InputError, RejectedError):
         pass  # the next build reports it
     except (MemoryError, ResourceError, StorageError) as error:
@@ -181,13 +190,15 @@ def place_rejected(item: TableInput, plan: Plan) -> Iterator[Placed]:
         yield place_rejects(plan, item.ref)
 
 
-def cut(item: TableInput, spec: RowsSpec, plan: Plan) -> Iterator[tuple[Any, ...] | TaggedOutput]:
+def cut(
+    item: TableInput, source: TableSource, plan: Plan
+) -> Iterator[tuple[Any, ...] | TaggedOutput]:
     """Yield the units of an input as plain values; if it is rejected, the input and its count."""
     ref = item.ref
     if plan.status != "build" or ref.error:
         return
     try:
-        yield from map(tuple, spec.source.units(item))
+        yield from map(tuple, source.units(item))
     except RejectedError as rejection:
         rejected = ref.rejected(rejection.error, rejection.message)
         yield TaggedOutput(REJECTED_FILES, TableInput(rejected))
@@ -243,17 +254,17 @@ def write_runs(values: tuple[Any, ...], spec: RowsSpec, graph: str = "") -> Iter
 
 @dataclass(eq=False)
 class CutSegments(beam.PTransform):
-    """Gives the segments of runs with their parts: ``(runs, plan) | CutSegments(spec)``.
+    """Gives the segments of runs with their parts: ``(runs, plan) | CutSegments(folder)``.
 
     More than ``MAX_RUNS`` runs are merged to as many first, so that no part reads more segments.
     The outputs are the segments of rejects of all runs, and the segments of records of the runs
     that are not merged, and of the merged ones.
 
     Args:
-        spec: What is written.
+        folder: Folder of runs.
     """
 
-    spec: RowsSpec
+    folder: str
 
     def expand(self, inputs: tuple[Any, Any]) -> tuple[beam.PCollection[Placed], ...]:
         """Wire the groups of runs, and what is merged."""
@@ -265,7 +276,7 @@ class CutSegments(beam.PTransform):
         merged = (
             grouped[MANY]
             | "GroupByGroup" >> beam.GroupByKey()
-            | "MergeRuns" >> beam.FlatMap(merge_group, spec=self.spec)
+            | "MergeRuns" >> beam.FlatMap(merge_group, self.folder)
         )
         return tuple(
             each | f"Place{name}" >> beam.FlatMap(cut, AsSingleton(plan)).with_output_types(Placed)
@@ -283,6 +294,6 @@ def group_run(run: Run, count: int) -> Iterator[Any]:
     yield run if group < 0 else TaggedOutput(MANY, (group, run))
 
 
-def merge_group(group: tuple[int, Iterable[Run]], spec: RowsSpec) -> Iterator[Any]:
+def merge_group(group: tuple[int, Iterable[Run]], folder: str) -> Iterator[Any]:
     """Yield the run that the runs of a group are merged to."""
-    yield merge_runs(spec.runs, group[0], [*group[1]])
+    yield merge_runs(folder, group[0], [*group[1]])

@@ -123,7 +123,7 @@ def send(command: str, inputs: Path, bucket: str, capsys, *more: str) -> Sent:
 def _surroundings(service, monkeypatch):
     """Set credentials in the environment, and make local inputs, which no process reads."""
     monkeypatch.setattr(run, "new_run_id", lambda: "0123456789ab")
-    monkeypatch.setattr(Dataflow, "check_places", lambda self, places: None)
+    monkeypatch.setattr(Dataflow, "check_paths", lambda self, paths: None)
     for name in ("AWS_SECRET_ACCESS_KEY", "SHARDMILL_TEST_TOKEN", "GOOGLE_API_KEY"):
         monkeypatch.setenv(name, SECRET)
 
