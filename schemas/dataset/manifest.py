@@ -175,8 +175,7 @@ class Build:
         command: Command line that builds the dataset again.
         record_id: Identity of the options and codecs that decide the features of a record, where
             records can be reused.
-        ctime_id: Identity of the ctimes of the inputs; empty if some records of images are of an
-            earlier run.
+        ctime_id: Identity of the ctimes of the inputs.
         content_id: Identity of what was read of tables.
     """
 

@@ -91,7 +91,7 @@ def comparable(folder: Path) -> tuple[dict, list, dict]:
     del manifest["inputs"]["root"]
     for name in ("input_id", "finished", "runner", "command"):
         del manifest["build"][name]
-    manifest["build"].pop("ctime_id", None)  # a resumed build leaves it out
+    manifest["build"].pop("ctime_id")  # that of objects differs: they have no ctime
     return files, [{**json.loads(line), "uri": ""} for line in lines], manifest
 
 

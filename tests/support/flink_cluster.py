@@ -301,7 +301,6 @@ def published(folder: Path) -> tuple[dict[str, bytes], dict]:
     assert own < files.keys() <= own | {"schema.pbtxt", "labels.txt", "rejects.jsonl"}
     for name in ("runner", "finished", "command"):
         assert manifest["build"].pop(name)
-    manifest["build"].pop("ctime_id", None)  # a resumed build leaves it out
     return files, manifest
 
 

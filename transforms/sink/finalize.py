@@ -128,8 +128,6 @@ def make_manifest(
     total = inputs.accepted + inputs.rejected + inputs.skipped + inputs.duplicates
     if inputs.matched != total:
         raise AssertionError(f"{inputs} does not add up")
-    # Records of images that were made earlier are of what their files held then.
-    knows_content = census.contents or (spec.record_id and not whole.reused)
     countable = spec.hooks.countable(whole.label_counts)
     labels = plan.labels or (spec.hooks.labels(whole.label_counts) if countable else ())
     splits = _splits(spec, labels, built)
@@ -151,7 +149,7 @@ def make_manifest(
             finished=dt.datetime.now(dt.timezone.utc).isoformat(timespec="seconds"),
             command=spec.command,
             record_id=spec.record_id,
-            ctime_id=plan.ctime_id if knows_content else "",
+            ctime_id=plan.ctime_id,
             content_id=census.content_id,
         ),
         labels=labels,

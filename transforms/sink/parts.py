@@ -17,6 +17,7 @@ from shardmill.schemas.refs import InputRef, Reference
 from shardmill.schemas.rejects import TRANSIENT, Reject
 from shardmill.schemas.storage import Storage, from_relative, join, to_relative
 from shardmill.schemas.tfrecord.gzip_member import Packing
+from shardmill.transforms.sink.compare import hash_inputs
 from shardmill.transforms.sink.encoder import Block, Item
 from shardmill.transforms.sink.placement import PartKey, PlacedRef
 from shardmill.transforms.sink.record_writer import MemberWriter
@@ -164,19 +165,34 @@ def part_id(config_id: str, key: PartKey, refs: Sequence[Reference], labels: Seq
     return state.hexdigest()
 
 
-def find_part(storage: Storage, folder: str, name: str) -> Part | None:
+def find_part(
+    storage: Storage, folder: str, name: str, refs: Sequence[Reference] = (), *,
+    content: bool = False,
+) -> Part | None:  # fmt: skip
     """Return the finished part of an id, or None if it must be made.
 
     Args:
         storage: Storage of the build folder.
         folder: Folder of parts.
         name: Id of the part.
+        refs: Its references, of which those with another ctime are hashed.
+        content: Whether all of them are hashed.
+
+    Raises:
+        StorageError: An input cannot be read.
     """
 
     def load(body: dict[str, Any]) -> Part | None:
-        part = _load_part(body).part
+        part, _, rows = _load_part(body)
         whole = not part.payload or storage.checksum(join(folder, part.payload)) == part.crc32c
-        return part if whole and part.sidecar == f"{name}.json" else None
+        whole = whole and part.sidecar == f"{name}.json"
+        return part if whole and is_current(map(CatalogRow._make, rows)) else None
+
+    def is_current(rows: Iterable[CatalogRow]) -> bool:
+        made = {row.key: row for row in rows}
+        known = [ref for ref in refs if isinstance(ref, InputRef) and ref.key in made]
+        doubted = [ref for ref in known if content or ref.ctime != made[ref.key].input_ctime]
+        return all(made[ref.key].content_hash == digest for digest, ref in hash_inputs(doubted))
 
     return find_sidecar(storage, join(folder, f"{name}.json"), load)
 

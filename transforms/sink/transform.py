@@ -96,7 +96,7 @@ def _find_or_write(
 ) -> Part:
     storage, counts_inputs = open_storage(spec.output), spec.hooks.reports_inputs
     name = part_id(spec.config_id, key, refs, plan.labels)
-    existing = find_part(storage, spec.parts, name)
+    existing = find_part(storage, spec.parts, name, refs, content=spec.update == "content")
     if existing is not None:
         if counts_inputs:
             progress.current().add(len(refs), sum(existing.totals.rejects.values()))
