@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
+from itertools import accumulate
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from shardmill.loaders.order import Chunk, EpochOrder, Window
+from shardmill.loaders.order import EpochOrder, Window
 from shardmill.loaders.pieces import (
     Piece,
     Reader,
@@ -29,7 +31,7 @@ from shardmill.loaders.shards import ShardFiles
 from shardmill.loaders.steps import Remainder
 
 _PLACES = 4096  # records that are placed at one time
-_READ_AHEAD = 512  # records whose windows are begun
+_AHEAD_BYTES = 16 << 20  # of the next windows on remote storage, at least
 _REMOTE_THREADS = 8
 T = TypeVar("T")
 
@@ -49,7 +51,6 @@ class PlacedRecord(NamedTuple):
 
 
 Payloads = Iterator[tuple[PlacedRecord, bytes]]
-Load = Callable[[], list[bytes]]
 
 
 class EpochReader:
@@ -83,9 +84,14 @@ class EpochReader:
         self._size = count(each, reader.worker, reader.batch)
         self.left = max(0, self._size - position.taken)
 
-    def payloads(self, files: ShardFiles, *, remote: bool) -> Payloads:
-        """Yields the records that are left; those that only pad are the last ones."""
-        read = self._read_places(files) if self._by_records else self._read_windows(files, remote)
+    def payloads(self, files: ShardFiles, limit: float) -> Payloads:
+        """Yields the records that are left; those that only pad are the last ones.
+
+        Args:
+            files: The files of the shards.
+            limit: Bytes of records that are held at one time.
+        """
+        read = self._read_places(files) if self._by_records else self._read_windows(files, limit)
         yield from itertools.islice(itertools.chain(read, self._padding(files)), self.left)
 
     def _padding(self, files: ShardFiles) -> Payloads:
@@ -103,65 +109,102 @@ class EpochReader:
             for part, record in zip(parts.tolist(), records.tolist(), strict=True):
                 yield PlacedRecord(part, record), files.payload(part, record)
 
-    def _read_windows(self, files: ShardFiles, remote: bool) -> Payloads:
+    def _read_windows(self, files: ShardFiles, limit: float) -> Payloads:
         share = share_of(self._pieces, self._reader, self._rule)
         windows = self._order.windows(list(drop(share, self._taken, self._order.window)))
         with _open_pool(_REMOTE_THREADS) as pool:
-            yield from _load_windows(files, windows, pool if remote else None)
+            yield from _load_windows(files, windows, pool if files.is_remote else None, limit)
+
+
+class _OpenWindow:
+    """Loads the members of a window, each when its first record is needed.
+
+    Members of more than ``limit`` bytes, because records are larger than on average, are not held
+    at one time: the oldest are dropped, and loaded again.
+
+    Attributes:
+        left: Bytes of the records that are left.
+    """
+
+    def __init__(
+        self, files: ShardFiles, window: Window, pool: ThreadPoolExecutor | None, limit: float
+    ) -> None:
+        self.window, self._files, self._limit = window, files, limit
+        self._held: dict[int, list[bytes]] = {}
+        self._held_bytes = 0
+        owners = dict.fromkeys(window.owners.tolist())
+        sizes = [files.bytes_of(window.chunks[owner]) for owner in owners] if pool else []
+        self.left, self._ahead = sum(sizes), dict[int, Future[list[bytes]]]()
+        for owner, end in zip(owners, accumulate(sizes), strict=False):
+            if pool and end <= limit:
+                self._ahead[owner] = pool.submit(self._load, owner)
+
+    def take(self, owner: int, offset: int) -> tuple[PlacedRecord, bytes]:
+        """Returns a record of a chunk; each is taken once."""
+        payloads = self._held.get(owner) or self._hold(owner)
+        payload, payloads[offset] = payloads[offset], b""
+        self._held_bytes -= len(payload)
+        self.left -= len(payload)
+        chunk = self.window.chunks[owner]
+        return PlacedRecord(chunk.part, int(chunk.records[offset])), payload
+
+    def _hold(self, owner: int) -> list[bytes]:
+        ahead = self._ahead.pop(owner, None)
+        payloads = self._held[owner] = self._load(owner) if ahead is None else ahead.result()
+        self._held_bytes += sum(map(len, payloads))
+        while self._held_bytes > self._limit and len(self._held) > 1:
+            self._held_bytes -= sum(map(len, self._held.pop(next(iter(self._held)))))
+        return payloads
+
+    def _load(self, owner: int) -> list[bytes]:
+        chunk = self.window.chunks[owner]
+        first = int(chunk.records[0])
+        payloads = self._files.payloads(chunk.part, first, int(chunk.records[-1]) + 1)
+        if isinstance(chunk.records, range):
+            return payloads
+        return [payloads[number] for number in (chunk.records - first).tolist()]
 
 
 def _load_windows(
-    files: ShardFiles, windows: Iterator[Window], pool: ThreadPoolExecutor | None
+    files: ShardFiles, windows: Iterator[Window], pool: ThreadPoolExecutor | None, limit: float
 ) -> Payloads:
-    """Yields the records of windows; loads each member once, when its first record is needed.
+    """Yields the records of windows.
 
     Args:
         files: The files of the shards.
         windows: The windows.
-        pool: Loads all members of a window when it begins: the next one before this one ends. None
-            to load none ahead.
+        pool: Loads the members of a window when the one before it is half read; None to load none
+            ahead.
+        limit: Bytes of records that a window holds.
     """
-    begun: deque[tuple[Window, dict[int, Load]]] = deque()
-    waiting = 0  # records of windows that were begun, and are not read yet
-
-    def begin() -> bool:
-        nonlocal waiting
-        window = next(windows, None)
-        if window is not None:
-            begun.append((window, _start(files, window, pool)))
-            waiting += len(window.owners)
-        return window is not None
-
-    while begun or begin():
-        window, members = begun[0]
-        loaded: dict[int, list[bytes]] = {}
-        for owner, offset in zip(window.owners.tolist(), window.offsets.tolist(), strict=True):
-            while pool and waiting < _READ_AHEAD and begin():
-                pass
-            payloads = loaded.get(owner)
-            if payloads is None:
-                payloads = loaded[owner] = members.pop(owner)()
-            payload, payloads[offset] = payloads[offset], b""
-            waiting -= 1
-            chunk = window.chunks[owner]
-            yield PlacedRecord(chunk[0], int(chunk[1][offset])), payload
-        begun.popleft()
+    opened = _until_error(map(partial(_OpenWindow, files, pool=pool, limit=limit), windows))
+    begun = deque(itertools.islice(opened, 1))
+    while begun:
+        first = begun.popleft()
+        if isinstance(first, Exception):
+            raise first
+        enough = max(first.left // 2, _AHEAD_BYTES)
+        ahead = sum(map(_bytes_left, begun))
+        for owner, offset in zip(
+            first.window.owners.tolist(), first.window.offsets.tolist(), strict=True
+        ):
+            while pool and first.left + ahead < enough and (following := next(opened, None)):
+                begun.append(following)
+                ahead += _bytes_left(following)
+            yield first.take(owner, offset)
+        begun.extend(() if begun else itertools.islice(opened, 1))
 
 
-def _start(files: ShardFiles, window: Window, pool: ThreadPoolExecutor | None) -> dict[int, Load]:
-    """Returns a function to the payloads of each chunk of a window, in the order of their use."""
-    loads = {
-        at: partial(_load, files, window.chunks[at]) for at in dict.fromkeys(window.owners.tolist())
-    }
-    return {at: pool.submit(load).result for at, load in loads.items()} if pool else {**loads}
+def _bytes_left(window: _OpenWindow | Exception) -> float:
+    return math.inf if isinstance(window, Exception) else window.left
 
 
-def _load(files: ShardFiles, chunk: Chunk) -> list[bytes]:
-    first = int(chunk.records[0])
-    payloads = files.payloads(chunk.part, first, int(chunk.records[-1]) + 1)
-    if isinstance(chunk.records, range):
-        return payloads
-    return [payloads[number] for number in (chunk.records - first).tolist()]
+def _until_error(items: Iterator[T]) -> Iterator[T | Exception]:
+    """Yields items; their error, which is raised in its turn, is the last one."""
+    try:
+        yield from items
+    except Exception as error:  # noqa: BLE001
+        yield error
 
 
 def map_ahead(function: Callable[[T], Any], items: Iterator[T], workers: int) -> Iterator[Any]:
@@ -175,27 +218,20 @@ def map_ahead(function: Callable[[T], Any], items: Iterator[T], workers: int) ->
     if not workers:
         yield from map(function, items)
         return
+
+    def attempt(item: T | Exception) -> Any:
+        if isinstance(item, Exception):
+            raise item
+        return function(item)
+
     with _open_pool(workers) as pool:
         ahead: deque[Future[Any]] = deque()
-        for future in _submit(pool, function, items):
-            ahead.append(future)
+        for item in _until_error(items):
+            ahead.append(pool.submit(attempt, item))
             if len(ahead) > 2 * workers:
                 yield ahead.popleft().result()
         while ahead:
             yield ahead.popleft().result()
-
-
-def _submit(
-    pool: ThreadPoolExecutor, function: Callable[[T], Any], items: Iterator[T]
-) -> Iterator[Future[Any]]:
-    """Yields the future of each item; an error of the items follows the results before it."""
-    try:
-        for item in items:
-            yield pool.submit(function, item)
-    except Exception as error:  # noqa: BLE001 - raised in its turn
-        failed: Future[Any] = Future()
-        failed.set_exception(error)
-        yield failed
 
 
 @contextlib.contextmanager

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, pairwise
@@ -17,7 +17,7 @@ from shardmill.loaders.pieces import Piece
 from shardmill.loaders.selection import ShardSlice
 
 Numbers = npt.NDArray[np.int64]
-_GROUP = 4  # shards whose members are interleaved
+GROUP = 4  # shards whose members are interleaved
 
 
 class Chunk(NamedTuple):
@@ -56,10 +56,10 @@ class EpochOrder:
         permuted: Whether to shuffle.
         name: What the order depends on: the seed and the epoch.
         window: Number of examples in a window.
-        bounds: Returns the number of the first record of each member of a part's shard, and the
-            number of all records; it opens the shard.
-        ahead: Called with the next part when one was opened, to fetch it meanwhile; it returns
-            at once.
+        bounds: Returns, for each of some parts, the number of the first record of each member of
+            its shard, and the number of all records; it opens the shards.
+        ahead: Called with the next parts when some were opened, to fetch them meanwhile; it
+            returns at once.
     """
 
     parts: Sequence[ShardSlice]
@@ -67,8 +67,8 @@ class EpochOrder:
     permuted: bool
     name: str
     window: int
-    bounds: Callable[[int], Sequence[int]]
-    ahead: Callable[[int], object] = lambda _: None
+    bounds: Callable[[Sequence[int]], Iterable[Sequence[int]]]
+    ahead: Callable[[Sequence[int]], object] = lambda _: None
 
     @cached_property
     def _ends(self) -> list[int]:
@@ -126,8 +126,7 @@ class EpochOrder:
             size = sum(map(self._size, group))
             if at < stop and at + size > start:
                 chunks = self._interleaved(group)
-                for number in following if at + size < end else ():
-                    self.ahead(number)
+                self.ahead(following if at + size < end else ())
                 yield from _cut(chunks, start - at, stop - at)
             at += size
 
@@ -139,13 +138,14 @@ class EpochOrder:
         numbers = shuffled(self._key("parts"), len(self.parts)).tolist()
         if any(part.shard.label is not None for part in self.parts):
             return [numbers]
-        return [numbers[at : at + _GROUP] for at in range(0, len(numbers), _GROUP)]
+        return [numbers[at : at + GROUP] for at in range(0, len(numbers), GROUP)]
 
     def _interleaved(self, group: Sequence[int]) -> list[Chunk]:
         """Returns the chunks of some parts, those of each evenly spread."""
         placed: list[tuple[float, int, Chunk]] = []
-        for number in group:
-            chunks = self._chunks_of(number)
+        read = [number for number in group if self._size(number)]
+        for number, bounds in zip(read, self.bounds(read), strict=True):
+            chunks = self._chunks_of(number, np.array(bounds))
             offset = self._key("offset", number) / (1 << 64)
             placed += [((at + offset) / len(chunks), number, c) for at, c in enumerate(chunks)]
         return [chunk for *_, chunk in sorted(placed, key=lambda each: each[:2])]
@@ -153,12 +153,9 @@ class EpochOrder:
     def _size(self, number: int) -> int:
         return self._cuts[number + 1] - self._cuts[number]
 
-    def _chunks_of(self, number: int) -> list[Chunk]:
+    def _chunks_of(self, number: int, bounds: Numbers) -> list[Chunk]:
         """Returns the chunks of a part in their order."""
         part, size = self.parts[number], self._size(number)
-        if not size:
-            return []
-        bounds = np.array(self.bounds(number))
         records: range | Numbers = range(part.first, part.stop)
         cuts = np.clip(bounds - part.first, 0, size)
         if self.numbers is not None:

@@ -7,7 +7,8 @@ import os
 import sys
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property, partial
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -17,6 +18,7 @@ import numpy.typing as npt
 
 from shardmill.loaders.disk_cache import DiskCache
 from shardmill.loaders.lru_cache import LruCache, spare_bytes
+from shardmill.loaders.order import GROUP, Chunk
 from shardmill.loaders.source import Source
 from shardmill.schemas.dataset.shard_names import check_not_deleted
 from shardmill.schemas.errors import FormatError, InputError
@@ -31,6 +33,7 @@ from shardmill.schemas.tfrecord.framing import (
 )
 from shardmill.schemas.tfrecord.gzip_member import (
     HEADER,
+    INDEX_BYTES,
     find_blocks,
     read_index,
     stored_range,
@@ -42,6 +45,7 @@ from shardmill.schemas.tfrecord.scanner import DamagedError
 
 _CACHE_BYTES = 64 << 20  # of inflated members, and as many of record offsets
 _MAX_OPEN_FILES = 64
+_REMOTE_THREADS = 16
 _CHUNK_BYTES = 2 << 20  # of an uncompressed file, read at a time in sequential reading
 _HEADER_READ_BYTES = 1 << 12
 
@@ -151,19 +155,37 @@ class ShardFiles:
 
     @cached_property
     def record_bytes(self) -> int:
-        """Estimated average bytes of a record, not compressed, from the first member.
+        """Average bytes of a record, not compressed, in the shards that are mixed.
+
+        All shards are if each has a label; else it is of the group with the largest records.
+        """
+        filled = [shard for shard in self._shards if shard.records]
+        if all(shard.label is None for shard in filled):
+            filled = sorted(filled, key=lambda shard: shard.bytes / shard.records)[-GROUP:]
+        records = max(1, sum(shard.records for shard in filled))
+        return max(1, int(sum(shard.bytes for shard in filled) * self._inflation) // records)
+
+    @cached_property
+    def _inflation(self) -> float:
+        """Bytes of records in a byte of the shards, as in the first member.
 
         Raises:
             InputError: The shard does not match the manifest.
         """
         for number, shard in enumerate(self._shards):
             if shard.records:
-                last = self.member_bounds(number)[1]
-                found = sum(map(len, self.payloads(number, 0, last))) // last
-                # Other shards may have larger records, as those of other labels.
-                ratio = sum(s.bytes for s in self._shards) / sum(s.records for s in self._shards)
-                return max(found, int(found * ratio * shard.records / shard.bytes))
-        return 1
+                payloads = self.payloads(number, 0, self.member_bounds(number)[1])
+                members = self._members(number)
+                index = INDEX_BYTES if members.is_gzip else 0  # stands in the first member
+                return sum(map(len, payloads)) / max(1, int(members.num_bytes[0]) - index)
+        return 1.0
+
+    def bytes_of(self, chunk: Chunk) -> int:
+        """Returns the approximate bytes of some records of a member, not compressed."""
+        members = self._members(chunk.part)
+        number = int(members.first.searchsorted(chunk.records[0], "right")) - 1
+        share = len(chunk.records) / int(members.first[number + 1] - members.first[number])
+        return int(int(members.num_bytes[number]) * self._inflation * share)
 
     @cached_property
     def reads_alone(self) -> bool:
@@ -172,7 +194,7 @@ class ShardFiles:
         if number is None:
             return False
         self.member_bounds(number)  # an error of it is one sentence
-        return not self._caches_content(number, self._layout(number, 0).data_offset)
+        return not self._caches_content(self._layout(number, 0).data_offset)
 
     def payload(self, shard: int, record: int) -> bytes:
         """Returns the payload of one record after checking its CRCs.
@@ -201,6 +223,13 @@ class ShardFiles:
         except (FormatError, InflateError) as error:
             raise self._damaged(shard, 0, error) from error
         return bounds
+
+    def bounds_of(self, shards: Sequence[int]) -> list[list[int]]:
+        """Returns the member bounds of several shards; remote ones are opened at the same time."""
+        if not self.is_remote:
+            return [self.member_bounds(shard) for shard in shards]
+        with ThreadPoolExecutor(_REMOTE_THREADS) as pool:
+            return list(pool.map(self.member_bounds, shards))
 
     def payloads(self, shard: int, first: int, stop: int) -> list[bytes]:
         """Returns the payloads of records first to stop - 1, which are of one member.
@@ -238,7 +267,7 @@ class ShardFiles:
         offsets, data_offset = self._layout(shard, number)
         inside = record - int(members.first[number])
         start, end = int(offsets[inside]), int(offsets[inside + 1])
-        if self._caches_content(shard, data_offset):
+        if self._caches_content(data_offset):
             return self._content(shard, number)[start:end]
         file = self._open(shard)
         if not members.is_gzip:
@@ -249,14 +278,14 @@ class ShardFiles:
     def _open(self, shard: int) -> _OpenFile:
         return self._cache.files.get(shard, lambda: self._open_new(shard), lambda _: 1)
 
-    def open_ahead(self, shard: int) -> None:
-        """Starts to copy a shard to the disk cache, if there is one, and returns at once."""
-        if self._is_remote(shard) and self._limits.disk is not None:
+    def open_ahead(self, shards: Sequence[int]) -> None:
+        """Starts to open remote shards, copied to the disk cache if there is one; does not wait."""
+        for shard in shards if self.is_remote else ():
             threading.Thread(target=self._try_to_open, args=(shard,), daemon=True).start()
 
     def _try_to_open(self, shard: int) -> None:
         with contextlib.suppress(Exception):  # the reader of the shard meets it too
-            self._open(shard)
+            self._members(shard)
 
     def _open_new(self, shard: int) -> _OpenFile:
         path, entry = self._paths[shard], self._shards[shard]
@@ -265,8 +294,10 @@ class ShardFiles:
                 return _OpenFile(self._limits.disk.path_of(path, entry), entry.bytes)
         return _OpenFile(path, entry.bytes)
 
-    def _is_remote(self, shard: int) -> bool:
-        return bool(scheme_of(self._paths[shard]))
+    @property
+    def is_remote(self) -> bool:
+        """Whether the shards are on a remote storage."""
+        return any(map(scheme_of, self._paths[:1]))
 
     def _members(self, shard: int) -> _Members:
         return self._cache.tables.get(
@@ -279,10 +310,10 @@ class ShardFiles:
             (shard, number), make, lambda made: made.offsets.nbytes + 256
         )
 
-    def _caches_content(self, shard: int, data_offset: int) -> bool:
+    def _caches_content(self, data_offset: int) -> bool:
         """Returns whether the content of a member is cached; else records are read one by one."""
         # On a remote storage each read is a request, so the member is fetched once.
-        return data_offset < 0 or (self._is_remote(shard) and self._limits.disk is None)
+        return data_offset < 0 or (self.is_remote and self._limits.disk is None)
 
     def _content(self, shard: int, number: int) -> bytes:
         key = shard, number
@@ -337,7 +368,7 @@ class ShardFiles:
         offsets = self._record_offsets(members, number, content)
         blocks = find_blocks(member, len(content)) if members.is_gzip else 0
         data_offset = int(members.offset[number]) + blocks if blocks >= 0 else -1
-        if self._caches_content(shard, data_offset):  # the caller reads one of its records next
+        if self._caches_content(data_offset):  # the caller reads one of its records next
             self._cache.contents.get((shard, number), lambda: content, sys.getsizeof)
         dtype = np.uint32 if len(content) < 1 << 32 else np.uint64
         return _Layout(np.array(offsets, dtype), data_offset)

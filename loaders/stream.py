@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import operator
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -28,7 +29,6 @@ from shardmill.loaders.records import Records
 from shardmill.loaders.sampling import Balance, Weights, filter_records
 from shardmill.loaders.steps import Remainder, is_positive_int
 from shardmill.schemas.errors import UsageError
-from shardmill.schemas.storage import scheme_of
 
 Order = Literal["records", "blocks"]
 BUFFER_BYTES = 64 << 20
@@ -322,7 +322,7 @@ class Stream:
             warnings.warn(_SAME_EPOCH.format(epoch), stacklevel=3)
         self._start, self._passes = Position(epoch), passes + 1
         self._reading, self._taken = at, at.taken
-        payloads = opened.payloads(self.records.files, remote=self._remote)
+        payloads = opened.payloads(self.records.files, self._held_bytes)
         return self._kept(at.taken, map_ahead(decode, payloads, workers))
 
     def _kept(self, taken: int, made: Iterator[tuple[Any, bool]]) -> Iterator[Any]:
@@ -336,7 +336,7 @@ class Stream:
         files = self.records.files
         order = EpochOrder(
             self.records.source.selection.parts, self._numbers(at.epoch), self._permuted, name,
-            self._window(), files.member_bounds, files.open_ahead,
+            self._window(), files.bounds_of, files.open_ahead,
         )  # fmt: skip
         by_records = self.order == "records"
         return EpochReader(order, at, reader, self._remainder_of, by_records=by_records)
@@ -358,12 +358,8 @@ class Stream:
             return "blocks"
         if self._order is not None:
             return self._order
-        alone = not self._remote and len(self.records) <= _MOST_RECORDS
+        alone = not self.records.files.is_remote and len(self.records) <= _MOST_RECORDS
         return "records" if alone and self.records.files.reads_alone else "blocks"
-
-    @property
-    def _remote(self) -> bool:
-        return any(map(scheme_of, self.records.source.paths[:1]))
 
     def _window(self) -> int:
         if self.order == "records" or not self._permuted:
@@ -371,6 +367,11 @@ class Stream:
         if self.buffer is not None:
             return self.buffer
         return max(1, BUFFER_BYTES // (self.records.files.record_bytes + _RECORD_OVERHEAD))
+
+    @property
+    def _held_bytes(self) -> float:
+        """Bytes of the records of a window that are held at one time."""
+        return 2 * BUFFER_BYTES if self.buffer is None else math.inf
 
     def _reader(self, host: Share) -> Reader:
         worker = self.worker or find_worker() or Share(0, 1)

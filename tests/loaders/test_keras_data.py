@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from shardmill.loaders import Stream, keras_dataset, open_dataset, steps_per_epoch, stream
+from shardmill.loaders import Stream, keras_dataset, open_dataset, steps_per_epoch
+from shardmill.loaders.shards import ShardFiles
 from shardmill.loaders.steps import load_manifest
 from shardmill.schemas.errors import UsageError
 from shardmill.schemas.example.serialize import encode_example
@@ -52,7 +53,7 @@ def ids(tmp_path_factory) -> Path:
 def storage(request, monkeypatch) -> None:
     """Whether records are read ahead by threads, as from a remote storage."""
     if request.param == "remote":
-        monkeypatch.setattr(stream, "scheme_of", lambda path: "gs")
+        monkeypatch.setattr(ShardFiles, "is_remote", True)
 
 
 def epoch(dataset) -> list[int]:

@@ -88,7 +88,7 @@ def make(epoch: int, by_label: bool, window: int = WINDOW) -> EpochOrder:
         for n in range(shards)
     ]  # fmt: skip
     bounds = [*range(0, size, MEMBER), size]
-    return EpochOrder(parts, None, True, f"0/{epoch}", window, lambda _: bounds)
+    return EpochOrder(parts, None, True, f"0/{epoch}", window, lambda parts: [bounds] * len(parts))
 
 
 def sequence(order: EpochOrder, kind: str) -> np.ndarray:
@@ -176,7 +176,9 @@ def size_of_member(order: EpochOrder, chunk) -> int:
 def test_blocks_open_only_the_shards_of_a_share():
     opened, parts = set(), make(0, by_label=False).parts
     bounds = [*range(0, parts[0].records, MEMBER), parts[0].records]
-    order = EpochOrder(parts, None, True, "0/0", 100, lambda n: opened.add(n) or bounds)
+    order = EpochOrder(
+        parts, None, True, "0/0", 100, lambda n: opened.update(n) or [bounds] * len(n)
+    )
     reader = Reader(Share(3, 10), Share(0, 1), 1)
     pieces = share_of([Piece(0, len(order), 0, len(order))], reader, "keep")
     assert sum(len(w.owners) for w in order.windows(pieces)) == len(order) // 10
