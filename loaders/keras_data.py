@@ -7,16 +7,17 @@ import ctypes
 import itertools
 import os
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from shardmill.loaders.frameworks import require_framework
 from shardmill.loaders.record_decoder import Fill, select_features
 from shardmill.loaders.records import open_encoded
+from shardmill.loaders.sampling import Weights
 from shardmill.loaders.source import Source
 from shardmill.loaders.steps import Remainder, batches, is_positive_int
-from shardmill.loaders.stream import KEPT_BYTES, Stream
+from shardmill.loaders.stream import KEPT_BYTES, Stream, Where
 from shardmill.loaders.tf_parse import array_decoder, batch_parser, label_reader
 from shardmill.schemas.errors import InputError, UsageError
 
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
     import tensorflow as tf
 
 Label = Literal["id", "one_hot", "text"]
-Labels = Sequence[str] | Mapping[str, float] | None
-Where = Callable[[dict[str, Any]], Any]
 _BLOCK = 256  # records that go to TensorFlow together: each call costs half a millisecond
 _BLOCK_BYTES = 8 << 20
 
@@ -75,8 +74,8 @@ def keras_dataset(  # noqa: PLR0913 - all but two are keyword-only
     dataset: str | os.PathLike[str] | Stream, split: str = "train", *, batch_size: int | None = 32,
     shuffle: bool | int = False, seed: int = 0, remainder: Remainder | None = None,
     label: Label | None = "id", features: Sequence[str] | None = None,
-    labels: Labels = None, fill: Fill | None = None,
-    where: Where | None = None, host: tuple[int, int] | None = None,
+    labels: Sequence[str] | None = None, balance: Literal["label"] | Weights | None = None,
+    fill: Fill | None = None, where: Where | None = None, host: tuple[int, int] | None = None,
 ) -> tf.data.Dataset:  # fmt: skip
     """Returns a dataset of batches for ``model.fit``, with the length from the manifest.
 
@@ -102,9 +101,8 @@ def keras_dataset(  # noqa: PLR0913 - all but two are keyword-only
         label: Form of the labels: ``id`` (integer or float), ``one_hot`` or ``text``; None for no
             labels.
         features: The features that become inputs; None for images, arrays or all columns.
-        labels: The labels to read, for datasets built with ``--shard_by=label``. A mapping gives
-            each a sampling weight: examples are drawn from the labels with these weights, labels
-            repeat as needed, and an epoch has as many examples as the labels have in total.
+        labels: The labels to read, for datasets built with ``--shard_by=label``.
+        balance: ``label`` to read as many examples of each label, or their weights; see ``Stream``.
         fill: Values by feature that replace missing ones; see ``open_dataset``.
         where: Predicate on a dict of all features of a record, images encoded; the others are left
             out, and the number of batches is then unknown. See ``Stream``.
@@ -115,7 +113,10 @@ def keras_dataset(  # noqa: PLR0913 - all but two are keyword-only
         InputError: The manifest or schema cannot be read, or a shard does not match them.
         UsageError: An option is invalid, or there would be no batch.
     """
-    order = {"shuffle": shuffle, "seed": seed, "where": where, "host": host, "remainder": remainder}
+    order = {
+        "shuffle": shuffle, "seed": seed, "where": where, "host": host, "remainder": remainder,
+        "balance": balance,
+    }  # fmt: skip
     stream = _open_stream(dataset, split, labels, fill, order)
     batching = _batching_of(stream, batch_size, remainder)
     steps = batching.steps(stream.records.source, stream.num_examples)
@@ -142,8 +143,8 @@ def _batching_of(stream: Stream, size: int | None, remainder: Remainder | None) 
 
 
 def _open_stream(
-    dataset: str | os.PathLike[str] | Stream, split: str, labels: Labels, fill: Fill | None,
-    order: dict[str, Any],
+    dataset: str | os.PathLike[str] | Stream, split: str, labels: Sequence[str] | None,
+    fill: Fill | None, order: dict[str, Any],
 ) -> Stream:  # fmt: skip
     """Returns the stream of a split."""
     if isinstance(dataset, Stream):
@@ -153,14 +154,15 @@ def _open_stream(
             raise UsageError("keras-option-of-stream", unused=unused)
         if dataset.records.view.transform is not None:
             raise UsageError("keras-transform-ignored")
+        if dataset.records.view.ids:
+            raise UsageError("keras-ids-ignored")
         return dataset
     shuffle = order["shuffle"]
     if not isinstance(shuffle, bool) and not is_positive_int(shuffle):
         raise UsageError("keras-shuffle-invalid", shuffle=shuffle)
     buffer = None if isinstance(shuffle, bool) else int(shuffle)
-    balance = labels if isinstance(labels, Mapping) else None
-    order = {**order, "shuffle": bool(shuffle or balance), "buffer": buffer, "balance": balance}
-    return Stream(open_encoded(dataset, split, labels, fill), **order)
+    options = {**order, "shuffle": bool(shuffle), "buffer": buffer}
+    return Stream(open_encoded(dataset, split, labels, fill), **options)
 
 
 def _blocks(stream: Stream, batching: Batching) -> Iterator[Any]:

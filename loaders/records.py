@@ -6,10 +6,10 @@ import copy
 import operator
 import os
 from bisect import bisect_right
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate
-from typing import Any, NamedTuple, SupportsIndex, overload
+from typing import Any, Literal, NamedTuple, SupportsIndex, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -40,11 +40,13 @@ class View(NamedTuple):
         decoder: Decodes serialized examples.
         supervised: Names of the inputs and of the label if examples are such pairs; else None.
         transform: Function that is applied to each example; None for none.
+        ids: Whether an example has its ``sample_id``.
     """
 
     decoder: RecordDecoder
     supervised: tuple[tuple[str, ...], str] | None
     transform: Transform | None
+    ids: bool = False
 
 
 class Records:
@@ -178,6 +180,20 @@ class Records:
         source = replace(self.source, selection=Selection(split, parts))
         return Records(source, self.view, self._caches)
 
+    def balanced(self, balance: Literal["label"] | Mapping[str, float], epoch: int = 0) -> Records:
+        """Returns the examples of an epoch with as many of each label; see ``Stream``.
+
+        Args:
+            balance: ``label``, or the weight of each label.
+            epoch: Number of the epoch: those of large labels take turns.
+
+        Raises:
+            UsageError: A label is unknown, a weight is invalid, or the records have no labels.
+        """
+        from shardmill.loaders.sampling import Balance  # which imports this module
+
+        return self._pick(Balance(self, balance).numbers(epoch))
+
     def __getitems__(self, indices: Iterable[SupportsIndex]) -> list[Any]:
         """Returns several examples in the requested order; reads them in the order of shards."""
         places = [self._place(index) for index in indices]
@@ -227,7 +243,7 @@ class Records:
         Raises:
             InputError: The payload does not match the schema.
         """
-        decoder, supervised, transform = self.view
+        decoder, supervised, transform, ids = self.view
         try:
             values = decoder(payload)
         except FormatError as error:
@@ -240,6 +256,8 @@ class Records:
             ) from error
         if weight is not None:
             values["weight"] = np.float32(weight)
+        if ids:
+            values["sample_id"] = self.files.id_of(part, record)
         example: Any = values if supervised is None else _pair(values, *supervised)
         return example if transform is None else transform(example)
 
@@ -265,20 +283,12 @@ def _pair(values: dict[str, Any], inputs: tuple[str, ...], label: str) -> tuple[
 
 
 def open_dataset(  # noqa: PLR0913 - all but two are named
-    path: str | os.PathLike[str],
-    split: str = "train",
-    *,
-    features: Sequence[str] | None = None,
-    labels: Sequence[str] | None = None,
-    decode: bool = True,
-    text: bool = False,
-    as_supervised: bool = False,
-    fill: Fill | None = None,
-    transform: Transform | None = None,
-    cache_bytes: int | None = None,
-    cache_dir: str | os.PathLike[str] | None = None,
-    cache_dir_bytes: int = 100 << 30,
-) -> Records:
+    path: str | os.PathLike[str], split: str = "train", *, features: Sequence[str] | None = None,
+    labels: Sequence[str] | None = None, decode: bool = True, text: bool = False,
+    as_supervised: bool = False, ids: bool = False, fill: Fill | None = None,
+    transform: Transform | None = None, cache_bytes: int | None = None,
+    cache_dir: str | os.PathLike[str] | None = None, cache_dir_bytes: int = 100 << 30,
+) -> Records:  # fmt: skip
     """Opens a split for random access, without TensorFlow.
 
     An example is a dict by feature: images are uint8 of shape [height, width, channels], raw arrays
@@ -296,6 +306,8 @@ def open_dataset(  # noqa: PLR0913 - all but two are named
         text: Whether other bytes become str.
         as_supervised: Whether an example is a pair of inputs and label; the inputs are the image or
             array, or else a dict of all other features.
+        ids: Whether each example has a ``sample_id``, str: the key of its image, which stays the
+            same when the dataset is built again; of rows and arrays the shard and the number in it.
         fill: Values by feature that replace missing ones; the default is NaN for float32 and
             ``b""`` for bytes.
         transform: Function that is applied to each example; must be picklable for worker processes.
@@ -316,9 +328,11 @@ def open_dataset(  # noqa: PLR0913 - all but two are named
     specs = select_features(source, features)
     names = output_names(specs, features) if decode else {}
     decoder = RecordDecoder(specs, default_values(specs, fill), decode, source.sides, names, text)
+    if ids and as_supervised:
+        raise UsageError("ids-with-supervised")
     supervised = _supervised(source, decoder) if as_supervised else None
     disk = None if cache_dir is None else DiskCache(cache_dir, cache_dir_bytes)
-    return Records(source, View(decoder, supervised, transform), Caches(cache_bytes, disk))
+    return Records(source, View(decoder, supervised, transform, ids), Caches(cache_bytes, disk))
 
 
 def _check_options(transform: object, **sizes: object) -> None:

@@ -16,9 +16,8 @@ from shardmill.loaders.html.render import is_picture, make_histogram, make_thumb
 from shardmill.loaders.record_decoder import IMAGE_ENCODINGS, RecordDecoder
 from shardmill.loaders.records import Records, open_encoded
 from shardmill.loaders.selection import ShardSlice, select
-from shardmill.loaders.source import Source, open_without_shards
+from shardmill.loaders.source import Source, open_without_shards, read_catalog
 from shardmill.loaders.steps import files_folder, find_manifest, read_manifest
-from shardmill.schemas.dataset.catalog import read_columns
 from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.dataset.shard_names import CURRENT, REJECTS, is_generation
 from shardmill.schemas.errors import OutputError, ShardmillError, UsageError
@@ -225,14 +224,11 @@ def read_catalogs(base: str, parts: Sequence[ShardSlice]) -> Iterator[SampledRec
         parts: The shards.
 
     Raises:
-        FileNotFoundError: A catalog is missing.
-        FormatError: A catalog is damaged.
+        InputError: A catalog cannot be read.
     """
-    found = [(n, part.shard) for n, part in enumerate(parts) if part.shard.catalog]
-    for number, shard in _spread(found):
-        path = join(base, shard.catalog.file)
-        columns = read_columns(open_storage(path).read(path), _COLUMNS)
-        for record, *row in zip(range(min(shard.records, _MAX_RECORDS)), *columns, strict=False):
+    for number, part in _spread([each for each in enumerate(parts) if each[1].shard.catalog]):
+        columns = read_catalog(base, part, _COLUMNS)
+        for record, *row in zip(range(_MAX_RECORDS), *columns, strict=False):
             yield SampledRecord(number, record, *row)
 
 

@@ -19,7 +19,8 @@ import numpy.typing as npt
 from shardmill.loaders.disk_cache import DiskCache
 from shardmill.loaders.lru_cache import LruCache, spare_bytes
 from shardmill.loaders.order import GROUP, Chunk
-from shardmill.loaders.source import Source
+from shardmill.loaders.selection import ShardSlice
+from shardmill.loaders.source import Source, read_catalog
 from shardmill.schemas.dataset.shard_names import check_not_deleted
 from shardmill.schemas.errors import FormatError, InputError
 from shardmill.schemas.storage import RandomReader, scheme_of
@@ -121,6 +122,7 @@ class _ProcessCaches:
         self.tables = LruCache(memory)
         self.layouts = LruCache(memory, most)
         self.contents = LruCache(memory, most)
+        self.keys = LruCache(memory, most)
 
 
 class ShardFiles:
@@ -211,6 +213,20 @@ class ShardFiles:
             return unframe(self._framed_record(shard, record))
         except (FormatError, InflateError) as error:
             raise self._damaged(shard, record, error) from error
+
+    def id_of(self, shard: int, record: int) -> str:
+        """Returns the key of the input that a record was made of; without catalog, where it is.
+
+        Raises:
+            InputError: The catalog cannot be read.
+        """
+        entry = self._shards[shard]
+        if entry.catalog is None:
+            return f"{entry.file}:{record}"
+        whole = ShardSlice(entry, 0, entry.records)
+        make = lambda: read_catalog(self._folder, whole, ["key"])[0]  # noqa: E731
+        keys = self._cache.keys.get(shard, make, lambda made: sum(map(sys.getsizeof, made)))
+        return str(keys[record])
 
     def member_bounds(self, shard: int) -> list[int]:
         """Returns the number of the first record of each member of a shard, and of all records.

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
-from shardmill.loaders.selection import Selection, select
+from shardmill.loaders.selection import Selection, ShardSlice, select
 from shardmill.loaders.steps import find_dataset
+from shardmill.schemas.dataset.catalog import read_columns
 from shardmill.schemas.dataset.manifest import Manifest, Shard
 from shardmill.schemas.dataset.shard_names import SCHEMA, check_not_deleted
 from shardmill.schemas.errors import FormatError, InputError, UsageError, format_names
@@ -144,8 +146,8 @@ def open_source(
     selection = select(manifest, split)
     source = Source(folder, manifest, selection, _read_specs(folder, manifest))
     if labels is not None:
-        if isinstance(labels, str):
-            raise UsageError("reader-labels-str", labels=labels)
+        if isinstance(labels, (str, Mapping)):
+            raise UsageError("reader-labels-not-list", labels=labels)
         source = source.with_labels(list(labels))
     _check_shards(source)
     return source
@@ -159,6 +161,20 @@ def open_without_shards(path: str | os.PathLike[str]) -> Source:
     """
     folder, manifest = find_dataset(path)
     return Source(folder, manifest, Selection("", ()), _read_specs(folder, manifest))
+
+
+def read_catalog(folder: str, part: ShardSlice, names: Sequence[str]) -> list[list[Any]]:
+    """Returns columns of the catalog of images, of the records of a part.
+
+    Raises:
+        InputError: The catalog cannot be read, or has no such column.
+    """
+    path = join(folder, part.shard.catalog.file if part.shard.catalog else "")
+    try:
+        columns = read_columns(open_storage(path).read(path), names)
+    except (FileNotFoundError, IsADirectoryError, FormatError) as error:
+        raise InputError("catalog-unreadable", path=path, error=error) from error
+    return [column[part.first : part.stop] for column in columns]
 
 
 def _read_specs(folder: str, manifest: Manifest) -> tuple[FeatureSpec, ...]:

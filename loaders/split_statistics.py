@@ -17,12 +17,11 @@ import numpy as np
 from shardmill.loaders.frameworks import require_framework
 from shardmill.loaders.records import Records, open_encoded
 from shardmill.loaders.selection import ShardSlice, find_split, select
+from shardmill.loaders.source import read_catalog
 from shardmill.loaders.steps import load_manifest
-from shardmill.schemas.dataset.catalog import read_columns
 from shardmill.schemas.dataset.manifest import Manifest, Split
-from shardmill.schemas.errors import FormatError, InputError, UsageError
+from shardmill.schemas.errors import UsageError
 from shardmill.schemas.example.parse import parse_example
-from shardmill.schemas.storage import join, open_storage
 
 Dataset = Manifest | str | os.PathLike[str]
 Framework = Literal["keras", "torch", "jax"]
@@ -161,7 +160,8 @@ def read_catalog_columns(records: Records, names: Sequence[str]) -> list[list[An
     Raises:
         InputError: A catalog cannot be read, or has no such column.
     """
-    parts = [_read_catalog(records, part, names) for part in records.source.selection.parts]
+    source = records.source
+    parts = [read_catalog(source.folder, part, names) for part in source.selection.parts]
     return [[value for part in parts for value in part[at]] for at in range(len(names))]
 
 
@@ -213,7 +213,7 @@ def _moments_of(split: Split, feature: str | None) -> Moments | None:
 def _pixel_moments(records: Records, part: ShardSlice) -> Moments:
     """Returns the moments of the pixels of a part, from exact sums."""
     names = ["pixels", "pixel_sums", "pixel_squares"]
-    pixels, *sums = _read_catalog(records, part, names)
+    pixels, *sums = read_catalog(records.source.folder, part, names)
     count = sum(pixels)
     totals, squares = (np.array([sum(c) for c in zip(*each, strict=True)], object) for each in sums)
     variance = (count * squares - totals * totals) / count**2
@@ -236,20 +236,6 @@ def _pool(parts: Sequence[Moments]) -> Moments | None:
     mean = sum(part.size / count * part.mean for part in parts)
     spread = sum(part.size / count * (part.std**2 + (part.mean - mean) ** 2) for part in parts)
     return Moments(count, mean, np.sqrt(spread))
-
-
-def _read_catalog(records: Records, part: ShardSlice, names: Sequence[str]) -> list[list[Any]]:
-    """Returns columns of the catalog, of the records of a part.
-
-    Raises:
-        InputError: The catalog cannot be read.
-    """
-    path = join(records.source.folder, part.shard.catalog.file if part.shard.catalog else "")
-    try:
-        columns = read_columns(open_storage(path).read(path), names)
-    except (FileNotFoundError, IsADirectoryError, FormatError) as error:
-        raise InputError("slice-statistics-unreadable", path=path, error=error) from error
-    return [column[part.first : part.stop] for column in columns]
 
 
 def _read_feature(records: Records, name: str) -> Iterator[list[Any]]:

@@ -31,6 +31,7 @@ from shardmill.loaders.steps import Remainder, is_positive_int
 from shardmill.schemas.errors import UsageError
 
 Order = Literal["records", "blocks"]
+Where = Callable[[Any], bool] | Mapping[str, Any]
 BUFFER_BYTES = 64 << 20
 _RECORD_OVERHEAD = 250  # bytes of Python objects for a record in the buffer
 _MOST_RECORDS = 50_000_000  # that are read singly: each worker caches 4 bytes for each
@@ -102,7 +103,7 @@ class Stream:
         host: tuple[int, int] | None = None,
         worker: tuple[int, int] | None = None,
         remainder: Remainder | None = None,
-        where: Callable[[Any], bool] | Mapping[str, Any] | None = None,
+        where: Where | None = None,
         workers: int = 0,
         epoch: int = 0,
         balance: Literal["label"] | Weights | None = None,

@@ -6,21 +6,23 @@ A map-style DataLoader needs ``open_dataset`` only.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from shardmill.loaders.frameworks import require_framework
 from shardmill.loaders.records import Records, open_dataset
+from shardmill.loaders.sampling import Weights
 from shardmill.loaders.steps import Remainder
+from shardmill.loaders.stream import Order, Where
 
 if TYPE_CHECKING:
     from shardmill.loaders.torch_stream import TorchStream
 
 
-def torch_dataset(
-    dataset: str | os.PathLike[str], split: str = "train", *, shuffle: bool = False, seed: int = 0,
-    host: tuple[int, int] | None = None, remainder: Remainder | None = None,
-    where: Callable[[Any], bool] | None = None, **options: Any,
+def torch_dataset(  # noqa: PLR0913 - all but two are keyword-only
+    dataset: str | os.PathLike[str], split: str = "train", *, shuffle: bool = False,
+    order: Order | None = None, seed: int = 0, host: tuple[int, int] | None = None,
+    remainder: Remainder | None = None, where: Where | None = None,
+    balance: Literal["label"] | Weights | None = None, **options: Any,
 ) -> TorchStream:  # fmt: skip
     """Returns a dataset for a DataLoader, which reads shards sequentially.
 
@@ -28,10 +30,13 @@ def torch_dataset(
         dataset: The dataset's folder or its manifest.json, on any storage.
         split: A split, or several as in ``train+validation``, or slices as in ``train[:10%]``.
         shuffle: Whether to shuffle; each pass over the DataLoader has another order.
+        order: ``records`` or ``blocks``; see ``Stream``.
         seed: Seed of the order.
         host: Number of this host, and number of hosts; None to ask torch.distributed.
         remainder: What happens to examples that the hosts cannot divide evenly; see ``Stream``.
-        where: Predicate on an example after its transform; the others are left out. See ``Stream``.
+        where: Which examples to read: columns of the catalog, or a predicate on an example after
+            its transform; see ``Stream``.
+        balance: ``label`` to read as many examples of each label, or their weights; see ``Stream``.
         options: Options of ``open_dataset``, such as ``transform`` and ``as_supervised``.
 
     Raises:
@@ -40,8 +45,10 @@ def torch_dataset(
     """
     require_framework("torch")
     records = open_dataset(dataset, split, **options)
-    order = {"shuffle": shuffle, "seed": seed, "host": host, "remainder": remainder, "where": where}
-    return torch_stream(records, **order)
+    return torch_stream(
+        records, shuffle=shuffle, order=order, seed=seed, host=host, remainder=remainder,
+        where=where, balance=balance,
+    )  # fmt: skip
 
 
 def torch_stream(records: Records, **options: Any) -> TorchStream:

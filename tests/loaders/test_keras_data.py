@@ -399,7 +399,13 @@ def test_rejects_invalid_labels(kind, labels, part, images):
 def test_labels_are_sampled_by_weight(hosts, images):
     counts = load_manifest(images("bylabel")).splits["train"].label_counts
     weights = {"ant": 3, "cow": 1, "bee": 0}
-    options = {"labels": weights, "batch_size": 4, "label": "text", "host": (hosts - 1, hosts)}
+    options = {
+        "balance": weights,
+        "shuffle": True,
+        "batch_size": 4,
+        "label": "text",
+        "host": (hosts - 1, hosts),
+    }
     dataset = keras_dataset(images("bylabel"), **options)
     if hosts > 1:  # only set_epoch begins another one
         records = open_dataset(images("bylabel"), decode=False)

@@ -7,6 +7,7 @@ import pytest
 
 from shardmill.loaders import Stream, keras_dataset, open_dataset, torch_dataset
 from shardmill.schemas.errors import InputError, UsageError
+from tests.support.loader_tools import write_numbered
 
 pytest_plugins = ["tests.support.loader_data"]
 pytestmark = [pytest.mark.xdist_group("transform")]  # TensorFlow starts once
@@ -80,6 +81,47 @@ def test_frameworks_have_the_same_balance(images):
     stream.set_epoch(0)
     batches = keras_dataset(stream, batch_size=4, label="text")
     assert [text.decode() for _, labels in batches for text in labels.numpy()] == expected
+    options = {"shuffle": True, "balance": "label", "seed": 3}
+    batches = keras_dataset(images("jpeg"), batch_size=4, label="text", **options)
+    assert [text.decode() for _, labels in batches for text in labels.numpy()] == expected
+    loaded = torch_dataset(images("jpeg"), features=["image/class/text"], **options)
+    assert texts(loaded) == expected
+
+
+def test_random_access_has_the_same_balance(images):
+    """The records of each epoch are those of a stream."""
+    records = open_dataset(images("jpeg"), decode=False, ids=True)
+    for balance in ("label", {"ant": 3, "cow": 1}):
+        for epoch in range(3):
+            stream = Stream(records, shuffle=True, balance=balance, epoch=epoch)
+            chosen = records.balanced(balance, epoch)
+            both = ([row["sample_id"] for row in each] for each in (chosen, stream))
+            assert len({tuple(sorted(each)) for each in both}) == 1
+
+
+# Ids.
+
+
+@pytest.mark.parametrize("order", ["records", "blocks", None])
+def test_each_example_has_the_key_of_its_image(order, images):
+    """As the features of records have them, at any number of hosts, with filters and selections."""
+    records = open_dataset(images("jpeg"), ids=True, decode=False)
+    found = []
+    for host in range(3):
+        options = {"shuffle": order is not None, "order": order, "host": (host, 3)}
+        for row in Stream(records, remainder="keep", **options):
+            assert row["sample_id"] == row["image/key"].decode()
+            found.append(row["sample_id"])
+    assert len(set(found)) == len(found) == len(records)
+    kept = Stream(records, where={"label": "ant"})
+    assert {row["sample_id"].partition("/")[0] for row in kept} == {"ant"}
+    assert records[3]["sample_id"] == records[:9][3]["sample_id"] == records[[3, 1]][0]["sample_id"]
+
+
+def test_rows_have_ids_too(tmp_path):
+    ds = write_numbered(tmp_path / "ds", [3, 4], 2)
+    found = [row["sample_id"] for row in open_dataset(ds, ids=True)]
+    assert found == [f"train-{shard}.tfrecord:{n}" for shard, size in ((0, 3), (1, 4)) for n in range(size)]  # fmt: skip
 
 
 def test_a_filter_of_the_catalog_has_a_length(images):
