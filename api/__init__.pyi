@@ -1,5 +1,6 @@
 from .loaders import Records as Records
 from .loaders import Stream as Stream
+from .loaders import balanced as balanced
 from .loaders import class_weights as class_weights
 from .loaders import feature_spec as feature_spec
 from .loaders import files as files

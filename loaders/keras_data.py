@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import itertools
 import os
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -113,11 +112,10 @@ def keras_dataset(  # noqa: PLR0913 - all but two are keyword-only
         InputError: The manifest or schema cannot be read, or a shard does not match them.
         UsageError: An option is invalid, or there would be no batch.
     """
-    order = {
-        "shuffle": shuffle, "seed": seed, "where": where, "host": host, "remainder": remainder,
-        "balance": balance,
-    }  # fmt: skip
-    stream = _open_stream(dataset, split, labels, fill, order)
+    stream = _open_stream(
+        dataset, split, labels, fill, shuffle=shuffle, seed=seed, where=where, host=host,
+        remainder=remainder, balance=balance,
+    )  # fmt: skip
     batching = _batching_of(stream, batch_size, remainder)
     steps = batching.steps(stream.records.source, stream.num_examples)
     parser = _parser(stream, batching, features, label, fill)
@@ -144,7 +142,7 @@ def _batching_of(stream: Stream, size: int | None, remainder: Remainder | None) 
 
 def _open_stream(
     dataset: str | os.PathLike[str] | Stream, split: str, labels: Sequence[str] | None,
-    fill: Fill | None, order: dict[str, Any],
+    fill: Fill | None, **order: Any,
 ) -> Stream:  # fmt: skip
     """Returns the stream of a split."""
     if isinstance(dataset, Stream):
@@ -170,21 +168,30 @@ def _blocks(stream: Stream, batching: Batching) -> Iterator[Any]:
     if stream.host.count != batching.hosts:
         raise UsageError("keras-hosts-changed", hosts=batching.hosts, count=stream.host.count)
     _keep_freed_memory()
-    most = min(_BLOCK, _BLOCK_BYTES // stream.records.files.record_bytes)
-    block_size = max(1, most // batching.of_host) * batching.of_host
     kept = (
         (payload, place.weight)
         for place, payload in stream.payloads()
         if stream.where is None or _keeps(stream, place.part, place.record, payload)
     )
-    while block := list(itertools.islice(kept, block_size)):
-        beyond = len(block) % batching.of_host
-        if beyond and batching.remainder == "drop":
-            del block[-beyond:]
-        if beyond and batching.remainder == "pad":
-            block += [(block[0][0], 0.0)] * (batching.of_host - beyond)
-        found, weights = zip(*block, strict=True) if block else ((), ())
+    for group in _group(kept, batching.of_host):
+        if batching.remainder == "pad":
+            group.extend([(group[0][0], 0.0)] * (-len(group) % batching.of_host))
+        found, weights = zip(*group, strict=True)
         yield (found, weights) if batching.remainder == "pad" else found
+
+
+def _group(records: Iterator[tuple[bytes, float]], batch: int) -> Iterator[list[Any]]:
+    """Yields groups of whole batches; only the last one may end with a part of one."""
+    group: list[Any] = []
+    size = 0
+    for record in records:
+        group.append(record)
+        size += len(record[0])
+        if len(group) % batch == 0 and (len(group) + batch > _BLOCK or size >= _BLOCK_BYTES):
+            yield group
+            group, size = [], 0
+    if group:
+        yield group
 
 
 def _keeps(stream: Stream, part: int, record: int, payload: bytes) -> Any:

@@ -6,10 +6,10 @@ import copy
 import operator
 import os
 from bisect import bisect_right
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import accumulate
-from typing import Any, Literal, NamedTuple, SupportsIndex, overload
+from typing import Any, NamedTuple, SupportsIndex, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -147,12 +147,13 @@ class Records:
             start, stop, step = index.indices(len(self))
             if step == 1 and self.picks is None:
                 return self._slice(start, stop)
-            return self._pick(self._numbers[index])
+            return self.pick(self._numbers[index])
         if np.ndim(index):
-            return self._pick(self._listed(index))
+            return self.pick(self._listed(index))
         return self._example(*self._place(index))
 
-    def _pick(self, numbers: range | npt.NDArray[np.int64]) -> Records:
+    def pick(self, numbers: range | npt.NDArray[np.int64]) -> Records:
+        """Returns some records of the source by number, each once or repeated."""
         picked = copy.copy(self)  # with the same open files and caches
         picked.picks = numbers
         return picked
@@ -179,20 +180,6 @@ class Records:
     def _select(self, split: str, parts: tuple[ShardSlice, ...]) -> Records:
         source = replace(self.source, selection=Selection(split, parts))
         return Records(source, self.view, self._caches)
-
-    def balanced(self, balance: Literal["label"] | Mapping[str, float], epoch: int = 0) -> Records:
-        """Returns the examples of an epoch with as many of each label; see ``Stream``.
-
-        Args:
-            balance: ``label``, or the weight of each label.
-            epoch: Number of the epoch: those of large labels take turns.
-
-        Raises:
-            UsageError: A label is unknown, a weight is invalid, or the records have no labels.
-        """
-        from shardmill.loaders.sampling import Balance  # which imports this module
-
-        return self._pick(Balance(self, balance).numbers(epoch))
 
     def __getitems__(self, indices: Iterable[SupportsIndex]) -> list[Any]:
         """Returns several examples in the requested order; reads them in the order of shards."""

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from shardmill.loaders.html.facts import default_split, describe_manifest, read_rejects
+from shardmill.schemas.dataset.facts import default_split, describe_manifest, read_rejects
 from shardmill.loaders.html.render import is_picture, make_histogram, make_thumbnail, render
 from shardmill.loaders.record_decoder import IMAGE_ENCODINGS, RecordDecoder
 from shardmill.loaders.records import Records, open_encoded

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -85,3 +85,17 @@ class Balance:
             for own, size in zip(self._numbers.values(), self._sizes, strict=True)
         ]
         return np.sort(np.concatenate(found))
+
+
+def balanced(records: Records, balance: Literal["label"] | Weights, epoch: int = 0) -> Records:
+    """Returns the records of an epoch of a balanced stream, for random access.
+
+    Args:
+        records: The records.
+        balance: ``label`` for as many of each label, or the weight of each; see ``Stream``.
+        epoch: Number of the epoch: the records of large labels take turns.
+
+    Raises:
+        UsageError: A label is unknown, a weight is invalid, or the records have no labels.
+    """
+    return records.pick(Balance(records, balance).numbers(epoch))

@@ -13,7 +13,7 @@ from typing import Any
 import jinja2
 import numpy as np
 
-from shardmill.loaders.html.facts import describe_manifest
+from shardmill.schemas.dataset.facts import describe_manifest
 from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.numbers import human_bytes, plural, short_number
 from shardmill.schemas.printable import printable

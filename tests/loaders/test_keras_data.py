@@ -376,22 +376,24 @@ def test_labels_selects_shards(images):
 
 
 @pytest.mark.parametrize(
-    ("kind", "labels", "part"),
+    ("kind", "options", "part"),
     [
-        ("bylabel", ["dog"], "no label 'dog': it has 'ant', 'bee', 'cow'"),
-        ("bylabel", ["cow", "cow"], "named twice"),
-        ("jpeg", ["cow"], "needs separate shards for each label"),
-        ("bylabel", {}, "labels is empty"),
+        ("bylabel", {"labels": ["dog"]}, "no label 'dog': it has 'ant', 'bee', 'cow'"),
+        ("bylabel", {"labels": ["cow", "cow"]}, "named twice"),
+        ("jpeg", {"labels": ["cow"]}, "needs separate shards for each label"),
+        ("bylabel", {"labels": []}, "labels is empty"),
+        ("jpeg", {"balance": {}}, "weights must be 0 or more"),
         *[
-            ("bylabel", {"ant": weight}, "weights must be 0 or more")
+            (kind, {"balance": {"ant": weight}}, "weights must be 0 or more")
+            for kind in ("jpeg", "bylabel")
             for weight in (-1.0, 0.0, float("nan"), float("inf"))
         ],
     ],
     ids=str,
 )
-def test_rejects_invalid_labels(kind, labels, part, images):
+def test_rejects_invalid_labels(kind, options, part, images):
     with pytest.raises(UsageError, match=part) as error:
-        keras_dataset(images(kind), labels=labels)
+        keras_dataset(images(kind), **options)
     assert str(error.value).endswith(".")
 
 

@@ -5,7 +5,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from shardmill.loaders import Stream, keras_dataset, open_dataset, torch_dataset
+from shardmill.loaders import Stream, balanced, keras_dataset, open_dataset, torch_dataset
 from shardmill.schemas.errors import InputError, UsageError
 from tests.support.loader_tools import write_numbered
 
@@ -94,7 +94,7 @@ def test_random_access_has_the_same_balance(images):
     for balance in ("label", {"ant": 3, "cow": 1}):
         for epoch in range(3):
             stream = Stream(records, shuffle=True, balance=balance, epoch=epoch)
-            chosen = records.balanced(balance, epoch)
+            chosen = balanced(records, balance, epoch)
             both = ([row["sample_id"] for row in each] for each in (chosen, stream))
             assert len({tuple(sorted(each)) for each in both}) == 1
 
