@@ -91,22 +91,20 @@ def keras_dataset(  # noqa: PLR0913 - all but two are keyword-only
             has a split, an order and a host: ``label``, ``features`` and ``fill`` apply only.
         split: A split, or several as in ``train+validation``, or slices as in ``train[:10%]``.
         batch_size: Examples in a batch, over all hosts; None for single examples.
-        shuffle: Whether to shuffle shards, members, and examples in a buffer of about 64 MiB; an
-            integer is the size of that buffer in examples. Each epoch has another order.
+        shuffle: Whether to shuffle; an integer is the ``buffer`` of a ``Stream``.
         seed: Seed of the order.
         remainder: What happens to a last batch that is not full: ``keep`` it, ``drop`` it, or
             ``pad`` it: batches are then ``(inputs, labels, weights)``, and the weight of padding is
             0. None for ``keep``, with several hosts ``drop``; they cannot keep it.
-        label: Form of the labels: ``id`` (integer or float), ``one_hot`` or ``text``; None for no
-            labels.
+        label: ``id`` (integer or float), ``one_hot`` or ``text``; None for no labels.
         features: The features that become inputs; None for images, arrays or all columns.
         labels: The labels to read, for datasets built with ``--shard_by=label``.
-        balance: ``label`` to read as many examples of each label, or their weights; see ``Stream``.
+        balance: ``label``, or the weight of each label; see ``Stream``.
         fill: Values by feature that replace missing ones; see ``open_dataset``.
         where: Predicate on a dict of all features of a record, images encoded; the others are left
             out, and the number of batches is then unknown. See ``Stream``.
-        host: Number of this host, and number of hosts, which get the same number of batches of
-            ``batch_size / hosts``; None to ask the training framework.
+        host: Number of this host and of all, which get as many batches of ``batch_size / hosts``;
+            None to ask the training framework.
 
     Raises:
         InputError: The manifest or schema cannot be read, or a shard does not match them.

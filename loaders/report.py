@@ -11,14 +11,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from shardmill.schemas.dataset.facts import default_split, describe_manifest, read_rejects
 from shardmill.loaders.html.render import is_picture, make_histogram, make_thumbnail, render
 from shardmill.loaders.record_decoder import IMAGE_ENCODINGS, RecordDecoder
 from shardmill.loaders.records import Records, open_encoded
 from shardmill.loaders.selection import ShardSlice, select
 from shardmill.loaders.source import Source, open_without_shards, read_catalog
-from shardmill.loaders.steps import files_folder, find_manifest, read_manifest
+from shardmill.schemas.dataset.facts import default_split, describe_manifest, read_rejects
 from shardmill.schemas.dataset.manifest import Manifest
+from shardmill.schemas.dataset.read_manifest import files_folder, find_manifest, read_manifest
 from shardmill.schemas.dataset.shard_names import CURRENT, REJECTS, is_generation
 from shardmill.schemas.errors import OutputError, ShardmillError, UsageError
 from shardmill.schemas.example.parse import FeatureValues, parse_example

@@ -6,7 +6,6 @@ import contextlib
 import os
 import sys
 import threading
-import weakref
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property, partial
@@ -18,30 +17,25 @@ import numpy.typing as npt
 
 from shardmill.loaders.disk_cache import DiskCache
 from shardmill.loaders.lru_cache import LruCache, spare_bytes
+from shardmill.loaders.members import Members, OpenFile, read_members
 from shardmill.loaders.order import GROUP, Chunk
 from shardmill.loaders.selection import ShardSlice
 from shardmill.loaders.source import Source, read_catalog
 from shardmill.schemas.dataset.shard_names import check_not_deleted
 from shardmill.schemas.errors import FormatError, InputError
-from shardmill.schemas.storage import RandomReader, scheme_of
+from shardmill.schemas.storage import scheme_of
 from shardmill.schemas.tfrecord.framing import (
-    FOOTER_BYTES,
-    HEADER_BYTES,
     payload_at,
     record_offsets,
-    starts_record,
     unframe,
 )
 from shardmill.schemas.tfrecord.gzip_member import (
-    HEADER,
     INDEX_BYTES,
     find_blocks,
-    read_index,
     stored_range,
     strip_block_headers,
 )
 from shardmill.schemas.tfrecord.inflate import InflateError, inflate_member
-from shardmill.schemas.tfrecord.ranges import open_file
 from shardmill.schemas.tfrecord.scanner import DamagedError
 
 _CACHE_BYTES = 64 << 20  # of inflated members, and as many of record offsets
@@ -49,22 +43,6 @@ _MAX_OPEN_FILES = 64
 _REMOTE_THREADS = 16
 _CHUNK_BYTES = 2 << 20  # of an uncompressed file, read at a time in sequential reading
 _HEADER_READ_BYTES = 1 << 12
-
-
-class _Members(NamedTuple):
-    """The members of a shard, or the chunks of an uncompressed one.
-
-    Attributes:
-        offset: Position in the file, shape [members].
-        num_bytes: Size in the file, shape [members].
-        first: Number of the first record, shape [members + 1]; the last is the record count.
-        is_gzip: Whether they are gzip members.
-    """
-
-    offset: npt.NDArray[np.int64]
-    num_bytes: npt.NDArray[np.int64]
-    first: npt.NDArray[np.int64]
-    is_gzip: bool
 
 
 class _Layout(NamedTuple):
@@ -78,24 +56,6 @@ class _Layout(NamedTuple):
 
     offsets: npt.NDArray[Any]
     data_offset: int
-
-
-class _OpenFile:
-    """An open file, which is closed when it is garbage-collected.
-
-    A thread that reads must hold this object, not the reader inside it: the cache of open files may
-    drop the object, and so close the file, while another thread still reads.
-    """
-
-    def __init__(self, path: str, size: int) -> None:
-        with contextlib.ExitStack() as stack:
-            self._reader: RandomReader = stack.enter_context(open_file(path, "", size))
-            weakref.finalize(self, stack.pop_all().close)  # also before the interpreter ends
-        self.size = self._reader.size
-
-    def read_at(self, offset: int, length: int) -> bytes:
-        """See ``RandomReader.read_at``."""
-        return self._reader.read_at(offset, length)
 
 
 class Caches(NamedTuple):
@@ -291,7 +251,7 @@ class ShardFiles:
         first, last = stored_range(start, end)
         return strip_block_headers(file.read_at(data_offset + first, last - first), start)
 
-    def _open(self, shard: int) -> _OpenFile:
+    def _open(self, shard: int) -> OpenFile:
         return self._cache.files.get(shard, lambda: self._open_new(shard), lambda _: 1)
 
     def open_ahead(self, shards: Sequence[int]) -> None:
@@ -303,21 +263,25 @@ class ShardFiles:
         with contextlib.suppress(Exception):  # the reader of the shard meets it too
             self._members(shard)
 
-    def _open_new(self, shard: int) -> _OpenFile:
+    def _open_new(self, shard: int) -> OpenFile:
         path, entry = self._paths[shard], self._shards[shard]
         if self._limits.disk is not None and scheme_of(path):
             with contextlib.suppress(DamagedError):  # another process deleted the copy again
-                return _OpenFile(self._limits.disk.path_of(path, entry), entry.bytes)
-        return _OpenFile(path, entry.bytes)
+                return OpenFile(self._limits.disk.path_of(path, entry), entry.bytes)
+        return OpenFile(path, entry.bytes)
 
     @property
     def is_remote(self) -> bool:
         """Whether the shards are on a remote storage."""
         return any(map(scheme_of, self._paths[:1]))
 
-    def _members(self, shard: int) -> _Members:
+    def _members(self, shard: int) -> Members:
         return self._cache.tables.get(
-            shard, lambda: self._read_members(shard), lambda table: 24 * len(table.first) + 512
+            shard,
+            lambda: read_members(
+                self._open(shard), self._folder, self._paths[shard], self._shards[shard].records
+            ),
+            lambda table: 24 * len(table.first) + 512,
         )
 
     def _layout(self, shard: int, number: int) -> _Layout:
@@ -335,34 +299,6 @@ class ShardFiles:
         key = shard, number
         make = lambda: self._read_content(shard, number)[1]  # noqa: E731
         return self._cache.contents.get(key, make, sys.getsizeof)
-
-    def _read_members(self, shard: int) -> _Members:
-        file = self._open(shard)
-        expected = self._shards[shard].records
-        index = read_index(file.read_at, file.size)
-        if index is None:
-            self._check_uncompressed(shard, file)
-        table = np.array(_find_chunks(file) if index is None else index, np.int64).reshape(-1, 3)
-        first = np.concatenate([[0], np.cumsum(table[:, 2])])
-        if first[-1] != expected:
-            raise FormatError("shard-records-differ", found=first[-1], expected=expected)
-        return _Members(table[:, 0].copy(), table[:, 1].copy(), first, index is not None)
-
-    def _check_uncompressed(self, shard: int, file: _OpenFile) -> None:
-        """Checks that a file without a valid index is an uncompressed TFRecord file.
-
-        Raises:
-            InputError: It is a gzip file of another program.
-            FormatError: It is damaged.
-        """
-        head = file.read_at(0, HEADER_BYTES)
-        if not head or starts_record(head):
-            return
-        if head.startswith(HEADER[:4]):
-            raise InputError("shard-without-index", path=self._paths[shard], folder=self._folder)
-        if head.startswith(HEADER[:2]):
-            raise FormatError("member-index-damaged")
-        raise FormatError("first-length-crc")
 
     def _read_content(self, shard: int, number: int) -> tuple[bytes, bytes]:
         """Returns the bytes of a member in the file, and its content."""
@@ -389,7 +325,7 @@ class ShardFiles:
         dtype = np.uint32 if len(content) < 1 << 32 else np.uint64
         return _Layout(np.array(offsets, dtype), data_offset)
 
-    def _record_offsets(self, members: _Members, number: int, content: bytes) -> list[int]:
+    def _record_offsets(self, members: Members, number: int, content: bytes) -> list[int]:
         offsets = record_offsets(content)
         expected = int(members.first[number + 1] - members.first[number])
         if len(offsets) - 1 != expected:
@@ -412,24 +348,3 @@ class ShardFiles:
             reason=reason,
             folder=self._folder,
         )
-
-
-def _find_chunks(file: _OpenFile) -> list[tuple[int, int, int]]:
-    """Returns (offset, bytes, records) of chunks of whole records of an uncompressed file."""
-    chunks: list[tuple[int, int, int]] = []
-    at = start = records = 0
-    data, data_start = b"", 0
-    while at < file.size:
-        if at + HEADER_BYTES > data_start + len(data):
-            data, data_start = file.read_at(at, _HEADER_READ_BYTES), at
-        header = data[at - data_start : at - data_start + HEADER_BYTES]
-        if not starts_record(header):
-            raise FormatError("some-length-crc")
-        at += HEADER_BYTES + int.from_bytes(header[:8], "little") + FOOTER_BYTES
-        if at > file.size:
-            raise FormatError("file-ends-inside-record")
-        records += 1
-        if at - start >= _CHUNK_BYTES or at == file.size:
-            chunks.append((start, at - start, records))
-            start, records = at, 0
-    return chunks

@@ -9,9 +9,9 @@ from functools import cached_property
 from typing import Any
 
 from shardmill.loaders.selection import Selection, ShardSlice, select
-from shardmill.loaders.steps import find_dataset
 from shardmill.schemas.dataset.catalog import read_columns
 from shardmill.schemas.dataset.manifest import Manifest, Shard
+from shardmill.schemas.dataset.read_manifest import find_dataset
 from shardmill.schemas.dataset.shard_names import SCHEMA, check_not_deleted
 from shardmill.schemas.errors import FormatError, InputError, UsageError, format_names
 from shardmill.schemas.schema_pbtxt.feature_spec import FeatureSpec, parse_feature_specs

@@ -18,8 +18,8 @@ from shardmill.loaders.frameworks import require_framework
 from shardmill.loaders.records import Records, open_encoded
 from shardmill.loaders.selection import ShardSlice, find_split, select
 from shardmill.loaders.source import read_catalog
-from shardmill.loaders.steps import load_manifest
 from shardmill.schemas.dataset.manifest import Manifest, Split
+from shardmill.schemas.dataset.read_manifest import load_manifest
 from shardmill.schemas.errors import UsageError
 from shardmill.schemas.example.parse import parse_example
 

@@ -21,7 +21,6 @@ from dataclasses import dataclass, field, fields
 from functools import cached_property, partial
 from typing import IO, Any, ParamSpec, TypeVar
 
-from shardmill.loaders.steps import files_folder, load_manifest
 from shardmill.pipelines.dataset_options import (
     ArraysOptions,
     CountConfig,
@@ -31,6 +30,7 @@ from shardmill.pipelines.dataset_options import (
 )
 from shardmill.schemas import errors
 from shardmill.schemas.dataset.manifest import Manifest
+from shardmill.schemas.dataset.read_manifest import files_folder, load_manifest
 from shardmill.schemas.dataset.shard_names import MANIFEST, REJECTS
 from shardmill.schemas.errors import UsageError
 from shardmill.schemas.errors.catalogue import PAGE, with_id

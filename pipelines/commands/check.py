@@ -7,11 +7,11 @@ import sys
 from dataclasses import asdict, dataclass
 from typing import ClassVar
 
-from shardmill.loaders.steps import find_manifest, load_manifest, read_manifest
 from shardmill.pipelines.manifest_rules import Rules, judge
 from shardmill.pipelines.report.answer import Answer
 from shardmill.schemas import option_types as of
 from shardmill.schemas.dataset.manifest import Manifest
+from shardmill.schemas.dataset.read_manifest import find_manifest, load_manifest, read_manifest
 from shardmill.schemas.errors import OutputError, UsageError
 from shardmill.schemas.printable import printable
 

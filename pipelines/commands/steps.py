@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from shardmill.loaders.selection import Selection, select
-from shardmill.loaders.steps import find_manifest, read_manifest, steps_per_epoch
+from shardmill.loaders.steps import steps_per_epoch
 from shardmill.pipelines.report.answer import Answer
 from shardmill.schemas import option_types as of
+from shardmill.schemas.dataset.read_manifest import find_manifest, read_manifest
 
 
 @dataclass(kw_only=True)

@@ -15,11 +15,11 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from shardmill.loaders.steps import files_folder, find_manifest, read_manifest
 from shardmill.schemas.dataset.catalog import parse_catalog
 from shardmill.schemas.dataset.facts import default_split, describe_manifest, read_rejects
 from shardmill.schemas.dataset.foreign_names import claims_other
 from shardmill.schemas.dataset.manifest import Manifest
+from shardmill.schemas.dataset.read_manifest import files_folder, find_manifest, read_manifest
 from shardmill.schemas.dataset.shard_names import MANIFEST, REJECTS, check_not_lost
 from shardmill.schemas.errors import FormatError, InputError, StorageError, UsageError
 from shardmill.schemas.example.parse import FeatureValues, looks_like_example, parse_example

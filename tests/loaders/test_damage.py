@@ -152,7 +152,7 @@ def test_empty_split_has_length_0(tmp_path):
         ({"fill": {"y": 1}}, "fill names 'y', which is not one of the features"),
         ({"fill": {"x": b""}}, "fill names 'x', which is never missing"),
         ({"labels": ["a"]}, "no label 'a': it has none"),
-        ({"labels": "a"}, "give a list, as in ['a']"),
+        ({"labels": "a"}, "must be a list, as in ['a', 'b']"),
         ({"labels": []}, "labels is empty"),
     ],
     ids=str,

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from shardmill.loaders.disk_cache import DiskCache
-from shardmill.loaders.steps import load_manifest
+from shardmill.schemas.dataset.read_manifest import load_manifest
 from shardmill.schemas.errors import InputError, UsageError
 from shardmill.schemas.tfrecord.scanner import DamagedError
 from tests.support.loader_tools import write_numbered
@@ -40,7 +40,7 @@ def test_many_threads_and_processes_copy_one_shard(ds, tmp_path):
     code = (
         "import sys\n"
         "from shardmill.loaders.disk_cache import DiskCache\n"
-        "from shardmill.loaders.steps import load_manifest\n"
+        "from shardmill.schemas.dataset.read_manifest import load_manifest\n"
         "shard = load_manifest(sys.argv[1]).splits['train'].shards[0]\n"
         "print(DiskCache(sys.argv[2], 1 << 30).path_of(sys.argv[1] + '/' + shard.file, shard))\n"
     )

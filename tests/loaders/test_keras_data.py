@@ -13,7 +13,7 @@ from PIL import Image
 
 from shardmill.loaders import Stream, keras_dataset, open_dataset, steps_per_epoch
 from shardmill.loaders.shards import ShardFiles
-from shardmill.loaders.steps import load_manifest
+from shardmill.schemas.dataset.read_manifest import load_manifest
 from shardmill.schemas.errors import UsageError
 from shardmill.schemas.example.serialize import encode_example
 from shardmill.schemas.tfrecord.gzip_member import deflated_member

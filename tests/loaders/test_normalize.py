@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from shardmill.loaders import class_weights, normalization, open_dataset
-from shardmill.loaders.steps import load_manifest
+from shardmill.schemas.dataset.read_manifest import load_manifest
 from shardmill.schemas.errors import UsageError
 from tests.support.loader_tools import write_numbered
 

@@ -321,14 +321,14 @@ def test_sixteen_threads_read_concurrently(cache_bytes, many, monkeypatch):
 @pytest.fixture
 def counted(monkeypatch) -> list[int]:
     """A list that receives the size of each read."""
-    reads, real = [], shards._OpenFile.read_at
+    reads, real = [], shards.OpenFile.read_at
 
     def read_at(self, offset: int, length: int) -> bytes:
         data = real(self, offset, length)
         reads.append(len(data))
         return data
 
-    monkeypatch.setattr(shards._OpenFile, "read_at", read_at)
+    monkeypatch.setattr(shards.OpenFile, "read_at", read_at)
     return reads
 
 

@@ -21,7 +21,7 @@ from shardmill.loaders.html.render import (
     render_examples,
     render_summary,
 )
-from shardmill.loaders.steps import load_manifest
+from shardmill.schemas.dataset.read_manifest import load_manifest
 from shardmill.schemas.errors import InputError, OutputError, UsageError
 from shardmill.schemas.example.serialize import encode_example
 from tests.conftest import build_dataset, make_image, make_photos

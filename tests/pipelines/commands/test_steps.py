@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardmill.loaders import steps_per_epoch
-from shardmill.loaders.steps import find_manifest, load_manifest, select
+from shardmill.loaders.selection import select
 from shardmill.schemas.dataset.manifest import Manifest
+from shardmill.schemas.dataset.read_manifest import find_manifest, load_manifest
 from shardmill.schemas.errors import InputError, UsageError
 from shardmill.schemas.storage import open_storage
 from tests.conftest import cpu_seconds, shardmill

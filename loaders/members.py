@@ -1,0 +1,101 @@
+"""Members of a shard: its gzip members, or chunks of an uncompressed file."""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from shardmill.schemas.errors import FormatError, InputError
+from shardmill.schemas.storage import RandomReader
+from shardmill.schemas.tfrecord.framing import FOOTER_BYTES, HEADER_BYTES, starts_record
+from shardmill.schemas.tfrecord.gzip_member import HEADER, read_index
+from shardmill.schemas.tfrecord.ranges import open_file
+
+_CHUNK_BYTES = 2 << 20  # of an uncompressed file, read at a time in sequential reading
+_HEADER_READ_BYTES = 1 << 12
+
+
+class OpenFile:
+    """An open file, which is closed when it is garbage-collected.
+
+    A thread that reads must hold this object, not the reader inside it: the cache of open files may
+    drop the object, and so close the file, while another thread still reads.
+    """
+
+    def __init__(self, path: str, size: int) -> None:
+        with contextlib.ExitStack() as stack:
+            self._reader: RandomReader = stack.enter_context(open_file(path, "", size))
+            weakref.finalize(self, stack.pop_all().close)  # also before the interpreter ends
+        self.size = self._reader.size
+
+    def read_at(self, offset: int, length: int) -> bytes:
+        """See ``RandomReader.read_at``."""
+        return self._reader.read_at(offset, length)
+
+
+class Members(NamedTuple):
+    """The members of a shard, or the chunks of an uncompressed one.
+
+    Attributes:
+        offset: Position in the file, shape [members].
+        num_bytes: Size in the file, shape [members].
+        first: Number of the first record, shape [members + 1]; the last is the record count.
+        is_gzip: Whether they are gzip members.
+    """
+
+    offset: npt.NDArray[np.int64]
+    num_bytes: npt.NDArray[np.int64]
+    first: npt.NDArray[np.int64]
+    is_gzip: bool
+
+
+def read_members(file: OpenFile, folder: str, path: str, records: int) -> Members:
+    """Returns the members of a shard.
+
+    Args:
+        file: The shard.
+        folder: Folder of the dataset, for messages.
+        path: Path of the shard, for messages.
+        records: Number of its records by the manifest.
+
+    Raises:
+        InputError: It is a gzip file of another program.
+        FormatError: It is damaged, or has another number of records.
+    """
+    index = read_index(file.read_at, file.size)
+    if index is None:
+        head = file.read_at(0, HEADER_BYTES)
+        if head.startswith(HEADER[:4]):
+            raise InputError("shard-without-index", path=path, folder=folder)
+        if head.startswith(HEADER[:2]):
+            raise FormatError("member-index-damaged")
+    table = np.array(_find_chunks(file) if index is None else index, np.int64).reshape(-1, 3)
+    first = np.concatenate([[0], np.cumsum(table[:, 2])])
+    if first[-1] != records:
+        raise FormatError("shard-records-differ", found=first[-1], expected=records)
+    return Members(table[:, 0].copy(), table[:, 1].copy(), first, index is not None)
+
+
+def _find_chunks(file: OpenFile) -> list[tuple[int, int, int]]:
+    """Returns (offset, bytes, records) of chunks of whole records of an uncompressed file."""
+    chunks: list[tuple[int, int, int]] = []
+    at = start = records = 0
+    data, data_start = b"", 0
+    while at < file.size:
+        if at + HEADER_BYTES > data_start + len(data):
+            data, data_start = file.read_at(at, _HEADER_READ_BYTES), at
+        header = data[at - data_start : at - data_start + HEADER_BYTES]
+        if not starts_record(header):
+            raise FormatError("some-length-crc" if at else "first-length-crc")
+        at += HEADER_BYTES + int.from_bytes(header[:8], "little") + FOOTER_BYTES
+        if at > file.size:
+            raise FormatError("file-ends-inside-record")
+        records += 1
+        if at - start >= _CHUNK_BYTES or at == file.size:
+            chunks.append((start, at - start, records))
+            start, records = at, 0
+    return chunks
