@@ -3,8 +3,8 @@
 usage: python benchmarks/readers.py NAME[,NAME...] FOLDER [--epochs N]
 
 FOLDER has the same images as ``ds`` (Shardmill's GZIP shards), ``plain`` (uncompressed TFRecords),
-``wds`` (WebDataset's tar files) and ``array`` (ArrayRecord). Imports and the first epoch, which
-warms up caches, are not measured.
+``wds`` (WebDataset's tar files), ``mds`` (MosaicML's shards) and ``array`` (ArrayRecord). Imports
+and the first epoch, which warms up caches, are not measured.
 """
 
 from __future__ import annotations
@@ -189,6 +189,37 @@ def webdataset(folder: Path) -> Iterable[Any]:
     return DataLoader(data, BATCH, num_workers=2)
 
 
+def write_mds(folder: Path) -> None:
+    """Writes the images of the tar files as MDS shards of MosaicML Streaming."""
+    import tarfile
+
+    from streaming import MDSWriter
+
+    columns = {"image": "jpeg", "label": "int"}
+    with MDSWriter(out=str(folder / "mds"), columns=columns, size_limit=1 << 25) as out:
+        for path in files_of(folder, "wds"):
+            with tarfile.open(path) as tar:
+                members = iter(tar)
+                for image, label in zip(members, members, strict=True):
+                    data, number = (tar.extractfile(each).read() for each in (image, label))
+                    out.write({"image": data, "label": int(number)})
+
+
+def mosaicml(folder: Path) -> Iterable[Any]:
+    """MosaicML Streaming over local MDS shards, in its default order."""
+    import numpy as np
+    from streaming import StreamingDataset
+    from torch.utils.data import DataLoader
+
+    class Pairs(StreamingDataset):
+        def __getitem__(self, at: Any) -> Any:
+            row = super().__getitem__(at)
+            return np.array(row["image"]), row["label"]
+
+    data = Pairs(local=str(folder / "mds"), shuffle=True, batch_size=BATCH)
+    return DataLoader(data, BATCH, num_workers=2)
+
+
 # --- Grain: full shuffle, the same decoding ---------------------------------------------------
 
 
@@ -280,8 +311,8 @@ READERS: dict[str, Callable[[Path], Iterable[Any]]] = {
     reader.__name__: reader
     for reader in (
         keras_ours, keras_flip, keras_layers, tuned_one_by_one, tuned_any_order, tuned_in_batches,
-        classic, torch_stream, torch_blocks, torch_map, webdataset, grain_ours, grain_array_record,
-        grain_payloads_ours, grain_payloads_array_record, random_records, random_payloads,
+        classic, torch_stream, torch_blocks, torch_map, webdataset, mosaicml, grain_ours,
+        grain_array_record, grain_payloads_ours, grain_payloads_array_record, random_records, random_payloads,
     )
 }  # fmt: skip
 
@@ -295,6 +326,9 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--epochs", type=int, default=2)
     options = parser.parse_args()
+    if options.names == "write_mds":
+        write_mds(options.folder)
+        return
     readers = {name: READERS[name](options.folder) for name in options.names.split(",")}
     walls: dict[str, list[float]] = {name: [] for name in readers}
     cpus: dict[str, list[float]] = {name: [] for name in readers}

@@ -20,12 +20,15 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import mixing
+import remote
+from environments import environment
 from photos import write_photos
 
 HERE = Path(__file__).resolve().parent
 DOCS = HERE.parent / "docs"
 IMAGE, LABEL = "image/encoded", "image/class/label"
-SHARDS = 8
+SHARDS, MANY_SHARDS = 8, 24
 EPOCHS = 12  # alternating between readers
 ALTERNATING = (
     "Times of whole processes vary more than readers differ, so here the epochs of all readers "
@@ -36,13 +39,28 @@ PARSING = (
     "all values. The loaders use Shardmill's parser, which falls back to protobuf for unusual "
     "messages."
 )
+MIXING = (
+    "260,000 records of 23 kB in an epoch, by `benchmarks/mixing.py`: pairs within 256 that are "
+    "within 256 in the next epoch again, different labels of 1,000 in 256 successive records, and "
+    "the most shards in use at one time, which MosaicML Streaming has on the disk; first for 100 "
+    "shards of all labels, then for a shard of each label. `torch_stream` above shows what "
+    "`records` costs to read, and `torch_blocks` what `blocks` does. WebDataset and `blocks` hold "
+    "the buffer in memory; `records` holds none."
+)
+REMOTE = (
+    "`Stream` in the order `blocks`, without a DataLoader, from {shards} shards in a bucket: 100 "
+    "ms for each request and 200 MB/s in all (`benchmarks/remote.py`). Medians of three rounds."
+)
 GROUPS: dict[str, tuple[tuple[str, ...], str]] = {
     "TensorFlow": (
         ("keras_ours", "tuned_one_by_one", "tuned_any_order", "tuned_in_batches", "classic"),
         "big",
     ),
     "Augmentation in the input pipeline": (("keras_flip", "keras_layers"), "big"),
-    "PyTorch, two workers": (("torch_stream", "torch_blocks", "torch_map", "webdataset"), "big"),
+    "PyTorch, two workers": (
+        ("torch_stream", "torch_blocks", "torch_map", "webdataset", "mosaicml"),
+        "big",
+    ),
     "Grain, four threads": (
         ("grain_ours", "grain_array_record", "grain_payloads_ours", "grain_payloads_array_record"),
         "big",
@@ -51,12 +69,12 @@ GROUPS: dict[str, tuple[tuple[str, ...], str]] = {
 }
 
 
-def build(photos: Path, out: Path, size: int, quality: int) -> None:
+def build(photos: Path, out: Path, size: int, quality: int, shards: int = SHARDS) -> None:
     """Builds a dataset of a folder of photos with a training split only."""
     command = [
         sys.executable, "-m", "shardmill.pipelines.cli", "images", f"--input={photos}",
         f"--output={out}", f"--image_size={size}", f"--quality={quality}",
-        f"--num_shards={SHARDS}", "--splits=train:1",
+        f"--num_shards={shards}", "--splits=train:1",
     ]  # fmt: skip
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
@@ -101,12 +119,16 @@ def prepare(work: Path, count: int) -> None:
             build(photos, folder / "ds", size, quality)
             if name == "big":
                 convert(folder)
+                build(photos, folder / "many", size, quality, MANY_SHARDS)
+                python = environment("mosaicml", work)
+                subprocess.run([python, HERE / "readers.py", "write_mds", folder], check=True)
             (folder / "ready").touch()
 
 
 def read(name: str, folder: Path, *, one_core: bool) -> dict[str, Any]:
     """Runs a reader in a separate process and returns its time and memory."""
-    command = [sys.executable, str(HERE / "readers.py"), name, str(folder)]
+    python = environment(name, folder.parent) if name == "mosaicml" else sys.executable
+    command = [python, str(HERE / "readers.py"), name, str(folder)]
     cores = sorted(os.sched_getaffinity(0))[:1] if one_core else sorted(os.sched_getaffinity(0))
     done = subprocess.run(
         command, check=True, capture_output=True, text=True,
@@ -203,6 +225,7 @@ def report(work: Path, count: int, runs: dict[str, list[dict[str, Any]]]) -> str
         f"- keras_ours to the fastest tuned reader: {ratio(runs, 'keras_ours', *tuned)}",
         f"- keras_ours to classic: {ratio(runs, 'keras_ours', 'classic')}",
         f"- torch_stream to webdataset: {ratio(runs, 'torch_stream', 'webdataset')}",
+        f"- torch_stream to mosaicml: {ratio(runs, 'torch_stream', 'mosaicml')}",
         f"- torch_map to webdataset: {ratio(runs, 'torch_map', 'webdataset')}",
         f"- grain_ours to grain_array_record: {ratio(runs, 'grain_ours', 'grain_array_record')}",
         "- payloads only, with Grain: "
@@ -211,6 +234,11 @@ def report(work: Path, count: int, runs: dict[str, list[dict[str, Any]]]) -> str
     ]
     lines += ["## TensorFlow, alternating epochs", "", ALTERNATING, ""]
     lines += [alternate(("keras_ours", *tuned, "classic"), work / f"big-{count}"), ""]
+    lines += [
+        "## How well records are mixed", "", MIXING, "", mixing.table(work), "",
+        "## From a bucket", "", REMOTE.format(shards=MANY_SHARDS), "",
+        remote.table(work / f"big-{count}" / "many"), "",
+    ]  # fmt: skip
     lines += [
         "## Parsing a tf.train.Example without TensorFlow",
         "",

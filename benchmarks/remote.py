@@ -1,0 +1,194 @@
+"""Measure reading from a bucket behind a slow network: 100 ms for each request, 200 MB/s in all.
+
+usage: python benchmarks/remote.py DATASET
+
+Prints a table. The bucket is on fake-gcs-server, which ``deploy/gcs/install_emulator.sh`` installs;
+a proxy in a process of its own delays requests and limits the bandwidth.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+LATENCY, BYTES_PER_SECOND = 0.1, 200e6
+BATCH = 64
+ROUNDS = 3
+ROWS = {
+    "local": "on the local disk",
+    "blocks": "bucket",
+    "first": "bucket, `cache_dir`, first epoch",
+    "second": "bucket, `cache_dir`, second epoch",
+}
+
+
+class Link:
+    """A network that all connections share.
+
+    Attributes:
+        free: When it has passed on all bytes, in seconds of ``time.monotonic``.
+    """
+
+    def __init__(self) -> None:
+        self.free, self._lock = 0.0, threading.Lock()
+
+    def wait(self, size: int) -> None:
+        """Returns when some more bytes have passed."""
+        with self._lock:
+            self.free = max(self.free, time.monotonic()) + size / BYTES_PER_SECOND
+            delay = self.free - time.monotonic()
+        time.sleep(max(0.0, delay))
+
+
+def serve(port: int, upstream: int) -> None:
+    """Passes connections on for ever."""
+    link, server = Link(), socket.create_server(("127.0.0.1", port))
+    while True:
+        client, _ = server.accept()
+        remote = socket.create_connection(("127.0.0.1", upstream))
+        asked = threading.Event()  # whether the last bytes were those of a request
+        for source, target, is_request in ((client, remote, True), (remote, client, False)):
+            arguments = (source, target, is_request, asked, link)
+            threading.Thread(target=pump, args=arguments, daemon=True).start()
+
+
+def pump(
+    source: socket.socket, target: socket.socket, is_request: bool, asked: threading.Event,
+    link: Link,
+) -> None:  # fmt: skip
+    """Passes bytes on in one direction; the first ones of each request wait."""
+    with contextlib.suppress(OSError):
+        while data := source.recv(1 << 18):
+            if is_request and not asked.is_set():
+                time.sleep(LATENCY)
+                asked.set()
+            if not is_request:
+                asked.clear()
+                link.wait(len(data))
+            target.sendall(data)
+    with contextlib.suppress(OSError):
+        target.shutdown(socket.SHUT_WR)
+
+
+def free_port() -> int:
+    """Returns a free port."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+@contextlib.contextmanager
+def run_bucket() -> Iterator[tuple[str, str]]:
+    """Runs a server with an empty bucket; yields its URL and that of the slow network to it."""
+    subprocess.run([ROOT / "deploy" / "gcs" / "install_emulator.sh"], check=True)
+    emulator = ROOT / ".cache" / "bin" / "fake-gcs-server"
+    port, slow = free_port(), free_port()
+    flags = ["-scheme=http", "-host=127.0.0.1", f"-port={port}", "-backend=memory"]
+    flags += [f"-public-host=127.0.0.1:{slow}", "-log-level=error"]
+    own = [sys.executable, __file__, "--serve", str(slow), str(port)]
+    with subprocess.Popen([emulator, *flags]) as server, subprocess.Popen(own) as proxy:
+        try:
+            direct, through = f"http://127.0.0.1:{port}", f"http://127.0.0.1:{slow}"
+            request = urllib.request.Request(
+                f"{direct}/storage/v1/b", b'{"name": "bench"}', {"Content-Type": "text/json"}
+            )
+            for _ in range(100):
+                with contextlib.suppress(OSError):
+                    urllib.request.urlopen(request).close()
+                    urllib.request.urlopen(f"{through}/storage/v1/b").close()
+                    break
+                time.sleep(0.1)
+            yield direct, through
+        finally:
+            server.kill()
+            proxy.kill()
+
+
+def upload(dataset: Path) -> None:
+    """Copies a dataset to the bucket."""
+    from shardmill.schemas.storage import open_storage
+
+    storage = open_storage("gs://bench")
+    for file in dataset.rglob("*"):
+        if file.is_file() and not any(part == "current" for part in file.parts):
+            storage.replace(f"gs://bench/ds/{file.relative_to(dataset)}", file.read_bytes())
+
+
+def read(dataset: str, cache: str) -> list[float]:
+    """Returns when each batch of two epochs was there, in seconds after the call."""
+    from shardmill.loaders import Stream, open_dataset
+
+    start, found = time.perf_counter(), []
+    options = {"cache_dir": cache} if cache else {}
+    records = open_dataset(dataset, features=["image", "label"], **options)
+    stream = Stream(records, shuffle=True, order="blocks")
+    for _ in range(2):
+        for number, _ in enumerate(stream):
+            if number % BATCH == BATCH - 1:
+                found.append(time.perf_counter() - start)
+    return found
+
+
+def measure(name: str, dataset: str, url: str) -> dict[str, float]:
+    """Returns records per second, and seconds to the first batch and for the slowest other one."""
+    with tempfile.TemporaryDirectory() as folder:
+        cache = folder if name in ("first", "second") else ""
+        command = [sys.executable, __file__, "--read", dataset, cache]
+        done = subprocess.run(
+            command, check=True, capture_output=True, text=True,
+            env={**os.environ, "STORAGE_EMULATOR_HOST": url},
+        )  # fmt: skip
+    times = json.loads(done.stdout.splitlines()[-1])
+    half = len(times) // 2
+    times, begin = (times[half:], times[half - 1]) if name == "second" else (times[:half], 0.0)
+    waits = [after - before for before, after in itertools.pairwise(times)]
+    return {
+        "first": times[0] - begin,
+        "rate": BATCH * len(waits) / sum(waits),
+        "median": statistics.median(waits),
+        "slowest": max(waits),
+    }
+
+
+def table(dataset: Path) -> str:
+    """Returns the table of medians of the rounds, which alternate."""
+    with run_bucket() as (direct, slow):
+        os.environ["STORAGE_EMULATOR_HOST"] = direct
+        upload(dataset)
+        places = dict.fromkeys(ROWS, "gs://bench/ds") | {"local": str(dataset)}
+        rounds = [{name: measure(name, places[name], slow) for name in ROWS} for _ in range(ROUNDS)]
+    lines = [
+        f"| | first {BATCH} records, s | then records/s | a batch, median ms | slowest, ms |",
+        "|---|---|---|---|---|",
+    ]
+    for name, title in ROWS.items():
+        first, rate, median, slowest = (
+            statistics.median(each[name][key] for each in rounds)
+            for key in ("first", "rate", "median", "slowest")
+        )
+        lines.append(
+            f"| {title} | {first:.2f} | {rate:,.0f} | {median * 1e3:.0f} | {slowest * 1e3:.0f} |"
+        )
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "--serve":
+        serve(int(sys.argv[2]), int(sys.argv[3]))
+    elif sys.argv[1] == "--read":
+        print(json.dumps(read(sys.argv[2], sys.argv[3])))
+    else:
+        print(table(Path(sys.argv[1])))
