@@ -29,17 +29,24 @@ def protobuf() -> Callable[[bytes], Any]:
     """Returns a parser with protobuf messages of the same wire format, without TensorFlow."""
     from shardmill.schemas.example import parse
 
-    message = parse._message_class()  # noqa: SLF001 - measured, not used
-    return lambda payload: parse._convert(message.FromString(payload))  # noqa: SLF001
+    return _parser(parse._message_class())  # noqa: SLF001 - measured, not used
 
 
 def tensorflow() -> Callable[[bytes], Any]:
     """Returns a parser with TensorFlow's tf.train.Example."""
     import tensorflow as tf
 
-    from shardmill.schemas.example import parse
+    return _parser(tf.train.Example)
 
-    return lambda payload: parse._convert(tf.train.Example.FromString(payload))  # noqa: SLF001
+
+def _parser(kind: Any) -> Callable[[bytes], Any]:
+    from shardmill.schemas.example.parse import _convert
+
+    def parse(payload: bytes) -> Any:
+        features = kind.FromString(payload).features.feature
+        return {name: _convert(feature) for name, feature in features.items()}
+
+    return parse
 
 
 def measure(make: Callable[[], Callable[[bytes], Any]], path: str) -> None:

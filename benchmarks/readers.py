@@ -312,7 +312,8 @@ READERS: dict[str, Callable[[Path], Iterable[Any]]] = {
     for reader in (
         keras_ours, keras_flip, keras_layers, tuned_one_by_one, tuned_any_order, tuned_in_batches,
         classic, torch_stream, torch_blocks, torch_map, webdataset, mosaicml, grain_ours,
-        grain_array_record, grain_payloads_ours, grain_payloads_array_record, random_records, random_payloads,
+        grain_array_record, grain_payloads_ours, grain_payloads_array_record, random_records,
+        random_payloads,
     )
 }  # fmt: skip
 
