@@ -16,7 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from shardmill.loaders import Stream, open_dataset
+from shardmill.loaders import Stream, epoch_reader, open_dataset
+from shardmill.loaders import stream as stream_module
+from shardmill.loaders.shards import ShardFiles
 from shardmill.schemas.errors import InputError, UsageError
 from shardmill.schemas.example.serialize import encode_example
 from tests.conftest import examples
@@ -350,6 +352,58 @@ def test_the_buffer_is_bounded_in_decompressed_bytes(tmp_path):
         assert 30 << 20 < tracemalloc.get_traced_memory()[1] < 50 << 20
     finally:
         tracemalloc.stop()
+
+
+@pytest.fixture(scope="module")
+def uneven(tmp_path_factory):
+    """4,000 records of 100 bytes in two members, then 100 of 500 kB in 25 members."""
+    sizes = [100] * 4000 + [500_000] * 100
+    payloads = [
+        encode_example({"id": n, "x": bytes([n % 251]) * size}) for n, size in enumerate(sizes)
+    ]
+    groups = [in_groups(payloads[:4000], 2000) + in_groups(payloads[4000:], 4)]
+    return write_dataset(tmp_path_factory.mktemp("uneven") / "ds", groups, f"{ID}\n{DATA}")
+
+
+@pytest.mark.parametrize("remote", [False, True])
+def test_windows_hold_a_limited_number_of_bytes(remote, uneven, monkeypatch):
+    """Of the records that they have, not of average ones; the order stays the same."""
+    monkeypatch.setattr(ShardFiles, "is_remote", remote)
+    monkeypatch.setattr(stream_module, "BUFFER_BYTES", 4 << 20)
+    records = open_dataset(uneven, decode=False)
+    stream = Stream(records, shuffle=True, order="blocks")
+    tracemalloc.start()
+    try:
+        found = [int(row["id"]) for row in stream]
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert sorted(found) == list(range(4100))
+    assert peak < (24 if remote else 16) << 20
+    assert found == read(records, shuffle=True, order="blocks", buffer=stream._window())
+    window = stream._window()
+    largest = max(sum(n >= 4000 for n in found[at:][:window]) for at in range(0, 4100, window))
+    assert largest * 500_000 > 30 << 20, "no window is too large to be held"
+
+
+def test_few_large_records_are_read_ahead(tmp_path, monkeypatch):
+    """Of remote shards: a window and a half, not a number of records."""
+    monkeypatch.setattr(ShardFiles, "is_remote", True)
+    monkeypatch.setattr(stream_module, "BUFFER_BYTES", 4 << 20)
+    monkeypatch.setattr(epoch_reader, "_AHEAD_BYTES", 2 << 20)
+    payloads = [encode_example({"id": n, "x": bytes(500_000)}) for n in range(200)]
+    groups = [in_groups(payloads, 4)]
+    records = open_dataset(write_dataset(tmp_path / "ds", groups, f"{ID}\n{DATA}"), decode=False)
+    loaded, real = [], ShardFiles.payloads
+
+    def payloads_of(files, shard, first, stop):
+        loaded.append(stop - first)
+        return real(files, shard, first, stop)
+
+    monkeypatch.setattr(ShardFiles, "payloads", payloads_of)
+    stream = Stream(records, shuffle=True, order="blocks")
+    most = max(sum(loaded) - number for number, _ in enumerate(stream))
+    assert most <= 3 * stream._window() < 40
 
 
 # Threads.
