@@ -3,7 +3,7 @@
 usage: python benchmarks/remote.py DATASET
 
 Prints a table. The bucket is on fake-gcs-server, which ``deploy/gcs/install_emulator.sh`` installs;
-a proxy in a process of its own delays requests and limits the bandwidth.
+a proxy in another process delays requests and limits the bandwidth.
 """
 
 from __future__ import annotations

@@ -138,7 +138,7 @@ class ShardFiles:
             if shard.records:
                 payloads = self.payloads(number, 0, self.member_bounds(number)[1])
                 members = self._members(number)
-                index = INDEX_BYTES if members.is_gzip else 0  # stands in the first member
+                index = INDEX_BYTES if members.is_gzip else 0  # is part of the first member
                 return sum(map(len, payloads)) / max(1, int(members.num_bytes[0]) - index)
         return 1.0
 
