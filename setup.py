@@ -103,6 +103,7 @@ setup(
     install_requires=[
         "apache-beam>=2.70,<3",
         "blake3>=1.0.5,<2",
+        "cykooz-resizer==4.0.1",  # decides bytes, which another version may change
         "deflate>=0.9,<1",
         "google-crc32c>=1.5",
         "jinja2>=3.1,<4",

@@ -6,6 +6,7 @@ import io
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.metadata import version
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,6 +19,7 @@ from shardmill.schemas.rejects import RejectedError
 from shardmill.schemas.schema_pbtxt.image_features import Encoding
 from shardmill.schemas.tfrecord.gzip_member import Packing
 from shardmill.transforms.images import decode
+from shardmill.transforms.images.resampling import scale
 from shardmill.transforms.images.resize import (
     ENCODING,
     INTERPOLATION,
@@ -49,7 +51,7 @@ class ImageSpec:
 
     Attributes:
         resize: Target size and how to reach it.
-        interpolation: One of ``Interpolation``: Pillow's filters, which antialias.
+        interpolation: One of ``Interpolation``, the names of Pillow's filters.
         reducing_gap: Least ratio of the size that a JPEG is decoded at to the size after resizing.
         encoding: ``jpeg``, ``png``, or ``raw`` (uint8, height x width x channels).
         quality: JPEG quality, 1 to 100.
@@ -309,8 +311,7 @@ def _resize(image: Image.Image, decoded: decode.Decoded, spec: ImageSpec) -> Ima
             f"to crop it, it would be scaled to {scaled.width}x{scaled.height} pixels",
         )  # fmt: skip
     if scaled != image.size:
-        resampling = Image.Resampling[spec.interpolation.upper()]
-        image = image.resize(scaled, resampling, box=decoded.box)
+        image = scale(image, scaled, decoded.box, spec.interpolation)
     image = decode.apply_orientation(image, decoded.turn)
     if geometry.size == geometry.scaled:
         return image
@@ -334,4 +335,5 @@ def codec_versions() -> dict[str, str]:
     names = ("pil", "libjpeg_turbo", "zlib", "zlib_ng", "webp", "avif", "jpg_2000", "libtiff")
     versions = {name: features.version(name) for name in names}
     versions["simplejpeg"] = simplejpeg.__version__
+    versions["cykooz_resizer"] = version("cykooz-resizer")
     return {name: version for name, version in versions.items() if version}

@@ -43,6 +43,7 @@ from shardmill.transforms.images.decoder_protocol import (
     Rejected,
     Request,
 )
+from shardmill.transforms.images.resampling import exact_extensions
 
 LARGE = 320 << 20  # bytes of memory (16 million pixels in color); decoded one at a time
 _ONE_BYTE = frozenset({"1", "L", "P"})  # Pillow's other modes have 4 bytes per pixel, or few have 2
@@ -237,6 +238,7 @@ def main() -> int:
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     warnings.simplefilter("ignore")  # of large images and damaged metadata
     AvifImagePlugin.DEFAULT_MAX_THREADS = 1  # each core has a process, and stacks take memory
+    exact_extensions()  # an error here is shown as the reason why the process did not start
     with socket.socket(fileno=os.dup(0)) as channel:
         null = os.open(os.devnull, os.O_RDWR)
         for number in range(3):

@@ -1,0 +1,132 @@
+"""Scaled pixels: those of Pillow, or within two levels, and the same on every CPU."""
+
+import random
+
+import numpy as np
+import pytest
+from blake3 import blake3
+from cykooz_resizer import CpuExtensions, Resizer
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from shardmill.schemas.errors import ShardmillError
+from shardmill.transforms.images import resampling
+from shardmill.transforms.images.convert import to_channels
+from shardmill.transforms.images.decode import decode_image
+from shardmill.transforms.images.resampling import exact_extensions, scale
+from shardmill.transforms.images.resize import Interpolation, ResizeSpec, Size
+from tests.conftest import examples, make_image
+from tests.support.pixel_tools import saved
+
+MODES = {"L": 1, "RGB": 3, "RGBA": 4}
+LEVELS = 2  # most by which bilinear pixels differ from Pillow's
+GOLDEN = "7556cae3004778e506a18fb44aa3daaa75163c297380edf1054098200c002dfb"  # of a new version, a new one
+sizes = st.builds(Size, st.integers(1, 600), st.integers(1, 600))
+thin = st.builds(Size, st.integers(1, 4), st.integers(1, 6000))
+shares = st.floats(0, 0.99)
+
+
+def noise(mode: str, size: Size, seed: int, *, extreme: bool = False) -> Image.Image:
+    """Return an image of random values, which may all be 0 or 255."""
+    data = random.Random(seed).randbytes(size.width * size.height * MODES[mode])
+    values = np.frombuffer(data, np.uint8)
+    if extreme:
+        values = (values & 1) * np.uint8(255)
+    return Image.frombytes(mode, size, values.tobytes())
+
+
+def difference(image: Image.Image, other: Image.Image) -> int:
+    assert image.mode == other.mode
+    assert image.size == other.size
+    return int(np.abs(np.asarray(image).astype(int) - np.asarray(other)).max())
+
+
+@settings(deadline=None)
+@example(Size(4000, 3), Size(5, 1), "RGB", 1, (0.0, 0.0), True)
+@example(Size(1, 6000), Size(7, 1), "L", 1, (0.0, 0.99), False)
+@given(
+    sizes | thin, sizes, st.sampled_from(["L", "RGB"]), st.integers(0, 99),
+    st.tuples(shares, shares), st.booleans(),
+)  # fmt: skip
+def test_bilinear_is_within_two_levels_of_pillow(source, target, mode, seed, cut, extreme):
+    """Also of boxes that end between pixels, as those of scaled JPEGs do."""
+    image = noise(mode, source, seed, extreme=extreme)
+    box = (0, 0, source.width - cut[0], source.height - cut[1])
+    ours = scale(image, target, box, "bilinear")
+    assert difference(ours, image.resize(target, Image.Resampling.BILINEAR, box)) <= LEVELS
+
+
+@settings(max_examples=examples(20), deadline=None)
+@given(
+    sizes, sizes, st.sampled_from(["box", "hamming", "bicubic", "lanczos", "nearest"]),
+    st.sampled_from(list(MODES)), st.integers(0, 99),
+)  # fmt: skip
+def test_other_filters_are_those_of_pillow(source, target, name: Interpolation, mode, seed):
+    image = noise(mode, source, seed)
+    expected = image.resize(target, Image.Resampling[name.upper()])
+    assert difference(scale(image, target, (0, 0, *source), name), expected) == 0
+
+
+@settings(max_examples=examples(20), deadline=None)
+@given(sizes, sizes, st.integers(0, 99))
+def test_alpha_is_scaled_by_pillow(source, target, seed):
+    image = noise("RGBA", source, seed)
+    expected = image.resize(target, Image.Resampling.BILINEAR)
+    assert difference(scale(image, target, (0, 0, *source), "bilinear"), expected) == 0
+
+
+@settings(max_examples=examples(30), deadline=None)
+@given(
+    st.integers(300, 900), st.integers(300, 900), st.integers(1, 90), st.integers(1, 90),
+    st.sampled_from([1, 3]),
+)  # fmt: skip
+def test_scaled_jpegs_are_within_two_levels_of_pillow(width, height, new_width, new_height, bands):
+    data = saved(make_image(width, width, height), "JPEG")
+    decoded = decode_image(data, ResizeSpec(Size(new_width, new_height)), 1.0)
+    image = to_channels(decoded.image, bands)
+    ours = scale(image, Size(new_width, new_height), decoded.box, "bilinear")
+    pillow = image.resize(ours.size, Image.Resampling.BILINEAR, decoded.box)
+    assert difference(ours, pillow) <= LEVELS
+
+
+@pytest.mark.parametrize("extensions", CpuExtensions, ids=str)
+def test_pixels_do_not_depend_on_the_cpu(extensions, monkeypatch):
+    resizer = Resizer()
+    resizer.cpu_extensions = extensions
+    if resizer.cpu_extensions != extensions:
+        pytest.skip("this machine does not have them")
+    assert resampling.hash_samples(extensions) == resampling._SAMPLE_HASH
+    monkeypatch.setattr(resampling, "exact_extensions", lambda: extensions)
+    digest = blake3()
+    for number in range(60):
+        chosen = random.Random(number)
+        source, target = (Size(chosen.randint(1, 300), chosen.randint(1, 300)) for _ in range(2))
+        image = noise("L" if number % 3 == 0 else "RGB", source, number, extreme=number % 5 == 0)
+        box = (0, 0, source.width - chosen.random(), source.height - chosen.random())
+        digest.update(scale(image, target, box, "bilinear").tobytes())
+    assert digest.hexdigest() == GOLDEN
+
+
+@pytest.fixture
+def unchecked():
+    """Checks of the extensions that leave no result behind."""
+    exact_extensions.cache_clear()
+    yield
+    exact_extensions.cache_clear()
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_extensions_that_give_other_pixels_are_not_used(monkeypatch):
+    right = resampling._SAMPLE_HASH
+    monkeypatch.setattr(
+        resampling, "hash_samples", lambda used: right if used == CpuExtensions.none else ""
+    )
+    assert exact_extensions() == CpuExtensions.none
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_a_resizer_that_gives_other_pixels_is_an_error(monkeypatch):
+    monkeypatch.setattr(resampling, "_SAMPLE_HASH", "of another version")
+    with pytest.raises(ShardmillError, match=r"cykooz-resizer \d.* pixels"):
+        exact_extensions()
