@@ -14,7 +14,6 @@ import deflate
 from shardmill.pipelines.arrays_config import ArraysConfig
 from shardmill.pipelines.build_config import config_id
 from shardmill.schemas.tfrecord.gzip_member import Packing
-from shardmill.transforms.runtime.process_pool import usable_cores
 from shardmill.transforms.sink.division import count_parts
 from shardmill.transforms.sink.encoder import Block
 from shardmill.transforms.sink.estimate import BuildSample, add_estimate
@@ -57,7 +56,7 @@ def resolve(config: ArraysConfig, *, runner: str = "") -> RowsSpec:
     )  # fmt: skip
     table = TableSpec((), config.place_spec, counted, max_labels=limit)
     return RowsSpec(
-        sink, ArraySource(table, found), versions, 1, 1, config.threads or usable_cores(),
+        sink, ArraySource(table, found), versions, 1, 1, config.threads,
         parts=tuple(_count_parts(config, found)), labels=texts,
     )  # fmt: skip
 

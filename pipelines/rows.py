@@ -126,7 +126,7 @@ def resolve(config: RowsConfig, *, runner: str = "") -> RowsJob:
     )  # fmt: skip
     spec = RowsSpec(
         sink, source, versions, _growth(columns, sample), sample.row_bytes,
-        config.threads or usable_cores(), config.max_rejected_files,
+        config.threads, config.max_rejected_files,
         preprocessing=None if config.dry_run else preprocessing,  # an analysis writes to the output
     )  # fmt: skip
     described = {column.name: _describe(column, sample) for column in columns}
@@ -166,7 +166,7 @@ def take_sample(
         return encode_blocks(table)
 
     packing: Packing = "deflated" if spec.sink.compression == "gzip" else "none"
-    return BuildSample(encode, rows, packing, spec.threads)
+    return BuildSample(encode, rows, packing, spec.threads or usable_cores())
 
 
 def _compressibility(cells: Cells) -> float:

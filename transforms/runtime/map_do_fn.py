@@ -10,6 +10,7 @@ from apache_beam.transforms.window import GlobalWindows
 from apache_beam.utils.windowed_value import WindowedValue
 
 from shardmill.transforms.runtime.map_ordered import map_ordered
+from shardmill.transforms.runtime.process_pool import usable_cores
 
 _ROUNDS = 64  # calls per thread that are started together
 
@@ -22,13 +23,18 @@ class MapOrdered(beam.DoFn):
 
     Args:
         function: Takes an element and the side inputs of ``ParDo``, and returns the outputs.
-        threads: Number of elements that are worked on at a time.
+        threads: Number of elements that are worked on at a time; 0 for one per core of the machine
+            that it runs on.
     """
 
     def __init__(self, function: Callable[..., Iterable[Any]], threads: int) -> None:
         self._function = function
         self._threads = threads
         self._waiting: list[tuple[Any, ...]] = []
+
+    def setup(self) -> None:
+        """Count the cores here, not where the job was submitted."""
+        self._threads = self._threads or usable_cores()
 
     def start_bundle(self) -> None:
         """Discard what a failed bundle left."""

@@ -30,7 +30,7 @@ class RowsSpec:
         versions: Versions of all code that decides bytes.
         growth: Estimated bytes of records per byte of text.
         row_bytes: Estimated bytes of text per row.
-        threads: Ranges that a worker processes in parallel.
+        threads: Ranges that a worker processes in parallel; 0 for one per core.
         max_rejected_files: Largest accepted number of files that are rejected as a whole.
         preprocessing: The preprocessing_fn of TensorFlow Transform, if any.
         parts: Number of parts of each split, if it is known; else it follows from the sizes above.

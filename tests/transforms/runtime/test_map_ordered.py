@@ -9,6 +9,7 @@ from apache_beam.pvalue import AsSingleton
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from apache_beam.testing.util import assert_that, equal_to
 
+from shardmill.transforms.runtime import map_do_fn
 from shardmill.transforms.runtime.map_do_fn import MapOrdered
 from shardmill.transforms.runtime.map_ordered import map_ordered, storage_threads
 
@@ -92,3 +93,17 @@ def test_do_fn_keeps_order_side_inputs_and_tags() -> None:
         listed = done["all"] | beam.combiners.ToList()
         assert_that(listed, equal_to([[2 * n for n in range(50)]]), label="all")
         assert_that(done["odd"], equal_to([*range(1, 50, 2)]), label="odd")
+
+
+def test_do_fn_counts_the_cores_of_the_machine_that_it_runs_on(monkeypatch) -> None:
+    barrier = threading.Barrier(3)
+
+    def wait(number: int):
+        barrier.wait(10)
+        yield number
+
+    do_fn = MapOrdered(wait, 0)  # where the job is submitted
+    monkeypatch.setattr(map_do_fn, "usable_cores", lambda: 3)
+    do_fn.setup()
+    assert not [output for number in range(3) for output in do_fn.process(number)]
+    assert [output.value for output in do_fn.finish_bundle()] == [0, 1, 2]
