@@ -78,7 +78,10 @@ def run_build(command: str, config: Any, beam_flags: list[str], answer: Answer) 
     runner, beam_flags = take_runner(beam_flags)
     if config.dry_run:
         runner = IN_MEMORY
-    find_runner(runner).check_paths([("--input", config.source), ("--output", config.output)])
+    found = find_runner(runner)
+    found.check_paths([("--input", config.source), ("--output", config.output)])
+    if found.has_process_per_core(beam_flags):
+        config = with_one_core(config)
     job = pipeline_module.resolve(config, runner=runner)
     output = config.absolute_output
     if not config.dry_run:
@@ -107,6 +110,12 @@ def run_build(command: str, config: Any, beam_flags: list[str], answer: Answer) 
     answer.show(lambda _: render_build(outcome, output, seconds, kind.inputs, columns))
     answer.give(result)
     return 0
+
+
+def with_one_core(config: Any) -> Any:
+    """Return a config whose processes have one decoder or thread, unless it says how many."""
+    name = "workers" if hasattr(config, "workers") else "threads"
+    return replace(config, **{name: getattr(config, name) or 1})
 
 
 def finish_run(start: Callable[[], T], answer: Answer, *, remedy: str) -> T | int:

@@ -94,6 +94,14 @@ class Runner:
             UsageError: They cannot.
         """
 
+    def has_process_per_core(self, argv: Sequence[str]) -> bool:  # noqa: ARG002
+        """Return whether workers start one process for each core of their machine.
+
+        Args:
+            argv: Beam's options.
+        """
+        return False
+
     def make(self) -> Any:
         """Return the argument of ``beam.Pipeline(runner=...)``.
 

@@ -20,6 +20,7 @@ _VISIBLE_WITHIN = 5  # seconds until a submitted job is listed
 _PAUSE = 2  # seconds between two requests while a job is being cancelled
 # Without it, Beam uploads a list of the packages in the environment of the command.
 _NO_LIST = "disable_logging_submission_environment"
+_ONE_PROCESS = "no_use_multiple_sdk_containers"  # experiment: one process per machine
 # Without one, Beam uploads the main module; workers have Shardmill installed.
 _SESSION = ("save_main_session", "no_save_main_session")
 _CODE = ("sdk_container_image", "extra_package", "extra_packages", "setup_file")
@@ -82,6 +83,10 @@ class Dataflow(Runner):
         for flag, path in paths:
             if path and not scheme_of(path):
                 raise UsageError("path-not-shared", flag=flag, path=path, name=self.name)
+
+    def has_process_per_core(self, argv: Sequence[str]) -> bool:
+        """See ``Runner.has_process_per_core``; they are containers that do not see each other."""
+        return not any(_ONE_PROCESS in flag for flag in argv)
 
     def staged_at(self, options: PipelineOptions) -> str:
         """See ``Runner.staged_at``; the launcher of a flex template sets it."""

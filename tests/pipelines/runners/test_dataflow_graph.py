@@ -17,6 +17,7 @@ from google.cloud import dataflow
 
 from shardmill.pipelines import run
 from shardmill.pipelines.cli import main
+from shardmill.pipelines.input_kinds import INPUT_KINDS
 from shardmill.pipelines.runners.dataflow import Dataflow
 from shardmill.schemas.errors import UsageError
 from shardmill.schemas.storage import open_storage
@@ -229,6 +230,30 @@ def test_rejects_invalid_flags(flags, said):
     with pytest.raises(UsageError) as error:
         Dataflow("DataflowRunner").prepare(flags, "shardmill-x")
     assert said in str(error.value)
+
+
+@pytest.mark.parametrize(("command", "name"), [("images", "workers"), ("rows", "threads")])
+@pytest.mark.parametrize(
+    ("flag", "number"),
+    [
+        ("--max_num_workers=7", 1),  # of each process, which Dataflow starts for each core
+        ("--experiments=x,no_use_multiple_sdk_containers", 0),  # one per core
+        ("--{name}=3", 3),
+    ],
+)
+def test_decoders_and_threads_do_not_exceed_cores(
+    command, name, flag, number, request, tmp_path, capsys
+):
+    strict_bucket, monkeypatch = map(request.getfixturevalue, ("strict_bucket", "monkeypatch"))
+    module, configs = INPUT_KINDS[command].load_pipeline(), []
+    resolve = module.resolve
+    monkeypatch.setattr(
+        module, "resolve", lambda config, **more: configs.append(config) or resolve(config, **more)
+    )
+    write_inputs(tmp_path / "in", command, 1)
+    flags = [f"--sdk_container_image={IMAGE}", flag.format(name=name)]
+    send(command, tmp_path / "in", strict_bucket, capsys, *flags)
+    assert [getattr(config, name) for config in configs] == [number]
 
 
 def test_rejects_local_paths(monkeypatch, tmp_path, capsys):
