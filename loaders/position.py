@@ -9,6 +9,7 @@ import numpy as np
 
 from shardmill.loaders.pieces import Deal, Reader
 from shardmill.loaders.records import Records
+from shardmill.loaders.steps import to_int
 from shardmill.schemas.errors import UsageError
 
 _WORKER = ("worker", "workers", "batch_size", "hosts")
@@ -29,12 +30,19 @@ class Position(NamedTuple):
     taken: int = 0
 
     def resolve(self, reader: Reader, *, by_records: bool) -> Position:
-        """Returns the position for a reader, with all numbers."""
+        """Returns the position for a reader, with all numbers.
+
+        Raises:
+            UsageError: The hosts of the reader cannot have read as many examples.
+        """
         if by_records:  # a number of examples says it all
             read = sum(deal.examples for deal in self.deals)
             return self._replace(deals=(Deal(read, 1, 1, 1),) if read else ())
         ours = 0, reader.host.count, reader.worker.count, reader.batch
-        deals = (Deal(*(a or b for a, b in zip(deal, ours, strict=True))) for deal in self.deals)
+        deals = [Deal(*(a or b for a, b in zip(deal, ours, strict=True))) for deal in self.deals]
+        for deal in deals:
+            if deal.examples % deal.hosts:
+                raise UsageError("position-uneven", examples=deal.examples, hosts=deal.hosts)
         return self._replace(deals=tuple(deals))
 
     def to_state(self, reader: Reader, reads: dict[str, Any]) -> dict[str, Any]:
@@ -84,8 +92,10 @@ def parse_state(state: dict[str, Any], reader: Reader, reads: dict[str, Any]) ->
         elif name in _WORKER:
             both += "; at() continues with other workers"
         raise UsageError("stream-state-differs", both=both)
-    deals = [Deal(*deal) for deal in state["deals"]] or [Deal(state["examples"], 1, 1, 1)]
-    return Position(state["epoch"], tuple(deal for deal in deals if deal.examples), taken)
+    deals = [Deal(*map(to_int, Deal._fields, deal)) for deal in state["deals"]]
+    read = tuple(deals or [Deal(to_int("examples", state["examples"]), 1, 1, 1)])
+    epoch, taken = to_int("epoch", state["epoch"]), to_int("taken", taken)
+    return Position(epoch, tuple(deal for deal in read if deal.examples), taken)
 
 
 def digest_of(records: Records) -> str:

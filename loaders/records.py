@@ -26,6 +26,7 @@ from shardmill.loaders.record_decoder import (
 from shardmill.loaders.selection import Selection, ShardSlice
 from shardmill.loaders.shards import Caches, ShardFiles
 from shardmill.loaders.source import Source, open_source
+from shardmill.loaders.steps import to_int
 from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.errors import FormatError, InputError, ShardmillError, UsageError
 
@@ -148,7 +149,7 @@ class Records:
             if step == 1 and self.picks is None:
                 return self._slice(start, stop)
             return self.pick(self._numbers[index])
-        if np.ndim(index):
+        if isinstance(index, list | tuple) or np.ndim(index):
             return self.pick(self._listed(index))
         return self._example(*self._place(index))
 
@@ -160,7 +161,10 @@ class Records:
 
     def _listed(self, index: Any) -> npt.NDArray[np.int64]:
         """Returns the numbers in the source of a list of numbers, or of bools for all examples."""
-        listed = np.asarray(index)
+        try:
+            listed = np.asarray(index)
+        except ValueError:  # lists of different lengths
+            listed = np.empty((0, 0))
         if listed.dtype == bool and listed.shape == (len(self),):
             listed = np.flatnonzero(listed)
         if listed.ndim != 1 or (listed.size and listed.dtype.kind not in "iu"):
@@ -225,10 +229,12 @@ class Records:
             part: Number of the part of the selection, for messages.
             record: Number of the record in its shard, for messages.
             payload: The serialized tf.train.Example.
-            weight: Value of the feature ``weight``; None for no such feature.
+            weight: Value that is added: as feature ``weight``, or after inputs and label; None for
+                no value.
 
         Raises:
             InputError: The payload does not match the schema.
+            UsageError: A feature has the name of a value that is added.
         """
         decoder, supervised, transform, ids = self.view
         try:
@@ -241,11 +247,14 @@ class Records:
                 error=error,
                 folder=self.source.folder,
             ) from error
-        if weight is not None:
-            values["weight"] = np.float32(weight)
+        added: dict[str, Any] = {} if weight is None else {"weight": np.float32(weight)}
         if ids:
-            values["sample_id"] = self.files.id_of(part, record)
-        example: Any = values if supervised is None else _pair(values, *supervised)
+            added["sample_id"] = self.files.id_of(part, record)
+        example: Any = values | added
+        if supervised is not None:
+            example = (*_pair(values, *supervised), *added.values())
+        elif taken := values.keys() & added:
+            raise UsageError("feature-name-taken", name=taken.pop())
         return example if transform is None else transform(example)
 
     def _number(self, index: SupportsIndex) -> int:
@@ -262,11 +271,9 @@ class Records:
         return part, self.source.selection.parts[part].stop - self._ends[part] + number
 
 
-def _pair(values: dict[str, Any], inputs: tuple[str, ...], label: str) -> tuple[Any, ...]:
-    """Returns inputs and label, and the weight if there is one."""
+def _pair(values: dict[str, Any], inputs: tuple[str, ...], label: str) -> tuple[Any, Any]:
     given = values[inputs[0]] if len(inputs) == 1 else {name: values[name] for name in inputs}
-    weight = (values["weight"],) if "weight" in values else ()
-    return (given, values[label], *weight)
+    return given, values[label]
 
 
 def open_dataset(  # noqa: PLR0913 - all but two are named
@@ -310,7 +317,10 @@ def open_dataset(  # noqa: PLR0913 - all but two are named
         InputError: The manifest or schema cannot be read, or a shard is missing or of another size.
         UsageError: A split, label or feature is unknown, or a missing integer has no ``fill``.
     """
-    _check_options(transform, cache_bytes=cache_bytes or 0, cache_dir_bytes=cache_dir_bytes)
+    to_int("cache_bytes", cache_bytes or 0)
+    to_int("cache_dir_bytes", cache_dir_bytes)
+    if transform is not None and not callable(transform):
+        raise UsageError("transform-not-function", transform=transform)
     source = open_source(path, split, labels)
     specs = select_features(source, features)
     names = output_names(specs, features) if decode else {}
@@ -320,15 +330,6 @@ def open_dataset(  # noqa: PLR0913 - all but two are named
     supervised = _supervised(source, decoder) if as_supervised else None
     disk = None if cache_dir is None else DiskCache(cache_dir, cache_dir_bytes)
     return Records(source, View(decoder, supervised, transform, ids), Caches(cache_bytes, disk))
-
-
-def _check_options(transform: object, **sizes: object) -> None:
-    """Raises a UsageError if the transform is not a function, or a size is not a number."""
-    for name, size in sizes.items():
-        if not isinstance(size, int) or size < 0:
-            raise UsageError("cache-bytes-invalid", name=name, size=size)
-    if transform is not None and not callable(transform):
-        raise UsageError("transform-not-function", transform=transform)
 
 
 def open_encoded(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import os
-from typing import Literal, SupportsIndex, get_args
+from typing import Any, Literal, SupportsIndex, get_args
 
 from shardmill.loaders.selection import select
 from shardmill.schemas.dataset.manifest import Manifest
@@ -68,8 +68,7 @@ def batches(examples: int, batch_size: int, remainder: Remainder | None, hosts: 
     Raises:
         UsageError: A value is invalid.
     """
-    if not is_positive_int(batch_size) or not is_positive_int(hosts):
-        raise UsageError("batch-invalid", batch_size=batch_size, hosts=hosts)
+    batch_size, hosts = to_int("batch_size", batch_size, 1), to_int("hosts", hosts, 1)
     if batch_size % hosts:
         above = -(-batch_size // hosts) * hosts
         raise UsageError("batch-not-divisible", batch_size=batch_size, hosts=hosts, above=above)
@@ -96,6 +95,21 @@ def files(path: str | os.PathLike[str], split: str = "train") -> list[str]:
     """
     folder, manifest = find_dataset(path)
     return [join(folder, part.shard.file) for part in select(manifest, split).parts]
+
+
+def to_int(name: str, value: Any, least: int = 0) -> int:
+    """Returns the value of an argument as int; NumPy integers count.
+
+    Raises:
+        UsageError: It is not an integer of 64 bits, or it is less than ``least``.
+    """
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = least - 1
+    if not least <= number < 1 << 63:
+        raise UsageError("number-invalid", name=name, value=value, least=least)
+    return number
 
 
 def is_positive_int(value: object) -> bool:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import math
-import operator
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property, partial
-from typing import Any, Literal, SupportsIndex, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 from typing_extensions import Self
@@ -27,7 +26,7 @@ from shardmill.loaders.pieces import Deal, Reader, size_of
 from shardmill.loaders.position import Position, digest_of, parse_state
 from shardmill.loaders.records import Records
 from shardmill.loaders.sampling import Balance, Weights, filter_records
-from shardmill.loaders.steps import Remainder, is_positive_int
+from shardmill.loaders.steps import Remainder, to_int
 from shardmill.schemas.errors import UsageError
 
 Order = Literal["records", "blocks"]
@@ -38,6 +37,7 @@ _MOST_RECORDS = 50_000_000  # that are read singly: each worker caches 4 bytes f
 # Once a block of this size was freed, glibc returns less free memory to the system (mallopt(3),
 # M_MMAP_THRESHOLD). Else each member, of 2 MiB, faults its pages in again: 10 us a record.
 KEPT_BYTES = 8 << 20
+_DEAL = ("examples", "hosts", "workers", "batch_size")
 _SAME_EPOCH = (
     "epoch {} is read again, in the same order: with several hosts, call set_epoch before each "
     "pass, with the same number on all hosts."
@@ -112,8 +112,6 @@ class Stream:
             raise UsageError("stream-of-no-records", records=records)
         if not isinstance(shuffle, bool):
             raise UsageError("shuffle-invalid", shuffle=shuffle)
-        if buffer is not None and not is_positive_int(buffer):
-            raise UsageError("buffer-invalid", buffer=buffer)
         if remainder not in (None, *get_args(Remainder)):
             raise UsageError("remainder-unknown", remainder=remainder)
         if order not in (None, *get_args(Order)):
@@ -122,17 +120,15 @@ class Stream:
             records, where = filter_records(records, where), None
         if where is not None and not callable(where):
             raise UsageError("where-invalid", where=where)
-        if not isinstance(workers, int) or workers < 0:
-            raise UsageError("workers-invalid", workers=workers)
-        self.records, self.where, self.buffer = records, where, buffer
-        self.workers = workers
+        self.records, self.where, self.workers = records, where, to_int("workers", workers)
+        self.buffer = None if buffer is None else to_int("buffer", buffer, 1)
         self._remainder = remainder
         self._job = HostFinder(host)
         self.worker = None if worker is None else parse_share("worker", worker)
         if records.picks is not None and (np.diff(records.picks) < 0).any():
             raise UsageError("picks-not-sorted")
         self._balance = None if balance is None else Balance(records, balance)
-        self.shuffle, self.seed, self._order = shuffle, seed, order
+        self.shuffle, self.seed, self._order = shuffle, to_int("seed", seed, -1 << 63), order
         self._batch = 0  # of the DataLoader that started this process
         self._begin_at(Position(0))
         self.set_epoch(epoch)
@@ -189,10 +185,9 @@ class Stream:
         """
         with contextlib.suppress(UsageError):  # notices a prepared loader
             _ = self.host
-        if not isinstance(epoch, SupportsIndex) or operator.index(epoch) < 0:
-            raise UsageError("epoch-invalid", epoch=epoch)
-        if not self.begins_inside or epoch != self.epoch:
-            self._begin_at(Position(operator.index(epoch)))
+        number = to_int("epoch", epoch)
+        if not self.begins_inside or number != self.epoch:
+            self._begin_at(Position(number))
 
     def at(
         self, epoch: int, examples: int, *, hosts: int = 0, workers: int = 0, batch_size: int = 0
@@ -207,15 +202,16 @@ class Stream:
         Args:
             epoch: Number of the epoch.
             examples: Number of examples that all hosts have read in it: steps times the batch size
-                over all hosts.
+                over all hosts, but not more than the epoch has.
             hosts: Number of hosts that read them; 0 for as many as now.
             workers: Number of workers of each host, 1 for none; 0 for as many as now.
             batch_size: Examples in a batch of the DataLoader of each host; 0 for that of now.
 
         Raises:
-            UsageError: A number is negative, or hosts cannot have read as many.
+            UsageError: A number is invalid, hosts cannot have read as many, or the stream has a
+                predicate, which leaves out an unknown number of them.
         """
-        self._begin_at(Position(epoch))
+        self._begin_at(Position(to_int("epoch", epoch)))
         return self.then(examples, hosts=hosts, workers=workers, batch_size=batch_size)
 
     def then(
@@ -223,12 +219,16 @@ class Stream:
     ) -> Self:  # fmt: skip
         """Makes the next iteration begin after more examples than ``at`` said; see there."""
         epoch, deals = self._start[:2]
-        deal = Deal(examples, hosts, workers, batch_size)
-        if not all(isinstance(each, SupportsIndex) and each >= 0 for each in (epoch, *deal)):
-            raise UsageError("position-negative", epoch=epoch, examples=examples)
+        deal = Deal(*map(to_int, _DEAL, (examples, hosts, workers, batch_size)))
+        if deal.examples and self.where is not None:
+            raise UsageError("position-with-where", examples=examples)
         if hosts and examples % hosts:
             raise UsageError("position-uneven", examples=examples, hosts=hosts)
-        self._begin_at(Position(epoch, (*deals, deal) if examples else deals))
+        read, most = sum(each.examples for each in (*deals, deal)), self.num_examples
+        # A last batch that was not full counts as one.
+        if read - most >= max(1, hosts) * max(1, batch_size):
+            raise UsageError("position-beyond-epoch", read=read, epoch=epoch, most=most)
+        self._begin_at(Position(epoch, (*deals, deal) if deal.examples else deals))
         return self
 
     def _begin_at(self, start: Position) -> None:

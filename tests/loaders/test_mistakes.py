@@ -19,11 +19,20 @@ from shardmill.loaders import (
 )
 from shardmill.schemas.errors import InputError, UsageError
 from shardmill.schemas.example.serialize import encode_example
-from tests.support.loader_tools import DATA, ID, PACKS, make_dataset, make_shard, write_dataset
+from tests.support.loader_tools import (
+    DATA,
+    ID,
+    PACKS,
+    make_dataset,
+    make_shard,
+    write_dataset,
+    write_numbered,
+)
 from tests.support.record_tools import in_groups
 
 OPTIONAL = "presence { min_fraction: 0 } value_count { min: 1 max: 1 }"
 AGE = f'feature {{ name: "age" type: INT {OPTIONAL} }}\n'
+TAKEN = ID + ID.replace('"id"', '"weight"') + DATA.replace('"x"', '"sample_id"')
 SCHEMA = f'{ID}\n{DATA}\nfeature {{ name: "price" type: FLOAT {OPTIONAL} }}\n'
 
 
@@ -36,6 +45,8 @@ def folder(tmp_path_factory) -> Path:
     write_dataset(folder / "ds", groups, SCHEMA, PACKS["deflated"])
     write_dataset(folder / "ages", groups, SCHEMA + AGE)
     write_dataset(folder / "empty", [[]], SCHEMA)
+    weighed = {"id": 1, "weight": 7, "sample_id": b"a"}
+    write_numbered(folder / "taken", [3], 3, schema=TAKEN, example=lambda _: weighed)
     shards = {f"train-{label}": make_shard(groups[0]) for label in "ab"}
     make_dataset(folder / "labelled", shards, dict.fromkeys(shards, 36), SCHEMA, labels=["a", "b"])
     body = json.loads((folder / "labelled" / "manifest.json").read_text())
@@ -127,24 +138,37 @@ MISTAKES = [
     ("keras_dataset('ds', remainder='last')", UsageError, "remainder='last' is unknown: use keep, drop or pad"),
     ("keras_dataset('ds', batch_size=4, host=(0, 2), remainder='keep')", UsageError, "remainder='keep' of batches", "use 'drop' for both, or 'pad'"),
     ("keras_dataset('ds', batch_size=5, host=(0, 2))", UsageError, "a batch of 5 cannot be divided among 2 hosts: use a multiple of 2, such as 6"),
-    ("steps_per_epoch('ds', 'train', 0)", UsageError, "batch_size=0 and hosts=1 must be positive integers"),
-    ("steps_per_epoch('ds', 'train', 32, hosts=(0, 2))", UsageError, "hosts=(0, 2) must be positive integers"),
+    ("steps_per_epoch('ds', 'train', 0)", UsageError, "batch_size=0 must be an integer, 1 or more"),
+    ("steps_per_epoch('ds', 'train', 32, hosts=(0, 2))", UsageError, "hosts=(0, 2) must be an integer, 1 or more"),
     ("steps_per_epoch('ds', 'train', 33, hosts=3, whole_shards=True)", UsageError, "2 shards, fewer than 3 hosts: use fewer hosts"),
     # Order.
     ("keras_dataset('ds', shuffle='yes')", UsageError, "shuffle='yes' must be True, False or a number of examples"),
     ("keras_dataset('ds', shuffle=1.5)", UsageError, "shuffle=1.5 must be"),
     ("keras_dataset('ds', shuffle=-1)", UsageError, "shuffle=-1 must be"),
     ("Stream(opened(), shuffle='yes')", UsageError, "shuffle='yes' must be True or False; see also buffer"),
-    ("Stream(opened(), buffer=0)", UsageError, "buffer=0 must be a number of examples, 1 or more"),
+    ("Stream(opened(), buffer=0)", UsageError, "buffer=0 must be an integer, 1 or more"),
     ("Stream(opened(), buffer=1.5)", UsageError, "buffer=1.5 must be"),
     ("Stream(opened(), remainder='last')", UsageError, "remainder='last' is unknown: use keep, drop or pad"),
-    ("Stream(opened()).at(0, -1)", UsageError, "epoch 0 and examples -1 must be 0 or more"),
+    ("Stream(opened()).at(0, -1)", UsageError, "examples=-1 must be an integer, 0 or more"),
+    ("Stream(opened()).at(0, 73)", UsageError, "73 examples are more than the 72 of epoch 0: give those that all hosts"),
+    ("Stream(opened()).at(0, 64).then(9)", UsageError, "73 examples are more than the 72 of epoch 0"),
+    ("Stream(opened()).at(0, 80, hosts=2, batch_size=4)", UsageError, "80 examples are more than the 72 of epoch 0"),
+    ("list(Stream(opened(), host=(0, 2)).at(0, 33))", UsageError, "examples=33 is not a multiple of hosts=2"),
+    ("Stream(opened(), where=bool).at(0, 32)", UsageError, "examples=32 are not the records that were read", "continue with state_dict", 'where={"label": "roses"}'),
+    ("Stream(opened()).at('a', 5)", UsageError, "epoch='a' must be an integer, 0 or more"),
+    ("Stream(opened()).at(0, 5, hosts=-1)", UsageError, "hosts=-1 must be an integer, 0 or more"),
+    ("Stream(opened()).at(-3, 5)", UsageError, "epoch=-3 must be an integer"),
+    ("Stream(opened()).set_epoch(2**70)", UsageError, "epoch=1180591620717411303424 must be an integer"),
+    ("Stream(opened()).at(0, [5])", UsageError, "examples=[5] must be an integer"),
+    ("Stream(opened(), seed=None)", UsageError, "seed=None must be an integer"),
+    ("Stream(opened(), seed=1.5)", UsageError, "seed=1.5 must be an integer"),
+    ("Stream(opened(), seed=[1])", UsageError, "seed=[1] must be an integer"),
     ("Stream(opened()).at(0, 9, hosts=2)", UsageError, "examples=9 is not a multiple of hosts=2"),
     ("Stream(opened(), order='random')", UsageError, "order='random' is unknown: use records or blocks"),
     ("Stream(opened(), balance='labels')", UsageError, "balance='labels' must be 'label', or a weight for each label"),
     ("Stream(open_dataset('labelled'), balance={'c': 1})", UsageError, "balance: the split has no examples of 'c': it has 'a', 'b'"),
     ("Stream(opened(), where={'label': 'a'})", UsageError, "names columns of the catalog, which only images have"),
-    ("Stream(opened(), workers=-1)", UsageError, "workers=-1 must be a number of threads, 0 or more"),
+    ("Stream(opened(), workers=-1)", UsageError, "workers=-1 must be an integer, 0 or more"),
     # Hosts and workers.
     ("Stream(opened(), host=(3, 3))", UsageError, "host=(3, 3) must be (index, count) with 0 <= index < count, as in host=(0, 2)"),
     ("keras_dataset('ds', host=(-1, 2))", UsageError, "host=(-1, 2) must be"),
@@ -153,9 +177,12 @@ MISTAKES = [
     ("keras_dataset('ds', host=1)", UsageError, "host=1 must be"),
     ("Stream(opened(), worker=(4, 2))", UsageError, "worker=(4, 2) must be"),
     ("Stream(opened(), worker=(1, 2)).load_state_dict(Stream(opened(), worker=(0, 2)).state_dict())", UsageError, "the state is of worker=0, and this stream has worker=1; at() continues with other workers"),
-    ("Stream(opened()).set_epoch(-1)", UsageError, "epoch=-1 must be the number of an epoch, 0 or more"),
+    ("Stream(opened()).set_epoch(-1)", UsageError, "epoch=-1 must be an integer, 0 or more"),
     ("Stream(opened(), epoch='2')", UsageError, "epoch='2' must be"),
     ("Stream(opened()).load_state_dict({'model': 1})", UsageError, "{'model': 1} is not the state of a stream: give its state_dict()"),
+    ("Stream(opened()).load_state_dict({**Stream(opened()).state_dict(), 'examples': -5})", UsageError, "examples=-5 must be an integer, 0 or more"),
+    ("Stream(opened()).load_state_dict({**Stream(opened()).state_dict(), 'epoch': -3})", UsageError, "epoch=-3 must be an integer, 0 or more"),
+    ("Stream(opened()).load_state_dict({**Stream(opened()).state_dict(), 'deals': [[-5, 1, 1, 1]]})", UsageError, "examples=-5 must be an integer, 0 or more"),
     # What is read.
     ("open_dataset('ds', features='x')", UsageError, "features='x' is a str: give a list, as in ['x']"),
     ("open_dataset('ds', features=['x', 'id', 'x'])", UsageError, "features=['x', 'id', 'x'] names one twice: name each once"),
@@ -165,6 +192,8 @@ MISTAKES = [
     ("open_dataset('labelled', labels=['a', 'a'])", UsageError, "'a' is named twice: name each once"),
     ("open_dataset('labelled', labels='a')", UsageError, "labels='a' must be a list, as in ['a', 'b']"),
     ("keras_dataset('labelled', labels={'a': 2})", UsageError, "labels={'a': 2} must be a list", "weights are balance="),
+    ("open_dataset('taken', ids=True)[0]", UsageError, "a feature 'sample_id', and ids=True adds a sample_id", "leave it out of features"),
+    ("list(Stream(open_dataset('taken'), remainder='pad', host=(0, 2)))", UsageError, "the records have a feature 'weight'", "remainder='pad' a weight: leave it out of features"),
     ("open_dataset('ds', ids=True, as_supervised=True)", UsageError, "as_supervised=True has no place for ids=True"),
     ("keras_dataset(Stream(opened(ids=True)))", UsageError, "no place for the ids of the records"),
     ("open_dataset('labelled', labels=[])", UsageError, "labels is empty: name labels"),
@@ -196,6 +225,7 @@ MISTAKES = [
     ("opened()[[True, False]]", UsageError, "records[[True, False]]: give numbers"),
     ("opened()[[1.5]]", UsageError, "records[[1.5]]: give numbers"),
     ("opened()[[[1]]]", UsageError, "records[[[1]]]: give numbers"),
+    ("opened()[[[1, 2], [3]]]", UsageError, "records[[[1, 2], [3]]]: give numbers"),
     ("opened()[[3, 72]]", IndexError, "there is no example 72: there are 72"),
     ("opened()[::0]", ValueError, "slice step cannot be zero"),
     ("Stream(opened()[::-2])", UsageError, "a Stream reads records in their order: sort the numbers of picked records"),
@@ -205,8 +235,8 @@ MISTAKES = [
     ("open_dataset('ds', cache_dir='notes.txt')", UsageError, "cache_dir='notes.txt' cannot be made: File exists; give a folder of a local disk"),
     ("open_dataset('ds', cache_dir='')", UsageError, "cache_dir='' must be a folder of a local disk"),
     ("open_dataset('ds', cache_dir='gs://bucket/cache')", UsageError, "cache_dir='gs://bucket/cache' must be a folder"),
-    ("open_dataset('ds', cache_bytes=-1)", UsageError, "cache_bytes=-1 must be a number of bytes, 0 or more"),
-    ("open_dataset('ds', cache_dir_bytes='1G')", UsageError, "cache_dir_bytes='1G' must be a number of bytes"),
+    ("open_dataset('ds', cache_bytes=-1)", UsageError, "cache_bytes=-1 must be an integer, 0 or more"),
+    ("open_dataset('ds', cache_dir_bytes='1G')", UsageError, "cache_dir_bytes='1G' must be an integer"),
 ]  # fmt: skip
 # These import TensorFlow or torch first.
 MORE_MISTAKES = [
@@ -218,6 +248,9 @@ MORE_MISTAKES = [
     ("torch_stream('ds')", UsageError, "records='ds' must be what open_dataset returns"),
     ("torch_dataset('ds', where='x')", UsageError, "where='x' must be a function"),
     ("torch_dataset('ds', remainder='last')", UsageError, "remainder='last' is unknown"),
+    ("torch_stream(opened()).at('a', 5)", UsageError, "epoch='a' must be an integer, 0 or more"),
+    ("torch_stream(opened()).at(None, 5)", UsageError, "epoch=None must be an integer, 0 or more"),
+    ("torch_stream(opened()).set_epoch(2**70)", UsageError, "epoch=1180591620717411303424 must be an integer"),
     ("torch_stream(opened(), batch_size=2)", TypeError, "unexpected keyword argument 'batch_size'"),
 ]  # fmt: skip
 

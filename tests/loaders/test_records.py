@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from shardmill.loaders import lru_cache, open_dataset, shards
+from shardmill.loaders import Stream, lru_cache, open_dataset, shards
 from shardmill.schemas.errors import UsageError
 from shardmill.schemas.example.serialize import encode_example
 from shardmill.schemas.tfrecord.framing import frame
@@ -25,6 +25,7 @@ from tests.conftest import examples
 from tests.support.loader_tools import (
     CELLS,
     DATA,
+    ID,
     IMAGES,
     PACKS,
     ROWS,
@@ -49,6 +50,26 @@ def random_example(number: int, size: int) -> bytes:
 
 
 # Content.
+
+
+def test_columns_named_weight_and_sample_id_keep_their_values(tmp_path):
+    """Only padding makes a triple, whose weight is not a column."""
+    schema = ID + ID.replace('"id"', '"weight"') + ID.replace('"id"', '"sample_id"')
+    payload = encode_example({"id": 3, "weight": 7, "sample_id": 5})
+    folder = make_dataset(
+        tmp_path / "ds", {"train-0": make_shard([[payload] * 3])}, {"train-0": 3}, schema,
+        config={"label": "id"},
+    )  # fmt: skip
+    records = open_dataset(folder, as_supervised=True)
+    assert records[2] == ({"weight": 7, "sample_id": 5}, 3)
+    padded = [list(Stream(records, remainder="pad", host=(host, 2))) for host in range(2)]
+    assert [weight for host in padded for _, _, weight in host] == [1, 1, 1, 0]
+    assert padded[1][1][:2] == records[2]
+    assert open_dataset(folder)[0] == {"id": 3, "weight": 7, "sample_id": 5}
+    named = open_dataset(folder, features=["id"], ids=True)
+    found = list(Stream(named, remainder="pad", host=(1, 2)))
+    assert [row["weight"] for row in found] == [1, 0]
+    assert {row["sample_id"] for row in found} <= {f"train-0:{n}" for n in range(3)}
 
 
 @pytest.mark.parametrize("kind", KINDS)

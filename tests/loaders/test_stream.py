@@ -11,6 +11,7 @@ import tracemalloc
 from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -218,6 +219,18 @@ def test_a_state_continues_with_the_next_record(records, taken, epoch, options):
     assert first + [(int(row["id"]), row.get("weight")) for row in other] == epochs[0]
     other.set_epoch(epoch + 1)
     assert [(int(row["id"]), row.get("weight")) for row in other] == epochs[1]
+
+
+def test_numbers_of_numpy_make_states_of_json(records):
+    """As those of a restored optimizer, or of a generator of seeds."""
+    seed, workers = np.int64(5), np.int64(2)
+    stream = Stream(records, shuffle=True, seed=seed, workers=workers, epoch=np.int64(1))
+    assert json.loads(json.dumps(stream.state_dict()))["reads"]["seed"] == 5
+    stream.at(np.int64(1), np.int32(48), hosts=np.int64(1))
+    state = json.loads(json.dumps(stream.state_dict()))
+    assert (state["epoch"], state["examples"]) == (1, 48)
+    rest = [row["id"] for row in Stream(records, shuffle=True, seed=5).at(1, 48)]
+    assert [row["id"] for row in stream] == rest
 
 
 STATES = {
