@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from numbers import Real
 from typing import Any, Literal
 
 import numpy as np
@@ -10,6 +11,7 @@ import numpy.typing as npt
 
 from shardmill.loaders.records import Records
 from shardmill.loaders.split_statistics import read_catalog_columns, read_labels
+from shardmill.loaders.steps import to_int
 from shardmill.schemas.errors import UsageError, format_names
 
 Weights = Mapping[str, float]
@@ -20,26 +22,34 @@ def filter_records(records: Records, where: Mapping[str, Any]) -> Records:
 
     Args:
         records: Records of images.
-        where: By column, a value, a list of values, or a predicate on a value.
+        where: By column, a value, several values, or a predicate on a value.
 
     Raises:
         InputError: A catalog cannot be read, or has no such column.
-        UsageError: The dataset has no catalog.
+        UsageError: The dataset has no catalog, or a column has values of another type.
     """
+    if not all(isinstance(name, str) for name in where):
+        raise UsageError("where-invalid", where=where)
     if not all(shard.catalog for shard in records.source.shards):
         raise UsageError("where-without-catalog", where=dict(where))
     kept = np.ones(len(records.source), bool)
     columns = read_catalog_columns(records, list(where))
-    for column, wanted in zip(columns, where.values(), strict=True):
-        keeps = _predicate(wanted)
+    for (name, wanted), column in zip(where.items(), columns, strict=True):
+        keeps = _predicate(name, wanted, column)
         kept &= np.fromiter((bool(keeps(value)) for value in column), bool, len(kept))
     return records[kept if records.picks is None else kept[records.picks]]
 
 
-def _predicate(wanted: Any) -> Callable[[Any], Any]:
+def _predicate(name: str, wanted: Any, column: list[Any]) -> Callable[[Any], Any]:
     if callable(wanted):
         return wanted  # type: ignore[no-any-return]
-    values = list(wanted) if isinstance(wanted, (list, tuple, set, frozenset)) else [wanted]
+    several = isinstance(wanted, Iterable) and not isinstance(wanted, str | bytes)
+    values = list(wanted) if several else [wanted]
+    texts = {isinstance(each, str) for each in column if each is not None}
+    for value in values:
+        if texts and value is not None and isinstance(value, str) not in texts:
+            kind = "numbers or lists of them" if False in texts else "str"
+            raise UsageError("where-value-invalid", name=name, value=value, kind=kind)
     return values.__contains__
 
 
@@ -51,7 +61,8 @@ class Balance:
 
     Args:
         records: The records.
-        balance: ``label`` for equal shares, or the weight of each label; others are left out.
+        balance: ``label`` for equal shares, or the weight of each label; others, and those of
+            weight 0, are left out.
 
     Raises:
         UsageError: A label is unknown, a weight is invalid, or the records have no labels.
@@ -61,7 +72,8 @@ class Balance:
         if balance != "label" and not isinstance(balance, Mapping):
             raise UsageError("balance-invalid", balance=balance)
         picks = np.arange(len(records.source)) if records.picks is None else records.picks
-        labels = np.array([each or "" for each in read_labels(records)])[picks]
+        labels = np.array([each or "" for each in read_labels(records)])
+        labels = labels[picks] if len(labels) == len(records.source) else labels[:0]
         known = [str(name) for name in np.unique(labels) if name]
         if not known:
             raise UsageError("balance-without-labels")
@@ -69,10 +81,11 @@ class Balance:
         for name in weights:
             if name not in known:
                 raise UsageError("balance-label-unknown", name=name, known=format_names(known))
-        total = sum(weights.values())
-        if min(weights.values(), default=0) < 0 or not 0 < total < float("inf"):
+        valid = [float(each) for each in weights.values() if isinstance(each, Real) and each >= 0]
+        total = sum(valid)
+        if len(valid) < len(weights) or not 0 < total < float("inf"):
             raise UsageError("weights-negative", weights=dict(weights))
-        self.weights = {name: weight / total for name, weight in sorted(weights.items())}
+        self.weights = {n: float(each) / total for n, each in sorted(weights.items()) if each > 0}
         self._numbers = {name: np.asarray(picks)[labels == name] for name in self.weights}
         self.num_examples = sum(map(len, self._numbers.values()))
         ends = np.rint(np.cumsum(list(self.weights.values())) * self.num_examples).astype(int)
@@ -98,4 +111,6 @@ def balanced(records: Records, balance: Literal["label"] | Weights, epoch: int =
     Raises:
         UsageError: A label is unknown, a weight is invalid, or the records have no labels.
     """
-    return records.pick(Balance(records, balance).numbers(epoch))
+    if not isinstance(records, Records):
+        raise UsageError("stream-of-no-records", records=records)
+    return records.pick(Balance(records, balance).numbers(to_int("epoch", epoch)))

@@ -77,7 +77,7 @@ class Stream:
             shuffled), or ``pad`` the other hosts with examples whose feature ``weight`` is 0; it is
             1 elsewhere. None for ``drop`` with several hosts.
         where: Which examples to read. A mapping from columns of the catalog of images to a value,
-            a list of values or a predicate on the value, as in ``{"width": lambda w: w > 300}``;
+            several values or a predicate on the value, as in ``{"width": lambda w: w > 300}``;
             the number of examples is then known. Or a predicate on an example: the number is
             unknown, and several hosts, which would get different numbers, are an error.
         epoch: Number of the first epoch.
@@ -85,8 +85,9 @@ class Stream:
             stream; 0 for none. They work at one time on images and in functions that release the
             lock of the interpreter, as NumPy's do; processes of a DataLoader do so on all others.
         balance: ``label`` to read as many examples of each label, or a mapping with the weight of
-            each label: others are left out. An epoch has as many examples as these labels have.
-            Those of small labels repeat; those of large ones take turns over the epochs.
+            each label: others, and those of weight 0, are left out. An epoch has as many examples
+            as the labels that are read. Those of small labels repeat; those of large ones take
+            turns over the epochs.
 
     Raises:
         UsageError: An option is invalid.

@@ -9,6 +9,7 @@ import pytest
 import shardmill
 from shardmill.loaders import (
     Stream,
+    balanced,
     class_weights,
     feature_spec,
     files,
@@ -90,7 +91,7 @@ def torch_dataset(*words, **options):
 
 
 CALLED = (
-    Path, Stream, class_weights, feature_spec, files, keras_dataset, normalization, open_dataset,
+    Path, Stream, balanced, class_weights, feature_spec, files, keras_dataset, normalization, open_dataset,
     opened, steps_per_epoch, torch_dataset, torch_stream,
 )  # fmt: skip
 # A call, its error, and parts of the message.
@@ -166,6 +167,13 @@ MISTAKES = [
     ("Stream(opened()).at(0, 9, hosts=2)", UsageError, "examples=9 is not a multiple of hosts=2"),
     ("Stream(opened(), order='random')", UsageError, "order='random' is unknown: use records or blocks"),
     ("Stream(opened(), balance='labels')", UsageError, "balance='labels' must be 'label', or a weight for each label"),
+    ("Stream(opened(), balance='label')", UsageError, "balance needs labels, and some or all of the records have none"),
+    ("Stream(open_dataset('labelled'), balance={'a': '3'})", UsageError, "{'a': '3'}: weights must be 0 or more, all numbers"),
+    ("Stream(open_dataset('labelled'), balance={'a': None, 'b': 1})", UsageError, "{'a': None, 'b': 1}: weights must be 0 or more"),
+    ("Stream(open_dataset('labelled'), balance={'a': float('nan'), 'b': 1})", UsageError, "weights must be 0 or more"),
+    ("balanced('labelled', 'label')", UsageError, "records='labelled' must be what open_dataset returns"),
+    ("balanced(open_dataset('labelled'), 'label', 1.5)", UsageError, "epoch=1.5 must be an integer"),
+    ("Stream(opened(), where={1: 2})", UsageError, "where={1: 2} must be a function of an example, or values by column"),
     ("Stream(open_dataset('labelled'), balance={'c': 1})", UsageError, "balance: the split has no examples of 'c': it has 'a', 'b'"),
     ("Stream(opened(), where={'label': 'a'})", UsageError, "names columns of the catalog, which only images have"),
     ("Stream(opened(), workers=-1)", UsageError, "workers=-1 must be an integer, 0 or more"),

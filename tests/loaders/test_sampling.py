@@ -1,5 +1,6 @@
 """Filters of the catalog, and as many examples of each label: known lengths, resumable."""
 
+import json
 from collections import Counter
 
 import numpy as np
@@ -57,6 +58,16 @@ def test_weights_leave_labels_out(images):
     assert set(found) == {"ant", "cow"}
     assert abs(found["ant"] - 0.75 * found.total()) <= 1
     assert len(stream) == found.total() < len(opened(images))
+
+
+def test_a_label_of_weight_zero_is_left_out(images):
+    """Its records do not count, and weights of NumPy make a state of JSON."""
+    records = opened(images)
+    stream = Stream(records, balance={"ant": np.float32(1), "cow": np.int64(0)})
+    ants = [text for text in texts(records) if text == "ant"]
+    assert len(stream) == len(ants) > 0
+    assert texts(stream) == ants
+    assert json.loads(json.dumps(stream.state_dict()))["reads"]["balance"] == {"ant": 1.0}
 
 
 @pytest.mark.parametrize("order", ["records", "blocks"])
@@ -140,6 +151,33 @@ def test_a_filter_of_the_catalog_has_a_length(images):
     assert texts(loaded) == ["ant"] * len(ants)
     shuffled = Stream(records, shuffle=True, order="blocks", where={"label": "ant"})
     assert texts(shuffled) == ["ant"] * len(ants)
+
+
+@pytest.mark.parametrize("several", [list, np.array, dict.fromkeys, iter, set])
+def test_several_values_may_be_any_collection(several, images):
+    records = open_dataset(images("mixed"), features=["image/width"])
+    widths = [int(row["image/width"]) for row in records]
+    wanted = sorted(widths)[len(widths) // 2 :]
+    kept = [int(row["image/width"]) for row in Stream(records, where={"width": several(wanted)})]
+    assert kept == [width for width in widths if width in wanted]
+    assert len(kept) > 0
+    assert len(Stream(records, where={"width": range(10_000)})) == len(records)
+
+
+@pytest.mark.parametrize(
+    ("column", "wanted", "kind"),
+    [
+        ("label", b"cow", "str"),
+        ("label", ["ant", b"cow"], "str"),
+        ("label", 3, "str"),
+        ("width", "16", "numbers"),
+    ],
+)
+def test_a_value_of_another_type_than_the_column_is_an_error(column, wanted, kind, images):
+    """It would keep no example."""
+    with pytest.raises(UsageError, match=f"the values of the column are {kind}"):
+        Stream(opened(images), where={column: wanted})
+    assert len(Stream(opened(images), where={"label": [None, "cow"]})) > 0
 
 
 def test_a_filter_of_picked_records(images):
