@@ -11,6 +11,13 @@ from typing import Any
 
 from shardmill.schemas.errors import UsageError
 
+# Variables with the number of processes and that of this one, which say nothing about training.
+_LAUNCHERS = {
+    "Slurm": ("SLURM_NTASKS", "SLURM_PROCID"),
+    "Open MPI": ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"),
+    "MPI": ("PMI_SIZE", "PMI_RANK"),
+}
+
 
 @dataclass(frozen=True)
 class Share:
@@ -61,9 +68,10 @@ def find_host() -> Share:
     found = _from_torch() or _from_jax() or _from_tensorflow() or _from_variables()
     if found is not None:
         return found
-    tasks = os.environ.get("SLURM_NTASKS", "1")
-    if tasks.isdecimal() and int(tasks) > 1 and "SLURM_PROCID" in os.environ:
-        raise UnknownHostError("slurm-without-rank", tasks=tasks)
+    for launcher, (tasks, rank) in _LAUNCHERS.items():
+        size = os.environ.get(tasks, "")
+        if size.isdecimal() and int(size) > 1 and rank in os.environ:
+            raise UnknownHostError("tasks-without-rank", launcher=launcher, tasks=size)
     size, local = (os.environ.get(name, "") for name in ("WORLD_SIZE", "LOCAL_RANK"))
     if size.strip() != "1" and (size or local):
         raise UnknownHostError(
@@ -154,14 +162,18 @@ def _from_jax() -> Share | None:
 
 
 def _from_tensorflow() -> Share | None:
+    text = os.environ.get("TF_CONFIG", "").strip()
     try:
-        config = json.loads(os.environ.get("TF_CONFIG", "{}"))
-        chiefs, workers = (len(config["cluster"].get(name, ())) for name in ("chief", "worker"))
+        config = json.loads(text or "{}")
+        cluster = config.get("cluster")
+        if not cluster or config["task"]["type"] not in ("chief", "worker"):
+            return None
+        chiefs, workers = (len(cluster.get(name, ())) for name in ("chief", "worker"))
         task, index = config["task"]["type"], int(config["task"]["index"])
-    except (ValueError, KeyError, TypeError, AttributeError):
-        return None
-    if task not in ("chief", "worker"):
-        return None
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UnknownHostError("tf-config-invalid", text=text) from error
+    if not 0 <= index < (chiefs if task == "chief" else workers):
+        raise UnknownHostError("tf-config-invalid", text=text)
     return Share(index + (chiefs if task == "worker" else 0), chiefs + workers)
 
 

@@ -21,7 +21,7 @@ MESSAGES: dict[str, str] = {
     "remainder-needs-batch-size": "remainder='pad' needs a batch_size.",
     "keras-remainder-differs": "remainder={given!r} of batches and {remainder!r} of the stream would give {hosts:hosts} different numbers of batches: use 'drop' for both, or 'pad' to evaluate all examples.",
     "where-with-hosts": 'where with {count:hosts} would give them different numbers of examples, and the hosts would wait for each other: name columns of the catalog, as in where={{"label": "roses"}}, or build a dataset of what you keep.',
-    "slurm-without-rank": "Slurm started {tasks} tasks, and each would read the whole split: initialize torch.distributed or jax.distributed before reading, or give host=(index, count); host=(0, 1) reads everything.",
+    "tasks-without-rank": "{launcher} started {tasks} tasks, and each would read the whole split: initialize torch.distributed or jax.distributed before reading, or give host=(index, count); host=(0, 1) reads everything.",
     "launcher-without-rank": "WORLD_SIZE={size!r}, LOCAL_RANK={local!r} and RANK={rank!r} do not number this process, and each would read the whole split: initialize torch.distributed or jax.distributed before reading, or give host=(index, count); host=(0, 1) reads everything.",
     "host-with-accelerate": "Accelerate divides the batches of a prepared DataLoader among the processes, and host=({index}, {count}) does it too: omit host, or do not prepare the DataLoader.",
     "keras-hosts-changed": "the dataset was made for {hosts:hosts}, and there are {count} now: make it when the training job is initialized, or give host=(index, count).",
@@ -99,4 +99,5 @@ MESSAGES: dict[str, str] = {
     "position-with-where": 'examples={examples} are not the records that were read, of which where left some out: continue with state_dict, or name columns of the catalog, as in where={{"label": "roses"}}.',
     "position-beyond-epoch": "{read:examples} are more than the {most:,} of epoch {epoch}: give those that all hosts have read in it.",
     "where-value-invalid": "where={{{name!r}: {value!r:.60}}}: the values of the column are {kind}.",
+    "tf-config-invalid": "TF_CONFIG={text!r:.120} does not give a cluster and one of its tasks: repair it, or give host=(index, count); host=(0, 1) reads everything.",
 }

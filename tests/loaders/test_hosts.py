@@ -1,12 +1,13 @@
 """A host finds its share of a dataset from the training framework, or says that it cannot."""
 
+import itertools
 import json
 import sys
 from types import SimpleNamespace
 
 import pytest
 
-from shardmill.loaders import Stream, open_dataset
+from shardmill.loaders import Stream, hosts, open_dataset
 from shardmill.loaders.hosts import HostFinder, Share, find_host
 from shardmill.schemas.errors import UsageError
 from tests.support.loader_tools import write_numbered
@@ -16,7 +17,8 @@ CLUSTER = {"chief": ["a:1"], "worker": ["b:1", "c:1"], "ps": ["d:1"]}
 
 @pytest.fixture(autouse=True)
 def no_job(monkeypatch):
-    for name in ("TF_CONFIG", "RANK", "WORLD_SIZE", "LOCAL_RANK", "SLURM_NTASKS", "SLURM_PROCID"):
+    launchers = itertools.chain(*hosts._LAUNCHERS.values())
+    for name in ("TF_CONFIG", "RANK", "WORLD_SIZE", "LOCAL_RANK", *launchers):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -36,10 +38,33 @@ def test_from_tf_config(task, expected, monkeypatch):
     assert HostFinder((1, 4)).find_host() == Share(1, 4)
 
 
-@pytest.mark.parametrize("text", ["", "{}", "no json", "[1]", '{"cluster": 3, "task": {}}'])
-def test_other_values_of_tf_config_are_no_job(text, monkeypatch):
+@pytest.mark.parametrize("text", ["", " ", "{}", '{"cluster": {}}', '{"environment": "cloud"}'])
+def test_tf_config_without_a_cluster_is_no_job(text, monkeypatch):
     monkeypatch.setenv("TF_CONFIG", text)
     assert find_host() == Share(0, 1)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "no json",
+        "[1]",
+        '{"cluster": 3, "task": {}}',
+        '{"cluster": {"worker": ["a:1", "b:1"]}}',
+        '{"cluster": {"worker": 2}, "task": {"type": "worker", "index": 0}}',
+        *(
+            json.dumps({"cluster": CLUSTER, "task": {"type": task, "index": index}})
+            for task, index in [("worker", 2), ("worker", -1), ("chief", 1), ("worker", "b")]
+        ),
+    ],
+)
+def test_a_tf_config_that_is_wrong_is_an_error(text, tmp_path, monkeypatch):
+    """Each process would read everything, or what another one reads."""
+    monkeypatch.setenv("TF_CONFIG", text)
+    stream = Stream(open_dataset(write_numbered(tmp_path / "ds", [10], 5)))
+    with pytest.raises(UsageError, match="does not give a cluster and one of its tasks: repair it"):
+        iter(stream)
+    assert HostFinder((0, 1)).find_host() == Share(0, 1)
 
 
 def test_jax_that_cannot_be_asked_is_no_job(monkeypatch):
@@ -63,6 +88,8 @@ def test_from_the_variables_of_torchrun(monkeypatch):
 
 UNNUMBERED = [
     ({"SLURM_NTASKS": "4", "SLURM_PROCID": "1"}, "Slurm started 4 tasks"),
+    ({"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "0"}, "Open MPI started 2 tasks"),
+    ({"PMI_SIZE": "3", "PMI_RANK": "2"}, "^MPI started 3 tasks"),
     ({"WORLD_SIZE": "2"}, "WORLD_SIZE='2', LOCAL_RANK='' and RANK='' do not number this process"),
     ({"WORLD_SIZE": "2", "LOCAL_RANK": "1"}, "WORLD_SIZE='2', LOCAL_RANK='1' and RANK=''"),
     ({"LOCAL_RANK": "0"}, "WORLD_SIZE='', LOCAL_RANK='0'"),
