@@ -65,18 +65,18 @@ def find_host() -> Share:
         UnknownHostError: A launcher started several processes that none of these knows: each of
             them would read everything.
     """
-    found = _from_torch() or _from_jax() or _from_tensorflow() or _from_variables()
+    found = _from_torch() or _from_jax() or _from_tensorflow()
     if found is not None:
         return found
-    for launcher, (tasks, rank) in _LAUNCHERS.items():
-        size = os.environ.get(tasks, "")
-        if size.isdecimal() and int(size) > 1 and rank in os.environ:
-            raise UnknownHostError("tasks-without-rank", launcher=launcher, tasks=size)
-    size, local = (os.environ.get(name, "") for name in ("WORLD_SIZE", "LOCAL_RANK"))
+    rank, size, local = (os.environ.get(name, "") for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
+    if rank.isdecimal() and size.isdecimal() and int(rank) < int(size):
+        return Share(int(rank), int(size))
+    for launcher, (total, number) in _LAUNCHERS.items():
+        tasks = os.environ.get(total, "")
+        if tasks.isdecimal() and int(tasks) > 1 and number in os.environ:
+            raise UnknownHostError("tasks-without-rank", launcher=launcher, tasks=tasks)
     if size.strip() != "1" and (size or local):
-        raise UnknownHostError(
-            "launcher-without-rank", size=size, local=local, rank=os.environ.get("RANK", "")
-        )
+        raise UnknownHostError("launcher-without-rank", size=size, local=local, rank=rank)
     return Share(0, 1)
 
 
@@ -162,23 +162,13 @@ def _from_jax() -> Share | None:
 
 
 def _from_tensorflow() -> Share | None:
-    text = os.environ.get("TF_CONFIG", "").strip()
+    text = os.environ.get("TF_CONFIG", "").strip() or "{}"
     try:
-        config = json.loads(text or "{}")
-        cluster = config.get("cluster")
-        if not cluster or config["task"]["type"] not in ("chief", "worker"):
+        cluster, task = map(json.loads(text).get, ("cluster", "task"))
+        if not cluster or task["type"] not in ("chief", "worker"):
             return None
-        chiefs, workers = (len(cluster.get(name, ())) for name in ("chief", "worker"))
-        task, index = config["task"]["type"], int(config["task"]["index"])
+        sizes = [(name, len(cluster.get(name, ()))) for name in ("chief", "worker")]
+        tasks = [(name, index) for name, size in sizes for index in range(size)]
+        return Share(tasks.index((task["type"], int(task["index"]))), len(tasks))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UnknownHostError("tf-config-invalid", text=text) from error
-    if not 0 <= index < (chiefs if task == "chief" else workers):
-        raise UnknownHostError("tf-config-invalid", text=text)
-    return Share(index + (chiefs if task == "worker" else 0), chiefs + workers)
-
-
-def _from_variables() -> Share | None:
-    rank, size = (os.environ.get(name, "") for name in ("RANK", "WORLD_SIZE"))
-    if not (rank.isdecimal() and size.isdecimal() and int(rank) < int(size)):
-        return None
-    return Share(int(rank), int(size))

@@ -33,13 +33,13 @@ class Deal(NamedTuple):
         examples: Their number, over all hosts.
         hosts: Number of hosts.
         workers: Number of workers of each.
-        batch: Number of examples that a worker takes at one time.
+        batch_size: Number of examples that a worker takes at one time.
     """
 
     examples: int
     hosts: int
     workers: int
-    batch: int
+    batch_size: int
 
 
 class Reader(NamedTuple):
@@ -133,8 +133,8 @@ def redeal(pieces: Sequence[Piece], deal: Deal, window: int, rule: Remainder) ->
     for host in range(deal.hosts):
         for number in range(deal.workers):
             worker = Share(number, deal.workers)
-            share = share_of(pieces, Reader(Share(host, deal.hosts), worker, deal.batch), rule)
-            left += drop(share, count(deal.examples // deal.hosts, worker, deal.batch), window)
+            share = share_of(pieces, Reader(Share(host, deal.hosts), worker, deal.batch_size), rule)
+            left += drop(share, count(deal.examples // deal.hosts, worker, deal.batch_size), window)
     examples = examples_in(pieces)
     dealt = divided(examples, deal.hosts, rule)
     return left + take(pieces, dealt, examples - dealt)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from numbers import Real
 from typing import Any, Literal
 
@@ -28,21 +28,17 @@ def filter_records(records: Records, where: Mapping[str, Any]) -> Records:
         InputError: A catalog cannot be read, or has no such column.
         UsageError: The dataset has no catalog, or a column has values of another type.
     """
-    if not all(isinstance(name, str) for name in where):
-        raise UsageError("where-invalid", where=where)
     if not all(shard.catalog for shard in records.source.shards):
         raise UsageError("where-without-catalog", where=dict(where))
     kept = np.ones(len(records.source), bool)
-    columns = read_catalog_columns(records, list(where))
+    columns = read_catalog_columns(records, list(map(str, where)))
     for (name, wanted), column in zip(where.items(), columns, strict=True):
-        keeps = _predicate(name, wanted, column)
+        keeps = wanted if callable(wanted) else _values(name, wanted, column).__contains__
         kept &= np.fromiter((bool(keeps(value)) for value in column), bool, len(kept))
     return records[kept if records.picks is None else kept[records.picks]]
 
 
-def _predicate(name: str, wanted: Any, column: list[Any]) -> Callable[[Any], Any]:
-    if callable(wanted):
-        return wanted  # type: ignore[no-any-return]
+def _values(name: str, wanted: Any, column: list[Any]) -> list[Any]:
     several = isinstance(wanted, Iterable) and not isinstance(wanted, str | bytes)
     values = list(wanted) if several else [wanted]
     texts = {isinstance(each, str) for each in column if each is not None}
@@ -50,7 +46,7 @@ def _predicate(name: str, wanted: Any, column: list[Any]) -> Callable[[Any], Any
         if texts and value is not None and isinstance(value, str) not in texts:
             kind = "numbers or lists of them" if False in texts else "str"
             raise UsageError("where-value-invalid", name=name, value=value, kind=kind)
-    return values.__contains__
+    return values
 
 
 class Balance:
@@ -68,7 +64,7 @@ class Balance:
         UsageError: A label is unknown, a weight is invalid, or the records have no labels.
     """
 
-    def __init__(self, records: Records, balance: str | Weights) -> None:
+    def __init__(self, records: Records, balance: str | Mapping[str, Any]) -> None:
         if balance != "label" and not isinstance(balance, Mapping):
             raise UsageError("balance-invalid", balance=balance)
         picks = np.arange(len(records.source)) if records.picks is None else records.picks

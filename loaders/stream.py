@@ -37,7 +37,6 @@ _MOST_RECORDS = 50_000_000  # that are read singly: each worker caches 4 bytes f
 # Once a block of this size was freed, glibc returns less free memory to the system (mallopt(3),
 # M_MMAP_THRESHOLD). Else each member, of 2 MiB, faults its pages in again: 10 us a record.
 KEPT_BYTES = 8 << 20
-_DEAL = ("examples", "hosts", "workers", "batch_size")
 _SAME_EPOCH = (
     "epoch {} is read again, in the same order: with several hosts, call set_epoch before each "
     "pass, with the same number on all hosts."
@@ -220,7 +219,7 @@ class Stream:
     ) -> Self:  # fmt: skip
         """Makes the next iteration begin after more examples than ``at`` said; see there."""
         epoch, deals = self._start[:2]
-        deal = Deal(*map(to_int, _DEAL, (examples, hosts, workers, batch_size)))
+        deal = Deal(*map(to_int, Deal._fields, (examples, hosts, workers, batch_size)))
         if deal.examples and self.where is not None:
             raise UsageError("position-with-where", examples=examples)
         if hosts and examples % hosts:

@@ -173,7 +173,7 @@ MISTAKES = [
     ("Stream(open_dataset('labelled'), balance={'a': float('nan'), 'b': 1})", UsageError, "weights must be 0 or more"),
     ("balanced('labelled', 'label')", UsageError, "records='labelled' must be what open_dataset returns"),
     ("balanced(open_dataset('labelled'), 'label', 1.5)", UsageError, "epoch=1.5 must be an integer"),
-    ("Stream(opened(), where={1: 2})", UsageError, "where={1: 2} must be a function of an example, or values by column"),
+    ("Stream(opened(), where={1: 2})", UsageError, "where={1: 2} names columns of the catalog, which only images have"),
     ("Stream(open_dataset('labelled'), balance={'c': 1})", UsageError, "balance: the split has no examples of 'c': it has 'a', 'b'"),
     ("Stream(opened(), where={'label': 'a'})", UsageError, "names columns of the catalog, which only images have"),
     ("Stream(opened(), workers=-1)", UsageError, "workers=-1 must be an integer, 0 or more"),

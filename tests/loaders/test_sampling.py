@@ -191,5 +191,7 @@ def test_a_filter_of_picked_records(images):
 def test_unknown_columns_are_errors(images):
     with pytest.raises(InputError, match="colour"):
         Stream(opened(images), where={"colour": "red"})
+    with pytest.raises(InputError, match='"5" does not exist'):
+        Stream(opened(images), where={5: "red"})
     with pytest.raises(UsageError, match="needs labels"):
         Stream(opened(images)[:0], balance="label")
