@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from numbers import Real
 from typing import Any, Literal
 
 import numpy as np
@@ -77,7 +76,8 @@ class Balance:
         for name in weights:
             if name not in known:
                 raise UsageError("balance-label-unknown", name=name, known=format_names(known))
-        valid = [float(each) for each in weights.values() if isinstance(each, Real) and each >= 0]
+        numbers = [each for each in weights.values() if isinstance(each, int | float | np.number)]
+        valid = [float(each) for each in numbers if each >= 0]
         total = sum(valid)
         if len(valid) < len(weights) or not 0 < total < float("inf"):
             raise UsageError("weights-negative", weights=dict(weights))
