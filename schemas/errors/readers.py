@@ -97,7 +97,7 @@ MESSAGES: dict[str, str] = {
     "feature-name-taken": "the records have a feature {name!r}, and ids=True adds a sample_id to each example, remainder='pad' a weight: leave it out of features, or omit the option.",
     "number-invalid": "{name}={value!r:.60} must be an integer, {least} or more.",
     "position-with-where": 'examples={examples} are not the records that were read, of which where left some out: continue with state_dict, or name columns of the catalog, as in where={{"label": "roses"}}.',
-    "position-beyond-epoch": "{read:examples} are more than the {most:,} of epoch {epoch}: give those that all hosts have read in it.",
+    "position-beyond-epoch": "{read:examples} are more than the {most:,} of epoch {epoch}: give those that all hosts have read in it, or begin the next one with at(epoch + 1, 0).",
     "where-value-invalid": "where={{{name!r}: {value!r:.60}}}: the values of the column are {kind}.",
     "tf-config-invalid": "TF_CONFIG={text!r:.120} does not give a cluster and one of its tasks: repair it, or give host=(index, count); host=(0, 1) reads everything.",
 }

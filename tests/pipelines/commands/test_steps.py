@@ -165,7 +165,7 @@ MISTAKES = [
 
 @pytest.mark.parametrize("numbers", [(32.5, 1), ("32", 1), (32, 0.5)], ids=str)
 def test_rejects_numbers_that_are_not_integers(ds, numbers):
-    with pytest.raises(UsageError, match="must be positive integers"):
+    with pytest.raises(UsageError, match="must be an integer, 1 or more"):
         steps_per_epoch(ds, "train", numbers[0], hosts=numbers[1])
 
 
