@@ -66,6 +66,7 @@ class EpochReader:
 
     Attributes:
         left: Number of examples that are left for the worker, with padding.
+        is_over: Whether no host has examples left.
     """
 
     def __init__(
@@ -82,6 +83,7 @@ class EpochReader:
         self._dealt = divided(examples, reader.host.count, self._rule)
         each = size_of(examples, reader.host, self._rule)
         self._size = count(each, reader.worker, reader.batch)
+        self.is_over = not self._dealt
         self.left = max(0, self._size - position.taken)
 
     def payloads(self, files: ShardFiles, limit: float) -> Payloads:

@@ -173,7 +173,7 @@ class Stream:
     def begins_inside(self) -> bool:
         """Whether the next iteration begins in the middle of an epoch."""
         start = self._start
-        return self.epoch == start.epoch and bool(start.deals or start.taken)
+        return self.epoch == start.epoch and not self._passes and bool(start.deals or start.taken)
 
     def set_epoch(self, epoch: int) -> None:
         """Sets the number of the next epoch, which changes the order of a shuffled stream.
@@ -313,12 +313,12 @@ class Stream:
         host, epoch, passes = self._check_host(), self.epoch, self._passes
         inside = self.begins_inside
         # Workers that read the epoch of a position have not reset it in the main process.
-        at = self._start if epoch == self._start.epoch else Position(epoch)
+        at = self._start if inside else Position(epoch)
         reader = self._reader(host)
         at = at.resolve(reader, by_records=self.order == "records")
         opened = self._open(at, reader)
         # A state of the end of an epoch is one of all hosts, which then begin the next one.
-        self.epoch = epoch + (host.count == 1 or (inside and not opened.left))
+        self.epoch = epoch + (host.count == 1 or (inside and opened.is_over))
         if passes and self.epoch == epoch and self.shuffle:
             warnings.warn(_SAME_EPOCH.format(epoch), stacklevel=3)
         self._start, self._passes = Position(epoch), passes + 1

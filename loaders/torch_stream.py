@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+import weakref
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
+from shardmill.loaders.hosts import find_loader
+from shardmill.loaders.position import Position
 from shardmill.loaders.records import Records
 from shardmill.loaders.stream import Stream
 from shardmill.schemas.errors import UsageError
 
 _MAX_WORKERS = 1024
+_NOT_ASKED = -1
+_streams: weakref.WeakSet[TorchStream] = weakref.WeakSet()
+_positions = itertools.count(1)
 
 
 def _number(row: int) -> property:
@@ -36,24 +44,66 @@ class TorchStream(Stream, IterableDataset):  # type: ignore[type-arg]
 
     Worker processes share the number of their next epoch with this one. So they see ``set_epoch``,
     and with one host each pass over the DataLoader is a new epoch, with ``persistent_workers`` or
-    without. Each copy counts separately.
+    without. Each copy counts separately, and so does each process that is not a worker.
     """
 
     def __init__(self, records: Records, **options: Any) -> None:
-        # By worker: its next epoch, and its iterations since the epoch was set.
-        self._shared, self._owner = torch.zeros((2, _MAX_WORKERS), dtype=torch.int64), -1
+        # By worker: its next epoch, its iterations since the epoch was set, the epoch that was set
+        # since its last iteration, and the number of the position where it begins.
+        self._shared = torch.zeros((4, _MAX_WORKERS), dtype=torch.int64)
+        self._owner = 0, 0
+        _streams.add(self)
         Stream.__init__(self, records, **options)
+        self._asked = _NOT_ASKED
 
     epoch = _number(0)
     _passes = _number(1)
+    _asked = _number(2)
+    _position = _number(3)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Returns the attributes, with numbers that the workers of this process share."""
+        self.numbers()
+        return Stream.__getstate__(self)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Restores a copy, or the stream of a worker."""
+        self.__dict__.update(state)
+        _streams.add(self)
 
     def numbers(self) -> torch.Tensor:
-        """Returns the numbers that this process and its workers share, shape [2, workers]."""
-        # torch shares them with all processes that it starts, also with other hosts of mp.spawn.
-        owner = os.getpid() if self._shared.is_shared() else 0
+        """Returns the numbers that this process and its workers share, shape [4, workers]."""
+        # A copy, and a process that is not a worker, have the numbers of another stream at first.
+        owner = os.getpid(), id(self)
         if get_worker_info() is None and self._owner != owner:
-            self._shared, self._owner = self._shared.clone().share_memory_(), os.getpid()
+            self._shared, self._owner = self._shared.clone().share_memory_(), owner
         return self._shared
+
+    def __iter__(self) -> Iterator[Any]:
+        """Returns the examples of this worker in the next epoch.
+
+        Raises:
+            UsageError: ``at`` was called after this worker started.
+        """
+        missed = self._position not in (0, self._own_position)
+        return self._begun(None if missed else Stream.__iter__(self))
+
+    def _begun(self, examples: Iterator[Any] | None) -> Iterator[Any]:
+        if examples is None:
+            raise UsageError("stream-at-of-workers")
+        self._asked = _NOT_ASKED  # only now: torchdata begins an iteration before it loads a state
+        yield from examples
+
+    def set_epoch(self, epoch: int) -> None:
+        """Sets the number of the next epoch; see ``Stream``."""
+        Stream.set_epoch(self, epoch)
+        self._asked = self.epoch
+
+    def _begin_at(self, start: Position) -> None:
+        Stream._begin_at(self, start)  # noqa: SLF001 - of the same class
+        if get_worker_info() is None:
+            self._position = next(_positions) if start.deals else 0
+        self._own_position, self._asked = self._position, _NOT_ASKED
 
     def state_dict(self) -> dict[str, Any]:
         """Returns where this worker is; see ``Stream``.
@@ -64,3 +114,22 @@ class TorchStream(Stream, IterableDataset):  # type: ignore[type-arg]
         if self._reading is None and self._passes and get_worker_info() is None:
             raise UsageError("stream-state-of-workers")
         return Stream.state_dict(self)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Makes the next iteration continue after a state; see ``Stream``.
+
+        torchdata loads states when an iteration begins: an epoch that was set before counts more.
+        """
+        asked = self._asked if get_worker_info() or find_loader()[1] else _NOT_ASKED
+        Stream.load_state_dict(self, state)
+        if asked not in (_NOT_ASKED, self.epoch):
+            Stream.set_epoch(self, asked)
+
+
+def _own_numbers() -> None:
+    for stream in list(_streams):
+        stream.numbers()
+
+
+# Before this process starts workers: they share the numbers of their own parent process.
+os.register_at_fork(before=_own_numbers)

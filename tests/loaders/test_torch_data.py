@@ -218,22 +218,106 @@ def test_stateful_data_loader_continues_at_every_position(workers, host, ds):
         assert read(again, 1) == following
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("copy", [copy.deepcopy, via(pickle), via(cloudpickle)])
+@pytest.mark.parametrize("workers", [0, 1, 2])
+@pytest.mark.parametrize("copy", [copy.copy, copy.deepcopy, via(pickle), via(cloudpickle)])
 def test_copies_count_epochs_separately(copy, workers, ds):
+    """Also if nothing is asked of a copy before a DataLoader forks its workers."""
     from torch.utils.data import DataLoader
 
     from shardmill.loaders.torch_data import torch_stream
 
     stream = torch_stream(open_dataset(ds), shuffle=True, seed=4)
     orders = []
-    for each in (stream, copy(stream), copy(copy(stream))):
-        each.set_epoch(0)
+    for each in (copy(stream), copy(copy(stream)), stream):
         loader = DataLoader(each, batch_size=None, num_workers=workers)
         orders.append([[int(row["id"]) for row in loader] for _ in range(3)])
     assert len({tuple(order) for order in orders[0]}) == 3
     assert orders[0] == orders[1] == orders[2]
     assert stream.epoch == 3
+
+
+def read_passes(stream, queue) -> None:
+    """Read three epochs in another process, with its own workers."""
+    from torch.utils.data import DataLoader
+
+    loader = DataLoader(stream, 10, num_workers=2, multiprocessing_context="fork")
+    queue.put([checked_ids(loader) for _ in range(3)])
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_processes_count_epochs_separately(method, ds):
+    """Two processes of one stream, which the parent made, and which they do not touch before."""
+    import torch.multiprocessing as mp
+
+    from shardmill.loaders.torch_data import torch_stream
+
+    stream = torch_stream(open_dataset(ds), shuffle=True, seed=4)
+    context = mp.get_context(method)
+    queue = context.Queue()
+    others = [context.Process(target=read_passes, args=(stream, queue)) for _ in range(2)]
+    for other in others:
+        other.start()
+    found = [queue.get(timeout=120) for _ in others]
+    for other in others:
+        other.join(60)
+    assert found[0] == found[1]
+    assert [sorted(order) for order in found[0]] == [[*range(TOTAL)]] * 3
+    assert len({tuple(order) for order in found[0]}) == 3
+    assert stream.epoch == 0
+
+
+@pytest.mark.parametrize("method", ["at", "load_state_dict"])
+def test_a_position_that_persistent_workers_do_not_see_is_an_error(method, ds):
+    from torch.utils.data import DataLoader
+
+    from shardmill.loaders.torch_data import torch_stream
+
+    stream = torch_stream(open_dataset(ds), shuffle=True)
+    state = torch_stream(open_dataset(ds), shuffle=True).at(3, 40).state_dict()
+    options = {"num_workers": 2, "multiprocessing_context": "fork", "persistent_workers": True}
+    loader = DataLoader(stream, 10, **options)
+    list(loader)
+    stream.at(3, 40) if method == "at" else stream.load_state_dict(state)
+    with pytest.raises(Exception, match="make a new DataLoader after it"):
+        list(loader)
+    loader = DataLoader(stream, 10, **options)
+    assert len(checked_ids(loader)) == TOTAL - 40
+    assert len(checked_ids(loader)) == TOTAL
+    stream.at(3, 40)
+    stream.set_epoch(5)
+    assert len(checked_ids(loader)) == TOTAL
+
+
+@pytest.mark.parametrize("workers", [0, 2, 3])
+def test_an_epoch_that_is_set_counts_more_than_a_state(workers, ds):
+    """Which torchdata loads when the iteration begins; at the end of an epoch and inside it."""
+    from torchdata.stateful_dataloader import StatefulDataLoader
+
+    from shardmill.loaders.torch_data import torch_stream
+
+    def make() -> StatefulDataLoader:
+        stream = torch_stream(open_dataset(ds, "train[:59]"), shuffle=True, seed=4, host=(0, 2))
+        return StatefulDataLoader(stream, batch_size=4, num_workers=workers)
+
+    loader, states, epochs = make(), [], []
+    for epoch in range(3):
+        loader.dataset.set_epoch(epoch)
+        epochs.append([])
+        for batch in loader:
+            epochs[-1] += checked_ids([batch])
+            states.append((epoch, loader.state_dict()))
+        states.append((epoch, loader.state_dict()))
+    for epoch, state in states:
+        for following in range(3):
+            ended = not workers and state["fetcher_state"]["fetcher_ended"]  # for torchdata too
+            if following == epoch or ended:
+                continue
+            again = make()
+            again.load_state_dict(state)
+            again.dataset.set_epoch(following)
+            assert sorted(checked_ids(again)) == sorted(epochs[following])
+            again.dataset.set_epoch(1)
+            assert checked_ids(again) == epochs[1]
 
 
 @pytest.mark.parametrize("workers", [0, 2])
