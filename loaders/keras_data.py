@@ -7,14 +7,12 @@ import ctypes
 import os
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from shardmill.loaders.frameworks import require_framework
 from shardmill.loaders.record_decoder import Fill, select_features
 from shardmill.loaders.records import open_encoded
 from shardmill.loaders.sampling import Weights
-from shardmill.loaders.source import Source
 from shardmill.loaders.steps import Remainder, batches, is_positive_int
 from shardmill.loaders.stream import KEPT_BYTES, Stream, Where
 from shardmill.loaders.tf_parse import array_decoder, batch_parser, label_reader
@@ -40,17 +38,14 @@ class Batching(NamedTuple):
         """Number of records in a batch of one host; 1 for single examples."""
         return 1 if self.batch_size is None else self.batch_size // self.hosts
 
-    def steps(self, source: Source, examples: int) -> int:
-        """Returns the number of elements in an epoch of a host.
-
-        Args:
-            source: What is read.
-            examples: Number of examples of all hosts.
+    def steps(self, stream: Stream) -> int:
+        """Returns the number of elements of a host: in an epoch, or in the rest of one.
 
         Raises:
             InputError: The split is empty.
             UsageError: There would be no batch, or the hosts cannot divide it.
         """
+        source, examples = stream.records.source, stream.num_examples
         if not examples:
             raise InputError("split-empty", folder=source.folder, split=source.selection.split)
         if self.batch_size is None:
@@ -66,6 +61,8 @@ class Batching(NamedTuple):
                 split=source.selection.split,
                 each=each,
             )
+        if stream.begins_inside:
+            return batches(stream.num_left, self.of_host, self.remainder, 1)
         return steps
 
 
@@ -115,11 +112,11 @@ def keras_dataset(  # noqa: PLR0913 - all but two are keyword-only
         remainder=remainder, balance=balance,
     )  # fmt: skip
     batching = _batching_of(stream, batch_size, remainder)
-    steps = batching.steps(stream.records.source, stream.num_examples)
+    steps = batching.steps(stream)
     parser = _parser(stream, batching, features, label, fill)
     stream.records.files.member_bounds(0)  # an error of it here is one sentence
-    known = None if stream.where or stream.begins_inside else steps
-    made = _to_batches(partial(_blocks, stream, batching), batching, *parser, known)
+    known = None if stream.where else steps
+    made = _to_batches(_Blocks(stream, batching), batching, *parser, known)
     made.class_names = list(stream.records.labels)
     made.__class__ = _without_checkpoints(type(made))
     return made
@@ -161,21 +158,39 @@ def _open_stream(
     return Stream(open_encoded(dataset, split, labels, fill), **options)
 
 
-def _blocks(stream: Stream, batching: Batching) -> Iterator[Any]:
-    """Yields the serialized examples of several batches; to pad, with their weights."""
-    if stream.host.count != batching.hosts:
-        raise UsageError("keras-hosts-changed", hosts=batching.hosts, count=stream.host.count)
-    _keep_freed_memory()
-    kept = (
-        (payload, place.weight)
-        for place, payload in stream.payloads()
-        if stream.where is None or _keeps(stream, place.part, place.record, payload)
-    )
-    for group in _group(kept, batching.of_host):
-        if batching.remainder == "pad":
-            group.extend([(group[0][0], 0.0)] * (-len(group) % batching.of_host))
-        found, weights = zip(*group, strict=True)
-        yield (found, weights) if batching.remainder == "pad" else found
+class _Blocks:
+    """Gives the serialized examples of several batches; to pad, with their weights.
+
+    Of a stream that begins inside an epoch it gives the rest of that only: Keras ends all epochs
+    after as many batches as the first one has.
+    """
+
+    def __init__(self, stream: Stream, batching: Batching) -> None:
+        self._stream, self._batching, self._is_over = stream, batching, False
+        self._rest = stream.state_dict() if stream.begins_inside else None
+
+    def __call__(self) -> Iterator[Any]:
+        """Yields the examples of the next epoch, or of the rest."""
+        stream, batching = self._stream, self._batching
+        if stream.host.count != batching.hosts:
+            raise UsageError("keras-hosts-changed", hosts=batching.hosts, count=stream.host.count)
+        if self._is_over:
+            raise UsageError("stream-rest-read")
+        if self._rest is not None:
+            stream.load_state_dict(self._rest)
+        _keep_freed_memory()
+        kept = (
+            (payload, place.weight)
+            for place, payload in stream.payloads()
+            if stream.where is None or _keeps(stream, place.part, place.record, payload)
+        )
+        stream.read_ahead = True
+        for group in _group(kept, batching.of_host):
+            if batching.remainder == "pad":
+                group.extend([(group[0][0], 0.0)] * (-len(group) % batching.of_host))
+            found, weights = zip(*group, strict=True)
+            yield (found, weights) if batching.remainder == "pad" else found
+        self._is_over = self._rest is not None
 
 
 def _group(records: Iterator[tuple[bytes, float]], batch: int) -> Iterator[list[Any]]:

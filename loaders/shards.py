@@ -17,7 +17,6 @@ import numpy.typing as npt
 
 from shardmill.loaders.disk_cache import DiskCache
 from shardmill.loaders.lru_cache import LruCache, spare_bytes
-from shardmill.loaders.members import Members, OpenFile, read_members
 from shardmill.loaders.order import GROUP, Chunk
 from shardmill.loaders.selection import ShardSlice
 from shardmill.loaders.source import Source, read_catalog
@@ -36,6 +35,7 @@ from shardmill.schemas.tfrecord.gzip_member import (
     strip_block_headers,
 )
 from shardmill.schemas.tfrecord.inflate import InflateError, inflate_member
+from shardmill.schemas.tfrecord.members import Members, OpenFile, read_members
 from shardmill.schemas.tfrecord.scanner import DamagedError
 
 _CACHE_BYTES = 64 << 20  # of inflated members, and as many of record offsets

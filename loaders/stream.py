@@ -234,6 +234,7 @@ class Stream:
     def _begin_at(self, start: Position) -> None:
         self._start, self.epoch = start, start.epoch
         self._reading: Position | None = None  # where the last iteration began
+        self.read_ahead = False  # whether more is read than was used, as by keras_dataset
         self._taken = 0  # records of this worker since
         self._passes = 0  # iterations of the epoch
 
@@ -243,6 +244,8 @@ class Stream:
         In a worker of a DataLoader it is the state of that worker, as torchdata's
         ``StatefulDataLoader`` needs it.
         """
+        if self.read_ahead and self._reading is not None:
+            raise UsageError("stream-state-of-keras")
         reader = self._reader(self.host)
         at = self._start if self.begins_inside else Position(self.epoch)
         if self._reading is not None:
@@ -282,6 +285,13 @@ class Stream:
         if self.where is not None:
             raise TypeError("the number of examples that where keeps is unknown before reading")
         return size_of(self.num_examples, self._check_host(), self.remainder)
+
+    @property
+    def num_left(self) -> int:
+        """Number of examples of this host in the rest of the epoch in which the stream begins."""
+        reader = self._reader(self.host)
+        at = self._start.resolve(reader, by_records=self.order == "records")
+        return self._open(at, reader._replace(worker=Share(0, 1))).left
 
     @property
     def num_examples(self) -> int:

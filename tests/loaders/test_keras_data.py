@@ -153,14 +153,77 @@ def test_padding_evaluates_each_example_once(hosts, batch_size, ids):
 @pytest.mark.parametrize("taken", [0, 3, 8, 11])
 def test_a_stream_continues_in_the_middle_of_an_epoch(taken, ids):
     """As after a crash: the number of steps that were taken gives epoch and position."""
+    import tensorflow as tf
+
     train = keras_dataset(ids, batch_size=4, shuffle=True, seed=3, label=None)
     expected = [epoch(train) for _ in range(3)]
     stream = Stream(open_dataset(ids, decode=False), shuffle=True, seed=3)
     number, step = divmod(taken, len(train))
     stream.at(number, 4 * step)
     again = keras_dataset(stream, batch_size=4, label=None)
-    assert epoch(again) == expected[number][4 * step :]
-    assert epoch(again) == expected[number + 1]
+    assert int(again.cardinality()) == len(train) - step
+    for _ in range(2 if step == 0 else 1):
+        assert epoch(again) == expected[number][4 * step :]
+        number += 1
+    if step:
+        with pytest.raises(tf.errors.UnknownError, match="whole epochs do not follow"):
+            epoch(again)
+    following = Stream(open_dataset(ids, decode=False), shuffle=True, seed=3, epoch=number)
+    assert epoch(keras_dataset(following, batch_size=4, label=None)) == expected[number]
+
+
+@pytest.mark.parametrize("hosts", [1, 2])
+@pytest.mark.parametrize("examples", [0, 8, 24, 32])
+def test_fit_continues_as_documented(examples, hosts, ids):
+    """Keras ends each epoch of a call of fit after as many batches as its first one has."""
+    import keras
+
+    read: list[list[int]] = []
+
+    class Recorder(keras.Model):
+        def train_step(self, data):
+            read[-1] += data["id"].numpy().ravel().tolist()
+            return {"loss": 0.0}
+
+    begin = keras.callbacks.LambdaCallback(on_epoch_begin=lambda number, logs: read.append([]))
+    options = {"verbose": 0, "callbacks": [begin], "shuffle": False}
+
+    def make(epoch: int, host: int) -> Stream:
+        records = open_dataset(ids, decode=False)
+        return Stream(records, shuffle=True, seed=3, epoch=epoch, host=(host, hosts))
+
+    def fit(stream: Stream, first: int, epochs: int, set_epoch: bool = True) -> None:
+        model = Recorder()
+        model.compile(run_eagerly=True)
+        called = keras.callbacks.LambdaCallback(
+            on_epoch_begin=lambda number, logs: stream.set_epoch(number) if set_epoch else None
+        )
+        data = keras_dataset(stream, batch_size=8, label=None)
+        own = {**options, "callbacks": [*options["callbacks"], called]}
+        model.fit(data, initial_epoch=first, epochs=epochs, **own)
+
+    for host in range(hosts):
+        read.clear()
+        whole = [[int(row["id"]) for row in make(epoch, host)] for epoch in range(4)]
+        rest = make(0, host).at(1, examples)
+        fit(rest, 1, 2)
+        fit(make(2, host), 2, 4)
+        each = len(whole[0]) if hosts == 1 else len(whole[0]) // 4 * 4  # in full batches
+        rest_of = whole[1][:each] if examples == 0 else whole[1][examples // hosts :]
+        assert [sorted(epoch) for epoch in read[1:]] == [sorted(w[:each]) for w in whole[2:]]
+        assert read[0] == rest_of[: each - examples // hosts]
+        if examples:
+            with pytest.raises(Exception, match="whole epochs do not follow"):
+                fit(make(0, host).at(1, examples), 1, 4)
+
+
+def test_a_stream_that_keras_reads_ahead_has_no_state(ids):
+    stream = Stream(open_dataset(ids, decode=False), shuffle=True)
+    stream.state_dict()
+    next(iter(keras_dataset(stream, batch_size=4, label=None)))
+    with pytest.raises(UsageError, match="count the steps of the optimizer"):
+        stream.state_dict()
+    assert stream.at(2, 8).state_dict()["examples"] == 8
 
 
 def test_a_checkpoint_of_an_iterator_names_the_call_to_use(ids, tmp_path):
