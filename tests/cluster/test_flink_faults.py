@@ -49,9 +49,17 @@ def test_task_manager_killed(cluster, image_case, build):
         wait_until(lambda: cluster.rest("/overview")["taskmanagers"] == 2)
 
 
+def runs_our_code(process: psutil.Process) -> bool:
+    """Return whether a process, which may have ended, is Beam's SDK worker."""
+    try:
+        return "sdk_worker_main" in " ".join(process.cmdline())
+    except psutil.NoSuchProcess:
+        return False
+
+
 def test_worker_killed(cluster, image_case, build):
     """The process that runs our code; Beam's boot starts another."""
-    workers = [p for p in cluster.workers() if "sdk_worker_main" in " ".join(p.cmdline())]
+    workers = [process for process in cluster.workers() if runs_our_code(process)]
     assert len(workers) == 2
     kill(workers[0])
     check(build, image_case)
