@@ -307,7 +307,8 @@ def test_an_epoch_that_is_set_counts_more_than_a_state(workers, ds):
             epochs[-1] += checked_ids([batch])
             states.append((epoch, loader.state_dict()))
         states.append((epoch, loader.state_dict()))
-    for epoch, state in states:
+    last = len(states) // 3
+    for epoch, state in [*states[0:last:3], *states[last - 2 : last + 1], *states[-2:]]:
         for following in range(3):
             ended = not workers and state["fetcher_state"]["fetcher_ended"]  # for torchdata too
             if following == epoch or ended:
