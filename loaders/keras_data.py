@@ -13,7 +13,7 @@ from shardmill.loaders.frameworks import require_framework
 from shardmill.loaders.record_decoder import Fill, select_features
 from shardmill.loaders.records import open_encoded
 from shardmill.loaders.sampling import Weights
-from shardmill.loaders.steps import Remainder, batches, is_positive_int
+from shardmill.loaders.steps import Remainder, batches, to_int
 from shardmill.loaders.stream import KEPT_BYTES, Stream, Where
 from shardmill.loaders.tf_parse import array_decoder, batch_parser, label_reader
 from shardmill.schemas.errors import InputError, UsageError
@@ -126,8 +126,7 @@ def _batching_of(stream: Stream, size: int | None, remainder: Remainder | None) 
     given, hosts = remainder or stream.remainder, stream.host.count
     if size is None and given == "pad":
         raise UsageError("remainder-needs-batch-size")
-    if size is not None and not is_positive_int(size):
-        raise UsageError("batch-size-invalid", batch_size=size)
+    size = None if size is None else to_int("batch_size", size, 1)
     if hosts > 1 and (given == "keep" or given != stream.remainder):
         raise UsageError(
             "keras-remainder-differs", given=given, remainder=stream.remainder, hosts=hosts
@@ -145,15 +144,11 @@ def _open_stream(
         unused = ", ".join(name for name, value in given.items() if value)
         if unused:
             raise UsageError("keras-option-of-stream", unused=unused)
-        if dataset.records.view.transform is not None:
+        if dataset.records.view.transform is not None or dataset.records.view.ids:
             raise UsageError("keras-transform-ignored")
-        if dataset.records.view.ids:
-            raise UsageError("keras-ids-ignored")
         return dataset
     shuffle = order["shuffle"]
-    if not isinstance(shuffle, bool) and not is_positive_int(shuffle):
-        raise UsageError("keras-shuffle-invalid", shuffle=shuffle)
-    buffer = None if isinstance(shuffle, bool) else int(shuffle)
+    buffer = None if isinstance(shuffle, bool) else to_int("shuffle", shuffle, 1)
     options = {**order, "shuffle": bool(shuffle), "buffer": buffer}
     return Stream(open_encoded(dataset, split, labels, fill), **options)
 

@@ -276,13 +276,9 @@ class ShardFiles:
         return any(map(scheme_of, self._paths[:1]))
 
     def _members(self, shard: int) -> Members:
-        return self._cache.tables.get(
-            shard,
-            lambda: read_members(
-                self._open(shard), self._folder, self._paths[shard], self._shards[shard].records
-            ),
-            lambda table: 24 * len(table.first) + 512,
-        )
+        path, records = self._paths[shard], self._shards[shard].records
+        make = lambda: read_members(self._open(shard), self._folder, path, records)  # noqa: E731
+        return self._cache.tables.get(shard, make, lambda table: 24 * len(table.first) + 512)
 
     def _layout(self, shard: int, number: int) -> _Layout:
         make = partial(self._read_layout, shard, number)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import os
-from typing import Any, Literal, SupportsIndex, get_args
+from typing import Any, Literal, get_args
 
 from shardmill.loaders.selection import select
 from shardmill.schemas.dataset.manifest import Manifest
@@ -110,8 +110,3 @@ def to_int(name: str, value: Any, least: int = 0) -> int:
     if not least <= number < 1 << 63:
         raise UsageError("number-invalid", name=name, value=value, least=least)
     return number
-
-
-def is_positive_int(value: object) -> bool:
-    """Returns whether a value is an integer of 1 or more; NumPy integers count."""
-    return isinstance(value, SupportsIndex) and operator.index(value) > 0

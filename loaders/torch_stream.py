@@ -126,10 +126,5 @@ class TorchStream(Stream, IterableDataset):  # type: ignore[type-arg]
             Stream.set_epoch(self, asked)
 
 
-def _own_numbers() -> None:
-    for stream in list(_streams):
-        stream.numbers()
-
-
 # Before this process starts workers: they share the numbers of their own parent process.
-os.register_at_fork(before=_own_numbers)
+os.register_at_fork(before=lambda: [stream.numbers() for stream in list(_streams)])

@@ -129,7 +129,7 @@ MISTAKES = [
     ("Stream(opened(), host=(0, 99))", UsageError, "72 examples, fewer than 99 hosts, which would read none: use fewer hosts, or remainder='pad'"),
     ("open_dataset('labelled', 'train[:9]')", UsageError, "train[:9]: the labels have separate shards", "use percentages"),
     # Batches.
-    ("keras_dataset('ds', label=None, batch_size=0)", UsageError, "batch_size=0 must be a positive integer, or None"),
+    ("keras_dataset('ds', label=None, batch_size=0)", UsageError, "batch_size=0 must be an integer, 1 or more"),
     ("keras_dataset('ds', label=None, batch_size=-1)", UsageError, "batch_size=-1 must be"),
     ("keras_dataset('ds', label=None, batch_size=2.5)", UsageError, "batch_size=2.5 must be"),
     ("keras_dataset('ds', label=None, batch_size='32')", UsageError, "batch_size='32' must be"),
@@ -143,7 +143,7 @@ MISTAKES = [
     ("steps_per_epoch('ds', 'train', 32, hosts=(0, 2))", UsageError, "hosts=(0, 2) must be an integer, 1 or more"),
     ("steps_per_epoch('ds', 'train', 33, hosts=3, whole_shards=True)", UsageError, "2 shards, fewer than 3 hosts: use fewer hosts"),
     # Order.
-    ("keras_dataset('ds', shuffle='yes')", UsageError, "shuffle='yes' must be True, False or a number of examples"),
+    ("keras_dataset('ds', shuffle='yes')", UsageError, "shuffle='yes' must be an integer, 1 or more"),
     ("keras_dataset('ds', shuffle=1.5)", UsageError, "shuffle=1.5 must be"),
     ("keras_dataset('ds', shuffle=-1)", UsageError, "shuffle=-1 must be"),
     ("Stream(opened(), shuffle='yes')", UsageError, "shuffle='yes' must be True or False; see also buffer"),
@@ -203,7 +203,7 @@ MISTAKES = [
     ("open_dataset('taken', ids=True)[0]", UsageError, "a feature 'sample_id', and ids=True adds a sample_id", "leave it out of features"),
     ("list(Stream(open_dataset('taken'), remainder='pad', host=(0, 2)))", UsageError, "the records have a feature 'weight'", "remainder='pad' a weight: leave it out of features"),
     ("open_dataset('ds', ids=True, as_supervised=True)", UsageError, "as_supervised=True has no place for ids=True"),
-    ("keras_dataset(Stream(opened(ids=True)))", UsageError, "no place for the ids of the records"),
+    ("keras_dataset(Stream(opened(ids=True)))", UsageError, "neither the transform nor the ids of the records"),
     ("open_dataset('labelled', labels=[])", UsageError, "labels is empty: name labels"),
     ("keras_dataset('labelled', balance={'a': -1})", UsageError, "{'a': -1}: weights must be 0 or more"),
     ("open_dataset('ages')", UsageError, "'age' may be missing", "fill={'age': -1}"),
@@ -223,7 +223,7 @@ MISTAKES = [
     ("Stream('ds')", UsageError, "records='ds' must be what open_dataset returns"),
     ("Stream(list(opened()) * 100)", UsageError, "must be what open_dataset returns"),
     ("keras_dataset(Stream(opened()), 'test', shuffle=True)", UsageError, "the stream has split, shuffle already: give it to open_dataset or Stream"),
-    ("keras_dataset(Stream(opened(transform=bool)))", UsageError, "keras_dataset does not apply the transform of the records", "use the map method"),
+    ("keras_dataset(Stream(opened(transform=bool)))", UsageError, "keras_dataset applies neither the transform nor the ids of the records", "use the map method"),
     ("len(Stream(opened(), where=bool))", TypeError, "is unknown before reading"),
     # Examples by number.
     ("opened()[10**9]", IndexError, "there is no example 1,000,000,000: there are 72"),
