@@ -126,5 +126,5 @@ class TorchStream(Stream, IterableDataset):  # type: ignore[type-arg]
             Stream.set_epoch(self, asked)
 
 
-# Before this process starts workers: they share the numbers of their own parent process.
+# Before this process starts workers, so that they share its numbers and not those of others.
 os.register_at_fork(before=lambda: [stream.numbers() for stream in list(_streams)])
