@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,6 +18,7 @@ from shardmill.loaders.pieces import Piece
 from shardmill.loaders.selection import ShardSlice
 
 Numbers = npt.NDArray[np.int64]
+_WINDOWS_AHEAD = 2  # whose shards are fetched before they are opened
 GROUP = 4  # shards whose members are interleaved
 
 
@@ -121,14 +123,15 @@ class EpochOrder:
 
     def _chunks(self, start: int, stop: int, end: int) -> Iterator[Chunk]:
         """Yields the chunks of a range of the order; ``end`` is that of all that is read."""
-        at = 0
-        for group, following in pairwise([*self._groups, []]):
-            size = sum(map(self._size, group))
-            if at < stop and at + size > start:
+        sizes = [sum(map(self._size, group)) for group in self._groups]
+        ends = list(accumulate(sizes))
+        for number, (group, size, after) in enumerate(zip(self._groups, sizes, ends, strict=True)):
+            if after - size < stop and after > start:
                 chunks = self._interleaved(group)
-                self.ahead(following if at + size < end else ())
-                yield from _cut(chunks, start - at, stop - at)
-            at += size
+                most = min(end, after + _WINDOWS_AHEAD * self.window)
+                for each in self._groups[number + 1 : bisect_left(ends, most, number) + 1]:
+                    self.ahead(each)
+                yield from _cut(chunks, start - after + size, stop - after + size)
 
     @cached_property
     def _groups(self) -> list[list[int]]:

@@ -333,7 +333,8 @@ class Stream:
             warnings.warn(_SAME_EPOCH.format(epoch), stacklevel=3)
         self._start, self._passes = Position(epoch), passes + 1
         self._reading, self._taken = at, at.taken
-        payloads = opened.payloads(self.records.files, self._held_bytes)
+        most = 2 * BUFFER_BYTES if self.buffer is None else math.inf
+        payloads = opened.payloads(self.records.files, most)
         return self._kept(at.taken, map_ahead(decode, payloads, workers))
 
     def _kept(self, taken: int, made: Iterator[tuple[Any, bool]]) -> Iterator[Any]:
@@ -378,11 +379,6 @@ class Stream:
         if self.buffer is not None:
             return self.buffer
         return max(1, BUFFER_BYTES // (self.records.files.record_bytes + _RECORD_OVERHEAD))
-
-    @property
-    def _held_bytes(self) -> float:
-        """Bytes of the records of a window that are held at one time."""
-        return 2 * BUFFER_BYTES if self.buffer is None else math.inf
 
     def _reader(self, host: Share) -> Reader:
         worker = self.worker or find_worker() or Share(0, 1)
