@@ -270,7 +270,7 @@ class ShardFiles:
                 return OpenFile(self._limits.disk.path_of(path, entry), entry.bytes)
         return OpenFile(path, entry.bytes)
 
-    @property
+    @cached_property
     def is_remote(self) -> bool:
         """Whether the shards are on a remote storage."""
         return any(map(scheme_of, self._paths[:1]))
