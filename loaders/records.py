@@ -71,6 +71,7 @@ class Records:
         self.view, self._caches = view, caches
         self.files = ShardFiles(source, caches)
         self.picks: range | npt.NDArray[np.int64] | None = None
+        self._numbers: range | npt.NDArray[np.int64] = range(len(source))
         self._ends = list(accumulate(part.records for part in source.selection.parts))
 
     @property
@@ -86,10 +87,6 @@ class Records:
     def __len__(self) -> int:
         """Returns the number of examples."""
         return len(self._numbers)
-
-    @property
-    def _numbers(self) -> range | npt.NDArray[np.int64]:
-        return range(len(self.source)) if self.picks is None else self.picks
 
     def __repr__(self) -> str:
         """Returns the number of examples, the folder, the split and the features."""
@@ -125,7 +122,7 @@ class Records:
         joined = self._select(f"{ours.selection.split}+{theirs.selection.split}", parts)
         if self.picks is not None or other.picks is not None:
             numbers = (*self._numbers, *(len(ours) + number for number in other._numbers))
-            joined.picks = np.array(numbers, np.int64)
+            return joined.pick(np.array(numbers, np.int64))
         return joined
 
     @overload
@@ -149,14 +146,14 @@ class Records:
             if step == 1 and self.picks is None:
                 return self._slice(start, stop)
             return self.pick(self._numbers[index])
-        if isinstance(index, list | tuple) or np.ndim(index):
+        if type(index) is not int and (isinstance(index, list | tuple) or np.ndim(index)):
             return self.pick(self._listed(index))
         return self._example(*self._place(index))
 
     def pick(self, numbers: range | npt.NDArray[np.int64]) -> Records:
         """Returns some records of the source by number, each once or repeated."""
         picked = copy.copy(self)  # with the same open files and caches
-        picked.picks = numbers
+        picked.picks = picked._numbers = numbers  # noqa: SLF001 - of the same class
         return picked
 
     def _listed(self, index: Any) -> npt.NDArray[np.int64]:
@@ -260,7 +257,7 @@ class Records:
     def _number(self, index: SupportsIndex) -> int:
         """Returns the number of an example in the source."""
         number = operator.index(index)
-        total = len(self)
+        total = len(self._numbers)
         if not -total <= number < total:
             raise IndexError(f"there is no example {number:,}: there are {total:,}.")
         return int(self._numbers[number])
