@@ -479,7 +479,7 @@ def test_labels_are_sampled_by_weight(hosts, images):
         epochs = [stream.set_epoch(n) or labels_of(several) for n in range(12)]
     else:
         epochs = [labels_of(dataset) for _ in range(12)]
-    steps, total = int(dataset.cardinality()), sum(counts.values())
+    steps, total = int(dataset.cardinality()), counts["ant"] + counts["cow"]
     if hosts == 1:
         assert steps == -(-total // 4)
     assert {len(each) for each in epochs} == {steps * 4 // hosts if hosts > 1 else total}
