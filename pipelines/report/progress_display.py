@@ -91,6 +91,7 @@ def _print_lines(progress: Progress, ended: threading.Event, console: Console) -
         console.print(progress_line(progress, time.monotonic() - started))
         pause = min(_MAX_PAUSE, pause * 1.5)
         due = time.monotonic() + pause
+    _print_notices(progress, console)  # of a short job
 
 
 def _print_notices(progress: Progress, console: Console) -> None:

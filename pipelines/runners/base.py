@@ -298,15 +298,17 @@ def monitor_job(
     ended = threading.Event()
     jobs: list[Job] = []
 
+    def look() -> None:
+        job = None if jobs else find_job()
+        if job is not None:
+            jobs.append(job)
+            progress.notices.append(f"job: {job.id}{'  ' if job.page else ''}{job.page}")
+
     def monitor() -> None:
         pause = _MIN_PAUSE
         while not ended.wait(pause):
             started = time.monotonic()
-            if not jobs:
-                job = find_job()
-                if job is not None:
-                    jobs.append(job)
-                    progress.notices.append(f"job: {job.id}{'  ' if job.page else ''}{job.page}")
+            look()
             # The job reports errors of its storage itself.
             with contextlib.suppress(ShardmillError, OSError):
                 update_progress(progress, build)
@@ -320,6 +322,7 @@ def monitor_job(
     finally:
         ended.set()
         thread.join(timeout=5)
+    look()  # the job may have ended before
 
 
 def update_progress(progress: Progress, build: str) -> None:
