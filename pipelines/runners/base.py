@@ -314,6 +314,7 @@ def monitor_job(
                 update_progress(progress, build)
             took = time.monotonic() - started
             pause = min(_MAX_PAUSE, max(_MIN_PAUSE, took / _MAX_SHARE))
+        look()  # at a job that ended before; in this thread, where an error does not fail the build
 
     thread = threading.Thread(target=monitor, name=f"{THREAD_PREFIX}monitor", daemon=True)
     thread.start()
@@ -322,7 +323,6 @@ def monitor_job(
     finally:
         ended.set()
         thread.join(timeout=5)
-    look()  # the job may have ended before
 
 
 def update_progress(progress: Progress, build: str) -> None:
