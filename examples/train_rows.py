@@ -1,8 +1,8 @@
 """Train a Keras model on a dataset of rows, with all preprocessing in Keras layers.
 
 usage:
-  python examples/titanic.py titanic.csv
-  shardmill rows --input=titanic.csv --output=ds --label=survived --null_values='?' \
+  shardmill demo demo
+  shardmill rows --input=demo/titanic.csv --output=ds --label=survived --null_values='?' \
     --splits=train:0.8,validation:0.2
   python examples/train_rows.py ds
 

@@ -1,9 +1,9 @@
 """Train on transformed rows and export a model that serves raw rows.
 
 usage:
-  python examples/titanic.py titanic.csv
-  shardmill rows --input=titanic.csv --output=raw --label=survived --null_values='?'
-  shardmill rows --input=titanic.csv --output=ds --label=survived --null_values='?' \
+  shardmill demo demo
+  shardmill rows --input=demo/titanic.csv --output=raw --label=survived --null_values='?'
+  shardmill rows --input=demo/titanic.csv --output=ds --label=survived --null_values='?' \
     --preprocessing=examples/preprocessing.py
   python examples/transform_rows.py ds raw model
 

@@ -1,8 +1,6 @@
 """Make the picture of the README: a build in a terminal, and the examples of its report.
 
-usage: python docs/_tools/front_picture.py PHOTOS PICTURE.png
-
-PHOTOS has a folder for each class.
+usage: python docs/_tools/front_picture.py PICTURE.png
 """
 
 from __future__ import annotations
@@ -26,6 +24,9 @@ body {{ margin: 0; padding: 24px; width: 1232px; height: 540px; max-width: none;
   white-space: pre-wrap; margin: 0; }}
 .page {{ flex: 1; background: #fff; border-radius: 10px; padding: 0 22px; overflow: hidden; }}
 .page section {{ margin: 0; }}
+.page .sheets {{ grid-template-columns: 1fr; gap: 0.4rem; }}
+.page .pictures {{ flex-wrap: nowrap; }}
+.page .pictures img {{ width: 72px; height: 72px; }}
 </style><pre class="shell">{shell}</pre><div class="page">{examples}</div>"""
 
 
@@ -38,13 +39,13 @@ def run(folder: Path, *words: str) -> str:
     return f"$ shardmill {' '.join(words)}\n{done.stdout.replace(str(folder), '~')}\n"
 
 
-def main(photos: Path, picture: Path) -> None:
+def main(picture: Path) -> None:
     """Builds, reports, and takes the picture."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        (folder / "flower_photos").symlink_to(photos.resolve())
-        shell = run(folder, "images", "flower_photos", "ds", "--image_size=224")
-        shell += run(folder, "verify", "ds")
+        shell = run(folder, "demo", "demo")
+        shell += run(folder, "images", "demo/photos", "ds", "--image_size=96")
+        shell += run(folder, "steps", "ds", "--split=train", "--batch_size=32")
         shell += run(folder, "report", "ds")
         report = (folder / "ds-report.html").read_text(encoding="utf-8")
         style = "".join(re.findall(r"<style>(.*?)</style>", report, re.DOTALL))
@@ -63,4 +64,4 @@ def main(photos: Path, picture: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]))
+    main(Path(sys.argv[1]))

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from shardmill.pipelines.commands.parser import Parser
 
 COMMANDS = {kind.name: kind.help for kind in INPUT_KINDS.values()} | {
+    "demo": "write a small folder of photos and a table to try the commands with",
     "count": "count the records of TFRecord files and check each CRC",
     "show": "show what is in a dataset, a folder or a TFRecord file",
     "steps": "print the number of steps per epoch",

@@ -7,8 +7,8 @@ import pytest
 
 from shardmill.pipelines.commands import find_parser
 from shardmill.pipelines.commands.beam_flags import check_beam_flags
-from tests.conftest import SHARED
-from tests.support.docs_pages import BEFORE, DEDICATED, PREPARE, Shelf, elsewhere
+from tests.conftest import ROOT, SHARED
+from tests.support.docs_pages import DEDICATED, PREPARE, Shelf, elsewhere
 from tests.support.docs_tools import (
     PAGES,
     RUN,
@@ -29,6 +29,7 @@ HERE = [
     for block in RUNNABLE
     if not elsewhere(block) and not (block.page in DEDICATED and block.language == "python")
 ]
+FLOOR = 0.8  # of the accuracy of a model of a page; that of guessing is 0.2
 FOLLOWED = sorted({block.page for block in HERE})
 
 
@@ -48,9 +49,10 @@ def test_commands_of_a_page_run(page, shelf, tmp_path, monkeypatch) -> None:
     shell = Shell(tmp_path, shelf.base)
     for block in HERE:
         if block.page == page:
-            if change := BEFORE.get((page, block.first)):
-                change(shelf, tmp_path)
             shell.run(block)
+            if ".fit(" in block.text:
+                accuracy = shell.names["history"].history["val_accuracy"][-1]
+                assert accuracy > FLOOR, f"{page}:{block.line}: the model does not learn"
 
 
 @pytest.mark.parametrize(
@@ -65,6 +67,16 @@ def test_commands_that_run_elsewhere_are_valid(block) -> None:
     for command, *arguments in shardmill_commands(block):
         parser = find_parser(command)
         check_beam_flags(parser.parse_known_args(arguments)[1], parser)
+
+
+def test_all_training_code_is_run_with_a_floor_of_accuracy() -> None:
+    """The floors of examples are in tests/examples, that of the notebook in test_notebook.py."""
+    trains = re.compile(r"\.fit\(|\.backward\(|jax\.grad\(|GradientTape\(")
+    assert {b.page for b in BLOCKS if trains.search(b.text)} <= set(FOLLOWED) - set(DEDICATED)
+    tests = "".join(path.read_text() for path in (ROOT / "tests/examples").glob("*.py"))
+    for path in (ROOT / "examples").glob("*.py"):
+        if trains.search(path.read_text()):
+            assert f'"{path.name}"' in tests, f"{path.name} has no floor of accuracy"
 
 
 def test_all_commands_are_in_blocks_that_are_run() -> None:

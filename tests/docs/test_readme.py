@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import ROOT
-from tests.support.docs_pages import Shelf
 from tests.support.docs_tools import alike, blocks_of, commands_of
 from tests.test_packaging import make_env, run_clean
 
@@ -26,10 +25,8 @@ def clone(tmp_path) -> Path:
 def test_install_and_the_commands_of_the_front_page(clone, tmp_path) -> None:
     """Dependencies are those of this environment; test_blocks.py runs the Python code."""
     python, _ = make_env(tmp_path / "env")
-    shelf = Shelf(tmp_path / "shelf")
     work = tmp_path / "data"
     work.mkdir()
-    shelf.put(work, "demo")
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     environment |= {"PATH": f"{python.parent}:{environment['PATH']}", "COLUMNS": "100"}
     installed = ran = 0
@@ -49,7 +46,7 @@ def test_install_and_the_commands_of_the_front_page(clone, tmp_path) -> None:
             output = done.stdout.replace(str(work), "/data")
             alike(shown, output, f"README.md: {command}")
             ran += 1
-    assert (installed, ran) == (2, 4)
+    assert (installed, ran) == (2, 5)
     failed = subprocess.run(
         ["shardmill", "show", "nowhere"], cwd=work, env=environment, text=True, capture_output=True,
         check=False,

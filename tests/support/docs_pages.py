@@ -14,7 +14,7 @@ from shardmill.pipelines import cli
 from tests.conftest import ROOT, SHARED, build_dataset, make_photos
 from tests.support.array_tools import published
 from tests.support.docs_tools import Block
-from tests.support.examples_data import write_demo, write_digits, write_titanic
+from tests.support.examples_data import write_digits, write_titanic
 from tests.support.rows_tools import build_rows
 
 # Blocks that need a cluster, a cloud or a network, by their page and first words: the tests of
@@ -56,9 +56,6 @@ class Shelf:
     def _flower_photos(self, made: Path) -> None:
         shutil.copytree(SHARED / "photos" / "flower_photos", made)
 
-    def _demo(self, made: Path) -> None:
-        write_demo(made)
-
     def _taxi(self, made: Path) -> None:
         shutil.copytree(SHARED / "tfrecord" / "tfx_taxi_gz" / "csv_example_gen", made)
 
@@ -93,7 +90,7 @@ class Shelf:
 
 
 def _front(shelf: Shelf, folder: Path) -> None:
-    shelf.put(folder, "demo", "flower_photos", "titanic.csv", "taxi", "arrays", "examples")
+    shelf.put(folder, "flower_photos", "taxi", "arrays", "examples")
 
 
 def _arrays_page(_: Shelf, folder: Path) -> None:
@@ -162,13 +159,6 @@ def _dots(shelf: Shelf, folder: Path) -> None:
     shelf.put(folder, "examples")
 
 
-def _few_small(shelf: Shelf, folder: Path) -> None:
-    """Small photos: the block must train, but its accuracy does not matter."""
-    shutil.rmtree(folder / "ds")
-    photos = make_photos(folder / "small", dict.fromkeys("abcde", 8), size=(32, 32))
-    build_dataset(input=photos, output=folder / "ds", image_size=32, num_shards=1)
-
-
 # Creates the files in the folder in which the commands of a page are run.
 PREPARE: dict[str, Callable[[Shelf, Path], None]] = {
     "README.md": _front,
@@ -187,10 +177,6 @@ PREPARE: dict[str, Callable[[Shelf, Path], None]] = {
     "docs/python.md": _has("flower_photos", "titanic.csv"),
     "docs/rows.md": _rows_page,
 }
-
-
-# Replaces the data before a block that would take long with the data of its page.
-BEFORE = {("README.md", "import keras"): _few_small}
 
 
 def elsewhere(block: Block) -> bool:
