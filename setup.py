@@ -17,7 +17,7 @@ HERE = Path(__file__).parent
 REPOSITORY = "https://github.com/shardmill/shardmill"
 
 GCS = ["google-cloud-storage>=3"]
-DATAFLOW = ["apache-beam[gcp]", *GCS]  # jobs read and write buckets
+DATAFLOW = ["apache-beam[gcp]>=2.75", *GCS]  # with the client of Dataflow; jobs use buckets
 S3 = ["botocore>=1.36"]
 TENSORFLOW = ["tensorflow>=2.21,<3"]
 TFT = [*TENSORFLOW, "tensorflow-transform>=1.21,<2"]
@@ -102,11 +102,11 @@ setup(
         "shardmill.pipelines": ["demo_data/*"],
     },
     install_requires=[
-        "apache-beam>=2.70,<3",
+        "apache-beam>=2.72,<3",
         "blake3>=1.0.5,<2",
         "cykooz-resizer==4.0.1",  # decides bytes, which another version may change
         "deflate>=0.9,<1",
-        "google-crc32c>=1.5",
+        "google-crc32c>=1.6",  # older ones load pure Python
         "jinja2>=3.1,<4",
         "lazy-loader>=0.5",
         "numpy>=1.26",
