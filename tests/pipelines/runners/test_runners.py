@@ -88,14 +88,22 @@ def test_finds_runners_by_name_in_any_case(name):
     assert type(find_runner(name)).__name__ == "Flink"
 
 
-def test_passes_unknown_runners_to_beam():
-    runner = find_runner("SparkRunner")
-    assert runner.make() == "SparkRunner"
+def test_passes_portable_runners_and_classes_to_beam():
+    runner = find_runner("PortableRunner")
+    assert runner.make() == "PortableRunner"
     assert not runner.in_process
     assert runner.prepare(["--a=b"], "job-1") == ["--a=b", "--job_name=job-1"]
     assert runner.prepare(["--job_name=mine"], "job-1") == ["--job_name=mine"]
     assert find_runner(IN_MEMORY).prepare(["--a=b"], "job-1") == ["--a=b"]
     assert take_runner(["--runner", "SparkRunner", "--x"]) == ("SparkRunner", ["--x"])
+    assert find_runner("company.Runner").name == "company.Runner"
+
+
+@pytest.mark.parametrize("name", ["SparkRunner", "Spark", "Nope", "DirectRunnerX", "samzarunner"])
+def test_rejects_other_runners(name):
+    """Beam would look for a job server of Spark on the network, and end with a traceback."""
+    with pytest.raises(UsageError, match=f"--runner={name} is unknown: use DirectRunner, "):
+        find_runner(name)
 
 
 # What runners say of their failures.
