@@ -9,6 +9,7 @@ from shardmill.schemas.dataset.splits import Splits
 from shardmill.transforms.sink.assemble import plan_shards
 from shardmill.transforms.sink.division import (
     PART_BYTES,
+    PART_INPUT_BYTES,
     PART_REFS,
     ShardSpec,
     count_parts,
@@ -29,12 +30,15 @@ def spec(**kwargs) -> ShardSpec:
     return ShardSpec(TEMPLATE, **kwargs)
 
 
-@given(counts, st.integers(0, 10**13), st.none() | st.integers(1, 5_000))
-def test_parts_are_small_and_few(refs, size, num_shards) -> None:
-    parts = count_parts(refs, size, spec(num_shards=num_shards))
-    assert parts * PART_REFS >= refs
-    assert parts * PART_BYTES >= size
-    wanted = max(1, num_shards or 1, -(-refs // PART_REFS), -(-size // PART_BYTES))
+sizes = st.integers(0, 10**13)
+
+
+@given(counts, sizes, sizes, st.none() | st.integers(1, 5_000))
+def test_parts_are_small_and_few(refs, size, read, num_shards) -> None:
+    parts = count_parts(refs, size, spec(num_shards=num_shards), input_bytes=read)
+    needed = (-(-refs // PART_REFS), -(-size // PART_BYTES), -(-read // PART_INPUT_BYTES))
+    assert parts >= max(needed)
+    wanted = max(1, num_shards or 1, *needed)
     assert parts < 2 * wanted or parts == (num_shards or 1)
     if num_shards:
         assert parts % num_shards == 0
@@ -89,6 +93,20 @@ def test_plan_of_several_series() -> None:
     assert plan_parts(series, None, spec(num_shards=5)) == {REJECTED: 1, Series("train", ""): 5}
     big = {Series("train", ""): (2_000, 0)}
     assert plan_parts(big, 100_000, spec()) == {Series("train", ""): 8}
+
+
+@pytest.mark.parametrize(
+    ("each", "parts", "seconds"),
+    [(65_000, 16, 1.3e-3), (1_000_000, 32, 0.15), (4_000_000, 128, 0.2), (12_000_000, 256, 0.5)],
+)
+def test_a_part_of_ordinary_photos_takes_less_than_a_minute(each, parts, seconds) -> None:
+    """Small photos are divided by their number, and photos of a camera by their bytes too."""
+    photos = 10_000
+    (planned,) = plan_parts({Series("train", ""): (photos, photos * each)}, 30_000, spec()).values()
+    assert planned == parts
+    mean = photos / planned
+    largest = mean + 4 * mean**0.5  # a hash spreads the photos
+    assert largest * seconds < 60
 
 
 def test_a_build_has_a_limited_number_of_parts(tmp_path) -> None:
