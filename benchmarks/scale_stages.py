@@ -48,6 +48,7 @@ from shardmill.transforms.runtime.tuple_coder import TupleCoder
 from shardmill.transforms.sink.assemble import assemble_shard, plan_shards
 from shardmill.transforms.sink.census import Census
 from shardmill.transforms.sink.coders import PlacedRefCoder
+from shardmill.transforms.sink.duplicates import Copies
 from shardmill.transforms.sink.encoder import Item
 from shardmill.transforms.sink.finalize import Built, finish
 from shardmill.transforms.sink.outcome import report, take_reported
@@ -188,7 +189,7 @@ def measure_build(size: int, folder: Path) -> dict:
             | beam.FlatMap(lambda task: map(make_ref, range(*task))).with_output_types(InputRef)
             | "Label" >> beam.Map(labels.with_label).with_output_types(InputRef)
             | WriteShards(sink, TinyEncoder())
-            | beam.Map(report, "scale")
+            | beam.Map(report, "scale", os.getpid(), "")
         )
     ended = now()
     watch.ended.set()
@@ -264,7 +265,7 @@ def measure_finish(size: int, folder: Path) -> dict:
     plan = make_plan(spec, RECORD, census)
     outcome = step(
         "publish",
-        lambda: finish(storage, spec, encoder, plan, census, Built(built, {series: totals})),
+        lambda: finish(storage, spec, encoder, plan, census, Built(built, {series: totals}), Copies()),
     )
     assert outcome.status == "published", outcome
     found["facts"] = {

@@ -106,6 +106,7 @@ def make_sink(output: str) -> SinkSpec:
         config_id="00000000000c0de5",
         place=PlaceSpec(Splits.parse("train:0.9,validation:0.1")),
         shards=ShardSpec(ShardTemplate(DEFAULT_TEMPLATE), shard_bytes=1 << 20),
+        record_id="00000000000c0de5",
         root=ROOT,
     )
 

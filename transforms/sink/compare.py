@@ -8,7 +8,6 @@ catalog: programs can set the other times of a file, but not this.
 
 from __future__ import annotations
 
-import zlib
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
@@ -33,7 +32,6 @@ from shardmill.transforms.sink.spec import SinkSpec
 Kind = Literal["new", "changed", "removed"]
 _EXAMPLES = 10
 BATCH = 256  # inputs that are hashed at a time
-_BUCKETS = 1024  # of keys
 _SIZES = 1 << 18  # numbers that represent the sizes of inputs, so that their set stays small
 _LOCAL_READERS = 4
 _NEW, _GONE, _CHANGES = "new", "gone", "changes"  # output tags
@@ -99,7 +97,7 @@ def add_changes(plan: Plan, changes: Changes, spec: SinkSpec) -> Plan:
     return replace(plan, changes=(*plan.changes, *changes.lines()))
 
 
-def compare_bucket(
+def compare_group(
     refs: Iterable[_Row], rows: Iterable[tuple[str, _Row]], root: str, *, content: bool
 ) -> Iterator[InputRef | TaggedOutput]:
     """Compare the inputs of some keys with what is published of them; see ``compare_key``."""
@@ -185,8 +183,7 @@ def hash_candidates(
 ) -> Iterator[InputRef | TaggedOutput]:
     """Yield inputs that are unchanged or surely new; others by the hash of their content.
 
-    It is empty for what the decoder will reject, which reads such an input again, as in a build
-    from scratch.
+    Of what cannot be read, the decoder finds the reason, as in a build from scratch.
 
     Args:
         refs: Inputs that are not known by their keys, or whose content must be compared.
@@ -206,7 +203,9 @@ def hash_candidates(
         # The content changed under an equal size and time. It may be that of a deleted input.
         if ref.known:
             yield TaggedOutput(_CHANGES, ("changed", ref.key))
-        yield TaggedOutput(_NEW, (digest, tuple(ref._replace(known=b""))))
+        unknown = ref._replace(known=b"")
+        # No hash is no content: inputs without one are not each other's copies.
+        yield TaggedOutput(_NEW, (digest, tuple(unknown))) if digest else unknown
 
 
 def match_content(refs: Iterable[_Row], gone: Iterable[bytes]) -> Iterator[InputRef]:
@@ -220,23 +219,18 @@ def match_content(refs: Iterable[_Row], gone: Iterable[bytes]) -> Iterator[Input
 def _read_published(
     task: tuple[int, Shard | None], plan: Plan, record_id: str
 ) -> Iterator[tuple[int, tuple[str, _Row]]]:
-    """Yield the bucket, key and row of each input of a published shard, or of the rejects."""
+    """Yield the group, key and row of each input of a published shard, or of the rejects."""
     number, shard = task
     folder, root = plan.published_folder, plan.published_root
     rows = read_rows(folder, shard, number, record_id, root) if shard else read_rejected(folder)
     for key, row in rows:
-        yield _bucket(key), (key, tuple(row))
+        yield plan.group_of(key), (key, tuple(row))
 
 
 def _key_inputs(ref: InputRef, plan: Plan) -> Iterator[InputRef | TaggedOutput]:
-    """Yield a reference as it is, or with its bucket if it is compared."""
+    """Yield a reference as it is, or with its group if it is compared."""
     is_compared = plan.published and not ref.error
-    yield TaggedOutput(_NEW, (_bucket(ref.key), tuple(ref))) if is_compared else ref
-
-
-def _bucket(key: str) -> int:
-    """Return the number of a key's bucket: joins of fewer and larger groups cost less."""
-    return zlib.crc32(key.encode()) % _BUCKETS
+    yield TaggedOutput(_NEW, (plan.group_of(ref.key), tuple(ref))) if is_compared else ref
 
 
 @dataclass(eq=False)
@@ -267,7 +261,7 @@ class ComparePublished(beam.PTransform):
             {"refs": keyed, "rows": self._read_rows(plan)}
             | "JoinByKey" >> beam.CoGroupByKey()
             | "CompareKeys" >> beam.FlatMap(
-                lambda pair: compare_bucket(
+                lambda pair: compare_group(
                     pair[1]["refs"], pair[1]["rows"], root, content=content
                 )
             ).with_output_types(

@@ -6,6 +6,7 @@ import itertools
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import apache_beam as beam
 from apache_beam.pvalue import AsSingleton, TaggedOutput
@@ -13,16 +14,20 @@ from apache_beam.pvalue import AsSingleton, TaggedOutput
 from shardmill.schemas.dataset.catalog import read_columns
 from shardmill.schemas.refs import InputRef
 from shardmill.schemas.storage import join, open_storage
-from shardmill.transforms.match.counts import keep_first
+from shardmill.transforms.match.counts import MatchCounts
 from shardmill.transforms.match.transform import MatchedInputs, find_inputs
+from shardmill.transforms.match.walk import Found
 from shardmill.transforms.runtime.sum_into import SumInto, singleton_sum
 from shardmill.transforms.sink.assemble import BuiltShard, raise_if_stale
 from shardmill.transforms.sink.compare import BATCH, hash_inputs
 from shardmill.transforms.sink.placement import DuplicatesMode
+from shardmill.transforms.sink.plan import Plan
 from shardmill.transforms.sink.spec import SinkSpec
 
 _HASHED = "hashed"  # output tag
-Content = tuple[str, str, str, str | None]  # of one record: hash, key, split and label
+# Of records of a shard: hash, number, at most two of their keys and of their labels.
+Content = tuple[bytes, int, list[str], list[str | None]]
+_Copy = tuple[tuple[Any, ...], int]  # an InputRef as plain values; number of dropped copies
 
 
 @dataclass
@@ -73,36 +78,45 @@ class Copies:
         )
 
 
-def list_contents(shard: BuiltShard, spec: SinkSpec) -> Iterator[tuple[str, list[Content]]]:
-    """Yield the contents of a shard by the first two digits of their hashes.
+def list_contents(
+    shard: BuiltShard, plan: Plan, spec: SinkSpec
+) -> Iterator[tuple[int, tuple[str, list[Content]]]]:
+    """Yield the split and the contents of a shard by their groups.
 
     Raises:
         StaleBuildError: Another command published or cleaned the output.
     """
     if shard.shard is None or shard.shard.catalog is None:
         return
-    buckets: dict[str, list[Content]] = defaultdict(list)
     with raise_if_stale():
         data = open_storage(spec.output).read(join(spec.output, shard.files[-1].source))
+    records: dict[str, list[tuple[str, str | None]]] = defaultdict(list)
     columns = read_columns(data, ("content_hash", "key", "label"))
     for digest, key, label in zip(*columns, strict=True):
-        buckets[digest[:2]].append((digest, key, shard.series.split, label))
-    yield from buckets.items()
+        records[digest].append((key, label))
+    groups: dict[int, list[Content]] = defaultdict(list)
+    for digest, copies in records.items():
+        # Any number of copies takes the space of two.
+        keys, labels = sorted(key for key, _ in copies)[:2], [*{label for _, label in copies}][:2]
+        content = (bytes.fromhex(digest), len(copies), keys, labels)
+        groups[plan.group_of(digest)].append(content)
+    for group, contents in groups.items():
+        yield group, (shard.series.split, contents)
 
 
-def count_copies(lists: Iterable[Iterable[Content]]) -> Copies:
-    """Return the copies among the contents of one bucket."""
-    groups: dict[str, list[tuple[str, str, str | None]]] = defaultdict(list)
-    for digest, key, split, label in itertools.chain.from_iterable(lists):
-        groups[digest].append((key, split, label))
-    copies = Copies()
-    for group in groups.values():
-        if len(group) > 1:
-            keys, splits, labels = zip(*sorted(group), strict=True)
-            across, differ = len({*splits}) > 1, len({*labels}) > 1
-            shown = keys[:2] if across or differ else ()
-            copies.merge(Copies(len(group) - 1, int(across), int(differ), shown))
-    return copies
+def count_copies(lists: Iterable[tuple[str, list[Content]]]) -> Copies:
+    """Return the copies among the contents of one group."""
+    found: dict[bytes, list[tuple[str, int, list[str], list[str | None]]]] = defaultdict(list)
+    for split, contents in lists:
+        for digest, *content in contents:
+            found[digest].append((split, *content))
+    total = Copies()
+    for copies in found.values():
+        splits, records, keys, labels = zip(*copies, strict=True)
+        across, differ = len({*splits}) > 1, len({*itertools.chain(*labels)}) > 1
+        shown = tuple(sorted(itertools.chain(*keys))[:2]) if across or differ else ()
+        total.merge(Copies(sum(records) - 1, int(across), int(differ), shown))
+    return total
 
 
 @dataclass(eq=False)
@@ -110,18 +124,20 @@ class CountCopies(beam.PTransform):
     """Counts the copies among the records of all shards: gives a side input of one ``Copies``.
 
     Args:
+        plan: One ``Plan``.
         spec: Output and options of the build.
     """
 
+    plan: beam.PCollection[Plan]
     spec: SinkSpec
 
     def expand(self, shards: beam.PCollection[BuiltShard]) -> AsSingleton:
         """Wires the grouping by content."""
         return (
             shards
-            | "ListContents" >> beam.FlatMap(list_contents, self.spec)
+            | "ListContents" >> beam.FlatMap(list_contents, AsSingleton(self.plan), self.spec)
             | "GroupByContent" >> beam.GroupByKey()
-            | "CountEach" >> beam.Map(lambda bucket: count_copies(bucket[1]))
+            | "CountEach" >> beam.Map(lambda group: count_copies(group[1]))
             | "SumCopies" >> singleton_sum(SumInto(Copies, Copies.merge))
         )
 
@@ -156,14 +172,23 @@ class HandleDuplicates(beam.PTransform):
             return MatchedInputs((refs, grouped) | "AllHashed" >> beam.Flatten(), matched.counts)
         kept, dropped = (
             hashed
-            | "GroupByHash" >> beam.GroupByKey()
-            | "DropCopies"
-            >> find_inputs(
-                lambda group: keep_first(sorted(group[1], key=lambda ref: (ref.key, ref.uri)))
-            )
+            | "CountOne" >> beam.MapTuple(lambda digest, ref: (digest, (tuple(ref), 0)))
+            | "GroupByHash" >> beam.CombinePerKey(keep_smallest)
+            | "DropCopies" >> find_inputs(lambda group: _count_dropped(*group[1]))
         )
         counts = (matched.counts, dropped) | "AllCounts" >> beam.Flatten()
         return MatchedInputs((refs, kept) | "AllKept" >> beam.Flatten(), counts)
+
+
+def keep_smallest(copies: Iterable[_Copy]) -> _Copy:
+    """Return the copy with the smallest key, and how many others were dropped."""
+    refs, dropped = zip(*copies, strict=True)
+    return min(refs, key=lambda ref: ref[:2]), sum(dropped) + len(refs) - 1
+
+
+def _count_dropped(ref: tuple[Any, ...], dropped: int) -> Iterator[Found]:
+    yield InputRef(*ref)
+    yield MatchCounts(duplicates=dropped)
 
 
 def _hash_readable(refs: list[InputRef]) -> Iterator[InputRef | TaggedOutput]:

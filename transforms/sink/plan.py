@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
@@ -28,6 +29,7 @@ from shardmill.transforms.sink.placement import REJECTED, Series
 from shardmill.transforms.sink.spec import SinkSpec
 
 MAX_PARTS = 1 << 21  # of a build; each is a file with a sidecar
+_GROUP_INPUTS = 1 << 14  # under one key of a shuffle: some MB, which any worker can hold
 CanUse: TypeAlias = Callable[[InputRef], bool]
 Status = Literal["build", "up_to_date", "failed", "dry_run"]
 
@@ -52,6 +54,8 @@ class Plan:
         base: Version of the manifest that is published; empty if there is none.
         ctime_id: Identity of the ctimes of the inputs.
         content_id: Published content that the inputs are compared with, or empty.
+        groups: Number of groups in which inputs are compared with each other and with published
+            ones: joins of fewer and larger groups cost less than those of single inputs.
     """
 
     status: Status
@@ -68,6 +72,7 @@ class Plan:
     base: str = ""
     ctime_id: str = ""
     content_id: str = ""
+    groups: int = 1
 
     @property
     def read_id(self) -> str:
@@ -77,6 +82,10 @@ class Plan:
     def parts_of(self, series: Series) -> int:
         """Return the number of parts in a series."""
         return self.parts.get(series, self.default_parts)
+
+    def group_of(self, identity: str) -> int:
+        """Return the number of the group of a key or hash."""
+        return zlib.crc32(identity.encode()) % self.groups
 
     def start(self, spec: SinkSpec) -> Plan:
         """Return the plan of a build that starts, or of its dry run."""
@@ -109,8 +118,9 @@ def make_plan(
     parts = plan_parts(census.series, expected_bytes, spec.shards)
     warnings = (*spec.warnings, *input_warnings(census, spec.hooks))
     plan = Plan(
-        "build", "", parts, labels, census.input_id, warnings=warnings, ctime_id=census.ctime_id
-    )
+        "build", "", parts, labels, census.input_id, warnings=warnings, ctime_id=census.ctime_id,
+        groups=1 + census.refs // _GROUP_INPUTS,
+    )  # fmt: skip
     return decide_status(spec, plan, can_use)
 
 
@@ -145,6 +155,7 @@ def decide_status(spec: SinkSpec, plan: Plan, can_use: CanUse = can_read) -> Pla
         published_root=old.inputs.root,
         changes=(*changed, *decoded),
         content_id=old.build.content_id,
+        groups=plan.groups + old.inputs.matched // _GROUP_INPUTS,
     )
     if not problem and not (moved and spec.update):
         # Equal sizes and times prove nothing where a ctime differs, or by request.

@@ -319,7 +319,7 @@ class BuildShards(beam.PTransform):
                 AsList(totals),
                 AsSingleton(inputs.plan),
                 AsSingleton(inputs.census),
-                shards | CountCopies(spec) if spec.record_id else Copies(),
+                shards | CountCopies(inputs.plan, spec) if spec.record_id else Copies(),
                 spec=spec,
                 encoder=encoder,
             )

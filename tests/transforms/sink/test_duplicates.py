@@ -15,6 +15,7 @@ from shardmill.transforms.publish.publish import FinalFile
 from shardmill.transforms.sink.assemble import BuiltShard
 from shardmill.transforms.sink.duplicates import list_contents
 from shardmill.transforms.sink.placement import Series
+from shardmill.transforms.sink.plan import Plan
 from tests.conftest import build_dataset, make_photos, shardmill
 
 HALVES = {"image_size": "8", "splits": "train:0.5,validation:0.5", "max_reject_fraction": 0.5}
@@ -122,7 +123,7 @@ def test_a_catalog_that_another_command_deleted_is_stale(tmp_path):
     shard = BuiltShard(series, 0, listed, (FinalFile("gone.parquet", "a.parquet", 9),))
     spec = ImagesConfig(input="in", output=str(tmp_path)).sink_spec("0" * 16, "/")
     with pytest.raises(StaleBuildError, match="another command published or cleaned"):
-        list(list_contents(shard, spec))
+        list(list_contents(shard, Plan("build"), spec))
 
 
 def test_check_limits_the_copies(photos, tmp_path):
