@@ -28,6 +28,7 @@ SIZES = {
     "listing": (100_000, 1_000_000),
     "refs": (100_000, 1_000_000, 10_000_000),
     "build": (100_000, 1_000_000, 10_000_000),
+    "update": (100_000, 1_000_000),
     "finish": (1_000, 10_000, 100_000),
     "manifest": (1_000, 10_000, 100_000),
 }
@@ -95,7 +96,7 @@ def fact_table(sizes: dict[int, dict], rows: dict[str, str]) -> str:
         cells = []
         for found in sizes.values():
             value = found["facts"]
-            for key in name.split("/"):
+            for key in name.split("."):
                 value = value[key]
             cells.append(f"{value:,.0f}")
         lines.append(f"| {shown} | " + " | ".join(cells) + " |")
@@ -194,11 +195,32 @@ order and identity of parts.
                 "parts": "parts",
                 "shards": "shards",
                 "before_mib": "MiB before",
-                "peak_mib/census": "peak MiB: match, census",
-                "peak_mib/group": "place, group",
-                "peak_mib/parts and shards": "parts, shards",
-                "peak_mib/publish": "publish",
+                "peak_mib.census": "peak MiB: match, census",
+                "peak_mib.group": "place, group",
+                "peak_mib.parts and shards": "parts, shards",
+                "peak_mib.publish": "publish",
                 "manifest_bytes": "bytes of the manifest",
+                "shuffled.": "bytes per image in all shuffles",
+                "shuffled./BuildShards/GroupByPart": "of these `GroupByPart`",
+                "shuffled./BuildShards/CountCopies": "`GroupByContent`",
+            },
+        )
+    }
+
+**An update** of the same dataset, to which one image in a hundred was added.
+
+{growth_table(found["update"], build, "ref")}
+
+{
+        fact_table(
+            found["update"],
+            {
+                "peak_mib.census": "peak MiB: match, census",
+                "peak_mib.group": "compare, place, group",
+                "peak_mib.parts and shards": "parts, shards",
+                "shuffled.": "bytes per image in all shuffles",
+                "shuffled./ComparePublished": "of these `ComparePublished`",
+                "shuffled./ComparePublished/JoinByKey": "of these `JoinByKey`",
             },
         )
     }

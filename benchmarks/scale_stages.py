@@ -25,6 +25,7 @@ from scale_tools import (
     ROOT,
     CountingStorage,
     MemoryMonitor,
+    ShuffleMonitor,
     TinyEncoder,
     make_ref,
     make_sink,
@@ -55,7 +56,8 @@ from shardmill.transforms.sink.outcome import report, take_reported
 from shardmill.transforms.sink.parts import PartJob, order_refs, part_id, write_part
 from shardmill.transforms.sink.placement import PartKey, PlacedRef, Series
 from shardmill.transforms.sink.plan import Plan, make_plan
-from shardmill.transforms.sink.transform import WriteShards, place_ref
+from shardmill.transforms.sink.spec import SinkSpec
+from shardmill.transforms.sink.transform import WriteShards, place_refs
 from shardmill.transforms.statistics.sums import Totals
 
 _BATCH = 10_000
@@ -140,9 +142,7 @@ def measure_refs(size: int, folder: Path) -> dict:
             lambda refs=refs, census=census: [census.add(r, place.series_of(r)) for r in refs],
         )
         partial.append(census)
-        placed = step(
-            "place", lambda refs=refs: [p for r in refs for p in place_ref(place, r, plan)]
-        )
+        placed = step("place", lambda refs=refs: [*place_refs(place, refs, plan)])
         encoded = step(
             "encode",
             lambda placed=placed: [
@@ -172,10 +172,22 @@ def _identify(placed: list) -> str:
 
 def measure_build(size: int, folder: Path) -> dict:
     """Measure the whole pipeline without images on the in-memory runner."""
+    return _build(size, make_sink(str(folder / "out")))
+
+
+def measure_update(size: int, folder: Path) -> dict:
+    """Measure an update of a dataset to which one image in a hundred was added."""
+    sink = make_sink(str(folder / "out"))
+    _build(size - size // 100, sink)
+    EVENTS.clear()
+    return _build(size, replace(sink, update=True, compares=True))
+
+
+def _build(size: int, sink: SinkSpec) -> dict:
     import apache_beam as beam
     from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
-    sink = make_sink(str(folder / "out"))
+    shuffled = ShuffleMonitor()
     watch = MemoryMonitor(progress.Progress(), float(os.environ.get("SCALE_GIB", "12")))
     tasks = [(start, min(start + _BATCH, size)) for start in range(0, size, _BATCH)]
     labels = LabelSpec("directory")
@@ -212,6 +224,16 @@ def measure_build(size: int, folder: Path) -> dict:
         "shards": sum(len(split["shards"]) for split in manifest["splits"].values()),
         "before_mib": before,
         "peak_mib": watch.peaks,
+        "shuffled": {
+            name: shuffled.bytes_of(f"WriteShards{name}") / size
+            for name in (
+                "",
+                "/BuildShards/GroupByPart",
+                "/BuildShards/CountCopies",
+                "/ComparePublished/JoinByKey",
+                "/ComparePublished",
+            )
+        },
         "manifest_bytes": len(outcome.manifest),
     }
     return found
@@ -265,7 +287,9 @@ def measure_finish(size: int, folder: Path) -> dict:
     plan = make_plan(spec, RECORD, census)
     outcome = step(
         "publish",
-        lambda: finish(storage, spec, encoder, plan, census, Built(built, {series: totals}), Copies()),
+        lambda: finish(
+            storage, spec, encoder, plan, census, Built(built, {series: totals}), Copies()
+        ),
     )
     assert outcome.status == "published", outcome
     found["facts"] = {
@@ -325,6 +349,7 @@ STAGES: dict[str, Callable[[int, Path], dict]] = {
     "listing": measure_listing,
     "refs": measure_refs,
     "build": measure_build,
+    "update": measure_update,
     "finish": measure_finish,
     "manifest": measure_manifest,
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import hashlib
 import os
 import sys
 import threading
@@ -11,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from shardmill.schemas.dataset.catalog import CatalogRow
 from shardmill.schemas.dataset.shard_names import DEFAULT_TEMPLATE, ShardTemplate
@@ -50,13 +52,14 @@ class TinyEncoder:
     def encode(self, refs: Sequence[InputRef], labels: Sequence[str]) -> Iterator[Item]:  # noqa: ARG002
         """Yields an example for each reference."""
         EVENTS.setdefault("parts begin", now())
-        for number, ref in enumerate(refs):
+        for ref in refs:
             if ref.error:
                 yield ref.to_reject()
             else:
                 record = ref.key.encode().ljust(RECORD - 16)
+                digest = hashlib.blake2b(record, digest_size=32).hexdigest()
                 row = CatalogRow(
-                    ref.key, ref.uri, ref.size, ref.version, f"{number:064x}", ref.label, 500, 375,
+                    ref.key, ref.uri, ref.size, ref.version, digest, ref.label, 500, 375,
                     False, PIXELS, [110 * PIXELS] * 3, [14_000 * PIXELS] * 3, RECORD,
                 )  # fmt: skip
                 yield Example(record, ref.label, row)
@@ -140,6 +143,40 @@ class MemoryMonitor(threading.Thread):
             if used > self.limit * 1024:
                 print(f"stopped: {used:,.0f} MiB in {phase}", file=sys.stderr)
                 os._exit(3)
+
+
+class ShuffleMonitor:
+    """Counts the bytes that each step groups, on the in-memory runner: its GroupByKeys encode them.
+
+    Counts a process once: what it replaces in Beam is not put back.
+    """
+
+    def __init__(self) -> None:
+        from apache_beam.runners.portability.fn_api_runner import execution
+
+        self.sizes: Counter[str] = Counter()
+        names: dict[int, str] = {}
+        get_buffer = execution.BundleContextManager.get_buffer
+        append = execution.GroupingBuffer.append
+
+        def named(manager: Any, buffer_id: bytes, transform_id: str) -> object:
+            buffer = get_buffer(manager, buffer_id, transform_id)
+            kind, name = execution.split_buffer_id(buffer_id)
+            if kind == "group":
+                steps = manager.execution_context.pipeline_components.transforms
+                names[id(buffer)] = steps[name].unique_name
+            return buffer
+
+        def counted(buffer: object, data: bytes) -> None:
+            self.sizes[names[id(buffer)]] += len(data)
+            append(buffer, data)
+
+        execution.BundleContextManager.get_buffer = named
+        execution.GroupingBuffer.append = counted
+
+    def bytes_of(self, step: str) -> int:
+        """Return the bytes that all steps whose names contain a text have grouped."""
+        return sum(size for name, size in self.sizes.items() if step in name)
 
 
 class CountingStorage:

@@ -28,5 +28,6 @@ class PlacedRefCoder(TupleCoder):
         return PlacedRef(order, _REFERENCES[number](*fields))
 
 
+INPUTS, PLACED = TupleCoder(InputRef), PlacedRefCoder(PlacedRef)
 coders.registry.register_coder(PartKey, TupleCoder)
 coders.registry.register_coder(PlacedRef, PlacedRefCoder)

@@ -24,7 +24,9 @@ from shardmill.schemas.refs import InputRef, KnownRecord
 from shardmill.schemas.rejects import RejectedError
 from shardmill.transforms.match.read_input import read_inputs
 from shardmill.transforms.runtime.map_ordered import map_ordered, storage_threads
+from shardmill.transforms.runtime.packing import pack_values, unpack
 from shardmill.transforms.runtime.sum_into import SumInto, singleton_sum
+from shardmill.transforms.sink.coders import INPUTS
 from shardmill.transforms.sink.plan import Plan
 from shardmill.transforms.sink.reuse import PublishedRow, path_of, read_rejected, read_rows
 from shardmill.transforms.sink.spec import SinkSpec
@@ -98,13 +100,13 @@ def add_changes(plan: Plan, changes: Changes, spec: SinkSpec) -> Plan:
 
 
 def compare_group(
-    refs: Iterable[_Row], rows: Iterable[tuple[str, _Row]], root: str, *, content: bool
+    refs: Iterable[bytes], rows: Iterable[bytes], root: str, *, content: bool
 ) -> Iterator[InputRef | TaggedOutput]:
     """Compare the inputs of some keys with what is published of them; see ``compare_key``."""
     keys: dict[str, tuple[list[_Row], list[_Row]]] = defaultdict(lambda: ([], []))
-    for ref in refs:
+    for ref in unpack(refs):
         keys[ref[0]][0].append(ref)
-    for key, row in rows:
+    for key, row in unpack(rows):
         keys[key][1].append(row)
     for key, (found, published) in keys.items():
         yield from compare_key(key, found, published, root, content=content)
@@ -204,7 +206,7 @@ def hash_candidates(
         if ref.known:
             yield TaggedOutput(_CHANGES, ("changed", ref.key))
         unknown = ref._replace(known=b"")
-        # No hash is no content: inputs without one are not each other's copies.
+        # Inputs without a hash cannot be read: they are not copies of each other.
         yield TaggedOutput(_NEW, (digest, tuple(unknown))) if digest else unknown
 
 
@@ -227,15 +229,16 @@ def _read_published(
         yield plan.group_of(key), (key, tuple(row))
 
 
-def _key_inputs(ref: InputRef, plan: Plan) -> Iterator[InputRef | TaggedOutput]:
-    """Yield a reference as it is, or with its group if it is compared."""
-    is_compared = plan.published and not ref.error
-    yield TaggedOutput(_NEW, (plan.group_of(ref.key), tuple(ref))) if is_compared else ref
+def _key_inputs(packed: tuple[int, bytes], plan: Plan) -> Iterator[InputRef | TaggedOutput]:
+    """Yield references as they are, or with their groups if they are compared."""
+    for ref in unpack(packed[1:], INPUTS):
+        is_compared = plan.published and not ref.error
+        yield TaggedOutput(_NEW, (plan.group_of(ref.key), tuple(ref))) if is_compared else ref
 
 
 @dataclass(eq=False)
 class ComparePublished(beam.PTransform):
-    """Compares references with the dataset that the plan names.
+    """Compares packed references with the dataset that the plan names.
 
     Gives all references, unchanged ones with their published records, and a side input of one
     ``Changes``.
@@ -249,16 +252,19 @@ class ComparePublished(beam.PTransform):
     spec: SinkSpec
 
     def expand(
-        self, refs: beam.PCollection[InputRef]
+        self, packed: beam.PCollection[tuple[int, bytes]]
     ) -> tuple[beam.PCollection[InputRef], AsSingleton]:
         """Wires the joins by key and by content."""
         plan, spec = AsSingleton(self.plan), self.spec
         root, content = spec.root, spec.update == "content"
-        direct, keyed = refs | "KeyInputs" >> beam.FlatMap(_key_inputs, plan).with_output_types(
+        direct, keyed = packed | "KeyInputs" >> beam.FlatMap(_key_inputs, plan).with_output_types(
             InputRef, new=tuple[int, Any]
         ).with_outputs(_NEW, main="refs")
         kept = (
-            {"refs": keyed, "rows": self._read_rows(plan)}
+            {
+                "refs": keyed | "PackInputs" >> pack_values(int),
+                "rows": self._read_rows(plan) | "PackRows" >> pack_values(int),
+            }
             | "JoinByKey" >> beam.CoGroupByKey()
             | "CompareKeys" >> beam.FlatMap(
                 lambda pair: compare_group(

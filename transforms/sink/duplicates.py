@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Any
 
 import apache_beam as beam
@@ -25,8 +25,10 @@ from shardmill.transforms.sink.plan import Plan
 from shardmill.transforms.sink.spec import SinkSpec
 
 _HASHED = "hashed"  # output tag
-# Of records of a shard: hash, number, at most two of their keys and of their labels.
-Content = tuple[bytes, int, list[str], list[str | None]]
+_HASH_BYTES = 16  # as of the keys of rows: no two of 10**12 contents share them
+_MANY = 4  # copies in a shard, above which not all are sent
+# Of one record: hash, key, label, and the number of further copies.
+Content = tuple[bytes, str, str | None, int]
 _Copy = tuple[tuple[Any, ...], int]  # an InputRef as plain values; number of dropped copies
 
 
@@ -90,33 +92,41 @@ def list_contents(
         return
     with raise_if_stale():
         data = open_storage(spec.output).read(join(spec.output, shard.files[-1].source))
-    records: dict[str, list[tuple[str, str | None]]] = defaultdict(list)
-    columns = read_columns(data, ("content_hash", "key", "label"))
-    for digest, key, label in zip(*columns, strict=True):
-        records[digest].append((key, label))
+    digests, keys, labels = read_columns(data, ("content_hash", "key", "label"))
+    many = {digest: list[Content]() for digest, n in Counter(digests).items() if n > _MANY}
     groups: dict[int, list[Content]] = defaultdict(list)
-    for digest, copies in records.items():
-        # Any number of copies takes the space of two.
-        keys, labels = sorted(key for key, _ in copies)[:2], [*{label for _, label in copies}][:2]
-        content = (bytes.fromhex(digest), len(copies), keys, labels)
-        groups[plan.group_of(digest)].append(content)
+    for digest, key, label in zip(digests, keys, labels, strict=True):
+        content = (bytes.fromhex(digest)[:_HASH_BYTES], key, label, 0)
+        copies = many.get(digest)
+        (groups[plan.group_of(digest)] if copies is None else copies).append(content)
+    for digest, copies in many.items():
+        groups[plan.group_of(digest)] += keep_few(copies)
     for group, contents in groups.items():
         yield group, (shard.series.split, contents)
 
 
+def keep_few(copies: list[Content]) -> list[Content]:
+    """Return at most four records of a content, which show and count what all of them do."""
+    labels = {copy[2]: copy for copy in copies}  # two are as many as a hundred
+    kept = {*sorted(copies, key=itemgetter(1))[:2], *[*labels.values()][:2]}
+    digest, key, label, more = kept.pop()
+    return [(digest, key, label, more + len(copies) - len(kept) - 1), *kept]
+
+
 def count_copies(lists: Iterable[tuple[str, list[Content]]]) -> Copies:
     """Return the copies among the contents of one group."""
-    found: dict[bytes, list[tuple[str, int, list[str], list[str | None]]]] = defaultdict(list)
+    groups: dict[bytes, list[tuple[str, str, str | None, int]]] = defaultdict(list)
     for split, contents in lists:
-        for digest, *content in contents:
-            found[digest].append((split, *content))
-    total = Copies()
-    for copies in found.values():
-        splits, records, keys, labels = zip(*copies, strict=True)
-        across, differ = len({*splits}) > 1, len({*itertools.chain(*labels)}) > 1
-        shown = tuple(sorted(itertools.chain(*keys))[:2]) if across or differ else ()
-        total.merge(Copies(sum(records) - 1, int(across), int(differ), shown))
-    return total
+        for digest, key, label, more in contents:
+            groups[digest].append((key, split, label, more))
+    copies = Copies()
+    for group in groups.values():
+        if len(group) > 1:
+            keys, splits, labels, others = zip(*sorted(group, key=itemgetter(0)), strict=True)
+            across, differ = len({*splits}) > 1, len({*labels}) > 1
+            shown = keys[:2] if across or differ else ()
+            copies.merge(Copies(len(group) + sum(others) - 1, int(across), int(differ), shown))
+    return copies
 
 
 @dataclass(eq=False)

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 import apache_beam as beam
 from apache_beam.pvalue import AsList, AsSingleton
 
-import shardmill.transforms.sink.coders  # noqa: F401 - registers the coders
 from shardmill.schemas.errors import OutputError, ResourceError, ShardmillError, StorageError
 from shardmill.schemas.refs import InputRef, Reference
 from shardmill.schemas.rejects import Reject
@@ -21,6 +20,7 @@ from shardmill.schemas.storage import open_storage
 from shardmill.schemas.tfrecord.gzip_member import Packing
 from shardmill.transforms.match.transform import MatchedInputs
 from shardmill.transforms.runtime import metrics, progress
+from shardmill.transforms.runtime.packing import pack_values, unpack
 from shardmill.transforms.runtime.sum_into import SumInto, singleton_sum
 from shardmill.transforms.sink.assemble import (
     BuiltShard,
@@ -31,6 +31,7 @@ from shardmill.transforms.sink.assemble import (
     raise_if_stale,
 )
 from shardmill.transforms.sink.census import Census
+from shardmill.transforms.sink.coders import INPUTS, PLACED
 from shardmill.transforms.sink.compare import Changes, ComparePublished, add_changes
 from shardmill.transforms.sink.duplicates import Copies, CountCopies, HandleDuplicates
 from shardmill.transforms.sink.encoder import Encoder, Item, encode_refs
@@ -62,21 +63,28 @@ from shardmill.transforms.statistics.sums import Totals
 FileValues = tuple[Any, ...]
 
 
-def place_ref(place: PlaceSpec, ref: InputRef, plan: Plan) -> Iterator[Placed]:
-    """Yield a reference with its part and position; nothing if it is not read in this build."""
+def place_refs(place: PlaceSpec, refs: Iterable[InputRef], plan: Plan) -> Iterator[Placed]:
+    """Yield references with their parts and positions; nothing if none is read in this build."""
     if plan.status != "build":
         return
-    series = place.series_of(ref)
-    position = place.position_of(ref)
-    part = part_of(position, plan.parts_of(series))
-    yield PartKey(*series, part), PlacedRef(position.to_bytes(8, "big"), ref)
+    for ref in refs:
+        series = place.series_of(ref)
+        position = place.position_of(ref)
+        part = part_of(position, plan.parts_of(series))
+        yield PartKey(*series, part), PlacedRef(position.to_bytes(8, "big"), ref)
+
+
+def pack_inputs(refs: beam.PCollection[InputRef], name: str) -> beam.PCollection[tuple[int, bytes]]:
+    """Return references that a runner stores until their plan is made, in little space."""
+    keyed = refs | f"Key{name}" >> beam.WithKeys(0)
+    return keyed | f"Pack{name}" >> pack_values(int, INPUTS)
 
 
 def _write_part(
-    element: tuple[PartKey, Iterable[PlacedRef]], plan: Plan, spec: SinkSpec, encoder: Encoder[Any]
+    element: tuple[PartKey, Iterable[bytes]], plan: Plan, spec: SinkSpec, encoder: Encoder[Any]
 ) -> tuple[tuple[str, str], Part]:
-    key, placed = element
-    refs, duplicates = order_refs(placed)
+    key, packed = element
+    refs, duplicates = order_refs(unpack(packed, PLACED))
     try:
         with raise_if_stale():
             part = _find_or_write(key, refs, plan, spec, encoder)
@@ -229,18 +237,20 @@ class WriteShards(beam.PTransform):
         refs = matched.refs | "AssignSplits" >> beam.Map(place.with_split).with_output_types(
             InputRef
         )
+        packed = pack_inputs(refs, "Inputs")
         counted = refs | "CountInputs" >> singleton_sum(
             SumInto(Census, lambda census, ref: census.add(ref, place.series_of(ref)))
         )
         census = total_census(counted, matched)
         plan = census | "PlanParts" >> beam.Map(_plan_and_announce, spec, self.encoder)
         if spec.compares:
-            refs, changes = refs | "ComparePublished" >> ComparePublished(plan, spec)
+            refs, changes = packed | "ComparePublished" >> ComparePublished(plan, spec)
+            packed = pack_inputs(refs, "Compared")
             plan = plan | "AddChanges" >> beam.Map(
                 _add_changes, changes, AsSingleton(census), spec
             ).with_output_types(Plan)
-        placed = refs | "PlaceInputs" >> beam.FlatMap(
-            lambda ref, plan: place_ref(place, ref, plan), plan=AsSingleton(plan)
+        placed = packed | "PlaceInputs" >> beam.FlatMap(
+            lambda some, plan: place_refs(place, unpack(some[1:], INPUTS), plan), AsSingleton(plan)
         ).with_output_types(Placed)
         return BuildInput(placed, plan, census) | BuildShards(spec, self.encoder)
 
@@ -290,6 +300,7 @@ class BuildShards(beam.PTransform):
         spec, encoder = self.spec, self.encoder
         parts = (
             inputs.placed
+            | "PackPlaced" >> pack_values(PartKey, PLACED)
             | "GroupByPart" >> beam.GroupByKey()
             | "WriteParts"
             >> beam.Map(_write_part, AsSingleton(inputs.plan), spec=spec, encoder=encoder)

@@ -7,13 +7,22 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from blake3 import blake3
+from hypothesis import given
+from hypothesis import strategies as st
 
 from shardmill.pipelines.images_config import ImagesConfig
 from shardmill.schemas.dataset.manifest import CatalogFile, Shard
 from shardmill.schemas.errors import StaleBuildError, UsageError
 from shardmill.transforms.publish.publish import FinalFile
 from shardmill.transforms.sink.assemble import BuiltShard
-from shardmill.transforms.sink.duplicates import list_contents
+from shardmill.transforms.sink.duplicates import (
+    Content,
+    Copies,
+    count_copies,
+    keep_few,
+    keep_smallest,
+    list_contents,
+)
 from shardmill.transforms.sink.placement import Series
 from shardmill.transforms.sink.plan import Plan
 from tests.conftest import build_dataset, make_photos, shardmill
@@ -134,3 +143,40 @@ def test_check_limits_the_copies(photos, tmp_path):
     assert shardmill("check", tmp_path / "ds", "--max_duplicates=few").returncode == 2
     shown = json.loads(shardmill("show", tmp_path / "ds", "--json").stdout)
     assert shown["inputs"]["copies"] == 4
+
+
+RECORDS = st.lists(
+    st.tuples(st.integers(0, 3), st.sampled_from("ab"), st.sampled_from("xyz")), max_size=60
+)
+
+
+@given(RECORDS)
+def test_few_records_of_a_content_count_as_all(records):
+    """Content, split and label of each record; some contents have many copies in a split."""
+    shards: dict[str, dict[bytes, list[Content]]] = {}
+    contents: dict[int, list[tuple[str, str, str]]] = {}
+    for number, (content, split, label) in enumerate(records):
+        key, digest = f"{number * 7 % 61:02d}", bytes([content])
+        found = shards.setdefault(split, {}).setdefault(digest, [])
+        found.append((digest, key, label, 0))
+        contents.setdefault(content, []).append((key, split, label))
+    whole = Copies()
+    for copies in contents.values():
+        across = len({split for _, split, _ in copies}) > 1
+        differ = len({label for *_, label in copies}) > 1
+        keys = tuple(sorted(key for key, *_ in copies)[:2]) if across or differ else ()
+        whole.merge(Copies(len(copies) - 1, across, differ, keys))
+    for few in (keep_few, list):
+        lists = [
+            (split, [each for copies in found.values() for each in few(copies)])
+            for split, found in shards.items()
+        ]
+        assert count_copies(lists) == whole
+    assert all(len(keep_few(copies)) <= 4 for found in shards.values() for copies in found.values())
+
+
+@given(st.permutations([(f"{n % 4}", f"uri{n}") for n in range(8)]), st.integers(1, 8))
+def test_the_smallest_copy_stays_in_any_order_of_merging(copies, first):
+    values = [((*each, 5), 0) for each in copies]
+    merged = [keep_smallest(some) for some in (values[:first], values[first:]) if some]
+    assert keep_smallest(merged) == (("0", "uri0", 5), 7)

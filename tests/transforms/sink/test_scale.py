@@ -108,7 +108,7 @@ def test_references_are_small_in_the_shuffle(tmp_path) -> None:
     names = sum(len(ref.key) + len(ref.uri) for ref in refs)
     encoded = 0
     for ref in refs:
-        ((key, value),) = transform.place_ref(spec(tmp_path).place, ref, plan)
+        ((key, value),) = transform.place_refs(spec(tmp_path).place, [ref], plan)
         encoded += len(registry.get_coder(PartKey).encode(key))
         encoded += len(registry.get_coder(PlacedRef).encode(value))
     assert encoded < names + 100 * 90  # the ctime of a real file takes 9 of them
