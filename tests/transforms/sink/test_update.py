@@ -20,7 +20,7 @@ from shardmill.schemas.dataset.catalog import catalog_name
 from shardmill.schemas.refs import InputRef
 from shardmill.schemas.schema_pbtxt.image_features import IMAGE_FEATURES, Feature
 from shardmill.transforms.match.walk import _LocalWalk, make_key
-from shardmill.transforms.sink.compare import compare_key
+from shardmill.transforms.sink.compare import compare_key, hash_candidates
 from shardmill.transforms.sink.reuse import PublishedRow, path_of
 from shardmill.transforms.verify.verify import find_dataset, verify_dataset
 from tests.conftest import (
@@ -456,6 +456,12 @@ def test_an_update_of_moved_inputs_publishes_their_new_paths(work):
     sources = {source for table in files_of(work / "out")[2].values() for source in table["source"]}
     assert sources == {str(path) for path in photos.glob("*/0*.jpg")}
     assert build_dataset(**options, update=True)[0].status == "up_to_date"
+
+
+def test_inputs_without_a_hash_share_no_key(tmp_path):
+    """All inputs of a storage that fails would be values of one key."""
+    refs = [InputRef(f"{n}.jpg", str(tmp_path / f"{n}.jpg"), 5, "1") for n in range(9)]
+    assert list(hash_candidates(refs, {5})) == refs
 
 
 def test_says_what_changed(work):
