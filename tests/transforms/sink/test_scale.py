@@ -1,6 +1,7 @@
 """Job graphs, side inputs and shuffled values stay small for large inputs."""
 
 import pickle
+import random
 import subprocess
 import sys
 from collections import Counter
@@ -18,14 +19,16 @@ from shardmill.schemas.storage import open_storage
 from shardmill.transforms.match.inputs import find_input
 from shardmill.transforms.match.labels import LabelSpec
 from shardmill.transforms.match.transform import MatchFiles
+from shardmill.transforms.runtime import packing
 from shardmill.transforms.runtime.sum_into import SumInto
 from shardmill.transforms.sink import assemble, parts, transform
 from shardmill.transforms.sink.census import Census
+from shardmill.transforms.sink.coders import PLACED
 from shardmill.transforms.sink.division import ShardSpec
 from shardmill.transforms.sink.duplicates import Copies
 from shardmill.transforms.sink.encoder import Example, Item
 from shardmill.transforms.sink.finalize import Built, finish
-from shardmill.transforms.sink.placement import PartKey, PlacedRef, PlaceSpec, Series
+from shardmill.transforms.sink.placement import PartKey, Placed, PlaceSpec, Series
 from shardmill.transforms.sink.plan import make_plan
 from shardmill.transforms.sink.spec import SinkSpec
 from shardmill.transforms.statistics.sums import Summary, Sums, Totals
@@ -102,16 +105,35 @@ def test_census_and_plan_do_not_grow_with_the_inputs(tmp_path) -> None:
     assert abs(len(pickle.dumps(plans[1])) - len(pickle.dumps(plans[0]))) < 64
 
 
-def test_references_are_small_in_the_shuffle(tmp_path) -> None:
-    refs = make_refs(100)
+def packed_bytes(placed: list[Placed]) -> float:
+    """Return the bytes of a reference where these cross a shuffle in one bundle."""
+    packer = packing._PackValues(PLACED)
+    packer.start_bundle()
+    found = [pair for each in placed for pair in packer.process(each)]
+    found += [each.value for each in packer.finish_bundle()]
+    key_coder = registry.get_coder(PartKey)
+    values: dict[PartKey, list[bytes]] = {}
+    for key, value in found:
+        values.setdefault(key, []).append(value)
+    unpacked = {key: [*packing.unpack(some, PLACED)] for key, some in values.items()}
+    assert unpacked == {key: [ref for one, ref in placed if one == key] for key in values}
+    return sum(len(key_coder.encode(key)) + len(value) for key, value in found) / len(placed)
+
+
+def test_references_are_small_in_the_shuffle(tmp_path, monkeypatch) -> None:
+    times = random.Random(1)
+    refs = [
+        ref._replace(version=str(10**18 + times.getrandbits(50)), ctime=times.getrandbits(50))
+        for ref in make_refs(5_000)
+    ]
     plan = make_plan(spec(tmp_path / "ds"), 100, census_of(refs))
-    names = sum(len(ref.key) + len(ref.uri) for ref in refs)
-    encoded = 0
-    for ref in refs:
-        ((key, value),) = transform.place_refs(spec(tmp_path).place, [ref], plan)
-        encoded += len(registry.get_coder(PartKey).encode(key))
-        encoded += len(registry.get_coder(PlacedRef).encode(value))
-    assert encoded < names + 100 * 90  # the ctime of a real file takes 9 of them
+    placed = [*transform.place_refs(spec(tmp_path).place, refs, plan)]
+    assert 40 < packed_bytes(placed) < 60
+    monkeypatch.setattr(packing, "_WAITING", 100)  # few of a part at a time
+    assert packed_bytes(placed) < 75
+    # A runner with small bundles: the names of the photo have 79 bytes.
+    monkeypatch.setattr(packing, "_WAITING", 1)
+    assert packed_bytes(placed) < 150
 
 
 def make_part(number: int, labels: list[str], rejects: int = 0) -> parts.Part:
