@@ -177,7 +177,7 @@ order and identity of parts.
         fact_table(
             found["refs"],
             {
-                "shuffled_bytes": "encoded bytes per reference in the shuffle",
+                "shuffled_bytes": "encoded bytes per reference, before they are packed",
                 "census_bytes": "pickled bytes of the census with 1,000 labels",
                 "mib": "growth in MiB",
             },

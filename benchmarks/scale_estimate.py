@@ -27,7 +27,8 @@ class Costs:
     """Costs of single operations; docs/scale.md gives the source of each number.
 
     Attributes:
-        ref_bytes: Encoded bytes of a reference with key and position.
+        ref_bytes: Bytes of a reference with key and position that is packed alone.
+        content_bytes: Bytes of a record where copies are counted.
         ref_cpu: CPU seconds per reference in all stages except reading and encoding.
         image_cpu: CPU seconds per image of 500x375.
         row_cpu: CPU seconds per row of 42 columns.
@@ -40,7 +41,8 @@ class Costs:
         read_call: Price of a request that reads, in dollars.
     """
 
-    ref_bytes: float = 175
+    ref_bytes: float = 160
+    content_bytes: float = 69
     ref_cpu: float = 118e-6
     image_cpu: float = 2.32e-3
     row_cpu: float = 15.64e-6
@@ -63,10 +65,13 @@ def composes(parts: int) -> int:
     return calls + 1
 
 
-def images(count: int, record: int = 23_400, shard_bytes: int = 128 << 20) -> dict[str, float]:
+def images(
+    count: int, record: int = 23_400, shard_bytes: int = 128 << 20, size: int = 110_000
+) -> dict[str, float]:
     """Returns the estimates for a build of JPEG images."""
     costs, spec = Costs(), ShardSpec(TEMPLATE, shard_bytes=shard_bytes)
-    sizes = {Series(name, ""): (int(count * share), 0) for name, share in SHARES.items()}
+    refs_of = {Series(name, ""): int(count * share) for name, share in SHARES.items()}
+    sizes = {series: (refs, refs * size) for series, refs in refs_of.items()}
     plan = plan_parts(sizes, record, spec)
     parts = sum(plan.values())
     shards = sum(
@@ -75,7 +80,7 @@ def images(count: int, record: int = 23_400, shard_bytes: int = 128 << 20) -> di
     reads = count + parts + 3 * shards  # as measured in docs/gcs.md
     each = -(-parts // shards)
     writes = count / 1000 + 2 * parts + shards * (composes(each) + 1) + parts / 1000
-    shuffled = count * costs.ref_bytes + parts * costs.part_bytes
+    shuffled = count * (costs.ref_bytes + costs.content_bytes) + parts * costs.part_bytes
     cpu = count * (costs.image_cpu + costs.ref_cpu)
     return {
         "refs": count,
