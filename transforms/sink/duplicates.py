@@ -16,7 +16,6 @@ from shardmill.schemas.refs import InputRef
 from shardmill.schemas.storage import join, open_storage
 from shardmill.transforms.match.counts import MatchCounts
 from shardmill.transforms.match.transform import MatchedInputs, find_inputs
-from shardmill.transforms.match.walk import Found
 from shardmill.transforms.runtime.sum_into import SumInto, singleton_sum
 from shardmill.transforms.sink.assemble import BuiltShard, raise_if_stale
 from shardmill.transforms.sink.compare import BATCH, hash_inputs
@@ -184,7 +183,10 @@ class HandleDuplicates(beam.PTransform):
             hashed
             | "CountOne" >> beam.MapTuple(lambda digest, ref: (digest, (tuple(ref), 0)))
             | "GroupByHash" >> beam.CombinePerKey(keep_smallest)
-            | "DropCopies" >> find_inputs(lambda group: _count_dropped(*group[1]))
+            | "DropCopies"
+            >> find_inputs(
+                lambda group: (InputRef(*group[1][0]), MatchCounts(duplicates=group[1][1]))
+            )
         )
         counts = (matched.counts, dropped) | "AllCounts" >> beam.Flatten()
         return MatchedInputs((refs, kept) | "AllKept" >> beam.Flatten(), counts)
@@ -194,11 +196,6 @@ def keep_smallest(copies: Iterable[_Copy]) -> _Copy:
     """Return the copy with the smallest key, and how many others were dropped."""
     refs, dropped = zip(*copies, strict=True)
     return min(refs, key=lambda ref: ref[:2]), sum(dropped) + len(refs) - 1
-
-
-def _count_dropped(ref: tuple[Any, ...], dropped: int) -> Iterator[Found]:
-    yield InputRef(*ref)
-    yield MatchCounts(duplicates=dropped)
 
 
 def _hash_readable(refs: list[InputRef]) -> Iterator[InputRef | TaggedOutput]:
