@@ -15,7 +15,7 @@ import apache_beam as beam
 from apache_beam.coders import Coder, FastPrimitivesCoder
 from apache_beam.transforms.window import GlobalWindows
 
-_WAITING = 1 << 16  # values of a bundle that wait to be packed
+_WAITING = 1 << 17  # values of a bundle that wait to be packed
 _ANY = FastPrimitivesCoder()
 
 
