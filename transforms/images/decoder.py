@@ -5,14 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import pickle
-import re
 import signal
 import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Sequence
-from typing import IO, Any, Literal, NamedTuple, NoReturn, cast
+from typing import IO, Literal, NamedTuple, NoReturn, cast
 
 from shardmill.schemas.dataset.catalog import CatalogRow
 from shardmill.schemas.errors import ShardmillError
@@ -52,7 +51,6 @@ _PATIENCE = 10  # wall-clock time that an image may take, in units of its CPU ti
 _EXIT_SECONDS = 5.0
 _BUFFER_BYTES = 1 << 20  # most requests, and the replies to most, are one call
 _KINDS = frozenset(map(int, Kind))
-_HASH = re.compile(r"[0-9a-f]{64}")
 _FRAME_BYTES = HEADER_BYTES + FOOTER_BYTES
 _MAX_PAYLOAD = MAX_RECORD_BYTES + (1 << 20)
 _CRASHES = frozenset(
@@ -291,23 +289,13 @@ def _parse(kind: type[FieldsT], reply: _Reply) -> FieldsT:
 
 def _make_row(reply: _Reply, ref: InputRef, spec: DecoderSpec) -> CatalogRow:
     """Return the row of the catalog for an encoded image, or raise its failure."""
-    sent = _parse(Encoded, reply)
-    columns = spec.features.catalogued
-    hashes: list[Any] = [sent.content_hash]
-    numbers: list[Any] = [*sent.pixel_sums, *sent.pixel_squares]
-    for name, value in sent.features.items():
-        (hashes if columns.get(name) == "bytes" else numbers).append(value)
-    if (
-        sent.features.keys() != columns.keys()
-        or len(sent.pixel_sums) != spec.image.channels
-        or len(sent.pixel_squares) != spec.image.channels
-        or not all(type(number) is int and 0 <= number < 1 << 63 for number in numbers)
-        or max(sent.width, sent.height) >> 31
-        or not all(isinstance(each, str) and _HASH.fullmatch(each) for each in hashes)
-    ):
-        raise FailureError("crash")
+    try:
+        sent = Encoded.unpack(spec, reply.fields)
+    except ValueError as error:
+        raise FailureError("crash") from error
+    digest, *numbers, features = sent
     record_bytes = _FRAME_BYTES + len(reply.payload)
     return CatalogRow(
-        key=ref.key, source=ref.uri, input_bytes=ref.size, input_version=ref.version,
-        label=ref.label, record_bytes=record_bytes, input_ctime=ref.ctime, **vars(sent),
+        ref.key, ref.uri, ref.size, ref.version, digest, ref.label, *numbers, record_bytes,
+        features, ref.ctime,
     )  # fmt: skip

@@ -33,10 +33,8 @@ from shardmill.schemas.storage.local import LocalStorage
 from shardmill.transforms.images import decoder_protocol as protocol
 from shardmill.transforms.images.convert import ConvertedImage, convert_image
 from shardmill.transforms.images.decoder_protocol import (
-    NONE,
     DecoderSpec,
     Encoded,
-    Fields,
     Input,
     Kind,
     Opened,
@@ -124,15 +122,15 @@ class Server:
             self._send(Kind.UNREAD)
         except RejectedError as error:
             if error.error in _DAMAGE and not self._opened.fits:
-                self._send(Kind.NO_MEMORY, self._opened)
+                self._send(Kind.NO_MEMORY, self._opened.pack())
             else:
-                self._send(Kind.REJECTED, Rejected(error.stage, error.error, error.message))
+                self._send(Kind.REJECTED, Rejected(error.stage, error.error, error.message).pack())
         except MemoryError:
-            self._send(Kind.NO_MEMORY, self._opened)
+            self._send(Kind.NO_MEMORY, self._opened.pack())
         except Exception:  # noqa: BLE001 - the worker raises it again
             self._send(Kind.BUG, payload=traceback.format_exc().encode())
         else:
-            self._send(Kind.ENCODED, encoded, record)
+            self._send(Kind.ENCODED, encoded.pack(spec), record)
 
     def _announce(self, image: Image.Image, *, always: bool) -> None:
         """Report an image that needs much memory, and wait until it may be decoded."""
@@ -142,12 +140,12 @@ class Server:
         fits = _address_space() + needed <= self._limit
         self._opened = Opened(width, height, needed, fits, self._opened.inherited)
         if always or needed > LARGE:
-            self._send(Kind.OPENED, self._opened)
+            self._send(Kind.OPENED, self._opened.pack())
             self._flush()
             self._requests.read(len(protocol.GO))
 
-    def _send(self, kind: Kind, fields: Fields = NONE, payload: bytes = b"") -> None:
-        self._pending += fields.pack(kind, len(payload))
+    def _send(self, kind: Kind, fields: bytes = b"", payload: bytes = b"") -> None:
+        self._pending += protocol.HEAD.pack(kind, len(fields), len(payload)) + fields
         if len(payload) > _PENDING_BYTES:
             self._flush()
             self._socket.sendall(payload)
@@ -192,7 +190,7 @@ def make_record(
     values = spec.features.values(fields)
     encoded = Encoded(
         blake3(content).hexdigest(), *geometry.upright, image.multi_frame, channels[0].values,
-        [int(each.total) for each in channels], [int(each.squares) for each in channels],
+        [each.total for each in channels], [each.squares for each in channels],
         spec.features.columns(values),
     )  # fmt: skip
     return encoded, encode_example(values)

@@ -10,7 +10,8 @@ from __future__ import annotations
 import json
 import pickle
 import struct
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
 from typing import NamedTuple, TypeVar
@@ -18,7 +19,8 @@ from typing import NamedTuple, TypeVar
 from shardmill.schemas.schema_pbtxt.image_features import FeatureSet
 from shardmill.transforms.images.convert import ImageSpec
 
-# Kind of a reply, bytes of its fields, which are a JSON object, and of the payload that follows.
+# Kind of a reply, bytes of its fields, and of the payload that follows. The fields are a JSON
+# object, or of ``ENCODED``, which there are many of, those of ``DecoderSpec.layout``.
 HEAD = struct.Struct("<BIQ")
 LENGTH = struct.Struct("<Q")
 GO = b"\1"  # answers ``OPENED``: decode it now
@@ -43,15 +45,9 @@ class Kind(IntEnum):
 class Fields:
     """Named fields of a reply; a subclass gives each a default of its type."""
 
-    def pack(self, kind: Kind, payload: int = 0) -> bytes:
-        """Return the reply without its payload.
-
-        Args:
-            kind: Kind of the reply.
-            payload: Bytes of the payload that follows.
-        """
-        text = json.dumps(vars(self), separators=(",", ":")).encode()
-        return HEAD.pack(kind, len(text), payload) + text
+    def pack(self) -> bytes:
+        """Return the fields as bytes."""
+        return json.dumps(vars(self), separators=(",", ":")).encode()
 
 
 def parse_fields(kind: type[FieldsT], text: bytes) -> FieldsT:
@@ -72,9 +68,6 @@ def parse_fields(kind: type[FieldsT], text: bytes) -> FieldsT:
     return made
 
 
-NONE = Fields()
-
-
 @dataclass(frozen=True)
 class Opened(Fields):
     """What is known of an image before it is decoded.
@@ -93,20 +86,6 @@ class Opened(Fields):
     needed: int = 0
     fits: bool = True
     inherited: bool = False
-
-
-@dataclass(frozen=True)
-class Encoded(Fields):
-    """What is known of an image after it is encoded: fields of ``CatalogRow``."""
-
-    content_hash: str = ""
-    width: int = 0
-    height: int = 0
-    multi_frame: bool = False
-    pixels: int = 0
-    pixel_sums: list[int] = field(default_factory=list)
-    pixel_squares: list[int] = field(default_factory=list)
-    features: dict[str, str | int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -183,3 +162,47 @@ class DecoderSpec:
     def pickled(self) -> bytes:
         """The spec as bytes."""
         return pickle.dumps(self)
+
+    @cached_property
+    def layout(self) -> str:
+        """Format of the fields of ``Encoded``, each of the type that the catalog needs."""
+        kinds = self.features.catalogued.values()
+        columns = "".join("32s" if kind == "bytes" else "q" for kind in kinds)
+        return f"<32sii?q{2 * self.image.channels}q{columns}"
+
+
+class Encoded(NamedTuple):
+    """What is known of an image after it is encoded: fields of ``CatalogRow``."""
+
+    content_hash: str
+    width: int
+    height: int
+    multi_frame: bool
+    pixels: int
+    pixel_sums: Sequence[int]
+    pixel_squares: Sequence[int]
+    features: Mapping[str, str | int]
+
+    def pack(self, spec: DecoderSpec) -> bytes:
+        """Return the fields as bytes."""
+        digest, *numbers, sums, squares, features = self
+        columns = (bytes.fromhex(v) if isinstance(v, str) else v for v in features.values())
+        return struct.pack(spec.layout, bytes.fromhex(digest), *numbers, *sums, *squares, *columns)
+
+    @classmethod
+    def unpack(cls, spec: DecoderSpec, data: bytes) -> Encoded:
+        """Return the fields of bytes that a hostile file may have written.
+
+        Raises:
+            ValueError: They are not those of an image.
+        """
+        try:
+            found = struct.unpack(spec.layout, data)
+        except struct.error as error:
+            raise ValueError(str(error)) from error
+        values = [value.hex() if isinstance(value, bytes) else value for value in found]
+        if any(isinstance(value, int) and value < 0 for value in values):
+            raise ValueError("a number is negative")
+        bands, rest = spec.image.channels, values[5:]
+        columns = dict(zip(spec.features.catalogued, rest[2 * bands :], strict=True))
+        return cls(*values[:5], rest[:bands], rest[bands : 2 * bands], columns)

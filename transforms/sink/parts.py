@@ -84,8 +84,8 @@ class Part:
 
     def to_json(
         self, rejects: Sequence[Reject], rows: Sequence[CatalogRow] = (), root: str = ""
-    ) -> str:
-        """Return the text of the sidecar with its seal; paths are relative to the root."""
+    ) -> bytes:
+        """Return the content of the sidecar with its seal; paths are relative to the root."""
         body = {**vars(self), "totals": self.totals.to_json()}  # asdict copies each value
         body["reject_list"] = [
             reject._replace(uri=to_relative(reject.uri, root)) for reject in rejects

@@ -17,13 +17,13 @@ from shardmill.schemas.storage import Storage
 T = TypeVar("T")
 
 
-def _dump(body: dict[str, Any]) -> str:
-    return json.dumps(body, ensure_ascii=False, separators=(",", ":"))
+def seal(body: dict[str, Any]) -> bytes:
+    """Return the content of a sidecar: the body, and a CRC-32C of it."""
+    return _seal(json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode())
 
 
-def seal(body: dict[str, Any]) -> str:
-    """Return the text of a sidecar: the body, and a CRC-32C of it."""
-    return _dump({**body, "seal": google_crc32c.value(_dump(body).encode())})
+def _seal(body: bytes) -> bytes:
+    return b'%b,"seal":%d}' % (body[:-1], google_crc32c.value(body))
 
 
 def unseal(data: bytes, load: Callable[[dict[str, Any]], T | None]) -> T | None:
@@ -33,11 +33,9 @@ def unseal(data: bytes, load: Callable[[dict[str, Any]], T | None]) -> T | None:
         data: Content of the sidecar.
         load: See ``find_sidecar``.
     """
+    body = data.rpartition(b',"seal":')[0] + b"}"
     try:
-        body: dict[str, Any] = json.loads(data)
-        if body.pop("seal") != google_crc32c.value(_dump(body).encode()):
-            return None
-        return load(body)
+        return load(json.loads(body)) if data == _seal(body) else None
     except (TypeError, KeyError, ValueError, AttributeError, FileNotFoundError):
         return None
 
@@ -66,23 +64,23 @@ def find_sidecar(
 
 
 def create_sidecar(
-    storage: Storage, path: str, data: str, own: T, find: Callable[[], T | None], payload: str = ""
+    storage: Storage, path: str, data: bytes, own: T, find: Callable[[], T | None], payload: str = ""
 ) -> T:
     """Write a sidecar unless another worker was first; return what the existing one describes.
 
     Args:
         storage: Storage of the build folder.
         path: The sidecar.
-        data: Its sealed text.
+        data: Its sealed content.
         own: What it describes.
         find: Returns what the sidecar of another worker describes, as ``find_sidecar`` does.
         payload: File of this worker, deleted if the sidecar of another worker counts or none can
             be written; empty for none. An interrupt leaves it to the clean-up after publishing.
     """
     try:
-        winner = own if storage.create(path, data.encode()) else find()
+        winner = own if storage.create(path, data) else find()
         if winner is None:  # the files of the other worker are missing or damaged
-            storage.create(path, data.encode())
+            storage.create(path, data)
             winner = own
     except Exception:  # such as a full disk: leave no payload that no sidecar names
         if payload and storage.stat(path) is None:

@@ -1,11 +1,11 @@
 """Files that crash, stop or starve their decoder, in decoder processes with a plugin of the tests."""
 
 import contextlib
-import json
 import os
 import resource
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -24,7 +24,7 @@ from shardmill.schemas.schema_pbtxt.image_features import FeatureSet
 from shardmill.transforms.images import decoder as decoders
 from shardmill.transforms.images import decoder_pool
 from shardmill.transforms.images.convert import ImageSpec
-from shardmill.transforms.images.decoder_protocol import DecoderSpec, Limits
+from shardmill.transforms.images.decoder_protocol import DecoderSpec, Encoded, Limits
 from shardmill.transforms.images.resize import ResizeSpec, Size
 from shardmill.transforms.match.inputs import find_input, walk_input
 from shardmill.transforms.match.walk import WalkTask
@@ -101,16 +101,11 @@ CRASHES = {
 }
 
 
-GOOD = {
-    "content_hash": "0" * 64, "width": 3, "height": 2, "multi_frame": False, "pixels": 6,
-    "pixel_sums": [1, 2, 3], "pixel_squares": [4, 5, 6], "features": {"image_hash": "a" * 64},
-}  # fmt: skip
+GOOD = Encoded("0" * 64, 3, 2, False, 6, [1, 2, 3], [4, 5, 6], {"image_hash": "a" * 64})
 FORGED = [
-    {}, {"width": -1}, {"width": 1 << 31}, {"pixels": 1 << 63}, {"pixels": True}, {"pixels": 1.5},
-    {"pixel_sums": [1, 2]}, {"pixel_sums": [1, 2, -3]}, {"pixel_squares": [4, 5, "6"]},
-    {"pixel_squares": {}}, {"content_hash": "A" * 64}, {"content_hash": "../" * 21}, {"more": 1},
-    {"features": {}}, {"features": {"image_hash": 5}}, {"features": {"image_hash": "a" * 63}},
-    {"features": {"image_hash": "a" * 64, "key": "b"}}, {"multi_frame": None},
+    {"width": -1}, {"height": -1}, {"pixels": -6}, {"pixel_sums": [1, 2, -3]},
+    {"pixel_sums": [1, 2]}, {"pixel_squares": [4, -5, 6]}, {"pixel_squares": [4, 5, 6, 7]},
+    {"features": {}}, {"features": {"image_hash": "a" * 64, "key": 5}},
 ]  # fmt: skip
 
 
@@ -119,14 +114,20 @@ def test_fields_that_a_hostile_file_forged_are_a_crash(change):
     """A decoder that such a file took over must not decide what the worker stores."""
     features = FeatureSet.parse("", labelled=False)
     spec = DecoderSpec(ImageSpec(ResizeSpec(Size(8, 8))), features, Limits())
-    fields = json.dumps(GOOD | change if change else [GOOD]).encode()
-    for text in (fields, b"[" * 100_000, b"\xff", b'{"width": 1e999}', b"9" * 5_000):
-        with pytest.raises(decoders.FailureError, match="crash"):
-            decoders._make_row(decoders._Reply(3, text, b""), InputRef("a", "a"), spec)
-    row = decoders._make_row(
-        decoders._Reply(3, json.dumps(GOOD).encode(), b""), InputRef("a", "a"), spec
+    digest, *numbers, sums, squares, columns = GOOD._replace(**change)
+    hashes = [bytes.fromhex(each) if isinstance(each, str) else each for each in columns.values()]
+    counts = f"{len(sums) + len(squares)}q" + "".join(
+        "32s" if isinstance(h, bytes) else "q" for h in hashes
     )
-    assert row.features == GOOD["features"]
+    forged = struct.pack(
+        f"<32sii?q{counts}", bytes.fromhex(digest), *numbers, *sums, *squares, *hashes
+    )
+    for data in (forged, b"", b"[" * 100_000, GOOD.pack(spec)[:-1], GOOD.pack(spec) + b"0"):
+        with pytest.raises(decoders.FailureError, match="crash"):
+            decoders._make_row(decoders._Reply(3, data, b""), InputRef("a", "a"), spec)
+    row = decoders._make_row(decoders._Reply(3, GOOD.pack(spec), b""), InputRef("a", "a"), spec)
+    assert (row.content_hash, row.features) == (GOOD.content_hash, GOOD.features)
+    assert (row.width, row.height, row.pixels, row.pixel_sums) == (3, 2, 6, [1, 2, 3])
 
 
 @pytest.mark.heavy
@@ -416,7 +417,7 @@ busy = Decoder()
 print(idle._process.pid, busy._process.pid, "apache_beam" in sys.modules, flush=True)
 import threading
 from shardmill.schemas.refs import InputRef
-list(busy.encode(spec, [Item(InputRef("a", "a"), sys.argv[1].encode())], threading.Lock(), alone=False))
+list(busy.make_records(spec, [Item(InputRef("a", "a"), -1, sys.argv[1].encode())], threading.Lock(), alone=False))
 """
 
 

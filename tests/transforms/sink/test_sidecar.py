@@ -4,7 +4,7 @@ import pytest
 
 from shardmill.schemas.errors import StorageError
 from shardmill.schemas.storage.local import LocalStorage
-from shardmill.transforms.sink.sidecar import create_sidecar
+from shardmill.transforms.sink.sidecar import create_sidecar, seal, unseal
 
 
 class FailingStorage(LocalStorage):
@@ -27,6 +27,15 @@ def test_an_error_keeps_a_payload_that_a_sidecar_names(error, created, tmp_path)
     payload.write_bytes(b"records")
     storage = FailingStorage(error, created=created)
     with pytest.raises(type(error)):
-        create_sidecar(storage, str(tmp_path / "a.json"), "{}", 1, lambda: None, str(payload))
+        create_sidecar(storage, str(tmp_path / "a.json"), b"{}", 1, lambda: None, str(payload))
     assert (tmp_path / "a.json").exists() == created
     assert payload.exists() == (created or isinstance(error, KeyboardInterrupt))
+
+
+def test_any_damaged_byte_of_a_sidecar_is_noticed() -> None:
+    body = {"rows": ["é", 1], "seal": 5, "next": {',"seal":': 2}}
+    data = seal(body)
+    assert unseal(data, lambda found: found) == body
+    for at in range(len(data)):
+        assert unseal(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :], lambda _: 1) is None
+        assert unseal(data[:at], lambda _: 1) is None

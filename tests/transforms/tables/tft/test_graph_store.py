@@ -48,7 +48,7 @@ def test_forgets_a_damaged_graph_and_identifies_its_successor(damage, tmp_path) 
     else:
         from shardmill.transforms.sink.sidecar import seal
 
-        sidecar.write_text(seal({"folder": first.folder, "digest": "0", "files": list(FILES)}))
+        sidecar.write_bytes(seal({"folder": first.folder, "digest": "0", "files": list(FILES)}))
     assert find_graph(build, "id") is None
     assert not sidecar.exists()
     with pytest.raises(OutputError, match="is gone: run again"):
