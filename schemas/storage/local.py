@@ -75,7 +75,7 @@ def _temporary_file(path: str) -> Iterator[BinaryIO]:
     os.makedirs(folder or ".", exist_ok=True)
     temporary = os.path.join(folder, f".{name[:64]}.{uuid.uuid4().hex}.tmp")
     try:
-        with open(temporary, "xb") as file:
+        with open(temporary, "xb", _CHUNK) as file:
             yield file
     finally:
         with contextlib.suppress(OSError):

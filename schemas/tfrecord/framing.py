@@ -53,11 +53,15 @@ def mask(crc: Crc) -> Crc:
     return (((crc >> 15) | (crc << 17)) + MASK_DELTA) & 0xFFFFFFFF
 
 
+def frame_pieces(payload: bytes) -> tuple[bytes, bytes, bytes]:
+    """Return a framed record as header, payload and footer, without a copy of the payload."""
+    length = struct.pack("<Q", len(payload))
+    return length + _CRC.pack(masked_crc(length)), payload, _CRC.pack(masked_crc(payload))
+
+
 def frame(payload: bytes) -> bytes:
     """Return payload as one framed record."""
-    length = struct.pack("<Q", len(payload))
-    header = length + _CRC.pack(masked_crc(length))
-    return b"".join((header, payload, _CRC.pack(masked_crc(payload))))
+    return b"".join(frame_pieces(payload))
 
 
 def starts_record(data: bytes, at: int = 0) -> bool:

@@ -32,7 +32,7 @@ member when all following bytes are in its buffer, and would lose the rest of ``
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Literal, NamedTuple
 
 import deflate
@@ -42,6 +42,7 @@ from shardmill.schemas.example.serialize import varint
 from shardmill.schemas.tfrecord.framing import crc32c
 
 Packing = Literal["stored", "deflated", "none"]
+Piece = bytes | memoryview
 
 HEADER = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"
 GZIP_HEADER_BYTES, GZIP_TRAILER_BYTES = 10, 8
@@ -54,6 +55,9 @@ INDEX_BYTES = 512  # busybox gunzip rejects extra fields of about 30,000 bytes
 _PLAIN = struct.Struct("<10sH2sH")
 _HEAD = struct.Struct("<BHQ")
 _CRC = struct.Struct("<I")
+_BLOCK = struct.Struct("<BHH")  # RFC 1951 section 3.2.4: BFINAL, LEN and NLEN
+_TRAILER = struct.Struct("<II")
+_U32 = 0xFFFFFFFF
 _FEXTRA = HEADER[:3] + b"\x04" + HEADER[4:]
 _START = _PLAIN.pack(_FEXTRA, INDEX_BYTES - 12, b"SM", INDEX_BYTES - 16)
 _BODY_BYTES = INDEX_BYTES - len(_START) - _CRC.size
@@ -74,29 +78,48 @@ class Member(NamedTuple):
 
 def stored_member(data: bytes) -> bytes:
     """Return data as one gzip member of stored (uncompressed) deflate blocks."""
-    # Joined once: libdeflate writes the same blocks, but replacing its header would copy them.
-    pieces = [HEADER]
-    view = memoryview(data)
-    last = max(0, (len(data) - 1) // STORED_BLOCK_BYTES)
-    for number in range(last + 1):
-        block = view[number * STORED_BLOCK_BYTES : (number + 1) * STORED_BLOCK_BYTES]
-        size = len(block)
-        pieces.append(struct.pack("<BHH", number == last, size, size ^ 0xFFFF))
-        pieces.append(block)  # type: ignore[arg-type]
-    pieces.append(_trailer(data))
-    return b"".join(pieces)
+    return HEADER + b"".join(_stored([data]))
 
 
 def deflated_member(data: bytes, level: int = DEFLATE_LEVEL) -> bytes:
     """Return data as one gzip member compressed by libdeflate."""
-    return b"".join((HEADER, deflate.deflate_compress(data, level), _trailer(data)))
+    return HEADER + b"".join(_deflated(data, level))
 
 
-def pack_member(data: bytes, packing: Packing) -> bytes:
-    """Return data as a stored member, as a deflated member, or unchanged."""
-    if packing == "stored":
-        return stored_member(data)
-    return deflated_member(data) if packing == "deflated" else data
+def pack_body(pieces: Sequence[Piece], packing: Packing) -> Sequence[Piece]:
+    """Return the pieces of a member without its header; of ``none``, those of the data.
+
+    Args:
+        pieces: The data. Most pieces are not copied into stored blocks.
+        packing: How it is packed.
+    """
+    if packing == "none":
+        return pieces
+    return [*_stored(pieces)] if packing == "stored" else _deflated(b"".join(pieces))
+
+
+def _deflated(data: bytes, level: int = DEFLATE_LEVEL) -> list[bytes]:
+    return [
+        deflate.deflate_compress(data, level),
+        _TRAILER.pack(deflate.crc32(data), len(data) & _U32),
+    ]
+
+
+def _stored(pieces: Sequence[Piece]) -> Iterator[bytes]:
+    left = size = sum(map(len, pieces))
+    room = crc = 0  # bytes that the current block has room for
+    if not size:
+        yield _BLOCK.pack(1, 0, STORED_BLOCK_BYTES)
+    for piece in pieces:
+        crc, at = deflate.crc32(piece, crc), 0
+        while at < len(piece):
+            if not room:
+                room = min(left, STORED_BLOCK_BYTES)
+                yield _BLOCK.pack(room == left, room, room ^ 0xFFFF)
+            part = bytes(piece[at : at + room])  # not a copy of bytes
+            at, room, left = at + len(part), room - len(part), left - len(part)
+            yield part
+    yield _TRAILER.pack(crc, size & _U32)
 
 
 def deflate_offset(member: bytes) -> int:
@@ -105,10 +128,6 @@ def deflate_offset(member: bytes) -> int:
     if flags == FEXTRA:
         return GZIP_HEADER_BYTES + 2 + int.from_bytes(member[10:12], "little")
     return -1 if flags else GZIP_HEADER_BYTES
-
-
-def _trailer(data: bytes) -> bytes:
-    return struct.pack("<II", deflate.crc32(data), len(data) & 0xFFFFFFFF)
 
 
 def find_blocks(member: bytes, content_bytes: int) -> int:
@@ -238,5 +257,5 @@ def read_index(read_at: Callable[[int, int], bytes], size: int) -> list[IndexedM
 
 def empty_shard() -> bytes:
     """Return a shard without records: one empty member with an index of itself."""
-    body = stored_member(b"")[len(HEADER) :]
+    body = b"".join(_stored([]))
     return build_index([Member(INDEX_BYTES + len(body), 0)]) + body

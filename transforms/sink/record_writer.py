@@ -23,17 +23,23 @@ import numpy.typing as npt
 
 from shardmill.schemas.errors import FormatError, OutputError
 from shardmill.schemas.storage import RandomReader, Storage
-from shardmill.schemas.tfrecord.framing import combine_crc32c, crc32c, frame, record_offsets
+from shardmill.schemas.tfrecord.framing import (
+    combine_crc32c,
+    crc32c,
+    frame_pieces,
+    record_offsets,
+)
 from shardmill.schemas.tfrecord.gzip_member import (
     HEADER,
     INDEX_BYTES,
     Member,
     Packing,
+    Piece,
     build_index,
     deflate_offset,
     entry_bytes,
     fits,
-    pack_member,
+    pack_body,
     read_index,
 )
 from shardmill.schemas.tfrecord.inflate import (
@@ -75,10 +81,10 @@ class MemberWriter:
         self._target = target
         self._member_bytes = member_bytes or MEMBER_BYTES
         self._packing = packing
-        self._pending: list[bytes | memoryview] = []
+        self._pending: list[Piece] = []
         self._pending_bytes = 0
         self._pending_records = 0
-        self._packed: deque[tuple[Future[bytes], int]] = deque()
+        self._packed: deque[tuple[Future[Sequence[Piece]], int]] = deque()
         self._group: list[Member] = []
         self._group_crc = 0
         self._group_entries = 0
@@ -87,7 +93,7 @@ class MemberWriter:
 
     def add(self, record: bytes) -> None:
         """Append one record."""
-        self._append(frame(record), 1)
+        self._append(frame_pieces(record), 1)
 
     def add_frames(self, frames: memoryview, lengths: npt.NDArray[np.int64]) -> None:
         """Append framed records; the members are the same as if they were added one by one.
@@ -103,13 +109,13 @@ class MemberWriter:
             room = self._member_bytes - self._pending_bytes
             after = min(int(np.searchsorted(ends, at + room)) + 1, len(ends))
             end = int(ends[after - 1])
-            self._append(frames[at:end], after - first)
+            self._append((frames[at:end],), after - first)
             first, at = after, end
 
     def add_member(self, packed: bytes, records: int) -> None:
         """Append a finished gzip member of this packing; its data is not compressed again."""
         self._flush()
-        self._write(HEADER + packed[deflate_offset(packed) :], records)
+        self._write([packed[deflate_offset(packed) :]], records)
 
     def close(self) -> None:
         """Write the pending records and the index."""
@@ -121,9 +127,9 @@ class MemberWriter:
         while self._packed:
             self._write_first()
 
-    def _append(self, frames: bytes | memoryview, records: int) -> None:
-        self._pending.append(frames)
-        self._pending_bytes += len(frames)
+    def _append(self, pieces: Sequence[Piece], records: int) -> None:
+        self._pending += pieces
+        self._pending_bytes += sum(map(len, pieces))
         self._pending_records += records
         if self._pending_bytes >= self._member_bytes:
             self._close_member()
@@ -131,12 +137,12 @@ class MemberWriter:
     def _close_member(self) -> None:
         if not self._pending:
             return
-        data, records = b"".join(self._pending), self._pending_records
+        pieces, records = self._pending, self._pending_records
         self._pending, self._pending_bytes, self._pending_records = [], 0, 0
         if self._packing != "deflated":
-            self._write(pack_member(data, self._packing), records)
+            self._write(pack_body(pieces, self._packing), records)
             return
-        self._packed.append((_packers().submit(pack_member, data, self._packing), records))
+        self._packed.append((_packers().submit(pack_body, pieces, self._packing), records))
         # Members are packed concurrently and written in the order in which they were filled; the
         # queue bounds memory where the storage is slower than the codec.
         if len(self._packed) > 2 * usable_cores():
@@ -146,25 +152,32 @@ class MemberWriter:
         packed, records = self._packed.popleft()
         self._write(packed.result(), records)
 
-    def _write(self, packed: bytes, records: int) -> None:
-        member = Member(len(packed), records)
+    def _write(self, pieces: Sequence[Piece], records: int) -> None:
+        """Write a member, or records that are not packed, from pieces without the gzip header."""
+        size = sum(map(len, pieces))
         if self._packing == "none":
-            self._target.write(packed)
-            self.crc = google_crc32c.extend(self.crc, packed)
-            self.num_bytes += len(packed)
+            self.crc = self._write_pieces(pieces, self.crc)
+            self.num_bytes += size
             return
         # The index of a group is in the header of its first member, whose size is reserved before
         # the other members are known.
+        member = Member(len(HEADER) + size, records)
         if self._group and not fits(self._group_entries + entry_bytes(member)):
             self._close_group()
-        if not self._group:
-            packed = packed[len(HEADER) :]
-            member = Member(INDEX_BYTES + len(packed), member.records)
+        if self._group:
+            pieces = [HEADER, *pieces]
+        else:
             self._target.write(bytes(INDEX_BYTES))
-        self._target.write(packed)
-        self._group_crc = google_crc32c.extend(self._group_crc, packed)
+            member = Member(INDEX_BYTES + size, records)
+        self._group_crc = self._write_pieces(pieces, self._group_crc)
         self._group_entries += entry_bytes(member)
         self._group.append(member)
+
+    def _write_pieces(self, pieces: Sequence[Piece], crc: int) -> int:
+        for piece in pieces:
+            self._target.write(piece)
+            crc = google_crc32c.extend(crc, bytes(piece))
+        return crc
 
     def _close_group(self) -> None:
         if not self._group:

@@ -64,7 +64,12 @@ def find_sidecar(
 
 
 def create_sidecar(
-    storage: Storage, path: str, data: bytes, own: T, find: Callable[[], T | None], payload: str = ""
+    storage: Storage,
+    path: str,
+    data: bytes,
+    own: T,
+    find: Callable[[], T | None],
+    payload: str = "",
 ) -> T:
     """Write a sidecar unless another worker was first; return what the existing one describes.
 

@@ -369,7 +369,9 @@ def test_reports_the_truncation_of_a_large_file(tmp_path):
 def test_open_records_yields_the_payloads_before_the_damage(tmp_path):
     path = tmp_path / "file"
     for pack in ("none", "stored", "deflated"):
-        path.write_bytes(gzip_member.pack_member(flip(framed([b"abc", b"de", b"fgh"]), -1), pack))
+        damaged = flip(framed([b"abc", b"de", b"fgh"]), -1)
+        header = b"" if pack == "none" else gzip_member.HEADER
+        path.write_bytes(header + b"".join(gzip_member.pack_body([damaged], pack)))
         payloads = []
         with pytest.raises(DamagedError) as caught, open_records(str(path)) as records:
             payloads.extend(records)
