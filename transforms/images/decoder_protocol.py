@@ -197,12 +197,15 @@ class Encoded(NamedTuple):
             ValueError: They are not those of an image.
         """
         try:
-            found = struct.unpack(spec.layout, data)
+            digest, *rest = struct.unpack(spec.layout, data)
         except struct.error as error:
             raise ValueError(str(error)) from error
-        values = [value.hex() if isinstance(value, bytes) else value for value in found]
-        if any(isinstance(value, int) and value < 0 for value in values):
+        bands = spec.image.channels
+        numbers, values = rest[: 4 + 2 * bands], rest[4 + 2 * bands :]
+        if min(numbers) < 0:
             raise ValueError("a number is negative")
-        bands, rest = spec.image.channels, values[5:]
-        columns = dict(zip(spec.features.catalogued, rest[2 * bands :], strict=True))
-        return cls(*values[:5], rest[:bands], rest[bands : 2 * bands], columns)
+        columns = {
+            name: value.hex() if isinstance(value, bytes) else value
+            for name, value in zip(spec.features.catalogued, values, strict=True)
+        }
+        return cls(digest.hex(), *numbers[:4], numbers[4:-bands], numbers[-bands:], columns)

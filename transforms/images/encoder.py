@@ -84,17 +84,16 @@ class ImageEncoder:
         task = DecoderSpec(self.spec, self.feature_set, self.limits)
         workers = self.workers or usable_cores()
         threads = 2 * workers + storage_threads(refs[0].uri) if refs else 0
+        batches = self._batches(refs, min(_BATCH, -(-len(refs) // (4 * workers))))
         with (
             use_pool(workers) as pool,
             contextlib.closing(map_ordered(
-                lambda batch: self._encode_batch(pool, task, batch, ids),
-                self._batches(refs, min(_BATCH, -(-len(refs) // (4 * workers)))),
-                threads, size_of=lambda batch: sum(map(self._size_of, batch)),
-                max_size=_IN_FLIGHT_BYTES // pool.users,
-            )) as batches,
+                lambda batch: self._encode_batch(pool, task, batch[0], ids), batches, threads,
+                size_of=lambda batch: batch[1], max_size=_IN_FLIGHT_BYTES // pool.users,
+            )) as results,
         ):  # fmt: skip
-            for batch in batches:
-                yield from batch
+            for made in results:
+                yield from made
 
     def _encode_batch(
         self, pool: DecoderPool, task: DecoderSpec, refs: Sequence[InputRef], ids: ClassIds
@@ -126,23 +125,22 @@ class ImageEncoder:
         features = self.feature_set.columns(values)
         return Example(record, ref.label, known_row(ref, len(record), features), taken=True)
 
-    def _batches(self, refs: Sequence[InputRef], largest: int) -> Iterator[list[InputRef]]:
-        """Yield references that one request holds, in order."""
+    def _batches(
+        self, refs: Sequence[InputRef], largest: int
+    ) -> Iterator[tuple[list[InputRef], int]]:
+        """Yield references that one request holds, in order, and the bytes of files and records."""
+        growth, expected = _GROWTH[self.spec.encoding], self.expected_bytes
         batch: list[InputRef] = []
         size = 0
         for ref in refs:
-            more = self._size_of(ref)
+            more = ref.size + (expected or ref.size * growth)
             if batch and (len(batch) == largest or size + more > _BATCH_BYTES):
-                yield batch
+                yield batch, size
                 batch, size = [], 0
             batch.append(ref)
             size += more
         if batch:
-            yield batch
-
-    def _size_of(self, ref: InputRef) -> int:
-        """Return the bytes of a file and, approximately, of its record."""
-        return ref.size + (self.expected_bytes or ref.size * _GROWTH[self.spec.encoding])
+            yield batch, size
 
 
 @dataclass(frozen=True)

@@ -251,7 +251,7 @@ def test_requests_hold_few_images_and_bytes_in_order(tmp_path):
     encoder = ImagesConfig(str(tmp_path), f"{tmp_path}-out", image_size="16").encoder
     sizes = [10] * 40 + [400_000] * 5 + [3_000_000, 10]
     refs = [InputRef(str(number), "", size) for number, size in enumerate(sizes)]
-    batches = list(encoder._batches(refs, 16))
+    batches = [batch for batch, _ in encoder._batches(refs, 16)]
     assert [ref for batch in batches for ref in batch] == refs
     assert [len(batch) for batch in batches] == [16, 16, 10, 2, 1, 1, 1]
 
