@@ -27,8 +27,10 @@ from updates import CASES, Update
 
 HERE = Path(__file__).resolve().parent
 SIZE = 224
+PHOTOS = {"images": "500x375", "large": "4000x3000"}  # kinds of builds, and sizes of their photos
 TOOLS = {
     "images": (*SHARED, *PACKAGES),
+    "large": (*SHARED, *PACKAGES, "shardmill --reducing_gap=1", "shardmill --reducing_gap=0"),
     "rows": ("shardmill", "floor", "tutorial", "tfds", "datasets", "ray"),
     "updates": tuple(CASES),
 }
@@ -118,21 +120,24 @@ class Bench:
 
 
 def measure_builds(bench: Bench, rounds: Rounds, flags: argparse.Namespace, kind: str) -> None:
-    """Measures builds from scratch of images or rows."""
-    counts = flags.counts if kind == "images" else flags.rows
+    """Measures builds from scratch of images, large photos or rows."""
+    counts = {"images": flags.counts, "large": flags.large, "rows": flags.rows}[kind]
     for turn in range(flags.rounds):
         for count in counts:
-            if kind == "images":
-                source = images.write_photos(bench.work / f"photos-{count}", count)
+            if kind in PHOTOS:
+                folder = "photos" if kind == "images" else kind
+                source = bench.work / f"{folder}-{count}"
+                images.write_photos(source, count, PHOTOS[kind])
             else:
                 source = bench.work / f"table-{count}.csv"
                 _ = source.exists() or rows.write_table(bench.work, count)
             for tool in selected(flags, kind):
 
                 def build(tool: str = tool, source: Path = source, count: int = count) -> dict:
+                    name, *options = tool.split()
                     bench.fresh()
-                    done = bench.run(tool, kind, source)
-                    if kind == "images" and (found := len(set(bench.keys(tool)))) != count:
+                    done = bench.run(name, kind, source, options)
+                    if kind in PHOTOS and (found := len(set(bench.keys(name)))) != count:
                         raise FailedError(f"{found:,} of {count:,} records")
                     return done
 
@@ -169,6 +174,7 @@ def main() -> None:
     parser.add_argument("--kinds", nargs="+", default=list(TOOLS), choices=list(TOOLS))
     parser.add_argument("--tools", nargs="+", help="measure only these")
     parser.add_argument("--counts", nargs="+", type=int, default=[500, 3_500, 20_000])
+    parser.add_argument("--large", nargs="+", type=int, default=[20, 120])
     parser.add_argument("--rows", nargs="+", type=int, default=[20_000, 200_000])
     parser.add_argument("--photos", type=int, default=20_000, help="photos before an update")
     parser.add_argument("--added", type=int, default=200)

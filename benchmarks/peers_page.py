@@ -17,7 +17,8 @@ NAMES = {
     "tutorial": "the tutorials' loop", "beam": "plain Beam", "tfds": "TFDS",
     "tfds-beam": "TFDS on Beam", "img2dataset": "img2dataset", "mosaicml": "MosaicML Streaming",
     "webdataset": "WebDataset", "datasets": "Hugging Face datasets", "ray": "Ray Data",
-    "litdata": "LitData",
+    "litdata": "LitData", "shardmill --reducing_gap=1": "Shardmill, `--reducing_gap=1`",
+    "shardmill --reducing_gap=0": "Shardmill, `--reducing_gap=0`",
 }  # fmt: skip
 UPDATES = {
     "new": "new build", "again": "nothing changed", "changed": "update",
@@ -49,6 +50,17 @@ processes finished. img2dataset downloads its input from a web server in the sam
 instead of stretching. Hugging Face datasets also writes Arrow files to its cache. The tutorials'
 loop resizes with TensorFlow, img2dataset with OpenCV, all others except Shardmill with the same
 calls of Pillow. LitData and MosaicML Streaming load PyTorch.
+
+## Large photos
+
+Photos of 4000x3000 and 3.1 MiB become the same records. `--reducing_gap` is 3 by default: libjpeg
+decodes at a half, a quarter or an eighth of the size if that is at least three times the size of
+the record; 0 decodes all pixels. The tutorials' loop and img2dataset decode all pixels, the other
+tools what Pillow's `draft` gives them at three times the size.
+
+{large}
+
+{large_standing}
 
 ## Rows
 
@@ -196,13 +208,14 @@ def updates_table(results: Results, photos: int) -> str:
 
 def without_sections(page: str, kinds: set[str]) -> str:
     """Returns the page without the sections of these kinds."""
-    titles = tuple(f"{kind.title()}\n" for kind in kinds)
+    titles = tuple(kind.title() for kind in kinds)
     return "\n## ".join(part for part in page.split("\n## ") if not part.startswith(titles))
 
 
 def write_page(folder: Path, found: list[dict], flags: argparse.Namespace) -> None:
     """Writes the page and its plots to a folder."""
-    images, rows, updates = (Results(found, kind) for kind in ("images", "rows", "updates"))
+    kinds = ("images", "large", "rows", "updates")
+    images, large, rows, updates = (Results(found, kind) for kind in kinds)
     failures = [
         f"- {NAMES[each['tool']]}, {each['case']}: {' '.join(each['failed'].split())}"
         for each in found
@@ -212,6 +225,8 @@ def write_page(folder: Path, found: list[dict], flags: argparse.Namespace) -> No
         machine=f"{os.cpu_count()} cores, Python {platform.python_version()}",
         images=builds_table(images, flags.counts, "images"),
         images_standing=standing(images, flags.counts[-1], "images"),
+        large=builds_table(large, flags.large, "photos"),
+        large_standing=standing(large, flags.large[-1], "photos"),
         rows=builds_table(rows, flags.rows, "rows"),
         rows_standing=standing(rows, flags.rows[-1], "rows"),
         updates=updates_table(updates, flags.photos),
@@ -219,7 +234,7 @@ def write_page(folder: Path, found: list[dict], flags: argparse.Namespace) -> No
         versions="\n".join(f"- {NAMES[t]}: {', '.join(PACKAGES[t])}" for t in list(PACKAGES)[1:]),
         **{name: getattr(flags, name) for name in ("rounds", "photos", "added", "removed")},
     )
-    missing = {"images", "rows", "updates"} - {e["kind"] for e in found if "failed" not in e}
+    missing = set(kinds) - {e["kind"] for e in found if "failed" not in e}
     page = without_sections(page, missing)
     (folder / "benchmarks-peers.md").write_text(page, encoding="utf-8")
     few, many = flags.counts[-2:]

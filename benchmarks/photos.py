@@ -33,10 +33,11 @@ def write_photos(
 ) -> Path:
     """Writes missing photos in two class folders; about 90 KB each at 500x375.
 
-    Of every 400 the pixels differ. The others are hard links of these (writing is fast and decoding
-    costs the same) or, if `all_differ`, have a number after the end of the image.
+    Of every 400 the pixels differ, of 20 where they are large. The others are hard links of these
+    (writing is fast and decoding costs the same) or, if `all_differ`, have a number after the end
+    of the image.
     """
-    distinct = min(count, 400)
+    distinct = min(count, 400 if size[0] * size[1] < 1_000_000 else 20)
     for number in range(count):
         path = folder / f"class_{number % 2}" / f"{number:06d}.jpg"
         if path.exists():

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import pickle
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 from shardmill.schemas.rejects import Reject
 
@@ -13,6 +14,7 @@ class KnownRecord(NamedTuple):
     """A published record that was made of the same input with the same options.
 
     Attributes:
+        shard: Path of the shard; its number in the plan while the record crosses shuffles.
         content_hash: BLAKE3 of the content of the input, 64 hexadecimal digits.
         width: Width of the input.
         height: Height of the input.
@@ -20,36 +22,43 @@ class KnownRecord(NamedTuple):
         pixels: Number of pixels of the record's image.
         pixel_sums: Sum of the values of each channel.
         pixel_squares: Sum of their squares.
-        shard: Path of the shard; its number in the plan while the record crosses shuffles.
         member: Offset of the member of the record, of the first block of a stored member, or of
             the record in an uncompressed shard.
         member_bytes: Size of a deflated member; 0 for a stored one, -1 for an uncompressed shard.
         start: Offset of the record in the content of the member.
         record_bytes: Bytes of the record with its frame.
+        features: Columns of the catalog that record its features.
     """
 
+    shard: str
     content_hash: str
     width: int
     height: int
     multi_frame: bool
     pixels: int
-    pixel_sums: tuple[int, ...]
-    pixel_squares: tuple[int, ...]
-    shard: str
+    pixel_sums: Sequence[int]
+    pixel_squares: Sequence[int]
     member: int
     member_bytes: int
     start: int
     record_bytes: int
+    features: Mapping[str, Any] = {}
 
     def pack(self) -> bytes:
         """Return all fields as bytes: many records cross shuffles, and are in memory at a time."""
-        return pickle.dumps((bytes.fromhex(self.content_hash), *self[1:]))
+        shard, digest, *numbers, features = self
+        columns = {k: bytes.fromhex(v) if isinstance(v, str) else v for k, v in features.items()}
+        return b"%b\0%b" % (
+            shard.encode(), pickle.dumps((bytes.fromhex(digest), *numbers, columns))
+        )  # fmt: skip
 
     @classmethod
     def unpack(cls, data: bytes) -> KnownRecord:
         """Return the record of its bytes."""
-        content_hash, *fields = pickle.loads(data)  # noqa: S301 - only pack writes them
-        return cls(content_hash.hex(), *fields)
+        shard, _, packed = data.partition(b"\0")
+        digest, *numbers, columns = pickle.loads(packed)  # noqa: S301 - only pack writes them
+        features = {k: v.hex() if isinstance(v, bytes) else v for k, v in columns.items()}
+        return cls(shard.decode(), digest.hex(), *numbers, features)
 
 
 class InputRef(NamedTuple):

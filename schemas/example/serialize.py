@@ -63,8 +63,10 @@ def encode_example(features: Mapping[str, FeatureValue]) -> bytes:
     """
     if not features:
         return b""
-    entries = []
-    for name in sorted(features, key=lambda text: text.encode()):
-        entry = _block(b"\x0a", name.encode()) + _block(b"\x12", encode_feature(features[name]))
-        entries.append(_block(b"\x0a", entry))
-    return _block(b"\x0a", b"".join(entries))
+    names = sorted(features, key=lambda text: text.encode())
+    return _block(b"\x0a", b"".join(encode_entry(name, features[name]) for name in names))
+
+
+def encode_entry(name: str, value: FeatureValue) -> bytes:
+    """Return one feature as ``encode_example`` writes it."""
+    return _block(b"\x0a", _block(b"\x0a", name.encode()) + _block(b"\x12", encode_feature(value)))

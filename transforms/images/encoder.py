@@ -11,9 +11,9 @@ import deflate
 import numpy as np
 
 from shardmill.schemas.errors import ResourceError
-from shardmill.schemas.example.parse import parse_example
-from shardmill.schemas.example.serialize import encode_example
-from shardmill.schemas.refs import InputRef
+from shardmill.schemas.example.parse import has_entries, parse_example
+from shardmill.schemas.example.serialize import encode_entry, encode_example
+from shardmill.schemas.refs import InputRef, KnownRecord
 from shardmill.schemas.rejects import Reject, RejectedError
 from shardmill.schemas.schema_pbtxt.feature_spec import array_tags
 from shardmill.schemas.schema_pbtxt.image_features import FeatureSet, input_fields
@@ -104,7 +104,7 @@ class ImageEncoder:
         """
         taken = take_records([ref for ref in refs if ref.known])
         results: Results = {
-            ref.key: self._update_record(ref, taken[ref.key], ids[ref.label])
+            ref.key: self._update_record(ref, *taken[ref.key], ids[ref.label])
             for ref in refs
             if ref.key in taken
         }
@@ -116,14 +116,16 @@ class ImageEncoder:
         _make_records(pool, task, _read(items, results), results)
         return [results[ref.key] for ref in refs]
 
-    def _update_record(self, ref: InputRef, record: bytes, class_id: int) -> Example:
+    def _update_record(
+        self, ref: InputRef, known: KnownRecord, record: bytes, class_id: int
+    ) -> Example:
         """Return the example of a published record, with the current key and label."""
-        values = {name: feature.values[0] for name, feature in parse_example(record).items()}
         fields = input_fields(ref.key, ref.label, class_id)
-        values |= self.feature_set.values(fields, of_input=True)
-        record = encode_example(values)
-        features = self.feature_set.columns(values)
-        return Example(record, ref.label, known_row(ref, len(record), features), taken=True)
+        current = self.feature_set.values(fields, of_input=True)
+        if not has_entries(record, [encode_entry(*feature) for feature in current.items()]):
+            values = {name: feature.values[0] for name, feature in parse_example(record).items()}
+            record = encode_example(values | current)
+        return Example(record, ref.label, known_row(ref, known, len(record)), taken=True)
 
     def _batches(
         self, refs: Sequence[InputRef], largest: int

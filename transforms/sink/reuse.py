@@ -10,7 +10,7 @@ import contextlib
 import itertools
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from shardmill.schemas.dataset.catalog import CatalogRow, parse_catalog
 from shardmill.schemas.dataset.manifest import Shard
@@ -103,9 +103,8 @@ def read_rows(
         record = b""
         if location is not None:
             record = KnownRecord(
-                row.content_hash, row.width, row.height, row.multi_frame, row.pixels,
-                tuple(row.pixel_sums), tuple(row.pixel_squares), str(number), *location,
-                row.record_bytes,
+                str(number), row.content_hash, row.width, row.height, row.multi_frame, row.pixels,
+                row.pixel_sums, row.pixel_squares, *location, row.record_bytes, row.features,
             ).pack()  # fmt: skip
         path_below = path_of(row.source, row.key, root)
         yield (
@@ -168,22 +167,20 @@ def find_records(reader: RandomReader, lengths: Sequence[int]) -> list[tuple[int
     return found
 
 
-def with_path(ref: Reference, folder: str, shards: Sequence[Shard]) -> Reference:
+def with_path(ref: Reference, paths: Sequence[bytes]) -> Reference:
     """Return a reference whose known record names its shard by the path.
 
     Args:
         ref: The reference, as it crossed shuffles.
-        folder: Folder of the published files.
-        shards: The published shards.
+        paths: Paths of the published shards.
     """
     if not isinstance(ref, InputRef) or not ref.known:
         return ref
-    known = KnownRecord.unpack(ref.known)
-    path = join(folder, shards[int(known.shard)].file)
-    return ref._replace(known=known._replace(shard=path).pack())
+    number, _, packed = ref.known.partition(b"\0")
+    return ref._replace(known=b"%b\0%b" % (paths[int(number)], packed))
 
 
-def take_records(refs: Sequence[InputRef]) -> Mapping[str, bytes]:
+def take_records(refs: Sequence[InputRef]) -> Mapping[str, tuple[KnownRecord, bytes]]:
     """Return the published records of inputs by key; without those that cannot be read.
 
     Records that are near each other are read at once.
@@ -191,7 +188,7 @@ def take_records(refs: Sequence[InputRef]) -> Mapping[str, bytes]:
     Args:
         refs: Inputs with a ``known`` record.
     """
-    taken: dict[str, bytes] = {}
+    taken: dict[str, tuple[KnownRecord, bytes]] = {}
     pairs = [(KnownRecord.unpack(ref.known), ref.key) for ref in refs if ref.known]
     pairs.sort(key=lambda pair: (pair[0].shard, pair[0].member, pair[0].start))
     for path, group in itertools.groupby(pairs, lambda pair: pair[0].shard):
@@ -234,10 +231,10 @@ def _near(
 
 def _read_records(
     reader: RandomReader, pairs: Sequence[tuple[KnownRecord, str]]
-) -> Iterator[tuple[str, bytes]]:
+) -> Iterator[tuple[str, tuple[KnownRecord, bytes]]]:
     # The CRCs of each frame are checked below: a record that fails is decoded from its input.
     start, end = _range(pairs[0][0])[0], _range(pairs[-1][0])[1]
-    data = reader.read_at(start, end - start)
+    data = memoryview(reader.read_at(start, end - start))
     inflated: tuple[int, bytes] = -1, b""
     for known, key in pairs:
         first, last = (bound - start for bound in _range(known))
@@ -246,26 +243,26 @@ def _read_records(
             if known.member_bytes > 0:
                 # Records are sorted by member, so each member is inflated once.
                 if inflated[0] != known.member:
-                    inflated = known.member, b"".join(inflate_member(framed, known.member))
+                    content = b"".join(inflate_member(bytes(framed), known.member))
+                    inflated = known.member, content
                 framed = inflated[1][known.start : known.start + known.record_bytes]
             elif not known.member_bytes:
                 framed = strip_block_headers(framed, known.start)
-            yield key, unframe(framed)
+            yield key, (known, unframe(bytes(framed)))
         except _FAILURES:
             continue
 
 
-def known_row(ref: InputRef, record_bytes: int, features: Mapping[str, Any]) -> CatalogRow:
+def known_row(ref: InputRef, known: KnownRecord, record_bytes: int) -> CatalogRow:
     """Return the row of the catalog for a record that was taken.
 
     Args:
-        ref: Its input, with the ``known`` record.
+        ref: Its input.
+        known: The record as it was published.
         record_bytes: Bytes of the record now, without the frame.
-        features: See ``CatalogRow``.
     """
-    known = KnownRecord.unpack(ref.known)
     return CatalogRow(
         ref.key, ref.uri, ref.size, ref.version, known.content_hash, ref.label, known.width,
         known.height, known.multi_frame, known.pixels, known.pixel_sums, known.pixel_squares,
-        HEADER_BYTES + record_bytes + FOOTER_BYTES, features, ref.ctime,
+        HEADER_BYTES + record_bytes + FOOTER_BYTES, known.features, ref.ctime,
     )  # fmt: skip

@@ -16,7 +16,7 @@ from apache_beam.pvalue import AsList, AsSingleton
 from shardmill.schemas.errors import OutputError, ResourceError, ShardmillError, StorageError
 from shardmill.schemas.refs import InputRef, Reference
 from shardmill.schemas.rejects import Reject
-from shardmill.schemas.storage import open_storage
+from shardmill.schemas.storage import join, open_storage
 from shardmill.schemas.tfrecord.gzip_member import Packing
 from shardmill.transforms.match.transform import MatchedInputs
 from shardmill.transforms.runtime import metrics, progress
@@ -110,11 +110,8 @@ def _find_or_write(
             progress.current().add(len(refs), sum(existing.totals.rejects.values()))
         return existing
     job = PartJob(key, name, spec.parts, _packing_of(spec, encoder), encoder.versions(), spec.root)
-    items = encode_refs(
-        encoder,
-        (with_path(ref, plan.published_folder, plan.published) for ref in refs),
-        plan.labels,
-    )
+    paths = [join(plan.published_folder, shard.file).encode() for shard in plan.published]
+    items = encode_refs(encoder, (with_path(ref, paths) for ref in refs), plan.labels)
     return write_part(storage, job, _counted(items) if counts_inputs else items)
 
 
