@@ -58,7 +58,7 @@ class KnownRecord(NamedTuple):
         shard, _, packed = data.partition(b"\0")
         digest, *numbers, columns = pickle.loads(packed)  # noqa: S301 - only pack writes them
         features = {k: v.hex() if isinstance(v, bytes) else v for k, v in columns.items()}
-        return cls(shard.decode(), digest.hex(), *numbers, features)
+        return cls._make([shard.decode(), digest.hex(), *numbers, features])
 
 
 class InputRef(NamedTuple):

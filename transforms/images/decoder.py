@@ -293,9 +293,8 @@ def _make_row(reply: _Reply, ref: InputRef, spec: DecoderSpec) -> CatalogRow:
         sent = Encoded.unpack(spec, reply.fields)
     except ValueError as error:
         raise FailureError("crash") from error
-    digest, *numbers, features = sent
     record_bytes = _FRAME_BYTES + len(reply.payload)
     return CatalogRow(
-        ref.key, ref.uri, ref.size, ref.version, digest, ref.label, *numbers, record_bytes,
-        features, ref.ctime,
+        ref.key, ref.uri, ref.size, ref.version, sent.content_hash, ref.label, *sent[1:7],
+        record_bytes, sent.features, ref.ctime,
     )  # fmt: skip

@@ -208,4 +208,4 @@ class Encoded(NamedTuple):
             name: value.hex() if isinstance(value, bytes) else value
             for name, value in zip(spec.features.catalogued, values, strict=True)
         }
-        return cls(digest.hex(), *numbers[:4], numbers[4:-bands], numbers[-bands:], columns)
+        return cls._make([digest.hex(), *numbers[:4], numbers[4:-bands], numbers[-bands:], columns])

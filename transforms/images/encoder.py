@@ -124,7 +124,7 @@ class ImageEncoder:
         current = self.feature_set.values(fields, of_input=True)
         if not has_entries(record, [encode_entry(*feature) for feature in current.items()]):
             values = {name: feature.values[0] for name, feature in parse_example(record).items()}
-            record = encode_example(values | current)
+            record = encode_example({**values, **current})
         return Example(record, ref.label, known_row(ref, known, len(record)), taken=True)
 
     def _batches(

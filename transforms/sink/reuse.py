@@ -238,7 +238,7 @@ def _read_records(
     inflated: tuple[int, bytes] = -1, b""
     for known, key in pairs:
         first, last = (bound - start for bound in _range(known))
-        framed = data[first:last]
+        framed: bytes | memoryview = data[first:last]
         try:
             if known.member_bytes > 0:
                 # Records are sorted by member, so each member is inflated once.
