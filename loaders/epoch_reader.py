@@ -21,7 +21,6 @@ from shardmill.loaders.pieces import (
     count,
     divided,
     drop,
-    examples_in,
     redeal,
     share_of,
     size_of,
@@ -75,11 +74,11 @@ class EpochReader:
     ) -> None:  # fmt: skip
         self._order, self._reader, self._taken = order, reader, position.taken
         self._by_records = by_records
-        pieces = [Piece(0, len(order), 0, len(order))]
+        pieces = [Piece(0, len(order))]
         for deal in position.deals:
             pieces = redeal(pieces, deal, order.window, remainder(deal.hosts))
         self._pieces, self._rule = pieces, remainder(reader.host.count)
-        examples = examples_in(pieces)
+        examples = sum(piece.size for piece in pieces)
         self._dealt = divided(examples, reader.host.count, self._rule)
         each = size_of(examples, reader.host, self._rule)
         self._size = count(each, reader.worker, reader.batch)

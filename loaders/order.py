@@ -99,27 +99,26 @@ class EpochOrder:
 
     def windows(self, pieces: Sequence[Piece]) -> Iterator[Window]:
         """Yields the windows of some pieces of the order; opens only the shards in them."""
-        for piece in pieces:
-            if not self.permuted:
-                low, high = piece.start + piece.first, piece.start + piece.last
-                for chunk in self._chunks(low, high, piece.stop):
-                    size = len(chunk.records)
-                    yield Window([chunk], np.zeros(size, np.int64), np.arange(size))
+        for start, stop, cuts in pieces:
+            if self.permuted:
+                for low in range(start, stop, self.window):
+                    yield self._window(Piece(low, min(low + self.window, stop), cuts), stop)
                 continue
-            for start in range(piece.start, piece.stop, self.window):
-                stop = min(start + self.window, piece.stop)
-                low = max(piece.first - (start - piece.start), 0)
-                high = min(piece.last - (start - piece.start), stop - start)
-                if low < high:
-                    yield self._window(start, stop, piece.stop, low, high)
+            for chunk in self._chunks(start, stop, stop):
+                size = len(chunk.records)
+                yield Window([chunk], np.zeros(size, np.int64), np.arange(size))
 
-    def _window(self, start: int, stop: int, end: int, low: int, high: int) -> Window:
+    def _window(self, piece: Piece, end: int) -> Window:
+        start, stop, cuts = piece
         chunks = list(self._chunks(start, stop, end))
         firsts = np.cumsum([0, *(len(chunk.records) for chunk in chunks)])
-        size = stop - start
-        places = shuffled(self._key("window", start), size)
-        owners = np.searchsorted(firsts, places[low:high], "right") - 1
-        return Window(chunks, owners, places[low:high] - firsts[owners])
+        places = shuffled(self._key("window", start), stop - start)
+        for read, low, high in cuts:
+            places = places[read:]
+            ranks = places.argsort().argsort()
+            places = places[(low <= ranks) & (ranks < high)]
+        owners = np.searchsorted(firsts, places, "right") - 1
+        return Window(chunks, owners, places - firsts[owners])
 
     def _chunks(self, start: int, stop: int, end: int) -> Iterator[Chunk]:
         """Yields the chunks of a range of the order; ``end`` is that of all that is read."""

@@ -9,21 +9,45 @@ from shardmill.loaders.hosts import Share
 from shardmill.loaders.steps import Remainder
 
 
+class Cut(NamedTuple):
+    """What is left of a window after some of it was read.
+
+    Attributes:
+        read: Number of examples that were read.
+        low: Number of the first one left, if those that were not read are in the order of members.
+        high: Number after the last one.
+    """
+
+    read: int
+    low: int
+    high: int
+
+
 class Piece(NamedTuple):
     """Part of the order of an epoch.
 
     Attributes:
         start: Place of its first example in the order of members.
         stop: Place after the last one.
-        first: Number of the first example in the order in which they are read: window by window,
-            mixed. Not 0 only in a piece of one window, of which some were read.
-        last: Number after the last one.
+        cuts: Empty for all of it. Else it is one window, of which some was read, perhaps several
+            times: what remained of it each time.
     """
 
     start: int
     stop: int
-    first: int
-    last: int
+    cuts: tuple[Cut, ...] = ()
+
+    @property
+    def size(self) -> int:
+        """Number of examples."""
+        return self.cuts[-1].high - self.cuts[-1].low if self.cuts else self.stop - self.start
+
+    def cut(self, low: int, high: int) -> Piece:
+        """Returns some examples, which are consecutive in the order of members."""
+        if not self.cuts:
+            return Piece(self.start + low, self.start + high)
+        *before, (read, first, _) = self.cuts
+        return self._replace(cuts=(*before, Cut(read, first + low, first + high)))
 
 
 class Deal(NamedTuple):
@@ -73,29 +97,27 @@ def take(pieces: Sequence[Piece], skip: int, size: int) -> list[Piece]:
     """Returns consecutive examples of some pieces."""
     found, stop = [], skip + size
     for piece in pieces:
-        low, high = max(0, skip), min(piece.last - piece.first, stop)
+        low, high = max(0, skip), min(piece.size, stop)
         if low < high:
-            if piece.last - piece.first == piece.stop - piece.start:  # nothing of it was read
-                cut = Piece(piece.start + low, piece.start + high, 0, high - low)
-            else:
-                cut = piece._replace(first=piece.first + low, last=piece.first + high)
-            found.append(cut)
-        skip, stop = skip - (piece.last - piece.first), stop - (piece.last - piece.first)
+            found.append(piece.cut(low, high))
+        skip, stop = skip - piece.size, stop - piece.size
     return found
 
 
 def drop(pieces: Sequence[Piece], read: int, window: int) -> Iterator[Piece]:
     """Yields what is left of pieces after some examples were read, in windows of some size."""
-    for start, stop, first, last in pieces:
-        at = min(first + read, last)
-        read -= at - first
-        whole = at // window * window
-        if whole < at < last:
-            end = min(start + whole + window, stop)
-            yield Piece(start + whole, end, at - whole, min(last - whole, end - start - whole))
-            whole += window
-        if at < last and whole < last:
-            yield Piece(start + whole, stop, 0, last - whole)
+    for piece in pieces:
+        at = min(read, piece.size)
+        read -= at
+        whole = 0 if piece.cuts else at // window * window
+        if whole < at:
+            begun = piece.cut(whole, min(whole + window, piece.size))
+            if at < whole + begun.size:
+                rest = Cut(at - whole, 0, whole + begun.size - at)
+                yield begun._replace(cuts=(*begun.cuts, rest))
+            whole += begun.size
+        if whole < piece.size:
+            yield piece.cut(whole, piece.size)
 
 
 def divided(examples: int, hosts: int, rule: Remainder) -> int:
@@ -119,7 +141,7 @@ def share_of(pieces: Sequence[Piece], reader: Reader, rule: Remainder) -> list[P
         rule: What happens to examples that hosts cannot divide evenly.
     """
     host, worker, batch = reader
-    examples = examples_in(pieces)
+    examples = sum(piece.size for piece in pieces)
     dealt, each = divided(examples, host.count, rule), size_of(examples, host, rule)
     size = count(dealt, host)
     low = min(count_before(each, worker, batch), size)
@@ -135,11 +157,6 @@ def redeal(pieces: Sequence[Piece], deal: Deal, window: int, rule: Remainder) ->
             worker = Share(number, deal.workers)
             share = share_of(pieces, Reader(Share(host, deal.hosts), worker, deal.batch_size), rule)
             left += drop(share, count(deal.examples // deal.hosts, worker, deal.batch_size), window)
-    examples = examples_in(pieces)
+    examples = sum(piece.size for piece in pieces)
     dealt = divided(examples, deal.hosts, rule)
     return left + take(pieces, dealt, examples - dealt)
-
-
-def examples_in(pieces: Sequence[Piece]) -> int:
-    """Returns the number of examples of pieces."""
-    return sum(piece.last - piece.first for piece in pieces)

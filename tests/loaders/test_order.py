@@ -98,7 +98,7 @@ def sequence(order: EpochOrder, kind: str) -> np.ndarray:
         parts, records = order.places(np.arange(total))
         return parts * size + records
     found = []
-    for window in order.windows([Piece(0, total, 0, total)]):
+    for window in order.windows([Piece(0, total)]):
         chunks = [chunk.part * size + np.array(chunk.records) for chunk in window.chunks]
         firsts = np.cumsum([0, *map(len, chunks)])
         found.append(np.concatenate(chunks)[firsts[window.owners] + window.offsets])
@@ -155,7 +155,7 @@ def test_the_quality_of_the_shuffle(kind, by_label):
 def test_hosts_read_little_more_than_their_share_of_members(hosts, workers, by_label):
     """Also the sum over the workers of a host; a member that is cut is read by both."""
     order = make(0, by_label)
-    total = [Piece(0, len(order), 0, len(order))]
+    total = [Piece(0, len(order))]
     for host in range(hosts):
         read = examples = 0
         for worker in range(workers):
@@ -180,6 +180,6 @@ def test_blocks_open_only_the_shards_of_a_share():
         parts, None, True, "0/0", 100, lambda n: opened.update(n) or [bounds] * len(n)
     )
     reader = Reader(Share(3, 10), Share(0, 1), 1)
-    pieces = share_of([Piece(0, len(order), 0, len(order))], reader, "keep")
+    pieces = share_of([Piece(0, len(order))], reader, "keep")
     assert sum(len(w.owners) for w in order.windows(pieces)) == len(order) // 10
     assert len(opened) <= 10 + 2 * 3  # in groups of four
