@@ -53,7 +53,9 @@ class DiskCache:
         """
         name = shard.file.replace("/", "-")
         copy = self._folder / f"{shard.crc32c}-{shard.bytes}-{name}{_SUFFIX}"
-        if not _is_used(copy):
+        try:
+            os.utime(copy)  # marks it as used
+        except FileNotFoundError:
             try:
                 self._copy(path, shard, copy)
             except FileNotFoundError as error:
@@ -106,12 +108,3 @@ class DiskCache:
             if copy != newest:
                 copy.unlink(missing_ok=True)
                 total -= size
-
-
-def _is_used(copy: Path) -> bool:
-    """Return whether a copy exists, and mark it as used."""
-    try:
-        os.utime(copy)
-    except FileNotFoundError:
-        return False
-    return True

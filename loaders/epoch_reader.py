@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import itertools
-import math
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from itertools import accumulate
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from shardmill.loaders.order import EpochOrder, Window
+from shardmill.loaders.order import Chunk, EpochOrder, Window
 from shardmill.loaders.pieces import (
     Piece,
     Reader,
@@ -29,8 +28,9 @@ from shardmill.loaders.position import Position
 from shardmill.loaders.shards import ShardFiles
 from shardmill.loaders.steps import Remainder
 
+_KEPT_BYTES = 8 << 20
 _PLACES = 4096  # records that are placed at one time
-_AHEAD_BYTES = 16 << 20  # of the next windows on remote storage, at least
+_AHEAD_BYTES = 64 << 20  # of members on remote storage
 _REMOTE_THREADS = 8
 T = TypeVar("T")
 
@@ -57,13 +57,14 @@ class EpochReader:
 
     Args:
         order: The order of the epoch.
-        position: What was read before; see ``Position.resolve``.
+        position: What was read before.
         reader: The worker.
         remainder: Returns what happens to examples that a number of hosts cannot divide evenly.
         by_records: Whether hosts and workers take single records of the order in turn, or
             consecutive members.
 
     Attributes:
+        position: The position, resolved for the worker.
         left: Number of examples that are left for the worker, with padding.
         is_over: Whether no host has examples left.
     """
@@ -74,8 +75,9 @@ class EpochReader:
     ) -> None:  # fmt: skip
         self._order, self._reader, self._taken = order, reader, position.taken
         self._by_records = by_records
+        self.position = position.resolve(reader, by_records=by_records)
         pieces = [Piece(0, len(order))]
-        for deal in position.deals:
+        for deal in self.position.deals:
             pieces = redeal(pieces, deal, order.window, remainder(deal.hosts))
         self._pieces, self._rule = pieces, remainder(reader.host.count)
         examples = sum(piece.size for piece in pieces)
@@ -92,6 +94,7 @@ class EpochReader:
             files: The files of the shards.
             limit: Bytes of records that are held at one time.
         """
+        _keep_freed_memory()
         read = self._read_places(files) if self._by_records else self._read_windows(files, limit)
         yield from itertools.islice(itertools.chain(read, self._padding(files)), self.left)
 
@@ -112,127 +115,111 @@ class EpochReader:
 
     def _read_windows(self, files: ShardFiles, limit: float) -> Payloads:
         share = share_of(self._pieces, self._reader, self._rule)
-        windows = self._order.windows(list(drop(share, self._taken, self._order.window)))
-        with _open_pool(_REMOTE_THREADS) as pool:
-            yield from _load_windows(files, windows, pool if files.is_remote else None, limit)
+        windows, again = itertools.tee(
+            self._order.windows(list(drop(share, self._taken, self._order.window)))
+        )
+        needed = (
+            window.chunks[owner]
+            for window in again
+            for owner in dict.fromkeys(window.owners.tolist())
+        )
+        threads, most = _REMOTE_THREADS if files.is_remote else 0, min(limit / 2, _AHEAD_BYTES)
+        loaded = map_ahead(partial(_load, files), needed, threads, most, files.bytes_of)
+        for window in windows:
+            yield from _mix(window, loaded, partial(_load, files), limit)
+        next(loaded, None)  # raises an error of a window that was opened ahead
 
 
-class _OpenWindow:
-    """Loads the members of a window, each when its first record is needed.
+def _load(files: ShardFiles, chunk: Chunk) -> list[bytes]:
+    """Returns the payloads of a chunk."""
+    first = int(chunk.records[0])
+    payloads = files.payloads(chunk.part, first, int(chunk.records[-1]) + 1)
+    if isinstance(chunk.records, range):
+        return payloads
+    return [payloads[number] for number in (chunk.records - first).tolist()]
 
-    Members of more than ``limit`` bytes, because records are larger than on average, are not held
+
+def _mix(
+    window: Window, loaded: Iterator[list[bytes]], load: Callable[[Chunk], list[bytes]],
+    limit: float,
+) -> Payloads:  # fmt: skip
+    """Yields the records of a window.
+
+    Chunks of more than ``limit`` bytes, because records are larger than on average, are not held
     at one time: the oldest are dropped, and loaded again.
 
-    Attributes:
-        left: Bytes of the records that are left.
-    """
-
-    def __init__(
-        self, files: ShardFiles, window: Window, pool: ThreadPoolExecutor | None, limit: float
-    ) -> None:
-        self.window, self._files, self._limit = window, files, limit
-        self._held: dict[int, list[bytes]] = {}
-        self._held_bytes = 0
-        owners = dict.fromkeys(window.owners.tolist())
-        sizes = [files.bytes_of(window.chunks[owner]) for owner in owners] if pool else []
-        self.left, self._ahead = sum(sizes), dict[int, Future[list[bytes]]]()
-        for owner, end in zip(owners, accumulate(sizes), strict=False):
-            if pool and end <= limit:
-                self._ahead[owner] = pool.submit(self._load, owner)
-
-    def take(self, owner: int, offset: int) -> tuple[PlacedRecord, bytes]:
-        """Returns a record of a chunk; each is taken once."""
-        payloads = self._held.get(owner) or self._hold(owner)
-        payload, payloads[offset] = payloads[offset], b""
-        self._held_bytes -= len(payload)
-        self.left -= len(payload)
-        chunk = self.window.chunks[owner]
-        return PlacedRecord(chunk.part, int(chunk.records[offset])), payload
-
-    def _hold(self, owner: int) -> list[bytes]:
-        ahead = self._ahead.pop(owner, None)
-        payloads = self._held[owner] = self._load(owner) if ahead is None else ahead.result()
-        self._held_bytes += sum(map(len, payloads))
-        while self._held_bytes > self._limit and len(self._held) > 1:
-            self._held_bytes -= sum(map(len, self._held.pop(next(iter(self._held)))))
-        return payloads
-
-    def _load(self, owner: int) -> list[bytes]:
-        chunk = self.window.chunks[owner]
-        first = int(chunk.records[0])
-        payloads = self._files.payloads(chunk.part, first, int(chunk.records[-1]) + 1)
-        if isinstance(chunk.records, range):
-            return payloads
-        return [payloads[number] for number in (chunk.records - first).tolist()]
-
-
-def _load_windows(
-    files: ShardFiles, windows: Iterator[Window], pool: ThreadPoolExecutor | None, limit: float
-) -> Payloads:
-    """Yields the records of windows.
-
     Args:
-        files: The files of the shards.
-        windows: The windows.
-        pool: Loads the members of a window when the one before it is half read; None to load none
-            ahead.
-        limit: Bytes of records that a window holds.
+        window: The window.
+        loaded: The payloads of its chunks, in the order in which they are needed.
+        load: Loads a chunk again.
+        limit: Bytes of records that are held.
     """
-    opened = _until_error(map(partial(_OpenWindow, files, pool=pool, limit=limit), windows))
-    begun = deque(itertools.islice(opened, 1))
-    while begun:
-        first = begun.popleft()
-        if isinstance(first, Exception):
-            raise first
-        enough = max(first.left // 2, _AHEAD_BYTES)
-        ahead = sum(map(_bytes_left, begun))
-        for owner, offset in zip(
-            first.window.owners.tolist(), first.window.offsets.tolist(), strict=True
-        ):
-            while pool and first.left + ahead < enough and (following := next(opened, None)):
-                begun.append(following)
-                ahead += _bytes_left(following)
-            yield first.take(owner, offset)
-        begun.extend(() if begun else itertools.islice(opened, 1))
+    held: dict[int, list[bytes]] = {}
+    begun, size = set(), 0
+    for owner, offset in zip(window.owners.tolist(), window.offsets.tolist(), strict=True):
+        chunk = window.chunks[owner]
+        if owner not in held:
+            held[owner] = load(chunk) if owner in begun else next(loaded)
+            begun.add(owner)
+            size += sum(map(len, held[owner]))
+            while size > limit and len(held) > 1:
+                size -= sum(map(len, held.pop(next(iter(held)))))
+        payload, held[owner][offset] = held[owner][offset], b""
+        size -= len(payload)
+        yield PlacedRecord(chunk.part, int(chunk.records[offset])), payload
 
 
-def _bytes_left(window: _OpenWindow | Exception) -> float:
-    return math.inf if isinstance(window, Exception) else window.left
-
-
-def _until_error(items: Iterator[T]) -> Iterator[T | Exception]:
-    """Yields items; their error, which is raised in its turn, is the last one."""
-    try:
-        yield from items
-    except Exception as error:  # noqa: BLE001
-        yield error
-
-
-def map_ahead(function: Callable[[T], Any], items: Iterator[T], workers: int) -> Iterator[Any]:
+def map_ahead(
+    function: Callable[[T], Any], items: Iterator[T], threads: int, most: float,
+    cost: Callable[[T], int] = lambda _: 1,
+) -> Iterator[Any]:  # fmt: skip
     """Yields the result for each item in order; an exception is raised in its place.
 
     Args:
         function: Called by threads if there are any.
-        items: The items; at most twice as many as threads are taken ahead.
-        workers: Number of threads; 0 for none.
+        items: The items.
+        threads: Number of threads; 0 for none.
+        most: Cost of the items that are taken ahead.
+        cost: Returns the cost of an item.
     """
-    if not workers:
+    if not threads:
         yield from map(function, items)
         return
 
-    def attempt(item: T | Exception) -> Any:
-        if isinstance(item, Exception):
-            raise item
-        return function(item)
+    def begin() -> Iterator[tuple[Future[Any], int]]:
+        try:
+            for item in items:
+                size = cost(item)
+                yield pool.submit(function, item), size
+        except Exception as error:  # noqa: BLE001 - raised in its turn
+            failed: Future[Any] = Future()
+            failed.set_exception(error)
+            yield failed, 0
 
-    with _open_pool(workers) as pool:
-        ahead: deque[Future[Any]] = deque()
-        for item in _until_error(items):
-            ahead.append(pool.submit(attempt, item))
-            if len(ahead) > 2 * workers:
-                yield ahead.popleft().result()
+    with _open_pool(threads) as pool:
+        ahead: deque[tuple[Future[Any], int]] = deque()
+        total = 0
+        for future, size in begin():
+            ahead.append((future, size))
+            total += size
+            while total > most:
+                first, paid = ahead.popleft()
+                total -= paid
+                yield first.result()
         while ahead:
-            yield ahead.popleft().result()
+            yield ahead.popleft()[0].result()
+
+
+def _keep_freed_memory() -> None:
+    """Lets glibc keep freed blocks of up to 8 MiB for the next members and images.
+
+    Else each faults its pages in again: 10 us a record. TensorFlow's ``from_generator`` sets
+    M_MMAP_THRESHOLD to 128 KiB when it begins. See mallopt(3) for the numbers.
+    """
+    with contextlib.suppress(AttributeError, OSError, TypeError):  # not glibc
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(-3, _KEPT_BYTES)  # M_MMAP_THRESHOLD
+        mallopt(-1, 2 * _KEPT_BYTES)  # M_TRIM_THRESHOLD
 
 
 @contextlib.contextmanager

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import os
 import traceback
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from shardmill.loaders.epoch_reader import PlacedRecord
 from shardmill.loaders.frameworks import require_framework
 from shardmill.loaders.record_decoder import Fill, select_features
 from shardmill.loaders.records import open_encoded
 from shardmill.loaders.sampling import Weights
 from shardmill.loaders.steps import Remainder, batches, to_int
-from shardmill.loaders.stream import KEPT_BYTES, Stream, Where
+from shardmill.loaders.stream import Stream, Where
 from shardmill.loaders.tf_parse import array_decoder, batch_parser, label_reader
 from shardmill.schemas.errors import InputError, UsageError
 
@@ -71,7 +71,8 @@ def keras_dataset(  # noqa: PLR0913 - all but two are keyword-only
     shuffle: bool | int = False, seed: int = 0, remainder: Remainder | None = None,
     label: Label | None = "id", features: Sequence[str] | None = None,
     labels: Sequence[str] | None = None, balance: Literal["label"] | Weights | None = None,
-    fill: Fill | None = None, where: Where | None = None, host: tuple[int, int] | None = None,
+    fill: Fill | None = None, where: Where | None = None, limit: int | None = None,
+    host: tuple[int, int] | None = None,
 ) -> tf.data.Dataset:  # fmt: skip
     """Returns a dataset of batches for ``model.fit``, with the length from the manifest.
 
@@ -100,6 +101,7 @@ def keras_dataset(  # noqa: PLR0913 - all but two are keyword-only
         fill: Values by feature that replace missing ones; see ``open_dataset``.
         where: Predicate on a dict of all features of a record, images encoded; the others are left
             out, and the number of batches is then unknown. See ``Stream``.
+        limit: Number of examples of a predicate ``where`` that each host gets in an epoch.
         host: Number of this host and of all, which get as many batches of ``batch_size / hosts``;
             None to ask the training framework.
 
@@ -108,14 +110,14 @@ def keras_dataset(  # noqa: PLR0913 - all but two are keyword-only
         UsageError: An option is invalid, or there would be no batch.
     """
     stream = _open_stream(
-        dataset, split, labels, fill, shuffle=shuffle, seed=seed, where=where, host=host,
-        remainder=remainder, balance=balance,
+        dataset, split, labels, fill, shuffle=shuffle, seed=seed, where=where, limit=limit,
+        host=host, remainder=remainder, balance=balance,
     )  # fmt: skip
     batching = _batching_of(stream, batch_size, remainder)
     steps = batching.steps(stream)
     parser = _parser(stream, batching, features, label, fill)
     stream.records.files.member_bounds(0)  # an error of it here is one sentence
-    known = None if stream.where else steps
+    known = None if stream.has_unknown_size else steps
     made = _to_batches(_Blocks(stream, batching), batching, *parser, known)
     made.class_names = list(stream.records.labels)
     made.__class__ = _without_checkpoints(type(made))
@@ -173,12 +175,8 @@ class _Blocks:
             raise UsageError("stream-rest-read")
         if self._rest is not None:
             stream.load_state_dict(self._rest)
-        _keep_freed_memory()
-        kept = (
-            (payload, place.weight)
-            for place, payload in stream.payloads()
-            if stream.where is None or _keeps(stream, place.part, place.record, payload)
-        )
+        read = stream.payloads(partial(_keeps, stream))
+        kept = ((payload, place.weight) for place, payload in read)
         stream.read_ahead = True
         for group in _group(kept, batching.of_host):
             if batching.remainder == "pad":
@@ -202,16 +200,19 @@ def _group(records: Iterator[tuple[bytes, float]], batch: int) -> Iterator[list[
         yield group
 
 
-def _keeps(stream: Stream, part: int, record: int, payload: bytes) -> Any:
+def _keeps(stream: Stream, place: PlacedRecord, payload: bytes) -> bool:
     """Returns whether the stream's predicate keeps a record.
 
     Raises:
         UsageError: The predicate failed: TensorFlow, which shows no more of an exception than its
             text, would hide the place in a long traceback.
     """
+    if stream.where is None:
+        return True
+    part, record, weight = place
     example = stream.records.decode(part, record, payload)
     try:
-        return stream.where is None or stream.where(example)
+        return weight > 0 and bool(stream.where(example))
     except Exception as error:
         at = traceback.extract_tb(error.__traceback__)[-1]
         raise UsageError(
@@ -222,18 +223,6 @@ def _keeps(stream: Stream, part: int, record: int, payload: bytes) -> Any:
             record=record,
             path=stream.records.source.paths[part],
         ) from error
-
-
-def _keep_freed_memory() -> None:
-    """Let glibc keep freed blocks of up to ``KEPT_BYTES`` for the next images.
-
-    TensorFlow's ``from_generator`` sets M_MMAP_THRESHOLD to 128 KiB when it begins, so that each
-    image faults its pages in again: a tenth of the time. See mallopt(3) for the numbers.
-    """
-    with contextlib.suppress(AttributeError, OSError, TypeError):  # not glibc
-        mallopt = ctypes.CDLL(None).mallopt
-        mallopt(-3, KEPT_BYTES)  # M_MMAP_THRESHOLD
-        mallopt(-1, 2 * KEPT_BYTES)  # M_TRIM_THRESHOLD
 
 
 def _parser(

@@ -17,6 +17,13 @@ _MOST_DROPPED = 100_000
 _MEMORY_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 
+class Spare:
+    """What several caches may grow by together."""
+
+    def __init__(self, left: int) -> None:
+        self.left, self.lock = left, threading.Lock()
+
+
 class LruCache:
     """A thread-safe cache that drops the least recently used values above a size limit.
 
@@ -25,16 +32,15 @@ class LruCache:
 
     Args:
         limit: Maximum total cost of the values; the newest value is kept in any case.
-        most: Maximum of the limit; None for a limit that does not grow.
+        spare: What the limit may grow by.
     """
 
-    def __init__(self, limit: int, most: int | None = None) -> None:
-        self._limit, self._most = limit, limit if most is None else most
+    def __init__(self, limit: int, spare: Spare) -> None:
+        self._limit, self._spare = limit, spare
         self._dropped: set[Any] = set()
         self._entries: OrderedDict[Any, tuple[Any, int]] = OrderedDict()
         self._making: dict[Any, threading.Event] = {}
-        self._total = 0
-        self._lock = threading.Lock()
+        self._total, self._lock = 0, spare.lock
 
     def get(self, key: Any, make: Callable[[], T], cost: Callable[[T], int]) -> T:
         """Returns a value, made by one thread if it is not cached; the others wait for it."""
@@ -62,13 +68,14 @@ class LruCache:
     def _keep(self, key: Any, value: Any, size: int) -> None:
         with self._lock:
             if key in self._dropped:
-                self._limit = max(self._limit, min(self._limit + size, self._most))
+                grown = min(size, self._spare.left)
+                self._limit, self._spare.left = self._limit + grown, self._spare.left - grown
             self._total += size
             self._entries[key] = value, size
             while self._total > self._limit and len(self._entries) > 1:
                 dropped, (_, cost) = self._entries.popitem(last=False)
                 self._total -= cost
-                if self._limit < self._most:
+                if self._spare.left:
                     self._dropped.add(dropped)
             if len(self._dropped) > _MOST_DROPPED:  # of a dataset that will never fit
                 self._dropped.clear()

@@ -12,7 +12,7 @@ from shardmill.loaders.records import Records
 from shardmill.loaders.steps import to_int
 from shardmill.schemas.errors import UsageError
 
-_WORKER = ("worker", "workers", "batch_size", "hosts")
+_WORKER = ("worker", "workers", "batch_size", "hosts", "host")
 
 
 class Position(NamedTuple):
@@ -23,11 +23,13 @@ class Position(NamedTuple):
         deals: What all hosts have read; a number of hosts, workers or examples in a batch that is 0
             is that of the reader.
         taken: Number of records that this worker has read since.
+        kept: Number of those that the predicate has kept.
     """
 
     epoch: int
     deals: tuple[Deal, ...] = ()
     taken: int = 0
+    kept: int = 0
 
     def resolve(self, reader: Reader, *, by_records: bool) -> Position:
         """Returns the position for a reader, with all numbers.
@@ -46,20 +48,21 @@ class Position(NamedTuple):
         return self._replace(deals=tuple(deals))
 
     def to_state(self, reader: Reader, reads: dict[str, Any]) -> dict[str, Any]:
-        """Returns the state of a stream; of a worker of a DataLoader if there are several.
+        """Returns the state of a stream; of a worker if there are several, or a limit.
 
         Args:
-            reader: The worker; the position is resolved for it.
+            reader: The worker.
             reads: What is read and how.
         """
-        deals, worker = self.deals, None
-        if reader.worker.count > 1:
-            worker = [self.taken, *_numbers_of(reader)]
+        in_blocks, worker = reads["order"] == "blocks", None
+        deals = self.resolve(reader, by_records=not in_blocks).deals
+        if reader.worker.count > 1 or reads["limit"]:
+            worker = [self.taken, self.kept, *_numbers_of(reader, reads)]
         elif self.taken:
             deals = (*deals, Deal(self.taken * reader.host.count, reader.host.count, 1, 1))
         state = {"epoch": self.epoch, "examples": sum(deal.examples for deal in deals)}
         # Who read them matters in blocks only.
-        dealt = [list(deal) for deal in deals] if reads["order"] == "blocks" else []
+        dealt = [list(deal) for deal in deals] if in_blocks else []
         return {**state, "deals": dealt, "worker": worker, "reads": reads}
 
 
@@ -77,11 +80,11 @@ def parse_state(state: dict[str, Any], reader: Reader, reads: dict[str, Any]) ->
     """
     if not isinstance(state, dict) or state.keys() != Position(0).to_state(reader, reads).keys():
         raise UsageError("stream-state-invalid", state=state)
-    theirs, ours, taken = dict(state["reads"]), dict(reads), 0
+    theirs, ours, counts = dict(state["reads"]), dict(reads), [0, 0]
     if state["worker"] is not None:
-        taken, *numbers = state["worker"]
-        theirs |= zip(_WORKER, numbers, strict=True)
-        ours |= zip(_WORKER, _numbers_of(reader), strict=True)
+        counts, numbers = state["worker"][:2], state["worker"][2:]
+        theirs |= zip(_WORKER, numbers, strict=False)
+        ours |= zip(_WORKER, _numbers_of(reader, reads), strict=False)
     split = ours.pop("split")
     for name, value in ours.items():
         if theirs.get(name) == value:
@@ -89,13 +92,13 @@ def parse_state(state: dict[str, Any], reader: Reader, reads: dict[str, Any]) ->
         both = f"{name}={theirs.get(name)!r}, and this stream has {name}={value!r}"
         if name == "records":
             both = f"other records ({theirs['split']}) than those of this stream ({split})"
-        elif name in _WORKER:
+        elif name in _WORKER and not reads["limit"]:
             both += "; at() continues with other workers"
         raise UsageError("stream-state-differs", both=both)
     deals = [Deal(*map(to_int, Deal._fields, deal)) for deal in state["deals"]]
     read = tuple(deals or [Deal(to_int("examples", state["examples"]), 1, 1, 1)])
-    epoch, taken = to_int("epoch", state["epoch"]), to_int("taken", taken)
-    return Position(epoch, tuple(deal for deal in read if deal.examples), taken)
+    epoch, taken, kept = map(to_int, ("epoch", "taken", "kept"), (state["epoch"], *counts))
+    return Position(epoch, tuple(deal for deal in read if deal.examples), taken, kept)
 
 
 def digest_of(records: Records) -> str:
@@ -110,5 +113,6 @@ def digest_of(records: Records) -> str:
     return digest.hexdigest()
 
 
-def _numbers_of(reader: Reader) -> list[int]:
-    return [reader.worker.index, reader.worker.count, reader.batch, reader.host.count]
+def _numbers_of(reader: Reader, reads: dict[str, Any]) -> list[int]:
+    numbers = [reader.worker.index, reader.worker.count, reader.batch, reader.host.count]
+    return [*numbers, reader.host.index] if reads["limit"] else numbers

@@ -7,7 +7,6 @@ import os
 import sys
 import threading
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property, partial
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -16,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardmill.loaders.disk_cache import DiskCache
-from shardmill.loaders.lru_cache import LruCache, spare_bytes
+from shardmill.loaders.lru_cache import LruCache, Spare, spare_bytes
 from shardmill.loaders.order import GROUP, Chunk
 from shardmill.loaders.selection import ShardSlice
 from shardmill.loaders.source import Source, read_catalog
@@ -38,7 +37,7 @@ from shardmill.schemas.tfrecord.inflate import InflateError, inflate_member
 from shardmill.schemas.tfrecord.members import Members, OpenFile, read_members
 from shardmill.schemas.tfrecord.scanner import DamagedError
 
-_CACHE_BYTES = 64 << 20  # of inflated members, and as many of record offsets
+_CACHE_BYTES = 64 << 20  # of inflated members; as many of record offsets, of indexes and of keys
 _MAX_OPEN_FILES = 64
 _REMOTE_THREADS = 16
 _CHUNK_BYTES = 2 << 20  # of an uncompressed file, read at a time in sequential reading
@@ -62,8 +61,9 @@ class Caches(NamedTuple):
     """Limits of caches.
 
     Attributes:
-        memory: Maximum bytes of inflated members in memory, and of record offsets. None to begin
-            with 64 MiB, and to let members that are inflated again take up to ``spare_bytes``.
+        memory: Maximum bytes of inflated members in memory; of record offsets, of member indexes
+            and of keys. None to begin with 64 MiB each, and to let those that are used again take
+            up to ``spare_bytes`` together.
         disk: Copies of remote shards; None for none.
     """
 
@@ -77,12 +77,12 @@ class _ProcessCaches:
     def __init__(self, given: int | None) -> None:
         self.pid = os.getpid()
         memory = _CACHE_BYTES if given is None else given
-        most = spare_bytes() if given is None else memory
-        self.files = LruCache(_MAX_OPEN_FILES)
-        self.tables = LruCache(memory)
-        self.layouts = LruCache(memory, most)
-        self.contents = LruCache(memory, most)
-        self.keys = LruCache(memory, most)
+        spare = Spare(max(0, spare_bytes() - 4 * memory) if given is None else 0)
+        self.opening = threading.Semaphore(_REMOTE_THREADS)
+        self.files = LruCache(_MAX_OPEN_FILES, Spare(0))
+        self.tables, self.layouts, self.contents, self.keys = (
+            LruCache(memory, spare) for _ in range(4)
+        )
 
 
 class ShardFiles:
@@ -202,10 +202,8 @@ class ShardFiles:
 
     def bounds_of(self, shards: Sequence[int]) -> list[list[int]]:
         """Returns the member bounds of several shards; remote ones are opened at the same time."""
-        if not self.is_remote:
-            return [self.member_bounds(shard) for shard in shards]
-        with ThreadPoolExecutor(_REMOTE_THREADS) as pool:
-            return list(pool.map(self.member_bounds, shards))
+        self.open_ahead(shards)
+        return [self.member_bounds(shard) for shard in shards]
 
     def payloads(self, shard: int, first: int, stop: int) -> list[bytes]:
         """Returns the payloads of records first to stop - 1, which are of one member.
@@ -260,7 +258,8 @@ class ShardFiles:
             threading.Thread(target=self._try_to_open, args=(shard,), daemon=True).start()
 
     def _try_to_open(self, shard: int) -> None:
-        with contextlib.suppress(Exception):  # the reader of the shard meets it too
+        # The reader of the shard meets an error too.
+        with self._cache.opening, contextlib.suppress(Exception):
             self._members(shard)
 
     def _open_new(self, shard: int) -> OpenFile:

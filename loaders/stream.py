@@ -22,7 +22,7 @@ from shardmill.loaders.hosts import (
     parse_share,
 )
 from shardmill.loaders.order import EpochOrder, Numbers
-from shardmill.loaders.pieces import Deal, Reader, size_of
+from shardmill.loaders.pieces import Deal, Reader, count, size_of
 from shardmill.loaders.position import Position, digest_of, parse_state
 from shardmill.loaders.records import Records
 from shardmill.loaders.sampling import Balance, Weights, filter_records
@@ -34,9 +34,6 @@ Where = Callable[[Any], bool] | Mapping[str, Any]
 BUFFER_BYTES = 64 << 20
 _RECORD_OVERHEAD = 250  # bytes of Python objects for a record in the buffer
 _MOST_RECORDS = 50_000_000  # that are read singly: each worker caches 4 bytes for each
-# Once a block of this size was freed, glibc returns less free memory to the system (mallopt(3),
-# M_MMAP_THRESHOLD). Else each member, of 2 MiB, faults its pages in again: 10 us a record.
-KEPT_BYTES = 8 << 20
 _SAME_EPOCH = (
     "epoch {} is read again, in the same order: with several hosts, call set_epoch before each "
     "pass, with the same number on all hosts."
@@ -47,11 +44,10 @@ class Stream:
     """Reads the examples of a split, each exactly once in an epoch.
 
     The order of an epoch is a function of the dataset, the seed and the epoch. The hosts take from
-    it, and the workers of each host. Inside a torch ``DataLoader`` the stream gets its worker
-    number and batch size from torch (see ``torch_data.torch_stream``): only the last batch of all
-    workers may not be full. Each iteration is a new epoch. With several hosts it is not, since a
-    host that looked at a batch would be ahead of the others: call ``set_epoch`` before each
-    iteration, with the same number on all hosts.
+    it, and the workers of each host. In a torch ``DataLoader`` the stream gets its worker number
+    and batch size from torch: only the last batch of all workers may not be full. Each iteration is
+    a new epoch. With several hosts it is not, since a host that looked at a batch would be ahead of
+    the others: call ``set_epoch`` before each iteration, with the same number on all hosts.
 
     ``records`` is a random permutation of all records, each of which is read alone; what all hosts
     read in a step does not depend on their number. ``blocks`` reads whole members of about 2 MiB:
@@ -78,7 +74,9 @@ class Stream:
         where: Which examples to read. A mapping from columns of the catalog of images to a value,
             several values or a predicate on the value, as in ``{"width": lambda w: w > 300}``;
             the number of examples is then known. Or a predicate on an example: the number is
-            unknown, and several hosts, which would get different numbers, are an error.
+            unknown, and several hosts, which would get different numbers, need a ``limit``.
+        limit: Number of examples of a predicate ``where`` that each host gets in an epoch: the
+            first ones of its share. A host that has fewer raises an error after them.
         epoch: Number of the first epoch.
         workers: Number of threads that decode, transform and filter examples, in the order of the
             stream; 0 for none. They work at one time on images and in functions that release the
@@ -93,21 +91,12 @@ class Stream:
     """
 
     def __init__(  # noqa: PLR0913 - all but one are keyword-only
-        self,
-        records: Records,
-        *,
-        shuffle: bool = False,
-        order: Order | None = None,
-        seed: int = 0,
-        buffer: int | None = None,
-        host: tuple[int, int] | None = None,
-        worker: tuple[int, int] | None = None,
-        remainder: Remainder | None = None,
-        where: Where | None = None,
-        workers: int = 0,
-        epoch: int = 0,
+        self, records: Records, *, shuffle: bool = False, order: Order | None = None,
+        seed: int = 0, buffer: int | None = None, host: tuple[int, int] | None = None,
+        worker: tuple[int, int] | None = None, remainder: Remainder | None = None,
+        where: Where | None = None, limit: int | None = None, workers: int = 0, epoch: int = 0,
         balance: Literal["label"] | Weights | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         if not isinstance(records, Records):
             raise UsageError("stream-of-no-records", records=records)
         if not isinstance(shuffle, bool):
@@ -120,7 +109,10 @@ class Stream:
             records, where = filter_records(records, where), None
         if where is not None and not callable(where):
             raise UsageError("where-invalid", where=where)
+        if limit is not None and where is None:
+            raise UsageError("limit-without-where", limit=limit)
         self.records, self.where, self.workers = records, where, to_int("workers", workers)
+        self.limit = None if limit is None else to_int("limit", limit, 1)
         self.buffer = None if buffer is None else to_int("buffer", buffer, 1)
         self._remainder = remainder
         self._job = HostFinder(host)
@@ -159,7 +151,7 @@ class Stream:
             raise UsageError(
                 "examples-fewer-than-hosts", examples=len(self.records), count=host.count
             )
-        if self.where is not None and host.count > 1:
+        if self.has_unknown_size and host.count > 1:
             raise UsageError("where-with-hosts", count=host.count)
         return host
 
@@ -170,15 +162,18 @@ class Stream:
         return {**self.__dict__, "_batch": find_loader()[1] or self._batch}
 
     @property
+    def has_unknown_size(self) -> bool:
+        """Whether a predicate decides how many examples an epoch has."""
+        return self.where is not None and self.limit is None
+
+    @property
     def begins_inside(self) -> bool:
         """Whether the next iteration begins in the middle of an epoch."""
         start = self._start
         return self.epoch == start.epoch and not self._passes and bool(start.deals or start.taken)
 
     def set_epoch(self, epoch: int) -> None:
-        """Sets the number of the next epoch, which changes the order of a shuffled stream.
-
-        The position of a state or of ``at`` stays if it is in this epoch.
+        """Sets the number of the next epoch; the position of a state or ``at`` in it stays.
 
         Raises:
             UsageError: The epoch is not a number, or it is negative.
@@ -222,8 +217,6 @@ class Stream:
         deal = Deal(*map(to_int, Deal._fields, (examples, hosts, workers, batch_size)))
         if deal.examples and self.where is not None:
             raise UsageError("position-with-where", examples=examples)
-        if hosts and examples % hosts:
-            raise UsageError("position-uneven", examples=examples, hosts=hosts)
         read, most = sum(each.examples for each in (*deals, deal)), self.num_examples
         # A last batch that was not full counts as one.
         if read - most >= max(1, hosts) * max(1, batch_size):
@@ -235,7 +228,7 @@ class Stream:
         self._start, self.epoch = start, start.epoch
         self._reading: Position | None = None  # where the last iteration began
         self.read_ahead = False  # whether more is read than was used, as by keras_dataset
-        self._taken = 0  # records of this worker since
+        self._taken = self._kept = 0  # records of this worker since, and those of the predicate
         self._passes = 0  # iterations of the epoch
 
     def state_dict(self) -> dict[str, Any]:
@@ -249,8 +242,7 @@ class Stream:
         reader = self._reader(self.host)
         at = self._start if self.begins_inside else Position(self.epoch)
         if self._reading is not None:
-            at = self._reading._replace(taken=self._taken)
-        at = at.resolve(reader, by_records=self.order == "records")
+            at = self._reading._replace(taken=self._taken, kept=self._kept)
         return at.to_state(reader, self._reads())
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -273,6 +265,7 @@ class Stream:
             "buffer": self.buffer,
             "remainder": self._remainder,
             "where": self.where is not None,
+            "limit": self.limit,
             "balance": None if self._balance is None else self._balance.weights,
         }
 
@@ -280,9 +273,9 @@ class Stream:
         """Returns the number of examples of this host in an epoch, over all of its workers.
 
         Raises:
-            TypeError: The stream has a predicate.
+            TypeError: The stream has a predicate, and no limit.
         """
-        if self.where is not None:
+        if self.has_unknown_size:
             raise TypeError("the number of examples that where keeps is unknown before reading")
         return size_of(self.num_examples, self._check_host(), self.remainder)
 
@@ -290,12 +283,15 @@ class Stream:
     def num_left(self) -> int:
         """Number of examples of this host in the rest of the epoch in which the stream begins."""
         reader = self._reader(self.host)
-        at = self._start.resolve(reader, by_records=self.order == "records")
-        return self._open(at, reader._replace(worker=Share(0, 1))).left
+        if self.limit is not None:
+            return self.limit - self._start.kept
+        return self._open(self._start, reader._replace(worker=Share(0, 1))).left
 
     @property
     def num_examples(self) -> int:
         """Number of examples of all hosts in an epoch."""
+        if self.limit is not None:
+            return self.limit * self.host.count
         return len(self.records) if self._balance is None else self._balance.num_examples
 
     def __iter__(self) -> Iterator[Any]:
@@ -306,11 +302,15 @@ class Stream:
         """Returns the example of a payload, and whether the predicate keeps it."""
         (part, record, weight), payload = item
         example = self.records.decode(part, record, payload, weight if padded else None)
-        return example, self.where is None or bool(self.where(example))
+        return example, weight > 0 and bool(self.where(example)) if self.where else True
 
-    def payloads(self) -> Payloads:
-        """Returns the serialized examples of this worker in the next epoch, with their places."""
-        return self._read(lambda item: (item, True), 0)
+    def payloads(self, keeps: Callable[[PlacedRecord, bytes], bool]) -> Payloads:
+        """Returns the serialized examples of this worker in the next epoch, with their places.
+
+        Args:
+            keeps: Returns whether a record is kept.
+        """
+        return self._read(lambda item: (item, keeps(*item)), 0)
 
     def _read(self, decode: Callable[[Any], tuple[Any, bool]], workers: int) -> Iterator[Any]:
         """Begins the next epoch, and returns what is decoded and kept of it.
@@ -319,28 +319,42 @@ class Stream:
         different numbers of batches would then be in different epochs. It begins now, not with the
         first example: a DataLoader may end before each of its workers was read.
         """
-        bytes(KEPT_BYTES)
         host, epoch, passes = self._check_host(), self.epoch, self._passes
         inside = self.begins_inside
         # Workers that read the epoch of a position have not reset it in the main process.
         at = self._start if inside else Position(epoch)
         reader = self._reader(host)
-        at = at.resolve(reader, by_records=self.order == "records")
         opened = self._open(at, reader)
+        at = opened.position
         # A state of the end of an epoch is one of all hosts, which then begin the next one.
         self.epoch = epoch + (host.count == 1 or (inside and opened.is_over))
         if passes and self.epoch == epoch and self.shuffle:
             warnings.warn(_SAME_EPOCH.format(epoch), stacklevel=3)
         self._start, self._passes = Position(epoch), passes + 1
-        self._reading, self._taken = at, at.taken
+        self._reading, self._taken, self._kept = at, at.taken, at.kept
         most = 2 * BUFFER_BYTES if self.buffer is None else math.inf
         payloads = opened.payloads(self.records.files, most)
-        return self._kept(at.taken, map_ahead(decode, payloads, workers))
+        return self._count(at, reader, map_ahead(decode, payloads, workers, 2 * workers))
 
-    def _kept(self, taken: int, made: Iterator[tuple[Any, bool]]) -> Iterator[Any]:
-        for self._taken, (example, kept) in enumerate(made, taken + 1):
-            if kept:
+    def _count(
+        self, at: Position, reader: Reader, made: Iterator[tuple[Any, bool]]
+    ) -> Iterator[Any]:
+        """Yields the examples that are kept, up to this worker's part of the limit.
+
+        Raises:
+            UsageError: There are fewer.
+        """
+        taken, kept = at.taken, at.kept
+        most = -1 if self.limit is None else count(self.limit, reader.worker, reader.batch)
+        for example, keeps in made if kept != most else ():
+            taken, kept = taken + 1, kept + keeps
+            self._taken, self._kept = taken, kept
+            if keeps:
                 yield example
+            if kept == most:
+                return
+        if kept < most:
+            raise UsageError("limit-not-reached", kept=kept, most=most, limit=self.limit)
 
     def _open(self, at: Position, reader: Reader) -> EpochReader:
         # Without shuffling, each epoch has the same order.

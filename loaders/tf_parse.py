@@ -93,10 +93,6 @@ def array_decoder(spec: FeatureSpec, *, batched: bool) -> Callable[[tf.Tensor], 
         return _raw_decoder(spec)
     if spec.shape is None and batched:
         raise UsageError("images-not-batchable", name=spec.name)
-    return _image_decoder(spec, batched=batched)
-
-
-def _image_decoder(spec: FeatureSpec, *, batched: bool) -> Callable[[tf.Tensor], tf.Tensor]:
     import tensorflow as tf
 
     channels = spec.channels or (spec.shape[2] if spec.shape else 3)

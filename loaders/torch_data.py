@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def torch_dataset(  # noqa: PLR0913 - all but two are keyword-only
     dataset: str | os.PathLike[str], split: str = "train", *, shuffle: bool = False,
     order: Order | None = None, seed: int = 0, host: tuple[int, int] | None = None,
-    remainder: Remainder | None = None, where: Where | None = None,
+    remainder: Remainder | None = None, where: Where | None = None, limit: int | None = None,
     balance: Literal["label"] | Weights | None = None, **options: Any,
 ) -> TorchStream:  # fmt: skip
     """Returns a dataset for a DataLoader, which reads shards sequentially.
@@ -36,6 +36,7 @@ def torch_dataset(  # noqa: PLR0913 - all but two are keyword-only
         remainder: What happens to examples that the hosts cannot divide evenly; see ``Stream``.
         where: Which examples to read: columns of the catalog, or a predicate on an example after
             its transform; see ``Stream``.
+        limit: Number of examples of a predicate ``where`` that each host gets in an epoch.
         balance: ``label`` to read as many examples of each label, or their weights; see ``Stream``.
         options: Options of ``open_dataset``, such as ``transform`` and ``as_supervised``.
 
@@ -47,7 +48,7 @@ def torch_dataset(  # noqa: PLR0913 - all but two are keyword-only
     records = open_dataset(dataset, split, **options)
     return torch_stream(
         records, shuffle=shuffle, order=order, seed=seed, host=host, remainder=remainder,
-        where=where, balance=balance,
+        where=where, limit=limit, balance=balance,
     )  # fmt: skip
 
 

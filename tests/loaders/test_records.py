@@ -293,7 +293,7 @@ def test_fork_while_a_thread_holds_the_locks(many):
     lengths(records, range(120))
     caches = records.files._caches
     kinds = (caches.files, caches.contents, caches.layouts, caches.tables)
-    locks = [cache._lock for cache in kinds]
+    locks = {cache._lock for cache in kinds}  # the caches of one bound share theirs
     context = multiprocessing.get_context("fork")
     results = context.Queue()
     process = context.Process(target=lengths, args=(records, [3, 99], results))
