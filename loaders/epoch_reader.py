@@ -126,7 +126,7 @@ class EpochReader:
         threads, most = _REMOTE_THREADS if files.is_remote else 0, min(limit / 2, _AHEAD_BYTES)
         loaded = map_ahead(partial(_load, files), needed, threads, most, files.bytes_of)
         for window in windows:
-            yield from _mix(window, loaded, partial(_load, files), limit)
+            yield from _mix(files, window, loaded, limit)
         next(loaded, None)  # raises an error of a window that was opened ahead
 
 
@@ -139,19 +139,16 @@ def _load(files: ShardFiles, chunk: Chunk) -> list[bytes]:
     return [payloads[number] for number in (chunk.records - first).tolist()]
 
 
-def _mix(
-    window: Window, loaded: Iterator[list[bytes]], load: Callable[[Chunk], list[bytes]],
-    limit: float,
-) -> Payloads:  # fmt: skip
+def _mix(files: ShardFiles, window: Window, loaded: Iterator[Any], limit: float) -> Payloads:
     """Yields the records of a window.
 
     Chunks of more than ``limit`` bytes, because records are larger than on average, are not held
     at one time: the oldest are dropped, and loaded again.
 
     Args:
+        files: The files of the shards.
         window: The window.
         loaded: The payloads of its chunks, in the order in which they are needed.
-        load: Loads a chunk again.
         limit: Bytes of records that are held.
     """
     held: dict[int, list[bytes]] = {}
@@ -159,7 +156,7 @@ def _mix(
     for owner, offset in zip(window.owners.tolist(), window.offsets.tolist(), strict=True):
         chunk = window.chunks[owner]
         if owner not in held:
-            held[owner] = load(chunk) if owner in begun else next(loaded)
+            held[owner] = _load(files, chunk) if owner in begun else next(loaded)
             begun.add(owner)
             size += sum(map(len, held[owner]))
             while size > limit and len(held) > 1:

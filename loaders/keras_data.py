@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from shardmill.loaders.epoch_reader import PlacedRecord
@@ -120,8 +120,7 @@ def keras_dataset(  # noqa: PLR0913 - all but two are keyword-only
     known = None if stream.has_unknown_size else steps
     made = _to_batches(_Blocks(stream, batching), batching, *parser, known)
     made.class_names = list(stream.records.labels)
-    made.__class__ = _without_checkpoints(type(made))
-    return made
+    return _without_checkpoints(made)
 
 
 def _batching_of(stream: Stream, size: int | None, remainder: Remainder | None) -> Batching:
@@ -306,15 +305,34 @@ def _to_batches(
     return dataset.prefetch(tf.data.AUTOTUNE)
 
 
-def _without_checkpoints(kind: type) -> type:
-    """Returns a class of datasets whose iterators say what to do instead of a checkpoint."""
+def _without_checkpoints(dataset: Any) -> Any:
+    """Returns a dataset whose iterators say what to do instead of a checkpoint.
+
+    So do those of the datasets that its methods make: TensorFlow would say "PyFunc is stateful".
+    """
+    import tensorflow as tf
+
+    kind = type(dataset)
 
     def serialize(*_: object) -> None:
         raise UsageError("checkpoint-of-iterator")
 
     def iterate(dataset: Any) -> Any:
-        iterator = kind.__iter__(dataset)  # type: ignore[attr-defined]
+        iterator = kind.__iter__(dataset)
         iterator._serialize_to_tensors = serialize  # noqa: SLF001
         return iterator
 
-    return type(kind.__name__, (kind,), {"__iter__": iterate})
+    def get(dataset: Any, name: str) -> Any:
+        value = kind.__getattribute__(dataset, name)
+        if name.startswith("_") or not callable(value):
+            return value
+
+        def call(*args: Any, **options: Any) -> Any:
+            made = value(*args, **options)
+            return _without_checkpoints(made) if isinstance(made, tf.data.Dataset) else made
+
+        return wraps(value)(call)
+
+    names = {"__iter__": iterate, "__getattribute__": get}
+    dataset.__class__ = type(kind.__name__, (kind,), names)
+    return dataset

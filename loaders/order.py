@@ -130,7 +130,12 @@ class EpochOrder:
                 most = min(end, after + _WINDOWS_AHEAD * self.window)
                 for each in self._groups[number + 1 : bisect_left(ends, most, number) + 1]:
                     self.ahead(each)
-                yield from _cut(chunks, start - after + size, stop - after + size)
+                at = after - size
+                for part, records in chunks:
+                    low, high = max(start - at, 0), min(stop - at, len(records))
+                    if low < high:
+                        yield Chunk(part, records[low:high])
+                    at += len(records)
 
     @cached_property
     def _groups(self) -> list[list[int]]:
@@ -172,13 +177,3 @@ class EpochOrder:
     def _key(self, *names: str | int) -> int:
         text = "/".join(map(str, (self.name, *names)))
         return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
-
-
-def _cut(chunks: list[Chunk], start: int, stop: int) -> Iterator[Chunk]:
-    """Yields the part of consecutive chunks from start to stop."""
-    at = 0
-    for part, records in chunks:
-        low, high = max(start - at, 0), min(stop - at, len(records))
-        if low < high:
-            yield Chunk(part, records[low:high])
-        at += len(records)

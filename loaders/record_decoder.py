@@ -23,7 +23,6 @@ _DTYPES: dict[str, type[np.generic]] = {
     "int64": np.int64,
     "float32": np.float32,
 }
-_KINDS = {"float": "float32"}
 _INT64_LIMIT = 1 << 63
 _ABSENT = FeatureValues("empty", [])
 
@@ -139,7 +138,7 @@ class RecordDecoder:
         values = {}
         for shown, name, kind, read in self._readers:
             feature = features.get(name, _ABSENT)
-            if feature.kind != kind and _KINDS.get(feature.kind) != kind and feature.values:
+            if feature.values and not kind.startswith(feature.kind):
                 raise FormatError("feature-kind", name=name, found=feature.kind, kind=kind)
             values[shown] = read(feature.values, features)
         return values

@@ -242,7 +242,8 @@ class ShardFiles:
         inside = record - int(members.first[number])
         start, end = int(offsets[inside]), int(offsets[inside + 1])
         if self._caches_content(data_offset):
-            return self._content(shard, number)[start:end]
+            make = lambda: self._read_content(shard, number)[1]  # noqa: E731
+            return self._cache.contents.get((shard, number), make, sys.getsizeof)[start:end]
         file = self._open(shard)
         if not members.is_gzip:
             return file.read_at(data_offset + start, end - start)
@@ -289,11 +290,6 @@ class ShardFiles:
         """Returns whether the content of a member is cached; else records are read one by one."""
         # On a remote storage each read is a request, so the member is fetched once.
         return data_offset < 0 or (self.is_remote and self._limits.disk is None)
-
-    def _content(self, shard: int, number: int) -> bytes:
-        key = shard, number
-        make = lambda: self._read_content(shard, number)[1]  # noqa: E731
-        return self._cache.contents.get(key, make, sys.getsizeof)
 
     def _read_content(self, shard: int, number: int) -> tuple[bytes, bytes]:
         """Returns the bytes of a member in the file, and its content."""

@@ -71,12 +71,11 @@ class Stream:
             them, so that some hosts get one more; ``drop`` them (others in each epoch, if
             shuffled), or ``pad`` the other hosts with examples whose feature ``weight`` is 0; it is
             1 elsewhere. None for ``drop`` with several hosts.
-        where: Which examples to read. A mapping from columns of the catalog of images to a value,
-            several values or a predicate on the value, as in ``{"width": lambda w: w > 300}``;
-            the number of examples is then known. Or a predicate on an example: the number is
-            unknown, and several hosts, which would get different numbers, need a ``limit``.
-        limit: Number of examples of a predicate ``where`` that each host gets in an epoch: the
-            first ones of its share. A host that has fewer raises an error after them.
+        where: Which examples to read: by column of the catalog of images a value, several values or
+            a predicate on the value, as in ``{"width": lambda w: w > 300}``. Or a predicate on an
+            example: their number is then unknown, and several hosts need a ``limit``.
+        limit: Number of examples of a predicate ``where`` that each host gets in an epoch, the
+            first ones of its share; a host that has fewer raises an error after them.
         epoch: Number of the first epoch.
         workers: Number of threads that decode, transform and filter examples, in the order of the
             stream; 0 for none. They work at one time on images and in functions that release the
@@ -176,7 +175,7 @@ class Stream:
         """Sets the number of the next epoch; the position of a state or ``at`` in it stays.
 
         Raises:
-            UsageError: The epoch is not a number, or it is negative.
+            UsageError: The epoch is not a number of 0 or more.
         """
         with contextlib.suppress(UsageError):  # notices a prepared loader
             _ = self.host
@@ -215,6 +214,8 @@ class Stream:
         """Makes the next iteration begin after more examples than ``at`` said; see there."""
         epoch, deals = self._start[:2]
         deal = Deal(*map(to_int, Deal._fields, (examples, hosts, workers, batch_size)))
+        if hosts and examples % hosts:
+            raise UsageError("position-uneven", examples=examples, hosts=hosts)
         if deal.examples and self.where is not None:
             raise UsageError("position-with-where", examples=examples)
         read, most = sum(each.examples for each in (*deals, deal)), self.num_examples
@@ -234,8 +235,7 @@ class Stream:
     def state_dict(self) -> dict[str, Any]:
         """Returns what was read of the epoch, which is the same on all hosts.
 
-        In a worker of a DataLoader it is the state of that worker, as torchdata's
-        ``StatefulDataLoader`` needs it.
+        In a worker of a DataLoader, and with a ``limit``, it is the state of that worker.
         """
         if self.read_ahead and self._reading is not None:
             raise UsageError("stream-state-of-keras")

@@ -44,7 +44,6 @@ def torch_dataset(  # noqa: PLR0913 - all but two are keyword-only
         InputError: The manifest or schema cannot be read, or a shard is missing or of another size.
         UsageError: An option is invalid.
     """
-    require_framework("torch")
     records = open_dataset(dataset, split, **options)
     return torch_stream(
         records, shuffle=shuffle, order=order, seed=seed, host=host, remainder=remainder,

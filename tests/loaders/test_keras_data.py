@@ -229,10 +229,14 @@ def test_a_stream_that_keras_reads_ahead_has_no_state(ids):
 def test_a_checkpoint_of_an_iterator_names_the_call_to_use(ids, tmp_path):
     import tensorflow as tf
 
-    iterator = iter(keras_dataset(ids, label=None, batch_size=4))
-    next(iterator)
-    with pytest.raises(UsageError, match=r"continue with keras_dataset\(stream\.at\(epoch"):
-        tf.train.Checkpoint(iterator=iterator).save(str(tmp_path / "state"))
+    made = keras_dataset(ids, label=None, batch_size=4)
+    for dataset in (made, made.map(lambda row: row["id"]).repeat(), made.take(3).prefetch(1)):
+        iterator = iter(dataset)
+        next(iterator)
+        with pytest.raises(UsageError, match=r"continue with keras_dataset\(stream\.at\(epoch"):
+            tf.train.Checkpoint(iterator=iterator).save(str(tmp_path / "state"))
+    assert isinstance(made.take(3), tf.data.Dataset)
+    assert made.take(3).element_spec == made.element_spec
 
 
 def test_tf_data_calls_replace_options(ids, tmp_path):
