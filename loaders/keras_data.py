@@ -323,7 +323,7 @@ def _without_checkpoints(dataset: Any) -> Any:
         return iterator
 
     def get(dataset: Any, name: str) -> Any:
-        value = kind.__getattribute__(dataset, name)
+        value = object.__getattribute__(dataset, name)
         if name.startswith("_") or not callable(value):
             return value
 
