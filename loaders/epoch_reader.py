@@ -134,9 +134,7 @@ def _load(files: ShardFiles, chunk: Chunk) -> list[bytes]:
     """Returns the payloads of a chunk."""
     first = int(chunk.records[0])
     payloads = files.payloads(chunk.part, first, int(chunk.records[-1]) + 1)
-    if isinstance(chunk.records, range):
-        return payloads
-    return [payloads[number] for number in (chunk.records - first).tolist()]
+    return [payloads[number] for number in (np.asarray(chunk.records) - first).tolist()]
 
 
 def _mix(files: ShardFiles, window: Window, loaded: Iterator[Any], limit: float) -> Payloads:

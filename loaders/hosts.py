@@ -119,8 +119,10 @@ def find_worker() -> Share | None:
     return None if info is None else Share(info.id, info.num_workers)
 
 
-def find_loader() -> tuple[bool, int]:
+def find_loader() -> tuple[bool, int, dict[str, Any]]:
     """Returns whether Accelerate divides what is read, and the batch size of the DataLoader.
+
+    And the state that torchdata's StatefulDataLoader restores; empty if there is none.
 
     Accelerate divides the batches of one process among all, or skips those of others in each.
     Nothing in the interfaces of both says so to the dataset, but the loader is on the stack
@@ -129,14 +131,16 @@ def find_loader() -> tuple[bool, int]:
     """
     data = sys.modules.get("torch.utils.data")
     frame = None if data is None else sys._getframe()  # noqa: SLF001
-    divided, batch = False, 0
+    divided, batch, state = False, 0, dict[str, Any]()
     while frame is not None:
         module = frame.f_globals.get("__name__", "")
         divided = divided or module == "accelerate.data_loader"
-        if not batch and module.startswith(("torch.", "torchdata.", "accelerate.")):
-            batch = _batch_of(frame.f_locals.get("self"), data)
+        if module.startswith(("torch.", "torchdata.", "accelerate.")):
+            loader = frame.f_locals.get("self")
+            batch = batch or _batch_of(loader, data)
+            state = state or getattr(loader, "next_iter_state", None) or {}
         frame = frame.f_back
-    return divided, batch
+    return divided, batch, state
 
 
 def _batch_of(loader: Any, data: Any) -> int:

@@ -117,7 +117,7 @@ def keras_dataset(  # noqa: PLR0913 - all but two are keyword-only
     steps = batching.steps(stream)
     parser = _parser(stream, batching, features, label, fill)
     stream.records.files.member_bounds(0)  # an error of it here is one sentence
-    known = None if stream.has_unknown_size else steps
+    known = None if stream.where and stream.limit is None else steps
     made = _to_batches(_Blocks(stream, batching), batching, *parser, known)
     made.class_names = list(stream.records.labels)
     return _without_checkpoints(made)
@@ -333,6 +333,6 @@ def _without_checkpoints(dataset: Any) -> Any:
 
         return wraps(value)(call)
 
-    names = {"__iter__": iterate, "__getattribute__": get}
-    dataset.__class__ = type(kind.__name__, (kind,), names)
+    changed = {"__iter__": iterate, "__getattribute__": get}
+    dataset.__class__ = type(kind.__name__, (kind,), changed)
     return dataset

@@ -58,27 +58,25 @@ class LruCache:
             made.wait()  # if making it fails, this thread tries itself
         try:
             value = make()
-            self._keep(key, value, cost(value))
+            size = cost(value)
+            with self._lock:
+                if key in self._dropped:
+                    grown = min(size, self._spare.left)
+                    self._limit, self._spare.left = self._limit + grown, self._spare.left - grown
+                self._total += size
+                self._entries[key] = value, size
+                while self._total > self._limit and len(self._entries) > 1:
+                    dropped, (_, paid) = self._entries.popitem(last=False)
+                    self._total -= paid
+                    if self._spare.left:
+                        self._dropped.add(dropped)
+                if len(self._dropped) > _MOST_DROPPED:  # of a dataset that will never fit
+                    self._dropped.clear()
         finally:
             with self._lock:
                 del self._making[key]
             made.set()
         return value
-
-    def _keep(self, key: Any, value: Any, size: int) -> None:
-        with self._lock:
-            if key in self._dropped:
-                grown = min(size, self._spare.left)
-                self._limit, self._spare.left = self._limit + grown, self._spare.left - grown
-            self._total += size
-            self._entries[key] = value, size
-            while self._total > self._limit and len(self._entries) > 1:
-                dropped, (_, cost) = self._entries.popitem(last=False)
-                self._total -= cost
-                if self._spare.left:
-                    self._dropped.add(dropped)
-            if len(self._dropped) > _MOST_DROPPED:  # of a dataset that will never fit
-                self._dropped.clear()
 
 
 def spare_bytes() -> int:

@@ -246,7 +246,7 @@ class Records:
             ) from error
         added: dict[str, Any] = {} if weight is None else {"weight": np.float32(weight)}
         if ids:
-            added["sample_id"] = self.files.id_of(part, record)
+            added["sample_id"] = self.files.id_of(part, record, payload)
         example: Any = values | added
         if supervised is not None:
             example = (*_pair(values, *supervised), *added.values())
@@ -297,8 +297,9 @@ def open_dataset(  # noqa: PLR0913 - all but two are named
         text: Whether other bytes become str.
         as_supervised: Whether an example is a pair of inputs and label; the inputs are the image or
             array, or else a dict of all other features.
-        ids: Whether each example has a ``sample_id``, str: the key of its image, which stays the
-            same when the dataset is built again; of rows and arrays the shard and the number in it.
+        ids: Whether each example has a ``sample_id``, str, which stays the same when the dataset is
+            built again: the key of its image, or the value of the ``--key`` of rows. Of other rows
+            and of arrays it is the shard and the number in it, which change.
         fill: Values by feature that replace missing ones; the default is NaN for float32 and
             ``b""`` for bytes.
         transform: Function that is applied to each example; must be picklable for worker processes.

@@ -21,6 +21,7 @@ from shardmill.loaders.selection import ShardSlice
 from shardmill.loaders.source import Source, read_catalog
 from shardmill.schemas.dataset.shard_names import check_not_deleted
 from shardmill.schemas.errors import FormatError, InputError
+from shardmill.schemas.example.parse import parse_example
 from shardmill.schemas.storage import scheme_of
 from shardmill.schemas.tfrecord.framing import (
     payload_at,
@@ -174,15 +175,20 @@ class ShardFiles:
         except (FormatError, InflateError) as error:
             raise self._damaged(shard, record, error) from error
 
-    def id_of(self, shard: int, record: int) -> str:
-        """Returns the key of the input that a record was made of; without catalog, where it is.
+    def id_of(self, shard: int, record: int, payload: bytes) -> str:
+        """Returns the key of a record: of its image, or of rows with ``--key``; else its place.
 
         Raises:
             InputError: The catalog cannot be read.
         """
         entry = self._shards[shard]
         if entry.catalog is None:
-            return f"{entry.file}:{record}"
+            column = self._source.manifest.build.config.get("key") or ""
+            found = parse_example(payload).get(column)
+            if found is None or len(found.values) != 1:
+                return f"{entry.file}:{record}"
+            key = found.values[0]
+            return key.decode("utf-8", "backslashreplace") if isinstance(key, bytes) else str(key)
         whole = ShardSlice(entry, 0, entry.records)
         make = lambda: read_catalog(self._folder, whole, ["key"])[0]  # noqa: E731
         keys = self._cache.keys.get(shard, make, lambda made: sum(map(sys.getsizeof, made)))

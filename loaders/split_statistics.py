@@ -60,9 +60,7 @@ def class_weights(manifest: Dataset, split: str = "train") -> dict[int, float]:
             is of a manifest without a path.
     """
     found, splits = _find_splits(manifest, split)
-    counts: Counter[str] = Counter()
-    for each in splits:
-        counts.update(each.label_counts)
+    counts = sum((Counter(each.label_counts) for each in splits), Counter[str]())
     if counts and "[" in split:
         labels = read_labels(_open(manifest, split))
         counts = Counter(label for label in labels if label is not None)

@@ -150,7 +150,7 @@ class Stream:
             raise UsageError(
                 "examples-fewer-than-hosts", examples=len(self.records), count=host.count
             )
-        if self.has_unknown_size and host.count > 1:
+        if self.where is not None and self.limit is None and host.count > 1:
             raise UsageError("where-with-hosts", count=host.count)
         return host
 
@@ -159,11 +159,6 @@ class Stream:
         with contextlib.suppress(UsageError):
             _ = self.host
         return {**self.__dict__, "_batch": find_loader()[1] or self._batch}
-
-    @property
-    def has_unknown_size(self) -> bool:
-        """Whether a predicate decides how many examples an epoch has."""
-        return self.where is not None and self.limit is None
 
     @property
     def begins_inside(self) -> bool:
@@ -275,7 +270,7 @@ class Stream:
         Raises:
             TypeError: The stream has a predicate, and no limit.
         """
-        if self.has_unknown_size:
+        if self.where is not None and self.limit is None:
             raise TypeError("the number of examples that where keeps is unknown before reading")
         return size_of(self.num_examples, self._check_host(), self.remainder)
 
@@ -336,9 +331,7 @@ class Stream:
         payloads = opened.payloads(self.records.files, most)
         return self._count(at, reader, map_ahead(decode, payloads, workers, 2 * workers))
 
-    def _count(
-        self, at: Position, reader: Reader, made: Iterator[tuple[Any, bool]]
-    ) -> Iterator[Any]:
+    def _count(self, at: Position, reader: Reader, made: Iterator[Any]) -> Iterator[Any]:
         """Yields the examples that are kept, up to this worker's part of the limit.
 
         Raises:

@@ -54,7 +54,7 @@ class TorchStream(Stream, IterableDataset):  # type: ignore[type-arg]
         self._owner = 0, 0
         _streams.add(self)
         Stream.__init__(self, records, **options)
-        self._asked = _NOT_ASKED
+        self._asked, self._is_unused = _NOT_ASKED, False
 
     epoch = _number(0)
     _passes = _number(1)
@@ -86,7 +86,8 @@ class TorchStream(Stream, IterableDataset):  # type: ignore[type-arg]
             UsageError: ``at`` was called after this worker started.
         """
         missed = self._position not in (0, self._own_position)
-        return self._begun(None if missed else Stream.__iter__(self))
+        unused, self._is_unused = self._is_unused, False
+        return self._begun(None if missed else iter(()) if unused else Stream.__iter__(self))
 
     def _begun(self, examples: Iterator[Any] | None) -> Iterator[Any]:
         if examples is None:
@@ -119,11 +120,23 @@ class TorchStream(Stream, IterableDataset):  # type: ignore[type-arg]
         """Makes the next iteration continue after a state; see ``Stream``.
 
         torchdata loads states when an iteration begins: an epoch that was set before counts more.
+
+        Raises:
+            UsageError: Another epoch was set, and torchdata will not begin it.
         """
-        asked = self._asked if get_worker_info() or find_loader()[1] else _NOT_ASKED
+        _, batch, restored = find_loader()
+        asked = self._asked if get_worker_info() or batch else _NOT_ASKED
         Stream.load_state_dict(self, state)
-        if asked not in (_NOT_ASKED, self.epoch):
-            Stream.set_epoch(self, asked)
+        if asked == _NOT_ASKED:
+            return
+        # torchdata drops an iteration that is restored from a state of an ended one.
+        self._is_unused = restored.get("_iterator_finished", False)
+        ended = not self._is_unused and (restored.get("fetcher_state") or {}).get("fetcher_ended")
+        if ended and asked != self.epoch:
+            raise UsageError("stream-epoch-of-ended-state", asked=asked, epoch=self.epoch)
+        if self._is_unused:
+            self._begin_at(Position(asked))
+        Stream.set_epoch(self, asked)
 
 
 # Before this process starts workers, so that they share its numbers and not those of others.

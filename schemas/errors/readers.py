@@ -58,6 +58,7 @@ MESSAGES: dict[str, str] = {
     "stream-state-differs": "the state is of {both}: continue with the same version of the dataset and options, or from the next epoch.",
     "stream-state-invalid": "{state!r:.99} is not the state of a stream: give its state_dict().",
     "stream-at-of-workers": "at() was called while persistent workers read, which do not see it: make a new DataLoader after it.",
+    "stream-epoch-of-ended-state": "set_epoch({asked}): torchdata reads nothing after a state of the last batch of an epoch with num_workers=0; call set_epoch({epoch}) before the first pass, which is then empty.",
     "stream-state-of-keras": "keras_dataset reads this stream ahead, so its state is not that of the model: count the steps of the optimizer, and continue with at().",
     "stream-rest-read": "the rest of the epoch was read, and whole epochs do not follow in the same dataset: after fit(rest, initial_epoch=n, epochs=n + 1), continue with keras_dataset of a stream without at().",
     "stream-state-of-workers": "the workers of the DataLoader read this stream, and each has another position: use the state_dict of torchdata's StatefulDataLoader, or count the examples and continue with at().",

@@ -9,6 +9,7 @@ import pytest
 from shardmill.loaders import Stream, balanced, keras_dataset, open_dataset, torch_dataset
 from shardmill.schemas.errors import InputError, UsageError
 from tests.support.loader_tools import write_numbered
+from tests.support.rows_tools import build_rows
 
 pytest_plugins = ["tests.support.loader_data"]
 pytestmark = [pytest.mark.xdist_group("transform")]  # TensorFlow starts once
@@ -133,6 +134,25 @@ def test_rows_have_ids_too(tmp_path):
     ds = write_numbered(tmp_path / "ds", [3, 4], 2)
     found = [row["sample_id"] for row in open_dataset(ds, ids=True)]
     assert found == [f"train-{shard}.tfrecord:{n}" for shard, size in ((0, 3), (1, 4)) for n in range(size)]  # fmt: skip
+
+
+@pytest.mark.parametrize("key", ["name", "number", "ratio"])
+def test_rows_with_a_key_have_it_as_id(key, tmp_path):
+    """The same in each build, also if the records are in other places; a missing one has none."""
+    lines = [f"k{n},{n},{n / 4}" for n in range(40)]
+    found = []
+    for build, seed in enumerate((1, 2)):
+        table = tmp_path / f"{build}.csv"
+        table.write_text("\n".join(["name,number,ratio", *(lines if build else lines[::-1])]))
+        ds = tmp_path / f"ds{build}"
+        build_rows(input=table, output=ds, key=key, seed=seed, splits="train:1", num_shards=2)
+        some = {row["sample_id"] for row in open_dataset(ds, ids=True, features=["number"])}
+        rows = list(Stream(open_dataset(ds, ids=True, text=True), shuffle=True))
+        assert all(row["sample_id"] == str(row[key]) for row in rows)
+        assert len({row["sample_id"] for row in rows} & some) == 40
+        found.append([row["sample_id"] for row in rows])
+    assert sorted(found[0]) == sorted(found[1])
+    assert found[0] != found[1]
 
 
 def test_a_filter_of_the_catalog_has_a_length(images):

@@ -288,15 +288,19 @@ def test_a_position_that_persistent_workers_do_not_see_is_an_error(method, ds):
     assert len(checked_ids(loader)) == TOTAL
 
 
+@pytest.mark.parametrize("host", [(0, 1), (0, 2)])
 @pytest.mark.parametrize("workers", [0, 2, 3])
-def test_an_epoch_that_is_set_counts_more_than_a_state(workers, ds):
-    """Which torchdata loads when the iteration begins; at the end of an epoch and inside it."""
+def test_an_epoch_that_is_set_counts_more_than_a_state(workers, host, ds):
+    """Which torchdata loads when the iteration begins; at the end of an epoch and inside it.
+
+    Without workers torchdata restores that the fetcher has ended, and then reads nothing.
+    """
     from torchdata.stateful_dataloader import StatefulDataLoader
 
     from shardmill.loaders.torch_data import torch_stream
 
     def make() -> StatefulDataLoader:
-        stream = torch_stream(open_dataset(ds, "train[:59]"), shuffle=True, seed=4, host=(0, 2))
+        stream = torch_stream(open_dataset(ds, "train[:59]"), shuffle=True, seed=4, host=host)
         return StatefulDataLoader(stream, batch_size=4, num_workers=workers)
 
     loader, states, epochs = make(), [], []
@@ -310,13 +314,25 @@ def test_an_epoch_that_is_set_counts_more_than_a_state(workers, ds):
     last = len(states) // 3
     for epoch, state in [*states[0:last:3], *states[last - 2 : last + 1], *states[-2:]]:
         for following in range(3):
-            ended = not workers and state["fetcher_state"]["fetcher_ended"]  # for torchdata too
-            if following == epoch or ended:
+            finished = state["_iterator_finished"]  # torchdata then begins another pass
+            if following == epoch and not finished:
                 continue
             again = make()
             again.load_state_dict(state)
             again.dataset.set_epoch(following)
-            assert sorted(checked_ids(again)) == sorted(epochs[following])
+            if not workers and state["fetcher_state"]["fetcher_ended"] and not finished:
+                with pytest.raises(
+                    UsageError, match=rf"set_epoch\({epoch}\) before the first pass"
+                ):
+                    next(iter(again))
+                again = make()
+                again.load_state_dict(state)
+                again.dataset.set_epoch(epoch)
+                assert not checked_ids(again)
+                again.dataset.set_epoch(following)
+            order = checked_ids(again)
+            assert sorted(order) == sorted(epochs[following])
+            assert order == epochs[following] or not finished
             again.dataset.set_epoch(1)
             assert checked_ids(again) == epochs[1]
 
