@@ -8,7 +8,7 @@ from shardmill.loaders import permutation
 from shardmill.loaders.hosts import Share
 from shardmill.loaders.order import EpochOrder
 from shardmill.loaders.permutation import mix, permute, shuffled
-from shardmill.loaders.pieces import Piece, Reader, share_of
+from shardmill.loaders.pieces import Deal, Piece, Reader, redeal, share_of
 from shardmill.loaders.selection import ShardSlice
 from shardmill.schemas.dataset.manifest import Shard
 
@@ -166,6 +166,34 @@ def test_hosts_read_little_more_than_their_share_of_members(hosts, workers, by_l
                 read += sum(sizes)
         assert examples * hosts == pytest.approx(len(order), rel=0.001)
         assert read <= 1.1 * examples
+
+
+@pytest.mark.parametrize("read", [0.1, 0.3, 0.5, 0.77, 0.95])
+def test_a_change_of_hosts_reads_one_window_of_each_former_worker_again(read):
+    """6 GB, from 8 hosts with 2 workers to 13 with 5: what is left, the read part of a window for
+    each former worker, and a member where a window ends or is cut; each record once."""
+    order, batch = make(0, by_label=False), 32
+    step = 8 * batch
+    deal = Deal(int(len(order) * read) // step * step, 8, 2, batch)
+    left = redeal([Piece(0, len(order))], deal, WINDOW, "keep")
+    again = sum(piece.stop - piece.start - piece.size for piece in left if piece.cuts)
+    assert again < 8 * 2 * WINDOW
+    loaded, windows, found = 0, 0, []
+    for host in range(13):
+        for worker in range(5):
+            reader = Reader(Share(host, 13), Share(worker, 5), batch)
+            for window in order.windows(share_of(left, reader, "keep")):
+                windows += 1
+                for owner, chunk in enumerate(window.chunks):
+                    taken = window.offsets[window.owners == owner]
+                    if len(taken):
+                        loaded += size_of_member(order, chunk)
+                    part = chunk.part * order.parts[0].records
+                    found.append(part + np.asarray(chunk.records)[taken])
+    numbers = np.concatenate(found)
+    assert len(numbers) == len(order) - deal.examples
+    assert len(np.unique(numbers)) == len(numbers)
+    assert len(numbers) < loaded <= len(numbers) + again + MEMBER * windows
 
 
 def size_of_member(order: EpochOrder, chunk) -> int:

@@ -446,6 +446,21 @@ def test_the_cache_grows_with_members_that_are_used_again(tmp_path, counted, mon
     assert held < 500_000  # what is used fits
 
 
+def test_caches_grow_by_one_bound():
+    """All values that are used again fit one cache, or parts of them several."""
+    for sizes in ([500], [500, 500], [300, 900, 10]):
+        spare = lru_cache.Spare(600)
+        caches = [lru_cache.LruCache(100, spare) for _ in sizes]
+        for _ in range(3):
+            for cache, size in zip(caches, sizes, strict=True):
+                for key in range(size):
+                    assert cache.get(key, lambda key=key: key, lambda _: 1) == key
+        held = [len(cache._entries) for cache in caches]
+        assert sum(held) <= 600 + 100 * len(caches)
+        assert spare.left == 600 - sum(max(0, size - 100) for size in held) >= 0
+        assert sum(held) == min(sum(sizes), sum(min(100, size) for size in sizes) + 600)
+
+
 def test_caches_share_a_quarter_of_the_memory_of_a_container(tmp_path, monkeypatch):
     (tmp_path / "max").write_text("max\n")
     (tmp_path / "limit").write_text("4000000000\n")
