@@ -195,7 +195,7 @@ def test_a_change_of_hosts_reads_one_window_of_each_former_worker_again(before, 
     numbers = np.concatenate(found)
     assert len(numbers) == len(order) - deal.examples
     assert len(np.unique(numbers)) == len(numbers)
-    assert len(numbers) < loaded <= len(numbers) + again + MEMBER * windows
+    assert len(numbers) < loaded <= len(numbers) + again + MEMBER * (windows + former)
     for most, size in ((1.1, 1331 << 20), (1.2, 640 << 20)):  # as docs/training.md says
         assert loaded < most * len(numbers) or len(numbers) * 23_000 < size * former
 
