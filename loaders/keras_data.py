@@ -333,6 +333,5 @@ def _without_checkpoints(dataset: Any) -> Any:
 
         return wraps(value)(call)
 
-    changed = {"__iter__": iterate, "__getattribute__": get}
-    dataset.__class__ = type(kind.__name__, (kind,), changed)
+    dataset.__class__ = type(kind.__name__, (kind,), {"__iter__": iterate, "__getattribute__": get})
     return dataset

@@ -12,7 +12,6 @@ from collections import Counter
 import pytest
 
 from tests.support.loader_tools import write_numbered
-from tests.support.servers import free_port
 
 pytestmark = pytest.mark.timeout(600)
 TOTAL, BATCH = 1003, 10
@@ -113,7 +112,7 @@ def test_each_example_is_read_once(code, option, workers, tmp_path):
             "-m",
             "torch.distributed.run",
             "--nproc-per-node=2",
-            f"--master-port={free_port()}",
+            "--standalone",  # it takes a free port, which no other process can take first
         ]
     command += [script, ds, workers, option, out]
     variables = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
