@@ -16,7 +16,7 @@ from shardmill.transforms.sources.arrays import array_source
 from shardmill.transforms.sources.csv import sample
 from shardmill.transforms.sources.csv.source import CsvSource
 from shardmill.transforms.tables import transform
-from tests.conftest import build_dataset
+from tests.conftest import SOAK, build_dataset
 from tests.support.readers import dataset_files
 
 ROWS = 3_000
@@ -95,6 +95,9 @@ def same_as_from_scratch(path: Path, build) -> bool:
     return dataset_files(path.parent / "ds") == dataset_files(path.parent / "scratch")
 
 
+@pytest.mark.parametrize(
+    "work", TABLES if SOAK else ["in.csv", "dtype.npy", "in.npz"], indirect=True
+)
 def test_a_table_of_which_the_ctime_alone_differs_is_read(work) -> None:
     build, edit, path = work
     _, first = build()
@@ -131,7 +134,7 @@ def test_a_resumed_build_takes_the_runs_of_what_the_file_holds(work, monkeypatch
     assert changed == (before if all_changed else 1)
 
 
-@pytest.mark.parametrize("work", ["in.csv", "in.npy"], indirect=True)
+@pytest.mark.parametrize("work", ["in.csv", "in.npy"][: 1 + SOAK], indirect=True)
 def test_content_is_read_by_request_where_no_ctime_is_kept(work, monkeypatch) -> None:
     build, edit, _ = work
     monkeypatch.setattr("shardmill.schemas.refs.InputRef.ctime_digest", lambda _: 1)
