@@ -152,7 +152,7 @@ def test_the_quality_of_the_shuffle(kind, by_label):
 
 
 @pytest.mark.parametrize("by_label", [False, True])
-@pytest.mark.parametrize(("hosts", "workers"), [(1, 1), (8, 1), (13, 1), (8, 4)])
+@pytest.mark.parametrize(("hosts", "workers"), [(13, 1), (8, 4)] + [(1, 1), (8, 1)] * SOAK)
 def test_hosts_read_little_more_than_their_share_of_members(hosts, workers, by_label):
     """Also the sum over the workers of a host; a member that is cut is read by both."""
     order = make(0, by_label)

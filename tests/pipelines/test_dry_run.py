@@ -27,7 +27,7 @@ def photos(folder) -> str:
 
 def rows(folder) -> str:
     random = np.random.default_rng(5)
-    lines = zip(random.normal(size=40_000), random.choice(["Bern", "Genf"], 40_000), strict=True)
+    lines = zip(random.normal(size=9_000), random.choice(["Bern", "Genf"], 9_000), strict=True)
     make_table(folder / "in.csv", ["id", "x", "city"], [(n, *line) for n, line in enumerate(lines)])
     return str(folder / "in.csv")
 

@@ -29,8 +29,8 @@ pytest_plugins = ["tests.support.gcs_server", "tests.support.dataflow_server"]
 
 GOLDEN = Path(__file__).with_name("dataflow_steps.json")
 COMMANDS = ("images", "rows", "arrays", "count")
-FEW, MANY = 10, 10_000
-MANY_CSV = 200  # each file is looked into for the schema, before the job
+FEW, MANY = 10, 2_000
+MANY_CSV = 50  # each file is looked into for the schema, before the job
 LIMIT = 10_000_000  # bytes, that Dataflow takes
 SECRET = "do-not-send-me-anywhere"
 

@@ -40,6 +40,7 @@ SETS = [
     "bad/libjpeg_turbo", "bad/libspng_crashers", "bad/pillow_tests", "bad/pngsuite",
     "bad/skimage_truncated", "bad/zune_fuzz", "bad/zune_images",
 ]  # fmt: skip
+FEWER = 4
 # TIFFs of which libtiff decodes a part and leaves the other pixels as they were in the memory.
 UNDEFINED = {
     "m2-63c8b14ea08a18c884d05a3431716047.tif", "m5-f0d7bcb90496c323c880a9773dfe93ff.tif",
@@ -49,7 +50,8 @@ UNDEFINED = {
 def files(shared: Path, name: str) -> list[Path]:
     found = sorted(p for p in (shared / name).rglob("*") if p.is_file() and p.suffix != ".xml")
     assert found, name
-    return found
+    # Photos of one set are alike: other sets have the odd files.
+    return found if SOAK or not name.startswith("photos") else found[::FEWER]
 
 
 @cache
@@ -104,9 +106,8 @@ def test_accepts_what_pillow_decodes_and_rejects_other_files(shared_data, name):
 def test_the_file_alone_decides_the_pixels(shared_data):
     """No codec leaves pixels as they were in the memory: three fills of it give one result."""
     paths = [path for name in SETS for path in files(shared_data, name)]
-    if not SOAK:  # the photos are of few formats
-        photos = [path for path in paths if shared_data / "photos" in path.parents]
-        paths = sorted({*paths} - {*photos} | {*photos[::20]})
+    if not SOAK:  # libtiff decodes in part
+        paths = [path for path in paths if "tif" in path.suffix] + paths[::5]
     found = decode_over_fills([str(path) for path in paths])
     assert len(found) == len(paths)
     assert [path for path, results in zip(paths, found, strict=True) if len(set(results)) > 1] == []
@@ -243,7 +244,7 @@ def test_pixels_equal_those_of_tensorflow(shared_data, name):
             continue  # TensorFlow cannot read it: see disagree.tsv
         except AssertionError as error:
             raise AssertionError(f"{path}: {error}") from error
-    assert compared >= COMPARED.get(name, 0)
+    assert compared >= COMPARED.get(name, 0) // (1 if SOAK or name.startswith("bad") else FEWER + 1)
 
 
 # Pairs of files
