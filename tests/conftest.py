@@ -29,6 +29,7 @@ from shardmill.transforms.sink.outcome import Outcome
 from tests.support import beam_cache
 
 FRAMEWORKS = ("tensorflow", "keras", "torch", "jax")
+TENSORFLOW = ("tensorflow", "keras", "keras_dataset", "feature_spec", "normalization")
 
 # The time of an example depends on the load of the machine.
 settings.register_profile("shardmill", deadline=None)
@@ -63,7 +64,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if missing and _imports(function, missing):
             item.add_marker(pytest.mark.skip(f"{', '.join(missing)} are not installed"))
         grouped = any(item.iter_markers("xdist_group")) or any(item.iter_markers("heavy"))
-        if not grouped and _imports(function, ("tensorflow", "keras")):
+        if not grouped and _imports(function, TENSORFLOW):
             item.add_marker(pytest.mark.xdist_group("tensorflow"))
 
 

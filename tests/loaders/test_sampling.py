@@ -12,7 +12,6 @@ from tests.support.loader_tools import write_numbered
 from tests.support.rows_tools import build_rows
 
 pytest_plugins = ["tests.support.loader_data"]
-pytestmark = [pytest.mark.xdist_group("transform")]  # TensorFlow starts once
 FEATURES = ["image/class/text", "image/width"]
 
 

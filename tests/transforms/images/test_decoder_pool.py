@@ -28,7 +28,7 @@ from shardmill.transforms.images.decoder_protocol import DecoderSpec, Encoded, L
 from shardmill.transforms.images.resize import ResizeSpec, Size
 from shardmill.transforms.match.inputs import find_input, walk_input
 from shardmill.transforms.match.walk import WalkTask
-from tests.conftest import make_image
+from tests.conftest import SOAK, make_image
 from tests.support.hostile_files import CODEC, write_hostile
 
 
@@ -160,7 +160,7 @@ def test_a_crash_that_does_not_repeat_is_no_reject(tmp_path):
 def test_crashes_that_do_not_repeat_in_one_request_are_no_rejects(tmp_path, action):
     """A failure of a request is not that of each of its images."""
     photos(tmp_path / "in", 30)
-    for number in range(10):
+    for number in range(4):
         name = tmp_path / "in" / f"{number:02d}-once.bmp"
         write_hostile(name, "first", tmp_path / f"{number}.once", action)
     assert not [item for item in encode(tmp_path / "in").values() if isinstance(item, str)]
@@ -326,7 +326,7 @@ def test_a_process_killed_while_idle_is_replaced(tmp_path):
     assert gone({pid})
 
 
-@pytest.mark.parametrize("share", [0, 0.3, 0.6, 0.9])
+@pytest.mark.parametrize("share", [0, 0.3, 0.6, 0.9] if SOAK else [0, 0.6])
 def test_a_process_killed_while_it_starts_is_started_again(tmp_path, monkeypatch, share):
     """As an out-of-memory killer does; nothing of the images was at fault."""
     began = time.monotonic()

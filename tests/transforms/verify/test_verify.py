@@ -92,11 +92,9 @@ def features_of(payload: bytes) -> dict:
     ],
     ids=str,
 )
-def test_intact_dataset_has_no_findings(photos, tmp_path, options, monkeypatch) -> None:
+def test_intact_dataset_has_no_findings(photos, tmp_path, options) -> None:
     build_dataset(input=photos, output=tmp_path / "ds", image_size=24, **options)
     assert findings_of(tmp_path / "ds") == []
-    monkeypatch.setattr(verify, "WORTH_PROCESSES", 0)
-    assert findings_of(tmp_path / "ds", processes=2) == []
     assert findings_of(tmp_path / "ds" / "manifest.json") == []
 
 

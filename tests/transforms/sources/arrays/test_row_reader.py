@@ -78,12 +78,12 @@ def test_each_byte_is_read_once_at_any_number_of_parts(
     tmp_path, monkeypatch, pack, order, threads
 ) -> None:
     """Those of labels too; and no temporary file is left."""
-    monkeypatch.setattr(array_source, "_BATCH_BYTES", 1 << 18)
+    monkeypatch.setattr(array_source, "_BATCH_BYTES", 1 << 16)
     folder = tmp_path / "tmp"
     folder.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
     rng = np.random.default_rng(0)
-    x = rng.integers(0, 255, (40_000, 20 if pack is np.save else 100), np.uint8)
+    x = rng.integers(0, 255, (9_000, 20 if pack is np.save else 100), np.uint8)
     options = {"output": tmp_path / "ds", "num_shards": 7, "threads": threads}
     if pack is np.save:
         options |= {"input": tmp_path / "x.npy", "labels": tmp_path / "y.npy"}
