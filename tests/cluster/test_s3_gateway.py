@@ -1,10 +1,8 @@
 """s3:// on the Versity S3 Gateway, which is stricter than the server of the quick tests."""
 
 import os
-import signal
 import subprocess
 import sys
-import time
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -14,7 +12,7 @@ from shardmill.pipelines.cli import main
 from shardmill.schemas.errors import StorageError
 from shardmill.schemas.storage.objects import split_uri
 from shardmill.schemas.storage.s3 import S3Storage
-from tests.conftest import make_photos, shardmill, start_shardmill
+from tests.conftest import make_photos, shardmill
 from tests.schemas.storage.test_s3 import objects, published, upload
 from tests.schemas.storage.test_storage import (
     CALLS,
@@ -23,7 +21,6 @@ from tests.schemas.storage.test_storage import (
     check_same_results,
     contract,
 )
-from tests.support.gcs_builds import run_command as run
 from tests.support.readers import dataset_files
 
 pytest_plugins = ["tests.support.gcs_server", "tests.support.s3_server"]
@@ -95,45 +92,6 @@ def expected(photos, tmp_path_factory):
     output = tmp_path_factory.mktemp("local") / "ds"
     assert main(["images", f"--input={photos}", f"--output={output}", *FLAGS]) == 0
     return dataset_files(output)
-
-
-def keys(s3, uri: str) -> list[str]:
-    bucket, key = split_uri(uri)
-    found = s3.list_objects_v2(Bucket=bucket, Prefix=f"{key}/").get("Contents", [])
-    return [item["Key"][len(key) + 1 :] for item in found]
-
-
-def kill_when(wanted, *args: str) -> None:
-    """Run the command and send SIGKILL as soon as a condition holds."""
-    process = start_shardmill(*args)
-    try:
-        while process.poll() is None and not wanted():
-            time.sleep(0.005)
-    finally:
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-
-
-def test_a_killed_build_is_resumed_or_cleaned(photos, expected, s3, s3_bucket, capsys):
-    source, output = upload(s3, photos, f"{s3_bucket}/in"), f"{s3_bucket}/out"
-    args = ["images", f"--input={source}", f"--output={output}", *FLAGS]
-
-    def parts() -> int:
-        return sum("/parts/" in key and key.endswith(".json") for key in keys(s3, output))
-
-    kill_when(lambda: parts() >= 4, *args)
-    found = parts()
-    assert 4 <= found < 24
-    assert "manifest.json" not in keys(s3, output)
-    code, out, _ = run(capsys, "clean", output)
-    assert (code, "kept" in out, parts()) == (0, True, found)  # a build may be running
-    code, out, err = run(capsys, *args)
-    assert code == 0, err
-    assert f"{found} reused" in out
-    kill_when(parts, *args, "--seed=1", "--overwrite")
-    assert parts()
-    assert run(capsys, "clean", output, "--older_than=0")[0] == 0
-    assert published(objects(s3, output)) == expected
 
 
 CREATE = """

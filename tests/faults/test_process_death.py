@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+from shardmill.schemas.storage.gcs import GcsStorage
 from tests.support.fault_cases import BUCKET_KINDS, CALLS, moments
 from tests.support.fault_proxy import READS
 from tests.support.fault_tools import SOAK, Watched, zygote
@@ -99,5 +100,8 @@ def test_kill_before_any_call_of_a_bucket(kind, cases, strict_bucket, front, tmp
         time.sleep(0.2)
         front.reset()
         found.append(case.version(output, tmp_path / "copy"))
-        case.finish(output, folder=tmp_path / "copy")
+        paths = [entry.path for entry in GcsStorage().walk(output)]
+        finished = sum("/parts/" in path and path.endswith(".json") for path in paths)
+        ended = case.finish(output, folder=tmp_path / "copy")
+        assert "up to date" in ended.stdout or ended.parts()[1] == finished
     check_order(found)

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from shardmill.loaders import Stream, class_weights, keras_dataset, open_dataset, steps_per_epoch
+from shardmill.loaders import Stream, keras_dataset, open_dataset, steps_per_epoch
 from shardmill.loaders.source import _check_shards, open_source
 from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.dataset.shard_names import new_generation
-from shardmill.schemas.errors import InputError, ShardmillError, UsageError
+from shardmill.schemas.errors import InputError, ShardmillError
 from shardmill.schemas.example.serialize import encode_example
 from shardmill.schemas.tfrecord.framing import frame
 from shardmill.schemas.tfrecord.gzip_member import INDEX_BYTES
@@ -100,11 +100,6 @@ def test_rejects_missing_or_newer_manifest(stored, tmp_path):
     check_rejected(tmp_path / "nowhere", "nowhere does not exist", "give a dataset")
 
 
-def test_rejects_unknown_split(stored):
-    check_rejected(stored, "no split 'test'", "it has train", kind=UsageError, split="test")
-    check_rejected(stored, "'x'", "percentage", kind=UsageError, split="train[:x]")
-
-
 def test_rejects_missing_schema(stored):
     schema = stored / "schema.pbtxt"
     schema.unlink()
@@ -141,35 +136,6 @@ def test_empty_split_has_length_0(tmp_path):
     with pytest.raises(InputError, match="has no examples in train") as error:
         keras_dataset(folder)
     check_sentence(error.value)
-
-
-@pytest.mark.parametrize(
-    ("options", "part"),
-    [
-        ({"features": ["x", "y"]}, "no feature 'y': they have 'x'"),
-        ({"features": "x"}, "give a list, as in ['x']"),
-        ({"features": []}, "features is empty"),
-        ({"fill": {"y": 1}}, "fill names 'y', which is not one of the features"),
-        ({"fill": {"x": b""}}, "fill names 'x', which is never missing"),
-        ({"labels": ["a"]}, "no label 'a': it has none"),
-        ({"labels": "a"}, "must be a list, as in ['a', 'b']"),
-        ({"labels": []}, "labels is empty"),
-    ],
-    ids=str,
-)
-def test_rejects_invalid_options(options, part, stored):
-    for opener in (open_dataset, keras_dataset):
-        with pytest.raises(UsageError) as error:
-            opener(stored, **({"label": None} if opener is keras_dataset else {}), **options)
-        check_sentence(error.value, part)
-
-
-def test_rejects_weights_without_labels(stored):
-    with pytest.raises(UsageError, match="no label counts") as error:
-        class_weights(stored)
-    check_sentence(error.value)
-    with pytest.raises(UsageError, match="no split 'test'"):
-        class_weights(stored, "test")
 
 
 # Versions.

@@ -442,28 +442,6 @@ def test_labels_selects_shards(images):
     assert {row["image/class/text"] for row in records} == {b"bee"}
 
 
-@pytest.mark.parametrize(
-    ("kind", "options", "part"),
-    [
-        ("bylabel", {"labels": ["dog"]}, "no label 'dog': it has 'ant', 'bee', 'cow'"),
-        ("bylabel", {"labels": ["cow", "cow"]}, "named twice"),
-        ("jpeg", {"labels": ["cow"]}, "needs separate shards for each label"),
-        ("bylabel", {"labels": []}, "labels is empty"),
-        ("jpeg", {"balance": {}}, "weights must be 0 or more"),
-        *[
-            (kind, {"balance": {"ant": weight}}, "weights must be 0 or more")
-            for kind in ("jpeg", "bylabel")
-            for weight in (-1.0, 0.0, float("nan"), float("inf"))
-        ],
-    ],
-    ids=str,
-)
-def test_rejects_invalid_labels(kind, options, part, images):
-    with pytest.raises(UsageError, match=part) as error:
-        keras_dataset(images(kind), **options)
-    assert str(error.value).endswith(".")
-
-
 @pytest.mark.parametrize("hosts", [1, 2])
 def test_labels_are_sampled_by_weight(hosts, images):
     counts = load_manifest(images("bylabel")).splits["train"].label_counts

@@ -4,12 +4,9 @@ import gzip
 import json
 import os
 import re
-import signal
 import socket
 import threading
-import time
 from collections import Counter
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -17,11 +14,11 @@ import numpy as np
 import pytest
 
 from shardmill.schemas.dataset.manifest import Manifest
-from shardmill.schemas.errors import InputError, ShardmillError, UsageError
+from shardmill.schemas.errors import UsageError
 from shardmill.schemas.storage import open_storage
 from shardmill.schemas.storage.gcs import GcsStorage
 from shardmill.transforms.sources.arrays import array_source
-from tests.conftest import ROOT, SOAK, make_photos, shardmill, start_shardmill
+from tests.conftest import ROOT, SOAK, make_photos, shardmill
 from tests.support import fault_tools
 from tests.support.array_tools import run_spec, spec_of
 from tests.support.fault_tools import PROGRESS, check_manifest
@@ -162,136 +159,6 @@ def test_globs_and_listings_match_the_same_photos(album_folder, bucket, tmp_path
         check_bucket(output, tmp_path / name[-3:], expected)
 
 
-class Hold:
-    """Blocks calls at the front: the n-th of a kind and ending, and by default all writes after.
-
-    Args:
-        front: The front.
-        kind: Kind of the call.
-        ending: End of the object's name.
-        number: Which of these calls, from 1.
-        only: Whether later calls are not blocked.
-    """
-
-    def __init__(self, front, kind: str, ending: str, number: int = 1, only: bool = False) -> None:
-        self.reached, self.release = threading.Event(), threading.Event()
-        self.kind, self.ending, self.left, self.only = kind, ending, number, only
-        self.lock = threading.Lock()
-        front.hook = self
-
-    def __call__(self, call) -> None:
-        with self.lock:
-            self.left -= call.kind == self.kind and call.name.endswith(self.ending)
-            first = not self.left and not self.reached.is_set()
-            if first:
-                self.reached.set()
-        writes = call.kind not in ("get", "download", "list")
-        if first or (writes and self.reached.is_set() and not self.only):
-            self.release.wait(120)
-
-
-def kill_at(hold: Hold, *args: str) -> None:
-    """Run the command and kill it with SIGKILL when the call is reached."""
-    process = start_shardmill(*args)
-    try:
-        assert hold.reached.wait(60)
-    finally:
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-        hold.release.set()
-    time.sleep(0.2)  # blocked calls complete after the kill, as in a slow network
-
-
-KILLS = [("images", 4, ".part", "parts", 3), ("rows", 4, ".run", "runs", 3)]
-MORE_KILLS = [("rows", 2, ".part", "runs", len(TABLES)), ("arrays", 2, ".part", "parts", 1)]
-
-
-@pytest.mark.parametrize("case", KILLS + MORE_KILLS * SOAK, ids=str)
-def test_killed_build_resumes_from_its_files(case, inputs, strict_bucket, front, tmp_path):
-    pipeline, number, ending, folder, finished = case
-    source, local = inputs / pipeline, tmp_path / "local"
-    source = source / "many" if pipeline == "arrays" else source
-    options = {"num_shards": 4} if pipeline == "images" else {}
-    assert build(pipeline, source, local, **options).status == "published"
-    remote, output = upload(source, f"{strict_bucket}/in"), f"{strict_bucket}/out"
-    hold = Hold(front, "upload", ending, number)
-    one = {"workers" if pipeline == "images" else "threads": 1}
-    kill_at(hold, *flags_of(pipeline, remote, output, **one, **options))
-    paths = [entry.path for entry in GcsStorage().walk(output)]
-    assert sum(f"/{folder}/" in path and path.endswith(".json") for path in paths) == finished
-    front.reset()
-    outcome = build(pipeline, remote, output, **options)
-    assert outcome.status == "published"
-    if folder == "parts":
-        assert outcome.parts_reused == finished
-        assert outcome.parts_made > finished
-    else:
-        runs = [c for c in front.calls if c.kind == "upload" and c.name.endswith(".run")]
-        assert len(runs) == len(TABLES) - finished
-    check_bucket(output, tmp_path / "out", local)
-
-
-def once(front, kind: str, name: str, change: Callable[[], None]) -> None:
-    """Call a function before the first call of a kind whose object's name has a text."""
-    lock, done = threading.Lock(), []
-
-    def hook(call) -> None:
-        with lock:
-            first = call.kind == kind and name in call.name and not done
-            done.extend([1] if first else [])
-        if first:
-            change()
-
-    front.hook = hook
-
-
-# The first call of the build after which inputs change, and the inputs that change.
-CHANGING = {
-    "images": ("download", "/cat/", ["dog #1 100% ü?/000.jpg", "cat/001.jpg"],
-               ["dog #1 100% ü?/003.jpg", "cat/004.jpg"]),
-    "rows": ("upload", ".run", ["e.csv"], ["d #1 100% ü?.csv"]),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("pipeline", CHANGING)
-def test_rejects_objects_replaced_or_deleted_after_matching(pipeline, inputs, strict_bucket, front):
-    kind, name, replaced, deleted = CHANGING[pipeline]
-    remote = upload(inputs / pipeline, f"{strict_bucket}/in")
-
-    def change() -> None:
-        for key in replaced:
-            GcsStorage().replace(f"{remote}/{key}", b"id,value,word\n1,2,other\n")
-        for key in deleted:
-            GcsStorage().delete(f"{remote}/{key}")
-
-    once(front, kind, name, change)
-    options = {"max_reject_fraction": 0.5, "num_shards": 1, "splits": "train:1"}
-    options["workers" if pipeline == "images" else "threads"] = 1
-    if pipeline == "rows":
-        options["max_rejected_files"] = 2
-    outcome = build(pipeline, remote, f"{strict_bucket}/out", **options)
-    assert outcome.status == "published", outcome.message
-    manifest = manifest_of(f"{strict_bucket}/out")
-    rejected = Counter(manifest.inputs.rejected_by_reason)
-    before = {"images": {"not_an_image": 1}, "rows": {"ragged": 2}}[pipeline]
-    changed = rejected - Counter(before)
-    # Some of these objects may have been read before the change.
-    assert changed.keys() <= {"changed", "not_found"}
-    assert 1 <= changed.total() <= len(replaced + deleted)
-    whole = 36 if pipeline == "images" else ROWS * len(TABLES)
-    lost = changed.total() * (1 if pipeline == "images" else ROWS)
-    assert manifest.written == whole - lost
-
-
-def test_rejects_array_that_is_replaced_during_the_build(inputs, bucket, tmp_path) -> None:
-    path = f"{upload(inputs / 'arrays', f'{bucket}/in')}/stored.npz"
-    spec = spec_of(input=path, output=tmp_path / "ds")
-    open_storage(path).replace(path, open_storage(path).read(path))
-    with pytest.raises(InputError, match="changed while it was read"):
-        run_spec(spec)
-    assert not (tmp_path / "ds/manifest.json").exists()
-
-
 def test_reads_each_array_of_a_bucket_once(inputs, strict_bucket, front, tmp_path, monkeypatch):
     """One request reads an array that is a stream; otherwise one reads each slice of the rows."""
 
@@ -312,19 +179,6 @@ def test_reads_each_array_of_a_bucket_once(inputs, strict_bucket, front, tmp_pat
     slices = -(-SERIES // 4)
     assert downloads("slices", tmp_path / "slices") == {"large.npy": slices, "y.npy": slices}
     assert dataset_files(tmp_path / "slices") == dataset_files(tmp_path / "one")
-
-
-def test_reports_missing_bucket_in_one_sentence(album_folder, bucket, tmp_path, capsys):
-    sentence = "the bucket 'no-such-bucket' does not exist; create it or correct its name.\n"
-    missing = "gs://no-such-bucket/x"
-    for source, output in ((missing, tmp_path / "o"), (album_folder, missing)):
-        code, out, errors = run_command(capsys, "images", f"--input={source}", f"--output={output}")
-        assert (code, out) == (1, "")
-        assert errors == f"shardmill: Cannot look at {missing}: {sentence}"
-    with pytest.raises(InputError, match="does not exist"):
-        build("images", f"{bucket}/nothing", tmp_path / "o")
-    with pytest.raises(ShardmillError, match="the bucket 'no-such-bucket' does not exist"):
-        build("images", album_folder, "gs://no-such-bucket/o")
 
 
 def test_rejects_an_output_inside_the_input(album_folder, bucket):
@@ -444,6 +298,24 @@ MORE_LATE = [
 ]  # fmt: skip
 
 
+class Hold:
+    """Blocks the first call of a kind and ending at the front until it is released."""
+
+    def __init__(self, front, kind: str, ending: str) -> None:
+        self.reached, self.release = threading.Event(), threading.Event()
+        self.kind, self.ending, self.lock = kind, ending, threading.Lock()
+        front.hook = self
+
+    def __call__(self, call) -> None:
+        with self.lock:
+            first = (call.kind, self.reached.is_set()) == (self.kind, False)
+            first = first and call.name.endswith(self.ending)
+            if first:
+                self.reached.set()
+        if first:
+            self.release.wait(120)
+
+
 @pytest.mark.parametrize(("kind", "ending", "others"), LATE + MORE_LATE * SOAK)
 def test_delayed_publisher_does_not_damage_the_dataset(
     kind, ending, others, strict_bucket, front, tmp_path
@@ -451,7 +323,7 @@ def test_delayed_publisher_does_not_damage_the_dataset(
     output = f"{strict_bucket}/out"
     source = make_photos(tmp_path / "photos", {"cat": 9, "dog": 7}, size=(40, 30))
     assert build("images", source, output, **OLD).status == "published"
-    late = Hold(front, kind, ending, only=True)
+    late = Hold(front, kind, ending)
     with ThreadPoolExecutor(1) as pool:
         slow = pool.submit(build, "images", source, output, **NEW)
         assert late.reached.wait(120)

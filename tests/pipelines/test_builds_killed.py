@@ -301,31 +301,6 @@ def test_resumes_in_new_processes(case, tmp_path):
     case.resume(output)
 
 
-@only("rows")
-def test_failing_builds_do_not_change_the_published_dataset(case, tmp_path):
-    """Builds that are killed, lack --update or have too many rejects."""
-    output = tmp_path / "out"
-    assert case.run(output).code == 0
-    manifest = (output / "manifest.json").read_bytes()
-    ended = case.run(output, "--seed=1")
-    assert ended.code == 1
-    assert "--update" in ended.sentence
-    ended = case.run(output, "--seed=1", "--overwrite", since="/parts/", at=(5,))
-    assert ended.code == -signal.SIGKILL
-    ended = case.run(output, "--seed=2", "--overwrite", "--max_reject_fraction=0")
-    assert ended.code == 1
-    assert "2 of 2,002 inputs were rejected" in ended.sentence
-    left = [path.name for path in output.glob(".build-*")]
-    assert len(left) == 2
-    (output / left[0] / "transforms" / "x").mkdir(parents=True)
-    (output / left[0] / f"transform-{'0' * 32}.json").write_text("{}")
-    assert check_dataset(output, left) == case.wanted
-    assert (output / "manifest.json").read_bytes() == manifest
-    ended = zygote().run("clean", output, "--older_than=0s")
-    assert ended.code == 0, ended.stderr
-    assert check_dataset(output) == case.wanted
-
-
 # Damaged parts and runs.
 
 

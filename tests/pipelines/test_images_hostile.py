@@ -8,7 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.conftest import ADDRESS, make_photos, shardmill, start_shardmill
+from tests.conftest import make_photos, shardmill, start_shardmill
 from tests.support.fault_tools import check_dataset
 from tests.support.hostile_files import HostileCase, hostile_environment, write_hostile
 
@@ -25,20 +25,6 @@ def test_each_file_is_one_reject_and_all_others_are_written(tmp_path):
     again = shardmill(*case.args(tmp_path / "again"), env=hostile_environment())
     assert again.returncode == 0
     assert (tmp_path / "again/current/rejects.jsonl").read_bytes() == first
-
-
-def test_a_killed_decoder_is_one_sentence(tmp_path):
-    source = make_photos(tmp_path / "in", {"cat": 3})
-    write_hostile(source / "cat" / "big.bmp", "signal", int(signal.SIGKILL), size=(8000, 5000))
-    args = "images", f"--input={source}", f"--output={tmp_path / 'out'}", "--image_size=32"
-    done = shardmill(*args, env=hostile_environment())
-    assert done.returncode == 1
-    (sentence,) = ADDRESS.sub("", done.stderr).strip().splitlines()[-1:]
-    assert "cat/big.bmp (8000x5000 pixels" in sentence
-    assert "Traceback" not in done.stderr
-    assert not (tmp_path / "out" / "manifest.json").exists()
-    done = shardmill(*args, "--max_pixels=39999999", env=hostile_environment())
-    assert done.returncode == 0, done.stderr
 
 
 def decoders(client: int) -> list[psutil.Process]:

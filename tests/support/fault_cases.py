@@ -80,13 +80,14 @@ class Case:
 
     def finish(
         self, output: Path | str, flag: str = "--update", folder: Path | None = None
-    ) -> None:
+    ) -> Ended:
         """Run the command without failures, then `clean`; assert that only its dataset is left."""
         ended = self.run(output, flag)
         assert ended.code == 0, ended.stderr
         clean = zygote().run("clean", output, "--older_than=0")
         assert clean.code == 0, clean.stderr
         self.check_new(output, folder)
+        return ended
 
 
 def fetch(output: Path | str, folder: Path | None) -> Path:
