@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from scipy import stats
 
 from shardmill.loaders import permutation
 from shardmill.loaders.hosts import Share
@@ -55,6 +54,8 @@ def test_a_billion_records_are_permuted_in_little_memory(size):
 @pytest.mark.parametrize("positions", ["first", "spread"])
 def test_the_permutation_is_uniform(positions):
     """Chi-square of the place of 100,000 records in 1,000 parts of 10**9, and of their distances."""
+    from scipy import stats
+
     at = np.arange(100_000) * (1 if positions == "first" else BILLION // 100_000)
     for key in range(5):
         found = permute(key, BILLION, at)

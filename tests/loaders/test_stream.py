@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy import stats
 
 from shardmill.loaders import Stream, epoch_reader, open_dataset
 from shardmill.loaders import stream as stream_module
@@ -307,6 +306,8 @@ def by_label(tmp_path_factory):
 @pytest.mark.parametrize("shuffle", [False, True])
 def test_hosts_and_batches_have_all_labels(hosts, shuffle, by_label):
     """Chi-square of each host, and of the windows of each host, against a random division."""
+    from scipy import stats
+
     total = sum(LABELS.values())
     for epoch in range(3):
         for host in range(hosts):
