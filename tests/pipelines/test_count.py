@@ -336,22 +336,6 @@ def test_rejects_wrong_flags_in_one_sentence(argv, why, capsys) -> None:
     assert why in sentence_here(capsys, "count", *argv)
 
 
-@pytest.mark.parametrize("check", ["records", "index"])
-def test_command_imports_neither_beam_nor_tensorflow(mixed, large, check, tmp_path) -> None:
-    code = (
-        "import sys\n"
-        "from shardmill.pipelines.cli import main\n"
-        "if __name__ == '__main__':\n"
-        f"    argv = ['count', '--input', {str(mixed)!r}, {str(large)!r}, '--check={check}']\n"
-        f"    assert main([*argv, '--manifest={tmp_path / 'm.json'}']) == 0\n"
-        "    loaded = {name.split('.')[0] for name in sys.modules}\n"
-        "    assert not loaded & {'apache_beam', 'tensorflow', 'pyarrow'}, loaded\n"
-    )
-    script = tmp_path / "script.py"
-    script.write_text(code)
-    subprocess.run([sys.executable, script], check=True, capture_output=True)
-
-
 def test_beam_counts_if_its_options_are_given(mixed, tmp_path, monkeypatch) -> None:
     used = []
     real = run.run_pipeline

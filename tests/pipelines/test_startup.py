@@ -16,7 +16,7 @@ from shardmill.pipelines.report.quiet import quiet_import
 from shardmill.pipelines.runners import find_runner
 from shardmill.schemas.errors import UsageError
 from shardmill.schemas.storage.gcs import GcsStorage
-from tests.conftest import ADDRESS, cpu_seconds, make_photos
+from tests.conftest import ADDRESS, build_dataset, cpu_seconds, make_photos
 from tests.support.gcs_builds import download, flags_of, upload
 from tests.support.readers import dataset_files
 
@@ -142,3 +142,38 @@ def test_only_the_import_of_beam_is_kept_from_the_collector(module):
 
 def test_help_takes_less_than_300_ms_of_cpu_time():
     assert min(cpu_seconds("-m", "shardmill", "verify", "--help") for _ in range(5)) < 0.3
+
+
+LIGHT = """
+import sys
+from shardmill.pipelines.cli import main
+names, *argv = sys.argv[1:]
+assert main(argv) == 0
+loaded = sys.modules.keys() & set(names.split())
+assert not loaded, loaded
+"""
+BEAM = "apache_beam tensorflow keras torch "
+ALL = BEAM + "numpy PIL pyarrow rich google.cloud.storage google.protobuf jinja2"
+# Commands on a dataset, and the modules that they do not load.
+COMMANDS = {
+    "steps ds --batch_size=4": ALL, "check ds": ALL, "clean ds": ALL, "files ds --split=train": ALL,
+    "count ds": BEAM + "pyarrow", "count ds --check=index": BEAM + "pyarrow",
+    "show ds": BEAM + "google.protobuf", "report ds": BEAM, "verify ds": BEAM,
+    "images photos other": "tensorflow torch", "rows in.csv rows": "tensorflow tfx_bsl torch",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("light")
+    photos = make_photos(folder / "photos", {"cat": 9}, size=(20, 20))
+    (folder / "in.csv").write_text("a,b\n1,x\n2,y\n")
+    build_dataset(input=photos, output=folder / "ds", image_size="16")
+    return folder
+
+
+@pytest.mark.parametrize("words", COMMANDS)
+def test_a_command_loads_only_what_it_needs(words, folder):
+    command = [sys.executable, "-c", LIGHT, COMMANDS[words], *words.split()]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

@@ -1,8 +1,6 @@
 """``shardmill report``: the command, other storages, and the statistics of ``show``."""
 
 import json
-import subprocess
-import sys
 
 import pandas as pd
 import pytest
@@ -66,20 +64,6 @@ def test_fails_in_one_sentence(args, code, said, dataset, tmp_path, monkeypatch,
     assert said in err
     assert err.count("\n") == 1
     assert (tmp_path / "mine.html").read_text() == "mine"
-
-
-def test_imports_nothing_heavy(dataset, tmp_path) -> None:
-    code = (
-        "import sys\n"
-        "from shardmill.pipelines.cli import main\n"
-        "import shardmill.pipelines.commands.report\n"
-        "print(sorted({'numpy', 'jinja2', 'pyarrow', 'PIL'} & sys.modules.keys()))\n"
-        f"assert main(['report', {str(dataset)!r}, '--output={tmp_path}/x.html']) == 0\n"
-        "print(sorted({'apache_beam', 'tensorflow'} & sys.modules.keys()))\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines() == ["[]", f"Wrote {tmp_path}/x.html", "[]"]
-    assert done.stderr == ""
 
 
 @pytest.mark.heavy

@@ -160,18 +160,8 @@ def test_describes_raw_pixels_from_other_features(photos, tmp_path) -> None:
     assert "    image/encoded      raw 12x8 L, 96 B" in shown(tmp_path / "ds")
 
 
-def test_prints_plain_text_to_a_pipe_and_imports_nothing_heavy(dataset) -> None:
-    code = (
-        "import sys\n"
-        "from shardmill.pipelines.cli import main\n"
-        f"assert main(['show', {str(dataset)!r}]) == 0\n"
-        "loaded = {name.split('.')[0] for name in sys.modules}\n"
-        "loaded = loaded & {'apache_beam', 'tensorflow'} | sys.modules.keys() & {'google.protobuf'}\n"
-        "print(sorted(loaded), file=sys.stderr)\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stderr.strip() == "[]"
-    assert done.stdout.replace("\n", "").isprintable()
+def test_prints_plain_text_to_a_pipe(dataset) -> None:
+    assert shardmill("show", dataset).stdout.replace("\n", "").isprintable()
 
 
 @pytest.mark.parametrize("width", [60, 80, 100, 140])
