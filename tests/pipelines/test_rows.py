@@ -202,6 +202,7 @@ def test_command_prints_counts_and_is_idempotent(tmp_path) -> None:
     assert ADDRESS.sub("", other.stderr).count("\n") == 1
 
 
+@pytest.mark.xdist_group("tensorflow")  # the command imports it
 def test_dry_run_with_preprocessing_writes_nothing(tmp_path, capsys) -> None:
     make_table(tmp_path / "in.csv", ["a"], [[1], [2]])
     (tmp_path / "pp.py").write_text("def preprocessing_fn(inputs):\n    return inputs\n")
