@@ -138,7 +138,13 @@ QUALITY = {
 }
 
 
-@pytest.mark.parametrize(("kind", "by_label"), QUALITY)
+@pytest.mark.parametrize(
+    ("kind", "by_label"),
+    [
+        pytest.param(*each, marks=[pytest.mark.heavy] * (each == ("blocks", True)))
+        for each in QUALITY
+    ],
+)
 def test_the_quality_of_the_shuffle(kind, by_label):
     first, second = (sequence(make(epoch, by_label), kind) for epoch in range(2))
     assert sorted(first) == sorted(second) == list(range(LABELS * EACH))

@@ -129,7 +129,13 @@ TABLES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("table", TABLES, ids=lambda table: table.file)
+LARGE = [
+    pytest.param(table, id=table.file, marks=[pytest.mark.heavy] * (table.rows > 4_000))
+    for table in TABLES
+]
+
+
+@pytest.mark.parametrize("table", LARGE)
 def test_shards_contain_every_cell_of_a_real_table(table, shared_data, tmp_path, capsys) -> None:
     path = shared_data / "csv" / "tables" / table.file
     _, manifest = build_rows(input=path, output=tmp_path / "ds", label=table.label, **table.options)

@@ -53,17 +53,6 @@ def record_lines(record: dict, width: int = 100) -> list[str]:
     return lines_of(found, width)
 
 
-@pytest.fixture
-def dataset(photos, tmp_path):
-    (photos / "cat" / "broken.jpg").write_bytes(b"\xff\xd8\xff broken")
-    (photos / "cat" / "Thumbs.db").write_bytes(b"junk")
-    build_dataset(
-        input=photos, output=tmp_path / "ds", image_size=32, max_reject_fraction=0.5, seed=3,
-        splits="train:0.7,validation:0.3",
-    )  # fmt: skip
-    return tmp_path / "ds"
-
-
 def test_shows_a_dataset(dataset) -> None:
     lines = shown(dataset)
     text = "\n".join(lines)
@@ -164,7 +153,7 @@ def test_prints_plain_text_to_a_pipe(dataset) -> None:
     assert shardmill("show", dataset).stdout.replace("\n", "").isprintable()
 
 
-@pytest.mark.parametrize("width", [60, 80, 100, 140])
+@pytest.mark.parametrize("width", [60, 140])
 def test_prints_colours_within_the_width_of_a_terminal(dataset, width) -> None:
     pty = pytest.importorskip("pty")
     master, slave = pty.openpty()
@@ -317,7 +306,7 @@ def test_shows_the_records_before_a_bomb_in_bounded_memory(tmp_path) -> None:
     head = struct.pack("<Q", size)
     with gzip.open(path, "wb", 9) as file:
         file.write(frame(RECORDS[0]) + head + struct.pack("<I", masked_crc(head)))
-        for _ in range(size >> 24):
+        for _ in range(16):  # 256 MiB
             file.write(bytes(1 << 24))
     read = (
         "import re, sys; from shardmill.pipelines.cli import main; main(sys.argv[1:]);"

@@ -64,7 +64,7 @@ class Place(NamedTuple):
                 yield entry
 
 
-@pytest.fixture(params=["local", "emulator", "strict", "s3"])
+@pytest.fixture(params=["local", "strict", "s3"])
 def place(request, tmp_path) -> Place:
     if request.param == "local":
         (tmp_path / "root").mkdir()
@@ -76,8 +76,6 @@ def place(request, tmp_path) -> Place:
     return Place(GcsStorage(), f"{bucket}/root")
 
 
-# The emulator answers 500 to some calls and ignores the conditions of others.
-without_emulator = pytest.mark.parametrize("place", ["local", "strict", "s3"], indirect=True)
 object_stores = pytest.mark.parametrize("place", ["strict", "s3"], indirect=True)
 
 
@@ -206,7 +204,6 @@ def test_open_at_passes_errors_of_its_block(place):
         assert caught.value is error
 
 
-@without_emulator
 @pytest.mark.parametrize("gone", [False, True])
 def test_open_file_never_returns_bytes_of_another_version(place, gone):
     path = place.path("x")
@@ -392,7 +389,6 @@ def test_concat_composes_in_three_levels(place):
     check_concat(place, 1100)
 
 
-@without_emulator
 def test_concat_of_missing_file_leaves_nothing(place):
     place.fill("there", data=b"x")
     there, missing = place.path("there"), place.path("missing")
@@ -457,7 +453,6 @@ def test_delete_and_delete_tree(place):
     assert place.storage.stat(place.path("a")) is None
 
 
-@without_emulator
 def test_delete_keeps_another_version(place):
     path = place.path("file")
     place.storage.replace(path, b"old")

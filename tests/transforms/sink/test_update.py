@@ -137,7 +137,8 @@ EDITS: dict[str, tuple[Callable[[Path], object], dict, int]] = {
 
 # `test_any_sequence_of_edits_equals_a_new_build` makes the others too.
 FEWER = [each for each in EDITS if each not in (
-    "nothing", "a file is touched", "a file is removed", "a label is renamed", "the seed", "the splits",
+    "nothing", "a file is touched", "a file is removed", "a label is renamed", "labels are merged",
+    "the seed", "the splits", "the number of shards", "no compression",
 )]  # fmt: skip
 
 
@@ -240,7 +241,8 @@ DAMAGE: dict[str, tuple[str, Callable[[Path], object], range]] = {
 )
 def test_inputs_of_damaged_records_are_decoded(work, what, encoding):
     pattern, spoil, reused = DAMAGE[what]
-    update(work, encoding=encoding)
+    if encoding != OPTIONS.get("encoding", "jpeg"):
+        update(work, encoding=encoding)
     (path,) = (work / "out" / "current").glob(pattern)
     spoil(path)
     assert update(work, encoding=encoding, seed=3) in reused
