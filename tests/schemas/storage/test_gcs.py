@@ -238,11 +238,11 @@ def test_reports_unusable_credentials(key, tmp_path):
     env |= {"CLOUDSDK_CONFIG": str(tmp_path / "none"), "NO_GCE_CHECK": "true"}
     if key:
         env["GOOGLE_APPLICATION_CREDENTIALS"] = str(tmp_path / key)
-    done = shardmill("images", "--input=gs://some-bucket/photos", f"--output={tmp_path}/o", env=env)
+    done = shardmill("steps", "gs://some-bucket/ds", "--batch_size=1", env=env)
     assert (done.returncode, done.stdout) == (1, "")
     begin, why, end = re.fullmatch(r"(.*?)\((.*)\)(.*)\n", ADDRESS.sub("", done.stderr)).groups()
     assert begin == (
-        "shardmill: Cannot look at gs://some-bucket/photos: there are no usable Google credentials "
+        "shardmill: Cannot look at gs://some-bucket/ds: there are no usable Google credentials "
     )
     assert env["GOOGLE_APPLICATION_CREDENTIALS"] in why if key else why == "none were found"
     assert end == (
