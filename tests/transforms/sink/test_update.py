@@ -270,7 +270,7 @@ def test_a_record_is_taken_for_the_file_that_it_was_made_of(work, before):
     """The names differ in the form of Unicode text only; sizes and times are equal."""
     write_pair(work / "photos", before)
     update(work, seed=8)
-    for seed, after in enumerate(PAIRS if SOAK else PAIRS[3:6]):
+    for seed, after in enumerate(PAIRS if SOAK else PAIRS[1:4]):
         output = work / "out"
         shutil.copytree(output, work / "kept", symlinks=True)
         write_pair(work / "photos", after)
