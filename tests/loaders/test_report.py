@@ -27,6 +27,7 @@ from shardmill.schemas.example.serialize import encode_example
 from tests.conftest import build_dataset, make_image, make_photos
 from tests.support.loader_tools import DATA, ID, PHOTOS, make_dataset, make_shard, write_numbered
 from tests.support.page_tools import Page, bars, check_page
+from tests.support.publications import damaged
 from tests.support.readers import current
 
 pytest_plugins = ["tests.support.loader_data"]
@@ -383,30 +384,16 @@ def test_survives_damage_to_any_manifest_field(images, tmp_path) -> None:
     shutil.copytree(images("raw"), tmp_path / "ds", symlinks=True)
     path = tmp_path / "ds" / "manifest.json"
     own = (tmp_path / "ds" / "current").resolve() / "manifest.json"
-    good = json.loads(path.read_text())
-
-    def places(value, where=()):
-        if where:
-            yield where
-        if isinstance(value, dict | list):
-            for key in value if isinstance(value, dict) else range(len(value)):
-                yield from places(value[key], (*where, key))
-
+    values = (None, HOSTILE, -1, 1.5, [], {"a": 1})
     written = 0
-    for where in places(good):
+    for where, body in damaged(json.loads(path.read_text()), values):
         if where[-1] in ("crc32c", "bytes") or "config" in where[:-1]:
             continue  # they are like others
-        for bad in (None, HOSTILE, -1, 1.5, [], {"a": 1}):
-            body = json.loads(json.dumps(good))
-            inner = body
-            for key in where[:-1]:
-                inner = inner[key]
-            inner[where[-1]] = bad
-            path.write_text(json.dumps(body))
-            own.write_text(json.dumps(body))
-            with contextlib.suppress(InputError):
-                report(tmp_path / "ds", tmp_path)
-                written += 1
+        path.write_text(json.dumps(body))
+        own.write_text(json.dumps(body))
+        with contextlib.suppress(InputError):
+            report(tmp_path / "ds", tmp_path)
+            written += 1
     assert written > 100
 
 

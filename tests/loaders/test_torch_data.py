@@ -381,23 +381,6 @@ def test_the_state_of_a_stream_that_workers_read_is_an_error(ds):
         stream.state_dict()
 
 
-def test_set_epoch_changes_the_order_in_workers(ds):
-    from torch.utils.data import DataLoader
-
-    from shardmill.loaders.torch_data import torch_stream
-
-    stream = torch_stream(open_dataset(ds), shuffle=True)
-    loader = DataLoader(stream, batch_size=None, num_workers=2, multiprocessing_context="fork")
-    orders = []
-    for epoch in (0, 1, 0):
-        stream.set_epoch(epoch)
-        orders.append([int(row["id"]) for row in loader])
-    assert orders[0] == orders[2] != orders[1]
-    assert sorted(orders[1]) == list(range(TOTAL))
-    with pytest.raises(UsageError):
-        torch_stream(open_dataset(ds), buffer=0)
-
-
 # Grain.
 
 

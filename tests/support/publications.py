@@ -1,7 +1,9 @@
 """Publications without a build."""
 
 import json
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import google_crc32c
 
@@ -31,6 +33,17 @@ def manifest_body(splits: dict[str, dict], **build: object) -> dict:
                   "finished": "", **build},
         "labels": [], "features": [], "warnings": [],
     }  # fmt: skip
+
+
+def damaged(body: Any, values: Sequence, where: tuple = ()) -> Iterator[tuple[tuple, Any]]:
+    """Yield the path of each field of a manifest, and a copy with each value in its place."""
+    keys = body if isinstance(body, dict) else range(len(body) if isinstance(body, list) else 0)
+    for key in keys:
+        changes = [((*where, key), value) for value in values]
+        for path, value in (*changes, *damaged(body[key], values, (*where, key))):
+            found = body.copy()
+            found[key] = value
+            yield path, found
 
 
 def make_manifest(**build: object) -> Manifest:

@@ -26,6 +26,7 @@ from shardmill.schemas.example.serialize import encode_example
 from shardmill.schemas.printable import printable
 from shardmill.schemas.tfrecord.framing import frame, masked_crc
 from tests.conftest import ADDRESS, build_dataset, examples, make_image, make_photos, shardmill
+from tests.support.publications import damaged
 
 RECORDS = [encode_example({"n": number, "name": b"name %d" % number}) for number in range(5)]
 
@@ -263,28 +264,14 @@ def test_shows_an_empty_file(tmp_path) -> None:
 @pytest.mark.heavy
 def test_survives_damage_to_any_manifest_field(dataset) -> None:
     path = dataset / "manifest.json"
-    good = json.loads(path.read_text())
-
-    def places(value, where=()):
-        if where:
-            yield where
-        if isinstance(value, dict | list):
-            for key in value if isinstance(value, dict) else range(len(value)):
-                yield from places(value[key], (*where, key))
-
+    values = (None, "\x1b[2Jtext", -1, 1.5, [], {"a": 1})
     tried = reported = 0
-    for where in places(good):
-        for bad in (None, "\x1b[2Jtext", -1, 1.5, [], {"a": 1}):
-            body = json.loads(json.dumps(good))
-            inner = body
-            for key in where[:-1]:
-                inner = inner[key]
-            inner[where[-1]] = bad
-            path.write_text(json.dumps(body))
-            tried += 1
-            with contextlib.suppress(InputError):
-                shown(dataset, records=1)
-                reported += 1
+    for _, body in damaged(json.loads(path.read_text()), values):
+        path.write_text(json.dumps(body))
+        tried += 1
+        with contextlib.suppress(InputError):
+            shown(dataset, records=1)
+            reported += 1
     assert tried > 300
     assert reported > 100
 
