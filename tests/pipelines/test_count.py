@@ -4,6 +4,7 @@ import csv
 import gzip
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -336,16 +337,22 @@ def test_rejects_wrong_flags_in_one_sentence(argv, why, capsys) -> None:
     assert why in sentence_here(capsys, "count", *argv)
 
 
-def test_beam_counts_if_its_options_are_given(mixed, tmp_path, monkeypatch) -> None:
+def test_beam_counts_if_its_options_are_given(mixed, tmp_path, monkeypatch, capsys) -> None:
+    (mixed / "bad.tfrecord").write_text("no records " * 9)
     used = []
     real = run.run_pipeline
     monkeypatch.setattr(run, "run_pipeline", lambda *a, **k: used.append(a[2]) or real(*a, **k))
     argv = ["count", "--input", str(mixed), f"--manifest={tmp_path / 'm.json'}"]
-    assert cli.main(argv) == 0
+    assert cli.main(argv) == 1
     first = json.loads((tmp_path / "m.json").read_bytes())
     assert used == []
-    assert cli.main([*argv, "--direct_num_workers=1"]) == 0
+    capsys.readouterr()
+    assert cli.main([*argv, "--direct_num_workers=1", "--debug"]) == 1
     assert used == [["--direct_num_workers=1"]]
+    counters = dict(re.findall(r"^counter (\w+): (.*)$", capsys.readouterr().err, re.MULTILINE))
+    assert counters == {
+        "files_counted": "5", "files_damaged": "1", "ranges_scanned": "4", "records_scanned": "17",
+    }  # fmt: skip
     second = json.loads((tmp_path / "m.json").read_bytes())
     assert first["build"].pop("finished") <= second["build"].pop("finished")
     assert first == second
