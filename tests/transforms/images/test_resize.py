@@ -113,7 +113,9 @@ def test_gaps_of_zero_and_of_extreme_size():
     assert draft_size(Size(4000, 3000), Size(100, 100), 0) is None
     assert draft_size(Size(4000, 3000), Size(100, 100), 1e308) is None
     assert draft_size(Size(4000, 3000), Size(100, 100), 3) == (300, 300)
-    assert draft_size(Size(4000, 3000), Size(50, 50), 3) == (200, 200)  # small: 4 times
+    assert draft_size(Size(4000, 3000), Size(90, 63), 3) == (360, 252)  # small: 4 times
+    assert draft_size(Size(4000, 3000), Size(90, 64), 3) == (270, 192)
+    assert draft_size(Size(1200, 1200), Size(200, 200), 3) == (600, 600)  # exactly half
     assert draft_size(Size(1200, 1200), Size(100, 100), 3.001) == (301, 301)  # 1/4 would be less
 
 
