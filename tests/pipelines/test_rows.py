@@ -129,13 +129,13 @@ TABLES = [
 ]  # fmt: skip
 
 
-LARGE = [
+PARAMETERS = [
     pytest.param(table, id=table.file, marks=[pytest.mark.heavy] * (table.rows > 4_000))
     for table in TABLES
 ]
 
 
-@pytest.mark.parametrize("table", LARGE)
+@pytest.mark.parametrize("table", PARAMETERS)
 def test_shards_contain_every_cell_of_a_real_table(table, shared_data, tmp_path, capsys) -> None:
     path = shared_data / "csv" / "tables" / table.file
     _, manifest = build_rows(input=path, output=tmp_path / "ds", label=table.label, **table.options)
