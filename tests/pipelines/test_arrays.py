@@ -185,6 +185,10 @@ def test_finds_the_label_array(tmp_path) -> None:
     (tmp_path / "X.npy").rename(tmp_path / "data.bin")  # content decides, not the suffix
     (array,) = spec_of(input=tmp_path / "data.bin", output=tmp_path / "ds").source.input.arrays
     assert (array.name, array.shape) == ("x", (30, 2))
+    for root, key in ((None, "data.bin"), (tmp_path.parent, f"{tmp_path.name}/data.bin")):
+        options = {} if root is None else {"root": root}
+        found = spec_of(input=tmp_path / "data.bin", output=tmp_path / "ds", **options).source.input
+        assert [ref.key for ref in found.files] == [key]
 
 
 def test_threads_do_not_change_bytes_and_rerun_writes_nothing(tmp_path) -> None:
