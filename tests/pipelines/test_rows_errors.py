@@ -97,7 +97,16 @@ def make_inputs(folder) -> None:
 
 
 @pytest.mark.parametrize(
-    ("flags", "code", "message"), ERRORS, ids=[" ".join(case[0])[:50] for case in ERRORS]
+    ("flags", "code", "message"),
+    [
+        pytest.param(
+            *case,
+            id=" ".join(case[0])[:50],
+            # It imports TensorFlow.
+            marks=[pytest.mark.xdist_group("tensorflow")] * ("--preprocessing=fine.py" in case[0]),
+        )
+        for case in ERRORS
+    ],
 )
 def test_fails_in_one_sentence_and_writes_nothing(
     flags, code, message, tmp_path, monkeypatch, capsys
