@@ -6,8 +6,8 @@ Run it as ``shardmill rows``, or use ``build_rows(root, config)`` in a custom pi
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from typing import cast
 
@@ -20,7 +20,7 @@ from shardmill.pipelines.split_folders import resolve_splits
 from shardmill.schemas.errors import InputError, UsageError, format_names
 from shardmill.schemas.errors.catalogue import coded
 from shardmill.schemas.refs import InputRef
-from shardmill.schemas.schema_pbtxt.columns import Column, format_schema
+from shardmill.schemas.schema_pbtxt.columns import Column, check_texts, format_schema
 from shardmill.schemas.tfrecord.gzip_member import Packing
 from shardmill.transforms.match.counts import MatchCounts
 from shardmill.transforms.match.inputs import MatchSpec, find_input, match_now
@@ -32,15 +32,19 @@ from shardmill.transforms.sink.estimate import BuildSample, add_estimate
 from shardmill.transforms.sink.outcome import Outcome, RaiseIfFailed
 from shardmill.transforms.sink.placement import REJECTED, Series
 from shardmill.transforms.sink.spec import SinkSpec
-from shardmill.transforms.sources.csv.cells import Cells
-from shardmill.transforms.sources.csv.row_ranges import read_head
+from shardmill.transforms.sources.csv.file_source import FileSource
 from shardmill.transforms.sources.csv.sample import (
     MIN_FILE_BYTES,
     Sample,
     missing_columns,
+    sample_file,
     sample_files,
+    sample_size,
 )
 from shardmill.transforms.sources.csv.source import CsvSource
+from shardmill.transforms.sources.csv.typed_cells import Nulls
+from shardmill.transforms.sources.jsonl.source import JsonLinesSource, sample_jsonl
+from shardmill.transforms.sources.parquet.source import ParquetSource, measure, sample_parquet
 from shardmill.transforms.tables.encoder import RowsHooks
 from shardmill.transforms.tables.planning import RowsSpec, why_files_lost
 from shardmill.transforms.tables.run_writer import encode_blocks
@@ -49,6 +53,9 @@ from shardmill.transforms.tables.table_source import TableSpec
 from shardmill.transforms.tables.tft.preprocessing import Preprocessing, load_preprocessing
 from shardmill.transforms.tables.transform import WriteRows
 
+_SAMPLERS: dict[str, Callable[..., Sample]] = {
+    "csv": sample_file, "parquet": sample_parquet, "jsonl": sample_jsonl
+}  # fmt: skip
 _TRANSFORM = ("tensorflow", "tensorflow-transform")
 ROWS_VERSION = "2"  # of the conversion from cells to values to bytes
 _NUMBER = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*", re.ASCII)
@@ -96,7 +103,8 @@ def resolve(config: RowsConfig, *, runner: str = "") -> RowsJob:
     given = config.read_schema()
     preprocessing = load_preprocessing(config.preprocessing) if config.preprocessing else None
     refs, counts = match_now(match)
-    sample = _sample(config, refs, counts, given)
+    kind = find_kind(config, refs, given)
+    sample = _sample(config, refs, counts, given, kind)
     # A preprocessing_fn must know what is required before all rows are read.
     strict = sample.complete or preprocessing is not None
     columns = given or sample.infer(config.label, {config.split_by}, strict=strict)
@@ -106,7 +114,13 @@ def resolve(config: RowsConfig, *, runner: str = "") -> RowsJob:
         columns, config.place_spec, config.label, config.key, config.group_by, config.split_by
     )
     inferred = ((), ()) if given else (sample.base, sample.exact(columns))
-    source = CsvSource(table, config.dialect, config.nulls, *inferred)
+    sources = {"parquet": ParquetSource, "jsonl": JsonLinesSource}
+    source = sources.get(kind, CsvSource)(table, config.dialect, config.nulls, *inferred)
+    if kind != "csv":  # whose columns have no types
+        typed_nulls = config.nulls if config.null_values is not None else Nulls(texts=frozenset())
+        source = replace(
+            source, nulls=typed_nulls, profiles=sample.profiles, row_bytes=sample.row_bytes
+        )
     versions = _versions(preprocessing)
     digest = preprocessing.digest if preprocessing else ""
     options = config.identity_of(format_schema(columns), digest)
@@ -153,27 +167,17 @@ def take_sample(
         files: The files; those with an error cannot be read.
         num_bytes: Size of all files.
     """
-    source = cast("CsvSource", spec.source)
+    source = cast("FileSource", spec.source)
     file = max(files, key=lambda ref: (not ref.error, ref.size))
-    dialect = source.dialect.for_name(file.key)
-    head = read_head(file.uri, dialect, _SAMPLE_BYTES)
-    ratio = 1.0 if head.seekable else _compressibility(head.cells)
+    _, ratio = source.first_rows(file, _SAMPLE_BYTES)
     rows = num_bytes * ratio / spec.row_bytes
 
     def encode() -> Iterator[Block]:
-        cells = read_head(file.uri, dialect, _SAMPLE_BYTES).cells
-        table = place_batch(spec.table, source.type_cells(file, cells))
-        return encode_blocks(table)
+        batch, _ = source.first_rows(file, _SAMPLE_BYTES)
+        return encode_blocks(place_batch(spec.table, batch))
 
     packing: Packing = "deflated" if spec.sink.compression == "gzip" else "none"
     return BuildSample(encode, rows, packing, spec.threads or usable_cores())
-
-
-def _compressibility(cells: Cells) -> float:
-    """Return the size of rows as text, divided by their compressed size."""
-    columns = [column.to_pylist() for column in cells.columns.values()]
-    text = b"\n".join(map(b",".join, zip(*columns, strict=True)))
-    return len(text) / len(deflate.deflate_compress(text))
 
 
 def build_rows(
@@ -194,9 +198,33 @@ def build_rows(
     return outcomes(root, resolve(config)) | "RaiseIfFailed" >> RaiseIfFailed()
 
 
+def first_bytes(
+    config: RowsConfig, refs: Sequence[InputRef], given: Sequence[Column] | None
+) -> int:
+    """Return the number of bytes of each file that are sampled."""
+    return sample_size(refs, config.sample_bytes) if given is None else MIN_FILE_BYTES
+
+
+def find_kind(config: RowsConfig, refs: Sequence[InputRef], given: Sequence[Column] | None) -> str:
+    """Return what the files are, by the content of the first one with bytes.
+
+    Raises:
+        UsageError: The schema is for files of another kind.
+    """
+    first = next((ref for ref in refs if not ref.error and ref.size), None)
+    error = ""
+    if first is not None:
+        size = first_bytes(config, refs, given)
+        error = sample_file(first, config.dialect, config.nulls, size).ref.error
+    kind = error if error in _SAMPLERS else "csv"
+    if kind == "csv":
+        check_texts(given or (), f"--schema={config.schema}")
+    return kind
+
+
 def _sample(
     config: RowsConfig, refs: Sequence[InputRef], counts: MatchCounts,
-    given: Sequence[Column] | None,
+    given: Sequence[Column] | None, kind: str,
 ) -> Sample:  # fmt: skip
     """Return a sample of the files' beginnings; of the first file only if it fits a given schema.
 
@@ -205,15 +233,19 @@ def _sample(
             files are rejected.
     """
     usable = [ref for ref in refs if not ref.error]
+    header = config.dialect.header
+
+    def sample_one(ref: InputRef) -> Sample:
+        return _SAMPLERS[kind](ref, config.dialect, config.nulls, size)
+
     needed = [config.label, config.key, config.group_by, config.split_by]
-    size = config.sample_bytes
+    size = first_bytes(config, refs, given)
     if given is not None:
-        size = MIN_FILE_BYTES
-        sample = sample_files(usable[:1], config.dialect, config.nulls, size, ())
+        sample = sample_files(usable[:1], sample_one, (), header)
         if sample.base and not missing_columns(given, sample.base):
-            return sample
+            return measure(sample) if kind == "parquet" else sample
         needed = missing_columns(given, ())
-    sample = sample_files(refs, config.dialect, config.nulls, size, filter(None, needed))
+    sample = sample_files(refs, sample_one, filter(None, needed), header)
     missing = missing_columns(given or (), sample.base)
     if sample.base and missing:
         raise InputError(
@@ -228,7 +260,7 @@ def _sample(
         if problem:
             raise InputError(problem)
     if sample.rows or (given is not None and sample.base):
-        return sample
+        return measure(sample) if kind == "parquet" else sample
     raise InputError(_explain_no_rows(config, sample, counts, {ref.key for ref in usable}))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Literal, NamedTuple
 
@@ -9,6 +10,8 @@ Category = Literal["image", "compression", "other"]
 
 GZIP = b"\x1f\x8b"  # RFC 1952 section 2.3.1: ID1, ID2
 _PRINTABLE = bytes(range(32, 127)) + b"\t\r\n"
+_OBJECT = re.compile(rb'\s*\{\s*("(?:[^"\\]|\\.)*"\s*:|\})', re.DOTALL)  # RFC 8259 section 4
+_ARRAY = re.compile(rb"\s*\[\s*\{")
 _SHORTEST = 3  # bytes of a signature that identifies a file whose format is not known
 
 
@@ -64,7 +67,7 @@ SIGNATURES = (
         ),
         ("npz", "an .npz file", rb"PK\x03\x04.{26}[^/\0]{1,200}?\.npy"),
         ("zip", "a ZIP archive", rb"PK(\x03\x04|\x05\x06)"),
-        ("parquet", "a Parquet file", rb"PAR1"),
+        ("parquet", "a Parquet file", rb"PAR[1E]"),  # E: with an encrypted footer
         ("arrow", "an Arrow file", rb"ARROW1\0\0"),
         ("hdf5", "an HDF5 file", rb"\x89HDF\r\n\x1a\n"),
         ("npy", "a NumPy file", rb"\x93NUMPY"),
@@ -117,3 +120,22 @@ def describe_format(data: bytes) -> str:
         if not found.group().isalnum() or data[: found.end() + 8].strip(_PRINTABLE):
             return signature.description
     return ""
+
+
+def json_format(head: bytes) -> str:
+    """Return ``jsonl`` if text begins like JSON Lines, ``json`` if like a JSON document, or "".
+
+    Args:
+        head: The first bytes, in UTF-8.
+    """
+    if not _OBJECT.match(head):
+        return "json" if _ARRAY.match(head) else ""
+    lines = head.split(b"\n")[:-1]  # the last one may be cut
+    return "jsonl" if not lines or any(map(_is_object, lines)) else "json"
+
+
+def _is_object(line: bytes) -> bool:
+    try:
+        return isinstance(json.loads(line), dict)
+    except (ValueError, RecursionError):
+        return False

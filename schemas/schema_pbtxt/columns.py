@@ -69,6 +69,7 @@ class Column:
         high: Largest value, inclusive; rounded to float32 for that kind.
         values: For bytes: the allowed texts.
         zero_padded: For int64: whether leading zeros are allowed.
+        several: Whether a cell is a list of values, in files whose columns have types.
 
     Raises:
         UsageError: The attributes contradict each other.
@@ -84,6 +85,7 @@ class Column:
     high: float | int | None = None
     values: tuple[str, ...] | None = None
     zero_padded: bool = False
+    several: bool = False
 
     def __post_init__(self) -> None:
         if not self.name:
@@ -174,9 +176,10 @@ def _to_feature(column: Column) -> dict[str, Any]:
     if column.default is not None:
         tags.append(f"{DEFAULT_TAG}={column.default}")
     domain = _to_domain(column)
-    if column.required and not column.separator:
+    several = column.several or column.separator
+    if column.required and not several:
         return schema_text.single_value(column.name, column.kind, tags) | domain
-    count = {"min": 0} if column.separator else {"min": 1, "max": 1}
+    count = {"min": 0} if several else {"min": 1, "max": 1}
     fields = schema_text.feature_fields(column.name, column.kind, tags, required=column.required)
     return {**fields, "value_count": count, **domain}
 
@@ -205,7 +208,7 @@ def _parse_column(feature: Any, source: str) -> Column:
         separator = tags.get(SEPARATOR_TAG, "")
         if SEPARATOR_TAG in tags and not separator:
             raise ValueError('has an empty separator: write annotation { tag: "separator=|" }')
-        _check_count(feature, separator)
+        several = _check_count(feature, separator)
         restrictions = _restrictions(feature, kind)
     except ValueError as error:
         raise UsageError(
@@ -219,14 +222,15 @@ def _parse_column(feature: Any, source: str) -> Column:
             default=tags.get(DEFAULT_TAG),
             separator=separator,
             zero_padded=ZERO_PADDED_TAG in tags,
+            several=several,
             **restrictions,
         )
     except UsageError as error:
         raise UsageError("schema-column-invalid", source=source, error=error) from error
 
 
-def _check_count(feature: Any, separator: str) -> None:
-    """Raise ValueError if a cell cannot hold as many values as the feature."""
+def _check_count(feature: Any, separator: str) -> bool:
+    """Return whether a cell is a list; raise ValueError if it cannot hold as many values."""
     if feature.HasField("value_counts"):
         raise ValueError("has value_counts, lists in lists: use value_count { min: 0 }")
     shape = schema_text.shape_of(feature)
@@ -243,11 +247,23 @@ def _check_count(feature: Any, separator: str) -> None:
                 "values in a cell, or remove the separator"
             )
     count = feature.value_count
-    if feature.HasField("value_count") and not separator and (count.max != 1 or count.min > 1):
-        raise ValueError(
+    many = feature.HasField("value_count") and (count.max != 1 or count.min > 1)
+    return many and not separator
+
+
+def check_texts(columns: Sequence[Column], source: str) -> None:
+    """Check that columns can be read from texts, in which a list needs a separator.
+
+    Raises:
+        UsageError: One is a list without a separator.
+    """
+    lists = [column.name for column in columns if column.several]
+    if lists:
+        problem = (
             "may have several values: write value_count { min: 1 max: 1 }, or name what "
             'is between them with annotation { tag: "separator=|" }'
         )
+        raise UsageError("schema-feature-invalid", source=source, name=lists[0], error=problem)
 
 
 def _restrictions(feature: Any, kind: Kind) -> dict[str, Any]:

@@ -12,8 +12,8 @@ _STEPS = tuple(
         ("mp4|m4v|mov|avi|mkv|webm|mpe?g", "extract the frames of videos first, with ffmpeg"),
         ("heic|heif", "convert HEIC images to JPEG first, with heif-convert"),
         ("npy|npz", "use `shardmill arrays` for NumPy arrays"),
-        ("csv|tsv", "use `shardmill rows` for tables"),
-        ("parquet|feather|arrow|xlsx?|jsonl?", "export tables as CSV, and use `shardmill rows`"),
+        ("csv|tsv|parquet|jsonl", "use `shardmill rows` for tables"),
+        ("feather|arrow|xlsx?|json", "export tables as CSV, and use `shardmill rows`"),
         ("tfrecords?", "use `shardmill count` for TFRecord files"),
         ("jpe?g|png|gif|bmp|webp|tiff?", "use `shardmill images` for images"),
     )

@@ -45,7 +45,9 @@ _MAX_LISTED = 10_000  # objects: a folder without subfolders may have millions
 _NOT_ESCAPED = bytes(set(range(128)) - {ord("%")})
 _GLOB_TOKEN = re.compile(r"\*\*/|\*\*|\[!?\]?[^\]]*\]|.", re.DOTALL)
 _WILDCARDS = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
-_TABLE = re.compile(r"\.(csv|tsv|tab)(\.(gz|bz2|xz|zst))?\Z", re.IGNORECASE)
+_TABLE = re.compile(
+    r"\.((csv|tsv|tab|jsonl|ndjson)(\.(gz|bz2|xz|zst))?|parquet|pq|parq)\Z", re.IGNORECASE
+)
 
 
 class WalkTask(NamedTuple):

@@ -94,7 +94,7 @@ class RowsHooks(BuildHooks):
     max_labels: int = MAX_LABELS
     reports_inputs: bool = False
     inputs: str = "rows"
-    wanted: str = "a table (.csv or .tsv, also .gz, .bz2, .xz, .zst)"
+    wanted: str = "a table (.csv, .tsv or .jsonl, also .gz, .bz2, .xz, .zst; .parquet)"
 
     def next_step(self, name: str, default: str) -> str:
         """Return what to do with a file that is not a table."""

@@ -14,6 +14,7 @@ from shardmill.schemas.schema_pbtxt.columns import (
     INT64_MAX,
     INT64_MIN,
     Column,
+    check_texts,
     format_schema,
     parse_schema,
 )
@@ -194,7 +195,7 @@ BAD_TEXTS = [
 @pytest.mark.parametrize(("text", "message"), BAD_TEXTS, ids=range(len(BAD_TEXTS)))
 def test_rejects_unusable_schemas_in_one_sentence(text, message):
     with pytest.raises(UsageError, match=message) as caught:
-        parse_schema(text, "s.pbtxt")
+        check_texts(parse_schema(text, "s.pbtxt"), "s.pbtxt")
     sentence = str(caught.value)
     assert "s.pbtxt" in sentence or "no name" in sentence
     assert sentence.endswith(".")

@@ -55,7 +55,7 @@ class Cells:
 NO_CELLS = Cells({}, np.zeros(0, np.int64), np.zeros(0, np.int64), [])
 
 
-class _ValidRows(NamedTuple):
+class ValidRows(NamedTuple):
     """Rows with valid quotes, stored back to back.
 
     Attributes:
@@ -75,14 +75,14 @@ class _ValidRows(NamedTuple):
         end = self.starts[number + 1] if number + 1 < len(self.starts) else len(self.data)
         return self.data[self.starts[number] : end]
 
-    def without(self, rows: list[int]) -> _ValidRows:
+    def without(self, rows: list[int]) -> ValidRows:
         """Return the other rows."""
         kept = np.ones(len(self.starts), np.bool_)
         kept[rows] = False
         sizes = np.diff(self.starts, append=len(self.data))
         begins = np.cumsum(np.where(kept, sizes, 0)) - sizes
         data = b"".join(map(self.row, np.flatnonzero(kept).tolist()))
-        return _ValidRows(data, begins[kept], self.offsets[kept], self.lines[kept])
+        return ValidRows(data, begins[kept], self.offsets[kept], self.lines[kept])
 
 
 def make_cells(
@@ -103,7 +103,7 @@ def make_cells(
     Raises:
         RejectedError: The text cannot be parsed with this delimiter.
     """
-    valid, undecodable = _decode(_join(batches), text)
+    valid, undecodable = decode_rows(join_rows(batches), text)
     # Arrow sees the columns as numbers: names may be arbitrary.
     table, ragged, details = parse_rows(valid.data, len(columns), dialect)
     kept = np.ones(len(valid.starts), np.bool_)
@@ -116,7 +116,7 @@ def make_cells(
         {name: to_array(table.column(number)) for number, name in enumerate(columns)},
         valid.offsets[kept],
         valid.lines[kept],
-        sorted([*_bad_rows(batches), *undecodable, *rejects]),
+        sorted([*list_bad_rows(batches), *undecodable, *rejects]),
         text.hash.hexdigest(),
     )
 
@@ -144,7 +144,7 @@ def _list_rejects(
     return rejects
 
 
-def _bad_rows(batches: Sequence[Rows]) -> list[RowReject]:
+def list_bad_rows(batches: Sequence[Rows]) -> list[RowReject]:
     """Return the rejects of rows with broken quotes and of rows that are too long."""
     bad = [(rows.offset + row.start, row) for rows in batches for row in rows.bad]
     rejects: list[RowReject] = []
@@ -176,7 +176,7 @@ def split_row(row: bytes, text: CsvText, dialect: Dialect) -> list[str]:
     return [to_array(column)[0].as_py().decode() for column in table.itercolumns()]
 
 
-def _join(batches: Sequence[Rows]) -> _ValidRows:
+def join_rows(batches: Sequence[Rows]) -> ValidRows:
     """Concatenate the valid rows, leaving out the bad ones between them."""
     pieces: list[memoryview] = []
     none = np.zeros(0, np.int64)
@@ -191,7 +191,7 @@ def _join(batches: Sequence[Rows]) -> _ValidRows:
         piece = np.searchsorted(begins, rows.starts, "right") - 1
         starts.append(rows.starts - shift[piece] + size)
         size += int(lengths[-1])
-    return _ValidRows(
+    return ValidRows(
         b"".join(pieces),
         np.concatenate(starts),
         np.concatenate([none, *(rows.starts + rows.offset for rows in batches)]),
@@ -199,7 +199,7 @@ def _join(batches: Sequence[Rows]) -> _ValidRows:
     )
 
 
-def _decode(valid: _ValidRows, text: CsvText) -> tuple[_ValidRows, list[RowReject]]:
+def decode_rows(valid: ValidRows, text: CsvText) -> tuple[ValidRows, list[RowReject]]:
     """Return the rows in UTF-8, and rejects of those that do not decode."""
     try:
         return valid._replace(data=_to_utf_8(valid.data, text.codec)), []

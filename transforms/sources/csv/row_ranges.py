@@ -108,14 +108,14 @@ def _read_head(
         # Rows are found in blocks, of which the last one reaches beyond the sample: its rows
         # are not sampled, but one may start a range, which need not be searched again then.
         batches: list[Rows] = []
-        for rows in _scan_rows(text, body):
+        for rows in scan_rows(text, body):
             batches.append(rows)
             if rows.row_starts()[0][-1] >= body.start + sample_bytes:
                 break
         ranges: Iterable[RowRange] = [body] if batches else []
         if text.seekable and batches:
-            ranges = _cut_ranges(batches, body._replace(end=text.size), range_bytes)
-        first = next(_split_rows(batches, body.start, sample_bytes), [])
+            ranges = cut_ranges(batches, body._replace(end=text.size), range_bytes)
+        first = next(split_rows(batches, body.start, sample_bytes), [])
         cells = make_cells(first, columns, text, dialect)
         return Head(columns, cells, text.seekable, tuple(ranges))
 
@@ -146,13 +146,13 @@ def split_ranges(
         if 0 <= rest.end <= rest.start + range_bytes:
             yield rest
             continue
-        with _open_range(uri, dialect, rest) as text:
+        with open_range(uri, dialect, rest) as text:
             if rest.end == TO_END:
                 # Damage is found at the end, when rows before it were written: look first.
                 text.check_compression()
                 yield rest
             else:
-                yield from _cut_ranges(_scan_rows(text, rest), rest, range_bytes)
+                yield from cut_ranges(scan_rows(text, rest), rest, range_bytes)
 
 
 def read_range(
@@ -178,10 +178,10 @@ def read_range(
         RejectedError: The text cannot be parsed with this delimiter.
         StorageError: The storage failed.
     """
-    with _open_range(uri, dialect, row_range) as text:
-        batches = _scan_rows(text, row_range)
+    with open_range(uri, dialect, row_range) as text:
+        batches = scan_rows(text, row_range)
         one = row_range.end >= 0
-        for rows in [[*batches]] if one else _split_rows(batches, row_range.start, range_bytes):
+        for rows in [[*batches]] if one else split_rows(batches, row_range.start, range_bytes):
             yield make_cells(rows, columns, text, dialect)
 
 
@@ -191,21 +191,22 @@ def hash_range(uri: str, dialect: Dialect, row_range: RowRange) -> str:
     Raises:
         As ``read_range``.
     """
-    with _open_range(uri, dialect, row_range) as text:
+    with open_range(uri, dialect, row_range) as text:
         for _ in text.blocks(row_range.start, row_range.end):
             pass
         return text.hash.hexdigest()
 
 
-def _open_range(
+def open_range(
     uri: str, dialect: Dialect, row_range: RowRange
 ) -> contextlib.AbstractContextManager[CsvText]:
+    """Open the text of a range."""
     # A range of UTF-8 needs no detection; other encodings may be overridden by a byte order mark.
     known = row_range.end >= 0 and dialect.encoding == UTF_8
     return open_text(uri, dialect, 0 if known else MAGIC_BYTES)
 
 
-def _scan_rows(text: CsvText, row_range: RowRange) -> Iterator[Rows]:
+def scan_rows(text: CsvText, row_range: RowRange) -> Iterator[Rows]:
     """Yield the rows of a range; if decompression fails, the last one is a bad row."""
     scanner = RowScanner(text.syntax, row_range.start, row_range.line)
     for block in text.blocks(row_range.start, row_range.end):
@@ -220,9 +221,9 @@ def _scan_rows(text: CsvText, row_range: RowRange) -> Iterator[Rows]:
     yield Rows(memoryview(b""), scanner.offset, none, none, none, [bad], scanner.line)
 
 
-def _split_rows(batches: Iterable[Rows], start: int, size: int) -> Iterator[list[Rows]]:
+def split_rows(batches: Iterable[Rows], start: int, size: int) -> Iterator[list[Rows]]:
     """Yield rows in pieces that are split like ranges."""
-    # As _cut_ranges does, but with the rows. A piece starts at a row, valid or bad, since offsets
+    # As cut_ranges does, but with the rows. A piece starts at a row, valid or bad, since offsets
     # of both are the same however the file is read.
     # A block may hold several starts of pieces, or none.
     piece: list[Rows] = []
@@ -241,7 +242,7 @@ def _split_rows(batches: Iterable[Rows], start: int, size: int) -> Iterator[list
         yield piece
 
 
-def _cut_ranges(batches: Iterable[Rows], whole: RowRange, range_bytes: int) -> Iterator[RowRange]:
+def cut_ranges(batches: Iterable[Rows], whole: RowRange, range_bytes: int) -> Iterator[RowRange]:
     """Yield the ranges of a range whose first rows, or all, are given; the last has the rest."""
     # Rows are found by reading from the start of the file, where quotes are known to be closed. A
     # guess of a row start in the middle would fail inside a cell with line breaks.
@@ -282,7 +283,7 @@ def _first_row(
     # A header that cannot be read loses the names of all columns: the file is rejected. Without a
     # header, the first valid row gives the number of columns, and bad ones before it are rejects.
     first_bad: BadRow | None = None
-    for rows in _scan_rows(text, whole):
+    for rows in scan_rows(text, whole):
         bad = next(iter(rows.bad), None)
         if bad and dialect.header == "first" and rows.row_starts()[1][0] == bad.line:
             return None, bad if bad.error in _FILE_ERRORS else bad._replace(error="header")

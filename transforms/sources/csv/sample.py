@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import unicodedata
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import Any, ClassVar, TypeVar
 
 from shardmill.schemas.errors import ChangedError, DeniedError, format_names
 from shardmill.schemas.refs import InputRef
@@ -23,6 +25,7 @@ MIN_FILE_BYTES = 64 << 10  # of text sampled from each file
 _HEAD_BYTES = 64 << 10  # of text read to inspect a file that was not sampled
 _THREADS = 4
 _MAX_STARTS = 10_000
+_Start = TypeVar("_Start")
 # The starts of files that this process sampled, without rows.
 _starts: dict[tuple[str, int, str, int, Dialect], Head] = {}
 
@@ -44,12 +47,14 @@ class Sample:
 
     refs: tuple[InputRef, ...]
     base: tuple[str, ...] = ()
-    profiles: Mapping[str, infer.ColumnProfile] = field(default_factory=dict)
+    profiles: Mapping[str, Any] = field(default_factory=dict)
     partial: Mapping[str, str] = field(default_factory=dict)
     rows: int = 0
     text_bytes: int = 0
     complete: bool = False
     problem: str = ""
+    infer_column: ClassVar[Callable[[str, Any], Column]] = staticmethod(infer.infer_column)
+    merge_profiles: ClassVar[Callable[[Any, Any], Any]] = staticmethod(infer.merge_profiles)
 
     @property
     def row_bytes(self) -> float:
@@ -76,7 +81,7 @@ class Sample:
         """
         names = [name for name in self.profiles if name not in leave_out]
         full = self.profiles.keys() - self.partial.keys() if strict else set()
-        columns = (infer.infer_column(name, self.profiles[name]) for name in names)
+        columns = (self.infer_column(name, self.profiles[name]) for name in names)
         return tuple(
             replace(each, required=each.name == label or (each.required and each.name in full))
             for each in columns
@@ -96,36 +101,27 @@ class Sample:
 
 
 def sample_files(
-    refs: Sequence[InputRef], dialect: Dialect, nulls: Nulls, sample_bytes: int,
-    needed: Iterable[str],
+    refs: Sequence[InputRef], sample_one: Callable[[InputRef], Sample], needed: Iterable[str],
+    header: HeaderMode,
 ) -> Sample:  # fmt: skip
     """Sample the first rows of each file.
 
     Args:
         refs: The files, sorted by key.
-        dialect: Dialect of the files.
-        nulls: Texts of missing cells.
-        sample_bytes: Maximal number of bytes to read per file; fewer if there are many files.
+        sample_one: Returns the sample of a file.
         needed: Columns that each file must have, as far as any file has them.
+        header: Whether files have a header.
     """
     usable = [ref for ref in refs if not ref.error]
-    each = max(MIN_FILE_BYTES, min(sample_bytes, MAX_TOTAL_BYTES // max(1, len(usable))))
-    samples = list(
-        map_ordered(lambda ref: sample_file(ref, dialect, nulls, each), usable, _THREADS)
-    )
+    samples = list(map_ordered(sample_one, usable, _THREADS))
     valid = [sample for sample in samples if not sample.ref.error and sample.profiles]
-    base, joined, rejected = _join(valid, set(needed), dialect)
-    profiles: dict[str, infer.ColumnProfile] = {}
+    base, profiles, joined, rejected = _join(valid, set(needed), header)
     partial: dict[str, str] = {}
-    for sample in joined:
-        for name, profile in sample.profiles.items():
-            known = profiles.get(name)
-            profiles[name] = infer.merge_profiles(known, profile) if known else profile
     for sample in joined:
         for name in profiles.keys() - sample.profiles.keys():
             partial.setdefault(name, sample.ref.key)
     others = (rejected.get(sample.ref.key, sample.ref) for sample in samples)
-    return Sample(
+    return (type(samples[0]) if samples else Sample)(
         (*(ref for ref in refs if ref.error), *others),
         base,
         profiles,
@@ -137,31 +133,46 @@ def sample_files(
     )
 
 
+def sample_size(refs: Sequence[InputRef], sample_bytes: int) -> int:
+    """Return the number of bytes to read of each file; fewer if there are many files."""
+    usable = sum(not ref.error for ref in refs)
+    return max(MIN_FILE_BYTES, min(sample_bytes, MAX_TOTAL_BYTES // max(1, usable)))
+
+
 def _join(
-    valid: Sequence[Sample], needed: set[str], dialect: Dialect
-) -> tuple[tuple[str, ...], list[Sample], dict[str, InputRef]]:
-    """Return the columns of most files, the files that fit, and the others by key, rejected."""
+    valid: Sequence[Sample], needed: set[str], header: HeaderMode
+) -> tuple[tuple[str, ...], dict[str, Any], list[Sample], dict[str, InputRef]]:
+    """Return the columns of most files, all profiles, the files that fit, and the others.
+
+    The others are rejected, by key.
+    """
     if not valid:
-        return (), [], {}
+        return (), {}, [], {}
     needed &= set().union(*(sample.profiles for sample in valid))
     complete = [sample for sample in valid if needed <= sample.profiles.keys()] or valid
     counts = Counter(frozenset(sample.profiles) for sample in complete)
     # The most frequent columns; of equally frequent ones the most, then those of the first file.
     first = max(complete, key=lambda each: (counts[frozenset(each.profiles)], len(each.profiles)))
     base = first.base
-    known, joined, rejected = set(base), [first], {}
+    profiles, joined, rejected = dict(first.profiles), [first], {}
     for sample in (each for each in valid if each is not first):
         try:
-            check_columns(sample.base, known, sorted(needed), base, dialect.header)
+            check_columns(sample.base, profiles, sorted(needed), base, header)
+            profiles |= {
+                name: sample.merge_profiles(profiles[name], profile)
+                if name in profiles
+                else profile
+                for name, profile in sample.profiles.items()
+            }
         except RejectedError as rejection:
             ref = sample.ref.rejected(rejection.error, rejection.message)
             rejected[ref.key] = ref
         else:
             joined.append(sample)
-            known.update(sample.profiles)
-    return base, joined, rejected
+    return base, profiles, joined, rejected
 
 
+@lru_cache(maxsize=1)  # of the first file, from which the kind of all is known
 def sample_file(ref: InputRef, dialect: Dialect, nulls: Nulls, sample_bytes: int) -> Sample:
     """Sample the first rows of one file."""
     ref, head = read_start(ref, dialect, sample_bytes)
@@ -186,16 +197,26 @@ def read_start(ref: InputRef, dialect: Dialect, sample_bytes: int) -> tuple[Inpu
         sample_bytes: Approximate number of bytes of rows to read. Without any, the result has no
             rows where this process has sampled the file: it is not opened again.
     """
-    if not ref.error and not ref.size:
-        ref = ref.rejected("empty", "the file has no bytes")
-    if ref.error:
-        return ref, None
     # A file that changed has another version, or at least another ctime.
     place = ref.uri, ref.size, ref.version, ref.ctime, dialect
     if not sample_bytes and place in _starts:
         return ref, _starts[place]
+    ref, head = open_start(
+        ref, lambda: read_head(ref.uri, dialect.for_name(ref.key), sample_bytes or _HEAD_BYTES)
+    )
+    if head and sample_bytes and len(_starts) < _MAX_STARTS:
+        _starts[place] = head._replace(cells=NO_CELLS)
+    return ref, head
+
+
+def open_start(ref: InputRef, read: Callable[[], _Start]) -> tuple[InputRef, _Start | None]:
+    """Return a file with what is read of it; or rejected, and None, if it cannot be read."""
+    if not ref.error and not ref.size:
+        ref = ref.rejected("empty", "the file has no bytes")
+    if ref.error:
+        return ref, None
     try:
-        head = read_head(ref.uri, dialect.for_name(ref.key), sample_bytes or _HEAD_BYTES)
+        return ref, read()
     except RejectedError as rejection:
         return ref.rejected(rejection.error, rejection.message), None
     except FileNotFoundError:
@@ -204,9 +225,6 @@ def read_start(ref: InputRef, dialect: Dialect, sample_bytes: int) -> tuple[Inpu
         return ref.rejected("unreadable", str(error)), None
     except ChangedError as error:
         return ref.rejected("changed", str(error)), None
-    if sample_bytes and len(_starts) < _MAX_STARTS:
-        _starts[place] = head._replace(cells=NO_CELLS)
-    return ref, head
 
 
 def missing_columns(schema: Sequence[Column], columns: Sequence[str]) -> list[str]:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from blake3 import blake3
 
 from shardmill.schemas.errors import ChangedError
-from shardmill.schemas.file_signatures import compression_format, describe_format
+from shardmill.schemas.file_signatures import compression_format, describe_format, json_format
 from shardmill.schemas.rejects import RejectedError
 from shardmill.schemas.storage import RandomReader, open_storage
 from shardmill.schemas.tfrecord.framing import starts_record
@@ -32,6 +32,10 @@ _BOMS = (
 _MAX_CONTROL_SHARE = 0.05  # random bytes have 0.086
 _MIN_CONTROLS = 16  # any text may have up to this many
 _CONTROLS = bytes(byte for byte in range(32) if byte not in b"\t\n\r\f\x1a\x1b\x1c\x1d\x1e\x1f")
+_NOT_CSV = {
+    "jsonl": ("jsonl", "JSON Lines: give files of one kind as --input"),
+    "json": ("not_csv", "one JSON document: write each row as one object in one line"),
+}
 _UTF_16_NULS = 0.6  # share of NULs in every other byte
 
 
@@ -96,13 +100,16 @@ class CsvText:
             self.hash.update(block)
             yield block
 
-    def check(self) -> None:
+    def check(self, wanted: str = "") -> None:
         """Check that the file is text.
+
+        Args:
+            wanted: ``jsonl`` if it must be JSON Lines; else it must not be JSON.
 
         Raises:
             RejectedError: It is something else.
         """
-        head = self._peek()
+        head, found = self._peek(), ""
         kind = "compressed twice" if compression_format(head) else ""
         kind = kind or ("TFRecords" if starts_record(head) else describe_format(head))
         if not kind and not self._bom:
@@ -112,8 +119,14 @@ class CsvText:
             controls = len(text) - len(text.translate(None, _CONTROLS))
             if controls > max(_MIN_CONTROLS, _MAX_CONTROL_SHARE * len(text)):
                 kind = "binary data"
-        if kind:
-            raise RejectedError("read", "not_csv", f"it is not a CSV file but {kind}")
+            found = json_format(text)
+        if wanted == found and not kind:
+            return
+        error = "other_table" if wanted else {"a Parquet file": "parquet"}.get(kind, "not_csv")
+        if not kind:
+            error, kind = _NOT_CSV.get(found, ("other_table", "another kind of text"))
+        name = "JSON Lines" if wanted else "CSV"
+        raise RejectedError("read", error, f"it is not a {name} file but {kind}")
 
     def check_compression(self) -> None:
         """Decompress a compressed file completely, to check its checksums.

@@ -23,9 +23,11 @@ from shardmill.schemas.schema_pbtxt.columns import (
     Column,
     fold_boolean,
 )
-from shardmill.transforms.sources.csv import text_parser
+from shardmill.schemas.schema_pbtxt.schema_text import Kind
+from shardmill.transforms.sources.csv import arrow_values, text_parser
 from shardmill.transforms.tables.byte_arrays import ByteStrings, offsets_from_sizes
-from shardmill.transforms.tables.table_source import ARROW_TYPES, TypedColumn
+from shardmill.transforms.tables.encode import flatten
+from shardmill.transforms.tables.table_source import ARROW_TYPES, TypedColumn, has_lists
 
 # Texts of missing numbers unless --null_values is given: the defaults of pyarrow.csv, and the
 # values that R, pandas, Python and the UCI archive write.
@@ -60,6 +62,15 @@ class Nulls:
         """Return the texts of ``--null_values``, which apply to all columns."""
         encoded = frozenset(text.encode() for text in texts)
         return cls(encoded, encoded)
+
+    def missing(self, kind: Kind, cells: pa.Array) -> text_parser.Mask:
+        """Return which distinct cells of a column are missing; nulls are."""
+        found = arrow_values.find_missing(cells)
+        if cells.type != pa.binary():
+            return found
+        texts = pc.fill_null(cells, b"-")
+        other = self.missing_texts(texts) if kind == "bytes" else self.missing_numbers(texts)
+        return found | other
 
     def missing_texts(self, texts: pa.Array) -> text_parser.Mask:
         """Return which texts of a bytes column are missing."""
@@ -109,7 +120,8 @@ def type_columns(
     """
     alike: dict[tuple[Any, ...], list[int]] = defaultdict(list)
     for number, column in enumerate(columns):
-        alike[tuple(vars(column).values())[1:]].append(number)  # the first is the name
+        properties = *[*vars(column).values()][1:], cells[number].type  # the first is the name
+        alike[properties].append(number)
     typed: dict[int, TypedCells] = {}
     step = text_parser.columns_at_once(len(cells[0]))
     for numbers in alike.values():
@@ -126,7 +138,8 @@ def _type_together(
     """Yield the typed values of columns that differ in their names only."""
     first = columns[0]
     found = None
-    if len(columns) > 1 and not first.separator and first.default is None:
+    single = not first.separator and not has_lists(cells[0].dictionary)
+    if len(columns) > 1 and single and first.default is None:
         texts = [each.dictionary for each in cells]
         starts = offsets_from_sizes(np.array([*map(len, texts)])).tolist()
         rows = [each.indices.to_numpy() + start for each, start in zip(cells, starts, strict=False)]
@@ -151,12 +164,11 @@ def type_cells(column: Column, cells: pa.DictionaryArray, nulls: Nulls) -> Typed
 
     Args:
         column: Type, domain and presence of the column.
-        cells: dictionary<int32, binary> without nulls; one entry per row.
+        cells: dictionary<int32, binary>, or of values of another type; one entry per row.
         nulls: Texts of missing cells.
     """
     texts, rows = cells.dictionary, cells.indices.to_numpy()
-    find_missing = nulls.missing_texts if column.kind == "bytes" else nulls.missing_numbers
-    missing = find_missing(texts)
+    missing = nulls.missing(column.kind, texts)
     any_missing = bool(missing.any())
     present = ~missing if any_missing else slice(None)
     values, misfits = _parse(column, texts.filter(pa.array(~missing)) if any_missing else texts)
@@ -176,8 +188,8 @@ def type_cells(column: Column, cells: pa.DictionaryArray, nulls: Nulls) -> Typed
         return TypedCells(typed, None)
     ids = np.arange(len(texts))
     ids[present] = len(texts) + np.arange(len(misfits.texts))
-    to_show = pa.concat_arrays([texts, misfits.texts]).take(pa.array(ids))
-    return TypedCells(typed, Misfits(faults, to_show))
+    both = [arrow_values.to_texts(each) for each in (texts, misfits.texts)]
+    return TypedCells(typed, Misfits(faults, pa.concat_arrays(both).take(pa.array(ids))))
 
 
 def find_rounded(column: TypedColumn, cells: pa.DictionaryArray) -> text_parser.Mask:
@@ -207,6 +219,9 @@ def _default_value(column: Column) -> pa.Array | None:
 
 def _parse(column: Column, texts: pa.Array) -> tuple[pa.Array, Misfits]:
     """Parse texts that are not missing."""
+    if has_lists(texts):
+        pieces, offsets = flatten(texts)
+        return _join_lists(column, texts, pieces, offsets)
     if not column.separator:
         return _parse_single(column, texts)
     empty = ByteStrings.of_arrow(texts).sizes == 0
@@ -216,6 +231,20 @@ def _parse(column: Column, texts: pa.Array) -> tuple[pa.Array, Misfits]:
     if empty.any():  # not missing if --null_values lacks the empty text: a list without values
         pieces = pieces.filter(pa.array(np.repeat(~empty, np.diff(offsets))))
         offsets = offsets_from_sizes(np.where(empty, 0, np.diff(offsets)))
+    return _join_lists(column, texts, pieces, offsets)
+
+
+def _join_lists(
+    column: Column, texts: pa.Array, pieces: pa.Array, offsets: npt.NDArray[Any]
+) -> tuple[pa.Array, Misfits]:
+    """Parse the values of cells, and return them as lists.
+
+    Args:
+        column: The column.
+        texts: The cells.
+        pieces: The values of all cells.
+        offsets: Offsets of the values of each cell in ``pieces``; int[cells + 1].
+    """
     values, misfits = _parse_single(column, pieces)
     wrong = np.flatnonzero(misfits.faults)
     cells, firsts = np.unique(np.searchsorted(offsets, wrong, "right") - 1, return_index=True)
@@ -223,7 +252,8 @@ def _parse(column: Column, texts: pa.Array) -> tuple[pa.Array, Misfits]:
     faults[cells] = misfits.faults[wrong[firsts]]
     ids = np.arange(len(texts))
     ids[cells] = len(texts) + wrong[firsts]
-    to_show = pa.concat_arrays([texts, pieces]).take(pa.array(ids))
+    both = [arrow_values.to_texts(each) for each in (texts, pieces)]
+    to_show = pa.concat_arrays(both).take(pa.array(ids))
     lists = pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), values)
     return lists, Misfits(faults, to_show)
 
@@ -231,7 +261,10 @@ def _parse(column: Column, texts: pa.Array) -> tuple[pa.Array, Misfits]:
 def _parse_single(column: Column, texts: pa.Array) -> tuple[pa.Array, Misfits]:
     """Parse texts with one value each."""
     if column.kind == "bytes":
-        faults = text_parser.no_faults(texts)
+        texts, faults = arrow_values.to_texts(texts), text_parser.no_faults(texts)
+        if texts.null_count:  # in lists
+            faults[arrow_values.find_missing(texts)] = text_parser.CellFault.MISSING
+            texts = pc.fill_null(texts, b"")
         if column.values is not None:
             allowed = text_parser.is_one_of(texts, (text.encode() for text in column.values))
             faults[~allowed] = text_parser.CellFault.DOMAIN
@@ -246,6 +279,8 @@ def _parse_single(column: Column, texts: pa.Array) -> tuple[pa.Array, Misfits]:
 
 
 def _parse_numbers(column: Column, texts: pa.Array) -> text_parser.Parsed:
+    if texts.type != pa.binary():
+        return arrow_values.convert_values(column.kind, texts)
     if column.booleans:
         yes, no = map(fold_boolean, column.booleans)
         return text_parser.parse_booleans(texts, (yes, no))
@@ -277,7 +312,7 @@ def describe_misfit(column: Column, cells: pa.DictionaryArray, misfits: Misfits,
     """
     index = cells.indices[row].as_py()
     fault = text_parser.CellFault(int(misfits.faults[index]))
-    text = shown(misfits.texts[index].as_py())
+    text = shown(misfits.texts[index].as_py() or b"")
     others = "FLOAT or BYTES" if column.kind == "int64" else "BYTES"
     if fault is text_parser.CellFault.MISSING:
         return (

@@ -1,0 +1,162 @@
+"""FileSource: what the sources of table files share: columns, typed cells and their rejects."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from shardmill.schemas.errors import shown
+from shardmill.schemas.refs import InputRef
+from shardmill.schemas.rejects import RejectedError
+from shardmill.schemas.schema_pbtxt.columns import Column, format_schema
+from shardmill.schemas.storage import open_storage
+from shardmill.transforms.sources.csv import arrow_values, typed_cells
+from shardmill.transforms.sources.csv.cells import Cells
+from shardmill.transforms.sources.csv.dialect import Dialect
+from shardmill.transforms.sources.csv.row_ranges import RANGE_BYTES
+from shardmill.transforms.sources.csv.sample import check_columns, missing_columns
+from shardmill.transforms.sources.csv.typed_cells import Nulls
+from shardmill.transforms.tables.row_rejects import RejectCollector
+from shardmill.transforms.tables.table_source import (
+    PickledOnce,
+    TableSpec,
+    TypedBatch,
+    TypedColumn,
+    list_features,
+)
+
+
+@dataclass(frozen=True)
+class FileSource(PickledOnce):
+    """What the ``TableSource`` of each kind of table files has.
+
+    Attributes:
+        table: See ``TableSource``.
+        dialect: Dialect of the files, of which those that are not CSV have the encoding only.
+        nulls: Texts of missing cells.
+        base: Inferred schema: the columns of most files.
+        exact: Inferred schema: float32 columns that must not round an integer.
+        profiles: What the sample says of each column, for files whose columns have types.
+        row_bytes: Average bytes of a sampled row.
+        range_bytes: Bytes of rows per batch.
+    """
+
+    table: TableSpec
+    dialect: Dialect
+    nulls: Nulls = field(default_factory=Nulls)
+    base: tuple[str, ...] = ()
+    exact: tuple[str, ...] = ()
+    profiles: Mapping[str, Any] = field(default_factory=dict)
+    row_bytes: float = 1.0
+    range_bytes: int = RANGE_BYTES
+
+    def first_rows(self, ref: InputRef, num_bytes: int) -> tuple[TypedBatch, float]:
+        """Return the first rows of a file, and the size of rows divided by that of their file.
+
+        Args:
+            ref: The file.
+            num_bytes: Approximate size of the rows.
+        """
+        raise NotImplementedError
+
+    def schema(self, labels: Sequence[str]) -> str:  # noqa: ARG002 - they are texts in the records
+        """Return the text of ``schema.pbtxt``."""
+        return format_schema(self.table.columns)
+
+    def features(self) -> list[dict[str, Any]]:
+        """Return the manifest's list of features, sorted by name."""
+        return list_features((column.name, column.kind) for column in self.table.columns)
+
+    def with_split(self, ref: InputRef) -> InputRef:
+        """Return a file with the split that its folder names, if folders name splits."""
+        table = self.table
+        if ref.size and table.place.splits.mode == "directory" and not table.split_by:
+            return table.place.with_split(ref)
+        return ref
+
+    def check_names(self, columns: Sequence[str]) -> None:
+        """Check that a file has the columns of the table.
+
+        Raises:
+            RejectedError: It does not.
+        """
+        table = self.table
+        needed = [*missing_columns(table.columns, columns), *table.named]
+        known = {*table.named, *(column.name for column in table.columns)}
+        check_columns(columns, known, needed, self.base, self.dialect.header)
+
+    def type_cells(self, ref: InputRef, cells: Cells) -> TypedBatch:
+        """Return rows of a file with the types of the schema.
+
+        Args:
+            ref: The file.
+            cells: Its rows.
+        """
+        rejects = RejectCollector(cells.offsets, cells.lines, cells.rejects)
+        schema, exact = self.table.columns, {*self.exact}
+        texts = [_texts_of(column, self.nulls, cells) for column in schema]
+        typed = typed_cells.type_columns(schema, texts, self.nulls)
+        columns = [
+            _typed_column(column, each, found, rejects, exact=column.name in exact)
+            for column, each, found in zip(schema, texts, typed, strict=True)
+        ]
+        named = {name: arrow_values.text_cells(cells.columns[name]) for name in self.table.named}
+        return TypedBatch(ref, columns, rejects, named, cells.rows, cells.content)
+
+
+def check_unchanged(ref: InputRef) -> None:
+    """Check that a file still is the one that was matched.
+
+    Raises:
+        RejectedError: The file changed or does not exist any more.
+    """
+    entry = open_storage(ref.uri).stat(ref.uri)
+    if entry is None:
+        raise RejectedError("read", "not_found", "the file is gone")
+    if (entry.size, entry.version) != (ref.size, ref.version):
+        raise RejectedError(
+            "read", "changed", "the file changed between listing and reading: run again"
+        )
+
+
+def _texts_of(column: Column, nulls: Nulls, cells: Cells) -> pa.DictionaryArray:
+    """Return the cells of a column; all of them are missing if the file lacks it."""
+    found = cells.columns.get(column.name)
+    if found is not None:
+        return found
+    texts = nulls.texts if column.kind == "bytes" else nulls.numbers
+    return pa.DictionaryArray.from_arrays(
+        pa.array(np.zeros(len(cells.offsets), np.int32)),
+        pa.array([min(texts, default=b"")], pa.binary()),
+    )
+
+
+def _typed_column(
+    column: Column, texts: pa.DictionaryArray, typed: typed_cells.TypedCells,
+    rejects: RejectCollector, *, exact: bool,
+) -> TypedColumn:  # fmt: skip
+    """Return the values of a column; reject the rows that do not fit."""
+    misfits = typed.misfits
+    if misfits is not None:
+        reasons = typed_cells.reject_reasons(texts, misfits)
+        rejects.add(
+            reasons != "",
+            reasons,
+            column.name,
+            lambda row: typed_cells.describe_misfit(column, texts, misfits, row),
+        )
+    if exact:
+        rejects.add(
+            typed_cells.find_rounded(typed.column, texts),
+            "range",
+            column.name,
+            lambda row: (
+                f"{shown(texts[row].as_py())} is rounded by float32: make it BYTES in the "
+                "schema, or FLOAT there if it may be rounded"
+            ),
+        )
+    return typed.column

@@ -1,0 +1,1 @@
+"""Read JSON Lines files: lines as rows of typed columns."""

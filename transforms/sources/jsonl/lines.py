@@ -1,0 +1,223 @@
+"""Parse lines of JSON objects with Arrow, and find the lines that cannot be parsed."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.json as pj
+
+from shardmill.schemas.errors import shown
+from shardmill.transforms.sources.csv.cells import (
+    ValidRows,
+    decode_rows,
+    join_rows,
+    list_bad_rows,
+)
+from shardmill.transforms.sources.csv.row_bounds import Rows
+from shardmill.transforms.sources.csv.text import CsvText
+from shardmill.transforms.tables.row_rejects import RowReject
+
+_ARROW_WORDS = re.compile(r"^JSON parse error: | in row \d+$")
+_STRING = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
+_OPEN, _CLOSE = b"{}"
+_MAX_DEPTH = 100
+_TOO_DEEP = f"it is nested more than {_MAX_DEPTH} levels deep"
+
+
+class Lines(NamedTuple):
+    """Lines as rows.
+
+    Attributes:
+        tables: The rows, in order; several if some lines between them cannot be parsed.
+        offsets: int64[rows], offset of each row in the text.
+        lines: int64[rows], number of each row's line.
+        rejects: The lines that cannot be parsed, in order.
+    """
+
+    tables: list[pa.Table]
+    offsets: np.ndarray
+    lines: np.ndarray
+    rejects: list[RowReject]
+
+
+def parse_lines(
+    batches: Sequence[Rows], text: CsvText, schema: pa.Schema | None, *, others: bool
+) -> Lines:
+    """Parse consecutive lines.
+
+    Args:
+        batches: The lines.
+        text: The text that contains them.
+        schema: Types of the keys; None to infer them.
+        others: Whether objects may have other keys, which are ignored.
+    """
+    valid, rejects = decode_rows(join_rows(batches), text)
+    rejects += list_bad_rows(batches)
+    deep = _find_deep(valid)
+    rejects += [
+        RowReject(int(valid.offsets[row]), int(valid.lines[row]), "json", _TOO_DEEP) for row in deep
+    ]
+    valid = valid.without(deep) if deep else valid
+    options = pj.ParseOptions(
+        explicit_schema=schema,
+        unexpected_field_behavior="infer" if schema is None else "ignore" if others else "error",
+    )
+    tables, kept = [], [np.zeros(0, np.int64)]
+    for first, after, found in _parse(valid, 0, len(valid.starts), options):
+        if isinstance(found, pa.Table):
+            tables.append(found)
+            kept.append(np.arange(first, after))
+        else:
+            place = int(valid.offsets[first]), int(valid.lines[first])
+            rejects.append(_explain(valid.row(first), found, place, schema, others=others))
+    rows = np.concatenate(kept)
+    return Lines(tables, valid.offsets[rows], valid.lines[rows], sorted(rejects))
+
+
+def _parse(
+    valid: ValidRows, first: int, after: int, options: pj.ParseOptions
+) -> Iterator[tuple[int, int, pa.Table | str]]:
+    """Yield spans of lines with their rows, or one line with the reason why it has none.
+
+    Halves of what Arrow cannot parse are parsed again, so that Arrow alone decides about lines.
+    """
+    if first == after:
+        return
+    end = int(valid.starts[after]) if after < len(valid.starts) else len(valid.data)
+    data = memoryview(valid.data)[int(valid.starts[first]) : end]
+    problem = "it is not one JSON object"
+    if _is_whole(valid, first, after):
+        try:
+            table = pj.read_json(
+                pa.BufferReader(data),
+                pj.ReadOptions(use_threads=False, block_size=len(data) + 1),
+                options,
+            )
+        except pa.ArrowInvalid as error:
+            problem = _ARROW_WORDS.sub("", str(error))
+        else:
+            if len(table) == after - first:
+                yield first, after, table
+                return
+    if after - first == 1:
+        if bytes(data).strip():
+            yield first, after, problem
+        return
+    middle = (first + after) // 2
+    yield from _parse(valid, first, middle, options)
+    yield from _parse(valid, middle, after, options)
+
+
+def _find_deep(valid: ValidRows) -> list[int]:
+    """Return the lines that are nested so deeply that a parser could run out of stack."""
+    if not len(valid.starts):
+        return []
+    view = np.frombuffer(valid.data, np.uint8)
+    opened = np.add.reduceat((view | 0x20) == ord("{"), valid.starts, dtype=np.int64)  # [ too
+    suspects = np.flatnonzero(opened > _MAX_DEPTH).tolist()
+    return [row for row in suspects if _depth(valid.row(row)) > _MAX_DEPTH]
+
+
+def _depth(line: bytes) -> int:
+    text = np.frombuffer(_STRING.sub(b"", line), np.uint8) | 0x20
+    steps = (text == ord("{")).astype(np.int64) - (text == ord("}"))
+    return int(steps.cumsum().max(initial=0))
+
+
+def _is_whole(valid: ValidRows, first: int, after: int) -> bool:
+    """Return whether each line begins and ends with a brace.
+
+    Then no object reaches into the next line: between its braces there would be a comma. As many
+    objects as lines are then one in each.
+    """
+    view = np.frombuffer(valid.data, np.uint8)
+    starts = valid.starts[first : after + 1]
+    ends = starts[1:] if len(starts) > after - first else np.append(starts[1:], len(view))
+    begins = view[starts[: after - first]] == _OPEN
+    unusual = np.flatnonzero(~begins | (view[np.maximum(ends - 2, 0)] != _CLOSE))
+    lines = (valid.row(first + row).strip() for row in unusual.tolist())
+    return all(line.startswith(b"{") and line.endswith(b"}") for line in lines)
+
+
+def _explain(
+    line: bytes, problem: str, place: tuple[int, int], schema: pa.Schema | None, *, others: bool
+) -> RowReject:
+    """Return the reject of a line, with the column whose value is wrong."""
+    try:
+        values = json.loads(line, parse_constant=_refuse)
+    except (ValueError, RecursionError) as error:
+        return RowReject(*place, "json", f"{error or 'it is nested too deeply'}: {shown(line)}")
+    if not isinstance(values, dict):
+        return RowReject(*place, "json", f"it is not a JSON object: {shown(line)}")
+    for field in schema or ():
+        value = values.get(field.name)
+        try:
+            pa.array([value], field.type)
+            if isinstance(value, float) and pa.types.is_integer(field.type):
+                raise ValueError  # Arrow would truncate it
+        except (pa.ArrowException, OverflowError, TypeError, ValueError):
+            message = f"{shown(json.dumps(value))} is not {field.type}, the type in the first rows"
+            return RowReject(*place, "cast", message, column=field.name)
+    new = [key for key in values if schema is not None and key not in schema.names]
+    if new and not others:
+        problem = (
+            f"it has the key {shown(new[0])}, which the first rows do not have: read more of them "
+            "with --sample_bytes, or name it in a --schema"
+        )
+        return RowReject(*place, "json", problem)
+    return RowReject(*place, "json", f"{problem}: {shown(line)}")
+
+
+def _refuse(name: str) -> Any:
+    raise ValueError(f"{name} is not JSON")
+
+
+def merge_types(tables: Iterable[pa.Table]) -> pa.Schema:
+    """Return the types of the keys of all rows: the first of each, apart from int64 and double.
+
+    Texts that look like times are texts.
+    """
+    found: dict[str, pa.Field] = {}
+    for field in (each for table in tables for each in table.schema):
+        plain = pa.field(field.name, _plain(field.type))
+        known = found.setdefault(field.name, plain)
+        with contextlib.suppress(pa.ArrowTypeError):  # lines with the second type are rejected
+            (found[field.name],) = pa.unify_schemas(
+                [pa.schema([known]), pa.schema([plain])], promote_options="permissive"
+            )
+    return pa.schema(found.values())
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_list(kind):
+        return pa.list_(_plain(kind.value_type))
+    if pa.types.is_struct(kind):
+        return pa.struct([(each.name, _plain(each.type)) for each in kind])
+    return pa.string() if pa.types.is_timestamp(kind) else kind
+
+
+def explicit_schema(kinds: Mapping[tuple[str, ...], pa.DataType]) -> pa.Schema:
+    """Return the schema of columns by their paths; those without a value are texts."""
+    return pa.schema(_nest({path: _filled(kind) for path, kind in kinds.items()}))
+
+
+def _nest(kinds: Mapping[tuple[str, ...], pa.DataType]) -> list[pa.Field]:
+    inner: dict[str, dict[tuple[str, ...], pa.DataType]] = {}
+    for (name, *rest), kind in kinds.items():
+        inner.setdefault(name, {})[tuple(rest)] = kind
+    return [
+        pa.field(name, each[()] if () in each else pa.struct(_nest(each)))
+        for name, each in inner.items()
+    ]
+
+
+def _filled(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_list(kind):
+        return pa.list_(_filled(kind.value_type))
+    return pa.string() if pa.types.is_null(kind) else kind

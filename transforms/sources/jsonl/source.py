@@ -1,0 +1,172 @@
+"""JsonLinesSource: the objects of JSON Lines files as typed columns."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import deflate
+import pyarrow as pa
+
+from shardmill.schemas.errors import ChangedError
+from shardmill.schemas.refs import InputRef
+from shardmill.schemas.rejects import RejectedError
+from shardmill.transforms.sources.csv.arrow_values import flatten_columns
+from shardmill.transforms.sources.csv.cells import Cells
+from shardmill.transforms.sources.csv.dialect import Dialect
+from shardmill.transforms.sources.csv.file_source import check_unchanged
+from shardmill.transforms.sources.csv.row_bounds import Rows
+from shardmill.transforms.sources.csv.row_ranges import (
+    RANGE_BYTES,
+    TO_END,
+    RowRange,
+    cut_ranges,
+    open_range,
+    scan_rows,
+    split_rows,
+)
+from shardmill.transforms.sources.csv.sample import open_start
+from shardmill.transforms.sources.csv.source import COMPRESSION_RATIO, CsvSource
+from shardmill.transforms.sources.csv.text import CsvText, open_text
+from shardmill.transforms.sources.csv.typed_cells import Nulls
+from shardmill.transforms.sources.csv.typed_sample import (
+    TypedProfile,
+    TypedSample,
+    merge_typed,
+    profile_rows,
+    profiles_of,
+)
+from shardmill.transforms.sources.jsonl.lines import explicit_schema, merge_types, parse_lines
+from shardmill.transforms.tables.table_source import TableInput, TypedBatch, Unit
+
+_SAMPLE_BYTES = 4 << 20
+_HEAD_BYTES = 64 << 10
+_TYPES = {"int64": pa.int64(), "float32": pa.float64(), "bytes": pa.string()}
+
+
+def _merge(first: TypedProfile, second: TypedProfile) -> TypedProfile:
+    """Return the profile of a key of two files; int64 and double become double.
+
+    Raises:
+        RejectedError: They have different types.
+    """
+    kinds = [pa.schema([("", each.kind)]) for each in (first, second)]
+    with contextlib.suppress(pa.ArrowTypeError):
+        kind = pa.unify_schemas(kinds, promote_options="permissive").field(0).type
+        first, second = first._replace(kind=kind), second._replace(kind=kind)
+    return merge_typed(first, second)
+
+
+@dataclass(frozen=True)
+class JsonSample(TypedSample):
+    """The sample of JSON Lines files.
+
+    Attributes:
+        seekable: Of a sample of one: whether the file can be split into ranges.
+        ranges: Of a sample of one: those of ``csv.row_ranges.Head``.
+    """
+
+    seekable: bool = False
+    ranges: tuple[RowRange, ...] = ()
+    merge_profiles = staticmethod(_merge)
+
+
+def sample_jsonl(ref: InputRef, dialect: Dialect, nulls: Nulls, sample_bytes: int) -> JsonSample:
+    """Sample the first lines of a file."""
+    del nulls
+    size = min(sample_bytes, _SAMPLE_BYTES)
+    ref, found = open_start(ref, lambda: _read_start(ref, dialect, size))
+    return found or JsonSample((ref,))
+
+
+def _read_start(ref: InputRef, dialect: Dialect, sample_bytes: int) -> JsonSample:
+    with open_text(ref.uri, replace(dialect, quote="")) as text:
+        text.check("jsonl")
+        whole = RowRange(text.begin, TO_END, 1)
+        batches: list[Rows] = []
+        for rows in scan_rows(text, whole):
+            batches.append(rows)
+            if rows.row_starts()[0][-1] >= whole.start + sample_bytes:
+                break
+        ranges: Iterable[RowRange] = [whole] if batches else []
+        if text.seekable and batches:
+            ranges = cut_ranges(batches, whole._replace(end=text.size), RANGE_BYTES)
+        first = next(split_rows(batches, whole.start, sample_bytes), [])
+        kinds = merge_types(parse_lines(first, text, None, others=True).tables)
+        profiles = profiles_of(kinds)
+        schema = explicit_schema({each.path: each.kind for each in profiles.values()})
+        found = parse_lines(first, text, schema, others=True)
+        table = pa.concat_tables([schema.empty_table(), *found.tables])
+        profiles = profile_rows(profiles, table)
+        count, seekable = len(found.offsets), text.seekable
+    span = int(found.offsets[-1] - found.offsets[0]) * count // max(1, count - 1) if count else 0
+    return JsonSample(
+        (ref,), tuple(profiles), profiles, {}, count, span, seekable and ref.size <= sample_bytes,
+        "", seekable, tuple(ranges),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class JsonLinesSource(CsvSource):
+    """The ``TableSource`` of JSON Lines files: a unit is a range of lines."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "dialect", replace(self.dialect, quote=""))  # rows are lines
+
+    def first_rows(self, ref: InputRef, num_bytes: int) -> tuple[TypedBatch, float]:
+        """Return the first rows of a file, and the size of its text divided by its own."""
+        with open_text(ref.uri, self.dialect) as text:
+            rows = scan_rows(text, RowRange(text.begin, TO_END, 1))
+            batches = next(split_rows(rows, text.begin, num_bytes))
+            data = b"".join(each.data for each in batches)
+            ratio = 1.0 if text.seekable else len(data) / len(deflate.deflate_compress(data))
+            return self._type_lines(ref, batches, text), ratio
+
+    def inspect(self, ref: InputRef) -> TableInput:
+        """Return a file with the ranges of its first lines, or rejected."""
+        sample = sample_jsonl(self.with_split(ref), self.dialect, self.nulls, _HEAD_BYTES)
+        if sample.ref.error:
+            return TableInput(sample.ref)
+        ratio = 1 if sample.seekable else COMPRESSION_RATIO
+        # The types decide the rows too, not only the text.
+        detail = (str(self._explicit),), tuple(map(tuple, sample.ranges))
+        return TableInput(sample.ref, ref.size * ratio, detail)
+
+    @cached_property
+    def _explicit(self) -> pa.Schema:
+        """Types of the keys: all of the first lines, or those of the columns of a given schema."""
+        kinds = {name: (each.path, each.kind) for name, each in self.profiles.items()}
+        if not self.base:
+            for column in self.table.columns:
+                path, kind = kinds.get(column.name, ((column.name,), None))
+                if kind is None or (pa.types.is_integer(kind) and column.kind == "float32"):
+                    kind = _TYPES[column.kind]
+                    kind = pa.list_(kind) if column.several else kind
+                kinds[column.name] = path, kind
+            wanted = {*self.table.named, *(column.name for column in self.table.columns)}
+            kinds = {name: each for name, each in kinds.items() if name in wanted}
+        return explicit_schema(dict(kinds.values()))
+
+    def read(self, unit: Unit) -> Iterator[TypedBatch]:
+        """Yield the rows of a range, or of each piece of a file that cannot be split."""
+        ref, part = InputRef(*unit.ref), RowRange(*unit.detail[1])
+        check_unchanged(ref)
+        try:
+            with open_range(ref.uri, self.dialect, part) as text:
+                rows = scan_rows(text, part)
+                one = part.end >= 0
+                for batches in [[*rows]] if one else split_rows(rows, part.start, self.range_bytes):
+                    check_unchanged(ref)
+                    yield self._type_lines(ref, batches, text)
+        except (FileNotFoundError, ChangedError) as error:
+            raise RejectedError("read", "changed", "the file changed while it was read") from error
+
+    def _type_lines(self, ref: InputRef, batches: Sequence[Rows], text: CsvText) -> TypedBatch:
+        found = parse_lines(batches, text, self._explicit, others=not self.base)
+        table = pa.concat_tables([self._explicit.empty_table(), *found.tables])
+        names = {*self.table.named, *(column.name for column in self.table.columns)}
+        columns = flatten_columns(table, names)
+        cells = Cells(columns, found.offsets, found.lines, found.rejects, text.hash.hexdigest())
+        return self.type_cells(ref, cells)

@@ -1,0 +1,1 @@
+"""Read Parquet files: footers, row groups and their rows."""
