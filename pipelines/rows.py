@@ -15,11 +15,12 @@ import apache_beam as beam
 import deflate
 
 from shardmill.pipelines.build_config import config_id
-from shardmill.pipelines.rows_config import RowsConfig, check_named
+from shardmill.pipelines.rows_config import RowsConfig, check_named, check_options
 from shardmill.pipelines.split_folders import resolve_splits
 from shardmill.schemas.errors import InputError, UsageError, format_names
 from shardmill.schemas.errors.catalogue import coded
 from shardmill.schemas.refs import InputRef
+from shardmill.schemas.rejects import Reject, RejectedError
 from shardmill.schemas.schema_pbtxt.columns import Column, check_texts, format_schema
 from shardmill.schemas.tfrecord.gzip_member import Packing
 from shardmill.transforms.match.counts import MatchCounts
@@ -43,8 +44,12 @@ from shardmill.transforms.sources.csv.sample import (
 )
 from shardmill.transforms.sources.csv.source import CsvSource
 from shardmill.transforms.sources.csv.typed_cells import Nulls
-from shardmill.transforms.sources.jsonl.source import JsonLinesSource, sample_jsonl
-from shardmill.transforms.sources.parquet.source import ParquetSource, measure, sample_parquet
+from shardmill.transforms.sources.jsonl.jsonl_source import JsonLinesSource, sample_jsonl
+from shardmill.transforms.sources.parquet.parquet_source import (
+    ParquetSource,
+    measure,
+    sample_parquet,
+)
 from shardmill.transforms.tables.encoder import RowsHooks
 from shardmill.transforms.tables.planning import RowsSpec, why_files_lost
 from shardmill.transforms.tables.run_writer import encode_blocks
@@ -104,6 +109,7 @@ def resolve(config: RowsConfig, *, runner: str = "") -> RowsJob:
     preprocessing = load_preprocessing(config.preprocessing) if config.preprocessing else None
     refs, counts = match_now(match)
     kind = find_kind(config, refs, given)
+    check_options(config, kind)
     sample = _sample(config, refs, counts, given, kind)
     # A preprocessing_fn must know what is required before all rows are read.
     strict = sample.complete or preprocessing is not None
@@ -113,14 +119,7 @@ def resolve(config: RowsConfig, *, runner: str = "") -> RowsJob:
     table = TableSpec(
         columns, config.place_spec, config.label, config.key, config.group_by, config.split_by
     )
-    inferred = ((), ()) if given else (sample.base, sample.exact(columns))
-    sources = {"parquet": ParquetSource, "jsonl": JsonLinesSource}
-    source = sources.get(kind, CsvSource)(table, config.dialect, config.nulls, *inferred)
-    if kind != "csv":  # whose columns have no types
-        typed_nulls = config.nulls if config.null_values is not None else Nulls(texts=frozenset())
-        source = replace(
-            source, nulls=typed_nulls, profiles=sample.profiles, row_bytes=sample.row_bytes
-        )
+    source = _make_source(config, kind, table, sample, inferred=given is None)
     versions = _versions(preprocessing)
     digest = preprocessing.digest if preprocessing else ""
     options = config.identity_of(format_schema(columns), digest)
@@ -148,6 +147,21 @@ def resolve(config: RowsConfig, *, runner: str = "") -> RowsJob:
     return RowsJob(match, spec, described, sampled, size)
 
 
+def _make_source(
+    config: RowsConfig, kind: str, table: TableSpec, sample: Sample, *, inferred: bool
+) -> FileSource:
+    """Return the source of the files of a kind."""
+    made = {"parquet": ParquetSource, "jsonl": JsonLinesSource}.get(kind, CsvSource)
+    source = made(table, config.dialect, config.nulls)
+    if inferred:
+        source = replace(source, base=sample.base, exact=sample.exact(table.columns))
+    if kind == "csv":  # whose columns have no types
+        return source
+    # An empty text is a value where a missing one is not written as text.
+    nulls = config.nulls if config.null_values is not None else Nulls(texts=frozenset())
+    return replace(source, nulls=nulls, profiles=sample.profiles, row_bytes=sample.row_bytes)
+
+
 def outcomes(root: beam.Pipeline | beam.pvalue.PBegin, job: RowsJob) -> beam.PCollection[Outcome]:
     """Wire the pipeline; it emits one ``Outcome``, also for failures that a retry cannot fix."""
     outcome = root | "MatchFiles" >> MatchFiles(job.match) | "WriteRows" >> WriteRows(job.spec)
@@ -169,14 +183,18 @@ def take_sample(
     """
     source = cast("FileSource", spec.source)
     file = max(files, key=lambda ref: (not ref.error, ref.size))
-    _, ratio = source.first_rows(file, _SAMPLE_BYTES)
+    packing: Packing = "deflated" if spec.sink.compression == "gzip" else "none"
+    try:
+        _, ratio = source.first_rows(file, _SAMPLE_BYTES)
+    except RejectedError as rejected:
+        reject = Reject(file.key, file.uri, rejected.stage, rejected.error, rejected.message)
+        return BuildSample(lambda: [reject], 1, packing)
     rows = num_bytes * ratio / spec.row_bytes
 
     def encode() -> Iterator[Block]:
         batch, _ = source.first_rows(file, _SAMPLE_BYTES)
         return encode_blocks(place_batch(spec.table, batch))
 
-    packing: Packing = "deflated" if spec.sink.compression == "gzip" else "none"
     return BuildSample(encode, rows, packing, spec.threads or usable_cores())
 
 

@@ -111,6 +111,22 @@ class RowsConfig(RowsOptions, BuildConfig):
         return {**options, "preprocessing": preprocessing} if preprocessing else options
 
 
+_OF_CSV = ("delimiter", "quote", "header", "columns", "skip_lines", "strip")
+_KINDS = {"parquet": ("Parquet", (*_OF_CSV, "encoding")), "jsonl": ("JSON Lines", _OF_CSV)}
+
+
+def check_options(config: RowsConfig, kind: str) -> None:
+    """Check that no option is given that files of a kind do not have.
+
+    Raises:
+        UsageError: One is.
+    """
+    name, options = _KINDS.get(kind, ("", ()))
+    for option in options:
+        if getattr(config, option) != getattr(RowsOptions, option):
+            raise UsageError("option-of-csv", option=option, kind=name)
+
+
 def check_named(config: RowsConfig, schema: Sequence[Column], columns: Sequence[str]) -> None:
     """Check that the columns that options name exist.
 
@@ -132,7 +148,8 @@ def check_named(config: RowsConfig, schema: Sequence[Column], columns: Sequence[
     if config.label not in names:
         have = "the input has" if config.label not in columns else "the schema has"
         raise UsageError(_no_column("label", config.label, have, names))
-    if next(column for column in schema if column.name == config.label).separator:
+    label = next(column for column in schema if column.name == config.label)
+    if label.separator or label.several:
         raise UsageError("label-several-values", label=config.label)
 
 

@@ -59,10 +59,15 @@ SIGNATURES = (
     ),
     *_table(
         "other",
+        (
+            "excel",
+            "an Excel workbook: save each sheet as a CSV file",
+            rb"PK\x03\x04.{26}(\[Content_Types\]|_rels/|docProps/|xl/).*\bxl/",
+        ),
         # The name of the first member follows 26 bytes of its header (APPNOTE 4.3.7).
         (
             "office",
-            "an Office file such as an Excel workbook: save it as CSV",
+            "an Office file: save each table as a CSV file",
             rb"PK\x03\x04.{26}(\[Content_Types\]|_rels/|docProps/|xl/)",
         ),
         ("npz", "an .npz file", rb"PK\x03\x04.{26}[^/\0]{1,200}?\.npy"),
@@ -74,7 +79,11 @@ SIGNATURES = (
         ("avro", "an Avro file", rb"Obj\x01"),
         ("pdf", "a PDF document", rb"%PDF-"),
         ("sqlite", "an SQLite database", rb"SQLite format 3\0"),
-        ("ole", "an old Excel or Word file", rb"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"),
+        (
+            "ole",
+            "an old Excel or Word file (.xls, .doc): save each sheet as CSV",
+            rb"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1",
+        ),
         ("elf", "a program", rb"\x7fELF"),
         ("7z", "a 7z archive", rb"7z\xbc\xaf\x27\x1c"),
         ("rar", "a RAR archive", rb"Rar!\x1a\x07"),

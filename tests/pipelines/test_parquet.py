@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from shardmill.schemas.errors import InputError
-from shardmill.transforms.sources.parquet.source import ParquetSource
+from shardmill.transforms.sources.parquet.parquet_source import ParquetSource
 from tests.support.rows_tools import build_rows, published, rejects_of, run_here
 from tests.support.typed_tools import counted, expected
 

@@ -54,7 +54,7 @@ ERRORS = [
     (["--input=empty"], 1, "empty"),
     (["--input=empty.csv"], 1, "the file has no bytes"),
     (["--input=header.csv"], 1, "has no rows, only 'a', 'b' as names of columns"),
-    (["--input=json.csv"], 1, "No row of --input=json.csv can be read: json.csv, line 2"),
+    (["--input=ragged.csv"], 1, "No row of --input=ragged.csv can be read: ragged.csv, line 2"),
     (["--input=sheet.csv"], 1, "sheet.csv, "),
     (["--input=double.csv"], 1, "two columns named 'a'"),
     (["--input=gone.txt"], 1, "most are not_found"),
@@ -79,7 +79,7 @@ def make_inputs(folder) -> None:
     (folder / "default.pbtxt").write_text(wrong)
     (folder / "broken.pbtxt").write_text('feature {\n  nam: "id"\n}\n')
     (folder / "binary.bin").write_bytes(bytes(range(256)))
-    (folder / "json.csv").write_text('{"a": 1, "b": [1, 2]}\n{"a": 2, "b": []}\n')
+    (folder / "ragged.csv").write_text("a,b\n1,2,3\n4\n")
     (folder / "sheet.csv").write_bytes(b"PK\3\4\x14\0\0\0\x08\0" + bytes(range(256)) * 9)
     (folder / "module.py").write_text("import no_such_module\n")
     (folder / "fine.py").write_text("def preprocessing_fn(inputs): return inputs\n")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -132,12 +132,8 @@ class TypedSample(Sample):
         return ()
 
 
-def profiles_of(fields: Iterable[pa.Field], full: Collection[str] = ()) -> dict[str, TypedProfile]:
+def profiles_of(fields: Iterable[pa.Field]) -> dict[str, TypedProfile]:
     """Return the profile of each column of a schema by its name.
-
-    Args:
-        fields: Fields of the schema.
-        full: Names of columns of which no value is missing.
 
     Raises:
         RejectedError: Two columns have one name.
@@ -148,5 +144,5 @@ def profiles_of(fields: Iterable[pa.Field], full: Collection[str] = ()) -> dict[
         if name in profiles:
             message = f"it has two columns named {shown(name)}: rename one of them"
             raise RejectedError("read", "columns", message)
-        profiles[name] = TypedProfile(path, kind, name in full)
+        profiles[name] = TypedProfile(path, kind)
     return profiles

@@ -118,22 +118,12 @@ def read_footer(ref: InputRef) -> Footer:
     """
     with open_parquet(ref) as (file, _):
         found, groups, first = file.metadata, [], 0
-        has_nulls: set[str] = set()
         for number in range(found.num_row_groups):
             group = found.row_group(number)
             if group.num_rows:
                 groups.append(Group(number, first, group.num_rows, group.total_byte_size))
             first += group.num_rows
-            for column in map(group.column, range(group.num_columns)):
-                statistics = column.statistics
-                if not (statistics and statistics.has_null_count) or statistics.null_count:
-                    has_nulls.add(column.path_in_schema)
-        fields = list(file.schema_arrow)
-    names = {name for name in profiles_of(fields) if name not in has_nulls}
-    floats = {
-        name for name, each in profiles_of(fields).items() if pa.types.is_floating(each.kind)
-    }  # NaN is missing, and not in the statistics
-    return Footer(profiles_of(fields, frozenset(names - floats)), tuple(groups))
+        return Footer(profiles_of(file.schema_arrow), tuple(groups))
 
 
 def read_tables(

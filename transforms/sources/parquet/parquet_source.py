@@ -29,7 +29,7 @@ from shardmill.transforms.tables.table_source import TableInput, TypedBatch, Uni
 
 BATCH_BYTES = 16 << 20  # of decoded rows
 _MAX_STEP = 1 << 16
-_SAMPLE_ROWS = 1_000
+_SAMPLE_ROWS = 10_000
 
 
 def sample_parquet(ref: InputRef, dialect: Dialect, nulls: Nulls, sample_bytes: int) -> Sample:
@@ -53,9 +53,7 @@ def measure(sample: Sample) -> Sample:
             if groups:
                 with open_parquet(ref) as (file, _):
                     table = next(read_tables(file, groups[0], None, _SAMPLE_ROWS, 1))
-                found = profile_rows(sample.profiles, table)
-                full = {name: each.full for name, each in sample.profiles.items()}
-                profiles = {name: each._replace(full=full[name]) for name, each in found.items()}
+                profiles = profile_rows(sample.profiles, table)
                 size = sample.rows * table.nbytes // len(table)
                 return replace(sample, profiles=profiles, text_bytes=size)
     return sample
