@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
-from typing import cast
+from typing import Any, cast
 
 import apache_beam as beam
 import deflate
@@ -149,10 +149,10 @@ def resolve(config: RowsConfig, *, runner: str = "") -> RowsJob:
 
 def _make_source(
     config: RowsConfig, kind: str, table: TableSpec, sample: Sample, *, inferred: bool
-) -> FileSource:
+) -> CsvSource | ParquetSource:
     """Return the source of the files of a kind."""
-    made = {"parquet": ParquetSource, "jsonl": JsonLinesSource}.get(kind, CsvSource)
-    source = made(table, config.dialect, config.nulls)
+    made: Any = {"parquet": ParquetSource, "jsonl": JsonLinesSource}.get(kind, CsvSource)
+    source: CsvSource | ParquetSource = made(table, config.dialect, config.nulls)
     if inferred:
         source = replace(source, base=sample.base, exact=sample.exact(table.columns))
     if kind == "csv":  # whose columns have no types
@@ -185,14 +185,14 @@ def take_sample(
     file = max(files, key=lambda ref: (not ref.error, ref.size))
     packing: Packing = "deflated" if spec.sink.compression == "gzip" else "none"
     try:
-        _, ratio = source.first_rows(file, _SAMPLE_BYTES)
+        ratio = source.first_rows(file, _SAMPLE_BYTES)[1]
     except RejectedError as rejected:
         reject = Reject(file.key, file.uri, rejected.stage, rejected.error, rejected.message)
         return BuildSample(lambda: [reject], 1, packing)
     rows = num_bytes * ratio / spec.row_bytes
 
     def encode() -> Iterator[Block]:
-        batch, _ = source.first_rows(file, _SAMPLE_BYTES)
+        batch = source.first_rows(file, _SAMPLE_BYTES)[0]
         return encode_blocks(place_batch(spec.table, batch))
 
     return BuildSample(encode, rows, packing, spec.threads or usable_cores())

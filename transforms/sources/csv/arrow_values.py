@@ -16,9 +16,10 @@ import pyarrow.compute as pc
 from shardmill.schemas.schema_pbtxt.columns import INT64_MAX, INT64_MIN
 from shardmill.schemas.schema_pbtxt.schema_text import Kind
 from shardmill.transforms.sources.csv.text_parser import CellFault, Parsed, no_faults
-from shardmill.transforms.tables.table_source import has_lists
+from shardmill.transforms.tables.table_source import MAX_LABELS, has_lists
 
 is_type = pa.types
+_HEAD_ROWS = 4096
 
 
 def flatten_fields(
@@ -95,11 +96,17 @@ def encode_cells(values: pa.Array) -> pa.DictionaryArray:
     if is_type.is_dictionary(kind):
         return encode_cells(values.dictionary_decode())
     if _is_list(kind):
-        lists = values.cast(pa.list_(_plain(kind.value_type)))
-        return pa.DictionaryArray.from_arrays(
-            pa.array(np.arange(len(lists), dtype=np.int32)), lists
-        )
-    return pc.dictionary_encode(values.cast(_plain(kind)), null_encoding="encode")
+        return _number_rows(values.cast(pa.list_(_plain(kind.value_type))))
+    values = values.cast(_plain(kind))
+    head = values.slice(0, _HEAD_ROWS)
+    if pc.count_distinct(head).as_py() > max(MAX_LABELS, len(head) // 2):
+        return _number_rows(values)  # to find the few that are equal takes longer
+    return pc.dictionary_encode(values, null_encoding="encode")
+
+
+def _number_rows(values: pa.Array) -> pa.DictionaryArray:
+    rows = pa.array(np.arange(len(values), dtype=np.int32))
+    return pa.DictionaryArray.from_arrays(rows, values)
 
 
 def _plain(kind: pa.DataType) -> pa.DataType:

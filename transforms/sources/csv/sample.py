@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any, ClassVar, TypeVar
+from typing import Any, TypeVar
 
 from shardmill.schemas.errors import ChangedError, DeniedError, format_names
 from shardmill.schemas.refs import InputRef
@@ -53,8 +53,16 @@ class Sample:
     text_bytes: int = 0
     complete: bool = False
     problem: str = ""
-    infer_column: ClassVar[Callable[[str, Any], Column]] = staticmethod(infer.infer_column)
-    merge_profiles: ClassVar[Callable[[Any, Any], Any]] = staticmethod(infer.merge_profiles)
+
+    @staticmethod
+    def infer_column(name: str, profile: Any) -> Column:
+        """Return the column of a profile."""
+        return infer.infer_column(name, profile)
+
+    @staticmethod
+    def merge_profiles(first: Any, second: Any) -> Any:
+        """Return the profile of a column of two files."""
+        return infer.merge_profiles(first, second)
 
     @property
     def row_bytes(self) -> float:

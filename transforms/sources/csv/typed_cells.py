@@ -26,7 +26,6 @@ from shardmill.schemas.schema_pbtxt.columns import (
 from shardmill.schemas.schema_pbtxt.schema_text import Kind
 from shardmill.transforms.sources.csv import arrow_values, text_parser
 from shardmill.transforms.tables.byte_arrays import ByteStrings, offsets_from_sizes
-from shardmill.transforms.tables.encode import flatten
 from shardmill.transforms.tables.table_source import ARROW_TYPES, TypedColumn, has_lists
 
 # Texts of missing numbers unless --null_values is given: the defaults of pyarrow.csv, and the
@@ -220,8 +219,8 @@ def _default_value(column: Column) -> pa.Array | None:
 def _parse(column: Column, texts: pa.Array) -> tuple[pa.Array, Misfits]:
     """Parse texts that are not missing."""
     if has_lists(texts):
-        pieces, offsets = flatten(texts)
-        return _join_lists(column, texts, pieces, offsets)
+        sizes = pc.list_value_length(texts).to_numpy()
+        return _join_lists(column, texts, texts.flatten(), offsets_from_sizes(sizes))
     if not column.separator:
         return _parse_single(column, texts)
     empty = ByteStrings.of_arrow(texts).sizes == 0

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -37,40 +37,6 @@ class TypedProfile(NamedTuple):
     def is_text(self) -> bool:
         """Whether a cell is a text that could be a number."""
         return False
-
-
-def infer_typed(name: str, profile: TypedProfile) -> Column:
-    """Return the column of a type.
-
-    Raises:
-        InputError: Records cannot hold such values.
-    """
-    found = arrow_values.find_type(profile.kind)
-    if found is None:
-        raise InputError("column-unsupported", name=name, type=profile.kind)
-    kind, several = found
-    return Column(name, kind, required=profile.full and not several, several=several)
-
-
-def merge_typed(first: TypedProfile, second: TypedProfile) -> TypedProfile:
-    """Return the profile of a column of two files.
-
-    Raises:
-        RejectedError: They have different types.
-    """
-    if not same_type(first.kind, second.kind):
-        raise RejectedError(
-            "read",
-            "columns",
-            f"its column {'.'.join(second.path)!r} is {second.kind}, and {first.kind} in other "
-            "files: give them one type, or state it with --schema",
-        )
-    kept = second if pa.types.is_null(first.kind) else first
-    return kept._replace(
-        full=first.full and second.full,
-        rounding=first.rounding or second.rounding,
-        example=first.example or second.example,
-    )
 
 
 def same_type(first: pa.DataType, second: pa.DataType) -> bool:
@@ -124,8 +90,39 @@ def _profile_cells(profile: TypedProfile, cells: pa.DictionaryArray) -> TypedPro
 class TypedSample(Sample):
     """The sample of files whose columns have types; ``profiles`` has a ``TypedProfile`` of each."""
 
-    infer_column: ClassVar[Callable[[str, Any], Column]] = staticmethod(infer_typed)
-    merge_profiles: ClassVar[Callable[[Any, Any], Any]] = staticmethod(merge_typed)
+    @staticmethod
+    def infer_column(name: str, profile: Any) -> Column:
+        """Return the column of a type.
+
+        Raises:
+            InputError: Records cannot hold such values.
+        """
+        found = arrow_values.find_type(profile.kind)
+        if found is None:
+            raise InputError("column-unsupported", name=name, type=profile.kind)
+        kind, several = found
+        return Column(name, kind, required=profile.full and not several, several=several)
+
+    @staticmethod
+    def merge_profiles(first: Any, second: Any) -> Any:
+        """Return the profile of a column of two files.
+
+        Raises:
+            RejectedError: They have different types.
+        """
+        if not same_type(first.kind, second.kind):
+            raise RejectedError(
+                "read",
+                "columns",
+                f"its column {'.'.join(second.path)!r} is {second.kind}, and {first.kind} in "
+                "other files: give them one type, or state it with --schema",
+            )
+        kept = second if pa.types.is_null(first.kind) else first
+        return kept._replace(
+            full=first.full and second.full,
+            rounding=first.rounding or second.rounding,
+            example=first.example or second.example,
+        )
 
     def exact(self, columns: Sequence[Column]) -> tuple[str, ...]:  # noqa: ARG002
         """Return nothing: that decimals become float32 is the rule of their type."""

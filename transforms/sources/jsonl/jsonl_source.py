@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import deflate
 import pyarrow as pa
@@ -32,9 +33,7 @@ from shardmill.transforms.sources.csv.source import COMPRESSION_RATIO, CsvSource
 from shardmill.transforms.sources.csv.text import CsvText, open_text
 from shardmill.transforms.sources.csv.typed_cells import Nulls
 from shardmill.transforms.sources.csv.typed_sample import (
-    TypedProfile,
     TypedSample,
-    merge_typed,
     profile_rows,
     profiles_of,
 )
@@ -44,19 +43,6 @@ from shardmill.transforms.tables.table_source import TableInput, TypedBatch, Uni
 _SAMPLE_BYTES = 4 << 20
 _HEAD_BYTES = 64 << 10
 _TYPES = {"int64": pa.int64(), "float32": pa.float64(), "bytes": pa.string()}
-
-
-def _merge(first: TypedProfile, second: TypedProfile) -> TypedProfile:
-    """Return the profile of a key of two files; int64 and double become double.
-
-    Raises:
-        RejectedError: They have different types.
-    """
-    kinds = [pa.schema([("", each.kind)]) for each in (first, second)]
-    with contextlib.suppress(pa.ArrowTypeError):
-        kind = pa.unify_schemas(kinds, promote_options="permissive").field(0).type
-        first, second = first._replace(kind=kind), second._replace(kind=kind)
-    return merge_typed(first, second)
 
 
 @dataclass(frozen=True)
@@ -70,7 +56,19 @@ class JsonSample(TypedSample):
 
     seekable: bool = False
     ranges: tuple[RowRange, ...] = ()
-    merge_profiles = staticmethod(_merge)
+
+    @staticmethod
+    def merge_profiles(first: Any, second: Any) -> Any:
+        """Return the profile of a key of two files; int64 and double become double.
+
+        Raises:
+            RejectedError: They have different types.
+        """
+        kinds = [pa.schema([("", each.kind)]) for each in (first, second)]
+        with contextlib.suppress(pa.ArrowTypeError):
+            kind = pa.unify_schemas(kinds, promote_options="permissive").field(0).type
+            first, second = first._replace(kind=kind), second._replace(kind=kind)
+        return TypedSample.merge_profiles(first, second)
 
 
 def sample_jsonl(ref: InputRef, dialect: Dialect, nulls: Nulls, sample_bytes: int) -> JsonSample:

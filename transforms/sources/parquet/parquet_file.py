@@ -99,7 +99,10 @@ def open_parquet(ref: InputRef) -> Iterator[tuple[pq.ParquetFile, Any]]:
 
 
 def _open(stream: _HashedStream) -> pq.ParquetFile:
-    options = {"page_checksum_verification": True, "arrow_extensions_enabled": False}
+    options: dict[str, Any] = {
+        "page_checksum_verification": True,
+        "arrow_extensions_enabled": False,
+    }
     # Spark's INT96 times reach beyond the years that nanoseconds have.
     options["coerce_int96_timestamp_unit"] = "us"
     metadata = pq.read_metadata(stream)
