@@ -141,16 +141,22 @@ def read_tables(
             for all.
         step: Number of rows that are decoded at a time.
         size: Decoded bytes from which rows are yielded; 0: all rows at once.
+
+    Raises:
+        ValueError: The file has fewer or more rows, as Arrow raises for other damage.
     """
     held: list[pa.RecordBatch] = []
-    num_bytes = 0
+    rows = num_bytes = 0
     for batch in file.iter_batches(
         batch_size=step, row_groups=[group.number], columns=columns, use_threads=False
     ):
         held.append(batch)
+        rows += len(batch)
         num_bytes += batch.nbytes
         if size and num_bytes >= size:
             yield pa.Table.from_batches(held)
             held, num_bytes = [], 0
+    if rows != group.rows:
+        raise ValueError(f"row group {group.number} has {rows} rows, not {group.rows}")
     if held:
         yield pa.Table.from_batches(held)

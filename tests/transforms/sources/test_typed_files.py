@@ -1,0 +1,165 @@
+"""Properties of Parquet and JSON Lines files: pyarrow and Python's json module are the judges."""
+
+import contextlib
+import io
+import json
+import math
+import pickle
+from collections import Counter
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from shardmill.schemas.dataset.splits import Splits
+from shardmill.schemas.errors import InputError
+from shardmill.schemas.refs import InputRef
+from shardmill.schemas.rejects import RejectedError
+from shardmill.transforms.sink.placement import PlaceSpec
+from shardmill.transforms.sources.csv.dialect import Dialect
+from shardmill.transforms.sources.csv.typed_cells import Nulls
+from shardmill.transforms.sources.jsonl.jsonl_source import JsonLinesSource, sample_jsonl
+from shardmill.transforms.sources.parquet.parquet_source import (
+    ParquetSource,
+    measure,
+    sample_parquet,
+)
+from shardmill.transforms.tables.table_source import TableSpec, TypedBatch
+from tests.support.typed_tools import expected, frozen
+
+PLACE = PlaceSpec(Splits.parse(None), 0)
+NULLS = Nulls(texts=frozenset())
+KINDS = {"parquet": (ParquetSource, sample_parquet), "jsonl": (JsonLinesSource, sample_jsonl)}
+INT64 = st.integers(-(2**63), 2**63 - 1)
+FLOATS = st.floats(width=32, allow_nan=False, allow_infinity=False)
+TEXTS = st.text(st.characters(codec="utf-8"), max_size=5)
+VALUES = {"int64": (pa.int64(), INT64), "double": (pa.float64(), FLOATS), "bool": (pa.bool_(), st.booleans()), "text": (pa.string(), TEXTS)}  # fmt: skip
+ONCE = settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+
+
+def ref_of(path: Path) -> InputRef:
+    """Return a reference to a file."""
+    status = path.stat()
+    return InputRef(path.name, str(path), status.st_size, str(status.st_mtime_ns))
+
+
+def read_file(kind: str, path: Path, **options) -> list[TypedBatch]:
+    """Return the batches of a file, with its inferred schema."""
+    make, sample_file = KINDS[kind]
+    sample = sample_file(ref_of(path), Dialect(), NULLS, 1 << 20)
+    table = TableSpec(sample.infer("", (), strict=False), PLACE)
+    source = make(table, Dialect(), NULLS, sample.base, profiles=sample.profiles, **options)
+    item = source.inspect(ref_of(path))
+    assert not item.ref.error
+    batches = []
+    for unit in source.units(item):
+        read = [*source.read(unit)]
+        assert not unit.single or len(read) == 1
+        assert source.content(unit) == read[-1].content
+        batches += read
+    return batches
+
+
+def records(batches: list[TypedBatch]) -> Counter:
+    """Return the records of batches, as ``typed_tools.expected`` does."""
+    found: Counter = Counter()
+    for batch in batches:
+        values = {}
+        for column in batch.columns:
+            listed = column.values.to_pylist()
+            values[column.name] = [listed[i] if i >= 0 else None for i in column.indices]
+        rows = zip(*values.values(), strict=True)
+        found += Counter(frozen(dict(zip(values, row, strict=True))) for row in rows)
+    return found
+
+
+@st.composite
+def tables(draw) -> pa.Table:
+    """Draw a table with columns of several types, lists and missing values."""
+    rows = draw(st.integers(1, 30))
+    columns = {}
+    for number in range(draw(st.integers(1, 4))):
+        kind, values = VALUES[draw(st.sampled_from(sorted(VALUES)))]
+        if draw(st.booleans()):
+            kind, values = pa.list_(kind), st.lists(values, max_size=3)
+        cells = draw(st.lists(st.none() | values, min_size=rows, max_size=rows))
+        columns[f"c{number}"] = pa.array(cells, kind)
+    return pa.table(columns)
+
+
+@given(tables(), st.integers(1, 10), st.sampled_from([1, 100, 1 << 24]))
+@ONCE
+def test_a_parquet_file_gives_its_values(tmp_path, table, group, size) -> None:
+    path = tmp_path / "t.parquet"
+    pq.write_table(table, path, row_group_size=group)
+    batches = read_file("parquet", path, range_bytes=size)
+    assert records(batches) == expected(table)
+    assert [row for batch in batches for row in batch.rows.ids] == [*range(len(table))]
+
+
+@given(tables(), st.booleans())
+@ONCE
+def test_a_json_lines_file_gives_its_values(tmp_path, table, bad) -> None:
+    rows = [
+        {name: value for name, value in row.items() if value is not None or len(row) % 2}
+        for row in table.to_pylist()
+    ]
+    # The columns have a value of their type, or would be texts.
+    first = {name: _example(table.schema.field(name).type) for name in table.column_names}
+    lines = [json.dumps(row) for row in [first, *rows]]
+    if bad:
+        lines.insert(len(lines) // 2, "{")
+    path = tmp_path / "t.jsonl"
+    path.write_text("\n".join(lines))
+    batches = read_file("jsonl", path, range_bytes=50)
+    table = pa.concat_tables([pa.Table.from_pylist([first], table.schema), table])
+    assert records(batches) == expected(table)
+    rejects = [reject for batch in batches for reject in batch.rows.rejects()]
+    assert [reject.line for reject in rejects] == [(len(lines) - 1) // 2 + 1] * bad
+
+
+def _example(kind: pa.DataType):
+    if pa.types.is_list(kind):
+        return [_example(kind.value_type)]
+    return {"int64": 1, "double": 0.5, "bool": True, "string": "a"}[str(kind)]
+
+
+@given(st.data())
+@ONCE
+def test_a_damaged_parquet_file_gives_its_values_or_is_rejected(tmp_path, data) -> None:
+    table = pa.table({"a": range(100), "s": [f"text {n}" for n in range(100)]})
+    buffer = io.BytesIO()
+    pq.write_table(table, buffer, row_group_size=40, write_page_checksum=True)
+    content = bytearray(buffer.getvalue())
+    at = data.draw(st.integers(0, len(content) - 1))
+    content[at] ^= data.draw(st.integers(1, 255))
+    path = tmp_path / "t.parquet"
+    path.write_bytes(content[: data.draw(st.sampled_from([len(content), at + 1]))])
+    sample = sample_parquet(ref_of(path), Dialect(), NULLS, 0)
+    if sample.ref.error:
+        assert sample.ref.error in ("parquet", "other_table")
+        return
+    # Footers have no checksum: a damaged one may give other values, and never another error.
+    with contextlib.suppress(RejectedError, InputError):
+        measure(sample)
+        read_file("parquet", path)
+
+
+def test_infinity_and_missing_numbers_stay_apart(tmp_path) -> None:
+    path = tmp_path / "t.parquet"
+    pq.write_table(pa.table({"a": [math.inf, -math.inf, math.nan, None, 1.0]}), path)
+    (batch,) = read_file("parquet", path)
+    values = batch.columns[0].take(pa.array(range(5)).to_numpy()).to_pylist()
+    assert values == [math.inf, -math.inf, None, None, 1.0]
+
+
+@pytest.mark.parametrize("kind", ["parquet", "jsonl"])
+def test_sources_can_be_pickled(kind) -> None:
+    table = TableSpec((), PLACE)
+    source = KINDS[kind][0](table, Dialect(), NULLS, ("a",), row_bytes=3.0)
+    assert pickle.loads(pickle.dumps(source)) == source
