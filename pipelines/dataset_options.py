@@ -247,8 +247,8 @@ class RowsOptions(DatasetOptions):
     """Options of ``shardmill rows``, besides those of every build.
 
     Attributes:
-        input: ``PATH``: a folder, glob, CSV file (.gz, .bz2, .xz, .zst too), or list of files
-            (.txt)
+        input: ``PATH``: a folder, glob, file (CSV or JSON Lines, .gz, .bz2, .xz, .zst too, or
+            Parquet), or list of files (.txt)
         schema: ``FILE``: a schema.pbtxt (default: inferred and written)
         label: ``COLUMN``: required in each row; its values are counted
         key: ``COLUMN``: identifies a row; duplicates are detected
@@ -261,6 +261,7 @@ class RowsOptions(DatasetOptions):
         columns: ``LIST``: names of the columns, for files without a header
         skip_lines: ``N``: number of lines before the header
         strip: strip white space around cells
+        partitions: folders named NAME=VALUE are columns, as Spark and Hive write them
         null_values: ``LIST``: texts that mean null in all columns (default: empty cells, and in
             numeric columns NA, NaN, null, ? and the like)
         preprocessing: ``FILE``: a .py file with a TensorFlow Transform preprocessing_fn
@@ -270,13 +271,13 @@ class RowsOptions(DatasetOptions):
         follow_links: follow links that lead outside the root
     """
 
-    summary: ClassVar = "Build a GZIP TFRecord dataset from CSV files."
+    summary: ClassVar = "Build a GZIP TFRecord dataset from CSV, Parquet or JSON Lines files."
     example: ClassVar = """\
 example, with the column survived as the label:
   shardmill rows --input=titanic.csv --output=ds --label=survived"""
     groups: ClassVar = {
         "input and output": f"{INPUT_OUTPUT} follow_links",
-        "columns": "schema label key null_values sample_bytes preprocessing",
+        "columns": "schema label key partitions null_values sample_bytes preprocessing",
         "CSV dialect": "delimiter quote encoding header columns skip_lines strip",
         "splits": "splits split_by group_by seed",
         "records and shards": SHARDS,
@@ -294,6 +295,7 @@ example, with the column survived as the label:
     columns: Names = of.names()
     skip_lines: Int = SKIP_LINES
     strip: Switch = of.switch()
+    partitions: Switch = of.switch()
     null_values: Option[tuple[str, ...] | None, str | Sequence[str] | None] = of.names(None)
     preprocessing: File = of.file(decides=False)
     sample_bytes: Bytes = of.size("16MiB", least="1", decides=False)

@@ -82,7 +82,10 @@ INPUT_KINDS = {
     for kind in (
         InputKind("images", "build a dataset from a folder of images", "images", IMAGES),
         InputKind(
-            "rows", "build a dataset from CSV files", "rows", ProgressUnit("MiB of CSV", 1 << 20)
+            "rows",
+            "build a dataset from CSV, Parquet or JSON Lines files",
+            "rows",
+            ProgressUnit("MiB of rows", 1 << 20),
         ),
         InputKind("arrays", "build a dataset from NumPy arrays", "rows", MEBIBYTES),
     )

@@ -34,6 +34,7 @@ from shardmill.transforms.sink.outcome import Outcome, RaiseIfFailed
 from shardmill.transforms.sink.placement import REJECTED, Series
 from shardmill.transforms.sink.spec import SinkSpec
 from shardmill.transforms.sources.csv.file_source import FileSource
+from shardmill.transforms.sources.csv.partitions import partition_columns
 from shardmill.transforms.sources.csv.sample import (
     MIN_FILE_BYTES,
     Sample,
@@ -110,16 +111,25 @@ def resolve(config: RowsConfig, *, runner: str = "") -> RowsJob:
     refs, counts = match_now(match)
     kind = find_kind(config, refs, given)
     check_options(config, kind)
-    sample = _sample(config, refs, counts, given, kind)
+    partitions = partition_columns(refs, config.nulls) if config.partitions else {}
+    of_files = given and tuple(column for column in given if column.name not in partitions)
+    sample = _sample(config, refs, counts, of_files, kind)
+    twice = sorted(partitions.keys() & sample.profiles.keys())
+    if twice:
+        raise UsageError("partition-column-twice", name=twice[0])
     # A preprocessing_fn must know what is required before all rows are read.
     strict = sample.complete or preprocessing is not None
-    columns = given or sample.infer(config.label, {config.split_by}, strict=strict)
-    check_named(config, columns, sample.columns)
+    columns = given or (
+        *sample.infer(config.label, {config.split_by}, strict=strict),
+        *(column for name, column in partitions.items() if name != config.split_by),
+    )
+    check_named(config, columns, (*sample.columns, *partitions))
     _check_train_split(config, preprocessing)
     table = TableSpec(
         columns, config.place_spec, config.label, config.key, config.group_by, config.split_by
     )
     source = _make_source(config, kind, table, sample, inferred=given is None)
+    source = replace(source, partitions=tuple(partitions))
     versions = _versions(preprocessing)
     digest = preprocessing.digest if preprocessing else ""
     options = config.identity_of(format_schema(columns), digest)

@@ -12,6 +12,7 @@ MESSAGES: dict[str, str] = {
     "columns-empty-name": "--columns has an empty name: give each column a name.",
     "column-unsupported": "The column {name!r} has the type {type}, which a feature cannot hold (lists of lists, maps, lists of structs): leave it out with a --schema that names the other columns, or write the file without it.",
     "option-of-csv": "--{option} is for CSV files, but the input is {kind}: leave the flag out.",
+    "partition-column-twice": "The column {name!r} is in the files and in the names of folders: leave --partitions out, or rename one of them.",
     "columns-twice": "--columns names {twice} twice: give each column another name.",
     "column-unknown": "--{flag}={name} is not a column: {have} {columns}{hint}",
     "label-several-values": "--label={label} has several values per cell in the schema: choose a column with one value per cell.",

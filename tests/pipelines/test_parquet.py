@@ -124,3 +124,124 @@ def test_the_label_is_counted_and_the_dataset_verifies(tmp_path, capsys) -> None
     _, manifest = published(input=tmp_path / "t.parquet", output=tmp_path / "ds", label="label")
     assert manifest.labels == ("cat", "dog")
     assert run_here(capsys, "verify", tmp_path / "ds")[0] == 0
+
+
+def test_a_folder_of_spark_is_one_table(tmp_path) -> None:
+    folder = tmp_path / "out.parquet"
+    folder.mkdir()
+    (folder / "_SUCCESS").touch()
+    frames = [pa.table({"n": [part * 2, part * 2 + 1], "t": ["a", None]}) for part in range(3)]
+    for part, table in enumerate(frames):
+        name = f"part-{part:05d}-c000.snappy.parquet"
+        pq.write_table(table, folder / name, compression="snappy")
+        (folder / f".{name}.crc").write_bytes(b"crc\0")
+    pq.write_metadata(frames[0].schema, folder / "_metadata")
+    pq.write_metadata(frames[0].schema, folder / "_common_metadata")
+    examples, manifest = published(input=folder, output=tmp_path / "ds")
+    assert counted(examples) == expected(pa.concat_tables(frames))
+    assert (manifest.inputs.accepted, manifest.inputs.skipped) == (6, 6)
+
+
+ONE = {"n": [1, 2], "t": ["a", "b"], "x": [0.5, 1.5]}
+OTHERS = {
+    "text": ({**ONE, "n": ["1", "2"]}, "b.parquet, its column 'n' is string, and int64"),
+    "double": ({**ONE, "n": [1.0, 2.5]}, "b.parquet, its column 'n' is double, and int64"),
+    "list": ({**ONE, "n": [[1], [2]]}, "b.parquet, its column 'n' is list"),
+    "renamed": ({"N": [1, 2], "t": ["a", "b"], "x": [0.5, 1.5]}, "'N' differs from 'n' only in"),
+    "csv": (b"n,t,x\n1,a,0.5\n", "b.parquet, it is not a Parquet file but another kind of file"),
+    "jsonl": (b'{"n": 1}\n', "b.parquet, it is not a Parquet file but another kind of file"),
+    "cut": (b"PAR1" + bytes(200), "b.parquet, its Parquet data is damaged"),
+}
+
+
+@pytest.mark.parametrize("other", OTHERS)
+def test_files_that_differ_are_one_sentence(tmp_path, capsys, other) -> None:
+    data, message = OTHERS[other]
+    write(tmp_path / "a.parquet", pa.table(ONE))
+    if isinstance(data, bytes):
+        (tmp_path / "b.parquet").write_bytes(data)
+    else:
+        write(tmp_path / "b.parquet", pa.table(data))
+    flags = f"--input={tmp_path / '*.parquet'}", f"--output={tmp_path / 'ds'}"
+    code, _, err = run_here(capsys, "rows", *flags)
+    assert code == 1
+    assert message in err
+    assert err.count("\n") == 1
+    assert not (tmp_path / "ds" / "manifest.json").exists()
+
+
+def test_a_schema_joins_files_of_different_types(tmp_path) -> None:
+    write(tmp_path / "a.parquet", pa.table({"n": [1, 2]}))
+    write(tmp_path / "b.parquet", pa.table({"n": [1.5, None]}))
+    write(tmp_path / "c.parquet", pa.table({"n": ["7", "-1e2"]}))
+    schema = tmp_path / "s.pbtxt"
+    schema.write_text('feature { name: "n" type: FLOAT presence { min_fraction: 0 } }')
+    examples, _ = published(input=tmp_path / "*.parquet", output=tmp_path / "ds", schema=schema)
+    assert counted(examples) == counted({"n": n} for n in (1.0, 2.0, 1.5, None, 7.0, -100.0))
+
+
+def test_a_file_without_a_column_has_no_values_there(tmp_path) -> None:
+    write(tmp_path / "a.parquet", pa.table(ONE))
+    write(tmp_path / "b.parquet", pa.table({"n": [3], "t": ["c"]}))
+    examples, manifest = published(input=tmp_path / "*.parquet", output=tmp_path / "ds")
+    tables = pa.table(ONE), pa.table({"n": [3], "t": ["c"], "x": pa.nulls(1, pa.float64())})
+    assert counted(examples) == expected(pa.concat_tables(tables))
+    assert any("some files lack the column 'x'" in each for each in manifest.warnings)
+
+
+def test_options_of_csv_are_refused(tmp_path, capsys) -> None:
+    path = write(tmp_path / "a.parquet", pa.table(ONE))
+    flags = f"--input={path}", f"--output={tmp_path / 'ds'}", "--delimiter=;"
+    code, _, err = run_here(capsys, "rows", *flags)
+    assert (code, err) == (
+        2,
+        "shardmill: --delimiter is for CSV files, but the input is Parquet: leave the flag out.\n",
+    )
+
+
+def test_the_same_key_places_rows_of_each_kind_alike(tmp_path) -> None:
+    frame = pd.DataFrame({"id": range(500), "x": [n / 4 for n in range(500)]})
+    frame["t"] = [f"w{n % 3}" for n in range(500)]
+    frame.to_parquet(tmp_path / "t.parquet")
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    frame.to_json(tmp_path / "t.jsonl", orient="records", lines=True)
+    found = []
+    for kind in ("csv", "parquet", "jsonl"):
+        output = tmp_path / kind
+        _, manifest = published(
+            input=tmp_path / f"t.{kind}", output=output, key="id", label="t", num_shards=1
+        )
+        shards = [shard for split in manifest.splits.values() for shard in split.shards]
+        found.append([(output / "current" / shard.file).read_bytes() for shard in shards])
+    assert found[0] == found[1] == found[2]
+
+
+def test_a_missing_text_column_of_a_file_has_no_value(tmp_path) -> None:
+    write(tmp_path / "a.parquet", pa.table({"n": [1, 2], "t": ["", "b"]}))
+    write(tmp_path / "b.parquet", pa.table({"n": [3]}))
+    examples, _ = published(input=tmp_path / "*.parquet", output=tmp_path / "ds")
+    assert counted(examples) == counted([{"n": 1, "t": ""}, {"n": 2, "t": "b"}, {"n": 3}])
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet", "jsonl"])
+def test_partitions_are_columns_of_each_kind(tmp_path, kind) -> None:
+    wanted = []
+    for year, place in ((2020, "a b"), (2021, None)):
+        folder = f"year={year}/place={place or '__HIVE_DEFAULT_PARTITION__'}".replace(" ", "%20")
+        (tmp_path / "in" / folder).mkdir(parents=True)
+        frame = pd.DataFrame({"n": [year, year + 1]})
+        path = tmp_path / "in" / folder / f"part.{kind}"
+        if kind == "parquet":
+            frame.to_parquet(path)
+        elif kind == "csv":
+            frame.to_csv(path, index=False)
+        else:
+            frame.to_json(path, orient="records", lines=True)
+        wanted += [{"n": n, "year": year, "place": place} for n in frame.n]
+    options = {"input": tmp_path / "in", "label": "year"}
+    examples, manifest = published(output=tmp_path / "ds", partitions=True, **options)
+    assert counted(examples) == counted(wanted)
+    counts = [split.label_counts for split in manifest.splits.values()]
+    assert {label for each in counts for label in each} == {"2020", "2021"}
+    plain, _ = published(output=tmp_path / "plain", input=tmp_path / "in")
+    assert counted(plain) == counted({"n": each["n"]} for each in wanted)

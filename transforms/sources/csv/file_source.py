@@ -17,6 +17,7 @@ from shardmill.schemas.storage import open_storage
 from shardmill.transforms.sources.csv import arrow_values, typed_cells
 from shardmill.transforms.sources.csv.cells import Cells
 from shardmill.transforms.sources.csv.dialect import Dialect
+from shardmill.transforms.sources.csv.partitions import partition_values
 from shardmill.transforms.sources.csv.row_ranges import RANGE_BYTES
 from shardmill.transforms.sources.csv.sample import check_columns, missing_columns
 from shardmill.transforms.sources.csv.typed_cells import Nulls
@@ -43,6 +44,7 @@ class FileSource(PickledOnce):
         profiles: What the sample says of each column, for files whose columns have types.
         row_bytes: Average bytes of a sampled row.
         range_bytes: Bytes of rows per batch.
+        partitions: Columns whose values are in the names of folders.
     """
 
     table: TableSpec
@@ -53,6 +55,7 @@ class FileSource(PickledOnce):
     profiles: Mapping[str, Any] = field(default_factory=dict)
     row_bytes: float = 1.0
     range_bytes: int = RANGE_BYTES
+    partitions: tuple[str, ...] = ()
 
     def first_rows(self, ref: InputRef, num_bytes: int) -> tuple[TypedBatch, float]:
         """Return the first rows of a file, and the size of rows divided by that of their file.
@@ -84,7 +87,7 @@ class FileSource(PickledOnce):
         Raises:
             RejectedError: It does not.
         """
-        table = self.table
+        table, columns = self.table, [*columns, *self.partitions]
         needed = [*missing_columns(table.columns, columns), *table.named]
         known = {*table.named, *(column.name for column in table.columns)}
         check_columns(columns, known, needed, self.base, self.dialect.header)
@@ -96,9 +99,13 @@ class FileSource(PickledOnce):
             ref: The file.
             cells: Its rows.
         """
+        values = partition_values(ref.key)
+        for name in self.partitions:
+            cells.columns[name] = _constant(values.get(name), len(cells.offsets))
         rejects = RejectCollector(cells.offsets, cells.lines, cells.rejects)
         schema, exact = self.table.columns, {*self.exact}
-        texts = [_texts_of(column, self.nulls, cells) for column in schema]
+        missing = _constant(None, len(cells.offsets))  # the file lacks the column
+        texts = [cells.columns.get(column.name, missing) for column in schema]
         typed = typed_cells.type_columns(schema, texts, self.nulls)
         columns = [
             _typed_column(column, each, found, rejects, exact=column.name in exact)
@@ -123,16 +130,10 @@ def check_unchanged(ref: InputRef) -> None:
         )
 
 
-def _texts_of(column: Column, nulls: Nulls, cells: Cells) -> pa.DictionaryArray:
-    """Return the cells of a column; all of them are missing if the file lacks it."""
-    found = cells.columns.get(column.name)
-    if found is not None:
-        return found
-    texts = nulls.texts if column.kind == "bytes" else nulls.numbers
-    return pa.DictionaryArray.from_arrays(
-        pa.array(np.zeros(len(cells.offsets), np.int32)),
-        pa.array([min(texts, default=b"")], pa.binary()),
-    )
+def _constant(value: bytes | None, rows: int) -> pa.DictionaryArray:
+    """Return the cells of a column with the same value in all rows."""
+    indices = pa.array(np.zeros(rows, np.int32))
+    return pa.DictionaryArray.from_arrays(indices, pa.array([value], pa.binary()))
 
 
 def _typed_column(
