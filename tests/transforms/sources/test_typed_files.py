@@ -18,6 +18,8 @@ from shardmill.schemas.dataset.splits import Splits
 from shardmill.schemas.errors import InputError
 from shardmill.schemas.refs import InputRef
 from shardmill.schemas.rejects import RejectedError
+from shardmill.schemas.schema_pbtxt.columns import Column
+from shardmill.schemas.storage.local import LocalReader
 from shardmill.transforms.sink.placement import PlaceSpec
 from shardmill.transforms.sources.csv.dialect import Dialect
 from shardmill.transforms.sources.csv.typed_cells import Nulls
@@ -163,3 +165,30 @@ def test_sources_can_be_pickled(kind) -> None:
     table = TableSpec((), PLACE)
     source = KINDS[kind][0](table, Dialect(), NULLS, ("a",), row_bytes=3.0)
     assert pickle.loads(pickle.dumps(source)) == source
+
+
+def test_each_byte_of_a_row_group_is_read_once(tmp_path, monkeypatch) -> None:
+    noise = pa.array([f"{n * 2654435761 % 2**32:x}" * 20 for n in range(60_000)])
+    table = pa.table({"n": pa.array(range(60_000)), "text": noise, "unused": noise})
+    path = tmp_path / "t.parquet"
+    pq.write_table(table, path, row_group_size=20_000, compression="none", use_dictionary=False)
+    sizes: list[int] = []
+    read_at = LocalReader.read_at
+
+    def count(*at) -> bytes:
+        data = read_at(*at)
+        sizes[-1] += len(data)
+        return data
+
+    for columns in (("n", "text", "unused"), ("n",)):
+        spec = TableSpec(tuple(Column(name, "bytes") for name in columns), PLACE)
+        source = ParquetSource(spec, Dialect(), NULLS, range_bytes=1 << 20)
+        units = [*source.units(source.inspect(ref_of(path)))]
+        sizes.append(0)
+        with monkeypatch.context() as patch:
+            patch.setattr(LocalReader, "read_at", count)
+            rows = [len(batch.rows.ids) for unit in units for batch in source.read(unit)]
+        assert (sum(rows), len(rows) > len(units)) == (60_000, len(columns) > 1)
+    footers = len(units) * (2 << 16)
+    assert sizes[0] <= path.stat().st_size + footers < 1.05 * path.stat().st_size
+    assert sizes[1] <= 60_000 * 8 * 1.1 + footers
