@@ -189,7 +189,7 @@ def test_a_file_without_a_column_has_no_values_there(tmp_path) -> None:
     assert any("some files lack the column 'x'" in each for each in manifest.warnings)
 
 
-def test_options_of_csv_are_refused(tmp_path, capsys) -> None:
+def test_options_of_csv_are_rejected(tmp_path, capsys) -> None:
     path = write(tmp_path / "a.parquet", pa.table(ONE))
     flags = f"--input={path}", f"--output={tmp_path / 'ds'}", "--delimiter=;"
     code, _, err = run_here(capsys, "rows", *flags)

@@ -150,7 +150,7 @@ def _explain(
 ) -> RowReject:
     """Return the reject of a line, with the column whose value is wrong."""
     try:
-        values = json.loads(line, parse_constant=_refuse)
+        values = json.loads(line, parse_constant=_reject_constant)
     except (ValueError, RecursionError) as error:
         return RowReject(*place, "json", f"{error or 'it is nested too deeply'}: {shown(line)}")
     if not isinstance(values, dict):
@@ -174,7 +174,7 @@ def _explain(
     return RowReject(*place, "json", f"{problem}: {shown(line)}")
 
 
-def _refuse(name: str) -> Any:
+def _reject_constant(name: str) -> Any:
     raise ValueError(f"{name} is not JSON")
 
 
