@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.json as pj
 
 from shardmill.schemas.errors import shown
+from shardmill.schemas.schema_pbtxt.columns import INT64_MAX, INT64_MIN
 from shardmill.transforms.sources.csv.cells import (
     ValidRows,
     decode_rows,
@@ -27,6 +28,8 @@ _ARROW_WORDS = re.compile(r"^JSON parse error: | in row \d+$")
 _STRING = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
 _OPEN, _CLOSE = b"{}"
 _MAX_DEPTH = 100
+_FEW = 1024  # lines that are examined one by one
+_ALIKE = 64  # lines of which one is enough to know the types
 _TOO_DEEP = f"it is nested more than {_MAX_DEPTH} levels deep"
 
 
@@ -69,49 +72,87 @@ def parse_lines(
         unexpected_field_behavior="infer" if schema is None else "ignore" if others else "error",
     )
     tables, kept = [], [np.zeros(0, np.int64)]
-    for first, after, found in _parse(valid, 0, len(valid.starts), options):
+    for first, after, found in _parse(valid, 0, len(valid.starts), options, _Rules(schema, others)):
         if isinstance(found, pa.Table):
             tables.append(found)
             kept.append(np.arange(first, after))
         else:
+            error, message, column = found
             place = int(valid.offsets[first]), int(valid.lines[first])
-            rejects.append(_explain(valid.row(first), found, place, schema, others=others))
+            rejects.append(RowReject(*place, error, message, column=column))
     rows = np.concatenate(kept)
     return Lines(tables, valid.offsets[rows], valid.lines[rows], sorted(rejects))
 
 
-def _parse(
-    valid: ValidRows, first: int, after: int, options: pj.ParseOptions
-) -> Iterator[tuple[int, int, pa.Table | str]]:
-    """Yield spans of lines with their rows, or one line with the reason why it has none.
+class _Rules(NamedTuple):
+    """What lines must be: see ``parse_lines``."""
 
-    Halves of what Arrow cannot parse are parsed again, so that Arrow alone decides about lines.
+    schema: pa.Schema | None
+    others: bool
+
+
+class _Fault(NamedTuple):
+    """What is wrong with a line: see ``RowReject``."""
+
+    error: str
+    message: str
+    column: str = ""
+
+
+def _parse(
+    valid: ValidRows, first: int, after: int, options: pj.ParseOptions, rules: _Rules
+) -> Iterator[tuple[int, int, pa.Table | _Fault]]:
+    """Yield spans of lines with their rows, and lines with what is wrong with them.
+
+    Of lines that Arrow cannot parse together, those that it surely rejects are found first; if
+    there are none, halves are parsed again, so that Arrow alone decides about all others.
     """
     if first == after:
         return
+    found = _read(valid, first, after, options)
+    if isinstance(found, pa.Table):
+        yield first, after, found
+    elif after - first > 1:
+        yield from _parse_apart(valid, first, after, options, rules)
+    elif line := valid.row(first).strip():
+        fault = _find_fault(line, rules)
+        yield first, after, fault or _Fault("json", f"{found}: {shown(line)}")
+
+
+def _read(valid: ValidRows, first: int, after: int, options: pj.ParseOptions) -> pa.Table | str:
+    """Return the rows of lines, or why Arrow cannot parse them."""
+    if not _is_whole(valid, first, after):
+        return "it is not one JSON object"
     end = int(valid.starts[after]) if after < len(valid.starts) else len(valid.data)
     data = memoryview(valid.data)[int(valid.starts[first]) : end]
-    problem = "it is not one JSON object"
-    if _is_whole(valid, first, after):
-        try:
-            table = pj.read_json(
-                pa.BufferReader(data),
-                pj.ReadOptions(use_threads=False, block_size=len(data) + 1),
-                options,
-            )
-        except pa.ArrowInvalid as error:
-            problem = _ARROW_WORDS.sub("", str(error))
-        else:
-            if len(table) == after - first:
-                yield first, after, table
-                return
-    if after - first == 1:
-        if bytes(data).strip():
-            yield first, after, problem
-        return
-    middle = (first + after) // 2
-    yield from _parse(valid, first, middle, options)
-    yield from _parse(valid, middle, after, options)
+    reading = pj.ReadOptions(use_threads=False, block_size=len(data) + 1)
+    try:
+        table = pj.read_json(pa.BufferReader(data), reading, options)
+    except pa.ArrowInvalid as error:
+        return _ARROW_WORDS.sub("", str(error))
+    return table if len(table) == after - first else "it is more than one JSON object"
+
+
+def _parse_apart(
+    valid: ValidRows, first: int, after: int, options: pj.ParseOptions, rules: _Rules
+) -> Iterator[tuple[int, int, pa.Table | _Fault]]:
+    """Do as ``_parse`` for lines that cannot be parsed together."""
+    rows = range(first, after if after - first <= _FEW else first)
+    faults = ((row, _find_fault(valid.row(row), rules)) for row in rows)
+    start = first
+    for row, fault in faults:
+        if fault:
+            yield from _parse(valid, start, row, options, rules)
+            yield row, row + 1, fault
+            start = row + 1
+    if start > first:
+        yield from _parse(valid, start, after, options, rules)
+    elif rules.schema is None and after - first <= _ALIKE:
+        yield from _parse(valid, first, first + 1, options, rules)  # types differ: its own are kept
+    else:
+        middle = (first + after) // 2
+        yield from _parse(valid, first, middle, options, rules)
+        yield from _parse(valid, middle, after, options, rules)
 
 
 def _find_deep(valid: ValidRows) -> list[int]:
@@ -145,37 +186,51 @@ def _is_whole(valid: ValidRows, first: int, after: int) -> bool:
     return all(line.startswith(b"{") and line.endswith(b"}") for line in lines)
 
 
-def _explain(
-    line: bytes, problem: str, place: tuple[int, int], schema: pa.Schema | None, *, others: bool
-) -> RowReject:
-    """Return the reject of a line, with the column whose value is wrong."""
+def _find_fault(line: bytes, rules: _Rules) -> _Fault | None:
+    """Return why Arrow surely rejects a line, or None."""
+    if not line.strip():
+        return None
     try:
-        values = json.loads(line, parse_constant=_reject_constant)
-    except (ValueError, RecursionError) as error:
-        return RowReject(*place, "json", f"{error or 'it is nested too deeply'}: {shown(line)}")
+        values = json.loads(line.decode())
+    except json.JSONDecodeError as error:
+        return _Fault("json", f"{error}: {shown(line)}")
+    except ValueError:  # an integer of thousands of digits
+        return None
     if not isinstance(values, dict):
-        return RowReject(*place, "json", f"it is not a JSON object: {shown(line)}")
-    for field in schema or ():
+        return _Fault("json", f"it is not a JSON object: {shown(line)}")
+    if rules.schema is None:
+        return None
+    for field in rules.schema:
         value = values.get(field.name)
-        try:
-            pa.array([value], field.type)
-            if isinstance(value, float) and pa.types.is_integer(field.type):
-                raise ValueError  # Arrow would truncate it
-        except (pa.ArrowException, OverflowError, TypeError, ValueError):
+        if not _fits(value, field.type):
             message = f"{shown(json.dumps(value))} is not {field.type}, the type in the first rows"
-            return RowReject(*place, "cast", message, column=field.name)
-    new = [key for key in values if schema is not None and key not in schema.names]
-    if new and not others:
-        problem = (
+            return _Fault("cast", message, field.name)
+    new = [key for key in values if key not in rules.schema.names]
+    if new and not rules.others:
+        return _Fault(
+            "json",
             f"it has the key {shown(new[0])}, which the first rows do not have: read more of them "
-            "with --sample_bytes, or name it in a --schema"
+            "with --sample_bytes, or name it in a --schema",
         )
-        return RowReject(*place, "json", problem)
-    return RowReject(*place, "json", f"{problem}: {shown(line)}")
+    return None
 
 
-def _reject_constant(name: str) -> Any:
-    raise ValueError(f"{name} is not JSON")
+def _fits(value: Any, kind: pa.DataType) -> bool:
+    """Return whether a value may be of a type."""
+    if value is None:
+        return True
+    if isinstance(value, bool):
+        return bool(pa.types.is_boolean(kind))
+    if isinstance(value, int):
+        inside = INT64_MIN <= value <= INT64_MAX
+        return bool(pa.types.is_floating(kind) or (pa.types.is_integer(kind) and inside))
+    if isinstance(value, float):
+        return bool(pa.types.is_floating(kind))
+    if isinstance(value, list):
+        return pa.types.is_list(kind) and all(_fits(each, kind.value_type) for each in value)
+    if isinstance(value, dict):
+        return pa.types.is_struct(kind) and all(_fits(value.get(f.name), f.type) for f in kind)
+    return bool(pa.types.is_string(kind))
 
 
 def merge_types(tables: Iterable[pa.Table]) -> pa.Schema:
