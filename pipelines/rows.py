@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, cast
 
@@ -110,26 +110,19 @@ def resolve(config: RowsConfig, *, runner: str = "") -> RowsJob:
     preprocessing = load_preprocessing(config.preprocessing) if config.preprocessing else None
     refs, counts = match_now(match)
     kind = find_kind(config, refs, given)
-    check_options(config, kind)
     partitions = partition_columns(refs, config.nulls) if config.partitions else {}
-    of_files = given and tuple(column for column in given if column.name not in partitions)
-    sample = _sample(config, refs, counts, of_files, kind)
-    twice = sorted(partitions.keys() & sample.profiles.keys())
-    if twice:
-        raise UsageError("partition-column-twice", name=twice[0])
+    sample = _sample(config, refs, counts, _without(given, partitions), kind)
+    _check_partitions(partitions, sample)
     # A preprocessing_fn must know what is required before all rows are read.
     strict = sample.complete or preprocessing is not None
-    columns = given or (
-        *sample.infer(config.label, {config.split_by}, strict=strict),
-        *(column for name, column in partitions.items() if name != config.split_by),
-    )
+    features = (each for each in partitions.values() if each.name != config.split_by)
+    columns = given or (*sample.infer(config.label, {config.split_by}, strict=strict), *features)
     check_named(config, columns, (*sample.columns, *partitions))
     _check_train_split(config, preprocessing)
     table = TableSpec(
         columns, config.place_spec, config.label, config.key, config.group_by, config.split_by
     )
-    source = _make_source(config, kind, table, sample, inferred=given is None)
-    source = replace(source, partitions=tuple(partitions))
+    source = _make_source(config, kind, table, sample, given is None, tuple(partitions))
     versions = _versions(preprocessing)
     digest = preprocessing.digest if preprocessing else ""
     options = config.identity_of(format_schema(columns), digest)
@@ -158,18 +151,20 @@ def resolve(config: RowsConfig, *, runner: str = "") -> RowsJob:
 
 
 def _make_source(
-    config: RowsConfig, kind: str, table: TableSpec, sample: Sample, *, inferred: bool
-) -> CsvSource | ParquetSource:
+    config: RowsConfig, kind: str, table: TableSpec, sample: Sample, inferred: bool,
+    partitions: tuple[str, ...],
+) -> Any:  # fmt: skip
     """Return the source of the files of a kind."""
     made: Any = {"parquet": ParquetSource, "jsonl": JsonLinesSource}.get(kind, CsvSource)
-    source: CsvSource | ParquetSource = made(table, config.dialect, config.nulls)
-    if inferred:
-        source = replace(source, base=sample.base, exact=sample.exact(table.columns))
+    rules = (sample.base, sample.exact(table.columns)) if inferred else ((), ())
     if kind == "csv":  # whose columns have no types
-        return source
+        return made(table, config.dialect, config.nulls, *rules, partitions=partitions)
     # An empty text is a value where a missing one is not written as text.
     nulls = config.nulls if config.null_values is not None else Nulls(texts=frozenset())
-    return replace(source, nulls=nulls, profiles=sample.profiles, row_bytes=sample.row_bytes)
+    return made(
+        table, config.dialect, nulls, *rules, sample.profiles, sample.row_bytes,
+        partitions=partitions,
+    )  # fmt: skip
 
 
 def outcomes(root: beam.Pipeline | beam.pvalue.PBegin, job: RowsJob) -> beam.PCollection[Outcome]:
@@ -237,7 +232,7 @@ def find_kind(config: RowsConfig, refs: Sequence[InputRef], given: Sequence[Colu
     """Return what the files are, by the content of the first one with bytes.
 
     Raises:
-        UsageError: The schema is for files of another kind.
+        UsageError: The schema or an option is for files of another kind.
     """
     first = next((ref for ref in refs if not ref.error and ref.size), None)
     error = ""
@@ -247,6 +242,7 @@ def find_kind(config: RowsConfig, refs: Sequence[InputRef], given: Sequence[Colu
     kind = error if error in _SAMPLERS else "csv"
     if kind == "csv":
         check_texts(given or (), f"--schema={config.schema}")
+    check_options(config, kind)
     return kind
 
 
@@ -333,6 +329,18 @@ def _explain_no_rows(
     first = rejected[0]
     step = RowsHooks().next_step(first.key, "check --input")
     return coded("rows-all-files-rejected", key=first.key, message=first.message, step=step)
+
+
+def _without(columns: Sequence[Column] | None, names: Container[str]) -> tuple[Column, ...] | None:
+    return (
+        None if columns is None else tuple(column for column in columns if column.name not in names)
+    )
+
+
+def _check_partitions(partitions: Mapping[str, Column], sample: Sample) -> None:
+    twice = sorted(partitions.keys() & sample.profiles.keys())
+    if twice:
+        raise UsageError("partition-column-twice", name=twice[0])
 
 
 def _check_train_split(config: RowsConfig, preprocessing: Preprocessing | None) -> None:

@@ -65,7 +65,9 @@ def resume(case, output: Path) -> None:
     case.check(output)
 
 
-@pytest.mark.parametrize("name", ["image_case", "rows_case", "arrays_case"])
+@pytest.mark.parametrize(
+    "name", ["image_case", "rows_case", "arrays_case", "parquet_case", "jsonl_case"]
+)
 def test_the_same_bytes(name, request, tmp_path):
     case = request.getfixturevalue(name)
     done = shardmill(*case.args(tmp_path / "out"), *FLAGS, "--debug")

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import psutil
 import pytest
 
@@ -380,6 +381,35 @@ def rows_case(tmp_path_factory) -> Case:
     assert case.parts >= 20
     assert case.manifest["inputs"]["rejected"] == 3
     return case
+
+
+def _typed_case(folder: Path, kind: str) -> Case:
+    """A table with types: numbers, texts, lists and missing values; some rows are rejects."""
+    rng = np.random.default_rng(7)
+    frame = pd.DataFrame({"n": rng.integers(0, 1000, 6_000), "x": rng.normal(0, 1, 6_000)})
+    frame["label"] = [None if n < 3 else f"label {n % 3}" for n in frame.n]
+    frame["list"] = [[n] * (n % 4) for n in frame.n]
+    path = folder / f"t.{kind}"
+    if kind == "parquet":
+        frame.to_parquet(path, row_group_size=1_000)
+    else:
+        frame.to_json(path, orient="records", lines=True)
+    case = make_case(folder, "rows", f"--input={path}", "--label=label", "--shard_examples=300")
+    assert case.parts >= 15
+    assert case.manifest["inputs"]["rejected"] > 0
+    return case
+
+
+@pytest.fixture(scope="session")
+def parquet_case(tmp_path_factory) -> Case:
+    """Rows of a Parquet file with several row groups."""
+    return _typed_case(tmp_path_factory.mktemp("parquet"), "parquet")
+
+
+@pytest.fixture(scope="session")
+def jsonl_case(tmp_path_factory) -> Case:
+    """Rows of a JSON Lines file."""
+    return _typed_case(tmp_path_factory.mktemp("jsonl"), "jsonl")
 
 
 @pytest.fixture(scope="session")
