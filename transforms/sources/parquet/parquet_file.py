@@ -99,17 +99,15 @@ def open_parquet(ref: InputRef) -> Iterator[tuple[pq.ParquetFile, Any]]:
 
 
 def _open(stream: _HashedStream) -> pq.ParquetFile:
-    options: dict[str, Any] = {
-        "page_checksum_verification": True,
-        "arrow_extensions_enabled": False,
-    }
-    # Spark's INT96 times reach beyond the years that nanoseconds have.
-    options["coerce_int96_timestamp_unit"] = "us"
     metadata = pq.read_metadata(stream)
     buffer = _BUFFERS // max(1, metadata.num_columns)
     # A buffer makes Arrow read column chunks piece by piece instead of as a whole.
     size = min(max(buffer, _MIN_BUFFER), _MAX_BUFFER)
-    return pq.ParquetFile(stream, metadata=metadata, buffer_size=size, **options)
+    return pq.ParquetFile(
+        stream, metadata=metadata, buffer_size=size, pre_buffer=False,
+        page_checksum_verification=True, arrow_extensions_enabled=False,
+        coerce_int96_timestamp_unit="us",  # times of Spark exceed the range of nanoseconds
+    )  # fmt: skip
 
 
 @lru_cache(maxsize=10_000)
