@@ -144,7 +144,8 @@ def open_source(
     """
     folder, manifest = find_dataset(path)
     selection = select(manifest, split)
-    source = Source(folder, manifest, selection, _read_specs(folder, manifest))
+    manifest, lacking = manifest.of_shards({part.shard.file for part in selection.parts})
+    source = Source(folder, manifest, selection, _read_specs(folder, manifest, *lacking))
     if labels is not None:
         if isinstance(labels, (str, Mapping)):
             raise UsageError("reader-labels-not-list", labels=labels)
@@ -177,11 +178,11 @@ def read_catalog(folder: str, part: ShardSlice, names: Sequence[str]) -> list[li
     return [column[part.first : part.stop] for column in columns]
 
 
-def _read_specs(folder: str, manifest: Manifest) -> tuple[FeatureSpec, ...]:
+def _read_specs(folder: str, manifest: Manifest, *lacking: str) -> tuple[FeatureSpec, ...]:
     path = join(folder, SCHEMA)
     try:
         text = open_storage(path).read(path).decode("utf-8")
-        return parse_feature_specs(text, SCHEMA)
+        return tuple(each for each in parse_feature_specs(text, SCHEMA) if each.name not in lacking)
     except FileNotFoundError as error:
         check_not_deleted(folder)
         why = "the files were counted, not built" if manifest.root else "it was deleted"

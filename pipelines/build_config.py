@@ -8,7 +8,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from typing_extensions import Self
 
@@ -19,7 +19,8 @@ from shardmill.schemas.dataset.splits import Splits
 from shardmill.schemas.errors import UsageError
 from shardmill.schemas.option_types import as_text, options_of, parse_path
 from shardmill.schemas.storage import absolute, open_storage
-from shardmill.transforms.match.walk import check_apart
+from shardmill.transforms.match.inputs import MatchSpec, find_inputs
+from shardmill.transforms.match.walk import Wanted, check_apart
 from shardmill.transforms.sink.division import ShardSpec
 from shardmill.transforms.sink.parts import FORMAT_VERSION
 from shardmill.transforms.sink.placement import PlaceSpec
@@ -42,15 +43,25 @@ class BuildConfig(DatasetOptions):
         super().__post_init__()
         if not self.output:
             raise UsageError("output-empty")
-        if self.source:  # else reported when it is looked for
-            check_apart(self.source, os.fspath(self.output))
+        for source in filter(None, self.sources):  # else reported when it is looked for
+            check_apart(source, os.fspath(self.output))
         if self.update and self.overwrite:
             raise UsageError("update-and-overwrite")
 
     @property
+    def sources(self) -> tuple[str, ...]:
+        """Paths or URIs of the inputs."""
+        return cast("tuple[str, ...]", self.input)
+
+    @property
     def source(self) -> str:
-        """Path or URI of the input."""
-        return os.fspath(self.input)
+        """Paths or URIs of all inputs, for messages."""
+        return ", ".join(self.sources)
+
+    def find_inputs(self, wanted: Wanted, **options: Any) -> MatchSpec:
+        """Return the inputs and what to match in them; see ``inputs.find_inputs``."""
+        options |= {"follow_links": vars(self)["follow_links"], "wanted": wanted}
+        return find_inputs(self.sources, self.root, **options)
 
     @property
     def absolute_output(self) -> str:
@@ -75,7 +86,7 @@ class BuildConfig(DatasetOptions):
     @property
     def one_split(self) -> bool:
         """Whether at most one split can have examples."""
-        return sum(share > 0 for _, share in self.place_spec.splits.shares) == 1
+        return len(self.place_spec.splits.wanted) == 1
 
     @cached_property
     def shard_spec(self) -> ShardSpec:
@@ -140,7 +151,7 @@ class BuildConfig(DatasetOptions):
         Args:
             kind: Name of the kind of input.
         """
-        words = ["shardmill", kind, f"--input={absolute(self.source)}"]
+        words = ["shardmill", kind, *(f"--input={absolute(each)}" for each in self.sources)]
         words.append(f"--output={self.absolute_output}")
         for name, option in options_of(self).items():
             value = getattr(self, name)

@@ -21,13 +21,8 @@ from dataclasses import dataclass, field, fields
 from functools import cached_property, partial
 from typing import IO, Any, ParamSpec, TypeVar
 
-from shardmill.pipelines.dataset_options import (
-    ArraysOptions,
-    CountConfig,
-    ImagesOptions,
-    RowsOptions,
-    VerifyOptions,
-)
+from shardmill.pipelines.dataset_options import ArraysOptions, ImagesOptions, RowsOptions
+from shardmill.pipelines.tool_options import CountConfig, VerifyOptions
 from shardmill.schemas import errors
 from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.dataset.read_manifest import files_folder, load_manifest

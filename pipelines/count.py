@@ -8,7 +8,7 @@ from __future__ import annotations
 import apache_beam as beam
 
 from shardmill.pipelines.count_config import CountJob, resolve
-from shardmill.pipelines.dataset_options import CountConfig
+from shardmill.pipelines.tool_options import CountConfig
 from shardmill.transforms.count.transform import CountRecords
 from shardmill.transforms.match.transform import MatchedInputs, MatchFiles
 from shardmill.transforms.sink.outcome import Outcome, RaiseIfFailed

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import posixpath
 from dataclasses import dataclass
 
-from shardmill.pipelines.dataset_options import CountConfig
+from shardmill.pipelines.tool_options import CountConfig
 from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.dataset.shard_names import MANIFEST
 from shardmill.schemas.errors import FormatError, StorageError, UsageError
-from shardmill.schemas.storage import absolute, join, open_storage, scheme_of
+from shardmill.schemas.storage import absolute, join, open_storage
 from shardmill.transforms.count.counting import CountSpec
-from shardmill.transforms.match.inputs import MatchSpec, find_input
+from shardmill.transforms.match.inputs import MatchSpec, common_root, find_input
 
 
 @dataclass(frozen=True)
@@ -41,7 +40,7 @@ def resolve(config: CountConfig, *, runner: str = "") -> CountJob:
     matches = _find_inputs(config, config.root)
     roots = [match.root for match in matches]
     if len(set(roots)) > 1:
-        matches = _find_inputs(config, _common_root(roots))
+        matches = _find_inputs(config, common_root(roots))
     manifest = absolute(config.manifest) if config.manifest else ""
     if manifest:
         _check_manifest(manifest)
@@ -73,18 +72,6 @@ def _current_generation(pattern: str) -> str:
         return Manifest.from_json(open_storage(path).read(path)).folder(pattern)
     except (FileNotFoundError, StorageError, FormatError):
         return pattern
-
-
-def _common_root(roots: list[str]) -> str:
-    if len({scheme_of(root) for root in roots}) > 1:
-        raise UsageError("count-several-storages")
-    common = posixpath.commonpath([root.replace("://", ":/") for root in roots])
-    scheme = scheme_of(roots[0])
-    if not scheme:
-        return common
-    if common.rstrip("/") == f"{scheme}:":
-        raise UsageError("count-several-buckets")
-    return common.replace(":/", "://", 1)
 
 
 def _check_manifest(path: str) -> None:

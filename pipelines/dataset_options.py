@@ -7,13 +7,13 @@ is slow.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 from shardmill.schemas import option_types as of
 from shardmill.schemas.dataset.splits import DEFAULT_SPLITS, Splits
-from shardmill.schemas.errors import UsageError
 from shardmill.schemas.option_types import (
     Bytes,
     Choice,
@@ -24,6 +24,7 @@ from shardmill.schemas.option_types import (
     MaybeInt,
     Names,
     Option,
+    Pairs,
     Path,
     Switch,
     Text,
@@ -44,13 +45,10 @@ from shardmill.transforms.images.resize import (
 from shardmill.transforms.match.labels import LABEL_FROM, LabelFrom
 from shardmill.transforms.sink.division import NUM_SHARDS, SHARD_BYTES, SHARD_EXAMPLES
 from shardmill.transforms.sink.placement import SEED, DuplicatesMode
-from shardmill.transforms.sources.csv.dialect import SKIP_LINES, HeaderMode
-
-if TYPE_CHECKING:
-    from shardmill.schemas.tfrecord.ranges import Check
+from shardmill.transforms.sources.csv.dialect import SKIP_LINES, WHITESPACE, HeaderMode
 
 BeamOptions = Option[tuple[str, ...], Mapping[str, Any] | Sequence[str]]
-SplitShares = Option[Splits | None, str | Mapping[str, float | str] | Splits | None]
+SplitShares = Option[Splits | None, str | Mapping[str, float | Path] | Splits | None]
 ImageSize = Option[Size, int | str | tuple[int, int]]
 Update = Option[bool | Literal["content"], bool | Literal["content"]]
 Features = Option[str, str | Sequence[str] | Mapping[str, str]]
@@ -60,7 +58,17 @@ _DAY = 86_400  # seconds
 def _splits(*words: str) -> Any:
     pairs = of.pairs(None, ":", Splits.parse, choices=(*words, DEFAULT_SPLITS))
     parse = pairs.parse
-    pairs.parse = lambda flag, value: value if isinstance(value, Splits) else parse(flag, value)
+
+    def parse_any(flag: str, value: Any) -> Splits:
+        if isinstance(value, Mapping):
+            value = [f"{name}{separate(part)}{part}" for name, part in value.items()]
+        return value if isinstance(value, Splits) else parse(flag, value)
+
+    def separate(part: Any) -> str:
+        share = isinstance(part, str) and not part.strip("0123456789./ ")
+        return "=" if isinstance(part, str | os.PathLike) and not share else ":"
+
+    pairs.parse = parse_any
     return pairs
 
 
@@ -77,11 +85,12 @@ class DatasetOptions(Frozen):
     of options by the title of their group.
 
     Attributes:
-        input: ``PATH``: a folder, glob or file
+        input: ``PATH``: a folder, glob or file; may be repeated
         output: ``DIR``: folder of the new dataset
         root: ``DIR``: keys are paths relative to it (default: the input's folder)
         splits: ``SHARES``: directory (default if all folders are named like splits), or shares
-            (default: train:0.9,validation:0.1)
+            (default: train:0.9,validation:0.1), or files and folders as in train:1,test=test.csv:
+            shares divide the others
         num_shards: ``N``: exact number of shards in each split; their record counts differ by at
             most one
         shard_bytes: ``SIZE``: target size of a shard
@@ -105,7 +114,7 @@ class DatasetOptions(Frozen):
 Flags are written --name=value. Every Apache Beam pipeline option works too
 (--runner, --temp_location, ...). Exit codes: 0 built or up to date, 1 failed,
 2 usage error, 130 or 143 interrupted."""
-    input: Path
+    input: Path | Sequence[Path]
     output: Path
     _: KW_ONLY
     root: File = of.file(decides=False)
@@ -127,8 +136,8 @@ Flags are written --name=value. Every Apache Beam pipeline option works too
     beam_options: BeamOptions = of.beam_options()
 
     def __post_init__(self) -> None:
-        for name in ("input", "output"):
-            object.__setattr__(self, name, of.parse_path(name, getattr(self, name)))
+        object.__setattr__(self, "input", of.parse_paths("input", self.input))
+        object.__setattr__(self, "output", of.parse_path("output", self.output))
 
 
 # Options that every build has, for the groups of its help.
@@ -173,12 +182,14 @@ class ImagesOptions(DatasetOptions):
     """Options of ``shardmill images``, besides those of every build.
 
     Attributes:
-        input: ``PATH``: a folder, glob, listing (.csv) or image
+        input: ``PATH``: a folder, glob, listing (.csv) or image; may be repeated
         splits: ``SHARES``: directory (default if all folders are named like splits), or listing, or
-            shares (default: train:0.9,validation:0.1)
+            shares (default: train:0.9,validation:0.1), or folders and files as in
+            train:1,test=test/: shares divide the others
         label_from: ``WHERE``: directory, filename, listing, none
         label_pattern: ``REGEX``: has a group (?P<label>...)
         labels: ``FILE``: one label per line; the first line is class 0
+        unlabeled_splits: ``NAMES``: splits whose images need no labels, and get none
         group_pattern: ``REGEX``: keys with the same match stay in one split
         image_size: ``SIZE``: 224 (default) or 180x320 (height x width)
         resize: ``HOW``: stretch, fit, pad, crop, none
@@ -208,7 +219,8 @@ example, a folder with one subfolder per label:
   shardmill images --input=flower_photos --output=ds --image_size=224"""
     groups: ClassVar = {
         "input and output": f"{INPUT_OUTPUT} follow_links limit",
-        "labels and splits": "label_from label_pattern labels splits group_pattern seed",
+        "labels and splits": "label_from label_pattern labels splits unlabeled_splits "
+        "group_pattern seed",
         "pixels": "image_size resize interpolation only_shrink reducing_gap icc encoding quality "
         "channels",
         "records and shards": f"features {SHARDS} shard_by duplicates",
@@ -219,6 +231,7 @@ example, a folder with one subfolder per label:
     label_from: Choice[LabelFrom] = LABEL_FROM
     label_pattern: Text = of.text()
     labels: File = of.file(decides=False)
+    unlabeled_splits: Names = of.names()
     group_pattern: Text = of.text()
     image_size: ImageSize = Option("text", _parse_size, "224", pattern="[0-9]+(x[0-9]+)?")
     resize: Choice[Resize] = RESIZE
@@ -248,14 +261,29 @@ class RowsOptions(DatasetOptions):
 
     Attributes:
         input: ``PATH``: a folder, glob, file (CSV or JSON Lines, .gz, .bz2, .xz, .zst too, or
-            Parquet), or list of files (.txt)
+            Parquet), or list of files (.txt); may be repeated
         schema: ``FILE``: a schema.pbtxt (default: inferred and written)
         label: ``COLUMN``: required in each row; its values are counted
         key: ``COLUMN``: identifies a row; duplicates are detected
         group_by: ``COLUMN``: rows with equal cells stay in one split
         split_by: ``COLUMN``: names the split of each row; not in the records
-        delimiter: ``TEXT``: between cells (default: a comma; in .tsv files a tab)
+        unlabeled_splits: ``NAMES``: splits whose rows need no label, and get none
+        select: ``COLUMNS``: become features, with the label (default: all)
+        drop: ``COLUMNS``: do not become features
+        rename: ``PAIRS``: new names of columns, as in old:new; all other options have the new names
+        types: ``PAIRS``: types of columns, as in zip:bytes,price:float,day:date:%d.%m.%Y: int,
+            float, bytes, datetime (seconds since 1970) or date (days); the latter two are ISO 8601
+            unless a format follows
+        defaults: ``PAIRS``: texts that replace missing cells, as in age:0
+        decimal: ``CHAR``: before the fraction of a number: . (default) or ,
+        thousands: ``CHAR``: between groups of three digits of a number
+        infinity: ``HOW``: inf in a numeric column is a number (default) or missing
+        delimiter: ``TEXT``: between cells (default: a comma; in .tsv files a tab); whitespace for
+            any number of spaces and tabs
         quote: ``CHAR``: around cells (default: "); empty for none
+        escape: ``CHAR``: makes the next character part of a cell, such as a backslash
+        comment: ``CHAR``: starts lines that are not rows, such as #
+        pad_rows: add empty cells to rows that have too few
         encoding: ``NAME``: utf-8 (default), utf-16, latin-1, ...
         header: ``WHERE``: first (default: the first row) or none
         columns: ``LIST``: names of the columns, for files without a header
@@ -277,9 +305,12 @@ example, with the column survived as the label:
   shardmill rows --input=titanic.csv --output=ds --label=survived"""
     groups: ClassVar = {
         "input and output": f"{INPUT_OUTPUT} follow_links",
-        "columns": "schema label key partitions null_values sample_bytes preprocessing",
-        "CSV dialect": "delimiter quote encoding header columns skip_lines strip",
-        "splits": "splits split_by group_by seed",
+        "columns": "schema label key select drop rename types defaults partitions sample_bytes "
+        "preprocessing",
+        "cells": "null_values decimal thousands infinity",
+        "CSV dialect": "delimiter quote escape comment encoding header columns skip_lines strip "
+        "pad_rows",
+        "splits": "splits split_by unlabeled_splits group_by seed",
         "records and shards": SHARDS,
         "running": "max_rejected_files max_reject_fraction threads beam_options",
     }
@@ -288,8 +319,20 @@ example, with the column survived as the label:
     key: Text = of.text()
     group_by: Text = of.text()
     split_by: Text = of.text()
-    delimiter: Text = of.text(",")
+    unlabeled_splits: Names = of.names()
+    select: Names = of.names()
+    drop: Names = of.names()
+    rename: Pairs = of.mapping()
+    types: Pairs = of.mapping()
+    defaults: Pairs = of.mapping()
+    decimal: Choice[Literal[".", ","]] = of.choice((".", ","), ".")
+    thousands: Text = of.text()
+    infinity: Choice[Literal["number", "missing"]] = of.choice(("number", "missing"), "number")
+    delimiter: Text = of.text(",", (",", ";", "tab", WHITESPACE))
     quote: Text = of.text('"')
+    escape: Text = of.text()
+    comment: Text = of.text()
+    pad_rows: Switch = of.switch()
     encoding: Text = of.text("utf-8", ("utf-8", "utf-16", "latin-1"))
     header: Choice[Literal[""] | HeaderMode] = of.choice(get_args(HeaderMode), "")
     columns: Names = of.names()
@@ -302,75 +345,3 @@ example, with the column survived as the label:
     max_rejected_files: Int = of.whole(0, decides=False)
     threads: Int = of.whole(0, decides=False)
     follow_links: Switch = of.switch(decides=False)
-
-
-@dataclass
-class CountConfig(Frozen):
-    """Options of ``shardmill count``.
-
-    Attributes:
-        input: ``PATH``: folders, globs, files, or lists of paths (.txt, .csv)
-        manifest: ``FILE``: write a manifest to this file
-        check: ``HOW``: records: read all and check every CRC (default); index: trust sound member
-            indexes, read as little as counting needs
-        root: ``DIR``: names are relative to it (default: the input's folder)
-        follow_links: follow links that lead outside the root
-        processes: ``N``: concurrent readers per worker (default: one per core)
-        beam_options: ``NAME=VALUE``: an option of Apache Beam whose name a flag of Shardmill has;
-            may be repeated
-    """
-
-    usage: ClassVar = "--input PATH [PATH ...] [FLAGS]"
-    summary: ClassVar = "Count the records of any TFRecord files, and check them."
-    example: ClassVar = """\
-example:
-  shardmill count --input=taxi --manifest=taxi.json
-
-Every Apache Beam pipeline option works too. Exit codes: 0 all counted, 1 a
-file is damaged or the run failed, 2 usage error, 130 or 143 interrupted."""
-    input: Path | Sequence[Path]
-    _: KW_ONLY
-    manifest: File = of.file()
-    check: Choice[Check] = of.choice(("records", "index"), "records")
-    root: File = of.file()
-    follow_links: Switch = of.switch()
-    processes: MaybeInt = of.whole(None, 1)
-    beam_options: BeamOptions = of.beam_options()
-
-    def __post_init__(self) -> None:
-        listed = self.input if isinstance(self.input, (list, tuple)) else [self.input]
-        parsed = tuple(of.parse_path("input", each) for each in listed)
-        object.__setattr__(self, "input", parsed)
-        if not self.paths or not all(self.paths):
-            raise UsageError("count-input-empty")
-
-    @property
-    def paths(self) -> tuple[str, ...]:
-        """The inputs."""
-        return cast("tuple[str, ...]", self.input)
-
-
-@dataclass
-class VerifyOptions(Frozen):
-    """Options of ``shardmill verify``.
-
-    Attributes:
-        dataset: ``DIR``: folder of a dataset, or a manifest of shardmill count
-        processes: ``N``: concurrent readers (default: one per core)
-    """
-
-    usage: ClassVar = "DIR [FLAGS]"
-    summary: ClassVar = """\
-Check every byte of a dataset against its manifest, and every example against
-its schema."""
-    example: ClassVar = """\
-example:
-  shardmill verify ds
-
-Exit codes: 0 sound, 1 damaged, 2 usage error, 130 or 143 interrupted."""
-    dataset: Path
-    _: KW_ONLY
-    processes: MaybeInt = of.whole(None, 1)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "dataset", of.parse_path("dataset", self.dataset))

@@ -17,7 +17,7 @@ from shardmill.schemas.errors import UsageError
 from shardmill.schemas.refs import InputRef
 from shardmill.transforms.images.encoder import ImagesHooks
 from shardmill.transforms.match.counts import MatchCounts
-from shardmill.transforms.match.inputs import MatchSpec, find_input
+from shardmill.transforms.match.inputs import MatchSpec
 from shardmill.transforms.match.listing import warn_of_unused
 from shardmill.transforms.match.transform import MatchedInputs, MatchFiles
 from shardmill.transforms.publish.generation import has_catalogs
@@ -56,10 +56,8 @@ def resolve(config: ImagesConfig, *, runner: str = "") -> ImagesJob:
     Raises:
         ShardmillError: The input is missing or an option breaks a rule.
     """
-    match = find_input(
-        config.source, config.root, listing="listing" in (config.label_from, config.shares.mode),
-        follow_links=config.follow_links,
-    )  # fmt: skip
+    listing = "listing" in (config.label_from, config.shares.mode)
+    match = config.find_inputs("images", listing=listing)
     config, warnings = resolve_splits(config, match)
     if match.kind == "listing" and config.duplicates != "keep":
         raise UsageError("duplicates-and-listing", duplicates=config.duplicates)

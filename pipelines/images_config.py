@@ -18,7 +18,7 @@ from shardmill.transforms.images.decoder_pool import use_pool
 from shardmill.transforms.images.decoder_protocol import Limits
 from shardmill.transforms.images.encoder import ImageEncoder
 from shardmill.transforms.images.resize import ResizeSpec
-from shardmill.transforms.match.labels import BELOW_SPLIT, LabelSpec, parse_labels
+from shardmill.transforms.match.labels import BELOW_SPLIT, LabelSpec, below_places, parse_labels
 from shardmill.transforms.runtime.process_pool import usable_cores
 from shardmill.transforms.sink.placement import PlaceSpec
 
@@ -39,6 +39,8 @@ class ImagesConfig(ImagesOptions, BuildConfig):
         # The parsers of these values check them.
         _ = self.image_spec, self.place_spec, self.shard_spec, self.feature_set
         _ = LabelSpec(self.label_from, self.label_pattern)
+        if self.unlabeled_splits and self.label_from == "none":
+            raise UsageError("unlabeled-useless")
         if self.shard_by == "label" and self.label_from == "none":
             raise UsageError("shard-by-label-without-labels")
 
@@ -84,7 +86,9 @@ class ImagesConfig(ImagesOptions, BuildConfig):
     @property
     def place_spec(self) -> PlaceSpec:
         """How images are assigned to splits and positions."""
-        return PlaceSpec(self.shares, self.seed, self.group_pattern, self.by_label)
+        return PlaceSpec(
+            self.shares, self.seed, self.group_pattern, self.by_label, self.unlabeled_splits
+        )
 
     @cached_property
     def feature_set(self) -> FeatureSet:
@@ -102,9 +106,11 @@ class ImagesConfig(ImagesOptions, BuildConfig):
         if self.labels:
             text = read_option_file("labels", self.labels, "a text file in UTF-8")
             fixed = parse_labels(text, self.labels)
-        by_folder = self.label_from == "directory" and self.shares.mode == "directory"
-        pattern = self.label_pattern or (BELOW_SPLIT if by_folder else "")
-        return LabelSpec(self.label_from, pattern, fixed)
+        pattern = self.label_pattern
+        if self.label_from == "directory" and not pattern:
+            places = [place for _, place in self.shares.named]
+            pattern = BELOW_SPLIT if self.shares.mode == "directory" else below_places(places)
+        return LabelSpec(self.label_from, pattern, fixed, self.place_spec.is_unlabeled)
 
     @cached_property
     def encoder(self) -> ImageEncoder:
@@ -127,7 +133,7 @@ class ImagesConfig(ImagesOptions, BuildConfig):
 
     def without_folder_labels(self) -> ImagesConfig:
         """See ``BuildConfig``; labels that other options describe are missing labels."""
-        described = self.label_pattern or self.labels or self.by_label
+        described = self.label_pattern or self.labels or self.by_label or self.unlabeled_splits
         if described or self.label_from != "directory":
             return self
         return replace(self, label_from="none")

@@ -6,8 +6,8 @@ Run it as ``shardmill rows``, or use ``build_rows(root, config)`` in a custom pi
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, cast
 
@@ -15,53 +15,39 @@ import apache_beam as beam
 import deflate
 
 from shardmill.pipelines.build_config import config_id
-from shardmill.pipelines.rows_config import RowsConfig, check_named, check_options
+from shardmill.pipelines.rows_config import RowsConfig, check_named
+from shardmill.pipelines.sample_rows import find_kind, sample_input
 from shardmill.pipelines.split_folders import resolve_splits
-from shardmill.schemas.errors import InputError, UsageError, format_names
-from shardmill.schemas.errors.catalogue import coded
+from shardmill.schemas.errors import UsageError, format_names
 from shardmill.schemas.refs import InputRef
 from shardmill.schemas.rejects import Reject, RejectedError
-from shardmill.schemas.schema_pbtxt.columns import Column, check_texts, format_schema
+from shardmill.schemas.schema_pbtxt.columns import Column, format_schema
 from shardmill.schemas.tfrecord.gzip_member import Packing
-from shardmill.transforms.match.counts import MatchCounts
-from shardmill.transforms.match.inputs import MatchSpec, find_input, match_now
+from shardmill.transforms.match.inputs import MatchSpec, match_now
 from shardmill.transforms.match.transform import MatchFiles
 from shardmill.transforms.runtime.process_pool import usable_cores
-from shardmill.transforms.sink.census import Census, why_unusable
 from shardmill.transforms.sink.encoder import Block
 from shardmill.transforms.sink.estimate import BuildSample, add_estimate
 from shardmill.transforms.sink.outcome import Outcome, RaiseIfFailed
-from shardmill.transforms.sink.placement import REJECTED, Series
 from shardmill.transforms.sink.spec import SinkSpec
 from shardmill.transforms.sources.csv.file_source import FileSource
 from shardmill.transforms.sources.csv.partitions import partition_columns
 from shardmill.transforms.sources.csv.sample import (
-    MIN_FILE_BYTES,
     Sample,
-    missing_columns,
-    sample_file,
-    sample_files,
-    sample_size,
 )
 from shardmill.transforms.sources.csv.source import CsvSource
-from shardmill.transforms.sources.csv.typed_cells import Nulls
-from shardmill.transforms.sources.jsonl.jsonl_source import JsonLinesSource, sample_jsonl
+from shardmill.transforms.sources.jsonl.jsonl_source import JsonLinesSource
 from shardmill.transforms.sources.parquet.parquet_source import (
     ParquetSource,
-    measure,
-    sample_parquet,
 )
 from shardmill.transforms.tables.encoder import RowsHooks
-from shardmill.transforms.tables.planning import RowsSpec, why_files_lost
+from shardmill.transforms.tables.planning import RowsSpec
 from shardmill.transforms.tables.run_writer import encode_blocks
 from shardmill.transforms.tables.table import place_batch
 from shardmill.transforms.tables.table_source import TableSpec
 from shardmill.transforms.tables.tft.preprocessing import Preprocessing, load_preprocessing
 from shardmill.transforms.tables.transform import WriteRows
 
-_SAMPLERS: dict[str, Callable[..., Sample]] = {
-    "csv": sample_file, "parquet": sample_parquet, "jsonl": sample_jsonl
-}  # fmt: skip
 _TRANSFORM = ("tensorflow", "tensorflow-transform")
 ROWS_VERSION = "2"  # of the conversion from cells to values to bytes
 _NUMBER = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*", re.ASCII)
@@ -104,29 +90,29 @@ def resolve(config: RowsConfig, *, runner: str = "") -> RowsJob:
     Raises:
         ShardmillError: The input is missing or unusable, or an option breaks a rule.
     """
-    match = find_input(config.source, config.root, follow_links=config.follow_links, wanted="rows")
+    match = config.find_inputs("rows")
     config, notes = (config, ()) if config.split_by else resolve_splits(config, match)
+    chosen = config.column_options
     given = config.read_schema()
     preprocessing = load_preprocessing(config.preprocessing) if config.preprocessing else None
     refs, counts = match_now(match)
     kind = find_kind(config, refs, given)
-    partitions = partition_columns(refs, config.nulls) if config.partitions else {}
-    sample = _sample(config, refs, counts, _without(given, partitions), kind)
+    partitions = partition_columns(refs, config.cell_rules) if config.partitions else {}
+    sample = sample_input(config, refs, counts, _without(given, partitions), kind)
     _check_partitions(partitions, sample)
     # A preprocessing_fn must know what is required before all rows are read.
     strict = sample.complete or preprocessing is not None
-    features = (each for each in partitions.values() if each.name != config.split_by)
-    columns = given or (*sample.infer(config.label, {config.split_by}, strict=strict), *features)
-    check_named(config, columns, (*sample.columns, *partitions))
+    table = config.table(given or _infer(config, sample, partitions, strict=strict))
+    check_named(config, table.features, chosen.check([*sample.columns, *partitions]))
     _check_train_split(config, preprocessing)
-    table = TableSpec(
-        columns, config.place_spec, config.label, config.key, config.group_by, config.split_by
-    )
-    source = _make_source(config, kind, table, sample, given is None, tuple(partitions))
+    known = chosen.types.keys() | partitions.keys()
+    untyped = [column for column in table.columns if column.name not in known]
+    sampled_from = ((), ()) if given else (sample.base, sample.exact(untyped))
+    source = _make_source(config, kind, table, sample, sampled_from, tuple(partitions))
     versions = _versions(preprocessing)
     digest = preprocessing.digest if preprocessing else ""
-    options = config.identity_of(format_schema(columns), digest)
-    texts = any(column.name == config.label and column.kind == "bytes" for column in columns)
+    options = config.identity_of(format_schema(table.features), digest)
+    texts = any(each.name == config.label and each.kind == "bytes" for each in table.features)
     inexact = given is None and not sample.complete
     identity = {**options, "exact": source.exact} if inexact else options  # rules of no schema
     sink = config.sink_spec(
@@ -136,33 +122,45 @@ def resolve(config: RowsConfig, *, runner: str = "") -> RowsJob:
         hooks=RowsHooks(
             texts and preprocessing is None, preprocessing is not None, inferred=given is None,
             finds_gaps=given is None and not strict, max_rejected_files=config.max_rejected_files,
-            label=config.label,
+            label=table.label,
         ),
-        warnings=(*notes, *_warnings(config, columns, sample)),
+        warnings=(*notes, *_warnings(config, table.columns, untyped, sample)),
     )  # fmt: skip
     spec = RowsSpec(
-        sink, source, versions, _growth(columns, sample), sample.row_bytes,
+        sink, source, versions, _growth(table.columns, sample), sample.row_bytes,
         config.threads, config.max_rejected_files,
         preprocessing=None if config.dry_run else preprocessing,  # an analysis writes to the output
     )  # fmt: skip
-    described = {column.name: _describe(column, sample) for column in columns}
+    described = [sample.describe(each, missing=config.dry_run) for each in table.columns]
     sampled, size = () if preprocessing else sample.refs, sum(ref.size for ref in refs)
-    return RowsJob(match, spec, described, sampled, size)
+    columns = dict(zip((each.name for each in table.features), described, strict=True))
+    return RowsJob(match, spec, columns, sampled, size)
+
+
+def _infer(
+    config: RowsConfig, sample: Sample, partitions: Mapping[str, Column], *, strict: bool
+) -> tuple[Column, ...]:
+    """Return the columns that the files and their folders have, without those left out."""
+    chosen, (label, *_, split) = config.column_options, config.named
+    names = [*sample.columns, *partitions]
+    omitted = {name for name in names if not chosen.keeps(name, label)} | {split}
+    of_folders = (each for name, each in partitions.items() if name not in omitted)
+    return (*sample.infer(label, omitted, chosen.types, strict=strict), *of_folders)
 
 
 def _make_source(
-    config: RowsConfig, kind: str, table: TableSpec, sample: Sample, inferred: bool,
-    partitions: tuple[str, ...],
+    config: RowsConfig, kind: str, table: TableSpec, sample: Sample,
+    sampled_from: tuple[tuple[str, ...], tuple[str, ...]], partitions: tuple[str, ...],
 ) -> Any:  # fmt: skip
     """Return the source of the files of a kind."""
     made: Any = {"parquet": ParquetSource, "jsonl": JsonLinesSource}.get(kind, CsvSource)
-    rules = (sample.base, sample.exact(table.columns)) if inferred else ((), ())
+    rules = config.cell_rules
     if kind == "csv":  # whose columns have no types
-        return made(table, config.dialect, config.nulls, *rules, partitions=partitions)
+        return made(table, config.dialect, rules, *sampled_from, partitions=partitions)
     # An empty text is a value where a missing one is not written as text.
-    nulls = config.nulls if config.null_values is not None else Nulls(texts=frozenset())
+    rules = rules if config.null_values is not None else replace(rules, texts=frozenset())
     return made(
-        table, config.dialect, nulls, *rules, sample.profiles, sample.row_bytes,
+        table, config.dialect, rules, *sampled_from, sample.profiles, sample.row_bytes,
         partitions=partitions,
     )  # fmt: skip
 
@@ -221,116 +219,6 @@ def build_rows(
     return outcomes(root, resolve(config)) | "RaiseIfFailed" >> RaiseIfFailed()
 
 
-def first_bytes(
-    config: RowsConfig, refs: Sequence[InputRef], given: Sequence[Column] | None
-) -> int:
-    """Return the number of bytes of each file that are sampled."""
-    return sample_size(refs, config.sample_bytes) if given is None else MIN_FILE_BYTES
-
-
-def find_kind(config: RowsConfig, refs: Sequence[InputRef], given: Sequence[Column] | None) -> str:
-    """Return what the files are, by the content of the first one with bytes.
-
-    Raises:
-        UsageError: The schema or an option is for files of another kind.
-    """
-    first = next((ref for ref in refs if not ref.error and ref.size), None)
-    error = ""
-    if first is not None:
-        size = first_bytes(config, refs, given)
-        error = sample_file(first, config.dialect, config.nulls, size).ref.error
-    kind = error if error in _SAMPLERS else "csv"
-    if kind == "csv":
-        check_texts(given or (), f"--schema={config.schema}")
-    check_options(config, kind)
-    return kind
-
-
-def _sample(
-    config: RowsConfig, refs: Sequence[InputRef], counts: MatchCounts,
-    given: Sequence[Column] | None, kind: str,
-) -> Sample:  # fmt: skip
-    """Return a sample of the files' beginnings; of the first file only if it fits a given schema.
-
-    Raises:
-        InputError: No file can be read as rows, none has the columns of the schema, or too many
-            files are rejected.
-    """
-    usable = [ref for ref in refs if not ref.error]
-    header = config.dialect.header
-
-    def sample_one(ref: InputRef) -> Sample:
-        return _SAMPLERS[kind](ref, config.dialect, config.nulls, size)
-
-    needed = [config.label, config.key, config.group_by, config.split_by]
-    size = first_bytes(config, refs, given)
-    if given is not None:
-        sample = sample_files(usable[:1], sample_one, (), header)
-        if sample.base and not missing_columns(given, sample.base):
-            return measure(sample) if kind == "parquet" else sample
-        needed = missing_columns(given, ())
-    sample = sample_files(refs, sample_one, filter(None, needed), header)
-    missing = missing_columns(given or (), sample.base)
-    if sample.base and missing:
-        raise InputError(
-            "schema-columns-missing",
-            source=config.source,
-            schema=config.schema,
-            missing=format_names(missing),
-            base=format_names(sample.base),
-        )
-    if given is None and sample.rows:
-        problem = why_files_lost(_census(sample), config.max_rejected_files)
-        if problem:
-            raise InputError(problem)
-    if sample.rows or (given is not None and sample.base):
-        return measure(sample) if kind == "parquet" else sample
-    raise InputError(_explain_no_rows(config, sample, counts, {ref.key for ref in usable}))
-
-
-def _describe(column: Column, sample: Sample) -> str:
-    profile = sample.profiles.get(column.name)
-    if profile is None or not profile.example:
-        return column.kind
-    reason = "not a number" if column.kind == "bytes" and profile.is_text else "such as"
-    return f"{column.kind}, {reason}: {profile.example}"
-
-
-def _census(sample: Sample) -> Census:
-    census = Census()
-    for ref in sample.refs:
-        census.add(ref, REJECTED if ref.error else Series("rows", ""))
-    return census
-
-
-def _explain_no_rows(
-    config: RowsConfig, sample: Sample, counts: MatchCounts, opened: Container[str]
-) -> str:
-    """Return why no row can be read.
-
-    Args:
-        config: The options.
-        sample: The sample of all files.
-        counts: Matched files that are not inputs.
-        opened: Keys of the files that were opened.
-    """
-    if sample.problem:
-        return coded("rows-unreadable", source=config.source, problem=sample.problem)
-    census = _census(sample)
-    problem = why_unusable(census.with_counts(counts), RowsHooks(), config.source)
-    if not problem:
-        names = (
-            f", only {format_names(sample.columns)} as names of columns" if sample.columns else ""
-        )
-        return coded("rows-none", source=config.source, names=names)
-    rejected = sorted(ref for ref in sample.refs if ref.error and ref.key in opened)
-    if not rejected or census.counts.fatal:
-        return problem
-    first = rejected[0]
-    step = RowsHooks().next_step(first.key, "check --input")
-    return coded("rows-all-files-rejected", key=first.key, message=first.message, step=step)
-
-
 def _without(columns: Sequence[Column] | None, names: Container[str]) -> tuple[Column, ...] | None:
     return (
         None if columns is None else tuple(column for column in columns if column.name not in names)
@@ -346,7 +234,7 @@ def _check_partitions(partitions: Mapping[str, Column], sample: Sample) -> None:
 def _check_train_split(config: RowsConfig, preprocessing: Preprocessing | None) -> None:
     if preprocessing is None or config.split_by or config.shares.mode == "directory":
         return
-    if "train" not in [name for name, share in config.place_spec.splits.shares if share]:
+    if "train" not in config.place_spec.splits.wanted:
         raise UsageError("preprocessing-without-train", splits=config.splits)
 
 
@@ -366,26 +254,40 @@ def _growth(columns: Sequence[Column], sample: Sample) -> float:
     return (framing + sample.row_bytes) / sample.row_bytes
 
 
-def _warnings(config: RowsConfig, columns: Sequence[Column], sample: Sample) -> list[str]:
-    warnings = []
-    known = {column.name for column in columns} | {config.split_by}
-    omitted = [name for name in sample.columns if name not in known]
+def _warnings(
+    config: RowsConfig, columns: Sequence[Column], untyped: Sequence[Column], sample: Sample
+) -> list[str]:
+    chosen, warnings = config.column_options, []
+    known = {column.name for column in columns} | {chosen.original(config.split_by)}
+    kept = (name for name in sample.columns if chosen.keeps(name, chosen.original(config.label)))
+    omitted = [name for name in kept if name not in known]
     if omitted:
         names = ", ".join(omitted)
         warnings.append(f"columns that the schema does not name were left out: {names}")
-    numbers = [name for name in sample.base if _NUMBER.fullmatch(name)]
-    if config.dialect.header == "first" and 2 * len(numbers) >= len(sample.base) > 0:
+    given = {name: name.rpartition("_")[0] for name in sample.repeated}
+    numbers = [name for name in sample.base if _NUMBER.fullmatch(given.get(name, name))]
+    over = [name for name in numbers if not sample.profiles[name].is_text]
+    if config.dialect.header == "first" and (over or 2 * len(numbers) >= len(sample.base) > 0):
+        first = (over or numbers)[0]
+        above = f" over numbers such as {sample.profiles[over[0]].example}" if over else ""
         warnings.append(
             f"{len(numbers)} of {len(sample.base)} columns have numbers as names, such as "
-            f"{numbers[0]!r}: set --header=none if the first row is data"
+            f"{given.get(first, first)!r}{above}: set --header=none if the first row is data"
         )
-    rounded = [] if config.schema else sample.rounded(columns)
+    warnings += [] if config.schema else sample.list_findings(untyped)
+    if sample.repeated:
+        warnings.append(
+            f"the header repeats names, and columns became {format_names(sample.repeated)}: "
+            "--rename gives them other names, and --header=none reads the first row as data"
+        )
+    rounded = [] if config.schema else sample.rounded(untyped)
     if rounded:
         warnings.append(
             f"float32 rounds values of {format_names(rounded)}: "
             f"{sample.profiles[rounded[0]].rounding}; make such columns BYTES in a --schema "
             "to keep their texts"
         )
+    known -= {chosen.original(config.label)} if config.unlabeled_splits else set()
     partial = sorted(known & sample.partial.keys())
     if partial:
         warnings.append(

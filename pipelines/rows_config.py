@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import difflib
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,12 +14,14 @@ from shardmill.pipelines.dataset_options import RowsOptions
 from shardmill.pipelines.report.answer import Answer
 from shardmill.pipelines.report.quiet import quiet_import, quiet_stderr
 from shardmill.schemas.dataset.splits import Splits
-from shardmill.schemas.errors import UsageError, format_names
-from shardmill.schemas.errors.catalogue import coded
+from shardmill.schemas.errors import UsageError
 from shardmill.schemas.schema_pbtxt.columns import Column, parse_schema
 from shardmill.transforms.sink.placement import PlaceSpec
+from shardmill.transforms.sources.csv.cell_rules import CellRules
 from shardmill.transforms.sources.csv.dialect import Dialect
-from shardmill.transforms.sources.csv.typed_cells import Nulls, check_default
+from shardmill.transforms.sources.csv.typed_cells import check_default
+from shardmill.transforms.tables.column_options import ColumnOptions, unknown_column
+from shardmill.transforms.tables.table_source import TableSpec, with_names
 
 
 @dataclass(kw_only=True)
@@ -34,18 +35,23 @@ class RowsConfig(RowsOptions, BuildConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         # The parsers of these values check them.
-        _ = self.dialect, self.place_spec, self.shard_spec
+        _ = self.dialect, self.cell_rules, self.column_options, self.place_spec, self.shard_spec
         if self.shares.mode == "listing":
             raise UsageError("splits-listing-of-rows")
         if self.split_by and self.splits is not None:
             raise UsageError("split-by-and-splits", split_by=self.split_by, splits=self.splits)
+        if self.unlabeled_splits and not self.label:
+            raise UsageError("unlabeled-useless")
+        if self.unlabeled_splits and self.preprocessing:
+            raise UsageError("unlabeled-and-preprocessing")
         if self.split_by and self.group_by:
             raise UsageError("group-by-useless", group_by=self.group_by, split_by=self.split_by)
 
     @cached_property
     def place_spec(self) -> PlaceSpec:
         """How rows are assigned to positions, and to splits unless a column names them."""
-        return PlaceSpec(Splits("directory") if self.split_by else self.shares, self.seed)
+        splits = Splits("directory") if self.split_by else self.shares
+        return PlaceSpec(splits, self.seed, unlabeled=self.unlabeled_splits)
 
     @property
     def one_split(self) -> bool:
@@ -58,16 +64,37 @@ class RowsConfig(RowsOptions, BuildConfig):
         header = self.header or ("none" if self.columns else "first")
         return Dialect(
             self.delimiter, self.quote, self.encoding, header, self.columns, self.skip_lines,
-            self.strip,
+            self.strip, self.comment, self.escape, self.pad_rows,
         )  # fmt: skip
 
     @cached_property
-    def nulls(self) -> Nulls:
-        """Which cells are null."""
-        return Nulls() if self.null_values is None else Nulls.of(self.null_values or [""])
+    def cell_rules(self) -> CellRules:
+        """How cells are read."""
+        texts = None if self.null_values is None else self.null_values or [""]
+        marks = {"decimal": self.decimal, "thousands": self.thousands}
+        return CellRules.of(texts, infinity=self.infinity == "number", **marks)
+
+    @cached_property
+    def column_options(self) -> ColumnOptions:
+        """Which columns become features, and how."""
+        return ColumnOptions.of(self.rename, self.select, self.drop, self.types, self.defaults)
+
+    @property
+    def named(self) -> list[str]:
+        """Names in the files of the columns of the label, the key, the group and the split."""
+        names = self.label, self.key, self.group_by, self.split_by
+        return [*map(self.column_options.original, names)]
+
+    def table(self, columns: Sequence[Column]) -> TableSpec:
+        """Return the table of columns that are named as in the input."""
+        chosen, (label, key, group, split) = self.column_options, self.named
+        return TableSpec(
+            chosen.apply(columns, label), self.place_spec, label, key, group, split,
+            rename=tuple(chosen.rename.items()),
+        )  # fmt: skip
 
     def read_schema(self) -> tuple[Column, ...] | None:
-        """Return the columns of the schema file, or None without ``--schema``.
+        """Return the columns of the schema file, named as in the input; None without ``--schema``.
 
         Raises:
             UsageError: The file is missing or not a schema.
@@ -76,9 +103,7 @@ class RowsConfig(RowsOptions, BuildConfig):
             return None
         text = read_option_file("schema", self.schema, "a schema.pbtxt in text form")
         columns = parse_schema(text, f"--schema={self.schema}")
-        for column in columns:
-            check_default(column)
-        return columns
+        return with_names(columns, self.column_options.original_names)
 
     def start(self, answer: Answer, *, in_memory: bool) -> None:  # noqa: ARG002
         """Import what --preprocessing needs, without TensorFlow's remarks about drivers."""
@@ -111,7 +136,10 @@ class RowsConfig(RowsOptions, BuildConfig):
         return {**options, "preprocessing": preprocessing} if preprocessing else options
 
 
-_OF_CSV = ("delimiter", "quote", "header", "columns", "skip_lines", "strip")
+_OF_CSV = (
+    "delimiter", "quote", "escape", "comment", "header", "columns", "skip_lines", "strip",
+    "pad_rows", "decimal", "thousands",
+)  # fmt: skip
 _KINDS = {"parquet": ("Parquet", (*_OF_CSV, "encoding")), "jsonl": ("JSON Lines", _OF_CSV)}
 
 
@@ -136,26 +164,21 @@ def check_named(config: RowsConfig, schema: Sequence[Column], columns: Sequence[
         columns: The columns of the files.
 
     Raises:
-        UsageError: A column does not exist, or the label has several values per cell.
+        UsageError: A column does not exist, the label has several values per cell, or a default is
+            not a valid cell.
     """
+    for column in schema:
+        check_default(column)
     for flag in ("key", "group_by", "split_by"):
         name = getattr(config, flag)
         if name and name not in columns:
-            raise UsageError(_no_column(flag, name, "the input has", columns))
+            raise unknown_column(flag, name, "the input has", columns)
     if not config.label:
         return
     names = [column.name for column in schema]
     if config.label not in names:
         have = "the input has" if config.label not in columns else "the schema has"
-        raise UsageError(_no_column("label", config.label, have, names))
+        raise unknown_column("label", config.label, have, names)
     label = next(column for column in schema if column.name == config.label)
     if label.separator or label.several:
         raise UsageError("label-several-values", label=config.label)
-
-
-def _no_column(flag: str, name: str, have: str, columns: Sequence[str]) -> str:
-    near = difflib.get_close_matches(name, columns, 1)
-    hint = f"; did you mean {near[0]!r}?" if near else "."
-    return coded(
-        "column-unknown", flag=flag, name=name, have=have, columns=format_names(columns), hint=hint
-    )

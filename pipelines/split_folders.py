@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from shardmill.pipelines.build_config import Config
 from shardmill.schemas.dataset.splits import DEFAULT_SPLITS, Splits, split_of_folder
-from shardmill.schemas.errors import format_names
-from shardmill.schemas.storage import join
+from shardmill.schemas.errors import UsageError, format_names
+from shardmill.schemas.storage import absolute, join, open_storage
 from shardmill.transforms.match.inputs import MatchSpec
 from shardmill.transforms.match.walk import folder_names
 
@@ -25,6 +25,8 @@ def resolve_splits(config: Config, match: MatchSpec) -> tuple[Config, tuple[str,
         config: The options; splits that it names are not changed.
         match: The input.
     """
+    if config.splits and config.splits.named:
+        return replace(config, splits=_relative_places(config.splits, match.root)), ()
     one_level = match.kind == "glob" and "/" not in match.input[len(match.top.rstrip("/")) + 1 :]
     inside = match.kind in ("directory", "glob") and match.root == match.top and not one_level
     if (config.splits and config.splits.mode != "directory") or not inside:
@@ -52,6 +54,23 @@ def resolve_splits(config: Config, match: MatchSpec) -> tuple[Config, tuple[str,
         )
     found = unlabelled if flat == splits else found
     return found, () if config.splits else (warning,)
+
+
+def _relative_places(splits: Splits, root: str) -> Splits:
+    """Return splits whose files and folders are relative to the root.
+
+    Raises:
+        UsageError: One does not exist.
+    """
+    named = []
+    for name, place in splits.named:
+        path, inside = absolute(place), join(root, "")
+        relative = path[len(inside) :] if path.startswith(inside) else place
+        glob = any(character in place for character in "*?[")
+        if not glob and open_storage(root).stat(join(root, relative.rstrip("/"))) is None:
+            raise UsageError("splits-place-missing", splits=splits, place=place, root=root)
+        named.append((name, relative))
+    return replace(splits, named=tuple(named))
 
 
 def _warn_of_labels(config: Config, top: str, names: list[str], splits: list[str]) -> str:

@@ -26,6 +26,7 @@ Value_co = TypeVar("Value_co", covariant=True)
 Given_contra = TypeVar("Given_contra", contravariant=True)
 Path = str | os.PathLike[str]
 SIZE_PATTERN = r"[0-9]+(\.[0-9]+)? ?([KMGTkmgt]?([iI]?[bB])?)"
+_ITEM_BOUND = re.compile(r",(?=[^,:%]+:)")
 _HELP = re.compile(r"^ {4}(\w+): (?:``(\S+)``: )?(.+(?:\n {8}.+)*)", re.MULTILINE)
 
 
@@ -89,6 +90,7 @@ MaybeInt = Option[int | None, int | None]
 Float = Option[float, float]
 Bytes = Option[int, int | str]
 Names = Option[tuple[str, ...], str | Sequence[str]]
+Pairs = Option[tuple[str, ...], str | Sequence[str] | Mapping[str, str]]
 T = TypeVar("T")
 Choice = Option[T, T]
 
@@ -226,6 +228,25 @@ def pairs(default: str | None, separator: str, read: Callable[[str], Any], **rul
     return Option("text", parse, default, **rules)
 
 
+def mapping(**rules: Any) -> Any:
+    """Return an option whose value is a list of items like ``name:value``, or a mapping.
+
+    A comma is part of an item if no name and colon follow, as in the format of a date.
+    """
+
+    def parse(flag: str, value: Any) -> tuple[str, ...]:
+        if isinstance(value, Mapping):
+            value = [f"{key}:{part}" for key, part in value.items()]
+        listed = _ITEM_BOUND.split(value) if isinstance(value, str) and value else value
+        items = tuple(_parse_text(flag, each) for each in listed)
+        wrong = next((each for each in items if ":" not in each[1:]), None)
+        if wrong is not None:
+            raise UsageError("value-not-pair", flag=flag, value=wrong)
+        return items
+
+    return Option("text", parse, "", **rules)
+
+
 def beam_options() -> Any:
     """Return the option that holds options of Apache Beam: as flags, or a mapping."""
     return Option("text", _parse_beam_options, (), decides=False)
@@ -242,6 +263,12 @@ def parse_path(flag: str, value: Any) -> str:
         if isinstance(path, str):
             return path
     raise UsageError("value-not-path", flag=flag, kind=type(value).__name__)
+
+
+def parse_paths(flag: str, value: Any) -> tuple[str, ...]:
+    """Return one or several paths or URIs as texts."""
+    listed = value if isinstance(value, (list, tuple)) else [value]
+    return tuple(parse_path(flag, each) for each in listed)
 
 
 def _index(flag: str, value: Any) -> int:

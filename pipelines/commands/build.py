@@ -79,7 +79,8 @@ def run_build(command: str, config: Any, beam_flags: list[str], answer: Answer) 
     if config.dry_run:
         runner = IN_MEMORY
     found = find_runner(runner)
-    found.check_paths([("--input", config.source), ("--output", config.output)])
+    paths = [*(("--input", path) for path in config.sources), ("--output", config.output)]
+    found.check_paths(paths)
     if found.has_process_per_core(beam_flags):
         config = with_one_core(config)
     job = pipeline_module.resolve(config, runner=runner)

@@ -12,11 +12,11 @@ from shardmill.pipelines import run as runs
 from shardmill.pipelines.commands import find_parser
 from shardmill.pipelines.commands.beam_flags import check_beam_flags, parse_flags
 from shardmill.pipelines.commands.build import finish_run
-from shardmill.pipelines.dataset_options import CountConfig
 from shardmill.pipelines.input_kinds import MEBIBYTES
 from shardmill.pipelines.report.answer import Answer
 from shardmill.pipelines.report.quiet import quiet_import
 from shardmill.pipelines.runners import IN_MEMORY, find_runner, take_runner
+from shardmill.pipelines.tool_options import CountConfig
 from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.errors import OutputError, UsageError
 

@@ -180,6 +180,7 @@ def _add_options(table: type, names: Iterable[str], add: Callable[..., Any]) -> 
     declared = {each.name: each for each in fields(table)}
     for name in names:
         metavar, text = texts.get(name, ("", ""))  # none without docstrings, as in python -OO
+        text = text.replace("%", "%%")  # argparse formats it
         option = options.get(name)
         if option is not None and option.kind == "switch":
             words = [f"--{name}={word}" for word in option.choices]

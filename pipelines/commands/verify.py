@@ -9,10 +9,10 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from shardmill.pipelines.dataset_options import VerifyOptions
 from shardmill.pipelines.input_kinds import MEBIBYTES
 from shardmill.pipelines.report.answer import Answer
 from shardmill.pipelines.report.progress_display import hide_progress, show_progress
+from shardmill.pipelines.tool_options import VerifyOptions
 from shardmill.schemas.errors import OutputError
 from shardmill.schemas.numbers import human_bytes
 from shardmill.schemas.printable import printable

@@ -8,7 +8,7 @@ manifest.schema.json is its JSON Schema.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple, TypeVar
 
@@ -96,6 +96,7 @@ class Split:
         label_counts: Number of records by label; empty without labels.
         shards: The shards.
         statistics: Statistics of the values; None if there are none.
+        labeled: Whether the records may have labels; false for ``--unlabeled_splits``.
     """
 
     num_examples: int
@@ -103,6 +104,7 @@ class Split:
     label_counts: dict[str, int]
     shards: tuple[Shard, ...]
     statistics: Statistics | None = None
+    labeled: bool = True
 
     @property
     def class_weights(self) -> dict[str, float]:
@@ -121,6 +123,7 @@ class Split:
             "num_examples": self.num_examples,
             "num_bytes": self.num_bytes,
             "label_counts": self.label_counts,
+            "labeled": None if self.labeled else False,
             "class_weights": self.class_weights or None,
             "statistics": self.statistics and self.statistics.to_json(),
             "shards": [shard.to_json(prefix) for shard in self.shards],
@@ -274,6 +277,20 @@ class Manifest:
             return _known(cls, {name: body[name] for name in _REQUIRED} | body)
         except (KeyError, TypeError, AttributeError) as error:
             raise FormatError("manifest-malformed", error=error) from error
+
+    def of_shards(self, files: Container[str]) -> tuple[Manifest, frozenset[str]]:
+        """Return the manifest without labels if some files have none, and their features."""
+        unlabeled = (split for split in self.splits.values() if not split.labeled)
+        if not any(shard.file in files for split in unlabeled for shard in split.shards):
+            return self, frozenset()
+        features = tuple(each for each in self.features if each["name"] not in self.label_features)
+        return replace(self, features=features, labels=()), self.label_features
+
+    @property
+    def label_features(self) -> frozenset[str]:
+        """Names of all features with the label."""
+        classes = [each["name"] for each in self.features if "/class/" in each.get("source", "")]
+        return frozenset([self.build.config.get("label") or "", *classes])
 
     @property
     def shards(self) -> tuple[Shard, ...]:

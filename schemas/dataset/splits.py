@@ -12,7 +12,7 @@ from typing import Literal, cast
 
 from shardmill.schemas.errors import UsageError
 
-SplitMode = Literal["fractions", "directory", "listing"]
+SplitMode = Literal["fractions", "directory", "listing", "named"]
 # Names of splits in data, and the name of each split.
 SPLIT_FOLDERS = {
     "train": "train",
@@ -28,6 +28,7 @@ SPLIT_FOLDERS = {
 SPLIT_FOLDER = rf"({'|'.join(SPLIT_FOLDERS)}|eval)(?:[_ -]?(?:set|data|images|split|[0-9]+))?"
 DEFAULT_SPLITS = "train:0.9,validation:0.1"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_]*")
+_NAMED = re.compile(r"[^:]*=(?!\s*[\d./]+\s*\Z)")  # a path after the sign, and not a share
 _BARE_SHARES = re.compile(r"\s*[\d./]+\s*([,:]\s*[\d./]+\s*){0,2}")
 _SPACE = 1 << 64
 
@@ -37,13 +38,16 @@ class Splits:
     """How examples are divided into splits.
 
     Attributes:
-        mode: ``fractions`` of the key hash, first ``directory`` of the key, or a column of the
-            ``listing``.
+        mode: ``fractions`` of the key hash, first ``directory`` of the key, a column of the
+            ``listing``, or ``named`` for files that have no other split.
         shares: Name and share of each split, in order; empty unless the mode is ``fractions``.
+        named: Name of a split, and the file, folder or glob whose files are in it, relative to the
+            root; the first that contains a file counts.
     """
 
     mode: SplitMode
     shares: tuple[tuple[str, Fraction], ...] = ()
+    named: tuple[tuple[str, str], ...] = ()
 
     @classmethod
     def parse(cls, text: str | None) -> Splits:
@@ -56,10 +60,14 @@ class Splits:
         if text in ("directory", "listing"):
             return cls(cast("SplitMode", text))
         if _BARE_SHARES.fullmatch(text):
-            named = zip(("train", "validation", "test"), re.split("[,:]", text), strict=False)
-            shares = tuple(_parse_share(text, f"{name}:{share.strip()}") for name, share in named)
+            pairs = zip(("train", "validation", "test"), re.split("[,:]", text), strict=False)
+            shares = tuple(_parse_share(text, f"{name}:{share.strip()}") for name, share in pairs)
             raise UsageError("splits-unnamed", text=text, right=_scaled(shares))
-        shares = tuple(_parse_share(text, item) for item in text.split(","))
+        items = text.split(",")
+        named = tuple(_parse_named(text, item) for item in items if _NAMED.match(item))
+        if len(named) == len(items):
+            return cls("named", (), named)
+        shares = tuple(_parse_share(text, item) for item in items if not _NAMED.match(item))
         names = [name for name, _ in shares]
         if len(set(names)) != len(names):
             raise UsageError("splits-twice", text=text)
@@ -68,16 +76,23 @@ class Splits:
             shown = int(total) if total.denominator == 1 else float(total)
             right = _scaled(shares)
             raise UsageError("splits-sum", text=text, shown=shown, right=right)
-        return cls("fractions", shares)
+        return cls("fractions", shares, named)
 
     def __str__(self) -> str:
         """Return the shortest ``--splits`` value that means the same."""
-        return ",".join(f"{name}:{_shown(share)}" for name, share in self.shares) or self.mode
+        shares = [f"{name}:{_shown(share)}" for name, share in self.shares]
+        return ",".join([*shares, *map("=".join, self.named)]) or self.mode
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of the splits that are known before the inputs are listed."""
+        """Names of the splits that have shares."""
         return tuple(name for name, _ in self.shares)
+
+    @property
+    def wanted(self) -> tuple[str, ...]:
+        """Names of the splits that must exist, in order."""
+        shares = (name for name, share in self.shares if share)
+        return tuple(dict.fromkeys([*shares, *(name for name, _ in self.named)]))
 
     @cached_property
     def bounds(self) -> tuple[int, ...]:
@@ -115,6 +130,14 @@ def check_split_name(name: str) -> str | None:
     if _NAME.fullmatch(name):
         return None
     return f"the split name {name!r} must be letters, digits and underscores"
+
+
+def _parse_named(text: str, item: str) -> tuple[str, str]:
+    name, _, place = item.strip().partition("=")
+    problem = check_split_name(name)
+    if problem or not place:
+        raise UsageError("splits-problem", text=text, problem=problem or f"{item!r} names no file")
+    return name, place
 
 
 def _parse_share(text: str, item: str) -> tuple[str, Fraction]:

@@ -1,6 +1,7 @@
 """Messages about arrays."""
 
 MESSAGES: dict[str, str] = {
+    "arrays-several-inputs": "--input can name one file or folder of arrays: put the arrays into one folder.",
     "npy-other-format": "{source} is not a .npy file but {description}{fix}.",
     "npy-empty": "{source} is empty: save it with numpy.save.",
     "npy-pickle": "{source} is a pickle, which is never loaded: save it with numpy.save.",

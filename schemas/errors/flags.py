@@ -18,6 +18,7 @@ MESSAGES: dict[str, str] = {
     "value-not-integer": "--{flag}={value} is not a whole number.",
     "value-not-number": "--{flag}={value} is not a number.",
     "value-not-path": "--{flag} is a {kind}, not a path: write the data to a file, and give its path or that of its folder.",
+    "value-not-pair": "--{flag}={value!r}: must be items like name:value, separated by commas.",
     "value-not-text": "--{flag}={value} is a {kind}, not a text: quote it.",
     "image-size-invalid": "--image_size={text} is not a size: write pixels as in 224, or height x width as in 180x320.",
     "size-invalid": "--{flag}={text} is not a size: write it as in 128MiB, 1GiB or 5000.",

@@ -2,7 +2,7 @@
 
 MESSAGES: dict[str, str] = {
     "split-by-and-splits": "--split_by={split_by} and --splits={splits} cannot be combined: leave one of them out.",
-    "splits-invalid": "--splits={text}: {item!r} is not NAME:SHARE with a share from 0 to 1, as in train:0.9,validation:0.1; or use directory or listing.",
+    "splits-invalid": "--splits={text}: {item!r} is not NAME:SHARE with a share from 0 to 1, as in train:0.9,validation:0.1, or NAME=PATH; or use directory or listing.",
     "splits-unnamed": "--splits={text} has no names: did you mean {right}?",
     "splits-twice": "--splits={text} names a split twice: give each one share.",
     "splits-sum": "--splits={text} sums to {shown}, not 1: did you mean {right}?",
@@ -18,5 +18,9 @@ MESSAGES: dict[str, str] = {
     "labels-empty": "--labels={source} is empty: write one label a line.",
     "labels-empty-line": "--labels={source} has an empty line {number}: remove it.",
     "labels-twice": "--labels={source} lists {twice!r} twice: each label has one class id.",
+    "splits-place-missing": "--splits={splits}: {place!r} does not exist in {root}: give a path relative to it, or a glob.",
+    "unlabeled-unknown": "--unlabeled_splits={name} is not a split: the splits are {splits}.",
+    "unlabeled-useless": "--unlabeled_splits needs a label: name one, or leave it out.",
+    "unlabeled-and-preprocessing": "--unlabeled_splits and --preprocessing cannot be combined: preprocess labelled rows, or leave the label out.",
     "splits-problem": "--splits={text}: {problem}.",
 }

@@ -13,6 +13,8 @@ optional              ``presence { min_fraction: 0 }`` ``value_count { min: 1 ma
                       of a row without the cell does not have the feature (VarLenFeature)
 with a default        like required, and ``annotation { tag: "default=TEXT" }``
 multi-valued          ``value_count { min: 0 }`` ``annotation { tag: "separator=|" }``
+date and time         ``type: INT`` ``annotation { tag: "datetime=%d.%m.%Y" }``, or ``date=``:
+                      seconds or days since 1970; without a format ISO 8601
 zero padded           ``annotation { tag: "zero_padded" }``: "007" is accepted as 7
 boolean               ``type: INT`` ``bool_domain { true_value: "yes" false_value: "no" }``
 bounded, inclusive    ``int_domain { min: 0 max: 9 }``, ``float_domain { min: 0 max: 1 }``
@@ -34,7 +36,8 @@ import math
 import string
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, get_args
+from datetime import datetime, timezone
+from typing import Any, Literal, get_args
 
 from shardmill.schemas.errors import FormatError, UsageError
 from shardmill.schemas.schema_pbtxt import schema_text
@@ -42,6 +45,7 @@ from shardmill.schemas.schema_pbtxt.schema_text import Kind
 
 INT64_MIN, INT64_MAX = -(1 << 63), (1 << 63) - 1
 SPACES = " \t\n\v\f\r"  # allowed around a number
+TimeKind = Literal["", "datetime", "date"]
 DEFAULT_TAG, SEPARATOR_TAG, ZERO_PADDED_TAG = "default", "separator", "zero_padded"
 _UNSUPPORTED = ("sparse_feature", "tensor_representation_group")
 _DOMAIN_KINDS: dict[str, Kind] = {
@@ -70,6 +74,9 @@ class Column:
         values: For bytes: the allowed texts.
         zero_padded: For int64: whether leading zeros are allowed.
         several: Whether a cell is a list of values, in files whose columns have types.
+        time: For int64: ``datetime`` if cells are dates and times that become seconds since 1970
+            in UTC, ``date`` if they become days.
+        time_format: Format of these cells as of ``datetime.strptime``; empty: ISO 8601.
 
     Raises:
         UsageError: The attributes contradict each other.
@@ -86,6 +93,8 @@ class Column:
     values: tuple[str, ...] | None = None
     zero_padded: bool = False
     several: bool = False
+    time: TimeKind = ""
+    time_format: str = ""
 
     def __post_init__(self) -> None:
         if not self.name:
@@ -100,6 +109,12 @@ class Column:
             raise self._error("has a list of texts: that needs type BYTES and at least one text")
         if self.zero_padded and (self.kind != "int64" or self.booleans):
             raise self._error(f'is tagged "{ZERO_PADDED_TAG}": that needs type INT')
+        if self.time and (self.kind != "int64" or self.booleans or self.zero_padded):
+            raise self._error(f"is tagged {self.time!r}: that needs type INT without other texts")
+        if not _is_time_format(self.time_format):
+            raise self._error(
+                f"has the format {self.time_format!r} of times: use the codes of Python's strptime"
+            )
         self._check_booleans()
         if self.default is not None:
             object.__setattr__(self, "required", True)
@@ -133,6 +148,15 @@ class Column:
                 f"has {self.booleans[0]!r} for true and {self.booleans[1]!r} for false: "
                 "give two texts that differ in more than case and spaces"
             )
+
+
+def _is_time_format(form: str) -> bool:
+    some = datetime(2000, 1, 2, tzinfo=timezone.utc)
+    try:
+        datetime.strptime(some.strftime(form), form)  # noqa: DTZ007 - the result is not used
+    except ValueError:
+        return False
+    return True
 
 
 def fold_boolean(text: str) -> str:
@@ -171,6 +195,8 @@ def format_schema(columns: Sequence[Column]) -> str:
 
 def _to_feature(column: Column) -> dict[str, Any]:
     tags = [ZERO_PADDED_TAG] * column.zero_padded
+    if column.time:
+        tags.append(f"{column.time}={column.time_format}".removesuffix("="))
     if column.separator:
         tags.append(f"{SEPARATOR_TAG}={column.separator}")
     if column.default is not None:
@@ -209,6 +235,7 @@ def _parse_column(feature: Any, source: str) -> Column:
         if SEPARATOR_TAG in tags and not separator:
             raise ValueError('has an empty separator: write annotation { tag: "separator=|" }')
         several = _check_count(feature, separator)
+        time: TimeKind = next((kind for kind in get_args(TimeKind)[1:] if kind in tags), "")
         restrictions = _restrictions(feature, kind)
     except ValueError as error:
         raise UsageError(
@@ -223,6 +250,8 @@ def _parse_column(feature: Any, source: str) -> Column:
             separator=separator,
             zero_padded=ZERO_PADDED_TAG in tags,
             several=several,
+            time=time,
+            time_format=tags.get(time, ""),
             **restrictions,
         )
     except UsageError as error:

@@ -127,13 +127,13 @@ class FeatureSet:
         """Return the values of the features by their names in the record.
 
         Args:
-            fields: Values by ``Feature.field``.
+            fields: Values by ``Feature.field``; no label where images have none.
             of_input: Whether to return only the values of the input.
         """
         return {
             name: fields[feature.field]
             for name, feature in self.features
-            if feature.of_input or not of_input
+            if feature.field in fields and (feature.of_input or not of_input)
         }
 
     def columns(self, values: Mapping[str, Any]) -> dict[str, str | int]:

@@ -17,7 +17,7 @@ RENDER = runpy.run_path(str(ROOT / "docs" / "_tools" / "errors_page.py"))["rende
 # Errors that have a coded message of another function, or a text of another library.
 PASSED_ON = re.compile(
     r"outcome\.message|self\.message|counts\.fatal|\.coded|problem|str\(|text|super\(\)|"
-    r"_explain\w+\(|_describe\w+\(|_failure\(|_no_column\(|unsupported"
+    r"_explain\w+\(|_describe\w+\(|_failure\(|unsupported"
 )
 
 

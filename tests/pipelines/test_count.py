@@ -22,7 +22,7 @@ import pytest
 from shardmill.loaders import steps_per_epoch
 from shardmill.pipelines import cli, run
 from shardmill.pipelines.count import build_count, outcomes
-from shardmill.pipelines.count_config import CountConfig, CountJob, _common_root, resolve
+from shardmill.pipelines.count_config import CountConfig, CountJob, common_root, resolve
 from shardmill.pipelines.input_kinds import MEBIBYTES
 from shardmill.pipelines.report.summary import render_count
 from shardmill.pipelines.runners import IN_MEMORY
@@ -359,14 +359,14 @@ def test_beam_counts_if_its_options_are_given(mixed, tmp_path, monkeypatch, caps
 
 
 def test_common_root_of_inputs() -> None:
-    assert _common_root(["/a/b", "/a/c/d"]) == "/a"
-    assert _common_root(["/a", "/b"]) == "/"
-    assert _common_root(["gs://x/a/b", "gs://x/a/c"]) == "gs://x/a"
-    assert _common_root(["gs://x/a", "gs://x/b"]) == "gs://x"
+    assert common_root(["/a/b", "/a/c/d"]) == "/a"
+    assert common_root(["/a", "/b"]) == "/"
+    assert common_root(["gs://x/a/b", "gs://x/a/c"]) == "gs://x/a"
+    assert common_root(["gs://x/a", "gs://x/b"]) == "gs://x"
     with pytest.raises(UsageError, match="several buckets"):
-        _common_root(["gs://x/a", "gs://y/a"])
+        common_root(["gs://x/a", "gs://y/a"])
     with pytest.raises(UsageError, match="several storages"):
-        _common_root(["gs://x/a", "/a"])
+        common_root(["gs://x/a", "/a"])
 
 
 def same(manifest: Manifest) -> dict:

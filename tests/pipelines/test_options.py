@@ -11,6 +11,7 @@ import pytest
 
 import shardmill
 from shardmill.pipelines import dataset_options as tables
+from shardmill.pipelines import tool_options
 from shardmill.pipelines.arrays_config import ArraysConfig
 from shardmill.pipelines.commands import find_parser
 from shardmill.pipelines.images_config import ImagesConfig
@@ -30,7 +31,7 @@ from shardmill.transforms.sources.csv.dialect import Dialect
 
 TABLES = {
     "images": tables.ImagesOptions, "rows": tables.RowsOptions, "arrays": tables.ArraysOptions,
-    "count": tables.CountConfig, "verify": tables.VerifyOptions,
+    "count": tool_options.CountConfig, "verify": tool_options.VerifyOptions,
 }  # fmt: skip
 
 
@@ -41,7 +42,7 @@ def test_each_option_is_a_flag_with_help_and_a_parameter(command) -> None:
     names = [each.name for each in dataclasses.fields(table)]
     assert {*names} == actions.keys() - {"help", "json", "quiet", "debug"}
     assert list(inspect.signature(getattr(shardmill, command)).parameters) == names
-    hints = typing.get_type_hints(table, vars(tables) | {"Check": str})
+    hints = typing.get_type_hints(table, vars(tables) | vars(tool_options) | {"Check": str})
     for name in names:
         option = options_of(table).get(name)
         assert actions[name].help
@@ -124,7 +125,7 @@ WRONG = [
     ({"shard_bytes": "many"}, "--shard_bytes=many is not a size"),
     ({"root": b"x"}, "--root is a bytes, not a path"),
     ({"encoding": "tiff"}, "--encoding=tiff is unknown: use jpeg, png or raw."),
-    ({"input": ["a.jpg", "b.jpg"]}, "--input is a list, not a path: write the data to a file"),
+    ({"input": {"a": "b.jpg"}}, "--input is a dict, not a path: write the data to a file"),
     ({"input": np.zeros(3)}, "--input is a ndarray, not a path: write the data to a file"),
     ({"input": pd.DataFrame({"a": [1]})}, "--input is a DataFrame, not a path: write the data"),
     ({"imag_size": 3}, "shardmill.images has no option imag_size; did you mean image_size?"),

@@ -90,12 +90,13 @@ def test_a_value_that_its_feature_cannot_hold_rejects_its_row(tmp_path) -> None:
 def test_a_type_that_no_feature_can_hold_is_one_sentence_with_its_path(tmp_path, column) -> None:
     path = write(tmp_path / "t.parquet", pa.table({"a": column, "n": [1]}))
     name = "a.b" if pa.types.is_struct(column.type) else "a"
-    with pytest.raises(InputError, match=f"The column '{name}' has the type .*--schema"):
+    with pytest.raises(InputError, match=f"The column '{name}' has the type .*--drop={name}"):
         build_rows(input=path, output=tmp_path / "ds")
     schema = tmp_path / "s.pbtxt"
     schema.write_text('feature { name: "n" type: INT }')
     examples, _ = published(input=path, output=tmp_path / "ds", schema=schema)
     assert examples == [{"n": [1]}]
+    assert published(input=path, output=tmp_path / "dropped", drop=(name,))[0] == examples
 
 
 def test_a_large_row_group_is_read_in_several_batches(tmp_path, monkeypatch) -> None:

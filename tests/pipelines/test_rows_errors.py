@@ -56,7 +56,6 @@ ERRORS = [
     (["--input=header.csv"], 1, "has no rows, only 'a', 'b' as names of columns"),
     (["--input=ragged.csv"], 1, "No row of --input=ragged.csv can be read: ragged.csv, line 2"),
     (["--input=sheet.csv"], 1, "sheet.csv, "),
-    (["--input=double.csv"], 1, "two columns named 'a'"),
     (["--input=gone.txt"], 1, "most are not_found"),
     (["--input=climb.txt"], 1, "leads outside the root"),
     (["--input=semicolons.csv", "--label=b"], 1, "'a;b', but with --delimiter=';' it has 2"),
@@ -89,7 +88,6 @@ def make_inputs(folder) -> None:
     for name in ("empty", "empty.csv"):
         (folder / name).write_text("")
     (folder / "header.csv").write_text("a,b\n")
-    (folder / "double.csv").write_text("a,a\n1,2\n")
     (folder / "gone.txt").write_text("one.csv\ntwo.csv\n")
     (folder / "climb.txt").write_text("../one.csv\n")
     (folder / "semicolons.csv").write_text("a;b\n1;2\n")
@@ -114,8 +112,8 @@ def test_fails_in_one_sentence_and_writes_nothing(
     monkeypatch.chdir(tmp_path)
     make_inputs(tmp_path)
     before = sorted(tmp_path.rglob("*"))
-    got, out, err = run_here(capsys, "rows", "--input=in.csv", "--output=ds", *flags)
-    print(err)
+    default = [] if "--input" in flags[0] else ["--input=in.csv"]
+    got, out, err = run_here(capsys, "rows", *default, "--output=ds", *flags)
     assert (got, out) == (code, "")
     assert message in err
     assert err.startswith("shardmill: ")

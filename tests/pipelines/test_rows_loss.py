@@ -203,7 +203,7 @@ def test_warns_of_a_header_of_numbers(tmp_path, capsys) -> None:
     flags = [f"--input={tmp_path / 'in.csv'}", f"--output={tmp_path / 'ds'}"]
     code, out, _ = run_here(capsys, "rows", *flags)
     assert code == 0
-    assert "2 of 3 columns have numbers as names, such as '0': set --header=none if" in out
+    assert "2 of 3 columns have numbers as names, such as '0' over numbers such as '1': set" in out
     _, manifest = published(
         input=tmp_path / "in.csv", output=tmp_path / "two", header="none", splits=TRAIN
     )

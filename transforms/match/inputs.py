@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
+import posixpath
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from shardmill.schemas.errors import InputError, UsageError
 from shardmill.schemas.refs import InputRef
-from shardmill.schemas.storage import absolute, join, open_storage
+from shardmill.schemas.storage import absolute, join, open_storage, scheme_of
 from shardmill.transforms.match.counts import (
+    DUPLICATE,
     Linked,
     MatchCounts,
     count_unused,
@@ -34,8 +37,10 @@ from shardmill.transforms.match.walk import (
     walk,
 )
 
-PathKind = Literal["directory", "glob", "listing", "file"]
+PathKind = Literal["directory", "glob", "listing", "file", "several"]
 _MAX_LISTING_BYTES = 2 << 30
+_HEAD_BYTES, _FEW_LINES = 64 << 10, 10  # of a text file that may be a table
+_DELIMITER = re.compile(r"[,;|\s]")
 # Suffixes of files that list inputs, one path per line or as a CSV; a table's CSV is an input.
 _LISTS: dict[Wanted, tuple[str, ...]] = {
     "images": (".csv",),
@@ -55,6 +60,7 @@ class MatchSpec:
         root: Folder that keys are relative to.
         follow_links: Whether symlinks may lead outside the root.
         wanted: Kind of files to match in folders and globs.
+        parts: The inputs if they are several, all with the same root; ``input`` lists them.
     """
 
     kind: PathKind
@@ -62,11 +68,44 @@ class MatchSpec:
     root: str
     follow_links: bool = False
     wanted: Wanted = "images"
+    parts: tuple[MatchSpec, ...] = ()
 
     @property
     def top(self) -> str:
         """Folder in which the walk of a folder or glob starts."""
         return self.input if self.kind == "directory" else glob_root(self.input)
+
+
+def find_inputs(patterns: Sequence[str], root: str = "", **options: Any) -> MatchSpec:
+    """Return the input that several ``--input`` values name together; see ``find_input``.
+
+    Raises:
+        ShardmillError: As ``find_input``, or the inputs are on several storages.
+    """
+    found = [find_input(pattern, root, **options) for pattern in patterns]
+    if len(found) == 1:
+        return found[0]
+    common = root or common_root([each.root for each in found])
+    parts = tuple(find_input(pattern, common, **options) for pattern in patterns)
+    whole = ", ".join(each.input for each in parts)
+    return MatchSpec("several", whole, parts[0].root, wanted=parts[0].wanted, parts=parts)
+
+
+def common_root(roots: Sequence[str]) -> str:
+    """Return the longest folder that contains all of some folders.
+
+    Raises:
+        UsageError: There is none.
+    """
+    if len({scheme_of(root) for root in roots}) > 1:
+        raise UsageError("count-several-storages")
+    common = posixpath.commonpath([root.replace("://", ":/") for root in roots])
+    scheme = scheme_of(roots[0])
+    if not scheme:
+        return common
+    if common.rstrip("/") == f"{scheme}:":
+        raise UsageError("count-several-buckets")
+    return common.replace(":/", "://", 1)
 
 
 def find_input(
@@ -97,8 +136,10 @@ def find_input(
     if entry is not None and entry.kind == "dir":
         kind, literal = "directory", path
     elif entry is not None:
-        is_listing = listing or path.lower().endswith(_LISTS[wanted])
-        kind, literal = ("listing" if is_listing else "file"), path.rsplit("/", 1)[0] or "/"
+        kind, literal = "file", path.rsplit("/", 1)[0] or "/"
+        named = listing or path.lower().endswith(_LISTS[wanted])
+        if named and not (wanted == "rows" and _is_table(path, root or literal)):
+            kind = "listing"
     elif re.search(r"[*?\[]", path.split("://", 1)[-1]):
         kind, literal = "glob", glob_root(path)
         folder = open_storage(path).stat(literal)
@@ -115,6 +156,16 @@ def find_input(
     if kind != "listing" and literal != top and not literal.startswith(top.rstrip("/") + "/"):
         raise UsageError("input-outside-root", pattern=pattern, root=root)
     return MatchSpec(kind, path, top, follow_links, wanted)
+
+
+def _is_table(path: str, root: str) -> bool:
+    """Return whether a text file is a table: its first lines have delimiters and name no file."""
+    with open_storage(path).open_at(path) as reader:
+        head = reader.read_at(0, min(_HEAD_BYTES, reader.size)).decode("utf-8", "replace")
+    lines = [line.strip() for line in head.splitlines()[:_FEW_LINES] if line.strip()]
+    root = absolute(root)
+    listed = any(scheme_of(line) or open_storage(root).stat(join(root, line)) for line in lines)
+    return not listed and any(map(_DELIMITER.search, lines))
 
 
 def walk_input(spec: MatchSpec, task: WalkTask) -> Iterator[Found]:
@@ -160,6 +211,11 @@ def match_now(spec: MatchSpec) -> tuple[list[InputRef], MatchCounts]:
         ShardmillError: A listing is broken, or a folder cannot be listed.
     """
     found: list[Found]
+    if spec.kind == "several":
+        each, counts = zip(*map(match_now, spec.parts), strict=True)
+        refs = {ref.key: ref for ref in sorted(itertools.chain(*each), reverse=True)}
+        repeated = [DUPLICATE] * (sum(map(len, each)) - len(refs))
+        return sorted(refs.values()), sum_counts([*counts, *repeated])
     if spec.kind == "file":
         found = [find_single(spec)]
     elif spec.kind == "listing":

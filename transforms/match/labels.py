@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, get_args
@@ -13,6 +13,7 @@ from shardmill.schemas import option_types as of
 from shardmill.schemas.dataset.splits import SPLIT_FOLDER
 from shardmill.schemas.errors import UsageError
 from shardmill.schemas.refs import InputRef
+from shardmill.transforms.match.walk import glob_regex
 
 LabelFrom = Literal["directory", "filename", "listing", "none"]
 LABEL_FROM = of.choice(get_args(LabelFrom), "directory")
@@ -35,6 +36,7 @@ class LabelSpec:
         pattern: A regular expression with a group ``label``, instead of the preset. It must match
             the whole key, or with ``filename`` the whole file name.
         fixed: The labels of a ``--labels`` file in order, or None to collect them.
+        is_unlabeled: Returns whether an input has no label in any case.
 
     Raises:
         UsageError: The pattern is not a regular expression or has no group ``label``.
@@ -43,6 +45,7 @@ class LabelSpec:
     label_from: of.Choice[LabelFrom] = LABEL_FROM
     pattern: str = ""
     fixed: tuple[str, ...] | None = None
+    is_unlabeled: Callable[[InputRef], bool] | None = None
 
     def __post_init__(self) -> None:
         if self.pattern and self.label_from not in _PRESETS:
@@ -68,7 +71,8 @@ class LabelSpec:
 
     def with_label(self, ref: InputRef) -> InputRef:
         """Return a reference with its label, or rejected if it has none or an unknown one."""
-        if ref.error or self.label_from == "none":
+        unlabeled = self.is_unlabeled is not None and self.is_unlabeled(ref)
+        if ref.error or self.label_from == "none" or unlabeled:
             return ref if ref.error else ref._replace(label=None)
         if self._regex is not None:
             match = self._regex.fullmatch(ref.key)
@@ -82,6 +86,13 @@ class LabelSpec:
         if self._known is not None and ref.label not in self._known:
             return ref.rejected("unknown_label", f"the label {ref.label!r} is not in --labels")
         return ref
+
+
+def below_places(places: Iterable[str]) -> str:
+    """Return a pattern of the label of a file: its folder, unless that is one of some places."""
+    names = "|".join(glob_regex(place.rstrip("/")).pattern for place in places)
+    below = rf"(?!(?:{names})/[^/]+\Z)" if names else ""
+    return below + _PRESETS["directory"]
 
 
 def has_control(text: str) -> bool:

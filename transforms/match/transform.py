@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import apache_beam as beam
@@ -87,8 +87,10 @@ class MatchFiles(beam.PTransform):
 
     def expand(self, root: beam.Pipeline | beam.pvalue.PBegin) -> MatchedInputs:
         """Wires the walk of a folder or glob, or the reading of a listing."""
-        start = root | "Start" >> beam.Impulse()
         spec = self.spec
+        if spec.kind == "several":
+            return self._merged(root)
+        start = root | "Start" >> beam.Impulse()
         if spec.kind == "file":
             refs, counts = start | "FindFile" >> find_inputs(lambda _: [find_single(spec)])
         elif spec.kind == "listing":
@@ -99,6 +101,20 @@ class MatchFiles(beam.PTransform):
             InputRef
         )
         return MatchedInputs(labelled, counts)
+
+    def _merged(self, root: beam.Pipeline | beam.pvalue.PBegin) -> MatchedInputs:
+        parts = enumerate(self.spec.parts, 1)
+        found = MatchedInputs.union(
+            [root | f"Input{number}" >> replace(self, spec=part) for number, part in parts]
+        )
+        refs, repeated = (
+            found.refs
+            | "KeyInputs"
+            >> beam.Map(lambda ref: (ref.key, ref)).with_output_types(tuple[str, InputRef])
+            | "GroupInputs" >> beam.GroupByKey()
+            | "DropInputs" >> find_inputs(lambda entry: keep_first(sorted(entry[1])))
+        )
+        return MatchedInputs(refs, (found.counts, repeated) | "InputCounts" >> beam.Flatten())
 
     def _walked(self, start: beam.PCollection[bytes]) -> MatchedInputs:
         spec = self.spec

@@ -160,7 +160,7 @@ def make_manifest(
 
 
 def _splits(spec: SinkSpec, listed: Sequence[str], built: Built) -> dict[str, Split]:
-    wanted = [name for name, share in spec.place.splits.shares if share]
+    wanted = [*spec.place.splits.wanted]
     found: dict[str, list[Shard]] = {}
     for each in built.shards:
         if each.shard:
@@ -181,6 +181,7 @@ def _splits(spec: SinkSpec, listed: Sequence[str], built: Built) -> dict[str, Sp
                 for label in sorted(labels, key=lambda x: (ids.get(x, last), x.encode()))
             },
             statistics=compute_statistics(total.summary, total.records) if total.records else None,
+            labeled=name not in spec.place.unlabeled,
             shards=tuple(shards),
         )
     return splits

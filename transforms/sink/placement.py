@@ -10,7 +10,7 @@ import hashlib
 import re
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from shardmill.schemas import option_types as of
 from shardmill.schemas.dataset.splits import (
@@ -21,6 +21,7 @@ from shardmill.schemas.dataset.splits import (
 )
 from shardmill.schemas.errors import UsageError
 from shardmill.schemas.refs import InputRef, Reference
+from shardmill.transforms.match.walk import glob_regex
 
 _PERSON = b"shardmill-place"
 DuplicatesMode = Literal["keep", "drop", "same_split"]
@@ -93,18 +94,38 @@ class PlaceSpec:
             match of its group ``group`` (or first group, or whole pattern) share a split. Without a
             match, the key is the group.
         by_label: Whether each label has its own shards.
+        unlabeled: Splits whose examples have no labels.
 
     Raises:
-        UsageError: The seed is out of range, or the pattern is not a regular expression.
+        UsageError: The seed is out of range, the pattern is not a regular expression, or a split is
+            unknown.
     """
 
     splits: Splits
     seed: of.Int = SEED
     group_pattern: str = ""
     by_label: bool = False
+    unlabeled: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         _ = self._group
+        wanted = self.splits.wanted
+        for name in self.unlabeled if wanted else ():
+            if name not in wanted:
+                raise UsageError("unlabeled-unknown", name=name, splits=", ".join(wanted))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Without names of attributes: most steps of a job have it.
+        values = self.splits.mode, self.splits.shares, self.splits.named
+        return _load, (values, self.seed, self.group_pattern, self.by_label, self.unlabeled)
+
+    @cached_property
+    def _places(self) -> list[tuple[str, re.Pattern[str]]]:
+        """The splits that have names, and patterns of the keys in them."""
+        return [
+            (name, re.compile(f"(?:{glob_regex(place.rstrip('/')).pattern})(?:/.*)?", re.DOTALL))
+            for name, place in self.splits.named
+        ]
 
     @cached_property
     def _group(self) -> re.Pattern[str] | None:
@@ -130,10 +151,27 @@ class PlaceSpec:
         found = named if named is not None else match.group(1 if match.re.groups else 0)
         return found or ref.key
 
+    def named_split(self, key: str) -> str:
+        """Return the split that ``--splits`` names for a file, or an empty text."""
+        return next((name for name, place in self._places if place.fullmatch(key)), "")
+
+    def is_unlabeled(self, ref: InputRef) -> bool:
+        """Return whether an input is in a split whose examples have no labels."""
+        return bool(self.unlabeled) and self.with_split(ref).split in self.unlabeled
+
+    def of_table(self, ref: InputRef) -> InputRef:
+        """Return a reference with the split of all its rows; with none if rows have their own."""
+        if self.splits.mode == "fractions":
+            return ref._replace(split=self.named_split(ref.key))
+        return self.with_split(ref)
+
     def with_split(self, ref: InputRef) -> InputRef:
         """Return a reference with its split, or rejected if it has none."""
         if ref.error:
             return ref
+        split = self.named_split(ref.key)
+        if split:
+            return ref._replace(split=split)
         if self.splits.mode == "fractions":
             # A share is an interval of hashes: adding inputs never moves another to a new split.
             return ref._replace(
@@ -142,6 +180,8 @@ class PlaceSpec:
         if self.splits.mode == "directory":
             folder = ref.key.split("/", 1)[0] if "/" in ref.key else ""
             split = split_of_folder(folder)
+        elif self.splits.mode == "named":
+            split = ""
         else:
             split = SPLIT_FOLDERS.get(ref.split.lower(), ref.split)
         problem = check_split_name(split) if split else f"no split is named by {ref.key!r}"
@@ -158,6 +198,10 @@ class PlaceSpec:
         """Return the 64-bit position of a reference, from its key and not its group."""
         # Examples of a group are spread over their split, or a batch would hold near copies.
         return hash_key(self.seed, ref.key).position
+
+
+def _load(splits: tuple[Any, ...], *values: Any) -> PlaceSpec:
+    return PlaceSpec(Splits(*splits), *values)
 
 
 def part_of(position: int, parts: int) -> int:

@@ -133,7 +133,9 @@ class RowsHooks(BuildHooks):
         gaps = {name for each in features for name in each if each[name].missing}
         complete = set().union(*features) - gaps
         columns = parse_schema(text, shard_names.SCHEMA)
-        return format_schema([replace(each, required=each.name in complete) for each in columns])
+        return format_schema(
+            [replace(each, required=each.required or each.name in complete) for each in columns]
+        )
 
     def why_unacceptable(self, rejects: Iterator[Reject], rows: int) -> str:
         """Return why too much was lost: whole files, or rows that an inferred schema rejects."""

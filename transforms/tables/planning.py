@@ -63,11 +63,13 @@ PART_BYTES = 64 << 20  # of uncompressed records; a part is merged in memory
 _COMPRESSION_RATIO = 6  # of deflate on rows, with a margin
 _REJECT_BYTES = 64 << 20  # of text per part of rejects
 _MAX_PARTS = 1 << 16
+UNPLACED = Series("*", "")  # files whose rows are in different splits
 
 
 def count_file(census: Census, file: TableInput) -> None:
     """Add an inspected file to a census; its size is that of its rows."""
-    series = REJECTED if file.ref.error else Series(file.ref.split or "rows", "")
+    series = Series(file.ref.split, "") if file.ref.split else UNPLACED
+    series = REJECTED if file.ref.error else series
     census.add(file.ref, series, file.num_bytes)
 
 
@@ -110,8 +112,10 @@ def _plan_parts(spec: RowsSpec, census: Census) -> tuple[dict[Series, int], int]
     rejected = {REJECTED: count_parts(total, 0, one_shard, _REJECT_BYTES, _MAX_PARTS)}
     if spec.table.split_by:
         return rejected, parts_of(total)
-    if splits.mode == "fractions":
-        sizes = {Series(name, ""): int(share * total) for name, share in splits.shares if share}
+    unplaced = sizes.pop(UNPLACED, 0)
+    for name, share in splits.shares:
+        if share:
+            sizes[Series(name, "")] = sizes.get(Series(name, ""), 0) + int(share * unplaced)
     return {name: parts_of(size) for name, size in sizes.items()} | rejected, 0
 
 

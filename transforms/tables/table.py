@@ -69,15 +69,19 @@ def place_batch(spec: TableSpec, batch: TypedBatch) -> Table:
         batch: The rows.
     """
     rejects = batch.rows
-    labels = _labels(spec, batch.columns, rejects)
     hashes = _hash_rows(spec, batch)
     splits, split = _assign_splits(spec, batch, hashes.split)
+    if spec.place.unlabeled:
+        unlabeled = [n for n, name in enumerate(splits) if name in spec.place.unlabeled]
+        batch = _without_labels(spec.label, batch, ~np.isin(split, unlabeled))
+    labels = _labels(spec, batch.columns, rejects)
     kept = np.flatnonzero(~rejects.bad)
     split, position = split[kept], hashes.position[kept]
     order = np.lexsort((position, split))
     final = kept[order]
+    names = dict(spec.rename)
     return Table(
-        batch.columns,
+        [column._replace(name=names.get(column.name, column.name)) for column in batch.columns],
         final,
         split[order],
         position[order],
@@ -113,6 +117,18 @@ def _labels(
     return pa.array(names, pa.string()).take(pa.array(indices, mask=indices < 0))
 
 
+def _without_labels(label: str, batch: TypedBatch, labeled: Mask) -> TypedBatch:
+    """Return a batch without the labels of some rows; reject the others that lack one."""
+    columns = [*batch.columns]
+    number = [column.name for column in columns].index(label)
+    given = columns[number].indices
+    indices = np.arange(len(labeled), dtype=np.int32) if given is None else given
+    message = "the label is missing: name the split in --unlabeled_splits if its rows have none"
+    batch.rows.add(labeled & (indices < 0), "missing", label, lambda _: message)
+    columns[number] = columns[number]._replace(indices=np.where(labeled, indices, np.int32(-1)))
+    return batch._replace(columns=columns)
+
+
 def _hash_rows(spec: TableSpec, batch: TypedBatch) -> row_hash.Hashes:
     if not spec.key:
         return row_hash.hash_offsets(spec.place.seed, batch.ref.key, batch.rows.ids)
@@ -139,7 +155,7 @@ def _assign_splits(
     """
     if spec.split_by:
         return _named_splits(batch.texts[spec.split_by], spec.split_by, batch.rows)
-    if spec.place.splits.mode != "fractions":
+    if batch.ref.split or spec.place.splits.mode != "fractions":
         return (batch.ref.split,), np.zeros(len(hashes), np.int32)
     if spec.group_by:
         groups = batch.texts[spec.group_by]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property, lru_cache
 from typing import Any, NamedTuple, Protocol
 
@@ -92,7 +92,7 @@ def _load(kind: type[Any], data: bytes) -> Any:
 
 @dataclass(frozen=True)
 class TableSpec(PickledOnce):
-    """The schema of rows, and the columns that decide their placement.
+    """The schema of rows, and the columns that decide their placement, as inputs name them.
 
     Attributes:
         columns: The schema.
@@ -102,6 +102,7 @@ class TableSpec(PickledOnce):
         group_by: Rows with equal texts in this column stay in one split; or empty.
         split_by: Column that names the split, or empty.
         max_labels: Number of distinct labels of a batch from which they are not counted.
+        rename: Names of columns, and those of their features.
     """
 
     columns: tuple[Column, ...]
@@ -111,11 +112,37 @@ class TableSpec(PickledOnce):
     group_by: str = ""
     split_by: str = ""
     max_labels: int = MAX_LABELS
+    rename: tuple[tuple[str, str], ...] = ()
+
+    @cached_property
+    def features(self) -> tuple[Column, ...]:
+        """The schema with the names of the features."""
+        return with_names(self.columns, dict(self.rename))
+
+    def columns_of(self, split: str = "") -> tuple[Column, ...]:
+        """Return the schema that a source applies: it does not require labels of some splits.
+
+        Args:
+            split: Split of all rows of an input; empty if rows may be in different splits.
+        """
+        if not self.place.unlabeled or (split and split not in self.place.unlabeled):
+            return self.columns
+        return without_required(self.columns, self.label)
 
     @property
     def named(self) -> list[str]:
         """Columns that each input must have because an option names them."""
         return [name for name in (self.key, self.group_by, self.split_by) if name]
+
+
+def with_names(columns: Iterable[Column], names: Mapping[str, str]) -> tuple[Column, ...]:
+    """Return columns of which some have other names."""
+    return tuple(replace(each, name=names.get(each.name, each.name)) for each in columns)
+
+
+def without_required(columns: Iterable[Column], label: str) -> tuple[Column, ...]:
+    """Return columns of which the one with the label is optional."""
+    return tuple(replace(each, required=each.required and each.name != label) for each in columns)
 
 
 class TableInput(NamedTuple):

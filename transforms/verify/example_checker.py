@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import Any
 
 from shardmill.schemas.errors import FormatError, UsageError
@@ -102,12 +102,15 @@ class ExampleChecker:
     Args:
         schema: Content of ``schema.pbtxt``.
         labels: All labels in the order of their class ids; empty: class ids are not looked up.
+        optional: Features that an example may lack although the schema requires them.
 
     Raises:
         UsageError: The text is not a schema.
     """
 
-    def __init__(self, schema: str, labels: Sequence[str] = ()) -> None:
+    def __init__(
+        self, schema: str, labels: Sequence[str] = (), optional: Container[str] = ()
+    ) -> None:
         try:
             features = schema_text.parse_schema_text(schema, _SOURCE).feature
             self._rules = {feature.name: _FeatureRule(feature) for feature in features}
@@ -116,6 +119,7 @@ class ExampleChecker:
         self._images = tuple(
             feature.name for feature in features if feature.HasField("image_domain")
         )
+        self._optional = optional
         self._labels = tuple(label.encode() for label in labels)
 
     def find_violation(self, payload: bytes) -> str:
@@ -139,7 +143,7 @@ class ExampleChecker:
             if feature is not None:
                 if violation := rule.find_violation(feature):
                     return violation
-            elif rule.required:
+            elif rule.required and name not in self._optional:
                 return f"the feature {name!r} is missing"
         return self._find_wrong_label(features) or self._find_wrong_format(features)
 

@@ -167,7 +167,10 @@ def make_checker(dataset: Dataset) -> tuple[ExampleChecker | None, str]:
     if not dataset.schema:
         return None, "it is missing or not text: examples were not checked against it"
     try:
-        return ExampleChecker(dataset.schema, dataset.manifest.labels), ""
+        manifest = dataset.manifest
+        labeled = all(split.labeled for split in manifest.splits.values())
+        optional = frozenset[str]() if labeled else manifest.label_features
+        return ExampleChecker(dataset.schema, manifest.labels, optional), ""
     except UsageError as error:
         return None, str(error)
 
@@ -261,9 +264,7 @@ def check_numbers(manifest: Manifest) -> Iterator[Finding]:
                 message = f"the split {name} has {stated:,} {unit}, but its shards have {actual:,}"
                 yield Finding(file, message)
         labelled = sum(split.label_counts.values())
-        # Rows may lack a label that is optional in their schema.
-        too_few = labelled < split.num_examples and "split_by" not in manifest.build.config
-        if split.label_counts and (too_few or labelled > split.num_examples):
+        if split.label_counts and labelled != split.num_examples:
             yield Finding(file, f"{labelled:,} labels for {split.num_examples:,} of {name}")
         listed = manifest.labels or tuple(split.label_counts)  # integer labels are not listed
         for label in sorted(set(split.label_counts) - set(listed))[:1]:

@@ -21,8 +21,8 @@ from shardmill.schemas.rejects import RejectedError
 from shardmill.schemas.schema_pbtxt.columns import Column
 from shardmill.schemas.storage.local import LocalReader
 from shardmill.transforms.sink.placement import PlaceSpec
+from shardmill.transforms.sources.csv.cell_rules import CellRules
 from shardmill.transforms.sources.csv.dialect import Dialect
-from shardmill.transforms.sources.csv.typed_cells import Nulls
 from shardmill.transforms.sources.jsonl.jsonl_source import JsonLinesSource, sample_jsonl
 from shardmill.transforms.sources.parquet.parquet_source import (
     ParquetSource,
@@ -33,7 +33,7 @@ from shardmill.transforms.tables.table_source import TableSpec, TypedBatch
 from tests.support.typed_tools import expected, frozen
 
 PLACE = PlaceSpec(Splits.parse(None), 0)
-NULLS = Nulls(texts=frozenset())
+NULLS = CellRules(texts=frozenset())
 KINDS = {"parquet": (ParquetSource, sample_parquet), "jsonl": (JsonLinesSource, sample_jsonl)}
 INT64 = st.integers(-(2**63), 2**63 - 1)
 FLOATS = st.floats(width=32, allow_nan=False, allow_infinity=False)
@@ -54,7 +54,7 @@ def read_file(kind: str, path: Path, **options) -> list[TypedBatch]:
     """Return the batches of a file, with its inferred schema."""
     make, sample_file = KINDS[kind]
     sample = sample_file(ref_of(path), Dialect(), NULLS, 1 << 20)
-    table = TableSpec(sample.infer("", (), strict=False), PLACE)
+    table = TableSpec(sample.infer("", (), {}, strict=False), PLACE)
     source = make(table, Dialect(), NULLS, sample.base, profiles=sample.profiles, **options)
     item = source.inspect(ref_of(path))
     assert not item.ref.error

@@ -15,12 +15,13 @@ from shardmill.schemas.rejects import RejectedError
 from shardmill.schemas.schema_pbtxt.columns import Column
 from shardmill.schemas.tfrecord.framing import FOOTER_BYTES, HEADER_BYTES
 from shardmill.transforms.sink.placement import PlaceSpec
+from shardmill.transforms.sources.csv.cell_rules import CellRules
 from shardmill.transforms.sources.csv.cells import Cells
 from shardmill.transforms.sources.csv.dialect import Dialect
 from shardmill.transforms.sources.csv.infer import infer_column, profile_columns
 from shardmill.transforms.sources.csv.sample import check_columns, missing_columns
 from shardmill.transforms.sources.csv.source import CsvSource
-from shardmill.transforms.sources.csv.typed_cells import Nulls, type_cells, type_columns
+from shardmill.transforms.sources.csv.typed_cells import type_cells, type_columns
 from shardmill.transforms.tables.encode import encode_rows, prepare
 from shardmill.transforms.tables.table import place_batch
 from shardmill.transforms.tables.table_source import TableSpec
@@ -108,8 +109,8 @@ def test_columns_are_classified_and_typed_together(names) -> None:
     cells = wide_cells(names, 20)
     texts = [*cells.columns.values()]
     columns = [Column(name, "float32") for name in names]
-    assert count_calls(profile_columns, cells.columns, Nulls()) < 40 * COLUMN_COUNT
-    assert count_calls(type_columns, columns, texts, Nulls()) < 40 * COLUMN_COUNT
+    assert count_calls(profile_columns, cells.columns, CellRules()) < 40 * COLUMN_COUNT
+    assert count_calls(type_columns, columns, texts, CellRules()) < 40 * COLUMN_COUNT
 
 
 @settings(max_examples=examples(200), deadline=None)

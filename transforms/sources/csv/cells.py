@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -13,10 +12,16 @@ from pyarrow import csv
 
 from shardmill.schemas.errors import shown
 from shardmill.schemas.rejects import RejectedError
+from shardmill.transforms.sources.csv import text_parser
 from shardmill.transforms.sources.csv.dialect import UTF_8, Dialect
 from shardmill.transforms.sources.csv.quotes import Ints
 from shardmill.transforms.sources.csv.row_bounds import Rows, choose_separator
 from shardmill.transforms.sources.csv.text import CsvText, undecodable_byte
+from shardmill.transforms.sources.csv.valid_rows import (
+    ValidRows,
+    collapse_white_space,
+    pad_rows,
+)
 from shardmill.transforms.tables import row_rejects
 from shardmill.transforms.tables.row_rejects import RowReject
 
@@ -55,36 +60,6 @@ class Cells:
 NO_CELLS = Cells({}, np.zeros(0, np.int64), np.zeros(0, np.int64), [])
 
 
-class ValidRows(NamedTuple):
-    """Rows with valid quotes, stored back to back.
-
-    Attributes:
-        data: Bytes of the rows, and of empty lines between them.
-        starts: int64[rows], offset of each row in ``data``.
-        offsets: int64[rows], as in ``Cells``.
-        lines: int64[rows], as in ``Cells``.
-    """
-
-    data: bytes
-    starts: Ints
-    offsets: Ints
-    lines: Ints
-
-    def row(self, number: int) -> bytes:
-        """Return the bytes of a row, including its line break."""
-        end = self.starts[number + 1] if number + 1 < len(self.starts) else len(self.data)
-        return self.data[self.starts[number] : end]
-
-    def without(self, rows: list[int]) -> ValidRows:
-        """Return the other rows."""
-        kept = np.ones(len(self.starts), np.bool_)
-        kept[rows] = False
-        sizes = np.diff(self.starts, append=len(self.data))
-        begins = np.cumsum(np.where(kept, sizes, 0)) - sizes
-        data = b"".join(map(self.row, np.flatnonzero(kept).tolist()))
-        return ValidRows(data, begins[kept], self.offsets[kept], self.lines[kept])
-
-
 def make_cells(
     batches: Sequence[Rows], columns: Sequence[str], text: CsvText, dialect: Dialect
 ) -> Cells:
@@ -92,7 +67,7 @@ def make_cells(
 
     Args:
         batches: Consecutive rows.
-        columns: Name of each column.
+        columns: Name of each column; an empty last one if rows end with a delimiter.
         text: The text that contains the rows.
         dialect: Dialect of the text.
 
@@ -105,15 +80,26 @@ def make_cells(
     """
     valid, undecodable = decode_rows(join_rows(batches), text)
     # Arrow sees the columns as numbers: names may be arbitrary.
-    table, ragged, details = parse_rows(valid.data, len(columns), dialect)
+    table, found, details = parse_rows(valid.data, len(columns), dialect)
+    if found and dialect.pad_rows:
+        padded = pad_rows(valid, found, len(columns), dialect)
+        table, found, details = parse_rows(padded.data, len(columns), dialect)
+    ragged = np.array([*found], np.int64)
     kept = np.ones(len(valid.starts), np.bool_)
     kept[ragged] = False
+    messages = (_describe_ragged(row) for row in details)
+    rejects = _list_rejects(valid.offsets[ragged], valid.lines[ragged], "ragged", messages)
     if table.num_rows != np.count_nonzero(kept):
         raise RuntimeError(f"Arrow read {table.num_rows} of {np.count_nonzero(kept)} rows")
-    messages = map(_describe_ragged, details)
-    rejects = _list_rejects(valid.offsets[ragged], valid.lines[ragged], "ragged", messages)
+    if "" in columns[-1:]:
+        filled = pc.not_equal(pc.binary_length(table.column(len(columns) - 1).cast(pa.binary())), 0)
+        rows = np.flatnonzero(kept)[text_parser.to_mask(filled.combine_chunks())]
+        messages = (f"the row has {len(columns)} cells, not {len(columns) - 1}" for _ in rows)
+        rejects += _list_rejects(valid.offsets[rows], valid.lines[rows], "ragged", messages)
+        table, kept[rows] = table.filter(pc.invert(filled)), False
+    named = enumerate(filter(None, columns))
     return Cells(
-        {name: to_array(table.column(number)) for number, name in enumerate(columns)},
+        {name: to_array(table.column(number)) for number, name in named},
         valid.offsets[kept],
         valid.lines[kept],
         sorted([*list_bad_rows(batches), *undecodable, *rejects]),
@@ -161,6 +147,9 @@ def split_row(row: bytes, text: CsvText, dialect: Dialect) -> list[str]:
     Raises:
         RejectedError: The row does not decode, or has more than ``MAX_COLUMNS`` cells.
     """
+    if text.syntax.white_space:
+        start = np.zeros(1, np.int64)
+        row = collapse_white_space(ValidRows(row, start, start, start), text.syntax).data
     max_cells = row.count(text.syntax.delimiter) + 1
     if max_cells > MAX_COLUMNS:
         message = f"its first row has more than {MAX_COLUMNS:,} cells"
@@ -170,8 +159,9 @@ def split_row(row: bytes, text: CsvText, dialect: Dialect) -> list[str]:
         message = f"its first row has {_describe_byte(byte, text.encoding)}"
         raise RejectedError("read", "encoding", message)
     line = row.decode(text.codec)
-    if not dialect.strip and (not dialect.quote or dialect.quote not in line):
-        return line.split(dialect.delimiter)  # Arrow takes long for many columns
+    special = dialect.strip or dialect.escape or (dialect.quote and dialect.quote in line)
+    if not special:
+        return line.split(dialect.separator)  # Arrow takes long for many columns
     table = parse_first(line.encode() + b"\n", max_cells, dialect)
     return [to_array(column)[0].as_py().decode() for column in table.itercolumns()]
 
@@ -202,7 +192,7 @@ def join_rows(batches: Sequence[Rows]) -> ValidRows:
 def decode_rows(valid: ValidRows, text: CsvText) -> tuple[ValidRows, list[RowReject]]:
     """Return the rows in UTF-8, and rejects of those that do not decode."""
     try:
-        return valid._replace(data=_to_utf_8(valid.data, text.codec)), []
+        return _in_utf_8(valid, text), []
     except UnicodeDecodeError:
         pass  # find the rows with undecodable bytes below
     high = np.frombuffer(valid.data, np.uint8) >= _ASCII_END
@@ -212,13 +202,14 @@ def decode_rows(valid: ValidRows, text: CsvText) -> tuple[ValidRows, list[RowRej
     messages = (f"the row has {_describe_byte(byte, text.encoding)}" for byte in bad.values())
     rows = list(bad)
     rejects = _list_rejects(valid.offsets[rows], valid.lines[rows], "encoding", messages)
-    valid = valid.without(rows)
-    return valid._replace(data=_to_utf_8(valid.data, text.codec)), rejects
+    return _in_utf_8(valid.replaced(dict.fromkeys(rows, b"")), text), rejects
 
 
-def _to_utf_8(data: bytes, codec: str) -> bytes:
-    text = data.decode(codec)
-    return data if codec == UTF_8 else text.encode()
+def _in_utf_8(valid: ValidRows, text: CsvText) -> ValidRows:
+    characters = valid.data.decode(text.codec)
+    if text.codec != UTF_8:
+        valid = valid._replace(data=characters.encode())
+    return collapse_white_space(valid, text.syntax) if text.syntax.white_space else valid
 
 
 def _describe_byte(byte: int, encoding: str) -> str:
@@ -235,7 +226,7 @@ def _describe_ragged(row: csv.InvalidRow) -> str:
 
 def parse_rows(
     data: bytes, columns: int, dialect: Dialect
-) -> tuple[pa.Table, Ints, list[csv.InvalidRow]]:
+) -> tuple[pa.Table, dict[int, int], list[csv.InvalidRow]]:
     """Return the cells of rows with ``columns`` cells, and which rows have another number.
 
     Args:
@@ -244,7 +235,8 @@ def parse_rows(
         dialect: Dialect of the rows.
 
     Returns:
-        The cells; int64[n], indices of the ragged rows; details of the first of them.
+        The cells; the number of cells of each ragged row by its index; details of the first of
+        them.
     """
     names = [str(number) for number in range(columns)]
     return _parse(data, names, dialect, csv.ReadOptions(column_names=names))
@@ -264,14 +256,14 @@ def parse_first(row: bytes, max_cells: int, dialect: Dialect) -> pa.Table:
 
 def _parse(
     data: bytes, names: Sequence[str], dialect: Dialect, options: csv.ReadOptions
-) -> tuple[pa.Table, Ints, list[csv.InvalidRow]]:
+) -> tuple[pa.Table, dict[int, int], list[csv.InvalidRow]]:
     """Return what ``parse_rows`` does, for columns of these names."""
-    ragged: list[int] = []
+    ragged: dict[int, int] = {}
     listed: list[csv.InvalidRow] = []
     if not data:
         empty = pa.table({name: pa.array([], _CELL) for name in names})
-        return empty, np.zeros(0, np.int64), listed
-    delimiter = dialect.delimiter.encode()
+        return empty, ragged, listed
+    delimiter = dialect.separator.encode()
     separator = choose_separator(data, delimiter)
     if separator != delimiter:
         data = data.replace(delimiter, separator)
@@ -279,9 +271,9 @@ def _parse(
         data = b"\n" + data  # else Arrow drops the character as a byte order mark
 
     def skip(row: csv.InvalidRow) -> str:
-        ragged.append(row.number - 1)
+        ragged[row.number - 1] = row.actual_columns
         if len(listed) < row_rejects.MAX_LISTED:
-            text = row.text.replace(separator.decode(), dialect.delimiter)
+            text = row.text.replace(separator.decode(), dialect.separator)
             listed.append(row._replace(text=text))
         return "skip"
 
@@ -293,6 +285,7 @@ def _parse(
         csv.ParseOptions(
             delimiter=separator.decode(),
             quote_char=dialect.quote or False,
+            escape_char=dialect.escape or False,
             newlines_in_values=True,
             invalid_row_handler=skip,
         ),
@@ -302,7 +295,7 @@ def _parse(
     )
     if separator != delimiter or dialect.strip:
         table = _restore_delimiters(table, separator, dialect)
-    return table, np.array(ragged, np.int64), listed
+    return table, ragged, listed
 
 
 def to_array(column: pa.ChunkedArray) -> pa.DictionaryArray:
@@ -316,8 +309,8 @@ def _restore_delimiters(table: pa.Table, separator: bytes, dialect: Dialect) -> 
     for column in table.itercolumns():
         cells = to_array(column)
         values = cells.dictionary
-        if separator != dialect.delimiter.encode():
-            values = pc.replace_substring(values, separator, dialect.delimiter.encode())
+        if separator != dialect.separator.encode():
+            values = pc.replace_substring(values, separator, dialect.separator.encode())
         if dialect.strip:
             values = pc.utf8_trim_whitespace(values.cast(pa.string())).cast(pa.binary())
         merged = pc.dictionary_encode(values)  # stripping may make cells equal

@@ -18,6 +18,7 @@ HEADER = of.choice(get_args(HeaderMode), "first")
 SKIP_LINES = of.whole(0)
 
 UTF_8 = "utf-8"
+WHITESPACE = "whitespace"
 _TAB_NAMES = frozenset({"tab", "\\t"})
 _LINE_BREAKS = frozenset("\r\n")
 _UTF_8_ALIASES = frozenset({"utf-8-sig", "cp65001"})
@@ -33,7 +34,8 @@ class Dialect:
     r"""The format of CSV files.
 
     Attributes:
-        delimiter: One or more characters between two cells; ``tab`` and ``\t`` mean a tab.
+        delimiter: One or more characters between two cells; ``tab`` and ``\t`` mean a tab, and
+            ``whitespace`` any number of spaces and tabs, which are ignored around rows.
         quote: Character around cells that contain delimiters or line breaks, doubled inside; one
             ASCII character, or empty if quotes have no meaning.
         encoding: Python name of the text encoding. A byte order mark in a file overrides it.
@@ -42,6 +44,9 @@ class Dialect:
             Without either, columns are named ``column_1``, ``column_2`` and so on.
         skip_lines: Lines to skip before the header or first row.
         strip: Whether white space at both ends of a cell is dropped.
+        comment: ASCII character that starts lines without a row, or empty.
+        escape: ASCII character that makes the next one an ordinary character, or empty.
+        pad_rows: Whether rows with too few cells get empty ones at their end.
 
     Raises:
         UsageError: A value breaks its rule.
@@ -54,14 +59,24 @@ class Dialect:
     columns: tuple[str, ...] = ()
     skip_lines: of.Int = SKIP_LINES
     strip: bool = False
+    comment: str = ""
+    escape: str = ""
+    pad_rows: bool = False
 
     def __post_init__(self) -> None:
         if self.delimiter in _TAB_NAMES:
             object.__setattr__(self, "delimiter", "\t")
         object.__setattr__(self, "encoding", _codec_name(self.encoding))
-        _check_quote(self.quote)
-        _check_delimiter(self.delimiter, self.quote, self.encoding)
+        for name in ("quote", "comment", "escape"):
+            _check_character(name, getattr(self, name))
+        _check_special(self.separator, self.quote, self.comment, self.escape)
+        _check_delimiter(self.separator, self.quote, self.encoding)
         _check_columns(self.columns)
+
+    @property
+    def separator(self) -> str:
+        """The delimiter; a space for white space."""
+        return " " if self.delimiter == WHITESPACE else self.delimiter
 
     def for_name(self, name: str) -> Dialect:
         """Return the dialect of a file of this name: .tsv files have tabs instead of commas."""
@@ -101,11 +116,17 @@ def _codec_name(encoding: str) -> str:
     return UTF_8 if name in _UTF_8_ALIASES else name
 
 
-def _check_quote(quote: str) -> None:
-    if not quote:
-        return
-    if len(quote) > 1 or not quote.isascii() or quote in "\r\n\0":
-        raise UsageError("quote-invalid", quote=quote)
+def _check_character(flag: str, value: str) -> None:
+    if value and (len(value) > 1 or not value.isascii() or value in "\r\n\0"):
+        raise UsageError("character-invalid", flag=flag, value=value)
+
+
+def _check_special(delimiter: str, quote: str, comment: str, escape: str) -> None:
+    used = {*delimiter, quote}
+    for flag, value in (("comment", comment), ("escape", escape)):
+        if value and value in used:
+            raise UsageError("character-used", flag=flag, value=value)
+        used.add(value)
 
 
 def _check_delimiter(delimiter: str, quote: str, encoding: str) -> None:

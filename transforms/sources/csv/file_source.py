@@ -15,12 +15,12 @@ from shardmill.schemas.rejects import RejectedError
 from shardmill.schemas.schema_pbtxt.columns import Column, format_schema
 from shardmill.schemas.storage import open_storage
 from shardmill.transforms.sources.csv import arrow_values, typed_cells
+from shardmill.transforms.sources.csv.cell_rules import CellRules
 from shardmill.transforms.sources.csv.cells import Cells
 from shardmill.transforms.sources.csv.dialect import Dialect
 from shardmill.transforms.sources.csv.partitions import partition_values
 from shardmill.transforms.sources.csv.row_ranges import RANGE_BYTES
 from shardmill.transforms.sources.csv.sample import check_columns, missing_columns
-from shardmill.transforms.sources.csv.typed_cells import Nulls
 from shardmill.transforms.tables.row_rejects import RejectCollector
 from shardmill.transforms.tables.table_source import (
     PickledOnce,
@@ -38,7 +38,7 @@ class FileSource(PickledOnce):
     Attributes:
         table: See ``TableSource``.
         dialect: Dialect of the files, of which those that are not CSV have the encoding only.
-        nulls: Texts of missing cells.
+        rules: How cells are read.
         base: Inferred schema: the columns of most files.
         exact: Inferred schema: float32 columns that must not round an integer.
         profiles: What the sample says of each column, for files whose columns have types.
@@ -49,7 +49,7 @@ class FileSource(PickledOnce):
 
     table: TableSpec
     dialect: Dialect
-    nulls: Nulls = field(default_factory=Nulls)
+    rules: CellRules = field(default_factory=CellRules)
     base: tuple[str, ...] = ()
     exact: tuple[str, ...] = ()
     profiles: Mapping[str, Any] = field(default_factory=dict)
@@ -68,27 +68,30 @@ class FileSource(PickledOnce):
 
     def schema(self, labels: Sequence[str]) -> str:  # noqa: ARG002 - they are texts in the records
         """Return the text of ``schema.pbtxt``."""
-        return format_schema(self.table.columns)
+        return format_schema(self.table.features)
 
     def features(self) -> list[dict[str, Any]]:
         """Return the manifest's list of features, sorted by name."""
-        return list_features((column.name, column.kind) for column in self.table.columns)
+        return list_features((column.name, column.kind) for column in self.table.features)
 
     def with_split(self, ref: InputRef) -> InputRef:
-        """Return a file with the split that its folder names, if folders name splits."""
-        table = self.table
-        if ref.size and table.place.splits.mode == "directory" and not table.split_by:
-            return table.place.with_split(ref)
+        """Return a file with the split that its path decides, if paths do."""
+        if ref.size and not self.table.split_by:
+            return self.table.place.of_table(ref)
         return ref
 
-    def check_names(self, columns: Sequence[str]) -> None:
+    def check_names(self, ref: InputRef, columns: Sequence[str]) -> None:
         """Check that a file has the columns of the table.
+
+        Args:
+            ref: The file, with its split.
+            columns: Its columns.
 
         Raises:
             RejectedError: It does not.
         """
         table, columns = self.table, [*columns, *self.partitions]
-        needed = [*missing_columns(table.columns, columns), *table.named]
+        needed = [*missing_columns(table.columns_of(ref.split), columns), *table.named]
         known = {*table.named, *(column.name for column in table.columns)}
         check_columns(columns, known, needed, self.base, self.dialect.header)
 
@@ -103,10 +106,10 @@ class FileSource(PickledOnce):
         for name in self.partitions:
             cells.columns[name] = _constant(values.get(name), len(cells.offsets))
         rejects = RejectCollector(cells.offsets, cells.lines, cells.rejects)
-        schema, exact = self.table.columns, {*self.exact}
+        schema, exact = self.table.columns_of(), {*self.exact}
         missing = _constant(None, len(cells.offsets))  # the file lacks the column
         texts = [cells.columns.get(column.name, missing) for column in schema]
-        typed = typed_cells.type_columns(schema, texts, self.nulls)
+        typed = typed_cells.type_columns(schema, texts, self.rules)
         columns = [
             _typed_column(column, each, found, rejects, exact=column.name in exact)
             for column, each, found in zip(schema, texts, typed, strict=True)

@@ -7,8 +7,10 @@ the sample can be merged in any order.
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -20,7 +22,7 @@ from shardmill.schemas.errors import shown
 from shardmill.schemas.schema_pbtxt.columns import SPACES, Column, fold_boolean
 from shardmill.schemas.schema_pbtxt.schema_text import Kind
 from shardmill.transforms.sources.csv import text_parser
-from shardmill.transforms.sources.csv.typed_cells import Nulls
+from shardmill.transforms.sources.csv.cell_rules import CellRules
 from shardmill.transforms.tables.byte_arrays import ByteStrings
 
 # Pairs of words for true and false. Only one word of a pair ("no", "F") is not enough to infer a
@@ -49,20 +51,28 @@ class ColumnProfile(NamedTuple):
     Attributes:
         counts: Number of cells by kind: all ``cells``; ``empty`` ones, which are missing if the
             column is text; ``nulls``, which are missing if it is numeric. The others are plain
-            ``integers`` in the range of int64; other plain numbers in the range of float32
-            (``decimals``); numbers with leading zeros, or with a plus sign and at least seven
-            digits (``coded``); numbers out of range of int64 or float32, infinity included
-            (``wide``); words of ``BOOLEANS`` (``booleans``); and other ``texts``.
+            ``integers`` in the range of int64; other plain numbers in the range of float32, and
+            infinity (``decimals``); numbers with leading zeros, or with a plus sign and at least
+            seven digits (``coded``); numbers out of range of int64 or float32 (``wide``); words of
+            ``BOOLEANS`` (``booleans``); and other ``texts``.
         words: Spellings of the words of ``BOOLEANS`` that occur.
         rounding: An example of what float32 would change, as a clause, or empty: an integer that it
             rounds, or two numbers that become equal.
         example: A cell, quoted: of a text column one that is not a number; empty if all are empty.
+        distinct: Number of distinct texts, at least.
+        low: Smallest number; infinite if there is none.
+        high: Largest number.
+        problem: Why a column that is nearly numeric is text, or empty.
     """
 
     counts: Counter[CellKind]
     words: frozenset[str]
     rounding: str = ""
     example: str = ""
+    distinct: int = 0
+    low: float = math.inf
+    high: float = -math.inf
+    problem: str = ""
 
     @property
     def is_text(self) -> bool:
@@ -71,22 +81,24 @@ class ColumnProfile(NamedTuple):
 
 
 def profile_columns(
-    columns: Mapping[str, pa.DictionaryArray], nulls: Nulls
+    columns: Mapping[str, pa.DictionaryArray], rules: CellRules
 ) -> dict[str, ColumnProfile]:
     """Return the profile of some cells of each column.
 
     Args:
         columns: For each column its cells, dictionary<int32, binary> without nulls.
-        nulls: Texts of missing cells.
+        rules: How cells are read.
     """
     cells, profiles = [*columns.values()], list[ColumnProfile]()
     step = text_parser.columns_at_once(len(cells[0]) if cells else 0)
     for start in range(0, len(cells), step):
-        profiles += _profile_together(cells[start : start + step], nulls)
+        profiles += _profile_together(cells[start : start + step], rules)
     return dict(zip(columns, profiles, strict=True))
 
 
-def _profile_together(cells: Sequence[pa.DictionaryArray], nulls: Nulls) -> Iterator[ColumnProfile]:
+def _profile_together(
+    cells: Sequence[pa.DictionaryArray], rules: CellRules
+) -> Iterator[ColumnProfile]:
     """Yield the profile of each column; see ``profile_columns``."""
     uses = [np.bincount(each.indices, minlength=len(each.dictionary)) for each in cells]
     counts = np.concatenate(uses)
@@ -98,12 +110,14 @@ def _profile_together(cells: Sequence[pa.DictionaryArray], nulls: Nulls) -> Iter
         """Return the number of cells of each column with the chosen texts."""
         return np.bincount(owners[chosen], counts[chosen], len(cells)).astype(np.int64)
 
-    empty, missing = nulls.missing_texts(texts), nulls.missing_numbers(texts)
+    empty, missing = rules.missing_texts(texts), rules.missing_numbers(texts)
     kinds: dict[CellKind, npt.NDArray[np.int64]] = {
         "cells": np.array([*map(len, cells)]), "empty": count(empty), "nulls": count(missing),
     }  # fmt: skip
     words: dict[int, set[str]] = defaultdict(set)
     roundings: dict[int, str] = {}
+    distinct = np.bincount(owners, minlength=len(cells)).tolist()
+    low, high = np.full(len(cells), math.inf), np.full(len(cells), -math.inf)
     examples: dict[int, str] = {}
     present = np.flatnonzero(~missing)
 
@@ -115,12 +129,15 @@ def _profile_together(cells: Sequence[pa.DictionaryArray], nulls: Nulls) -> Iter
 
     for alike in _split_by_characters(texts.take(pa.array(present)), owners[present]):
         chosen = present[alike]
-        found = _find_kinds(texts.take(pa.array(chosen)), owners[chosen])
+        found = _find_kinds(texts.take(pa.array(chosen)), owners[chosen], rules)
         for kind, mask in found.masks.items():
             kinds[kind] = kinds.get(kind, 0) + count(chosen[mask])
         for kind in _NOT_NUMBERS:
             keep_examples(chosen[found.masks[kind]])
         roundings |= found.roundings
+        real = found.masks["integers"] | found.masks["decimals"]
+        np.minimum.at(low, owners[chosen[real]], found.numbers[real])
+        np.maximum.at(high, owners[chosen[real]], found.numbers[real])
         for owner, word in found.words:
             words[owner].add(word)
     keep_examples(present)
@@ -130,8 +147,8 @@ def _profile_together(cells: Sequence[pa.DictionaryArray], nulls: Nulls) -> Iter
             +Counter(dict(zip(kinds, numbers, strict=True))),
             frozenset(words[owner]),
             roundings.get(owner, ""),
-            examples.get(owner, ""),
-        )
+            examples.get(owner, ""), distinct[owner], float(low[owner]), float(high[owner]),
+        )  # fmt: skip
 
 
 def _split_by_characters(
@@ -165,24 +182,28 @@ class _Kinds(NamedTuple):
         masks: For kinds of ``ColumnProfile``, which texts they are.
         words: The ``words`` of ``ColumnProfile``, each with the number of its column.
         roundings: The ``rounding`` of ``ColumnProfile`` by number of the column.
+        numbers: Value of each text that is a number.
     """
 
     masks: dict[CellKind, text_parser.Mask]
     words: list[tuple[int, str]]
     roundings: dict[int, str]
+    numbers: npt.NDArray[np.float64]
 
 
-def _find_kinds(texts: pa.Array, owners: npt.NDArray[np.int64]) -> _Kinds:
+def _find_kinds(texts: pa.Array, owners: npt.NDArray[np.int64], rules: CellRules) -> _Kinds:
     """Classify distinct texts of columns, none of them missing.
 
     Args:
         texts: Distinct texts of columns, column by column.
         owners: Number of the column of each text.
+        rules: How cells are read.
     """
-    integer = text_parser.parse_int64(texts, allow_padding=False)
-    decimal = text_parser.parse_float64(texts)
+    plain = rules.plain(texts)
+    integer = text_parser.parse_int64(plain, allow_padding=False)
+    decimal = text_parser.parse_float64(plain)
     whole, real = integer.faults, decimal.faults
-    trimmed = text_parser.trim(texts)
+    trimmed = text_parser.trim(plain)
     number = (whole != _CAST) | (real != _CAST)
     coded = number & (text_parser.matches(trimmed, _ZEROS) | text_parser.matches(trimmed, _PHONE))
     integers = (whole == _NONE) & ~coded
@@ -207,6 +228,7 @@ def _find_kinds(texts: pa.Array, owners: npt.NDArray[np.int64]) -> _Kinds:
         [*zip(owners[booleans].tolist(), found, strict=True)],
         _describe_merged(texts, owners, decimal.values, decimals)
         | _describe_rounded(texts, owners, decimal.values, text_parser.is_rounded(integer)),
+        decimal.values,
     )
 
 
@@ -242,7 +264,7 @@ def _describe_merged(
         doubles: Their values.
         decimals: Which of them are numbers that are not integers.
     """
-    numbers = np.flatnonzero(decimals)
+    numbers = np.flatnonzero(decimals & np.isfinite(doubles))
     order = numbers[np.lexsort((doubles[numbers], owners[numbers]))]
     values, sorted_owners = doubles[order], owners[order]
     merged = np.flatnonzero(
@@ -264,13 +286,24 @@ def merge_profiles(first: ColumnProfile, second: ColumnProfile) -> ColumnProfile
     shown_one = second if second.is_text and not first.is_text else first
     example = shown_one.example or second.example
     return ColumnProfile(
-        first.counts + second.counts, first.words | second.words, rounding, example
-    )
+        first.counts + second.counts, first.words | second.words, rounding, example,
+        max(first.distinct, second.distinct), min(first.low, second.low),
+        max(first.high, second.high), first.problem or second.problem,
+    )  # fmt: skip
 
 
-def infer_column(name: str, profile: ColumnProfile) -> Column:
-    """Return the narrowest column type that every profiled cell fits."""
+def infer_column(name: str, profile: ColumnProfile, given: Column | None = None) -> Column:
+    """Return the narrowest column type that every profiled cell fits.
+
+    Args:
+        name: Name of the column.
+        profile: Counts of its cells.
+        given: A column of the type to use instead.
+    """
     counts = profile.counts
+    if given is not None:
+        missing = counts["empty" if given.kind == "bytes" else "nulls"]
+        return replace(given, name=name, required=not missing)
     optional_number = counts["nulls"] > 0
     if counts["nulls"] == counts["cells"]:
         return Column(name, "bytes", required=False)

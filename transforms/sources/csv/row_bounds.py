@@ -11,7 +11,8 @@ the rest of the file.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -38,15 +39,21 @@ NextStep = Literal["wait", "again", "skip"]
 
 
 class Syntax(NamedTuple):
-    """Delimiter and quote as bytes of the text.
+    """The dialect as bytes of the text.
 
     Attributes:
         delimiter: One or more bytes.
         quote: One ASCII byte, or empty.
+        comment: Byte that starts lines that are skipped, or empty.
+        escape: Byte that makes the next one an ordinary character, or empty.
+        white_space: Whether a tab is a delimiter like the space.
     """
 
     delimiter: bytes
     quote: bytes
+    comment: bytes = b""
+    escape: bytes = b""
+    white_space: bool = False
 
 
 class BadRow(NamedTuple):
@@ -151,8 +158,10 @@ def find_rows(
     """
     # All line breaks and quotes are found at once; a line break ends a row if an even number of
     # quotes that open or close a cell is before it.
-    text = _prepare(data, syntax, ending)
-    quotes = read_quotes(text)
+    text = prepare_text(_hide_comments(hide_escaped(data, syntax), syntax), syntax, ending)
+    quotes, breaks = read_quotes(text), text.breaks
+    if syntax.escape:  # an escaped line break ends a line, but not a row
+        breaks = _line_breaks(data, np.frombuffer(data, np.uint8), ending)
     starts, ends, stop = _spans(text, quotes)
     step: NextStep = "wait"
     tail: list[BadRow] = []
@@ -164,19 +173,58 @@ def find_rows(
         starts, ends = starts[:long], ends[:long]
         bad_row, step = _reject_long_row(text, quotes, begin)
         tail, stop = [bad_row], bad_row.end
-    bad = _bad_rows(text, quotes, starts, tail[0].start if tail else stop)
+    bad = _bad_rows(quotes, starts, tail[0].start if tail else stop)
     # Empty lines are rows without bytes. A bad row starts where a row of the spans does.
     valid = ends > starts
+    if syntax.comment:
+        comments = valid & (text.view[np.minimum(starts, len(data) - 1)] == syntax.comment[0])
+        valid &= ~comments
+        # Rows without bytes are skipped when cells are parsed, too.
+        data = _fill(data, np.stack([starts, ends], 1)[comments].tolist(), LF)
     valid[np.searchsorted(starts, [row.start for row in bad])] = False
     if not valid.all():
         starts, ends = starts[valid], ends[valid]
-    lines = line + np.searchsorted(text.breaks, starts)
-    bad = [row._replace(line=line + row.line) for row in bad + tail]
-    next_line = line + int(np.searchsorted(text.breaks, stop))
+    lines = line + np.searchsorted(breaks, starts)
+    bad = [row._replace(line=line + int(breaks.searchsorted(row.start))) for row in bad + tail]
+    next_line = line + int(np.searchsorted(breaks, stop))
     return Rows(memoryview(data)[:stop], offset, starts, ends, lines, bad, next_line), step
 
 
-def _prepare(data: bytes, syntax: Syntax, ending: Ending) -> TextBlock:
+def _hide_comments(data: bytes, syntax: Syntax) -> bytes:
+    """Return the text without the meaning of quotes in comments, which have none in quotes."""
+    if not (syntax.comment and syntax.quote):
+        return data
+    line = b"^" + re.escape(syntax.comment) + rb"[^\r\n]*" + re.escape(syntax.quote) + rb"[^\r\n]*"
+    found, row = [], 0  # a start of a row before the line
+    for match in re.finditer(line, data.replace(b"\r", b"\n"), re.MULTILINE):
+        before = prepare_text(data[row : match.start()], syntax, "more")
+        if len(read_quotes(before).toggles) % 2 == 0:
+            found.append(match.span())
+            row = match.end()
+    return _fill(data, found, syntax.comment[0])
+
+
+def _fill(data: bytes, bounds: Sequence[Sequence[int]], byte: int) -> bytes:
+    """Return the text with a byte in place of each one within some bounds."""
+    if not bounds:
+        return data
+    filled = bytearray(data)
+    for start, end in bounds:
+        filled[start:end] = bytes([byte]) * (end - start)
+    return bytes(filled)
+
+
+def hide_escaped(data: bytes, syntax: Syntax) -> bytes:
+    """Return the text with ordinary characters in place of escaped ones, and of what escapes."""
+    if not syntax.escape:
+        return data
+    return re.sub(re.escape(syntax.escape) + b".", b"__", data, flags=re.DOTALL)
+
+
+def prepare_text(data: bytes, syntax: Syntax, ending: Ending) -> TextBlock:
+    """Return a text in the form in which its quotes are found, with the same offsets."""
+    if syntax.white_space:
+        data = data.replace(b"\t", b" ")
     # A delimiter of several bytes becomes as many separators, which keeps all offsets.
     separator, width = choose_separator(data, syntax.delimiter), len(syntax.delimiter)
     if separator != syntax.delimiter:
@@ -243,7 +291,6 @@ def _reject_long_row(text: TextBlock, quotes: Quotes, start: int) -> tuple[BadRo
     If the size limit falls inside quotes, the closing quote is probably missing.
     """
     limit = start + MAX_ROW_BYTES
-    line = int(np.searchsorted(text.breaks, start))
     opened = quotes.toggles[np.searchsorted(quotes.toggles, start) :]
     opened = opened[: np.searchsorted(opened, limit)]
     if len(opened) % 2 == 0 and len(opened):
@@ -258,22 +305,21 @@ def _reject_long_row(text: TextBlock, quotes: Quotes, start: int) -> tuple[BadRo
         line_end = text.next_break(int(openers[~doubled][-1]))
         if 0 <= line_end <= limit:
             end = int(_line_starts(text, np.array([line_end]))[0])
-            return BadRow(start, end, line, "quote", NOT_CLOSED), "again"
+            return BadRow(start, end, 0, "quote", NOT_CLOSED), "again"
     message = f"the row has more than {MAX_ROW_BYTES:,} bytes"
-    return BadRow(start, limit, line, "too_large", message), "skip"
+    return BadRow(start, limit, 0, "too_large", message), "skip"
 
 
-def _bad_rows(text: TextBlock, quotes: Quotes, starts: Ints, stop: int) -> list[BadRow]:
+def _bad_rows(quotes: Quotes, starts: Ints, stop: int) -> list[BadRow]:
     """Return the rows before ``stop`` that contain a bad cell."""
     bounds = np.append(starts, stop)
     offsets = np.array([offset for offset, _ in quotes.bad if offset < stop], np.int64)
     rows = np.searchsorted(bounds, offsets, "right") - 1
     begins, ends = bounds[rows], bounds[rows + 1]
-    lines = np.searchsorted(text.breaks, begins)
     return [
-        BadRow(begin, end, line, "quote", message)
-        for begin, end, line, (_, message) in zip(
-            begins.tolist(), ends.tolist(), lines.tolist(), quotes.bad, strict=False
+        BadRow(begin, end, 0, "quote", message)
+        for begin, end, (_, message) in zip(
+            begins.tolist(), ends.tolist(), quotes.bad, strict=False
         )
     ]
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -13,7 +15,7 @@ import numpy as np
 from shardmill.schemas.errors import shown
 from shardmill.schemas.rejects import RejectedError
 from shardmill.transforms.sources.csv.cells import Cells, make_cells, split_row
-from shardmill.transforms.sources.csv.dialect import UTF_8, Dialect, find_repeated
+from shardmill.transforms.sources.csv.dialect import UTF_8, WHITESPACE, Dialect
 from shardmill.transforms.sources.csv.row_bounds import BadRow, Rows, RowScanner
 from shardmill.transforms.sources.csv.text import MAGIC_BYTES, CsvText, open_text
 
@@ -21,7 +23,7 @@ RANGE_BYTES = 8 << 20
 TO_END = -1
 _LINE_BREAK = re.compile(rb"\r\n|\r|\n")
 _FILE_ERRORS = frozenset({"compressed", "too_large"})
-_DELIMITERS = (",", ";", "\t", "|")
+_DELIMITERS = (",", ";", "\t", "|", WHITESPACE)
 _FITTING = 0.9  # share of the first rows that must have the cells of the header
 _FEW_BYTES = 64 << 10  # of rows that are read to try another delimiter
 
@@ -44,17 +46,20 @@ class Head(NamedTuple):
     """The header and first rows of a file.
 
     Attributes:
-        columns: Name of each column; empty for a file without rows.
+        columns: Name of each column; none for a file without rows. The last one is empty if rows
+            end with a delimiter, and the header does not.
         cells: The first rows.
         seekable: Whether the file can be split into ranges.
         ranges: The ranges of the first rows; the last one has all other rows too, and is split by
             ``split_ranges``. None if there are no rows.
+        header: Cells of the header that name the columns, also empty and repeated ones.
     """
 
     columns: tuple[str, ...]
     cells: Cells
     seekable: bool
     ranges: tuple[RowRange, ...]
+    header: tuple[str, ...] = ()
 
 
 def read_head(
@@ -104,7 +109,7 @@ def _read_head(
 ) -> Head:
     with open_text(uri, dialect) as text:
         text.check()
-        columns, body = _find_body(text, dialect)
+        header, columns, body = _find_body(text, dialect)
         # Rows are found in blocks, of which the last one reaches beyond the sample: its rows
         # are not sampled, but one may start a range, which need not be searched again then.
         batches: list[Rows] = []
@@ -117,7 +122,7 @@ def _read_head(
             ranges = cut_ranges(batches, body._replace(end=text.size), range_bytes)
         first = next(split_rows(batches, body.start, sample_bytes), [])
         cells = make_cells(first, columns, text, dialect)
-        return Head(columns, cells, text.seekable, tuple(ranges))
+        return Head(columns, cells, text.seekable, tuple(ranges), header)
 
 
 def split_ranges(
@@ -255,8 +260,10 @@ def cut_ranges(batches: Iterable[Rows], whole: RowRange, range_bytes: int) -> It
     yield RowRange(start, whole.end, line)
 
 
-def _find_body(text: CsvText, dialect: Dialect) -> tuple[tuple[str, ...], RowRange]:
-    """Return the column names, and the range of all rows after the header."""
+def _find_body(
+    text: CsvText, dialect: Dialect
+) -> tuple[tuple[str, ...], tuple[str, ...], RowRange]:
+    """Return the cells of the header, the column names, and the range of all rows after it."""
     offset = _skip_lines(text, dialect.skip_lines)
     whole = RowRange(offset, TO_END, dialect.skip_lines + 1)
     first, bad = _first_row(text, whole, dialect)
@@ -264,16 +271,33 @@ def _find_body(text: CsvText, dialect: Dialect) -> tuple[tuple[str, ...], RowRan
         if bad is not None:
             raise RejectedError("read", bad.error, f"line {bad.line}: {bad.message}")
         columns = dialect.columns if dialect.header == "none" else ()
-        return columns, whole
+        return (), columns, whole
     start, end = int(first.starts[0]), int(first.ends[0])
     row = bytes(first.data[start:end])
-    columns = _name_columns(split_row(row, text, dialect), dialect)
+    header = split_row(row, text, dialect)
+    header[0] = header[0].removeprefix("\ufeff")
+    extra = _has_extra_delimiter(first, len(dialect.columns) or len(header), text, dialect)
     if dialect.header == "none":
-        return columns, whole
+        return (), _name_columns(header[: len(header) - extra], dialect) + ("",) * extra, whole
+    columns = _name_columns(header, dialect) + ("",) * extra
     following = bytes(first.data[end : end + 2])
     end += 2 if following == b"\r\n" else min(1, len(following))
     line = int(first.lines[0]) + 1 + len(_LINE_BREAK.findall(row))
-    return columns, RowRange(first.offset + end, TO_END, line)
+    names = () if dialect.columns else tuple(header)
+    return names, columns, RowRange(first.offset + end, TO_END, line)
+
+
+def _has_extra_delimiter(first: Rows, columns: int, text: CsvText, dialect: Dialect) -> bool:
+    """Return whether the first row of data ends with a delimiter after the cells of all columns."""
+    number = int(dialect.header == "first")
+    if number >= len(first.starts):
+        return False
+    row = bytes(first.data[first.starts[number] : first.ends[number]])
+    with contextlib.suppress(RejectedError):  # which only this row is then
+        if row.endswith(text.syntax.delimiter):
+            cells = split_row(row, text, dialect)
+            return len(cells) == columns + 1 and not cells[-1]
+    return False
 
 
 def _first_row(
@@ -305,17 +329,25 @@ def _name_columns(first: list[str], dialect: Dialect) -> tuple[str, ...]:
             )
         return dialect.columns
     names = first if dialect.header == "first" else [""] * len(first)
-    names[0] = names[0].removeprefix("\ufeff")
-    names = [name or f"column_{number}" for number, name in enumerate(names, 1)]
-    twice = find_repeated(names)
-    if twice is not None:
-        raise RejectedError(
-            "read",
-            "header",
-            f"its header has two columns named {shown(twice)}: name all columns with --columns, "
-            "or set --header=none if the first row is data",
-        )
-    return tuple(names)
+    return _make_unique(names)
+
+
+def _make_unique(names: Sequence[str]) -> tuple[str, ...]:
+    """Return names of which none is empty or repeated.
+
+    The first column of a name keeps it, and the next ones are ``name_2``, ``name_3`` and so on; the
+    column in place N without a name is ``column_N``. No made name is one of the given ones.
+    """
+    given, used = {*names}, dict[str, None]()
+    numbers: dict[str, Iterator[int]] = defaultdict(lambda: itertools.count(2))
+    for place, name in enumerate(names, 1):
+        base = name or f"column_{place}"
+        numbered = (f"{base}_{number}" for number in numbers[base])
+        made = numbered if name else itertools.chain([base], numbered)
+        free = (each for each in made if each not in given and each not in used)
+        unique = name if name and name not in used else next(free)
+        used[unique] = None
+    return tuple(used)
 
 
 def _skip_lines(text: CsvText, count: int) -> int:

@@ -14,11 +14,11 @@ from shardmill.schemas.refs import InputRef
 from shardmill.schemas.rejects import RejectedError
 from shardmill.schemas.schema_pbtxt.columns import Column
 from shardmill.transforms.runtime.map_ordered import map_ordered
-from shardmill.transforms.sources.csv import infer
+from shardmill.transforms.sources.csv import findings, infer
+from shardmill.transforms.sources.csv.cell_rules import CellRules
 from shardmill.transforms.sources.csv.cells import NO_CELLS
 from shardmill.transforms.sources.csv.dialect import Dialect, HeaderMode
 from shardmill.transforms.sources.csv.row_ranges import Head, read_head
-from shardmill.transforms.sources.csv.typed_cells import Nulls
 
 MAX_TOTAL_BYTES = 256 << 20  # of text sampled from all files together
 MIN_FILE_BYTES = 64 << 10  # of text sampled from each file
@@ -42,6 +42,7 @@ class Sample:
         rows: Number of sampled rows.
         text_bytes: Bytes of text of these rows.
         complete: Whether all rows were sampled.
+        repeated: Columns of the first file with a number behind a name that others have too.
         problem: Why the first bad row of the first file with one cannot be read, or empty.
     """
 
@@ -53,16 +54,40 @@ class Sample:
     text_bytes: int = 0
     complete: bool = False
     problem: str = ""
+    repeated: tuple[str, ...] = ()
 
     @staticmethod
-    def infer_column(name: str, profile: Any) -> Column:
-        """Return the column of a profile."""
-        return infer.infer_column(name, profile)
+    def infer_column(name: str, profile: Any, given: Column | None) -> Column:
+        """Return the column of a profile; see ``infer.infer_column``."""
+        return infer.infer_column(name, profile, given)
 
     @staticmethod
     def merge_profiles(first: Any, second: Any) -> Any:
         """Return the profile of a column of two files."""
         return infer.merge_profiles(first, second)
+
+    def describe(self, column: Column, *, missing: bool) -> str:
+        """Return the type of a column, and what the sample says of its values, for people.
+
+        Args:
+            column: A column, of which the sample may know nothing.
+            missing: Whether to count missing cells.
+        """
+        profile = self.profiles.get(column.name)
+        if profile is None or not profile.example:
+            return column.kind
+        reason = "not a number" if column.kind == "bytes" and profile.is_text else "such as"
+        extent = f"{profile.distinct:,} distinct"
+        if column.kind != "bytes" and profile.low <= profile.high:
+            extent = f"{profile.low:,.9g} to {profile.high:,.9g}"
+        extent += "" if self.complete else " in the sample"
+        number = profile.counts["empty" if column.kind == "bytes" else "nulls"] if missing else 0
+        gaps = f"; {number:,} missing" if number else ""
+        return f"{column.kind}, {extent}, {reason}: {profile.example}{gaps}"
+
+    def list_findings(self, columns: Sequence[Column]) -> Iterable[str]:
+        """Return sentences about the columns of an inferred schema that need a look."""
+        return findings.list_findings(columns, self.profiles)
 
     @property
     def row_bytes(self) -> float:
@@ -79,17 +104,20 @@ class Sample:
         """Names of all columns."""
         return tuple(self.profiles)
 
-    def infer(self, label: str, leave_out: Iterable[str], *, strict: bool) -> tuple[Column, ...]:
+    def infer(
+        self, label: str, leave_out: Iterable[str], given: Mapping[str, Column], *, strict: bool
+    ) -> tuple[Column, ...]:
         """Return the inferred columns.
 
         Args:
             label: Name of a column that is required; may be empty.
             leave_out: Names of columns that are not features.
+            given: Columns whose types are not inferred, by name.
             strict: Whether columns without a missing cell in the sample are required.
         """
         names = [name for name in self.profiles if name not in leave_out]
         full = self.profiles.keys() - self.partial.keys() if strict else set()
-        columns = (self.infer_column(name, self.profiles[name]) for name in names)
+        columns = (self.infer_column(name, self.profiles[name], given.get(name)) for name in names)
         return tuple(
             replace(each, required=each.name == label or (each.required and each.name in full))
             for each in columns
@@ -138,6 +166,7 @@ def sample_files(
         sum(sample.text_bytes for sample in joined),
         all(sample.complete for sample in joined),
         next((sample.problem for sample in valid if sample.problem), ""),
+        next((sample.repeated for sample in joined if sample.repeated), ()),
     )
 
 
@@ -181,19 +210,24 @@ def _join(
 
 
 @lru_cache(maxsize=1)  # of the first file, from which the kind of all is known
-def sample_file(ref: InputRef, dialect: Dialect, nulls: Nulls, sample_bytes: int) -> Sample:
+def sample_file(ref: InputRef, dialect: Dialect, rules: CellRules, sample_bytes: int) -> Sample:
     """Sample the first rows of one file."""
     ref, head = read_start(ref, dialect, sample_bytes)
     if head is None:
         return Sample((ref,))
     cells = head.cells
-    profiles = infer.profile_columns(cells.columns, nulls)
+    profiles = {
+        name: each._replace(problem=findings.find_problem(name, each, cells, ref.key))
+        for name, each in infer.profile_columns(cells.columns, rules).items()
+    }
     rows = len(cells.offsets)
     span = int(cells.offsets[-1] - cells.offsets[0]) * rows // max(1, rows - 1) if rows else 0
     first = next(iter(cells.rejects), None)
     problem = f"{ref.key}, line {first.line}: {first.message}" if first else ""
     complete = head.seekable and ref.size <= sample_bytes
-    return Sample((ref,), tuple(profiles), profiles, {}, rows, span, complete, problem)
+    named = zip(profiles, head.header, strict=False)
+    repeated = tuple(name for name, given in named if given and name != given)
+    return Sample((ref,), tuple(profiles), profiles, {}, rows, span, complete, problem, repeated)
 
 
 def read_start(ref: InputRef, dialect: Dialect, sample_bytes: int) -> tuple[InputRef, Head | None]:

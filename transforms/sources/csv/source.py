@@ -43,7 +43,7 @@ class CsvSource(FileSource):
         if head is None:
             return TableInput(ref)
         try:
-            self.check_names(head.columns)
+            self.check_names(ref, [*filter(None, head.columns)])
         except RejectedError as rejection:
             return TableInput(ref.rejected(rejection.error, rejection.message))
         ratio = 1 if head.seekable else COMPRESSION_RATIO

@@ -14,7 +14,7 @@ from shardmill.schemas.rejects import RejectedError
 from shardmill.schemas.storage import RandomReader, open_storage
 from shardmill.schemas.tfrecord.framing import starts_record
 from shardmill.transforms.sources.csv.decompress import DecompressionError, decompress
-from shardmill.transforms.sources.csv.dialect import UTF_8, Dialect, is_ascii_compatible
+from shardmill.transforms.sources.csv.dialect import UTF_8, WHITESPACE, Dialect, is_ascii_compatible
 from shardmill.transforms.sources.csv.row_bounds import Syntax
 
 BLOCK_BYTES = 1 << 20
@@ -82,7 +82,10 @@ class CsvText:
         self._bom = len(mark)
         self.begin = len(mark) if ascii_compatible else 0
         self.codec = self.encoding if ascii_compatible else UTF_8
-        self.syntax = Syntax(dialect.delimiter.encode(self.codec), dialect.quote.encode())
+        self.syntax = Syntax(
+            dialect.separator.encode(self.codec), dialect.quote.encode(), dialect.comment.encode(),
+            dialect.escape.encode(), white_space=dialect.delimiter == WHITESPACE,
+        )  # fmt: skip
 
     def blocks(self, start: int, end: int = -1) -> Iterator[bytes]:
         """Yield the text between two offsets, or up to its end.

@@ -7,7 +7,10 @@ expressions first.
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Iterable
+from datetime import datetime, timedelta, timezone
 from enum import IntEnum
 from typing import Any, NamedTuple
 
@@ -16,7 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shardmill.schemas.schema_pbtxt.columns import SPACES
+from shardmill.schemas.schema_pbtxt.columns import SPACES, TimeKind
 from shardmill.transforms.tables.byte_arrays import ByteStrings
 
 FaultCodes = npt.NDArray[np.uint8]
@@ -28,7 +31,13 @@ _WHOLE = r"\A[+-]?[0-9]+\z"
 _PADDED = r"\A[+-]?0[0-9]+\z"
 _DECIMAL = r"\A[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?\z"
 _POINT_ZERO = r"\A([+-]?[0-9]+)\.0*\z"  # 123.0, as pandas writes integers of a float column
-_NOT_FINITE = r"(?i)\A[+-]?(nan|inf|infinity)\z"
+_INFINITE = r"(?i)\A[+-]?inf(inity)?\z"
+_NAN = r"(?i)\A[+-]?nan\z"
+_ISO = re.compile(
+    r"(\d{4}-\d\d-\d\d)(?:[T ](\d\d:\d\d(?::\d\d)?)(?:\.\d+)?(?:Z|([+-]\d\d):?(\d\d))?)?", re.ASCII
+)
+_DAY = 86_400  # seconds
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 EXACT_FLOAT32, _EXACT_FLOAT64 = 1 << 24, 1 << 53  # below them all integers are exact
 _INT64_DIGITS = 19
 _CELLS_AT_ONCE = 1 << 16
@@ -155,7 +164,7 @@ def parse_float64(texts: pa.Array) -> Parsed:
     """Parse texts as float64 in the range of float32: decimals, also with exponent and spaces.
 
     Args:
-        texts: Binary array without nulls.
+        texts: Binary array without nulls. Infinity is a number, NaN is not.
     """
     plain = _trim_plain(texts, NUMBER_CHARACTERS)
     if plain is not None:
@@ -165,12 +174,15 @@ def parse_float64(texts: pa.Array) -> Parsed:
     trimmed = trim(texts)
     decimal = matches(trimmed, _DECIMAL)
     faults = np.full(len(texts), CellFault.CAST, np.uint8)
-    faults[matches(trimmed, _NOT_FINITE)] = CellFault.OVERFLOW
+    faults[matches(trimmed, _NAN)] = CellFault.OVERFLOW
     numbers = as_strings(trimmed.filter(pa.array(decimal)))
     values = np.zeros(len(texts), np.float64)
     values[decimal] = pc.cast(numbers, pa.float64()).to_numpy()
     finite = np.isfinite(_to_float32(values[decimal]))
     faults[decimal] = np.where(finite, CellFault.NONE, CellFault.OVERFLOW)
+    infinite = matches(trimmed, _INFINITE)
+    faults[infinite] = CellFault.NONE
+    values[infinite] = np.where(matches(trimmed, r"\A-")[infinite], -math.inf, math.inf)
     return Parsed(values, faults)
 
 
@@ -187,6 +199,39 @@ def parse_booleans(texts: pa.Array, booleans: tuple[str, str]) -> Parsed:
     codes = pc.fill_null(indices, 2).to_numpy(zero_copy_only=False)
     faults = np.where(codes == 2, CellFault.CAST, CellFault.NONE).astype(np.uint8)
     return Parsed((codes == 0).astype(np.int64), faults)
+
+
+def parse_times(texts: pa.Array, kind: TimeKind, form: str) -> Parsed:
+    """Parse dates and times as seconds or days since 1970 in UTC.
+
+    Args:
+        texts: Binary array without nulls.
+        kind: ``datetime`` for seconds, ``date`` for days.
+        form: Format as of ``datetime.strptime``; if empty, ISO 8601 with the date in front.
+    """
+    # Arrow's strptime takes February 30 for March 2, and its cast raises for one bad text.
+    seconds = [_parse_time(text, form) for text in trim(texts).to_pylist()]
+    faults = np.array([each is None for each in seconds]).astype(np.uint8) * CellFault.CAST
+    values = np.array([each or 0 for each in seconds], np.int64)
+    return Parsed(values // _DAY if kind == "date" else values, faults.astype(np.uint8))
+
+
+def _parse_time(text: bytes, form: str) -> int | None:
+    """Return the seconds since 1970 of a date and time, or None if the text is not one."""
+    try:
+        if form:
+            time = datetime.strptime(text.decode(), form)  # noqa: DTZ007 - UTC by default
+        else:
+            match = _ISO.fullmatch(text.decode())
+            if match is None:
+                return None
+            date, clock, hours, minutes = match.groups()
+            offset = f"{hours}:{minutes}" if hours else ""
+            time = datetime.fromisoformat(f"{date}T{clock or '00:00'}{offset}")
+    except ValueError:  # also of text that is not UTF-8
+        return None
+    zoned = time if time.tzinfo else time.replace(tzinfo=timezone.utc)
+    return (zoned - _EPOCH) // timedelta(seconds=1)
 
 
 def _cut_point_zero(texts: pa.Array) -> pa.Array | None:

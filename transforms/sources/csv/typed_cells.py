@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,17 +22,11 @@ from shardmill.schemas.schema_pbtxt.columns import (
     Column,
     fold_boolean,
 )
-from shardmill.schemas.schema_pbtxt.schema_text import Kind
 from shardmill.transforms.sources.csv import arrow_values, text_parser
+from shardmill.transforms.sources.csv.cell_rules import CellRules
 from shardmill.transforms.tables.byte_arrays import ByteStrings, offsets_from_sizes
 from shardmill.transforms.tables.table_source import ARROW_TYPES, TypedColumn, has_lists
 
-# Texts of missing numbers unless --null_values is given: the defaults of pyarrow.csv, and the
-# values that R, pandas, Python and the UCI archive write.
-NUMERIC_NULLS = frozenset(
-    {"", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN"}
-    | {"<NA>", "?", "N/A", "NA", "NULL", "NaN", "None", "n/a", "nan", "null"}
-)
 _REASONS = {
     text_parser.CellFault.CAST: "cast",
     text_parser.CellFault.PADDED: "cast",
@@ -42,44 +35,6 @@ _REASONS = {
     text_parser.CellFault.DOMAIN: "domain",
     text_parser.CellFault.MISSING: "missing",
 }
-
-
-@dataclass(frozen=True)
-class Nulls:
-    """Texts of missing cells.
-
-    Attributes:
-        numbers: Texts of missing cells in int64 and float32 columns, ignoring white space around.
-        texts: Exact texts of missing cells in bytes columns.
-    """
-
-    numbers: frozenset[bytes] = frozenset(text.encode() for text in NUMERIC_NULLS)
-    texts: frozenset[bytes] = frozenset({b""})
-
-    @classmethod
-    def of(cls, texts: Iterable[str]) -> Nulls:
-        """Return the texts of ``--null_values``, which apply to all columns."""
-        encoded = frozenset(text.encode() for text in texts)
-        return cls(encoded, encoded)
-
-    def missing(self, kind: Kind, cells: pa.Array) -> text_parser.Mask:
-        """Return which distinct cells of a column are missing; nulls are."""
-        found = arrow_values.find_missing(cells)
-        if cells.type != pa.binary():
-            return found
-        texts = pc.fill_null(cells, b"-")
-        other = self.missing_texts(texts) if kind == "bytes" else self.missing_numbers(texts)
-        return found | other
-
-    def missing_texts(self, texts: pa.Array) -> text_parser.Mask:
-        """Return which texts of a bytes column are missing."""
-        return text_parser.is_one_of(texts, self.texts)
-
-    def missing_numbers(self, texts: pa.Array) -> text_parser.Mask:
-        """Return which texts of a numeric column are missing."""
-        # A cell of white space only is not empty.
-        trimmed = text_parser.is_one_of(text_parser.trim(texts), self.numbers - {b""})
-        return text_parser.is_one_of(texts, self.numbers) | trimmed
 
 
 class Misfits(NamedTuple):
@@ -108,14 +63,14 @@ class TypedCells(NamedTuple):
 
 
 def type_columns(
-    columns: Sequence[Column], cells: Sequence[pa.DictionaryArray], nulls: Nulls
+    columns: Sequence[Column], cells: Sequence[pa.DictionaryArray], rules: CellRules
 ) -> list[TypedCells]:
     """Convert the cells of columns as ``type_cells`` does, many columns of a type at a time.
 
     Args:
         columns: The columns.
         cells: The cells of each column; as many rows of each.
-        nulls: Texts of missing cells.
+        rules: How cells are read.
     """
     alike: dict[tuple[Any, ...], list[int]] = defaultdict(list)
     for number, column in enumerate(columns):
@@ -126,13 +81,13 @@ def type_columns(
     for numbers in alike.values():
         for start in range(0, len(numbers), step):
             batch = numbers[start : start + step]
-            found = _type_together([columns[n] for n in batch], [cells[n] for n in batch], nulls)
+            found = _type_together([columns[n] for n in batch], [cells[n] for n in batch], rules)
             typed |= zip(batch, found, strict=True)
     return [typed[number] for number in range(len(columns))]
 
 
 def _type_together(
-    columns: Sequence[Column], cells: Sequence[pa.DictionaryArray], nulls: Nulls
+    columns: Sequence[Column], cells: Sequence[pa.DictionaryArray], rules: CellRules
 ) -> Iterator[TypedCells]:
     """Yield the typed values of columns that differ in their names only."""
     first = columns[0]
@@ -144,10 +99,10 @@ def _type_together(
         rows = [each.indices.to_numpy() + start for each, start in zip(cells, starts, strict=False)]
         together = pa.array(np.concatenate(rows), pa.int32())
         joined = pa.DictionaryArray.from_arrays(together, pa.concat_arrays(texts))
-        found = type_cells(first, joined, nulls)
+        found = type_cells(first, joined, rules)
     if found is None or found.misfits is not None or found.column.indices is None:
         for column, each in zip(columns, cells, strict=True):
-            yield type_cells(column, each, nulls)
+            yield type_cells(column, each, rules)
         return
     values = found.column.values
     for column, indices in zip(columns, np.split(found.column.indices, len(columns)), strict=True):
@@ -158,19 +113,20 @@ def _type_together(
         yield TypedCells(typed, None)
 
 
-def type_cells(column: Column, cells: pa.DictionaryArray, nulls: Nulls) -> TypedCells:
+def type_cells(column: Column, cells: pa.DictionaryArray, rules: CellRules) -> TypedCells:
     """Convert the cells of a column to typed values.
 
     Args:
         column: Type, domain and presence of the column.
         cells: dictionary<int32, binary>, or of values of another type; one entry per row.
-        nulls: Texts of missing cells.
+        rules: How cells are read.
     """
     texts, rows = cells.dictionary, cells.indices.to_numpy()
-    missing = nulls.missing(column.kind, texts)
+    missing = rules.missing(column.kind, texts)
     any_missing = bool(missing.any())
     present = ~missing if any_missing else slice(None)
-    values, misfits = _parse(column, texts.filter(pa.array(~missing)) if any_missing else texts)
+    given = texts.filter(pa.array(~missing)) if any_missing else texts
+    values, misfits = _parse(column, given, rules)
     faults = text_parser.no_faults(texts)
     faults[present] = misfits.faults
     indices = np.full(len(texts), -1, np.int32)
@@ -210,19 +166,19 @@ def find_rounded(column: TypedColumn, cells: pa.DictionaryArray) -> text_parser.
 def _default_value(column: Column) -> pa.Array | None:
     """Return an array with the value of missing cells, or None if they have none."""
     if column.default is not None:
-        return _parse(column, pa.array([column.default.encode()], pa.binary()))[0]
+        return _parse(column, pa.array([column.default.encode()], pa.binary()), CellRules())[0]
     if column.separator and column.required:
         return pa.array([[]], pa.list_(ARROW_TYPES[column.kind]))
     return None
 
 
-def _parse(column: Column, texts: pa.Array) -> tuple[pa.Array, Misfits]:
+def _parse(column: Column, texts: pa.Array, rules: CellRules) -> tuple[pa.Array, Misfits]:
     """Parse texts that are not missing."""
     if has_lists(texts):
         sizes = pc.list_value_length(texts).to_numpy()
-        return _join_lists(column, texts, texts.flatten(), offsets_from_sizes(sizes))
+        return _join_lists(column, texts, texts.flatten(), offsets_from_sizes(sizes), rules)
     if not column.separator:
-        return _parse_single(column, texts)
+        return _parse_single(column, texts, rules)
     empty = ByteStrings.of_arrow(texts).sizes == 0
     lists = pc.split_pattern(texts, pattern=column.separator)
     pieces = lists.flatten()
@@ -230,12 +186,13 @@ def _parse(column: Column, texts: pa.Array) -> tuple[pa.Array, Misfits]:
     if empty.any():  # not missing if --null_values lacks the empty text: a list without values
         pieces = pieces.filter(pa.array(np.repeat(~empty, np.diff(offsets))))
         offsets = offsets_from_sizes(np.where(empty, 0, np.diff(offsets)))
-    return _join_lists(column, texts, pieces, offsets)
+    return _join_lists(column, texts, pieces, offsets, rules)
 
 
 def _join_lists(
-    column: Column, texts: pa.Array, pieces: pa.Array, offsets: npt.NDArray[Any]
-) -> tuple[pa.Array, Misfits]:
+    column: Column, texts: pa.Array, pieces: pa.Array, offsets: npt.NDArray[Any],
+    rules: CellRules,
+) -> tuple[pa.Array, Misfits]:  # fmt: skip
     """Parse the values of cells, and return them as lists.
 
     Args:
@@ -243,8 +200,9 @@ def _join_lists(
         texts: The cells.
         pieces: The values of all cells.
         offsets: Offsets of the values of each cell in ``pieces``; int[cells + 1].
+        rules: How cells are read.
     """
-    values, misfits = _parse_single(column, pieces)
+    values, misfits = _parse_single(column, pieces, rules)
     wrong = np.flatnonzero(misfits.faults)
     cells, firsts = np.unique(np.searchsorted(offsets, wrong, "right") - 1, return_index=True)
     faults = text_parser.no_faults(texts)
@@ -257,7 +215,7 @@ def _join_lists(
     return lists, Misfits(faults, to_show)
 
 
-def _parse_single(column: Column, texts: pa.Array) -> tuple[pa.Array, Misfits]:
+def _parse_single(column: Column, texts: pa.Array, rules: CellRules) -> tuple[pa.Array, Misfits]:
     """Parse texts with one value each."""
     if column.kind == "bytes":
         texts, faults = arrow_values.to_texts(texts), text_parser.no_faults(texts)
@@ -268,7 +226,7 @@ def _parse_single(column: Column, texts: pa.Array) -> tuple[pa.Array, Misfits]:
             allowed = text_parser.is_one_of(texts, (text.encode() for text in column.values))
             faults[~allowed] = text_parser.CellFault.DOMAIN
         return texts, Misfits(faults, texts)
-    values, faults = _parse_numbers(column, texts)
+    values, faults = _parse_numbers(column, texts, rules)
     if (column.low, column.high) != (None, None):
         low = -math.inf if column.low is None else column.low
         high = math.inf if column.high is None else column.high
@@ -277,12 +235,15 @@ def _parse_single(column: Column, texts: pa.Array) -> tuple[pa.Array, Misfits]:
     return pa.array(values, ARROW_TYPES[column.kind]), Misfits(faults, texts)
 
 
-def _parse_numbers(column: Column, texts: pa.Array) -> text_parser.Parsed:
+def _parse_numbers(column: Column, texts: pa.Array, rules: CellRules) -> text_parser.Parsed:
     if texts.type != pa.binary():
         return arrow_values.convert_values(column.kind, texts)
     if column.booleans:
         yes, no = map(fold_boolean, column.booleans)
         return text_parser.parse_booleans(texts, (yes, no))
+    if column.time:
+        return text_parser.parse_times(texts, column.time, column.time_format)
+    texts = rules.plain(texts)
     if column.kind == "float32":
         return text_parser.parse_float32(texts)
     return text_parser.parse_int64(texts, allow_padding=column.zero_padded)
@@ -331,6 +292,9 @@ def describe_misfit(column: Column, cells: pa.DictionaryArray, misfits: Misfits,
         )
     if fault is text_parser.CellFault.OVERFLOW:
         return f"{text} is out of range of {column.kind}: make it {others} in the schema"
+    if column.time:
+        form = column.time_format or "YYYY-MM-DD, which a time and an offset may follow"
+        return f"{text} is not a {column.time} of the form {form}: change its format in --types"
     if column.booleans:
         yes, no = column.booleans
         return f"{text} is neither {yes!r} nor {no!r}: make it BYTES in the schema"
@@ -358,7 +322,7 @@ def check_default(column: Column) -> None:
     if column.default is None:
         return
     cells = pa.array([column.default.encode()]).dictionary_encode()
-    misfits = type_cells(column, cells, Nulls.of(())).misfits
+    misfits = type_cells(column, cells, CellRules.of(())).misfits
     if misfits is not None:
         why = describe_misfit(column, cells, misfits, 0)
         raise UsageError("column-invalid", name=column.name, problem=f"has a wrong default: {why}")

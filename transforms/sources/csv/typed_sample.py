@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -91,8 +91,8 @@ class TypedSample(Sample):
     """The sample of files whose columns have types; ``profiles`` has a ``TypedProfile`` of each."""
 
     @staticmethod
-    def infer_column(name: str, profile: Any) -> Column:
-        """Return the column of a type.
+    def infer_column(name: str, profile: Any, given: Column | None) -> Column:
+        """Return the column of a type, or of a given type that replaces it.
 
         Raises:
             InputError: Records cannot hold such values.
@@ -101,7 +101,9 @@ class TypedSample(Sample):
         if found is None:
             raise InputError("column-unsupported", name=name, type=profile.kind)
         kind, several = found
-        return Column(name, kind, required=profile.full and not several, several=several)
+        column = given or Column(name, kind)
+        required = profile.full and not several
+        return replace(column, name=name, required=required, several=several)
 
     @staticmethod
     def merge_profiles(first: Any, second: Any) -> Any:
@@ -123,6 +125,16 @@ class TypedSample(Sample):
             rounding=first.rounding or second.rounding,
             example=first.example or second.example,
         )
+
+    def describe(self, column: Column, *, missing: bool) -> str:  # noqa: ARG002 - not counted
+        """See ``Sample.describe``."""
+        profile = self.profiles.get(column.name)
+        example = profile.example if profile else ""
+        return f"{column.kind}, such as: {example}" if example else column.kind
+
+    def list_findings(self, columns: Sequence[Column]) -> Iterable[str]:  # noqa: ARG002
+        """Return nothing: no type was guessed."""
+        return ()
 
     def exact(self, columns: Sequence[Column]) -> tuple[str, ...]:  # noqa: ARG002
         """Return nothing: that decimals become float32 is the rule of their type."""

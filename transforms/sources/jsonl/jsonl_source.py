@@ -15,6 +15,7 @@ from shardmill.schemas.errors import ChangedError
 from shardmill.schemas.refs import InputRef
 from shardmill.schemas.rejects import RejectedError
 from shardmill.transforms.sources.csv.arrow_values import flatten_columns
+from shardmill.transforms.sources.csv.cell_rules import CellRules
 from shardmill.transforms.sources.csv.cells import Cells
 from shardmill.transforms.sources.csv.dialect import Dialect
 from shardmill.transforms.sources.csv.file_source import check_unchanged
@@ -31,7 +32,6 @@ from shardmill.transforms.sources.csv.row_ranges import (
 from shardmill.transforms.sources.csv.sample import open_start
 from shardmill.transforms.sources.csv.source import COMPRESSION_RATIO, CsvSource
 from shardmill.transforms.sources.csv.text import CsvText, open_text
-from shardmill.transforms.sources.csv.typed_cells import Nulls
 from shardmill.transforms.sources.csv.typed_sample import (
     TypedSample,
     profile_rows,
@@ -71,9 +71,11 @@ class JsonSample(TypedSample):
         return TypedSample.merge_profiles(first, second)
 
 
-def sample_jsonl(ref: InputRef, dialect: Dialect, nulls: Nulls, sample_bytes: int) -> JsonSample:
+def sample_jsonl(
+    ref: InputRef, dialect: Dialect, rules: CellRules, sample_bytes: int
+) -> JsonSample:
     """Sample the first lines of a file."""
-    del nulls
+    del rules
     size = min(sample_bytes, _SAMPLE_BYTES)
     ref, found = open_start(ref, lambda: _read_start(ref, dialect, size))
     return found or JsonSample((ref,))
@@ -102,7 +104,7 @@ def _read_start(ref: InputRef, dialect: Dialect, sample_bytes: int) -> JsonSampl
     span = int(found.offsets[-1] - found.offsets[0]) * count // max(1, count - 1) if count else 0
     return JsonSample(
         (ref,), tuple(profiles), profiles, {}, count, span, seekable and ref.size <= sample_bytes,
-        "", seekable, tuple(ranges),
+        seekable=seekable, ranges=tuple(ranges),
     )  # fmt: skip
 
 
@@ -124,7 +126,7 @@ class JsonLinesSource(CsvSource):
 
     def inspect(self, ref: InputRef) -> TableInput:
         """Return a file with the ranges of its first lines, or rejected."""
-        sample = sample_jsonl(self.with_split(ref), self.dialect, self.nulls, _HEAD_BYTES)
+        sample = sample_jsonl(self.with_split(ref), self.dialect, self.rules, _HEAD_BYTES)
         if sample.ref.error:
             return TableInput(sample.ref)
         ratio = 1 if sample.seekable else COMPRESSION_RATIO

@@ -12,11 +12,11 @@ import pyarrow as pa
 from shardmill.schemas.refs import InputRef
 from shardmill.schemas.rejects import RejectedError
 from shardmill.transforms.sources.csv.arrow_values import flatten_columns
+from shardmill.transforms.sources.csv.cell_rules import CellRules
 from shardmill.transforms.sources.csv.cells import Cells
 from shardmill.transforms.sources.csv.dialect import Dialect
 from shardmill.transforms.sources.csv.file_source import FileSource, check_unchanged
 from shardmill.transforms.sources.csv.sample import Sample, open_start
-from shardmill.transforms.sources.csv.typed_cells import Nulls
 from shardmill.transforms.sources.csv.typed_sample import TypedSample, profile_rows, same_type
 from shardmill.transforms.sources.parquet.parquet_file import (
     Footer,
@@ -32,9 +32,9 @@ _MAX_STEP = 1 << 16
 _SAMPLE_ROWS = 10_000
 
 
-def sample_parquet(ref: InputRef, dialect: Dialect, nulls: Nulls, sample_bytes: int) -> Sample:
+def sample_parquet(ref: InputRef, dialect: Dialect, rules: CellRules, sample_bytes: int) -> Sample:
     """Return what the footer of a file and its first rows say of its columns."""
-    del dialect, nulls, sample_bytes
+    del dialect, rules, sample_bytes
     ref, footer = open_start(ref, lambda: read_footer(ref))
     if footer is None:
         return TypedSample((ref,))
@@ -90,7 +90,7 @@ class ParquetSource(FileSource):
             RejectedError: It does not have the columns of the table.
         """
         footer = read_footer(ref)
-        self.check_names([*footer.profiles])
+        self.check_names(ref, [*footer.profiles])
         for column in self.table.columns:
             found = footer.profiles.get(column.name)
             wanted = self.profiles.get(column.name)

@@ -163,7 +163,7 @@ class BuildGraph(beam.PTransform):
             | "SumRows" >> beam.CombineGlobally(sum)
         )
         folder = batches | "AnalyzeRows" >> AnalyzeRows(
-            spec.table.columns, self.preprocessing, join(spec.sink.build, FOLDER)
+            spec.table.features, self.preprocessing, join(spec.sink.build, FOLDER)
         )
         return folder | "StoreGraph" >> beam.Map(
             choose_graph, spec=spec, plan=AsSingleton(plan), rows=AsSingleton(rows)

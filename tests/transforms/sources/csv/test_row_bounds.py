@@ -20,9 +20,31 @@ from tests.support.csv_tools import python_rows, ranges_of, read_bytes, read_csv
 
 COMMA = Syntax(b",", b'"')
 SYNTAXES = [COMMA, Syntax(b";", b"'"), Syntax(b"||", b'"'), Syntax(b"|a|", b'"'), Syntax(b",", b"")]
+SYNTAXES += [Syntax(b",", b'"', b"#", b"\\"), Syntax(b" ", b'"', white_space=True)]
 # Mostly quotes, delimiters and line breaks, and some letters.
 PIECES = st.sampled_from(
-    ['"', '"', '""', ",", ",", "\n", "\n", "\r", "\r\n", "a", "é", "||", "|a|", "'", '",', '\n"']
+    [
+        '"',
+        '"',
+        '""',
+        ",",
+        ",",
+        "\n",
+        "\n",
+        "\r",
+        "\r\n",
+        "a",
+        "é",
+        "||",
+        "|a|",
+        "'",
+        '",',
+        '\n"',
+        "\n#",
+        "\\",
+        " ",
+        "\t",
+    ]
 )
 TEXTS = st.lists(PIECES, max_size=60).map("".join).map(str.encode)
 

@@ -266,8 +266,6 @@ def test_reads_headers_and_dialects(data, dialect, columns, first, tmp_path: Pat
 @pytest.mark.parametrize(
     ("data", "dialect", "error", "words"),
     [
-        (b"a,b,a\n1,2,3\n", {}, "header", "two columns named 'a': name all columns with"),
-        (b"a,column_3,\n1,2,3\n", {}, "header", "two columns named 'column_3'"),
         (b"a,b\n1,2\n", {"columns": ("x",)}, "header", "2 cells and --columns 1 names"),
         (b"1,2\n", {"header": "none", "columns": ("x",)}, "header", "--columns"),
         (b'"a"x,b\n1,2\n', {}, "header", "line 1: a cell has text between"),

@@ -1,0 +1,85 @@
+"""The options of ``shardmill count`` and ``verify``; see ``dataset_options.py``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
+from typing import TYPE_CHECKING, ClassVar, cast
+
+from shardmill.pipelines.dataset_options import BeamOptions
+from shardmill.schemas import option_types as of
+from shardmill.schemas.errors import UsageError
+from shardmill.schemas.option_types import Choice, File, Frozen, MaybeInt, Path, Switch
+
+if TYPE_CHECKING:
+    from shardmill.schemas.tfrecord.ranges import Check
+
+
+@dataclass
+class CountConfig(Frozen):
+    """Options of ``shardmill count``.
+
+    Attributes:
+        input: ``PATH``: folders, globs, files, or lists of paths (.txt, .csv)
+        manifest: ``FILE``: write a manifest to this file
+        check: ``HOW``: records: read all and check every CRC (default); index: trust sound member
+            indexes, read as little as counting needs
+        root: ``DIR``: names are relative to it (default: the input's folder)
+        follow_links: follow links that lead outside the root
+        processes: ``N``: concurrent readers per worker (default: one per core)
+        beam_options: ``NAME=VALUE``: an option of Apache Beam whose name a flag of Shardmill has;
+            may be repeated
+    """
+
+    usage: ClassVar = "--input PATH [PATH ...] [FLAGS]"
+    summary: ClassVar = "Count the records of any TFRecord files, and check them."
+    example: ClassVar = """\
+example:
+  shardmill count --input=taxi --manifest=taxi.json
+
+Every Apache Beam pipeline option works too. Exit codes: 0 all counted, 1 a
+file is damaged or the run failed, 2 usage error, 130 or 143 interrupted."""
+    input: Path | Sequence[Path]
+    _: KW_ONLY
+    manifest: File = of.file()
+    check: Choice[Check] = of.choice(("records", "index"), "records")
+    root: File = of.file()
+    follow_links: Switch = of.switch()
+    processes: MaybeInt = of.whole(None, 1)
+    beam_options: BeamOptions = of.beam_options()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "input", of.parse_paths("input", self.input))
+        if not self.paths or not all(self.paths):
+            raise UsageError("count-input-empty")
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The inputs."""
+        return cast("tuple[str, ...]", self.input)
+
+
+@dataclass
+class VerifyOptions(Frozen):
+    """Options of ``shardmill verify``.
+
+    Attributes:
+        dataset: ``DIR``: folder of a dataset, or a manifest of shardmill count
+        processes: ``N``: concurrent readers (default: one per core)
+    """
+
+    usage: ClassVar = "DIR [FLAGS]"
+    summary: ClassVar = """\
+Check every byte of a dataset against its manifest, and every example against
+its schema."""
+    example: ClassVar = """\
+example:
+  shardmill verify ds
+
+Exit codes: 0 sound, 1 damaged, 2 usage error, 130 or 143 interrupted."""
+    dataset: Path
+    _: KW_ONLY
+    processes: MaybeInt = of.whole(None, 1)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "dataset", of.parse_path("dataset", self.dataset))

@@ -1,0 +1,231 @@
+"""Splits that name files and folders, splits without labels, and several inputs."""
+
+import os
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shardmill import loaders
+from shardmill.pipelines.arrays_config import ArraysConfig
+from shardmill.pipelines.images_config import ImagesConfig
+from shardmill.pipelines.rows_config import RowsConfig
+from shardmill.schemas.dataset.splits import Splits
+from shardmill.schemas.errors import InputError, UsageError
+from shardmill.schemas.refs import InputRef
+from shardmill.transforms.sink.placement import PlaceSpec
+from shardmill.transforms.verify.verify import find_dataset, verify_dataset
+from tests.conftest import build_dataset, make_photos, shardmill
+from tests.support.rows_tools import by_split, check_dataset, make_table, published, rejects_of
+
+HEADER = ["id", "a", "y"]
+ROWS = [[str(n), f"{n}.5", "cat" if n % 3 else "dog"] for n in range(120)]
+KAGGLE = "train:0.75,validation:0.25,test=test.csv"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "in").mkdir()
+    make_table(tmp_path / "in" / "train.csv", HEADER, ROWS[:80])
+    make_table(tmp_path / "in" / "test.csv", HEADER[:2], [row[:2] for row in ROWS[80:]])
+    return tmp_path
+
+
+def build(folder: Path, **options):
+    output = folder / options.pop("to", "ds")
+    options = {"input": str(folder / "in"), "label": "y", "output": str(output), **options}
+    return published(**options)[1], output
+
+
+def ids(examples) -> set[int]:
+    return {example["id"][0] for example in examples}
+
+
+def test_shares_divide_the_files_that_are_not_named(folder) -> None:
+    manifest, output = build(folder, splits=KAGGLE, unlabeled_splits="test")
+    splits = by_split(output, manifest)
+    assert [*splits] == ["train", "validation", "test"]
+    assert ids(splits["test"]) == {*range(80, 120)}
+    assert ids(splits["train"]) | ids(splits["validation"]) == {*range(80)}
+    assert {*splits["test"][0]} == {"id", "a"}
+    assert manifest.splits["test"].label_counts == {}
+    assert [split.labeled for split in manifest.splits.values()] == [True, True, False]
+    assert manifest.labels == ("cat", "dog")
+    assert verify_dataset(find_dataset(str(output))) == []
+    # The named file changes nothing for the others.
+    os.unlink(folder / "in" / "test.csv")
+    alone, other = build(folder, splits="train:0.75,validation:0.25", to="alone")
+    alone_splits = by_split(other, alone)
+    for name in ("train", "validation"):
+        assert alone_splits[name] == splits[name]
+        assert alone.splits[name].shards[0].crc32c == manifest.splits[name].shards[0].crc32c
+
+
+def test_loaders_have_no_label_of_unlabelled_splits(folder) -> None:
+    _, output = build(folder, splits=KAGGLE, unlabeled_splits=["test"])
+    for split, labels in (("train", ("cat", "dog")), ("test", ()), ("train+test", ())):
+        records = loaders.open_dataset(output, split)
+        assert (records.labels, "y" in records[0]) == (labels, bool(labels))
+    with pytest.raises(UsageError, match="as_supervised=True needs a label"):
+        loaders.open_dataset(output, "test", as_supervised=True)
+    with pytest.raises(UsageError, match="the records have no label: give label=None"):
+        loaders.keras_dataset(output, "test", batch_size=8)
+    (batch, *_) = loaders.keras_dataset(output, "test", batch_size=40, label=None)
+    assert batch["a"].shape == (40, 1)
+    run = shardmill("steps", output / "manifest.json", "--split=test", "--batch_size=8")
+    assert run.stdout.strip() == "5"
+
+
+def test_labels_of_labelled_splits_are_required(folder) -> None:
+    rows = [*ROWS[:80], ["200", "1.5", ""]]
+    make_table(folder / "in" / "train.csv", HEADER, rows)
+    make_table(folder / "in" / "test.csv", HEADER, [[*row[:2], ""] for row in ROWS[80:]])
+    named = "train=train.csv,test=test.csv"
+    manifest, output = build(folder, splits=named, unlabeled_splits="test")
+    assert manifest.inputs.rejected_by_reason == {"missing": 1}
+    (reject,) = rejects_of(output)
+    assert "the label is missing: name the split in --unlabeled_splits" in reject["message"]
+    assert manifest.splits["test"].num_examples == 40
+    # Also if the schema says that it is optional, and in splits of a column.
+    schema = folder / "schema.pbtxt"
+    schema.write_text('feature { name: "id" type: INT } feature { name: "y" type: BYTES }')
+    manifest, output = build(folder, splits=named, schema=str(schema), unlabeled_splits="test",
+                             to="schema")  # fmt: skip
+    assert manifest.inputs.rejected_by_reason == {"missing": 1}
+    assert manifest.splits["test"].num_examples == 40
+    (folder / "in" / "test.csv").unlink()
+    with_part = [[*row, "test" if row[2] == "" else "train"] for row in rows]
+    make_table(folder / "in" / "train.csv", [*HEADER, "part"], with_part)
+    manifest, _ = build(folder, split_by="part", unlabeled_splits="test", to="part")
+    assert manifest.splits["test"].num_examples == 1
+    manifest, output = build(folder, schema=str(schema), to="all")
+    assert manifest.inputs.rejected_by_reason == {"missing": 1}
+    check_dataset(output, manifest, "y")
+
+
+def test_a_label_in_an_unlabelled_split_is_left_out(folder) -> None:
+    make_table(folder / "in" / "test.csv", HEADER, ROWS[80:])
+    manifest, output = build(folder, splits="train=train.csv,test=t*.csv", unlabeled_splits="test")
+    assert all("y" not in each for each in by_split(output, manifest)["test"])
+    assert manifest.splits["test"].num_examples == 40
+
+
+def test_a_file_without_a_label_needs_the_flag(folder) -> None:
+    with pytest.raises(InputError, match=r"test\.csv, it has no column 'y'"):
+        build(folder, splits=KAGGLE)
+
+
+def test_folders_of_images_are_named(tmp_path) -> None:
+    make_photos(tmp_path / "in", {"train/cat": 3, "train/dog": 2, "test": 4}, size=(8, 8))
+    common = {"image_size": 8, "input": tmp_path / "in", "unlabeled_splits": "test"}
+    for number, splits in enumerate(("train=train/,test=test/", "train:1,test=test", "directory")):
+        outcome, manifest = build_dataset(output=tmp_path / f"ds{number}", splits=splits, **common)
+        assert outcome.status == "published", outcome
+        assert manifest.splits["train"].label_counts == {"cat": 3, "dog": 2}
+        assert (manifest.splits["test"].num_examples, manifest.splits["test"].labeled) == (4, False)
+        assert verify_dataset(find_dataset(str(tmp_path / f"ds{number}"))) == []
+    records = loaders.open_dataset(tmp_path / "ds0", "test")
+    assert {"image", "label"} & {*records[0]} == {"image"}
+    # A file in a named folder has no label, and the folder is none.
+    common["unlabeled_splits"] = ""
+    _, manifest = build_dataset(
+        output=tmp_path / "no", splits="train=train/,test=test/", max_reject_fraction=0.5, **common
+    )
+    assert manifest.inputs.rejected_by_reason == {"no_label": 4}
+
+
+@pytest.mark.parametrize("kind", ["rows", "images"])
+def test_several_inputs_equal_their_folder(kind, tmp_path) -> None:
+    options = {"label": "y"} if kind == "rows" else {"image_size": 8}
+    source = tmp_path / "in"
+    if kind == "rows":
+        (source / "a").mkdir(parents=True)
+        (source / "b").mkdir()
+        make_table(source / "a" / "1.csv", HEADER, ROWS[:40])
+        make_table(source / "b" / "2.csv", HEADER, ROWS[40:])
+    else:
+        make_photos(source, {"a": 3, "b": 4}, size=(8, 8))
+    _, whole = build_dataset(kind, input=source, output=tmp_path / "whole", **options)
+    inputs = [source / "a", source / "b", f"{source}/b/*"]
+    outcome, several = build_dataset(kind, input=inputs, output=tmp_path / "several", **options)
+    assert outcome.status == "published"
+    for name, split in whole.splits.items():
+        assert [shard.crc32c for shard in several.splits[name].shards] == [
+            shard.crc32c for shard in split.shards
+        ]
+    assert several.inputs.duplicates == (1 if kind == "rows" else 4)
+    assert several.build.command[2:5] == tuple(f"--input={path}" for path in inputs)
+
+
+def test_a_text_file_may_be_a_table(tmp_path) -> None:
+    table = tmp_path / "table.txt"
+    table.write_text("a,b\n1,2\n3,4\n")
+    listing = tmp_path / "list.txt"
+    listing.write_text("# tables, as of today\ntable.txt\n")
+    for path in (table, listing):
+        examples, _ = published(input=str(path), output=str(tmp_path / path.stem))
+        assert sorted(each["a"] for each in examples) == [[1], [3]]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("train=", "'train=' names no file"),
+        ("train=a.csv,te st=b.csv", "letters, digits and underscores"),
+        ("train:0.9,test=t.csv", "sums to 0.9, not 1"),
+        ("train=missing.csv,test=test.csv", "'missing.csv' does not exist in"),
+        ("train:1,test=test/", "'test/' does not exist in"),
+    ],
+)
+def test_mistakes_are_one_sentence(text, words, folder) -> None:
+    with pytest.raises(UsageError, match=words):
+        build(folder, splits=text)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: RowsConfig("a", "b", unlabeled_splits="train"), "needs a label"),
+        (lambda: RowsConfig("a", "b", label="y", unlabeled_splits="tset", splits="train:0.5,test:0.5"),
+         "--unlabeled_splits=tset is not a split: the splits are train, test"),
+        (lambda: RowsConfig("a", "b", label="y", unlabeled_splits="test", splits="train:0.5,test:0.5",
+                            preprocessing="p.py"), "cannot be combined"),
+        (lambda: ImagesConfig("a", "b", label_from="none", unlabeled_splits="train"), "needs a label"),
+        (lambda: ArraysConfig("a", "b", splits="train=x.npy"), "does not work for arrays"),
+        (lambda: ArraysConfig(["a", "c"], "b"), "one file or folder of arrays"),
+    ],
+)  # fmt: skip
+def test_options_that_do_not_fit_are_one_sentence(make, words) -> None:
+    with pytest.raises(UsageError, match=words):
+        make()
+
+
+NAMES = st.sampled_from(["train", "validation", "test", "day_1"])
+PLACES = st.sampled_from(["a.csv", "b/", "c-*.csv", "d/**/e.csv"])
+
+
+@given(st.lists(st.tuples(NAMES, PLACES), min_size=1), st.booleans())
+def test_splits_are_read_back_from_their_text(named, shares) -> None:
+    given_shares = (("train", Fraction(2, 3)), ("rest", Fraction(1, 3))) if shares else ()
+    splits = Splits("fractions" if shares else "named", given_shares, tuple(named))
+    assert Splits.parse(str(splits)) == splits
+    assert {*splits.wanted} == {*dict(given_shares), *dict(named)}
+
+
+@pytest.mark.parametrize(
+    ("key", "split"),
+    [("test.csv", "test"), ("test.csv.gz", ""), ("a/test.csv", ""), ("day/1/x.csv", "day"),
+     ("days", ""), ("log-1.csv", "log"), ("b/log-1.csv", ""), ("x/y/z.csv", "deep"), ("x/z.csv", "deep")],
+)  # fmt: skip
+def test_a_place_is_a_file_a_folder_or_a_glob(key, split) -> None:
+    place = PlaceSpec(Splits.parse("test=test.csv,day=day/,log=log-*.csv,deep=x/**/z.csv"))
+    ref = place.of_table(InputRef(key, key))
+    assert (ref.split, ref.error) == (split, "" if split else "no_split")
+
+
+def test_a_mapping_has_shares_and_places() -> None:
+    given_splits = {"train": 0.5, "rest": "1/2", "test": Path("t/x.csv"), "more": "m.csv"}
+    config = RowsConfig("a", "b", splits=given_splits)
+    assert str(config.splits) == "train:0.5,rest:0.5,test=t/x.csv,more=m.csv"
