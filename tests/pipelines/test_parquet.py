@@ -99,6 +99,27 @@ def test_a_type_that_no_feature_can_hold_is_one_sentence_with_its_path(tmp_path,
     assert published(input=path, output=tmp_path / "dropped", drop=(name,))[0] == examples
 
 
+@pytest.mark.parametrize("unit", ["ms", "us", "ns"])
+@pytest.mark.parametrize("zone", [None, "Europe/Berlin"])
+def test_types_of_times_decide_their_unit(tmp_path, unit, zone) -> None:
+    """pandas judges; also before 1970, where fractions of a second are cut towards the past."""
+    texts = ["1969-12-31 23:59:58.5", "2020-02-29 12:00:00.25", "2262-01-01 00:00:00"]
+    local = pd.Series(pd.to_datetime(texts, format="ISO8601")).dt.as_unit(unit)
+    times = local.dt.tz_localize(zone) if zone else local
+    frame = pd.DataFrame({"when": times, "day": local, "raw": times})
+    frame.to_parquet(tmp_path / "t.parquet")
+    types = ("when:datetime", "day:date")
+    examples, _ = published(input=tmp_path / "t.parquet", output=tmp_path / "ds", types=types)
+    utc = times.dt.tz_convert("UTC").dt.tz_localize(None) if zone else local
+    for column, known, each in (
+        ("when", utc, "1s"),
+        ("day", local, "1D"),
+        ("raw", utc, f"1{unit}"),
+    ):
+        judged = (known - pd.Timestamp(0)) // pd.Timedelta(each)
+        assert sorted(row[column][0] for row in examples) == sorted(judged.tolist()), column
+
+
 def test_a_large_row_group_is_read_in_several_batches(tmp_path, monkeypatch) -> None:
     frame = pd.DataFrame({"n": range(50_000), "s": [f"text {n % 977}" for n in range(50_000)]})
     frame.to_parquet(tmp_path / "t.parquet")

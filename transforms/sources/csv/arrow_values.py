@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shardmill.schemas.schema_pbtxt.columns import INT64_MAX, INT64_MIN
+from shardmill.schemas.schema_pbtxt.columns import INT64_MAX, INT64_MIN, TimeKind
 from shardmill.schemas.schema_pbtxt.schema_text import Kind
 from shardmill.transforms.sources.csv.text_parser import CellFault, Parsed, no_faults
 from shardmill.transforms.tables.table_source import MAX_LABELS, has_lists
@@ -170,6 +170,23 @@ def convert_values(kind: Kind, values: pa.Array) -> Parsed:
     usable = pa.array(faults != CellFault.NONE)
     values = pc.if_else(usable, pa.scalar(None, values.type), values)
     return Parsed(pc.fill_null(_to_int64(values), 0).to_numpy(), faults)
+
+
+def in_unit(values: pa.Array, time: TimeKind) -> pa.Array:
+    """Return timestamps and dates in the unit of a column of times, and other values as they are.
+
+    Args:
+        values: Values as from ``encode_cells``.
+        time: See ``Column``.
+    """
+    kind = values.type
+    if not time or not (is_type.is_timestamp(kind) or is_type.is_date(kind)):
+        return values
+    if time == "date":
+        return values.cast(pa.date32(), safe=False)
+    if is_type.is_timestamp(kind):
+        values = pc.floor_temporal(values, unit="second")
+    return values.cast(pa.timestamp("s", getattr(kind, "tz", None)), safe=False)
 
 
 def _to_int64(values: pa.Array) -> pa.Array:

@@ -237,7 +237,7 @@ def _parse_single(column: Column, texts: pa.Array, rules: CellRules) -> tuple[pa
 
 def _parse_numbers(column: Column, texts: pa.Array, rules: CellRules) -> text_parser.Parsed:
     if texts.type != pa.binary():
-        return arrow_values.convert_values(column.kind, texts)
+        return arrow_values.convert_values(column.kind, arrow_values.in_unit(texts, column.time))
     if column.booleans:
         yes, no = map(fold_boolean, column.booleans)
         return text_parser.parse_booleans(texts, (yes, no))
