@@ -68,7 +68,7 @@ BENCH = [
 setup(
     name="shardmill",
     version="0.2.0",
-    description="Images, CSV rows and NumPy arrays into training-ready, counted GZIP TFRecords",
+    description="Images, tables and NumPy arrays into training-ready, counted GZIP TFRecords",
     long_description=(HERE / "README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
     url=REPOSITORY,
