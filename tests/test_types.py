@@ -17,7 +17,8 @@ shardmill.images("photos", "ds", imag_size=3)  # wrong
 shardmill.images("photos", "ds", quality="x")  # wrong
 shardmill.images("photos", "ds", resize="squash")  # wrong
 shardmill.images("photos")  # wrong
-shardmill.rows(["a.csv"], "ds")  # wrong
+shardmill.rows(["a.csv", "b.csv"], "ds")
+shardmill.rows(3, "ds")  # wrong
 shardmill.count(["a", "b"], check="index").written
 shardmill.verify("ds", processes=2).sound
 built.parts_mad  # wrong

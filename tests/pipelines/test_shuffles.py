@@ -15,7 +15,7 @@ from apache_beam.runners.portability.fn_api_runner import execution
 from apache_beam.utils.windowed_value import WindowedValue
 
 from shardmill.pipelines import arrays, count, images, rows
-from shardmill.pipelines.dataset_options import CountConfig
+from shardmill.pipelines.tool_options import CountConfig
 from shardmill.transforms.sink import division, plan
 from tests.conftest import ROOT, build_dataset, make_photos, resolve_job
 

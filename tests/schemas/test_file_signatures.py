@@ -34,9 +34,10 @@ def _file(write) -> bytes:
     return target.getvalue()
 
 
-def _zip(target: io.BytesIO, name: str = "a.txt") -> None:
+def _zip(target: io.BytesIO, *names: str) -> None:
     with zipfile.ZipFile(target, "w") as archive:
-        archive.writestr(name, "a")
+        for name in names or ["a.txt"]:
+            archive.writestr(name, "a")
 
 
 def _tar(target: io.BytesIO) -> None:
@@ -56,6 +57,7 @@ FILES = {
     "zstd": pa.compress(b"a,b\n", "zstd", asbytes=True),
     "zip": _file(_zip),
     "npz": _file(lambda target: np.savez(target, x=np.arange(3))),
+    "excel": _file(lambda target: _zip(target, "[Content_Types].xml", "xl/workbook.xml")),
     "office": _file(lambda target: _zip(target, "[Content_Types].xml")),
     "parquet": _file(lambda target: pq.write_table(pa.table({"a": [1]}), target)),
     "arrow": _file(lambda target: pa.ipc.new_file(target, pa.schema([("a", pa.int64())])).close()),

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 from PIL import Image
 
 from shardmill.pipelines import cli
@@ -142,6 +143,16 @@ def _rows_page(_: Shelf, folder: Path) -> None:
         (folder / "sales" / f"{month}.csv").write_text(f"id,price,month\n{lines}")
     prices = 'id,price,city\n1,2.5,Bern\n2,oops,Basel\n3,1.5\n3,1.75,Genf\n4,,"Zürich\n5,3,Chur\n'
     (folder / "prices.csv").write_text(prices, encoding="utf-8")
+    orders = 'id,zip,day,age,total,Bezahlt\n1,08001,24.12.2025,,"1.234,50",ja\n'
+    orders += "".join(f'{n},04109,01.02.2026,{n},"0,{n}",nein\n' for n in range(2, 40))
+    (folder / "orders.csv").write_text(orders, encoding="utf-8")
+    events = pd.DataFrame({"clicked": [n % 2 for n in range(40)], "page": ["a", "b"] * 20})
+    events.to_parquet(folder / "events.parquet")
+    for day in ("2026-01-01", "2026-01-02"):
+        (folder / "export" / f"day={day}").mkdir(parents=True)
+        events.to_parquet(folder / "export" / f"day={day}" / "part-00000.snappy.parquet")
+    (folder / "logs").mkdir()
+    events.to_json(folder / "logs" / "may.jsonl.gz", orient="records", lines=True)
     kinds = {"id": "INT", "price": "FLOAT", "city": "BYTES"}
     features = [f'feature {{ name: "{name}" type: {kind} }}\n' for name, kind in kinds.items()]
     (folder / "prices.pbtxt").write_text("".join(features))

@@ -82,7 +82,7 @@ class PickledOnce:
     @cached_property
     def _pickled(self) -> bytes:
         values = [getattr(self, each.name) for each in fields(self)]  # type: ignore[arg-type]
-        return zlib.compress(pickle.dumps(values), 1)
+        return zlib.compress(pickle.dumps(values), 9)
 
 
 @lru_cache(maxsize=8)
