@@ -18,6 +18,7 @@ from shardmill.schemas.refs import InputRef, Reference
 from shardmill.schemas.rejects import Reject
 from shardmill.schemas.storage import join, open_storage
 from shardmill.schemas.tfrecord.gzip_member import Packing
+from shardmill.transforms.match.counts import MatchCounts
 from shardmill.transforms.match.transform import MatchedInputs
 from shardmill.transforms.runtime import metrics, progress
 from shardmill.transforms.runtime.packing import pack_values, unpack
@@ -252,15 +253,21 @@ class WriteShards(beam.PTransform):
         return BuildInput(placed, plan, census) | BuildShards(spec, self.encoder)
 
 
+def _with_counts(_: bytes, census: Census, counts: MatchCounts) -> Census:
+    return census.with_counts(counts)
+
+
+def _add_part(totals: Totals, part: Part) -> None:
+    totals.merge(part.totals)
+
+
 def total_census(inputs: AsSingleton, matched: MatchedInputs) -> beam.PCollection[Census]:
     """Return the census of inputs and of what matching counted."""
     return (
         matched.refs.pipeline
         | "StartCensus" >> beam.Impulse()
         | "AddMatchCounts"
-        >> beam.Map(
-            lambda _, census, counts: census.with_counts(counts), inputs, matched.sum_counts()
-        ).with_output_types(Census)
+        >> beam.Map(_with_counts, inputs, matched.sum_counts()).with_output_types(Census)
     )
 
 
@@ -302,9 +309,7 @@ class BuildShards(beam.PTransform):
             | "WriteParts"
             >> beam.Map(_write_part, AsSingleton(inputs.plan), spec=spec, encoder=encoder)
         )
-        totals = parts | "SumParts" >> beam.CombinePerKey(
-            SumInto(Totals, lambda totals, part: totals.merge(part.totals))
-        )
+        totals = parts | "SumParts" >> beam.CombinePerKey(SumInto(Totals, _add_part))
         files = parts | "ListPartFiles" >> beam.MapTuple(
             lambda series, part: (series, tuple(part.file))
         )
