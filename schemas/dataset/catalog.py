@@ -163,5 +163,7 @@ def _read_table(data: bytes, names: Sequence[str]) -> Any:
         table = pq.ParquetFile(io.BytesIO(data)).read(columns=list(names), use_threads=False)
         table.validate(full=True)
         return table.select(names)
+    except MemoryError:  # as ArrowMemoryError, which says nothing about the catalog
+        raise
     except (pa.ArrowException, KeyError, OSError, ValueError) as error:
         raise FormatError("catalog-foreign", error=error) from error

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from shardmill.schemas.dataset.catalog import read_columns
 from shardmill.schemas.dataset.splits import Splits
 from shardmill.schemas.errors import InputError
 from shardmill.schemas.refs import InputRef
@@ -150,6 +151,21 @@ def test_a_damaged_parquet_file_gives_its_values_or_is_rejected(tmp_path, data) 
     with contextlib.suppress(RejectedError, InputError):
         measure(sample)
         read_file("parquet", path)
+
+
+def test_a_lack_of_memory_does_not_reject_a_file(tmp_path, monkeypatch) -> None:
+    """Arrow's error is a MemoryError and an ArrowException: it must fail the part, not the file."""
+    pq.write_table(pa.table({"n": [1]}), tmp_path / "t.parquet")
+
+    def fail(*_: object, **__: object) -> None:
+        raise pa.ArrowMemoryError("malloc of size 8 failed")
+
+    for method in ("iter_batches", "read"):
+        monkeypatch.setattr(pq.ParquetFile, method, fail)
+    with pytest.raises(MemoryError):
+        read_file("parquet", tmp_path / "t.parquet")
+    with pytest.raises(MemoryError):
+        read_columns((tmp_path / "t.parquet").read_bytes(), ("n",))
 
 
 def test_infinity_and_missing_numbers_stay_apart(tmp_path) -> None:

@@ -73,6 +73,7 @@ def open_parquet(ref: InputRef) -> Iterator[tuple[pq.ParquetFile, Any]]:
 
     Raises:
         RejectedError: It is not a Parquet file, is damaged, or changed.
+        MemoryError: Memory ran out, which says nothing about the file.
         StorageError: The storage failed.
     """
     try:
@@ -85,7 +86,7 @@ def open_parquet(ref: InputRef) -> Iterator[tuple[pq.ParquetFile, Any]]:
             yield _open(stream), stream.hash
     except (FileNotFoundError, ChangedError) as error:
         raise RejectedError("read", "changed", "the file changed while it was read") from error
-    except StorageError:
+    except (MemoryError, StorageError):  # an ArrowMemoryError is both kinds of error
         raise
     except (pa.ArrowException, OSError, ValueError) as error:  # raised by Arrow
         check_unchanged(ref)
