@@ -2,14 +2,16 @@
 
 usage: python benchmarks/scale_estimate.py
 
-Prints the tables of docs/scale.md with estimates. Costs and prices are assumptions: replace them
+Writes the tables of docs/scale.md with estimates. Costs and prices are assumptions: replace them
 with those of your machines and your cloud.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from fractions import Fraction
+from pathlib import Path
 
 from shardmill.schemas.dataset.shard_names import DEFAULT_TEMPLATE, ShardTemplate
 from shardmill.transforms.sink.division import ShardSpec, count_shards, plan_parts
@@ -17,6 +19,7 @@ from shardmill.transforms.sink.placement import Series
 from shardmill.transforms.sources.csv.row_ranges import RANGE_BYTES
 from shardmill.transforms.tables.planning import count_row_parts
 
+PAGE = Path(__file__).parents[1] / "docs" / "scale.md"
 SHARES = {"train": Fraction(9, 10), "validation": Fraction(1, 10)}
 TEMPLATE = ShardTemplate(DEFAULT_TEMPLATE)
 COMPONENTS = 32  # maximum of one compose call
@@ -39,6 +42,8 @@ class Costs:
         shuffled_gb: Price of a shuffled GB, in dollars.
         write_call: Price of a request that writes, lists or composes, in dollars.
         read_call: Price of a request that reads, in dollars.
+        stored_gb: Price of a GB that is stored for a month, in dollars.
+        busy: Utilization of the cores of workers.
     """
 
     ref_bytes: float = 160
@@ -53,6 +58,13 @@ class Costs:
     shuffled_gb: float = 0.011
     write_call: float = 0.05 / 10_000
     read_call: float = 0.004 / 10_000
+    stored_gb: float = 0.02
+    busy: float = 0.7
+
+    @property
+    def cpu(self) -> float:
+        """CPU seconds of an image."""
+        return self.image_cpu + self.ref_cpu
 
 
 def composes(parts: int) -> int:
@@ -81,7 +93,7 @@ def images(
     each = -(-parts // shards)
     writes = count / 1000 + 2 * parts + shards * (composes(each) + 1) + parts / 1000
     shuffled = count * (costs.ref_bytes + costs.content_bytes) + parts * costs.part_bytes
-    cpu = count * (costs.image_cpu + costs.ref_cpu)
+    cpu = count * costs.cpu
     return {
         "refs": count,
         "shuffled GB": shuffled / 1e9,
@@ -134,6 +146,30 @@ def rows(count: int, row_bytes: int = 150, growth: float = 6.9, sets: int = 1) -
     }
 
 
+def bill(count: int, workers: int, *, dataflow: bool) -> dict[str, float]:
+    """Returns what a build of images takes on workers of two cores and 8 GB, and what it costs."""
+    costs, found = Costs(), images(count)
+    core_hours = found["CPU hours"] / costs.busy
+    shuffled = found["shuffled GB"] if dataflow else 0
+    dollars = {
+        "cores $": core_hours * costs.core_hour,
+        "calls $": found["calls $"],
+        "shuffle $": shuffled * costs.shuffled_gb,
+    }
+    return {
+        "workers": workers,
+        "core hours": core_hours,
+        "hours": core_hours / (2 * workers),
+        "reading calls, million": found["reading calls, million"],
+        "writing calls, million": found["writing calls, million"],
+        "shuffled GB": shuffled,
+        "stored GB": found["output TB"] * 1000,
+        **dollars,
+        "build $": sum(dollars.values()),
+        "storage $ a month": found["output TB"] * 1000 * costs.stored_gb,
+    }
+
+
 def table(columns: dict[str, dict[str, float]]) -> str:
     """Returns a Markdown table with a column per build."""
     names = next(iter(columns.values()))
@@ -149,14 +185,35 @@ def format_number(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 or value == int(value) else f"{value:.3g}"
 
 
+def tables() -> dict[str, str]:
+    """Returns the tables of docs/scale.md by the headings above them."""
+    return {
+        "On paper: images": table({
+            "10^8 images": images(10**8), "10^9 images": images(10**9),
+            "10^9, --shard_bytes=1GiB": images(10**9, shard_bytes=1 << 30),
+        }),
+        "On paper: the bill": table({
+            "10^6, one machine": bill(10**6, 1, dataflow=False),
+            "10^6, Dataflow": bill(10**6, 4, dataflow=True),
+            "10^7, one machine": bill(10**7, 1, dataflow=False),
+            "10^7, Dataflow": bill(10**7, 20, dataflow=True),
+            "10^8, Dataflow": bill(10**8, 100, dataflow=True),
+        }),
+        "On paper: rows": table({
+            "10^9 rows": rows(10**9), "10^10 rows": rows(10**10),
+            "10^10 in 16 datasets": rows(10**10, sets=16),
+            "10^10 in 64 datasets": rows(10**10, sets=64),
+        }),
+    }  # fmt: skip
+
+
 def main() -> None:
-    """Prints the tables."""
-    print(table({"10^8 images": images(10**8), "10^9 images": images(10**9),
-                 "10^9, --shard_bytes=1GiB": images(10**9, shard_bytes=1 << 30)}))  # fmt: skip
-    print()
-    print(table({"10^9 rows": rows(10**9), "10^10 rows": rows(10**10),
-                 "10^10 in 16 datasets": rows(10**10, sets=16),
-                 "10^10 in 64 datasets": rows(10**10, sets=64)}))  # fmt: skip
+    """Writes the tables into docs/scale.md."""
+    page = PAGE.read_text(encoding="utf-8")
+    for heading, text in tables().items():
+        pattern = rf"(## {heading}\n(?:(?!\|).*\n)*)(?:\|.*\n)+"
+        page = re.sub(pattern, lambda found, text=text: f"{found[1]}{text}\n", page, count=1)
+    PAGE.write_text(page, encoding="utf-8")
 
 
 if __name__ == "__main__":

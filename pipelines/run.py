@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import shutil
 import signal
@@ -92,7 +93,7 @@ def new_run_id() -> str:
 
 def run_pipeline(
     define: Callable[[beam.Pipeline], Any], runner: str, argv: Sequence[str], output: str,
-    *, unit: ProgressUnit = IMAGES, build: str = "",
+    *, unit: ProgressUnit = IMAGES, build: str = "", command: str = "",
 ) -> RunResult:  # fmt: skip
     """Run a pipeline until it ends.
 
@@ -103,6 +104,8 @@ def run_pipeline(
         output: Folder of the dataset.
         unit: Unit of the progress, if the pipeline runs in this process.
         build: Build folder, whose finished parts are counted if it runs in other processes.
+        command: What the pipeline does; an equal command finds its running job where the runner
+            can. Empty: each run has a new job.
 
     Raises:
         ShardmillError: The run failed with an error that the user can act on.
@@ -110,7 +113,8 @@ def run_pipeline(
         Staged: The flags ask to stage the job instead of running it.
     """
     known = find_runner(runner)
-    run_id = new_run_id()
+    is_found = bool(known.finds_jobs and command)  # a job of an equal command, by this identity
+    run_id = hashlib.sha256(command.encode()).hexdigest()[:12] if is_found else new_run_id()
     run = _Run(known, known.prepare(argv, f"shardmill-{run_id}"), run_id, output, unit, build)
     for number in range(1, _MAX_STALE_ATTEMPTS + 1):
         try:
@@ -213,7 +217,13 @@ class _Run:
                 # Before the submission, which may take long itself.
                 find_job = lambda: runner.find_job(options, result)  # noqa: E731
                 with monitor_job(progress, self.build, find_job) as job:
-                    result = pipeline.run()
+                    try:
+                        result = pipeline.run()
+                    except Exception as error:
+                        result = runner.find_running(error, options)
+                        if result is None:
+                            raise
+                        progress.notices.append("the job of an equal command runs: waiting for it")
                     runner.wait(result)
         except BaseException as error:
             if signals:
@@ -237,6 +247,7 @@ class _Run:
 
         Raises:
             OutputError: There is no outcome.
+            StaleBuildError: An equal command, which waited for the same job, took it.
         """
         from shardmill.transforms.sink import outcome as outcomes
 
@@ -245,6 +256,8 @@ class _Run:
             outcome = outcomes.fetch(self.run_id, self.output)
             if self.output:
                 outcomes.delete_stale_outcomes(self.output)
+        if outcome is None and self.runner.finds_jobs and self.build:
+            raise StaleBuildError("job-outcome-taken")
         if outcome is None:
             where = f"in {self.output}: see its log" if self.output else "without --manifest"
             raise OutputError("runner-without-outcome", name=self.runner.name, where=where)

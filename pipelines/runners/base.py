@@ -64,9 +64,12 @@ class Runner:
     Attributes:
         name: Beam's name of it.
         in_process: Whether the pipeline runs in this process.
+        finds_jobs: Whether a command waits for the job of an equal command, instead of starting a
+            second one, if that command was killed.
     """
 
     in_process = False
+    finds_jobs = False
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -93,6 +96,15 @@ class Runner:
         Raises:
             UsageError: They cannot.
         """
+
+    def find_running(self, error: Exception, options: PipelineOptions) -> Any:  # noqa: ARG002
+        """Return the result of the running job of an equal command, or None if there is none.
+
+        Args:
+            error: Why the job was not accepted.
+            options: Its options.
+        """
+        return None
 
     def has_process_per_core(self, argv: Sequence[str]) -> bool:  # noqa: ARG002
         """Return whether workers start one process for each core of their machine.

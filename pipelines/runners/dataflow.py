@@ -41,7 +41,9 @@ class Dataflow(Runner):
         UsageError: Beam's client of the service is not installed.
     """
 
+    finds_jobs = True
     _argv: Sequence[str] = ()
+    _is_named = False
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -57,6 +59,7 @@ class Dataflow(Runner):
         if missing:
             flags = " and ".join(missing)
             raise UsageError("runner-needs-flags", name=self.name, flags=flags)
+        self._is_named = option_given(argv, "job_name")
         argv = super().prepare(argv, job_name)
         if not options.temp_location and options.staging_location:
             options.temp_location = options.staging_location
@@ -99,6 +102,14 @@ class Dataflow(Runner):
         cloud = options.view_as(GoogleCloudOptions)
         job_id = result.job_id()
         return Job(job_id, _PAGE.format(region=cloud.region, id=job_id, project=cloud.project))
+
+    def find_running(self, error: Exception, options: PipelineOptions) -> Any:
+        """See ``Runner.find_running``; a job with a name that the user gave may be any job."""
+        from apache_beam.runners.dataflow.internal.apiclient import DataflowJobAlreadyExistsError
+
+        if self._is_named or not isinstance(error, DataflowJobAlreadyExistsError):
+            return None
+        return _find_submitted(options)
 
     def wait(self, result: Any) -> None:
         """See ``Runner.wait``; continues where Beam stops waiting before the job has ended.

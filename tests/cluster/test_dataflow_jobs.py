@@ -1,6 +1,7 @@
 """Jobs on a fake Dataflow service: every pipeline, templates, failures, cancellation."""
 
 import signal
+import threading
 import time
 
 import pytest
@@ -177,6 +178,54 @@ def test_a_signal_cancels_the_job_and_waits(number, code, client, service):
     assert service.works[0].job.current_state == State.JOB_STATE_CANCELLED  # it waited
     assert "shardmill: interrupted; run again to resume." in said[1]
     assert "UpdateJob" in service.calls
+
+
+def start_held(client, service):
+    """Start a command whose job runs until it is resumed."""
+    service.hold = True
+    process = start_shardmill(*client.argv("images"))
+    wait_until(
+        lambda: service.works and service.works[0].job.current_state == State.JOB_STATE_RUNNING
+    )
+    service.hold = False
+    return process
+
+
+@pytest.mark.parametrize("killed", [True, False])
+def test_an_equal_command_waits_for_the_running_job(killed, client, service, album, tmp_path):
+    """The service does not notice that a client was killed; one that lives waits too."""
+    process = start_held(client, service)
+    if killed:
+        process.kill()
+        process.communicate(timeout=60)
+    work = service.works[0]
+    threading.Timer(2, service.resume, [work]).start()  # while the second command waits
+    code, _, err = client.images()
+    assert code == 0, err
+    assert "the job of an equal command runs: waiting for it" in err
+    assert f"job: {work.id}  {page()}" in err
+    if killed:
+        assert service.works == [work]
+    else:  # one of the two takes the outcome; the other finds the dataset up to date
+        assert (process.wait(timeout=60), len(service.works)) == (0, 2)
+    album.check("images", client.output, tmp_path / "out", image_size="16")
+
+
+def test_a_running_job_of_another_command_is_not_waited_for(client, service):
+    start_held(client, service).kill()
+    code, _, err = client.run(client.argv("images", "--image_size=8"))
+    assert code == 0, err
+    assert len(service.works) == 2
+    # A name that is given may be that of any job.
+    named = "--job_name=nightly"
+    service.hold = True
+    process = start_shardmill(*client.argv("rows", named))
+    wait_until(lambda: len(service.works) == 3)
+    assert client.sentence(named).startswith(
+        "A job of that name is already running: wait for it, or "
+    )
+    process.kill()
+    process.communicate(timeout=60)
 
 
 def test_a_signal_while_the_job_is_being_submitted(client, service, monkeypatch):

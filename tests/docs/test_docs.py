@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 
+from benchmarks import scale_estimate
 from shardmill.pipelines.commands import COMMANDS, find_parser
 from shardmill.schemas.dataset.shard_names import FIELDS
 from shardmill.schemas.rejects import REASONS
@@ -137,6 +138,21 @@ def test_figures_of_the_front_page_are_those_of_the_benchmark() -> None:
     for name, *figures in found:
         measured = rows[{"a loop written by hand": "hand-written floor"}.get(name, name)]
         assert figures == [measured[index] for index in (2, 5, 6, 9)], name
+
+
+def test_estimates_on_pages_are_those_of_the_formulas() -> None:
+    scale, dataflow = ((ROOT / "docs" / page).read_text() for page in ("scale.md", "dataflow.md"))
+    for heading, text in scale_estimate.tables().items():
+        assert text in scale.partition(f"## {heading}")[2].partition("\n## ")[0]
+    costs, million = scale_estimate.Costs(), scale_estimate.bill(10**6, 4, dataflow=True)
+    shown = {name: scale_estimate.format_number(value) for name, value in million.items()}
+    for text in (
+        f"{costs.cpu:.3g} per image", f"`busy` | utilization of the cores | assumed: {costs.busy}",
+        f"{shown['core hours']} core hours, {shown['shuffled GB']} GB of shuffle",
+        f"{shown['writing calls, million']} and {shown['reading calls, million']} million calls",
+        f"${shown['cores $']} for machines, ${shown['shuffle $']} for shuffle and ${shown['calls $']} for",
+    ):  # fmt: skip
+        assert text in dataflow
 
 
 def test_no_file_contains_paths_of_one_machine() -> None:

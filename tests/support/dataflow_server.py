@@ -147,6 +147,10 @@ class Service(grpc.GenericRpcHandler):
         assert (request.project_id, request.location) == (PROJECT, REGION)
         if self.rejection is not None:
             context.abort(grpc.StatusCode[self.rejection.status], self.rejection.message)
+        active = (State.JOB_STATE_PENDING, State.JOB_STATE_RUNNING, State.JOB_STATE_CANCELLING)
+        for work in self.works:
+            if work.job.name == request.job.name and work.job.current_state in active:
+                return work.job
         return self.create(request.job).job
 
     def _allow(self, what: str, context) -> None:
@@ -221,8 +225,11 @@ class Service(grpc.GenericRpcHandler):
         if work.job.current_state == State.JOB_STATE_PENDING:
             work.job.current_state = State.JOB_STATE_RUNNING
         work.say(Importance.JOB_MESSAGE_BASIC, f"Worker configuration: e2-standard-2 in {REGION}.")
-        if self.hold:
-            return
+        if not self.hold:
+            self.resume(work)
+
+    def resume(self, work: Work) -> None:
+        """Run a job that was held."""
         errors = self.errors or self._really_run(work)
         if work.job.current_state != State.JOB_STATE_RUNNING:
             return
