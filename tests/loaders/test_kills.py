@@ -14,6 +14,7 @@ from collections import Counter
 from multiprocessing.connection import wait
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.support.loader_tools import PACKS, write_numbered
@@ -40,9 +41,17 @@ def context():
     return made
 
 
-def children(pid: int) -> list[int]:
-    with contextlib.suppress(OSError):
-        return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+def descendants(pid: int) -> list[psutil.Process]:
+    """Returns all processes below one: Python starts workers by a server that is a child of the host."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return psutil.Process(pid).children(recursive=True)
+    return []
+
+
+def workers_of(processes: list[psutil.Process]) -> list[int]:
+    """Returns the workers of a DataLoader, by the name that torch gives them."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return [each.pid for each in processes if each.name() == "pt_data_worker"]
     return []
 
 
@@ -72,7 +81,8 @@ def run_job(context, plans: list[Plan], rng: random.Random, after: int | None) -
     alive = [process.pid for process in processes if process.is_alive()]
     if after is not None and alive:
         victim = rng.choice(alive)
-        workers = children(victim)
+        below = {pid: descendants(pid) for pid in alive}
+        workers = workers_of(below[victim])
         how = rng.choice(["all", "host", "worker"])
         if how == "worker" and workers:
             kill([rng.choice(workers)])
@@ -80,8 +90,7 @@ def run_job(context, plans: list[Plan], rng: random.Random, after: int | None) -
         elif how != "all":
             kill([victim])
         # What starts the processes of a job ends all of them.
-        kill([each for pid in alive for each in (*children(pid), pid)])
-        kill(workers)
+        kill([*alive, *(each.pid for pid in alive for each in below[pid])])
     for process in processes:
         process.join()
     assert after is not None or all(process.exitcode == 0 for process in processes)
