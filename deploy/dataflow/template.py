@@ -1,7 +1,9 @@
 """Write the metadata of the flex template from the flags of the commands.
 
-    python deploy/dataflow/template.py               writes metadata.json in this folder
-    python deploy/dataflow/template.py IMAGE FILE    writes the specification of a template to FILE
+    python deploy/dataflow/template.py                        writes metadata.json in this folder
+    python deploy/dataflow/template.py LAUNCHER IMAGE FILE    writes a template's specification
+
+``LAUNCHER`` and ``IMAGE`` are the names of the images of the launcher and the workers.
 
 ``metadata.json`` describes the parameters to Google's console and API. A template is a
 specification in a bucket: the name of an image and the metadata.
@@ -46,10 +48,10 @@ def metadata() -> dict[str, Any]:
     }
 
 
-def specification(image: str) -> dict[str, Any]:
-    """Return a template whose launcher and workers run the same image."""
+def specification(launcher: str, image: str) -> dict[str, Any]:
+    """Return the template of the images of the launcher and the workers."""
     return {
-        "image": image,
+        "image": launcher,
         "metadata": metadata(),
         "sdkInfo": {"language": "PYTHON"},
         "defaultEnvironment": {"sdkContainerImage": image},
@@ -136,7 +138,7 @@ def _kind(name: str, options: list[Option[Any, Any]]) -> dict[str, Any]:
 
 def _main(arguments: list[str]) -> None:
     content, path = (
-        (specification(arguments[0]), Path(arguments[1])) if arguments else (metadata(), METADATA)
+        (specification(*arguments[:2]), Path(arguments[2])) if arguments else (metadata(), METADATA)
     )
     path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 

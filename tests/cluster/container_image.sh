@@ -1,18 +1,19 @@
 #!/usr/bin/env bash
-# Builds the image of deploy/dataflow/Dockerfile, unchanged, on bases made here:
-#   container_image.sh STORE IMAGE
+# Builds the images of deploy/dataflow/Dockerfile, unchanged, on bases made here:
+#   container_image.sh STORE IMAGE LAUNCHER
 #
 #   STORE   a folder for images and what they are made of; what is there already stays. Its file
 #           `driver` says how images are kept: as overlays, or where the kernel has none, as copies
-#   IMAGE   the name of the image
+#   IMAGE, LAUNCHER   the names of the images of workers and of the launcher
 #
 # The bases have the names of the real ones. Python's is Debian with its Python, Beam's has the real
-# boot, built from its source, and the launcher of templates is a script that starts the program which
-# the image names, as the real one does. It needs Go and Debian packages, and to be root.
+# boot, built from its source, and the launcher of templates is a script that opens its log and starts
+# the program which the image names, as the real one does. It needs Go and Debian packages, and to be root.
 set -euo pipefail
 
 store=$1
 image=$2
+launcher=$3
 root=$(CDPATH='' cd -- "$(dirname -- "${BASH_SOURCE[0]}")/../.." && pwd)
 file=$root/deploy/dataflow/Dockerfile
 
@@ -80,7 +81,13 @@ launcher_base() {
   have "$1" && return
   local program=$store/launcher/opt/google/dataflow/python_template_launcher
   mkdir -p "$(dirname "$program")"
-  printf '#!/bin/sh\nexec python "$FLEX_TEMPLATE_PYTHON_PY_FILE" "$@"\n' >"$program"
+  cat >"$program" <<'SCRIPT'
+#!/bin/sh
+set -e
+mkdir -p /var/log/dataflow/template_launcher
+: >>/var/log/dataflow/template_launcher/runner-json.log
+exec python "$FLEX_TEMPLATE_PYTHON_PY_FILE" "$@"
+SCRIPT
   chmod 755 "$program"
   from_folder "$store/launcher" "$1"
 }
@@ -113,7 +120,12 @@ mounts=()
 for path in /etc/pip.conf /etc/ssl/certs/ca-certificates.crt; do  # how this machine reaches PyPI
   [ -e "$path" ] && mounts+=(--volume "$path:$path:ro")
 done
-echo "Building $image"
-buildah_here build --isolation chroot --layers --pull-never --network host "${mounts[@]}" \
-  --file "$file" --target template --build-arg "IMAGE=$image" --tag "$image" "$root" \
-  >"$store/build.log" 2>&1 || fail "the image cannot be built: $(tail -n 5 "$store/build.log")"
+build_image() {
+  echo "Building $2"
+  buildah_here build --isolation chroot --layers --pull-never --network host "${mounts[@]}" \
+    --file "$file" --target "$1" --build-arg "IMAGE=$image" --tag "$2" "$root" \
+    >"$store/build.log" 2>&1 || fail "the image cannot be built: $(tail -n 5 "$store/build.log")"
+}
+
+build_image worker "$image"
+build_image template "$launcher"

@@ -27,6 +27,7 @@ FOLDER = ROOT / "deploy" / "dataflow"
 METADATA = json.loads((FOLDER / "metadata.json").read_text())
 PARAMETERS = {each["name"]: each for each in METADATA["parameters"]}
 IMAGE = "europe-west1-docker.pkg.dev/my-project/shardmill/shardmill:9.9.9"
+LAUNCHER = IMAGE.replace("/shardmill:", "/shardmill-launcher:")
 (VERSION,) = re.findall(r'^    version="(.+?)",$', (ROOT / "setup.py").read_text(), re.MULTILINE)
 (BEAM,) = re.findall(
     r"^apache-beam==(\S+) ; python_full_version >= '3.11'$",
@@ -56,9 +57,10 @@ def test_metadata_is_up_to_date(modules):
 
 def test_metadata_has_the_format_of_dataflow(modules):
     message = dataflow.ContainerSpec()
-    text = json.dumps(modules[1].specification(IMAGE))
+    text = json.dumps(modules[1].specification(LAUNCHER, IMAGE))
     json_format.Parse(text, dataflow.ContainerSpec.pb(message))  # rejects what it does not know
-    assert message.image == message.default_environment.sdk_container_image == IMAGE
+    assert message.image == LAUNCHER
+    assert message.default_environment.sdk_container_image == IMAGE
     assert message.sdk_info.language == dataflow.SDKInfo.Language.PYTHON
     assert message.metadata.name == "Shardmill"
     assert len(message.metadata.parameters) == len(PARAMETERS) == len(METADATA["parameters"])
@@ -187,17 +189,28 @@ def test_image_contains_all_sources_and_the_name_of_its_user(path):
     sources = {source for *found, _ in copied for source in found}
     tops = {path.parent.name for path in ROOT.glob("*/__init__.py")} - {"tests"}
     assert "pipelines" in tops
-    assert tops | {"setup.py", "constraints.txt"} < sources
+    assert tops | {"setup.py"} < sources
     ignored = [line for line in (ROOT / ".dockerignore").read_text().splitlines() if line[0] == "!"]
     for source in sources:
-        assert (ROOT / source).exists(), source
+        assert list(ROOT.glob(source.replace("${EXTRAS}", "*"))), source
         assert any(fnmatch(source, line[1:]) for line in ignored), source
     # Beam's boot looks up the home of its user and exits if there is none.
     users = [rest.partition(":")[0] for word, rest in lines if word == "USER"]
-    assert users
     made = " ".join(rest for word, rest in lines if word == "RUN")
     for user in users:
         assert f"useradd --uid {user} " in made
+
+
+@pytest.mark.parametrize("extras", ["dataflow", "dataflow-tft"])
+def test_the_images_install_the_constraints_with_hashes(extras):
+    pins = (ROOT / "constraints.txt").read_text()
+    text = (FOLDER / f"requirements-{extras}.txt").read_text().replace("\\\n", " ")
+    locked = dict(re.findall(r"^([\w.-]+)==(\S+)", text, re.MULTILINE))
+    for name, version in locked.items():
+        assert re.search(rf"^{name}=={re.escape(version)}( ;|$)", pins, re.MULTILINE), name
+    assert all("--hash=sha256:" in line for line in text.splitlines())
+    wanted = {"apache-beam", "blake3", "pillow", "pyarrow", "google-cloud-storage", "setuptools"}
+    assert wanted | ({"tensorflow-transform"} if "tft" in extras else set()) <= locked.keys()
 
 
 def test_stages_of_the_image():
@@ -209,8 +222,10 @@ def test_stages_of_the_image():
     assert stages[-1][0] == "worker"
     assert settings["PYTHON"].replace(".", "") in stages[1][0]
     last = lines[next(n for n, (word, rest) in enumerate(lines) if rest.endswith(" AS worker")) :]
-    assert [rest for word, rest in last if word == "USER"] == ["1000:1000"]
-    assert [rest for word, rest in last if word == "ENTRYPOINT"] == ['["/opt/apache/beam/boot"]']
+    assert not [rest for word, rest in last if word == "USER"]  # the bases expect root
+    assert [rest for word, rest in last if word == "ENTRYPOINT"] == [
+        '["/opt/apache/beam/boot"]', '["/opt/google/dataflow/python_template_launcher"]',
+    ]  # fmt: skip
     assert not [rest for word, rest in last if word == "RUN" and re.search(r"pip|apt", rest)]
 
 
@@ -223,17 +238,18 @@ def test_cloud_build_defines_its_substitutions():
     assert set(re.findall(r"\$\{(\w+)\}", text)) <= known
     assert build.options.dynamic_substitutions
     names = [step.id for step in build.steps]
-    assert names == ["image", "version", "push", "specification", "template"]
+    assert names == [
+        "image", "launcher", "version", "push", "push-launcher", "specification", "template",
+    ]  # fmt: skip
     assert build.substitutions["_VERSION"] == VERSION
     args = [
         arg for step in build.steps for arg in step.args if arg.startswith(("--file", "deploy/"))
     ]
     for arg in args:
         assert (ROOT / arg.removeprefix("--file=")).is_file()
-    stages = [rest for word, rest in instructions(FOLDER / "Dockerfile") if word == "FROM"]
-    assert any(stage.endswith(" AS template") for stage in stages)
-    assert "--target=template" in build.steps[0].args
-    for arg in build.steps[0].args:
+    built = [arg for step in build.steps for arg in step.args if arg.startswith("--target=")]
+    assert built == ["--target=worker", "--target=template"]
+    for arg in (*build.steps[0].args, *build.steps[1].args):
         if arg.startswith("--build-arg="):
             name = arg.split("=")[1]
             assert ("ARG", name) in [
@@ -258,7 +274,8 @@ def test_make_prints_commands(modules):
     flags = {
         "gcloud dataflow flex-template run": {"template-file-gcs-location", "project", "region",
                                               "staging-location", "temp-location", "parameters"},
-        "gcloud artifacts repositories create": {"repository-format", "location", "project"},
+        # A repository that exists is left as it is.
+        "gcloud artifacts repositories describe": {"repository-format", "location", "project"},
         "gcloud services enable": {"project"}, "gcloud storage cp": {"project"},
         "gcloud auth configure-docker": set(), "docker push": set(),
         "docker build": {"file", "target", "build-arg", "tag"},
@@ -270,15 +287,26 @@ def test_make_prints_commands(modules):
             if name is not None:
                 given = {word[2:].partition("=")[0] for word in command if word.startswith("--")}
                 assert given <= flags[name], command
-                seen[name] = command
+                seen.setdefault(name, []).append(command)
     assert set(seen) == set(flags)
-    image = next(word for word in seen["docker build"] if word.startswith("--tag="))[6:]
+    (repository,) = seen["gcloud artifacts repositories describe"]
+    assert repository[repository.index("||") :][1:5] == [
+        "gcloud",
+        "artifacts",
+        "repositories",
+        "create",
+    ]
+    image, launcher = (
+        next(word for word in command if word.startswith("--tag="))[6:]
+        for command in seen["docker build"]
+    )
     assert image.startswith("europe-west4-docker.pkg.dev/my-project/shardmill/shardmill:")
-    assert f"--build-arg=IMAGE={image}" in seen["docker build"]
-    assert seen["docker push"][-1] == image
-    run = seen["gcloud dataflow flex-template run"]
+    assert launcher == image.replace("/shardmill:", "/shardmill-launcher:")
+    assert f"--build-arg=IMAGE={image}" in seen["docker build"][1]
+    assert [command[-1] for command in seen["docker push"]] == [image, launcher]
+    (run,) = seen["gcloud dataflow flex-template run"]
     template = next(word for word in run if "template-file" in word).partition("=")[2]
-    assert seen["gcloud storage cp"][-2] == template
+    assert seen["gcloud storage cp"][0][-2] == template
     parameters = next(word for word in run if word.startswith("--parameters=")).partition("=")[2]
     assert parameters.startswith("^;^")  # sets the separator of gcloud's list
     values = dict(each.split("=", 1) for each in parameters[3:].split(";"))
