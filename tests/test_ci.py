@@ -20,7 +20,15 @@ case $1 in
 esac
 """
 STEPS = ["servers", "environment", "lint", "types", "docs", "demo", "test-all"]
-SERVERS = ["test-airflow", "test-prism", "test-flink", "test-gcs", "test-dataflow"]
+SERVERS = [
+    "test-airflow",
+    "test-prism",
+    "dist",
+    "test-wheel",
+    "test-flink",
+    "test-gcs",
+    "test-dataflow",
+]
 
 
 @pytest.fixture
@@ -67,7 +75,7 @@ def test_runs_and_shows_all_steps_and_fails_with_any(bad, start, tmp_path):
     assert sorted(targets(tmp_path)) == sorted([*STEPS, *SERVERS])
     shown = re.findall(r"^output of (\S+)$", out, re.MULTILINE)
     assert sorted(shown) == sorted(targets(tmp_path))
-    assert shown[-5:] == SERVERS
+    assert shown[-len(SERVERS) :] == SERVERS
     assert out.endswith(f"failed: {bad}\n") == bool(bad)
 
 

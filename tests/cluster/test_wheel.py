@@ -12,9 +12,12 @@ import numpy as np
 import pytest
 
 from tests.conftest import ROOT, make_photos
+from tests.support.docs_tools import blocks_of, commands_of
 from tests.support.examples_data import write_titanic
 
-SUPPORTED = ("3.10", "3.11", "3.12", "3.13")
+HERE = f"{sys.version_info.major}.{sys.version_info.minor}"
+ALL = ("3.10", "3.11", "3.12", "3.13")
+SUPPORTED = (HERE,) if os.environ.get("SHARDMILL_PYTHONS") == "here" else ALL
 
 
 def find_python(version: str) -> str | None:
@@ -34,10 +37,12 @@ def find_python(version: str) -> str | None:
 
 
 def install(python: str, env: Path, wheel: Path) -> None:
-    """Install the wheel by pip, or by uv for another Python version than that of the tests."""
+    """Install the wheel from a local index by pip, or by uv for another Python than that of the tests."""
     uv = shutil.which("uv")
     same = subprocess.run([python, "-V"], check=True, capture_output=True, text=True).stdout
-    pins = ["--quiet", "--constraint", str(ROOT / "constraints.txt"), str(wheel)]
+    name, version = wheel.name.split("-")[:2]
+    pins = ["--quiet", "--constraint", str(ROOT / "constraints.txt"), "--find-links", wheel.parent]
+    pins.append(f"{name}=={version}")
     if uv is None or sys.version.split()[0] in same:
         subprocess.run([python, "-m", "venv", env], check=True)
         pip, chosen = [str(env / "bin" / "python"), "-m", "pip"], []
@@ -136,6 +141,25 @@ def test_a_wheel_of_the_source_distribution_is_the_same(dist: Path, tmp_path) ->
         assert all(one.read(name) == other.read(name) for name in names)
 
 
+def test_the_source_distribution_has_what_the_wheel_needs_and_no_more(dist: Path) -> None:
+    import tarfile
+
+    with tarfile.open(next(dist.glob("*.tar.gz"))) as archive:
+        names = {each.name.partition("/")[2] for each in archive.getmembers() if not each.isdir()}
+    packages = ("api", "loaders", "pipelines", "schemas", "src/shardmill", "transforms")
+    listed = subprocess.run(
+        ["git", "ls-files", *packages], cwd=ROOT, check=True, capture_output=True, text=True
+    ).stdout.split()
+    files = {"src/shardmill/" + name.removeprefix("api/") for name in listed}
+    files = {name for name in files if not name.startswith("src/shardmill/src")}
+    others = {name for name in names - files if not name.startswith("src/shardmill.egg-info/")}
+    assert files <= names
+    assert others == {
+        "CHANGELOG.md", "LICENSE", "MANIFEST.in", "PKG-INFO", "README.md", "constraints.txt",
+        "pyproject.toml", "setup.cfg", "setup.py",
+    }  # fmt: skip
+
+
 @pytest.mark.parametrize("version", SUPPORTED)
 @pytest.mark.timeout(900)
 def test_it_works_on_every_python(version, dist, inputs, expected, tmp_path) -> None:
@@ -152,3 +176,21 @@ def test_it_works_on_every_python(version, dist, inputs, expected, tmp_path) -> 
     made = build_all([str(binaries / "shardmill")], inputs, tmp_path / "ds")
     assert len(made) >= 10
     assert made == expected
+    follow_readme(binaries, tmp_path / "readme")
+
+
+def follow_readme(binaries: Path, folder: Path) -> None:
+    """Run the commands of the front page, which needs no clone: its data is in the package."""
+    folder.mkdir()
+    env = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    env["PATH"] = f"{binaries}:{env['PATH']}"
+    ran = 0
+    for block in blocks_of(ROOT / "README.md", ROOT):
+        for command, _ in commands_of(block) if block.language == "console" else ():
+            done = subprocess.run(
+                ["bash", "-euo", "pipefail", "-c", command], cwd=folder, env=env, text=True,
+                capture_output=True, check=False,
+            )  # fmt: skip
+            assert done.returncode == 0, f"{command}\n{done.stderr}"
+            ran += 1
+    assert ran >= 5
