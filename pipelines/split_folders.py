@@ -26,7 +26,7 @@ def resolve_splits(config: Config, match: MatchSpec) -> tuple[Config, tuple[str,
         match: The input.
     """
     if config.splits and config.splits.named:
-        return replace(config, splits=_relative_places(config.splits, match.root)), ()
+        return replace(config, splits=_relative_places(config.splits, match)), ()
     one_level = match.kind == "glob" and "/" not in match.input[len(match.top.rstrip("/")) + 1 :]
     inside = match.kind in ("directory", "glob") and match.root == match.top and not one_level
     if (config.splits and config.splits.mode != "directory") or not inside:
@@ -56,18 +56,21 @@ def resolve_splits(config: Config, match: MatchSpec) -> tuple[Config, tuple[str,
     return found, () if config.splits else (warning,)
 
 
-def _relative_places(splits: Splits, root: str) -> Splits:
+def _relative_places(splits: Splits, match: MatchSpec) -> Splits:
     """Return splits whose files and folders are relative to the root.
 
     Raises:
         UsageError: One does not exist.
     """
-    named = []
+    named, root = [], match.root
     for name, place in splits.named:
         path, inside = absolute(place), join(root, "")
         relative = path[len(inside) :] if path.startswith(inside) else place
         glob = any(character in place for character in "*?[")
-        if not glob and open_storage(root).stat(join(root, relative.rstrip("/"))) is None:
+        if (
+            not (glob or match.archives)
+            and open_storage(root).stat(join(root, relative.rstrip("/"))) is None
+        ):
             raise UsageError("splits-place-missing", splits=splits, place=place, root=root)
         named.append((name, relative))
     return replace(splits, named=tuple(named))

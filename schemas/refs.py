@@ -61,22 +61,45 @@ class KnownRecord(NamedTuple):
         return cls._make([shard.decode(), digest.hex(), *numbers, features])
 
 
+class MemberRange(NamedTuple):
+    """Where the bytes of a member of an archive are.
+
+    Attributes:
+        path: Path of the archive, or of its spool.
+        file_size: Bytes of that file.
+        file_version: Version of that file; empty for a spool, whose content follows from its name.
+        offset: Offset of the bytes; of a zip member, of its local header.
+        length: Number of stored bytes.
+        crc32: CRC-32 of a zip member, as its directory says; -1 for bytes that are stored as they
+            are.
+    """
+
+    path: str
+    file_size: int
+    file_version: str
+    offset: int
+    length: int
+    crc32: int = -1
+
+
 class InputRef(NamedTuple):
-    """A pointer to one input file.
+    """A pointer to one input: a file, or a member of an archive.
 
     Attributes:
         key: Stable identity: the NFC-normalised path relative to the root.
-        uri: Path or URI of the file.
+        uri: Path or URI of the file; of a member, that of the archive and the member's name.
         size: Bytes at matching.
-        version: Modification time in nanoseconds, or an object's generation, as text.
+        version: Modification time in nanoseconds, or an object's generation, as text; of a member,
+            its time or checksum, so that members of a changed archive may be the same.
         label: Label text, or None where the dataset has no labels.
         split: Name of its split; empty until it is placed.
         group: Examples of one group share a split; empty means that the key is the group.
         error: Why the input was rejected (a reason of ``rejects.REASONS``), or empty.
         message: Details of the error.
         known: Its packed ``KnownRecord``, or empty; not part of the identity of the input.
-        ctime: Time of the last change of the file or its attributes; not part of the identity,
-            since copies of an input differ in it.
+        ctime: Time of the last change of the file or its attributes, or a digest of the identity of
+            a member's archive; not part of the identity, since copies of an input differ in it.
+        member: Fields of the ``MemberRange`` of a member; empty for a file.
     """
 
     key: str
@@ -90,6 +113,12 @@ class InputRef(NamedTuple):
     message: str = ""
     known: bytes = b""
     ctime: int = 0
+    member: tuple[Any, ...] = ()
+
+    @property
+    def offset(self) -> int:
+        """Offset of a member in its archive; 0 for a file."""
+        return MemberRange(*self.member).offset if self.member else 0
 
     def digest(self) -> int:
         """Return a 128-bit digest of all fields that identify the input and its content."""

@@ -6,6 +6,8 @@ MESSAGES: dict[str, str] = {
     "input-folder-denied": "--input={pattern}: the folder {literal} cannot be listed: give this user the permission to read it.",
     "folder-denied": "The folder {path} cannot be listed, and all its files would be missing: give this user the permission to read it, or set --input to a glob that leaves it out.",
     "input-not-image": "--input={pattern} is not named like an image: {step}.",
+    "archive-damaged": "The archive {path} cannot be read: {why}. Replace it, or leave it out of --input.",
+    "archive-rejected": "The archive {path} cannot be read: {why}.",
     "input-glob-folder-missing": "--input={pattern} matched no files: there is no folder {literal}.",
     "count-no-files": "There are no TFRecord files in {root}{others}: name them in --input.",
     "input-matched-nothing": "{source!r} matches no file: {step}.",

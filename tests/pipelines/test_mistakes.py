@@ -42,7 +42,7 @@ MISTAKES = [
     # Places
     ("images flat out", "set --label_from=none, or give the folder above"),
     ("images people.csv out", "use `shardmill rows`"),
-    ("images photos.zip out", "unpack archives first"),
+    ("images cut.zip out", "is cut short"),
     ("images archives out", "unpack archives first"),
     ("images videos out", "extract the frames of videos first"),
     ("images heic out --label_from=none", "convert HEIC images to JPEG first"),
@@ -84,7 +84,8 @@ def folder(tmp_path_factory) -> Path:
     make_image(1, 20, 20).save(folder / "flat" / "a.jpg")
     (folder / "people.csv").write_text("name,age\nAnn,30\nBob,41\n")
     shutil.make_archive(str(folder / "photos"), "zip", folder / "photos")
-    shutil.copy(folder / "photos.zip", folder / "archives" / "a.zip")
+    (folder / "cut.zip").write_bytes((folder / "photos.zip").read_bytes()[:-30])
+    (folder / "archives" / "a.7z").write_bytes(b"7z\xbc\xaf\x27\x1c")
     (folder / "videos" / "a.mp4").write_bytes(b"\0\0\0\x18ftypmp42" + bytes(40))
     (folder / "heic" / "a.heic").write_bytes(b"\0\0\0\x18ftypheic" + bytes(40))
     np.save(folder / "x.npy", np.zeros((5, 2)))

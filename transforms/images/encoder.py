@@ -109,7 +109,7 @@ class ImageEncoder:
             if ref.key in taken
         }
         items = [Item(ref, ids[ref.label]) for ref in refs if ref.key not in results]
-        if not scheme_of(refs[0].uri):
+        if not (scheme_of(refs[0].uri) or refs[0].member):
             small = [item for item in items if item.ref.size <= MAX_FILE_BYTES]
             _make_records(pool, task, small, results)
             items = [item for item in items if item.ref.key not in results]
@@ -156,6 +156,7 @@ class ImagesHooks(BuildHooks):
     labels_are_names: bool = False
     inputs: str = "images"
     wanted: str = "an image"
+    archives: tuple[str, ...] = (".tar", ".zip")
 
     def next_step(self, name: str, default: str) -> str:
         """Return what to do with a file that is not an image."""

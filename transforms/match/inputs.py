@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import posixpath
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from shardmill.schemas.errors import InputError, UsageError
 from shardmill.schemas.refs import InputRef
 from shardmill.schemas.storage import absolute, join, open_storage, scheme_of
+from shardmill.transforms.match.containers.expand import is_archive
 from shardmill.transforms.match.counts import (
     DUPLICATE,
     Linked,
@@ -39,6 +41,7 @@ from shardmill.transforms.match.walk import (
 
 PathKind = Literal["directory", "glob", "listing", "file", "several"]
 _MAX_LISTING_BYTES = 2 << 30
+_MAX_OPENED = 1_000  # files in which an archive is looked for
 _HEAD_BYTES, _FEW_LINES = 64 << 10, 10  # of a text file that may be a table
 _DELIMITER = re.compile(r"[,;|\s]")
 # Suffixes of files that list inputs, one path per line or as a CSV; a table's CSV is an input.
@@ -61,6 +64,7 @@ class MatchSpec:
         follow_links: Whether symlinks may lead outside the root.
         wanted: Kind of files to match in folders and globs.
         parts: The inputs if they are several, all with the same root; ``input`` lists them.
+        archives: Whether files may be archives, whose members are the inputs.
     """
 
     kind: PathKind
@@ -69,6 +73,7 @@ class MatchSpec:
     follow_links: bool = False
     wanted: Wanted = "images"
     parts: tuple[MatchSpec, ...] = ()
+    archives: bool = False
 
     @property
     def top(self) -> str:
@@ -84,7 +89,10 @@ def find_inputs(patterns: Sequence[str], root: str = "", **options: Any) -> Matc
     """
     found = [find_input(pattern, root, **options) for pattern in patterns]
     if len(found) == 1:
-        return found[0]
+        (one,) = found
+        # The keys of the members of one archive are their names.
+        is_one = one.archives and one.kind == "file" and not root
+        return replace(one, root=one.input) if is_one else one
     common = root or common_root([each.root for each in found])
     parts = tuple(find_input(pattern, common, **options) for pattern in patterns)
     whole = ", ".join(each.input for each in parts)
@@ -147,15 +155,52 @@ def find_input(
             raise InputError("input-glob-folder-missing", pattern=pattern, literal=literal)
     else:
         raise InputError("input-missing", pattern=pattern)
-    if kind == "file" and wanted == "images" and is_other(path):
-        step = next_step(path, "images", "give an image, a folder, or a listing (.csv)")
-        raise InputError("input-not-image", pattern=pattern, step=step)
+    archives = kind == "file" and wanted == "images" and _is_archive(path, pattern)
     if kind in ("directory", "glob") and not may_list(literal):
         raise InputError("input-folder-denied", pattern=pattern, literal=literal)
     top = absolute(root) if root else literal
     if kind != "listing" and literal != top and not literal.startswith(top.rstrip("/") + "/"):
         raise UsageError("input-outside-root", pattern=pattern, root=root)
-    return MatchSpec(kind, path, top, follow_links, wanted)
+    spec = MatchSpec(kind, path, top, follow_links, wanted, archives=archives)
+    if kind in ("directory", "glob") and wanted == "images":
+        return replace(spec, archives=_holds_archives(spec))
+    return spec
+
+
+def _is_archive(path: str, pattern: str) -> bool:
+    """Return whether a file is an archive of images, or else may be an image.
+
+    Raises:
+        InputError: It is neither.
+    """
+    if is_archive(path):
+        return True
+    if is_other(path):
+        step = next_step(path, "images", "give an image, a folder, or a listing (.csv)")
+        raise InputError("input-not-image", pattern=pattern, step=step)
+    return False
+
+
+def _holds_archives(spec: MatchSpec) -> bool:
+    """Return whether the files of a folder or glob are archives, and not images.
+
+    The first file that is named like an image decides; if there is none, any archive does.
+    """
+    first = next(_walk_refs(spec), "")
+    if first:
+        return is_archive(first)
+    others = itertools.islice(_walk_refs(replace(spec, archives=True)), _MAX_OPENED)
+    return any(map(is_archive, others))
+
+
+def _walk_refs(spec: MatchSpec) -> Iterator[str]:
+    """Yield the paths of the inputs in a folder or glob, as far as it can be listed."""
+    with contextlib.suppress(InputError):
+        for task in first_level(spec.top):
+            for each in walk_input(spec, task):
+                ref = each.ref if isinstance(each, Linked) else each
+                if isinstance(ref, InputRef) and not ref.error:
+                    yield ref.uri
 
 
 def _is_table(path: str, root: str) -> bool:
@@ -180,6 +225,7 @@ def walk_input(spec: MatchSpec, task: WalkTask) -> Iterator[Found]:
         )
         # A pattern for tables means all files that it matches, with any suffix.
         wanted = "any" if wanted == "rows" else wanted
+    wanted = "any" if spec.archives else wanted
     for each in walk(
         spec.top, task, follow_links=spec.follow_links, wanted=wanted,
         **options,

@@ -74,7 +74,10 @@ class LabelSpec:
         unlabeled = self.is_unlabeled is not None and self.is_unlabeled(ref)
         if ref.error or self.label_from == "none" or unlabeled:
             return ref if ref.error else ref._replace(label=None)
-        if self._regex is not None:
+        given = self.label_from == "directory" and ref.member and ref.label is not None
+        if given:
+            ref = ref._replace(label=self._named(ref.label or ""))
+        elif self._regex is not None:
             match = self._regex.fullmatch(ref.key)
             ref = ref._replace(label=match.group("label") if match else None)
         if not ref.label:
@@ -86,6 +89,12 @@ class LabelSpec:
         if self._known is not None and ref.label not in self._known:
             return ref.rejected("unknown_label", f"the label {ref.label!r} is not in --labels")
         return ref
+
+    def _named(self, label: str) -> str:
+        """Return the label of a ``.cls`` file, which may be the number of a line of --labels."""
+        fixed = self.fixed or ()
+        is_number = label.isdecimal() and label not in fixed and int(label) < len(fixed)
+        return fixed[int(label)] if is_number else label
 
 
 def below_places(places: Iterable[str]) -> str:

@@ -10,6 +10,7 @@ from shardmill.schemas.errors import ChangedError, StorageError
 from shardmill.schemas.refs import InputRef
 from shardmill.schemas.rejects import TRANSIENT, RejectedError
 from shardmill.schemas.storage import open_storage, scheme_of
+from shardmill.transforms.match.containers.member_reader import read_member
 
 MAX_FILE_BYTES = 1 << 29
 _ATTEMPTS = 3
@@ -67,11 +68,15 @@ def _try_read(ref: InputRef) -> bytes | RejectedError | StorageError:
     if ref.size > MAX_FILE_BYTES:
         return RejectedError("read", "too_large", f"{ref.size:,} bytes exceed {MAX_FILE_BYTES:,}")
     try:
+        if ref.member:
+            return read_member(ref)
         return open_storage(ref.uri).read_unchanged(ref.uri, ref.size, ref.version)
     except FileNotFoundError:
         return RejectedError("read", "not_found", "the file was there when it was listed")
     except PermissionError:
         return RejectedError("read", "unreadable", "reading it is not permitted")
+    except RejectedError as error:
+        return error
     except ChangedError as error:
         return RejectedError("read", "changed", str(error))
     except StorageError as error:

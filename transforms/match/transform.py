@@ -10,9 +10,10 @@ import apache_beam as beam
 from apache_beam import coders
 from apache_beam.pvalue import AsSingleton, TaggedOutput
 
-from shardmill.schemas.errors import InputError, ShardmillError
+from shardmill.schemas.errors import InputError, ShardmillError, StorageError
 from shardmill.schemas.refs import InputRef
 from shardmill.schemas.storage import scheme_of
+from shardmill.transforms.match.containers.expand import expand
 from shardmill.transforms.match.counts import (
     Linked,
     MatchCounts,
@@ -97,6 +98,13 @@ class MatchFiles(beam.PTransform):
             refs, counts = self._listed(start)
         else:
             refs, counts = self._walked(start)
+        if spec.archives:
+            refs, members = (
+                refs
+                | "SpreadArchives" >> beam.Reshuffle()
+                | "ListMembers" >> find_inputs(expand, (InputError, StorageError))
+            )
+            counts = (counts, members) | "MemberCounts" >> beam.Flatten()
         labelled = refs | "LabelInputs" >> beam.Map(self.labels.with_label).with_output_types(
             InputRef
         )
@@ -155,7 +163,7 @@ class MatchFiles(beam.PTransform):
 
 def find_inputs(
     function: Callable[[Any], Iterable[Found]],
-    fatal: type[ShardmillError] | tuple[()] = (),
+    fatal: type[ShardmillError] | tuple[type[ShardmillError], ...] = (),
     *tags: str,
 ) -> beam.PTransform:
     """Return a step that applies a function and gives references and counts as two outputs.

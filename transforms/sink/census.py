@@ -115,6 +115,12 @@ def input_warnings(census: Census, hooks: BuildHooks) -> Iterator[str]:
         hooks: Those of the kind of input.
     """
     yield from describe_skipped(census.counts.kinds)
+    for kind, number, key in census.counts.kinds:
+        if kind in hooks.archives:
+            yield (
+                f"{number:,} {kind} archives were not read, such as {key}: "
+                f"--input='FOLDER/**/*{kind}' reads the archives of a folder"
+            )
     yield from hooks.input_warnings(census.labels, census.refs - sum(census.errors.values()))
 
 

@@ -132,7 +132,10 @@ def compare_key(
         content is that of their known record; as ``_GONE`` size and record of the published input;
         and changes.
     """
-    found = [InputRef(*ref) for ref in refs]
+    every = sorted((InputRef(*ref) for ref in refs), key=lambda ref: ref.offset)
+    found = [*{ref.uri: ref for ref in every}.values()]
+    # Members of an archive that a later one of the same name replaces are only counted.
+    yield from (ref for ref in every if ref not in found)
     published = [PublishedRow(*row) for row in rows]
     # At most one file of a key has a record; the others are rejects, whose size is -1.
     old = max(published, default=PublishedRow(), key=lambda row: row.size)

@@ -132,11 +132,14 @@ def _load_part(body: dict[str, Any], root: str = "") -> Sidecar:
 def order_refs(placed: Iterable[PlacedRef]) -> tuple[list[Reference], int]:
     """Return a part's references in their final order, and how many repeat another.
 
-    Another file with the same key, which differs in the form of Unicode text only, is rejected.
+    Another file with the same key, which differs in the form of Unicode text only, is rejected. Of
+    members of an archive with the same name, the last one is used, as if they were extracted.
     """
     refs: list[Reference] = []
     duplicates = 0
-    for _, ref in sorted(placed, key=lambda item: (item.order, item.ref.key, item.ref.uri)):
+    for _, ref in sorted(
+        placed, key=lambda item: (item.order, item.ref.key, item.ref.uri, -item.ref.offset)
+    ):
         if not refs or refs[-1].key != ref.key:
             refs.append(ref)
         elif (

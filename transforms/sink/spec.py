@@ -38,11 +38,13 @@ class BuildHooks:
         reports_inputs: Whether the sink counts each input of a part in the progress of the run.
         inputs: Word for inputs in messages.
         wanted: What the names of inputs say that they are, for messages.
+        archives: Suffixes of archives that may hold inputs.
     """
 
     reports_inputs: bool = True
     inputs: str = "inputs"
     wanted: str = "an input"
+    archives: tuple[str, ...] = ()
 
     def next_step(self, name: str, default: str) -> str:  # noqa: ARG002
         """Return what to do with a file that is not of this kind.

@@ -12,7 +12,15 @@ from shardmill.transforms.sink.placement import PartKey, PlacedRef
 
 NUMBER = st.integers(0, 2**62)
 REFERENCES = st.one_of(
-    st.builds(InputRef, st.text(), st.text(), NUMBER, st.text(), st.none() | st.text()),
+    st.builds(
+        InputRef,
+        st.text(),
+        st.text(),
+        NUMBER,
+        st.text(),
+        st.none() | st.text(),
+        member=st.just(()) | st.tuples(st.text(), NUMBER, st.text(), NUMBER, NUMBER, st.just(-1)),
+    ),
     st.builds(SegmentRef, *[st.text()] * 2, *[NUMBER] * 3, st.text(), *[NUMBER] * 2),
 )
 

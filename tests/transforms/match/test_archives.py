@@ -1,0 +1,302 @@
+"""Archives give the same inputs as the folders that they were made of, or one clear error."""
+
+import io
+import os
+import random
+import shutil
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shardmill.loaders import open_dataset
+from shardmill.schemas.dataset.manifest import Manifest
+from shardmill.schemas.errors import InputError
+from shardmill.schemas.refs import InputRef
+from shardmill.schemas.rejects import RejectedError
+from shardmill.schemas.storage import open_storage
+from shardmill.transforms.match.containers.expand import expand
+from shardmill.transforms.match.counts import Skipped
+from shardmill.transforms.match.inputs import find_input, find_inputs
+from shardmill.transforms.match.read_input import read_input
+from shardmill.transforms.publish.generation import read_published
+from tests.conftest import build_dataset, make_photos
+
+OPTIONS = {"image_size": "16x24", "splits": "train:0.6,validation:0.4"}
+
+
+def ref_of(path: Path, key: str = "") -> InputRef:
+    status = path.stat()
+    return InputRef(
+        key, str(path), status.st_size, str(status.st_mtime_ns), ctime=status.st_ctime_ns
+    )
+
+
+def members_of(path: Path) -> dict[str, InputRef]:
+    return {ref.key: ref for ref in expand(ref_of(path)) if isinstance(ref, InputRef)}
+
+
+def published(folder: Path) -> Manifest:
+    manifest = read_published(open_storage(str(folder)), str(folder)).manifest
+    assert manifest is not None
+    return manifest
+
+
+def build(source: object, output: Path, **options) -> Manifest:
+    outcome, _ = build_dataset(input=source, output=output, **{**OPTIONS, **options})
+    assert outcome.status == "published", outcome.message
+    return published(output)
+
+
+def records(folder: Path) -> list[tuple]:
+    """Return the records of each split in order, without anything that depends on the path."""
+    return [
+        (
+            split,
+            {
+                name: value.tolist() if hasattr(value, "tolist") else value
+                for name, value in row.items()
+            },
+        )
+        for split in ("train", "validation")
+        for row in open_dataset(folder, split=split)
+    ]
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory) -> Path:
+    return make_photos(tmp_path_factory.mktemp("archives") / "photos", {"cat": 8, "dog": 7})
+
+
+def tar(path: Path, source: Path, mode: str = "w", kind: int = tarfile.PAX_FORMAT) -> Path:
+    with tarfile.open(path, mode, format=kind) as archive:
+        archive.add(source, arcname=".")
+    return path
+
+
+def zipped(path: Path, source: Path, method: int = zipfile.ZIP_DEFLATED) -> Path:
+    with zipfile.ZipFile(path, "w", method) as archive:
+        for file in sorted(source.rglob("*")):
+            archive.write(file, file.relative_to(source))
+    return path
+
+
+@pytest.fixture(scope="module")
+def archives(photos) -> dict[str, Path]:
+    folder = photos.parent
+    return {
+        "pax": tar(folder / "pax.tar", photos),
+        "gnu": tar(folder / "named.jpg", photos, kind=tarfile.GNU_FORMAT),
+        "deflated": zipped(folder / "deflated.zip", photos),
+        "stored": zipped(folder / "stored.bin", photos, zipfile.ZIP_STORED),
+    }
+
+
+@pytest.mark.parametrize("kind", ["pax", "gnu", "deflated", "stored"])
+def test_an_archive_gives_the_records_of_its_folder(photos, archives, kind, tmp_path) -> None:
+    loose = build(photos, tmp_path / "loose")
+    packed = build(archives[kind], tmp_path / "packed")
+    assert records(tmp_path / "packed") == records(tmp_path / "loose")
+    assert len(records(tmp_path / "loose")) == packed.inputs.matched == loose.inputs.matched == 15
+    assert packed.labels == loose.labels == ("cat", "dog")
+
+
+def pack(path: Path, members: dict[str, bytes]) -> Path:
+    with tarfile.open(path, "w") as archive:
+        for name, data in members.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            archive.addfile(info, io.BytesIO(data))
+    return path
+
+
+def jpegs(folder: Path) -> list[bytes]:
+    return [path.read_bytes() for path in sorted(folder.rglob("*.jpg"))]
+
+
+def test_a_cls_member_gives_the_label_and_others_are_skipped(photos, tmp_path) -> None:
+    first, second, third, *_ = jpegs(photos)
+    shards = tmp_path / "shards"
+    shards.mkdir()
+    pack(
+        shards / "a.tar",
+        {"0.jpg": first, "0.cls": b"dog\n", "0.json": b"{}", "1.cls": b"cat", "1.jpg": second},
+    )
+    pack(shards / "b.tar", {"2.cls": b"cat", "2.jpg": third, "3.jpg": first})
+    manifest = build(shards, tmp_path / "ds", splits="train:1", max_reject_fraction=0.5)
+    made = {
+        row["image/key"]: row["image/class/text"]
+        for row in open_dataset(tmp_path / "ds", split="train", decode=False)
+    }
+    assert made == {b"a.tar/0.jpg": b"dog", b"a.tar/1.jpg": b"cat", b"b.tar/2.jpg": b"cat"}
+    inputs = manifest.inputs
+    assert (inputs.matched, inputs.skipped, inputs.rejected_by_reason) == (8, 4, {"no_label": 1})
+    assert any("1 .json (a.tar/0.json)" in warning for warning in manifest.warnings)
+
+
+def test_numbers_in_cls_members_are_lines_of_the_labels_file(photos, tmp_path) -> None:
+    pack(
+        tmp_path / "a.tar",
+        {
+            f"{n}.{kind}": data
+            for n, jpeg in enumerate(jpegs(photos)[:3])
+            for kind, data in (("jpg", jpeg), ("cls", b"%d" % n))
+        },
+    )
+    (tmp_path / "labels.txt").write_text("zebra\ncat\ndog\n")
+    build(tmp_path / "a.tar", tmp_path / "ds", labels=tmp_path / "labels.txt", splits="train:1")
+    made = open_dataset(tmp_path / "ds", split="train", decode=False)
+    found = {row["image/class/text"]: row["image/class/label"] for row in made}
+    assert found == {b"zebra": 0, b"cat": 1, b"dog": 2}
+
+
+def test_what_a_member_can_do_is_one_reject(photos, tmp_path) -> None:
+    """Names that lead outside, links, devices, sparse files, and names that are not UTF-8."""
+    jpeg = jpegs(photos)[0]
+    with tarfile.open(tmp_path / "odd.tar", "w", errors="surrogateescape") as archive:
+        for name, kind in (
+            ("../out.jpg", tarfile.REGTYPE), ("/abs.jpg", tarfile.REGTYPE), ("a/link.jpg", tarfile.SYMTYPE),
+            ("a/hard.jpg", tarfile.LNKTYPE), ("a/dev.jpg", tarfile.CHRTYPE), ("a/\udcff.jpg", tarfile.REGTYPE),
+            ("a/good.jpg", tarfile.REGTYPE), ("a/._good.jpg", tarfile.REGTYPE), ("__MACOSX/x.jpg", tarfile.REGTYPE), ("a", tarfile.DIRTYPE),
+        ):  # fmt: skip
+            info = tarfile.TarInfo(name)
+            info.type, info.size = kind, len(jpeg) if kind == tarfile.REGTYPE else 0
+            archive.addfile(info, io.BytesIO(jpeg))
+    found = [*expand(ref_of(tmp_path / "odd.tar"))]
+    errors = {ref.key: ref.error for ref in found if isinstance(ref, InputRef)}
+    assert errors == {
+        "../out.jpg": "member", "abs.jpg": "member", "a/link.jpg": "member", "a/hard.jpg": "member",
+        "a/dev.jpg": "member", "a/%FF.jpg": "bad_name", "a/good.jpg": "",
+    }  # fmt: skip
+    assert sum(isinstance(each, Skipped) for each in found) == 2
+
+
+def change_entry(path: Path, offset: int, value: bytes) -> Path:
+    """Change bytes of the first entry of the central directory."""
+    data = bytearray(path.read_bytes())
+    at = data.index(b"PK\x01\x02") + offset
+    data[at : at + len(value)] = value
+    path.write_bytes(data)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("offset", "value", "why"),
+    [
+        (8, b"\1\0", "encrypted"),
+        (10, b"\x0c\0", "method 12"),
+        (16, b"abcd", "CRC-32"),
+        (24, b"\4\0\0\0", "its size"),  # a bomb: more content than declared
+        (24, b"\xfe\xff\xff\x7f", "exceed"),
+        (42, b"\1\0\0\0", "header"),
+    ],
+)
+def test_a_bad_zip_member_is_one_reject(tmp_path, offset, value, why) -> None:
+    with zipfile.ZipFile(tmp_path / "a.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("a.jpg", bytes(10_000))
+        archive.writestr("b.jpg", b"fine")
+    bad, good = members_of(change_entry(tmp_path / "a.zip", offset, value)).values()
+    assert read_input(good) == b"fine"
+    message = bad.message if bad.error else ""
+    if not message:
+        with pytest.raises(RejectedError) as error:
+            read_input(bad)
+        message = error.value.message
+    assert why in message
+
+
+@settings(max_examples=150)
+@given(st.sampled_from(["pax", "gnu", "deflated", "stored"]), st.integers(0, 2**32), st.booleans())
+def test_damage_never_loses_members_silently(archives, kind, seed, cut) -> None:
+    """A damaged archive is an error, or each member is as it was, rejected, or has other bytes."""
+    source = archives[kind]
+    whole = {key: read_input(ref) for key, ref in members_of(source).items()}
+    data, chance = bytearray(source.read_bytes()), random.Random(seed)
+    at = chance.randrange(600 if cut else 0, len(data))
+    if cut:
+        del data[at:]
+    else:
+        data[at] ^= 1 << chance.randrange(8)
+    damaged = source.with_name("damaged")
+    damaged.write_bytes(data)
+    try:
+        found = [*expand(ref_of(damaged))]
+    except InputError:
+        return
+    assert not cut or kind in ("pax", "gnu")  # a tar may be cut in the padding after its end
+    if len(found) == 1 and not found[0].member:
+        assert at < 512  # it does not begin like an archive any more
+        return
+    assert len(found) == len(whole)
+
+
+def test_updates_compare_members_by_content(photos, tmp_path) -> None:
+    members = dict(zip("abcd", jpegs(photos)[:4], strict=True))
+    source = tmp_path / "a.tar"
+    names = {f"x/{name}.jpg": data for name, data in members.items()}
+    build(pack(source, names), tmp_path / "ds")
+    again, _ = build_dataset(input=source, output=tmp_path / "ds", **OPTIONS)
+    assert again.status == "up_to_date"
+    os.utime(source)  # the same members, in a file that may have changed
+    again, _ = build_dataset(input=source, output=tmp_path / "ds", **OPTIONS)
+    assert again.status == "up_to_date"
+    size = len(names["x/a.jpg"])
+    names = {
+        "x/new.jpg": jpegs(photos)[5],
+        **names,
+        "x/a.jpg": jpegs(photos)[6].ljust(size, b"\0")[:size],
+    }
+    pack(source, names)
+    failed, _ = build_dataset(input=source, output=tmp_path / "ds", **OPTIONS)
+    assert (failed.status, "1 new, 1 changed" in failed.message) == ("failed", True)
+    updated, _ = build_dataset(input=source, output=tmp_path / "ds", update=True, **OPTIONS)
+    assert (updated.status, updated.reused) == ("published", 3)
+    build(source, tmp_path / "scratch")
+    assert records(tmp_path / "ds") == records(tmp_path / "scratch")
+
+
+def test_of_members_with_one_name_the_last_counts(photos, tmp_path) -> None:
+    old, new = jpegs(photos)[:2]
+    source = pack(tmp_path / "a.tar", {"x/1.jpg": old})
+    with tarfile.open(source, "a") as archive:
+        info = tarfile.TarInfo("x/1.jpg")
+        info.size = len(new)
+        archive.addfile(info, io.BytesIO(new))
+    manifest = build(source, tmp_path / "ds", splits="train:1")
+    assert (manifest.inputs.matched, manifest.inputs.duplicates) == (2, 1)
+    build(pack(tmp_path / "b.tar", {"x/1.jpg": new}), tmp_path / "other", splits="train:1")
+    assert [*open_dataset(tmp_path / "ds", split="train", decode=False)] == [
+        *open_dataset(tmp_path / "other", split="train", decode=False)
+    ]
+    again, _ = build_dataset(
+        input=source, output=tmp_path / "ds", **OPTIONS | {"splits": "train:1"}
+    )
+    assert again.status == "up_to_date"
+
+
+def test_which_inputs_are_archives(photos, archives, tmp_path) -> None:
+    """Content decides; next to images archives are skipped, with a warning that has the fix."""
+    shutil.copytree(photos, tmp_path / "mixed")
+    shutil.copy(archives["pax"], tmp_path / "mixed" / "a.tar")
+    manifest = build(tmp_path / "mixed", tmp_path / "ds")
+    assert (manifest.inputs.matched, manifest.inputs.accepted) == (16, 15)
+    assert any("--input='FOLDER/**/*.tar' reads" in warning for warning in manifest.warnings)
+    glob = find_input(f"{tmp_path}/mixed/**/*.tar")
+    assert glob.archives
+    two = find_inputs([str(archives["pax"]), str(archives["gnu"])])
+    keys = [key for part in two.parts for key in (part.input[len(part.root) + 1 :],)]
+    assert (keys, two.parts[0].archives) == (["pax.tar", "named.jpg"], True)
+    assert not find_input(str(photos)).archives
+
+
+def test_an_archive_that_changes_while_it_is_read_is_not_used(tmp_path) -> None:
+    source = pack(tmp_path / "a.tar", {"a.jpg": b"old", "b.jpg": b"x"})
+    ref = members_of(source)["a.jpg"]
+    assert read_input(ref) == b"old"
+    os.utime(source, ns=(1, 1))
+    with pytest.raises(RejectedError) as error:
+        read_input(ref)
+    assert error.value.error == "changed"

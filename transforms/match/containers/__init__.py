@@ -1,0 +1,1 @@
+"""Archives of inputs: list their members, and read one."""

@@ -1,0 +1,93 @@
+"""List the members of uncompressed tar archives."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from shardmill.schemas.errors import InputError
+from shardmill.schemas.storage import RandomReader
+from shardmill.schemas.storage.base import ReaderStream
+
+_MAX_HEADER = 1 << 20  # bytes of the extended header of a member
+_BLOCK = 512  # IEEE Std 1003.1, pax: an archive ends with two blocks of zeros
+
+
+class ArchiveMember(NamedTuple):
+    """A member of an archive.
+
+    Attributes:
+        name: Its name, with surrogates for bytes that are not UTF-8.
+        size: Bytes of its content.
+        version: Text that most likely changes with its content.
+        offset: See ``MemberRange``.
+        length: See ``MemberRange``.
+        crc32: See ``MemberRange``.
+        error: Why it cannot be read, or empty.
+    """
+
+    name: str
+    size: int
+    version: str
+    offset: int
+    length: int
+    crc32: int = -1
+    error: str = ""
+
+
+class _Headers(io.BufferedReader):
+    """Reads the headers of a tar archive, of which a damaged one may state any length."""
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        """Return bytes of a header."""
+        if size is None or not 0 <= size <= _MAX_HEADER:
+            raise tarfile.ReadError(f"a header of {size} bytes")
+        return super().read(size)
+
+
+def list_tar(reader: RandomReader, path: str) -> Iterator[ArchiveMember]:
+    """Yield the members of a tar archive, except folders.
+
+    Args:
+        reader: The archive.
+        path: Its path, for messages.
+
+    Raises:
+        InputError: The archive is damaged or cut short.
+    """
+    # What is between two headers is read if that is as fast as a second request.
+    with _Headers(ReaderStream(reader), reader.gap) as stream:
+        try:
+            archive = tarfile.open(fileobj=stream, mode="r:", errors="surrogateescape")  # noqa: SIM115
+            while (info := archive.next()) is not None:
+                archive.members.clear()  # which it keeps for lookups
+                if info.offset_data + info.size > reader.size:
+                    raise tarfile.ReadError("the last member is cut short")
+                if not info.isdir():
+                    error = (
+                        ""
+                        if info.isreg() and not info.issparse()
+                        else "a link, device or sparse file"
+                    )
+                    yield ArchiveMember(
+                        info.name, info.size, str(info.mtime), info.offset_data, info.size,
+                        error=error,
+                    )  # fmt: skip
+            # A damaged header ends the iteration, too.
+            _check_end(stream, archive.offset)
+        except (tarfile.TarError, ValueError, OverflowError) as error:
+            raise InputError("archive-damaged", path=path, why=str(error)) from error
+
+
+def _check_end(stream: io.BufferedReader, offset: int) -> None:
+    """Check that an archive ends at an offset, and not only what could be read of it."""
+    stream.seek(offset)
+    end = stream.read(_BLOCK)
+    if len(end) < _BLOCK:
+        raise tarfile.ReadError("it has no end mark, so it is cut short")
+    while end:
+        if end.strip(b"\0"):
+            raise tarfile.ReadError(f"there is no header at byte {offset}")
+        end = stream.read(_MAX_HEADER)
