@@ -17,6 +17,7 @@ from shardmill.schemas.errors.catalogue import coded
 from shardmill.schemas.refs import InputRef
 from shardmill.schemas.rejects import TRANSIENT
 from shardmill.schemas.storage import Storage, join, open_storage
+from shardmill.transforms.match.containers.expand import expand
 from shardmill.transforms.match.labels import sort_labels
 from shardmill.transforms.publish.generation import (
     find_changed_options,
@@ -243,9 +244,17 @@ def find_usable(storage: Storage, output: str, published: Manifest, can_use: Can
 
 def _is_usable(key: str, uri: str, can_use: CanUse) -> bool:
     try:
-        entry = open_storage(uri).stat(uri)
+        path, entry = uri, open_storage(uri).stat(uri)
+        while entry is None and "/" in path.split("://")[-1].strip("/"):
+            path = path.rpartition("/")[0]  # of a member, the archive
+            entry = open_storage(path).stat(path)
         if entry is None or entry.kind != "file":
             return False
-        return can_use(InputRef(key, uri, entry.size, entry.version))
+        ref = InputRef(key, uri, entry.size, entry.version)
+        if path == uri:
+            return can_use(ref)
+        members = expand(ref._replace(key="", uri=path, ctime=entry.ctime))
+        found = (each for each in members if isinstance(each, InputRef) and each.uri == uri)
+        return any(can_use(each) for each in found if not each.error)
     except (ShardmillError, OSError):
         return False

@@ -18,6 +18,7 @@ from shardmill.schemas.errors import InputError
 from shardmill.schemas.refs import InputRef
 from shardmill.schemas.rejects import RejectedError
 from shardmill.schemas.storage import open_storage
+from shardmill.transforms.match import read_input as read_input_module
 from shardmill.transforms.match.containers.expand import expand
 from shardmill.transforms.match.counts import Skipped
 from shardmill.transforms.match.inputs import find_input, find_inputs
@@ -300,3 +301,23 @@ def test_an_archive_that_changes_while_it_is_read_is_not_used(tmp_path) -> None:
     with pytest.raises(RejectedError) as error:
         read_input(ref)
     assert error.value.error == "changed"
+
+
+def test_a_member_that_could_not_be_read_is_tried_again(photos, tmp_path, monkeypatch) -> None:
+    source = pack(
+        tmp_path / "a.tar", {f"x/{n}.jpg": data for n, data in enumerate(jpegs(photos)[:4])}
+    )
+
+    def read(ref: InputRef, real=read_input_module.read_member) -> bytes:
+        if ref.key == "x/1.jpg":
+            raise FileNotFoundError
+        return real(ref)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(read_input_module, "read_member", read)
+        first = build(source, tmp_path / "ds", max_reject_fraction=0.5)
+    assert first.inputs.rejected_by_reason == {"not_found": 1}
+    again, _ = build_dataset(input=source, output=tmp_path / "ds", **OPTIONS)
+    assert again.status == "failed"
+    assert "can be read now" in again.message
+    assert build(source, tmp_path / "ds", update=True).inputs.accepted == 4

@@ -62,7 +62,7 @@ def list_tar(reader: RandomReader, path: str) -> Iterator[ArchiveMember]:
         try:
             archive = tarfile.open(fileobj=stream, mode="r:", errors="surrogateescape")  # noqa: SIM115
             while (info := archive.next()) is not None:
-                archive.members.clear()  # which it keeps for lookups
+                archive.members = []  # type: ignore[attr-defined] # it keeps all for lookups
                 if info.offset_data + info.size > reader.size:
                     raise tarfile.ReadError("the last member is cut short")
                 if not info.isdir():

@@ -9,7 +9,7 @@ import io
 import stat
 import struct
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 from shardmill.schemas.errors import InputError
 from shardmill.schemas.storage import RandomReader
@@ -91,7 +91,7 @@ def _find_directory(reader: RandomReader) -> _Directory:
     return _Directory(start, start + size, entries, start - offset)
 
 
-def _read_entry(stream: io.BufferedReader, shift: int) -> ArchiveMember:
+def _read_entry(stream: BinaryIO, shift: int) -> ArchiveMember:
     """Return the next member of the directory."""
     head = _ENTRY.unpack(stream.read(_ENTRY.size))
     signature, flags, method, _, crc, length, size, *lengths, mode, offset = head
