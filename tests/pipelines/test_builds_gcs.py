@@ -4,6 +4,7 @@ import gzip
 import json
 import os
 import re
+import shutil
 import socket
 import threading
 from collections import Counter
@@ -343,3 +344,18 @@ def test_delayed_publisher_does_not_damage_the_dataset(
     named = {path: version for path, version in before.items() if f"/{generation}/" in path}
     assert len(named) >= 8
     assert named.items() <= after.items()
+
+
+def test_archives_in_a_bucket_give_the_bytes_of_local_ones(bucket, tmp_path):
+    photos = make_photos(tmp_path / "photos", {"cat": 5, "dog": 6})
+    for number, kind in enumerate(("tar", "zip")):
+        shutil.make_archive(str(tmp_path / "in" / f"{number}"), kind, photos)
+    upload(tmp_path / "in", f"{bucket}/in")
+    local = build("images", tmp_path / "in", tmp_path / "local")
+    remote = build("images", f"{bucket}/in", tmp_path / "remote")
+    assert (local.status, remote.status, remote.matched) == ("published", "published", 22)
+    assert shard_bytes(tmp_path / "local") == shard_bytes(tmp_path / "remote")
+
+
+def shard_bytes(folder: Path) -> list[bytes]:
+    return [path.read_bytes() for path in sorted(current(folder).glob("*.tfrecord.gz"))]
