@@ -18,6 +18,7 @@ from .pipelines.calls import images as images
 from .pipelines.calls import report as report
 from .pipelines.calls import rows as rows
 from .pipelines.calls import verify as verify
+from .pipelines.python_source import write as write
 from .schemas.errors import ShardmillError as ShardmillError
 
 __version__: str

@@ -22,8 +22,8 @@ from shardmill.schemas.storage import absolute, open_storage
 from shardmill.transforms.match.inputs import MatchSpec, find_inputs
 from shardmill.transforms.match.walk import Wanted, check_apart
 from shardmill.transforms.sink.division import ShardSpec
-from shardmill.transforms.sink.parts import FORMAT_VERSION
 from shardmill.transforms.sink.placement import PlaceSpec
+from shardmill.transforms.sink.sidecar import FORMAT_VERSION
 from shardmill.transforms.sink.spec import SinkSpec
 
 _MODES = frozenset({"update", "overwrite", "dry_run", "beam_options"})
@@ -35,15 +35,20 @@ Config = TypeVar("Config", bound="BuildConfig")
 class BuildConfig(DatasetOptions):
     """The options of every build, checked.
 
+    Attributes:
+        source_id: See ``SinkSpec``.
+
     Raises:
         UsageError: A value breaks a rule, or two values conflict.
     """
+
+    source_id: str = ""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.output:
             raise UsageError("output-empty")
-        for source in filter(None, self.sources):  # else reported when it is looked for
+        for source in () if self.source_id else filter(None, self.sources):  # else reported when it is looked for
             check_apart(source, os.fspath(self.output))
         if self.update and self.overwrite:
             raise UsageError("update-and-overwrite")
@@ -56,7 +61,7 @@ class BuildConfig(DatasetOptions):
     @property
     def source(self) -> str:
         """Paths or URIs of all inputs, for messages."""
-        return ", ".join(self.sources)
+        return "the Python source" if self.source_id else ", ".join(self.sources)
 
     def find_inputs(self, wanted: Wanted, **options: Any) -> MatchSpec:
         """Return the inputs and what to match in them; see ``inputs.find_inputs``."""
@@ -142,15 +147,18 @@ class BuildConfig(DatasetOptions):
             dry_run=self.dry_run,
             root=root,
             input=self.source,
+            source_id=self.source_id,
             **values,
         )
 
     def command(self, kind: str) -> tuple[str, ...]:
-        """Return the command line that builds the dataset again.
+        """Return the command line that builds the dataset again; empty if it was a Python call.
 
         Args:
             kind: Name of the kind of input.
         """
+        if self.source_id:
+            return ()
         words = ["shardmill", kind, *(f"--input={absolute(each)}" for each in self.sources)]
         words.append(f"--output={self.absolute_output}")
         for name, option in options_of(self).items():

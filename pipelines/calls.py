@@ -16,10 +16,10 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass, field, fields
 from functools import cached_property, partial
-from typing import IO, Any, ParamSpec, TypeVar
+from typing import IO, TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from shardmill.pipelines.dataset_options import ArraysOptions, ImagesOptions, RowsOptions
 from shardmill.pipelines.tool_options import CountConfig, VerifyOptions
@@ -32,6 +32,9 @@ from shardmill.schemas.errors.catalogue import PAGE, with_id
 from shardmill.schemas.numbers import plural
 from shardmill.schemas.option_types import Path, describe_options
 from shardmill.schemas.storage import join, open_storage
+
+if TYPE_CHECKING:
+    from shardmill.loaders import Records
 
 _BUILT = ("published", "up_to_date")
 _RAISES = "    ShardmillError: The command failed; the message says why, and what to do.\n"
@@ -85,6 +88,17 @@ class BuildResult:
         return load_manifest(self.output)
 
     @property
+    def splits(self) -> dict[str, int]:
+        """Number of examples of each split."""
+        return {name: split.num_examples for name, split in self.manifest.splits.items()}
+
+    def open(self, split: str = "train", **options: Any) -> Records:
+        """Open a split of the dataset; see ``open_dataset``."""
+        from shardmill.loaders import open_dataset
+
+        return open_dataset(self.output, split, **options)
+
+    @property
     def files(self) -> list[str]:
         """Paths of all shards."""
         folder = self.manifest.folder(self.output)
@@ -103,8 +117,7 @@ class BuildResult:
         """Return the status and the numbers of the splits."""
         if self.status not in _BUILT:
             return f"<{self.status}: {self.output}, {plural(self.matched, 'input')} matched>"
-        splits = self.manifest.splits.items()
-        counts = ", ".join(f"{name} {split.num_examples:,}" for name, split in splits)
+        counts = ", ".join(f"{name} {number:,}" for name, number in self.splits.items())
         rejected = self.manifest.inputs.rejected
         return f"<{self.status}: {self.output} ({counts}; {rejected:,} rejected)>"
 
@@ -148,16 +161,10 @@ def _command(
         result: Returns the result of the object that the command prints.
     """
     kind: Any = table
-    options = {each.name for each in fields(kind)}
 
     def call(*args: P.args, **values: P.kwargs) -> T:
-        for name in values.keys() - options:
-            near = difflib.get_close_matches(name, options, 1)
-            hint = (
-                f"did you mean {near[0]}?" if near else "Beam's options go in beam_options={...}."
-            )
-            raise UsageError("option-unknown", command=command, name=name, hint=hint)
-        return result(_run(command, table(*args, **values)))
+        check_names(command, values, {each.name for each in fields(kind)})
+        return result(run(command, table(*args, **values)))
 
     texts = describe_options(kind).items()
     rows = "".join(f"    {name}: {text[:1].upper()}{text[1:]}.\n" for name, (_, text) in texts)
@@ -169,16 +176,33 @@ def _command(
     return call
 
 
+def check_names(call: str, values: Iterable[str], options: Set[str]) -> None:
+    """Check that a call has all options that it is given.
+
+    Args:
+        call: Name of the function.
+        values: Names of the options that are given.
+        options: Names of its options.
+
+    Raises:
+        UsageError: It has not.
+    """
+    for name in {*values} - options:
+        near = difflib.get_close_matches(name, options, 1)
+        hint = f"did you mean {near[0]}?" if near else "Beam's options go in beam_options={...}."
+        raise UsageError("option-unknown", command=call, name=name, hint=hint)
+
+
 def _result(kind: type[Result], body: dict[str, Any]) -> Result:
     names = {each.name for each in fields(kind)} & body.keys()
     lists = {name: tuple(body[name]) for name in names if isinstance(body[name], list)}
     return kind(**{name: body[name] for name in names} | lists)
 
 
-_build_result = partial(_result, BuildResult)
-images = _command(ImagesOptions, "images", ImagesOptions.summary, _build_result)
-rows = _command(RowsOptions, "rows", RowsOptions.summary, _build_result)
-arrays = _command(ArraysOptions, "arrays", ArraysOptions.summary, _build_result)
+build_result = partial(_result, BuildResult)
+images = _command(ImagesOptions, "images", ImagesOptions.summary, build_result)
+rows = _command(RowsOptions, "rows", RowsOptions.summary, build_result)
+arrays = _command(ArraysOptions, "arrays", ArraysOptions.summary, build_result)
 count = _command(
     CountConfig, "count",
     "Count TFRecords; ``damaged`` of the manifest lists the files that could not be counted.",
@@ -197,12 +221,13 @@ def report(dataset: Path, output: Path | None = None) -> str:
     return write_report(dataset, output)
 
 
-def _run(command: str, options: Any) -> dict[str, Any]:
+def run(command: str, options: Any, **more: Any) -> dict[str, Any]:
     """Run a command in a child process; return the object that it prints.
 
     Args:
         command: Name of the command.
         options: Its table of options.
+        more: Attributes of its config that are not options.
 
     Raises:
         ShardmillError: The command failed.
@@ -214,7 +239,7 @@ def _run(command: str, options: Any) -> dict[str, Any]:
         tempfile.TemporaryFile() as given,
         tempfile.TemporaryFile("w+", encoding="utf-8") as answer,
     ):
-        pickle.dump((command, options), given)
+        pickle.dump((command, options, more), given)
         given.seek(0)
         process = subprocess.Popen(  # noqa: S603 - the words are of this call
             words, stdin=given, stdout=answer, text=True, errors="replace",
@@ -250,16 +275,16 @@ def _run_as_child() -> int:
     from shardmill.pipelines.input_kinds import INPUT_KINDS
     from shardmill.pipelines.report.answer import Answer
 
-    command, options = pickle.load(sys.stdin.buffer)  # noqa: S301 - the calling process wrote it
+    command, options, more = pickle.load(sys.stdin.buffer)  # noqa: S301 - the calling process wrote it
     answer = Answer(json=True)
 
-    def run() -> int:
+    def run_command() -> int:
         if command in INPUT_KINDS:
-            return run_build(command, *configure(command, vars(options), [], answer))
+            return run_build(command, *configure(command, vars(options) | more, [], answer))
         code: int = load_command(command).run(options, answer)
         return code
 
-    return report_errors(run, json=True)
+    return report_errors(run_command, json=True)
 
 
 def _forward(lines: IO[str] | None) -> list[str]:

@@ -28,6 +28,7 @@ LABELS = "labels.txt"
 REJECTS = "rejects.jsonl"
 BUILD_PREFIX = ".build-"
 OUTCOME_PREFIX = ".outcome-"
+SPOOL_FOLDER = f"{BUILD_PREFIX}{0:016x}"  # with the records of a Python source
 PROGRESS = "progress.json"  # in a build folder
 TRANSFORM = "transform_fn"  # a folder
 CATALOG = "catalog"  # a folder

@@ -36,4 +36,11 @@ MESSAGES: dict[str, str] = {
     "type-unknown": "--types={name}:{text}: must be {types}; a format may follow the last two, as in {name}:date:%d.%m.%Y.",
     "rows-too-many-files": "{lost}.",
     "rows-all-files-rejected": "No input can be used: {key}, {message}; {step}.",
+    "source-unknown": "A {kind} is not a source of records: give a table (pandas, Polars, PyArrow, Hugging Face), a dict of columns of one length, or an iterable or indexable object of dicts; for files use shardmill.rows, shardmill.images or shardmill.arrays.",
+    "source-empty": "The source has no records: give it some; an iterator can be read only once.",
+    "source-record-invalid": "Record {index} is {value}: each must be a dict with texts as names of fields.",
+    "source-field-new": "Record {index} has the field {name!r}, which the records of the first file lack: give it to one of the first records, as None where it has no value.",
+    "source-fields-alike": "The source has two fields of one name among {names}: rename one.",
+    "source-value-invalid": "Record {index}: the field {name!r} is {value} ({kind}), not {wanted}: give all records values of one type, and None for missing ones.",
+    "source-space": "The source has {size}, and the disk of {output} only {free}: make space, or choose another output.",
 }

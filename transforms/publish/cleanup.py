@@ -30,7 +30,7 @@ _IS_TEMPORARY = re.compile(rf"\.(?:{_OUTCOME}|{'|'.join(map(re.escape, _FIXED))}
 _IS_PROBE = re.compile(re.escape(shard_names.BUILD_PREFIX) + r"probe-[a-z0-9_]{8}")
 _IS_BUILD = re.compile(re.escape(shard_names.BUILD_PREFIX) + r"[0-9a-f]{16}")
 _IN_BUILD = re.compile(
-    rf"parts|shards|runs|transforms|progress\.json|transform-[0-9a-f]{{32}}\.json|final-{_ID}|rejects\.jsonl|\..+\.{_UUID}\.tmp"
+    rf"parts|shards|runs|spool|transforms|progress\.json|transform-[0-9a-f]{{32}}\.json|final-{_ID}|rejects\.jsonl|\..+\.{_UUID}\.tmp"
 )
 
 

@@ -113,7 +113,7 @@ def make_manifest(
     """Return the manifest of a build; every number in it was counted."""
     whole = built.total()
     inputs = Inputs(
-        root=spec.root,
+        root=spec.kept_root,
         matched=census.matched,
         accepted=whole.records,
         rejected=sum(whole.rejects.values()),
@@ -252,7 +252,9 @@ def read_rejects(storage: Storage, spec: SinkSpec, built: Built) -> Iterator[Rej
             parsed = parse_sidecar(next(read), spec.root)
             if parsed is None:
                 raise OutputError("part-damaged", path=join(spec.parts, name))
-            yield from parsed.rejects
+            yield from (
+                each._replace(uri="") if spec.source_id else each for each in parsed.rejects
+            )
 
 
 def _write_rejects(storage: Storage, spec: SinkSpec, built: Built, path: str) -> int:

@@ -24,7 +24,6 @@ from shardmill.transforms.sink.record_writer import MemberWriter
 from shardmill.transforms.sink.sidecar import create_sidecar, find_sidecar, seal, unseal
 from shardmill.transforms.statistics.sums import Totals, sum_rows
 
-FORMAT_VERSION = 4  # of shards and sidecars; part of every config_id
 _SOURCE = CatalogRow._fields.index("source")
 
 

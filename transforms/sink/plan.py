@@ -134,6 +134,8 @@ def decide_status(spec: SinkSpec, plan: Plan, can_use: CanUse = can_read) -> Pla
         can_use: Returns whether an input with a transient reject can be used now.
     """
     storage = open_storage(spec.output)
+    if spec.source_id:
+        plan = replace(plan, input_id=spec.source_id, ctime_id="")
     try:
         _check_parts(spec, plan)
         published = open_output(storage, spec.output)
@@ -145,7 +147,7 @@ def decide_status(spec: SinkSpec, plan: Plan, can_use: CanUse = can_read) -> Pla
     changed = find_changed_options(old, spec.config)
     problem = why_not_up_to_date(storage, spec.output, old, spec.config_id, plan.input_id, changed)
     problem = problem or find_usable(storage, spec.output, old, can_use)
-    moved = bool(old.catalogs) and old.inputs.root != spec.root
+    moved = bool(old.catalogs) and old.inputs.root != spec.kept_root
     decoded = ["options or codecs that decide the records: all inputs are decoded"] * (
         bool(old.catalogs) and old.build.record_id != spec.record_id
     )

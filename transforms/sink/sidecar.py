@@ -14,6 +14,7 @@ import google_crc32c
 
 from shardmill.schemas.storage import Storage
 
+FORMAT_VERSION = 4  # of shards and sidecars; part of every config_id
 T = TypeVar("T")
 
 

@@ -140,6 +140,7 @@ class SinkSpec:
         duplicates: What is done with inputs of the same content.
         compares: Whether the inputs are compared with a published dataset that has catalogs.
         warnings: Warnings for the manifest that are known before the build.
+        source_id: Identity of a Python source, of which the inputs are temporary copies.
     """
 
     output: str
@@ -163,6 +164,12 @@ class SinkSpec:
     duplicates: DuplicatesMode = "keep"
     compares: bool = False
     warnings: tuple[str, ...] = ()
+    source_id: str = ""
+
+    @property
+    def kept_root(self) -> str:
+        """Folder that keys are relative to; empty if it will be deleted."""
+        return "" if self.source_id else self.root
 
     @property
     def build_name(self) -> str:

@@ -47,12 +47,13 @@ def flatten_columns(table: pa.Table, names: Collection[str]) -> dict[str, pa.Dic
 
 def find_type(kind: pa.DataType) -> tuple[Kind, bool] | None:
     """Return the type of the feature, and whether values are lists; None if none can hold them."""
-    several = _is_list(kind)
+    several = is_list(kind)
     found = _find_kind(kind.value_type if several else kind)
     return (found, several) if found else None
 
 
-def _is_list(kind: pa.DataType) -> bool:
+def is_list(kind: pa.DataType) -> bool:
+    """Return whether values of a type are lists."""
     return any(
         check(kind)
         for check in (is_type.is_list, is_type.is_large_list, is_type.is_fixed_size_list)
@@ -70,14 +71,15 @@ def _find_kind(kind: pa.DataType) -> Kind | None:
         return "float32"
     if is_type.is_decimal(kind):
         return "float32" if kind.scale > 0 else "int64"
-    return "bytes" if _is_text(kind) or is_type.is_null(kind) else None
+    return "bytes" if is_text(kind) or is_type.is_null(kind) else None
 
 
 def _is_time(kind: pa.DataType) -> bool:
     return bool(is_type.is_temporal(kind) and not is_type.is_interval(kind))
 
 
-def _is_text(kind: pa.DataType) -> bool:
+def is_text(kind: pa.DataType) -> bool:
+    """Return whether values of a type are texts or binary."""
     return any(
         check(kind)
         for check in (
@@ -95,7 +97,7 @@ def encode_cells(values: pa.Array) -> pa.DictionaryArray:
     kind = values.type
     if is_type.is_dictionary(kind):
         return encode_cells(values.dictionary_decode())
-    if _is_list(kind):
+    if is_list(kind):
         return _number_rows(values.cast(pa.list_(_plain(kind.value_type))))
     values = values.cast(_plain(kind))
     head = values.slice(0, _HEAD_ROWS)
@@ -117,7 +119,7 @@ def _plain(kind: pa.DataType) -> pa.DataType:
         return _plain(kind.value_type)
     if is_type.is_floating(kind):
         return pa.float64()
-    return pa.binary() if _is_text(kind) or is_type.is_null(kind) else kind
+    return pa.binary() if is_text(kind) or is_type.is_null(kind) else kind
 
 
 def to_texts(values: pa.Array) -> pa.Array:

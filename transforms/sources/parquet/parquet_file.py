@@ -20,6 +20,7 @@ from shardmill.schemas.storage.base import RandomReader, ReaderStream, one_line
 from shardmill.transforms.sources.csv.file_source import check_unchanged
 from shardmill.transforms.sources.csv.typed_sample import TypedProfile, profiles_of
 
+FIRST_RECORD = b"shardmill.first_record"  # index in the Python source of the first row of a file
 _MAGIC, _ENCRYPTED = b"PAR1", b"PARE"
 _BUFFERS = 32 << 20  # of the column chunks that are read at a time, together
 _MIN_BUFFER, _MAX_BUFFER = 64 << 10, 1 << 20
@@ -30,7 +31,7 @@ class Group(NamedTuple):
 
     Attributes:
         number: Its number in the file.
-        first: Number of its first row in the file.
+        first: Number of its first row in the file, or in the Python source.
         rows: Number of its rows.
         num_bytes: Uncompressed size of its columns.
     """
@@ -47,10 +48,12 @@ class Footer(NamedTuple):
     Attributes:
         profiles: Type of each column by its name.
         groups: The row groups that have rows.
+        of_python: Whether its rows are records of a Python source.
     """
 
     profiles: Mapping[str, TypedProfile]
     groups: tuple[Group, ...]
+    of_python: bool
 
 
 class _HashedStream(ReaderStream):
@@ -119,13 +122,15 @@ def read_footer(ref: InputRef) -> Footer:
         RejectedError: It is not a Parquet file, is damaged, or has two columns of one name.
     """
     with open_parquet(ref) as (file, _):
-        found, groups, first = file.metadata, [], 0
+        found, groups = file.metadata, []
+        index = (found.metadata or {}).get(FIRST_RECORD)
+        first = int(index or 0)
         for number in range(found.num_row_groups):
             group = found.row_group(number)
             if group.num_rows:
                 groups.append(Group(number, first, group.num_rows, group.total_byte_size))
             first += group.num_rows
-        return Footer(profiles_of(file.schema_arrow), tuple(groups))
+        return Footer(profiles_of(file.schema_arrow), tuple(groups), index is not None)
 
 
 def read_tables(

@@ -28,6 +28,7 @@ from shardmill.transforms.sources.parquet.parquet_file import (
 from shardmill.transforms.tables.table_source import TableInput, TypedBatch, Unit
 
 BATCH_BYTES = 16 << 20  # of decoded rows
+RECORD = "record"  # key of all files with the records of a Python source
 _MAX_STEP = 1 << 16
 _SAMPLE_ROWS = 10_000
 
@@ -77,11 +78,13 @@ class ParquetSource(FileSource):
 
     def inspect(self, ref: InputRef) -> TableInput:
         """Return a file with its row groups, or rejected."""
-        ref, groups = open_start(self.with_split(ref), lambda: self._check(ref).groups)
-        if groups is None:
+        ref, footer = open_start(self.with_split(ref), lambda: self._check(ref))
+        if footer is None:
             return TableInput(ref)
-        size = sum(map(self._decoded_bytes, groups))
-        return TableInput(ref, size, tuple(map(tuple, groups)))
+        size = sum(map(self._decoded_bytes, footer.groups))
+        if footer.of_python:  # the place of a record must not depend on the files
+            ref = ref._replace(key=RECORD)
+        return TableInput(ref, size, tuple(map(tuple, footer.groups)))
 
     def _check(self, ref: InputRef) -> Footer:
         """Return the footer of a file.
@@ -124,7 +127,8 @@ class ParquetSource(FileSource):
             check_unchanged(ref)
             rows = np.arange(first, first + len(table))
             names = {*self.table.named, *(column.name for column in self.table.columns)}
-            cells = Cells(flatten_columns(table, names), rows, rows + 1, [], content)
+            lines = rows + (ref.key != RECORD)  # indices start at 0, lines at 1
+            cells = Cells(flatten_columns(table, names), rows, lines, [], content)
             yield self.type_cells(ref, cells)
             first += len(table)
 

@@ -1,0 +1,127 @@
+"""``shardmill.write``: build a dataset from any Python source of records.
+
+The records are written to files in the build folder, from which ``rows`` or ``images`` builds the
+dataset in a child process. The files are deleted when it is published.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import fields, replace
+from typing import Any
+
+from shardmill.pipelines.calls import BuildResult, build_result, check_names, run
+from shardmill.pipelines.dataset_options import RowsOptions
+from shardmill.schemas.dataset.shard_names import SPOOL_FOLDER
+from shardmill.schemas.errors import OutputError
+from shardmill.schemas.numbers import human_bytes
+from shardmill.schemas.option_types import Path
+from shardmill.schemas.storage import join, open_storage, scheme_of
+
+_NAMED = frozenset({"input", "label", "key", "split_by", "dry_run"})  # set by parameters, or not
+_FILES = ("schema", "preprocessing")  # whose content decides the dataset
+
+
+def write(
+    source: Any, output: Path, *, key: str | Callable[[Any], Any] = "", label: str = "",
+    split: str = "", version: str | None = None, **options: Any,
+) -> BuildResult:  # fmt: skip
+    """Build a GZIP TFRecord dataset from records of Python.
+
+    Args:
+        source: A table of pandas, Polars, PyArrow or Hugging Face ``datasets``; a dict of arrays
+            or lists; or dicts: a list, anything with an index and a length such as a PyTorch
+            ``Dataset``, a generator, or another iterable, which is read once.
+        output: Folder of the new dataset.
+        key: Field that identifies a record, or a function that returns the key of a record; by
+            default, its place in the source identifies it. The key of a function is the feature
+            ``__key__``.
+        label: Field that is the label.
+        split: Field that names the split of a record.
+        version: Identifies the values of the source: a call with the version of the published
+            dataset does not read it. By default, that of Hugging Face ``datasets``; if there is
+            none, a digest of all values.
+        options: Options of ``shardmill.rows``, except those of the input.
+
+    Raises:
+        ShardmillError: The source or an option is not valid, or the build failed.
+    """
+    check_names("write", options, {each.name for each in fields(RowsOptions)} - _NAMED)
+    from shardmill.pipelines.commands.build import configure, prepare_output
+    from shardmill.pipelines.input_kinds import ProgressUnit
+    from shardmill.pipelines.report.answer import Answer
+    from shardmill.pipelines.report.progress_display import show_progress
+    from shardmill.transforms.runtime import progress
+    from shardmill.transforms.sources.python.spool import KEY, LIST, write_spool
+
+    started = time.monotonic()
+    named = {"label": label, "split_by": split, "key": KEY if callable(key) else key}
+    table = RowsOptions(LIST, output, **named, **options)
+    config, *_ = configure("rows", vars(table) | {"source_id": "python"}, [], Answer())
+    found = config.absolute_output
+    prepare_output(found)
+    version = getattr(source, "_fingerprint", None) if version is None else version
+    source_id = "" if version is None else hashlib.blake2b(version.encode()).hexdigest()[:32]
+    if source_id and not any(getattr(table, name) for name in _FILES):
+        current = find_current(config, source_id, time.monotonic() - started)
+        if current is not None:
+            return current
+    _check_space(found, getattr(source, "nbytes", None))
+    folder, shown = join(found, SPOOL_FOLDER, "spool"), ProgressUnit("records").new_progress()
+    shown.phase, shown.rejects_name = "reading", ""
+    with progress.collect(shown), show_progress(shown):
+        spool = write_spool(source, folder, (), key if callable(key) else None)
+    if spool.note:
+        print(f"shardmill: {spool.note}", file=sys.stderr)
+    table = replace(table, input=join(folder, LIST))
+    body = run("rows", table, source_id=source_id or spool.digest)
+    open_storage(found).delete_tree(join(found, SPOOL_FOLDER))
+    return build_result(body | {"seconds": time.monotonic() - started})
+
+
+def find_current(config: Any, source_id: str, seconds: float) -> BuildResult | None:
+    """Return the result of a build whose dataset is published already, or None.
+
+    Args:
+        config: The options.
+        source_id: Identity of the source.
+        seconds: Duration of the call.
+    """
+    from shardmill.transforms.publish.generation import (
+        find_changed_options,
+        find_damage,
+        open_output,
+    )
+
+    output = config.absolute_output
+    storage = open_storage(output)
+    old = open_output(storage, output).manifest
+    if old is None or config.overwrite or old.build.input_id != source_id:
+        return None
+    if find_changed_options(old, config.identity()):
+        return None
+    if find_damage(storage, old.folder(output), old):
+        return None
+    message = f"{output} is up to date."
+    return BuildResult("up_to_date", output, seconds, old.inputs.matched, message=message)
+
+
+def _check_space(output: str, num_bytes: Any) -> None:
+    """Check that a local disk has space for a source that says how large it is.
+
+    Raises:
+        OutputError: It has not.
+    """
+    folder = output
+    while not os.path.isdir(folder) and os.path.dirname(folder) != folder:
+        folder = os.path.dirname(folder)
+    if isinstance(num_bytes, int) and not scheme_of(output):
+        free = shutil.disk_usage(folder).free
+        if free < num_bytes:
+            sizes = {"size": human_bytes(num_bytes), "free": human_bytes(free)}
+            raise OutputError("source-space", output=output, **sizes)

@@ -1,0 +1,290 @@
+"""shardmill.write: every kind of source, interruption, identity, rejects and errors."""
+
+import contextlib
+import datetime as dt
+import io
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+import shardmill
+from shardmill.pipelines import python_source
+from shardmill.pipelines.commands.build import configure, run_build
+from shardmill.pipelines.report.answer import Answer
+from shardmill.schemas.dataset.shard_names import SPOOL_FOLDER
+from shardmill.schemas.errors import InputError, OutputError, UsageError
+from shardmill.schemas.storage.local import LocalStorage
+from shardmill.transforms.sources.python import records
+from tests.support.rows_tools import check_dataset, rejects_of
+from tests.support.typed_tools import counted, expected
+
+ROWS = [
+    {"id": n, "x": n / 4, "name": f"n{n}", "v": [*range(n % 3)], "ok": n % 2 == 0, "gap": n or None}
+    for n in range(200)
+]
+TABLE = pa.table({name: pa.array([row[name] for row in ROWS]) for name in ROWS[0]})
+
+
+@pytest.fixture(autouse=True)
+def here(monkeypatch):
+    """Builds run in this process, as by the command, and units are small."""
+
+    def run(command, options, **more):
+        heard, answer = io.StringIO(), Answer(json=True)
+        with contextlib.redirect_stdout(heard):
+            run_build(command, *configure(command, vars(options) | more, [], answer))
+        return json.loads(heard.getvalue())
+
+    monkeypatch.setattr(python_source, "run", run)
+    monkeypatch.setattr(records, "UNIT_ROWS", 64)
+
+
+def shards(folder):
+    return {os.path.basename(path): Path(path).read_bytes() for path in folder.files}
+
+
+class Indexed:
+    """A map-style data set, such as PyTorch's: with an index and a length."""
+
+    def __len__(self):
+        return len(ROWS)
+
+    def __getitem__(self, index):
+        return ROWS[index]
+
+
+def hugging_face():
+    return pytest.importorskip("datasets", reason="datasets is not installed").Dataset.from_list(ROWS)
+
+
+SOURCES = {
+    "list": lambda: ROWS,
+    "generator": lambda: (row for row in ROWS),
+    "columns": lambda: TABLE.to_pydict() | {"x": np.array(TABLE["x"])},
+    "pandas": lambda: TABLE.to_pandas(types_mapper=pd.ArrowDtype)[lambda frame: frame.id >= 0],
+    "polars": lambda: pytest.importorskip("polars", reason="polars is not installed").DataFrame(ROWS),
+    "pyarrow": lambda: TABLE,
+    "batches": lambda: TABLE.to_reader(max_chunksize=50),
+    "hugging face": hugging_face,
+    "streaming": lambda: hugging_face().to_iterable_dataset().filter(lambda row: row["id"] >= 0),
+    "indexed": Indexed,
+}
+
+
+@pytest.mark.parametrize("kind", SOURCES)
+def test_all_values_of_each_source(tmp_path, kind):
+    built = shardmill.write(SOURCES[kind](), tmp_path / "ds")
+    assert built.splits == {"train": 180, "validation": 20} or sum(built.splits.values()) == 200
+    assert counted(check_dataset(tmp_path / "ds", built.manifest)) == expected(TABLE)
+    assert len(built.open("validation", fill={"gap": 0})) == built.splits["validation"]
+    assert {path.name for path in tmp_path.glob("ds/.*")} == set()
+
+
+def test_torch_data_sets(tmp_path):
+    from torch import tensor
+    from torch.utils.data import Dataset, IterableDataset
+
+    class Mapped(Dataset):
+        __len__ = Indexed.__len__
+
+        def __getitem__(self, index):
+            return {"x": tensor(index / 2), "v": tensor([index, 1])}
+
+    class Iterated(IterableDataset):
+        def __iter__(self):
+            reused = {}
+            for index in range(200):
+                reused |= {"x": np.float64(index / 2), "v": np.array([index, 1])}
+                yield reused
+
+    wanted = pa.table({"x": [n / 2 for n in range(200)], "v": [[n, 1] for n in range(200)]})
+    for number, source in enumerate((Mapped(), Iterated())):
+        built = shardmill.write(source, tmp_path / str(number))
+        assert counted(check_dataset(tmp_path / str(number), built.manifest)) == expected(wanted)
+
+
+def test_identity_is_that_of_the_values(tmp_path, monkeypatch):
+    """Bytes and ids depend neither on the kind of source, nor on the units or the place."""
+    first = shardmill.write(ROWS, tmp_path / "a", key="id", label="name")
+    assert shardmill.write(iter(ROWS), tmp_path / "a", key="id", label="name").status == "up_to_date"
+    monkeypatch.setattr(records, "UNIT_ROWS", 30)
+    other = shardmill.write(iter(ROWS), tmp_path / "b" / "c", key="id", label="name")
+    assert shards(other) == shards(first)
+    builds = [each.manifest.build for each in (first, other)]
+    assert builds[0].config_id == builds[1].config_id
+    assert str(tmp_path) not in (tmp_path / "a" / "manifest.json").read_text()
+    with pytest.raises(OutputError, match="other inputs"):
+        shardmill.write(ROWS[:-1], tmp_path / "a", key="id", label="name")
+    changed = shardmill.write(ROWS[:-1], tmp_path / "a", key="id", label="name", update=True)
+    assert changed.manifest.written == 199
+
+
+def test_a_version_replaces_reading(tmp_path):
+    def unread():
+        raise AssertionError
+        yield
+
+    shardmill.write(ROWS, tmp_path / "ds", version="1", seed=3)
+    again = shardmill.write(unread(), tmp_path / "ds", version="1", seed=3)
+    assert (again.status, again.matched) == ("up_to_date", 200)
+    for other in ({"version": "2", "seed": 3}, {"version": "1", "seed": 4}):
+        with pytest.raises(AssertionError):
+            shardmill.write(unread(), tmp_path / "ds", **other)
+    shardmill.write(hugging_face(), tmp_path / "hf")
+    os.remove(next((tmp_path / "hf").glob("gen-*/train-*")))
+    with pytest.raises(OutputError, match="is missing"):
+        shardmill.write(hugging_face(), tmp_path / "hf")
+
+
+def test_key_and_split(tmp_path):
+    rows = [{"text": f"t{n}", "part": ("train", "test")[n % 2]} for n in range(100)]
+    built = shardmill.write(rows, tmp_path / "ds", split="part", key=lambda row: row["text"][1:])
+    assert built.splits == {"train": 50, "test": 50}
+    found = built.open("test", ids=True)[3]
+    assert {*found} == {"text", "__key__", "sample_id"}
+    assert found["text"].decode() == f"t{found['sample_id']}"
+    with pytest.raises(OutputError, match="key_conflict"):
+        shardmill.write(rows, tmp_path / "twice", key="part")
+
+
+def test_rejects_name_the_index(tmp_path):
+    rows = [{"id": n, "y": None if n in (17, 150) else "a"} for n in range(200)]
+    built = shardmill.write(rows, tmp_path / "ds", label="y", max_reject_fraction=0.5, key="id")
+    assert [(each["key"], each["uri"]) for each in rejects_of(tmp_path / "ds")] == [
+        ("record:17", ""), ("record:150", "")
+    ]  # fmt: skip
+    assert built.manifest.inputs.rejected == 2
+
+
+TIME = dt.datetime(2026, 1, 2)
+WRONG = {
+    "text": ([{"a": 1}] * 70 + [{"a": "x"}], "Record 70: the field 'a' is 'x'"),
+    "float": ([{"a": 1}] * 70 + [{"a": 1.5}], "Record 70: the field 'a' is 1.5"),
+    "time": ([{"a": TIME}] * 70 + [{"a": 5}], "Record 70: the field 'a' is 5"),
+    "boolean among floats": ([{"a": 1.5}, {"a": True}], "Record 1: the field 'a' is True"),
+    "mixed": ([{"a": 1}, {"a": None}, {"a": "x"}], "Record 2: the field 'a' is 'x'"),
+    "object": ([{"a": 1}, {"a": object()}], "Record 1: the field 'a' is .*object"),
+    "matrix": ([{"a": np.zeros((2, 2))}], "Record 0: the field 'a'"),
+    "nan": ([{"a": 1}] * 70 + [{"a": float("nan")}], "Record 70: the field 'a' is nan"),
+    "struct": ([{"a": {"b": 1}}] * 70 + [{"a": {"c": 1}}], "Record 70 has the field 'a.c'"),
+    "alike": ([{"a": {"b": 1}, "a.b": 2}], "two fields"),
+    "boolean": ([{"a": 1}] * 70 + [{"a": True}], "Record 70: the field 'a' is True"),
+    "list": ([{"a": [1]}] * 70 + [{"a": [1, 0.5]}], r"Record 70: the field 'a' is \[1.0, 0.5\]"),
+    "new field": ([{"a": 1}] * 70 + [{"a": 1, "b": 2}], "Record 70 has the field 'b'"),
+    "number": ([{"a": 1}, 5], "Record 1 is 5"),
+    "empty": ([], "has no records"),
+}
+
+
+@pytest.mark.parametrize("kind", WRONG)
+def test_values_that_do_not_fit(tmp_path, kind):
+    source, sentence = WRONG[kind]
+    with pytest.raises(InputError, match=sentence):
+        shardmill.write(source, tmp_path / "ds")
+    assert not (tmp_path / "ds" / "manifest.json").exists()
+
+
+def test_a_type_may_be_known_late(tmp_path):
+    rows = [{"a": None, "b": 1}] * 70 + [{"a": n, "b": n / 2 if n else None} for n in range(2)]
+    rows = [{"b": 0.5}, *rows]  # a field that some records lack, and integers among floats
+    built = shardmill.write(rows, tmp_path / "ds")
+    wanted = {name: pa.array([row.get(name) for row in rows]) for name in "ab"}
+    assert counted(check_dataset(tmp_path / "ds", built.manifest)) == expected(pa.table(wanted))
+
+
+@pytest.mark.parametrize(
+    "source", ["file.csv", Path("file.csv"), 5, {"a": [1], "b": [1, 2]}, {"a": "text"}, TABLE["id"]]
+)
+def test_what_is_not_a_source(tmp_path, source):
+    with pytest.raises(UsageError, match="is not a source of records"):
+        shardmill.write(source, tmp_path / "ds")
+    with pytest.raises(UsageError, match="did you mean shard_bytes"):
+        shardmill.write(ROWS, tmp_path / "ds", shard_byte=1)
+    assert not (tmp_path / "ds").exists()
+
+
+def test_space(tmp_path):
+    class Huge(list):
+        nbytes = 1 << 60
+
+    with pytest.raises(OutputError, match="1,048,576.0 TiB"):
+        shardmill.write(Huge(ROWS), tmp_path / "ds")
+
+
+KILLED = """
+import os, sys, shardmill
+from shardmill.transforms.sources.python import records
+records.UNIT_ROWS = 64
+def source():
+    for n in range(1000):
+        if n == 500:
+            os.kill(os.getpid(), 9)
+        yield {"id": n, "text": "x" * (n % 7)}
+shardmill.write(source(), sys.argv[1])
+"""
+
+
+def test_killed_while_it_reads(tmp_path, capsys, monkeypatch):
+    """The finished files are kept; of another source, those before the first difference."""
+    rows = [{"id": n, "text": "x" * (n % 7)} for n in range(1000)]
+    ended = subprocess.run([sys.executable, "-c", KILLED, tmp_path / "ds"], check=False)
+    assert ended.returncode == -signal.SIGKILL
+    folder = tmp_path / "ds" / SPOOL_FOLDER / "spool"
+    files = [*folder.glob("*.parquet")]
+    assert len(files) == 500 // 64
+    undisturbed = shardmill.write(rows, tmp_path / "other")
+    written = []
+    replace = LocalStorage.replace
+
+    def count(self, path, data):
+        written.append(os.path.basename(path))
+        replace(self, path, data)
+
+    monkeypatch.setattr(LocalStorage, "replace", count)
+    shutil.copytree(tmp_path / "ds", tmp_path / "changed")
+    resumed = shardmill.write(iter(rows), tmp_path / "ds")
+    assert shards(resumed) == shards(undisturbed)
+    assert not {path.name for path in files} & {*written}
+    assert sum(name.endswith(".parquet") for name in written) == 1000 // 64 + 1 - len(files)
+    assert "shardmill: " not in capsys.readouterr().err
+    written.clear()
+    rows[200] |= {"text": "changed"}
+    changed = shardmill.write(iter(rows), tmp_path / "changed")
+    assert sum(name.endswith(".parquet") for name in written) == 1000 // 64 + 1 - 200 // 64
+    assert "from record 192 on" in capsys.readouterr().err
+    assert changed.manifest.written == 1000
+    assert shards(changed) != shards(undisturbed)
+
+
+CALLED = """
+import asyncio, sys, threading, shardmill
+rows = [{"a": 1}, {"a": 2}]
+out = sys.argv[1]
+async def main():
+    return shardmill.write(iter(rows), out + "/loop")
+print(shardmill.write(iter(rows), out + "/script").status, asyncio.run(main()).status)
+thread = threading.Thread(target=lambda: print(shardmill.write(iter(rows), out + "/thread").status))
+thread.start()
+thread.join()
+print([name for name in ("apache_beam", "tensorflow") if name in sys.modules])
+"""
+
+
+@pytest.mark.heavy
+def test_script_thread_and_loop(tmp_path):
+    """A script needs no main guard; the calling process imports no Beam."""
+    script = tmp_path / "script.py"
+    script.write_text(CALLED)
+    ended = subprocess.run(
+        [sys.executable, script, tmp_path], check=True, capture_output=True, text=True
+    )
+    assert ended.stdout == "published published\npublished\n[]\n"

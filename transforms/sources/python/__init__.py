@@ -1,0 +1,1 @@
+"""Read sources of Python: records of any kind become Parquet files."""

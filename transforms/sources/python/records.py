@@ -1,0 +1,248 @@
+"""Records of any Python source, in units of limited size, as Arrow tables of one schema.
+
+Libraries are recognised by their methods: none is imported. A table gives its columns through
+Arrow's C stream interface, as pandas, Polars, PyArrow and DuckDB have it, or in batches, as
+Hugging Face ``datasets`` that are not streamed. All others give dicts, one after the other.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
+from reprlib import repr  # noqa: A004 - which cuts long values
+from sys import getsizeof
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from shardmill.schemas.errors import InputError, UsageError, format_names
+from shardmill.transforms.sources.csv.arrow_values import is_list, is_text
+
+UNIT_ROWS, UNIT_BYTES = 1 << 16, 64 << 20
+_STEP = 1 << 10  # rows of a table that are measured at a time
+_MISFIT = (pa.ArrowException, TypeError, ValueError, OverflowError)
+_INDEX = "__index_level_"  # pandas writes an index without a name as such a column
+Record = dict[str, Any]
+Batch = pa.Table | list[Record]
+
+
+def read_units(source: Any, pair: Sequence[str]) -> Iterator[Batch]:
+    """Yield the records of a source: at most ``UNIT_ROWS`` and about ``UNIT_BYTES`` at a time.
+
+    Args:
+        source: The source.
+        pair: Names of the values of records that are tuples of as many.
+
+    Raises:
+        UsageError: It is not a source.
+        InputError: A record is not a dict.
+    """
+    if hasattr(source, "with_format") and hasattr(source, "__len__"):
+        yield from _cut(source.with_format("arrow").iter(_STEP), _slices)
+    elif hasattr(source, "__arrow_c_stream__"):
+        try:
+            reader = pa.RecordBatchReader.from_stream(source)
+        except pa.ArrowInvalid as error:  # of a column
+            raise _not_a_source(source) from error
+        yield from _cut(map(pa.Table.from_batches, ([batch] for batch in reader)), _slices)
+    else:
+        yield from _cut(enumerate(iterate(source)), lambda item: _measure(*item, pair))
+
+
+def iterate(source: Any) -> Iterator[Any]:
+    """Return an iterator of the records of a source that has no table.
+
+    Raises:
+        UsageError: It is not a source.
+    """
+    if isinstance(source, Mapping):
+        columns = source.values()
+        sized = all(hasattr(each, "__len__") and not isinstance(each, str) for each in columns)
+        if not sized or len({*map(len, columns)}) != 1:
+            raise _not_a_source(source)
+        return (dict(zip(source, values, strict=True)) for values in zip(*columns, strict=True))
+    if not isinstance(source, str | bytes | os.PathLike):
+        if hasattr(source, "__iter__"):
+            return iter(source)
+        if hasattr(source, "__getitem__") and hasattr(source, "__len__"):
+            return (source[index] for index in range(len(source)))
+    raise _not_a_source(source)
+
+
+def _not_a_source(source: Any) -> UsageError:
+    return UsageError("source-unknown", kind=type(source).__name__)
+
+
+def _cut(
+    items: Iterable[Any], measure: Callable[[Any], Iterator[tuple[Any, int, int]]]
+) -> Iterator[Batch]:
+    """Yield units of consecutive items.
+
+    Args:
+        items: Tables, or records with their indices.
+        measure: Yields the pieces of an item, and the number of records and bytes of each.
+    """
+    held: list[Any] = []
+    rows = num_bytes = 0
+    for item in items:
+        for piece, more, size in measure(item):
+            held.append(piece)
+            rows += more
+            num_bytes += size
+            if rows >= UNIT_ROWS or num_bytes >= UNIT_BYTES:
+                yield _join(held)
+                held, rows, num_bytes = [], 0, 0
+    if held:
+        yield _join(held)
+
+
+def _join(held: list[Any]) -> Batch:
+    return held if isinstance(held[0], dict) else pa.concat_tables(held, promote_options="default")
+
+
+def _slices(table: pa.Table) -> Iterator[tuple[pa.Table, int, int]]:
+    table = table.drop([name for name in table.column_names if name.startswith(_INDEX)])
+    table = table.replace_schema_metadata(None)
+    for start in range(0, len(table), _STEP):
+        piece = table.slice(start, _STEP)
+        yield piece, len(piece), piece.nbytes
+
+
+def _measure(index: int, value: Any, pair: Sequence[str]) -> Iterator[tuple[Record, int, int]]:
+    """Yield a record as a new dict, since sources may use theirs again, and its size."""
+    if hasattr(value, "_asdict"):
+        value = value._asdict()
+    elif isinstance(value, tuple | list) and len(value) == len(pair):
+        value = dict(zip(pair, value, strict=True))
+    if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
+        raise InputError("source-record-invalid", index=index, value=repr(value))
+    record = {name: _plain(each) for name, each in value.items()}
+    yield record, 1, sum(map(_size_of, record.values()))
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as it is, or a copy of an array or tensor; one without dimensions as a scalar."""
+    if hasattr(value, "__array__") and not isinstance(value, np.generic):
+        array = np.asarray(value).copy()
+        return array if array.ndim else array[()]
+    return value
+
+
+def _size_of(value: Any) -> int:
+    return getattr(value, "nbytes", 0) or getsizeof(value)
+
+
+def to_table(unit: Batch, schema: pa.Schema | None, first: int) -> pa.Table:
+    """Return a unit as a table with the columns and types of those before it.
+
+    Fields of dicts and structs are columns with their path as name. A column without values has the
+    type null.
+
+    Args:
+        unit: The records.
+        schema: Columns and types of the earlier units; None for the first unit, whose values
+            decide them.
+        first: Index of the first record in the source.
+
+    Raises:
+        InputError: A value does not fit, or a record has a field that earlier units lack.
+    """
+    table = unit if isinstance(unit, pa.Table) else _infer(unit, first)
+    while any(pa.types.is_struct(field.type) for field in table.schema):
+        table = table.flatten()
+    columns = dict(zip(table.column_names, map(_without_type, table.columns), strict=True))
+    if len(columns) < table.num_columns:
+        raise InputError("source-fields-alike", names=format_names(table.column_names))
+    if schema is None:
+        return pa.table(columns)
+    for name, values in columns.items():
+        if name not in schema.names and not pa.types.is_null(values.type):
+            index = first + pc.index(values.is_valid(), True).as_py()
+            raise InputError("source-field-new", index=index, name=name)
+    missing = pa.chunked_array([pa.nulls(len(table))])
+    pairs = [(field, columns.get(field.name, missing)) for field in schema]
+    return pa.table({field.name: _conform(field, values, first) for field, values in pairs})
+
+
+def _infer(records: list[Record], first: int) -> pa.Table:
+    names = dict.fromkeys(chain.from_iterable(records))
+    return pa.table({name: _to_array(name, [r.get(name) for r in records], first) for name in names})
+
+
+def _to_array(name: str, values: list[Any], first: int) -> pa.Array:
+    """Return values of one type, which they decide.
+
+    Raises:
+        InputError: They have several types, or one that Arrow does not have.
+    """
+    with contextlib.suppress(*_MISFIT):
+        found = pa.array(values)
+        # Arrow takes a number among times for one, in their unit, and a boolean for a float.
+        kinds = int | float if pa.types.is_temporal(found.type) else bool | np.bool_
+        plain = not (pa.types.is_temporal(found.type) or pa.types.is_floating(found.type))
+        if plain or not any(isinstance(value, kinds) for value in values):
+            return found
+    kind, arrays = pa.null(), []
+    for index, value in enumerate(values, first):
+        try:
+            found = pa.array([value])
+            kind = found.type if pa.types.is_null(kind) else kind
+            arrays.append(_cast(found, kind))
+        except _MISFIT as error:
+            raise _misfit(index, name, value, kind) from error
+    return pa.concat_arrays([each.cast(kind) for each in arrays])
+
+
+def _without_type(values: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return the values of a column, or nulls if all are missing or empty lists."""
+    empty = values.null_count == len(values)
+    if is_list(values.type) and pa.types.is_null(values.type.value_type):
+        empty = not pc.sum(pc.list_value_length(values)).as_py()
+    return pa.chunked_array([pa.nulls(len(values))]) if empty else values
+
+
+def _conform(field: pa.Field, values: pa.ChunkedArray, first: int) -> pa.ChunkedArray:
+    """Return values of a column with its type; with their own if it has none yet."""
+    kind = field.type
+    if pa.types.is_null(kind) or values.type == kind:
+        return values
+    with contextlib.suppress(*_MISFIT):
+        return _cast(values, kind)
+    for row, value in enumerate(values):
+        try:
+            _cast(values.take([row]), kind)  # a slice would cast all items of lists
+        except _MISFIT as error:
+            raise _misfit(first + row, field.name, value.as_py(), kind) from error
+    raise AssertionError(f"each value of {field.name!r} is of {kind}, but not all")
+
+
+def _misfit(index: int, name: str, value: Any, kind: pa.DataType) -> InputError:
+    wanted = "one that Arrow knows" if pa.types.is_null(kind) else f"of {kind}"
+    return InputError(
+        "source-value-invalid", index=index, name=name, value=repr(value),
+        kind=type(value).__name__, wanted=wanted,
+    )  # fmt: skip
+
+
+def _cast(values: Any, kind: pa.DataType) -> Any:
+    """Return values with another type of equal meaning.
+
+    Raises:
+        ArrowException: A value would change.
+    """
+    if values.null_count < len(values) and _meaning(values.type) != _meaning(kind):
+        raise pa.ArrowInvalid(f"{values.type} is not {kind}")
+    return values.cast(kind)
+
+
+def _meaning(kind: pa.DataType) -> object:
+    """Return what types have in common whose values Arrow converts without a change, or not."""
+    if is_list(kind):
+        return "list", _meaning(kind.value_type)
+    if pa.types.is_integer(kind) or pa.types.is_floating(kind):
+        return "number"
+    return "text" if is_text(kind) else kind.id

@@ -1,0 +1,153 @@
+"""Write the records of a Python source to Parquet files, which a build reads.
+
+A file has at most one unit, and its name the index of the first record and the digest of the file.
+Reading the source again finds the files that an interrupted call has finished. A list names the
+files: what other calls leave in the folder is no input.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import google_crc32c
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from blake3 import blake3
+
+from shardmill.schemas.errors import InputError
+from shardmill.schemas.storage import join, open_storage
+from shardmill.transforms.runtime import progress
+from shardmill.transforms.sources.csv.arrow_values import is_list, is_text
+from shardmill.transforms.sources.parquet.parquet_file import FIRST_RECORD
+from shardmill.transforms.sources.python.records import Batch, read_units, to_table
+from shardmill.transforms.tables.byte_arrays import ByteStrings
+
+KEY = "__key__"  # column of the keys that a function returns
+LIST = "list.txt"  # names of the files
+
+
+@dataclass(frozen=True)
+class Spool:
+    """The files with the records of a source.
+
+    Attributes:
+        path: Path of the list of files.
+        digest: Digest of all values and types, which does not depend on how they are stored.
+        note: What was discarded, as a sentence, or empty.
+    """
+
+    path: str
+    digest: str
+    note: str = ""
+
+
+def write_spool(
+    source: Any, folder: str, pair: Sequence[str], key: Callable[[Any], Any] | None
+) -> Spool:
+    """Write the records of a source to files in a folder, except those that it has.
+
+    Args:
+        source: See ``shardmill.write``.
+        folder: The folder.
+        pair: See ``read_units``.
+        key: Returns the key of a record, if it is not a field.
+
+    Raises:
+        ShardmillError: The source has no record, or one that does not fit; or the storage failed.
+    """
+    storage = open_storage(folder)
+    found = {entry.path.rsplit("/", 1)[-1]: entry for entry in storage.list_dir(folder)}
+    found.pop(LIST, None)
+    values, names, first, note = blake3(), [], 0, ""
+    schema: pa.Schema | None = None
+    for unit in read_units(source, pair):
+        table = to_table(_with_keys(unit, key) if key else unit, schema, first)
+        schema = _widen(schema, table.schema)
+        for name, column in zip(table.column_names, table.columns, strict=True):
+            values.update(name.encode())
+            hash_values(values, column.combine_chunks())
+        data = _encode(table, first)
+        name = f"{first:015d}-{blake3(data).hexdigest(16)}.parquet"
+        path = join(folder, name)
+        entry = found.pop(name, None)
+        crc32c = google_crc32c.value(data)
+        if entry is None or entry.size != len(data) or storage.checksum(path) != crc32c:
+            if found:
+                note = f"the source is not the one that was interrupted from record {first:,} on"
+            for other in found:
+                storage.delete(join(folder, other))
+            found = {}
+            storage.replace(path, data)
+        names.append(name)
+        first += len(table)
+        progress.current().add(len(table))
+    if not first:
+        raise InputError("source-empty")
+    for name in found:
+        storage.delete(join(folder, name))
+    listed = join(folder, LIST)
+    storage.replace(listed, "".join(f"{name}\n" for name in names).encode())
+    return Spool(listed, values.hexdigest(16), note)
+
+
+def _with_keys(unit: Batch, key: Callable[[Any], Any]) -> list[dict[str, Any]]:
+    records = unit.to_pylist() if isinstance(unit, pa.Table) else unit
+    return [{**record, KEY: str(key(record))} for record in records]
+
+
+def _widen(schema: pa.Schema | None, found: pa.Schema) -> pa.Schema:
+    """Return a schema with the types of columns that had no value before."""
+    if schema is None:
+        return found
+    pairs = zip(schema, found, strict=True)
+    return pa.schema([new if pa.types.is_null(old.type) else old for old, new in pairs])
+
+
+def _encode(table: pa.Table, first: int) -> bytes:
+    """Return the Parquet file of a unit."""
+    table = table.combine_chunks().replace_schema_metadata({FIRST_RECORD: str(first)})
+    file = io.BytesIO()
+    pq.write_table(
+        table, file, row_group_size=len(table), write_statistics=False, write_page_checksum=True
+    )
+    return file.getvalue()
+
+
+def hash_values(digest: Any, values: pa.Array) -> None:
+    """Add values to a digest: not the slots of missing ones, nor how Arrow stores them.
+
+    Args:
+        digest: A hash of BLAKE3.
+        values: The values.
+    """
+    kind = values.type
+    if isinstance(values, pa.ExtensionArray):
+        return hash_values(digest, values.storage)
+    if pa.types.is_dictionary(kind):
+        return hash_values(digest, values.dictionary_decode())
+    digest.update(f"{kind}:{len(values)}".encode())
+    digest.update(np.packbits(values.is_valid().to_numpy(zero_copy_only=False)))
+    values = values.drop_null()
+    if pa.types.is_struct(kind):
+        for each in values.flatten():
+            hash_values(digest, each)
+    elif is_list(kind):
+        digest.update(pc.list_value_length(values).cast(pa.int64()).to_numpy().tobytes())
+        hash_values(digest, values.flatten())
+    elif is_text(kind):
+        texts = ByteStrings.of_arrow(values.cast(pa.large_binary()))
+        digest.update(texts.sizes.tobytes())
+        digest.update(texts.data)
+    elif pa.types.is_boolean(kind):
+        digest.update(values.cast(pa.uint8()).to_numpy().tobytes())
+    elif pa.types.is_nested(kind):  # which no feature can hold, but a column that is dropped
+        digest.update(repr(values.to_pylist()).encode())
+    elif len(values) and not pa.types.is_null(kind):
+        width = kind.bit_width // 8
+        start = values.offset * width
+        digest.update(values.buffers()[1].slice(start, len(values) * width).to_pybytes())
