@@ -18,7 +18,7 @@ from typing import Any
 from shardmill.pipelines.calls import BuildResult, build_result, check_names, run
 from shardmill.pipelines.dataset_options import RowsOptions
 from shardmill.schemas.dataset.shard_names import SPOOL_FOLDER
-from shardmill.schemas.errors import OutputError
+from shardmill.schemas.errors import OutputError, UsageError
 from shardmill.schemas.numbers import human_bytes
 from shardmill.schemas.option_types import Path
 from shardmill.schemas.storage import join, open_storage, scheme_of
@@ -51,6 +51,8 @@ def write(
     Raises:
         ShardmillError: The source or an option is not valid, or the build failed.
     """
+    if "image" in options:
+        raise UsageError("source-image")
     check_names("write", options, {each.name for each in fields(RowsOptions)} - _NAMED)
     from shardmill.pipelines.commands.build import configure, prepare_output
     from shardmill.pipelines.input_kinds import ProgressUnit
@@ -75,7 +77,7 @@ def write(
     folder, shown = join(found, SPOOL_FOLDER, "spool"), ProgressUnit("records").new_progress()
     shown.phase, shown.rejects_name = "reading", ""
     with progress.collect(shown), show_progress(shown):
-        spool = write_spool(source, folder, (), key if callable(key) else None)
+        spool = write_spool(source, folder, key if callable(key) else None)
     if spool.note:
         print(f"shardmill: {spool.note}", file=sys.stderr)
     table = replace(table, input=join(folder, LIST))

@@ -37,6 +37,7 @@ MESSAGES: dict[str, str] = {
     "rows-too-many-files": "{lost}.",
     "rows-all-files-rejected": "No input can be used: {key}, {message}; {step}.",
     "source-unknown": "A {kind} is not a source of records: give a table (pandas, Polars, PyArrow, Hugging Face), a dict of columns of one length, or an iterable or indexable object of dicts; for files use shardmill.rows, shardmill.images or shardmill.arrays.",
+    "source-image": "shardmill.write has no image: write the images to a folder, and give it to shardmill.images.",
     "source-empty": "The source has no records: give it some; an iterator can be read only once.",
     "source-record-invalid": "Record {index} is {value}: each must be a dict with texts as names of fields.",
     "source-field-new": "Record {index} has the field {name!r}, which the records of the first file lack: give it to one of the first records, as None where it has no value.",

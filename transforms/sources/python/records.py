@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain
 from reprlib import repr  # noqa: A004 - which cuts long values
 from sys import getsizeof
@@ -30,12 +30,11 @@ Record = dict[str, Any]
 Batch = pa.Table | list[Record]
 
 
-def read_units(source: Any, pair: Sequence[str]) -> Iterator[Batch]:
+def read_units(source: Any) -> Iterator[Batch]:
     """Yield the records of a source: at most ``UNIT_ROWS`` and about ``UNIT_BYTES`` at a time.
 
     Args:
         source: The source.
-        pair: Names of the values of records that are tuples of as many.
 
     Raises:
         UsageError: It is not a source.
@@ -50,7 +49,7 @@ def read_units(source: Any, pair: Sequence[str]) -> Iterator[Batch]:
             raise _not_a_source(source) from error
         yield from _cut(map(pa.Table.from_batches, ([batch] for batch in reader)), _slices)
     else:
-        yield from _cut(enumerate(iterate(source)), lambda item: _measure(*item, pair))
+        yield from _cut(enumerate(iterate(source)), _measure)
 
 
 def iterate(source: Any) -> Iterator[Any]:
@@ -112,12 +111,11 @@ def _slices(table: pa.Table) -> Iterator[tuple[pa.Table, int, int]]:
         yield piece, len(piece), piece.nbytes
 
 
-def _measure(index: int, value: Any, pair: Sequence[str]) -> Iterator[tuple[Record, int, int]]:
+def _measure(item: tuple[int, Any]) -> Iterator[tuple[Record, int, int]]:
     """Yield a record as a new dict, since sources may use theirs again, and its size."""
+    index, value = item
     if hasattr(value, "_asdict"):
         value = value._asdict()
-    elif isinstance(value, tuple | list) and len(value) == len(pair):
-        value = dict(zip(pair, value, strict=True))
     if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
         raise InputError("source-record-invalid", index=index, value=repr(value))
     record = {name: _plain(each) for name, each in value.items()}
@@ -133,7 +131,7 @@ def _plain(value: Any) -> Any:
 
 
 def _size_of(value: Any) -> int:
-    return getattr(value, "nbytes", 0) or getsizeof(value)
+    return int(getattr(value, "nbytes", 0)) or getsizeof(value)
 
 
 def to_table(unit: Batch, schema: pa.Schema | None, first: int) -> pa.Table:

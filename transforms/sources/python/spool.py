@@ -8,7 +8,7 @@ files: what other calls leave in the folder is no input.
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,15 +46,12 @@ class Spool:
     note: str = ""
 
 
-def write_spool(
-    source: Any, folder: str, pair: Sequence[str], key: Callable[[Any], Any] | None
-) -> Spool:
+def write_spool(source: Any, folder: str, key: Callable[[Any], Any] | None) -> Spool:
     """Write the records of a source to files in a folder, except those that it has.
 
     Args:
         source: See ``shardmill.write``.
         folder: The folder.
-        pair: See ``read_units``.
         key: Returns the key of a record, if it is not a field.
 
     Raises:
@@ -65,7 +62,7 @@ def write_spool(
     found.pop(LIST, None)
     values, names, first, note = blake3(), [], 0, ""
     schema: pa.Schema | None = None
-    for unit in read_units(source, pair):
+    for unit in read_units(source):
         table = to_table(_with_keys(unit, key) if key else unit, schema, first)
         schema = _widen(schema, table.schema)
         for name, column in zip(table.column_names, table.columns, strict=True):
