@@ -48,7 +48,9 @@ class BuildConfig(DatasetOptions):
         super().__post_init__()
         if not self.output:
             raise UsageError("output-empty")
-        for source in () if self.source_id else filter(None, self.sources):  # else reported when it is looked for
+        for source in (
+            () if self.source_id else filter(None, self.sources)
+        ):  # else reported when it is looked for
             check_apart(source, os.fspath(self.output))
         if self.update and self.overwrite:
             raise UsageError("update-and-overwrite")

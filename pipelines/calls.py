@@ -16,7 +16,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, fields
 from functools import cached_property, partial
 from typing import IO, TYPE_CHECKING, Any, ParamSpec, TypeVar
@@ -176,7 +176,7 @@ def _command(
     return call
 
 
-def check_names(call: str, values: Iterable[str], options: Set[str]) -> None:
+def check_names(call: str, values: Collection[str], options: Collection[str]) -> None:
     """Check that a call has all options that it is given.
 
     Args:
@@ -187,7 +187,7 @@ def check_names(call: str, values: Iterable[str], options: Set[str]) -> None:
     Raises:
         UsageError: It has not.
     """
-    for name in {*values} - options:
+    for name in sorted({*values} - {*options}):
         near = difflib.get_close_matches(name, options, 1)
         hint = f"did you mean {near[0]}?" if near else "Beam's options go in beam_options={...}."
         raise UsageError("option-unknown", command=call, name=name, hint=hint)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import fields, replace
@@ -55,11 +54,8 @@ def write(
         raise UsageError("source-image")
     check_names("write", options, {each.name for each in fields(RowsOptions)} - _NAMED)
     from shardmill.pipelines.commands.build import configure, prepare_output
-    from shardmill.pipelines.input_kinds import ProgressUnit
     from shardmill.pipelines.report.answer import Answer
-    from shardmill.pipelines.report.progress_display import show_progress
-    from shardmill.transforms.runtime import progress
-    from shardmill.transforms.sources.python.spool import KEY, LIST, write_spool
+    from shardmill.transforms.sources.python.spool import KEY, LIST
 
     started = time.monotonic()
     named = {"label": label, "split_by": split, "key": KEY if callable(key) else key}
@@ -73,17 +69,25 @@ def write(
         current = find_current(config, source_id, time.monotonic() - started)
         if current is not None:
             return current
-    _check_space(found, getattr(source, "nbytes", None))
-    folder, shown = join(found, SPOOL_FOLDER, "spool"), ProgressUnit("records").new_progress()
-    shown.phase, shown.rejects_name = "reading", ""
-    with progress.collect(shown), show_progress(shown):
-        spool = write_spool(source, folder, key if callable(key) else None)
-    if spool.note:
-        print(f"shardmill: {spool.note}", file=sys.stderr)
-    table = replace(table, input=join(folder, LIST))
-    body = run("rows", table, source_id=source_id or spool.digest)
+    digest = _write_files(source, found, key if callable(key) else None)
+    table = replace(table, input=join(found, SPOOL_FOLDER, "spool", LIST))
+    body = run("rows", table, source_id=source_id or digest)
     open_storage(found).delete_tree(join(found, SPOOL_FOLDER))
     return build_result(body | {"seconds": time.monotonic() - started})
+
+
+def _write_files(source: Any, output: str, key: Callable[[Any], Any] | None) -> str:
+    """Write the records to files in the output, and show the progress; return their digest."""
+    from shardmill.pipelines.input_kinds import ProgressUnit
+    from shardmill.pipelines.report.progress_display import show_progress
+    from shardmill.transforms.runtime import progress
+    from shardmill.transforms.sources.python.spool import write_spool
+
+    _check_space(output, getattr(source, "nbytes", None))
+    shown = ProgressUnit("records", rejected="").new_progress()
+    shown.phase = "reading"
+    with progress.collect(shown), show_progress(shown):
+        return write_spool(source, join(output, SPOOL_FOLDER, "spool"), key)
 
 
 def find_current(config: Any, source_id: str, seconds: float) -> BuildResult | None:
@@ -94,23 +98,18 @@ def find_current(config: Any, source_id: str, seconds: float) -> BuildResult | N
         source_id: Identity of the source.
         seconds: Duration of the call.
     """
-    from shardmill.transforms.publish.generation import (
-        find_changed_options,
-        find_damage,
-        open_output,
-    )
+    from shardmill.transforms.publish import generation
 
     output = config.absolute_output
     storage = open_storage(output)
-    old = open_output(storage, output).manifest
+    old = generation.open_output(storage, output).manifest
     if old is None or config.overwrite or old.build.input_id != source_id:
         return None
-    if find_changed_options(old, config.identity()):
+    if generation.find_changed_options(old, config.identity()):
         return None
-    if find_damage(storage, old.folder(output), old):
+    if generation.find_damage(storage, old.folder(output), old):
         return None
-    message = f"{output} is up to date."
-    return BuildResult("up_to_date", output, seconds, old.inputs.matched, message=message)
+    return BuildResult("up_to_date", output, seconds, old.inputs.matched)
 
 
 def _check_space(output: str, num_bytes: Any) -> None:

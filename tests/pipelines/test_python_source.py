@@ -63,7 +63,9 @@ class Indexed:
 
 
 def hugging_face():
-    return pytest.importorskip("datasets", reason="datasets is not installed").Dataset.from_list(ROWS)
+    return pytest.importorskip("datasets", reason="datasets is not installed").Dataset.from_list(
+        ROWS
+    )
 
 
 SOURCES = {
@@ -71,7 +73,9 @@ SOURCES = {
     "generator": lambda: (row for row in ROWS),
     "columns": lambda: TABLE.to_pydict() | {"x": np.array(TABLE["x"])},
     "pandas": lambda: TABLE.to_pandas(types_mapper=pd.ArrowDtype)[lambda frame: frame.id >= 0],
-    "polars": lambda: pytest.importorskip("polars", reason="polars is not installed").DataFrame(ROWS),
+    "polars": lambda: pytest.importorskip("polars", reason="polars is not installed").DataFrame(
+        ROWS
+    ),
     "pyarrow": lambda: TABLE,
     "batches": lambda: TABLE.to_reader(max_chunksize=50),
     "hugging face": hugging_face,
@@ -115,7 +119,9 @@ def test_torch_data_sets(tmp_path):
 def test_identity_is_that_of_the_values(tmp_path, monkeypatch):
     """Bytes and ids depend neither on the kind of source, nor on the units or the place."""
     first = shardmill.write(ROWS, tmp_path / "a", key="id", label="name")
-    assert shardmill.write(iter(ROWS), tmp_path / "a", key="id", label="name").status == "up_to_date"
+    assert (
+        shardmill.write(iter(ROWS), tmp_path / "a", key="id", label="name").status == "up_to_date"
+    )
     monkeypatch.setattr(records, "UNIT_ROWS", 30)
     other = shardmill.write(iter(ROWS), tmp_path / "b" / "c", key="id", label="name")
     assert shards(other) == shards(first)
@@ -165,7 +171,7 @@ def test_rejects_name_the_index(tmp_path):
     assert built.manifest.inputs.rejected == 2
 
 
-TIME = dt.datetime(2026, 1, 2)
+TIME = dt.datetime(2026, 1, 2, tzinfo=dt.timezone.utc)
 WRONG = {
     "text": ([{"a": 1}] * 70 + [{"a": "x"}], "Record 70: the field 'a' is 'x'"),
     "float": ([{"a": 1}] * 70 + [{"a": 1.5}], "Record 70: the field 'a' is 1.5"),
@@ -216,7 +222,7 @@ def test_space(tmp_path):
     class Huge(list):
         nbytes = 1 << 60
 
-    with pytest.raises(OutputError, match="1,048,576.0 TiB"):
+    with pytest.raises(OutputError, match=r"1,048,576\.0 TiB"):
         shardmill.write(Huge(ROWS), tmp_path / "ds")
 
 
@@ -255,7 +261,7 @@ def test_killed_while_it_reads(tmp_path, capsys, monkeypatch):
     assert shards(resumed) == shards(undisturbed)
     assert not {path.name for path in files} & {*written}
     assert sum(name.endswith(".parquet") for name in written) == 1000 // 64 + 1 - len(files)
-    assert "shardmill: " not in capsys.readouterr().err
+    assert "from record" not in capsys.readouterr().err
     written.clear()
     rows[200] |= {"text": "changed"}
     changed = shardmill.write(iter(rows), tmp_path / "changed")

@@ -119,19 +119,15 @@ def _measure(item: tuple[int, Any]) -> Iterator[tuple[Record, int, int]]:
     if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
         raise InputError("source-record-invalid", index=index, value=repr(value))
     record = {name: _plain(each) for name, each in value.items()}
-    yield record, 1, sum(map(_size_of, record.values()))
+    yield record, 1, sum(getattr(each, "nbytes", 0) or getsizeof(each) for each in record.values())
 
 
 def _plain(value: Any) -> Any:
-    """Return a value as it is, or a copy of an array or tensor; one without dimensions as a scalar."""
+    """Return a value as it is, a copy of an array or tensor, or its scalar without a dimension."""
     if hasattr(value, "__array__") and not isinstance(value, np.generic):
         array = np.asarray(value).copy()
         return array if array.ndim else array[()]
     return value
-
-
-def _size_of(value: Any) -> int:
-    return int(getattr(value, "nbytes", 0)) or getsizeof(value)
 
 
 def to_table(unit: Batch, schema: pa.Schema | None, first: int) -> pa.Table:
@@ -149,26 +145,23 @@ def to_table(unit: Batch, schema: pa.Schema | None, first: int) -> pa.Table:
     Raises:
         InputError: A value does not fit, or a record has a field that earlier units lack.
     """
-    table = unit if isinstance(unit, pa.Table) else _infer(unit, first)
-    while any(pa.types.is_struct(field.type) for field in table.schema):
-        table = table.flatten()
-    columns = dict(zip(table.column_names, map(_without_type, table.columns), strict=True))
-    if len(columns) < table.num_columns:
-        raise InputError("source-fields-alike", names=format_names(table.column_names))
+    if isinstance(unit, list):
+        names = dict.fromkeys(chain.from_iterable(unit))
+        unit = pa.table({n: _to_array(n, [each.get(n) for each in unit], first) for n in names})
+    while any(pa.types.is_struct(field.type) for field in unit.schema):
+        unit = unit.flatten()
+    columns = dict(zip(unit.column_names, map(_without_type, unit.columns), strict=True))
+    if len(columns) < unit.num_columns:
+        raise InputError("source-fields-alike", names=format_names(unit.column_names))
     if schema is None:
         return pa.table(columns)
     for name, values in columns.items():
         if name not in schema.names and not pa.types.is_null(values.type):
             index = first + pc.index(values.is_valid(), True).as_py()
             raise InputError("source-field-new", index=index, name=name)
-    missing = pa.chunked_array([pa.nulls(len(table))])
+    missing = pa.chunked_array([pa.nulls(len(unit))])
     pairs = [(field, columns.get(field.name, missing)) for field in schema]
     return pa.table({field.name: _conform(field, values, first) for field, values in pairs})
-
-
-def _infer(records: list[Record], first: int) -> pa.Table:
-    names = dict.fromkeys(chain.from_iterable(records))
-    return pa.table({name: _to_array(name, [r.get(name) for r in records], first) for name in names})
 
 
 def _to_array(name: str, values: list[Any], first: int) -> pa.Array:

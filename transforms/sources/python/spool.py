@@ -2,14 +2,13 @@
 
 A file has at most one unit, and its name the index of the first record and the digest of the file.
 Reading the source again finds the files that an interrupted call has finished. A list names the
-files: what other calls leave in the folder is no input.
+files: what other calls leave in the folder is not an input.
 """
 
 from __future__ import annotations
 
 import io
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import google_crc32c
@@ -31,23 +30,10 @@ KEY = "__key__"  # column of the keys that a function returns
 LIST = "list.txt"  # names of the files
 
 
-@dataclass(frozen=True)
-class Spool:
-    """The files with the records of a source.
-
-    Attributes:
-        path: Path of the list of files.
-        digest: Digest of all values and types, which does not depend on how they are stored.
-        note: What was discarded, as a sentence, or empty.
-    """
-
-    path: str
-    digest: str
-    note: str = ""
-
-
-def write_spool(source: Any, folder: str, key: Callable[[Any], Any] | None) -> Spool:
+def write_spool(source: Any, folder: str, key: Callable[[Any], Any] | None) -> str:
     """Write the records of a source to files in a folder, except those that it has.
+
+    Returns a digest of all values and types, which does not depend on how they are stored.
 
     Args:
         source: See ``shardmill.write``.
@@ -60,7 +46,7 @@ def write_spool(source: Any, folder: str, key: Callable[[Any], Any] | None) -> S
     storage = open_storage(folder)
     found = {entry.path.rsplit("/", 1)[-1]: entry for entry in storage.list_dir(folder)}
     found.pop(LIST, None)
-    values, names, first, note = blake3(), [], 0, ""
+    values, names, first, shown = blake3(), [], 0, progress.current()
     schema: pa.Schema | None = None
     for unit in read_units(source):
         table = to_table(_with_keys(unit, key) if key else unit, schema, first)
@@ -75,21 +61,23 @@ def write_spool(source: Any, folder: str, key: Callable[[Any], Any] | None) -> S
         crc32c = google_crc32c.value(data)
         if entry is None or entry.size != len(data) or storage.checksum(path) != crc32c:
             if found:
-                note = f"the source is not the one that was interrupted from record {first:,} on"
+                note = f"The source is not the one that was interrupted from record {first:,} on."
+                shown.notices.append(note)
             for other in found:
                 storage.delete(join(folder, other))
             found = {}
             storage.replace(path, data)
         names.append(name)
         first += len(table)
-        progress.current().add(len(table))
+        shown.add(len(table))
     if not first:
         raise InputError("source-empty")
     for name in found:
         storage.delete(join(folder, name))
-    listed = join(folder, LIST)
-    storage.replace(listed, "".join(f"{name}\n" for name in names).encode())
-    return Spool(listed, values.hexdigest(16), note)
+    listed = "".join(f"{name}\n" for name in names)
+    storage.replace(join(folder, LIST), listed.encode())
+    digest: str = values.hexdigest(16)
+    return digest
 
 
 def _with_keys(unit: Batch, key: Callable[[Any], Any]) -> list[dict[str, Any]]:
@@ -124,9 +112,11 @@ def hash_values(digest: Any, values: pa.Array) -> None:
     """
     kind = values.type
     if isinstance(values, pa.ExtensionArray):
-        return hash_values(digest, values.storage)
+        hash_values(digest, values.storage)
+        return
     if pa.types.is_dictionary(kind):
-        return hash_values(digest, values.dictionary_decode())
+        hash_values(digest, values.dictionary_decode())
+        return
     digest.update(f"{kind}:{len(values)}".encode())
     digest.update(np.packbits(values.is_valid().to_numpy(zero_copy_only=False)))
     values = values.drop_null()
