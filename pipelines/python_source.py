@@ -59,7 +59,7 @@ def write(
 
     started = time.monotonic()
     named = {"label": label, "split_by": split, "key": KEY if callable(key) else key}
-    table = RowsOptions(LIST, output, **named, **options)
+    table = RowsOptions(LIST, output, **(options | named))
     config, *_ = configure("rows", vars(table) | {"source_id": "python"}, [], Answer())
     found = config.absolute_output
     prepare_output(found)
@@ -122,7 +122,7 @@ def _check_space(output: str, num_bytes: Any) -> None:
     while not os.path.isdir(folder) and os.path.dirname(folder) != folder:
         folder = os.path.dirname(folder)
     if isinstance(num_bytes, int) and not scheme_of(output):
-        free = shutil.disk_usage(folder).free
-        if free < num_bytes:
-            sizes = {"size": human_bytes(num_bytes), "free": human_bytes(free)}
-            raise OutputError("source-space", output=output, **sizes)
+        space = shutil.disk_usage(folder).free
+        if space < num_bytes:
+            size, free = human_bytes(num_bytes), human_bytes(space)
+            raise OutputError("source-space", output=output, size=size, free=free)

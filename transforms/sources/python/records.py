@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain
 from reprlib import repr  # noqa: A004 - which cuts long values
 from sys import getsizeof
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -27,7 +27,7 @@ _STEP = 1 << 10  # rows of a table that are measured at a time
 _MISFIT = (pa.ArrowException, TypeError, ValueError, OverflowError)
 _INDEX = "__index_level_"  # pandas writes an index without a name as such a column
 Record = dict[str, Any]
-Batch = pa.Table | list[Record]
+Batch: TypeAlias = pa.Table | list[Record]
 
 
 def read_units(source: Any) -> Iterator[Batch]:
