@@ -32,6 +32,10 @@ print("trained", steps, "steps on", dataset)
 """
 
 
+WRONG_TABLES = (
+    "[datasets.unknown] has the command 'image': use one of images, rows, arrays.",
+    "schedule = 'nightly' in [datasets.unscheduled] is not a cron expression: write it as in '0 2 * * *'.",
+)
 PLANTED = ("AIRFLOW_CONN_DB", "AIRFLOW_VAR_KEY", "_AIRFLOW_WWW_USER_PASSWORD")
 
 
@@ -65,6 +69,10 @@ def settings(base: Path, timeout: str) -> str:
         "datasets.demanding": {
             "command": "images", "input": f"{base}/in/flowers/{DAY}",
             "flags": ["--image_size=24"], "check": ["--min_examples=train:1000"],
+        },
+        "datasets.unknown": {"command": "image", "input": f"{base}/in/slow"},
+        "datasets.unscheduled": {
+            "command": "images", "input": f"{base}/in/slow", "schedule": "nightly",
         },
         "training.titanic": {
             "steps": ["--split=train", "--batch_size=32"],
@@ -129,7 +137,15 @@ def airflow(base):
             lambda: {dag["dag_id"] for dag in running.call("/dags?limit=100")["dags"]} >= wanted,
             120, "the DAGs",
         )  # fmt: skip
-        assert running.call("/importErrors")["import_errors"] == []
+        # Two wrong tables break no other DAG.
+        (error,) = running.call("/importErrors")["import_errors"]
+        assert error["filename"] == "shardmill_settings.py"
+        for sentence in WRONG_TABLES:
+            assert sentence in error["stack_trace"]
+        broken = {
+            dag["dag_id"] for dag in running.call("/dags?limit=100&has_import_errors=true")["dags"]
+        }
+        assert broken == set()
         yield running
     for name in PLANTED:
         del os.environ[name]

@@ -260,15 +260,20 @@ input = "/in/{{ day() }}"
 output = "/out/{{ day() }}/"
 start = 2026-11-01
 """
-WRONG = [
+# Tables that an error in another one leaves as they are.
+OTHER = """
+[datasets.other]
+command = "rows"
+input = "/in"
+output = "/out/other"
+start = 2026-11-01
+[training.other]
+command = ["x"]
+steps = []
+"""
+WRONG_FILE = [
     ("shardmill =", "shardmil =", "the file has the unknown key 'shardmil': use one of env,"),
     ('"/opt', '"opt', "is not an absolute path: give that of the command"),
-    ('command = "images"', 'command = "image"', "the command 'image': use one of images, rows, arrays"),
-    ('input = "/in', 'input = "in', "is relative to the folder of a task: start it with / or"),
-    ('input = "/in/{{ day() }}"', "", "[datasets.a] has no input: add it."),
-    ('start = 2026-11-01', 'start = "2026-11-01"', "must be a date, as in 2026-11-01"),
-    ('start =', 'begin =', "[datasets.a] has the unknown key 'begin'"),
-    ('[datasets.a]', '[datasets."a b"]', "the name 'a b' in [datasets] must be letters"),
     ('[datasets.a]', 'retries = true\n[datasets.a]', "retries = True in the file must be a whole number"),
     ('[datasets.a]', 'retries = -1\n[datasets.a]', "retries = -1 must be 0 or more"),
     ('[datasets.a]', 'max_active_runs = 0\n[datasets.a]', "must be 1 or more"),
@@ -278,30 +283,61 @@ WRONG = [
     ('[datasets.a]', 'env = {A = 1}\n[datasets.a]', "each value of [env] must be a text"),
     ('[datasets.a]', '[runners]\nlocal = "--x"\n[datasets.a]', "local of [runners] must be a list of texts"),
     ('[datasets.a]', '[runners]\nlocal = ["--output=x"]\n[datasets.a]', "which the DAG sets"),
+    ('[datasets.a]', '[training]\nx = 1\n[datasets.a]', "training must be tables, as in [training.flowers]"),
+    ('[datasets.a]', '[datasets.a', "are not valid TOML: Expected ']'"),
+]  # fmt: skip
+WRONG_TABLE = [
+    ('command = "images"', 'command = "image"', "the command 'image': use one of images, rows, arrays"),
+    ('input = "/in', 'input = "in', "is relative to the folder of a task: start it with / or"),
+    ('input = "/in/{{ day() }}"', "", "[datasets.a] has no input: add it."),
+    ('start = 2026-11-01', 'start = "2026-11-01"', "must be a date, as in 2026-11-01"),
+    ('start =', 'begin =', "[datasets.a] has the unknown key 'begin'"),
+    ('[datasets.a]', '[datasets."a b"]', "the name 'a b' in [datasets] must be letters"),
     ('start =', 'flags = ["--image_size", "224"]\nstart =', "'224': write each flag with its value as one text"),
     ('start =', 'flags = ["--input=x"]\nstart =', "has '--input=x', which the DAG sets: remove it"),
     ('start =', 'flags = "--x=1"\nstart =', "must be a list of texts"),
     ('start =', 'timeout = "x"\nstart =', "is not a duration"),
-    ('[datasets.a]', '[training.b]\nsteps=[]\ncommand=["x"]\n[datasets.a]', "has no dataset of its name: name it like one of a."),
+    ('[datasets.a]', '[training.b]\nsteps=[]\ncommand=["x"]\n[datasets.a]', "has no dataset of its name: name it like one of a, other."),
     ('[datasets.a]', '[training.a]\nsteps=[]\ncommand=[]\n[datasets.a]', "has an empty command"),
-    ('[datasets.a]', '[training]\nx = 1\n[datasets.a]', "training must be tables, as in [training.flowers]"),
-    ('[datasets.a]', '[datasets.a', "are not valid TOML: Expected ']'"),
+    ('[datasets.a]', '[training.a]\nsteps=[]\nretries=-1\ncommand=["x"]\n[datasets.a]', "retries = -1 in [training.a] must be 0 or more"),
+    ('start =', 'runner = "spark"\nstart =', "the runner 'spark' is not in [runners]"),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("old", "new", "message"), WRONG, ids=lambda value: value[:30])
-def test_rejects_invalid_settings_in_one_sentence(old, new, message, tmp_path):
+def written(path: Path, old: str, new: str, more: str = "") -> str:
     assert old in GOOD
+    path.write_text(GOOD.replace(old, new) + more)
+    return str(path)
+
+
+def is_one_sentence(text: str, path: Path) -> bool:
+    return text.startswith(f"The settings {path}") and text.endswith(".") and "\n" not in text
+
+
+@pytest.mark.parametrize(("old", "new", "message"), WRONG_FILE, ids=lambda value: value[:30])
+def test_rejects_invalid_settings_in_one_sentence(old, new, message, tmp_path):
     path = tmp_path / "s.toml"
-    path.write_text(GOOD.replace(old, new))
     with pytest.raises(SettingsError) as caught:
-        load_settings(str(path))
-    text = str(caught.value)
-    assert message in text
-    assert text.startswith(f"The settings {path}")
-    assert text.endswith(".")
-    assert "\n" not in text
+        load_settings(written(path, old, new))
+    assert message in str(caught.value)
+    assert is_one_sentence(str(caught.value), path)
     assert caught.value.__cause__ is None
+
+
+@pytest.mark.parametrize(("old", "new", "message"), WRONG_TABLE, ids=lambda value: value[:30])
+def test_a_wrong_table_leaves_out_only_itself(old, new, message, tmp_path):
+    path = tmp_path / "s.toml"
+    found = load_settings(written(path, old, new, OTHER))
+    (problem,) = found.problems
+    assert message in problem
+    assert is_one_sentence(problem, path)
+    assert found.datasets[-1].name == found.training[-1].name == "other"
+    assert len(found.datasets) + len(found.training) in (2, 3)
+
+
+def test_a_process_reads_the_settings_once(tmp_path):
+    path = tmp_path / "s.toml"
+    assert load_settings(written(path, "a", "a")) is load_settings(str(path))
 
 
 def test_reports_missing_settings(tmp_path, monkeypatch):
@@ -346,8 +382,14 @@ def test_docs_explain_every_setting_and_have_valid_examples():
     assert second.runners == load_settings(str(DAGS / "shardmill.toml")).runners
     for kind in (Settings, Dataset, Training):
         for each in dataclasses.fields(kind):
-            assert f"`{each.name}`" in text or f"`[{each.name}" in text or each.name == "name", each
+            assert (
+                f"`{each.name}`" in text
+                or f"`[{each.name}" in text
+                or each.name in ("name", "problems")
+            ), each
     fields = {each.name: each for each in dataclasses.fields(Settings)}
+    training = {each.name: each.default for each in dataclasses.fields(Training)}
+    assert (training["timeout"], training["retries"], training["retry_delay"]) == (0, 0, 300)
     for name, shown in (("retries", "`3`"), ("max_active_runs", "`1`"), ("pool", "`default_pool`")):
         assert str(fields[name].default) == shown.strip("`")
         assert shown in next(line for line in text.splitlines() if f"`{name}`" in line)

@@ -39,7 +39,15 @@ def training_dag(settings: Settings, training: Training) -> DAG:
             task_id="steps",
             argv=[settings.shardmill, "steps", *training.steps, "--", "{{ dataset() }}"],
         )
-        train = CommandOperator(task_id="train", argv=training.command, do_xcom_push=False)
+        train = CommandOperator(
+            task_id="train",
+            argv=training.command,
+            do_xcom_push=False,
+            pool=training.pool,
+            execution_timeout=dt.timedelta(seconds=training.timeout) if training.timeout else None,
+            retries=training.retries,
+            retry_delay=dt.timedelta(seconds=training.retry_delay),
+        )
         steps >> train
     return dag
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
+import functools
 import json
 import os
 import re
 import zoneinfo
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -76,11 +77,19 @@ class Training:
         name: Name of the table and of the dataset.
         command: Templates of the program and its arguments.
         steps: Flags of ``shardmill steps``.
+        timeout: Time limit of the command in seconds; 0 for none.
+        retries: Retries of the command, which may begin from scratch; unlike a build's.
+        retry_delay: Seconds before a retry.
+        pool: Pool of the command.
     """
 
     name: str
     command: list[str]
     steps: list[str]
+    timeout: float = 0
+    retries: int = 0
+    retry_delay: float = 300
+    pool: str = "default_pool"
 
     @property
     def dag_id(self) -> str:
@@ -90,7 +99,11 @@ class Training:
 
 @dataclass(frozen=True)
 class Settings:
-    """The settings of a file; durations in seconds. docs/airflow.md explains each."""
+    """The settings of a file; durations in seconds. docs/airflow.md explains each.
+
+    Attributes:
+        problems: The error of each wrong table of a dataset or training, which is left out.
+    """
 
     shardmill: str
     runner: str = "local"
@@ -105,6 +118,7 @@ class Settings:
     max_active_runs: int = 1
     datasets: tuple[Dataset, ...] = ()
     training: tuple[Training, ...] = ()
+    problems: tuple[str, ...] = ()
 
     def runner_flags(self, dataset: Dataset) -> list[str]:
         """Return the flags of the runner of a dataset."""
@@ -119,10 +133,17 @@ class Settings:
 def load_settings(path: str = "") -> Settings:
     """Return the settings in a file: path, $SHARDMILL_SETTINGS, or shardmill.toml next to the DAGs.
 
+    A process reads a file once: it parses the DAGs, or runs one task.
+
     Raises:
-        SettingsError: The file cannot be read, or a setting breaks a rule.
+        SettingsError: The file cannot be read, or a setting that all DAGs need breaks a rule.
     """
     path = path or os.environ.get(VARIABLE) or str(Path(__file__).parent.parent / "shardmill.toml")
+    return _read_settings(path)
+
+
+@functools.cache
+def _read_settings(path: str) -> Settings:
     try:
         with open(path, "rb") as file:
             body = tomllib.load(file)
@@ -134,44 +155,60 @@ def load_settings(path: str = "") -> Settings:
     except tomllib.TOMLDecodeError as error:
         raise SettingsError(f"The settings {path} are not valid TOML: {error}.") from None
     try:
-        return parse_settings(body)
+        found = parse_settings(body)
     except SettingsError as error:
         raise SettingsError(f"The settings {path}: {error}") from None
+    problems = tuple(f"The settings {path}: {problem}" for problem in found.problems)
+    return dataclasses.replace(found, problems=problems)
 
 
 def parse_settings(body: Mapping[str, Any]) -> Settings:
     """Return the settings in a table; see ``load_settings``."""
-    values = dict(body)
-    for name in ("retry_delay", "timeout", "grace"):
-        if name in values:
-            values[name] = _seconds(name, values[name])
-    tables = {name: values.pop(name, {}) for name in ("datasets", "training")}
+    values = _in_seconds(body, ("retry_delay", "timeout", "grace"))
+    datasets, training = (_tables(key, values.pop(key, {})) for key in ("datasets", "training"))
     found = _made(Settings, values, "the file")
-    datasets = tuple(_dataset(name, table) for name, table in _tables("datasets", tables).items())
-    training = tuple(_training(name, table) for name, table in _tables("training", tables).items())
-    found = dataclasses.replace(found, datasets=datasets, training=training)
     _check(found)
-    return found
+    problems: list[str] = []
+    return dataclasses.replace(
+        found,
+        datasets=_each(functools.partial(_dataset, found), datasets, problems),
+        training=_each(functools.partial(_training, datasets), training, problems),
+        problems=tuple(problems),
+    )
 
 
-def _tables(name: str, tables: Mapping[str, Any]) -> dict[str, Any]:
-    found = tables[name]
+def _each(
+    make: Callable[[str, Mapping[str, Any]], _T], tables: Mapping[str, Any], problems: list[str]
+) -> tuple[_T, ...]:
+    """Return the value of each table; append the errors of those that are wrong."""
+    found = []
+    for name, table in tables.items():
+        try:
+            found.append(make(name, table))
+        except SettingsError as error:
+            problems.append(str(error))
+    return tuple(found)
+
+
+def _in_seconds(table: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
+    return {key: _seconds(key, value) if key in names else value for key, value in table.items()}
+
+
+def _tables(name: str, found: Any) -> dict[str, Any]:
     if not isinstance(found, dict) or not all(isinstance(each, dict) for each in found.values()):
         raise SettingsError(f"{name} must be tables, as in [{name}.flowers].")
-    for key in found:
-        if not _NAME.fullmatch(key):
-            raise SettingsError(
-                f"the name {key!r} in [{name}] must be letters, digits, _ and - only."
-            )
     return found
 
 
-def _dataset(name: str, table: Mapping[str, Any]) -> Dataset:
+def _check_name(kind: str, name: str) -> None:
+    if not _NAME.fullmatch(name):
+        raise SettingsError(f"the name {name!r} in [{kind}] must be letters, digits, _ and - only.")
+
+
+def _dataset(shared: Settings, name: str, table: Mapping[str, Any]) -> Dataset:
     where = f"[datasets.{name}]"
-    values = {**table, "name": name}
-    if "timeout" in table:
-        values["timeout"] = _seconds("timeout", table["timeout"])
-    found = _made(Dataset, values, where)
+    _check_name("datasets", name)
+    found = _made(Dataset, {**_in_seconds(table, ("timeout",)), "name": name}, where)
     if found.command not in COMMANDS:
         raise SettingsError(
             f"{where} has the command {found.command!r}: use one of {', '.join(COMMANDS)}."
@@ -185,14 +222,25 @@ def _dataset(name: str, table: Mapping[str, Any]) -> Dataset:
             )
     for key in ("flags", "check", "count"):
         _check_flags(f"{key} of {where}", getattr(found, key))
+    if found.runner:
+        _check_runner(shared, found.runner)
     return dataclasses.replace(found, output=found.output.rstrip("/"))
 
 
-def _training(name: str, table: Mapping[str, Any]) -> Training:
-    found = _made(Training, {**table, "name": name}, f"[training.{name}]")
-    _check_flags(f"steps of [training.{name}]", found.steps)
+def _training(datasets: Mapping[str, Any], name: str, table: Mapping[str, Any]) -> Training:
+    where = f"[training.{name}]"
+    _check_name("training", name)
+    if name not in datasets:
+        raise SettingsError(
+            f"{where} has no dataset of its name: name it like one of "
+            f"{', '.join(datasets) or 'the datasets, of which there is none'}."
+        )
+    values = _in_seconds(table, ("timeout", "retry_delay"))
+    found = _made(Training, {**values, "name": name}, where)
+    _check_flags(f"steps of {where}", found.steps)
     if not found.command:
-        raise SettingsError(f"[training.{name}] has an empty command: name a program.")
+        raise SettingsError(f"{where} has an empty command: name a program.")
+    _check_least(f" in {where}", "retries", found.retries, 0)
     return found
 
 
@@ -210,28 +258,24 @@ def _check(found: Settings) -> None:
         ) from None
     if not all(isinstance(value, str) for value in found.env.values()):
         raise SettingsError("each value of [env] must be a text.")
-    for key, least in (("retries", 0), ("max_active_runs", 1)):
-        if getattr(found, key) < least:
-            raise SettingsError(f"{key} = {getattr(found, key)} must be {least} or more.")
-    _check_names(found)
-
-
-def _check_names(found: Settings) -> None:
+    _check_least("", "retries", found.retries, 0)
+    _check_least("", "max_active_runs", found.max_active_runs, 1)
     for name, flags in found.runners.items():
         if not _is_texts(flags):
             raise SettingsError(f"{name} of [runners] must be a list of texts.")
         _check_flags(f"{name} of [runners]", flags, own=_OWN[:2])
-    for runner in (found.runner, *(dataset.runner for dataset in found.datasets)):
-        if runner and runner not in found.runners:
-            known = ", ".join(found.runners)
-            raise SettingsError(f"the runner {runner!r} is not in [runners]: use one of {known}.")
-    known_names = [dataset.name for dataset in found.datasets]
-    for training in found.training:
-        if training.name not in known_names:
-            raise SettingsError(
-                f"[training.{training.name}] has no dataset of its name: name it like "
-                f"one of {', '.join(known_names) or 'the datasets, of which there is none'}."
-            )
+    _check_runner(found, found.runner)
+
+
+def _check_least(where: str, key: str, value: int, least: int) -> None:
+    if value < least:
+        raise SettingsError(f"{key} = {value}{where} must be {least} or more.")
+
+
+def _check_runner(found: Settings, runner: str) -> None:
+    if runner not in found.runners:
+        known = ", ".join(found.runners)
+        raise SettingsError(f"the runner {runner!r} is not in [runners]: use one of {known}.")
 
 
 def _check_flags(where: str, flags: list[str], own: tuple[str, ...] = _OWN) -> None:
@@ -248,11 +292,11 @@ def _check_flags(where: str, flags: list[str], own: tuple[str, ...] = _OWN) -> N
 def _made(kind: type[_T], table: Mapping[str, Any], where: str) -> _T:
     """Return a dataclass of a table's values, each of the field's type."""
     fields = {each.name: each for each in dataclasses.fields(kind)}  # type: ignore[arg-type]
-    given = {"name", "datasets"} if kind is not Settings else {"datasets", "training"}
+    known = fields.keys() - {"datasets", "training", "problems"}
     for key, value in table.items():
-        if key not in fields:
-            known = ", ".join(sorted(fields.keys() - given))
-            raise SettingsError(f"{where} has the unknown key {key!r}: use one of {known}.")
+        if key not in known:
+            keys = ", ".join(sorted(known - {"name"}))
+            raise SettingsError(f"{where} has the unknown key {key!r}: use one of {keys}.")
         _check_kind(where, key, str(fields[key].type), value)
     for key, each in fields.items():
         missing = each.default is dataclasses.MISSING is each.default_factory
