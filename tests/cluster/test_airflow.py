@@ -28,6 +28,7 @@ batches = -(-sum(1 for _ in Stream(open_dataset(dataset, "train"))) // 4)
 assert batches == steps == steps_per_epoch(dataset, "train", 4)
 import json, os, pathlib
 pathlib.Path(dataset + ".env.json").write_text(json.dumps({**os.environ}))
+print("token", os.environ["TOKEN"])
 print("trained", steps, "steps on", dataset)
 """
 
@@ -90,7 +91,7 @@ def settings(base: Path, timeout: str) -> str:
         f"shardmill = {show(str(SHARDMILL))}", "retries = 3", 'retry_delay = "1s"',
         'grace = "10s"', "max_active_runs = 4",
     ]  # fmt: skip
-    lines += ["[env]", 'TOKEN = "planted-TOKEN"', f"PYTHONPATH = {show(str(CODEC))}"]
+    lines += ["[env]", 'TOKEN = "{{ conn.store.password }}"', f"PYTHONPATH = {show(str(CODEC))}"]
     for name, table in tables.items():
         kind, _, key = name.partition(".")
         lines.append(f"[{name}]")
@@ -128,6 +129,7 @@ def last_days() -> list[str]:
 @pytest.fixture(scope="module")
 def airflow(base):
     os.environ.update({name: f"planted-{name}" for name in PLANTED})
+    os.environ["AIRFLOW_CONN_STORE"] = "generic://user:planted-TOKEN@host"
     with run_airflow(base / "home", base / "settings.toml") as running:
         ids = {"titanic", "flowers", "steady", "slow", "wrong", "nowhere", "demanding"}
         wanted = {f"shardmill_{name}" for name in ids} | {
@@ -147,7 +149,7 @@ def airflow(base):
         }
         assert broken == set()
         yield running
-    for name in PLANTED:
+    for name in (*PLANTED, "AIRFLOW_CONN_STORE"):
         del os.environ[name]
 
 
@@ -426,6 +428,7 @@ def test_secrets_reach_the_commands_and_nothing_else(airflow, base):
     assert command["TOKEN"] == "planted-TOKEN"
     assert command["AIRFLOW_CTX_TASK_ID"] == "train"
     assert sum("planted-" in value for value in command.values()) == 1
+    assert "token ***" in training.log("train", 1).text
     done = airflow.command("python", "-c", SERIALIZED)
     assert "shardmill_flowers_training" in done.stdout, done.stderr
     public = [done.stdout]

@@ -8,6 +8,7 @@ from typing import Any
 
 from airflow.sdk import BaseOperator, Context
 from airflow.sdk.exceptions import AirflowFailException, AirflowTaskTimeout
+from airflow.sdk.log import mask_secret
 
 from shardmill_airflow.keeper import end_with_parent
 from shardmill_airflow.running import Command, clean_environment
@@ -53,8 +54,7 @@ class CommandOperator(BaseOperator):
         """Run the command until it exits."""
         end_with_parent()  # the supervisor of the task may be killed
         self.log.info("Running %s", shlex.join(self.argv))
-        # Read here, since attributes of an operator are stored and shown as part of the DAG.
-        env = clean_environment(load_settings().env)
+        env = clean_environment(self._rendered_env(context))
         command = self._command = Command.start(self.argv, env, self.grace)
         try:
             if self._stopped:
@@ -77,6 +77,18 @@ class CommandOperator(BaseOperator):
         for outlet in self.outlets:
             context["outlet_events"][outlet].extra = dict(self.extra)
         return command.last.get(False)
+
+    def _rendered_env(self, context: Context) -> dict[str, str]:
+        """Return ``[env]`` with its templates rendered: connections and variables.
+
+        Not a template field, since Airflow stores and shows those.
+        """
+        templates = load_settings().env
+        found: dict[str, str] = self.render_template(templates, context)
+        for name, value in found.items():
+            if value != templates[name]:
+                mask_secret(value)  # in the log, where the command may print it
+        return found
 
     def on_kill(self) -> None:
         """Ask the command to exit; ``execute`` logs the remaining lines and fails."""

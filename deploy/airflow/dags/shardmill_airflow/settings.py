@@ -21,6 +21,7 @@ VARIABLE = "SHARDMILL_SETTINGS"
 COMMANDS: list[str] = json.loads(Path(__file__).with_name("input_kinds.json").read_text("utf-8"))
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _NAME = re.compile(r"[A-Za-z0-9_-]+")
+_CONNECTION = re.compile(r"\{[{%][^}]*\bconn\b")
 _OWN = ("--input", "--output", "--runner")
 _KINDS: dict[type, str] = {
     str: "a text", int: "a whole number", list: "a list of texts", dict: "a table",
@@ -213,6 +214,7 @@ def _dataset(shared: Settings, name: str, table: Mapping[str, Any]) -> Dataset:
         raise SettingsError(
             f"{where} has the command {found.command!r}: use one of {', '.join(COMMANDS)}."
         )
+    _check_public(where, [found.input, found.output])
     for key in ("input", "output"):
         value = getattr(found, key)
         if not value.startswith(("/", "{")) and "://" not in value:
@@ -240,6 +242,7 @@ def _training(datasets: Mapping[str, Any], name: str, table: Mapping[str, Any]) 
     _check_flags(f"steps of {where}", found.steps)
     if not found.command:
         raise SettingsError(f"{where} has an empty command: name a program.")
+    _check_public(where, found.command)
     _check_least(f" in {where}", "retries", found.retries, 0)
     return found
 
@@ -278,7 +281,18 @@ def _check_runner(found: Settings, runner: str) -> None:
         raise SettingsError(f"the runner {runner!r} is not in [runners]: use one of {known}.")
 
 
+def _check_public(where: str, arguments: list[str]) -> None:
+    """Reject connections in a command line, which is logged, stored and shown."""
+    for each in arguments:
+        if _CONNECTION.search(each):
+            raise SettingsError(
+                f"{where} has the connection {each!r} in a command line, which everyone can see: "
+                "use it in [env]."
+            )
+
+
 def _check_flags(where: str, flags: list[str], own: tuple[str, ...] = _OWN) -> None:
+    _check_public(where, flags)
     for flag in flags:
         if not re.match(r"--[a-z]", flag):
             raise SettingsError(
