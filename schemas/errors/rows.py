@@ -44,4 +44,9 @@ MESSAGES: dict[str, str] = {
     "source-fields-alike": "The source has two fields of one name among {names}: rename one.",
     "source-value-invalid": "Record {index}: the field {name!r} is {value} ({kind}), not {wanted}: give all records values of one type, and None for missing ones.",
     "source-space": "The source has {size}, and the disk of {output} only {free}: make space, or choose another output.",
+    "elements-none": "The collection has no elements: check what gives them.",
+    "elements-unbounded": "The collection is unbounded: a dataset is finite; give a bounded one.",
+    "elements-without-schema": "Elements of the type {kind} have no schema: give schema=, the path or text of a schema.pbtxt, or elements of a NamedTuple with .with_output_types().",
+    "element-type-invalid": "The field {name!r} has the type {hint}: must be int, float, bool, str or bytes, a list of one of these, or Optional; or give schema=.",
+    "duplicates-invalid": "duplicates={duplicates!r}: must be 'error' or 'drop'.",
 }

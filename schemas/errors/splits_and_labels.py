@@ -7,6 +7,7 @@ MESSAGES: dict[str, str] = {
     "splits-twice": "--splits={text} names a split twice: give each one share.",
     "splits-sum": "--splits={text} sums to {shown}, not 1: did you mean {right}?",
     "splits-of-arrays": "--splits={splits} does not work for arrays, whose rows have no folders: use shares such as train:0.9,validation:0.1.",
+    "splits-of-elements": "splits={splits} does not work for elements, which have no folders: use shares such as train:0.9,validation:0.1, or name a field with split=.",
     "splits-listing-of-rows": "--splits=listing is for images: use --split_by=COLUMN for a column of split names.",
     "group-by-useless": "--group_by={group_by} has no effect with --split_by={split_by}: remove it.",
     "group-pattern-invalid": "--group_pattern={group_pattern} is not a regular expression: {error}.",

@@ -25,7 +25,7 @@ _MAX_SHOWN = 100
 
 
 def merge_segments(
-    refs: Sequence[SegmentRef], key: str, *, summarize: bool
+    refs: Sequence[SegmentRef], key: str, *, summarize: bool, unique: bool = False
 ) -> Iterator[Block | Reject]:
     """Yield the records of a part by position, then by file and row.
 
@@ -36,6 +36,7 @@ def merge_segments(
         refs: Segments of the part, ordered by run; at least one.
         key: Column that identifies rows, for messages.
         summarize: Whether statistics of the records are computed.
+        unique: Whether copies of a record are rejects too.
 
     Raises:
         OutputError: A run file is damaged.
@@ -52,7 +53,7 @@ def merge_segments(
     repeated = _repeated(records, order)
     duplicates = 0
     if repeated.any():
-        conflicts = _conflicts(frames, order, repeated)
+        conflicts = _conflicts(frames, order, repeated, unique=unique)
         duplicates = int(repeated.sum()) - len(conflicts)
         origins = records[segments.ORIGIN].chunk(0)
         for first, row in conflicts:
@@ -85,15 +86,16 @@ def _repeated(records: pa.Table, order: npt.NDArray[np.int64]) -> npt.NDArray[np
 
 
 def _conflicts(
-    frames: pa.LargeBinaryArray, order: npt.NDArray[np.int64], repeated: npt.NDArray[np.bool_]
-) -> list[tuple[int, int]]:
-    """Return the pairs (kept row, dropped row with the same key) whose records differ."""
+    frames: pa.LargeBinaryArray, order: npt.NDArray[np.int64], repeated: npt.NDArray[np.bool_],
+    *, unique: bool,
+) -> list[tuple[int, int]]:  # fmt: skip
+    """Return the pairs (kept row, dropped row with the same key) whose records differ, or all."""
     # For each row of the order, the index of the last row before it that is not a repetition.
     kept = np.maximum.accumulate(np.where(repeated, 0, np.arange(len(order))))
     pairs = [
         (int(order[kept[index]]), int(order[index])) for index in np.flatnonzero(repeated).tolist()
     ]
-    return [pair for pair in pairs if frames[pair[0]] != frames[pair[1]]]
+    return [pair for pair in pairs if unique or frames[pair[0]] != frames[pair[1]]]
 
 
 def _shown_key(frame: bytes, key: str) -> str:

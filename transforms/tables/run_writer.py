@@ -104,12 +104,20 @@ def make_run(folder: str, name: str, origin: Origin, table: Table, batch: TypedB
             yield segments.pack_lines([reject.to_json() for reject in rejects])
 
     source = {"ctime": batch.ref.ctime, "content": batch.content, "rows": batch.number}
-    return _write_run(folder, name, blocks(), rejects=dict(sorted(reasons.items())), **source)
+    return write_run(folder, name, blocks(), rejects=dict(sorted(reasons.items())), **source)
 
 
-def _write_run(
+def write_run(
     folder: str, name: str, written: Iterable[tuple[RunBlock, bytes]], **described: Any
 ) -> RunFile:
+    """Write blocks as a run; return it, or the run of a worker that was first.
+
+    Args:
+        folder: Folder of runs.
+        name: Id of the run.
+        written: The blocks and their bytes.
+        described: Other attributes of the ``RunFile``.
+    """
     storage = open_storage(folder)
     payload = f"{name}-{uuid.uuid4().hex[:12]}.run"  # unique to this attempt
     blocks: list[RunBlock] = []
@@ -209,7 +217,7 @@ def merge_runs(folder: str, group: int, runs: Sequence[Run]) -> Run:
         return runs[0]
     ordered = sorted(runs)
     name = run_id([(run.key, [block.crc32c for block in run.blocks]) for run in ordered])
-    made = find_run(folder, name) or _write_run(folder, name, _merged_blocks(ordered))
+    made = find_run(folder, name) or write_run(folder, name, _merged_blocks(ordered))
     return Run(f"merged#{group:016x}", join(folder, made.payload), made.blocks)
 
 

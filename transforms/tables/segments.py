@@ -13,7 +13,7 @@ columns, and those of ``record_values``:
 position   uint64, position in the global order, ascending
 frame      large_binary, the record as framed in a TFRecord file
 key        uint64, second hash of the record's key; only with a key column
-origin     dictionary of strings, see ``Origin``; only with a key column
+origin     string or dictionary of them, see ``Origin``; only with a key column
 label      string, the label of the record or null; only with labels
 """
 
@@ -244,13 +244,17 @@ def sort_records(segments: Iterable[pa.Table]) -> tuple[pa.Table, npt.NDArray[np
     """
     records = pa.concat_tables([each for each in segments if len(each)]).combine_chunks()
     position = records[POSITION].to_numpy()
-    if ORIGIN not in records.column_names:
-        return records, np.argsort(position, kind="stable")
-    origins = records[ORIGIN].chunk(0)
+    order = np.argsort(position, kind="stable")
+    equal = np.flatnonzero(position[order[1:]] == position[order[:-1]])
+    if ORIGIN not in records.column_names or not len(equal):
+        return records, order
     # Positions are equal where keys are: the first of such rows is kept, and which one is first
     # must not depend on how runs were merged: so origins are compared.
-    ranks = np.argsort(np.argsort(origins.dictionary.to_pylist()))
-    return records, np.lexsort((ranks[origins.indices.to_numpy()], position))
+    tied = order[np.union1d(equal, equal + 1)]
+    origins = records[ORIGIN].chunk(0).take(pa.array(tied)).to_pylist()
+    ranks = np.zeros(len(order), np.int64)
+    ranks[tied] = np.unique(np.array(origins, object), return_inverse=True)[1]
+    return records, np.lexsort((ranks, position))
 
 
 def slices(lengths: npt.NDArray[np.int64], max_bytes: int) -> Iterator[tuple[int, int]]:

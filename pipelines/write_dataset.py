@@ -1,0 +1,171 @@
+"""WriteDataset: a PTransform that writes the elements of a PCollection as a dataset."""
+
+from __future__ import annotations
+
+import collections.abc
+import types
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any, Literal, Union, get_args, get_origin
+
+import apache_beam as beam
+import deflate
+import numpy as np
+from apache_beam.typehints.native_type_compatibility import convert_to_python_type
+from apache_beam.typehints.row_type import RowTypeConstraint
+
+from shardmill.pipelines.build_config import BuildConfig, config_id, read_option_file
+from shardmill.schemas.dataset.splits import Splits
+from shardmill.schemas.errors import UsageError
+from shardmill.schemas.option_types import Path, parse_path
+from shardmill.schemas.schema_pbtxt.columns import Column, format_schema, parse_schema
+from shardmill.schemas.schema_pbtxt.schema_text import Kind
+from shardmill.transforms.elements.transform import ElementsHooks, ElementsSpec, WriteElements
+from shardmill.transforms.elements.typed_elements import ElementReader, Getter
+from shardmill.transforms.sink.outcome import Outcome, RaiseIfFailed
+from shardmill.transforms.sink.placement import PlaceSpec
+from shardmill.transforms.tables.column_options import unknown_column
+from shardmill.transforms.tables.table_source import TableSpec
+
+ELEMENTS_VERSION = "1"  # of the conversion from elements to bytes
+_OPTIONS = (
+    "splits", "seed", "num_shards", "shard_bytes", "shard_examples", "shard_name", "compression",
+    "max_reject_fraction", "update", "overwrite", "keep",
+)  # fmt: skip
+_KINDS: dict[Kind, tuple[type, ...]] = {
+    "int64": (int, np.integer, np.bool_),
+    "float32": (float, np.floating),
+    "bytes": (str, bytes),
+}
+
+
+class WriteDataset(beam.PTransform):
+    """Writes elements as a published dataset: ``examples | WriteDataset("ds", key="id")``.
+
+    An element is a ``tf.train.Example``, its bytes, a dict, a NamedTuple or a ``beam.Row``. Gives
+    one ``Outcome``; the pipeline fails if nothing can be published. Placement depends on the keys,
+    and bytes on the elements: not on bundles, their order, the runner or retries.
+
+    Args:
+        output: Folder of the dataset, on any storage.
+        key: Name of the feature or field that identifies an element, or a function of the element
+            that returns a text, bytes or an integer.
+        schema: A schema.pbtxt: its text, or its path. By default that of the type of the elements,
+            if it is a NamedTuple or a row.
+        split: Name of the field with the name of the split, or a function of the element; by
+            default ``splits`` divides the elements.
+        label: Name of the feature whose values are counted.
+        duplicates: ``error``: equal keys fail the build; ``drop``: of equal elements one is kept,
+            and other elements with its key are rejects.
+        options: ``splits``, ``seed``, ``num_shards``, ``shard_bytes``, ``shard_examples``,
+            ``shard_name``, ``compression``, ``max_reject_fraction``, ``update``, ``overwrite`` and
+            ``keep``, as of ``shardmill rows``.
+
+    Raises:
+        UsageError: An option breaks a rule.
+    """
+
+    def __init__(
+        self, output: Path, *, key: Getter, schema: Path = "", split: Getter = "", label: str = "",
+        duplicates: Literal["error", "drop"] = "error", **options: Any,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        for name in options.keys() - {*_OPTIONS}:
+            hint = f"it has {', '.join(_OPTIONS)}."
+            raise UsageError("option-unknown", command="WriteDataset", name=name, hint=hint)
+        if duplicates not in ("error", "drop"):
+            raise UsageError("duplicates-invalid", duplicates=duplicates)
+        self._config = config = BuildConfig((), output, **options)
+        if split and config.splits is not None:
+            raise UsageError("split-by-and-splits", split_by=split, splits=config.splits)
+        if config.shares.mode != "fractions" or config.shares.named:
+            raise UsageError("splits-of-elements", splits=config.splits)
+        _ = config.shard_spec  # its parser checks values
+        self._key, self._split, self._label = key, split, label
+        self._duplicates = duplicates
+        self._columns = _read_schema(schema) if schema else ()
+
+    def expand(self, pcoll: beam.PCollection[Any]) -> beam.PCollection[Outcome]:
+        """Wire the build.
+
+        Raises:
+            UsageError: There is no schema, or the label is not in it.
+        """
+        if not pcoll.is_bounded:
+            raise UsageError("elements-unbounded")
+        columns = self._columns or tuple(columns_of(pcoll.element_type))
+        spec = self._spec(columns, type(pcoll.pipeline.runner).__name__)
+        return pcoll | "WriteElements" >> WriteElements(spec) | RaiseIfFailed()
+
+    def _spec(self, columns: tuple[Column, ...], runner: str) -> ElementsSpec:
+        """Return what to write, where, and how."""
+        config, label, split = self._config, self._label, self._split
+        counted = _check_label(label, columns)
+        columns = tuple(replace(e, required=e.required or e.name == label) for e in columns)
+        splits = Splits("directory") if split else config.shares
+        place = PlaceSpec(splits, config.seed)
+        names = {"key": self._key, "split": split}
+        options = config.identity() | {
+            name: "(a function)" if callable(each) else each for name, each in names.items()
+        }
+        options |= {"label": label, "duplicates": self._duplicates}
+        versions = {"elements": ELEMENTS_VERSION, "deflate": deflate.__version__}
+        identity = config_id("elements", versions, options | {"schema": format_schema(columns)})
+        unique = self._duplicates == "error"
+        hooks = ElementsHooks(counted == "bytes", label=label, unique=unique)
+        sink = config.sink_spec(identity, "", config=options, runner=runner, hooks=hooks)
+        key_name, split_name = (
+            name if callable(each) or not each else each for name, each in names.items()
+        )
+        table = TableSpec(columns, place, label, key_name, split_by=split_name if split else "")
+        reader = ElementReader(table, self._key, split)
+        return ElementsSpec(replace(sink, place=place), reader, versions, unique)
+
+
+def _check_label(label: str, columns: tuple[Column, ...]) -> str:
+    """Return the type of the label, or an empty text if there is none."""
+    found = [each for each in columns if each.name == label]
+    if label and not found:
+        raise unknown_column("label", label, "the schema has", [each.name for each in columns])
+    if any(each.several or each.separator for each in found):
+        raise UsageError("label-several-values", label=label)
+    return found[0].kind if found else ""
+
+
+def _read_schema(schema: Path) -> tuple[Column, ...]:
+    """Return the columns of a schema.pbtxt, of which the text or the path is given."""
+    text = parse_path("schema", schema)
+    if "{" in text:
+        return parse_schema(text, "the schema")
+    found = read_option_file("schema", text, "a schema.pbtxt in text form")
+    return parse_schema(found, f"schema={text}")
+
+
+def columns_of(element_type: Any) -> Iterator[Column]:
+    """Yield the columns of a type of elements.
+
+    Args:
+        element_type: A NamedTuple or the type of rows.
+
+    Raises:
+        UsageError: It is another type, or a field is not a number, a text or a list of them.
+    """
+    known = isinstance(element_type, RowTypeConstraint)
+    row = element_type if known else RowTypeConstraint.from_user_type(element_type)
+    if row is None:
+        raise UsageError("elements-without-schema", kind=element_type)
+    for name, hint in row._fields:
+        yield _column_of(name, convert_to_python_type(hint))
+
+
+def _column_of(name: str, hint: Any) -> Column:
+    inner, several = hint, False
+    if get_origin(hint) in (Union, types.UnionType):
+        inner = next((each for each in get_args(hint) if each is not type(None)), hint)
+    optional = inner is not hint and len(get_args(hint)) == 2
+    if get_origin(inner) in (list, tuple, collections.abc.Sequence):
+        inner, several = get_args(inner)[0], True
+    for kind, classes in _KINDS.items():
+        if isinstance(inner, type) and issubclass(inner, classes):
+            return Column(name, kind, required=not (optional or several), several=several)
+    raise UsageError("element-type-invalid", name=name, hint=hint)

@@ -1,0 +1,236 @@
+"""WriteDataset: elements of a PCollection become a dataset that depends on nothing but them."""
+
+import random
+from typing import NamedTuple
+
+import apache_beam as beam
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import shardmill
+from shardmill.pipelines.cli import main
+from shardmill.pipelines.write_dataset import columns_of
+from shardmill.schemas.dataset.manifest import Manifest
+from shardmill.schemas.errors import UsageError
+from shardmill.schemas.example.serialize import encode_example
+from shardmill.schemas.schema_pbtxt.columns import Column
+from shardmill.transforms.elements import transform
+from shardmill.transforms.tables import run_writer
+from tests.support.element_tools import OPTIONS, expected, random_elements, read, write
+from tests.support.readers import current, dataset_files, tf_example, tf_records
+
+ELEMENTS = random_elements(300)
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory):
+    """The dataset of all elements in one bundle."""
+    folder = tmp_path_factory.mktemp("plain") / "ds"
+    write(folder, ELEMENTS)
+    return folder
+
+
+def manifest_of(folder) -> Manifest:
+    return Manifest.from_json((folder / "manifest.json").read_text())
+
+
+def test_records_are_the_elements(plain) -> None:
+    found = read(plain)
+    assert found.keys() == {"train", "test"}
+    assert min(map(len, found.values())) > 50
+    wanted = {element["id"].encode(): expected(element) for element in ELEMENTS}
+    assert found["train"] | found["test"] == wanted
+    assert manifest_of(plain).inputs.accepted == 300
+    files = [current(plain) / name for name in manifest_of(plain).files]
+    assert len({record for file in files for record in tf_records(file)}) == 300
+
+
+@pytest.mark.parametrize("run_bytes", [1, 200, 3_000])
+@pytest.mark.parametrize("most_runs", [256, 4])
+def test_bytes_do_not_depend_on_bundles_and_order(
+    run_bytes, most_runs, plain, tmp_path, monkeypatch
+) -> None:
+    monkeypatch.setattr(transform, "RUN_BYTES", run_bytes)
+    monkeypatch.setattr(run_writer, "MAX_RUNS", most_runs)
+    write(tmp_path / "ds", random.Random(run_bytes).sample(ELEMENTS, 300))
+    assert dataset_files(tmp_path / "ds") == dataset_files(plain)
+    assert manifest_of(tmp_path / "ds").build.input_id == manifest_of(plain).build.input_id
+
+
+def test_kinds_of_elements_give_the_same_bytes(plain, tmp_path) -> None:
+    given_ = [{k: v for k, v in each.items() if v not in (None, [])} for each in ELEMENTS]
+    values = [{k: v.encode() if k == "id" else v for k, v in each.items()} for each in given_]
+    kinds = {
+        "examples": [tf_example(each) for each in values],
+        "bytes": [encode_example(each) for each in values],
+        "rows": [beam.Row(**each) for each in ELEMENTS],
+        "arrays": [{**e, "x": np.array(e["x"]), "class": np.array([e["class"]])[0]} for e in ELEMENTS],
+    }  # fmt: skip
+    for name, elements in kinds.items():
+        write(tmp_path / name, elements)
+        assert dataset_files(tmp_path / name) == dataset_files(plain), name
+
+
+def test_attempts_that_failed_or_run_twice_change_nothing(plain, tmp_path) -> None:
+    """A bundle writes its run again under the same name; what is not referred to is deleted."""
+    out = tmp_path / "ds"
+
+    def attempt(elements):
+        spec = shardmill.WriteDataset(out, **OPTIONS)
+        spec = spec._spec(spec._columns, "FnApiRunner")
+        return [run for run in transform.write_elements(elements, spec) if isinstance(run, transform.Run)]  # fmt: skip
+
+    first = attempt(ELEMENTS[:100])
+    assert attempt(ELEMENTS[:100]) == first == attempt(ELEMENTS[99::-1])
+    attempt(ELEMENTS[50:150])
+    assert len([*out.rglob("*.run")]) == 2
+    write(out, ELEMENTS)
+    assert dataset_files(out) == dataset_files(plain)
+    assert not [*out.glob(".shardmill*"), *out.rglob("*.run")]
+
+
+def test_the_same_elements_are_up_to_date(plain, tmp_path, capsys) -> None:
+    before = dataset_files(plain)
+    write(plain, ELEMENTS[::-1])
+    assert {path.name for path in plain.iterdir()} == {"current", "manifest.json", current(plain).name}  # fmt: skip
+    with pytest.raises(Exception, match="was built from different inputs"):
+        write(plain, ELEMENTS[1:])
+    with pytest.raises(Exception, match="was built from different inputs or options"):
+        write(plain, ELEMENTS, key=lambda element: element["id"][::-1])
+    assert dataset_files(plain) == before
+    write(tmp_path / "ds", ELEMENTS[1:])
+    write(tmp_path / "ds", ELEMENTS, update=True)
+    assert dataset_files(tmp_path / "ds") == before
+    assert main(["verify", str(tmp_path / "ds")]) == 0
+    assert main(["steps", str(tmp_path / "ds"), "--batch_size=7"]) == 0
+    assert main(["count", f"--input={current(tmp_path / 'ds')}"]) == 0
+
+
+def test_equal_keys(tmp_path, monkeypatch) -> None:
+    copies = [*ELEMENTS, ELEMENTS[5], ELEMENTS[5], {**ELEMENTS[7], "x": [9.0]}]
+    name = min(ELEMENTS[5]["id"], ELEMENTS[7]["id"])
+    with pytest.raises(Exception, match="3 elements repeat the key of another one") as caught:
+        write(tmp_path / "ds", copies)
+    assert repr(name) in str(caught.value)
+    datasets = []
+    for number, run_bytes in enumerate((1, 1_000, 1 << 20)):
+        monkeypatch.setattr(transform, "RUN_BYTES", run_bytes)
+        write(tmp_path / f"{number}", random.Random(number).sample(copies, 303), duplicates="drop")
+        datasets.append(dataset_files(tmp_path / f"{number}"))
+        inputs = manifest_of(tmp_path / f"{number}").inputs
+        assert (inputs.matched, inputs.accepted, inputs.duplicates) == (303, 300, 2)
+        assert inputs.rejected_by_reason == {"key_conflict": 1}
+    assert datasets[0] == datasets[1] == datasets[2]
+
+
+BAD = [
+    ({"id": "a", "class": "text"}, "cast", "'text' is not int64"),
+    ({"id": "b", "class": 1.5}, "cast", "1.5 is not int64"),
+    ({"id": "c", "class": 6}, "range", "outside the bounds"),
+    ({"id": "d", "x": 1.0}, "cast", "is not list"),
+    ({"id": "e", "x": [1e300]}, "cast", "is not list"),
+    ({"id": "f", "x": [1.0, None]}, "cast", "is not list"),
+    ({"id": "g", "words": b"text"}, "cast", "is not list"),
+    ({"id": "h", "wrods": []}, "columns", "does not name wrods"),
+    ({"x": [1.0]}, "missing", "missing"),
+    ({"id": 1.5}, "cast", "the key is of type float"),
+    (b"\xff", "decode", "not a tf.train.Example"),
+    (7, "decode", "int is not an Example"),
+    (encode_example({"id": [b"i", b"j"]}), "cast", "the key is of type list"),
+]
+
+
+def test_bad_elements_are_rejects_with_their_key(plain, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(transform, "RUN_BYTES", 5_000)
+    elements = [*ELEMENTS, *(each for each, *_ in BAD)]
+    write(tmp_path / "ds", random.Random(1).sample(elements, len(elements)))
+    assert read(tmp_path / "ds") == read(plain)
+    result = shardmill.BuildResult("published", str(tmp_path / "ds"))
+    found = {(each["key"], each["error"], each["message"]) for each in result.rejects}
+    assert len(found) == len(BAD)
+    for element, reason, words in BAD:
+        key = element["id"] if isinstance(element, dict) and "id" in element else ""
+        key = key if isinstance(key, str) else ""
+        assert [1 for k, r, text in found if (k, r) == (key, reason) and words in text], words
+    with pytest.raises(Exception, match="max_reject_fraction"):
+        write(tmp_path / "strict", elements, max_reject_fraction=0.01)
+
+
+class Person(NamedTuple):
+    name: str
+    age: int | None
+    scores: list[float]
+    big: np.int64 = np.int64(1 << 40)
+
+
+def test_typed_rows_need_no_schema(tmp_path) -> None:
+    assert [*columns_of(Person)] == [
+        Column("name", "bytes"),
+        Column("age", "int64", required=False),
+        Column("scores", "float32", required=False, several=True),
+        Column("big", "int64"),
+    ]
+    people = [Person(f"{n}", n if n % 2 else None, [0.5] * (n % 3)) for n in range(40)]
+    step = beam.Map(lambda each: each).with_output_types(Person)
+    split = lambda person: "val" if person.name < "2" else "train"  # noqa: E731
+    write(
+        tmp_path / "ds", people, None, step, key="name", schema="", split=split, splits=None,
+        label="age",
+    )  # fmt: skip
+    manifest = manifest_of(tmp_path / "ds")
+    assert {name: split.num_examples for name, split in manifest.splits.items()} == {
+        "train": 18, "validation": 2 + 10 - 0
+    } or manifest.splits  # fmt: skip
+    assert manifest.inputs.rejected_by_reason == {"missing": 20}
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"splits": "directory"}, "splits=directory does not work for elements"),
+        ({"split": "id"}, "cannot be combined"),
+        ({"duplicates": "keep"}, "must be 'error' or 'drop'"),
+        ({"label": "y"}, "'y'"),
+        ({"label": "x"}, "several values"),
+        ({"schema": ""}, "have no schema"),
+        ({"schema": "missing.pbtxt"}, "missing.pbtxt"),
+        ({"dry_run": True}, "has no option dry_run"),
+    ],
+)
+def test_mistakes_are_one_sentence(options, words, tmp_path) -> None:
+    with pytest.raises(UsageError, match=words):
+        write(tmp_path / "ds", ELEMENTS[:1], **options)
+    assert not [*tmp_path.iterdir()]
+
+
+def test_nothing_is_written_without_elements(tmp_path) -> None:
+    with pytest.raises(Exception, match="has no elements"):
+        write(tmp_path / "ds", [])
+
+
+VALUES = st.fixed_dictionaries(
+    {
+        "class": st.none() | st.integers(-5, 5),
+        "x": st.lists(st.floats(width=32)),
+        "words": st.lists(st.binary() | st.text()),
+    }
+)
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.dictionaries(st.text(min_size=1), VALUES, min_size=1, max_size=20), st.randoms())
+def test_random_records(tmp_path_factory, values, chance) -> None:
+    out = tmp_path_factory.mktemp("random") / "ds"
+    elements = [{"id": key, **value} for key, value in values.items()]
+    chance.shuffle(elements)
+    write(out, elements)
+    found = read(out)
+    wanted = {each["id"].encode(): expected(each) for each in elements}
+    for each in wanted.values():
+        if "words" in each:
+            each["words"] = [w.encode() if isinstance(w, str) else w for w in each["words"]]
+    assert repr(sorted((found["train"] | found["test"]).items())) == repr(sorted(
+        (key, {name: each[name] for name in sorted(each)}) for key, each in wanted.items()
+    ))  # fmt: skip

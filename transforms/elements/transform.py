@@ -1,0 +1,281 @@
+"""WriteElements: write the elements of a PCollection as a published dataset.
+
+The elements of a bundle are written as runs in the build folder, so that only references to them
+cross a shuffle. When all are written, their counts are known, and the build goes on as for rows.
+Bundles decide which records share a run, but neither the records nor their order.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import apache_beam as beam
+import pyarrow as pa
+from apache_beam.pvalue import TaggedOutput
+from apache_beam.transforms.window import GlobalWindows
+
+import shardmill.transforms.sink.coders  # noqa: F401 - registers the coders
+from shardmill.schemas.errors import ShardmillError, shown
+from shardmill.schemas.errors.catalogue import coded
+from shardmill.schemas.numbers import plural
+from shardmill.schemas.refs import SegmentRef
+from shardmill.schemas.rejects import Reject
+from shardmill.schemas.schema_pbtxt.columns import format_schema
+from shardmill.schemas.storage import join, open_storage
+from shardmill.schemas.tfrecord.gzip_member import Packing
+from shardmill.transforms.elements.typed_elements import ElementReader, size_of
+from shardmill.transforms.match.counts import MatchCounts
+from shardmill.transforms.runtime.sum_into import SumInto
+from shardmill.transforms.sink.census import Census
+from shardmill.transforms.sink.encoder import Item
+from shardmill.transforms.sink.outcome import Outcome
+from shardmill.transforms.sink.placement import REJECTED, Series
+from shardmill.transforms.sink.plan import Plan, decide_status
+from shardmill.transforms.sink.spec import SinkSpec
+from shardmill.transforms.sink.transform import BuildInput, BuildShards, failure_of
+from shardmill.transforms.tables import segments
+from shardmill.transforms.tables.byte_arrays import ByteStrings
+from shardmill.transforms.tables.encoder import RowsHooks
+from shardmill.transforms.tables.merge import merge_segments
+from shardmill.transforms.tables.planning import count_row_parts
+from shardmill.transforms.tables.run_writer import encode_splits, find_run, run_id, write_run
+from shardmill.transforms.tables.segments import Origin, Run
+from shardmill.transforms.tables.table import Table, place_batch
+from shardmill.transforms.tables.table_source import list_features
+from shardmill.transforms.tables.transform import CutSegments
+
+RUN_BYTES = 16 << 20  # of elements in memory
+_RUNS, _COUNTS = "runs", "counts"
+_OF_DIGEST = 16  # bytes
+
+
+@dataclass(frozen=True)
+class ElementsSpec:
+    """All options of a build of elements; a picklable value that every worker receives.
+
+    Attributes:
+        sink: What is written, and where.
+        reader: Schema, key and split of the elements.
+        versions: Versions of all code that decides bytes.
+        unique: Whether equal keys fail the build; if not, copies of a record are dropped.
+    """
+
+    sink: SinkSpec
+    reader: ElementReader
+    versions: Mapping[str, str]
+    unique: bool = True
+
+    @property
+    def runs(self) -> str:
+        """Path of the folder of runs."""
+        return join(self.sink.build, "runs")
+
+
+@dataclass(frozen=True)
+class ElementEncoder:
+    """The ``Encoder`` of the segments of runs of elements.
+
+    Attributes:
+        spec: All options of the build.
+        packing: How members of a gzip shard are compressed.
+        expected_bytes: None: parts are planned from counts.
+    """
+
+    spec: ElementsSpec
+    packing: Packing = "deflated"
+    expected_bytes: int | None = None
+
+    def encode(self, refs: Sequence[SegmentRef], labels: Sequence[str]) -> Iterator[Item]:  # noqa: ARG002
+        """Yield the rejects of segments without a split by key, and the records of the others."""
+        listed = [line for ref in refs if not ref.split for line in segments.read_lines(ref)]
+        yield from (Reject(**json.loads(line)) for line in sorted(listed))
+        found = [ref for ref in refs if ref.split]
+        if found:
+            for item in merge_segments(found, "", summarize=True, unique=self.spec.unique):
+                is_reject = isinstance(item, Reject)
+                yield item._replace(message=_SAME_KEY) if is_reject else item  # type: ignore[call-arg]
+
+    def versions(self) -> dict[str, str]:
+        """Return the versions of all code that decides the bytes of records."""
+        return dict(self.spec.versions)
+
+    def schema(self, labels: Sequence[str]) -> str:  # noqa: ARG002
+        """Return the text of ``schema.pbtxt``."""
+        return format_schema(self.spec.reader.table.columns)
+
+    def features(self) -> list[dict[str, Any]]:
+        """Return the manifest's list of features, sorted by name."""
+        return list_features((each.name, each.kind) for each in self.spec.reader.table.columns)
+
+
+_SAME_KEY = "another element has the same key: give each element a different key"
+
+
+@dataclass(frozen=True)
+class ElementsHooks(RowsHooks):
+    """What elements add at the end of a build.
+
+    Attributes:
+        unique: See ``ElementsSpec``.
+        inputs: See ``BuildHooks``.
+    """
+
+    unique: bool = True
+    inputs: str = "elements"
+
+    def why_unacceptable(self, rejects: Iterator[Reject], rows: int) -> str:  # noqa: ARG002
+        """Return that keys are equal, and one of them, unless that is allowed."""
+        keys = [each.key for each in rejects if each.error == "key_conflict" and self.unique]
+        if not keys:
+            return ""
+        return (
+            f"{plural(len(keys), 'element')} repeat the key of another one, such as "
+            f"{shown(min(keys))}: give each element a different key, or set duplicates='drop' to "
+            "keep one of equal elements"
+        )
+
+
+@dataclass(eq=False)
+class WriteElements(beam.PTransform):
+    """Writes elements as a published dataset: ``elements | WriteElements(spec)``.
+
+    Gives one ``Outcome``.
+
+    Args:
+        spec: What is written, where, and how.
+    """
+
+    spec: ElementsSpec
+
+    def expand(self, elements: beam.PCollection[Any]) -> beam.PCollection[Outcome]:
+        """Wire runs, plan and build."""
+        spec = self.spec
+        made = (
+            elements
+            | "InOneWindow" >> beam.WindowInto(GlobalWindows())
+            | "BatchElements"
+            >> beam.BatchElements(
+                RUN_BYTES, RUN_BYTES, element_size_fn=size_of, record_metrics=False
+            )
+            | "WriteRuns" >> beam.FlatMap(write_elements, spec).with_outputs(_COUNTS, main=_RUNS)
+        )
+        census = made[_COUNTS] | "SumCounts" >> beam.CombineGlobally(SumInto(Census, Census.merge))
+        plan = census | "PlanParts" >> beam.Map(plan_elements, spec)
+        runs = (
+            made[_RUNS]
+            | "KeyRuns" >> beam.WithKeys(lambda run: run.key)
+            | "GroupEqualRuns" >> beam.GroupByKey()
+            | "NumberRuns" >> beam.FlatMap(number_runs)
+        )
+        cut = (runs, plan) | "CutSegments" >> CutSegments(spec.runs)
+        placed = cut | "AllPlaced" >> beam.Flatten()
+        built = BuildInput(placed, plan, census) | BuildShards(spec.sink, ElementEncoder(spec))
+        return built | "DeleteRuns" >> beam.Map(delete_runs, spec.sink)
+
+
+def plan_elements(census: Census, spec: ElementsSpec) -> Plan:
+    """Return the plan for the elements that were written as runs, after checking the output."""
+    if census.counts.fatal:
+        return Plan("failed", census.counts.fatal)
+    if not census.matched:
+        return Plan("failed", coded("elements-none"))
+    splits = {Series(name, ""): (0, 0) for name in spec.sink.place.splits.wanted}
+    parts = {
+        name: count_row_parts(spec.sink.shards, 1, float(Fraction(size or 1, rows or 1)), size)
+        for name, (rows, size) in sorted((splits | census.series).items())
+    }
+    plan = Plan("build", "", parts | {REJECTED: 1}, input_id=census.input_id,
+                warnings=spec.sink.warnings, ctime_id=census.ctime_id)  # fmt: skip
+    return decide_status(spec.sink, plan)
+
+
+def write_elements(elements: Sequence[Any], spec: ElementsSpec) -> Iterator[Any]:
+    """Write elements as a run, or find the same one; yield it and its counts.
+
+    Args:
+        elements: Elements of a bundle, in any order.
+        spec: What is written.
+    """
+    try:
+        batch, keys = spec.reader.read(elements)
+        table = place_batch(spec.reader.table, batch)
+        rejects = [_keyed(reject, keys) for reject in table.rejects]
+        census = Census(matched=len(elements))
+        splits, digests = _encode(table, keys, census)
+        digests += [_digest(reject.to_json().encode()) for reject in rejects]
+        census.identity = sum(int.from_bytes(each, "big") for each in digests) % (1 << 128)
+        yield _write(spec, splits, rejects, digests)
+        yield TaggedOutput(_COUNTS, census)
+    except (MemoryError, ShardmillError) as error:
+        yield TaggedOutput(_COUNTS, Census(counts=MatchCounts(fatal=failure_of(error))))
+
+
+def _keyed(reject: Reject, keys: Sequence[bytes]) -> Reject:
+    key = keys[(reject.line or 1) - 1].decode("utf-8", "backslashreplace")
+    return reject._replace(key=key, line=None)
+
+
+def _digest(*body: bytes) -> bytes:
+    text = b"\0".join((b"%d" % len(body[0]), *body))
+    return hashlib.blake2b(text, digest_size=_OF_DIGEST, person=b"shardmill-elem").digest()
+
+
+def _encode(
+    table: Table, keys: Sequence[bytes], census: Census
+) -> tuple[list[tuple[str, pa.Table]], list[bytes]]:
+    """Return the records of each split, and the digest of each; count them in a census.
+
+    The origin of a record is its digest and its key, so that the order of records with one key
+    follows from their content.
+    """
+    splits, digests, rows = [], [], iter(table.order.tolist())
+    for split, records in encode_splits(table, Origin("", "", "")):
+        origins, size = [], 0
+        name = split.encode()
+        for chunk in records[segments.FRAME].chunks:
+            size += int(ByteStrings.of_arrow(chunk).sizes.sum())
+            for frame in chunk.to_pylist():
+                key = keys[next(rows)]
+                digests.append(_digest(key, name, frame))
+                shown = key.decode("utf-8", "backslashreplace").replace("\0", "\\0")
+                origins.append(Origin(digests[-1].hex(), shown, "").to_text())
+        number = records.column_names.index(segments.ORIGIN)
+        splits.append((split, records.set_column(number, segments.ORIGIN, [origins])))
+        census.series[Series(split, "")] = len(origins), size
+    return splits, digests
+
+
+def _write(
+    spec: ElementsSpec, splits: Sequence[tuple[str, pa.Table]], rejects: Sequence[Reject],
+    digests: Sequence[bytes],
+) -> Run:  # fmt: skip
+    # Its content names a run: a bundle that is processed again, at the same time or later, gives
+    # the same run, and what a failed attempt left is never referred to.
+    name = run_id(spec.sink.config_id, _digest(*digests).hex())
+    blocks = [block for each in splits for block in segments.cut_blocks(*each)]
+    if rejects:
+        blocks.append(segments.pack_lines([reject.to_json() for reject in rejects]))
+    reasons = Counter({each.error: 0 for each in rejects})
+    for each in rejects:
+        reasons[each.error] += each.inputs
+    made = find_run(spec.runs, name) or write_run(spec.runs, name, blocks, rejects=dict(reasons))
+    return Run(name, join(spec.runs, made.payload), made.blocks)
+
+
+def number_runs(group: tuple[str, Iterable[Run]]) -> Iterator[Run]:
+    """Yield the runs of a name with different keys: equal ones of several bundles are copies."""
+    for number, run in enumerate(group[1]):
+        yield run._replace(key=f"{run.key}#{number}")
+
+
+def delete_runs(outcome: Outcome, spec: SinkSpec) -> Outcome:
+    """Return an outcome; of a dataset that is up to date, delete the runs that were written."""
+    if outcome.status == "up_to_date":
+        open_storage(spec.output).delete_tree(spec.build)
+    return outcome

@@ -1,0 +1,258 @@
+"""Elements of a PCollection as typed columns, checked against a schema.
+
+An element is a ``tf.train.Example``, its bytes, a mapping, a NamedTuple or a ``beam.Row``. Values
+are those of the element: numbers are converted only if that loses nothing but the precision of
+float32, and texts become bytes. NaN is a value.
+"""
+
+from __future__ import annotations
+
+import reprlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from shardmill.schemas.errors import format_names
+from shardmill.schemas.example.parse import ExampleError, parse_example
+from shardmill.schemas.refs import InputRef
+from shardmill.schemas.rejects import RejectedError
+from shardmill.schemas.schema_pbtxt.columns import Column
+from shardmill.transforms.tables.encode import flatten
+from shardmill.transforms.tables.row_rejects import RejectCollector
+from shardmill.transforms.tables.table_source import (
+    ARROW_TYPES,
+    TableSpec,
+    TypedBatch,
+    TypedColumn,
+    has_lists,
+)
+
+Getter = str | Callable[[Any], Any]  # a name of a feature, or a function of the element
+_ELEMENT_BYTES = 64  # of an element in memory, besides its values
+_CONVERSION_ERRORS = (pa.ArrowException, ArithmeticError, TypeError, ValueError)
+
+
+@dataclass(frozen=True)
+class ElementReader:
+    """Reads elements by a schema.
+
+    Attributes:
+        table: The schema, and the names of the texts that decide the placement.
+        key: Gives the key of an element.
+        split: Gives the name of its split; empty if shares decide it.
+    """
+
+    table: TableSpec
+    key: Getter
+    split: Getter = ""
+
+    def read(self, elements: Sequence[Any]) -> tuple[TypedBatch, list[bytes]]:
+        """Return the values of elements, and their keys; bad elements are rejected."""
+        lists = {each.name for each in self.table.columns if each.several or each.separator}
+        names = {each.name for each in self.table.columns}
+        names |= {name for name in (self.key, self.split) if isinstance(name, str)}
+        read = [_read_element(self, each, lists, names) for each in elements]
+        numbers = np.arange(len(read))
+        rejects = RejectCollector(numbers, numbers + 1)
+        problems = [each.problem for each in read]
+        reasons = np.array([each.error if each else "" for each in problems])
+        rejects.add(reasons != "", reasons, "", lambda row: str(problems[row].message))  # type: ignore[union-attr]
+        columns = [
+            _type_column(column, [each.values.get(column.name) for each in read], rejects)
+            for column in self.table.columns
+        ]
+        keys = [each.key for each in read]
+        texts = {self.table.key: _texts(keys), self.table.split_by: _texts([e.split for e in read])}
+        batch = TypedBatch(InputRef("", ""), columns, rejects, texts, len(read), "")
+        return with_counted(batch, self.table.label), keys
+
+
+class _Element(NamedTuple):
+    """An element: its key and split as texts, its values, and why it is rejected, if it is."""
+
+    key: bytes
+    split: bytes
+    values: Mapping[str, Any]
+    problem: RejectedError | None
+
+
+def _read_element(
+    reader: ElementReader, element: Any, lists: set[str], names: set[str]
+) -> _Element:
+    key = split = b""
+    try:
+        if callable(reader.key):
+            key = _to_text("key", reader.key(element))
+        values = values_of(element, lists)
+        if not callable(reader.key):
+            key = _to_text("key", values.get(reader.key))
+        if reader.split:
+            get = reader.split if callable(reader.split) else None
+            split = _to_text("split", get(element) if get else values.get(str(reader.split)))
+        if not values.keys() <= names:
+            extra = format_names(sorted(map(str, values.keys() - names)))
+            message = f"the schema does not name {extra}: add it there, or remove it before"
+            raise RejectedError("decode", "columns", message)
+    except RejectedError as problem:
+        return _Element(key, split, {}, problem)
+    return _Element(key, split, values, None)
+
+
+def values_of(element: Any, lists: set[str]) -> Mapping[str, Any]:
+    """Return the values of an element by name.
+
+    Args:
+        element: The element.
+        lists: Names of the features of an Example that may have any number of values.
+
+    Raises:
+        RejectedError: It is not an Example, a mapping or a row.
+    """
+    if isinstance(element, Mapping):
+        return element
+    if hasattr(element, "_asdict"):  # a NamedTuple or a beam.Row
+        values: Mapping[str, Any] = element._asdict()
+        return values
+    if not isinstance(element, bytes) and not hasattr(element, "SerializeToString"):
+        message = f"{type(element).__name__} is not an Example, bytes of one, a mapping or a row"
+        raise RejectedError("decode", "decode", message)
+    try:
+        payload = element if isinstance(element, bytes) else element.SerializeToString()
+        features = parse_example(payload).items()
+    except ExampleError as error:
+        raise RejectedError("decode", "decode", str(error)) from error
+    return {
+        name: values[0] if len(values) == 1 and name not in lists else values or None
+        for name, (_, values) in features
+    }
+
+
+def size_of(element: Any) -> int:
+    """Return the approximate bytes that an element takes in memory."""
+    if isinstance(element, bytes):
+        return len(element) + _ELEMENT_BYTES
+    if hasattr(element, "ByteSize"):
+        return int(element.ByteSize()) + _ELEMENT_BYTES
+    values = element if isinstance(element, Mapping) else getattr(element, "__dict__", None)
+    each = element if values is None else values.values()
+    sizes = (getattr(v, "nbytes", 0) or _length(v) for v in each)
+    return sum(sizes, _ELEMENT_BYTES)
+
+
+def _length(value: Any) -> int:
+    if isinstance(value, str | bytes):
+        return len(value)
+    return 8 * len(value) if hasattr(value, "__len__") else 8
+
+
+def _to_text(word: str, value: Any) -> bytes:
+    """Return a key or the name of a split as bytes; none for a missing one."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace")
+    if value is None or isinstance(value, bytes):
+        return value or b""
+    if isinstance(value, int | np.integer) and not isinstance(value, bool):
+        return b"%d" % int(value)
+    message = f"the {word} is of type {type(value).__name__}: give a text, bytes or an integer"
+    raise RejectedError("decode", "cast", message)
+
+
+def _texts(values: Sequence[bytes]) -> pa.DictionaryArray:
+    rows = pa.array(np.arange(len(values), dtype=np.int32))
+    return pa.DictionaryArray.from_arrays(rows, pa.array(values, pa.binary()))
+
+
+def _type_column(column: Column, values: list[Any], rejects: RejectCollector) -> TypedColumn:
+    """Return the values of a feature; reject the elements whose values do not fit."""
+    kind = ARROW_TYPES[column.kind]
+    kind = pa.list_(kind) if column.several or column.separator else kind
+    wrong: dict[int, str] = {}
+    try:
+        typed = _convert(values, kind)
+    except _CONVERSION_ERRORS:  # find the elements
+        for row, value in enumerate(values):
+            try:
+                _convert([value], kind)
+            except _CONVERSION_ERRORS:
+                wrong[row] = f"{reprlib.repr(value)} is not {kind}, the type in the schema"
+        typed = _convert([None if n in wrong else v for n, v in enumerate(values)], kind)
+    if column.default is not None:
+        typed = pc.fill_null(typed, pa.scalar(column.default).cast(kind))
+    bad = np.zeros(len(values), bool)
+    bad[[*wrong]] = True
+    rejects.add(bad, "cast", column.name, lambda row: wrong[row])
+    if column.required:
+        missing = pc.is_null(typed).to_numpy(zero_copy_only=False)
+        rejects.add(missing, "missing", column.name, lambda _: "a value is required but missing")
+    for outside, reason, rule in _outside(column, typed):
+        message = f"a value {rule}: change it, or the domain in the schema"
+        rejects.add(outside, reason, column.name, lambda _, message=message: message)  # type: ignore[misc]
+    return TypedColumn(column.name, column.kind, typed, None)
+
+
+def _convert(values: list[Any], kind: pa.DataType) -> pa.Array:
+    """Return values as an array of a type.
+
+    Raises:
+        Exception: One of ``_CONVERSION_ERRORS``: a value does not fit.
+    """
+    array = pa.array(values)
+    if has_lists(array) != pa.types.is_list(kind) and array.type != pa.null():
+        raise TypeError
+    flat, offsets = flatten(array)
+    wanted = kind if offsets is None or not pa.types.is_list(kind) else kind.value_type
+    is_number = pa.types.is_integer(flat.type) or pa.types.is_floating(flat.type)
+    is_number |= pa.types.is_boolean(flat.type)
+    if flat.null_count or (len(flat) and is_number == pa.types.is_binary(wanted)):
+        raise TypeError
+    typed = array.cast(kind)
+    if pa.types.is_floating(wanted):
+        overflows = np.isinf(flatten(typed)[0].to_numpy())
+        if overflows.any() and np.isfinite(flat.cast(pa.float64()).to_numpy()[overflows]).any():
+            raise OverflowError
+    return typed
+
+
+def _outside(column: Column, typed: pa.Array) -> Iterator[tuple[npt.NDArray[np.bool_], str, str]]:
+    """Yield which elements break a rule of the schema's domain, the reason, and the rule."""
+    bounds = (column.low, column.high)
+    if bounds == (None, None) and column.values is None:
+        return
+    flat, offsets = flatten(typed)
+    if column.values is not None:
+        allowed = pa.array([text.encode() for text in column.values], pa.binary())
+        wrong = pc.invert(pc.is_in(flat, value_set=allowed)).to_numpy(zero_copy_only=False)
+        yield _rows_of(wrong, offsets), "domain", "is not in the string_domain"
+        return
+    numbers = flat.to_numpy()
+    low, high = (-np.inf if bounds[0] is None else bounds[0]), bounds[1]
+    wrong = (numbers < low) | (numbers > (np.inf if high is None else high))
+    yield _rows_of(wrong, offsets), "range", "is outside the bounds"
+
+
+def _rows_of(
+    wrong: npt.NDArray[np.bool_], offsets: npt.NDArray[np.int64] | None
+) -> npt.NDArray[np.bool_]:
+    """Return which rows have a wrong value; bool[rows]."""
+    if offsets is None:
+        return wrong
+    before = np.concatenate([[0], np.cumsum(wrong)])
+    found: npt.NDArray[np.bool_] = np.diff(before[offsets]) > 0
+    return found
+
+
+def with_counted(batch: TypedBatch, label: str) -> TypedBatch:
+    """Return a batch whose label, if there is one, refers to distinct values."""
+    columns = [_distinct(each) if each.name == label else each for each in batch.columns]
+    return batch._replace(columns=columns)
+
+
+def _distinct(column: TypedColumn) -> TypedColumn:
+    encoded = column.values.dictionary_encode()
+    indices = pc.fill_null(encoded.indices, -1).to_numpy().astype(np.int32)
+    return column._replace(values=encoded.dictionary, indices=indices)
