@@ -14,7 +14,7 @@ from tests.support.readers import current, dataset_splits, tf_examples
 
 SCHEMA = """
 feature { name: "id" type: BYTES presence { min_fraction: 1 } shape { dim { size: 1 } } }
-feature { name: "class" type: INT value_count { min: 1 max: 1 } int_domain { min: -5 max: 5 } }
+feature { name: "label" type: INT value_count { min: 1 max: 1 } int_domain { min: -5 max: 5 } }
 feature { name: "x" type: FLOAT value_count { min: 0 } }
 feature { name: "words" type: BYTES value_count { min: 0 } }
 """
@@ -31,7 +31,7 @@ def random_elements(count: int, seed: int = 0) -> list[dict[str, Any]]:
     return [
         {
             "id": f"{number}{''.join(chance.choices(letters, k=chance.randrange(9)))}",
-            "class": chance.choice([None, -5, 0, 5]),
+            "label": chance.choice([None, -5, 0, 5]),
             "x": [chance.random() for _ in range(chance.randrange(4))],
             "words": [bytes([chance.randrange(256)]) * 5 for _ in range(chance.randrange(3))],
         }

@@ -202,6 +202,8 @@ def write_elements(elements: Sequence[Any], spec: ElementsSpec) -> Iterator[Any]
         elements: Elements of a bundle, in any order.
         spec: What is written.
     """
+    if not elements:  # BatchElements gives none before an element that is larger than a batch
+        return
     try:
         batch, keys = spec.reader.read(elements)
         table = place_batch(spec.reader.table, batch)

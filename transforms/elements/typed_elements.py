@@ -138,10 +138,9 @@ def size_of(element: Any) -> int:
         return len(element) + _ELEMENT_BYTES
     if hasattr(element, "ByteSize"):
         return int(element.ByteSize()) + _ELEMENT_BYTES
-    values = element if isinstance(element, Mapping) else getattr(element, "__dict__", None)
-    each = element if values is None else values.values()
-    sizes = (getattr(v, "nbytes", 0) or _length(v) for v in each)
-    return sum(sizes, _ELEMENT_BYTES)
+    values = element._asdict() if hasattr(element, "_asdict") else element
+    each = values.values() if isinstance(values, Mapping) else ()
+    return sum((getattr(v, "nbytes", 0) or _length(v) for v in each), _ELEMENT_BYTES)
 
 
 def _length(value: Any) -> int:
