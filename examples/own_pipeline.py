@@ -1,99 +1,50 @@
-"""Shardmill's transforms in your own pipeline: build a dataset of text files.
+"""A dataset from your own Beam pipeline: text files become examples.
 
 usage: python examples/own_pipeline.py FOLDER_OF_TEXTS OUTPUT
 
-``MatchFiles`` finds the files, a custom encoder turns them into records, and ``WriteShards`` does
-the rest: splits, order, shards, checksums, resume, manifest.
+The pipeline makes elements in any way; ``WriteDataset`` does the rest: splits, order, shards,
+checksums, rejects, manifest.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
 
 import apache_beam as beam
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
-from shardmill.schemas import (
-    InputRef,
-    Packing,
-    Reject,
-    RejectedError,
-    Splits,
-    absolute,
-    encode_example,
-)
-from shardmill.transforms import (
-    Example,
-    LabelSpec,
-    MatchFiles,
-    Outcome,
-    PlaceSpec,
-    RaiseIfFailed,
-    ShardSpec,
-    SinkSpec,
-    WriteShards,
-    find_input,
-    read_input,
-)
-
-SCHEMA = """\
-feature { name: "class" type: INT shape { dim { size: 1 } } }
-feature { name: "text" type: BYTES shape { dim { size: 1 } } }
-"""
+import shardmill
 
 
-@dataclass(frozen=True)
-class TextEncoder:
-    """Turns text files into records with the features ``text`` and ``class``."""
+class Text(NamedTuple):
+    """One example; the types of its fields are the schema."""
 
-    packing: Packing = "deflated"
-    expected_bytes: int | None = None
+    key: str
+    text: str
+    words: int
+    label: str
 
-    def encode(self, refs: Sequence[InputRef], labels: Sequence[str]) -> Iterator[Example | Reject]:
-        """Yield an example or a reject for each reference, in their order."""
-        for ref in refs:
-            try:
-                text = read_input(ref).decode()
-            except RejectedError as rejected:
-                yield Reject(ref.key, ref.uri, rejected.stage, rejected.error, rejected.message)
-            except UnicodeDecodeError as error:
-                yield Reject(ref.key, ref.uri, "decode", "decode", str(error))
-            else:
-                number = labels.index(ref.label or "")
-                yield Example(encode_example({"text": text.encode(), "class": number}), ref.label)
 
-    def versions(self) -> dict[str, str]:
-        """Return the versions that decide the bytes of records."""
-        return {"text_encoder": "1"}
-
-    def schema(self, labels: Sequence[str]) -> str:  # noqa: ARG002 - the protocol's
-        """Return the text of schema.pbtxt."""
-        return SCHEMA
-
-    def features(self) -> list[dict[str, str]]:
-        """Return the features for the manifest."""
-        return [{"name": "class", "type": "int64"}, {"name": "text", "type": "bytes"}]
+def read_text(path: str) -> Text:
+    """Return the example of a file in a folder named like its label."""
+    text = Path(path).read_text(encoding="utf-8", errors="replace")
+    label, name = Path(path).parts[-2:]
+    return Text(f"{label}/{name}", text, len(text.split()), label)
 
 
 def main(source: str, output: str) -> None:
     """Build the dataset."""
-    match = find_input(f"{absolute(source)}/**/*.text")
-    sink = SinkSpec(
-        output=absolute(output),
-        config_id="00000000000c0de5",  # change it when the encoder or the options change
-        place=PlaceSpec(Splits.parse("train:0.8,test:0.2")),
-        shards=ShardSpec(num_shards=2),
-        root=match.root,
-    )
     with beam.Pipeline(runner=FnApiRunner()) as pipeline:
         _ = (
             pipeline
-            | MatchFiles(match, LabelSpec("directory"))
-            | WriteShards(sink, TextEncoder())
-            | RaiseIfFailed()
-            | beam.Map(lambda outcome: print(f"{output}: {Outcome.check(outcome).status}"))
+            | beam.Create(map(str, Path(source).glob("*/*.text")))
+            | beam.Map(read_text).with_output_types(Text)
+            | shardmill.WriteDataset(
+                output, key="key", label="label", splits="train:0.8,test:0.2", num_shards=2
+            )
+            | beam.Map(lambda outcome: print(f"{output}: {outcome.status}"))
         )
 
 

@@ -36,19 +36,18 @@ def test_custom_pipeline(tmp_path) -> None:
         (tmp_path / "in" / label).mkdir(parents=True)
         for number in range(10):
             (tmp_path / "in" / label / f"{number}.text").write_text(f"{label} number {number}")
-    (tmp_path / "in" / "ham" / "bad.text").write_bytes(b"\xff")
     out = run_example("own_pipeline.py", tmp_path / "in", tmp_path / "ds")
     assert "published" in out
     manifest = Manifest.from_json((tmp_path / "ds" / "manifest.json").read_text())
-    assert (manifest.written, manifest.inputs.rejected) == (20, 1)
+    assert (manifest.written, manifest.labels) == (20, ("ham", "spam"))
     found = {
-        (e["text"][0], e["class"][0])
+        (e["key"][0], e["text"][0], e["words"][0], e["label"][0])
         for name in manifest.files
         for e in tf_examples(tmp_path / "ds/current" / name)
     }
     assert found == {
-        (f"{label} number {n}".encode(), i)
-        for i, label in enumerate(("ham", "spam"))
+        (f"{label}/{n}.text".encode(), f"{label} number {n}".encode(), 3, label.encode())
+        for label in ("ham", "spam")
         for n in range(10)
     }
     assert "up_to_date" in run_example("own_pipeline.py", tmp_path / "in", tmp_path / "ds")

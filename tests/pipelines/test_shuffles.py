@@ -16,8 +16,10 @@ from apache_beam.utils.windowed_value import WindowedValue
 
 from shardmill.pipelines import arrays, count, images, rows
 from shardmill.pipelines.tool_options import CountConfig
+from shardmill.pipelines.write_dataset import WriteDataset
 from shardmill.transforms.sink import division, plan
 from tests.conftest import ROOT, build_dataset, make_photos, resolve_job
+from tests.support.element_tools import OPTIONS
 
 TABLE = re.compile(r"^\| (`\w+`(?:, `\w+`)*) \| ", re.MULTILINE)
 WIRE = {"images": images, "rows": rows, "arrays": arrays, "count": count}
@@ -69,6 +71,9 @@ def test_docs_list_every_step_that_groups(tmp_path) -> None:
         pipeline = beam.Pipeline()
         _ = WIRE[kind].outcomes(pipeline, each)
         pipeline.visit(steps)
+    pipeline = beam.Pipeline()
+    _ = pipeline | beam.Create([{}]) | WriteDataset(out, **OPTIONS)
+    pipeline.visit(steps)
     assert steps.grouping == listed_steps()
     # One value of a shard, a series, a counted file, a file of rows, and the 16 images of a sample.
     # InjectDefault is Beam's, of one sum.
