@@ -6,7 +6,7 @@ import collections.abc
 import types
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import apache_beam as beam
 import deflate
@@ -154,8 +154,9 @@ def columns_of(element_type: Any) -> Iterator[Column]:
     row = element_type if known else RowTypeConstraint.from_user_type(element_type)
     if row is None:
         raise UsageError("elements-without-schema", kind=element_type)
+    hints = get_type_hints(row.user_type)  # else annotations may be texts
     for name, hint in row._fields:
-        yield _column_of(name, convert_to_python_type(hint))
+        yield _column_of(name, convert_to_python_type(hints.get(name, hint)))
 
 
 def _column_of(name: str, hint: Any) -> Column:
