@@ -111,12 +111,12 @@ def test_the_same_elements_are_up_to_date(plain, tmp_path, capsys) -> None:
 def test_equal_keys(tmp_path, monkeypatch) -> None:
     copies = [*ELEMENTS, ELEMENTS[5], ELEMENTS[5], {**ELEMENTS[7], "x": [9.0]}]
     name = min(ELEMENTS[5]["id"], ELEMENTS[7]["id"])
-    with pytest.raises(Exception, match="3 elements repeat the key of another one") as caught:
-        write(tmp_path / "ds", copies)
-    assert repr(name) in str(caught.value)
     datasets = []
     for number, run_bytes in enumerate((1, 1_000, 1 << 20)):
         monkeypatch.setattr(transform, "RUN_BYTES", run_bytes)
+        with pytest.raises(Exception, match="3 elements repeat the key of another one") as caught:
+            write(tmp_path / f"error{number}", copies)
+        assert repr(name) in str(caught.value)
         write(tmp_path / f"{number}", random.Random(number).sample(copies, 303), duplicates="drop")
         datasets.append(dataset_files(tmp_path / f"{number}"))
         inputs = manifest_of(tmp_path / f"{number}").inputs
