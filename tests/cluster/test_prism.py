@@ -7,13 +7,18 @@ import re
 import signal
 from pathlib import Path
 
+import apache_beam as beam
 import psutil
 import pytest
+from apache_beam.options.pipeline_options import PipelineOptions
 
+from shardmill.pipelines.write_dataset import WriteDataset
 from tests.conftest import ADDRESS, ROOT, shardmill, start_shardmill
+from tests.support.element_tools import OPTIONS, random_elements, write
 from tests.support.fault_tools import Ended
 from tests.support.flink_cluster import counters_in, finished_parts, wait_until
 from tests.support.hostile_files import hostile_environment
+from tests.support.readers import dataset_files
 from tests.support.worker_failures import FAILURES, failing_build
 
 pytest_plugins = ["tests.support.flink_cluster", "tests.support.worker_failures"]
@@ -90,6 +95,16 @@ def test_a_worker_without_disk_or_memory_is_one_sentence(failure, small_disk, tm
     assert words in message
     assert message.startswith("shardmill: ")
     assert message.count("\n") == 1
+
+
+def test_elements_have_the_same_bytes(tmp_path):
+    elements = random_elements(300)
+    write(tmp_path / "here", elements)
+    options = PipelineOptions([f"--prism_location={PRISM}", "--environment_type=LOOPBACK"])
+    with beam.Pipeline("PrismRunner", options) as pipeline:
+        made = pipeline | beam.Create(elements[::-1])
+        _ = made | WriteDataset(tmp_path / "there", **OPTIONS)
+    assert dataset_files(tmp_path / "there") == dataset_files(tmp_path / "here")
 
 
 def test_count(image_case, tmp_path):
