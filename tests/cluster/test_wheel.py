@@ -64,7 +64,7 @@ def dist(tmp_path_factory) -> Path:
     for name in filter(None, listed.stdout.split("\0")):
         if (ROOT / name).exists():
             (source / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(ROOT / name, source / name)
+            shutil.copy(ROOT / name, source / name, follow_symlinks=False)
     command = [sys.executable, "-m", "build", "--outdir", folder / "dist", source]
     subprocess.run(command, check=True, capture_output=True)
     return folder / "dist"

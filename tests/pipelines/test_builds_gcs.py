@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from shardmill.pipelines.python_source import write
 from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.errors import UsageError
 from shardmill.schemas.storage import open_storage
@@ -359,3 +360,14 @@ def test_archives_in_a_bucket_give_the_bytes_of_local_ones(bucket, tmp_path):
 
 def shard_bytes(folder: Path) -> list[bytes]:
     return [path.read_bytes() for path in sorted(current(folder).glob("*.tfrecord.gz"))]
+
+
+def test_a_python_source_written_to_a_bucket_gives_the_bytes_of_a_local_one(bucket, tmp_path):
+    rows = [{"id": n, "text": f"t{n}"} for n in range(500)]
+    for output in (tmp_path / "local", f"{bucket}/remote"):
+        built = write(rows, output, key="id")
+        assert (built.status, sum(built.splits.values())) == ("published", 500)
+    assert write(rows, f"{bucket}/remote", key="id").status == "up_to_date"
+    download(f"{bucket}/remote", tmp_path / "copy")
+    assert shard_bytes(tmp_path / "copy") == shard_bytes(tmp_path / "local")
+    assert not list((tmp_path / "copy").glob(".build*"))

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import polars as pl
 import pyarrow as pa
 import pytest
 
@@ -63,9 +64,9 @@ class Indexed:
 
 
 def hugging_face():
-    return pytest.importorskip("datasets", reason="datasets is not installed").Dataset.from_list(
-        ROWS
-    )
+    from datasets import Dataset
+
+    return Dataset.from_list(ROWS)
 
 
 SOURCES = {
@@ -73,9 +74,7 @@ SOURCES = {
     "generator": lambda: (row for row in ROWS),
     "columns": lambda: TABLE.to_pydict() | {"x": np.array(TABLE["x"])},
     "pandas": lambda: TABLE.to_pandas(types_mapper=pd.ArrowDtype)[lambda frame: frame.id >= 0],
-    "polars": lambda: pytest.importorskip("polars", reason="polars is not installed").DataFrame(
-        ROWS
-    ),
+    "polars": lambda: pl.DataFrame(ROWS),
     "pyarrow": lambda: TABLE,
     "batches": lambda: TABLE.to_reader(max_chunksize=50),
     "hugging face": hugging_face,
