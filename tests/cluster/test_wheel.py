@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -112,7 +113,7 @@ def build_all(command: list[str], inputs: Path, folder: Path) -> dict[str, bytes
         assert "records in" in run("count", f"--input={kind}")
         assert "nothing to clean" in run("clean", kind)
     return {
-        str(path.relative_to(folder)): path.read_bytes()
+        re.sub(r"gen-[^/]+/", "", str(path.relative_to(folder))): path.read_bytes()
         for path in sorted(folder.rglob("*"))
         if path.suffix in (".gz", ".txt", ".pbtxt", ".jsonl")
     }

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from shardmill.schemas.errors.catalogue import coded
+from shardmill.schemas.numbers import plural
 from shardmill.schemas.refs import InputRef
 from shardmill.transforms.match.counts import MatchCounts, describe_skipped, sum_counts
 from shardmill.transforms.sink.placement import Series
@@ -118,7 +119,7 @@ def input_warnings(census: Census, hooks: BuildHooks) -> Iterator[str]:
     for kind, number, key in census.counts.kinds:
         if kind in hooks.archives:
             yield (
-                f"{number:,} {kind} archives were not read, such as {key}: "
+                f"not read: {plural(number, f'{kind} archive')}, such as {key}; "
                 f"--input='FOLDER/**/*{kind}' reads the archives of a folder"
             )
     yield from hooks.input_warnings(census.labels, census.refs - sum(census.errors.values()))
