@@ -89,11 +89,15 @@ class WriteDataset(beam.PTransform):
         """Wire the build.
 
         Raises:
-            UsageError: There is no schema, or the label is not in it.
+            UsageError: There is no schema, or a name is not in it.
         """
         if not pcoll.is_bounded:
             raise UsageError("elements-unbounded")
         columns = self._columns or tuple(columns_of(pcoll.element_type))
+        fields = [each.name for each in columns]
+        for flag, name in (("key", self._key), ("split", self._split)):
+            if not self._columns and isinstance(name, str) and name not in ("", *fields):
+                raise unknown_column(flag, name, "the elements have", fields)
         spec = self._spec(columns, type(pcoll.pipeline.runner).__name__)
         return pcoll | "WriteElements" >> WriteElements(spec) | RaiseIfFailed()
 

@@ -57,6 +57,14 @@ def runs_our_code(process: psutil.Process) -> bool:
         return False
 
 
+def in_session(process: psutil.Process, session: int) -> bool:
+    """Return whether a process, which may have ended, belongs to a session."""
+    try:
+        return os.getsid(process.pid) == session
+    except ProcessLookupError:
+        return False
+
+
 def test_worker_killed(cluster, image_case, build):
     """The process that runs our code; Beam's boot starts another."""
     workers = [process for process in cluster.workers() if runs_our_code(process)]
@@ -68,7 +76,7 @@ def test_worker_killed(cluster, image_case, build):
 def test_whole_worker_killed(cluster, image_case, build):
     """The boot process is killed; its children end too."""
     boot = next(p for p in cluster.workers() if p.name() == "boot")
-    session = [p for p in cluster.workers() if os.getsid(p.pid) == boot.pid]
+    session = [p for p in cluster.workers() if in_session(p, boot.pid)]
     assert len(session) >= 2
     kill(boot)
     _, left = psutil.wait_procs(session, timeout=20)

@@ -185,6 +185,9 @@ def test_typed_rows_need_no_schema(tmp_path) -> None:
     counts = {name: split.num_examples for name, split in manifest.splits.items()}
     assert counts == {"train": 20 - validation, "validation": validation}
     assert manifest.inputs.rejected_by_reason == {"missing": 20}
+    for name in ({"key": "nme"}, {"key": "name", "split": "nme", "splits": None}):
+        with pytest.raises(UsageError, match=r"=nme is not a column: .* did you mean 'name'"):
+            write(tmp_path / "wrong", people, None, step, schema="", **name)
 
 
 @pytest.mark.parametrize(
