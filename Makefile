@@ -103,7 +103,8 @@ release-check:  ## Check all that a release needs short of the upload: version, 
 test-lowest:  ## Run the tests of light with the lowest versions that setup.py allows (needs uv)
 	@$(UV) venv --quiet --clear --python "$(PYTHON)" .cache/lowest
 	@$(UV) pip install --quiet --resolution lowest-direct --python .cache/lowest/bin/python --editable '.[light]'
-	@.cache/lowest/bin/python -m pytest -q -n $(PROCESSES) -m 'not heavy' tests/schemas tests/transforms
+	@# Old packages of Google warn of this year's Pythons.
+	@PYTHONWARNINGS=ignore::FutureWarning .cache/lowest/bin/python -m pytest -q -n $(PROCESSES) -m 'not heavy' tests/schemas tests/transforms
 
 test-airflow: $(VENV)/.installed-dev-$(STATE)  ## Run the DAGs in Airflow
 	@env=$$(deploy/airflow/install.sh) && AIRFLOW_ENV=$$env $(BIN)/python -m pytest -q --timeout 600 tests/cluster/test_airflow*.py
