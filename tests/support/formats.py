@@ -8,7 +8,6 @@ Writes those of this version into tests/formats/VERSION, before its release and 
 import hashlib
 import json
 import shutil
-import tempfile
 from importlib.metadata import version
 from pathlib import Path
 
@@ -24,6 +23,7 @@ from tests.support.readers import (
 )
 
 FORMATS = ROOT / "tests" / "formats"
+INPUTS = Path("/data")  # a name that is in the manifests, and says nothing of the machine
 TABLE = "id,name,score,label\n" + "".join(
     f"{n},{f'n{n}' if n % 5 else ''},{n / 4 if n % 3 else ''},{'ab'[n % 2]}\n" for n in range(40)
 )
@@ -56,8 +56,9 @@ def main() -> None:
     """Write the datasets and what they contain."""
     target = FORMATS / version("shardmill")
     shutil.rmtree(target, ignore_errors=True)
-    with tempfile.TemporaryDirectory() as folder:
-        inputs = make_photos(Path(folder, "photos"), {"cat": 6, "dog": 7}, size=(24, 16)).parent
+    INPUTS.mkdir()
+    try:
+        inputs = make_photos(INPUTS / "photos", {"cat": 6, "dog": 7}, size=(24, 16)).parent
         shutil.copytree(inputs / "photos", inputs / "pixels")
         (inputs / "table").mkdir()
         (inputs / "table" / "table.csv").write_text(TABLE)
@@ -68,6 +69,8 @@ def main() -> None:
             done = shardmill(command, inputs / kind, inputs / "out" / kind, *flags)
             assert done.returncode == 0, done.stderr
         shutil.copytree(inputs / "out", target, symlinks=True)
+    finally:
+        shutil.rmtree(INPUTS)
     found = {kind: contents(target / kind) for kind in FLAGS}
     (target / "contents.json").write_text(json.dumps(found, indent=1) + "\n")
 
