@@ -98,12 +98,15 @@ def find_current(config: Any, source_id: str, seconds: float) -> BuildResult | N
         source_id: Identity of the source.
         seconds: Duration of the call.
     """
+    from shardmill.pipelines.rows_config import codec_versions
     from shardmill.transforms.publish import generation
 
     output = config.absolute_output
     storage = open_storage(output)
     old = generation.open_output(storage, output).manifest
     if old is None or config.overwrite or old.build.input_id != source_id:
+        return None
+    if old.build.versions != codec_versions():
         return None
     if generation.find_changed_options(old, config.identity()):
         return None

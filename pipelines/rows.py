@@ -12,10 +12,9 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any, cast
 
 import apache_beam as beam
-import deflate
 
 from shardmill.pipelines.build_config import config_id
-from shardmill.pipelines.rows_config import RowsConfig, check_named
+from shardmill.pipelines.rows_config import RowsConfig, check_named, codec_versions
 from shardmill.pipelines.sample_rows import find_kind, sample_input
 from shardmill.pipelines.split_folders import resolve_splits
 from shardmill.schemas.errors import UsageError, format_names
@@ -49,7 +48,6 @@ from shardmill.transforms.tables.tft.preprocessing import Preprocessing, load_pr
 from shardmill.transforms.tables.transform import WriteRows
 
 _TRANSFORM = ("tensorflow", "tensorflow-transform")
-ROWS_VERSION = "2"  # of the conversion from cells to values to bytes
 _NUMBER = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*", re.ASCII)
 _SAMPLE_BYTES = 1 << 20  # of text from which a dry run estimates the build
 _ENTRY_BYTES = 14  # of a feature in a record, without its name and value
@@ -239,7 +237,7 @@ def _check_train_split(config: RowsConfig, preprocessing: Preprocessing | None) 
 
 
 def _versions(preprocessing: Preprocessing | None) -> dict[str, str]:
-    versions = {"rows": ROWS_VERSION, "deflate": deflate.__version__}
+    versions = codec_versions()
     if preprocessing is None:
         return versions
     try:

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import deflate
+
 from shardmill.pipelines.build_config import BuildConfig, read_option_file
 from shardmill.pipelines.dataset_options import RowsOptions
 from shardmill.pipelines.report.answer import Answer
@@ -22,6 +24,13 @@ from shardmill.transforms.sources.csv.dialect import Dialect
 from shardmill.transforms.sources.csv.typed_cells import check_default
 from shardmill.transforms.tables.column_options import ColumnOptions, unknown_column
 from shardmill.transforms.tables.table_source import TableSpec, with_names
+
+ROWS_VERSION = "2"  # of the conversion from cells to values to bytes
+
+
+def codec_versions() -> dict[str, str]:
+    """Return the versions of the code that decides bytes, without that of preprocessing."""
+    return {"rows": ROWS_VERSION, "deflate": deflate.__version__}
 
 
 @dataclass(kw_only=True)

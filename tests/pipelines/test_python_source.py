@@ -133,7 +133,7 @@ def test_identity_is_that_of_the_values(tmp_path, monkeypatch):
     assert changed.manifest.written == 199
 
 
-def test_a_version_replaces_reading(tmp_path):
+def test_a_version_replaces_reading(tmp_path, monkeypatch):
     def unread():
         raise AssertionError
         yield
@@ -144,6 +144,10 @@ def test_a_version_replaces_reading(tmp_path):
     for other in ({"version": "2", "seed": 3}, {"version": "1", "seed": 4}):
         with pytest.raises(AssertionError):
             shardmill.write(unread(), tmp_path / "ds", **other)
+    with monkeypatch.context() as patch:
+        patch.setattr("deflate.__version__", "0")  # other codecs may give other bytes
+        with pytest.raises(AssertionError):
+            shardmill.write(unread(), tmp_path / "ds", version="1", seed=3)
     shardmill.write(hugging_face(), tmp_path / "hf")
     os.remove(next((tmp_path / "hf").glob("gen-*/train-*")))
     with pytest.raises(OutputError, match="is missing"):
