@@ -302,9 +302,11 @@ def test_recovery_settings_equal_those_of_one_machine() -> None:
     shared = {
         key
         for key in local
-        if key.startswith(("restart-strategy", "heartbeat", "slot", "jobmanager.execution"))
+        if key.startswith(
+            ("restart-strategy", "heartbeat", "slot", "jobmanager.execution", "blob.service")
+        )
     } | {"taskmanager.load-balance.mode", "classloader.resolve-order", SHUFFLE}
-    assert len(shared) == 10
+    assert len(shared) == 11
     for key in shared - OWN_CONFIG:
         assert str(config[key]) == local[key], key
     assert shared > OWN_CONFIG
