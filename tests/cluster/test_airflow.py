@@ -37,6 +37,13 @@ WRONG_TABLES = (
     "[datasets.unknown] has the command 'image': use one of images, rows, arrays.",
     "schedule = 'nightly' in [datasets.unscheduled] is not a cron expression: write it as in '0 2 * * *'.",
 )
+ALERTS = """
+import os
+
+def notify(context):
+    with open(os.environ["AIRFLOW_HOME"] + "/alerts.txt", "a") as file:
+        print(context["dag"].dag_id, context["ti"].task_id, context["exception"], file=file)
+"""
 PLANTED = ("AIRFLOW_CONN_DB", "AIRFLOW_VAR_KEY", "_AIRFLOW_WWW_USER_PASSWORD")
 
 
@@ -91,6 +98,7 @@ def settings(base: Path, timeout: str) -> str:
         f"shardmill = {show(str(SHARDMILL))}", "retries = 3", 'retry_delay = "1s"',
         'grace = "10s"', "max_active_runs = 4",
     ]  # fmt: skip
+    lines += ["[dag]", 'owner = "pagers"', 'tags = ["nightly"]', 'on_failure = "alerts:notify"']
     lines += ["[env]", 'TOKEN = "{{ conn.store.password }}"', f"PYTHONPATH = {show(str(CODEC))}"]
     for name, table in tables.items():
         kind, _, key = name.partition(".")
@@ -115,7 +123,8 @@ def base(tmp_path_factory) -> Path:
         make_photos(base / "in" / "flowers" / day, {"cat": 12, "dog": 9})
     (base / "in" / "flowers" / "2026-02-02").mkdir()
     (base / "a_file").write_text("no folder")
-    (base / "home").mkdir()
+    (base / "home" / "config").mkdir(parents=True)  # Airflow imports modules from there
+    (base / "home" / "config" / "alerts.py").write_text(ALERTS)
     (base / "settings.toml").write_text(settings(base, "10s"))
     return base
 
@@ -353,7 +362,7 @@ def test_a_failure_is_one_plain_sentence(dag, day, task, begins, holds, airflow)
     airflow.call(run.path, {"state": "failed"}, "PATCH")
 
 
-def test_a_wrong_command_line_is_not_retried(airflow):
+def test_a_wrong_command_line_is_not_retried(airflow, base):
     run = airflow.trigger("shardmill_wrong", "wrong", day=DAY)
     assert run.wait() == {
         "images": "failed", **dict.fromkeys(("count", "verify", "check"), "upstream_failed"),
@@ -362,6 +371,16 @@ def test_a_wrong_command_line_is_not_retried(airflow):
     assert run.log("images", 1).last_error.startswith(
         "shardmill: --image_size=large is not a size: "
     )
+    alerts = base / "home" / "alerts.txt"
+    alert = "shardmill_wrong images shardmill: --image_size=large is not a size: "
+    wait_until(lambda: alerts.exists() and alert in alerts.read_text())
+
+
+def test_settings_of_all_dags(airflow):
+    for dag in ("shardmill_wrong", "shardmill_titanic_training"):
+        found = airflow.call(f"/dags/{dag}")
+        assert found["owners"] == ["pagers"]
+        assert {each["name"] for each in found["tags"]} == {"shardmill", "nightly"}
 
 
 def test_a_run_without_a_day_fails_with_a_sentence(airflow):

@@ -33,6 +33,7 @@ from shardmill_airflow.keeper import CANNOT_RUN  # noqa: E402
 from shardmill_airflow.running import Command, Lines, clean_environment  # noqa: E402
 from shardmill_airflow.settings import (  # noqa: E402
     COMMANDS,
+    DagSettings,
     Dataset,
     Settings,
     SettingsError,
@@ -272,7 +273,7 @@ command = ["x"]
 steps = []
 """
 WRONG_FILE = [
-    ("shardmill =", "shardmil =", "the file has the unknown key 'shardmil': use one of env,"),
+    ("shardmill =", "shardmil =", "the file has the unknown key 'shardmil': use one of dag, env,"),
     ('"/opt', '"opt', "is not an absolute path: give that of the command"),
     ('[datasets.a]', 'retries = true\n[datasets.a]', "retries = True in the file must be a whole number"),
     ('[datasets.a]', 'retries = -1\n[datasets.a]', "retries = -1 must be 0 or more"),
@@ -284,6 +285,13 @@ WRONG_FILE = [
     ('[datasets.a]', '[runners]\nlocal = "--x"\n[datasets.a]', "local of [runners] must be a list of texts"),
     ('[datasets.a]', '[runners]\nlocal = ["--output=x"]\n[datasets.a]', "which the DAG sets"),
     ('[datasets.a]', '[training]\nx = 1\n[datasets.a]', "training must be tables, as in [training.flowers]"),
+    ('shardmill =', 'dag = 1\nshardmill =', "dag must be a table, as in [dag]."),
+    ('[datasets.a]', '[dag]\nowners = "x"\n[datasets.a]', "[dag] has the unknown key 'owners'"),
+    ('[datasets.a]', '[dag]\ntags = "x"\n[datasets.a]', "tags = 'x' in [dag] must be a list of texts"),
+    ('[datasets.a]', '[dag]\non_failure = "no_such:function"\n[datasets.a]', "is not a function: write module:function"),
+    ('[datasets.a]', '[dag]\non_failure = "os:sep"\n[datasets.a]', "'os:sep' in [dag] is not a function"),
+    ('[datasets.a]', '[dag]\non_failure = "os:no"\n[datasets.a]', "'os:no' in [dag] is not a function"),
+    ('[datasets.a]', '[dag]\non_failure = "no name"\n[datasets.a]', "'no name' in [dag] is not a function"),
     ('[datasets.a]', '[datasets.a', "are not valid TOML: Expected ']'"),
 ]  # fmt: skip
 WRONG_TABLE = [
@@ -359,6 +367,17 @@ def test_parses_settings():
     assert found.runner_flags(dataset) == []
 
 
+def test_settings_of_all_dags():
+    body = GOOD + OTHER + '[dag]\nschedule = "0 2 * * *"\nowner = "ml"\non_failure = "os:getpid"'
+    found = parse_settings(tomllib.loads(body))
+    assert [each.schedule for each in found.datasets] == ["0 2 * * *"] * 2
+    assert found.dag.task_arguments() == {"owner": "ml", "on_failure_callback": os.getpid}
+    manual = body.replace('"/out/other"', '"/out/other"\nschedule = ""')
+    by_hand = parse_settings(tomllib.loads(manual)).datasets
+    assert [each.schedule for each in by_hand] == ["0 2 * * *", ""]
+    assert parse_settings(tomllib.loads(GOOD)).dag.task_arguments() == {}
+
+
 @pytest.mark.parametrize("mode", ["--update", "--overwrite"])
 @pytest.mark.parametrize("place", ["flags", "runners"])
 def test_builds_update_a_dataset_unless_the_settings_overwrite_it(mode, place):
@@ -384,7 +403,7 @@ def test_docs_explain_every_setting_and_have_valid_examples():
         "shardmill_flowers", "shardmill_flowers_training",
     ]  # fmt: skip
     assert second.runners == load_settings(str(DAGS / "shardmill.toml")).runners
-    for kind in (Settings, Dataset, Training):
+    for kind in (Settings, DagSettings, Dataset, Training):
         for each in dataclasses.fields(kind):
             assert (
                 f"`{each.name}`" in text

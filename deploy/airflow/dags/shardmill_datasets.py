@@ -37,7 +37,7 @@ def dataset_dag(settings: Settings, dataset: Dataset) -> DAG:
         params={"day": Param(None, type=["null", "string"], format="date")},
         user_defined_macros=MACROS,
         default_args=default_args(settings, dataset),
-        tags=["shardmill"],
+        tags=["shardmill", *settings.dag.tags],
     ) as dag:
         build = CommandOperator(
             task_id=dataset.command,
@@ -73,6 +73,7 @@ def dataset_dag(settings: Settings, dataset: Dataset) -> DAG:
 def default_args(settings: Settings, dataset: Dataset) -> dict[str, object]:
     """Return the arguments that all tasks of a dataset share."""
     return {
+        **settings.dag.task_arguments(),
         "grace": settings.grace,
         "pool": settings.pool,
         "execution_timeout": dt.timedelta(seconds=dataset.timeout or settings.timeout),

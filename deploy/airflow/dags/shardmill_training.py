@@ -28,12 +28,13 @@ def training_dag(settings: Settings, training: Training) -> DAG:
         params={"dataset": Param(None, type=["null", "string"])},
         user_defined_macros=MACROS,
         default_args={
+            **settings.dag.task_arguments(),
             "grace": settings.grace,
             "execution_timeout": dt.timedelta(seconds=settings.timeout),
             "retries": settings.retries,
             "retry_delay": dt.timedelta(seconds=settings.retry_delay),
         },
-        tags=["shardmill"],
+        tags=["shardmill", *settings.dag.tags],
     ) as dag:
         steps = CommandOperator(
             task_id="steps",

@@ -7,6 +7,7 @@ import datetime as dt
 import functools
 import json
 import os
+import pkgutil
 import re
 import zoneinfo
 from collections.abc import Callable, Mapping
@@ -99,6 +100,36 @@ class Training:
 
 
 @dataclass(frozen=True)
+class DagSettings:
+    """What all DAGs have in common: the table ``[dag]``.
+
+    Attributes:
+        owner: Owner of the tasks; empty for Airflow's default.
+        queue: Queue of the tasks; empty for Airflow's default.
+        tags: Tags besides ``shardmill``.
+        schedule: The cron expression of datasets that have no ``schedule``.
+        on_failure: ``module:function`` that Airflow calls with the context of a failed task.
+    """
+
+    owner: str = ""
+    queue: str = ""
+    tags: list[str] = field(default_factory=list)
+    schedule: str = ""
+    on_failure: str = ""
+
+    def task_arguments(self) -> dict[str, object]:
+        """Return the arguments of tasks that the table sets.
+
+        Raises:
+            SettingsError: The callback cannot be imported.
+        """
+        found = {"owner": self.owner, "queue": self.queue, "on_failure_callback": None}
+        if self.on_failure:
+            found["on_failure_callback"] = _callback(self.on_failure)
+        return {key: value for key, value in found.items() if value}
+
+
+@dataclass(frozen=True)
 class Settings:
     """The settings of a file; durations in seconds. docs/airflow.md explains each.
 
@@ -117,6 +148,7 @@ class Settings:
     grace: float = 60
     pool: str = "default_pool"
     max_active_runs: int = 1
+    dag: DagSettings = field(default_factory=DagSettings)
     datasets: tuple[Dataset, ...] = ()
     training: tuple[Training, ...] = ()
     problems: tuple[str, ...] = ()
@@ -167,7 +199,10 @@ def parse_settings(body: Mapping[str, Any]) -> Settings:
     """Return the settings in a table; see ``load_settings``."""
     values = _in_seconds(body, ("retry_delay", "timeout", "grace"))
     datasets, training = (_tables(key, values.pop(key, {})) for key in ("datasets", "training"))
-    found = _made(Settings, values, "the file")
+    dag = values.pop("dag", {})
+    if not isinstance(dag, dict):
+        raise SettingsError("dag must be a table, as in [dag].")
+    found = _made(Settings, {**values, "dag": _made(DagSettings, dag, "[dag]")}, "the file")
     _check(found)
     problems: list[str] = []
     return dataclasses.replace(
@@ -209,7 +244,8 @@ def _check_name(kind: str, name: str) -> None:
 def _dataset(shared: Settings, name: str, table: Mapping[str, Any]) -> Dataset:
     where = f"[datasets.{name}]"
     _check_name("datasets", name)
-    found = _made(Dataset, {**_in_seconds(table, ("timeout",)), "name": name}, where)
+    values = {"schedule": shared.dag.schedule, **_in_seconds(table, ("timeout",)), "name": name}
+    found = _made(Dataset, values, where)
     if found.command not in COMMANDS:
         raise SettingsError(
             f"{where} has the command {found.command!r}: use one of {', '.join(COMMANDS)}."
@@ -268,6 +304,21 @@ def _check(found: Settings) -> None:
             raise SettingsError(f"{name} of [runners] must be a list of texts.")
         _check_flags(f"{name} of [runners]", flags, own=_OWN[:2])
     _check_runner(found, found.runner)
+    found.dag.task_arguments()
+
+
+def _callback(name: str) -> Callable[..., object]:
+    """Return the function that a setting names."""
+    try:
+        found = pkgutil.resolve_name(name)
+    except (ValueError, ImportError, AttributeError):
+        found = None
+    if not callable(found):
+        raise SettingsError(
+            f"on_failure = {name!r} in [dag] is not a function: write module:function, with the "
+            "module next to the DAGs or installed with Airflow."
+        )
+    return found
 
 
 def _check_least(where: str, key: str, value: int, least: int) -> None:
