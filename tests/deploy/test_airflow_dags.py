@@ -288,6 +288,7 @@ WRONG_FILE = [
     ('shardmill =', 'dag = 1\nshardmill =', "dag must be a table, as in [dag]."),
     ('[datasets.a]', '[dag]\nowners = "x"\n[datasets.a]', "[dag] has the unknown key 'owners'"),
     ('[datasets.a]', '[dag]\ntags = "x"\n[datasets.a]', "tags = 'x' in [dag] must be a list of texts"),
+    ('[datasets.a]', '[dag]\non_failure = "no_such:function"\n[datasets.a]', "or installed with Airflow (No module named 'no_such')."),
     ('[datasets.a]', '[dag]\non_failure = "no_such:function"\n[datasets.a]', "is not a function: write module:function"),
     ('[datasets.a]', '[dag]\non_failure = "os:sep"\n[datasets.a]', "'os:sep' in [dag] is not a function"),
     ('[datasets.a]', '[dag]\non_failure = "os:no"\n[datasets.a]', "'os:no' in [dag] is not a function"),

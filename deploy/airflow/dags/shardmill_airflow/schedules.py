@@ -24,8 +24,10 @@ def timetable(settings: Settings, dataset: Dataset) -> CronDataIntervalTimetable
     try:
         found.validate()
     except AirflowTimetableInvalid:
+        inherited = dataset.schedule == settings.dag.schedule
+        table = "[dag]" if inherited else f"[datasets.{dataset.name}]"
         raise SettingsError(
-            f"schedule = {dataset.schedule!r} in [datasets.{dataset.name}] is not a cron "
-            "expression: write it as in '0 2 * * *'."
+            f"schedule = {dataset.schedule!r} in {table} is not a cron expression: write it as in "
+            "'0 2 * * *'."
         ) from None
     return found

@@ -123,7 +123,7 @@ class DagSettings:
         Raises:
             SettingsError: The callback cannot be imported.
         """
-        found = {"owner": self.owner, "queue": self.queue, "on_failure_callback": None}
+        found: dict[str, object] = {"owner": self.owner, "queue": self.queue}
         if self.on_failure:
             found["on_failure_callback"] = _callback(self.on_failure)
         return {key: value for key, value in found.items() if value}
@@ -311,12 +311,13 @@ def _callback(name: str) -> Callable[..., object]:
     """Return the function that a setting names."""
     try:
         found = pkgutil.resolve_name(name)
-    except (ValueError, ImportError, AttributeError):
-        found = None
+        why = f"it is {type(found).__name__}"
+    except (ValueError, ImportError, AttributeError) as error:
+        found, why = None, " ".join(str(error).split())
     if not callable(found):
         raise SettingsError(
             f"on_failure = {name!r} in [dag] is not a function: write module:function, with the "
-            "module next to the DAGs or installed with Airflow."
+            f"module next to the DAGs or installed with Airflow ({why})."
         )
     return found
 
