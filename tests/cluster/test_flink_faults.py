@@ -1,11 +1,9 @@
 """Processes of a Flink cluster that die during a build do not change the dataset."""
 
-import os
-
 import psutil
 import pytest
 
-from tests.support.flink_cluster import kill, started_build, wait_until
+from tests.support.flink_cluster import kill, session_of, started_build, wait_until
 
 pytest_plugins = ["tests.support.flink_cluster"]
 pytestmark = pytest.mark.timeout(1800)
@@ -29,6 +27,14 @@ def check(build, case) -> None:
     assert max(tries.values()) <= 2
 
 
+def runs_our_code(process: psutil.Process) -> bool:
+    """Return whether a process, which may have ended, is Beam's SDK worker."""
+    try:
+        return "sdk_worker_main" in " ".join(process.cmdline())
+    except psutil.NoSuchProcess:
+        return False
+
+
 def test_task_manager_killed(cluster, image_case, build):
     """Its slots are gone; spare slots of the other TaskManager take over."""
     name, victim = next(
@@ -36,7 +42,7 @@ def test_task_manager_killed(cluster, image_case, build):
         if name.startswith("taskmanager") and cluster.workers_of(pid)
     )  # fmt: skip
     orphans = cluster.workers_of(victim)
-    assert any("sdk_worker_main" in " ".join(p.cmdline()) for p in orphans)
+    assert any(runs_our_code(process) for process in orphans)
     kill(victim)
     try:
         gone, left = psutil.wait_procs(orphans, timeout=20)
@@ -47,22 +53,6 @@ def test_task_manager_killed(cluster, image_case, build):
     finally:
         cluster.script("cluster.sh", "add")
         wait_until(lambda: cluster.rest("/overview")["taskmanagers"] == 2)
-
-
-def runs_our_code(process: psutil.Process) -> bool:
-    """Return whether a process, which may have ended, is Beam's SDK worker."""
-    try:
-        return "sdk_worker_main" in " ".join(process.cmdline())
-    except psutil.NoSuchProcess:
-        return False
-
-
-def in_session(process: psutil.Process, session: int) -> bool:
-    """Return whether a process, which may have ended, belongs to a session."""
-    try:
-        return os.getsid(process.pid) == session
-    except ProcessLookupError:
-        return False
 
 
 def test_worker_killed(cluster, image_case, build):
@@ -76,7 +66,7 @@ def test_worker_killed(cluster, image_case, build):
 def test_whole_worker_killed(cluster, image_case, build):
     """The boot process is killed; its children end too."""
     boot = next(p for p in cluster.workers() if p.name() == "boot")
-    session = [p for p in cluster.workers() if in_session(p, boot.pid)]
+    session = [p for p in cluster.workers() if session_of(p) == boot.pid]
     assert len(session) >= 2
     kill(boot)
     _, left = psutil.wait_procs(session, timeout=20)

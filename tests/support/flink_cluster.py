@@ -34,6 +34,14 @@ _PROGRESS = re.compile(
 )
 
 
+def session_of(process: psutil.Process) -> int | None:
+    """Return the session of a process; None if the process has ended."""
+    try:
+        return os.getsid(process.pid)
+    except ProcessLookupError:
+        return None
+
+
 @dataclass(frozen=True)
 class OnCluster(Ended):
     """How a command that ran on a cluster ended."""
@@ -144,7 +152,7 @@ class Cluster:
     def workers_of(self, task_manager: int) -> list[psutil.Process]:
         """The processes of the workers that a TaskManager started."""
         boots = {p.pid for p in psutil.Process(task_manager).children()}
-        return [p for p in self.workers() if p.pid in boots or os.getsid(p.pid) in boots]
+        return [p for p in self.workers() if p.pid in boots or session_of(p) in boots]
 
     def rest(self, path: str, method: str = "GET") -> dict:
         """Call Flink's API."""
