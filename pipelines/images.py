@@ -15,6 +15,7 @@ from shardmill.pipelines.images_config import ImagesConfig
 from shardmill.pipelines.split_folders import resolve_splits
 from shardmill.schemas.errors import UsageError
 from shardmill.schemas.refs import InputRef
+from shardmill.schemas.storage import absolute
 from shardmill.transforms.images.encoder import ImagesHooks
 from shardmill.transforms.match.counts import MatchCounts
 from shardmill.transforms.match.inputs import MatchSpec
@@ -57,11 +58,15 @@ def resolve(config: ImagesConfig, *, runner: str = "") -> ImagesJob:
         ShardmillError: The input is missing or an option breaks a rule.
     """
     listing = "listing" in (config.label_from, config.shares.mode)
-    match = config.find_inputs("images", listing=listing)
+    if config.source_id:
+        path = absolute(config.sources[0])
+        match = MatchSpec("listing", path, path.rpartition("/")[0], archives=True)
+    else:
+        match = config.find_inputs("images", listing=listing)
     config, warnings = resolve_splits(config, match)
-    if match.kind == "listing" and config.duplicates != "keep":
+    if match.kind == "listing" and not match.archives and config.duplicates != "keep":
         raise UsageError("duplicates-and-listing", duplicates=config.duplicates)
-    if match.kind == "listing":
+    if match.kind == "listing" and not match.archives:
         labelled, split = config.label_from == "listing", config.shares.mode == "listing"
         warnings = tuple(warn_of_unused(match.input, labelled=labelled, split=split))
     sink = config.sink_spec(

@@ -10,25 +10,35 @@ import hashlib
 import os
 import shutil
 import time
-from collections.abc import Callable
-from dataclasses import fields, replace
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import fields as attributes
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from shardmill.pipelines.calls import BuildResult, build_result, check_names, run
-from shardmill.pipelines.dataset_options import RowsOptions
+from shardmill.pipelines.dataset_options import ImagesOptions, RowsOptions
 from shardmill.schemas.dataset.shard_names import SPOOL_FOLDER
-from shardmill.schemas.errors import OutputError, UsageError
+from shardmill.schemas.errors import OutputError, format_names
 from shardmill.schemas.numbers import human_bytes
 from shardmill.schemas.option_types import Path
 from shardmill.schemas.storage import join, open_storage, scheme_of
 
-_NAMED = frozenset({"input", "label", "key", "split_by", "dry_run"})  # set by parameters, or not
+if TYPE_CHECKING:
+    from shardmill.transforms.sources.python.images import ImageFiles
+    from shardmill.transforms.sources.python.spool import TableFiles
+
+_LABELS = "labels.txt"
+_NAMED = {  # options that are set by parameters, or not
+    "rows": frozenset({"input", "label", "key", "split_by", "dry_run"}),
+    "images": frozenset({"input", "label_from", "label_pattern", "dry_run"}),
+}
 _FILES = ("schema", "preprocessing")  # whose content decides the dataset
 
 
-def write(
+def write(  # noqa: PLR0913 - each names a part of a record
     source: Any, output: Path, *, key: str | Callable[[Any], Any] = "", label: str = "",
-    split: str = "", version: str | None = None, **options: Any,
+    split: str = "", image: str = "", fields: Sequence[str] = (), version: str | None = None,
+    **options: Any,
 ) -> BuildResult:  # fmt: skip
     """Build a GZIP TFRecord dataset from records of Python.
 
@@ -38,45 +48,100 @@ def write(
             ``Dataset``, a generator, or another iterable, which is read once.
         output: Folder of the new dataset.
         key: Field that identifies a record, or a function that returns the key of a record; by
-            default, its place in the source identifies it. The key of a function is the feature
-            ``__key__``.
+            default, its place in the source identifies it. In a dataset without images, the key of
+            a function is the feature ``__key__``.
         label: Field that is the label.
         split: Field that names the split of a record.
+        image: Field of images: bytes of files, images of Pillow, or arrays of pixels. The dataset
+            is then one of images, with a label or none; other fields are not written.
+        fields: Names of the items of records that are tuples, such as ``("image", "label")``.
         version: Identifies the values of the source: a call with the version of the published
             dataset does not read it. By default, that of Hugging Face ``datasets``; if there is
             none, a digest of all values.
-        options: Options of ``shardmill.rows``, except those of the input.
+        options: Options of ``shardmill.rows``, or with ``image`` of ``shardmill.images``, except
+            those of the input.
 
     Raises:
         ShardmillError: The source or an option is not valid, or the build failed.
     """
-    if "image" in options:
-        raise UsageError("source-image")
-    check_names("write", options, {each.name for each in fields(RowsOptions)} - _NAMED)
-    from shardmill.pipelines.commands.build import configure, prepare_output
-    from shardmill.pipelines.report.answer import Answer
-    from shardmill.transforms.sources.python.spool import KEY, LIST
+    from shardmill.transforms.sources.python.records import with_names
+    from shardmill.transforms.sources.python.spool import KEY
 
     started = time.monotonic()
-    named = {"label": label, "split_by": split, "key": KEY if callable(key) else key}
-    table = RowsOptions(LIST, output, **(options | named))
-    config, *_ = configure("rows", vars(table) | {"source_id": "python"}, [], Answer())
-    found = config.absolute_output
-    prepare_output(found)
+    find_key = key if callable(key) else None
+    named = {"key": KEY if find_key else key, "label": label, "split": split, "image": image}
+    kind, table, files = _prepare(output, named, options)
+    config = _check(kind, table)
     version = getattr(source, "_fingerprint", None) if version is None else version
     source_id = "" if version is None else hashlib.blake2b(version.encode()).hexdigest()[:32]
-    if source_id and not any(getattr(table, name) for name in _FILES):
-        current = find_current(config, source_id, time.monotonic() - started)
+    if source_id and not any(getattr(table, name, "") for name in _FILES):
+        current = find_current(kind, config, source_id, time.monotonic() - started)
         if current is not None:
             return current
-    digest = _write_files(source, found, key if callable(key) else None)
-    table = replace(table, input=join(found, SPOOL_FOLDER, "spool", LIST))
-    body = run("rows", table, source_id=source_id or digest)
+    names = find_class_names(source, label)
+    source = with_names(source, fields) if fields else source
+    found = config.absolute_output
+    digest = _write_files(source, found, find_key, files)
+    body = run(kind, _spooled(table, files, names, found), source_id=source_id or digest)
     open_storage(found).delete_tree(join(found, SPOOL_FOLDER))
     return build_result(body | {"seconds": time.monotonic() - started})
 
 
-def _write_files(source: Any, output: str, key: Callable[[Any], Any] | None) -> str:
+def _prepare(
+    output: Path, named: dict[str, str], options: dict[str, Any]
+) -> tuple[str, Any, ImageFiles | TableFiles]:
+    """Return the kind of input, its options without the input, and the files of the source.
+
+    Raises:
+        UsageError: The call has an option that the kind lacks.
+    """
+    from shardmill.transforms.sources.python.images import ImageFiles
+    from shardmill.transforms.sources.python.spool import LIST, TableFiles
+
+    kind, table_of = ("images", ImagesOptions) if named["image"] else ("rows", RowsOptions)
+    check_names("write", options, {each.name for each in attributes(table_of)} - _NAMED[kind])
+    if kind == "images":
+        more = {"label_from": "directory" if named["label"] else "none"}
+        more |= {"splits": "listing"} if named["split"] else {}
+        return kind, ImagesOptions(LIST, output, **(options | more)), ImageFiles(**named)
+    more = {"label": named["label"], "split_by": named["split"], "key": named["key"]}
+    return kind, RowsOptions(LIST, output, **(options | more)), TableFiles()
+
+
+def _check(kind: str, table: Any) -> Any:
+    """Return the config of a build of which the source was not read yet, and check its output."""
+    from shardmill.pipelines.commands.build import configure, prepare_output
+    from shardmill.pipelines.report.answer import Answer
+
+    config, *_ = configure(kind, vars(table) | {"source_id": "python"}, [], Answer())
+    prepare_output(config.absolute_output)
+    return config
+
+
+def _spooled(table: Any, files: ImageFiles | TableFiles, names: Sequence[str], output: str) -> Any:
+    """Return options with the files as input, and with the classes of labels that are numbers."""
+    from shardmill.transforms.sources.python.spool import LIST
+
+    spool = join(output, SPOOL_FOLDER, "spool")
+    table = replace(table, input=join(spool, LIST))
+    classes = getattr(files, "classes", 0)
+    if not classes or table.labels:
+        return table
+    path = join(spool, _LABELS)
+    text = "".join(f"{name}\n" for name in names or map(str, range(classes)))
+    open_storage(spool).replace(path, text.encode())
+    return replace(table, labels=path)
+
+
+def find_class_names(source: Any, label: str) -> list[str]:
+    """Return the names of the classes that Hugging Face ``datasets`` state for a field."""
+    feature = (getattr(source, "features", None) or {}).get(label)
+    return [*getattr(feature, "names", ())]
+
+
+def _write_files(
+    source: Any, output: str, key: Callable[[Any], Any] | None, files: ImageFiles | TableFiles
+) -> str:
     """Write the records to files in the output, and show the progress; return their digest."""
     from shardmill.pipelines.input_kinds import ProgressUnit
     from shardmill.pipelines.report.progress_display import show_progress
@@ -87,13 +152,17 @@ def _write_files(source: Any, output: str, key: Callable[[Any], Any] | None) -> 
     shown = ProgressUnit("records", rejected="").new_progress()
     shown.phase = "reading"
     with progress.collect(shown), show_progress(shown):
-        return write_spool(source, join(output, SPOOL_FOLDER, "spool"), key)
+        digest = write_spool(source, join(output, SPOOL_FOLDER, "spool"), key, files)
+        if unused := getattr(files, "unused", ()):
+            shown.notices.append(f"The dataset does not have the fields {format_names(unused)}.")
+    return digest
 
 
-def find_current(config: Any, source_id: str, seconds: float) -> BuildResult | None:
+def find_current(kind: str, config: Any, source_id: str, seconds: float) -> BuildResult | None:
     """Return the result of a build whose dataset is published already, or None.
 
     Args:
+        kind: Name of the kind of input.
         config: The options.
         source_id: Identity of the source.
         seconds: Duration of the call.
@@ -106,9 +175,12 @@ def find_current(config: Any, source_id: str, seconds: float) -> BuildResult | N
     old = generation.open_output(storage, output).manifest
     if old is None or config.overwrite or old.build.input_id != source_id:
         return None
-    if old.build.versions != codec_versions():
+    versions = codec_versions() if kind == "rows" else config.encoder.versions()
+    if old.build.versions != versions:
         return None
-    if generation.find_changed_options(old, config.identity()):
+    # Class ids follow from a source of this version, if they are not those of an option.
+    derived = {} if getattr(config, "labels", True) else {"labels": old.build.config.get("labels")}
+    if generation.find_changed_options(old, {**config.identity(), **derived}):
         return None
     if generation.find_damage(storage, old.folder(output), old):
         return None

@@ -87,7 +87,8 @@ class InputRef(NamedTuple):
 
     Attributes:
         key: Stable identity: the NFC-normalised path relative to the root.
-        uri: Path or URI of the file; of a member, that of the archive and the member's name.
+        uri: Path or URI of the file; of a member, that of the archive and the member's name; of a
+            record of Python, its place in the source.
         size: Bytes at matching.
         version: Modification time in nanoseconds, or an object's generation, as text; of a member,
             its time or checksum, so that members of a changed archive may be the same.
@@ -114,6 +115,11 @@ class InputRef(NamedTuple):
     known: bytes = b""
     ctime: int = 0
     member: tuple[Any, ...] = ()
+
+    @property
+    def file(self) -> str:
+        """Path of the file, or of the archive of a member."""
+        return MemberRange(*self.member).path if self.member else self.uri
 
     @property
     def offset(self) -> int:

@@ -16,6 +16,7 @@ import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
+from PIL import Image
 
 import shardmill
 from shardmill.pipelines import python_source
@@ -25,6 +26,7 @@ from shardmill.schemas.dataset.shard_names import SPOOL_FOLDER
 from shardmill.schemas.errors import InputError, OutputError, UsageError
 from shardmill.schemas.storage.local import LocalStorage
 from shardmill.transforms.sources.python import records
+from tests.conftest import make_photos
 from tests.support.rows_tools import check_dataset, rejects_of
 from tests.support.typed_tools import counted, expected
 
@@ -227,6 +229,105 @@ def test_space(tmp_path):
 
     with pytest.raises(OutputError, match=r"1,048,576\.0 TiB"):
         shardmill.write(Huge(ROWS), tmp_path / "ds")
+
+
+def test_images_have_the_bytes_of_a_build_of_their_files(tmp_path):
+    """Keys and labels as of a folder: from dicts, tuples, tables and Hugging Face, in any units."""
+    import datasets
+
+    make_photos(tmp_path / "photos", {"a": 30, "b": 40})
+    (tmp_path / "photos" / "a" / "bad.jpg").write_bytes(b"no image")
+    paths = sorted(path for path in (tmp_path / "photos").rglob("*") if path.is_file())
+    rows = [
+        {
+            "image": path.read_bytes(),
+            "kind": path.parent.name,
+            "name": f"{path.parent.name}/{path.name}",
+        }
+        for path in paths
+    ]
+    options = {"image_size": 16, "seed": 3, "max_reject_fraction": 0.5}
+    wanted = shardmill.images(tmp_path / "photos", tmp_path / "ds", **options)
+    files = [{"bytes": row["image"], "path": "x"} for row in rows]
+    table = datasets.Dataset.from_list(
+        [row | {"image": file} for row, file in zip(rows, files, strict=True)]
+    )
+    sources = {
+        "dicts": (iter(rows), {}),
+        "tuples": ([tuple(row.values()) for row in rows], {"fields": ("image", "kind", "name")}),
+        "polars": (pl.DataFrame(rows), {}),
+        "hugging face": (table.cast_column("image", datasets.Image()), {}),
+    }
+    for name, (source, more) in sources.items():
+        built = shardmill.write(
+            source, tmp_path / name, image="image", label="kind", key="name", **options, **more
+        )
+        assert shards(built) == shards(wanted)
+        assert built.manifest.labels == wanted.manifest.labels
+        assert [each["key"] for each in built.rejects] == ["a/bad.jpg"]
+        assert built.rejects[0]["error"] == "not_an_image"
+
+
+def test_pixels_labels_and_splits_of_images(tmp_path):
+    """Arrays and images of Pillow keep their pixels; numbers of classes are class ids."""
+    rng = np.random.default_rng(0)
+    shapes = [(5, 7, 3), (6, 4), (3, 3, 1), (4, 5, 4)]
+    pixels = [rng.integers(0, 256, shapes[n % 4], np.uint8) for n in range(120)]
+    turned = Image.fromarray(pixels[0])
+    turned.getexif()[0x112] = 6  # to be shown turned by 90 degrees clockwise
+    rows = [
+        {"x": Image.fromarray(each) if n % 8 == 1 else each, "y": 11 - n % 12, "s": "ab"[n % 2]}
+        for n, each in enumerate(pixels)
+    ]
+    rows += [
+        {"x": turned, "y": 3, "s": "a"},
+        {"x": None, "y": 0, "s": "b"},
+        {"x": pixels[0], "y": None, "s": "b"},
+    ]
+    options = {"image": "x", "label": "y", "split": "s", "resize": "none", "channels": 4}
+    options |= {"encoding": "png", "max_reject_fraction": 0.1}
+    built = shardmill.write(rows, tmp_path / "ds", **options)
+    assert built.manifest.labels == tuple(map(str, range(12)))
+    assert {each["key"]: each["error"] for each in built.rejects} == {
+        "record:121": "empty", "record:122": "no_label"
+    }  # fmt: skip
+    wanted = [*pixels, np.rot90(pixels[0], -1)]
+    found = [row for split in "ab" for row in built.open(split, ids=True)]
+    assert len(found) == 121
+    for row in found:
+        number = int(row["sample_id"].removeprefix("record:"))
+        assert row["label"] == (11 - number % 12 if number < 120 else 3)
+        each = wanted[number]
+        each = each[..., 0] if each.shape[2:] == (1,) else each
+        assert (row["image"] == np.asarray(Image.fromarray(each).convert("RGBA"))).all()
+    assert {row["sample_id"] for row in built.open("a", ids=True)} == {
+        f"record:{n}" for n in range(0, 121, 2)
+    }
+    again = shardmill.write(iter(rows), tmp_path / "ds", **options)
+    assert again.status == "up_to_date"
+    rows[7] |= {"x": pixels[7][::-1]}
+    changed = shardmill.write(iter(rows), tmp_path / "ds", update=True, **options)
+    assert (changed.reused, changed.changes) == (120, ("1 changed: record:7",))
+
+
+NO_IMAGES = {
+    "text": ([{"x": "a.jpg"}], {}, "Record 0: the field 'x' is a str, not an image"),
+    "floats": ([{"x": b""}, {"x": np.zeros((2, 2))}], {}, "Record 1: the field 'x' is a ndarray"),
+    "channels first": ([{"x": np.zeros((3, 8, 8), "u1")}], {}, r"\[height, width, channels\] of 8"),
+    "path": ([{"x": {"bytes": None, "path": "a.jpg"}}], {}, "the path of an image, 'a.jpg'"),
+    "column": (pa.table({"x": ["a.jpg"]}), {}, "Record 0: the field 'x' is a string"),
+    "no field": ([{"x": b""}], {"label": "y"}, "no field 'y', only 'x'"),
+    "label": ([{"x": b"", "y": 0.5}], {"label": "y"}, "Record 0: the field 'y' is 0.5"),
+    "key": ([{"x": b"", "y": "a"}, {"x": b""}], {"key": "y"}, "Record 1 has no value in its key"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", NO_IMAGES)
+def test_what_is_no_image(tmp_path, kind):
+    source, options, sentence = NO_IMAGES[kind]
+    with pytest.raises((InputError, UsageError), match=sentence):
+        shardmill.write(source, tmp_path / "ds", image="x", **options)
+    assert not (tmp_path / "ds" / "manifest.json").exists()
 
 
 KILLED = """

@@ -83,7 +83,7 @@ class ImageEncoder:
         ids: ClassIds = {None: -1, **{label: number for number, label in enumerate(labels)}}
         task = DecoderSpec(self.spec, self.feature_set, self.limits)
         workers = self.workers or usable_cores()
-        threads = 2 * workers + storage_threads(refs[0].uri) if refs else 0
+        threads = 2 * workers + storage_threads(refs[0].file) if refs else 0
         batches = self._batches(refs, min(_BATCH, -(-len(refs) // (4 * workers))))
         with (
             use_pool(workers) as pool,

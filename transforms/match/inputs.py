@@ -64,7 +64,8 @@ class MatchSpec:
         follow_links: Whether symlinks may lead outside the root.
         wanted: Kind of files to match in folders and globs.
         parts: The inputs if they are several, all with the same root; ``input`` lists them.
-        archives: Whether files may be archives, whose members are the inputs.
+        archives: Whether files may be archives, whose members are the inputs; those of a listing
+            are ``spooled``.
     """
 
     kind: PathKind

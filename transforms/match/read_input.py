@@ -81,6 +81,6 @@ def _try_read(ref: InputRef) -> bytes | RejectedError | StorageError:
         return RejectedError("read", "changed", str(error))
     except StorageError as error:
         cause = error.__cause__
-        if scheme_of(ref.uri) or not isinstance(cause, OSError) or cause.errno in _OF_PROCESS:
+        if scheme_of(ref.file) or not isinstance(cause, OSError) or cause.errno in _OF_PROCESS:
             return error
         return RejectedError("read", "unreadable", cause.strerror or str(cause))

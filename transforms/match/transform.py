@@ -14,6 +14,7 @@ from shardmill.schemas.errors import InputError, ShardmillError, StorageError
 from shardmill.schemas.refs import InputRef
 from shardmill.schemas.storage import scheme_of
 from shardmill.transforms.match.containers.expand import expand
+from shardmill.transforms.match.containers.spooled import list_images
 from shardmill.transforms.match.counts import (
     Linked,
     MatchCounts,
@@ -99,10 +100,11 @@ class MatchFiles(beam.PTransform):
         else:
             refs, counts = self._walked(start)
         if spec.archives:
+            list_members = list_images if spec.kind == "listing" else expand
             refs, members = (
                 refs
                 | "SpreadArchives" >> beam.Reshuffle()
-                | "ListMembers" >> find_inputs(expand, (InputError, StorageError))
+                | "ListMembers" >> find_inputs(list_members, (InputError, StorageError))
             )
             counts = (counts, members) | "MemberCounts" >> beam.Flatten()
         labelled = refs | "LabelInputs" >> beam.Map(self.labels.with_label).with_output_types(

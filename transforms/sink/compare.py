@@ -179,7 +179,7 @@ def hash_inputs(refs: list[InputRef]) -> Iterator[tuple[str, InputRef]]:
         return blake3(result).hexdigest(), ref
 
     # Waiting for missing files overlaps, and few files are in memory at a time.
-    threads = storage_threads(refs[0].uri) or _LOCAL_READERS if refs else 0
+    threads = storage_threads(refs[0].file) or _LOCAL_READERS if refs else 0
     yield from map_ordered(digest, refs, threads)
 
 

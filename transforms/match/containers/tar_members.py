@@ -12,6 +12,7 @@ from shardmill.schemas.storage import RandomReader
 from shardmill.schemas.storage.base import ReaderStream
 
 _MAX_HEADER = 1 << 20  # bytes of the extended header of a member
+RECORD = "SHARDMILL.record"  # keyword of extended headers: see ``spooled``
 _BLOCK = 512  # IEEE Std 1003.1, pax: an archive ends with two blocks of zeros
 
 
@@ -26,6 +27,7 @@ class ArchiveMember(NamedTuple):
         length: See ``MemberRange``.
         crc32: See ``MemberRange``.
         error: Why it cannot be read, or empty.
+        record: Value of the keyword ``RECORD`` of its extended header.
     """
 
     name: str
@@ -35,6 +37,7 @@ class ArchiveMember(NamedTuple):
     length: int
     crc32: int = -1
     error: str = ""
+    record: str = ""
 
 
 class _Headers(io.BufferedReader):
@@ -73,7 +76,7 @@ def list_tar(reader: RandomReader, path: str) -> Iterator[ArchiveMember]:
                     )
                     yield ArchiveMember(
                         info.name, info.size, str(info.mtime), info.offset_data, info.size,
-                        error=error,
+                        error=error, record=info.pax_headers.get(RECORD, ""),
                     )  # fmt: skip
             # A damaged header ends the iteration, too.
             _check_end(stream, archive.offset)

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import chain
 from reprlib import repr  # noqa: A004 - which cuts long values
 from sys import getsizeof
@@ -21,6 +22,7 @@ import pyarrow.compute as pc
 
 from shardmill.schemas.errors import InputError, UsageError, format_names
 from shardmill.transforms.sources.csv.arrow_values import is_list, is_text
+from shardmill.transforms.sources.python.images import to_bytes
 
 UNIT_ROWS, UNIT_BYTES = 1 << 16, 64 << 20
 _STEP = 1 << 10  # rows of a table that are measured at a time
@@ -30,15 +32,16 @@ Record = dict[str, Any]
 Batch: TypeAlias = pa.Table | list[Record]
 
 
-def read_units(source: Any) -> Iterator[Batch]:
+def read_units(source: Any, image: str = "") -> Iterator[Batch]:
     """Yield the records of a source: at most ``UNIT_ROWS`` and about ``UNIT_BYTES`` at a time.
 
     Args:
         source: The source.
+        image: Field of images, if it has any.
 
     Raises:
         UsageError: It is not a source.
-        InputError: A record is not a dict.
+        InputError: A record is not a dict, or an image not one.
     """
     if hasattr(source, "with_format") and hasattr(source, "__len__"):
         yield from _cut(source.with_format("arrow").iter(_STEP), _slices)
@@ -49,7 +52,7 @@ def read_units(source: Any) -> Iterator[Batch]:
             raise _not_a_source(source) from error
         yield from _cut(map(pa.Table.from_batches, ([batch] for batch in reader)), _slices)
     else:
-        yield from _cut(enumerate(iterate(source)), _measure)
+        yield from _cut(enumerate(iterate(source)), partial(_measure, image=image))
 
 
 def iterate(source: Any) -> Iterator[Any]:
@@ -70,6 +73,13 @@ def iterate(source: Any) -> Iterator[Any]:
         if hasattr(source, "__getitem__") and hasattr(source, "__len__"):
             return (source[index] for index in range(len(source)))
     raise _not_a_source(source)
+
+
+def with_names(source: Any, names: Sequence[str]) -> Iterator[Any]:
+    """Yield the records of a source of tuples, such as ``(image, label)``, as dicts."""
+    for each in iterate(source):
+        named = isinstance(each, tuple | list) and len(each) == len(names)
+        yield dict(zip(names, each, strict=True)) if named else each
 
 
 def _not_a_source(source: Any) -> UsageError:
@@ -111,14 +121,17 @@ def _slices(table: pa.Table) -> Iterator[tuple[pa.Table, int, int]]:
         yield piece, len(piece), piece.nbytes
 
 
-def _measure(item: tuple[int, Any]) -> Iterator[tuple[Record, int, int]]:
+def _measure(item: tuple[int, Any], image: str) -> Iterator[tuple[Record, int, int]]:
     """Yield a record as a new dict, since sources may use theirs again, and its size."""
     index, value = item
     if hasattr(value, "_asdict"):
         value = value._asdict()
     if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
         raise InputError("source-record-invalid", index=index, value=repr(value))
-    record = {name: _plain(each) for name, each in value.items()}
+    record = {
+        name: to_bytes(index, name, each) if name == image else _plain(each)
+        for name, each in value.items()
+    }
     yield record, 1, sum(getattr(each, "nbytes", 0) or getsizeof(each) for each in record.values())
 
 

@@ -1,4 +1,4 @@
-"""Write the records of a Python source to Parquet files, which a build reads.
+"""Write the records of a Python source to files, which a build reads.
 
 A file has at most one unit, and its name the index of the first record and the digest of the file.
 Reading the source again finds the files that an interrupted call has finished. A list names the
@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import google_crc32c
 import numpy as np
@@ -23,6 +24,7 @@ from shardmill.schemas.storage import join, open_storage
 from shardmill.transforms.runtime import progress
 from shardmill.transforms.sources.csv.arrow_values import is_list, is_text
 from shardmill.transforms.sources.parquet.parquet_file import FIRST_RECORD
+from shardmill.transforms.sources.python.images import ImageFiles
 from shardmill.transforms.sources.python.records import Batch, read_units, to_table
 from shardmill.transforms.tables.byte_arrays import ByteStrings
 
@@ -30,7 +32,26 @@ KEY = "__key__"  # column of the keys that a function returns
 LIST = "list.txt"  # names of the files
 
 
-def write_spool(source: Any, folder: str, key: Callable[[Any], Any] | None) -> str:
+@dataclass
+class TableFiles:
+    """Parquet files of the records of a source."""
+
+    image: ClassVar = ""
+    suffix: ClassVar = ".parquet"
+
+    def encode(self, table: pa.Table, first: int) -> bytes:
+        """Return the file of a unit; see ``ImageFiles.encode``."""
+        table = table.combine_chunks().replace_schema_metadata({FIRST_RECORD: str(first)})
+        file = io.BytesIO()
+        pq.write_table(
+            table, file, row_group_size=len(table), write_statistics=False, write_page_checksum=True
+        )
+        return file.getvalue()
+
+
+def write_spool(
+    source: Any, folder: str, key: Callable[[Any], Any] | None, files: TableFiles | ImageFiles
+) -> str:
     """Write the records of a source to files in a folder, except those that it has.
 
     Returns a digest of all values and types, which does not depend on how they are stored.
@@ -39,6 +60,7 @@ def write_spool(source: Any, folder: str, key: Callable[[Any], Any] | None) -> s
         source: See ``shardmill.write``.
         folder: The folder.
         key: Returns the key of a record, if it is not a field.
+        files: The kind of files.
 
     Raises:
         ShardmillError: The source has no record, or one that does not fit; or the storage failed.
@@ -48,14 +70,14 @@ def write_spool(source: Any, folder: str, key: Callable[[Any], Any] | None) -> s
     found.pop(LIST, None)
     values, names, first, shown = blake3(), [], 0, progress.current()
     schema: pa.Schema | None = None
-    for unit in read_units(source):
+    for unit in read_units(source, files.image):
         table = to_table(_with_keys(unit, key) if key else unit, schema, first)
         schema = _widen(schema, table.schema)
         for name, column in zip(table.column_names, table.columns, strict=True):
             values.update(name.encode())
             hash_values(values, column.combine_chunks())
-        data = _encode(table, first)
-        name = f"{first:015d}-{blake3(data).hexdigest(16)}.parquet"
+        data = files.encode(table, first)
+        name = f"{first:015d}-{blake3(data).hexdigest(16)}{files.suffix}"
         path = join(folder, name)
         entry = found.pop(name, None)
         crc32c = google_crc32c.value(data)
@@ -91,16 +113,6 @@ def _widen(schema: pa.Schema | None, found: pa.Schema) -> pa.Schema:
         return found
     pairs = zip(schema, found, strict=True)
     return pa.schema([new if pa.types.is_null(old.type) else old for old, new in pairs])
-
-
-def _encode(table: pa.Table, first: int) -> bytes:
-    """Return the Parquet file of a unit."""
-    table = table.combine_chunks().replace_schema_metadata({FIRST_RECORD: str(first)})
-    file = io.BytesIO()
-    pq.write_table(
-        table, file, row_group_size=len(table), write_statistics=False, write_page_checksum=True
-    )
-    return file.getvalue()
 
 
 def hash_values(digest: Any, values: pa.Array) -> None:
