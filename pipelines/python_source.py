@@ -69,7 +69,7 @@ def write(  # noqa: PLR0913 - each names a part of a record
 
     started = time.monotonic()
     find_key = key if callable(key) else None
-    named = {"key": KEY if find_key else key, "label": label, "split": split, "image": image}
+    named = {"key": KEY if find_key else str(key), "label": label, "split": split, "image": image}
     kind, table, files = _prepare(output, named, options)
     config = _check(kind, table)
     version = getattr(source, "_fingerprint", None) if version is None else version
