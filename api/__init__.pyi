@@ -19,6 +19,7 @@ from .pipelines.calls import report as report
 from .pipelines.calls import rows as rows
 from .pipelines.calls import verify as verify
 from .pipelines.python_source import write as write
+from .pipelines.read_dataset import ReadDataset as ReadDataset
 from .pipelines.write_dataset import WriteDataset as WriteDataset
 from .schemas.errors import ShardmillError as ShardmillError
 
