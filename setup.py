@@ -21,7 +21,9 @@ DATAFLOW = ["apache-beam[gcp]>=2.75", *GCS]  # with the client of Dataflow; jobs
 S3 = ["botocore>=1.36"]
 TENSORFLOW = ["tensorflow>=2.21,<3"]
 TFT = [*TENSORFLOW, "tensorflow-transform>=1.21,<2"]
+HEIC = ["pillow-heif>=1.8,<2"]
 TEST = [
+    *HEIC,
     "build",
     "datasets>=4",
     "flask-cors>=5",
@@ -127,6 +129,7 @@ setup(
         "tensorflow": TENSORFLOW,
         "tft": TFT,
         "all": [*DATAFLOW, *TFT],
+        "heic": HEIC,
         "torch": TORCH,
         "jax": JAX,
         "examples": EXAMPLES,

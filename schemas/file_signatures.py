@@ -85,6 +85,8 @@ SIGNATURES = (
             rb"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1",
         ),
         ("elf", "a program", rb"\x7fELF"),
+        # ISO/IEC 23008-12 section 10: brands
+        ("heic", "an HEIC image, which needs shardmill[heic]", rb".{4}ftyp(hei[cxms]|hev[cxms])"),
         ("7z", "a 7z archive", rb"7z\xbc\xaf\x27\x1c"),
         ("rar", "a RAR archive", rb"Rar!\x1a\x07"),
         ("tar", "a tar archive", rb".{257}ustar"),

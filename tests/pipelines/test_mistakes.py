@@ -45,7 +45,7 @@ MISTAKES = [
     ("images cut.zip out", "is cut short"),
     ("images archives out", "unpack archives first"),
     ("images videos out", "extract the frames of videos first"),
-    ("images heic out --label_from=none", "convert HEIC images to JPEG first"),
+    ("images heic out --label_from=none", "install shardmill[heic] for HEIC images"),
     ("images arrays out", "use `shardmill arrays`"),
     ("images x.npy out", "use `shardmill arrays`"),
     ("images photos people.csv", "people.csv"),

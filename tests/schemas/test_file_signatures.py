@@ -68,6 +68,7 @@ FILES = {
     "pdf": b"%PDF-1.7\n%\xe2\xe3",
     "sqlite": b"SQLite format 3\0" + bytes(80),
     "ole": b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + bytes(40),
+    "heic": b"\0\0\0\x18ftypheic\0\0\0\0mif1heic",
     "elf": b"\x7fELF\x02\x01\x01" + bytes(60),
     "7z": b"7z\xbc\xaf\x27\x1c\0\4",
     "rar": b"Rar!\x1a\x07\0",

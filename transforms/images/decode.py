@@ -32,7 +32,13 @@ FORMATS = (
     "JPEG", "PNG", "GIF", "BMP", "TIFF", "WEBP", "PPM", "JPEG2000", "AVIF", "ICO",
     "BLP", "CUR", "DCX", "DDS", "DIB", "FITS", "FLI", "FTEX", "GBR", "ICNS", "IM", "IMT", "MSP",
     "PCD", "PCX", "PIXAR", "PSD", "QOI", "SGI", "SPIDER", "SUN", "TGA", "XBM", "XPM", "XVTHUMB",
+    "HEIF",
 )  # fmt: skip
+with contextlib.suppress(ImportError):  # an extra
+    import pillow_heif
+
+    pillow_heif.options.DECODE_THREADS = 1  # a decoder uses one core
+    pillow_heif.register_heif_opener()
 _TRANSPOSE = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,

@@ -10,7 +10,7 @@ _STEPS = tuple(
     for suffixes, step in (
         ("zip|7z|rar|tar|tgz|tbz2?|txz", "unpack archives first"),
         ("mp4|m4v|mov|avi|mkv|webm|mpe?g", "extract the frames of videos first, with ffmpeg"),
-        ("heic|heif", "convert HEIC images to JPEG first, with heif-convert"),
+        ("heic|heif", "install shardmill[heic] for HEIC images"),
         ("npy|npz", "use `shardmill arrays` for NumPy arrays"),
         ("csv|tsv|parquet|jsonl", "use `shardmill rows` for tables"),
         ("feather|arrow|xlsx?|json", "export tables as CSV, and use `shardmill rows`"),
