@@ -103,7 +103,7 @@ setup(
     package_dir={"": "src"},
     package_data={
         "": ["*.pyi", "*.json", "*.html", "*.css", "*.bash", "*.textproto", "py.typed"],
-        "shardmill.pipelines": ["demo_data/*"],
+        "shardmill.pipelines": ["demo_data/*", "*.yaml"],
     },
     install_requires=[
         "apache-beam>=2.72,<3",

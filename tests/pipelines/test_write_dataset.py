@@ -19,6 +19,7 @@ from shardmill.schemas.example.serialize import encode_example
 from shardmill.schemas.schema_pbtxt.columns import Column
 from shardmill.transforms.elements import transform
 from shardmill.transforms.tables import run_writer
+from tests.conftest import ROOT
 from tests.support.element_tools import OPTIONS, expected, random_elements, read, write
 from tests.support.readers import current, dataset_files, tf_example, tf_records
 
@@ -265,3 +266,19 @@ def test_elements_are_read_again(split, plain, tmp_path, monkeypatch) -> None:
     found, wanted = read(tmp_path / "ds"), read(plain)
     assert len(found["train"]) == (50 if "[" in split else len(wanted["train"]))
     assert found["train"].items() <= wanted["train"].items()
+
+
+@pytest.mark.heavy
+def test_beam_yaml(tmp_path, monkeypatch) -> None:
+    """The example runs, and its providers are those of the package."""
+    import yaml
+    from apache_beam.yaml.main import run
+
+    text = (ROOT / "examples" / "pipeline.yaml").read_text()
+    packaged = yaml.safe_load((ROOT / "pipelines" / "providers.yaml").read_text())
+    assert yaml.safe_load(text)["providers"] == packaged
+    monkeypatch.chdir(tmp_path)
+    runner = f"{FnApiRunner.__module__}.{FnApiRunner.__name__}"
+    run([f"--yaml_pipeline={text}", f"--runner={runner}"])
+    built = manifest_of(tmp_path / "yaml_ds")
+    assert (built.inputs.accepted, built.labels) == (4, ("cat", "dog"))
