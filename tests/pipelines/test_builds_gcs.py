@@ -362,12 +362,19 @@ def shard_bytes(folder: Path) -> list[bytes]:
     return [path.read_bytes() for path in sorted(current(folder).glob("*.tfrecord.gz"))]
 
 
-def test_a_python_source_written_to_a_bucket_gives_the_bytes_of_a_local_one(bucket, tmp_path):
+@pytest.mark.parametrize("image", ["", "pixels"])
+def test_a_python_source_written_to_a_bucket_gives_the_bytes_of_a_local_one(
+    bucket, tmp_path, image
+):
+    pixels = np.arange(500 * 12, dtype=np.uint16).reshape(500, 4, 3)
     rows = [{"id": n, "text": f"t{n}"} for n in range(500)]
+    if image:
+        rows = [{"id": n, "pixels": each, "text": f"t{n % 5}"} for n, each in enumerate(pixels)]
+    options = {"key": "id", "label": "text"} | ({"image": image, "image_size": 8} if image else {})
     for output in (tmp_path / "local", f"{bucket}/remote"):
-        built = write(rows, output, key="id")
+        built = write(rows, output, **options)
         assert (built.status, sum(built.splits.values())) == ("published", 500)
-    assert write(rows, f"{bucket}/remote", key="id").status == "up_to_date"
+    assert write(rows, f"{bucket}/remote", **options).status == "up_to_date"
     download(f"{bucket}/remote", tmp_path / "copy")
     assert shard_bytes(tmp_path / "copy") == shard_bytes(tmp_path / "local")
     assert not list((tmp_path / "copy").glob(".build*"))
