@@ -4,6 +4,7 @@ import psutil
 import pytest
 
 from tests.support.flink_cluster import kill, session_of, started_build, wait_until
+from tests.support.processes import runs
 
 pytest_plugins = ["tests.support.flink_cluster"]
 pytestmark = pytest.mark.timeout(1800)
@@ -27,14 +28,6 @@ def check(build, case) -> None:
     assert max(tries.values()) <= 2
 
 
-def runs_our_code(process: psutil.Process) -> bool:
-    """Return whether a process, which may have ended, is Beam's SDK worker."""
-    try:
-        return "sdk_worker_main" in " ".join(process.cmdline())
-    except psutil.NoSuchProcess:
-        return False
-
-
 def test_task_manager_killed(cluster, image_case, build):
     """Its slots are gone; spare slots of the other TaskManager take over."""
     name, victim = next(
@@ -42,7 +35,7 @@ def test_task_manager_killed(cluster, image_case, build):
         if name.startswith("taskmanager") and cluster.workers_of(pid)
     )  # fmt: skip
     orphans = cluster.workers_of(victim)
-    assert any(runs_our_code(process) for process in orphans)
+    assert any(runs(process, "sdk_worker_main") for process in orphans)
     kill(victim)
     try:
         gone, left = psutil.wait_procs(orphans, timeout=20)
@@ -57,7 +50,7 @@ def test_task_manager_killed(cluster, image_case, build):
 
 def test_worker_killed(cluster, image_case, build):
     """The process that runs our code; Beam's boot starts another."""
-    workers = [process for process in cluster.workers() if runs_our_code(process)]
+    workers = [process for process in cluster.workers() if runs(process, "sdk_worker_main")]
     assert len(workers) == 2
     kill(workers[0])
     check(build, image_case)

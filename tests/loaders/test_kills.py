@@ -18,6 +18,7 @@ import psutil
 import pytest
 
 from tests.support.loader_tools import PACKS, write_numbered
+from tests.support.processes import descendants
 from tests.support.training_host import Plan, train
 
 pytestmark = [pytest.mark.heavy, pytest.mark.timeout(600)]
@@ -39,13 +40,6 @@ def context():
     made = multiprocessing.get_context("forkserver")
     made.set_forkserver_preload(["torch", "torchdata.stateful_dataloader", "shardmill.loaders.torch_stream"])  # fmt: skip
     return made
-
-
-def descendants(pid: int) -> list[psutil.Process]:
-    """Returns all processes below one: Python starts workers by a server that is a child of the host."""
-    with contextlib.suppress(psutil.NoSuchProcess):
-        return psutil.Process(pid).children(recursive=True)
-    return []
 
 
 def workers_of(processes: list[psutil.Process]) -> list[int]:
@@ -81,6 +75,7 @@ def run_job(context, plans: list[Plan], rng: random.Random, after: int | None) -
     alive = [process.pid for process in processes if process.is_alive()]
     if after is not None and alive:
         victim = rng.choice(alive)
+        # Python starts workers by a server that is a child of the host.
         below = {pid: descendants(pid) for pid in alive}
         workers = workers_of(below[victim])
         how = rng.choice(["all", "host", "worker"])

@@ -33,6 +33,7 @@ from shardmill.schemas.tfrecord.framing import frame, mask, masked_crc
 from shardmill.transforms.count.counting import count_now
 from tests.conftest import ADDRESS, ROOT, SOAK, build_dataset, shardmill, start_shardmill
 from tests.support.fault_tools import sentence_here
+from tests.support.processes import descendants
 from tests.support.readers import tf_records
 from tests.support.record_tools import make_payloads, write_records
 
@@ -430,10 +431,7 @@ def test_build_in_a_custom_pipeline(mixed, tmp_path) -> None:
 def wait_for_readers(process: subprocess.Popen[str]) -> list[psutil.Process]:
     """Wait until the reader processes have started, and return them."""
     for _ in range(600):
-        found = [
-            child for child in psutil.Process(process.pid).children(recursive=True)
-            if "spawn_main" in " ".join(child.cmdline())
-        ]  # fmt: skip
+        found = descendants(process.pid, "spawn_main")
         if len(found) >= 2:
             return found
         time.sleep(0.02)

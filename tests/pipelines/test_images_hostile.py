@@ -11,6 +11,7 @@ import pytest
 from tests.conftest import make_photos, shardmill, start_shardmill
 from tests.support.fault_tools import check_dataset
 from tests.support.hostile_files import HostileCase, hostile_environment, write_hostile
+from tests.support.processes import descendants
 
 pytestmark = pytest.mark.heavy
 
@@ -28,8 +29,7 @@ def test_each_file_is_one_reject_and_all_others_are_written(tmp_path):
 
 
 def decoders(client: int) -> list[psutil.Process]:
-    children = psutil.Process(client).children(recursive=True)
-    return [child for child in children if "decoder_process" in " ".join(child.cmdline())]
+    return descendants(client, "decoder_process")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
