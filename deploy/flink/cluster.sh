@@ -62,9 +62,10 @@ taskmanager.network.sort-shuffle.min-buffers: 64
 # otherwise each stage starts new ones.
 classloader.resolve-order: parent-first
 # Beam's batch jobs use the cluster's restart strategy; Flink ignores the job's.
-restart-strategy.type: fixed-delay
-restart-strategy.fixed-delay.attempts: 5
-restart-strategy.fixed-delay.delay: 3 s
+restart-strategy.type: failure-rate
+restart-strategy.failure-rate.max-failures-per-interval: 10
+restart-strategy.failure-rate.failure-rate-interval: 60 min
+restart-strategy.failure-rate.delay: 3 s
 # Flink detects a dead TaskManager within seconds, and a hanging one after the timeout.
 heartbeat.interval: 3000
 heartbeat.timeout: 30000

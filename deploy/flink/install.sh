@@ -7,11 +7,14 @@
 #   DIR/flink/lib           Beam's runner among its jars     the same
 #   DIR/bin/boot            starts Beam's Python workers    Go: github.com/apache/beam/sdks/v2
 #
-# Settings: WORKER_ENV, the Python environment that workers run in (.venv of the repository).
+# Settings: WORKER_ENV, the Python environment that workers run in (.venv of the repository); and FLINK,
+# RUNNER and JOB_SERVICE, the versions of Flink and of Beam's two jars (1.19.3, 2.70.0 and 2.65.0).
 # Parts of the right version are kept, so an interrupted installation can be resumed.
 set -euo pipefail
 
-FLINK=1.19.3
+FLINK=${FLINK:-1.19.3}
+RUNNER=${RUNNER:-2.70.0}
+JOB_SERVICE=${JOB_SERVICE:-2.65.0}
 here=$(CDPATH='' cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)
 root=$(CDPATH='' cd -- "$here/../.." && pwd)
 WORKER_ENV=${WORKER_ENV:-$root/.venv}
@@ -53,13 +56,14 @@ install_flink() {
 
 install_job_server() {
   local pom
-  pom=$(cksum <"$here/pom.xml")
+  local versions=("-Dflink=${FLINK%.*}" "-Drunner=$RUNNER" "-Djob.service=$JOB_SERVICE")
+  pom=$(cksum <"$here/pom.xml")${versions[*]}
   [ "$(cat "$dir/flink/lib/.pom" 2>/dev/null)" = "$pom" ] && [ -f "$dir/job-server.jar" ] && return
   need mvn "install Maven, https://maven.apache.org/install.html"
   echo "Installing Beam's job server"
   mkdir "$work/server"
   cp "$here/pom.xml" "$work/server/"
-  (cd "$work/server" && mvn --batch-mode --quiet -Dstyle.color=never package)
+  (cd "$work/server" && mvn --batch-mode --quiet --strict-checksums -Dstyle.color=never "${versions[@]}" package)
   mv "$work/server/target/flink-job-server-1-job-server.jar" "$dir/job-server.jar"
   mv "$work/server/target/flink-job-server-1-runner.jar" "$dir/flink/lib/beam-flink-runner.jar"
   echo "$pom" >"$dir/flink/lib/.pom"

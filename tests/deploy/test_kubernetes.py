@@ -2,6 +2,7 @@
 
 import re
 import shutil
+import socket
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import kubernetes_validate
 import pytest
 import yaml
+from apache_beam.options.pipeline_options import FlinkRunnerOptions
 
 from shardmill.pipelines.commands.build import parse_build
 from tests.conftest import ROOT
@@ -20,7 +22,7 @@ Document = dict[str, Any]
 # The first with sidecars, a newer one, and the newest whose schemas are published.
 VERSIONS = ("1.29", "1.33", ".".join(kubernetes_validate.latest_version().split(".")[:2]))
 # A strategy for jobs on pods waits longer than one for processes: a killed pool must come back.
-OWN_CONFIG = {"restart-strategy.fixed-delay.delay"}
+OWN_CONFIG = {"restart-strategy.failure-rate.delay"}
 PODS = {"flink-jobmanager": "jobmanager", "flink-taskmanager": "taskmanager"}
 SHUFFLE = "taskmanager.network.sort-shuffle.min-buffers"
 
@@ -52,6 +54,11 @@ def named(kind: str, name: str) -> Document:
 
 def workloads() -> list[Document]:
     return of_kind("Deployment", "Job")
+
+
+def named_workload(name: str) -> Document:
+    (found,) = [each for each in workloads() if each["metadata"]["name"] == name]
+    return found
 
 
 def pod_of(workload: Document) -> Document:
@@ -179,26 +186,82 @@ def test_probes_use_existing_ports() -> None:
                     assert how not in probe or probe[how]["port"] in ports
 
 
+def test_taskmanager_that_waits_for_a_worker_is_restarted(tmp_path) -> None:
+    """Beam waits for ever for a worker whose pool died; Flink's log of this makes the probe fail."""
+    command = container("flink-taskmanager", "taskmanager")["livenessProbe"]["exec"]["command"]
+    log = named("ConfigMap", "flink-config")["data"]["log4j-console.properties"]
+    (path,) = re.findall(r"^appender.waiting.fileName = (\S+)$", log, re.MULTILINE)
+    assert "appender.waiting.append = false" in log, (
+        "a restarted TaskManager starts with an empty file"
+    )
+    with socket.create_server(("localhost", 0)) as server:
+        port = str(ports_of(named_workload("flink-taskmanager"))["rpc"])
+        text = command[-1].replace(f"/{port} ", f"/{server.getsockname()[1]} ")
+        text = text.replace(path, str(tmp_path / "waiting"))
+        assert text.count(str(tmp_path)) == 1
+
+        def is_alive() -> bool:
+            return (
+                subprocess.run(
+                    [*command[:-1], text], check=False, stderr=subprocess.DEVNULL
+                ).returncode
+                == 0
+            )
+
+        assert is_alive()
+        (tmp_path / "waiting").touch()
+        assert is_alive()
+        (tmp_path / "waiting").write_text(
+            "Still waiting for startup of environment from localhost\n"
+        )
+        assert not is_alive()
+        (tmp_path / "waiting").write_text("")
+    assert not is_alive()
+
+
 def test_policies_and_budgets_use_existing_pods_and_ports() -> None:
-    policies = of_kind("NetworkPolicy")
+    metrics, egress = (
+        named("NetworkPolicy", "flink-metrics"),
+        named("NetworkPolicy", "shardmill-egress"),
+    )
     taken = []
-    for policy in policies:
+    for policy in of_kind("NetworkPolicy"):
+        if policy in (metrics, egress):
+            continue
+        assert policy["spec"]["policyTypes"] == ["Ingress"]
         (target,) = selected(policy["spec"]["podSelector"])
         taken.append(target["metadata"]["name"])
-        assert policy["spec"]["policyTypes"] == ["Ingress"]
         for rule in policy["spec"].get("ingress", []):
             assert min(len(rule["from"]), len(rule["ports"])) > 0, "an empty list allows every pod"
             for source in rule["from"]:
                 assert selected(source["podSelector"])
-            assert {port["port"] for port in rule["ports"]} <= set(ports_of(target))
+            assert {port["port"] for port in rule["ports"]} <= set(ports_of(target).values())
     assert sorted(taken) == sorted(each["metadata"]["name"] for each in workloads())
     for budget in of_kind("PodDisruptionBudget"):
         assert len(selected(budget["spec"]["selector"])) == 1
+    (rule,) = metrics["spec"]["ingress"]
+    pods = selected(metrics["spec"]["podSelector"])
+    assert [ports_of(pod)["prometheus"] for pod in pods] == [
+        port["port"] for port in rule["ports"]
+    ] * 2
+    for pod in pods:
+        annotations = pod["spec"]["template"]["metadata"]["annotations"]
+        assert annotations["prometheus.io/port"] == str(ports_of(pod)["prometheus"])
+    assert egress["spec"]["policyTypes"] == ["Egress"]
+    assert selected(egress["spec"]["podSelector"]) == workloads()
+    open_ports = {
+        port["port"]
+        for each in egress["spec"]["egress"]
+        if "to" not in each
+        for port in each["ports"]
+    }
+    assert open_ports == {53, 443}, "names, and storage and the Kubernetes API"
 
 
 def allowed(source: str, target: str) -> set[str]:
     """Return the ports of the target's pods that pods of the source may reach."""
     found: set[str] = set()
+    names = {port: name for name, port in ports_of(named_workload(target)).items()}
     for policy in of_kind("NetworkPolicy"):
         if target not in {
             each["metadata"]["name"] for each in selected(policy["spec"]["podSelector"])
@@ -206,8 +269,10 @@ def allowed(source: str, target: str) -> set[str]:
             continue
         for rule in policy["spec"].get("ingress", []):
             for place in rule["from"]:
-                if source in {each["metadata"]["name"] for each in selected(place["podSelector"])}:
-                    found |= {port["port"] for port in rule["ports"]}
+                if "podSelector" in place and named_workload(source) in selected(
+                    place["podSelector"]
+                ):
+                    found |= {names[port["port"]] for port in rule["ports"]}
     return found
 
 
@@ -283,6 +348,7 @@ def test_flink_listens_on_the_ports_of_its_pods() -> None:
     for workload, keys in names.items():
         ports = ports_of(named("Deployment", workload))
         ports.pop("worker-pool", None)
+        assert ports.pop("prometheus") == config["metrics.reporter.prom.port"]
         assert ports == {name: config[key] for name, key in keys.items()}
     named("Service", config["jobmanager.rpc.address"])
     assert config["rest.address"] == config["jobmanager.rpc.address"]
@@ -306,7 +372,7 @@ def test_recovery_settings_equal_those_of_one_machine() -> None:
             ("restart-strategy", "heartbeat", "slot", "jobmanager.execution", "blob.service")
         )
     } | {"taskmanager.load-balance.mode", "classloader.resolve-order", SHUFFLE}
-    assert len(shared) == 11
+    assert len(shared) == 12
     for key in shared - OWN_CONFIG:
         assert str(config[key]) == local[key], key
     assert shared > OWN_CONFIG
@@ -376,7 +442,20 @@ def versions_of(pattern: str, path: Path) -> set[str]:
 
 
 def test_versions_agree() -> None:
-    (flink,) = versions_of(r"^FLINK=(.+)$", FLINK / "install.sh")
+    names = ("FLINK", "RUNNER", "JOB_SERVICE")
+    arguments = dict(
+        rest.split("=", 1)
+        for word, rest in instructions(FOLDER / "Dockerfile")
+        if word == "ARG" and "=" in rest
+    )
+    for name in names:
+        assert versions_of(rf"^{name}=\${{{name}:-(.+)}}$", FLINK / "install.sh") == {
+            arguments[name]
+        }
+    tags = zip(("flink", "runner", "job.service"), names, strict=True)
+    pom = [versions_of(f"<{tag}>(.+?)</{tag}>", FLINK / "pom.xml") for tag, _ in tags]
+    minor = arguments["FLINK"].rpartition(".")[0]
+    assert pom == [{minor}, {arguments["RUNNER"]}, {arguments["JOB_SERVICE"]}]
     images = {each["image"] for found in workloads() for each in containers_of(found)}
     assert images == {
         f"registry.example.com/shardmill-{target}:{VERSION}"
@@ -387,19 +466,23 @@ def test_versions_agree() -> None:
         for word, rest in instructions(FOLDER / "Dockerfile")
         if word == "FROM"
     )
-    assert stages["worker"] == f"apache/beam_python3.11_sdk:{BEAM}"
-    assert stages["flink"] == f"flink:{flink}-java17"
-    assert stages["client"] == "worker"
+    assert stages["flink"] == "flink:${FLINK}-java17"
+    assert stages["client"] == "${WORKER}"
+    assert arguments["WORKER"] in images
     page = (ROOT / "docs" / "flink.md").read_text()
     assert f"VERSION={VERSION}\n" in page
-    (minor,) = versions_of(r"<flink>(.+?)</flink>", FLINK / "pom.xml")
-    assert flink.startswith(f"{minor}.")
+    tested = re.search(r"Tested with Flink (\S+) .* runner (\S+),.* Beam (2[\d.]+\d)\. ", page)
+    assert tested, page
+    assert tested.groups() == (arguments["FLINK"], arguments["RUNNER"], BEAM.rpartition(".")[0])
+    for minor in re.findall(r"^\| (\d\.\d+) \| \1\.\d+ \|", page, re.MULTILINE):
+        assert minor in FlinkRunnerOptions.PUBLISHED_FLINK_VERSIONS
 
 
 def test_image_has_the_jars_and_the_user_of_the_pods() -> None:
     lines = instructions(FOLDER / "Dockerfile")
     assert any("deploy/flink/pom.xml " in rest for word, rest in lines if word == "COPY")
-    environment = " ".join(rest for word, rest in lines if word == "ENV")
+    worker = instructions(ROOT / "deploy" / "dataflow" / "Dockerfile")
+    environment = " ".join(rest for word, rest in worker if word == "ENV")
     assert "RUN_PYTHON_SDK_IN_DEFAULT_ENVIRONMENT=1" in environment, "the root is read-only"
     jars = [rest.split()[1:] for word, rest in lines if word == "COPY" and "--from=jars" in rest]
     (name,) = versions_of(r"^  <artifactId>(.+?)</artifactId>$", FLINK / "pom.xml")
