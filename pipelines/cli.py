@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable
 
@@ -28,9 +29,13 @@ shardmill COMMAND --help lists the flags of a command."""
 def main(argv: list[str] | None = None) -> int:
     """Run the command and return its exit code."""
     arguments = sys.argv[1:] if argv is None else argv
-    return report_errors(
-        lambda: _dispatch(arguments), json="--json" in arguments, debug="--debug" in arguments
-    )
+    json, debug = "--json" in arguments, "--debug" in arguments
+    run = lambda: report_errors(lambda: _dispatch(arguments), json=json, debug=debug)  # noqa: E731
+    if not re.search(r"--log[-_]format[= ]json( |$)", " ".join(arguments)):
+        return run()
+    from shardmill.pipelines.report.json_log import logged
+
+    return logged(run)
 
 
 def report_errors(run: Callable[[], int], *, json: bool, debug: bool = False) -> int:
@@ -54,14 +59,17 @@ def _run(run: Callable[[], int], *, json: bool, debug: bool) -> int:
     except ShardmillError as error:
         if debug:
             raise
+        from shardmill.pipelines.report.json_log import write_log
         from shardmill.schemas.printable import printable
 
+        address, text = error.address, printable(str(error))
+        body = {"status": "failed", "type": type(error).__name__, "id": error.id}
         if json:
             from json import dumps
 
-            body = {"status": "failed", "type": type(error).__name__, "id": error.id}
-            print(dumps({**body, "error": str(error), "address": error.address}))
-        print(f"shardmill: {printable(str(error))}\nSee {error.address}", file=sys.stderr)
+            print(dumps({**body, "error": str(error), "address": address}))
+        if not write_log("error", text, **body, address=address):
+            print(f"shardmill: {text}\nSee {address}", file=sys.stderr)
         return error.exit_code
     except BrokenPipeError:
         sys.stderr.close()

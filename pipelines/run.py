@@ -65,8 +65,8 @@ class RunResult:
     outcome: Outcome
     result: Any
 
-    def counters(self) -> dict[str, int | str]:
-        """Return Shardmill's counters by name; distributions as texts.
+    def counters(self) -> dict[str, Any]:
+        """Return Shardmill's counters by name; distributions as their count, sum, min and max.
 
         Asks the runner for them. Attempted values are used if it has no committed ones.
         """
@@ -78,12 +78,9 @@ class RunResult:
         totals = Counter[str]()
         for metric in found["counters"]:
             totals[metric.key.metric.name] += metric.result
-        counters: dict[str, int | str] = {**totals}
-        for metric in found["distributions"]:
-            value = metric.result
-            text = f"count {value.count} sum {value.sum} min {value.min} max {value.max}"
-            counters[metric.key.metric.name] = text
-        return counters
+        named = {metric.key.metric.name: metric.result for metric in found["distributions"]}
+        fields = ("count", "sum", "min", "max")
+        return {**totals, **{k: {f: getattr(v, f) for f in fields} for k, v in named.items()}}
 
 
 def new_run_id() -> str:

@@ -34,6 +34,7 @@ LEFT_OUT = {
 REQUIRED = {"input"}  # by every command
 KINDS = {"output": "GCS_WRITE_FOLDER", "manifest": "GCS_WRITE_FILE", "schema": "GCS_READ_FILE"}
 PLACE = r"^gs://[a-z0-9][a-z0-9._-]*[a-z0-9](/.*)?$"
+WORDS = {"log_format": ("text", "json")}  # of flags that every command has
 PATHS = {"input", "output", "manifest", "root", "schema"}  # in buckets
 
 
@@ -123,6 +124,10 @@ def _kind(name: str, options: list[Option[Any, Any]]) -> dict[str, Any]:
     """Return the type of a parameter; commands may have different options of one name."""
     if name in PATHS:
         return {"paramType": KINDS.get(name, "TEXT"), "regexes": [PLACE]}
+    if name in WORDS:
+        listed = [{"value": word, "label": word} for word in WORDS[name]]
+        regexes = [f"^({'|'.join(WORDS[name])})$"]
+        return {"paramType": "ENUM", "enumOptions": listed, "regexes": regexes}
     if not options or options[0].kind == "switch":  # --debug is one too
         return {"paramType": "BOOLEAN", "regexes": ["^(true|false)$"]}
     option = options[0]

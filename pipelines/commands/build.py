@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import sys
 import tempfile
 import time
@@ -71,16 +72,15 @@ def run_build(command: str, config: Any, beam_flags: list[str], answer: Answer) 
     kind = INPUT_KINDS[command]
     with quiet_import():
         pipeline_module = kind.load_pipeline()
-        from shardmill.pipelines.commands.build import prepare_output
-        from shardmill.pipelines.report.summary import build_result, render_build
+        from shardmill.pipelines.report.summary import build_result, log_summary, render_build
 
     started = time.monotonic()
     runner, beam_flags = take_runner(beam_flags)
     if config.dry_run:
         runner = IN_MEMORY
     found = find_runner(runner)
-    paths = [*(("--input", path) for path in config.sources), ("--output", config.output)]
-    found.check_paths(paths)
+    paths = [("--input", path) for path in config.sources]
+    found.check_paths([*paths, ("--output", config.output)])
     if found.has_process_per_core(beam_flags):
         config = with_one_core(config)
     job = pipeline_module.resolve(config, runner=runner)
@@ -109,8 +109,9 @@ def run_build(command: str, config: Any, beam_flags: list[str], answer: Answer) 
         outcome = replace(outcome, estimate={**outcome.estimate, "seconds": round(whole, 3)})
     result = build_result(outcome, output, seconds)
     columns = getattr(job, "columns", {})  # only tables have some
-    answer.show(lambda _: render_build(outcome, output, seconds, kind.inputs, columns))
     answer.give(result)
+    if answer.quiet or not log_summary(command, result, outcome.manifest, ended):
+        answer.show(lambda _: render_build(outcome, output, seconds, kind.inputs, columns))
     return 0
 
 
@@ -145,7 +146,8 @@ def finish_run(start: Callable[[], T], answer: Answer, *, remedy: str) -> T | in
         return interrupted.code
     if answer.debug and isinstance(ended, run.RunResult):
         for name, value in sorted(ended.counters().items()):
-            print(f"counter {name}: {value}", file=sys.stderr)
+            text = re.sub(r"[^\w ]", "", str(value))  # a distribution is a dict
+            print(f"counter {name}: {text}", file=sys.stderr)
     return ended
 
 

@@ -39,7 +39,7 @@ def run(config: CountConfig, answer: Answer, beam_flags: Sequence[str] = ()) -> 
     config, runner, beam_flags = configure(config, beam_flags)
     from shardmill.pipelines.commands.build import check_accepts_files
     from shardmill.pipelines.count_config import resolve
-    from shardmill.pipelines.report.summary import render_count
+    from shardmill.pipelines.report.summary import log_summary, render_count
     from shardmill.transforms.runtime.process_pool import close_all
 
     started = time.monotonic()
@@ -61,9 +61,12 @@ def run(config: CountConfig, answer: Answer, beam_flags: Sequence[str] = ()) -> 
     else:
         manifest = Manifest.from_json(ended.outcome.manifest)
     seconds = time.monotonic() - started
-    answer.show(lambda _: render_count(manifest, job.spec.manifest, seconds))
     status = "failed" if manifest.damaged else "counted"
     answer.give({"status": status, **json.loads(manifest.to_json())})
+    if answer.quiet or not log_summary(
+        "count", {"status": status, "seconds": seconds}, manifest.to_json(), ended
+    ):
+        answer.show(lambda _: render_count(manifest, job.spec.manifest, seconds))
     if manifest.damaged:
         files = manifest.inputs.matched - manifest.inputs.skipped - manifest.inputs.duplicates
         print(

@@ -162,6 +162,8 @@ def make_parser(command: str, table: Any) -> Parser:
             add("--json", action="store_true", help="print the result as one JSON object")
             add("--quiet", action="store_true", help="print only errors and the requested output")
             add("--debug", action="store_true", help=f"show tracebacks{log}")
+            how = "write errors, progress and summary as lines of text or of JSON (default: text)"
+            add("--log_format", choices=("text", "json"), default="text", help=how)
     return parser
 
 

@@ -30,6 +30,7 @@ class Answer(NamedTuple):
     @classmethod
     def take(cls, values: dict[str, Any]) -> Answer:
         """Remove the flags from parsed values, and return them."""
+        values.pop("log_format", None)  # main has made standard error such a log
         return cls(*(values.pop(name, False) for name in cls._fields))
 
     def give(self, value: dict[str, Any]) -> None:

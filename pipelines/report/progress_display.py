@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from shardmill.pipelines.report.json_log import write_log
 from shardmill.pipelines.report.quiet import THREAD_PREFIX
 from shardmill.schemas.numbers import human_bytes
 
@@ -88,7 +89,10 @@ def _print_lines(progress: Progress, ended: threading.Event, console: Console) -
         _print_notices(progress, console)
         if time.monotonic() < due:
             continue
-        console.print(progress_line(progress, time.monotonic() - started))
+        line = progress_line(progress, time.monotonic() - started)
+        fields = {"phase": progress.phase, "done": progress.done, "total": progress.total}
+        if not write_log("info", line, **fields, rejects=progress.rejects):
+            console.print(line)
         pause = min(_MAX_PAUSE, pause * 1.5)
         due = time.monotonic() + pause
     _print_notices(progress, console)  # of a short job

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
+from shardmill.pipelines.report.json_log import has_log, write_log
 from shardmill.pipelines.report.layout import fields, whole_line
 from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.dataset.shard_names import CURRENT, MANIFEST, REJECTS
@@ -44,6 +45,27 @@ def build_result(outcome: Outcome, output: str, seconds: float) -> dict[str, Any
     series = ("split", "label", "inputs", "num_bytes", "parts")
     planned = [dict(zip(series, each, strict=True)) for each in outcome.series]
     return {**body, "output": output, "seconds": round(seconds, 3), "planned": planned}
+
+
+def log_summary(command: str, result: Mapping[str, Any], manifest: str, ended: Any) -> bool:
+    """Write the result of a build or count as the last line of the JSON log, if there is one.
+
+    Args:
+        command: Name of the command.
+        result: Status, seconds, and what else was counted.
+        manifest: JSON of the manifest; empty if there is none.
+        ended: What the run returned, which has Beam's counters if Beam ran.
+    """
+    if not has_log():
+        return False
+    summary: dict[str, Any] = {k: v for k, v in result.items() if isinstance(v, (str, int, float))}
+    summary |= {"command": command, "counters": getattr(ended, "counters", dict)()}
+    if manifest:
+        made = Manifest.from_json(manifest)
+        summary |= {"written": made.written, "rejected": made.inputs.rejected_by_reason}
+        summary["examples"] = {name: split.num_examples for name, split in made.splits.items()}
+        summary["bytes"] = {name: split.num_bytes for name, split in made.splits.items()}
+    return write_log("info", f"{command}: {result['status']}", summary=summary)
 
 
 def render_build(

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from datetime import datetime, timezone
 
 import pytest
 
@@ -121,6 +122,17 @@ def test_interrupted(folder):
     assert built.manifest.written == 1500
 
 
+def json_lines(done):
+    """Return the objects that a command wrote to standard error, one a line; it wrote nothing else."""
+    entries = [json.loads(line) for line in done.stderr.splitlines()]
+    assert done.stdout == ""
+    for entry in entries:
+        when = datetime.fromisoformat(entry["time"])
+        assert abs((datetime.now(timezone.utc) - when).total_seconds()) < 60
+        assert {"level", "message"} < entry.keys()
+    return entries
+
+
 def test_json_of_every_command(folder):
     """Each command prints one JSON object with --json, and nothing but results with --quiet."""
     from tests.conftest import shardmill as run
@@ -146,6 +158,24 @@ def test_json_of_every_command(folder):
     failed = run("images", "nowhere", output, "--json")
     assert json.loads(failed.stdout)["type"] == "InputError"
     assert failed.returncode == 1
+    failed_id = json.loads(failed.stdout)["id"]
+    built = json_lines(run(*build, "--overwrite", "--log_format=json"))[-1]
+    manifest = json.loads((output / "manifest.json").read_text())
+    numbers = {name: split["num_examples"] for name, split in manifest["splits"].items()}
+    for name, lines in {
+        "images": [built],
+        "count": json_lines(run("count", output, "--log-format", "json")),
+    }.items():
+        summary = lines[-1]["summary"]
+        assert (lines[-1]["level"], summary["command"]) == ("info", name)
+        assert summary["examples"] == numbers
+        assert (summary["written"], summary["seconds"] > 0) == (sum(numbers.values()), True)
+    assert built["summary"]["counters"]["examples_encoded"] == manifest["written"]
+    assert built["summary"]["counters"]["encode_milliseconds"]["count"] >= 1
+    (error,) = json_lines(run("images", "nowhere", output, "--log_format=json", "--quiet"))
+    assert (error["level"], error["type"], error["id"]) == ("error", "InputError", failed_id)
+    (error,) = json_lines(run("images", "nowhere", output, "--log_format=json", "--debug"))
+    assert error["traceback"].startswith("Traceback")
     for words in (build, ["count", output], ["verify", output], ["check", output]):
         done = run(*words, "--quiet", *(["--overwrite"] if words is build else []))
         assert (done.returncode, done.stdout, done.stderr) == (0, "", ""), words

@@ -6,6 +6,7 @@ writes each part, parts are concatenated into shards, and the shards are publish
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -86,6 +87,7 @@ def _write_part(
 ) -> tuple[tuple[str, str], Part]:
     key, packed = element
     refs, duplicates = order_refs(unpack(packed, PLACED))
+    started = time.monotonic()
     try:
         with raise_if_stale():
             part = _find_or_write(key, refs, plan, spec, encoder)
@@ -94,6 +96,10 @@ def _write_part(
     totals = part.totals
     totals.duplicates += duplicates
     (metrics.PARTS_FOUND if totals.reused else metrics.PARTS_MADE).inc()
+    if not totals.reused:
+        metrics.ENCODE_MILLISECONDS.update(round(1000 * (time.monotonic() - started)))
+        for ref in refs:
+            metrics.INPUT_BYTES.update(ref.size if isinstance(ref, InputRef) else ref.length)
     metrics.EXAMPLES.inc(totals.records)
     metrics.REJECTS.inc(sum(totals.rejects.values()))
     metrics.PART_BYTES.update(part.num_bytes)

@@ -3,12 +3,15 @@
 import json
 import os
 import re
+import sys
 import time
 from pathlib import Path
 
 import pytest
 from apache_beam.utils.subprocess_server import JavaJarServer
 
+from shardmill.pipelines.report import progress_display
+from shardmill.pipelines.report.json_log import logged
 from shardmill.pipelines.report.progress_display import progress_line
 from shardmill.pipelines.runners import IN_MEMORY, Job, find_runner, take_runner
 from shardmill.pipelines.runners.base import (
@@ -186,6 +189,32 @@ def test_counts_progress_by_sidecars(tmp_path):
     assert progress_line(progress, 10) == "assembling: 38 of 38 parts, 3.8 parts/s"
 
 
+def test_json_log_has_the_counts_of_progress(monkeypatch, tmp_path):
+    """Each line is an object: progress has fields, other text has its level."""
+    progress = Progress(phase="encoding", done=10, total=40, rejects=1)
+    progress.notices.append("job: 1")
+    monkeypatch.setattr(progress_display, "_FIRST_PAUSE", 0.05)
+    with (tmp_path / "log").open("w") as file:
+        monkeypatch.setattr("sys.stderr", file)
+
+        def command() -> int:
+            with progress_display.show_progress(progress):
+                time.sleep(0.2)
+            print("shardmill: it failed.", file=sys.stderr)
+            raise ValueError("a bug")
+
+        assert logged(command) == 1
+    entries = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()]
+    assert (entries[0]["level"], entries[0]["message"]) == ("info", "job: 1")
+    counts = {"phase": "encoding", "done": 10, "total": 40, "rejects": 1}
+    assert counts.items() < entries[1].items()
+    assert entries[1]["message"].startswith("encoding: 10 of 40 images")
+    assert [(each["level"], each["message"]) for each in entries[-2:]] == [
+        ("error", "it failed."), ("error", "a bug")
+    ]  # fmt: skip
+    assert "ValueError: a bug" in entries[-1]["traceback"]
+
+
 def test_estimates_the_number_of_parts_that_are_not_empty(tmp_path):
     """50 inputs in 64 parts leave some parts empty; many inputs leave none."""
     spec = SinkSpec(
@@ -272,13 +301,20 @@ def test_prints_counters(tmp_path):
     )
     assert done.returncode == 0, done.stderr
     found = dict(re.findall(r"^counter (\w+): (.*)$", done.stderr, re.MULTILINE))
-    part_bytes = found.pop("part_bytes")
+    part_bytes, input_bytes, took = (
+        found.pop(name) for name in ("part_bytes", "input_bytes", "encode_milliseconds")
+    )
     assert found == {
         "examples_encoded": "5", "inputs_rejected": "1", "parts_made": "1", "shards_assembled": "1"
     }  # fmt: skip
     size = sum(path.stat().st_size for path in (tmp_path / "out/current").glob("*.gz"))
     total = int(re.fullmatch(r"count 1 sum (\d+) min \d+ max \d+", part_bytes).group(1))
     assert total == size > 0
+    sizes = [path.stat().st_size for path in photos.rglob("*.jpg")]
+    spread = f"sum {sum(sizes)} min {min(sizes)} max {max(sizes)}"
+    assert input_bytes == f"count {len(sizes)} {spread}"
+    milliseconds = int(re.fullmatch(r"count 1 sum (\d+) min \1 max \1", took).group(1))
+    assert 0 <= milliseconds < 60_000
     manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
     assert manifest["written"] == 5
 
