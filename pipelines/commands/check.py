@@ -54,7 +54,9 @@ def run(flags: CheckOptions, answer: Answer) -> int:
     broken = [verdict for verdict in verdicts if not verdict.holds]
     rules_json = [{"holds": each.holds, **asdict(each)} for each in verdicts]
     status = "failed" if broken else "ok"
-    answer.give({"status": status, "dataset": folder or path, "rules": rules_json})
+    examples = {name: split.num_examples for name, split in manifest.splits.items()}
+    facts = {"manifest": path, "config_id": manifest.build.config_id, "examples": examples}
+    answer.give({"status": status, "dataset": folder or path, **facts, "rules": rules_json})
     if not broken:
         return 0
     more = f" ({len(broken) - 1} more of the rules are broken)" if len(broken) > 1 else ""

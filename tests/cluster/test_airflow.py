@@ -204,7 +204,16 @@ def test_rows_from_the_table_to_a_trained_model(airflow, base):
     assert sorted(each["name"][0].decode() for each in examples_in(output)) == wanted
     log = run.log("rows", 1)
     assert f"Published {output}" in log.events
-    assert "  ok     train has 1,174 examples, 1000 are enough".replace("1000", "1,000") in run.log("check", 1).events  # fmt: skip
+    assert "train has 1,174 examples, 1,000 are enough" in run.log("check", 1).text
+    events = airflow.call("/assets/events")["asset_events"]
+    extra = next(each["extra"] for each in events if each["extra"].get("dataset") == str(output))
+    manifest = json.loads((output / "manifest.json").read_text())
+    counted = {name: split["num_examples"] for name, split in manifest["splits"].items()}
+    assert extra["examples"] == counted
+    assert (extra["manifest"], extra["day"]) == (f"{output}/manifest.json", DAY)
+    assert extra["config_id"] == manifest["build"]["config_id"]
+    assets = {each["name"]: each["uri"] for each in airflow.call("/assets")["assets"]}
+    assert assets["shardmill_titanic"] == f"file://{output.parent}"
     training = training_after(airflow, "shardmill_titanic_training", seen)
     assert training.wait() == {"steps": "success", "train": "success"}
     assert "37" in training.log("steps", 1).events

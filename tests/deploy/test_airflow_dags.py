@@ -28,9 +28,10 @@ from tests.support.servers import wait_until
 
 DAGS = ROOT / "deploy" / "airflow" / "dags"
 sys.path.insert(0, str(DAGS))
+from shardmill_airflow.assets import asset_facts, asset_names  # noqa: E402
 from shardmill_airflow.dates import day_of, end_of  # noqa: E402
 from shardmill_airflow.keeper import CANNOT_RUN  # noqa: E402
-from shardmill_airflow.running import Command, Lines, clean_environment  # noqa: E402
+from shardmill_airflow.running import Command, Lines, clean_environment, shortened  # noqa: E402
 from shardmill_airflow.settings import (  # noqa: E402
     COMMANDS,
     DagSettings,
@@ -129,7 +130,7 @@ def test_formats_lines_for_a_log() -> None:
     assert list(lines.add(b"  a\r\n\n10%\r20%\r100%\nx")) == ["  a", "100%"]
     assert list(lines.add(b"\x1b[32mgreen\x1b[0m \x08\xff\n")) == ["xgreen \ufffd"]
     (long,) = lines.add(b"y" * 70_000)
-    assert long == "y" * 4000 + "..."
+    assert shortened(long) == "y" * 4000 + "..."
     assert lines.rest == b""
 
 
@@ -272,6 +273,43 @@ start = 2026-11-01
 command = ["x"]
 steps = []
 """
+ASSETS = [
+    ("gs://b/ds/flowers/{{ day() }}", "gs://b/ds/flowers"),
+    ("/ds/flowers-{{ day() }}/x", "file:///ds"),
+    ("/ds/flowers/", "file:///ds/flowers"),
+    ("{{ var.value.out }}/flowers", ""),
+]
+
+
+@pytest.mark.parametrize(("output", "uri"), ASSETS)
+def test_an_asset_has_the_uri_of_its_datasets(output, uri):
+    """Airflow rejects a second asset of one URI: a folder of two datasets is no asset's."""
+    body = {
+        "shardmill": "/x",
+        "datasets": {
+            name: {"command": "images", "input": "/in", "start": dt.date(2026, 1, 1), "output": out}
+            for name, out in {"a": output, "b": "/other/{{ day() }}", "c": "/other/c"}.items()
+        },
+    }
+    found = parse_settings(body)
+    named = {each.name: asset_names(found, each.name) for each in found.datasets}
+    assert named["a"] == (("shardmill_a", uri) if uri else ("shardmill_a",))
+    assert named["b"] == ("shardmill_b", "file:///other")
+    body["datasets"]["c"]["output"] = "/other/{{ ds }}"
+    found = parse_settings(body)
+    assert [asset_names(found, each.name) for each in found.datasets[1:]] == [
+        ("shardmill_b",),
+        ("shardmill_c",),
+    ]
+
+
+def test_an_event_says_what_was_checked():
+    line = (
+        '{"status": "ok", "examples": {"train": 9}, "manifest": "m", "config_id": "c", "rules": []}'
+    )
+    assert asset_facts(line) == {"examples": {"train": 9}, "manifest": "m", "config_id": "c"}
+
+
 WRONG_FILE = [
     ("shardmill =", "shardmil =", "the file has the unknown key 'shardmil': use one of dag, env,"),
     ('"/opt', '"opt', "is not an absolute path: give that of the command"),

@@ -148,7 +148,13 @@ def test_json_of_every_command(folder):
         assert json.loads(done.stdout)["status"] == status, done
         assert done.stderr == ""
     for words in (["check", output], ["clean", output]):
-        assert json.loads(run(*words, "--json").stdout)["status"] == "ok"
+        found = json.loads(run(*words, "--json").stdout)
+        assert found["status"] == "ok"
+        if words[0] == "check":
+            written = json.loads((output / "manifest.json").read_text())
+            assert found["manifest"] == f"{output}/manifest.json"
+            assert found["config_id"] == written["build"]["config_id"]
+            assert found["examples"] == {k: v["num_examples"] for k, v in written["splits"].items()}
     assert json.loads(run("files", output, "--json").stdout)["files"]
     assert json.loads(run("steps", output, "--batch_size=2", "--json").stdout)["steps"]
     assert json.loads(run("show", output, "--json").stdout)["kind"] == "dataset"

@@ -11,6 +11,7 @@ import datetime as dt
 import pendulum
 from airflow.sdk import DAG, Asset, Param
 
+from shardmill_airflow.assets import asset_names
 from shardmill_airflow.operators import CommandOperator
 from shardmill_airflow.schedules import timetable
 from shardmill_airflow.settings import Dataset, Settings, SettingsError, load_settings
@@ -60,10 +61,10 @@ def dataset_dag(settings: Settings, dataset: Dataset) -> DAG:
         check = CommandOperator(
             task_id="check",
             argv=[
-                settings.shardmill, "check", f"--counted={counted}", *dataset.check, "--",
-                dataset.output,
+                settings.shardmill, "check", "--json", f"--counted={counted}", *dataset.check,
+                "--", dataset.output,
             ],
-            outlets=[Asset(dataset.dag_id)],
+            outlets=[Asset(*asset_names(settings, dataset.name))],
             extra={"dataset": dataset.output, "day": "{{ day() }}"},
         )  # fmt: skip
         build >> count >> verify >> check

@@ -6,6 +6,7 @@ import datetime as dt
 
 from airflow.sdk import DAG, Asset, Param
 
+from shardmill_airflow.assets import asset_names
 from shardmill_airflow.operators import CommandOperator
 from shardmill_airflow.settings import Settings, Training, load_settings
 from shardmill_airflow.templates import MACROS
@@ -22,7 +23,7 @@ def training_dag(settings: Settings, training: Training) -> DAG:
         training.dag_id,
         description=f"{training.name}: steps → train",
         doc_md=_DOC,
-        schedule=[Asset(f"shardmill_{training.name}")],
+        schedule=[Asset(*asset_names(settings, training.name))],
         catchup=False,
         max_active_runs=settings.max_active_runs,
         params={"dataset": Param(None, type=["null", "string"])},

@@ -10,8 +10,9 @@ from airflow.sdk import BaseOperator, Context
 from airflow.sdk.exceptions import AirflowFailException, AirflowTaskTimeout
 from airflow.sdk.log import mask_secret
 
+from shardmill_airflow.assets import asset_facts
 from shardmill_airflow.keeper import end_with_parent
-from shardmill_airflow.running import Command, clean_environment
+from shardmill_airflow.running import Command, clean_environment, shortened
 from shardmill_airflow.settings import load_settings
 
 _NEXT = "the next attempt reuses the finished parts."
@@ -29,7 +30,8 @@ class CommandOperator(BaseOperator):
         argv: The program and its arguments, each a separate template. There is no shell, so that
             no date or name is split into several arguments.
         grace: Seconds that the command has to exit after SIGTERM.
-        extra: Templates of the values that events of the outlets carry.
+        extra: Templates of the values that events of the outlets carry, besides what the JSON
+            object says that the command prints last.
     """
 
     template_fields: Sequence[str] = ("argv", "extra")
@@ -75,7 +77,8 @@ class CommandOperator(BaseOperator):
                 f"Stopped by Airflow: {_NEXT}" if self._stopped else command.failure(code)
             )
         for outlet in self.outlets:
-            context["outlet_events"][outlet].extra = dict(self.extra)
+            facts = asset_facts(command.last.get(False, ""))
+            context["outlet_events"][outlet].extra = {**self.extra, **facts}
         return command.last.get(False)
 
     def _rendered_env(self, context: Context) -> dict[str, str]:
@@ -99,4 +102,4 @@ class CommandOperator(BaseOperator):
     def _log_lines(self, command: Command) -> None:
         for is_stderr, line in command.lines():
             warning = is_stderr and line.startswith("shardmill: ")
-            (self.log.warning if warning else self.log.info)("%s", line)
+            (self.log.warning if warning else self.log.info)("%s", shortened(line))

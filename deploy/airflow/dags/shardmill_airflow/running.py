@@ -43,8 +43,12 @@ class Lines:
 def _shown(line: bytes) -> str:
     text = _ESCAPES.sub("", line.decode(errors="replace").rstrip("\r"))
     # A progress bar redraws its line: keep its last state.
-    text = text.rpartition("\r")[2].rstrip()
-    return text if len(text) <= _MAX_LINE else f"{text[:_MAX_LINE]}..."
+    return text.rpartition("\r")[2].rstrip()
+
+
+def shortened(line: str) -> str:
+    """Return a line as it is logged."""
+    return line if len(line) <= _MAX_LINE else f"{line[:_MAX_LINE]}..."
 
 
 @dataclass
@@ -134,7 +138,7 @@ class Command:
                 "add memory, or set --workers=1 (images) or --threads=1 (rows, arrays). "
                 "The next attempt reuses the finished parts."
             )
-        output = self.last.get(True) or self.last.get(False) or "it printed nothing"
+        output = shortened(self.last.get(True) or self.last.get(False) or "it printed nothing")
         if code == keeper.CANNOT_RUN:
             return f"{output} Set the path of the command in the settings."
         return f"{what} ended with exit code {code}: {output}"
