@@ -204,6 +204,8 @@ constraints: $(BIN)/python  ## Update constraints.txt, and the hashes of the ima
 	  --all-extras --upgrade --no-annotate --no-header setup.py --output-file constraints.txt
 	@echo setuptools | $(UV) $(LOCK) --extra dataflow setup.py - --output-file deploy/dataflow/requirements-dataflow.txt
 	@echo setuptools | $(UV) $(LOCK) --extra dataflow --extra tft setup.py - --output-file deploy/dataflow/requirements-dataflow-tft.txt
+	@$(UV) pip compile --quiet --universal --python-version 3.11 --no-deps --generate-hashes --no-annotate --no-header \
+	  --no-emit-index-url deploy/airflow/requirements.txt --output-file deploy/airflow/requirements.txt
 
 clean:  ## Delete the environment and all build output
 	@rm -rf $(VENV) build dist *.egg-info $(DEMO) .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis

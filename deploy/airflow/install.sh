@@ -17,10 +17,10 @@ if [ ! -e "$dir/.installed" ]; then
   # Compiled once: else each task would compile Airflow again.
   if command -v uv >/dev/null; then
     uv venv --quiet --allow-existing --python "$PYTHON" "$dir" >&2
-    uv pip install --quiet --compile-bytecode --python "$dir/bin/python" -r "$here/requirements.txt" >&2
+    uv pip install --quiet --require-hashes --no-deps --compile-bytecode --python "$dir/bin/python" -r "$here/requirements.txt" >&2
   else
     "$PYTHON" -m venv "$dir" >&2
-    "$dir/bin/python" -m pip install --quiet --disable-pip-version-check -r "$here/requirements.txt" >&2
+    "$dir/bin/python" -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r "$here/requirements.txt" >&2
   fi
   touch "$dir/.installed"
 fi

@@ -43,9 +43,12 @@ install_flink() {
   "${pip[@]}" --dest "$work" --no-binary apache-flink-libraries "apache-flink-libraries==$FLINK"
   "${pip[@]}" --dest "$work" --only-binary :all: --platform manylinux1_x86_64 --python-version 3.11 \
     "apache-flink==$FLINK"
+  # PyPI's own hashes: another file under these names is not installed.
+  (cd "$work" && grep -e "-$FLINK[.-]" "$here/checksums.txt" | sha256sum --check --strict --quiet) ||
+    fail "checksums.txt has other hashes of Flink $FLINK, or none: add those that PyPI lists."
   mkdir "$work/flink"
-  tar -xzf "$work/apache-flink-libraries-$FLINK.tar.gz" -C "$work/flink" --strip-components 2 \
-    "apache-flink-libraries-$FLINK/deps"
+  tar -xzf "$work"/apache?flink?libraries-"$FLINK".tar.gz -C "$work/flink" --strip-components 2 \
+    --wildcards '*/deps'
   "$WORKER_ENV/bin/python" -m zipfile -e "$work/apache_flink-$FLINK"-*.whl "$work/wheel"
   cp -R "$work/wheel/pyflink/bin" "$work/wheel/pyflink/conf" "$work/flink/"
   chmod +x "$work"/flink/bin/*

@@ -283,7 +283,7 @@ ASSETS = [
 
 @pytest.mark.parametrize(("output", "uri"), ASSETS)
 def test_an_asset_has_the_uri_of_its_datasets(output, uri):
-    """Airflow rejects a second asset of one URI: a folder of two datasets is no asset's."""
+    """Airflow rejects a second asset of one URI: two datasets of one folder get none."""
     body = {
         "shardmill": "/x",
         "datasets": {

@@ -208,6 +208,37 @@ def test_the_images_install_the_constraints_with_hashes(extras):
     assert wanted | ({"tensorflow-transform"} if "tft" in extras else set()) <= locked.keys()
 
 
+def test_what_is_downloaded_is_pinned():
+    """Actions by commit, Airflow's packages and Flink's files by hash, Maven with checksums."""
+    for path in (ROOT / ".github" / "workflows").glob("*.yml"):
+        for action in re.findall(r"uses: (.+)", path.read_text()):
+            assert re.fullmatch(r"[\w-]+/[\w-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", action), action
+    deploy = ROOT / "deploy"
+    requirements = (deploy / "airflow" / "requirements.txt").read_text().replace("\\\n", " ")
+    assert all("--hash=sha256:" in line for line in requirements.splitlines())
+    assert (deploy / "airflow" / "install.sh").read_text().count("--require-hashes") == 2
+    flink = (deploy / "flink" / "install.sh").read_text()
+    (version,) = re.findall(r"^FLINK=\$\{FLINK:-(.+)}$", flink, re.MULTILINE)
+    sums = (deploy / "flink" / "checksums.txt").read_text()
+    assert (
+        len(
+            re.findall(
+                rf"^[0-9a-f]{{64}}  apache[-_]flink\S*-{version}[.-]\S+$", sums, re.MULTILINE
+            )
+        )
+        == 2
+    )
+    for path in (deploy / "flink" / "install.sh", deploy / "flink" / "kubernetes" / "Dockerfile"):
+        assert len(re.findall(r"mvn --batch-mode.* --strict-checksums ", path.read_text())) == 1
+    updated = yaml.safe_load((ROOT / ".github" / "dependabot.yml").read_text())["updates"]
+    assert {each["package-ecosystem"] for each in updated} == {
+        "github-actions",
+        "docker",
+        "maven",
+        "pip",
+    }
+
+
 def test_stages_of_the_image():
     lines = instructions(FOLDER / "Dockerfile")
     settings = dict(rest.split("=", 1) for word, rest in lines if word == "ARG" and "=" in rest)
