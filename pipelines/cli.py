@@ -106,8 +106,8 @@ def _dispatch(argv: list[str]) -> int:
         from shardmill.pipelines.commands.build import parse_build, run_build  # slow to import
 
         return run_build(argv[0], *parse_build(argv[0], argv[1:]))
-    if argv[0] == "count":  # it accepts Beam's flags too
-        return int(load_command("count").main(argv[1:]))
+    if argv[0] in ("count", "verify"):  # they accept Beam's flags too
+        return int(load_command(argv[0]).main(argv[1:]))
     return int(load_command(argv[0]).run(*find_parser(argv[0]).parse(argv[1:])))
 
 

@@ -76,7 +76,9 @@ its schema."""
 example:
   shardmill verify ds
 
-Exit codes: 0 sound, 1 damaged, 2 usage error, 130 or 143 interrupted."""
+With --runner, workers of that runner read the shards: every Apache Beam
+pipeline option works too. Exit codes: 0 sound, 1 damaged, 2 usage error, 130
+or 143 interrupted."""
     dataset: Path
     _: KW_ONLY
     processes: MaybeInt = of.whole(None, 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import sys
@@ -9,13 +10,20 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from shardmill.pipelines.commands import find_parser
+from shardmill.pipelines.commands.beam_flags import parse_flags
+from shardmill.pipelines.commands.build import finish_run
 from shardmill.pipelines.input_kinds import MEBIBYTES
 from shardmill.pipelines.report.answer import Answer
 from shardmill.pipelines.report.progress_display import hide_progress, show_progress
+from shardmill.pipelines.report.quiet import quiet_import
+from shardmill.pipelines.run import run_pipeline
+from shardmill.pipelines.runners import IN_MEMORY, find_runner, take_runner
 from shardmill.pipelines.tool_options import VerifyOptions
-from shardmill.schemas.errors import OutputError
+from shardmill.schemas.errors import OutputError, UsageError
 from shardmill.schemas.numbers import human_bytes
 from shardmill.schemas.printable import printable
+from shardmill.schemas.storage import absolute
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -24,20 +32,33 @@ if TYPE_CHECKING:
     from shardmill.transforms.verify.verify import Dataset, Finding
 
 
-def run(options: VerifyOptions, answer: Answer) -> int:
+def main(argv: list[str]) -> int:
+    """Check a dataset; return the exit code."""
+    values, beam_flags, answer = parse_flags(find_parser("verify"), argv)
+    return run(VerifyOptions(**values), answer, beam_flags)
+
+
+def run(options: VerifyOptions, answer: Answer, beam_flags: Sequence[str] = ()) -> int:
     """Check a dataset; return the exit code."""
     from shardmill.transforms.runtime.process_pool import close_all, usable_cores
     from shardmill.transforms.verify.verify import find_dataset, verify_dataset
 
     started = time.monotonic()
     dataset = find_dataset(os.fspath(options.dataset))
-    progress = MEBIBYTES.new_progress()
-    try:
-        with hide_progress(answer.quiet), show_progress(progress):
-            findings = verify_dataset(dataset, options.processes or usable_cores(), progress)
-    except KeyboardInterrupt:
-        close_all()
-        raise
+    runner, beam_flags = take_runner(beam_flags)
+    if runner != IN_MEMORY:
+        found = _verify_on(runner, beam_flags, dataset, answer)
+        if isinstance(found, int):
+            return found
+        findings = found
+    else:
+        progress = MEBIBYTES.new_progress()
+        try:
+            with hide_progress(answer.quiet), show_progress(progress):
+                findings = verify_dataset(dataset, options.processes or usable_cores(), progress)
+        except KeyboardInterrupt:
+            close_all()
+            raise
     seconds = time.monotonic() - started
     answer.give(report(dataset, findings))
     answer.show(lambda layout: render(dataset, findings, seconds, layout))
@@ -52,10 +73,30 @@ def run(options: VerifyOptions, answer: Answer) -> int:
     return 0
 
 
+def _verify_on(
+    runner: str, beam_flags: Sequence[str], dataset: Dataset, answer: Answer
+) -> list[Finding] | int:
+    """Return the findings, whose shards workers of a runner read; the exit code if interrupted."""
+    with quiet_import():
+        from shardmill.transforms.verify.transform import verify_shards
+    from shardmill.transforms.verify.verify import Finding, check_metadata
+
+    if dataset.counted:
+        raise UsageError("verify-runner-needs-dataset", runner=runner)
+    output, folder = absolute(dataset.output), absolute(dataset.root)
+    find_runner(runner).check_paths([("DIR", output)])
+    define = lambda root: verify_shards(root, folder, len(dataset.manifest.shards))  # noqa: E731
+    ended = finish_run(
+        lambda: run_pipeline(define, runner, beam_flags, output), answer, remedy="run again"
+    )
+    if isinstance(ended, int):
+        return ended
+    changes = ended.outcome.changes
+    return [*check_metadata(dataset), *(Finding(*json.loads(each)) for each in changes)]
+
+
 def _remedy(dataset: Dataset) -> str:
     """Return how to repair a damaged dataset; with the command that builds it, where known."""
-    from shardmill.schemas.storage import absolute
-
     command = dataset.manifest.build.command
     if dataset.counted or not command:
         return "restore or build again what is named above"

@@ -7,6 +7,7 @@ MESSAGES: dict[str, str] = {
     "count-manifest-foreign": "--manifest={path} exists and is not a manifest: choose another file.",
     "count-manifest-of-build": "--manifest={path} is the manifest that a build wrote: choose another file.",
     "count-runner-needs-manifest": "--runner={runner} needs --manifest, which returns the result.",
+    "verify-runner-needs-dataset": "--runner={runner} verifies the folder of a dataset, not the manifest of a count: leave it out.",
     "dataset-missing": "{file} does not exist: give a dataset or its manifest.json.",
     "show-path-missing": "{path} does not exist: give a dataset or a TFRecord file.",
     "folder-missing": "{directory} does not exist: give the folder of a dataset.",

@@ -17,7 +17,7 @@ from shardmill.schemas.storage import join, open_storage
 
 _STALE_NS = 3600 * 10**9
 _reported: dict[str, Outcome] = {}  # by run, of runs whose workers are threads of this process
-Status = Literal["published", "up_to_date", "failed", "dry_run"]
+Status = Literal["published", "up_to_date", "failed", "dry_run", "verified"]
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Outcome:
     """The result of a run.
 
     Attributes:
-        status: ``published``, ``up_to_date``, ``failed`` or ``dry_run``.
+        status: ``published``, ``up_to_date``, ``failed``, ``dry_run`` or ``verified``.
         message: One sentence for a person when nothing was published.
         parts_made: Number of parts that this run made.
         parts_reused: Number of finished parts that it reused.
@@ -36,7 +36,8 @@ class Outcome:
         manifest: Text of the published manifest; another builder may replace the file before the
             caller reads it.
         reused: Number of records that were taken from the published dataset.
-        changes: For a dry run: what changed since the published dataset, a line for each kind.
+        changes: For a dry run: what changed since the published dataset, a line for each kind; for
+            ``verified``: the findings, each as JSON.
         labels: For a dry run: all labels, where they are known before the build.
         estimate: For a dry run: ``num_bytes`` and ``num_shards`` of the dataset (0 if rows name
             their splits), and ``seconds`` of a build on ``cores``, as a sample of the inputs lets

@@ -134,9 +134,8 @@ def verify_dataset(
         StorageError: A storage call failed.
     """
     progress = progress or Progress()
-    findings = [*check_numbers(dataset.manifest), *check_files(dataset)]
-    checker, problem = make_checker(dataset)
-    findings += [Finding(shard_names.SCHEMA, problem)] if problem else []
+    findings = check_metadata(dataset)
+    checker, _ = make_checker(dataset)
     shards = dataset.manifest.shards
     paths = [join(dataset.root, shard.file) for shard in shards]
     opened = list(map_ordered(_find_ranges, paths, _CONCURRENT_OPENS))
@@ -158,6 +157,28 @@ def verify_dataset(
     for found in map_ordered(check, shards, _CONCURRENT_OPENS):
         findings += found
     return findings
+
+
+def check_metadata(dataset: Dataset) -> list[Finding]:
+    """Return the findings of a dataset without reading its shards."""
+    findings = [*check_numbers(dataset.manifest), *check_files(dataset)]
+    _, problem = make_checker(dataset)
+    return findings + ([Finding(shard_names.SCHEMA, problem)] if problem else [])
+
+
+def verify_shard(number: int, dataset: Dataset) -> list[Finding]:
+    """Return the findings of one shard and its catalog, read in this thread.
+
+    Args:
+        number: Number of the shard in the manifest.
+        dataset: The dataset.
+    """
+    shard = dataset.manifest.shards[number]
+    found = _find_ranges(join(dataset.root, shard.file))
+    checker, _ = make_checker(dataset)
+    results = [check_range((number, extent), checker) for extent in found.ranges]
+    messages = check_shard(shard, found, results, counted=dataset.counted)
+    return [*(Finding(shard.file, each) for each in messages), *_check_catalog(shard, dataset)]
 
 
 def make_checker(dataset: Dataset) -> tuple[ExampleChecker | None, str]:

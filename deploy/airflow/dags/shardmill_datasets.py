@@ -56,8 +56,12 @@ def dataset_dag(settings: Settings, dataset: Dataset) -> DAG:
         )  # fmt: skip
         # After "--" nothing is parsed as a flag.
         verify = CommandOperator(
-            task_id="verify", argv=[settings.shardmill, "verify", "--", dataset.output]
-        )
+            task_id="verify",
+            argv=[
+                settings.shardmill, "verify", *settings.runner_flags(dataset), "--",
+                dataset.output,
+            ],
+        )  # fmt: skip
         check = CommandOperator(
             task_id="check",
             argv=[

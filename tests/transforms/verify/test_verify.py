@@ -7,6 +7,9 @@ from pathlib import Path
 import pytest
 
 from shardmill.pipelines.cli import main
+from shardmill.pipelines.commands import verify as commands_verify
+from shardmill.pipelines.run import run_pipeline
+from shardmill.pipelines.runners import IN_MEMORY
 from shardmill.schemas.errors import InputError
 from shardmill.schemas.example.parse import parse_example
 from shardmill.schemas.example.serialize import encode_example
@@ -156,6 +159,38 @@ def test_processes_report_the_same_findings(dataset, monkeypatch) -> None:
     )
     assert findings_of(dataset, processes=2) == alone
     assert started == [2]
+
+
+def test_workers_of_a_runner_report_the_same_findings(made, dataset, monkeypatch, capsys) -> None:
+    """The command gives its flags to the runner, which reads the shards: no process here does."""
+    first, second = (dataset / f"train-0000{n}-of-00002.tfrecord.gz" for n in range(2))
+    rewrite(dataset, [b"not an example", *read_payloads(first)])
+    second.write_bytes(second.read_bytes()[:-9])
+    (dataset / "labels.txt").write_text("cat\n")
+    next((dataset / "catalog").glob("validation-*")).unlink()
+    alone = findings_of(dataset)
+    assert len({finding.file for finding in alone}) == 4
+    seen = []
+
+    def on_beam(define, runner, flags, output):
+        seen.append((runner, *flags, output))
+        return run_pipeline(define, IN_MEMORY, [], output)
+
+    monkeypatch.setattr(commands_verify, "run_pipeline", on_beam)
+    monkeypatch.setattr(verify, "verify_dataset", None)
+    flags = ["--runner=FlinkRunner", "--flink_master=nowhere:1", "--environment_type=EXTERNAL"]
+    assert main(["verify", *flags, "--json", "--", str(dataset)]) == 1
+    captured = capsys.readouterr()
+    found = [tuple(each.values()) for each in json.loads(captured.out)["faults"]]
+    assert sorted(found) == sorted(alone)
+    assert "4 files are not as the manifest says" in captured.err
+    assert seen == [("FlinkRunner", *flags[1:], str(dataset))]
+    assert main(["verify", *flags, str(made)]) == 0
+    assert "all sound" in capsys.readouterr().out
+    counted = count(made)
+    (dataset / "counted.json").write_text(counted.to_json())
+    assert main(["verify", *flags, str(dataset / "counted.json")]) == 2
+    assert "verifies the folder of a dataset" in capsys.readouterr().err
 
 
 def test_reports_missing_and_unlisted_files(dataset) -> None:

@@ -1,0 +1,42 @@
+"""Read and check the shards of a dataset on the workers of any runner."""
+
+from __future__ import annotations
+
+import functools
+import json
+
+import apache_beam as beam
+from apache_beam.pvalue import AsList
+
+from shardmill.transforms.sink.outcome import Outcome
+from shardmill.transforms.verify.verify import Dataset, find_dataset, verify_shard
+
+
+def verify_shards(root: beam.Pipeline, folder: str, number: int) -> beam.PCollection[Outcome]:
+    """Verify the shards of a dataset, each in a task; give one outcome with the findings.
+
+    Args:
+        root: A pipeline.
+        folder: Folder with the files of one version and their manifest, which never change.
+        number: Number of shards.
+    """
+    findings = (
+        root
+        | "ListShards" >> beam.Create(range(number))
+        | "SpreadShards" >> beam.Reshuffle()
+        | "VerifyShards" >> beam.FlatMap(_check, folder)
+    )
+    return root | "Start" >> beam.Impulse() | "Report" >> beam.Map(_report, AsList(findings))
+
+
+@functools.lru_cache(maxsize=4)
+def _find(folder: str) -> Dataset:
+    return find_dataset(folder)
+
+
+def _check(shard: int, folder: str) -> list[tuple[int, str, str]]:
+    return [(shard, *finding) for finding in verify_shard(shard, _find(folder))]
+
+
+def _report(_: bytes, findings: list[tuple[int, str, str]]) -> Outcome:
+    return Outcome("verified", changes=tuple(json.dumps(each[1:]) for each in sorted(findings)))
