@@ -480,3 +480,45 @@ def test_dags_are_parsed_fast_and_without_beam(airflow):
     alone, ours = map(float, done.stdout.split()[-2:])
     print(f"\nimport of Airflow {alone:.2f} s, of the DAGs {ours:.3f} s")
     assert ours < 1
+
+
+# Google's provider has other dependencies than Airflow's environment here: a class with the signature
+# of its operator (apache/airflow, providers/google, dataflow.py at 04bae52f) takes its place.
+TEMPLATE = """
+import datetime as dt, json, sys, types
+from airflow.sdk import BaseOperator
+class DataflowStartFlexTemplateOperator(BaseOperator):
+    template_fields = ("body", "location", "project_id", "gcp_conn_id")
+    def __init__(self, body, location, project_id="", gcp_conn_id="g", drain_pipeline=False,
+                 cancel_timeout=600, wait_until_finished=None, impersonation_chain=None, deferrable=False,
+                 append_job_name=True, expected_terminal_state=None, poll_sleep=10, cancel_on_kill=True,
+                 *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.body, self.location, self.project_id, self.gcp_conn_id = body, location, project_id, gcp_conn_id
+        self.deferrable, self.cancel_on_kill = deferrable, cancel_on_kill
+module = types.ModuleType("dataflow")
+module.DataflowStartFlexTemplateOperator = DataflowStartFlexTemplateOperator
+sys.modules["airflow.providers.google.cloud.operators.dataflow"] = module
+for name in ("google", "google.cloud", "google.cloud.operators"):
+    sys.modules[f"airflow.providers.{name}"] = types.ModuleType(name)
+from shardmill_datasets import dataset_dag
+from shardmill_airflow.settings import parse_settings
+found = parse_settings({"shardmill": "/x", "runner": "d", "runners": {"d": [
+    "--runner=DataflowRunner", "--project=p", "--region=r"]}, "datasets": {"a": {
+    "command": "images", "input": "gs://b/in/{{ day() }}", "output": "gs://b/out/{{ day() }}",
+    "start": dt.date(2026, 1, 1), "template": "gs://b/t.json"}}})
+dag = dataset_dag(found, *found.datasets)
+task = dag.get_task("images")
+task.render_template_fields({"params": {"day": "2026-01-02"}, "dag": dag, **dag.user_defined_macros})
+print(json.dumps([task.body, task.location, task.project_id, task.deferrable, task.retries,
+                  sorted(task.downstream_task_ids)]))
+"""
+
+
+def test_a_template_replaces_the_command_of_a_build(airflow):
+    done = airflow.command("python", "-c", TEMPLATE)
+    assert done.returncode == 0, done.stderr
+    body, *others = json.loads(done.stdout.splitlines()[-1])
+    assert others == ["r", "p", True, 3, ["count"]]
+    parameters = body["launchParameter"]["parameters"]
+    assert (parameters["input"], parameters["update"]) == ("gs://b/in/2026-01-02", "true")

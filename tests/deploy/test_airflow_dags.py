@@ -15,6 +15,8 @@ from pathlib import Path
 import psutil
 import pytest
 import tomllib
+from google.cloud import dataflow
+from google.protobuf import json_format
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -24,12 +26,14 @@ from shardmill.pipelines.input_kinds import INPUT_KINDS
 from shardmill.pipelines.manifest_rules import Rules
 from shardmill.pipelines.runners import find_runner, take_runner
 from tests.conftest import ROOT, examples
+from tests.deploy.test_dataflow_template import PARAMETERS, modules  # noqa: F401 - a fixture
 from tests.support.servers import wait_until
 
 DAGS = ROOT / "deploy" / "airflow" / "dags"
 sys.path.insert(0, str(DAGS))
 from shardmill_airflow.assets import asset_facts, asset_names  # noqa: E402
 from shardmill_airflow.dates import day_of, end_of  # noqa: E402
+from shardmill_airflow.flex_template import launch_arguments  # noqa: E402
 from shardmill_airflow.keeper import CANNOT_RUN  # noqa: E402
 from shardmill_airflow.running import Command, Lines, clean_environment, shortened  # noqa: E402
 from shardmill_airflow.settings import (  # noqa: E402
@@ -273,6 +277,67 @@ start = 2026-11-01
 command = ["x"]
 steps = []
 """
+
+
+def test_a_template_gets_the_flags_of_the_build(modules):  # noqa: F811
+    """Google's client knows each field; the template and the command know each parameter."""
+    flags = ["--image_size=224", "--splits=train:0.9,validation:0.1", "--follow_links"]
+    runner = [
+        "--runner=DataflowRunner",
+        "--project=p",
+        "--region=r",
+        "--temp_location=gs://b/t",
+        "--max_num_workers=5",
+    ]
+    table = {
+        "command": "images", "input": "gs://b/in", "output": "gs://b/out", "flags": flags,
+        "start": dt.date(2026, 1, 1), "template": "gs://b/t.json",
+    }  # fmt: skip
+    body = {
+        "shardmill": "/x",
+        "runner": "d",
+        "runners": {"d": runner},
+        "datasets": {"My_set": table},
+    }
+    found = parse_settings(body)
+    arguments = launch_arguments(found, *found.datasets)
+    assert (arguments["project_id"], arguments["location"], arguments["deferrable"]) == (
+        "p",
+        "r",
+        True,
+    )
+    request = dataflow.LaunchFlexTemplateRequest()
+    launch_request = dataflow.LaunchFlexTemplateRequest.pb(request)
+    json_format.ParseDict(arguments["body"], launch_request)  # rejects what it does not know
+    launch = request.launch_parameter
+    assert re.fullmatch(r"[a-z]([-a-z0-9]*[a-z0-9])?", launch.job_name)
+    assert launch.container_spec_gcs_path == "gs://b/t.json"
+    assert (launch.environment.max_workers, launch.environment.temp_location) == (5, "gs://b/t")
+    assert launch.parameters.keys() <= PARAMETERS.keys()
+    command, *arguments = modules[0].translate(
+        [f"--{name}={value}" for name, value in launch.parameters.items()]
+    )
+    wanted = [
+        "--input=gs://b/in",
+        "--output=gs://b/out",
+        *found.build_flags(*found.datasets)[: -len(runner)],
+    ]
+    assert command == "images"
+    assert parse_build("images", arguments)[0] == parse_build("images", wanted)[0]
+
+
+@pytest.mark.parametrize(("runner", "message"), [
+    (["--runner=FlinkRunner"], "its runner needs --runner=DataflowRunner, --project and --region."),
+    (["--runner=DataflowRunner", "--project=p", "--region=r", "--x=1"], "which cannot pass on --x of its runner: use --temp_location,"),
+    (["--runner=DataflowRunner", "--project=p", "--region=r", "--region=r"], "which cannot pass on --region twice"),
+])  # fmt: skip
+def test_names_what_a_template_cannot_do(runner, message):
+    found = Settings("/x", runner="d", runners={"d": runner})
+    dataset = Dataset("a", "images", "/in", "/out", dt.date(2026, 1, 1), template="gs://b/t.json")
+    with pytest.raises(SettingsError, match=re.escape(message)):
+        launch_arguments(found, dataset)
+
+
 ASSETS = [
     ("gs://b/ds/flowers/{{ day() }}", "gs://b/ds/flowers"),
     ("/ds/flowers-{{ day() }}/x", "file:///ds"),

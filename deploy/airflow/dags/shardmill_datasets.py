@@ -9,9 +9,10 @@ import contextlib
 import datetime as dt
 
 import pendulum
-from airflow.sdk import DAG, Asset, Param
+from airflow.sdk import DAG, Asset, BaseOperator, Param
 
 from shardmill_airflow.assets import asset_names
+from shardmill_airflow.flex_template import launch_arguments
 from shardmill_airflow.operators import CommandOperator
 from shardmill_airflow.schedules import timetable
 from shardmill_airflow.settings import Dataset, Settings, SettingsError, load_settings
@@ -40,13 +41,7 @@ def dataset_dag(settings: Settings, dataset: Dataset) -> DAG:
         default_args=default_args(settings, dataset),
         tags=["shardmill", *settings.dag.tags],
     ) as dag:
-        build = CommandOperator(
-            task_id=dataset.command,
-            argv=[
-                settings.shardmill, dataset.command, f"--input={dataset.input}",
-                f"--output={dataset.output}", *settings.build_flags(dataset),
-            ],
-        )  # fmt: skip
+        build = build_task(settings, dataset)
         count = CommandOperator(
             task_id="count",
             argv=[
@@ -73,6 +68,24 @@ def dataset_dag(settings: Settings, dataset: Dataset) -> DAG:
         )  # fmt: skip
         build >> count >> verify >> check
     return dag
+
+
+def build_task(settings: Settings, dataset: Dataset) -> BaseOperator:
+    """Return the task that builds: a command, or the job of a template on Dataflow."""
+    if dataset.template:
+        from airflow.providers.google.cloud.operators.dataflow import (  # not installed everywhere
+            DataflowStartFlexTemplateOperator,
+        )
+
+        arguments = launch_arguments(settings, dataset)
+        return DataflowStartFlexTemplateOperator(task_id=dataset.command, **arguments)
+    return CommandOperator(
+        task_id=dataset.command,
+        argv=[
+            settings.shardmill, dataset.command, f"--input={dataset.input}",
+            f"--output={dataset.output}", *settings.build_flags(dataset),
+        ],
+    )  # fmt: skip
 
 
 def default_args(settings: Settings, dataset: Dataset) -> dict[str, object]:

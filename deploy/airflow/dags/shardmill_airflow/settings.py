@@ -51,6 +51,7 @@ class Dataset:
         start: The first day.
         runner: A name of ``[runners]``; empty for ``Settings.runner``.
         timeout: Time limit of each task in seconds; 0 for ``Settings.timeout``.
+        template: Flex template of Dataflow that builds it; empty to run the command here.
     """
 
     name: str
@@ -64,6 +65,7 @@ class Dataset:
     schedule: str = ""
     runner: str = ""
     timeout: float = 0
+    template: str = ""
 
     @property
     def dag_id(self) -> str:
