@@ -502,7 +502,8 @@ def test_docs_explain_every_setting_and_have_valid_examples():
     text = (ROOT / "docs" / "airflow.md").read_text()
     blocks = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
     blocks = [block for block in blocks if not block.startswith("[env]")]
-    first, second = (parse_settings(tomllib.loads(block)) for block in blocks)
+    first, second, third = (parse_settings(tomllib.loads(block)) for block in blocks)
+    assert launch_arguments(third, *third.datasets)["location"] == "europe-west6"
     assert [each.dag_id for each in (*first.datasets, *first.training)] == [
         "shardmill_flowers", "shardmill_flowers_training",
     ]  # fmt: skip
