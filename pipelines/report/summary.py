@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -59,7 +60,9 @@ def log_summary(command: str, result: Mapping[str, Any], manifest: str, ended: A
     if not has_log():
         return False
     summary: dict[str, Any] = {k: v for k, v in result.items() if isinstance(v, (str, int, float))}
-    summary |= {"command": command, "counters": getattr(ended, "counters", dict)()}
+    summary["command"] = command
+    with contextlib.suppress(Exception):  # what was built is published, whatever a runner answers
+        summary["counters"] = ended.counters()
     if manifest:
         made = Manifest.from_json(manifest)
         summary |= {"written": made.written, "rejected": made.inputs.rejected_by_reason}
