@@ -61,7 +61,7 @@ def log_summary(command: str, result: Mapping[str, Any], manifest: str, ended: A
         return False
     summary: dict[str, Any] = {k: v for k, v in result.items() if isinstance(v, (str, int, float))}
     summary["command"] = command
-    with contextlib.suppress(Exception):  # what was built is published, whatever a runner answers
+    with contextlib.suppress(Exception):  # the dataset is published, even if the runner has none
         summary["counters"] = ended.counters()
     if manifest:
         made = Manifest.from_json(manifest)
