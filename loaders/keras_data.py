@@ -21,7 +21,6 @@ from shardmill.schemas.errors import InputError, UsageError
 if TYPE_CHECKING:
     import tensorflow as tf
 
-Label = Literal["id", "one_hot", "text"]
 _BLOCK = 256  # records that go to TensorFlow together: each call costs half a millisecond
 _BLOCK_BYTES = 8 << 20
 
@@ -69,7 +68,7 @@ class Batching(NamedTuple):
 def keras_dataset(  # noqa: PLR0913 - all but two are keyword-only
     dataset: str | os.PathLike[str] | Stream, split: str = "train", *, batch_size: int | None = 32,
     shuffle: bool | int = False, seed: int = 0, remainder: Remainder | None = None,
-    label: Label | None = "id", features: Sequence[str] | None = None,
+    label: str | None = "id", features: Sequence[str] | None = None,
     labels: Sequence[str] | None = None, balance: Literal["label"] | Weights | None = None,
     fill: Fill | None = None, where: Where | None = None, limit: int | None = None,
     host: tuple[int, int] | None = None,
@@ -78,7 +77,7 @@ def keras_dataset(  # noqa: PLR0913 - all but two are keyword-only
 
     A batch is ``(inputs, labels)``. Inputs are the images (uint8, [batch, height, width, channels])
     or arrays of the dataset; for rows, and for several features, a dict by feature. Labels have
-    shape [batch]. With ``label=None`` a batch is the inputs alone.
+    shape [batch], or [batch, n] for vectors. With ``label=None`` a batch is the inputs alone.
 
     The dataset can be continued with tf.data: ``repeat``, ``map``, ``take``, ``with_options``.
     ``batch_size=None`` gives single examples for ``cache``, ``shuffle`` and ``batch``. Each pass
@@ -94,7 +93,7 @@ def keras_dataset(  # noqa: PLR0913 - all but two are keyword-only
         remainder: What happens to a last batch that is not full: ``keep`` it, ``drop`` it, or
             ``pad`` it: batches are then ``(inputs, labels, weights)``, and the weight of padding is
             0. None for ``keep``, with several hosts ``drop``; they cannot keep it.
-        label: ``id`` (integer or float), ``one_hot`` or ``text``; None for no labels.
+        label: ``id`` (integer or float), ``one_hot``, ``text``, or a feature; None for no labels.
         features: The features that become inputs; None for images, arrays or all columns.
         labels: The labels to read, for datasets built with ``--shard_by=label``.
         balance: ``label``, or the weight of each label; see ``Stream``.
@@ -225,7 +224,7 @@ def _keeps(stream: Stream, place: PlacedRecord, payload: bytes) -> bool:
 
 
 def _parser(
-    stream: Stream, batching: Batching, features: Sequence[str] | None, label: Label | None,
+    stream: Stream, batching: Batching, features: Sequence[str] | None, label: str | None,
     fill: Fill | None,
 ) -> tuple[Callable[[Any], Any], Callable[..., Any], bool]:  # fmt: skip
     """Returns functions that turn serialized examples into elements of the dataset.
@@ -239,37 +238,40 @@ def _parser(
 
     source = stream.records.source
     batched = batching.batch_size is not None
+    label_name, read_label = (None, None) if label is None else label_reader(source, label)
     if features is None:
-        features = source.arrays or [
-            spec.name for spec in source.specs if spec.name not in source.label_features
-        ]
+        left_out = source.label_features | {label_name}
+        arrays = [name for name in source.arrays if name != label_name]
+        features = arrays or [spec.name for spec in source.specs if spec.name not in left_out]
     inputs = select_features(source, features)
     if fill and stream.where:  # others are filled for the predicate
         fill = {name: value for name, value in fill.items() if name in {s.name for s in inputs}}
-    decoders = {spec.name: array_decoder(spec, batched=batched) for spec in inputs if spec.encoding}
+    specs = {spec.name: spec for spec in inputs}
+    if label_name is not None:
+        specs[label_name] = source.spec_of(label_name)
+    decoders = {
+        name: array_decoder(spec, batched=batched) for name, spec in specs.items() if spec.encoding
+    }
     singly = bool(decoders) and not batched
-    parsed_specs = {spec.name: spec for spec in inputs}
-    read_label = None
-    if label is not None:
-        label_name, read_label = label_reader(source, label)
-        parsed_specs[label_name] = source.spec_of(label_name)
 
-    def flatten(values: Any) -> Any:
-        return tf.reshape(values, [] if singly else [-1])
+    def read(name: str, values: Any, *, flat: bool = False) -> Any:
+        # Vectors, and lists of any number of values, keep their shape.
+        if specs[name].single and (flat or name in decoders):
+            values = tf.reshape(values, [] if singly else [-1])
+        return decoders[name](values) if name in decoders else values
 
     def finish(parsed: dict[str, Any], *weights: Any) -> Any:
         values = {
-            name: decoders[spec.name](flatten(parsed[spec.name]))
-            if spec.name in decoders
-            else parsed[spec.name]
+            name: read(spec.name, parsed[spec.name])
             for name, spec in zip(features, inputs, strict=True)
         }
-        given = next(iter(values.values())) if len(values) == 1 and decoders else values
-        if read_label is not None:
-            return (given, read_label(flatten(parsed[label_name])), *weights)
+        given = values[features[0]] if len(inputs) == 1 and inputs[0].encoding else values
+        if label_name is not None and read_label is not None:
+            labels = read_label(read(label_name, parsed[label_name], flat=True))
+            return (given, labels, *weights)
         return (given, *weights) if weights else given
 
-    return batch_parser(list(parsed_specs.values()), fill), finish, singly
+    return batch_parser(list(specs.values()), fill), finish, singly
 
 
 def _to_batches(

@@ -124,9 +124,12 @@ class RecordDecoder:
     @cached_property
     def _readers(self) -> list[tuple[str, str, str, _Reader]]:
         return [
-            (self.names.get(spec.name, spec.name), spec.name, spec.kind, self._reader(spec))
+            (
+                self.names.get(spec.name, spec.name), spec.value or spec.name, spec.kind,
+                self._reader(spec),
+            )
             for spec in self.specs
-        ]
+        ]  # fmt: skip
 
     def __call__(self, payload: bytes) -> dict[str, Any]:
         """Returns the values of a serialized example by feature.
@@ -165,6 +168,10 @@ class RecordDecoder:
         if spec.single:
             default = self.defaults[name]
             return lambda values, _: make(single_value(name, values)) if values else default
+        if spec.indices:
+            return lambda values, features: _dense_array(spec, values, features)
+        if spec.inner:
+            return lambda values, _: np.array(values, dtype).reshape(-1, *spec.inner)
         return lambda values, _: np.array(values, dtype)
 
     def _raw_array(self, spec: FeatureSpec, data: bytes, features: dict[str, FeatureValues]) -> Any:
@@ -184,6 +191,23 @@ class RecordDecoder:
                 dtype=spec.dtype,
                 shape="any" if shape is None else shape,
             ) from error
+
+
+def _dense_array(spec: FeatureSpec, values: Any, features: dict[str, FeatureValues]) -> Any:
+    """Returns a sparse feature as an array of its size, with 0 or ``b""`` where it has no value.
+
+    Raises:
+        FormatError: Indices are missing, or are not those of the size.
+    """
+    sizes = [size for _, size in spec.indices]
+    array = np.full(sizes, b"" if spec.kind == "bytes" else 0, _DTYPES[spec.kind])
+    indices = [features.get(name, _ABSENT).values for name, _ in spec.indices]
+    try:
+        array[tuple(np.array(each, np.intp) for each in indices)] = np.array(values, array.dtype)
+    except (IndexError, ValueError) as error:
+        counts = len(values)
+        raise FormatError("feature-shape", name=spec.name, values=counts, shape=sizes) from error
+    return array
 
 
 def _to_text(name: str, value: Any) -> Any:

@@ -19,24 +19,28 @@ from shardmill.schemas.schema_pbtxt.feature_spec import FeatureSpec
 if TYPE_CHECKING:
     import tensorflow as tf
 
+LABEL_FORMS = ("id", "one_hot", "text")
 # tf.io.decode_raw lacks these types; integers of the same size are bitcast.
 _SAME_SIZE = {"uint32": "int32", "uint64": "int64"}
 
 
 def feature_spec(
-    path: str | os.PathLike[str], *, features: Sequence[str] | None = None, fill: Fill | None = None
-) -> dict[str, Any]:
+    path: str | os.PathLike[str], *, features: Sequence[str] | None = None,
+    fill: Fill | None = None, scalars: bool = False,
+) -> dict[str, Any]:  # fmt: skip
     """Returns the feature spec for ``tf.io.parse_example``.
 
     A feature with a fixed number of values is a ``FixedLenFeature``; one that may be missing or
-    has several values is a ``VarLenFeature``, as in TensorFlow Transform's
-    ``schema_as_feature_spec``.
+    has several values is a ``VarLenFeature``, and what TensorFlow Transform made sparse or ragged a
+    ``SparseFeature`` or ``RaggedFeature``, as in its ``schema_as_feature_spec``.
 
     Args:
         path: The dataset's folder or its manifest.json.
         features: The features to parse; None for all.
         fill: Values by feature that replace missing ones; such features become
             ``FixedLenFeature`` with that default.
+        scalars: Whether single values have the shape ``[]`` instead of ``[1]``: those of a batch
+            are then of shape [batch], as ``tf.io.decode_jpeg`` with ``tf.map_fn`` takes them.
 
     Raises:
         InputError: The manifest or schema cannot be read.
@@ -45,7 +49,11 @@ def feature_spec(
     require_framework("tensorflow")
     specs = select_features(open_without_shards(path), features)
     defaults = default_values([spec for spec in specs if spec.name in (fill or {})], fill)
-    return {spec.name: _parsed_as(spec, defaults, by_schema=True) for spec in specs}
+    parsed = {spec.name: _parsed_as(spec, defaults, by_schema=True) for spec in specs}
+    for name, form in parsed.items() if scalars else ():
+        if getattr(form, "shape", None) == [1]:  # of a FixedLenFeature
+            parsed[name] = form._replace(shape=[], default_value=defaults.get(name))
+    return parsed
 
 
 def _parsed_as(spec: FeatureSpec, defaults: Mapping[str, Any], *, by_schema: bool) -> Any:
@@ -57,6 +65,12 @@ def _parsed_as(spec: FeatureSpec, defaults: Mapping[str, Any], *, by_schema: boo
         return tf.io.FixedLenFeature(list(spec.fixed), dtype)
     if spec.name in defaults:
         return tf.io.FixedLenFeature([1], dtype, [defaults[spec.name]])
+    if spec.indices:
+        names, sizes = map(list, zip(*spec.indices, strict=True))
+        return tf.io.SparseFeature(names, spec.value, dtype, sizes, spec.is_sorted)
+    if spec.value:
+        inner = [tf.io.RaggedFeature.UniformRowLength(size) for size in spec.inner]
+        return tf.io.RaggedFeature(dtype, spec.value, inner, tf.int64)
     if by_schema:
         return tf.io.VarLenFeature(dtype)
     return tf.io.RaggedFeature(dtype, row_splits_dtype=tf.int64)
@@ -134,13 +148,18 @@ def label_reader(source: Source, form: str) -> tuple[str, Callable[[tf.Tensor], 
 
     Args:
         source: The dataset.
-        form: ``id``, ``one_hot`` or ``text``.
+        form: ``id``, ``one_hot``, ``text``, or the name of a feature, whose values are labels.
 
     Raises:
         UsageError: The dataset has no labels, or none of that form.
     """
     import tensorflow as tf
 
+    if form not in LABEL_FORMS:
+        try:
+            return source.spec_of(form).name, lambda values: values
+        except UsageError as error:
+            raise UsageError("label-form-unknown", form=form) from error
     labels = list(source.manifest.labels)
     names = sorted(source.label_features)
     if not names:
@@ -152,8 +171,6 @@ def label_reader(source: Source, form: str) -> tuple[str, Callable[[tf.Tensor], 
         if not labels:
             raise UsageError("labels-are-numbers", name=names[0])
         return number, lambda values: tf.gather(tf.constant(labels), values)
-    if form not in ("id", "one_hot"):
-        raise UsageError("label-form-unknown", form=form)
     name = number or text or names[0]
     to_ids = _text_to_ids(name, labels) if name == text else lambda values: values
     if form == "id":

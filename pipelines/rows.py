@@ -110,7 +110,6 @@ def resolve(config: RowsConfig, *, runner: str = "") -> RowsJob:
     versions = _versions(preprocessing)
     digest = preprocessing.digest if preprocessing else ""
     options = config.identity_of(format_schema(table.features), digest)
-    texts = any(each.name == config.label and each.kind == "bytes" for each in table.features)
     inexact = given is None and not sample.complete
     identity = {**options, "exact": source.exact} if inexact else options  # rules of no schema
     sink = config.sink_spec(
@@ -118,7 +117,7 @@ def resolve(config: RowsConfig, *, runner: str = "") -> RowsJob:
         command=config.command("rows"),
         config={name: value for name, value in options.items() if name != "schema"},
         hooks=RowsHooks(
-            texts and preprocessing is None, preprocessing is not None, inferred=given is None,
+            config.label, preprocessing is not None, inferred=given is None,
             finds_gaps=given is None and not strict, max_rejected_files=config.max_rejected_files,
             label=table.label,
         ),

@@ -104,7 +104,7 @@ class WriteDataset(beam.PTransform):
     def _spec(self, columns: tuple[Column, ...], runner: str) -> ElementsSpec:
         """Return what to write, where, and how."""
         config, label, split = self._config, self._label, self._split
-        counted = _check_label(label, columns)
+        _check_label(label, columns)
         columns = tuple(replace(e, required=e.required or e.name == label) for e in columns)
         splits = Splits("directory") if split else config.shares
         place = PlaceSpec(splits, config.seed)
@@ -116,7 +116,7 @@ class WriteDataset(beam.PTransform):
         versions = {"elements": ELEMENTS_VERSION, "deflate": deflate.__version__}
         identity = config_id("elements", versions, options | {"schema": format_schema(columns)})
         unique = self._duplicates == "error"
-        hooks = ElementsHooks(counted == "bytes", label=label, unique=unique)
+        hooks = ElementsHooks(label, label=label, unique=unique)
         sink = config.sink_spec(identity, "", config=options, runner=runner, hooks=hooks)
         key_name, split_name = (
             name if callable(each) or not each else each for name, each in names.items()
@@ -126,14 +126,13 @@ class WriteDataset(beam.PTransform):
         return ElementsSpec(replace(sink, place=place), reader, versions, unique)
 
 
-def _check_label(label: str, columns: tuple[Column, ...]) -> str:
-    """Return the type of the label, or an empty text if there is none."""
+def _check_label(label: str, columns: tuple[Column, ...]) -> None:
+    """Check that the label, if there is one, is a column with one value."""
     found = [each for each in columns if each.name == label]
     if label and not found:
         raise unknown_column("label", label, "the schema has", [each.name for each in columns])
     if any(each.several or each.separator for each in found):
         raise UsageError("label-several-values", label=label)
-    return found[0].kind if found else ""
 
 
 def _read_schema(schema: Path) -> tuple[Column, ...]:

@@ -75,7 +75,7 @@ def _show_bar(progress: Progress, ended: threading.Event, console: Console) -> N
                 task,
                 description=progress.phase,
                 total=None if total is None else -(-total // progress.per_unit),
-                completed=progress.done // progress.per_unit,
+                completed=shown_count(progress) // progress.per_unit,
                 rate=f"{speed:,.0f} {progress.unit}/s" if speed else "",
                 rejects=f"{progress.rejects:,} {progress.rejects_name}" if progress.rejects else "",
             )
@@ -103,6 +103,11 @@ def _print_notices(progress: Progress, console: Console) -> None:
         console.print(progress.notices.popleft())
 
 
+def shown_count(progress: Progress) -> int:
+    """Return what was counted, but no more than the total, which is an estimate of some work."""
+    return progress.done if progress.total is None else min(progress.done, progress.total)
+
+
 def progress_line(progress: Progress, seconds: float) -> str:
     """Return the progress as one line of a log.
 
@@ -113,15 +118,15 @@ def progress_line(progress: Progress, seconds: float) -> str:
     if progress.total is None and not progress.done:
         return f"{progress.phase}: {seconds:,.0f} s"
     rate = progress.done / seconds
-    # Counts of other processes may exceed the expected total by one.
-    left = max(0, (progress.total or 0) - progress.done)
+    counted = shown_count(progress)
+    left = max(0, (progress.total or 0) - counted)
     remaining = f", {left / rate:,.0f} s left" if left and rate else ""
     rejects = f", {progress.rejects:,} {progress.rejects_name}" if progress.rejects_name else ""
     if progress.per_unit > 1:
         total = f" of {human_bytes(progress.total)}" if progress.total is not None else ""
-        done = f"{human_bytes(progress.done)}{total}, {human_bytes(rate)}/s"
+        done = f"{human_bytes(counted)}{total}, {human_bytes(rate)}/s"
     else:
         total = f" of {progress.total:,}" if progress.total is not None else ""
         speed = f"{rate:,.0f}" if rate >= 10 else f"{rate:,.1f}"
-        done = f"{progress.done:,}{total} {progress.unit}, {speed} {progress.unit}/s"
+        done = f"{counted:,}{total} {progress.unit}, {speed} {progress.unit}/s"
     return f"{progress.phase}: {done}{remaining}{rejects}"

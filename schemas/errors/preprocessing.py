@@ -17,6 +17,7 @@ MESSAGES: dict[str, str] = {
     "preprocessing-analysis-failed": "The analysis of --preprocessing failed: {problem}; fix preprocessing_fn.",
     "preprocessing-transform-failed": "The transform of --preprocessing fails on some of the rows ({error}): make preprocessing_fn accept all values of the columns.",
     "preprocessing-feature-too-large": "The feature {name!r} takes over 2 GiB in one batch of rows: make it smaller.",
+    "preprocessing-label-control": "preprocessing_fn returns the label {label!r}, which has a control character: remove such characters with tf.strings.regex_replace.",
     "preprocessing-rows-differ": "preprocessing_fn returns {found:,} entries of the feature {name!r} for {rows:rows}: every feature must have one entry per row.",
     "preprocessing-sparse-unordered": "preprocessing_fn returns the sparse feature {name!r} with rows out of order: use tf.sparse.reorder.",
     "preprocessing-sparse-gaps": "preprocessing_fn returns the sparse feature {name!r} with gaps between the values of a row, which a record cannot store: make it dense with tf.sparse.to_dense, or set its shape with tft.experimental.annotate_sparse_output_shape.",

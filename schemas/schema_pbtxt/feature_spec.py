@@ -15,7 +15,7 @@ annotation tags, which other readers of the schema ignore:
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,6 +46,10 @@ class FeatureSpec:
         dtype: Little-endian type of the array's values; None for other features.
         shape: Shape of the array; None where it differs from record to record.
         channels: Channels of an image; 0 for other features.
+        value: Name in the records of the values of a sparse or ragged feature; else empty.
+        indices: Names in the records of the indices of a sparse feature, and the size of each axis.
+        inner: Shape of each value of a ragged feature.
+        is_sorted: Whether the indices of a sparse feature are sorted.
     """
 
     name: str
@@ -56,6 +60,10 @@ class FeatureSpec:
     dtype: np.dtype[Any] | None = None
     shape: tuple[int, ...] | None = None
     channels: int = 0
+    value: str = ""
+    indices: tuple[tuple[str, int], ...] = ()
+    inner: tuple[int, ...] = ()
+    is_sorted: bool = False
 
 
 def array_tags(
@@ -78,6 +86,9 @@ def array_tags(
 def parse_feature_specs(text: str, source: str) -> tuple[FeatureSpec, ...]:
     """Return the active features of a schema.pbtxt, sorted by name.
 
+    The features in the records that hold a sparse or ragged feature of TensorFlow Transform are one
+    feature, which has its name.
+
     Args:
         text: The text of the schema.
         source: Name of the schema in messages.
@@ -85,9 +96,38 @@ def parse_feature_specs(text: str, source: str) -> tuple[FeatureSpec, ...]:
     Raises:
         FormatError: The text is not a schema, or the tags of an array are invalid.
     """
-    features = filter(schema_text.is_active, schema_text.parse_schema_text(text, source).feature)
-    specs = [parse_feature_spec(feature, source) for feature in features]
-    return tuple(sorted(specs, key=lambda spec: spec.name.encode()))
+    proto = schema_text.parse_schema_text(text, source)
+    features = filter(schema_text.is_active, proto.feature)
+    specs = {each.name: parse_feature_spec(each, source) for each in features}
+    for spec in [*_sparse_specs(proto, specs), *_ragged_specs(proto, specs)]:
+        for name in (spec.value, *(name for name, _ in spec.indices)):
+            specs.pop(name, None)
+        specs[spec.name] = spec
+    return tuple(sorted(specs.values(), key=lambda spec: spec.name.encode()))
+
+
+def _sparse_specs(proto: Any, specs: Mapping[str, FeatureSpec]) -> Iterator[FeatureSpec]:
+    """Yield the sparse features of known size, of which the records have all features."""
+    sizes = {each.name: each.int_domain.max + 1 for each in proto.feature}
+    for sparse in filter(schema_text.is_active, proto.sparse_feature):
+        indices = tuple((each.name, sizes.get(each.name, 0)) for each in sparse.index_feature)
+        value = specs.get(sparse.value_feature.name)
+        if value and all(name in specs and size > 1 for name, size in indices):
+            yield FeatureSpec(
+                sparse.name, value.kind, None, False, value=value.name, indices=indices,
+                is_sorted=sparse.is_sorted,
+            )  # fmt: skip
+
+
+def _ragged_specs(proto: Any, specs: Mapping[str, FeatureSpec]) -> Iterator[FeatureSpec]:
+    """Yield the ragged features of lists of values of one shape."""
+    for group in proto.tensor_representation_group.values():
+        for name, form in group.tensor_representation.items():
+            ragged = form.ragged_tensor
+            value = specs.get("/".join(ragged.feature_path.step))
+            inner = tuple(each.uniform_row_length for each in ragged.partition)
+            if value and all(inner):
+                yield FeatureSpec(name, value.kind, None, False, value=value.name, inner=inner)
 
 
 def parse_feature_spec(feature: Any, source: str) -> FeatureSpec:

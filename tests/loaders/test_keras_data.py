@@ -413,6 +413,10 @@ def test_forms_of_row_labels(kind, values, listed, expected, tmp_path):
         gc.collect()  # the dataset keeps the lookup table alive
         assert "y" not in inputs
         assert found.numpy().tolist() == labels
+    ((inputs, found),) = keras_dataset(ds, label="y")  # by its name, also if it is not the label
+    assert ("y" in inputs, found.numpy().tolist()) == (False, values)
+    with pytest.raises(UsageError, match=r"label='z' is unknown: .* or the name of a feature"):
+        keras_dataset(ds, label="z")
 
 
 @pytest.mark.parametrize("error", [KeyError("colour"), StopIteration(), ValueError("a\nb")])

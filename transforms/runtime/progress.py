@@ -13,6 +13,7 @@ import threading
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 from shardmill.schemas.dataset import shard_names
 from shardmill.schemas.storage import join, open_storage
@@ -31,6 +32,7 @@ class Progress:
         per_unit: Inputs in one unit.
         rejects_name: Word for rejected inputs; empty where they are not counted.
         notices: Lines to be shown once.
+        counted: What was counted by ``add_once``.
     """
 
     phase: str = "matching"
@@ -41,6 +43,7 @@ class Progress:
     per_unit: int = 1
     rejects_name: str = "rejected"
     notices: deque[str] = field(default_factory=deque)
+    counted: set[Any] = field(default_factory=set)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def add(self, inputs: int, rejects: int = 0) -> None:
@@ -48,6 +51,12 @@ class Progress:
         with self.lock:
             self.done += inputs
             self.rejects += rejects
+
+    def add_once(self, identity: Any, inputs: int) -> None:
+        """Count inputs unless that was done: each phase of an analysis reads them again."""
+        with self.lock:
+            self.done += 0 if identity in self.counted else inputs
+            self.counted.add(identity)
 
     def start(self, phase: str, total: int) -> None:
         """Enter a phase with a number of inputs to process."""

@@ -128,8 +128,10 @@ def make_manifest(
     total = inputs.accepted + inputs.rejected + inputs.skipped + inputs.duplicates
     if inputs.matched != total:
         raise AssertionError(f"{inputs} does not add up")
+    features = tuple(extra.features or encoder.features())
     countable = spec.hooks.countable(whole.label_counts)
-    labels = plan.labels or (spec.hooks.labels(whole.label_counts) if countable else ())
+    known = spec.hooks.labels(whole.label_counts, features) if countable else ()
+    labels = plan.labels or known
     splits = _splits(spec, labels, built)
     warnings = [*_warnings(splits, inputs), *copies.warnings(spec.hooks.inputs)]
     if not countable:
@@ -153,7 +155,7 @@ def make_manifest(
             content_id=census.content_id,
         ),
         labels=labels,
-        features=tuple(extra.features or encoder.features()),
+        features=features,
         warnings=(*plan.warnings, *warnings),
         side_files=tuple(sorted(extra.files)),
     )

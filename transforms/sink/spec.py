@@ -77,11 +77,16 @@ class BuildHooks:
         """Return whether there are few enough labels to list and count them."""
         return True
 
-    def labels(self, counted: Collection[str]) -> tuple[str, ...]:
+    def labels(
+        self,
+        counted: Collection[str],
+        features: Sequence[dict[str, Any]],  # noqa: ARG002
+    ) -> tuple[str, ...]:
         """Return the labels in the order of their class ids, where they are known from records.
 
         Args:
             counted: Labels of the records.
+            features: Features of the records, as the manifest lists them.
         """
         return tuple(sorted(counted, key=str.encode))
 

@@ -73,7 +73,7 @@ class RowsHooks(BuildHooks):
     """What rows add at the end of a build.
 
     Attributes:
-        text_labels: Whether labels are texts that training code maps to class ids.
+        label_feature: Feature with the labels; training code maps texts in it to class ids.
         transformed: Whether a TensorFlow Transform graph is published.
         inferred: Whether the schema was inferred.
         finds_gaps: Whether the records decide which columns are required.
@@ -85,7 +85,7 @@ class RowsHooks(BuildHooks):
         wanted: See ``BuildHooks``.
     """
 
-    text_labels: bool = False
+    label_feature: str = ""
     transformed: bool = False
     inferred: bool = False
     finds_gaps: bool = False
@@ -113,9 +113,12 @@ class RowsHooks(BuildHooks):
         """Return whether labels are few enough to be listed and counted."""
         return len(counted) <= self.max_labels and TOO_MANY_LABELS not in counted
 
-    def labels(self, counted: Collection[str]) -> tuple[str, ...]:
+    def labels(
+        self, counted: Collection[str], features: Sequence[dict[str, Any]]
+    ) -> tuple[str, ...]:
         """Return the labels sorted by their bytes; none if records contain numbers instead."""
-        return super().labels(counted) if self.text_labels else ()
+        texts = {"name": self.label_feature, "type": "bytes"} in features
+        return super().labels(counted, features) if texts else ()
 
     def extra_files(self, build: str, input_id: str) -> ExtraFiles:
         """Return the files of the TensorFlow Transform graph, its schema and features."""

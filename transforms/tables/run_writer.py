@@ -24,8 +24,8 @@ from shardmill.transforms.tables.byte_arrays import ByteStrings, offsets_from_si
 from shardmill.transforms.tables.encode import encode_rows, prepare
 from shardmill.transforms.tables.record_values import take_values
 from shardmill.transforms.tables.segments import Origin, Run, RunBlock
-from shardmill.transforms.tables.table import Table
-from shardmill.transforms.tables.table_source import TypedBatch
+from shardmill.transforms.tables.table import Table, transformed_labels
+from shardmill.transforms.tables.table_source import TypedBatch, has_lists
 
 MAX_RUNS = 256  # that are merged to parts; more of them are merged to larger runs first
 _TRANSFORM_ROWS = 1 << 16  # per call of the TensorFlow Transform graph
@@ -134,12 +134,17 @@ def write_run(
     )  # fmt: skip
 
 
-def transform_table(table: Table, folder: str) -> Table:
+def transform_table(table: Table, folder: str, label: str) -> Table:
     """Return a table of the rows as TensorFlow Transform transforms them, in final order.
 
     Args:
         table: The rows.
         folder: Folder of a TensorFlow Transform graph.
+        label: Feature with the labels: they are those of the transformed one, if it has one text or
+            integer in each row, and else stay as they are.
+
+    Raises:
+        InputError: The graph fails on a row, or a label has a control character.
     """
     from shardmill.transforms.tables.tft.transformer import transformer_of
 
@@ -152,7 +157,11 @@ def transform_table(table: Table, folder: str) -> Table:
         first._replace(values=pa.concat_arrays([batch[number].values for batch in batches]))
         for number, first in enumerate(batches[0])
     ]
-    return table._replace(columns=columns, order=np.arange(len(table.order)))
+    labels = table.labels
+    for each in columns:
+        if each.name == label and each.kind != "float32" and not has_lists(each.values):
+            labels = transformed_labels(each.values)
+    return table._replace(columns=columns, order=np.arange(len(table.order)), labels=labels)
 
 
 def encode_splits(table: Table, origin: Origin) -> Iterator[tuple[str, pa.Table]]:

@@ -12,12 +12,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardmill.schemas.dataset.splits import SPLIT_FOLDERS, check_split_name
-from shardmill.schemas.errors import UsageError, shown
+from shardmill.schemas.errors import InputError, UsageError, shown
 from shardmill.schemas.rejects import Reject
 from shardmill.transforms.match.labels import has_control
 from shardmill.transforms.tables import row_hash
 from shardmill.transforms.tables.row_rejects import RejectCollector, to_reject
 from shardmill.transforms.tables.table_source import (
+    MAX_LABELS,
     TOO_MANY_LABELS,
     TableSpec,
     TypedBatch,
@@ -102,10 +103,7 @@ def _labels(
     indices = column.indices
     if len(column.values) > spec.max_labels:  # probably not classes but ids or amounts
         return pa.repeat(TOO_MANY_LABELS, len(indices))
-    names = [
-        value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else str(value)
-        for value in column.values.to_pylist()
-    ]
+    names = _to_texts(column.values)
     invalid = np.array([has_control(name) for name in names] + [False], bool)
     if invalid.any():
         rejects.add(
@@ -115,6 +113,28 @@ def _labels(
             lambda row: f"the label {names[indices[row]]!r} has a control character",
         )
     return pa.array(names, pa.string()).take(pa.array(indices, mask=indices < 0))
+
+
+def _to_texts(values: pa.Array) -> list[str]:
+    return [
+        value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else str(value)
+        for value in values.to_pylist()
+    ]
+
+
+def transformed_labels(values: pa.Array) -> pa.StringArray:
+    """Return the labels of rows that TensorFlow Transform made, one text or integer of each.
+
+    Raises:
+        InputError: One has a control character, which labels.txt cannot hold.
+    """
+    encoded = values.dictionary_encode()
+    if len(encoded.dictionary) > MAX_LABELS:
+        return pa.repeat(TOO_MANY_LABELS, len(values))
+    names = _to_texts(encoded.dictionary)
+    for name in filter(has_control, names):
+        raise InputError("preprocessing-label-control", label=name)
+    return pa.array(names, pa.string()).take(encoded.indices)
 
 
 def _without_labels(label: str, batch: TypedBatch, labeled: Mask) -> TypedBatch:

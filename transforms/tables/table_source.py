@@ -119,6 +119,11 @@ class TableSpec(PickledOnce):
         """The schema with the names of the features."""
         return with_names(self.columns, dict(self.rename))
 
+    @property
+    def label_feature(self) -> str:
+        """Name of the feature with the label; empty if there is none."""
+        return dict(self.rename).get(self.label, self.label)
+
     def columns_of(self, split: str = "") -> tuple[Column, ...]:
         """Return the schema that a source applies: it does not require labels of some splits.
 

@@ -236,7 +236,9 @@ def write_runs(values: tuple[Any, ...], spec: RowsSpec, graph: str = "") -> Iter
             run = finished or find_run(spec.runs, name_of(number), batch.content)
             if run is None:
                 table = place_batch(spec.table, batch)
-                table = transform_table(table, join(spec.sink.build, graph)) if graph else table
+                if graph:
+                    label = spec.table.label_feature
+                    table = transform_table(table, join(spec.sink.build, graph), label)
                 run = make_run(spec.runs, name_of(number), origin, table, batch)
             shown = progress.current()
             shown.phase = "encoding"

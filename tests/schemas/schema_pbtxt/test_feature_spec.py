@@ -5,6 +5,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+import shardmill
 from shardmill.loaders import feature_spec, open_dataset
 from shardmill.schemas.errors import FormatError, UsageError
 from shardmill.schemas.schema_pbtxt.feature_spec import array_tags, parse_feature_specs
@@ -56,6 +57,12 @@ def test_shapes_and_lifecycle_stages_are_those_of_transform(tmp_path):
         "flat": tf.io.FixedLenFeature([], tf.int64),
         "words": tf.io.VarLenFeature(tf.string),
         "ids": tf.io.VarLenFeature(tf.int64),
+        "sparse": tf.io.SparseFeature(
+            ["at", "of"], "of it", tf.float32, [7, 2], already_sorted=True
+        ),
+        "ragged": tf.io.RaggedFeature(
+            tf.string, "tokens", [tf.io.RaggedFeature.UniformRowLength(3)], tf.int64
+        ),
     }
     transformed = text_format.MessageToString(schema_utils.schema_from_feature_spec(outputs))
     live = {"matrix", "scalar", "words", "some", "beta"}
@@ -84,6 +91,21 @@ def test_tensorflow_parses_records_with_the_spec(table):
         row["tags"].tolist() for row in records
     ]
     assert list(feature_spec(table, features=["price", "kind"])) == ["price", "kind"]
+    single = feature_spec(table, fill=fill, scalars=True)
+    flat = tf.io.parse_example(tf.data.TFRecordDataset(files, "GZIP").batch(200).get_single_element(), single)  # fmt: skip
+    for name in ("count", "ratio", "number", "price", "kind"):
+        assert flat[name].numpy().tolist() == parsed[name].numpy().ravel().tolist()
+    assert {name for name in spec if spec[name] == single[name]} == {"name", "sizes", "tags"}
+
+
+def test_scalars_are_what_tutorials_decode(images):
+    """``tf.io.decode_jpeg`` takes a scalar, which parsing with ``[1]`` does not give."""
+    import tensorflow as tf
+
+    spec = shardmill.feature_spec(images("jpeg"), scalars=True)
+    record = next(iter(tf.data.TFRecordDataset(sorted(map(str, images("jpeg").glob("current/train-*"))), "GZIP")))  # fmt: skip
+    example = tf.io.parse_single_example(record, spec)
+    assert tf.io.decode_jpeg(example["image/encoded"]).shape == (16, 24, 3)
 
 
 @pytest.mark.parametrize(

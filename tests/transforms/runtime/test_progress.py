@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from shardmill.pipelines import run
 from shardmill.pipelines.images import outcomes, resolve
 from shardmill.pipelines.images_config import ImagesConfig
+from shardmill.pipelines.report.progress_display import progress_line
 from shardmill.pipelines.runners import IN_MEMORY
 from shardmill.transforms.runtime import progress
 from shardmill.transforms.sink.outcome import Outcome
@@ -23,6 +24,17 @@ def test_work_is_counted_only_while_one_run_collects() -> None:
     progress.current().add(5)
     assert not progress.is_collected()
     assert (first.done, first.rejects, second.done) == (3, 1, 0)
+
+
+def test_no_more_than_everything_is_shown() -> None:
+    """An analysis reads rows in several phases, and sizes are estimates: never over 100 %."""
+    shown = progress.Progress(per_unit=1 << 20)
+    shown.start("analysing", 8 << 20)
+    for _ in range(3):
+        shown.add_once(("a.csv", 0), 4 << 20)
+    assert "4.0 MiB of 8.0 MiB" in progress_line(shown, 1.0)
+    shown.add(6 << 20)
+    assert "8.0 MiB of 8.0 MiB" in progress_line(shown, 1.0)
 
 
 def test_concurrent_runs_in_one_process_get_their_outcomes(tmp_path) -> None:

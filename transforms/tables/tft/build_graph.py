@@ -184,7 +184,7 @@ def train_batches(task: Any, spec: RowsSpec, plan: Plan) -> Iterator[pa.RecordBa
             yield filler_batch(spec.table.columns)
         return
     unit = Unit(*task)
-    progress.current().add(unit.num_bytes)
+    progress.current().add_once((unit.ref[0], unit.start), unit.num_bytes)
     if stored:
         return
     try:

@@ -116,3 +116,73 @@ def test_a_transformed_dataset(tmp_path) -> None:
     examples = check_dataset(tmp_path / "ds", manifest)
     assert not (tmp_path / "ds" / GRAPH).exists()
     assert set(map(frozen, examples)) == {frozen(row) for split in rows.values() for row in split}
+
+
+SHAPES = """
+import tensorflow as tf
+import tensorflow_transform as tft
+
+
+def preprocessing_fn(inputs):
+    age = inputs["age"][:, 0]
+    rows = tf.range(tf.size(age, out_type=tf.int64))
+    count = tf.size(age, out_type=tf.int64)
+    at = tf.stack([rows, age % 5, age % 2], axis=1)
+    sparse = tf.SparseTensor(at, tf.cast(age, tf.float32), tf.stack([count, 5, 2]))
+    tft.experimental.annotate_sparse_output_shape(sparse, [5, 2])
+    species = tft.compute_and_apply_vocabulary(inputs["species"])[:, 0]
+    return {
+        "sparse": sparse,
+        "words": tf.strings.bytes_split(inputs["island"][:, 0]),
+        "hot": tf.one_hot(species, 2),
+        "species": tf.strings.lower(inputs["species"]),
+    }
+"""
+
+
+@pytest.mark.xdist_group("transform")
+def test_shapes_and_labels_come_back_as_the_function_returns_them(tmp_path) -> None:
+    """Sparse, ragged and vector features, and labels of text, as TensorFlow parses them by the
+    feature spec of TensorFlow Transform, and as the rows say."""
+    import numpy as np
+    import tensorflow as tf
+    import tensorflow_transform as tft
+
+    import shardmill
+
+    (tmp_path / "pp.py").write_text(SHAPES)
+    options = {"input": penguins(tmp_path / "in.csv"), "splits": "train:1", "label": "species"}
+    _, plain = build_rows(**options, output=tmp_path / "plain")
+    ds = tmp_path / "ds"
+    _, manifest = build_rows(**options, output=ds, preprocessing=tmp_path / "pp.py")
+    check_dataset(ds, manifest, "species", others={"transform_fn"})
+    assert manifest.labels == ("adelie", "gentoo")  # of the records, not of the table
+    (rows,) = by_split(tmp_path / "plain", plain).values()
+    spec = tft.TFTransformOutput(str(ds / "current/transform_fn")).transformed_feature_spec()
+    assert shardmill.feature_spec(ds) == spec
+    files = [str(ds / "current" / name) for name in manifest.files]
+    payloads = tf.data.TFRecordDataset(files, "GZIP").batch(1_000).get_single_element()
+    parsed = tf.io.parse_example(payloads, spec)
+    ((inputs, ids),) = shardmill.keras_dataset(ds, batch_size=300)
+    assert isinstance(inputs["sparse"], tf.SparseTensor)
+    assert set(inputs) == {"sparse", "words", "hot"}
+    dense = tf.sparse.to_dense(inputs["sparse"]).numpy()
+    assert np.array_equal(dense, tf.sparse.to_dense(parsed["sparse"]).numpy())
+    assert inputs["words"].to_list() == parsed["words"].to_list()
+    for number, (row, each) in enumerate(zip(rows, shardmill.open_dataset(ds), strict=True)):
+        age = row["age"][0]
+        assert dense[number, age % 5, age % 2] == age
+        assert np.count_nonzero(dense[number]) == (age > 0)
+        assert np.array_equal(each["sparse"], dense[number])
+        letters = [bytes([letter]) for letter in row["island"][0]]
+        assert each["words"].tolist() == inputs["words"][number].numpy().tolist() == letters
+        assert ids[number] == [b"Adelie", b"Gentoo"].index(row["species"][0])
+    texts = [row["species"][0] for row in rows]
+    counts = [texts.count(b"Adelie"), texts.count(b"Gentoo")]
+    weights = shardmill.class_weights(ds)
+    assert weights == pytest.approx({n: 150 / count for n, count in enumerate(counts)})
+    ((_, hot),) = shardmill.keras_dataset(ds, batch_size=300, label="hot")
+    assert hot.shape == (300, 2)
+    assert np.array_equal(hot, parsed["hot"])
+    single = shardmill.keras_dataset(ds, batch_size=None, label="hot")
+    assert next(iter(single))[1].shape == (2,)
