@@ -296,6 +296,7 @@ class RowsOptions(DatasetOptions):
         sample_bytes: ``SIZE``: bytes of each file that are read to infer the schema
         max_rejected_files: ``N``: fail if more files are rejected as a whole
         threads: ``N``: concurrent ranges per worker (default: one per core)
+        limit: ``N``: take a random sample of N rows
         follow_links: follow links that lead outside the root
     """
 
@@ -304,7 +305,7 @@ class RowsOptions(DatasetOptions):
 example, with the column survived as the label:
   shardmill rows --input=titanic.csv --output=ds --label=survived"""
     groups: ClassVar = {
-        "input and output": f"{INPUT_OUTPUT} follow_links",
+        "input and output": f"{INPUT_OUTPUT} follow_links limit",
         "columns": "schema label key select drop rename types defaults partitions sample_bytes "
         "preprocessing",
         "cells": "null_values decimal thousands infinity",
@@ -344,4 +345,5 @@ example, with the column survived as the label:
     sample_bytes: Bytes = of.size("16MiB", least="1", decides=False)
     max_rejected_files: Int = of.whole(0, decides=False)
     threads: Int = of.whole(0, decides=False)
+    limit: MaybeInt = of.whole(None, 1)
     follow_links: Switch = of.switch(decides=False)

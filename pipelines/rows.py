@@ -111,7 +111,9 @@ def resolve(config: RowsConfig, *, runner: str = "") -> RowsJob:
     digest = preprocessing.digest if preprocessing else ""
     options = config.identity_of(format_schema(table.features), digest)
     inexact = given is None and not sample.complete
-    identity = {**options, "exact": source.exact} if inexact else options  # rules of no schema
+    identity = {**options, "exact": source.exact} if inexact else {**options}  # rules of no schema
+    if config.limit is None:
+        del identity["limit"]  # datasets of all rows keep their identity
     sink = config.sink_spec(
         config_id("rows", versions, identity), match.root, runner=runner,
         command=config.command("rows"),
@@ -127,6 +129,7 @@ def resolve(config: RowsConfig, *, runner: str = "") -> RowsJob:
         sink, source, versions, _growth(table.columns, sample), sample.row_bytes,
         config.threads, config.max_rejected_files,
         preprocessing=None if config.dry_run else preprocessing,  # an analysis writes to the output
+        limit=config.limit,
     )  # fmt: skip
     described = [sample.describe(each, missing=config.dry_run) for each in table.columns]
     sampled, size = () if preprocessing else sample.refs, sum(ref.size for ref in refs)
@@ -183,16 +186,20 @@ def take_sample(
     """
     source = cast("FileSource", spec.source)
     file = max(files, key=lambda ref: (not ref.error, ref.size))
+    size = _SAMPLE_BYTES
+    if spec.limit is not None:
+        size = max(1, min(size, int(spec.limit * spec.row_bytes)))
     packing: Packing = "deflated" if spec.sink.compression == "gzip" else "none"
     try:
-        ratio = source.first_rows(file, _SAMPLE_BYTES)[1]
+        ratio = source.first_rows(file, size)[1]
     except RejectedError as rejected:
         reject = Reject(file.key, file.uri, rejected.stage, rejected.error, rejected.message)
         return BuildSample(lambda: [reject], 1, packing)
     rows = num_bytes * ratio / spec.row_bytes
+    rows = min(rows, spec.limit or rows)
 
     def encode() -> Iterator[Block]:
-        batch = source.first_rows(file, _SAMPLE_BYTES)[0]
+        batch = source.first_rows(file, size)[0]
         return encode_blocks(place_batch(spec.table, batch))
 
     return BuildSample(encode, rows, packing, spec.threads or usable_cores())

@@ -420,6 +420,35 @@ def test_golden_shard_bytes(tmp_path) -> None:
     }  # fmt: skip
 
 
+@pytest.mark.parametrize("key", ["", "n"])
+def test_limit_takes_a_random_sample_of_rows(key, tmp_path, monkeypatch) -> None:
+    """Exactly N rows, rejects included, in the splits that they have in the whole table; a larger
+    sample contains a smaller one; neither threads nor ranges decide."""
+    folder = tmp_path / "in"
+    make_table(folder / "a.csv", ["n", "t"], [[n, f"m{n}"] for n in range(3_000)])
+    rows = [[n, "x", "ragged"] if n % 4 == 0 else [n, "x"] for n in range(3_000, 4_000)]
+    make_table(folder / "b.csv", ["n", "t"], rows)
+    options = {"input": folder, "max_reject_fraction": 1, "num_shards": 2, "key": key}
+    _, manifest = build_rows(output=tmp_path / "all", **options)
+    samples = [records_of(tmp_path / "all", manifest)]
+    small = partial(CsvSource, range_bytes=500)
+    for limit, made in ((400, CsvSource), (400, small), (40, small), (9_999, CsvSource)):
+        monkeypatch.setattr("shardmill.pipelines.rows.CsvSource", made)
+        output = tmp_path / f"{len(samples)}"
+        _, manifest = build_rows(output=output, limit=limit, **options)
+        check_dataset(output, manifest)
+        assert manifest.inputs.matched == min(limit, 4_000)
+        assert manifest.build.config["limit"] == limit
+        samples.append(records_of(output, manifest))
+    whole, first, again, tiny, every = samples
+    assert dataset_files(tmp_path / "1") == dataset_files(tmp_path / "2")
+    assert whole == every
+    assert 5 < len(rejects_of(tmp_path / "1")) < 60  # 250 of 4,000 rows are bad: 25 of 400
+    for name in ("train", "validation"):
+        assert tiny[name] < again[name] == first[name] < whole[name]
+    assert build_rows(output=tmp_path / "1", limit=400, **options)[0].status == "up_to_date"
+
+
 @pytest.mark.heavy
 def test_bytes_do_not_depend_on_threads_or_ranges(tmp_path, monkeypatch) -> None:
     folder = make_mixed_tables(tmp_path / "in")
@@ -455,7 +484,7 @@ def test_config_id_depends_on_options_that_change_bytes(tmp_path) -> None:
         {"seed": 1}, {"splits": TRAIN}, {"num_shards": 2}, {"label": "b"}, {"key": "a"},
         {"group_by": "b"}, {"null_values": "x"}, {"strip": True}, {"compression": "none"},
         {"columns": "a,b", "header": "first"}, {"quote": "'"}, {"encoding": "latin-1"},
-        {"split_by": "b"}, {"skip_lines": 1}, {"header": "none"},
+        {"split_by": "b"}, {"skip_lines": 1}, {"header": "none"}, {"limit": 2},
     ]  # fmt: skip
     assert {build_id(**options) for options in same} == {plain}
     ids = {build_id(**options) for options in other}

@@ -35,6 +35,7 @@ class RowsSpec:
         preprocessing: The preprocessing_fn of TensorFlow Transform, if any.
         parts: Number of parts of each split, if it is known; else it follows from the sizes above.
         labels: Labels in the order of their class ids, if records have ids.
+        limit: Number of rows of a random sample; None for all rows.
     """
 
     sink: SinkSpec
@@ -47,6 +48,7 @@ class RowsSpec:
     preprocessing: Preprocessing | None = None
     parts: tuple[tuple[str, int], ...] = ()
     labels: tuple[str, ...] = ()
+    limit: int | None = None
 
     @property
     def runs(self) -> str:
@@ -110,8 +112,11 @@ def _plan_parts(spec: RowsSpec, census: Census) -> tuple[dict[Series, int], int]
     total = sum(sizes.values())
     one_shard = ShardSpec(spec.sink.shards.template, num_shards=1)
     rejected = {REJECTED: count_parts(total, 0, one_shard, _REJECT_BYTES, _MAX_PARTS)}
+    if spec.limit is not None and total:
+        share = min(Fraction(1), spec.limit * Fraction(spec.row_bytes) / total)
+        sizes = {name: int(share * size) for name, size in sizes.items()}
     if spec.table.split_by:
-        return rejected, parts_of(total)
+        return rejected, parts_of(sum(sizes.values()))
     unplaced = sizes.pop(UNPLACED, 0)
     for name, share in splits.shares:
         if share:

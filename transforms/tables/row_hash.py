@@ -115,6 +115,15 @@ def split_numbers(splits: Splits, hashes: np.ndarray) -> np.ndarray:
     return result
 
 
+def rank(position: np.ndarray) -> np.ndarray:
+    """Return the rank of rows in a random order that is independent of their positions.
+
+    It is below 2**63, as Beam's coder of integers demands.
+    """
+    result: np.ndarray = _step(position, np.uint64(0)) >> np.uint64(1)
+    return result
+
+
 def part_numbers(position: np.ndarray, parts: int) -> np.ndarray:
     """Return the part of each position, as ``part_of`` does; int64[rows].
 

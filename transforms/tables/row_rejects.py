@@ -45,6 +45,8 @@ class RejectCollector:
     Attributes:
         ids: int64[rows], identity of each row in its input.
         bad: bool[rows], which rows are rejected.
+        left_out: bool[rows], which rows are not in the sample of ``--limit``, and so no rejects.
+        without_cells: Rows that were rejected before and are not counted in ``ids``.
 
     Args:
         ids: See above.
@@ -59,8 +61,8 @@ class RejectCollector:
         rows = len(ids)
         self.ids = ids
         self._lines = lines
-        self._rejects = rejects
-        self.bad = np.zeros(rows, bool)
+        self.without_cells = rejects
+        self.bad, self.left_out = np.zeros((2, rows), bool)
         # For each check that rows failed: the column, the reason, and the message for a row.
         self._checks: list[tuple[str, str, Callable[[int], str]]] = []
         self._check_ids = np.zeros(rows, np.int32)
@@ -87,11 +89,18 @@ class RejectCollector:
             self._check_ids[new[of_rows == reason]] = len(self._checks)
             self._checks.append((column, reason, describe))
 
+    def leave_out(self, rows: Mask, without_cells: Mask) -> int:
+        """Leave out rows, and rejects of rows without cells; return the number of rows."""
+        rejects, self.left_out = self.without_cells, rows
+        self.without_cells = [rejects[n] for n in np.flatnonzero(~without_cells).tolist()]
+        lost = sum(each.rows for each in rejects) - sum(each.rows for each in self.without_cells)
+        return lost + int(np.count_nonzero(rows))
+
     def rejects(self) -> list[RowReject]:
         """Return all rejects, ordered by row."""
-        rows = np.flatnonzero(self.bad)
+        rows = np.flatnonzero(self.bad & ~self.left_out)
         listed, counted = rows[:MAX_LISTED], rows[MAX_LISTED:]
-        rejects = [*self._rejects, *self._list(listed)]
+        rejects = [*self.without_cells, *self._list(listed)]
         checks = self._check_ids[counted]
         rejects += [self._count(counted[checks == check]) for check in np.unique(checks)]
         return sorted(rejects)

@@ -70,13 +70,13 @@ def place_batch(spec: TableSpec, batch: TypedBatch) -> Table:
         batch: The rows.
     """
     rejects = batch.rows
-    hashes = _hash_rows(spec, batch)
+    hashes = hash_rows(spec, batch)
     splits, split = _assign_splits(spec, batch, hashes.split)
     if spec.place.unlabeled:
         unlabeled = [n for n, name in enumerate(splits) if name in spec.place.unlabeled]
         batch = _without_labels(spec.label, batch, ~np.isin(split, unlabeled))
     labels = _labels(spec, batch.columns, rejects)
-    kept = np.flatnonzero(~rejects.bad)
+    kept = np.flatnonzero(~(rejects.bad | rejects.left_out))
     split, position = split[kept], hashes.position[kept]
     order = np.lexsort((position, split))
     final = kept[order]
@@ -149,7 +149,8 @@ def _without_labels(label: str, batch: TypedBatch, labeled: Mask) -> TypedBatch:
     return batch._replace(columns=columns)
 
 
-def _hash_rows(spec: TableSpec, batch: TypedBatch) -> row_hash.Hashes:
+def hash_rows(spec: TableSpec, batch: TypedBatch) -> row_hash.Hashes:
+    """Return the hashes of all rows of a batch; rows without a key are rejected."""
     if not spec.key:
         return row_hash.hash_offsets(spec.place.seed, batch.ref.key, batch.rows.ids)
     keys = batch.texts[spec.key]

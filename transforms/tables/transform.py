@@ -47,6 +47,7 @@ from shardmill.transforms.tables.run_writer import (
     run_id,
     transform_table,
 )
+from shardmill.transforms.tables.sampling import SampleRows, sample_batch
 from shardmill.transforms.tables.segments import (
     Origin,
     Run,
@@ -94,18 +95,14 @@ class WriteRows(beam.PTransform):
             AsSingleton(census),
             AsIter(contents),
             spec.sink,
-            reads=1 if spec.preprocessing is None else 2,
+            reads=1 + (spec.preprocessing is not None) + (spec.limit is not None),
         )
         found = files | "CutRanges" >> beam.ParDo(
             MapOrdered(cut, _INSPECTIONS), spec.source, AsSingleton(plan)
         ).with_outputs(REJECTED_FILES, COUNTS, main=RANGES)
         spread = found[RANGES] | "SpreadRanges" >> beam.Reshuffle()
-        graph = []
-        if spec.preprocessing is not None:
-            built = (spread, plan) | "BuildTransformGraph" >> BuildGraph(spec, spec.preprocessing)
-            graph.append(AsSingleton(built))
         made = spread | "WriteRuns" >> beam.ParDo(
-            MapOrdered(write_runs, spec.threads), spec, *graph
+            MapOrdered(write_runs, spec.threads), spec, *self._read_before(spread, plan)
         ).with_outputs(REJECTED_FILES, COUNTS, main=RUNS)
         rejected = {
             "Files": files, "Ranges": found[REJECTED_FILES], "Runs": made[REJECTED_FILES]
@@ -131,6 +128,16 @@ class WriteRows(beam.PTransform):
         encoder = RowEncoder(spec.source, dict(spec.versions))
         return BuildInput(placed, plan, counts) | BuildShards(spec.sink, encoder)
 
+    def _read_before(self, units: Any, plan: Any) -> tuple[Any, Any]:
+        """Wire what is read before rows are written; return ``last`` and ``graph`` for them."""
+        spec, last, graph = self.spec, None, ""
+        if spec.limit is not None:
+            last = AsSingleton(units | "SampleRows" >> SampleRows(spec))
+        if spec.preprocessing is not None:
+            built = BuildGraph(spec, spec.preprocessing, last)
+            graph = AsSingleton((units, plan) | "BuildTransformGraph" >> built)
+        return last, graph
+
 
 def _plan(census: Census, spec: RowsSpec) -> Plan:  # by name: a lambda takes 1 KB of the job
     return plan_rows(spec, census)
@@ -146,11 +153,11 @@ def announced(
         census: Census of the files.
         contents: See ``compare_content``.
         spec: Output and options of the build.
-        reads: How often rows are read: twice, if they are analysed first.
+        reads: How often rows are read: again, if they are sampled or analysed first.
     """
     plan = compare_content(plan, contents, spec)
     size = sum(size for _, size in census.series.values())
-    announce(spec, plan, "encoding" if reads == 1 else "analysing", reads * size)
+    announce(spec, plan, "encoding" if reads == 1 else "reading", reads * size)
     return plan
 
 
@@ -209,12 +216,15 @@ def cut(
         yield TaggedOutput(COUNTS, Census(matched=1))
 
 
-def write_runs(values: tuple[Any, ...], spec: RowsSpec, graph: str = "") -> Iterator[Any]:
+def write_runs(
+    values: tuple[Any, ...], spec: RowsSpec, last: int | None = None, graph: str = ""
+) -> Iterator[Any]:
     """Write the runs of a unit, or reuse finished ones; yield them and their counts.
 
     Args:
         values: The unit.
         spec: What is written.
+        last: See ``sample_batch``; None for all rows.
         graph: Folder of a TensorFlow Transform graph in the build folder, or empty.
     """
     unit = Unit(*values)
@@ -222,7 +232,8 @@ def write_runs(values: tuple[Any, ...], spec: RowsSpec, graph: str = "") -> Iter
 
     def name_of(batch: int) -> str:
         digest = f"{ref.digest():032x}"
-        return run_id(spec.sink.config_id, digest, unit.identity, batch, graph)
+        sample = () if last is None else (last,)
+        return run_id(spec.sink.config_id, digest, unit.identity, batch, graph, *sample)
 
     finished = find_run(spec.runs, name_of(0)) if unit.single else None
     if finished and finished.ctime != ref.ctime:
@@ -235,11 +246,12 @@ def write_runs(values: tuple[Any, ...], spec: RowsSpec, graph: str = "") -> Iter
             origin = Origin(name, ref.key, to_relative(ref.uri, spec.sink.root))
             run = finished or find_run(spec.runs, name_of(number), batch.content)
             if run is None:
-                table = place_batch(spec.table, batch)
+                chosen = batch if last is None else sample_batch(spec.table, batch, last)
+                table = place_batch(spec.table, chosen)
                 if graph:
                     label = spec.table.label_feature
                     table = transform_table(table, join(spec.sink.build, graph), label)
-                run = make_run(spec.runs, name_of(number), origin, table, batch)
+                run = make_run(spec.runs, name_of(number), origin, table, chosen)
             shown = progress.current()
             shown.phase = "encoding"
             shown.add(unit.num_bytes, sum(run.rejects.values()))

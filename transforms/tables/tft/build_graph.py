@@ -22,6 +22,7 @@ from shardmill.transforms.runtime import progress
 from shardmill.transforms.runtime.map_do_fn import MapOrdered
 from shardmill.transforms.sink.plan import Plan
 from shardmill.transforms.tables.planning import RowsSpec
+from shardmill.transforms.tables.sampling import sample_batch
 from shardmill.transforms.tables.table import place_batch
 from shardmill.transforms.tables.table_source import TypedColumn, Unit
 from shardmill.transforms.tables.tft import transformer
@@ -139,10 +140,12 @@ class BuildGraph(beam.PTransform):
     Args:
         spec: Options of the build.
         preprocessing: The user's preprocessing_fn.
+        last: A side input, see ``sample_batch``; None for all rows.
     """
 
     spec: RowsSpec
     preprocessing: Preprocessing
+    last: Any = None
 
     def expand(self, pcolls: tuple[Any, Any]) -> beam.PCollection[str]:
         """Wire reading, analysis and storing."""
@@ -155,7 +158,9 @@ class BuildGraph(beam.PTransform):
             (ranges, filler)
             | "AddFiller" >> beam.Flatten()
             | "ReadTrainingRows"
-            >> beam.ParDo(MapOrdered(train_batches, spec.threads), spec, AsSingleton(plan))
+            >> beam.ParDo(
+                MapOrdered(train_batches, spec.threads), spec, AsSingleton(plan), self.last
+            )
         )
         rows = (
             batches
@@ -170,13 +175,16 @@ class BuildGraph(beam.PTransform):
         )
 
 
-def train_batches(task: Any, spec: RowsSpec, plan: Plan) -> Iterator[pa.RecordBatch]:
+def train_batches(
+    task: Any, spec: RowsSpec, plan: Plan, last: int | None
+) -> Iterator[pa.RecordBatch]:
     """Yield the training rows of a range, unless a graph is stored already.
 
     Args:
         task: The range, or None for the filler.
         spec: Options of the build.
         plan: The plan of the build.
+        last: See ``sample_batch``; None for all rows.
     """
     stored = plan.status != "build" or find_graph(spec.sink.build, plan.read_id) is not None
     if task is None:
@@ -189,7 +197,8 @@ def train_batches(task: Any, spec: RowsSpec, plan: Plan) -> Iterator[pa.RecordBa
         return
     try:
         for batch in spec.source.read(unit):
-            table = place_batch(spec.table, batch)
+            sample = batch if last is None else sample_batch(spec.table, batch, last)
+            table = place_batch(spec.table, sample)
             if TRAIN not in table.splits:
                 continue
             chosen = np.sort(table.order[table.split == table.splits.index(TRAIN)])
