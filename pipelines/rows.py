@@ -108,12 +108,10 @@ def resolve(config: RowsConfig, *, runner: str = "") -> RowsJob:
     sampled_from = ((), ()) if given else (sample.base, sample.exact(untyped))
     source = _make_source(config, kind, table, sample, sampled_from, tuple(partitions))
     versions = _versions(preprocessing)
-    digest = preprocessing.digest if preprocessing else ""
-    options = config.identity_of(format_schema(table.features), digest)
-    inexact = given is None and not sample.complete
-    identity = {**options, "exact": source.exact} if inexact else {**options}  # rules of no schema
-    if config.limit is None:
-        del identity["limit"]  # datasets of all rows keep their identity
+    options = config.identity_of(format_schema(table.features), preprocessing)
+    identity = {name: each for name, each in options.items() if name != "limit" or each}
+    if given is None and not sample.complete:
+        identity["exact"] = source.exact  # rules of no schema
     sink = config.sink_spec(
         config_id("rows", versions, identity), match.root, runner=runner,
         command=config.command("rows"),

@@ -7,7 +7,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import deflate
 
@@ -24,6 +24,9 @@ from shardmill.transforms.sources.csv.dialect import Dialect
 from shardmill.transforms.sources.csv.typed_cells import check_default
 from shardmill.transforms.tables.column_options import ColumnOptions, unknown_column
 from shardmill.transforms.tables.table_source import TableSpec, with_names
+
+if TYPE_CHECKING:
+    from shardmill.transforms.tables.tft.preprocessing import Preprocessing
 
 ROWS_VERSION = "2"  # of the conversion from cells to values to bytes
 
@@ -134,15 +137,15 @@ class RowsConfig(RowsOptions, BuildConfig):
 
         return analysis_error(error)
 
-    def identity_of(self, schema: str, preprocessing: str) -> dict[str, Any]:
+    def identity_of(self, schema: str, preprocessing: Preprocessing | None) -> dict[str, Any]:
         """Return the options that decide the content of the dataset.
 
         Args:
             schema: Text of the schema, given or inferred.
-            preprocessing: Digest of the preprocessing file, or empty.
+            preprocessing: The preprocessing_fn, if there is one.
         """
         options = {**self.identity(), "schema": schema}
-        return {**options, "preprocessing": preprocessing} if preprocessing else options
+        return {**options, "preprocessing": preprocessing.digest} if preprocessing else options
 
 
 _OF_CSV = (
