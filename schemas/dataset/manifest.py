@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Container, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, NamedTuple, TypeVar
 
 from shardmill.schemas.dataset.shard_names import is_generation
@@ -18,6 +18,7 @@ from shardmill.schemas.errors import FormatError
 from shardmill.schemas.storage import join
 
 VERSION = 2
+_OPTIONAL = "record_id", "ctime_id", "content_id", "files"  # of the build
 _REQUIRED = ("labels", "features", "warnings")  # which have defaults only in Python
 T = TypeVar("T")
 
@@ -180,6 +181,7 @@ class Build:
             records can be reused.
         ctime_id: Identity of the ctimes of the inputs.
         content_id: Identity of what was read of tables.
+        files: Identity of each file of tables or arrays by its key; empty if there are many.
     """
 
     config_id: str
@@ -192,6 +194,7 @@ class Build:
     record_id: str = ""
     ctime_id: str = ""
     content_id: str = ""
+    files: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -240,7 +243,7 @@ class Manifest:
             **vars(self),
             "splits": {name: split.to_json(prefix) for name, split in self.splits.items()},
             "inputs": vars(self.inputs),
-            "build": _without_empty(vars(self.build), "record_id", "ctime_id", "content_id"),
+            "build": _without_empty(vars(self.build), *_OPTIONAL),
             "damaged": list(map(vars, self.damaged)),
             "beside": [prefix + name for name in self.side_files],
         }

@@ -14,8 +14,12 @@ import zstandard
 
 from shardmill.pipelines.rows_config import RowsConfig
 from shardmill.schemas.dataset.manifest import Manifest
+from shardmill.schemas.refs import InputRef
 from shardmill.schemas.schema_pbtxt.columns import Column, format_schema
+from shardmill.transforms.sink.census import MAX_FILES, Census
 from shardmill.transforms.sources.csv.source import CsvSource
+from shardmill.transforms.tables.planning import count_file
+from shardmill.transforms.tables.table_source import TableInput
 from tests.support.readers import dataset_files, dataset_splits, gzip_records, tf_example
 from tests.support.rows_tools import (
     build_rows,
@@ -247,6 +251,30 @@ def test_rows_keep_their_split_when_files_or_rows_are_added(tmp_path) -> None:
     _, more = build_rows(input=folder, output=tmp_path / "three", **options)
     for name, rows in records_of(tmp_path / "three", more).items():
         assert new[name] < rows
+
+
+def test_an_update_names_the_files_that_changed(tmp_path) -> None:
+    """Rows have no catalog: the manifest lists their files, as long as these are few."""
+    folder, ds = tmp_path / "in", tmp_path / "ds"
+    for name in "abc":
+        make_table(folder / f"{name}.csv", ["n"], [[1], [2]])
+    assert build_rows(input=folder, output=ds)[0].changes == ()
+    make_table(folder / "b.csv", ["n"], [[1], [2], [3]])
+    make_table(folder / "sub" / "d.csv", ["n"], [[4]])
+    (folder / "a.csv").unlink()
+    message = build_rows(input=folder, output=ds)[0].message
+    assert "(1 new, 1 changed, 1 removed): add --update" in message
+    changes = ("1 changed: b.csv", "1 new: sub/d.csv", "1 removed: a.csv")
+    assert build_rows(input=folder, output=ds, update=True, dry_run=True)[0].changes == changes
+    outcome, manifest = build_rows(input=folder, output=ds, update=True, seed=1)
+    assert outcome.changes == ("seed was 0, now 1", *changes)
+    assert [*manifest.build.files] == ["b.csv", "c.csv", "sub/d.csv"]
+    census = Census()
+    for number_ in range(MAX_FILES + 1):
+        other = Census()
+        count_file(other, TableInput(InputRef(f"{number_}", "")))
+        census.merge(other)
+        assert len(census.known_files) == (0 if number_ == MAX_FILES else number_ + 1)
 
 
 def test_seed_changes_order_and_splits(tmp_path) -> None:

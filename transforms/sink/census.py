@@ -13,6 +13,7 @@ from shardmill.transforms.match.counts import MatchCounts, describe_skipped, sum
 from shardmill.transforms.sink.placement import Series
 from shardmill.transforms.sink.spec import BuildHooks
 
+MAX_FILES = 1_000  # of tables or arrays that the manifest lists
 _EXAMPLES = 3
 _MODULUS = 1 << 128
 
@@ -31,6 +32,7 @@ class Census:
         errors: Number of rejected references by reason.
         examples: The smallest keys by reason, a few of each, and their messages.
         counts: Counts of the files that give no reference.
+        files: Identity of each file by its key; of more than ``MAX_FILES`` not of all.
     """
 
     series: dict[Series, tuple[int, int]] = field(default_factory=dict)
@@ -42,6 +44,7 @@ class Census:
     errors: Counter[str] = field(default_factory=Counter)
     examples: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
     counts: MatchCounts = MatchCounts()  # noqa: RUF009 - it is a tuple
+    files: dict[str, str] = field(default_factory=dict)
 
     @property
     def input_id(self) -> str:
@@ -57,6 +60,11 @@ class Census:
     def content_id(self) -> str:
         """Identity of the content of tables; empty where it is not known."""
         return f"{self.contents:032x}" if self.contents else ""
+
+    @property
+    def known_files(self) -> dict[str, str]:
+        """Identity of each file by its key; empty if that is not known of all."""
+        return self.files if len(self.files) <= MAX_FILES else {}
 
     @property
     def refs(self) -> int:
@@ -97,6 +105,7 @@ class Census:
         self.identity = (self.identity + other.identity) % _MODULUS
         self.ctimes = (self.ctimes + other.ctimes) % _MODULUS
         self.contents = (self.contents + other.contents) % _MODULUS
+        self.files |= other.files if len(self.files) <= MAX_FILES else {}
         self.errors.update(other.errors)
         for reason, examples in other.examples.items():
             self._show(reason, examples)

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from typing import Any
 
 import apache_beam as beam
 from apache_beam.pvalue import AsSingleton, TaggedOutput
@@ -26,59 +26,17 @@ from shardmill.transforms.match.read_input import read_inputs
 from shardmill.transforms.runtime.map_ordered import map_ordered, storage_threads
 from shardmill.transforms.runtime.packing import pack_values, unpack
 from shardmill.transforms.runtime.sum_into import SumInto, singleton_sum
+from shardmill.transforms.sink.changes import Changes
 from shardmill.transforms.sink.coders import INPUTS
 from shardmill.transforms.sink.plan import Plan
 from shardmill.transforms.sink.reuse import PublishedRow, path_of, read_rejected, read_rows
 from shardmill.transforms.sink.spec import SinkSpec
 
-Kind = Literal["new", "changed", "removed"]
-_EXAMPLES = 10
 BATCH = 256  # inputs that are hashed at a time
 _SIZES = 1 << 18  # numbers that represent the sizes of inputs, so that their set stays small
 _LOCAL_READERS = 4
 _NEW, _GONE, _CHANGES = "new", "gone", "changes"  # output tags
 _Row = tuple[Any, ...]  # an InputRef or PublishedRow as plain values, which take less space
-
-
-@dataclass
-class Changes:
-    """What changed since the dataset was published; independent of the order of adding.
-
-    Attributes:
-        counts: Number of inputs by kind of change.
-        examples: The smallest keys of each kind.
-    """
-
-    counts: dict[str, int] = field(default_factory=dict)
-    examples: dict[str, list[str]] = field(default_factory=dict)
-
-    def add(self, change: tuple[Kind, str]) -> None:
-        """Add one input."""
-        kind, key = change
-        self._add(kind, 1, [key])
-
-    def merge(self, other: Changes) -> None:
-        """Add other changes."""
-        for kind, count in other.counts.items():
-            self._add(kind, count, other.examples[kind])
-
-    def _add(self, kind: str, count: int, keys: list[str]) -> None:
-        self.counts[kind] = self.counts.get(kind, 0) + count
-        # The smallest keys of all are among the smallest of each part, in any order of merging.
-        self.examples[kind] = sorted([*self.examples.get(kind, []), *keys])[:_EXAMPLES]
-
-    def lines(self) -> tuple[str, ...]:
-        """Return a line for each kind of change, with its number and some keys."""
-        return tuple(
-            f"{count:,} {kind}: {', '.join(self.examples[kind])}"
-            + (", ..." if count > len(self.examples[kind]) else "")
-            for kind, count in sorted(self.counts.items())
-        )
-
-    def __str__(self) -> str:
-        """Return the numbers, as in ``12 new, 3 changed, 1 removed``; empty for none."""
-        kinds = ("new", "changed", "removed")
-        return ", ".join(f"{self.counts[kind]:,} {kind}" for kind in kinds if kind in self.counts)
 
 
 def add_changes(plan: Plan, changes: Changes, spec: SinkSpec) -> Plan:

@@ -153,6 +153,7 @@ def make_manifest(
             record_id=spec.record_id,
             ctime_id=plan.ctime_id,
             content_id=census.content_id,
+            files={} if spec.source_id else dict(sorted(census.known_files.items())),
         ),
         labels=labels,
         features=features,

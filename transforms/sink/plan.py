@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
@@ -25,6 +25,7 @@ from shardmill.transforms.publish.generation import (
     why_not_up_to_date,
 )
 from shardmill.transforms.sink.census import Census, input_warnings, why_unusable
+from shardmill.transforms.sink.changes import compare_files
 from shardmill.transforms.sink.division import plan_parts
 from shardmill.transforms.sink.placement import REJECTED, Series
 from shardmill.transforms.sink.spec import SinkSpec
@@ -125,13 +126,16 @@ def make_plan(
     return decide_status(spec, plan, can_use)
 
 
-def decide_status(spec: SinkSpec, plan: Plan, can_use: CanUse = can_read) -> Plan:
+def decide_status(
+    spec: SinkSpec, plan: Plan, can_use: CanUse = can_read, files: Mapping[str, str] = {}
+) -> Plan:
     """Return a plan with the status that what is published at the output decides; writes nothing.
 
     Args:
         spec: Output and options of the build.
         plan: The plan of a build from scratch.
         can_use: Returns whether an input with a transient reject can be used now.
+        files: Identity of each file by its key, where the manifest lists them.
     """
     storage = open_storage(spec.output)
     if spec.source_id:
@@ -144,7 +148,9 @@ def decide_status(spec: SinkSpec, plan: Plan, can_use: CanUse = can_read) -> Pla
     plan, old = replace(plan, base=published.version), published.manifest
     if old is None or spec.overwrite:
         return plan.start(spec)
-    changed = find_changed_options(old, spec.config)
+    options = find_changed_options(old, spec.config)
+    changes = compare_files(old.build.files, files)
+    changed = (*options, *filter(None, [str(changes)]))
     problem = why_not_up_to_date(storage, spec.output, old, spec.config_id, plan.input_id, changed)
     problem = problem or find_usable(storage, spec.output, old, can_use)
     moved = bool(old.catalogs) and old.inputs.root != spec.kept_root
@@ -156,7 +162,7 @@ def decide_status(spec: SinkSpec, plan: Plan, can_use: CanUse = can_read) -> Pla
         published=old.shards if old.catalogs else (),
         published_folder=old.folder(spec.output),
         published_root=old.inputs.root,
-        changes=(*changed, *decoded),
+        changes=(*options, *changes.lines(), *decoded),
         content_id=old.build.content_id,
         groups=plan.groups + old.inputs.matched // _GROUP_INPUTS,
     )
@@ -167,6 +173,8 @@ def decide_status(spec: SinkSpec, plan: Plan, can_use: CanUse = can_read) -> Pla
         return replace(compared if look else plan, status="up_to_date", message=message)
     if spec.record_id and (spec.update or old.build.input_id != plan.input_id):
         plan = compared
+    elif not spec.record_id:
+        plan = replace(plan, changes=compared.changes)
     return plan.start(spec) if spec.update else replace(plan, status="failed", message=problem)
 
 

@@ -33,8 +33,9 @@ from shardmill.transforms.sink.assemble import (
     raise_if_stale,
 )
 from shardmill.transforms.sink.census import Census
+from shardmill.transforms.sink.changes import Changes
 from shardmill.transforms.sink.coders import INPUTS, PLACED
-from shardmill.transforms.sink.compare import Changes, ComparePublished, add_changes
+from shardmill.transforms.sink.compare import ComparePublished, add_changes
 from shardmill.transforms.sink.duplicates import Copies, CountCopies, HandleDuplicates
 from shardmill.transforms.sink.encoder import Encoder, Item, encode_refs
 from shardmill.transforms.sink.finalize import Built, finish, planned_outcome

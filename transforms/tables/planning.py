@@ -10,7 +10,7 @@ from functools import partial
 
 from shardmill.schemas.errors.catalogue import coded
 from shardmill.schemas.storage import join
-from shardmill.transforms.sink.census import Census, input_warnings, why_unusable
+from shardmill.transforms.sink.census import MAX_FILES, Census, input_warnings, why_unusable
 from shardmill.transforms.sink.division import ShardSpec, count_parts
 from shardmill.transforms.sink.placement import REJECTED, Series
 from shardmill.transforms.sink.plan import Plan, decide_status
@@ -73,6 +73,8 @@ def count_file(census: Census, file: TableInput) -> None:
     series = Series(file.ref.split, "") if file.ref.split else UNPLACED
     series = REJECTED if file.ref.error else series
     census.add(file.ref, series, file.num_bytes)
+    if len(census.files) <= MAX_FILES:
+        census.files[file.ref.key] = f"{file.ref.digest():032x}"
 
 
 def why_files_lost(census: Census, limit: int) -> str:
@@ -99,7 +101,7 @@ def plan_rows(spec: RowsSpec, census: Census) -> Plan:
         "build", "", parts, spec.labels, census.input_id, default_parts, warnings,
         ctime_id=census.ctime_id,
     )  # fmt: skip
-    return decide_status(spec.sink, plan)
+    return decide_status(spec.sink, plan, files=census.known_files)
 
 
 def _plan_parts(spec: RowsSpec, census: Census) -> tuple[dict[Series, int], int]:

@@ -166,7 +166,7 @@ def count_files(census: Census, plan: Plan) -> Census:
     if plan.status != "build":
         return census
     usable = census.refs - sum(census.errors.values())
-    return Census(matched=census.matched - usable, counts=census.counts)
+    return Census(matched=census.matched - usable, counts=census.counts, files=census.files)
 
 
 def inspect_input(ref: InputRef, source: TableSource) -> Iterator[TableInput]:
