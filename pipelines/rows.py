@@ -276,6 +276,11 @@ def _warnings(
             f"{len(numbers)} of {len(sample.base)} columns have numbers as names, such as "
             f"{given.get(first, first)!r}{above}: set --header=none if the first row is data"
         )
+    elif config.dialect.header == "first" and sample.cells:
+        warnings.append(
+            f"{len(sample.cells)} of {len(sample.base)} names of columns are also cells below "
+            f"them, such as {sample.cells[0]!r}: set --header=none if the first row is data"
+        )
     warnings += [] if config.schema else sample.list_findings(untyped)
     if sample.repeated:
         warnings.append(

@@ -2,6 +2,7 @@
 
 import datetime as dt
 from decimal import Decimal
+from functools import partial
 
 import pandas as pd
 import pyarrow as pa
@@ -58,6 +59,19 @@ def test_each_type_follows_its_rule(tmp_path) -> None:
     assert manifest.written == 3
     names = {feature["name"] for feature in manifest.features}
     assert {"struct.a", "struct.b.c"} <= names
+
+
+def test_fields_that_a_file_declares_required_are_missing_in_a_missing_struct(tmp_path) -> None:
+    needed = partial(pa.field, nullable=False)
+    struct = pa.struct([needed("n", pa.int32()), needed("s", pa.string())])
+    schema = pa.schema([pa.field("of", struct), needed("id", pa.int64())])
+    values = [{"n": 1, "s": ""}, None, {"n": 3, "s": "x"}]
+    table = pa.table([pa.array(values, struct), [7, 8, 9]], schema=schema)
+    path = write(tmp_path / "t.parquet", table, row_group_size=2)
+    examples, _ = published(input=path, output=tmp_path / "ds", splits="train:1")
+    assert sorted(examples, key=lambda each: each["id"]) == [
+        {"id": [7], "of.n": [1], "of.s": [b""]}, {"id": [8]}, {"id": [9], "of.n": [3], "of.s": [b"x"]},
+    ]  # fmt: skip
 
 
 def test_a_value_that_its_feature_cannot_hold_rejects_its_row(tmp_path) -> None:

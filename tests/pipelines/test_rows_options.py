@@ -105,8 +105,9 @@ def test_null_values_are_missing_cells(tmp_path) -> None:
     rows = [["1", "x"], ["-", "-"], ["", ""], ["3", "NA"]]
     path = make_table(tmp_path / "in.csv", ["n", "t"], rows)
     examples, manifest = published(
-        input=path, output=tmp_path / "ds", null_values="-,", splits=TRAIN
+        input=path, output=tmp_path / "ds", null_values=",-", splits=TRAIN
     )
+    assert "--null_values=,-" in manifest.build.command
     assert counted(examples) == counted([{"n": [1], "t": [b"x"]}, {}, {}, {"n": [3], "t": [b"NA"]}])
     assert manifest.inputs.rejected == 0
 

@@ -9,6 +9,9 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, TypeVar
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from shardmill.schemas.errors import ChangedError, DeniedError, format_names
 from shardmill.schemas.refs import InputRef
 from shardmill.schemas.rejects import RejectedError
@@ -43,6 +46,7 @@ class Sample:
         text_bytes: Bytes of text of these rows.
         complete: Whether all rows were sampled.
         repeated: Columns of the first file with a number behind a name that others have too.
+        cells: Names in the header of the first file that are also cells of their columns.
         problem: Why the first bad row of the first file with one cannot be read, or empty.
     """
 
@@ -55,6 +59,7 @@ class Sample:
     complete: bool = False
     problem: str = ""
     repeated: tuple[str, ...] = ()
+    cells: tuple[str, ...] = ()
 
     @staticmethod
     def infer_column(name: str, profile: Any, given: Column | None) -> Column:
@@ -167,6 +172,7 @@ def sample_files(
         all(sample.complete for sample in joined),
         next((sample.problem for sample in valid if sample.problem), ""),
         next((sample.repeated for sample in joined if sample.repeated), ()),
+        next((sample.cells for sample in joined if sample.cells), ()),
     )
 
 
@@ -225,9 +231,17 @@ def sample_file(ref: InputRef, dialect: Dialect, rules: CellRules, sample_bytes:
     first = next(iter(cells.rejects), None)
     problem = f"{ref.key}, line {first.line}: {first.message}" if first else ""
     complete = head.seekable and ref.size <= sample_bytes
-    named = zip(profiles, head.header, strict=False)
-    repeated = tuple(name for name, given in named if given and name != given)
-    return Sample((ref,), tuple(profiles), profiles, {}, rows, span, complete, problem, repeated)
+    named = [pair for pair in zip(profiles, head.header, strict=False) if pair[1]]
+    repeated = tuple(name for name, given in named if name != given)
+    texts = {name: cells.columns[name].dictionary for name in profiles}
+    data = tuple(given for name, given in named if _index(texts[name], given.encode()) >= 0)
+    return Sample(
+        (ref,), tuple(profiles), profiles, {}, rows, span, complete, problem, repeated, data
+    )
+
+
+def _index(values: pa.Array, value: bytes) -> int:
+    return int(pc.index(values, pa.scalar(value, values.type)).as_py())
 
 
 def read_start(ref: InputRef, dialect: Dialect, sample_bytes: int) -> tuple[InputRef, Head | None]:

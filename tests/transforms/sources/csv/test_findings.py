@@ -133,7 +133,7 @@ def test_texts_that_mean_missing_in_numbers_and_empty_columns(tmp_path) -> None:
     assert find(tmp_path, null_values=",?,NA", drop="b").sink.warnings == ()
 
 
-@pytest.mark.parametrize("cells", [["01", "02,5"], ["1", "99999999999999999999"], ["a", "1,2 b"]])
+@pytest.mark.parametrize("cells", [["01", "02,5"], ["1", "99999999999999999999"], ["x", "1,2 b"]])
 def test_other_texts_are_not_nearly_numeric(cells, tmp_path) -> None:
     lines = "".join(f'"{each}",1\n' for each in cells)
     (tmp_path / "t.csv").write_text(f"a,b\n{lines}")
@@ -146,6 +146,24 @@ def test_other_texts_are_not_nearly_numeric(cells, tmp_path) -> None:
 def test_one_column_with_spaces_is_no_table_of_white_space(text, tmp_path) -> None:
     (tmp_path / "t.csv").write_text(text)
     assert len(find(tmp_path).columns) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "first"),
+    [
+        ("low,2,small\nhigh,5more,big\nlow,2,small\n", "'low'"),  # as car.data
+        ("p,p,p\ne,x,b\np,p,p\n", "'p'"),  # as agaricus-lepiota.data, with names made unique
+        ("a,yes\nb,no\nc,yes\n", "'yes'"),
+        ("2024-01-31,x\n2024-01-31,y\n", "'2024-01-31'"),
+        ("sex,n\nm,1\nf,2\n", ""),
+    ],
+)
+def test_names_that_are_cells_are_evidence_of_no_header(text, first, tmp_path) -> None:
+    """Tables of texts without a header lost their first row in silence."""
+    (tmp_path / "t.csv").write_text(text)
+    said = [each for each in find(tmp_path).sink.warnings if "--header=none if the first" in each]
+    assert len(said) == bool(first)
+    assert first in "".join(said)
 
 
 HEADERLESS = [
