@@ -1,9 +1,11 @@
 """Parquet files end to end: every value, as pyarrow reads it, is in the records."""
 
 import datetime as dt
+import json
 from decimal import Decimal
 from functools import partial
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -281,3 +283,37 @@ def test_partitions_are_columns_of_each_kind(tmp_path, kind) -> None:
     assert {label for each in counts for label in each} == {"2020", "2021"}
     plain, _ = published(output=tmp_path / "plain", input=tmp_path / "in")
     assert counted(plain) == counted({"n": each["n"]} for each in wanted)
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("kind", ["parquet", "jsonl"])
+def test_a_model_learns_from_tables_with_types(tmp_path, kind) -> None:
+    """From a file with a nested field and a text label to a stated accuracy."""
+    import keras
+
+    import shardmill
+
+    rng = np.random.default_rng(5)
+    where = rng.normal(size=(2_000, 2)).round(3)
+    rows = [
+        {"of": {"x": float(x)}, "y": float(y), "label": "above" if y > x else "below"}
+        for x, y in where
+    ]
+    path = tmp_path / f"t.{kind}"
+    if kind == "parquet":
+        write(path, pa.Table.from_pylist(rows), row_group_size=300)
+    else:
+        path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    published(input=path, output=tmp_path / "ds", label="label")
+    train, validation = (
+        shardmill.keras_dataset(tmp_path / "ds", name, shuffle=name == "train")
+        for name in ("train", "validation")
+    )
+    inputs = {name: keras.Input((1,), name=name) for name in ("of.x", "y")}
+    joined = keras.layers.Concatenate()([*inputs.values()])
+    outputs = keras.layers.Dense(len(train.class_names), "softmax")(joined)
+    model = keras.Model(inputs, outputs)
+    adam = keras.optimizers.Adam(0.05)
+    model.compile(adam, "sparse_categorical_crossentropy", metrics=["accuracy"])
+    history = model.fit(train, validation_data=validation, epochs=3, verbose=0).history
+    assert history["val_accuracy"][-1] > 0.95

@@ -174,17 +174,8 @@ def _array_file(
         return array
     shape = str(array.shape)
     shape = shape if len(shape) <= 60 else f"{shape[:60]}...)"
-    if found < array.num_bytes:
-        raise InputError(
-            "npy-truncated",
-            source=source,
-            shape=shape,
-            dtype=array.dtype.name,
-            num_bytes=array.num_bytes,
-            found=found,
-        )
     raise InputError(
-        "npy-trailing-data",
+        "npy-truncated" if found < array.num_bytes else "npy-trailing-data",
         source=source,
         shape=shape,
         dtype=array.dtype.name,

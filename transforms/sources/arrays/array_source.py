@@ -18,7 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from blake3 import blake3
 
-from shardmill.schemas.errors import OutputError, ShardmillError
+from shardmill.schemas.errors import OutputError
 from shardmill.schemas.refs import InputRef
 from shardmill.schemas.schema_pbtxt import schema_text
 from shardmill.schemas.schema_pbtxt.feature_spec import array_tags
@@ -151,8 +151,6 @@ def _write(file: IO[bytes], data: bytes, array: ArrayFile) -> int:
         view = memoryview(data)
         while view:
             view = view[file.write(view) :]
-    except ShardmillError:
-        raise
     except OSError as error:
         raise _full(array, error) from error
     return len(data)
