@@ -252,7 +252,7 @@ MORE_MISTAKES = [
     ("keras_dataset('ds', label=None, features=['y'])", UsageError, "no feature 'y': they have 'id', 'price', 'x'"),
     ("feature_spec('ds', features=['image'])", UsageError, "no feature 'image': they have 'id'"),
     ("keras_dataset('ds')", UsageError, "the records have no label: give label=None"),
-    ("keras_dataset('ds', label='class')", UsageError, "no label: give label=None"),
+    ("keras_dataset('ds', label='class')", UsageError, "None, or the name of a feature"),
     ("torch_stream('ds')", UsageError, "records='ds' must be what open_dataset returns"),
     ("torch_dataset('ds', where='x')", UsageError, "where='x' must be a function"),
     ("torch_dataset('ds', remainder='last')", UsageError, "remainder='last' is unknown"),

@@ -264,7 +264,7 @@ def test_an_update_names_the_files_that_changed(tmp_path) -> None:
     make_table(folder / "sub" / "d.csv", ["n"], [[4]])
     (folder / "a.csv").unlink()
     message = build_rows(input=folder, output=ds)[0].message
-    assert "(1 new, 1 changed, 1 removed): add --update" in message
+    assert "(files: 1 new, 1 changed, 1 removed): add --update" in message
     changes = ("1 changed: b.csv", "1 new: sub/d.csv", "1 removed: a.csv")
     assert build_rows(input=folder, output=ds, update=True, dry_run=True)[0].changes == changes
     outcome, manifest = build_rows(input=folder, output=ds, update=True, seed=1)

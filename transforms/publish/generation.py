@@ -225,7 +225,7 @@ def _shown(value: Any) -> str:
 
 def why_not_up_to_date(
     storage: Storage, output: str, old: Manifest, config_id: str, input_id: str,
-    changed: Sequence[str],
+    changed: Sequence[str], files: str = "",
 ) -> str:  # fmt: skip
     """Return why the published dataset is not the wanted one, or an empty text if it is.
 
@@ -236,14 +236,16 @@ def why_not_up_to_date(
         config_id: Identity of the wanted options.
         input_id: Identity of the wanted inputs.
         changed: Options that differ, as clauses.
+        files: How many files differ, or empty.
     """
     if not old.is_dataset(config_id, input_id):
         same = old.build.config_id == config_id
-        reason = "other inputs" if same else "another release, schema or codecs"
+        others = () if same else ("another release, schema or codecs",)
+        clauses = [*(changed[:_MAX_CHANGED] or others), *filter(None, [files])]
         return coded(
             "output-holds-other-dataset",
             output=output,
-            changed="; ".join(changed[:_MAX_CHANGED]) or reason,
+            changed="; ".join(clauses) or "other inputs",
         )
     damaged = find_damage(storage, old.folder(output), old)
     if not damaged:

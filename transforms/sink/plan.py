@@ -150,8 +150,10 @@ def decide_status(
         return plan.start(spec)
     options = find_changed_options(old, spec.config)
     changes = compare_files(old.build.files, files)
-    changed = (*options, *filter(None, [str(changes)]))
-    problem = why_not_up_to_date(storage, spec.output, old, spec.config_id, plan.input_id, changed)
+    summary = f"files: {changes}" if changes.counts else ""
+    problem = why_not_up_to_date(
+        storage, spec.output, old, spec.config_id, plan.input_id, options, summary
+    )
     problem = problem or find_usable(storage, spec.output, old, can_use)
     moved = bool(old.catalogs) and old.inputs.root != spec.kept_root
     decoded = ["options or codecs that decide the records: all inputs are decoded"] * (

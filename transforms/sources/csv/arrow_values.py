@@ -19,6 +19,10 @@ from shardmill.transforms.sources.csv.text_parser import CellFault, Parsed, no_f
 from shardmill.transforms.tables.table_source import MAX_LABELS, has_lists
 
 is_type = pa.types
+_TEXTS = (
+    pa.string(), pa.large_string(), pa.string_view(), pa.binary(), pa.large_binary(),
+    pa.binary_view(),
+)  # fmt: skip
 _HEAD_ROWS = 4096
 
 
@@ -80,14 +84,7 @@ def _is_time(kind: pa.DataType) -> bool:
 
 def is_text(kind: pa.DataType) -> bool:
     """Return whether values of a type are texts or binary."""
-    return any(
-        check(kind)
-        for check in (
-            is_type.is_string, is_type.is_large_string, is_type.is_binary,
-            is_type.is_large_binary, is_type.is_fixed_size_binary, is_type.is_string_view,
-            is_type.is_binary_view,
-        )
-    )  # fmt: skip
+    return kind in _TEXTS or bool(is_type.is_fixed_size_binary(kind))
 
 
 def encode_cells(values: pa.Array) -> pa.DictionaryArray:
