@@ -139,10 +139,12 @@ def json_format(head: bytes) -> str:
     Args:
         head: The first bytes, in UTF-8.
     """
-    if not _OBJECT.match(head):
-        return "json" if _ARRAY.match(head) else ""
     lines = head.split(b"\n")[:-1]  # the last one may be cut
-    return "jsonl" if not lines or any(map(_is_object, lines)) else "json"
+    if head.lstrip().startswith(b"{") and any(map(_is_object, lines)):  # the first may be damaged
+        return "jsonl"
+    if _OBJECT.match(head):
+        return "json" if lines else "jsonl"
+    return "json" if _ARRAY.match(head) else ""
 
 
 def _is_object(line: bytes) -> bool:

@@ -98,6 +98,15 @@ def test_a_bad_line_is_one_reject_with_its_number(tmp_path, bad) -> None:
     assert manifest.inputs.matched == 3001
 
 
+def test_a_damaged_first_line_is_one_reject(tmp_path) -> None:
+    """Content decides the format: the other lines are objects, and no table of ragged rows."""
+    lines = ["{bad", *(f'{{"n": {n}, "t": "x"}}' for n in range(30))]
+    (tmp_path / "in.jsonl").write_text("\n".join(lines) + "\n")
+    examples, manifest = published(input=tmp_path / "in.jsonl", output=tmp_path / "ds")
+    assert sorted(each["n"] for each in examples) == [[n] for n in range(30)]
+    assert manifest.inputs.rejected_by_reason == {"json": 1}
+
+
 def test_blank_lines_line_breaks_and_marks_are_no_rows(tmp_path) -> None:
     path = tmp_path / "t.jsonl"
     path.write_bytes(b'\xef\xbb\xbf{"a": 1}\r\n\r\n  \n\t{"a": 2}  \n{"a":3}')
