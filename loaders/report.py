@@ -15,7 +15,7 @@ from shardmill.loaders.html.render import is_picture, make_histogram, make_thumb
 from shardmill.loaders.record_decoder import IMAGE_ENCODINGS, RecordDecoder
 from shardmill.loaders.records import Records, open_encoded
 from shardmill.loaders.selection import ShardSlice, select
-from shardmill.loaders.source import Source, open_without_shards, read_catalog
+from shardmill.loaders.source import open_without_shards, read_catalog
 from shardmill.schemas.dataset.facts import default_split, describe_manifest, read_rejects
 from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.dataset.read_manifest import files_folder, find_manifest, read_manifest
@@ -247,23 +247,11 @@ def read_records(records: Records) -> Iterator[SampledRecord]:
         left, stop = (-(-most * part.records // total) for most in (_MAX_BYTES, _MAX_RECORDS))
         for record, payload in records.files.records(number, 0, stop):
             size, features = len(payload) + HEADER_BYTES + FOOTER_BYTES, parse_example(payload)
-            label = _label(records.source, features)
+            label = records.source.label_of(features)
             yield SampledRecord(number, record, label, size, features=features)
             left -= size
             if left < 0:
                 break
-
-
-def _label(source: Source, features: dict[str, FeatureValues]) -> str | None:
-    """Returns the label of a record as the manifest counts it."""
-    labels = source.manifest.labels
-    for name in (source.label_text, source.label_id):
-        value: Any = next(iter(features[name].values), None) if name in features else None
-        if isinstance(value, bytes):
-            return value.decode("utf-8", "replace")
-        if isinstance(value, int):
-            return labels[value] if 0 <= value < len(labels) else str(value)
-    return None
 
 
 def _spread(items: Sequence[Any]) -> list[Any]:

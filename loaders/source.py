@@ -9,11 +9,12 @@ from functools import cached_property
 from typing import Any
 
 from shardmill.loaders.selection import Selection, ShardSlice, select
-from shardmill.schemas.dataset.catalog import read_columns
+from shardmill.schemas.dataset.catalog import read_table
 from shardmill.schemas.dataset.manifest import Manifest, Shard
 from shardmill.schemas.dataset.read_manifest import find_dataset
 from shardmill.schemas.dataset.shard_names import SCHEMA, check_not_deleted
 from shardmill.schemas.errors import FormatError, InputError, UsageError, format_names
+from shardmill.schemas.example.parse import FeatureValues
 from shardmill.schemas.schema_pbtxt.feature_spec import FeatureSpec, parse_feature_specs
 from shardmill.schemas.schema_pbtxt.image_features import (
     CLASS_ID,
@@ -117,6 +118,17 @@ class Source:
         parts = tuple(part for part in self.selection.parts if part.shard.label in labels)
         return replace(self, selection=Selection(self.selection.split, parts))
 
+    def label_of(self, features: Mapping[str, FeatureValues]) -> str | None:
+        """Returns the label of a record as the manifest counts it."""
+        labels = self.manifest.labels
+        for name in (self.label_text, self.label_id):
+            value: Any = next(iter(features[name].values), None) if name in features else None
+            if isinstance(value, bytes):
+                return value.decode("utf-8", "replace")
+            if isinstance(value, int):
+                return labels[value] if 0 <= value < len(labels) else str(value)
+        return None
+
     def _named_by_source(self, sources: Sequence[str]) -> str:
         for feature in self.manifest.features:
             if feature.get("source") in sources:
@@ -165,17 +177,22 @@ def open_without_shards(path: str | os.PathLike[str]) -> Source:
 
 
 def read_catalog(folder: str, part: ShardSlice, names: Sequence[str]) -> list[list[Any]]:
-    """Returns columns of the catalog of images, of the records of a part.
+    """Returns columns of the catalog of images, of the records of a part; see ``open_catalog``."""
+    table = open_catalog(folder, part.shard, names)
+    return [table.column(name).to_pylist()[part.first : part.stop] for name in names]
+
+
+def open_catalog(folder: str, shard: Shard, names: Sequence[str]) -> Any:
+    """Returns columns of the catalog of a shard as an Arrow table.
 
     Raises:
         InputError: The catalog cannot be read, or has no such column.
     """
-    path = join(folder, part.shard.catalog.file if part.shard.catalog else "")
+    path = join(folder, shard.catalog.file if shard.catalog else "")
     try:
-        columns = read_columns(open_storage(path).read(path), names)
+        return read_table(open_storage(path).read(path), names)
     except (FileNotFoundError, IsADirectoryError, FormatError) as error:
         raise InputError("catalog-unreadable", path=path, error=error) from error
-    return [column[part.first : part.stop] for column in columns]
 
 
 def _read_specs(folder: str, manifest: Manifest, *lacking: str) -> tuple[FeatureSpec, ...]:

@@ -20,6 +20,7 @@ from shardmill.pipelines.report.answer import Answer
 from shardmill.pipelines.report.progress_display import hide_progress
 from shardmill.pipelines.report.quiet import quiet_import, quiet_logs
 from shardmill.pipelines.runners import IN_MEMORY, find_runner, take_runner
+from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.errors import OutputError
 from shardmill.schemas.storage import open_storage, scheme_of
 
@@ -72,6 +73,7 @@ def run_build(command: str, config: Any, beam_flags: list[str], answer: Answer) 
     kind = INPUT_KINDS[command]
     with quiet_import():
         pipeline_module = kind.load_pipeline()
+        from shardmill.pipelines.diff.compare import changes_of_update
         from shardmill.pipelines.report.summary import build_result, log_summary, render_build
 
     started = time.monotonic()
@@ -107,6 +109,9 @@ def run_build(command: str, config: Any, beam_flags: list[str], answer: Answer) 
     if outcome.estimate:  # a build starts, matches and plans too
         whole = outcome.estimate["seconds"] + seconds
         outcome = replace(outcome, estimate={**outcome.estimate, "seconds": round(whole, 3)})
+    if outcome.status == "published" and config.update:
+        changes = changes_of_update(output, Manifest.from_json(outcome.manifest))
+        outcome = replace(outcome, changes=(*outcome.changes, *changes))
     result = build_result(outcome, output, seconds)
     columns = getattr(job, "columns", {})  # only tables have some
     answer.give(result)

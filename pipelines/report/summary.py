@@ -124,8 +124,8 @@ def render_count(manifest: Manifest, path: str, seconds: float) -> Iterator[Text
     for name, split in manifest.splits.items():
         files, size = plural(len(split.shards), "file"), human_bytes(split.num_bytes)
         rows.append((name, f"{plural(split.num_examples, 'record')} in {files}, {size}"))
-    rows += _first("damaged", [f"{file.file}: {file.message}" for file in manifest.damaged])
-    rows += _first("warning", manifest.warnings)
+    rows += first_rows("damaged", [f"{file.file}: {file.message}" for file in manifest.damaged])
+    rows += first_rows("warning", manifest.warnings)
     total = sum(split.num_bytes for split in manifest.splits.values())
     rows.append(("time", f"{seconds:,.1f} s, {human_bytes(total / max(seconds, 1e-9))}/s"))
     yield whole_line(f"Counted {inputs.root}", "bold")
@@ -193,7 +193,7 @@ def _columns(columns: Mapping[str, str], missing: Counter[str]) -> Rows:
         f"{name}: {text}" + (f"; {missing[name]:,} missing" if missing[name] else "")
         for name, text in columns.items()
     ]
-    return _first("column", texts, "")
+    return first_rows("column", texts, "")
 
 
 def _planned(outcome: Outcome, inputs: str) -> Rows:
@@ -215,7 +215,8 @@ def _planned(outcome: Outcome, inputs: str) -> Rows:
     return rows + [("warning", warning) for warning in outcome.message.splitlines()]
 
 
-def _first(name: str, texts: Sequence[str], where: str = ", see the manifest") -> Rows:
+def first_rows(name: str, texts: Sequence[str], where: str = ", see the manifest") -> Rows:
+    """Return a row for each of the first texts, and how many more there are."""
     rows = [(name, text) for text in texts[:_MAX_LISTED]]
     if len(texts) > _MAX_LISTED:
         rows.append((name, f"and {len(texts) - _MAX_LISTED:,} more{where}"))

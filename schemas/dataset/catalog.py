@@ -141,20 +141,15 @@ def parse_catalog(data: bytes) -> Catalog:
     Raises:
         FormatError: It is not a catalog.
     """
-    return Catalog(_read_table(data, (*_COLUMNS, *catalog_columns(), "record_id")))
+    return Catalog(read_table(data, (*_COLUMNS, *catalog_columns(), "record_id")))
 
 
-def read_columns(data: bytes, names: Sequence[str]) -> list[list[Any]]:
-    """Return the values of columns of a catalog.
+def read_table(data: bytes, names: Sequence[str]) -> Any:
+    """Return columns of a catalog as an Arrow table.
 
     Raises:
         FormatError: It is not a catalog.
     """
-    table = _read_table(data, names)
-    return [table.column(name).to_pylist() for name in names]
-
-
-def _read_table(data: bytes, names: Sequence[str]) -> Any:
     import pyarrow as pa
     import pyarrow.parquet as pq
 

@@ -11,7 +11,7 @@ from typing import Any
 import apache_beam as beam
 from apache_beam.pvalue import AsSingleton, TaggedOutput
 
-from shardmill.schemas.dataset.catalog import read_columns
+from shardmill.schemas.dataset.catalog import read_table
 from shardmill.schemas.refs import InputRef
 from shardmill.schemas.storage import join, open_storage
 from shardmill.transforms.match.counts import MatchCounts
@@ -91,7 +91,8 @@ def list_contents(
         return
     with raise_if_stale():
         data = open_storage(spec.output).read(join(spec.output, shard.files[-1].source))
-    digests, keys, labels = read_columns(data, ("content_hash", "key", "label"))
+    table = read_table(data, ("content_hash", "key", "label"))
+    digests, keys, labels = table.to_pydict().values()
     many = {digest: list[Content]() for digest, n in Counter(digests).items() if n > _MANY}
     groups: dict[int, list[Content]] = defaultdict(list)
     for digest, key, label in zip(digests, keys, labels, strict=True):

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from shardmill.schemas.dataset.catalog import read_columns
+from shardmill.schemas.dataset.catalog import read_table
 from shardmill.schemas.dataset.splits import Splits
 from shardmill.schemas.errors import InputError
 from shardmill.schemas.refs import InputRef
@@ -165,7 +165,7 @@ def test_a_lack_of_memory_does_not_reject_a_file(tmp_path, monkeypatch) -> None:
     with pytest.raises(MemoryError):
         read_file("parquet", tmp_path / "t.parquet")
     with pytest.raises(MemoryError):
-        read_columns((tmp_path / "t.parquet").read_bytes(), ("n",))
+        read_table((tmp_path / "t.parquet").read_bytes(), ("n",))
 
 
 def test_infinity_and_missing_numbers_stay_apart(tmp_path) -> None:
