@@ -10,7 +10,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from shardmill.pipelines import run
 from shardmill.pipelines.commands import find_parser
@@ -23,6 +23,9 @@ from shardmill.pipelines.runners import IN_MEMORY, find_runner, take_runner
 from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.errors import OutputError
 from shardmill.schemas.storage import open_storage, scheme_of
+
+if TYPE_CHECKING:
+    from shardmill.transforms.sink.outcome import Outcome
 
 T = TypeVar("T")
 Build = tuple[Any, list[str], Answer]  # config, Beam's options, and how to answer
@@ -73,7 +76,6 @@ def run_build(command: str, config: Any, beam_flags: list[str], answer: Answer) 
     kind = INPUT_KINDS[command]
     with quiet_import():
         pipeline_module = kind.load_pipeline()
-        from shardmill.pipelines.diff.compare import changes_of_update
         from shardmill.pipelines.report.summary import build_result, log_summary, render_build
 
     started = time.monotonic()
@@ -110,14 +112,21 @@ def run_build(command: str, config: Any, beam_flags: list[str], answer: Answer) 
         whole = outcome.estimate["seconds"] + seconds
         outcome = replace(outcome, estimate={**outcome.estimate, "seconds": round(whole, 3)})
     if outcome.status == "published" and config.update:
-        changes = changes_of_update(output, Manifest.from_json(outcome.manifest))
-        outcome = replace(outcome, changes=(*outcome.changes, *changes))
+        outcome = _with_changes(outcome, output)
     result = build_result(outcome, output, seconds)
     columns = getattr(job, "columns", {})  # only tables have some
     answer.give(result)
     if answer.quiet or not log_summary(command, result, outcome.manifest, ended):
         answer.show(lambda _: render_build(outcome, output, seconds, kind.inputs, columns))
     return 0
+
+
+def _with_changes(outcome: Outcome, output: str) -> Outcome:
+    """Return an outcome that says how the records differ from those of the version before."""
+    from shardmill.pipelines.diff.compare import changes_of_update
+
+    changes = changes_of_update(output, Manifest.from_json(outcome.manifest))
+    return replace(outcome, changes=(*outcome.changes, *changes))
 
 
 def with_one_core(config: Any) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from shardmill.pipelines.diff.records import Side, compare_records
@@ -41,10 +41,14 @@ def compare_datasets(before: str, after: str, most: int, *, read: bool = True) -
     why = _why_not_compared(sides, read=read)
     records, differs = None, files[0] != files[1]
     if not why:
-        equal = Counter(map(_identity, sides[0].shards)) & Counter(map(_identity, sides[1].shards))
-        one, two = (side.without(equal, _identity) for side in sides)
+        known = [{_identity(item): item for item in side.shards} for side in sides]
+        equal = known[0].keys() & known[1].keys()
+        one, two = (
+            replace(side, shards=tuple(each for key, each in by_id.items() if key not in equal))
+            for side, by_id in zip(sides, known, strict=True)
+        )
         records = compare_records(one, two, most)
-        records["same"] += sum(each[1] * count for each, count in equal.items())
+        records["same"] += sum(shard.records for _, shard in map(known[0].__getitem__, equal))
         differs = records["added"] + records["removed"] + records["changed"]["all"] > 0
     differs = differs or any(body[name] for name in sections[0])
     body |= {"records": records, "not_compared": why or None}

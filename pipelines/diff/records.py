@@ -7,7 +7,6 @@ records take a second and few of them are Python objects.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -59,16 +58,6 @@ class Side:
             return "catalog"
         name = str(self.manifest.build.config.get("key") or "")
         return name if any(each["name"] == name for each in self.manifest.features) else ""
-
-    def without(self, equal: Counter[Any], identity: Any) -> Side:
-        """Return the side without as many shards of each identity as both have."""
-        left, kept = Counter(equal), []
-        for item in self.shards:
-            name = identity(item)
-            if not left[name]:
-                kept.append(item)
-            left[name] -= left[name] > 0
-        return replace(self, shards=tuple(kept))
 
 
 def compare_records(before: Side, after: Side, most: int) -> dict[str, Any]:
@@ -207,7 +196,8 @@ def _rows_of(side: Side) -> Iterator[list[tuple[str, str, str | None]]]:
             found = [each for each in (features.pop(name, None) for name in labels) if each]
             if label is None:  # a real number, which the manifest does not count
                 label = next((str(value) for each in found for value in each.values), None)
-            key = features[side.key].values[0] if features[side.key].values else ""
+            named = features.pop(side.key, None)
+            key = named.values[0] if named and named.values else ""
             text = key.decode("utf-8", "backslashreplace") if isinstance(key, bytes) else str(key)
             rows.append((text, blake2b(repr(sorted(features.items())).encode()).hexdigest(), label))
         yield rows
