@@ -107,12 +107,8 @@ def run_build(command: str, config: Any, beam_flags: list[str], answer: Answer) 
         raise plain from error
     if isinstance(ended, int):
         return ended
-    seconds, outcome = time.monotonic() - started, ended.outcome
-    if outcome.estimate:  # a build starts, matches and plans too
-        whole = outcome.estimate["seconds"] + seconds
-        outcome = replace(outcome, estimate={**outcome.estimate, "seconds": round(whole, 3)})
-    if outcome.status == "published" and config.update:
-        outcome = _with_changes(outcome, output)
+    seconds = time.monotonic() - started
+    outcome = _complete(ended.outcome, output, seconds, update=config.update)
     result = build_result(outcome, output, seconds)
     columns = getattr(job, "columns", {})  # only tables have some
     answer.give(result)
@@ -121,12 +117,17 @@ def run_build(command: str, config: Any, beam_flags: list[str], answer: Answer) 
     return 0
 
 
-def _with_changes(outcome: Outcome, output: str) -> Outcome:
-    """Return an outcome that says how the records differ from those of the version before."""
-    from shardmill.pipelines.diff.compare import changes_of_update
+def _complete(outcome: Outcome, output: str, seconds: float, *, update: bool | str) -> Outcome:
+    """Return an outcome with what only the client knows: the whole time, and changed records."""
+    if outcome.estimate:  # a build starts, matches and plans too
+        whole = round(outcome.estimate["seconds"] + seconds, 3)
+        outcome = replace(outcome, estimate={**outcome.estimate, "seconds": whole})
+    if outcome.status == "published" and update:
+        from shardmill.pipelines.diff.compare import changes_of_update
 
-    changes = changes_of_update(output, Manifest.from_json(outcome.manifest))
-    return replace(outcome, changes=(*outcome.changes, *changes))
+        changes = changes_of_update(output, Manifest.from_json(outcome.manifest))
+        outcome = replace(outcome, changes=(*outcome.changes, *changes))
+    return outcome
 
 
 def with_one_core(config: Any) -> Any:
