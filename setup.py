@@ -118,6 +118,7 @@ setup(
         "pyarrow>=21",
         "rich>=13.7",
         "shtab>=1.13,<2",
+        'tomli>=2; python_version < "3.11"',
         "simplejpeg>=1.9,<2",
         "tensorflow-metadata>=1.17,<2",
     ],

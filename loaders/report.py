@@ -7,10 +7,11 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
+from shardmill.loaders.findings import SampledRecord, find_problems
 from shardmill.loaders.html.render import is_picture, make_histogram, make_thumbnail, render
 from shardmill.loaders.record_decoder import IMAGE_ENCODINGS, RecordDecoder
 from shardmill.loaders.records import Records, open_encoded
@@ -21,7 +22,7 @@ from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.dataset.read_manifest import files_folder, find_manifest, read_manifest
 from shardmill.schemas.dataset.shard_names import CURRENT, REJECTS, is_generation
 from shardmill.schemas.errors import OutputError, ShardmillError, UsageError
-from shardmill.schemas.example.parse import FeatureValues, parse_example
+from shardmill.schemas.example.parse import parse_example
 from shardmill.schemas.schema_pbtxt.feature_spec import FeatureSpec
 from shardmill.schemas.storage import absolute, join, open_storage
 from shardmill.schemas.tfrecord.framing import FOOTER_BYTES, HEADER_BYTES
@@ -32,31 +33,10 @@ _MAX_CLASSES, _PER_CLASS, _WITHOUT_LABELS = 24, 6, 36  # thumbnails
 MAX_FILES = 32  # catalogs or shards
 _MAX_RECORDS = 10_000  # of a catalog, or of all shards
 _MAX_BYTES = 8 << 20
-_COLUMNS = ("label", "record_bytes", "width", "height", "input_bytes")
-
-
-class SampledRecord(NamedTuple):
-    """A record.
-
-    Attributes:
-        part: Number of its shard in the selection.
-        record: Number of the record in the shard.
-        label: Its label; None if there is none.
-        record_bytes: Bytes of the record with its frame.
-        width: Width of the input image; 0 if it is not known.
-        height: Its height.
-        input_bytes: Size of the input file; 0 if it is not known.
-        features: Values of the record; empty if it was not read.
-    """
-
-    part: int
-    record: int
-    label: str | None
-    record_bytes: int
-    width: int = 0
-    height: int = 0
-    input_bytes: int = 0
-    features: dict[str, FeatureValues] = {}  # noqa: RUF012 - is never changed
+_COLUMNS = (
+    "label", "record_bytes", "width", "height", "input_bytes", "pixels", "pixel_sums",
+    "pixel_squares",
+)  # fmt: skip
 
 
 Samples = Sequence[SampledRecord]
@@ -121,25 +101,39 @@ def gather(base: str, file: str, manifest: Manifest) -> dict[str, Any]:
         file: Path of the manifest.
         manifest: The manifest.
     """
-    page = {**describe_manifest(manifest, file), "notes": [], "samples": [], "sheets": []}
-    notes, samples = page["notes"], page["samples"]
-    specs: tuple[FeatureSpec, ...] = ()
-    if not manifest.root:  # a count
-        with _noting(notes):
-            specs = open_without_shards(base).specs
-    if specs and page["num_examples"]:
-        split = "+".join(manifest.splits)
-        with _noting(notes):
-            samples += read_catalogs(base, select(manifest, split).parts)
-        with _noting(notes), open_encoded(base, split, None, None) as records:
-            samples += () if samples else read_records(records)
+    page = {**describe_manifest(manifest, file), "notes": [], "sheets": []}
+    notes: list[str] = page["notes"]
+    specs, samples = sample_records(base, manifest, notes)
+    if samples:
+        with _noting(notes), open_encoded(base, "+".join(manifest.splits), None, None) as records:
             page["sheets"] += _make_sheets(records, specs, samples, page["labels"])
+    findings = [] if manifest.root else find_problems(manifest, samples)
     return {
-        **page, "split": default_split(manifest), "build": manifest.build,
+        **page, "samples": samples, "findings": findings, "build": manifest.build,
+        "split": default_split(manifest),
         "columns": [describe_column(spec, (each.features for each in samples)) for spec in specs],
         "largest": {n: max(s.label_counts.values(), default=0) for n, s in manifest.splits.items()},
         "rejects": list(islice(read_rejects(join(base, REJECTS)), 0 if manifest.root else 2000)),
     }  # fmt: skip
+
+
+def sample_records(
+    base: str, manifest: Manifest, notes: list[str]
+) -> tuple[tuple[FeatureSpec, ...], Samples]:
+    """Returns the features, and some records: of images from catalogs; adds errors to the notes."""
+    specs: tuple[FeatureSpec, ...] = ()
+    samples: list[SampledRecord] = []
+    if not manifest.root:  # a count
+        with _noting(notes):
+            specs = open_without_shards(base).specs
+    if specs and any(split.num_examples for split in manifest.splits.values()):
+        split = "+".join(manifest.splits)
+        with _noting(notes):
+            samples += read_catalogs(base, select(manifest, split).parts)
+        if not samples:
+            with _noting(notes), open_encoded(base, split, None, None) as records:
+                samples += read_records(records)
+    return specs, samples
 
 
 @contextlib.contextmanager

@@ -4,16 +4,34 @@ from __future__ import annotations
 
 import datetime as dt
 import sys
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from shardmill.pipelines.manifest_rules import Rules, judge
+from shardmill.pipelines.manifest_rules import Rules, Verdict, judge
 from shardmill.pipelines.report.answer import Answer
 from shardmill.schemas import option_types as of
+from shardmill.schemas.dataset.facts import describe_manifest
 from shardmill.schemas.dataset.manifest import Manifest
-from shardmill.schemas.dataset.read_manifest import find_manifest, load_manifest, read_manifest
+from shardmill.schemas.dataset.read_manifest import (
+    files_folder,
+    find_manifest,
+    load_manifest,
+    read_manifest,
+)
 from shardmill.schemas.errors import OutputError, UsageError
 from shardmill.schemas.printable import printable
+from shardmill.schemas.storage import open_storage
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+_OF_DATASETS = (
+    "max_age", "finished_after", "max_reject_fraction", "max_duplicates", "counted", "findings",
+    "limits",
+)  # fmt: skip
 
 
 @dataclass(kw_only=True)
@@ -24,20 +42,27 @@ class CheckOptions(Rules):
         dataset: ``DIR``: folder of a dataset, or a manifest
         counted: ``FILE``: manifest that shardmill count wrote of the same folder: all files and
             records must agree
+        findings: list what may harm training, as shardmill report does, from the manifest and a
+            sample of the records
+        limits: ``FILE``: TOML file with numbers by the name of a finding: those above it fail the
+            check
     """
 
     usage: ClassVar = "DIR [FLAGS]"
     summary: ClassVar = """\
-Check from manifests alone, without reading records, whether a dataset can be
-used: large enough, fresh, few rejects, same files and records as counted."""
+Check whether a dataset can be used: large enough, fresh, few rejects, same
+files and records as counted. Only --findings and --limits read records."""
     example: ClassVar = """\
 examples:
   shardmill check ds --min_examples=train:1000,validation:100 --max_age=26h
   shardmill check ds --counted=counted.json
+  shardmill check ds --limits=limits.toml
 
 Exit codes: 0 all rules hold, 1 one does not, 2 usage error."""
     dataset: str
     counted: of.Text = of.text()
+    findings: of.Switch = of.switch()
+    limits: of.Text = of.text()
 
 
 def run(flags: CheckOptions, answer: Answer) -> int:
@@ -48,21 +73,60 @@ def run(flags: CheckOptions, answer: Answer) -> int:
     if manifest.root:
         _reject_count(path, flags)
     verdicts = list(judge(manifest, flags, dt.datetime.now(dt.timezone.utc), counted))
+    findings, notes = _find(folder, path, manifest, flags)
+    failing = [each for each in findings if each["fails"]]
+    verdicts += [Verdict(f"{each['name']}: {each['line']}", each["remedy"]) for each in failing]
     answer.say(f"Checked {folder or path}")
     for verdict in verdicts:
         answer.say(f"  {'ok    ' if verdict.holds else 'fault '} {verdict.line}")
+    for each in findings:
+        if not each["fails"]:
+            answer.say(f"  found  {each['name']}: {each['line']}: {each['remedy']}")
+    for note in notes:
+        answer.say(f"  note   {note}")
     broken = [verdict for verdict in verdicts if not verdict.holds]
     rules_json = [{"holds": each.holds, **asdict(each)} for each in verdicts]
     status = "failed" if broken else "ok"
     examples = {name: split.num_examples for name, split in manifest.splits.items()}
     facts = {"manifest": path, "config_id": manifest.build.config_id, "examples": examples}
-    answer.give({"status": status, "dataset": folder or path, **facts, "rules": rules_json})
+    body = {"status": status, "dataset": folder or path, **facts, "rules": rules_json}
+    answer.give({**body, "findings": findings, "notes": notes})
     if not broken:
         return 0
     more = f" ({len(broken) - 1} more of the rules are broken)" if len(broken) > 1 else ""
     sentence = f"{folder or path}: {broken[0].line}: {broken[0].remedy}{more}."
     print(f"shardmill: {printable(sentence)}", file=sys.stderr)
     return OutputError.exit_code
+
+
+def _find(
+    folder: str, path: str, manifest: Manifest, flags: CheckOptions
+) -> tuple[list[dict[str, Any]], list[str]]:
+    """Return the findings, and what could not be read."""
+    notes: list[str] = []
+    if not flags.findings and not flags.limits:
+        return [], notes
+    from shardmill.loaders.findings import LIMITS, find_problems
+    from shardmill.loaders.report import sample_records  # imports NumPy
+
+    describe_manifest(manifest, path)  # checks its numbers
+    given = _load_limits(flags.limits, LIMITS) if flags.limits else {}
+    samples = sample_records(files_folder(folder, path, manifest), manifest, notes)[1]
+    found = find_problems(manifest, samples, {**LIMITS, **given})
+    return [{**each._asdict(), "fails": each.name in given} for each in found], notes
+
+
+def _load_limits(path: str, known: Iterable[str]) -> dict[str, float]:
+    try:
+        limits: dict[str, Any] = tomllib.loads(open_storage(path).read(path).decode("utf-8"))
+    except FileNotFoundError as error:
+        raise UsageError("limits-missing", path=path) from error
+    except (IsADirectoryError, ValueError) as error:
+        raise UsageError("limits-unreadable", path=path, error=error) from error
+    for name, value in limits.items():
+        if name not in known or isinstance(value, bool) or not isinstance(value, int | float):
+            raise UsageError("limits-invalid", path=path, name=name, known=", ".join(known))
+    return limits
 
 
 def _load_counted(path: str) -> Manifest:
@@ -73,6 +137,6 @@ def _load_counted(path: str) -> Manifest:
 
 
 def _reject_count(path: str, flags: CheckOptions) -> None:
-    for name in ("max_age", "finished_after", "max_reject_fraction", "max_duplicates", "counted"):
+    for name in _OF_DATASETS:
         if getattr(flags, name):
             raise UsageError("check-rule-of-dataset", name=name, path=path)

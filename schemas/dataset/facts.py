@@ -27,7 +27,7 @@ def describe_manifest(manifest: Manifest, file: str) -> dict[str, Any]:
     """
     try:
         return _describe(manifest)
-    except (TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise InputError("manifest-field-malformed", file=file, error=error) from error
 
 
@@ -38,7 +38,8 @@ def _describe(manifest: Manifest) -> dict[str, Any]:
     for split in manifest.splits.values():
         _check_numbers((split.num_bytes, *split.label_counts.values()))
         _check_numbers(shard.bytes for shard in split.shards)
-    shlex.join(manifest.build.command)  # a TypeError if the page could not show it
+    # An error if the page could not show them.
+    _ = shlex.join(manifest.build.command), manifest.label_features
     total = sum(split.num_examples for split in manifest.splits.values())
     splits = {
         name: {

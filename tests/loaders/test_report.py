@@ -15,20 +15,24 @@ import pytest
 from PIL import Image
 
 from shardmill.loaders import open_dataset, write_report
+from shardmill.loaders.findings import find_problems
 from shardmill.loaders.html.render import (
     make_histogram,
     make_thumbnail,
     render_examples,
     render_summary,
 )
+from shardmill.loaders.report import sample_records
 from shardmill.schemas.dataset.read_manifest import load_manifest
 from shardmill.schemas.errors import InputError, OutputError, UsageError
 from shardmill.schemas.example.serialize import encode_example
 from tests.conftest import build_dataset, make_image, make_photos
+from tests.support.fault_tools import sentence_here
 from tests.support.loader_tools import DATA, ID, PHOTOS, make_dataset, make_shard, write_numbered
 from tests.support.page_tools import Page, bars, check_page
 from tests.support.publications import damaged
 from tests.support.readers import current
+from tests.support.rows_tools import run_here
 
 pytest_plugins = ["tests.support.loader_data"]
 
@@ -580,3 +584,106 @@ def test_many_labels_with_separate_shards(tmp_path) -> None:
     page = report(tmp_path / "ds", tmp_path)
     assert len({image["alt"].partition(",")[0] for image in page.find("img")}) == 24
     assert "of 64 of the 100 records, from 32 shards" in re.sub(r"\s+", " ", page.text).lower()
+
+
+# Findings.
+
+
+def images_with_faults(folder: Path) -> Path:
+    """Build a dataset with small, flat, copied, rejected and few images."""
+    photos = make_photos(folder / "photos", {"cat": 40, "dog": 3}, size=(40, 30))
+    for number in range(9):
+        Image.new("RGB", (40, 30), (number * 25, 9, 9)).save(photos / f"cat/flat{number}.png")
+        make_image(number, 8, 8).save(photos / f"cat/small{number}.png")
+        (photos / f"cat/bad{number}.jpg").write_bytes(b"\xff\xd8\xff broken")
+        shutil.copy(photos / "cat/000.jpg", photos / f"cat/copy{number}.jpg")
+    shutil.copy(photos / "cat/000.jpg", photos / "dog/copy.jpg")
+    build_dataset(input=photos, output=folder / "ds", image_size=16, max_reject_fraction=0.5,
+                  splits="train:0.5,validation:0.5")  # fmt: skip
+    return folder / "ds"
+
+
+def test_findings_of_images_have_the_numbers_of_the_files(tmp_path) -> None:
+    """Pillow and the manifest's JSON judge; the worst is first, on the page and in ``check``."""
+    ds = images_with_faults(tmp_path)
+    notes: list[str] = []
+    manifest = load_manifest(ds)
+    samples = sample_records(str(current(ds)), manifest, notes)[1]
+    found = {each.name: each for each in find_problems(manifest, samples)}
+    written = pd.concat(map(pd.read_parquet, (current(ds) / "catalog").iterdir()))
+    pixels = [np.asarray(Image.open(path).convert("RGB")) for path in written.source]
+    flat = sum(each.std(axis=(0, 1)).max() < 2 for each in pixels)
+    small = sum(each.shape[0] * each.shape[1] < 16 * 16 for each in pixels)
+    assert (flat, small, notes) == (9, 9, [])
+    assert [*found] == ["copies_across_splits", "copies_with_other_labels", "few_in_split",
+                        "few_in_train", "rejected", "constant_images", "enlarged", "imbalance"]  # fmt: skip
+    assert (
+        f"9 of the {len(pixels)} images that were examined were enlarged, from as little as 8x8"
+        in found["enlarged"].line
+    )
+    assert found["constant_images"].value == flat / len(pixels)
+    assert found["rejected"].value == 9 / (len(pixels) + 9)
+    validation = written_labels(ds, "validation")
+    assert f"dog {validation['dog']}" in found["few_in_split"].line
+    page = report(ds, tmp_path)
+    lines = re.search(r'<ol class="findings">(.*?)</ol>', page.text, re.DOTALL)[1]
+    assert re.findall(r"<code>(\w+)</code>", lines) == [*found]
+
+
+def written_labels(ds: Path, split: str) -> Counter:
+    files = (current(ds) / "catalog").glob(f"{split}-*")
+    return Counter(label for path in files for label in pd.read_parquet(path).label)
+
+
+def test_findings_of_columns_are_those_of_the_table(tmp_path) -> None:
+    generator = np.random.default_rng(3)
+    size = 400
+    label = generator.choice(["low", "high"], size)
+    table = pd.DataFrame({
+        "key": [f"r{n}" for n in range(size)], "label": label, "again": [f"r{n}" for n in range(size)],
+        "leak": np.where(label == "low", "a", "b"), "constant": "x", "empty": np.nan,
+        "nearly": [*map(str, range(size - 9)), *["?!"] * 9], "good": generator.normal(size=size),
+        "shifted": generator.normal(size=size), "split": ["train"] * 300 + ["validation"] * 100,
+    })  # fmt: skip
+    table.loc[300:, "shifted"] += 1
+    table.loc[300:, "label"] = table.label[300:].where(np.arange(100) < 30, "high")
+    table["leak"] = np.where(table.label == "low", "a", "b")
+    table.to_csv(tmp_path / "t.csv", index=False)
+    build_dataset("rows", input=tmp_path / "t.csv", output=tmp_path / "ds", label="label", key="key",
+                  split_by="split", types="empty:float32,nearly:bytes")  # fmt: skip
+    manifest = load_manifest(tmp_path / "ds")
+    samples = sample_records(str(current(tmp_path / "ds")), manifest, [])[1]
+    found = {each.name: each for each in find_problems(manifest, samples)}
+    train, other = table[:300], table[300:]
+    shift = abs(train.shifted.mean() - other.shifted.mean()) / train.shifted.std(ddof=0)
+    shares = [part.label.value_counts(normalize=True) for part in (train, other)]
+    distance = (shares[0] - shares[1].reindex(shares[0].index, fill_value=0)).abs().sum() / 2
+    assert {name: each.value for name, each in found.items()} == {
+        "equals_label": 1, "skew": pytest.approx(shift, rel=1e-5),
+        "label_skew": pytest.approx(distance), "empty_columns": 1, "constant_columns": 1,
+        "equals_key": 1, "numeric_text": 1,
+    }  # fmt: skip
+    named = {
+        name: found[name].line.rpartition(": ")[2] for name in found if "column" in found[name].line
+    }
+    assert named == {"equals_label": "leak", "empty_columns": "empty", "constant_columns": "constant",
+                     "equals_key": "again", "numeric_text": "nearly"}  # fmt: skip
+
+
+def test_check_fails_on_findings_above_given_limits(tmp_path, capsys) -> None:
+    ds, limits = images_with_faults(tmp_path), tmp_path / "limits.toml"
+    code, out, err = run_here(capsys, "check", ds, "--findings")
+    assert (code, err) == (0, "")
+    assert "  found  enlarged: 9 of the " in out
+    for text, wanted in (("enlarged = 1.0", 0), ("enlarged = 0.05", 1), ("imbalance = 1", 1)):
+        limits.write_text(text)
+        code, out, err = run_here(capsys, "check", ds, f"--limits={limits}", "--json")
+        name = text.partition(" ")[0]
+        body = json.loads(out)
+        assert (code, body["status"]) == (wanted, "failed" if wanted else "ok")
+        assert [each["name"] for each in body["findings"] if each["fails"]] == [name] * wanted
+        assert (f": {name}: " in err) == bool(wanted)
+    for text in ("enlarged = true", "enlarged = 'x'", "big = 1", "enlarged ="):
+        limits.write_text(text)
+        assert f"--limits={limits}" in sentence_here(capsys, "check", ds, f"--limits={limits}")
+    assert "does not exist" in sentence_here(capsys, "check", ds, f"--limits={limits}x")

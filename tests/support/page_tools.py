@@ -9,7 +9,7 @@ from pathlib import Path
 _VOID = {"meta", "img", "br", "link", "input", "hr"}
 _TAGS = {
     "html", "head", "meta", "title", "style", "body", "header", "main", "footer", "nav", "section",
-    "div", "h1", "h2", "h3", "p", "a", "code", "pre", "strong", "span", "ul", "li", "dl", "dt", "dd",
+    "div", "h1", "h2", "h3", "p", "a", "code", "pre", "strong", "span", "ul", "ol", "li", "dl", "dt", "dd",
     "table", "thead", "tbody", "tr", "th", "td", "details", "summary", "figure", "figcaption", "img",
     "svg", "rect",
 }  # fmt: skip

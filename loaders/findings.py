@@ -1,0 +1,254 @@
+"""Findings: what may harm training on a dataset, the worst first, and what to do about it.
+
+Pure functions of the manifest and of sampled records; ``shardmill report`` and ``shardmill check``
+show the same ones. docs/looking.md explains each.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from shardmill.schemas.dataset.manifest import Manifest, Split
+from shardmill.schemas.dataset.statistics import Statistics
+from shardmill.schemas.example.parse import FeatureValues
+from shardmill.schemas.numbers import plural
+
+_DIVIDE = "divide at random, and use --group_by for records that belong together"
+_CLASSES = "add examples, give the split a larger share, or merge or drop these classes"
+# By harm: the number that is allowed, and what to do.
+_FINDINGS: dict[str, tuple[float, str]] = {
+    "copies_across_splits": (0, "build with --duplicates=same_split or --duplicates=drop"),
+    "copies_with_other_labels": (0, "correct their labels, or leave them out"),
+    "equals_label": (0, "leave them out with --drop: the model would read the label from them"),
+    "few_in_split": (5, _CLASSES),
+    "few_in_train": (10, _CLASSES),
+    "rejected": (0.05, "repair the inputs that rejects.jsonl lists"),
+    "skew": (0.25, _DIVIDE),
+    "label_skew": (0.2, _DIVIDE),
+    "constant_images": (0, "look at them, and remove those that show nothing"),
+    "enlarged": (0.1, "use a smaller --image_size, or larger files"),
+    "imbalance": (10, 'train with class_weights, or balance="label"'),
+    "empty_columns": (0, "leave them out with --drop"),
+    "constant_columns": (0, "leave them out with --drop: they say nothing about the label"),
+    "equals_key": (0, "leave them out with --drop: a model would learn the rows by heart"),
+    "numeric_text": (0, "correct the other cells, or use --types or --null_values"),
+}
+LIMITS = {name: limit for name, (limit, _) in _FINDINGS.items()}
+_COLUMNS = {
+    "empty_columns": "without values",
+    "constant_columns": "with one value in the {} that were examined",
+    "equals_label": "with one value for each label in the {} that were examined",
+    "equals_key": "equal to the key in the {} that were examined",
+    "numeric_text": "of text that is nearly always a number in the {} that were examined",
+}
+_TRAIN = "train"
+_FEWEST_ROWS = 10  # in which columns are compared
+_FLAT = 2.0  # levels of 255
+_ERRORS = 4  # standard errors that a skew exceeds
+_NUMERIC = 0.9  # share of texts
+
+
+class SampledRecord(NamedTuple):
+    """A record.
+
+    Attributes:
+        part: Number of its shard in the selection.
+        record: Number of the record in the shard.
+        label: Its label; None if there is none.
+        record_bytes: Bytes of the record with its frame.
+        width: Width of the input image; 0 if it is not known.
+        height: Its height.
+        input_bytes: Size of the input file; 0 if it is not known.
+        pixels: Pixels of the record's image; 0 if they are not known.
+        pixel_sums: Sum of the values of each channel.
+        pixel_squares: Sum of their squares.
+        features: Values of the record; empty if it was not read.
+    """
+
+    part: int
+    record: int
+    label: str | None
+    record_bytes: int
+    width: int = 0
+    height: int = 0
+    input_bytes: int = 0
+    pixels: int = 0
+    pixel_sums: Sequence[int] = ()
+    pixel_squares: Sequence[int] = ()
+    features: dict[str, FeatureValues] = {}  # noqa: RUF012 - is never changed
+
+
+class DatasetFinding(NamedTuple):
+    """A finding.
+
+    Attributes:
+        name: One of ``LIMITS``.
+        value: The number that is above the limit, or below it for ``few_in_...``.
+        line: What was found, as a clause.
+        remedy: What to do.
+    """
+
+    name: str
+    value: float
+    line: str
+    remedy: str
+
+
+def find_problems(
+    manifest: Manifest, samples: Sequence[SampledRecord], limits: Mapping[str, float] = LIMITS
+) -> list[DatasetFinding]:
+    """Returns the findings, the worst first.
+
+    Args:
+        manifest: The manifest of a dataset.
+        samples: Some of its records.
+        limits: The number that each finding allows.
+    """
+    found = [*_of_inputs(manifest), *_of_images(samples), *_of_columns(manifest, samples)]
+    train = manifest.splits.get(_TRAIN)
+    for name, split in manifest.splits.items():
+        found += _of_classes(name, split, manifest, limits)
+        found += _of_skew(name, train, split) if train and split is not train else ()
+    order = [*_FINDINGS].index
+    return [
+        DatasetFinding(name, value, line, _FINDINGS[name][1])
+        for name, value, line in sorted(found, key=lambda each: order(each[0]))
+        if value > limits[name] or name.startswith("few_")
+    ]
+
+
+_Found = Iterator[tuple[str, float, str]]
+
+
+def _of_inputs(manifest: Manifest) -> _Found:
+    inputs = manifest.inputs
+    for name, where in (
+        ("across_splits", "in several splits"),
+        ("with_other_labels", "with several labels"),
+    ):
+        count = getattr(inputs, f"copies_{name}")
+        yield f"copies_{name}", count, f"{plural(count, 'content')} of several inputs, {where}"
+    considered = inputs.accepted + inputs.rejected
+    share = inputs.rejected / max(1, considered)
+    line = f"{inputs.rejected:,} of {considered:,} inputs were rejected ({share:.1%})"
+    yield "rejected", share, f"{line}: {_listed(inputs.rejected_by_reason)}"
+
+
+def _of_classes(name: str, split: Split, manifest: Manifest, least: Mapping[str, float]) -> _Found:
+    known = {label for each in manifest.splits.values() for label in each.label_counts}
+    counts = Counter({label: split.label_counts.get(label, 0) for label in known})
+    kind = "few_in_train" if name == _TRAIN else "few_in_split"
+    few = {label: count for label, count in counts.items() if count < least[kind]}
+    if few and split.labeled and split.num_examples:
+        line = f"{len(few):,} of {plural(len(known), 'label')} have fewer than {least[kind]:g}"
+        shown = _listed(few, reverse=False)
+        yield kind, min(few.values()), f"{line} examples in {name}: {shown}"
+    if name == _TRAIN and (ordered := (+counts).most_common()):
+        (most, large), (label, small) = ordered[0], ordered[-1]
+        line = f"{most} has {large:,} training examples, and {label} {small:,}"
+        yield "imbalance", large / small, line
+
+
+def _of_skew(name: str, train: Split, split: Split) -> _Found:
+    shifts, moments = {}, _moments(split)
+    for feature, (count, mean, std) in _moments(train).items():
+        others, other, _ = moments.get(feature, (0, 0, 0))
+        if others and abs(mean - other) / std > _ERRORS * math.sqrt(1 / count + 1 / others):
+            shifts[feature] = abs(mean - other) / std
+    line = f"means in {name} differ from those in train, in standard deviations of train"
+    yield "skew", max(shifts.values(), default=0), f"{line}: {_listed(shifts, number='{:.2f}')}"
+    one, two = (Counter(each.label_counts) for each in (train, split))
+    least = min(one.total(), two.total())
+    labels = {*one, *two} if least else set()
+    distance = sum(abs(one[k] / one.total() - two[k] / two.total()) for k in labels) / 2
+    if distance > math.sqrt(len(labels) / max(1, least)):  # about that of random splits
+        line = f"{distance:.0%} of {name} would need other labels to have the shares of train"
+        yield "label_skew", distance, line
+
+
+def _moments(split: Split) -> dict[str, tuple[float, float, float]]:
+    """Returns count, mean and standard deviation of each channel, and feature that varies."""
+    statistics = split.statistics or Statistics()
+    found: dict[str, Any] = {k: (v.count, v.mean, v.std) for k, v in statistics.features.items()}
+    if statistics.pixels:
+        channels = zip(statistics.pixels.mean, statistics.pixels.std, strict=False)
+        found |= {f"channel {n}": (split.num_examples, *each) for n, each in enumerate(channels)}
+    numbers = {k: v for k, v in found.items() if all(isinstance(x, int | float) for x in v)}
+    return {name: each for name, each in numbers.items() if each[0] > 0 and each[2] > 0}
+
+
+def _of_images(samples: Sequence[SampledRecord]) -> _Found:
+    images = [each for each in samples if each.pixels and each.width]
+    if not images:
+        return
+    read = f"of the {plural(len(images), 'image')} that were examined"
+    flat = sum(_deviation(each) < _FLAT for each in images)
+    line = f"{flat:,} {read} are nearly of one colour: standard deviation below {_FLAT:g} of 255"
+    yield "constant_images", flat / len(images), line
+    enlarged = [(e.width, e.height) for e in images if e.pixels > e.width * e.height]
+    least = "x".join(map(str, min(enlarged, default=(0, 0), key=math.prod)))
+    line = f"{len(enlarged):,} {read} were enlarged, from as little as {least}"
+    yield "enlarged", len(enlarged) / len(images), line
+
+
+def _deviation(image: SampledRecord) -> float:
+    pairs = zip(image.pixel_sums, image.pixel_squares, strict=True)
+    size = image.pixels
+    return max(math.sqrt(max(0.0, square / size - (total / size) ** 2)) for total, square in pairs)
+
+
+def _of_columns(manifest: Manifest, samples: Sequence[SampledRecord]) -> _Found:
+    counts = Counter[str]()
+    for split in manifest.splits.values():
+        features = split.statistics.features if split.statistics else {}
+        counts.update({name: each.count for name, each in features.items()})
+    empty = [name for name, count in counts.items() if not count]
+    rows = [each for each in samples if each.features]
+    names = sorted({name for row in rows for name in row.features} - manifest.label_features)
+    judged = {"empty_columns": empty}
+    for name in names if len(rows) >= _FEWEST_ROWS else ():
+        judged.setdefault(_judge_column(name, manifest, rows), []).append(name)
+    for kind, found in judged.items():
+        if kind:
+            what = _COLUMNS[kind].format(plural(len(rows), "row"))
+            yield kind, len(found), f"{plural(len(found), 'column')} {what}: {', '.join(found)}"
+
+
+def _judge_column(name: str, manifest: Manifest, rows: Sequence[SampledRecord]) -> str:
+    """Returns the name of what a column of rows is, or an empty text."""
+    values = [_values(row, name) for row in rows]
+    distinct, labels = set(values), [row.label for row in rows]
+    if len(distinct) == 1:
+        return "constant_columns" if values[0] else ""
+    source = next((f.get("source", "") for f in manifest.features if f["name"] == name), "")
+    if source.startswith("label"):
+        return ""
+    if len({*labels}) == len(distinct) == len({*zip(values, labels, strict=True)}) < len(rows):
+        return "equals_label"
+    key = str(manifest.build.config.get("key") or "")
+    if key and name != key and values == [_values(row, key) for row in rows]:
+        return "equals_key"
+    texts = [each[0] for each in values if len(each) == 1 and isinstance(each[0], bytes)]
+    numbers = sum(_is_number(text) for text in texts)
+    return "numeric_text" if _NUMERIC * len(texts) <= numbers < len(texts) else ""
+
+
+def _values(row: SampledRecord, name: str) -> tuple[Any, ...]:
+    return tuple(row.features[name].values) if name in row.features else ()
+
+
+def _is_number(text: bytes) -> bool:
+    try:
+        return math.isfinite(float(text))
+    except ValueError:
+        return False
+
+
+def _listed(counts: Mapping[str, float], *, number: str = "{:,}", reverse: bool = True) -> str:
+    """Returns the largest numbers with their names, or the smallest ones."""
+    ordered = sorted(counts.items(), key=lambda item: item[1], reverse=reverse)
+    shown = [f"{name} {number.format(value)}" for name, value in ordered[:5]]
+    return ", ".join([*shown, *["..."][: len(ordered) > 5]])
