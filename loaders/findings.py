@@ -130,7 +130,7 @@ def _of_inputs(manifest: Manifest) -> _Found:
         ("with_other_labels", "with several labels"),
     ):
         count = getattr(inputs, f"copies_{name}")
-        yield f"copies_{name}", count, f"{plural(count, 'content')} of several inputs, {where}"
+        yield f"copies_{name}", count, f"copies {where}: {plural(count, 'content')}"
     considered = inputs.accepted + inputs.rejected
     share = inputs.rejected / max(1, considered)
     line = f"{inputs.rejected:,} of {considered:,} inputs were rejected ({share:.1%})"
