@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import ClassVar
 
-from shardmill.loaders.steps import files
+from shardmill.loaders.selection import select
 from shardmill.pipelines.report.answer import Answer
 from shardmill.schemas import option_types as of
+from shardmill.schemas.dataset.read_manifest import find_dataset
+from shardmill.schemas.dataset.shard_names import is_generation
 from shardmill.schemas.printable import printable
+from shardmill.schemas.storage import join
 
 
 @dataclass(kw_only=True)
@@ -31,8 +35,11 @@ example:
 
 def run(flags: FilesOptions, answer: Answer) -> int:
     """Print the paths; return the exit code."""
-    paths = files(flags.dataset, flags.split)
-    answer.give({"split": flags.split, "files": paths})
+    folder, manifest = find_dataset(flags.dataset)
+    paths = [join(folder, part.shard.file) for part in select(manifest, flags.split).parts]
+    name = os.path.basename(folder)
+    version = name if is_generation(name) else None
+    answer.give({"split": flags.split, "version": version, "files": paths})
     for path in [] if answer.json else paths:
         print(printable(path))
     return 0

@@ -2,8 +2,9 @@
 
 ``--json`` prints one object. Its ``kind`` is ``dataset``, ``folder`` or ``file``.
 
-A dataset has ``path``, ``manifest`` (its path), ``version``, ``generation`` (the folder of its
-files; null if they are next to the manifest), ``previous`` (kept generations), ``root`` (the folder
+A dataset has ``path``, ``manifest`` (its path), ``version`` (of the format of the manifest),
+``generation`` (name of the version, which is the folder of its files; null if they are next to the
+manifest), ``previous`` (earlier versions that are kept), ``root`` (the folder
 whose files ``shardmill count`` counted; null for a dataset that Shardmill built), ``finished``,
 ``runner``, ``compression``, ``num_examples``, ``num_bytes``, ``num_shards``; ``splits`` ({name:
 ``num_examples``, ``num_bytes``, ``share`` of all examples, ``statistics`` as in the manifest or

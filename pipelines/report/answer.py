@@ -34,9 +34,9 @@ class Answer(NamedTuple):
         return cls(*(values.pop(name, False) for name in cls._fields))
 
     def give(self, value: dict[str, Any]) -> None:
-        """Print the JSON object, if that is wanted."""
+        """Print the JSON object, if that is wanted; its ``status`` is ``ok`` unless it has one."""
         if self.json:
-            print(json.dumps(value))
+            print(json.dumps({"status": "ok", **value}))
 
     def say(self, line: str) -> None:
         """Print a line of a summary for people."""

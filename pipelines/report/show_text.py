@@ -50,7 +50,8 @@ def render(report: dict[str, Any], layout: Layout) -> Parts:
 def _dataset(report: dict[str, Any], layout: Layout) -> Parts:
     finished = printable(str(report["finished"]).replace("T", " ")[:16])
     made = f"dataset, built {finished}" if report["root"] is None else f"counted {finished}"
-    yield from _title(report["path"], f"{made}, manifest version {report['version']}", layout)
+    version = f", version {report['generation']}" if report["generation"] else ""
+    yield from _title(report["path"], f"{made}{version}", layout)
     numbers = [
         plural(report["num_examples"], "example"),
         plural(report["num_shards"], "shard"),

@@ -14,7 +14,7 @@ MESSAGES: dict[str, str] = {
     "schema-dtype-not-numeric": "{what} has the dtype {dtype!r}, which is not numeric",
     "schema-shape-malformed": "{what} has the shape {text!r}: it must be sizes separated by commas",
     "manifest-name-invalid": "it names {name!r}, which is not a file of a dataset",
-    "manifest-generation-invalid": "the manifest names {name!r}, which is not a generation",
+    "manifest-generation-invalid": "the manifest names {name!r}, which is not the name of a version",
     "changed-since-listed": "the file changed since it was listed",
     "changed-became-shorter": "the file became shorter while it was read",
     "changed-size": "it had {size:bytes} when it was listed and has {found} now",

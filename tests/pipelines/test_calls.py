@@ -15,8 +15,9 @@ from datetime import datetime, timezone
 import pytest
 
 import shardmill
+from shardmill.pipelines.commands import COMMANDS
 from shardmill.schemas.errors import InputError, UsageError
-from tests.conftest import make_photos
+from tests.conftest import ROOT, make_photos
 from tests.support.record_tools import framed
 from tests.support.rows_tools import make_table
 
@@ -134,33 +135,41 @@ def json_lines(done):
 
 
 def test_json_of_every_command(folder):
-    """Each command prints one JSON object with --json, and nothing but results with --quiet."""
+    """Each prints one object with a status and the keys that docs/cli.md lists, or is quiet."""
     from tests.conftest import shardmill as run
 
     photos, output = folder / "photos", folder / "js"
     build = ["images", photos, output, "--max_reject_fraction=1", "--num_shards=1"]
-    commands = {
-        "published": build, "up_to_date": build, "counted": ["count", output],
-        "ok": ["verify", output],
-    }  # fmt: skip
-    for status, words in commands.items():
+    commands = [
+        build, build, ["count", output], ["verify", output], ["check", output], ["clean", output],
+        ["files", output], ["steps", output, "--batch_size=2"], ["show", output],
+        ["diff", output, output], ["report", output, f"--output={folder}/r.html"],
+        ["completion", "bash"], ["demo", folder / "demo"], [*build, "--seed=1", "--update"],
+        [*build, "--dry_run", "--update"], ["rollback", output],
+    ]  # fmt: skip
+    rows = re.findall(
+        r"^\| (`\w+`.*?) \| (.*?) \| (.*) \|$", (ROOT / "docs/cli.md").read_text(), re.MULTILINE
+    )
+    documented = {name: row for row in rows for name in re.findall(r"`(\w+)`", row[0])}
+    assert documented.keys() == COMMANDS.keys()
+    statuses = []
+    for words in commands:
         done = run(*words, "--json")
-        assert json.loads(done.stdout)["status"] == status, done
-        assert done.stderr == ""
-    for words in (["check", output], ["clean", output]):
-        found = json.loads(run(*words, "--json").stdout)
-        assert found["status"] == "ok"
+        found = json.loads(done.stdout)
+        assert (done.returncode, done.stderr) == (0, ""), done
+        _, status, keys = documented[words[0]]
+        statuses.append(found.pop("status"))
+        assert f"`{statuses[-1]}`" in status, done
+        assert found.keys() <= {*re.findall(r"`(\w+)`", keys)}, words
         if words[0] == "check":
             written = json.loads((output / "manifest.json").read_text())
             assert found["manifest"] == f"{output}/manifest.json"
             assert found["config_id"] == written["build"]["config_id"]
             assert found["examples"] == {k: v["num_examples"] for k, v in written["splits"].items()}
-    assert json.loads(run("files", output, "--json").stdout)["files"]
-    assert json.loads(run("steps", output, "--batch_size=2", "--json").stdout)["steps"]
-    assert json.loads(run("show", output, "--json").stdout)["kind"] == "dataset"
-    assert json.loads(run("completion", "bash", "--json").stdout)["script"]
-    run(*build, "--seed=1", "--update")
-    assert json.loads(run("rollback", output, "--json").stdout)["status"] == "published"
+    assert statuses == [
+        "published", "up_to_date", "counted", *["ok"] * 6, "same", "written", "ok", "written",
+        "published", "dry_run", "published",
+    ]  # fmt: skip
     failed = run("images", "nowhere", output, "--json")
     assert json.loads(failed.stdout)["type"] == "InputError"
     assert failed.returncode == 1

@@ -165,7 +165,7 @@ def test_prints_json(ds, capsys):
     code, out, err = run_here(capsys, "steps", ds, "--split=train+validation", "--batch_size=4", "--hosts=2", "--json")  # fmt: skip
     assert (code, err) == (0, "")
     assert json.loads(out) == {
-        "examples": 23, "steps": 5, "split": "train+validation", "batch_size": 4,
+        "status": "ok", "examples": 23, "steps": 5, "split": "train+validation", "batch_size": 4,
         "drop_remainder": False, "hosts": 2, "whole_shards": False, "manifest": f"{ds}/manifest.json",
     }  # fmt: skip
 
