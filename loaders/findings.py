@@ -138,7 +138,7 @@ def _of_inputs(manifest: Manifest) -> _Found:
 
 
 def _of_classes(name: str, split: Split, manifest: Manifest, least: Mapping[str, float]) -> _Found:
-    known = {label for each in manifest.splits.values() for label in each.label_counts}
+    known = sorted({label for each in manifest.splits.values() for label in each.label_counts})
     counts = Counter({label: split.label_counts.get(label, 0) for label in known})
     kind = "few_in_train" if name == _TRAIN else "few_in_split"
     few = {label: count for label, count in counts.items() if count < least[kind]}
@@ -249,6 +249,7 @@ def _is_number(text: bytes) -> bool:
 
 def _listed(counts: Mapping[str, float], *, number: str = "{:,}", reverse: bool = True) -> str:
     """Returns the largest numbers with their names, or the smallest ones."""
-    ordered = sorted(counts.items(), key=lambda item: item[1], reverse=reverse)
+    sign = -1 if reverse else 1
+    ordered = sorted(counts.items(), key=lambda item: (sign * item[1], item[0]))
     shown = [f"{name} {number.format(value)}" for name, value in ordered[:5]]
     return ", ".join([*shown, *["..."][: len(ordered) > 5]])
