@@ -36,6 +36,7 @@ html_theme = "furo"
 html_static_path = ["_static"]
 html_favicon = "_static/favicon.svg"
 html_css_files = ["shardmill.css"]
+html_js_files = ["errors.js"]
 html_show_sphinx = False
 html_show_copyright = False
 html_copy_source = False
@@ -46,8 +47,9 @@ html_theme_options = {
     "source_directory": "docs/",
     "footer_icons": [{"name": "Repository", "url": REPOSITORY, "html": "Repository", "class": ""}],
 }
-pygments_style = "friendly"
-pygments_dark_style = "monokai"
+# Their contrast is 4.5 or more, also of the output of commands; they come with the theme.
+pygments_style = "a11y-high-contrast-light"
+pygments_dark_style = "a11y-high-contrast-dark"
 copybutton_prompt_text = "$ "
 copybutton_line_continuation_character = "\\"
 copybutton_only_copy_prompt_lines = True

@@ -2,16 +2,26 @@
 
 import importlib.util
 import re
+from types import ModuleType
 
 from tests.conftest import ROOT
 
 
-def faults(folder) -> list[str]:
+def checker() -> ModuleType:
     path = ROOT / "docs" / "_tools" / "check_site.py"
     spec = importlib.util.spec_from_file_location("check_site", path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    return module.faults(folder)
+    return module
+
+
+def test_detects_code_that_is_hard_to_read() -> None:
+    """WCAG: #767676 on white has a contrast of 4.54, and #777 one of 4.48."""
+    rules = (".highlight { background: #fff }", ".highlight .go { color: #767676 }",
+             ".highlight .gp { color: #777 }", "body .highlight { background: #000; color: #777 }",
+             "body .highlight .gp { color: #333333 }")  # fmt: skip
+    faint = checker().faint_colours("\n".join(rules))
+    assert [each.partition(":")[0] for each in faint] == [".highlight .gp", "body .highlight .gp"]
 
 
 def test_detects_broken_links_and_external_resources(tmp_path) -> None:
@@ -22,6 +32,7 @@ def test_detects_broken_links_and_external_resources(tmp_path) -> None:
     (tmp_path / "b.html").write_text('<p id="here">b</p>')
     (tmp_path / "p.png").touch()
     (tmp_path / "style.css").touch()
+    faults = checker().faults
     assert faults(tmp_path) == []
     (tmp_path / "b.html").write_text(
         '<a href="c.html">c</a><a href="a.html#nowhere">a</a><script src="//cdn.example/x.js">'
