@@ -13,20 +13,13 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import blake2b
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from shardmill.loaders.selection import Selection, ShardSlice
 from shardmill.loaders.shards import Caches, ShardFiles
 from shardmill.loaders.source import open_catalog, open_without_shards
 from shardmill.schemas.dataset.manifest import Manifest, Shard
 from shardmill.schemas.example.parse import parse_example
-from shardmill.schemas.schema_pbtxt.image_features import ENCODED
-
-if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
-
-    Numbers = npt.NDArray[np.int64]
 
 _THREADS = 8  # that read catalogs
 _IMAGE_COLUMNS = {
@@ -73,16 +66,14 @@ def compare_records(before: Side, after: Side, most: int) -> dict[str, Any]:
     """
     import numpy as np
 
-    sides = before, after
-    names = _columns(before, after)
-    read = _read_catalogs if before.key == after.key == "catalog" else _read_rows
-    tables = [read(side, names) for side in sides]
+    sides, images = (before, after), before.key == after.key == "catalog"
+    names = _IMAGE_COLUMNS if images else _ROW_COLUMNS
+    tables = [_read_catalogs(side) if images else _read_rows(side) for side in sides]
     lengths = [[len(chunk) for chunk in table[0]] for table in tables]
     codes: dict[str, tuple[Any, Any]] = {}
     texts: dict[str, Any] = {}
     for number, name in enumerate(names):
-        chunks = [table[number] for table in tables]
-        codes[name], values = _encode(*chunks)
+        codes[name], values = _encode(tables[0][number], tables[1][number])
         for table in tables:
             table[number] = []
         if name in ("key", "label"):
@@ -93,93 +84,70 @@ def compare_records(before: Side, after: Side, most: int) -> dict[str, Any]:
         for side, length in zip(sides, lengths, strict=True)
     )
     codes["split"] = first, second
-    return _Comparison(sides, lengths, codes, texts).describe(most)
+    return _describe(sides, lengths, codes, texts, most)
 
 
-@dataclass(frozen=True)
-class _Comparison:
-    """Both versions as integers; each attribute that is a pair has the version before first."""
+def _describe(
+    sides: Sequence[Side], lengths: Sequence[Sequence[int]], codes: Mapping[str, tuple[Any, Any]],
+    texts: Mapping[str, Any], most: int,
+) -> dict[str, Any]:  # fmt: skip
+    """Return the numbers and examples; values that are pairs have the version before first."""
+    import numpy as np
 
-    sides: tuple[Side, Side]
-    lengths: Sequence[Sequence[int]]
-    codes: Mapping[str, tuple[Numbers, Numbers]]
-    texts: Mapping[str, Any]
+    def place(side: int, row: Any) -> dict[str, Any]:
+        ends = [0, *accumulate(lengths[side])]
+        number = bisect_right(ends, row) - 1
+        split, shard = sides[side].shards[number]
+        found = {k: values[int(codes[k][side][row])].as_py() for k, values in texts.items()}
+        return {**found, "split": split, "shard": shard.file, "record": int(row) - ends[number]}
 
-    def describe(self, most: int) -> dict[str, Any]:
-        """Return numbers and examples."""
-        import numpy as np
-
-        (keys, first), (new_keys, new_first) = (
-            np.unique(each, return_index=True) for each in self.codes["key"]
-        )
-        _, one, two = np.intersect1d(keys, new_keys, assume_unique=True, return_indices=True)
-        pairs = first[one], new_first[two]
-        removed, added = np.delete(first, one), np.delete(new_first, two)
-        kinds = [name for name in self.codes if name != "key"]
-        differ = {k: self.codes[k][0][pairs[0]] != self.codes[k][1][pairs[1]] for k in kinds}
-        changed = np.flatnonzero(np.any([*differ.values()], axis=0))
-        # Not by images, which other options change.
-        content, new_content = self.codes["input" if "input" in kinds else "content"]
-        gone, come = content[removed], new_content[added]
-        _, old, new = np.intersect1d(gone, come, return_indices=True)
-        place = self._place
-        return {
-            "added": len(added), "removed": len(removed), "renamed": len(old),
-            "changed": {"all": len(changed), **{k: int(v.sum()) for k, v in differ.items()}},
-            "same": len(pairs[0]) - len(changed),
-            "repeated_keys": sum(len(k) for k in self.codes["key"]) - len(keys) - len(new_keys),
-            "examples": {
-                "added": [place(1, row) for row in added[:most]],
-                "removed": [place(0, row) for row in removed[:most]],
-                "renamed": [
-                    {"before": place(0, removed[a]), "after": place(1, added[b])}
-                    for a, b in zip(old[:most], new[:most], strict=True)
-                ],
-                "changed": [
-                    {"what": [k for k in kinds if differ[k][n]],
-                     "before": place(0, pairs[0][n]), "after": place(1, pairs[1][n])}
-                    for n in changed[:most]
-                ],
-            },
-        }  # fmt: skip
-
-    def _place(self, side: int, row: Any) -> dict[str, Any]:
-        """Return key, label, split, shard and number of the record of a row."""
-        ends = [0, *accumulate(self.lengths[side])]
-        shard = bisect_right(ends, row) - 1
-        split, found = self.sides[side].shards[shard]
-        texts = {k: v[int(self.codes[k][side][row])].as_py() for k, v in self.texts.items()}
-        return {**texts, "split": split, "shard": found.file, "record": int(row) - ends[shard]}
+    (keys, first), (new_keys, new_first) = (np.unique(k, return_index=True) for k in codes["key"])
+    _, one, two = np.intersect1d(keys, new_keys, assume_unique=True, return_indices=True)
+    left, right = first[one], new_first[two]
+    removed, added = np.delete(first, one), np.delete(new_first, two)
+    kinds = [name for name in codes if name != "key"]
+    differ = {kind: codes[kind][0][left] != codes[kind][1][right] for kind in kinds}
+    changed = np.flatnonzero(np.any([*differ.values()], axis=0))
+    # Not by images, which other options change.
+    content, new_content = codes["input" if "input" in kinds else "content"]
+    gone, come = content[removed], new_content[added]
+    _, old, new = np.intersect1d(gone, come, return_indices=True)
+    renamed = [*zip(removed[old], added[new], strict=True)]
+    return {
+        "added": len(added), "removed": len(removed), "renamed": len(old),
+        "changed": {"all": len(changed), **{k: int(v.sum()) for k, v in differ.items()}},
+        "same": len(left) - len(changed),
+        "repeated_keys": sum(map(len, codes["key"])) - len(keys) - len(new_keys),
+        "examples": {
+            "added": [place(1, row) for row in added[:most]],
+            "removed": [place(0, row) for row in removed[:most]],
+            "renamed": [{"before": place(0, a), "after": place(1, b)} for a, b in renamed[:most]],
+            "changed": [
+                {"what": [kind for kind in kinds if differ[kind][n]],
+                 "before": place(0, left[n]), "after": place(1, right[n])}
+                for n in changed[:most]
+            ],
+        },
+    }  # fmt: skip
 
 
-def _columns(before: Side, after: Side) -> tuple[str, ...]:
-    """Return the columns that are compared: the key, the content, and others."""
-    if not before.key == after.key == "catalog":
-        return _ROW_COLUMNS
-    hashed = all(
-        any(each.get("source") == ENCODED for each in side.manifest.features)
-        for side in (before, after)
-    )
-    return tuple(name for name in _IMAGE_COLUMNS if hashed or name != "image")
-
-
-def _read_catalogs(side: Side, names: Sequence[str]) -> list[list[Any]]:
+def _read_catalogs(side: Side) -> list[list[Any]]:
     """Return the chunks of each column: one for each shard."""
+    names = [*_IMAGE_COLUMNS.values()]
     with ThreadPoolExecutor(_THREADS) as pool:
-        columns = [_IMAGE_COLUMNS[name] for name in names]
-        read = lambda item: open_catalog(side.folder, item[1], columns)  # noqa: E731
+        read = lambda item: open_catalog(side.folder, item[1], names)  # noqa: E731
         tables = [*pool.map(read, side.shards)]
-    return [[table.column(name).combine_chunks() for table in tables] for name in columns]
+    return [[table.column(name).combine_chunks() for table in tables] for name in names]
 
 
-def _read_rows(side: Side, names: Sequence[str]) -> list[list[Any]]:
+def _read_rows(side: Side) -> list[list[Any]]:
     """Return the same of rows with keys."""
     import pyarrow as pa
 
-    columns: list[list[Any]] = [[] for _ in names]
-    for chunk in _rows_of(side):
-        for column, values in zip(columns, zip(*chunk, strict=True), strict=True):
-            column.append(pa.array(values, pa.string()))
+    columns: list[list[Any]] = [[] for _ in _ROW_COLUMNS]
+    for rows in _rows_of(side):
+        for number, column in enumerate(columns):
+            column.append(pa.array([row[number] for row in rows], pa.string()))
     return columns
 
 
