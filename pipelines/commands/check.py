@@ -28,6 +28,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
+_SAMPLE = "run again, and see `shardmill verify` for what is damaged"
 _OF_DATASETS = (
     "max_age", "finished_after", "max_reject_fraction", "max_duplicates", "counted", "findings",
     "limits",
@@ -76,13 +77,15 @@ def run(flags: CheckOptions, answer: Answer) -> int:
     findings, notes = _find(folder, path, manifest, flags)
     failing = [each for each in findings if each["fails"]]
     verdicts += [Verdict(f"{each['name']}: {each['line']}", each["remedy"]) for each in failing]
+    if flags.limits:  # what was not read may be above a limit
+        verdicts += [Verdict(f"the sample is not complete: {note}", _SAMPLE) for note in notes]
     answer.say(f"Checked {folder or path}")
     for verdict in verdicts:
         answer.say(f"  {'ok    ' if verdict.holds else 'fault '} {verdict.line}")
     for each in findings:
         if not each["fails"]:
             answer.say(f"  found  {each['name']}: {each['line']}: {each['remedy']}")
-    for note in notes:
+    for note in () if flags.limits else notes:
         answer.say(f"  note   {note}")
     broken = [verdict for verdict in verdicts if not verdict.holds]
     rules_json = [{"holds": each.holds, **asdict(each)} for each in verdicts]

@@ -687,3 +687,9 @@ def test_check_fails_on_findings_above_given_limits(tmp_path, capsys) -> None:
         limits.write_text(text)
         assert f"--limits={limits}" in sentence_here(capsys, "check", ds, f"--limits={limits}")
     assert "does not exist" in sentence_here(capsys, "check", ds, f"--limits={limits}x")
+    for catalog in (current(ds) / "catalog").iterdir():
+        catalog.write_bytes(b"PAR1")
+    limits.write_text("enlarged = 1.0")
+    assert "the sample is not complete" in sentence_here(
+        capsys, "check", ds, f"--limits={limits}", "--quiet", code=1
+    )
