@@ -158,6 +158,7 @@ ALL = BEAM + "numpy PIL pyarrow rich google.cloud.storage google.protobuf jinja2
 COMMANDS = {
     "steps ds --batch_size=4": ALL, "check ds": ALL, "clean ds": ALL, "files ds --split=train": ALL,
     "count ds": BEAM + "pyarrow", "count ds --check=index": BEAM + "pyarrow",
+    "check ds --findings": BEAM, "diff ds ds": BEAM,
     "show ds": BEAM + "google.protobuf", "report ds": BEAM, "verify ds": BEAM,
     "images photos other": "tensorflow torch", "rows in.csv rows": "tensorflow tfx_bsl torch",
 }  # fmt: skip
