@@ -89,7 +89,7 @@ def summary_rows(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             numbers["with a repeated key, which are not compared"] = records["repeated_keys"]
         yield "records", ", ".join(f"{count:,} {name}" for name, count in numbers.items())
     elif found["not_compared"]:
-        yield "records", f"not compared: {found['not_compared']}"
+        yield "not compared", found["not_compared"]
     for name in ("splits", "labels", "features", "options", "codecs", "inputs", "statistics"):
         for each in found[name]:
             values = (_shown(each[side]) for side in ("before", "after"))
@@ -116,12 +116,12 @@ def _why_not_compared(sides: Sequence[Side], *, read: bool) -> str:
     """Return why records are not compared, or an empty text if they are."""
     keys = {side.key for side in sides if side.shards}
     if any(side.manifest.root for side in sides):
-        return "the manifest of a count has no keys"
+        return "the manifest of a count has no keys of records"
     if "" in keys:
-        return "rows and arrays are compared by the column of --key, which must be in both"
+        return "records of rows and arrays need a column of --key in both versions"
     if keys == {"catalog"} or (read and "catalog" not in keys):
         return ""
-    return "only one of them has a catalog" if read else "reading them takes long"
+    return "only one version has a catalog" if read else "records of rows are not read"
 
 
 def _identity(item: tuple[str, Shard]) -> tuple[Any, ...]:
