@@ -193,10 +193,21 @@ def test_rows_with_a_key_are_read_and_others_are_counted(tmp_path, capsys):
 
 
 @pytest.mark.heavy
-def test_versions_on_an_object_store(dataset, strict_bucket, tmp_path):
-    upload(dataset, f"{strict_bucket}/ds")
-    found = compare_datasets(str(dataset), f"{strict_bucket}/ds", 5)
+def test_versions_on_an_object_store(dataset, strict_bucket, front, tmp_path):
+    """Of equal versions, manifests are read alone; of others, each catalog that differs, once."""
+    for name, path in (("a", dataset), ("b", tmp_path / "b")):
+        if name == "b":
+            photos = make_photos(tmp_path / "p", {"cat": 3})
+            build_dataset(input=photos, output=path, image_size=32, splits="train:1")
+        upload(path, f"{strict_bucket}/{name}")
+    front.calls.clear()
+    found = compare_datasets(str(dataset), f"{strict_bucket}/a", 5)
     assert (found["status"], found["records"]["same"]) == ("same", 21)
+    assert not [call for call in front.calls if "/catalog/" in call.name]
+    found = compare_datasets(str(dataset), f"{strict_bucket}/b", 5)
+    assert found["records"]["removed"] == 18
+    assert len([call for call in front.calls if "/catalog/" in call.name]) == 1
+    assert not [call for call in front.calls if ".tfrecord" in call.name]
 
 
 def test_mistakes_are_sentences(dataset, tmp_path, capsys):
