@@ -5,11 +5,10 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import itertools
-from collections import deque
+import sys
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -27,12 +26,12 @@ from shardmill.loaders.pieces import (
 from shardmill.loaders.position import Position
 from shardmill.loaders.shards import ShardFiles
 from shardmill.loaders.steps import Remainder
+from shardmill.schemas.map_ordered import map_ordered
 
 _KEPT_BYTES = 8 << 20
 _PLACES = 4096  # records that are placed at one time
 _AHEAD_BYTES = 64 << 20  # of members on remote storage
 _REMOTE_THREADS = 8
-T = TypeVar("T")
 
 
 class PlacedRecord(NamedTuple):
@@ -124,7 +123,10 @@ class EpochReader:
             for owner in dict.fromkeys(window.owners.tolist())
         )
         threads, most = _REMOTE_THREADS if files.is_remote else 0, min(limit / 2, _AHEAD_BYTES)
-        loaded = map_ahead(partial(_load, files), needed, threads, most, files.bytes_of)
+        loaded = map_ordered(
+            partial(_load, files), needed, threads, window=sys.maxsize, size_of=files.bytes_of,
+            max_size=most, wait=False,
+        )  # fmt: skip
         for window in windows:
             yield from _mix(files, window, loaded, limit)
         next(loaded, None)  # raises an error of a window that was opened ahead
@@ -164,47 +166,6 @@ def _mix(files: ShardFiles, window: Window, loaded: Iterator[Any], limit: float)
         yield PlacedRecord(chunk.part, int(chunk.records[offset])), payload
 
 
-def map_ahead(
-    function: Callable[[T], Any], items: Iterator[T], threads: int, most: float,
-    cost: Callable[[T], int] = lambda _: 1,
-) -> Iterator[Any]:  # fmt: skip
-    """Yields the result for each item in order; an exception is raised in its place.
-
-    Args:
-        function: Called by threads if there are any.
-        items: The items.
-        threads: Number of threads; 0 for none.
-        most: Cost of the items that are taken ahead.
-        cost: Returns the cost of an item.
-    """
-    if not threads:
-        yield from map(function, items)
-        return
-
-    def begin() -> Iterator[tuple[Future[Any], int]]:
-        try:
-            for item in items:
-                size = cost(item)
-                yield pool.submit(function, item), size
-        except Exception as error:  # noqa: BLE001 - raised in its turn
-            failed: Future[Any] = Future()
-            failed.set_exception(error)
-            yield failed, 0
-
-    with _open_pool(threads) as pool:
-        ahead: deque[tuple[Future[Any], int]] = deque()
-        total = 0
-        for future, size in begin():
-            ahead.append((future, size))
-            total += size
-            while total > most:
-                first, paid = ahead.popleft()
-                total -= paid
-                yield first.result()
-        while ahead:
-            yield ahead.popleft()[0].result()
-
-
 def _keep_freed_memory() -> None:
     """Lets glibc keep freed blocks of up to 8 MiB for the next members and images.
 
@@ -215,13 +176,3 @@ def _keep_freed_memory() -> None:
         mallopt = ctypes.CDLL(None).mallopt
         mallopt(-3, _KEPT_BYTES)  # M_MMAP_THRESHOLD
         mallopt(-1, 2 * _KEPT_BYTES)  # M_TRIM_THRESHOLD
-
-
-@contextlib.contextmanager
-def _open_pool(threads: int) -> Iterator[ThreadPoolExecutor]:
-    """Returns a pool; at the end of the block what it has not begun is left out."""
-    pool = ThreadPoolExecutor(threads)
-    try:
-        yield pool
-    finally:
-        pool.shutdown(wait=False, cancel_futures=True)

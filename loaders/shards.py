@@ -41,8 +41,6 @@ from shardmill.schemas.tfrecord.scanner import DamagedError
 _CACHE_BYTES = 64 << 20  # of inflated members; as many of record offsets, of indexes and of keys
 _MAX_OPEN_FILES = 64
 _REMOTE_THREADS = 16
-_CHUNK_BYTES = 2 << 20  # of an uncompressed file, read at a time in sequential reading
-_HEADER_READ_BYTES = 1 << 12
 
 
 class _Layout(NamedTuple):

@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 from typing_extensions import Self
 
-from shardmill.loaders.epoch_reader import EpochReader, Payloads, PlacedRecord, map_ahead
+from shardmill.loaders.epoch_reader import EpochReader, Payloads, PlacedRecord
 from shardmill.loaders.hosts import (
     HostFinder,
     Share,
@@ -28,6 +28,7 @@ from shardmill.loaders.records import Records
 from shardmill.loaders.sampling import Balance, Weights, filter_records
 from shardmill.loaders.steps import Remainder, to_int
 from shardmill.schemas.errors import UsageError
+from shardmill.schemas.map_ordered import map_ordered
 
 Order = Literal["records", "blocks"]
 Where = Callable[[Any], bool] | Mapping[str, Any]
@@ -329,7 +330,8 @@ class Stream:
         self._reading, self._taken, self._kept = at, at.taken, at.kept
         most = 2 * BUFFER_BYTES if self.buffer is None else math.inf
         payloads = opened.payloads(self.records.files, most)
-        return self._count(at, reader, map_ahead(decode, payloads, workers, 2 * workers))
+        made = map_ordered(decode, payloads, workers, wait=False)
+        return self._count(at, reader, made)
 
     def _count(self, at: Position, reader: Reader, made: Iterator[Any]) -> Iterator[Any]:
         """Yields the examples that are kept, up to this worker's part of the limit.

@@ -39,7 +39,6 @@ UNKNOWN = -1
 ACCESS_REASONS = ("changed", "not_found", "unreadable")  # not related to a place in the file
 _HEAD = 4096  # the first bytes are cached: several functions read them
 Compression = Literal["none", "gzip", "zlib"]
-_HEAD = 4096
 _SEARCHED = 1 << 20  # bytes in which a valid record is searched if the first one is damaged
 
 

@@ -19,6 +19,7 @@ from shardmill.schemas.dataset.manifest import Build, Damaged, Inputs, Manifest,
 from shardmill.schemas.dataset.shard_names import MANIFEST, is_generation
 from shardmill.schemas.dataset.splits import split_order
 from shardmill.schemas.errors import DeniedError, FormatError, OutputError, ShardmillError
+from shardmill.schemas.map_ordered import map_ordered
 from shardmill.schemas.numbers import plural
 from shardmill.schemas.refs import InputRef
 from shardmill.schemas.storage import join, open_storage
@@ -29,7 +30,6 @@ from shardmill.schemas.tfrecord.scanner import FileFault
 from shardmill.transforms.match.counts import MatchCounts, keep_first, sum_counts
 from shardmill.transforms.match.inputs import MatchSpec, match_now
 from shardmill.transforms.runtime import progress
-from shardmill.transforms.runtime.map_ordered import map_ordered
 from shardmill.transforms.runtime.process_pool import WORTH_PROCESSES, run_all
 
 CONCURRENT_OPENS = 16

@@ -13,6 +13,7 @@ import numpy as np
 from shardmill.schemas.errors import ResourceError
 from shardmill.schemas.example.parse import has_entries, parse_example
 from shardmill.schemas.example.serialize import encode_entry, encode_example
+from shardmill.schemas.map_ordered import map_ordered, storage_threads
 from shardmill.schemas.refs import InputRef, KnownRecord
 from shardmill.schemas.rejects import Reject, RejectedError
 from shardmill.schemas.schema_pbtxt.feature_spec import array_tags
@@ -25,7 +26,6 @@ from shardmill.transforms.images.decoder_pool import DecoderPool, use_pool
 from shardmill.transforms.images.decoder_protocol import DecoderSpec, Limits
 from shardmill.transforms.match.next_steps import next_step, remedy_of
 from shardmill.transforms.match.read_input import MAX_FILE_BYTES, read_inputs
-from shardmill.transforms.runtime.map_ordered import map_ordered, storage_threads
 from shardmill.transforms.runtime.process_pool import usable_cores
 from shardmill.transforms.sink.encoder import Example
 from shardmill.transforms.sink.reuse import known_row, take_records

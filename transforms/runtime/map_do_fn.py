@@ -9,7 +9,7 @@ import apache_beam as beam
 from apache_beam.transforms.window import GlobalWindows
 from apache_beam.utils.windowed_value import WindowedValue
 
-from shardmill.transforms.runtime.map_ordered import map_ordered
+from shardmill.schemas.map_ordered import map_ordered
 from shardmill.transforms.runtime.process_pool import usable_cores
 
 _ROUNDS = 64  # calls per thread that are started together

@@ -20,10 +20,10 @@ from blake3 import blake3
 from shardmill.schemas.dataset.manifest import Shard
 from shardmill.schemas.errors import StorageError
 from shardmill.schemas.errors.catalogue import coded
+from shardmill.schemas.map_ordered import map_ordered, storage_threads
 from shardmill.schemas.refs import InputRef, KnownRecord
 from shardmill.schemas.rejects import RejectedError
 from shardmill.transforms.match.read_input import read_inputs
-from shardmill.transforms.runtime.map_ordered import map_ordered, storage_threads
 from shardmill.transforms.runtime.packing import pack_values, unpack
 from shardmill.transforms.runtime.sum_into import SumInto, singleton_sum
 from shardmill.transforms.sink.changes import Changes

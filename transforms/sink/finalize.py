@@ -14,10 +14,10 @@ from shardmill.schemas.dataset import shard_names
 from shardmill.schemas.dataset.manifest import Build, Inputs, Manifest, Shard, Split
 from shardmill.schemas.dataset.splits import split_order
 from shardmill.schemas.errors import OutputError, ShardmillError, StorageError
+from shardmill.schemas.map_ordered import map_ordered, storage_threads
 from shardmill.schemas.rejects import Reject
 from shardmill.schemas.storage import Storage, join
 from shardmill.transforms.publish.publish import FinalFile, Publisher
-from shardmill.transforms.runtime.map_ordered import map_ordered, storage_threads
 from shardmill.transforms.sink.assemble import BuiltShard
 from shardmill.transforms.sink.census import Census
 from shardmill.transforms.sink.duplicates import Copies

@@ -10,10 +10,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from shardmill.schemas.example.parse import parse_example
+from shardmill.schemas.map_ordered import map_ordered, storage_threads
 from shardmill.schemas.refs import SegmentRef
 from shardmill.schemas.rejects import Reject
 from shardmill.schemas.tfrecord.framing import FOOTER_BYTES, HEADER_BYTES
-from shardmill.transforms.runtime.map_ordered import map_ordered, storage_threads
 from shardmill.transforms.sink.encoder import Block
 from shardmill.transforms.statistics.sums import Summary, Totals
 from shardmill.transforms.tables import segments

@@ -13,6 +13,7 @@ from shardmill.schemas.dataset.catalog import parse_catalog
 from shardmill.schemas.dataset.manifest import Manifest, Shard
 from shardmill.schemas.dataset.shard_names import check_not_lost
 from shardmill.schemas.errors import FormatError, InputError, UsageError
+from shardmill.schemas.map_ordered import map_ordered
 from shardmill.schemas.numbers import plural
 from shardmill.schemas.refs import InputRef
 from shardmill.schemas.rejects import Reject
@@ -24,7 +25,6 @@ from shardmill.schemas.tfrecord.reader import FileCount, join_ranges
 from shardmill.transforms.match.counts import Linked
 from shardmill.transforms.match.walk import first_level, walk
 from shardmill.transforms.publish.generation import compare_shard
-from shardmill.transforms.runtime.map_ordered import map_ordered
 from shardmill.transforms.runtime.process_pool import WORTH_PROCESSES, run_all
 from shardmill.transforms.runtime.progress import Progress
 from shardmill.transforms.verify.example_checker import ExampleChecker

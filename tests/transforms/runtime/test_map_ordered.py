@@ -9,9 +9,9 @@ from apache_beam.pvalue import AsSingleton
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from apache_beam.testing.util import assert_that, equal_to
 
+from shardmill.schemas.map_ordered import map_ordered, storage_threads
 from shardmill.transforms.runtime import map_do_fn
 from shardmill.transforms.runtime.map_do_fn import MapOrdered
-from shardmill.transforms.runtime.map_ordered import map_ordered, storage_threads
 
 
 @pytest.mark.parametrize(
