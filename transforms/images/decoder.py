@@ -7,11 +7,13 @@ import os
 import pickle
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
-from typing import IO, Literal, NamedTuple, NoReturn, cast
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import IO, Literal, NamedTuple, NoReturn, TypeVar, cast
 
 from shardmill.schemas.dataset.catalog import CatalogRow
 from shardmill.schemas.errors import ShardmillError
@@ -23,11 +25,9 @@ from shardmill.transforms.images.convert import MAX_RECORD_BYTES
 from shardmill.transforms.images.decoder_protocol import (
     DecoderSpec,
     Encoded,
-    FieldsT,
     Input,
     Kind,
     Opened,
-    Rejected,
     Request,
 )
 from shardmill.transforms.sink.encoder import Example
@@ -60,6 +60,7 @@ _CRASHES = frozenset(
 
 FailureKind = Literal["crash", "killed", "machine", "memory", "stalled", "timeout"]
 open_decoders: set[Decoder] = set()
+T = TypeVar("T")
 
 
 class Item(NamedTuple):
@@ -186,7 +187,7 @@ class Decoder:
             self.opened = Opened()
             reply = self._receive()
             if reply.kind == Kind.OPENED:
-                self.opened = _parse(Opened, reply)
+                self.opened = _parse(Opened.unpack, reply)
                 with large:
                     self._write(protocol.GO)
                     reply = self._receive()
@@ -210,15 +211,13 @@ class Decoder:
         if reply.kind == Kind.UNREAD:
             return None
         if reply.kind == Kind.NO_MEMORY:
-            self.opened = _parse(Opened, reply)
+            self.opened = _parse(Opened.unpack, reply)
             raise FailureError("machine" if self.opened.inherited else "memory")
         if reply.kind == Kind.REJECTED:
-            why = _parse(Rejected, reply)
-            if why.error not in REASONS:
+            texts = reply.fields.decode(errors="replace").split("\0", 2)
+            if len(texts) < 3 or texts[1] not in REASONS:
                 raise FailureError("crash")
-            # A hostile file may have written halves of surrogate pairs, which cannot be stored.
-            texts = [text.encode(errors="replace").decode() for text in vars(why).values()]
-            return Reject(ref.key, ref.uri, *texts)
+            return Reject(ref.key, ref.uri, texts[0], texts[1], texts[2])
         if reply.kind == Kind.BUG:
             raise RuntimeError(f"a decoder failed: {reply.payload.decode(errors='replace')}")
         if reply.kind != Kind.ENCODED:
@@ -280,19 +279,16 @@ def _not_started(reason: str) -> ShardmillError:
     return ShardmillError("decoder-not-started", reason=reason, python=sys.executable)
 
 
-def _parse(kind: type[FieldsT], reply: _Reply) -> FieldsT:
+def _parse(unpack: Callable[[bytes], T], reply: _Reply) -> T:
     try:
-        return protocol.parse_fields(kind, reply.fields)
-    except ValueError as error:
+        return unpack(reply.fields)
+    except struct.error as error:
         raise FailureError("crash") from error
 
 
 def _make_row(reply: _Reply, ref: InputRef, spec: DecoderSpec) -> CatalogRow:
     """Return the row of the catalog for an encoded image, or raise its failure."""
-    try:
-        sent = Encoded.unpack(spec, reply.fields)
-    except ValueError as error:
-        raise FailureError("crash") from error
+    sent = _parse(partial(Encoded.unpack, spec), reply)
     record_bytes = _FRAME_BYTES + len(reply.payload)
     return CatalogRow(
         ref.key, ref.uri, ref.size, ref.version, sent.content_hash, ref.label, *sent[1:7],

@@ -38,7 +38,6 @@ from shardmill.transforms.images.decoder_protocol import (
     Input,
     Kind,
     Opened,
-    Rejected,
     Request,
 )
 from shardmill.transforms.images.resampling import exact_extensions
@@ -124,7 +123,8 @@ class Server:
             if error.error in _DAMAGE and not self._opened.fits:
                 self._send(Kind.NO_MEMORY, self._opened.pack())
             else:
-                self._send(Kind.REJECTED, Rejected(error.stage, error.error, error.message).pack())
+                texts = error.stage, error.error, error.message
+                self._send(Kind.REJECTED, "\0".join(texts).encode(errors="replace"))
         except MemoryError:
             self._send(Kind.NO_MEMORY, self._opened.pack())
         except Exception:  # noqa: BLE001 - the worker raises it again

@@ -1,32 +1,30 @@
 """Messages between a worker and its decoder processes.
 
 A request is the length of a pickled ``Request``, that, and the content of each input that has it.
-A reply has named fields and bytes, and no pickles: a decoder that a hostile file took over must not
-run code in the worker.
+A reply has fields and bytes, and no pickles: a decoder that a hostile file took over must not run
+code in the worker.
 """
 
 from __future__ import annotations
 
-import json
 import pickle
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from shardmill.schemas.schema_pbtxt.image_features import FeatureSet
 from shardmill.transforms.images.convert import ImageSpec
 
-# Kind of a reply, bytes of its fields, and of the payload that follows. The fields are a JSON
-# object, or of ``ENCODED``, which there are many of, those of ``DecoderSpec.layout``.
+# Kind of a reply, bytes of its fields, and of the payload that follows.
 HEAD = struct.Struct("<BIQ")
 LENGTH = struct.Struct("<Q")
 GO = b"\1"  # answers ``OPENED``: decode it now
 MAX_FIELDS = 1 << 20  # bytes of the fields of a reply
 NO_MEMORY_EXIT = 77  # exit code where the memory does not suffice for the file itself
-FieldsT = TypeVar("FieldsT", bound="Fields")
+_OPENED = struct.Struct("<QQQ??")
 
 
 class Kind(IntEnum):
@@ -35,41 +33,13 @@ class Kind(IntEnum):
     READY = 1  # after the start
     OPENED = 2  # the header of a large image is read; ``Opened``
     ENCODED = 3  # ``Encoded``; the record
-    REJECTED = 4  # ``Rejected``
+    REJECTED = 4  # stage, error and message of the ``Reject``, with zero bytes between them
     NO_MEMORY = 5  # ``Opened``
     BUG = 6  # the payload is a traceback
     UNREAD = 7  # the file cannot be read, or has changed
 
 
-@dataclass(frozen=True)
-class Fields:
-    """Named fields of a reply; a subclass gives each a default of its type."""
-
-    def pack(self) -> bytes:
-        """Return the fields as bytes."""
-        return json.dumps(vars(self), separators=(",", ":")).encode()
-
-
-def parse_fields(kind: type[FieldsT], text: bytes) -> FieldsT:
-    """Return the fields of a reply that a hostile file may have written.
-
-    Raises:
-        ValueError: They are not those of this kind of reply.
-    """
-    try:
-        made = kind(**json.loads(text))
-    except (RecursionError, TypeError) as error:
-        raise ValueError(str(error)) from error
-    values = vars(made)
-    if any(type(values[name]) is not type(default) for name, default in vars(kind()).items()):
-        raise ValueError("a field has another type")
-    if any(type(value) is int and value >> 63 for value in values.values()):
-        raise ValueError("a number is out of range")
-    return made
-
-
-@dataclass(frozen=True)
-class Opened(Fields):
+class Opened(NamedTuple):
     """What is known of an image before it is decoded.
 
     Attributes:
@@ -87,14 +57,18 @@ class Opened(Fields):
     fits: bool = True
     inherited: bool = False
 
+    def pack(self) -> bytes:
+        """Return the fields as bytes."""
+        return _OPENED.pack(*self)
 
-@dataclass(frozen=True)
-class Rejected(Fields):
-    """Why an image is rejected: fields of ``Reject``."""
+    @classmethod
+    def unpack(cls, data: bytes) -> Opened:
+        """Return the fields of bytes that a hostile file may have written.
 
-    stage: str = ""
-    error: str = ""
-    message: str = ""
+        Raises:
+            struct.error: They are not those of an image.
+        """
+        return cls._make(_OPENED.unpack(data))
 
 
 class Input(NamedTuple):
@@ -194,16 +168,14 @@ class Encoded(NamedTuple):
         """Return the fields of bytes that a hostile file may have written.
 
         Raises:
-            ValueError: They are not those of an image.
+            struct.error: They are not those of an image.
         """
-        try:
-            digest, *rest = struct.unpack(spec.layout, data)
-        except struct.error as error:
-            raise ValueError(str(error)) from error
+        digest, *rest = struct.unpack(spec.layout, data)
         bands = spec.image.channels
         numbers, values = rest[: 4 + 2 * bands], rest[4 + 2 * bands :]
         if min(numbers) < 0:
-            raise ValueError("a number is negative")
+            raise struct.error("a number is negative")
+
         columns = {
             name: value.hex() if isinstance(value, bytes) else value
             for name, value in zip(spec.features.catalogued, values, strict=True)
