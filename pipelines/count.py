@@ -10,17 +10,13 @@ import apache_beam as beam
 from shardmill.pipelines.count_config import CountJob, resolve
 from shardmill.pipelines.tool_options import CountConfig
 from shardmill.transforms.count.transform import CountRecords
-from shardmill.transforms.match.transform import MatchedInputs, MatchFiles
+from shardmill.transforms.match.transform import MatchFiles
 from shardmill.transforms.sink.outcome import Outcome, RaiseIfFailed
 
 
 def outcomes(root: beam.Pipeline | beam.pvalue.PBegin, job: CountJob) -> beam.PCollection[Outcome]:
     """Wire the pipeline; it emits one ``Outcome`` with the manifest's text."""
-    matched = [
-        root | f"MatchFiles{number}" >> MatchFiles(match)
-        for number, match in enumerate(job.matches, 1)
-    ]
-    return MatchedInputs.union(matched) | "CountRecords" >> CountRecords(job.spec)
+    return root | "MatchFiles" >> MatchFiles(job.match) | "CountRecords" >> CountRecords(job.spec)
 
 
 def build_count(

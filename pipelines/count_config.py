@@ -10,7 +10,7 @@ from shardmill.schemas.dataset.shard_names import MANIFEST
 from shardmill.schemas.errors import FormatError, StorageError, UsageError
 from shardmill.schemas.storage import absolute, join, open_storage
 from shardmill.transforms.count.counting import CountSpec
-from shardmill.transforms.match.inputs import MatchSpec, common_root, find_input
+from shardmill.transforms.match.inputs import MatchSpec, find_inputs
 
 
 @dataclass(frozen=True)
@@ -18,11 +18,11 @@ class CountJob:
     """A config with its resolved input and manifest path.
 
     Attributes:
-        matches: Which files to match.
+        match: Which files to match.
         spec: How to count, and where to write the manifest.
     """
 
-    matches: tuple[MatchSpec, ...]
+    match: MatchSpec
     spec: CountSpec
 
 
@@ -37,30 +37,19 @@ def resolve(config: CountConfig, *, runner: str = "") -> CountJob:
         ShardmillError: The input is missing, or the manifest would replace a file that is not a
             count's.
     """
-    matches = _find_inputs(config, config.root)
-    roots = [match.root for match in matches]
-    if len(set(roots)) > 1:
-        matches = _find_inputs(config, common_root(roots))
+    inputs = [*map(_current_generation, config.paths)]
+    match = find_inputs(inputs, config.root, follow_links=config.follow_links, wanted="records")
     manifest = absolute(config.manifest) if config.manifest else ""
     if manifest:
         _check_manifest(manifest)
     spec = CountSpec(
-        root=matches[0].root,
+        root=match.root,
         check=config.check,
         manifest=manifest,
         processes=config.processes or 1,
         runner=runner,
     )
-    return CountJob(tuple(matches), spec)
-
-
-def _find_inputs(config: CountConfig, root: str) -> list[MatchSpec]:
-    return [
-        find_input(
-            _current_generation(pattern), root, follow_links=config.follow_links, wanted="records"
-        )
-        for pattern in config.paths
-    ]
+    return CountJob(match, spec)
 
 
 def _current_generation(pattern: str) -> str:

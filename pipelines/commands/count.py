@@ -85,7 +85,7 @@ def _runner_of(
     if runner == IN_MEMORY and not beam_flags:  # to import Beam takes longer than most counts
         from shardmill.transforms.count.counting import count_now
 
-        return lambda: runs.run_here(lambda: count_now(job.matches, job.spec), MEBIBYTES)
+        return lambda: runs.run_here(lambda: count_now(job.match, job.spec), MEBIBYTES)
     with quiet_import():
         from shardmill.pipelines.count import outcomes
     return lambda: runs.run_pipeline(

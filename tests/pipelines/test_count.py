@@ -22,7 +22,7 @@ import pytest
 from shardmill.loaders import steps_per_epoch
 from shardmill.pipelines import cli, run
 from shardmill.pipelines.count import build_count, outcomes
-from shardmill.pipelines.count_config import CountConfig, CountJob, common_root, resolve
+from shardmill.pipelines.count_config import CountConfig, CountJob, resolve
 from shardmill.pipelines.input_kinds import MEBIBYTES
 from shardmill.pipelines.report.summary import render_count
 from shardmill.pipelines.runners import IN_MEMORY
@@ -31,6 +31,7 @@ from shardmill.schemas.errors import InputError, OutputError, ShardmillError, Us
 from shardmill.schemas.storage import open_storage
 from shardmill.schemas.tfrecord.framing import frame, mask, masked_crc
 from shardmill.transforms.count.counting import count_now
+from shardmill.transforms.match.inputs import common_root
 from tests.conftest import ADDRESS, ROOT, SOAK, build_dataset, shardmill, start_shardmill
 from tests.support.fault_tools import sentence_here
 from tests.support.processes import descendants
@@ -90,7 +91,7 @@ def count(*inputs: Path | str, **options) -> Manifest:
 
 
 def count_here(job: CountJob) -> Manifest:
-    return run.run_here(lambda: count_now(job.matches, job.spec), MEBIBYTES)
+    return run.run_here(lambda: count_now(job.match, job.spec), MEBIBYTES)
 
 
 def records_of(manifest: Manifest) -> dict[str, int]:

@@ -27,7 +27,7 @@ from shardmill.schemas.tfrecord.range_scan import RangeCount, scan_range
 from shardmill.schemas.tfrecord.ranges import Check, FileRanges, Range, find_ranges
 from shardmill.schemas.tfrecord.reader import FileCount, join_ranges
 from shardmill.schemas.tfrecord.scanner import FileFault
-from shardmill.transforms.match.counts import MatchCounts, keep_first, sum_counts
+from shardmill.transforms.match.counts import MatchCounts
 from shardmill.transforms.match.inputs import MatchSpec, match_now
 from shardmill.transforms.runtime import progress
 from shardmill.transforms.runtime.process_pool import WORTH_PROCESSES, run_all
@@ -38,31 +38,21 @@ PIPELINE = "count"
 ALL = "all"  # the split of files whose names contain no split
 
 
-def count_now(matches: Iterable[MatchSpec], spec: CountSpec) -> Manifest:
+def count_now(match: MatchSpec, spec: CountSpec) -> Manifest:
     """Count files in this process and its children, as ``CountRecords`` does on any runner.
 
     Args:
-        matches: Which files to match.
+        match: Which files to match.
         spec: The check, and the path of the manifest.
 
     Raises:
         ShardmillError: The input is unusable, or a storage failed.
     """
-    refs: dict[str, list[InputRef]] = defaultdict(list)
-    counts: list[MatchCounts] = []
-    for match in matches:
-        try:
-            found, skipped = match_now(match)
-        except ShardmillError as error:
-            found, skipped = [], MatchCounts(fatal=error.coded)
-        counts.append(skipped)
-        for ref in found:
-            refs[ref.key].append(ref)
-    once: list[InputRef] = []
-    for entry in refs.items():
-        for each in drop_duplicates(entry):
-            once.append(each) if isinstance(each, InputRef) else counts.append(each)
-    ranges = [*map_ordered(lambda ref: inspect_file(ref, spec.check), once, CONCURRENT_OPENS)]
+    try:
+        refs, counts = match_now(match)
+    except ShardmillError as error:
+        refs, counts = [], MatchCounts(fatal=error.coded)
+    ranges = [*map_ordered(lambda ref: inspect_file(ref, spec.check), refs, CONCURRENT_OPENS)]
     tasks = [(ref.key, extent) for ref, file in ranges for extent in file.ranges]
     scanned: dict[str, list[RangeCount]] = defaultdict(list)
     for key, count in scan_ranges(tasks, spec):
@@ -70,12 +60,7 @@ def count_now(matches: Iterable[MatchSpec], spec: CountSpec) -> Manifest:
     files = [
         CountedFile(ref, join_ranges(file, scanned[ref.key], spec.check)) for ref, file in ranges
     ]
-    return write_manifest(files, sum_counts(counts), spec)
-
-
-def drop_duplicates(entry: tuple[str, Iterable[InputRef]]) -> Iterator[InputRef | MatchCounts]:
-    """Return one reference of a key, and a count for each other."""
-    return keep_first(sorted(entry[1], key=lambda ref: (bool(ref.error), ref)))
+    return write_manifest(files, counts, spec)
 
 
 def inspect_file(ref: InputRef, check: Check) -> tuple[InputRef, FileRanges]:

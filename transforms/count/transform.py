@@ -16,7 +16,7 @@ from shardmill.schemas.tfrecord.reader import join_ranges
 from shardmill.transforms.count import counting
 from shardmill.transforms.count.counting import CountedFile, CountSpec
 from shardmill.transforms.match.counts import MatchCounts
-from shardmill.transforms.match.transform import MatchedInputs, find_inputs
+from shardmill.transforms.match.transform import MatchedInputs, MergeRepeated
 from shardmill.transforms.runtime import metrics
 from shardmill.transforms.runtime.map_do_fn import MapOrdered
 from shardmill.transforms.sink.outcome import Outcome
@@ -43,13 +43,7 @@ class CountRecords(beam.PTransform):
         """Wire the inspection of files, the scan of their ranges and the join of the results."""
         spec, matched = self.spec, MatchedInputs.of(inputs)
         batch = _MAX_BATCH if spec.processes > 1 else 1
-        refs, repeated = (
-            matched.refs
-            | "KeyFiles"
-            >> beam.Map(lambda ref: (ref.key, ref)).with_output_types(tuple[str, InputRef])
-            | "GroupByKey" >> beam.GroupByKey()
-            | "DropDuplicates" >> find_inputs(counting.drop_duplicates)
-        )
+        refs, repeated = matched.refs | "DropDuplicates" >> MergeRepeated()
         inspected = refs | "InspectFiles" >> beam.ParDo(
             MapOrdered(
                 lambda ref, check: [(ref.key, counting.inspect_file(ref, check))],

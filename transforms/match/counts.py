@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from shardmill.schemas.refs import InputRef
@@ -55,10 +55,16 @@ class MatchCounts(NamedTuple):
 DUPLICATE = MatchCounts(duplicates=1)
 
 
-def keep_first(refs: Sequence[InputRef]) -> Iterator[InputRef | MatchCounts]:
+def first_usable(ref: InputRef) -> tuple[bool, InputRef]:
+    """Return the sort key of references to one input: the first is kept."""
+    return bool(ref.error), ref
+
+
+def keep_first(refs: Iterable[InputRef]) -> Iterator[InputRef | MatchCounts]:
     """Yield the first of the references to one input, and a count for each other."""
-    yield refs[0]
-    yield from [DUPLICATE] * (len(refs) - 1)
+    first, *others = sorted(refs, key=first_usable)
+    yield first
+    yield from [DUPLICATE] * len(others)
 
 
 def count_unused(found: Skipped | MatchCounts) -> MatchCounts:

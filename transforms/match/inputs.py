@@ -19,6 +19,7 @@ from shardmill.transforms.match.counts import (
     Linked,
     MatchCounts,
     count_unused,
+    first_usable,
     keep_first,
     sum_counts,
 )
@@ -260,7 +261,8 @@ def match_now(spec: MatchSpec) -> tuple[list[InputRef], MatchCounts]:
     found: list[Found]
     if spec.kind == "several":
         each, counts = zip(*map(match_now, spec.parts), strict=True)
-        refs = {ref.key: ref for ref in sorted(itertools.chain(*each), reverse=True)}
+        ordered = sorted(itertools.chain(*each), key=first_usable, reverse=True)
+        refs = {ref.key: ref for ref in ordered}
         repeated = [DUPLICATE] * (sum(map(len, each)) - len(refs))
         return sorted(refs.values()), sum_counts([*counts, *repeated])
     if spec.kind == "file":
@@ -278,7 +280,7 @@ def match_now(spec: MatchSpec) -> tuple[list[InputRef], MatchCounts]:
             if isinstance(each, Linked):
                 linked.setdefault(each.path, []).append(each.ref)
         found = [each for each in walked if not isinstance(each, Linked)]
-        found += (each for refs in linked.values() for each in keep_first(sorted(refs)))
+        found += (each for refs in linked.values() for each in keep_first(refs))
     unused = (each for each in found if not isinstance(each, InputRef | Linked))
     counts = sum_counts(map(count_unused, unused))
     return sorted(each for each in found if isinstance(each, InputRef)), counts

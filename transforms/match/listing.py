@@ -150,9 +150,8 @@ def merge_entries(key: str, refs: Iterable[InputRef]) -> Iterator[InputRef | Mat
     Raises:
         InputError: Two entries of the key disagree.
     """
-    ordered = sorted(refs, key=lambda ref: (ref.label or "", ref))  # None does not compare
-    first = ordered[0]
-    for other in ordered[1:]:
+    first, *others = ordered = sorted(refs, key=lambda ref: (ref.label or "", ref))
+    for other in others:
         for field in ("label", "split", "group"):
             mine, theirs = getattr(first, field), getattr(other, field)
             if mine != theirs:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -59,12 +59,6 @@ class MatchedInputs(NamedTuple):
             return inputs
         return cls(inputs, inputs.pipeline | "NoCounts" >> beam.Create([MatchCounts()]))
 
-    @classmethod
-    def union(cls, inputs: Sequence[MatchedInputs]) -> MatchedInputs:
-        """Return the outputs of several ``MatchFiles`` as one."""
-        refs = [each.refs for each in inputs] | "AllRefs" >> beam.Flatten()
-        return cls(refs, [each.counts for each in inputs] | "AllCounts" >> beam.Flatten())
-
     def sum_counts(self) -> AsSingleton:
         """Return the sum of the counts as a side input."""
         return self.counts | "SumMatchCounts" >> singleton_sum(sum_counts)
@@ -114,17 +108,11 @@ class MatchFiles(beam.PTransform):
 
     def _merged(self, root: beam.Pipeline | beam.pvalue.PBegin) -> MatchedInputs:
         parts = enumerate(self.spec.parts, 1)
-        found = MatchedInputs.union(
-            [root | f"Input{number}" >> replace(self, spec=part) for number, part in parts]
-        )
-        refs, repeated = (
-            found.refs
-            | "KeyInputs"
-            >> beam.Map(lambda ref: (ref.key, ref)).with_output_types(tuple[str, InputRef])
-            | "GroupInputs" >> beam.GroupByKey()
-            | "DropInputs" >> find_inputs(lambda entry: keep_first(sorted(entry[1])))
-        )
-        return MatchedInputs(refs, (found.counts, repeated) | "InputCounts" >> beam.Flatten())
+        found = [root | f"Input{number}" >> replace(self, spec=part) for number, part in parts]
+        every = [each.refs for each in found] | "AllRefs" >> beam.Flatten()
+        refs, repeated = every | "DropRepeated" >> MergeRepeated()
+        counts = (*(each.counts for each in found), repeated) | "AllCounts" >> beam.Flatten()
+        return MatchedInputs(refs, counts)
 
     def _walked(self, start: beam.PCollection[bytes]) -> MatchedInputs:
         spec = self.spec
@@ -140,7 +128,7 @@ class MatchFiles(beam.PTransform):
         once, repeated = (
             found[_LINKED]
             | "GroupByPath" >> beam.GroupByKey()
-            | "DropRepeated" >> find_inputs(lambda entry: keep_first(sorted(entry[1])))
+            | "DropRepeated" >> find_inputs(lambda entry: keep_first(entry[1]))
         )
         refs = (found[_REFS], once) | "AllWalked" >> beam.Flatten()
         return MatchedInputs(refs, (found[_COUNTS], repeated) | "WalkCounts" >> beam.Flatten())
@@ -150,17 +138,33 @@ class MatchFiles(beam.PTransform):
         entries, skipped = start | "ReadListing" >> find_inputs(
             lambda _: read_listing(spec, labelled=labelled, split=split), ShardmillError
         )
-        refs, repeated = (
-            entries
-            | "KeyEntries"
-            >> beam.Map(lambda ref: (ref.key, ref)).with_output_types(tuple[str, InputRef])
-            | "GroupByKey" >> beam.GroupByKey()
-            | "MergeEntries" >> find_inputs(lambda entry: merge_entries(*entry), InputError)
-        )
+        refs, repeated = entries | "MergeEntries" >> MergeRepeated(merge_entries)
         sized = refs | "FindSizes" >> beam.Map(
             lambda ref: find_listed(ref, spec)
         ).with_output_types(InputRef)
         return MatchedInputs(sized, (skipped, repeated) | "ListingCounts" >> beam.Flatten())
+
+
+@dataclass(eq=False)
+class MergeRepeated(beam.PTransform):
+    """Merges references with one key: gives references and counts, as ``find_inputs``.
+
+    Args:
+        merge: Takes a key and its references, and gives one and a count for each other.
+    """
+
+    merge: Callable[[str, Iterable[InputRef]], Iterable[Found]] = lambda _, refs: keep_first(refs)
+
+    def expand(self, refs: beam.PCollection[InputRef]) -> beam.pvalue.DoOutputsTuple:
+        """Wires the grouping by key."""
+        merge = self.merge
+        return (
+            refs
+            | "KeyInputs"
+            >> beam.Map(lambda ref: (ref.key, ref)).with_output_types(tuple[str, InputRef])
+            | "GroupByKey" >> beam.GroupByKey()
+            | "Merge" >> find_inputs(lambda entry: merge(*entry), InputError)
+        )
 
 
 def find_inputs(
