@@ -277,7 +277,12 @@ def measure_finish(size: int, folder: Path) -> dict:
         "assemble",
         lambda: [
             assemble_shard(
-                storage, sink.output, sink.build_name, job, sink.shards.template, encoder.packing
+                storage,
+                sink.output,
+                sink.build_name,
+                job,
+                sink.shards.template,
+                sink.packing(encoder.packing),
             )
             for job in jobs
         ],

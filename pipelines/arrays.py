@@ -13,7 +13,6 @@ import deflate
 
 from shardmill.pipelines.arrays_config import ArraysConfig
 from shardmill.pipelines.build_config import config_id
-from shardmill.schemas.tfrecord.gzip_member import Packing
 from shardmill.transforms.sink.division import count_parts
 from shardmill.transforms.sink.encoder import Block
 from shardmill.transforms.sink.estimate import BuildSample, add_estimate
@@ -76,7 +75,7 @@ def outcomes(root: beam.Pipeline | beam.pvalue.PBegin, spec: RowsSpec) -> beam.P
     outcome = root | "ListFiles" >> beam.Create(files) | "WriteRows" >> WriteRows(spec)
     if not spec.sink.dry_run:
         return outcome
-    return outcome | "Estimate" >> beam.Map(add_estimate, spec.sink.shards, take_sample, spec)
+    return outcome | "Estimate" >> beam.Map(add_estimate, spec.sink, take_sample, spec)
 
 
 def take_sample(_: Outcome, spec: RowsSpec) -> BuildSample:
@@ -92,8 +91,7 @@ def take_sample(_: Outcome, spec: RowsSpec) -> BuildSample:
         batch = next(source.read(next(source.units(source.inspect(source.input.files[0])))))
         return encode_blocks(place_batch(source.table, batch))
 
-    packing: Packing = "deflated" if spec.sink.compression == "gzip" else "none"
-    return BuildSample(encode, source.input.rows, packing)
+    return BuildSample(encode, source.input.rows)
 
 
 def build_arrays(

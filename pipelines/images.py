@@ -92,7 +92,7 @@ def outcomes(root: beam.Pipeline | beam.pvalue.PBegin, job: ImagesJob) -> beam.P
         return outcome
     sample = matched | "TakeSample" >> TakeFirst(_SAMPLE, config.place_spec)
     return outcome | "Estimate" >> beam.Map(
-        add_estimate, job.sink.shards, take_sample, AsList(sample.refs), config
+        add_estimate, job.sink, take_sample, AsList(sample.refs), config
     )
 
 
@@ -111,7 +111,7 @@ def take_sample(outcome: Outcome, refs: Sequence[InputRef], config: ImagesConfig
         pass
     inputs = sum(series[2] for series in outcome.series)
     workers = config.workers or usable_cores()
-    return BuildSample(lambda: encoder.encode(refs, labels), inputs, encoder.packing, workers)
+    return BuildSample(lambda: encoder.encode(refs, labels), inputs, workers, encoder.packing)
 
 
 def build_images(

@@ -12,7 +12,6 @@ from shardmill.pipelines.dataset_options import ImagesOptions
 from shardmill.pipelines.report.answer import Answer
 from shardmill.schemas.errors import UsageError
 from shardmill.schemas.schema_pbtxt.image_features import FeatureSet
-from shardmill.schemas.tfrecord.gzip_member import Packing
 from shardmill.transforms.images.convert import ImageSpec
 from shardmill.transforms.images.decoder_pool import use_pool
 from shardmill.transforms.images.decoder_protocol import Limits
@@ -115,8 +114,7 @@ class ImagesConfig(ImagesOptions, BuildConfig):
     @cached_property
     def encoder(self) -> ImageEncoder:
         """The encoder of records."""
-        packing: Packing = self.image_spec.packing if self.compression == "gzip" else "none"
-        return ImageEncoder(self.image_spec, self.feature_set, packing, self.workers, self.limits)
+        return ImageEncoder(self.image_spec, self.feature_set, self.workers, self.limits)
 
     def start(self, answer: Answer, *, in_memory: bool) -> None:
         """Print a note about very large images, and start a decoder, which takes a while."""

@@ -6,7 +6,7 @@ Run it as ``shardmill rows``, or use ``build_rows(root, config)`` in a custom pi
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, cast
@@ -21,7 +21,6 @@ from shardmill.schemas.errors import UsageError, format_names
 from shardmill.schemas.refs import InputRef
 from shardmill.schemas.rejects import Reject, RejectedError
 from shardmill.schemas.schema_pbtxt.columns import Column, format_schema
-from shardmill.schemas.tfrecord.gzip_member import Packing
 from shardmill.transforms.match.inputs import MatchSpec, match_now
 from shardmill.transforms.match.transform import MatchFiles
 from shardmill.transforms.runtime.process_pool import usable_cores
@@ -96,15 +95,16 @@ def resolve(config: RowsConfig, *, runner: str = "") -> RowsJob:
     refs, counts = match_now(match)
     kind = find_kind(config, refs, given)
     partitions = partition_columns(refs, config.cell_rules) if config.partitions else {}
-    sample = sample_input(config, refs, counts, _without(given, partitions), kind)
+    in_files = given and tuple(each for each in given if each.name not in partitions)
+    sample = sample_input(config, refs, counts, in_files, kind)
     _check_partitions(partitions, sample)
     # A preprocessing_fn must know what is required before all rows are read.
     strict = sample.complete or preprocessing is not None
     table = config.table(given or _infer(config, sample, partitions, strict=strict))
     check_named(config, table.features, chosen.check([*sample.columns, *partitions]))
     _check_train_split(config, preprocessing)
-    known = chosen.types.keys() | partitions.keys()
-    untyped = [column for column in table.columns if column.name not in known]
+    untyped = [each for each in table.columns if each.name not in {*chosen.types, *partitions}]
+
     sampled_from = ((), ()) if given else (sample.base, sample.exact(untyped))
     source = _make_source(config, kind, table, sample, sampled_from, tuple(partitions))
     versions = _versions(preprocessing)
@@ -168,8 +168,8 @@ def outcomes(root: beam.Pipeline | beam.pvalue.PBegin, job: RowsJob) -> beam.PCo
     outcome = root | "MatchFiles" >> MatchFiles(job.match) | "WriteRows" >> WriteRows(job.spec)
     if not (job.sampled and job.sink.dry_run):
         return outcome
-    options = job.sink.shards, take_sample, job.spec, job.sampled, job.num_bytes
-    return outcome | "Estimate" >> beam.Map(add_estimate, *options)
+    options = take_sample, job.spec, job.sampled, job.num_bytes
+    return outcome | "Estimate" >> beam.Map(add_estimate, job.sink, *options)
 
 
 def take_sample(
@@ -187,12 +187,11 @@ def take_sample(
     size = _SAMPLE_BYTES
     if spec.limit is not None:
         size = max(1, min(size, int(spec.limit * spec.row_bytes)))
-    packing: Packing = "deflated" if spec.sink.compression == "gzip" else "none"
     try:
         ratio = source.first_rows(file, size)[1]
     except RejectedError as rejected:
         reject = Reject(file.key, file.uri, rejected.stage, rejected.error, rejected.message)
-        return BuildSample(lambda: [reject], 1, packing)
+        return BuildSample(lambda: [reject], 1)
     rows = num_bytes * ratio / spec.row_bytes
     rows = min(rows, spec.limit or rows)
 
@@ -200,7 +199,7 @@ def take_sample(
         batch = source.first_rows(file, size)[0]
         return encode_blocks(place_batch(spec.table, batch))
 
-    return BuildSample(encode, rows, packing, spec.threads or usable_cores())
+    return BuildSample(encode, rows, spec.threads or usable_cores())
 
 
 def build_rows(
@@ -219,12 +218,6 @@ def build_rows(
         ShardmillError: The input is missing or unusable, or an option breaks a rule.
     """
     return outcomes(root, resolve(config)) | "RaiseIfFailed" >> RaiseIfFailed()
-
-
-def _without(columns: Sequence[Column] | None, names: Container[str]) -> tuple[Column, ...] | None:
-    return (
-        None if columns is None else tuple(column for column in columns if column.name not in names)
-    )
 
 
 def _check_partitions(partitions: Mapping[str, Column], sample: Sample) -> None:

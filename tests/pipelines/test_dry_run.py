@@ -9,11 +9,14 @@ import numpy as np
 import pytest
 
 from shardmill.pipelines import cli
+from shardmill.schemas.dataset.splits import Splits
 from shardmill.transforms.sink import estimate
 from shardmill.transforms.sink.division import ShardSpec
 from shardmill.transforms.sink.encoder import Example
 from shardmill.transforms.sink.estimate import BuildSample, add_estimate
 from shardmill.transforms.sink.outcome import Outcome
+from shardmill.transforms.sink.placement import PlaceSpec
+from shardmill.transforms.sink.spec import SinkSpec
 from tests.conftest import make_photos
 from tests.support.rows_tools import make_table
 
@@ -112,7 +115,12 @@ def test_splits_that_rows_name_have_no_number_of_shards(tmp_path, capsys) -> Non
     assert " B\n  time " in capsys.readouterr().out
 
 
+def sink(shards: ShardSpec = ShardSpec()) -> SinkSpec:  # noqa: B008 - it is frozen
+    return SinkSpec("", "", PlaceSpec(Splits.parse(None)), shards, "none")
+
+
 def test_the_time_is_divided_among_the_workers(monkeypatch) -> None:
+
     monkeypatch.setattr(estimate, "usable_cores", lambda: 4)
     planned = Outcome("dry_run", series=(("train", "", 10, 1000, 2), ("test", "", 5, 500, 1)))
 
@@ -121,8 +129,8 @@ def test_the_time_is_divided_among_the_workers(monkeypatch) -> None:
         return [Example(b"x" * 100)] * 3
 
     def seconds(workers: int) -> float:
-        take = lambda _: BuildSample(encode, 15, "none", workers)  # noqa: E731
-        found = add_estimate(planned, ShardSpec(shard_examples=4), take).estimate
+        take = lambda _: BuildSample(encode, 15, workers)  # noqa: E731
+        found = add_estimate(planned, sink(ShardSpec(shard_examples=4)), take).estimate
         # 15 records of 116 bytes; 10 of them in shards of 4, as far as two parts make them.
         assert (found["num_bytes"], found["num_shards"], found["cores"]) == (15 * 116, 3, 4)
         return found["seconds"]
@@ -134,4 +142,4 @@ def test_the_time_is_divided_among_the_workers(monkeypatch) -> None:
 
 def test_other_outcomes_are_not_estimated() -> None:
     failed = Outcome("failed", "why")
-    assert add_estimate(failed, ShardSpec(), lambda _: pytest.fail("took a sample")) is failed
+    assert add_estimate(failed, sink(), lambda _: pytest.fail("took a sample")) is failed

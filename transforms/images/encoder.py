@@ -48,16 +48,19 @@ class ImageEncoder:
     Attributes:
         spec: How images are converted.
         feature_set: The features of a record.
-        packing: How members are packed.
         workers: Decoder processes per worker process; 0 for one per core of the machine it runs on.
         limits: Memory and time of one image.
     """
 
     spec: ImageSpec
     feature_set: FeatureSet
-    packing: Packing
     workers: int = 0
     limits: Limits = field(default_factory=Limits)
+
+    @property
+    def packing(self) -> Packing:
+        """How members of gzip shards are packed."""
+        return self.spec.packing
 
     @property
     def expected_bytes(self) -> int | None:

@@ -12,10 +12,11 @@ from typing import Any
 from shardmill.schemas.rejects import Reject
 from shardmill.schemas.tfrecord.gzip_member import Packing
 from shardmill.transforms.runtime.process_pool import usable_cores
-from shardmill.transforms.sink.division import ShardSpec, count_shards
+from shardmill.transforms.sink.division import count_shards
 from shardmill.transforms.sink.encoder import Block, Example, Item
 from shardmill.transforms.sink.outcome import Outcome
 from shardmill.transforms.sink.record_writer import MemberWriter
+from shardmill.transforms.sink.spec import SinkSpec
 
 _MAX_SECONDS = 2.0  # of encoding a sample
 
@@ -27,31 +28,32 @@ class BuildSample:
     Attributes:
         encode: Encodes the inputs, as the build does.
         inputs: Number of all inputs; a record or reject of ``encode`` is one.
-        packing: Compression of the members.
         workers: Processes or threads among which a build divides what ``encode`` does in one.
+        packing: How the encoder packs members of gzip shards.
     """
 
     encode: Callable[[], Iterable[Item]]
     inputs: float
-    packing: Packing
     workers: int = 1
+    packing: Packing = "deflated"
 
 
 def add_estimate(
-    outcome: Outcome, shards: ShardSpec, take: Callable[..., BuildSample], *options: Any
+    outcome: Outcome, spec: SinkSpec, take: Callable[..., BuildSample], *options: Any
 ) -> Outcome:
     """Return the outcome of a dry run with an estimate of the build; any other outcome unchanged.
 
     Args:
         outcome: The outcome.
-        shards: Number or size of the shards.
+        spec: Output and options of the build.
         take: Takes the sample of an outcome that is a dry run's.
         options: Further arguments of ``take``.
     """
     if outcome.status != "dry_run":
         return outcome
     sample, started, cores = take(outcome, *options), time.monotonic(), usable_cores()
-    writer, records, rejects = MemberWriter(io.BytesIO(), sample.packing), 0, list[Reject]()
+    writer = MemberWriter(io.BytesIO(), spec.packing(sample.packing))
+    shards, records, rejects = spec.shards, 0, list[Reject]()
     for item in sample.encode():
         if isinstance(item, Block):
             writer.add_frames(item.frames, item.lengths)

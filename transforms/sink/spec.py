@@ -10,6 +10,7 @@ from shardmill.schemas.dataset import shard_names
 from shardmill.schemas.dataset.manifest import Split
 from shardmill.schemas.rejects import Reject
 from shardmill.schemas.storage import join
+from shardmill.schemas.tfrecord.gzip_member import Packing
 from shardmill.transforms.sink.division import ShardSpec
 from shardmill.transforms.sink.placement import DuplicatesMode, PlaceSpec
 
@@ -170,6 +171,10 @@ class SinkSpec:
     compares: bool = False
     warnings: tuple[str, ...] = ()
     source_id: str = ""
+
+    def packing(self, wanted: Packing) -> Packing:
+        """Return how members are packed, given how the encoder packs those of gzip shards."""
+        return wanted if self.compression == "gzip" else "none"
 
     @property
     def kept_root(self) -> str:

@@ -18,7 +18,6 @@ from shardmill.schemas.errors import OutputError, ResourceError, ShardmillError,
 from shardmill.schemas.refs import InputRef, Reference
 from shardmill.schemas.rejects import Reject
 from shardmill.schemas.storage import join, open_storage
-from shardmill.schemas.tfrecord.gzip_member import Packing
 from shardmill.transforms.match.counts import MatchCounts
 from shardmill.transforms.match.transform import MatchedInputs
 from shardmill.transforms.runtime import metrics, progress
@@ -117,14 +116,11 @@ def _find_or_write(
         if counts_inputs:
             progress.current().add(len(refs), sum(existing.totals.rejects.values()))
         return existing
-    job = PartJob(key, name, spec.parts, _packing_of(spec, encoder), encoder.versions(), spec.root)
+    packing = spec.packing(encoder.packing)
+    job = PartJob(key, name, spec.parts, packing, encoder.versions(), spec.root)
     paths = [join(plan.published_folder, shard.file).encode() for shard in plan.published]
     items = encode_refs(encoder, (with_path(ref, paths) for ref in refs), plan.labels)
     return write_part(storage, job, _counted(items) if counts_inputs else items)
-
-
-def _packing_of(spec: SinkSpec, encoder: Encoder[Any]) -> Packing:
-    return encoder.packing if spec.compression == "gzip" else "none"
 
 
 def _counted(items: Iterable[Item]) -> Iterator[Item]:
@@ -150,7 +146,7 @@ def failure_of(error: MemoryError | ShardmillError) -> str:
 
 def _assemble(job: ShardJob, spec: SinkSpec, encoder: Encoder[Any]) -> BuiltShard:
     storage, template = open_storage(spec.output), spec.shards.template
-    packing = _packing_of(spec, encoder)
+    packing = spec.packing(encoder.packing)
     try:
         with raise_if_stale():
             shard = assemble_shard(storage, spec.output, spec.build_name, job, template, packing)
