@@ -104,7 +104,6 @@ def resolve(config: RowsConfig, *, runner: str = "") -> RowsJob:
     check_named(config, table.features, chosen.check([*sample.columns, *partitions]))
     _check_train_split(config, preprocessing)
     untyped = [each for each in table.columns if each.name not in {*chosen.types, *partitions}]
-
     sampled_from = ((), ()) if given else (sample.base, sample.exact(untyped))
     source = _make_source(config, kind, table, sample, sampled_from, tuple(partitions))
     versions = _versions(preprocessing)

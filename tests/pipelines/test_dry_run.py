@@ -120,7 +120,6 @@ def sink(shards: ShardSpec = ShardSpec()) -> SinkSpec:  # noqa: B008 - it is fro
 
 
 def test_the_time_is_divided_among_the_workers(monkeypatch) -> None:
-
     monkeypatch.setattr(estimate, "usable_cores", lambda: 4)
     planned = Outcome("dry_run", series=(("train", "", 10, 1000, 2), ("test", "", 5, 500, 1)))
 

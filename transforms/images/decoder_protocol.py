@@ -175,7 +175,6 @@ class Encoded(NamedTuple):
         numbers, values = rest[: 4 + 2 * bands], rest[4 + 2 * bands :]
         if min(numbers) < 0:
             raise struct.error("a number is negative")
-
         columns = {
             name: value.hex() if isinstance(value, bytes) else value
             for name, value in zip(spec.features.catalogued, values, strict=True)
