@@ -30,7 +30,7 @@ from shardmill.schemas.tfrecord.scanner import FileFault
 from shardmill.transforms.match.counts import MatchCounts
 from shardmill.transforms.match.inputs import MatchSpec, match_now
 from shardmill.transforms.runtime import progress
-from shardmill.transforms.runtime.process_pool import WORTH_PROCESSES, run_all
+from shardmill.transforms.runtime.process_pool import run_all
 
 CONCURRENT_OPENS = 16
 _RANGE_BYTES = {"records": 64 << 20, "index": 1 << 30}  # per check; "index" skips payloads
@@ -77,11 +77,9 @@ def scan_ranges(
     batch: Sequence[tuple[str, Range]], spec: CountSpec
 ) -> Iterator[tuple[str, RangeCount]]:
     """Yield the counts of ranges; scan them in several processes if they are large."""
-    tasks = sorted(batch, key=lambda task: (-task[1].cost, task))
-    is_large = sum(extent.cost for _, extent in tasks) >= WORTH_PROCESSES
-    keys = {extent: key for key, extent in tasks}
+    keys = {extent: key for key, extent in batch}
     scan = functools.partial(scan_range, check=spec.check)
-    for extent, scanned in run_all(scan, list(keys), spec.processes if is_large else 1):
+    for extent, scanned in run_all(scan, keys, spec.processes, lambda extent: extent.cost):
         progress.current().add(scanned.end - scanned.start, scanned.fault is not None)
         yield keys[extent], scanned
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -26,9 +25,7 @@ from shardmill.schemas.errors.catalogue import coded
 from shardmill.schemas.numbers import plural
 from shardmill.schemas.refs import SegmentRef
 from shardmill.schemas.rejects import Reject
-from shardmill.schemas.schema_pbtxt.columns import format_schema
 from shardmill.schemas.storage import join, open_storage
-from shardmill.schemas.tfrecord.gzip_member import Packing
 from shardmill.transforms.elements.typed_elements import ElementReader, size_of
 from shardmill.transforms.match.counts import MatchCounts
 from shardmill.transforms.runtime.sum_into import SumInto
@@ -41,13 +38,12 @@ from shardmill.transforms.sink.spec import SinkSpec
 from shardmill.transforms.sink.transform import BuildInput, BuildShards, failure_of
 from shardmill.transforms.tables import segments
 from shardmill.transforms.tables.byte_arrays import ByteStrings
-from shardmill.transforms.tables.encoder import RowsHooks
+from shardmill.transforms.tables.encoder import RowEncoder, RowsHooks
 from shardmill.transforms.tables.merge import merge_segments
 from shardmill.transforms.tables.planning import count_row_parts
 from shardmill.transforms.tables.run_writer import encode_splits, find_run, run_id, write_run
 from shardmill.transforms.tables.segments import Origin, Run
 from shardmill.transforms.tables.table import Table, place_batch
-from shardmill.transforms.tables.table_source import list_features
 from shardmill.transforms.tables.transform import CutSegments
 
 RUN_BYTES = 16 << 20  # of elements in memory
@@ -71,25 +67,16 @@ class ElementsSpec:
     versions: Mapping[str, str]
     unique: bool = True
 
-    @property
-    def runs(self) -> str:
-        """Path of the folder of runs."""
-        return join(self.sink.build, "runs")
-
 
 @dataclass(frozen=True)
-class ElementEncoder:
+class ElementEncoder(RowEncoder):
     """The ``Encoder`` of the segments of runs of elements.
 
     Attributes:
-        spec: All options of the build.
-        packing: How members of a gzip shard are compressed.
-        expected_bytes: None: parts are planned from counts.
+        unique: See ``ElementsSpec``.
     """
 
-    spec: ElementsSpec
-    packing: Packing = "deflated"
-    expected_bytes: int | None = None
+    unique: bool = True
 
     def encode(self, refs: Sequence[SegmentRef], labels: Sequence[str]) -> Iterator[Item]:  # noqa: ARG002
         """Yield the rejects of segments without a split by key, and the records of the others."""
@@ -97,21 +84,9 @@ class ElementEncoder:
         yield from (Reject(**json.loads(line)) for line in sorted(listed))
         found = [ref for ref in refs if ref.split]
         if found:
-            for item in merge_segments(found, "", summarize=True, unique=self.spec.unique):
+            for item in merge_segments(found, "", summarize=True, unique=self.unique):
                 is_reject = isinstance(item, Reject)
                 yield item._replace(message=_SAME_KEY) if is_reject else item  # type: ignore[call-arg]
-
-    def versions(self) -> dict[str, str]:
-        """Return the versions of all code that decides the bytes of records."""
-        return dict(self.spec.versions)
-
-    def schema(self, labels: Sequence[str]) -> str:  # noqa: ARG002
-        """Return the text of ``schema.pbtxt``."""
-        return format_schema(self.spec.reader.table.columns)
-
-    def features(self) -> list[dict[str, Any]]:
-        """Return the manifest's list of features, sorted by name."""
-        return list_features((each.name, each.kind) for each in self.spec.reader.table.columns)
 
 
 _SAME_KEY = "another element has the same key: give each element a different key"
@@ -173,9 +148,10 @@ class WriteElements(beam.PTransform):
             | "GroupEqualRuns" >> beam.GroupByKey()
             | "NumberRuns" >> beam.FlatMap(number_runs)
         )
-        cut = (runs, plan) | "CutSegments" >> CutSegments(spec.runs)
+        cut = (runs, plan) | "CutSegments" >> CutSegments(spec.sink.runs)
         placed = cut | "AllPlaced" >> beam.Flatten()
-        built = BuildInput(placed, plan, census) | BuildShards(spec.sink, ElementEncoder(spec))
+        encoder = ElementEncoder(spec.reader, dict(spec.versions), unique=spec.unique)
+        built = BuildInput(placed, plan, census) | BuildShards(spec.sink, encoder)
         return built | "DeleteRuns" >> beam.Map(delete_runs, spec.sink)
 
 
@@ -260,14 +236,9 @@ def _write(
     # Its content names a run: a bundle that is processed again, at the same time or later, gives
     # the same run, and what a failed attempt left is never referred to.
     name = run_id(spec.sink.config_id, _digest(*digests).hex())
-    blocks = [block for each in splits for block in segments.cut_blocks(*each)]
-    if rejects:
-        blocks.append(segments.pack_lines([reject.to_json() for reject in rejects]))
-    reasons = Counter({each.error: 0 for each in rejects})
-    for each in rejects:
-        reasons[each.error] += each.inputs
-    made = find_run(spec.runs, name) or write_run(spec.runs, name, blocks, rejects=dict(reasons))
-    return Run(name, join(spec.runs, made.payload), made.blocks)
+    folder = spec.sink.runs
+    made = find_run(folder, name) or write_run(folder, name, splits, rejects)
+    return Run(name, join(folder, made.payload), made.blocks)
 
 
 def number_runs(group: tuple[str, Iterable[Run]]) -> Iterator[Run]:

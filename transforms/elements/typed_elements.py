@@ -27,6 +27,7 @@ from shardmill.transforms.tables.row_rejects import RejectCollector
 from shardmill.transforms.tables.table_source import (
     ARROW_TYPES,
     TableSpec,
+    TextTable,
     TypedBatch,
     TypedColumn,
     has_lists,
@@ -38,7 +39,7 @@ _CONVERSION_ERRORS = (pa.ArrowException, ArithmeticError, TypeError, ValueError)
 
 
 @dataclass(frozen=True)
-class ElementReader:
+class ElementReader(TextTable):
     """Reads elements by a schema.
 
     Attributes:

@@ -9,7 +9,7 @@ import os
 import signal
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing.connection import Connection
@@ -82,22 +82,25 @@ class ProcessPool:
 
 
 def run_all(
-    function: Callable[[_Item], _Result], items: Sequence[_Item], processes: int
-) -> Iterator[tuple[_Item, _Result]]:
-    """Yield arguments and results of a function in any order, in processes if several are allowed.
+    function: Callable[[_Item], _Result], items: Iterable[_Item], processes: int,
+    cost: Callable[[_Item], int],
+) -> Iterator[tuple[_Item, _Result]]:  # fmt: skip
+    """Yield arguments and results of a function in any order, in processes if that is worth it.
 
     Args:
         function: A function of a module, or a partial of one. Each process imports that module, so
             it should not import Apache Beam.
-        items: Its arguments; the longest tasks should come first.
+        items: Its arguments.
         processes: Largest number of processes.
+        cost: Returns the bytes that are read for an item; the longest tasks come first.
     """
-    wanted = min(processes, len(items))
-    if wanted < 2:
-        yield from ((item, function(item)) for item in items)
+    tasks = sorted(items, key=cost, reverse=True)
+    wanted = min(processes, len(tasks))
+    if wanted < 2 or sum(map(cost, tasks)) < WORTH_PROCESSES:
+        yield from ((item, function(item)) for item in tasks)
         return
     with contextlib.closing(ProcessPool(wanted)) as pool:
-        yield from pool.map(function, items)
+        yield from pool.map(function, tasks)
 
 
 def close_all() -> None:

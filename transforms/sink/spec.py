@@ -195,3 +195,8 @@ class SinkSpec:
     def parts(self) -> str:
         """Path of the folder of parts."""
         return join(self.build, PARTS_FOLDER)
+
+    @property
+    def runs(self) -> str:
+        """Path of the folder of runs."""
+        return join(self.build, "runs")

@@ -20,7 +20,12 @@ from shardmill.transforms.sink.spec import BuildHooks, ExtraFiles
 from shardmill.transforms.tables.merge import merge_segments
 from shardmill.transforms.tables.row_rejects import FEW_ROWS, describe_lost_files
 from shardmill.transforms.tables.segments import read_lines
-from shardmill.transforms.tables.table_source import MAX_LABELS, TOO_MANY_LABELS, TableSource
+from shardmill.transforms.tables.table_source import (
+    MAX_LABELS,
+    TOO_MANY_LABELS,
+    TableSource,
+    TextTable,
+)
 
 _INFERRED_RULES = frozenset({"cast", "range", "missing"})
 
@@ -36,7 +41,7 @@ class RowEncoder:
         expected_bytes: None: parts of rows are planned by the source.
     """
 
-    source: TableSource
+    source: TableSource | TextTable
     made_by: dict[str, str]
     packing: Packing = "deflated"
     expected_bytes: int | None = None

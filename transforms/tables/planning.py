@@ -9,7 +9,6 @@ from fractions import Fraction
 from functools import partial
 
 from shardmill.schemas.errors.catalogue import coded
-from shardmill.schemas.storage import join
 from shardmill.transforms.sink.census import MAX_FILES, Census, input_warnings, why_unusable
 from shardmill.transforms.sink.division import ShardSpec, count_parts
 from shardmill.transforms.sink.placement import REJECTED, Series
@@ -49,11 +48,6 @@ class RowsSpec:
     parts: tuple[tuple[str, int], ...] = ()
     labels: tuple[str, ...] = ()
     limit: int | None = None
-
-    @property
-    def runs(self) -> str:
-        """Path of the folder of runs."""
-        return join(self.sink.build, "runs")
 
     @property
     def table(self) -> TableSpec:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import uuid
 from collections import Counter, defaultdict
@@ -14,6 +15,7 @@ import google_crc32c
 import numpy as np
 import pyarrow as pa
 
+from shardmill.schemas.rejects import Reject
 from shardmill.schemas.storage import join, open_storage
 from shardmill.transforms.sink.encoder import Block
 from shardmill.transforms.sink.placement import hash_key
@@ -92,22 +94,34 @@ def make_run(folder: str, name: str, origin: Origin, table: Table, batch: TypedB
         table: The rows.
         batch: Where they are from.
     """
-    reasons: Counter[str] = Counter()
-    for reject in table.rejects:
-        reasons[reject.error] += reject.inputs
-
-    def blocks() -> Iterator[tuple[RunBlock, bytes]]:
-        for split, records in encode_splits(table, origin):
-            yield from segments.cut_blocks(split, records)
-        if table.rejects:
-            rejects = (reject._replace(uri=origin.uri) for reject in table.rejects)
-            yield segments.pack_lines([reject.to_json() for reject in rejects])
-
+    rejects = [reject._replace(uri=origin.uri) for reject in table.rejects]
     source = {"ctime": batch.ref.ctime, "content": batch.content, "rows": batch.number}
-    return write_run(folder, name, blocks(), rejects=dict(sorted(reasons.items())), **source)
+    return write_run(folder, name, encode_splits(table, origin), rejects, **source)
 
 
 def write_run(
+    folder: str, name: str, splits: Iterable[tuple[str, pa.Table]], rejects: Sequence[Reject],
+    **described: Any,
+) -> RunFile:  # fmt: skip
+    """Write the records of splits, and rejects, as a run; return it, or that of another worker.
+
+    Args:
+        folder: Folder of runs.
+        name: Id of the run.
+        splits: The records of each split.
+        rejects: The rejects.
+        described: Other attributes of the ``RunFile``.
+    """
+    reasons: Counter[str] = Counter()
+    for reject in rejects:
+        reasons[reject.error] += reject.inputs
+    blocks = (block for each in splits for block in segments.cut_blocks(*each))
+    lines = [segments.pack_lines([reject.to_json() for reject in rejects])] if rejects else []
+    described["rejects"] = dict(sorted(reasons.items()))
+    return write_blocks(folder, name, itertools.chain(blocks, lines), **described)
+
+
+def write_blocks(
     folder: str, name: str, written: Iterable[tuple[RunBlock, bytes]], **described: Any
 ) -> RunFile:
     """Write blocks as a run; return it, or the run of a worker that was first.
@@ -226,7 +240,7 @@ def merge_runs(folder: str, group: int, runs: Sequence[Run]) -> Run:
         return runs[0]
     ordered = sorted(runs)
     name = run_id([(run.key, [block.crc32c for block in run.blocks]) for run in ordered])
-    made = find_run(folder, name) or write_run(folder, name, _merged_blocks(ordered))
+    made = find_run(folder, name) or write_blocks(folder, name, _merged_blocks(ordered))
     return Run(f"merged#{group:016x}", join(folder, made.payload), made.blocks)
 
 

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from shardmill.schemas.refs import InputRef
-from shardmill.schemas.schema_pbtxt.columns import Column
+from shardmill.schemas.schema_pbtxt.columns import Column, format_schema
 from shardmill.schemas.schema_pbtxt.schema_text import Kind
 from shardmill.transforms.sink.placement import PlaceSpec
 from shardmill.transforms.tables.row_rejects import RejectCollector
@@ -138,6 +138,20 @@ class TableSpec(PickledOnce):
     def named(self) -> list[str]:
         """Columns that each input must have because an option names them."""
         return [name for name in (self.key, self.group_by, self.split_by) if name]
+
+
+class TextTable:
+    """Schema and features of a table whose labels, if they are texts, are texts in the records."""
+
+    table: TableSpec
+
+    def schema(self, labels: Sequence[str]) -> str:  # noqa: ARG002
+        """Return the text of ``schema.pbtxt``."""
+        return format_schema(self.table.features)
+
+    def features(self) -> list[dict[str, Any]]:
+        """Return the manifest's list of features, sorted by name."""
+        return list_features((column.name, column.kind) for column in self.table.features)
 
 
 def with_names(columns: Iterable[Column], names: Mapping[str, str]) -> tuple[Column, ...]:

@@ -109,7 +109,7 @@ class WriteRows(beam.PTransform):
         }  # fmt: skip
         # One Flatten: Flink's translation of a Flatten of the outputs of another one fails.
         placed = (
-            *((made[RUNS], plan) | "CutSegments" >> CutSegments(spec.runs)),
+            *((made[RUNS], plan) | "CutSegments" >> CutSegments(spec.sink.runs)),
             *(
                 inputs
                 | f"PlaceRejected{name}"
@@ -235,7 +235,7 @@ def write_runs(
         sample = () if last is None else (last,)
         return run_id(spec.sink.config_id, digest, unit.identity, batch, graph, *sample)
 
-    finished = find_run(spec.runs, name_of(0)) if unit.single else None
+    finished = find_run(spec.sink.runs, name_of(0)) if unit.single else None
     if finished and finished.ctime != ref.ctime:
         finished = None  # until it is known that the content is the same
     batches: Iterable[Any] = spec.source.read(unit) if finished is None else [None]
@@ -244,18 +244,18 @@ def write_runs(
         for number, batch in enumerate(batches):
             name = f"{ref.key}#{unit.start:016x}.{number:08x}"
             origin = Origin(name, ref.key, to_relative(ref.uri, spec.sink.root))
-            run = finished or find_run(spec.runs, name_of(number), batch.content)
+            run = finished or find_run(spec.sink.runs, name_of(number), batch.content)
             if run is None:
                 chosen = batch if last is None else sample_batch(spec.table, batch, last)
                 table = place_batch(spec.table, chosen)
                 if graph:
                     label = spec.table.label_feature
                     table = transform_table(table, join(spec.sink.build, graph), label)
-                run = make_run(spec.runs, name_of(number), origin, table, chosen)
+                run = make_run(spec.sink.runs, name_of(number), origin, table, chosen)
             shown = progress.current()
             shown.phase = "encoding"
             shown.add(unit.num_bytes, sum(run.rejects.values()))
-            yield Run(origin.run, join(spec.runs, run.payload), run.blocks)
+            yield Run(origin.run, join(spec.sink.runs, run.payload), run.blocks)
             yield TaggedOutput(COUNTS, Census(matched=run.rows))
             content = run.content
             if unit.single:

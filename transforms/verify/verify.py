@@ -25,7 +25,7 @@ from shardmill.schemas.tfrecord.reader import FileCount, join_ranges
 from shardmill.transforms.match.counts import Linked
 from shardmill.transforms.match.walk import first_level, walk
 from shardmill.transforms.publish.generation import compare_shard
-from shardmill.transforms.runtime.process_pool import WORTH_PROCESSES, run_all
+from shardmill.transforms.runtime.process_pool import run_all
 from shardmill.transforms.runtime.progress import Progress
 from shardmill.transforms.verify.example_checker import ExampleChecker
 
@@ -140,12 +140,10 @@ def verify_dataset(
     paths = [join(dataset.root, shard.file) for shard in shards]
     opened = list(map_ordered(_find_ranges, paths, _CONCURRENT_OPENS))
     tasks = [(number, extent) for number, file in enumerate(opened) for extent in file.ranges]
-    tasks.sort(key=lambda task: -task[1].cost)
-    if sum(extent.cost for _, extent in tasks) < WORTH_PROCESSES:
-        processes = 1
     progress.extend("verifying", sum(extent.end - extent.start for _, extent in tasks))
     checked: dict[int, list[CheckedRange]] = {}
-    for _, result in run_all(functools.partial(check_range, checker=checker), tasks, processes):
+    check = functools.partial(check_range, checker=checker)
+    for _, result in run_all(check, tasks, processes, lambda task: task[1].cost):
         checked.setdefault(result.shard, []).append(result)
         damaged = result.violations > 0 or result.scanned.fault is not None
         progress.add(result.scanned.end - result.scanned.start, damaged)
@@ -153,8 +151,8 @@ def verify_dataset(
         results = sorted(checked.get(number, ()), key=lambda result: result.scanned.start)
         messages = check_shard(shard, opened[number], results, counted=dataset.counted)
         findings += [Finding(shard.file, message) for message in messages]
-    check = lambda shard: [*_check_catalog(shard, dataset)]  # noqa: E731
-    for found in map_ordered(check, shards, _CONCURRENT_OPENS):
+    check_catalog = functools.partial(_check_catalog, dataset=dataset)
+    for found in map_ordered(check_catalog, shards, _CONCURRENT_OPENS):
         findings += found
     return findings
 
@@ -319,25 +317,22 @@ def check_files(dataset: Dataset) -> Iterator[Finding]:
     yield from _check_rejects(dataset)
 
 
-def _check_catalog(shard: Shard, dataset: Dataset) -> Iterator[Finding]:
-    """Yield that a catalog is missing, damaged, or has another number of rows than the shard."""
+def _check_catalog(shard: Shard, dataset: Dataset) -> list[Finding]:
+    """Return that a catalog is missing, damaged, or has another number of rows than the shard."""
     if shard.catalog is None:
-        return
+        return []
     file, size, crc = shard.catalog
     data = _read(dataset, file)
     if data is None:
-        yield Finding(file, "it is missing")
-    elif len(data) != size or f"{crc32c(data):08x}" != crc:
-        yield Finding(file, "its size or CRC-32C is not that of the manifest")
-    else:
-        try:
-            rows = len(parse_catalog(data))
-        except FormatError as error:
-            yield Finding(file, str(error))
-            return
-        if rows != shard.records:
-            message = f"it has {rows:,} rows, and the shard {shard.records:,} records"
-            yield Finding(file, message)
+        return [Finding(file, "it is missing")]
+    if len(data) != size or f"{crc32c(data):08x}" != crc:
+        return [Finding(file, "its size or CRC-32C is not that of the manifest")]
+    try:
+        rows = len(parse_catalog(data))
+    except FormatError as error:
+        return [Finding(file, str(error))]
+    message = f"it has {rows:,} rows, and the shard {shard.records:,} records"
+    return [Finding(file, message)] if rows != shard.records else []
 
 
 def _unlisted(root: str, listed: set[str]) -> Iterator[str]:

@@ -35,7 +35,7 @@ def write_run(folder, name: str, splits: dict[str, list[int]]) -> Run:
             yield from segments.cut_blocks(split, pa.table(columns))
         yield segments.pack_lines([name])
 
-    made = run_writer.write_run(str(folder), name, blocks())
+    made = run_writer.write_blocks(str(folder), name, blocks())
     return Run(name, str(folder / made.payload), made.blocks)
 
 

@@ -18,7 +18,6 @@ from shardmill.schemas.tfrecord.gzip_member import stored_member
 from shardmill.schemas.tfrecord.inflate import TENSORFLOW_READS
 from shardmill.schemas.tfrecord.reader import open_records
 from shardmill.transforms.runtime import process_pool
-from shardmill.transforms.verify import verify
 from shardmill.transforms.verify.verify import Finding, find_dataset, verify_dataset
 from tests.conftest import build_dataset, examples, make_photos, shardmill
 from tests.pipelines.test_count import count
@@ -153,7 +152,7 @@ def test_processes_report_the_same_findings(dataset, monkeypatch) -> None:
     assert {finding.file for finding in alone} == {shard.name, other.name}
     started = []
     pools = process_pool.ProcessPool
-    monkeypatch.setattr(verify, "WORTH_PROCESSES", 0)
+    monkeypatch.setattr(process_pool, "WORTH_PROCESSES", 0)
     monkeypatch.setattr(
         process_pool, "ProcessPool", lambda number: started.append(number) or pools(number)
     )

@@ -12,7 +12,7 @@ import pyarrow as pa
 from shardmill.schemas.errors import shown
 from shardmill.schemas.refs import InputRef
 from shardmill.schemas.rejects import RejectedError
-from shardmill.schemas.schema_pbtxt.columns import Column, format_schema
+from shardmill.schemas.schema_pbtxt.columns import Column
 from shardmill.schemas.storage import open_storage
 from shardmill.transforms.sources.csv import arrow_values, typed_cells
 from shardmill.transforms.sources.csv.cell_rules import CellRules
@@ -25,14 +25,14 @@ from shardmill.transforms.tables.row_rejects import RejectCollector
 from shardmill.transforms.tables.table_source import (
     PickledOnce,
     TableSpec,
+    TextTable,
     TypedBatch,
     TypedColumn,
-    list_features,
 )
 
 
 @dataclass(frozen=True)
-class FileSource(PickledOnce):
+class FileSource(TextTable, PickledOnce):
     """What the ``TableSource`` of each kind of table files has.
 
     Attributes:
@@ -65,14 +65,6 @@ class FileSource(PickledOnce):
             num_bytes: Approximate size of the rows.
         """
         raise NotImplementedError
-
-    def schema(self, labels: Sequence[str]) -> str:  # noqa: ARG002 - they are texts in the records
-        """Return the text of ``schema.pbtxt``."""
-        return format_schema(self.table.features)
-
-    def features(self) -> list[dict[str, Any]]:
-        """Return the manifest's list of features, sorted by name."""
-        return list_features((column.name, column.kind) for column in self.table.features)
 
     def with_split(self, ref: InputRef) -> InputRef:
         """Return a file with the split that its path decides, if paths do."""
