@@ -35,7 +35,7 @@ from scale_tools import (
 )
 
 from shardmill.schemas.dataset.manifest import Build, Inputs, Manifest, Shard, Split
-from shardmill.schemas.dataset.shard_names import DEFAULT_TEMPLATE, ShardName, ShardTemplate
+from shardmill.schemas.dataset.shard_names import DEFAULT_TEMPLATE, ShardTemplate
 from shardmill.schemas.refs import InputRef
 from shardmill.schemas.rejects import Reject
 from shardmill.schemas.storage import open_storage
@@ -315,7 +315,7 @@ def measure_manifest(size: int, folder: Path) -> dict:
     template = ShardTemplate(DEFAULT_TEMPLATE)
     shards = tuple(
         Shard(
-            template.format(ShardName("train", number, size, 10_240)), 10_240, 134_217_000 + number,
+            template.format("train", number, size, 10_240), 10_240, 134_217_000 + number,
             f"{number * 2_654_435_761 % 2**32:08x}",
         )
         for number in range(size)

@@ -13,7 +13,7 @@ import string
 import unicodedata
 import uuid
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from urllib.parse import quote
 
 from shardmill.schemas.errors import InputError, OutputError, StorageError, UsageError
@@ -41,17 +41,6 @@ _MAX_NAME_BYTES = 255  # of ext4, XFS, APFS and NTFS, which count bytes or fewer
 _DEVICE = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?", re.IGNORECASE)
 _NUMBERS = ("index", "total", "records")
 _SPEC = re.compile(r"0\d{1,2}d|d?")
-
-
-@dataclass(frozen=True)
-class ShardName:
-    """The fields of a shard's name; fields that the template does not have are None."""
-
-    split: str | None = None
-    index: int | None = None
-    total: int | None = None
-    records: int | None = None
-    label: str | None = None
 
 
 def new_generation(existing: Iterable[str] = ()) -> str:
@@ -133,12 +122,11 @@ class ShardTemplate:
         parsed = string.Formatter().parse(self.text)
         return frozenset(field for _, field, _, _ in parsed if field is not None)
 
-    def format(self, name: ShardName) -> str:
+    def format(self, split: str, index: int, total: int, records: int = 0, label: str = "") -> str:
         """Return the file name of a shard."""
-        values = {k: v for k, v in asdict(name).items() if v is not None}
-        if name.label is not None:
-            values["label"] = quote_label(name.label)
-        return self.text.format(**values)
+        return self.text.format(
+            split=split, index=index, total=total, records=records, label=quote_label(label)
+        )
 
 
 def _check_field(rule: str, field: str, spec: str, conversion: str | None) -> None:

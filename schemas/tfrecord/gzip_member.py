@@ -76,16 +76,6 @@ class Member(NamedTuple):
     records: int
 
 
-def stored_member(data: bytes) -> bytes:
-    """Return data as one gzip member of stored (uncompressed) deflate blocks."""
-    return HEADER + b"".join(_stored([data]))
-
-
-def deflated_member(data: bytes, level: int = DEFLATE_LEVEL) -> bytes:
-    """Return data as one gzip member compressed by libdeflate."""
-    return HEADER + b"".join(_deflated(data, level))
-
-
 def pack_body(pieces: Sequence[Piece], packing: Packing) -> Sequence[Piece]:
     """Return the pieces of a member without its header; of ``none``, those of the data.
 
@@ -95,14 +85,11 @@ def pack_body(pieces: Sequence[Piece], packing: Packing) -> Sequence[Piece]:
     """
     if packing == "none":
         return pieces
-    return [*_stored(pieces)] if packing == "stored" else _deflated(b"".join(pieces))
-
-
-def _deflated(data: bytes, level: int = DEFLATE_LEVEL) -> list[bytes]:
-    return [
-        deflate.deflate_compress(data, level),
-        _TRAILER.pack(deflate.crc32(data), len(data) & _U32),
-    ]
+    if packing == "stored":
+        return [*_stored(pieces)]
+    data = b"".join(pieces)
+    trailer = _TRAILER.pack(deflate.crc32(data), len(data) & _U32)
+    return deflate.deflate_compress(data, DEFLATE_LEVEL), trailer
 
 
 def _stored(pieces: Sequence[Piece]) -> Iterator[bytes]:
@@ -131,7 +118,7 @@ def deflate_offset(member: bytes) -> int:
 
 
 def find_blocks(member: bytes, content_bytes: int) -> int:
-    """Return the offset of the first stored block of a member that ``stored_member`` wrote.
+    """Return the offset of the first stored block of a member that was packed as ``stored``.
 
     Args:
         member: The whole gzip member.

@@ -16,7 +16,6 @@ from shardmill.loaders.shards import ShardFiles
 from shardmill.schemas.dataset.read_manifest import load_manifest
 from shardmill.schemas.errors import UsageError
 from shardmill.schemas.example.serialize import encode_example
-from shardmill.schemas.tfrecord.gzip_member import deflated_member
 from tests.support.loader_tools import (
     CELLS,
     PHOTOS,
@@ -28,6 +27,7 @@ from tests.support.loader_tools import (
     tf_payloads,
     write_numbered,
 )
+from tests.support.record_tools import deflated_member
 
 pytest_plugins = ["tests.support.loader_data"]
 pytestmark = [pytest.mark.heavy, pytest.mark.xdist_group("transform")]  # TensorFlow starts once

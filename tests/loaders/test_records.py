@@ -20,7 +20,7 @@ from shardmill.loaders import Stream, lru_cache, open_dataset, shards
 from shardmill.schemas.errors import UsageError
 from shardmill.schemas.example.serialize import encode_example
 from shardmill.schemas.tfrecord.framing import frame
-from shardmill.schemas.tfrecord.gzip_member import INDEX_BYTES, deflated_member, stored_member
+from shardmill.schemas.tfrecord.gzip_member import INDEX_BYTES
 from tests.conftest import examples
 from tests.support.loader_tools import (
     CELLS,
@@ -36,7 +36,7 @@ from tests.support.loader_tools import (
     tf_payloads,
     write_dataset,
 )
-from tests.support.record_tools import in_groups
+from tests.support.record_tools import deflated_member, in_groups, stored_member
 
 pytest_plugins = ["tests.support.loader_data"]
 

@@ -14,8 +14,8 @@ import pytest
 
 from shardmill.loaders import open_dataset
 from shardmill.schemas.errors import UsageError
-from shardmill.schemas.tfrecord.gzip_member import deflated_member
 from tests.support.loader_tools import ID, ONE, write_numbered
+from tests.support.record_tools import deflated_member
 
 pytestmark = pytest.mark.heavy
 

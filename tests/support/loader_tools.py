@@ -10,10 +10,10 @@ import numpy as np
 
 from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.example.serialize import encode_example
-from shardmill.schemas.tfrecord.gzip_member import deflated_member, empty_shard, stored_member
+from shardmill.schemas.tfrecord.gzip_member import empty_shard
 from tests.support.publications import manifest_body
 from tests.support.readers import tf_records
-from tests.support.record_tools import framed, in_groups, indexed
+from tests.support.record_tools import deflated_member, framed, in_groups, indexed, stored_member
 
 Groups = Sequence[Sequence[bytes]]  # payloads, by member
 PACKS = {"stored": stored_member, "deflated": deflated_member, "none": None}

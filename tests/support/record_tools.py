@@ -14,8 +14,7 @@ from shardmill.schemas.tfrecord.gzip_member import (
     INDEX_BYTES,
     Member,
     build_index,
-    deflated_member,
-    stored_member,
+    pack_body,
 )
 from shardmill.schemas.tfrecord.range_scan import scan_range
 from shardmill.schemas.tfrecord.ranges import find_ranges
@@ -23,6 +22,16 @@ from shardmill.schemas.tfrecord.reader import FileCount, join_ranges, open_recor
 from tests.support.readers import tf_records
 
 TF_COMPRESSION = {"none": "", "gzip": "GZIP", "zlib": "ZLIB"}
+
+
+def stored_member(data: bytes) -> bytes:
+    """Return data as one gzip member of stored deflate blocks."""
+    return HEADER + b"".join(pack_body([data], "stored"))
+
+
+def deflated_member(data: bytes) -> bytes:
+    """Return data as one gzip member compressed by libdeflate."""
+    return HEADER + b"".join(pack_body([data], "deflated"))
 
 
 def framed(payloads: Sequence[bytes]) -> bytes:

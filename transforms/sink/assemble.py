@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from shardmill.schemas.dataset.catalog import catalog_name, format_catalog
 from shardmill.schemas.dataset.manifest import CatalogFile, Shard
-from shardmill.schemas.dataset.shard_names import ShardName, ShardTemplate
+from shardmill.schemas.dataset.shard_names import ShardTemplate
 from shardmill.schemas.errors import OutputError, StaleBuildError
 from shardmill.schemas.map_ordered import map_ordered, storage_threads
 from shardmill.schemas.storage import Storage, join
@@ -136,9 +136,7 @@ def assemble_shard(
         return BuiltShard(job.series, 0, rejects=rejects)
     full = [each for each in job.slices if each.part.payload]
     records = sum(each.stop - each.first for each in full)
-    name = template.format(
-        ShardName(job.series.split, job.index, job.total, records, job.series.label)
-    )
+    name = template.format(job.series.split, job.index, job.total, records, job.series.label)
     # Not the final name: attempts with other parts must not write to one file.
     source = f"{build}/{SHARDS_FOLDER}/{_content_id(job, full)}"
     path = join(output, source)

@@ -11,7 +11,7 @@ from typing import Literal, TypeAlias
 
 from shardmill.schemas.dataset import shard_names
 from shardmill.schemas.dataset.manifest import Manifest, Shard
-from shardmill.schemas.dataset.shard_names import ShardName, check_file_names
+from shardmill.schemas.dataset.shard_names import check_file_names
 from shardmill.schemas.errors import OutputError, ShardmillError
 from shardmill.schemas.errors.catalogue import coded
 from shardmill.schemas.refs import InputRef
@@ -210,11 +210,10 @@ def _check_parts(spec: SinkSpec, plan: Plan) -> None:
     if total > MAX_PARTS:
         raise OutputError("too-many-parts", total=total, most=MAX_PARTS)
     names = []
-    for series, parts in plan.parts.items():
-        if series != REJECTED:
+    for (split, label), parts in plan.parts.items():
+        if (split, label) != REJECTED:
             shards = spec.shards.num_shards or parts
-            name = ShardName(series.split, shards - 1, shards, 10**9, series.label)
-            names.append(spec.shards.template.format(name))
+            names.append(spec.shards.template.format(split, shards - 1, shards, 10**9, label))
     check_file_names(names)
 
 

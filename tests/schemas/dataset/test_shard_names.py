@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from shardmill.schemas.dataset.shard_names import (
     DEFAULT_TEMPLATE,
-    ShardName,
     ShardTemplate,
     check_file_names,
     is_generation,
@@ -34,9 +33,9 @@ def test_labels_are_distinct_and_cannot_leave_the_folder(label: str) -> None:
 
 def test_known_names() -> None:
     usual = ShardTemplate(DEFAULT_TEMPLATE)
-    assert usual.format(ShardName("train", 0, 8)) == "train-00000-of-00008.tfrecord.gz"
+    assert usual.format("train", 0, 8) == "train-00000-of-00008.tfrecord.gz"
     classic = ShardTemplate("cat_dog{index:02d}-{records}.tfrec")
-    assert classic.format(ShardName("train", 0, 8, 1250)) == "cat_dog00-1250.tfrec"
+    assert classic.format("train", 0, 8, 1250) == "cat_dog00-1250.tfrec"
 
 
 @pytest.mark.parametrize(

@@ -13,15 +13,18 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from shardmill.schemas.tfrecord import framing, inflate
-from shardmill.schemas.tfrecord.gzip_member import (
-    HEADER,
-    deflated_member,
-    empty_shard,
-    stored_member,
-)
+from shardmill.schemas.tfrecord.gzip_member import HEADER, empty_shard
 from shardmill.schemas.tfrecord.ranges import describe_other_content, detect_compression
 from tests.conftest import examples
-from tests.support.record_tools import count_in, flip, framed, header, pieces
+from tests.support.record_tools import (
+    count_in,
+    deflated_member,
+    flip,
+    framed,
+    header,
+    pieces,
+    stored_member,
+)
 
 RECORDS = framed([b"abc", b"", bytes(100)])
 

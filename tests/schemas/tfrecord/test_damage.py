@@ -11,7 +11,7 @@ import pytest
 from shardmill.schemas.storage.gcs import GcsStorage
 from shardmill.schemas.storage.local import LocalReader
 from shardmill.schemas.tfrecord.framing import frame
-from shardmill.schemas.tfrecord.gzip_member import INDEX_BYTES, deflated_member, stored_member
+from shardmill.schemas.tfrecord.gzip_member import INDEX_BYTES
 from shardmill.schemas.tfrecord.range_scan import scan_range
 from shardmill.schemas.tfrecord.ranges import find_ranges
 from shardmill.schemas.tfrecord.reader import count_file, join_ranges, open_records
@@ -20,12 +20,14 @@ from tests.conftest import SOAK
 from tests.support.record_tools import (
     all_kinds,
     count_in,
+    deflated_member,
     flip,
     framed,
     header,
     indexed,
     make_payloads,
     read_all,
+    stored_member,
     tf_reads,
 )
 

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from shardmill.schemas.errors import FormatError
 from shardmill.schemas.tfrecord import framing
 from shardmill.schemas.tfrecord.framing import combine_crc32c, frame, mask
-from shardmill.schemas.tfrecord.gzip_member import deflated_member, stored_member
-from tests.support.record_tools import flip
+from tests.support.record_tools import deflated_member, flip, stored_member
 
 SIZES = [0, 1, 65_534, 65_535, 65_536, 131_070, 131_071, 200_000]
 

@@ -15,9 +15,7 @@ from shardmill.schemas.tfrecord.framing import frame, record_offsets
 from shardmill.schemas.tfrecord.gzip_member import (
     HEADER,
     Member,
-    deflated_member,
     find_blocks,
-    stored_member,
     stored_range,
     strip_block_headers,
 )
@@ -25,7 +23,7 @@ from shardmill.transforms.sink import record_writer
 from shardmill.transforms.sink.record_writer import MemberWriter
 from tests.conftest import examples
 from tests.support.readers import tf_records
-from tests.support.record_tools import flip, indexed
+from tests.support.record_tools import deflated_member, flip, indexed, stored_member
 
 
 def test_finds_blocks_of_our_layout_only():

@@ -21,6 +21,7 @@ from tests.conftest import SOAK
 from tests.support.record_tools import (
     all_kinds,
     count_in,
+    deflated_member,
     flip,
     framed,
     header,
@@ -28,6 +29,7 @@ from tests.support.record_tools import (
     listed,
     make_payloads,
     read_all,
+    stored_member,
     tf_reads,
 )
 
@@ -168,7 +170,7 @@ def test_a_fault_is_the_same_in_any_ranges(kind, check, tmp_path):
 def test_reports_an_indexed_file_that_is_not_tfrecord(tmp_path):
     path = tmp_path / "file"
     for data, content in ((bytes(300), "only zeros: copy"), (b"text " * 60, "but text")):
-        members = [gzip_member.stored_member(data)] * 2
+        members = [stored_member(data)] * 2
         path.write_bytes(listed(members, [(len(members[0]), 3)] * 2))
         for step in (1, 1 << 30):
             fault = count_in(path, "records", step).fault
@@ -181,8 +183,8 @@ def test_reports_an_indexed_file_that_is_not_tfrecord(tmp_path):
 MISMATCH = "its index does not match its records, so the whole file was scanned"
 GROUPS = [[b"a", b"bb"], [b"ccc"], [b"a", b"bb"], [b"a", b"bb"]]
 PAYLOADS = [payload for group in GROUPS for payload in group]
-STORED = [gzip_member.stored_member(framed(group)) for group in GROUPS]
-DEFLATED = [gzip_member.deflated_member(framed(group)) for group in GROUPS]
+STORED = [stored_member(framed(group)) for group in GROUPS]
+DEFLATED = [deflated_member(framed(group)) for group in GROUPS]
 SIZES = [len(member) for member in STORED]
 ONE, TWO, THREE, FOUR = SIZES
 WRONG_INDEXES = {
@@ -237,7 +239,7 @@ def test_two_members_listed_as_one_are_valid(tmp_path):
 
 def test_counts_records_that_span_listed_members(tmp_path):
     raw = framed([b"abc" * 10, b"def" * 10])
-    members = [gzip_member.stored_member(raw[:30]), gzip_member.stored_member(raw[30:])]
+    members = [stored_member(raw[:30]), stored_member(raw[30:])]
     for records in ((1, 1), (0, 2)):
         data = listed(members, list(zip(map(len, members), records, strict=True)))
         (tmp_path / "file").write_bytes(data)

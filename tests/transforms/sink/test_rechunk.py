@@ -8,7 +8,7 @@ import pytest
 from shardmill.schemas.dataset.shard_names import DEFAULT_TEMPLATE, ShardTemplate
 from shardmill.schemas.storage import open_storage
 from shardmill.schemas.tfrecord.framing import crc32c, frame
-from shardmill.schemas.tfrecord.gzip_member import deflated_member, read_index, stored_member
+from shardmill.schemas.tfrecord.gzip_member import read_index
 from shardmill.schemas.tfrecord.inflate import TENSORFLOW_READS, find_early_stop
 from shardmill.schemas.tfrecord.reader import count_file
 from shardmill.transforms.sink import assemble as assembling
@@ -21,6 +21,7 @@ from shardmill.transforms.sink.spec import PARTS_FOLDER
 from shardmill.transforms.verify.verify import find_dataset, verify_dataset
 from tests.conftest import build_dataset
 from tests.support.readers import dataset_files, gzip_records, tf_records
+from tests.support.record_tools import deflated_member, stored_member
 
 RNG = random.Random(11)
 NOISE = RNG.randbytes(3 * TENSORFLOW_READS)

@@ -14,7 +14,6 @@ from shardmill.schemas.errors import InputError
 from shardmill.schemas.example.parse import parse_example
 from shardmill.schemas.example.serialize import encode_example
 from shardmill.schemas.tfrecord.framing import crc32c, frame
-from shardmill.schemas.tfrecord.gzip_member import stored_member
 from shardmill.schemas.tfrecord.inflate import TENSORFLOW_READS
 from shardmill.schemas.tfrecord.reader import open_records
 from shardmill.transforms.runtime import process_pool
@@ -22,7 +21,7 @@ from shardmill.transforms.verify.verify import Finding, find_dataset, verify_dat
 from tests.conftest import build_dataset, examples, make_photos, shardmill
 from tests.pipelines.test_count import count
 from tests.support.readers import tf_records
-from tests.support.record_tools import indexed, make_payloads, write_records
+from tests.support.record_tools import indexed, make_payloads, stored_member, write_records
 
 
 @pytest.fixture(scope="module")
