@@ -14,16 +14,6 @@ _MAX_KINDS = 8  # in a message
 _SUFFIX = re.compile(r"\.[A-Za-z][A-Za-z0-9]{0,9}")
 
 
-class Skipped(NamedTuple):
-    """A file that is not an input, by its name.
-
-    Attributes:
-        key: Path relative to the root; bytes that are not UTF-8 are percent-escaped.
-    """
-
-    key: str
-
-
 class Linked(NamedTuple):
     """A file in a folder that only links lead to; several may lead to it.
 
@@ -67,13 +57,15 @@ def keep_first(refs: Iterable[InputRef]) -> Iterator[InputRef | MatchCounts]:
     yield from [DUPLICATE] * len(others)
 
 
-def count_unused(found: Skipped | MatchCounts) -> MatchCounts:
-    """Return the counts of one file that gives no reference."""
-    if isinstance(found, MatchCounts):
-        return found
-    stem, suffix = os.path.splitext(found.key.rpartition("/")[2])
+def count_skipped(key: str) -> MatchCounts:
+    """Return the counts of a file that is not an input, by its name.
+
+    Args:
+        key: Path relative to the root; bytes that are not UTF-8 are percent-escaped.
+    """
+    stem, suffix = os.path.splitext(key.rpartition("/")[2])
     kind = suffix.lower() if _SUFFIX.fullmatch(suffix) else "other"
-    return MatchCounts(1, kinds=(("hidden" if stem.startswith(".") else kind, 1, found.key),))
+    return MatchCounts(1, kinds=(("hidden" if stem.startswith(".") else kind, 1, key),))
 
 
 def sum_counts(counts: Iterable[MatchCounts]) -> MatchCounts:

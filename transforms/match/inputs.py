@@ -18,7 +18,6 @@ from shardmill.transforms.match.counts import (
     DUPLICATE,
     Linked,
     MatchCounts,
-    count_unused,
     first_usable,
     keep_first,
     sum_counts,
@@ -228,19 +227,10 @@ def walk_input(spec: MatchSpec, task: WalkTask) -> Iterator[Found]:
         # A pattern for tables means all files that it matches, with any suffix.
         wanted = "any" if wanted == "rows" else wanted
     wanted = "any" if spec.archives else wanted
-    for each in walk(
+    yield from walk(
         spec.top, task, follow_links=spec.follow_links, wanted=wanted,
-        **options,
-    ):  # fmt: skip
-        yield _with_prefix(each, prefix) if prefix else each
-
-
-def _with_prefix(found: Found, prefix: str) -> Found:
-    if isinstance(found, MatchCounts):
-        return found
-    if isinstance(found, Linked):
-        return found._replace(ref=found.ref._replace(key=f"{prefix}/{found.ref.key}"))
-    return found._replace(key=f"{prefix}/{found.key}")
+        prefix=prefix and f"{prefix}/", **options,
+    )  # fmt: skip
 
 
 def find_single(spec: MatchSpec) -> InputRef:
@@ -281,8 +271,7 @@ def match_now(spec: MatchSpec) -> tuple[list[InputRef], MatchCounts]:
                 linked.setdefault(each.path, []).append(each.ref)
         found = [each for each in walked if not isinstance(each, Linked)]
         found += (each for refs in linked.values() for each in keep_first(refs))
-    unused = (each for each in found if not isinstance(each, InputRef | Linked))
-    counts = sum_counts(map(count_unused, unused))
+    counts = sum_counts(each for each in found if isinstance(each, MatchCounts))
     return sorted(each for each in found if isinstance(each, InputRef)), counts
 
 

@@ -18,7 +18,6 @@ from shardmill.transforms.match.containers.spooled import list_images
 from shardmill.transforms.match.counts import (
     Linked,
     MatchCounts,
-    count_unused,
     keep_first,
     sum_counts,
 )
@@ -188,7 +187,7 @@ def find_inputs(
                 elif isinstance(each, Linked):
                     yield TaggedOutput(_LINKED, tuple(each))
                 else:
-                    yield TaggedOutput(_COUNTS, count_unused(each))
+                    yield TaggedOutput(_COUNTS, each)
         except fatal as error:
             yield TaggedOutput(_COUNTS, MatchCounts(fatal=error.coded))
 

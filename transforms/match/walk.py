@@ -17,7 +17,7 @@ from shardmill.schemas.dataset.foreign_names import claims_other
 from shardmill.schemas.errors import InputError, UsageError
 from shardmill.schemas.refs import InputRef
 from shardmill.schemas.storage import absolute, join, open_storage, scheme_of
-from shardmill.transforms.match.counts import DUPLICATE, Linked, MatchCounts, Skipped
+from shardmill.transforms.match.counts import DUPLICATE, Linked, MatchCounts, count_skipped
 
 _JUNK_NAMES = frozenset(
     {
@@ -39,7 +39,7 @@ _OTHER_SUFFIXES = frozenset(
 
 
 Wanted = Literal["images", "records", "rows", "any"]
-Found = InputRef | Skipped | Linked | MatchCounts
+Found = InputRef | Linked | MatchCounts
 OUTSIDE_ROOT = ("outside_root", "the link leads outside the root; --follow_links allows that")
 _MAX_LISTED = 10_000  # objects: a folder without subfolders may have millions
 _NOT_ESCAPED = bytes(set(range(128)) - {ord("%")})
@@ -200,7 +200,7 @@ _ALL = PathFilter(lambda _: True, lambda _: True)
 
 def walk(
     root: str, task: WalkTask, *, follow_links: bool, wanted: Wanted = "images",
-    matches: PathFilter = _ALL,
+    matches: PathFilter = _ALL, prefix: str = "",
 ) -> Iterator[Found]:  # fmt: skip
     """Yield what each file of one piece of a walk is.
 
@@ -214,14 +214,15 @@ def walk(
         follow_links: Whether links may lead outside the root.
         wanted: Kind of files that are inputs; other files are skipped, by their names.
         matches: Which files are matched; by default all.
+        prefix: Text before the path relative to the root in all keys.
 
     Raises:
         InputError: A folder cannot be listed.
     """
     if scheme_of(root):
-        yield from _walk_objects(root, task, wanted, matches)
+        yield from _walk_objects(root, task, wanted, matches, prefix)
         return
-    walker = _LocalWalk(root, follow_links, wanted, matches)
+    walker = _LocalWalk(root, follow_links, wanted, matches, prefix)
     folder = os.fsdecode(task.folder.encode("latin-1"))
     if not folder or matches.folder(folder):
         yield from walker.walk(folder, walker.real_path(folder), deep=task.deep)
@@ -239,13 +240,15 @@ def _is_dir(entry: os.DirEntry[str]) -> bool:
         return False
 
 
-def _by_link(found: InputRef | Skipped | MatchCounts, real: str) -> Found:
+def _by_link(found: InputRef | MatchCounts, real: str) -> Found:
     return Linked(escape_name(real), found) if isinstance(found, InputRef) else found
 
 
 class _LocalWalk:
-    def __init__(self, root: str, follow_links: bool, wanted: Wanted, matches: PathFilter) -> None:
-        self.root = root
+    def __init__(
+        self, root: str, follow_links: bool, wanted: Wanted, matches: PathFilter, prefix: str
+    ) -> None:
+        self.root, self.prefix = root, prefix
         self.real_root = os.path.realpath(root)
         self.follow_links = follow_links
         self.wanted: Wanted = wanted
@@ -321,20 +324,18 @@ class _LocalWalk:
     def _ref(self, relative: str, path: str, status: os.stat_result | None = None) -> InputRef:
         if not is_utf8(relative):
             name = escape_name(relative)
-            return InputRef(name, join(self.root, name)).rejected(
+            return InputRef(self.prefix + name, join(self.root, name)).rejected(
                 "bad_name", "the name is not valid UTF-8: rename the file"
             )
-        ref = InputRef(make_key(relative), path)
+        ref = InputRef(self.prefix + make_key(relative), path)
         if status is None:
             return ref
         version, ctime = str(status.st_mtime_ns), status.st_ctime_ns
         return ref._replace(size=status.st_size, version=version, ctime=ctime)
 
-    def _file(
-        self, entry: os.DirEntry[str], relative: str, real: str
-    ) -> InputRef | Skipped | MatchCounts:
+    def _file(self, entry: os.DirEntry[str], relative: str, real: str) -> InputRef | MatchCounts:
         if is_junk(entry.name) or is_other(entry.name, self.wanted):
-            return Skipped(escape_name(relative))
+            return count_skipped(self.prefix + escape_name(relative))
         if entry.is_symlink():
             rejected = self._reject_link(entry.path, relative)
             if rejected is not None:
@@ -355,8 +356,8 @@ class _LocalWalk:
 
 
 def _walk_objects(
-    root: str, task: WalkTask, wanted: Wanted, matches: PathFilter
-) -> Iterator[InputRef | Skipped]:
+    root: str, task: WalkTask, wanted: Wanted, matches: PathFilter, prefix: str
+) -> Iterator[InputRef | MatchCounts]:
     storage = open_storage(root)
     folder = join(root, task.folder) if task.folder else root.rstrip("/")
     entries = storage.walk(folder) if task.deep else storage.list_dir(folder)
@@ -367,6 +368,6 @@ def _walk_objects(
         if not matches.file(relative):
             continue
         if any(map(is_junk, relative.split("/"))) or is_other(relative, wanted):
-            yield Skipped(relative)
+            yield count_skipped(prefix + relative)
         else:
-            yield InputRef(make_key(relative), entry.path, entry.size, entry.version)
+            yield InputRef(prefix + make_key(relative), entry.path, entry.size, entry.version)

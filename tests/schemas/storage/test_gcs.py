@@ -14,7 +14,7 @@ from google.auth import exceptions as auth
 
 from shardmill.schemas.errors import StorageError
 from shardmill.schemas.storage.gcs import GcsStorage, translate_errors
-from shardmill.transforms.match.counts import Skipped
+from shardmill.transforms.match.counts import count_skipped
 from shardmill.transforms.match.walk import WalkTask, walk
 from shardmill.transforms.sink.encoder import Example
 from shardmill.transforms.sink.parts import PartJob, find_part, write_part
@@ -227,8 +227,11 @@ def test_walk_finds_each_object_once(bucket):
         storage.replace(f"{bucket}/{name}", b"x")
     tasks = [WalkTask(name, deep=name != "") for name in ("", "a", "b#", ".hidden", "d")]
     found = [ref for task in tasks for ref in walk(bucket, task, follow_links=False)]
-    assert sorted(ref.key for ref in found) == sorted(names[:-1])
-    assert [each.key for each in found if isinstance(each, Skipped)] == [".hidden/z.jpg"]
+    hidden = count_skipped(".hidden/z.jpg")
+    assert hidden in found
+    assert sorted(ref.key for ref in found if ref != hidden) == sorted(
+        {*names[:-2]} - {".hidden/z.jpg"}
+    )
 
 
 @pytest.mark.parametrize("key", ["", "key.json"])

@@ -20,7 +20,7 @@ from shardmill.schemas.rejects import RejectedError
 from shardmill.schemas.storage import open_storage
 from shardmill.transforms.match import read_input as read_input_module
 from shardmill.transforms.match.containers.expand import expand
-from shardmill.transforms.match.counts import Skipped
+from shardmill.transforms.match.counts import MatchCounts
 from shardmill.transforms.match.inputs import find_input, find_inputs
 from shardmill.transforms.match.read_input import read_input
 from shardmill.transforms.publish.generation import read_published
@@ -172,7 +172,7 @@ def test_what_a_member_can_do_is_one_reject(photos, tmp_path) -> None:
         "../out.jpg": "member", "abs.jpg": "member", "a/link.jpg": "member", "a/hard.jpg": "member",
         "a/dev.jpg": "member", "a/%FF.jpg": "bad_name", "a/good.jpg": "",
     }  # fmt: skip
-    assert sum(isinstance(each, Skipped) for each in found) == 2
+    assert sum(isinstance(each, MatchCounts) for each in found) == 2
 
 
 def change_entry(path: Path, offset: int, value: bytes) -> Path:

@@ -15,7 +15,7 @@ from shardmill.schemas.storage import RandomReader, open_storage
 from shardmill.transforms.match.containers.member_reader import read_range
 from shardmill.transforms.match.containers.tar_members import ArchiveMember, list_tar
 from shardmill.transforms.match.containers.zip_members import list_zip
-from shardmill.transforms.match.counts import MatchCounts, Skipped
+from shardmill.transforms.match.counts import MatchCounts, count_skipped
 from shardmill.transforms.match.walk import escape_name, is_junk, is_other, is_utf8, make_key
 
 _HEAD_BYTES = 512
@@ -38,7 +38,7 @@ def is_archive(uri: str) -> bool:
     return False
 
 
-def expand(ref: InputRef) -> Iterator[InputRef | Skipped | MatchCounts]:
+def expand(ref: InputRef) -> Iterator[InputRef | MatchCounts]:
     """Yield the members of an archive; another file as it is, or skipped by its name.
 
     Args:
@@ -62,12 +62,12 @@ def expand(ref: InputRef) -> Iterator[InputRef | Skipped | MatchCounts]:
                 return
     except FileNotFoundError as error:
         raise InputError("archive-rejected", path=ref.uri, why="it was deleted") from error
-    yield Skipped(escape_name(ref.key)) if is_other(ref.key) else ref
+    yield count_skipped(escape_name(ref.key)) if is_other(ref.key) else ref
 
 
 def _expand_members(
     ref: InputRef, reader: RandomReader, members: Iterator[ArchiveMember]
-) -> Iterator[InputRef | Skipped | MatchCounts]:
+) -> Iterator[InputRef | MatchCounts]:
     """Yield the references of members; ``NAME.cls`` has the label of its neighbor ``NAME.jpg``."""
     labelled = False
     text = f"{reader.size} {reader.version} {ref.ctime}"
@@ -100,13 +100,13 @@ def _read_label(reader: RandomReader, where: MemberRange, size: int) -> str:
         return ""
 
 
-def _reference(ref: InputRef, member: ArchiveMember, where: MemberRange) -> InputRef | Skipped:
+def _reference(ref: InputRef, member: ArchiveMember, where: MemberRange) -> InputRef | MatchCounts:
     """Return the reference of a member, or that its name is not that of an image."""
     parts = [part for part in member.name.split("/") if part not in ("", ".")]
     name = "/".join(parts)
     path = "/".join(filter(None, (ref.key, name)))
     if is_other(name) or any(is_junk(part) for part in parts if part != ".."):
-        return Skipped(escape_name(path))
+        return count_skipped(escape_name(path))
     made = InputRef(make_key(path), f"{ref.uri}/{name}", member.size, member.version)
     made = made._replace(member=tuple(where))
     if not is_utf8(name):
