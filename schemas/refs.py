@@ -10,27 +10,9 @@ from typing import Any, NamedTuple
 from shardmill.schemas.rejects import Reject
 
 
-class KnownRecord(NamedTuple):
-    """A published record that was made of the same input with the same options.
+class EncodedImage(NamedTuple):
+    """What is known of an image after it is encoded: fields of ``CatalogRow``."""
 
-    Attributes:
-        shard: Path of the shard; its number in the plan while the record crosses shuffles.
-        content_hash: BLAKE3 of the content of the input, 64 hexadecimal digits.
-        width: Width of the input.
-        height: Height of the input.
-        multi_frame: Whether only the first of several frames was used.
-        pixels: Number of pixels of the record's image.
-        pixel_sums: Sum of the values of each channel.
-        pixel_squares: Sum of their squares.
-        member: Offset of the member of the record, of the first block of a stored member, or of
-            the record in an uncompressed shard.
-        member_bytes: Size of a deflated member; 0 for a stored one, -1 for an uncompressed shard.
-        start: Offset of the record in the content of the member.
-        record_bytes: Bytes of the record with its frame.
-        features: Columns of the catalog that record its features.
-    """
-
-    shard: str
     content_hash: str
     width: int
     height: int
@@ -38,27 +20,43 @@ class KnownRecord(NamedTuple):
     pixels: int
     pixel_sums: Sequence[int]
     pixel_squares: Sequence[int]
+    features: Mapping[str, Any]
+
+
+class KnownRecord(NamedTuple):
+    """A published record that was made of the same input with the same options.
+
+    Attributes:
+        shard: Path of the shard; its number in the plan while the record crosses shuffles.
+        image: What the catalog says of its image.
+        member: Offset of the member of the record, of the first block of a stored member, or of
+            the record in an uncompressed shard.
+        member_bytes: Size of a deflated member; 0 for a stored one, -1 for an uncompressed shard.
+        start: Offset of the record in the content of the member.
+        record_bytes: Bytes of the record with its frame.
+    """
+
+    shard: str
+    image: EncodedImage
     member: int
     member_bytes: int
     start: int
     record_bytes: int
-    features: Mapping[str, Any] = {}
 
     def pack(self) -> bytes:
         """Return all fields as bytes: many records cross shuffles, and are in memory at a time."""
-        shard, digest, *numbers, features = self
+        shard, (digest, *facts, features), *place = self
         columns = {k: bytes.fromhex(v) if isinstance(v, str) else v for k, v in features.items()}
-        return b"%b\0%b" % (
-            shard.encode(), pickle.dumps((bytes.fromhex(digest), *numbers, columns))
-        )  # fmt: skip
+        packed = pickle.dumps(((bytes.fromhex(digest), *facts, columns), place))
+        return b"%b\0%b" % (shard.encode(), packed)
 
     @classmethod
     def unpack(cls, data: bytes) -> KnownRecord:
         """Return the record of its bytes."""
         shard, _, packed = data.partition(b"\0")
-        digest, *numbers, columns = pickle.loads(packed)  # noqa: S301 - only pack writes them
+        (digest, *facts, columns), place = pickle.loads(packed)  # noqa: S301 - only pack writes them
         features = {k: v.hex() if isinstance(v, bytes) else v for k, v in columns.items()}
-        return cls._make([shard.decode(), digest.hex(), *numbers, features])
+        return cls(shard.decode(), EncodedImage._make([digest.hex(), *facts, features]), *place)
 
 
 class MemberRange(NamedTuple):

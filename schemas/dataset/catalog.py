@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from shardmill.schemas.dataset.shard_names import CATALOG
 from shardmill.schemas.errors import FormatError
+from shardmill.schemas.refs import EncodedImage, InputRef
 from shardmill.schemas.schema_pbtxt.image_features import catalog_columns
 
 _BATCH_ROWS = 1024
@@ -54,6 +55,19 @@ class CatalogRow(NamedTuple):
     record_bytes: int
     features: Mapping[str, Any] = {}
     input_ctime: int = 0
+
+    @classmethod
+    def of(cls, ref: InputRef, image: EncodedImage, record_bytes: int) -> CatalogRow:
+        """Return the row of the record of an input."""
+        return cls(
+            ref.key, ref.uri, ref.size, ref.version, image.content_hash, ref.label, *image[1:7],
+            record_bytes, image.features, ref.ctime,
+        )  # fmt: skip
+
+    @property
+    def image(self) -> EncodedImage:
+        """What is known of the image."""
+        return EncodedImage(self.content_hash, *self[6:12], self.features)
 
 
 _COLUMNS = [name for name in CatalogRow._fields if name != "features"]

@@ -12,7 +12,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from typing import IO, Literal, NamedTuple, NoReturn, TypeVar, cast
 
 from shardmill.schemas.dataset.catalog import CatalogRow
@@ -24,7 +23,6 @@ from shardmill.transforms.images import decoder_protocol as protocol
 from shardmill.transforms.images.convert import MAX_RECORD_BYTES
 from shardmill.transforms.images.decoder_protocol import (
     DecoderSpec,
-    Encoded,
     Input,
     Kind,
     Opened,
@@ -51,7 +49,7 @@ _PATIENCE = 10  # wall-clock time that an image may take, in units of its CPU ti
 _EXIT_SECONDS = 5.0
 _BUFFER_BYTES = 1 << 20  # most requests, and the replies to most, are one call
 _KINDS = frozenset(map(int, Kind))
-_FRAME_BYTES = HEADER_BYTES + FOOTER_BYTES
+FRAME_BYTES = HEADER_BYTES + FOOTER_BYTES
 _MAX_PAYLOAD = MAX_RECORD_BYTES + (1 << 20)
 _CRASHES = frozenset(
     -number
@@ -222,7 +220,9 @@ class Decoder:
             raise RuntimeError(f"a decoder failed: {reply.payload.decode(errors='replace')}")
         if reply.kind != Kind.ENCODED:
             raise FailureError("crash")
-        return Example(reply.payload, ref.label, _make_row(reply, ref, spec))
+        image = _parse(spec.unpack, reply)
+        row = CatalogRow.of(ref, image, FRAME_BYTES + len(reply.payload))
+        return Example(reply.payload, ref.label, row)
 
     def _write(self, data: bytes) -> None:
         try:
@@ -284,13 +284,3 @@ def _parse(unpack: Callable[[bytes], T], reply: _Reply) -> T:
         return unpack(reply.fields)
     except struct.error as error:
         raise FailureError("crash") from error
-
-
-def _make_row(reply: _Reply, ref: InputRef, spec: DecoderSpec) -> CatalogRow:
-    """Return the row of the catalog for an encoded image, or raise its failure."""
-    sent = _parse(partial(Encoded.unpack, spec), reply)
-    record_bytes = _FRAME_BYTES + len(reply.payload)
-    return CatalogRow(
-        ref.key, ref.uri, ref.size, ref.version, sent.content_hash, ref.label, *sent[1:7],
-        record_bytes, sent.features, ref.ctime,
-    )  # fmt: skip

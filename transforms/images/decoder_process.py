@@ -27,6 +27,7 @@ from PIL import AvifImagePlugin, Image
 
 from shardmill.schemas.errors import ChangedError, StorageError
 from shardmill.schemas.example.serialize import encode_example
+from shardmill.schemas.refs import EncodedImage
 from shardmill.schemas.rejects import RejectedError
 from shardmill.schemas.schema_pbtxt.image_features import input_fields
 from shardmill.schemas.storage.local import LocalStorage
@@ -34,7 +35,6 @@ from shardmill.transforms.images import decoder_protocol as protocol
 from shardmill.transforms.images.convert import ConvertedImage, convert_image
 from shardmill.transforms.images.decoder_protocol import (
     DecoderSpec,
-    Encoded,
     Input,
     Kind,
     Opened,
@@ -130,7 +130,7 @@ class Server:
         except Exception:  # noqa: BLE001 - the worker raises it again
             self._send(Kind.BUG, payload=traceback.format_exc().encode())
         else:
-            self._send(Kind.ENCODED, encoded.pack(spec), record)
+            self._send(Kind.ENCODED, spec.pack(encoded), record)
 
     def _announce(self, image: Image.Image, *, always: bool) -> None:
         """Report an image that needs much memory, and wait until it may be decoded."""
@@ -166,7 +166,7 @@ _storage = LocalStorage()
 
 def make_record(
     image: ConvertedImage, content: bytes, source: Input, spec: DecoderSpec
-) -> tuple[Encoded, bytes]:
+) -> tuple[EncodedImage, bytes]:
     """Return what the catalog says of a converted image, and its record.
 
     Args:
@@ -188,7 +188,7 @@ def make_record(
         **input_fields(source.key, source.label, source.class_id),
     }
     values = spec.features.values(fields)
-    encoded = Encoded(
+    encoded = EncodedImage(
         blake3(content).hexdigest(), *geometry.upright, image.multi_frame, channels[0].values,
         [each.total for each in channels], [each.squares for each in channels],
         spec.features.columns(values),

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import pickle
 import struct
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
 from typing import NamedTuple
 
+from shardmill.schemas.refs import EncodedImage
 from shardmill.schemas.schema_pbtxt.image_features import FeatureSet
 from shardmill.transforms.images.convert import ImageSpec
 
@@ -32,7 +32,7 @@ class Kind(IntEnum):
 
     READY = 1  # after the start
     OPENED = 2  # the header of a large image is read; ``Opened``
-    ENCODED = 3  # ``Encoded``; the record
+    ENCODED = 3  # ``EncodedImage``; the record
     REJECTED = 4  # stage, error and message of the ``Reject``, with zero bytes between them
     NO_MEMORY = 5  # ``Opened``
     BUG = 6  # the payload is a traceback
@@ -139,44 +139,31 @@ class DecoderSpec:
 
     @cached_property
     def layout(self) -> str:
-        """Format of the fields of ``Encoded``, each of the type that the catalog needs."""
+        """Format of the fields of ``EncodedImage``, each of the type that the catalog needs."""
         kinds = self.features.catalogued.values()
         columns = "".join("32s" if kind == "bytes" else "q" for kind in kinds)
         return f"<32sii?q{2 * self.image.channels}q{columns}"
 
-
-class Encoded(NamedTuple):
-    """What is known of an image after it is encoded: fields of ``CatalogRow``."""
-
-    content_hash: str
-    width: int
-    height: int
-    multi_frame: bool
-    pixels: int
-    pixel_sums: Sequence[int]
-    pixel_squares: Sequence[int]
-    features: Mapping[str, str | int]
-
-    def pack(self, spec: DecoderSpec) -> bytes:
-        """Return the fields as bytes."""
-        digest, *numbers, sums, squares, features = self
+    def pack(self, image: EncodedImage) -> bytes:
+        """Return the fields of an encoded image as bytes."""
+        digest, *numbers, sums, squares, features = image
         columns = (bytes.fromhex(v) if isinstance(v, str) else v for v in features.values())
-        return struct.pack(spec.layout, bytes.fromhex(digest), *numbers, *sums, *squares, *columns)
+        return struct.pack(self.layout, bytes.fromhex(digest), *numbers, *sums, *squares, *columns)
 
-    @classmethod
-    def unpack(cls, spec: DecoderSpec, data: bytes) -> Encoded:
+    def unpack(self, data: bytes) -> EncodedImage:
         """Return the fields of bytes that a hostile file may have written.
 
         Raises:
             struct.error: They are not those of an image.
         """
-        digest, *rest = struct.unpack(spec.layout, data)
-        bands = spec.image.channels
+        digest, *rest = struct.unpack(self.layout, data)
+        bands = self.image.channels
         numbers, values = rest[: 4 + 2 * bands], rest[4 + 2 * bands :]
         if min(numbers) < 0:
             raise struct.error("a number is negative")
         columns = {
             name: value.hex() if isinstance(value, bytes) else value
-            for name, value in zip(spec.features.catalogued, values, strict=True)
+            for name, value in zip(self.features.catalogued, values, strict=True)
         }
-        return cls._make([digest.hex(), *numbers[:4], numbers[4:-bands], numbers[-bands:], columns])
+        sums, squares = numbers[4:-bands], numbers[-bands:]
+        return EncodedImage._make([digest.hex(), *numbers[:4], sums, squares, columns])

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 import deflate
 import numpy as np
 
+from shardmill.schemas.dataset.catalog import CatalogRow
 from shardmill.schemas.errors import ResourceError
 from shardmill.schemas.example.parse import has_entries, parse_example
 from shardmill.schemas.example.serialize import encode_entry, encode_example
@@ -21,14 +22,14 @@ from shardmill.schemas.schema_pbtxt.image_features import FeatureSet, input_fiel
 from shardmill.schemas.storage import scheme_of
 from shardmill.schemas.tfrecord.gzip_member import Packing
 from shardmill.transforms.images.convert import ImageSpec, codec_versions
-from shardmill.transforms.images.decoder import Item
+from shardmill.transforms.images.decoder import FRAME_BYTES, Item
 from shardmill.transforms.images.decoder_pool import DecoderPool, use_pool
 from shardmill.transforms.images.decoder_protocol import DecoderSpec, Limits
 from shardmill.transforms.match.next_steps import next_step, remedy_of
 from shardmill.transforms.match.read_input import MAX_FILE_BYTES, read_inputs
 from shardmill.transforms.runtime.process_pool import usable_cores
 from shardmill.transforms.sink.encoder import Example
-from shardmill.transforms.sink.reuse import known_row, take_records
+from shardmill.transforms.sink.reuse import take_records
 from shardmill.transforms.sink.spec import BuildHooks
 
 _IN_FLIGHT_BYTES = 256 << 20  # of files and records; a larger image is alone
@@ -128,7 +129,8 @@ class ImageEncoder:
         if not has_entries(record, [encode_entry(*feature) for feature in current.items()]):
             values = {name: feature.values[0] for name, feature in parse_example(record).items()}
             record = encode_example({**values, **current})
-        return Example(record, ref.label, known_row(ref, known, len(record)), taken=True)
+        row = CatalogRow.of(ref, known.image, FRAME_BYTES + len(record))
+        return Example(record, ref.label, row, taken=True)
 
     def _batches(
         self, refs: Sequence[InputRef], largest: int

@@ -160,7 +160,7 @@ def hash_candidates(
     except StorageError:
         digests = [""] * len(candidates)
     for digest, ref in zip(digests, candidates, strict=True):
-        if ref.known and KnownRecord.unpack(ref.known).content_hash == digest:
+        if ref.known and KnownRecord.unpack(ref.known).image.content_hash == digest:
             yield ref
             continue
         # The content changed under an equal size and time. It may be that of a deleted input.
@@ -253,7 +253,7 @@ class ComparePublished(beam.PTransform):
             .with_outputs(_NEW, _CHANGES, main="refs")
         )
         gone = kept[_GONE] | "KeyByContent" >> beam.MapTuple(
-            lambda _, record: (KnownRecord.unpack(record).content_hash, record)
+            lambda _, record: (KnownRecord.unpack(record).image.content_hash, record)
         ).with_output_types(tuple[str, Any])
         matched = (
             {"refs": hashed[_NEW], "gone": gone}

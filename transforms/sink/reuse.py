@@ -12,14 +12,14 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from shardmill.schemas.dataset.catalog import CatalogRow, parse_catalog
+from shardmill.schemas.dataset.catalog import parse_catalog
 from shardmill.schemas.dataset.manifest import Shard
 from shardmill.schemas.dataset.shard_names import REJECTS
 from shardmill.schemas.errors import FormatError, ShardmillError
 from shardmill.schemas.refs import InputRef, KnownRecord, Reference
 from shardmill.schemas.rejects import TRANSIENT
 from shardmill.schemas.storage import RandomReader, join, open_storage, to_relative
-from shardmill.schemas.tfrecord.framing import FOOTER_BYTES, HEADER_BYTES, crc32c, unframe
+from shardmill.schemas.tfrecord.framing import crc32c, unframe
 from shardmill.schemas.tfrecord.gzip_member import (
     GZIP_HEADER_BYTES,
     GZIP_TRAILER_BYTES,
@@ -102,10 +102,7 @@ def read_rows(
     for row, location in zip(catalog, locations, strict=False):
         record = b""
         if location is not None:
-            record = KnownRecord(
-                str(number), row.content_hash, row.width, row.height, row.multi_frame, row.pixels,
-                row.pixel_sums, row.pixel_squares, *location, row.record_bytes, row.features,
-            ).pack()  # fmt: skip
+            record = KnownRecord(str(number), row.image, *location, row.record_bytes).pack()
         path_below = path_of(row.source, row.key, root)
         yield (
             row.key,
@@ -251,18 +248,3 @@ def _read_records(
             yield key, (known, unframe(bytes(framed)))
         except _FAILURES:
             continue
-
-
-def known_row(ref: InputRef, known: KnownRecord, record_bytes: int) -> CatalogRow:
-    """Return the row of the catalog for a record that was taken.
-
-    Args:
-        ref: Its input.
-        known: The record as it was published.
-        record_bytes: Bytes of the record now, without the frame.
-    """
-    return CatalogRow(
-        ref.key, ref.uri, ref.size, ref.version, known.content_hash, ref.label, known.width,
-        known.height, known.multi_frame, known.pixels, known.pixel_sums, known.pixel_squares,
-        HEADER_BYTES + record_bytes + FOOTER_BYTES, known.features, ref.ctime,
-    )  # fmt: skip

@@ -18,13 +18,13 @@ import pytest
 
 from shardmill.pipelines.images_config import ImagesConfig
 from shardmill.schemas.errors import ResourceError, ShardmillError
-from shardmill.schemas.refs import InputRef
+from shardmill.schemas.refs import EncodedImage, InputRef
 from shardmill.schemas.rejects import Reject
 from shardmill.schemas.schema_pbtxt.image_features import FeatureSet
 from shardmill.transforms.images import decoder as decoders
 from shardmill.transforms.images import decoder_pool
 from shardmill.transforms.images.convert import ImageSpec
-from shardmill.transforms.images.decoder_protocol import DecoderSpec, Encoded, Limits
+from shardmill.transforms.images.decoder_protocol import DecoderSpec, Limits
 from shardmill.transforms.images.resize import ResizeSpec, Size
 from shardmill.transforms.match.inputs import find_input, walk_input
 from shardmill.transforms.match.walk import WalkTask
@@ -101,7 +101,7 @@ CRASHES = {
 }
 
 
-GOOD = Encoded("0" * 64, 3, 2, False, 6, [1, 2, 3], [4, 5, 6], {"image_hash": "a" * 64})
+GOOD = EncodedImage("0" * 64, 3, 2, False, 6, [1, 2, 3], [4, 5, 6], {"image_hash": "a" * 64})
 FORGED = [
     {"width": -1}, {"height": -1}, {"pixels": -6}, {"pixel_sums": [1, 2, -3]},
     {"pixel_sums": [1, 2]}, {"pixel_squares": [4, -5, 6]}, {"pixel_squares": [4, 5, 6, 7]},
@@ -122,12 +122,10 @@ def test_fields_that_a_hostile_file_forged_are_a_crash(change):
     forged = struct.pack(
         f"<32sii?q{counts}", bytes.fromhex(digest), *numbers, *sums, *squares, *hashes
     )
-    for data in (forged, b"", b"[" * 100_000, GOOD.pack(spec)[:-1], GOOD.pack(spec) + b"0"):
+    for data in (forged, b"", b"[" * 100_000, spec.pack(GOOD)[:-1], spec.pack(GOOD) + b"0"):
         with pytest.raises(decoders.FailureError, match="crash"):
-            decoders._make_row(decoders._Reply(3, data, b""), InputRef("a", "a"), spec)
-    row = decoders._make_row(decoders._Reply(3, GOOD.pack(spec), b""), InputRef("a", "a"), spec)
-    assert (row.content_hash, row.features) == (GOOD.content_hash, GOOD.features)
-    assert (row.width, row.height, row.pixels, row.pixel_sums) == (3, 2, 6, [1, 2, 3])
+            decoders._parse(spec.unpack, decoders._Reply(3, data, b""))
+    assert spec.unpack(spec.pack(GOOD)) == GOOD
 
 
 @pytest.mark.heavy
