@@ -216,14 +216,10 @@ def _splits(files: Sequence[CountedFile], known: Mapping[str, str]) -> Iterator[
         name = known.get(file.ref.key) or split_of(file.ref.key) or ALL
         by_split.setdefault(name, []).append(file)
     for name in sorted(by_split, key=split_order):
-        shards = tuple(_shard(file) for file in by_split[name])
+        counts = ((file.ref.key, file.result) for file in by_split[name])
+        shards = tuple(Shard(k, c.records, c.num_bytes, c.crc32c or None) for k, c in counts)
         records = sum(shard.records for shard in shards)
         yield name, Split(records, sum(shard.bytes for shard in shards), {}, shards)
-
-
-def _shard(file: CountedFile) -> Shard:
-    count = file.result
-    return Shard(file.ref.key, count.records, count.num_bytes, count.crc32c or None)
 
 
 def _warnings(files: Sequence[CountedFile]) -> Iterator[str]:

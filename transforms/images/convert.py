@@ -255,7 +255,8 @@ def _eight_bits(image: Image.Image) -> Image.Image:
 def _from_integers(image: Image.Image, pixels: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     if image.mode == "I":
         _check_range(image, pixels)
-    top = (1 << _bits(image)) - 1
+    bits = _tag(image, _BITS_PER_SAMPLE) or 16
+    top = (1 << (bits if 8 < bits < 16 else 16)) - 1
     wide = pixels.astype(np.uint32)  # in place from here on, as images may be large
     wide *= 255
     wide += top // 2
@@ -286,11 +287,6 @@ def _check_range(image: Image.Image, pixels: np.ndarray[Any, Any]) -> None:
             f"{'signed ' if signed else ''}integer pixels from {low} to {high}: "
             "only unsigned 16-bit has a defined white",
         )
-
-
-def _bits(image: Image.Image) -> int:
-    bits = _tag(image, _BITS_PER_SAMPLE)
-    return bits if bits in (9, 10, 11, 12, 13, 14, 15) else 16
 
 
 def _tag(image: Image.Image, number: int) -> int | None:

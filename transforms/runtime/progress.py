@@ -58,11 +58,6 @@ class Progress:
             self.done += 0 if identity in self.counted else inputs
             self.counted.add(identity)
 
-    def start(self, phase: str, total: int) -> None:
-        """Enter a phase with a number of inputs to process."""
-        with self.lock:
-            self.phase, self.total = phase, total
-
     def extend(self, phase: str, inputs: int) -> None:
         """Enter a phase, or stay in it, with more inputs to process."""
         with self.lock:

@@ -185,7 +185,7 @@ def announce(
     if plan.status != "build":
         return
     if progress.is_collected():
-        progress.current().start(phase, inputs)
+        progress.current().extend(phase, inputs)
         return
     parts = 0.0
     for name, number in plan.parts.items():

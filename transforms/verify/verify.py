@@ -94,25 +94,21 @@ def find_dataset(path: str) -> Dataset:
     entry = storage.stat(path)
     if entry is None:
         raise InputError("dataset-missing", file=path)
-    folder = path
-    if entry.kind == "dir":
-        path = join(path, shard_names.MANIFEST)
-    else:
-        folder = path.rpartition("/")[0] or "."
-    output = folder
-    data = b""
+    is_folder, data = entry.kind == "dir", b""
+    output = path if is_folder else path.rpartition("/")[0] or "."
+    path = join(path, shard_names.MANIFEST) if is_folder else path
     try:
         data = storage.read(path)
         manifest = Manifest.from_json(data)
     except FileNotFoundError as error:
         check_not_lost(path)
-        raise InputError("verify-without-manifest", folder=folder) from error
+        raise InputError("verify-without-manifest", folder=output) from error
     except FormatError as error:
         check_not_lost(path, data)
         raise InputError("dataset-unreadable", path=path, error=error) from error
     if manifest.root:
         return Dataset(manifest.root, manifest)
-    folder = manifest.folder(folder)
+    folder = manifest.folder(output)
     try:
         schema = storage.read(join(folder, shard_names.SCHEMA)).decode()
     except (FileNotFoundError, UnicodeDecodeError):
@@ -303,9 +299,7 @@ def check_files(dataset: Dataset) -> Iterator[Finding]:
     """Yield files that are missing, are not in the manifest, or contradict it."""
     manifest = dataset.manifest
     if dataset.counted:
-        listed = {shard.file for shard in dataset.manifest.shards} | {
-            each.file for each in manifest.damaged
-        }
+        listed = {*manifest.files, *(each.file for each in manifest.damaged)}
         yield from (Finding(file, _NOT_LISTED) for file in _unlisted(dataset.root, listed))
         return
     listed = {*manifest.files, *shard_names.RESERVED}
