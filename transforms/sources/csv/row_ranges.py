@@ -110,19 +110,33 @@ def _read_head(
     with open_text(uri, dialect) as text:
         text.check()
         header, columns, body = _find_body(text, dialect)
-        # Rows are found in blocks, of which the last one reaches beyond the sample: its rows
-        # are not sampled, but one may start a range, which need not be searched again then.
-        batches: list[Rows] = []
-        for rows in scan_rows(text, body):
-            batches.append(rows)
-            if rows.row_starts()[0][-1] >= body.start + sample_bytes:
-                break
-        ranges: Iterable[RowRange] = [body] if batches else []
-        if text.seekable and batches:
-            ranges = cut_ranges(batches, body._replace(end=text.size), range_bytes)
-        first = next(split_rows(batches, body.start, sample_bytes), [])
+        first, ranges = read_first(text, body, sample_bytes, range_bytes)
         cells = make_cells(first, columns, text, dialect)
-        return Head(columns, cells, text.seekable, tuple(ranges), header)
+        return Head(columns, cells, text.seekable, ranges, header)
+
+
+def read_first(
+    text: CsvText, body: RowRange, sample_bytes: int, range_bytes: int = RANGE_BYTES
+) -> tuple[list[Rows], tuple[RowRange, ...]]:
+    """Read the first rows of a text; return them, and their ranges as in ``Head``.
+
+    Args:
+        text: The text.
+        body: All its rows.
+        sample_bytes: See ``read_head``.
+        range_bytes: See ``split_ranges``.
+    """
+    # Rows are found in blocks, of which the last one reaches beyond the sample: its rows are not
+    # sampled, but one may start a range, which need not be searched again then.
+    batches: list[Rows] = []
+    for rows in scan_rows(text, body):
+        batches.append(rows)
+        if rows.row_starts()[0][-1] >= body.start + sample_bytes:
+            break
+    ranges: Iterable[RowRange] = [body] if batches else []
+    if text.seekable and batches:
+        ranges = cut_ranges(batches, body._replace(end=text.size), range_bytes)
+    return next(split_rows(batches, body.start, sample_bytes), []), tuple(ranges)
 
 
 def split_ranges(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -21,11 +21,10 @@ from shardmill.transforms.sources.csv.dialect import Dialect
 from shardmill.transforms.sources.csv.file_source import check_unchanged
 from shardmill.transforms.sources.csv.row_bounds import Rows
 from shardmill.transforms.sources.csv.row_ranges import (
-    RANGE_BYTES,
     TO_END,
     RowRange,
-    cut_ranges,
     open_range,
+    read_first,
     scan_rows,
     split_rows,
 )
@@ -84,16 +83,7 @@ def sample_jsonl(
 def _read_start(ref: InputRef, dialect: Dialect, sample_bytes: int) -> JsonSample:
     with open_text(ref.uri, replace(dialect, quote="")) as text:
         text.check("jsonl")
-        whole = RowRange(text.begin, TO_END, 1)
-        batches: list[Rows] = []
-        for rows in scan_rows(text, whole):
-            batches.append(rows)
-            if rows.row_starts()[0][-1] >= whole.start + sample_bytes:
-                break
-        ranges: Iterable[RowRange] = [whole] if batches else []
-        if text.seekable and batches:
-            ranges = cut_ranges(batches, whole._replace(end=text.size), RANGE_BYTES)
-        first = next(split_rows(batches, whole.start, sample_bytes), [])
+        first, ranges = read_first(text, RowRange(text.begin, TO_END, 1), sample_bytes)
         kinds = merge_types(parse_lines(first, text, None, others=True).tables)
         profiles = profiles_of(kinds)
         schema = explicit_schema({each.path: each.kind for each in profiles.values()})
@@ -104,7 +94,7 @@ def _read_start(ref: InputRef, dialect: Dialect, sample_bytes: int) -> JsonSampl
     span = int(found.offsets[-1] - found.offsets[0]) * count // max(1, count - 1) if count else 0
     return JsonSample(
         (ref,), tuple(profiles), profiles, {}, count, span, seekable and ref.size <= sample_bytes,
-        seekable=seekable, ranges=tuple(ranges),
+        seekable=seekable, ranges=ranges,
     )  # fmt: skip
 
 
