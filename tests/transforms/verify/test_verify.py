@@ -17,6 +17,7 @@ from shardmill.schemas.tfrecord.framing import crc32c, frame
 from shardmill.schemas.tfrecord.inflate import TENSORFLOW_READS
 from shardmill.schemas.tfrecord.reader import open_records
 from shardmill.transforms.runtime import process_pool
+from shardmill.transforms.verify import verify
 from shardmill.transforms.verify.verify import Finding, find_dataset, verify_dataset
 from tests.conftest import build_dataset, examples, make_photos, shardmill
 from tests.pipelines.test_count import count
