@@ -9,17 +9,16 @@ from .loaders import normalization as normalization
 from .loaders import open_dataset as open_dataset
 from .loaders import steps_per_epoch as steps_per_epoch
 from .loaders import torch_dataset as torch_dataset
-from .loaders import write_report as write_report
 from .pipelines.calls import BuildResult as BuildResult
 from .pipelines.calls import VerifyResult as VerifyResult
 from .pipelines.calls import arrays as arrays
 from .pipelines.calls import count as count
 from .pipelines.calls import images as images
-from .pipelines.calls import report as report
 from .pipelines.calls import rows as rows
 from .pipelines.calls import verify as verify
 from .pipelines.python_source import write as write
 from .pipelines.read_dataset import ReadDataset as ReadDataset
+from .pipelines.report.dataset_report import report as report
 from .pipelines.write_dataset import WriteDataset as WriteDataset
 from .schemas.errors import ShardmillError as ShardmillError
 

@@ -1,7 +1,6 @@
 from .keras_data import keras_dataset as keras_dataset
 from .records import Records as Records
 from .records import open_dataset as open_dataset
-from .report import write_report as write_report
 from .sampling import balanced as balanced
 from .split_statistics import class_weights as class_weights
 from .split_statistics import normalization as normalization

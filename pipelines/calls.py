@@ -30,7 +30,7 @@ from shardmill.schemas.dataset.shard_names import MANIFEST, REJECTS
 from shardmill.schemas.errors import UsageError
 from shardmill.schemas.errors.catalogue import PAGE, with_id
 from shardmill.schemas.numbers import plural
-from shardmill.schemas.option_types import Path, describe_options
+from shardmill.schemas.option_types import describe_options
 from shardmill.schemas.storage import join, open_storage
 
 if TYPE_CHECKING:
@@ -212,13 +212,6 @@ verify = _command(
     VerifyOptions, "verify", "Check every byte of a dataset against its manifest and schema.",
     partial(_result, VerifyResult),
 )  # fmt: skip
-
-
-def report(dataset: Path, output: Path | None = None) -> str:
-    """Write a page about a dataset, as ``shardmill report`` does; see ``write_report``."""
-    from shardmill.loaders import write_report
-
-    return write_report(dataset, output)
 
 
 def run(command: str, options: Any, **more: Any) -> dict[str, Any]:

@@ -109,8 +109,8 @@ def _find(
     notes: list[str] = []
     if not flags.findings and not flags.limits:
         return [], notes
-    from shardmill.loaders.findings import LIMITS, find_problems
-    from shardmill.loaders.report import sample_records  # imports NumPy
+    from shardmill.pipelines.report.dataset_report import sample_records  # imports NumPy
+    from shardmill.pipelines.report.findings import LIMITS, find_problems
 
     describe_manifest(manifest, path)  # checks its numbers
     given = _load_limits(flags.limits, LIMITS) if flags.limits else {}

@@ -27,9 +27,9 @@ class ReportOptions:
 
 def run(flags: ReportOptions, answer: Answer) -> int:
     """Write the page; return the exit code."""
-    from shardmill.loaders.report import write_report  # imports NumPy
+    from shardmill.pipelines.report.dataset_report import report  # imports NumPy
 
-    path = write_report(flags.dataset, flags.output)
+    path = report(flags.dataset, flags.output)
     answer.say(f"Wrote {path}")
     answer.give({"status": "written", "report": path})
     return 0

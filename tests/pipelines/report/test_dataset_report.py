@@ -14,15 +14,16 @@ import pandas as pd
 import pytest
 from PIL import Image
 
-from shardmill.loaders import open_dataset, write_report
-from shardmill.loaders.findings import find_problems
+from shardmill import report as write_report
+from shardmill.loaders import open_dataset
 from shardmill.loaders.html.render import (
     make_histogram,
     make_thumbnail,
     render_examples,
     render_summary,
 )
-from shardmill.loaders.report import sample_records
+from shardmill.pipelines.report.dataset_report import sample_records
+from shardmill.pipelines.report.findings import find_problems
 from shardmill.schemas.dataset.read_manifest import load_manifest
 from shardmill.schemas.errors import InputError, OutputError, UsageError
 from shardmill.schemas.example.serialize import encode_example
@@ -501,7 +502,7 @@ def test_replaces_reports_only(images, tmp_path, monkeypatch) -> None:
 
 
 def test_samples_large_datasets(tmp_path, monkeypatch) -> None:
-    from shardmill.loaders import report as loaded
+    from shardmill.pipelines.report import dataset_report as loaded
 
     monkeypatch.setattr(loaded, "_MAX_RECORDS", 100)
     monkeypatch.setattr(loaded, "MAX_FILES", 4)

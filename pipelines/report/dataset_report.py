@@ -1,4 +1,4 @@
-"""``write_report``: what is in a dataset, as one HTML file."""
+"""``report``: what is in a dataset, as one HTML file."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from shardmill.loaders.findings import SampledRecord, find_problems
 from shardmill.loaders.html.render import is_picture, make_histogram, make_thumbnail, render
 from shardmill.loaders.record_decoder import IMAGE_ENCODINGS, RecordDecoder
 from shardmill.loaders.records import Records, open_encoded
 from shardmill.loaders.selection import ShardSlice, select
 from shardmill.loaders.source import open_without_shards, read_catalog
+from shardmill.pipelines.report.findings import SampledRecord, find_problems
 from shardmill.schemas.dataset.facts import default_split, describe_manifest, read_rejects
 from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.dataset.read_manifest import files_folder, find_manifest, read_manifest
@@ -42,9 +42,7 @@ _COLUMNS = (
 Samples = Sequence[SampledRecord]
 
 
-def write_report(
-    dataset: str | os.PathLike[str], output: str | os.PathLike[str] | None = None
-) -> str:
+def report(dataset: str | os.PathLike[str], output: str | os.PathLike[str] | None = None) -> str:
     """Writes a page about a dataset: one HTML file without scripts, which needs no network.
 
     It has the splits, the balance of the classes, thumbnails, statistics and histograms, rejects
