@@ -23,10 +23,15 @@ from tests.support.rows_tools import build_rows
 ELSEWHERE = {
     "README.md": ("pip install",),
     "docs/getting-started.md": ("python3 -m venv",),
+    "docs/beam.md": ("python -m apache_beam.yaml.main",),
+    "docs/counting.md": ("shardmill verify gs://",),
     "docs/dataflow.md": ("export PROJECT=my-project BUCKET=my-bucket REGION=europe-west1",),
     "docs/add-an-input-kind.md": ("python -m shardmill texts",),
     "docs/architecture.md": ("make lint types",),
-    "docs/flink.md": ("make demo", "for shard in", "REGISTRY=", "kubectl -n shardmill delete"),
+    "docs/flink.md": (
+        "make demo", "for shard in", "REGISTRY=", "kubectl -n shardmill delete", "FLINK=1.20.0",
+        "cd deploy/flink/kubernetes",
+    ),
     "docs/airflow.md": (
         "python3 -m venv /opt/shardmill", "deploy/airflow/install.sh", "airflow dags trigger",
         "make test-airflow",

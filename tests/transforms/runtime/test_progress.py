@@ -29,7 +29,7 @@ def test_work_is_counted_only_while_one_run_collects() -> None:
 def test_no_more_than_everything_is_shown() -> None:
     """An analysis reads rows in several phases, and sizes are estimates: never over 100 %."""
     shown = progress.Progress(per_unit=1 << 20)
-    shown.start("analysing", 8 << 20)
+    shown.extend("analysing", 8 << 20)
     for _ in range(3):
         shown.add_once(("a.csv", 0), 4 << 20)
     assert "4.0 MiB of 8.0 MiB" in progress_line(shown, 1.0)

@@ -174,13 +174,13 @@ def _array_file(
         return array
     shape = str(array.shape)
     shape = shape if len(shape) <= 60 else f"{shape[:60]}...)"
+    dtype, wanted = array.dtype.name, array.num_bytes
+    if found < wanted:
+        raise InputError(
+            "npy-truncated", source=source, shape=shape, dtype=dtype, num_bytes=wanted, found=found
+        )
     raise InputError(
-        "npy-truncated" if found < array.num_bytes else "npy-trailing-data",
-        source=source,
-        shape=shape,
-        dtype=array.dtype.name,
-        num_bytes=array.num_bytes,
-        found=found,
+        "npy-trailing-data", source=source, shape=shape, dtype=dtype, num_bytes=wanted, found=found
     )
 
 
