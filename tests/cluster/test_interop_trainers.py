@@ -29,6 +29,10 @@ stream = torch_stream(open_dataset(sys.argv[1]), shuffle=True)
 def report(rank, epochs):
     with open(f"{OUT}-{rank}.json", "w") as file:
         json.dump(epochs, file)
+
+def end():
+    # Else a thread of the group may free a tensor while Python ends, which aborts the process.
+    torch.distributed.destroy_process_group()
 """
 LIGHTNING = """
 import lightning
@@ -65,6 +69,7 @@ if accelerator.process_index == 0:
     len(stream)
 epochs = [[n for batch in loader for n in batch["id"].tolist()] for _ in range(2)]
 report(accelerator.process_index, epochs)
+end()
 """
 TRAINER = """
 from transformers import Trainer, TrainingArguments
@@ -85,6 +90,7 @@ given = TrainingArguments(OUT + "-model", per_device_train_batch_size=10, num_tr
 Trainer(model, given, train_dataset=stream).train()
 half = len(model.seen) // 2
 report(int(os.environ["RANK"]), [sum(model.seen[:half], []), sum(model.seen[half:], [])])
+end()
 """
 CASES = [
     *[(LIGHTNING, "lightning", workers) for workers in (0, 2)],
