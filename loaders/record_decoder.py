@@ -141,7 +141,7 @@ class RecordDecoder:
         values = {}
         for shown, name, kind, read in self._readers:
             feature = features.get(name, _ABSENT)
-            if feature.values and not kind.startswith(feature.kind):
+            if feature.kind != kind and feature.values and not kind.startswith(feature.kind):
                 raise FormatError("feature-kind", name=name, found=feature.kind, kind=kind)
             values[shown] = read(feature.values, features)
         return values
@@ -162,6 +162,8 @@ class RecordDecoder:
                 spec, single_value(name, values), features
             )
         if shape in ((), (1,)):
+            if make is bytes:  # which the value is already
+                return lambda values, _: single_value(name, values)
             return lambda values, _: make(single_value(name, values))
         if shape is not None:
             return lambda values, _: fixed_array(name, values, dtype, shape)

@@ -247,7 +247,7 @@ class Records:
         added: dict[str, Any] = {} if weight is None else {"weight": np.float32(weight)}
         if ids:
             added["sample_id"] = self.files.id_of(part, record, payload)
-        example: Any = values | added
+        example: Any = values | added if added else values
         if supervised is not None:
             example = (*_pair(values, *supervised), *added.values())
         elif taken := values.keys() & added:
