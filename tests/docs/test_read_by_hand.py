@@ -50,6 +50,7 @@ def test_the_reader_is_short_and_uses_only_the_standard_library() -> None:
             assert {name.split(".")[0] for name in names} <= sys.stdlib_module_names
 
 
+@pytest.mark.heavy
 def test_reads_images_and_concatenated_shards(photos, by_hand, tmp_path) -> None:
     build_dataset(
         input=photos, output=tmp_path / "ds", image_size=8, num_shards=2, splits="train:1"

@@ -290,6 +290,7 @@ def test_a_mistake_is_one_sentence(mistake):
     check_mistake(*mistake)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("mistake", MORE_MISTAKES, ids=lambda mistake: mistake[0])
 def test_a_mistake_that_a_framework_is_needed_for_is_one_sentence(mistake):
     import tensorflow as tf

@@ -339,6 +339,7 @@ def test_slices_of_labels_are_percentages_of_each(by_label):
 # Memory.
 
 
+@pytest.mark.heavy
 def test_the_buffer_is_bounded_if_labels_differ_in_size(tmp_path):
     """The first shard has records of 100 bytes, the second of 200 kB."""
     rng = random.Random(0)

@@ -225,6 +225,7 @@ def test_files_without_a_header_need_equal_numbers_of_columns(tmp_path) -> None:
 # Rows after the sample.
 
 
+@pytest.mark.heavy
 def test_gaps_after_the_sample_are_missing_values(tmp_path) -> None:
     data = table(0, 20_000, late=np.arange(20_000.0), note="a note")
     data.loc[12_000:, "late"] = np.nan

@@ -449,7 +449,7 @@ def test_golden_shard_bytes(tmp_path) -> None:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("key", ["", "n"])
+@pytest.mark.parametrize("key", ["n", pytest.param("", marks=pytest.mark.heavy)])
 def test_limit_takes_a_random_sample_of_rows(key, tmp_path, monkeypatch) -> None:
     """Exactly N rows, rejects included, in the splits that they have in the whole table; a larger
     sample contains a smaller one; neither threads nor ranges decide."""

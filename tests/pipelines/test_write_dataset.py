@@ -225,6 +225,7 @@ VALUES = st.fixed_dictionaries(
 )
 
 
+@pytest.mark.heavy
 @settings(max_examples=20, deadline=None)
 @given(st.dictionaries(st.text(min_size=1), VALUES, min_size=1, max_size=20), st.randoms())
 def test_random_records(tmp_path_factory, values, chance) -> None:

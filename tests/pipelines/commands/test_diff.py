@@ -159,6 +159,7 @@ def test_options_and_codecs_are_listed(tmp_path, capsys):
     assert "statistics train pixels mean  [" in out
 
 
+@pytest.mark.heavy
 def test_rows_with_a_key_are_read_and_others_are_counted(tmp_path, capsys):
     generator = np.random.default_rng(0)
     one = pd.DataFrame({

@@ -362,6 +362,7 @@ def test_a_forked_process_starts_its_own(tmp_path):
     assert decoder_pids() == before
 
 
+@pytest.mark.heavy
 def test_a_process_forked_while_images_are_decoded_starts_its_own(tmp_path):
     """Locks that other threads held at the fork are never released in the child."""
     wanted = encode(photos(tmp_path / "in"), workers=1)

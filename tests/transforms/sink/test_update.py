@@ -208,6 +208,7 @@ def shards_of(output: Path, *labels: str) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in found}
 
 
+@pytest.mark.heavy
 def test_shards_of_untouched_labels_keep_their_bytes(work):
     options = {"shard_by": "label", "num_shards": 2, "shard_examples": None}
     update(work, **options)
@@ -259,6 +260,7 @@ def write_pair(photos: Path, contents: dict[str, int]) -> None:
 PAIRS = [{NFC: 1, NFD: 2}, {NFC: 1}, {NFD: 1}, {NFC: 2, NFD: 1}, {NFC: 2}, {NFD: 2}, {}]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("before", PAIRS[: 3 if SOAK else 1])
 def test_a_record_is_taken_for_the_file_that_it_was_made_of(work, before):
     """The names differ in the form of Unicode text only; sizes and times are equal."""
@@ -374,7 +376,13 @@ def write_two(work: Path) -> dict:
     return {"input": work / "photos", "output": work / "out", **OPTIONS}
 
 
-@pytest.mark.parametrize("edit", CHANGED if SOAK else [*CHANGED][:2])
+@pytest.mark.parametrize(
+    "edit",
+    [
+        pytest.param(each, marks=pytest.mark.heavy) if number else each
+        for number, each in enumerate(CHANGED if SOAK else [*CHANGED][:2])
+    ],
+)
 def test_an_input_of_which_the_ctime_alone_differs_is_read(work, edit):
     options, (change, changed) = write_two(work), CHANGED[edit]
     change(work / "photos")
@@ -387,6 +395,7 @@ def test_an_input_of_which_the_ctime_alone_differs_is_read(work, edit):
     assert build_dataset(**options)[0].status == "up_to_date"
 
 
+@pytest.mark.heavy
 def test_inputs_whose_content_is_as_before_are_up_to_date(work):
     options = write_two(work)
     for number, change in enumerate(UNCHANGED):
@@ -396,6 +405,7 @@ def test_inputs_whose_content_is_as_before_are_up_to_date(work):
     assert update(work, seed=9) == 19
 
 
+@pytest.mark.heavy
 def test_an_update_of_the_content_reads_all_inputs(work, monkeypatch):
     """Size and modification time are equal, and the file system keeps no ctime."""
     found, photos = _LocalWalk._ref, work / "photos"
@@ -414,7 +424,9 @@ def test_an_update_of_the_content_reads_all_inputs(work, monkeypatch):
     assert build_dataset(**options, update="content")[0].status == "up_to_date"
 
 
-@pytest.mark.parametrize("update", [False, True, "content"])
+@pytest.mark.parametrize(
+    "update", [True, *(pytest.param(each, marks=pytest.mark.heavy) for each in (False, "content"))]
+)
 def test_a_resumed_part_is_of_what_its_inputs_hold(work, monkeypatch, update):
     """An input was changed, under an equal size and time, after its part was written."""
     photos, options = work / "photos", {**OPTIONS, "max_reject_fraction": 0}

@@ -169,6 +169,7 @@ def test_special_characters_must_differ(options) -> None:
         Dialect(**options)
 
 
+@pytest.mark.heavy
 def test_hostile_headers_take_linear_time(folder) -> None:
     names = ["x"] * 50_000
     columns = read_bytes(folder, (",".join(names) + "\n").encode()).columns
