@@ -42,7 +42,7 @@ MESSAGES: dict[str, str] = {
     "source-field-missing": "The source has no field {name!r}, only {names}: change image, key, label or split.",
     "source-key-missing": "Record {index} has no value in its key {name!r}: give it one, or use another field.",
     "source-empty": "The source has no records: give it some; an iterator can be read only once.",
-    "source-record-invalid": "Record {index} is {value}: each must be a dict with texts as names of fields.",
+    "source-record-invalid": "Record {index} is {value}: each must be a dict with texts as names of fields, or a tuple of which fields=(...) names the items.",
     "source-field-new": "Record {index} has the field {name!r}, which the records of the first file lack: give it to one of the first records, as None where it has no value.",
     "source-fields-alike": "The source has two fields of one name among {names}: rename one.",
     "source-value-invalid": "Record {index}: the field {name!r} is {value} ({kind}), not {wanted}: give all records values of one type, and None for missing ones.",

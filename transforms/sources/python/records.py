@@ -128,6 +128,8 @@ def _measure(item: tuple[int, Any], image: str) -> Iterator[tuple[Record, int, i
         value = value._asdict()
     if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
         raise InputError("source-record-invalid", index=index, value=repr(value))
+    if image and not index and image not in value:
+        raise InputError("source-field-missing", name=image, names=format_names([*value]))
     record = {
         name: to_bytes(index, name, each) if name == image else _plain(each)
         for name, each in value.items()
