@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -157,7 +157,8 @@ def open_source(
     folder, manifest = find_dataset(path)
     selection = select(manifest, split)
     manifest, lacking = manifest.of_shards({part.shard.file for part in selection.parts})
-    source = Source(folder, manifest, selection, _read_specs(folder, manifest, *lacking))
+    specs = read_specs(folder, manifest, *lacking)
+    source = Source(folder, manifest, selection, _by_name(specs))
     if labels is not None:
         if isinstance(labels, (str, Mapping)):
             raise UsageError("reader-labels-not-list", labels=labels)
@@ -173,7 +174,7 @@ def open_without_shards(path: str | os.PathLike[str]) -> Source:
         InputError: The manifest or schema cannot be read.
     """
     folder, manifest = find_dataset(path)
-    return Source(folder, manifest, Selection("", ()), _read_specs(folder, manifest))
+    return Source(folder, manifest, Selection("", ()), _by_name(read_specs(folder, manifest)))
 
 
 def read_catalog(folder: str, part: ShardSlice, names: Sequence[str]) -> list[list[Any]]:
@@ -195,7 +196,16 @@ def open_catalog(folder: str, shard: Shard, names: Sequence[str]) -> Any:
         raise InputError("catalog-unreadable", path=path, error=error) from error
 
 
-def _read_specs(folder: str, manifest: Manifest, *lacking: str) -> tuple[FeatureSpec, ...]:
+def _by_name(specs: Iterable[FeatureSpec]) -> tuple[FeatureSpec, ...]:
+    return tuple(sorted(specs, key=lambda spec: spec.name.encode()))
+
+
+def read_specs(folder: str, manifest: Manifest, *lacking: str) -> tuple[FeatureSpec, ...]:
+    """Returns the features but those that are lacking, in the order of the file with the schema.
+
+    Raises:
+        InputError: The schema cannot be read.
+    """
     path = join(folder, SCHEMA)
     try:
         text = open_storage(path).read(path).decode("utf-8")

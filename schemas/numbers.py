@@ -21,10 +21,14 @@ def human_bytes(size: float) -> str:
     return f"{size:,.1f} TiB"
 
 
-def short_number(value: object) -> str:
-    """Return a number with at most six significant digits, other values as text, None as ``-``."""
+def short_number(value: object, digits: int = 6) -> str:
+    """Return a number with so many significant digits, other values as text, None as ``-``.
+
+    Digits before the decimal point are never rounded.
+    """
     if isinstance(value, float):
-        return f"{value:,.0f}" if 1e6 <= abs(value) < 1e15 else f"{value:,.6g}"
+        whole = 10**digits - 0.5 <= abs(value) < 1e15
+        return f"{value:,.0f}" if whole else f"{value:,.{digits}g}"
     return "-" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
 
 

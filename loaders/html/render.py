@@ -7,7 +7,7 @@ import io
 import os
 import shlex
 from collections.abc import Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import jinja2
@@ -25,6 +25,7 @@ _TAIL = 0.99  # a histogram with few far larger values ends at this quantile
 _MIN_WIDTH = 1e-290  # of all bars; NumPy cannot divide much less
 
 SIDE = 96  # pixels
+_QUALITIES, _MAX_THUMBNAIL = (75, 50, 25, 10), 4000  # bytes: a page has about 300 thumbnails
 _MAX_CLASS_ID = 31  # of pixels that are class ids rather than shades of grey
 
 
@@ -41,8 +42,9 @@ def _environment() -> jinja2.Environment:
         trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
     environment.filters |= {
-        "bytes": human_bytes, "plural": plural, "short": short_number, "command": shlex.join,
-        "cell": _cell, "histogram": make_histogram, "meaning": (FAULTS | REASONS).get,
+        "bytes": human_bytes, "plural": plural, "short": partial(short_number, digits=4),
+        "command": shlex.join, "cell": _cell, "histogram": make_histogram,
+        "meaning": (FAULTS | REASONS).get,
     }  # fmt: skip
     return environment
 
@@ -129,8 +131,11 @@ def make_thumbnail(pixels: Any) -> dict[str, Any]:
         pixels = pixels * np.uint8(255 // pixels.max())
     image = Image.fromarray(pixels)
     image.thumbnail((SIDE, SIDE))
-    data = io.BytesIO()
-    image.save(data, "JPEG", quality=75, subsampling=0)
+    for quality in _QUALITIES:
+        data = io.BytesIO()
+        image.save(data, "JPEG", quality=quality, subsampling=0)
+        if data.tell() <= _MAX_THUMBNAIL:
+            break
     scale = max(1, SIDE // max(image.size))
     return {
         "src": f"data:image/jpeg;base64,{base64.b64encode(data.getvalue()).decode()}",

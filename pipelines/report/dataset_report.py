@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
+from collections.abc import Iterator, Sequence
+from itertools import chain, islice, zip_longest
 from typing import Any
 
 import numpy as np
@@ -15,9 +15,10 @@ from shardmill.loaders.html.render import is_picture, make_histogram, make_thumb
 from shardmill.loaders.record_decoder import IMAGE_ENCODINGS, RecordDecoder
 from shardmill.loaders.records import Records, open_encoded
 from shardmill.loaders.selection import ShardSlice, select
-from shardmill.loaders.source import open_without_shards, read_catalog
-from shardmill.pipelines.report.findings import SampledRecord, find_problems
-from shardmill.schemas.dataset.facts import default_split, describe_manifest, read_rejects
+from shardmill.loaders.source import read_catalog, read_specs
+from shardmill.pipelines.report.findings import SampledRecord, choose_examples, find_problems
+from shardmill.pipelines.report.reject_pictures import draw_rejects
+from shardmill.schemas.dataset.facts import describe_manifest, read_rejects
 from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.dataset.read_manifest import files_folder, find_manifest, read_manifest
 from shardmill.schemas.dataset.shard_names import CURRENT, REJECTS, is_generation
@@ -29,13 +30,13 @@ from shardmill.schemas.tfrecord.framing import FOOTER_BYTES, HEADER_BYTES
 
 Labels = Sequence[dict[str, Any]]
 _MARK = b'<meta name="generator" content="Shardmill report">'
-_MAX_CLASSES, _PER_CLASS, _WITHOUT_LABELS = 24, 6, 36  # thumbnails
+_PICTURES, _MAX_CLASSES, _PER_CLASS, _WITHOUT_LABELS = 240, 160, 6, 36  # thumbnails
 MAX_FILES = 32  # catalogs or shards
 _MAX_RECORDS = 10_000  # of a catalog, or of all shards
 _MAX_BYTES = 8 << 20
 _COLUMNS = (
     "label", "record_bytes", "width", "height", "input_bytes", "pixels", "pixel_sums",
-    "pixel_squares",
+    "pixel_squares", "content_hash", "key",
 )  # fmt: skip
 
 
@@ -102,16 +103,22 @@ def gather(base: str, file: str, manifest: Manifest) -> dict[str, Any]:
     page = {**describe_manifest(manifest, file), "notes": [], "sheets": []}
     notes: list[str] = page["notes"]
     specs, samples = sample_records(base, manifest, notes)
+    problems = [] if manifest.root else find_problems(manifest, samples)
+    findings = [{**each._asdict(), "groups": []} for each in problems]
+    splits = [name for name, split in manifest.splits.items() for _ in split.shards]
     if samples:
         with _noting(notes), open_encoded(base, "+".join(manifest.splits), None, None) as records:
-            page["sheets"] += _make_sheets(records, specs, samples, page["labels"])
-    findings = [] if manifest.root else find_problems(manifest, samples)
+            draw = _Thumbnails(records, specs, splits)
+            page["sheets"] += _make_sheets(draw, samples, page["labels"])
+            for each in findings:
+                examples = choose_examples(each["name"], samples, splits)
+                each["groups"] += [[draw.figure(sample) for sample in group] for group in examples]
+    rejects = list(islice(read_rejects(join(base, REJECTS)), 0 if manifest.root else 2000))
     return {
         **page, "samples": samples, "findings": findings, "build": manifest.build,
-        "split": default_split(manifest),
-        "columns": [describe_column(spec, (each.features for each in samples)) for spec in specs],
+        "columns": [describe_column(spec, [each.features for each in samples]) for spec in specs],
         "largest": {n: max(s.label_counts.values(), default=0) for n, s in manifest.splits.items()},
-        "rejects": list(islice(read_rejects(join(base, REJECTS)), 0 if manifest.root else 2000)),
+        "rejects": rejects, "drawn": draw_rejects(manifest.inputs.root, rejects),
     }  # fmt: skip
 
 
@@ -123,7 +130,7 @@ def sample_records(
     samples: list[SampledRecord] = []
     if not manifest.root:  # a count
         with _noting(notes):
-            specs = open_without_shards(base).specs
+            specs = read_specs(base, manifest)
     if specs and any(split.num_examples for split in manifest.splits.values()):
         split = "+".join(manifest.splits)
         with _noting(notes):
@@ -143,47 +150,81 @@ def _noting(notes: list[str]) -> Iterator[None]:
         notes.append(str(error))
 
 
-def _choose_examples(samples: Samples, labels: Labels) -> dict[str, Samples]:
-    """Returns the first samples of each frequent label; the first of all without labels."""
-    found = {sample.label for sample in samples}
-    if not labels or found == {None}:
-        return {"": samples[:_WITHOUT_LABELS]}
-    chosen = sorted(labels, key=lambda label: (label["label"] not in found, -label["total"]))
-    return {
-        name: [sample for sample in samples if sample.label == name][:_PER_CLASS]
-        for name in (label["label"] for label in labels if label in chosen[:_MAX_CLASSES])
-    }
+def _choose_samples(samples: Samples, labels: Labels, splits: Sequence[str]) -> dict[str, Samples]:
+    """Returns some samples of each label, of its splits in turn; the first of all without labels.
+
+    Of many labels the most frequent and the rarest ones.
+    """
+    named = bool(labels) and any(sample.label is not None for sample in samples)
+    groups: dict[str | None, dict[str, list[SampledRecord]]] = {}
+    for sample in samples:
+        group = groups.setdefault(sample.label if named else "", {})
+        group.setdefault(splits[sample.part], []).append(sample)
+    rounds = {name: zip_longest(*each.values()) for name, each in groups.items()}
+    turns = {name: filter(None, chain.from_iterable(each)) for name, each in rounds.items()}
+    if not named:
+        return {"": [*islice(turns[""], _WITHOUT_LABELS)]}
+    ranked = sorted(labels, key=lambda label: -label["total"])
+    found = [label["label"] for label in ranked if label["label"] in turns]
+    if len(found) > _MAX_CLASSES:
+        found = found[: _MAX_CLASSES // 2] + found[-_MAX_CLASSES // 2 :]
+    chosen: dict[str, list[SampledRecord]] = {label["label"]: [] for label in labels}
+    for number, name in enumerate(found * _PER_CLASS):
+        if number < _PICTURES:
+            chosen[name] += islice(turns[name], 1)
+    return chosen
 
 
-def _make_sheets(
-    records: Records, specs: Sequence[FeatureSpec], samples: Samples, labels: Labels
-) -> Iterator[dict[str, Any]]:
-    """Yields ``label`` and ``pictures`` of each label: thumbnails with an ``alt`` text."""
-    images = tuple(filter(is_image, specs))[:2]  # such as a photo and its segmentation
-    decode = RecordDecoder(images, {}, True, records.source.sides, {})
-    for label, chosen in _choose_examples(samples, labels).items():
-        pictures = []
-        for part, record, *_ in chosen if images else ():
-            values = decode(records.files.payload(part, record))
-            where = f"record {record:,} of {records.source.shards[part].file}"
-            pictures += [
-                {**make_thumbnail(pixels), "alt": f"{label} {name}, {where}".strip()}
-                for name, pixels in values.items()
-                if is_picture(pixels.shape, pixels.dtype, 1)
-            ]
-        if pictures:
+class _Thumbnails:
+    """Draws records.
+
+    Attributes:
+        splits: The split of each shard.
+    """
+
+    def __init__(
+        self, records: Records, specs: Sequence[FeatureSpec], splits: Sequence[str]
+    ) -> None:
+        images = tuple(filter(is_image, specs))[:2]  # such as a photo and its segmentation
+        self._decode = RecordDecoder(images, {}, True, records.source.sides, {})
+        self._records, self.splits = records, splits
+
+    def pictures(self, sample: SampledRecord) -> list[dict[str, Any]]:
+        """Returns the thumbnails of a record, with its ``split`` and an ``alt`` text."""
+        if not self._decode.specs:
+            return []
+        values = self._decode(self._records.files.payload(sample.part, sample.record))
+        where = f"record {sample.record:,} of {self._records.source.shards[sample.part].file}"
+        return [
+            {**make_thumbnail(pixels), "split": self.splits[sample.part],
+             "alt": f"{sample.label or ''} {name}, {where}".strip()}
+            for name, pixels in values.items() if is_picture(pixels.shape, pixels.dtype, 1)
+        ]  # fmt: skip
+
+    def figure(self, sample: SampledRecord) -> dict[str, Any]:
+        """Returns ``pictures`` and ``caption`` of a record of an image."""
+        label = f"{sample.label}, " if sample.label is not None else ""
+        caption = f"{label}{self.splits[sample.part]}, {sample.width}x{sample.height}"
+        return {"pictures": self.pictures(sample), "key": sample.key, "caption": caption}
+
+
+def _make_sheets(draw: _Thumbnails, samples: Samples, labels: Labels) -> Iterator[dict[str, Any]]:
+    """Yields ``label`` and ``pictures`` of each label."""
+    for label, chosen in _choose_samples(samples, labels, draw.splits).items():
+        if pictures := [each for sample in chosen for each in draw.pictures(sample)]:
             yield {"label": label, "pictures": pictures}
 
 
-def describe_column(spec: FeatureSpec, records: Iterable[dict[str, Any]]) -> dict[str, Any]:
+def describe_column(spec: FeatureSpec, records: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Returns a description of a feature of some records.
 
     Returns:
-        ``spec``, ``picture`` (whether its values can be shown as images), ``histogram`` of numbers,
+        ``spec``, ``picture`` (whether its values can be shown as images), ``missing`` (number of
+        records without values), ``histogram`` of numbers,
         ``texts`` (the most frequent, with their shares), ``distinct`` (number of texts) and
         ``unique`` (whether all texts differ).
     """
-    found = (record.get(spec.name, ("missing", ())) for record in records)
+    found = [record.get(spec.value or spec.name, ("missing", ())) for record in records]
     values: list[Any] = [v for kind, some in found if spec.kind.startswith(kind) for v in some]
     numbers, texts = np.array([]), Counter[bytes]()
     if spec.encoding == "raw" and spec.dtype is not None and spec.dtype.kind != "c":
@@ -196,6 +237,7 @@ def describe_column(spec: FeatureSpec, records: Iterable[dict[str, Any]]) -> dic
         texts = Counter(values)
     return {
         "spec": spec, "picture": is_image(spec), "histogram": make_histogram(numbers),
+        "missing": sum(not some for _, some in found),
         "texts": [(text.decode("utf-8", "backslashreplace"), count / len(values))
                   for text, count in texts.most_common(5)],
         "distinct": len(texts), "unique": len(texts) == len(values),

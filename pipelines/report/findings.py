@@ -49,6 +49,7 @@ _FEWEST_ROWS = 10  # in which columns are compared
 _FLAT = 2.0  # levels of 255
 _ERRORS = 4  # standard errors that a skew exceeds
 _NUMERIC = 0.9  # share of texts
+_SHOWN = 8  # images of a finding
 
 
 class SampledRecord(NamedTuple):
@@ -65,6 +66,8 @@ class SampledRecord(NamedTuple):
         pixels: Pixels of the record's image; 0 if they are not known.
         pixel_sums: Sum of the values of each channel.
         pixel_squares: Sum of their squares.
+        content_hash: Hash of the input file; empty if it is not known.
+        key: Key of the input.
         features: Values of the record; empty if it was not read.
     """
 
@@ -78,6 +81,8 @@ class SampledRecord(NamedTuple):
     pixels: int = 0
     pixel_sums: Sequence[int] = ()
     pixel_squares: Sequence[int] = ()
+    content_hash: str = ""
+    key: str = ""
     features: dict[str, FeatureValues] = {}  # noqa: RUF012 - is never changed
 
 
@@ -118,6 +123,31 @@ def find_problems(
         for name, value, line in sorted(found, key=lambda each: order(each[0]))
         if value > limits[name] or name.startswith("few_")
     ]
+
+
+def choose_examples(
+    name: str, samples: Sequence[SampledRecord], splits: Sequence[str]
+) -> list[tuple[SampledRecord, ...]]:
+    """Returns a few images that show a finding: pairs of copies, or single ones.
+
+    Args:
+        name: The finding.
+        samples: Some of the records.
+        splits: The split of each shard.
+    """
+    if name == "constant_images":
+        return [(each,) for each in samples if each.pixels and _deviation(each) < _FLAT][:_SHOWN]
+    if name == "enlarged":
+        enlarged = filter(_is_enlarged, samples)
+        return [(e,) for e in sorted(enlarged, key=lambda e: e.width * e.height)[:_SHOWN]]
+    first: dict[str, SampledRecord] = {}
+    pairs: dict[str, tuple[SampledRecord, ...]] = {}
+    for each in samples if name.startswith("copies_") else ():
+        other = first.setdefault(each.content_hash, each)
+        labels = each.label != other.label
+        if labels if name.endswith("labels") else splits[each.part] != splits[other.part]:
+            pairs.setdefault(each.content_hash, (other, each))
+    return [*pairs.values()][: _SHOWN // 2]
 
 
 _Found = Iterator[tuple[str, float, str]]
@@ -188,10 +218,14 @@ def _of_images(samples: Sequence[SampledRecord]) -> _Found:
     flat = sum(_deviation(each) < _FLAT for each in images)
     line = f"{flat:,} {read} are nearly of one colour: standard deviation below {_FLAT:g} of 255"
     yield "constant_images", flat / len(images), line
-    enlarged = [(e.width, e.height) for e in images if e.pixels > e.width * e.height]
+    enlarged = [(e.width, e.height) for e in filter(_is_enlarged, images)]
     least = "x".join(map(str, min(enlarged, default=(0, 0), key=math.prod)))
     line = f"{len(enlarged):,} {read} were enlarged, from as little as {least}"
     yield "enlarged", len(enlarged) / len(images), line
+
+
+def _is_enlarged(image: SampledRecord) -> bool:
+    return image.pixels > image.width * image.height > 0
 
 
 def _deviation(image: SampledRecord) -> float:

@@ -84,7 +84,7 @@ def array_tags(
 
 
 def parse_feature_specs(text: str, source: str) -> tuple[FeatureSpec, ...]:
-    """Return the active features of a schema.pbtxt, sorted by name.
+    """Return the active features of a schema.pbtxt, in its order.
 
     The features in the records that hold a sparse or ragged feature of TensorFlow Transform are one
     feature, which has its name.
@@ -103,7 +103,7 @@ def parse_feature_specs(text: str, source: str) -> tuple[FeatureSpec, ...]:
         for name in (spec.value, *(name for name, _ in spec.indices)):
             specs.pop(name, None)
         specs[spec.name] = spec
-    return tuple(sorted(specs.values(), key=lambda spec: spec.name.encode()))
+    return tuple(specs.values())
 
 
 def _sparse_specs(proto: Any, specs: Mapping[str, FeatureSpec]) -> Iterator[FeatureSpec]:

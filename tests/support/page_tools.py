@@ -11,7 +11,7 @@ _TAGS = {
     "html", "head", "meta", "title", "style", "body", "header", "main", "footer", "nav", "section",
     "div", "h1", "h2", "h3", "p", "a", "code", "pre", "strong", "span", "ul", "ol", "li", "dl", "dt", "dd",
     "table", "thead", "tbody", "tr", "th", "td", "details", "summary", "figure", "figcaption", "img",
-    "svg", "rect",
+    "svg", "rect", "label", "select", "option",
 }  # fmt: skip
 # "title" is also the tooltip of a bar.
 
