@@ -25,8 +25,8 @@ from shardmill.pipelines.dataset_options import ArraysOptions, ImagesOptions, Ro
 from shardmill.pipelines.tool_options import CountConfig, VerifyOptions
 from shardmill.schemas import errors
 from shardmill.schemas.dataset.manifest import Manifest
-from shardmill.schemas.dataset.read_manifest import files_folder, load_manifest
-from shardmill.schemas.dataset.shard_names import MANIFEST, REJECTS
+from shardmill.schemas.dataset.read_manifest import load_manifest
+from shardmill.schemas.dataset.shard_names import REJECTS
 from shardmill.schemas.errors import UsageError
 from shardmill.schemas.errors.catalogue import PAGE, with_id
 from shardmill.schemas.numbers import plural
@@ -109,8 +109,7 @@ class BuildResult:
         """The rejected inputs: ``key``, ``error``, ``message`` and more of each."""
         if not self.manifest.inputs.rejected:
             return []
-        folder = files_folder(self.output, join(self.output, MANIFEST), self.manifest)
-        path = join(folder, REJECTS)
+        path = join(self.manifest.folder(self.output), REJECTS)
         return [json.loads(line) for line in open_storage(path).read(path).splitlines()]
 
     def __repr__(self) -> str:
@@ -122,12 +121,15 @@ class BuildResult:
         return f"<{self.status}: {self.output} ({counts}; {rejected:,} rejected)>"
 
     def _repr_html_(self) -> str | None:
-        """Return a table of the splits, for notebooks."""
+        """Return a table of the splits, and the findings of ``report``, for notebooks."""
         if self.status not in _BUILT:
             return None
         from shardmill.loaders.html.render import render_summary
+        from shardmill.pipelines.report.dataset_report import sample_records
+        from shardmill.pipelines.report.findings import find_problems
 
-        return render_summary(self.manifest, self.output)
+        samples = sample_records(self.manifest.folder(self.output), self.manifest, [])[1]
+        return render_summary(self.manifest, self.output, find_problems(self.manifest, samples))
 
 
 @dataclass(frozen=True)

@@ -49,14 +49,16 @@ def _environment() -> jinja2.Environment:
     return environment
 
 
-def render_summary(manifest: Manifest, path: str) -> str:
-    """Returns a heading and a table of the splits, for notebooks.
+def render_summary(manifest: Manifest, path: str, findings: Sequence[Any] = ()) -> str:
+    """Returns a heading, a table of the splits and a list of findings, for notebooks.
 
     Args:
         manifest: The manifest of a dataset.
         path: The dataset's path.
+        findings: ``line``, ``remedy`` and ``name`` of each.
     """
-    return render("summary.html", {"path": path, **describe_manifest(manifest, path)})
+    page = {"path": path, "findings": findings, **describe_manifest(manifest, path)}
+    return render("summary.html", page)
 
 
 def render_examples(title: str, examples: Sequence[Any]) -> str:

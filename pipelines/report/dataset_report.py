@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, islice, zip_longest
 from typing import Any
 
@@ -28,17 +28,12 @@ from shardmill.schemas.schema_pbtxt.feature_spec import FeatureSpec
 from shardmill.schemas.storage import absolute, join, open_storage
 from shardmill.schemas.tfrecord.framing import FOOTER_BYTES, HEADER_BYTES
 
-Labels = Sequence[dict[str, Any]]
 _MARK = b'<meta name="generator" content="Shardmill report">'
 _PICTURES, _MAX_CLASSES, _PER_CLASS, _WITHOUT_LABELS = 240, 160, 6, 36  # thumbnails
 MAX_FILES = 32  # catalogs or shards
 _MAX_RECORDS = 10_000  # of a catalog, or of all shards
 _MAX_BYTES = 8 << 20
-_COLUMNS = (
-    "label", "record_bytes", "width", "height", "input_bytes", "pixels", "pixel_sums",
-    "pixel_squares", "content_hash", "key",
-)  # fmt: skip
-
+_COLUMNS = SampledRecord._fields[2:-1]
 
 Samples = Sequence[SampledRecord]
 
@@ -108,11 +103,13 @@ def gather(base: str, file: str, manifest: Manifest) -> dict[str, Any]:
     splits = [name for name, split in manifest.splits.items() for _ in split.shards]
     if samples:
         with _noting(notes), open_encoded(base, "+".join(manifest.splits), None, None) as records:
-            draw = _Thumbnails(records, specs, splits)
-            page["sheets"] += _make_sheets(draw, samples, page["labels"])
+            draw = _drawer(records, specs, splits)
+            for label, chosen in _choose_samples(samples, page["labels"], splits).items():
+                pictures = [picture for sample in chosen for picture in draw(sample)]
+                page["sheets"] += [{"label": label, "pictures": pictures}] if pictures else []
             for each in findings:
                 examples = choose_examples(each["name"], samples, splits)
-                each["groups"] += [[draw.figure(sample) for sample in group] for group in examples]
+                each["groups"] += [[(one, draw(one)) for one in group] for group in examples]
     rejects = list(islice(read_rejects(join(base, REJECTS)), 0 if manifest.root else 2000))
     return {
         **page, "samples": samples, "findings": findings, "build": manifest.build,
@@ -150,69 +147,48 @@ def _noting(notes: list[str]) -> Iterator[None]:
         notes.append(str(error))
 
 
-def _choose_samples(samples: Samples, labels: Labels, splits: Sequence[str]) -> dict[str, Samples]:
+def _choose_samples(
+    samples: Samples, labels: Sequence[dict[str, Any]], splits: Sequence[str]
+) -> dict[str, list[SampledRecord]]:
     """Returns some samples of each label, of its splits in turn; the first of all without labels.
 
     Of many labels the most frequent and the rarest ones.
     """
-    named = bool(labels) and any(sample.label is not None for sample in samples)
-    groups: dict[str | None, dict[str, list[SampledRecord]]] = {}
+    groups: dict[str, dict[str, list[SampledRecord]]] = {}
     for sample in samples:
-        group = groups.setdefault(sample.label if named else "", {})
+        group = groups.setdefault(sample.label or "", {})
         group.setdefault(splits[sample.part], []).append(sample)
     rounds = {name: zip_longest(*each.values()) for name, each in groups.items()}
     turns = {name: filter(None, chain.from_iterable(each)) for name, each in rounds.items()}
-    if not named:
-        return {"": [*islice(turns[""], _WITHOUT_LABELS)]}
-    ranked = sorted(labels, key=lambda label: -label["total"])
-    found = [label["label"] for label in ranked if label["label"] in turns]
-    if len(found) > _MAX_CLASSES:
-        found = found[: _MAX_CLASSES // 2] + found[-_MAX_CLASSES // 2 :]
-    chosen: dict[str, list[SampledRecord]] = {label["label"]: [] for label in labels}
-    for number, name in enumerate(found * _PER_CLASS):
-        if number < _PICTURES:
-            chosen[name] += islice(turns[name], 1)
+    totals = {label["label"]: label["total"] for label in labels if label["label"] in turns}
+    ranked = sorted(totals, key=lambda name: -totals[name])
+    kept = {*ranked[: _MAX_CLASSES // 2], *ranked[-_MAX_CLASSES // 2 :]}
+    chosen = {name: list[SampledRecord]() for name in totals if name in kept}
+    chosen = chosen or {next(iter(turns)): []}
+    most = _WITHOUT_LABELS if "" in chosen else _PER_CLASS
+    for name in ([*chosen] * most)[:_PICTURES]:
+        chosen[name] += islice(turns[name], 1)
     return chosen
 
 
-class _Thumbnails:
-    """Draws records.
+def _drawer(
+    records: Records, specs: Sequence[FeatureSpec], splits: Sequence[str]
+) -> Callable[[SampledRecord], list[dict[str, Any]]]:
+    """Returns a function that gives thumbnails of a record, with ``split`` and ``alt`` text."""
+    images = tuple(filter(is_image, specs))[:2]  # such as a photo and its segmentation
+    decode = RecordDecoder(images, {}, True, records.source.sides, {})
 
-    Attributes:
-        splits: The split of each shard.
-    """
-
-    def __init__(
-        self, records: Records, specs: Sequence[FeatureSpec], splits: Sequence[str]
-    ) -> None:
-        images = tuple(filter(is_image, specs))[:2]  # such as a photo and its segmentation
-        self._decode = RecordDecoder(images, {}, True, records.source.sides, {})
-        self._records, self.splits = records, splits
-
-    def pictures(self, sample: SampledRecord) -> list[dict[str, Any]]:
-        """Returns the thumbnails of a record, with its ``split`` and an ``alt`` text."""
-        if not self._decode.specs:
-            return []
-        values = self._decode(self._records.files.payload(sample.part, sample.record))
-        where = f"record {sample.record:,} of {self._records.source.shards[sample.part].file}"
+    def draw(sample: SampledRecord) -> list[dict[str, Any]]:
+        part, record, label, *_ = sample
+        values = decode(records.files.payload(part, record)) if images else {}
+        where = f"record {record:,} of {records.source.shards[part].file}"
+        alts = {name: f"{label or ''} {name}, {where}".strip() for name in values}
         return [
-            {**make_thumbnail(pixels), "split": self.splits[sample.part],
-             "alt": f"{sample.label or ''} {name}, {where}".strip()}
+            {**make_thumbnail(pixels), "split": splits[part], "alt": alts[name]}
             for name, pixels in values.items() if is_picture(pixels.shape, pixels.dtype, 1)
         ]  # fmt: skip
 
-    def figure(self, sample: SampledRecord) -> dict[str, Any]:
-        """Returns ``pictures`` and ``caption`` of a record of an image."""
-        label = f"{sample.label}, " if sample.label is not None else ""
-        caption = f"{label}{self.splits[sample.part]}, {sample.width}x{sample.height}"
-        return {"pictures": self.pictures(sample), "key": sample.key, "caption": caption}
-
-
-def _make_sheets(draw: _Thumbnails, samples: Samples, labels: Labels) -> Iterator[dict[str, Any]]:
-    """Yields ``label`` and ``pictures`` of each label."""
-    for label, chosen in _choose_samples(samples, labels, draw.splits).items():
-        if pictures := [each for sample in chosen for each in draw.pictures(sample)]:
-            yield {"label": label, "pictures": pictures}
+    return draw
 
 
 def describe_column(spec: FeatureSpec, records: Sequence[dict[str, Any]]) -> dict[str, Any]:

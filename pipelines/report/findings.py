@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from shardmill.schemas.dataset.manifest import Manifest, Split
@@ -135,11 +135,8 @@ def choose_examples(
         samples: Some of the records.
         splits: The split of each shard.
     """
-    if name == "constant_images":
-        return [(each,) for each in samples if each.pixels and _deviation(each) < _FLAT][:_SHOWN]
-    if name == "enlarged":
-        enlarged = filter(_is_enlarged, samples)
-        return [(e,) for e in sorted(enlarged, key=lambda e: e.width * e.height)[:_SHOWN]]
+    if name in _IMAGES:
+        return [(each,) for each in _IMAGES[name](samples)[:_SHOWN]]
     first: dict[str, SampledRecord] = {}
     pairs: dict[str, tuple[SampledRecord, ...]] = {}
     for each in samples if name.startswith("copies_") else ():
@@ -155,10 +152,8 @@ _Found = Iterator[tuple[str, float, str]]
 
 def _of_inputs(manifest: Manifest) -> _Found:
     inputs = manifest.inputs
-    for name, where in (
-        ("across_splits", "in several splits"),
-        ("with_other_labels", "with several labels"),
-    ):
+    copies = {"across_splits": "in several splits", "with_other_labels": "with several labels"}
+    for name, where in copies.items():
         count = getattr(inputs, f"copies_{name}")
         yield f"copies_{name}", count, f"copies {where}: {plural(count, 'content')}"
     considered = inputs.accepted + inputs.rejected
@@ -215,17 +210,21 @@ def _of_images(samples: Sequence[SampledRecord]) -> _Found:
     if not images:
         return
     read = f"of the {plural(len(images), 'image')} that were examined"
-    flat = sum(_deviation(each) < _FLAT for each in images)
-    line = f"{flat:,} {read} are nearly of one colour: standard deviation below {_FLAT:g} of 255"
-    yield "constant_images", flat / len(images), line
-    enlarged = [(e.width, e.height) for e in filter(_is_enlarged, images)]
-    least = "x".join(map(str, min(enlarged, default=(0, 0), key=math.prod)))
-    line = f"{len(enlarged):,} {read} were enlarged, from as little as {least}"
+    flat, enlarged = (find(images) for find in _IMAGES.values())
+    line = f"{len(flat):,} {read} are nearly of one colour: standard deviation below {_FLAT:g}"
+    yield "constant_images", len(flat) / len(images), f"{line} of 255"
+    least = "".join(f", from as little as {each.width}x{each.height}" for each in enlarged[:1])
+    line = f"{len(enlarged):,} {read} were enlarged{least}"
     yield "enlarged", len(enlarged) / len(images), line
 
 
-def _is_enlarged(image: SampledRecord) -> bool:
-    return image.pixels > image.width * image.height > 0
+_IMAGES: dict[str, Callable[[Sequence[SampledRecord]], list[SampledRecord]]] = {
+    "constant_images": lambda images: [e for e in images if e.pixels and _deviation(e) < _FLAT],
+    "enlarged": lambda images: sorted(
+        (each for each in images if each.pixels > each.width * each.height > 0),
+        key=lambda each: each.width * each.height,
+    ),
+}
 
 
 def _deviation(image: SampledRecord) -> float:

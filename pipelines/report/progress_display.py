@@ -57,14 +57,9 @@ def show_progress(progress: Progress) -> Iterator[None]:
 def _show_bar(progress: Progress, ended: threading.Event, console: Console) -> None:
     from rich import progress as bars
 
-    columns = (
-        bars.TextColumn("{task.description}", markup=False),
-        bars.BarColumn(),
-        bars.MofNCompleteColumn(),
-        bars.TextColumn("{task.fields[rate]}", markup=False),
-        bars.TimeRemainingColumn(),
-        bars.TextColumn("{task.fields[rejects]}", markup=False),
-    )
+    rate, rejects = (f"{{task.fields[{name}]}}" for name in ("rate", "rejects"))
+    counts = (bars.BarColumn(), bars.MofNCompleteColumn(), rate, bars.TimeRemainingColumn())
+    columns = ("{task.description}", *counts, rejects)
     with bars.Progress(*columns, console=console, transient=True) as display:
         task = display.add_task("matching", total=None, rate="", rejects="")
         while not ended.wait(0.1):

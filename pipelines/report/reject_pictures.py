@@ -9,8 +9,8 @@ import contextlib
 import io
 import os
 import warnings
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -21,40 +21,29 @@ from shardmill.loaders.html.render import SIDE, make_thumbnail
 # Pillow's decoders of these clear the picture first, and have no code of other libraries but
 # libjpeg-turbo and zlib.
 _FORMATS = ("JPEG", "PNG", "GIF", "BMP")
-_UNSAFE = ("decoder_crashed", "decoder_memory", "decoder_timeout", "outside_root", "too_large")
-_MAX_BYTES = 16 << 20
-_MAX_PIXELS = 1 << 25
-_TRIED, _SHOWN, _ALL = 30, 6, 24  # of each reason, and of all
-
-Pictures = dict[str, list[dict[str, Any]]]
+_UNSAFE = {"decoder_crashed", "decoder_memory", "decoder_timeout", "outside_root", "too_large"}
+_MAX_BYTES, _MAX_PIXELS = 16 << 20, 1 << 25
+_REASONS, _TRIED, _SHOWN = 6, 30, 4  # shown are at most 24 pictures
 
 
-def draw_rejects(
-    root: str, rejects: Iterable[Mapping[str, str]]
-) -> dict[str, list[dict[str, Any]]]:
-    """Returns pictures by reason: thumbnails with ``key`` and an ``alt`` text.
+def draw_rejects(root: str, rejects: Sequence[Mapping[str, str]]) -> dict[str, list[Any]]:
+    """Returns a few pictures by reason; see ``draw_partly``.
 
     Args:
         root: Folder of the inputs; of one that is not local, no file is read.
         rejects: ``key`` and ``error`` of each.
     """
-    drawn: Pictures = {}
-    tried = Counter[str]()
-    for reject in rejects if os.path.isabs(str(root)) else ():
-        key, reason = reject["key"], reject["error"]
-        found = drawn.setdefault(reason, [])
-        tried[reason] += 1
-        full = len(found) == _SHOWN or sum(map(len, drawn.values())) == _ALL
-        if full or tried[reason] > _TRIED or reason in _UNSAFE:
-            continue
-        pixels = decode_partly(root, key)
-        if pixels is not None:
-            found.append({**make_thumbnail(pixels), "key": key, "alt": f"Rejected: {key}"})
+    drawn = {}
+    reasons = dict.fromkeys(each["error"] for each in rejects if each["error"] not in _UNSAFE)
+    for reason in islice(reasons, _REASONS if os.path.isabs(str(root)) else 0):
+        keys = [each["key"] for each in rejects if each["error"] == reason][:_TRIED]
+        pictures = (draw_partly(root, key) for key in keys)
+        drawn[reason] = [*islice(filter(None, pictures), _SHOWN)]
     return drawn
 
 
-def decode_partly(root: str, key: str) -> np.ndarray[Any, Any] | None:
-    """Returns a small picture of what an image file has before its damage; None if nothing.
+def draw_partly(root: str, key: str) -> dict[str, Any] | None:
+    """Returns a thumbnail of what an image file has before its damage; None if that is nothing.
 
     Args:
         root: A folder.
@@ -65,10 +54,8 @@ def decode_partly(root: str, key: str) -> np.ndarray[Any, Any] | None:
     try:
         path = Path(root, key).resolve()
         inside = path.is_relative_to(Path(root).resolve()) and path.is_file()
-        if not inside or path.stat().st_size > _MAX_BYTES:
-            return None
-        data = io.BytesIO(path.read_bytes())
-        with warnings.catch_warnings(), Image.open(data, formats=_FORMATS) as image:
+        data = path.read_bytes() if inside and path.stat().st_size <= _MAX_BYTES else b""
+        with warnings.catch_warnings(), Image.open(io.BytesIO(data), formats=_FORMATS) as image:
             warnings.simplefilter("ignore")
             image.draft("RGB", (SIDE, SIDE))
             if image.width * image.height > _MAX_PIXELS:
@@ -80,4 +67,5 @@ def decode_partly(root: str, key: str) -> np.ndarray[Any, Any] | None:
             pixels = np.asarray(image.convert("RGB"))
     except Exception:  # noqa: BLE001 - Pillow's plugins raise many types
         return None
-    return pixels if pixels.size and pixels.min() < pixels.max() else None
+    shown = pixels.size and pixels.min() < pixels.max()
+    return {**make_thumbnail(pixels), "key": key, "alt": f"Rejected: {key}"} if shown else None

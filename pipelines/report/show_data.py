@@ -128,13 +128,11 @@ def describe_dataset(path: str, records: int, split: str, key: str = "") -> dict
     report["found"] = found = find_key(base, manifest, key) if key else None
     if found is not None:
         shown = read_records([join(base, found["shard"])], 1, found["record"])
-        report["records"] = None if shown is None else {**shown, "split": None}
-        return report
-    shards = manifest.splits[chosen].shards if chosen else ()
-    paths = [join(base, shard.file) for shard in shards if shard.records]
-    shown = read_records(paths, records)
-    report["records"] = None if shown is None else {**shown, "split": chosen}
-    return report
+    else:
+        shards = manifest.splits[chosen].shards if chosen else ()
+        paths = [join(base, shard.file) for shard in shards if shard.records]
+        shown = read_records(paths, records, split=chosen)
+    return {**report, "records": shown}
 
 
 def find_key(base: str, manifest: Manifest, key: str) -> dict[str, Any]:
@@ -167,7 +165,9 @@ def find_key(base: str, manifest: Manifest, key: str) -> dict[str, Any]:
     raise InputError("show-key-unknown", key=key, root=manifest.inputs.root)
 
 
-def read_records(paths: Iterable[str], count: int, skip: int = 0) -> dict[str, Any] | None:
+def read_records(
+    paths: Iterable[str], count: int, skip: int = 0, split: str | None = None
+) -> dict[str, Any] | None:
     """Return the first records of some files, or None if there is no file.
 
     After ``skip`` records of each file.
@@ -192,7 +192,7 @@ def read_records(paths: Iterable[str], count: int, skip: int = 0) -> dict[str, A
             break
     if not begun:
         return None
-    return {"split": None, "file": begun, "first": first, "damage": damage, "too_large": too_large}
+    return {"split": split, "file": begun, "first": first, "damage": damage, "too_large": too_large}
 
 
 def _walk(storage: Storage, path: str) -> Iterator[Entry]:
@@ -223,15 +223,10 @@ def describe_record(payload: bytes) -> dict[str, Any]:
         return {**describe_bytes(payload), "example": False}
     features = parse_example(payload)
     names = sorted(features, key=lambda name: name.encode())
-    record: dict[str, Any] = {
-        "bytes": len(payload),
-        "example": True,
-        "features": {name: _describe_feature(features[name]) for name in names[:MAX_FEATURES]},
-    }
-    if len(names) > MAX_FEATURES:
-        record["more_features"] = len(names) - MAX_FEATURES
-    _describe_raw_images(features, record["features"])
-    return record
+    shown = {name: _describe_feature(features[name]) for name in names[:MAX_FEATURES]}
+    _describe_raw_images(features, shown)
+    more = {"more_features": len(names) - MAX_FEATURES} if len(names) > MAX_FEATURES else {}
+    return {"bytes": len(payload), "example": True, "features": shown, **more}
 
 
 def describe_bytes(value: bytes) -> dict[str, Any]:
@@ -241,16 +236,12 @@ def describe_bytes(value: bytes) -> dict[str, Any]:
         ``bytes`` (length) and one of: ``image`` (``format``, ``width``, ``height`` and ``mode``, or
         ``format`` and ``error``), ``text`` (the start of it), ``base64`` (of the first bytes).
     """
-    described: dict[str, Any] = {"bytes": len(value)}
-    image = describe_image(value)
-    text = None if image else _decode_text(value)
-    if image:
-        described["image"] = image
-    elif text is not None:
-        described["text"] = text
-    else:
-        described["base64"] = base64.b64encode(value[:MAX_BYTES]).decode()
-    return described
+    if image := describe_image(value):
+        return {"bytes": len(value), "image": image}
+    text = _decode_text(value)
+    if text is not None:
+        return {"bytes": len(value), "text": text}
+    return {"bytes": len(value), "base64": base64.b64encode(value[:MAX_BYTES]).decode()}
 
 
 def describe_image(value: bytes) -> dict[str, Any] | None:
@@ -261,8 +252,6 @@ def describe_image(value: bytes) -> dict[str, Any] | None:
     kind = image_format(value).upper()
     if not kind:
         return None
-    if kind == "BMP" and len(value) < 26:
-        return None  # many texts begin with "BM"
     import io
 
     from PIL import Image
@@ -275,7 +264,7 @@ def describe_image(value: bytes) -> dict[str, Any] | None:
     except Image.DecompressionBombError:
         return {"format": kind, "error": "too many pixels to open"}
     except Exception:  # noqa: BLE001 - Pillow's plugins raise many types
-        if kind == "BMP":
+        if kind == "BMP":  # many texts begin with "BM"
             return None
         return {"format": kind, "error": "does not open"}
     return {"format": kind, **size}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import shlex
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from rich.cells import cell_len
@@ -12,7 +12,7 @@ from rich.console import RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from shardmill.pipelines.report.layout import Layout, whole_line
+from shardmill.pipelines.report.layout import Layout, fields, whole_line
 from shardmill.schemas.numbers import human_bytes, plural, short_number
 from shardmill.schemas.printable import printable
 
@@ -52,13 +52,9 @@ def _dataset(report: dict[str, Any], layout: Layout) -> Parts:
     made = f"dataset, built {finished}" if report["root"] is None else f"counted {finished}"
     version = f", version {report['generation']}" if report["generation"] else ""
     yield from _title(report["path"], f"{made}{version}", layout)
-    numbers = [
-        plural(report["num_examples"], "example"),
-        plural(report["num_shards"], "shard"),
-        human_bytes(report["num_bytes"]),
-        _compression(report["compression"]),
-    ]
-    yield layout.line("  " + ", ".join(numbers))
+    counts = [plural(report[f"num_{noun}s"], noun) for noun in ("example", "shard")]
+    size, packed = human_bytes(report["num_bytes"]), _compression(report["compression"])
+    yield layout.line("  " + ", ".join([*counts, size, packed]))
     for part in (_splits, _labels, _features, _statistics, _shards, _inputs, _warnings):
         yield from part(report, layout)
 
@@ -67,9 +63,7 @@ def _found(report: dict[str, Any], layout: Layout) -> Parts:
     found = report["found"]
     yield from _title(found["key"], f"record {found['record']:,} of {found['shard']}", layout)
     shown = ("source", "label", "input_bytes", "content_hash", "width", "height")
-    for name in shown:
-        if found[name] is not None:
-            yield whole_line(printable(f"  {name:<12}  {found[name]}"))
+    yield from fields([(name, str(found[name])) for name in shown if found[name] is not None])
 
 
 def _splits(report: dict[str, Any], layout: Layout) -> Parts:
@@ -202,7 +196,7 @@ def _record(number: int, record: dict[str, Any], layout: Layout) -> Parts:
     head = f"  #{number}  {human_bytes(record['bytes'])}"
     if not record["example"]:
         yield layout.line((head, "bold"), (", not a tf.train.Example", "yellow"))
-        yield layout.line("    " + _bytes_text(record, layout.width - 4, layout))
+        yield layout.line("    " + _value(record, layout.width - 4, layout))
         return
     yield layout.line((head, "bold"))
     features = record["features"]
@@ -222,16 +216,13 @@ def _values(feature: dict[str, Any], width: int, layout: Layout) -> str:
     count = feature["count"]
     if not count:
         return "(missing)" if feature["kind"] == "empty" else f"(no {feature['kind']} values)"
-    show: Callable[[Any, int], str] = lambda value, room: (  # noqa: E731
-        _bytes_text(value, room, layout) if isinstance(value, dict) else str(value)
-    )
     if count == 1:
-        return show(feature["values"][0], width)
+        return _value(feature["values"][0], width, layout)
     tail = f" ({plural(count, 'value')})"
     room = width - len(tail) - 5
     parts: list[str] = []
     for value in feature["values"]:
-        text = show(value, max(16, room // 2))
+        text = _value(value, max(16, room // 2), layout)
         if parts and cell_len(", ".join((*parts, text))) > room:
             break
         parts.append(text)
@@ -239,8 +230,10 @@ def _values(feature: dict[str, Any], width: int, layout: Layout) -> str:
     return ", ".join(parts) + dots + (tail if dots or count > MAX_ROWS else "")
 
 
-def _bytes_text(value: dict[str, Any], width: int, layout: Layout) -> str:
-    """Return a bytes value in one line: a description of an image, a text, or hex digits."""
+def _value(value: Any, width: int, layout: Layout) -> str:
+    """Return a number; bytes in one line: a description of an image, a text, or hex digits."""
+    if not isinstance(value, dict):
+        return str(value)
     size = human_bytes(value["bytes"])
     if "image" in value:
         image = value["image"]

@@ -97,13 +97,8 @@ def render_build(
         manifest = Manifest.from_json(outcome.manifest)
         path = join(output, MANIFEST)
         yield whole_line(f"Published {output}", "bold")
-        yield from fields(
-            [
-                *_published(outcome, manifest, output, seconds, inputs),
-                *_columns(columns, _missing(manifest)),
-                ("manifest", path),
-            ]
-        )
+        rows = _published(outcome, manifest, output, seconds, inputs)
+        yield from fields([*rows, *_columns(columns, _missing(manifest)), ("manifest", path)])
         if outcome.message:
             yield whole_line(outcome.message, "yellow")
         yield from _next_command(manifest, path)
@@ -134,11 +129,6 @@ def render_count(manifest: Manifest, path: str, seconds: float) -> Iterator[Text
         yield from _next_command(manifest, path)
 
 
-def _folder(output: str, manifest: Manifest) -> str:
-    """Return the folder of the published files, by its short name on a local disk."""
-    return manifest.folder(output) if scheme_of(output) else join(output, CURRENT)
-
-
 def _published(
     outcome: Outcome, manifest: Manifest, output: str, seconds: float, inputs: str
 ) -> Rows:
@@ -150,7 +140,8 @@ def _published(
     rejected = f"{counts.rejected:,}"
     if counts.rejected:
         reasons = (f"{name} {count:,}" for name, count in counts.rejected_by_reason.items())
-        rejected += f" ({', '.join(reasons)}), see {_folder(output, manifest)}/{REJECTS}"
+        folder = manifest.folder(output) if scheme_of(output) else join(output, CURRENT)
+        rejected += f" ({', '.join(reasons)}), see {folder}/{REJECTS}"
     rows += [("written", plural(manifest.written, "example")), ("rejected", rejected)]
     for name, split in manifest.splits.items():
         shards, size = plural(len(split.shards), "shard"), human_bytes(split.num_bytes)

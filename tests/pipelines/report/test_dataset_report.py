@@ -22,6 +22,7 @@ from shardmill.loaders.html.render import (
     render_examples,
     render_summary,
 )
+from shardmill.pipelines.calls import BuildResult
 from shardmill.pipelines.report.dataset_report import sample_records
 from shardmill.pipelines.report.findings import find_problems
 from shardmill.schemas.dataset.read_manifest import load_manifest
@@ -450,7 +451,7 @@ def test_rejected_images_are_drawn_as_far_as_they_decode(tmp_path) -> None:
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     assert sorted(each["key"] for each in lines) == ["cat/cut.jpg", "cat/cut.png", "cat/none.png"]
     (photos / "link.bmp").symlink_to(tmp_path / "secret.bmp")
-    (photos / "huge.bmp").write_bytes(data[:18] + b"\xff\xff\0\0\xff\xff\0\0" + data[26:])
+    (photos / "huge.bmp").write_bytes(data[:18] + b"\x10\x27\0\0" * 2 + data[26:])
     outside = (
         "../secret.bmp",
         str(tmp_path / "secret.bmp"),
@@ -699,6 +700,8 @@ def test_findings_of_images_have_the_numbers_of_the_files(tmp_path) -> None:
     validation = written_labels(ds, "validation")
     assert f"dog {validation['dog']}" in found["few_in_split"].line
     page = report(ds, tmp_path)
+    notebook = BuildResult("published", str(ds))._repr_html_()
+    assert re.findall(r"<code>(\w+)</code>", notebook) == [*found]
     lines = re.search(r'<ol class="findings">(.*?)</ol>', page.text, re.DOTALL)[1]
     assert re.findall(r"<code>(\w+)</code>", lines) == [*found]
     shown = {
