@@ -55,8 +55,9 @@ def draw_partly(root: str, key: str) -> dict[str, Any] | None:
         path = Path(root, key).resolve()
         inside = path.is_relative_to(Path(root).resolve()) and path.is_file()
         data = path.read_bytes() if inside and path.stat().st_size <= _MAX_BYTES else b""
-        with warnings.catch_warnings(), Image.open(io.BytesIO(data), formats=_FORMATS) as image:
+        with warnings.catch_warnings():
             warnings.simplefilter("ignore")
+            image = Image.open(io.BytesIO(data), formats=_FORMATS)
             image.draft("RGB", (SIDE, SIDE))
             if image.width * image.height > _MAX_PIXELS:
                 return None
