@@ -40,6 +40,7 @@ _ERROR_LINE = re.compile(rf"^{re.escape(errors.__name__)}\.(\w+): (.*)$", re.MUL
 _PYTHON_ERROR = re.compile(r"[\w.]*(Error|Exception|Exit)\b")
 TRACEBACK = "Traceback (most recent call last)"
 _MAX_CAUSE = 300
+_SHOWN = 100  # characters of an error of Beam
 _MIN_PAUSE, _MAX_PAUSE = 1.0, 60.0  # seconds
 _NEARLY_DONE = 0.9  # of the expected parts: from here on, assembling may have started
 _MAX_SHARE = 0.02  # of the time that is spent listing files
@@ -120,12 +121,14 @@ class Runner:
         Raises:
             UsageError: Beam has no runner of this name.
         """
-        from apache_beam.runners import create_runner
+        from apache_beam.runners import PipelineRunner, create_runner
 
         try:
-            create_runner(self.name)
-        except (ImportError, ValueError, AttributeError) as error:
+            made = create_runner(self.name)
+        except (ImportError, ValueError, AttributeError, TypeError) as error:
             raise UsageError("runner-unknown", name=self.name) from error
+        if not isinstance(made, PipelineRunner):
+            raise UsageError("runner-unknown", name=self.name)
         return self.name
 
     def staged_at(self, options: PipelineOptions) -> str:  # noqa: ARG002
@@ -185,6 +188,8 @@ class Runner:
         if isinstance(error, grpc.RpcError):
             return OutputError("job-server-lost", name=self.name)
         text = str(error)
+        if "job server jar" in text:  # which Beam could not download
+            return OutputError("job-server-download", name=self.name, error=text[:_SHOWN])
         where = f"; see its page {job.page}" if job and job.page else ""
         # Flink reports a job that was cancelled on its page as failed, with this cause.
         if "in state CANCELLED" in text or "JobCancellationException" in text:

@@ -31,12 +31,11 @@ from shardmill.pipelines.runners.base import (
     option_given,
     poll,
 )
-from shardmill.schemas.errors import OutputError, ShardmillError, UsageError
+from shardmill.schemas.errors import OutputError, UsageError
 
 _TIMEOUT = 10  # seconds per call
 _CANCELLED_WITHIN = 60  # seconds
 _VISIBLE_WITHIN = 5  # seconds until a submitted job is listed
-_SHOWN = 100  # characters of an error of Beam
 _PAUSE = 0.2  # seconds between two requests while a job is being cancelled
 _WORKER_CACHE = 30_000  # milliseconds between stages; else each stage starts new workers
 _TERMINAL = frozenset({"FINISHED", "CANCELED", "FAILED", "SUSPENDED"})
@@ -97,12 +96,6 @@ class Flink(Runner):
             if job["name"] == name and job["jid"] not in self._earlier:
                 return Job(job["jid"], f"{rest}/#/job/running/{job['jid']}/overview")
         return None
-
-    def explain(self, error: BaseException, job: Job | None) -> ShardmillError | None:
-        """See ``Runner.explain``; Beam may have found no job server to download."""
-        if "job server jar" not in str(error):
-            return super().explain(error, job)
-        return OutputError("flink-job-server-download", name=self.name, error=str(error)[:_SHOWN])
 
     def cancel(self, options: PipelineOptions, result: Any) -> bool:
         """See ``Runner.cancel``."""

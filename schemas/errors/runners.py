@@ -8,7 +8,7 @@ MESSAGES: dict[str, str] = {
     "job-failed": "The job failed on {name}: {cause}{where}; run again to resume.",
     "flink-unreachable": "No Flink cluster answers at --flink_master={master}: start the cluster, or correct the address ({error}).",
     "job-server-unreachable": "No job server answers at --job_endpoint={endpoint}: start it, or correct the address ({error}).",
-    "flink-job-server-download": "Beam cannot download a job server for {name} ({error}...): give one as --flink_job_server_jar=FILE, which deploy/flink/install.sh builds, and the cluster as --flink_master=HOST:8081.",
+    "job-server-download": "Beam cannot download a job server for {name} ({error}...): give the file, for Flink as --flink_job_server_jar=FILE, which deploy/flink/install.sh builds, and the cluster, as --flink_master=HOST:8081.",
     "flink-without-taskmanager": "The Flink cluster at {address} has no TaskManager: start one and run again.",
     "flink-parallelism": "--parallelism={parallelism} is more than the {slots:slots} of the cluster at {address}: give {slots} or less, or add TaskManagers.",
     "flink-loopback": "--environment_type=LOOPBACK supports one TaskManager, and the cluster at {address} has {found}: use PROCESS, EXTERNAL or DOCKER.",

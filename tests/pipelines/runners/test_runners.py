@@ -109,6 +109,12 @@ def test_rejects_other_runners(name):
         find_runner(name)
 
 
+@pytest.mark.parametrize("name", ["nope.Runner", "os.path", "json.JSONDecoder", "os.nope"])
+def test_rejects_names_that_are_no_class_of_a_runner(name):
+    with pytest.raises(UsageError, match=f"--runner={name} is unknown: use DirectRunner, "):
+        find_runner(name).make()
+
+
 # What runners say of their failures.
 
 PYTHON = """Pipeline job-7 failed in state FAILED: java.lang.RuntimeException: Error received from SDK
