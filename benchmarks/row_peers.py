@@ -41,7 +41,7 @@ def floor(source: Path, out: Path) -> None:
     segments = defaultdict(list)
     with ThreadPoolExecutor(2) as threads:
         for found in threads.map(encode, spec.source.units(spec.source.inspect(refs[0]))):
-            for split, records in found:
+            for split, records, _ in found:
                 segments[split].append(records)
     out.mkdir(parents=True)
     storage = open_storage(str(out))

@@ -206,14 +206,14 @@ def _digest(*body: bytes) -> bytes:
 
 def _encode(
     table: Table, keys: Sequence[bytes], census: Census
-) -> tuple[list[tuple[str, pa.Table]], list[bytes]]:
+) -> tuple[list[tuple[str, pa.Table, int]], list[bytes]]:
     """Return the records of each split, and the digest of each; count them in a census.
 
     The origin of a record is its digest and its key, so that the order of records with one key
     follows from their content.
     """
     splits, digests, rows = [], [], iter(table.order.tolist())
-    for split, records in encode_splits(table, Origin("", "", "")):
+    for split, records, slices in encode_splits(table, Origin("", "", "")):
         origins, size = [], 0
         name = split.encode()
         for chunk in records[segments.FRAME].chunks:
@@ -224,13 +224,13 @@ def _encode(
                 shown = key.decode("utf-8", "backslashreplace").replace("\0", "\\0")
                 origins.append(Origin(digests[-1].hex(), shown, "").to_text())
         number = records.column_names.index(segments.ORIGIN)
-        splits.append((split, records.set_column(number, segments.ORIGIN, [origins])))
-        census.series[Series(split, "")] = len(origins), size
+        splits.append((split, records.set_column(number, segments.ORIGIN, [origins]), slices))
+        census.merge(Census(series={Series(split, ""): (len(origins), size)}))
     return splits, digests
 
 
 def _write(
-    spec: ElementsSpec, splits: Sequence[tuple[str, pa.Table]], rejects: Sequence[Reject],
+    spec: ElementsSpec, splits: Sequence[tuple[str, pa.Table, int]], rejects: Sequence[Reject],
     digests: Sequence[bytes],
 ) -> Run:  # fmt: skip
     # Its content names a run: a bundle that is processed again, at the same time or later, gives

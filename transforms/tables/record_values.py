@@ -77,7 +77,9 @@ def take_values(columns: Sequence[TypedColumn], order: npt.NDArray[np.int64]) ->
         rows = order if column.indices is None else np.take(column.indices, order)
         cells[_count(number)] = _are_present(column.values, rows)
         if column.kind != "bytes":
-            cells[_value(number)] = column.take(order).fill_null(0)
+            values = column.values.fill_null(0).to_numpy()
+            # The value of index -1, of an absent feature, is the last one.
+            cells[_value(number)] = np.take(np.append(values, values.dtype.type(0)), rows)
     buffers = [None, pa.py_buffer(cells.view(np.uint8))]
     packed = pa.FixedSizeBinaryArray.from_buffers(pa.binary(cells.itemsize), len(cells), buffers)
     text = json.dumps(described, ensure_ascii=False)

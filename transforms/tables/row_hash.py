@@ -111,8 +111,7 @@ def split_numbers(splits: Splits, hashes: np.ndarray) -> np.ndarray:
     # No hash reaches 2**64, which does not fit into uint64 either.
     bounds = [bound for bound in splits.bounds if bound < 1 << 64]
     indices = np.searchsorted(np.array(bounds, np.uint64), hashes, side="right")
-    result: np.ndarray = indices.astype(np.int32)
-    return result
+    return indices.astype(np.int32)
 
 
 def rank(position: np.ndarray) -> np.ndarray:
@@ -134,8 +133,7 @@ def part_numbers(position: np.ndarray, parts: int) -> np.ndarray:
     factor = np.uint64(parts)
     # The product has up to 95 bits; the products of its halves and their sum fit into 64.
     low = (position & _LOW_MASK) * factor >> _HALF_BITS
-    result: np.ndarray = ((position >> _HALF_BITS) * factor + low >> _HALF_BITS).astype(np.int64)
-    return result
+    return ((position >> _HALF_BITS) * factor + low >> _HALF_BITS).astype(np.int64)
 
 
 def _salts(seed: int, key: bytes, person: bytes) -> tuple[np.uint64, np.uint64]:

@@ -25,13 +25,14 @@ from shardmill.transforms.tables import segments
 from shardmill.transforms.tables.byte_arrays import ByteStrings, offsets_from_sizes
 from shardmill.transforms.tables.encode import encode_rows, prepare
 from shardmill.transforms.tables.record_values import take_values
+from shardmill.transforms.tables.row_hash import part_numbers
 from shardmill.transforms.tables.segments import Origin, Run, RunBlock
 from shardmill.transforms.tables.table import Table, transformed_labels
 from shardmill.transforms.tables.table_source import TypedBatch, has_lists
 
 MAX_RUNS = 256  # that are merged to parts; more of them are merged to larger runs first
 _TRANSFORM_ROWS = 1 << 16  # per call of the TensorFlow Transform graph
-_SLICE_BYTES = 16 << 20  # of records per call of encode_rows
+_SLICE_BYTES = 4 << 20  # of records per call of encode_rows, about
 _MERGE_BYTES = 32 << 20  # of records that are merged at a time
 
 
@@ -100,7 +101,7 @@ def make_run(folder: str, name: str, origin: Origin, table: Table, batch: TypedB
 
 
 def write_run(
-    folder: str, name: str, splits: Iterable[tuple[str, pa.Table]], rejects: Sequence[Reject],
+    folder: str, name: str, splits: Iterable[tuple[str, pa.Table, int]], rejects: Sequence[Reject],
     **described: Any,
 ) -> RunFile:  # fmt: skip
     """Write the records of splits, and rejects, as a run; return it, or that of another worker.
@@ -108,7 +109,7 @@ def write_run(
     Args:
         folder: Folder of runs.
         name: Id of the run.
-        splits: The records of each split.
+        splits: Arguments of ``cut_blocks``; the records of each split follow each other.
         rejects: The rejects.
         described: Other attributes of the ``RunFile``.
     """
@@ -178,8 +179,8 @@ def transform_table(table: Table, folder: str, label: str) -> Table:
     return table._replace(columns=columns, order=np.arange(len(table.order)), labels=labels)
 
 
-def encode_splits(table: Table, origin: Origin) -> Iterator[tuple[str, pa.Table]]:
-    """Encode the rows of a table; yield the records of each split that has rows, in order."""
+def encode_splits(table: Table, origin: Origin) -> Iterator[tuple[str, pa.Table, int]]:
+    """Encode the rows of a table; yield the arguments of ``cut_blocks``, a slice at a time."""
     if not len(table.order):
         return
     # Values are encoded once per column and range; rows are joined from them in slices, as the
@@ -189,30 +190,25 @@ def encode_splits(table: Table, origin: Origin) -> Iterator[tuple[str, pa.Table]
     rows = rows.append_column(segments.POSITION, pa.array(table.position))
     if table.keys is not None:
         rows = rows.append_column(segments.KEY, pa.array(table.keys))
-        indices = pa.array(np.zeros(len(rows), np.int32))
-        origins = pa.DictionaryArray.from_arrays(indices, pa.array([origin.to_text()]))
+        origins = pa.repeat(origin.to_text(), len(rows)).dictionary_encode()
         rows = rows.append_column(segments.ORIGIN, origins)
     if table.labels is not None:
         rows = rows.append_column(segments.LABEL, table.labels)
     for split, first, after in table.split_bounds():
-        lengths = prepared.lengths[first:after]
-        frames = [
-            _frames(encode_rows(prepared, first + start, first + stop), lengths[start:stop])
-            for start, stop in segments.slices(lengths, _SLICE_BYTES)
-        ]
-        records = rows.slice(first, after - first)
-        yield split, records.append_column(segments.FRAME, pa.chunked_array(frames))
+        parts = 1 << int(prepared.lengths[first:after].sum() // _SLICE_BYTES).bit_length()
+        numbers = part_numbers(table.position[first:after], parts)
+        bounds = first + np.flatnonzero(np.diff(numbers)) + 1
+        for begin, end in itertools.pairwise([first, *bounds.tolist(), after]):
+            data = np.frombuffer(encode_rows(prepared, begin, end), np.uint8)
+            frames = ByteStrings(data, offsets_from_sizes(prepared.lengths[begin:end])).arrow()
+            yield split, rows.slice(begin, end - begin).append_column(segments.FRAME, frames), parts
 
 
 def encode_blocks(table: Table) -> Iterator[Block]:
     """Yield the records of a table split by split, with their number alone as totals."""
-    for _, records in encode_splits(table, Origin("", "", "")):
+    for _, records, _ in encode_splits(table, Origin("", "", "")):
         for frames in map(ByteStrings.of_arrow, records[segments.FRAME].chunks):
             yield Block(frames.data.data, frames.sizes, Totals(records=frames.number))
-
-
-def _frames(data: pa.Buffer, lengths: np.ndarray) -> pa.LargeBinaryArray:
-    return ByteStrings(np.frombuffer(data, np.uint8), offsets_from_sizes(lengths)).arrow()
 
 
 def group_of(run: Run, count: int) -> int:

@@ -138,8 +138,11 @@ def type_cells(column: Column, cells: pa.DictionaryArray, rules: CellRules) -> T
     elif column.required:
         faults[missing] = text_parser.CellFault.MISSING
     indices[faults != text_parser.CellFault.NONE] = -1
-    typed = TypedColumn(column.name, column.kind, values, indices[rows])
-    if not faults[rows].any():
+    wrong = faults.any() and faults[rows].any()
+    if any_missing or wrong:  # else indices[rows] are the rows
+        rows = indices[rows]
+    typed = TypedColumn(column.name, column.kind, values, rows)
+    if not wrong:
         return TypedCells(typed, None)
     ids = np.arange(len(texts))
     ids[present] = len(texts) + np.arange(len(misfits.texts))
