@@ -133,7 +133,8 @@ def part_numbers(position: np.ndarray, parts: int) -> np.ndarray:
     factor = np.uint64(parts)
     # The product has up to 95 bits; the products of its halves and their sum fit into 64.
     low = (position & _LOW_MASK) * factor >> _HALF_BITS
-    return ((position >> _HALF_BITS) * factor + low >> _HALF_BITS).astype(np.int64)
+    result: np.ndarray = ((position >> _HALF_BITS) * factor + low >> _HALF_BITS).astype(np.int64)
+    return result
 
 
 def _salts(seed: int, key: bytes, person: bytes) -> tuple[np.uint64, np.uint64]:

@@ -118,8 +118,8 @@ def write_run(
         reasons[reject.error] += reject.inputs
     blocks = (block for each in splits for block in segments.cut_blocks(*each))
     lines = [segments.pack_lines([reject.to_json() for reject in rejects])] if rejects else []
-    described["rejects"] = dict(sorted(reasons.items()))
-    return write_blocks(folder, name, itertools.chain(blocks, lines), **described)
+    written = itertools.chain(blocks, lines)
+    return write_blocks(folder, name, written, rejects=dict(sorted(reasons.items())), **described)
 
 
 def write_blocks(

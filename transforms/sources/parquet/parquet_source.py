@@ -54,11 +54,10 @@ def measure(sample: Sample) -> Sample:
             if groups:
                 with open_parquet(ref) as (file, _):
                     table = next(read_tables(file, groups[0], None, _SAMPLE_ROWS, 1), None)
-                if not table:
-                    continue
-                profiles = profile_rows(sample.profiles, table)
-                size = sample.rows * table.nbytes // len(table)
-                return replace(sample, profiles=profiles, text_bytes=size)
+                if table:
+                    profiles = profile_rows(sample.profiles, table)
+                    size = sample.rows * table.nbytes // len(table)
+                    return replace(sample, profiles=profiles, text_bytes=size)
     return sample
 
 
