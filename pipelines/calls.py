@@ -128,8 +128,10 @@ class BuildResult:
         from shardmill.pipelines.report.dataset_report import sample_records
         from shardmill.pipelines.report.findings import find_problems
 
-        samples = sample_records(self.manifest.folder(self.output), self.manifest, [])[1]
-        return render_summary(self.manifest, self.output, find_problems(self.manifest, samples))
+        notes: list[str] = []
+        samples = sample_records(self.manifest.folder(self.output), self.manifest, notes)[1]
+        findings = find_problems(self.manifest, samples)
+        return render_summary(self.manifest, self.output, findings, notes)
 
 
 @dataclass(frozen=True)

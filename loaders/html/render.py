@@ -49,15 +49,18 @@ def _environment() -> jinja2.Environment:
     return environment
 
 
-def render_summary(manifest: Manifest, path: str, findings: Sequence[Any] = ()) -> str:
+def render_summary(
+    manifest: Manifest, path: str, findings: Sequence[Any] = (), notes: Sequence[str] = ()
+) -> str:
     """Returns a heading, a table of the splits and a list of findings, for notebooks.
 
     Args:
         manifest: The manifest of a dataset.
         path: The dataset's path.
         findings: ``line``, ``remedy`` and ``name`` of each.
+        notes: What could not be read for them.
     """
-    page = {"path": path, "findings": findings, **describe_manifest(manifest, path)}
+    page = {"path": path, "findings": findings, "notes": notes, **describe_manifest(manifest, path)}
     return render("summary.html", page)
 
 

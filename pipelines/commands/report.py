@@ -16,6 +16,7 @@ class ReportOptions:
     Attributes:
         dataset: ``DIR``: folder of a dataset, or a manifest of shardmill count
         output: ``FILE``: the page (default: ./DIR-report.html)
+        inputs: ``DIR``: local folder of the inputs, to show what can be decoded of rejected images
     """
 
     usage: ClassVar = "DIR [FLAGS]"
@@ -23,13 +24,14 @@ class ReportOptions:
     example: ClassVar = "example:\n  shardmill report ds --output=ds.html"
     dataset: str
     output: of.Option[str | None, str | None] = of.text(None)
+    inputs: of.Option[str | None, str | None] = of.text(None)
 
 
 def run(flags: ReportOptions, answer: Answer) -> int:
     """Write the page; return the exit code."""
     from shardmill.pipelines.report.dataset_report import report  # imports NumPy
 
-    path = report(flags.dataset, flags.output)
+    path = report(flags.dataset, flags.output, inputs=flags.inputs)
     answer.say(f"Wrote {path}")
     answer.give({"status": "written", "report": path})
     return 0

@@ -15,6 +15,8 @@ from shardmill.schemas.numbers import short_number
 from shardmill.schemas.storage import join
 
 _MAX_LINES = 12  # of the summary of an update
+_MAX_RECORDS = 4_000_000  # that it compares, of both versions: about 2 GB of memory
+_TOO_MANY = f"over {_MAX_RECORDS:,} are in shards that changed: see shardmill diff"
 _NOTHING = (None, "")  # an option that is not given, or that the other kind of input has
 
 
@@ -25,7 +27,8 @@ def compare_datasets(before: str, after: str, most: int, *, read: bool = True) -
         before: A dataset, the folder of a generation, or a manifest, on any storage.
         after: Another one.
         most: Number of examples of each kind of change.
-        read: Whether to read the records of rows and arrays that have keys.
+        read: Whether to read the records of rows and arrays that have keys, and of images if they
+            are many.
 
     Raises:
         InputError: A manifest, a catalog or a shard cannot be read.
@@ -47,6 +50,9 @@ def compare_datasets(before: str, after: str, most: int, *, read: bool = True) -
             replace(side, shards=tuple(each for key, each in by_id.items() if key not in equal))
             for side, by_id in zip(sides, known, strict=True)
         )
+        if not read and one.num_records + two.num_records > _MAX_RECORDS:
+            why = _TOO_MANY
+    if not why:
         records = compare_records(one, two, most)
         records["same"] += sum(shard.records for _, shard in map(known[0].__getitem__, equal))
         differs = records["added"] + records["removed"] + records["changed"]["all"] > 0
@@ -70,7 +76,8 @@ def changes_of_update(output: str, manifest: Manifest) -> tuple[str, ...]:
         found = compare_datasets(before, after, 0, read=False)
     except (ShardmillError, FileNotFoundError) as error:
         return (f"not compared with the version before: {error}",)
-    rows = [(k, text) for k, text in summary_rows(found) if k in ("records", "labels", "codecs")]
+    shown = ("records", "labels", "codecs", *["not compared"][: found["not_compared"] == _TOO_MANY])
+    rows = [(k, text) for k, text in summary_rows(found) if k in shown]
     more = [f"and {len(rows) - _MAX_LINES:,} more, see shardmill diff"][: len(rows) > _MAX_LINES]
     return *(f"{name}: {text}" for name, text in rows[:_MAX_LINES]), *more
 

@@ -52,6 +52,11 @@ class Side:
         name = str(self.manifest.build.config.get("key") or "")
         return name if any(each["name"] == name for each in self.manifest.features) else ""
 
+    @property
+    def num_records(self) -> int:
+        """Number of records in the shards."""
+        return sum(shard.records for _, shard in self.shards)
+
 
 def compare_records(before: Side, after: Side, most: int) -> dict[str, Any]:
     """Return the numbers of records that were added, removed and changed, with examples.

@@ -24,6 +24,7 @@ from shardmill.schemas.dataset.read_manifest import files_folder, find_manifest,
 from shardmill.schemas.dataset.shard_names import CURRENT, REJECTS, is_generation
 from shardmill.schemas.errors import OutputError, ShardmillError, UsageError
 from shardmill.schemas.example.parse import parse_example
+from shardmill.schemas.option_types import Path
 from shardmill.schemas.schema_pbtxt.feature_spec import FeatureSpec
 from shardmill.schemas.storage import absolute, join, open_storage
 from shardmill.schemas.tfrecord.framing import FOOTER_BYTES, HEADER_BYTES
@@ -38,7 +39,7 @@ _COLUMNS = SampledRecord._fields[2:-1]
 Samples = Sequence[SampledRecord]
 
 
-def report(dataset: str | os.PathLike[str], output: str | os.PathLike[str] | None = None) -> str:
+def report(dataset: Path, output: Path | None = None, *, inputs: Path | None = None) -> str:
     """Writes a page about a dataset: one HTML file without scripts, which needs no network.
 
     It has the splits, the balance of the classes, thumbnails, statistics and histograms, rejects
@@ -48,6 +49,8 @@ def report(dataset: str | os.PathLike[str], output: str | os.PathLike[str] | Non
         dataset: The dataset's folder or its manifest, or a manifest of ``shardmill count``, on any
             storage.
         output: The file; by default NAME-report.html in the current folder.
+        inputs: Local folder of the inputs, to show what can be decoded of rejected images; by
+            default, no file outside the dataset is read.
 
     Returns:
         The path of the file.
@@ -55,7 +58,7 @@ def report(dataset: str | os.PathLike[str], output: str | os.PathLike[str] | Non
     Raises:
         InputError: The manifest does not exist, or this release cannot read it.
         OutputError: The file exists and is not a report.
-        UsageError: The file would be inside the dataset.
+        UsageError: The file would be inside the dataset, or the folder of inputs does not exist.
     """
     folder, file = find_manifest(dataset)
     manifest = read_manifest(folder, file)
@@ -64,7 +67,9 @@ def report(dataset: str | os.PathLike[str], output: str | os.PathLike[str] | Non
         own = os.path.dirname(own)
     target = os.fspath(output or f"{os.path.basename(own) or 'dataset'}-report.html")
     _check_output(target, own if folder else "")
-    page = gather(files_folder(folder, file, manifest), file, manifest)
+    if inputs and not os.path.isdir(inputs):
+        raise UsageError("report-inputs-missing", path=inputs)
+    page = gather(files_folder(folder, file, manifest), file, manifest, inputs)
     html = render("report.html", {**page, "name": os.path.basename(own), "path": folder or file})
     open_storage(target).replace(target, html.encode())
     return target
@@ -87,13 +92,14 @@ def _check_output(target: str, dataset: str) -> None:
         raise OutputError("report-exists", target=target)
 
 
-def gather(base: str, file: str, manifest: Manifest) -> dict[str, Any]:
+def gather(base: str, file: str, manifest: Manifest, inputs: Path | None) -> dict[str, Any]:
     """Returns the values that the page shows.
 
     Args:
         base: Folder of the shards.
         file: Path of the manifest.
         manifest: The manifest.
+        inputs: Folder of the inputs, whose rejected images are drawn.
     """
     page = {**describe_manifest(manifest, file), "notes": [], "sheets": []}
     notes: list[str] = page["notes"]
@@ -115,7 +121,7 @@ def gather(base: str, file: str, manifest: Manifest) -> dict[str, Any]:
         **page, "samples": samples, "findings": findings, "build": manifest.build,
         "columns": [describe_column(spec, [each.features for each in samples]) for spec in specs],
         "largest": {n: max(s.label_counts.values(), default=0) for n, s in manifest.splits.items()},
-        "rejects": rejects, "drawn": draw_rejects(manifest.inputs.root, rejects),
+        "rejects": rejects, "drawn": draw_rejects(inputs, rejects) if inputs else {},
     }  # fmt: skip
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import sys
+import threading
 import traceback
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Iterable
 from datetime import datetime, timezone
 from typing import Any, TextIO, cast
 
@@ -15,6 +17,7 @@ class _JsonLog:
 
     def __init__(self, file: TextIO) -> None:
         self._file = file
+        self._held = defaultdict[int, str](str)  # of each thread: print() writes in pieces
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._file, name)
@@ -24,10 +27,20 @@ class _JsonLog:
         return False
 
     def write(self, text: str) -> int:
-        for line in filter(str.strip, text.splitlines()):
+        thread = threading.get_ident()
+        *lines, self._held[thread] = f"{self._held[thread]}{text}".split("\n")
+        self._log_lines(lines)
+        return len(text)
+
+    def end(self) -> None:
+        """Write what had no end of line."""
+        self._log_lines([*self._held.values()])
+        self._held.clear()
+
+    def _log_lines(self, lines: Iterable[str]) -> None:
+        for line in filter(str.strip, lines):
             message = line.removeprefix("shardmill: ")  # of a sentence about what went wrong
             self.log("info" if message == line else "error", message)
-        return len(text)
 
     def log(self, level: str, message: str, **fields: Any) -> None:
         """Write one object, in one call: threads write too."""
@@ -54,9 +67,12 @@ def logged(run: Callable[[], int]) -> int:
 
     An unexpected error, or any with --debug, is an object too.
     """
-    sys.stderr = cast("TextIO", _JsonLog(sys.stderr))
+    log = _JsonLog(sys.stderr)
+    sys.stderr = cast("TextIO", log)
     try:
         return run()
     except Exception as error:  # noqa: BLE001 - the process ends
         write_log("error", str(error), traceback=traceback.format_exc())
         return 1
+    finally:
+        log.end()

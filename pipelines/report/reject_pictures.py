@@ -1,6 +1,6 @@
-"""Pictures of rejected images: what can be decoded of files that are still in the dataset's root.
+"""Pictures of rejected images: what can be decoded of files in a folder that the user names.
 
-The files are damaged, and the dataset may come from another person.
+The files are damaged, and the dataset, which names them, may come from another person.
 """
 
 from __future__ import annotations
@@ -26,23 +26,25 @@ _MAX_BYTES, _MAX_PIXELS = 16 << 20, 1 << 25
 _REASONS, _TRIED, _SHOWN = 6, 30, 4  # shown are at most 24 pictures
 
 
-def draw_rejects(root: str, rejects: Sequence[Mapping[str, str]]) -> dict[str, list[Any]]:
+def draw_rejects(
+    root: str | os.PathLike[str], rejects: Sequence[Mapping[str, str]]
+) -> dict[str, list[Any]]:
     """Returns a few pictures by reason; see ``draw_partly``.
 
     Args:
-        root: Folder of the inputs; of one that is not local, no file is read.
+        root: Folder of the inputs.
         rejects: ``key`` and ``error`` of each.
     """
     drawn = {}
     reasons = dict.fromkeys(each["error"] for each in rejects if each["error"] not in _UNSAFE)
-    for reason in islice(reasons, _REASONS if os.path.isabs(str(root)) else 0):
+    for reason in islice(reasons, _REASONS):
         keys = [each["key"] for each in rejects if each["error"] == reason][:_TRIED]
         pictures = (draw_partly(root, key) for key in keys)
         drawn[reason] = [*islice(filter(None, pictures), _SHOWN)]
     return drawn
 
 
-def draw_partly(root: str, key: str) -> dict[str, Any] | None:
+def draw_partly(root: str | os.PathLike[str], key: str) -> dict[str, Any] | None:
     """Returns a thumbnail of what an image file has before its damage; None if that is nothing.
 
     Args:

@@ -60,14 +60,14 @@ class CatalogRow(NamedTuple):
     def of(cls, ref: InputRef, image: EncodedImage, record_bytes: int) -> CatalogRow:
         """Return the row of the record of an input."""
         return cls(
-            ref.key, ref.uri, ref.size, ref.version, image.content_hash, ref.label, *image[1:7],
-            record_bytes, image.features, ref.ctime,
+            ref.key, ref.uri, ref.size, ref.version, label=ref.label, record_bytes=record_bytes,
+            input_ctime=ref.ctime, **image._asdict(),
         )  # fmt: skip
 
     @property
     def image(self) -> EncodedImage:
         """What is known of the image."""
-        return EncodedImage(self.content_hash, *self[6:12], self.features)
+        return EncodedImage(*(getattr(self, name) for name in EncodedImage._fields))
 
 
 _COLUMNS = [name for name in CatalogRow._fields if name != "features"]

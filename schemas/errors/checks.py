@@ -19,6 +19,7 @@ MESSAGES: dict[str, str] = {
     "show-split-without-manifest": "--split={split}: {path} has no manifest.json, so it has no splits.",
     "show-split-unknown": "--split={split}: the dataset has no such split; it has {known}.",
     "verify-schema-unreadable": "the schema cannot be read: {error}",
+    "report-inputs-missing": "--inputs={path} is not a folder of this machine: give the folder of the dataset's inputs, or leave it out.",
     "report-inside-dataset": "The report {target} would be inside the dataset {dataset}: choose another --output.",
     "report-exists": "{target} exists and is not a report: delete it, or choose another --output.",
     "min-examples-malformed": "--{flag}={text} is malformed: write it as in 1000, or train:1000,validation:100.",

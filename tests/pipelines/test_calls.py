@@ -16,6 +16,7 @@ import pytest
 
 import shardmill
 from shardmill.pipelines.commands import COMMANDS
+from shardmill.pipelines.report.json_log import logged
 from shardmill.schemas.errors import InputError, UsageError
 from tests.conftest import ROOT, make_photos
 from tests.support.record_tools import framed
@@ -132,6 +133,26 @@ def json_lines(done):
         assert abs((datetime.now(timezone.utc) - when).total_seconds()) < 60
         assert {"level", "message"} < entry.keys()
     return entries
+
+
+def test_lines_of_a_json_log_are_whole(monkeypatch):
+    """Libraries print a line in pieces, from several threads, and the last one without its end."""
+    written = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", written)
+
+    def run():
+        print("a", 1, end="", file=sys.stderr)
+        other = threading.Thread(target=lambda: print("of", "another", file=sys.stderr))
+        other.start()
+        other.join()
+        print(" b", "c\nshardmill: no", "end", end="", file=sys.stderr)
+        return 3
+
+    assert logged(run) == 3
+    found = [json.loads(line) for line in written.getvalue().splitlines()]
+    assert [(each["level"], each["message"]) for each in found] == [
+        ("info", "of another"), ("info", "a 1 b c"), ("error", "no end"),
+    ]  # fmt: skip
 
 
 def test_json_of_every_command(folder):

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from shardmill.pipelines.diff import compare
 from shardmill.pipelines.diff.compare import compare_datasets
 from tests.conftest import build_dataset, make_image, make_photos
 from tests.pipelines.commands.test_steps import body
@@ -111,7 +112,7 @@ def test_records_of_catalogs_are_compared_as_by_pandas(seed, tmp_path):
     assert again["records"]["same"] == len(tables[1])
 
 
-def test_an_update_and_diff_say_what_changed(tmp_path, capsys):
+def test_an_update_and_diff_say_what_changed(tmp_path, capsys, monkeypatch):
     """Versions of one dataset, by their folders and by the summary of the build that made one."""
     photos = make_photos(tmp_path / "photos", {"cat": 12, "dog": 9})
     build = ("images", photos, tmp_path / "ds", "--image_size=16", "--update")
@@ -144,6 +145,13 @@ def test_an_update_and_diff_say_what_changed(tmp_path, capsys):
     text = run_here(capsys, "diff", old, tmp_path / "ds", "--examples=1")[1]
     assert "renamed    cat/001.jpg -> dog/moved.jpg" in text
     assert "changed    dog/002.jpg  image, input" in text
+    # A published update must not end for want of memory.
+    monkeypatch.setattr(compare, "_MAX_RECORDS", 20)
+    make_image(97).save(photos / "dog/newer.jpg")
+    code, out, _ = run_here(capsys, *build)
+    assert (code, "records:" in out, "labels: " in out) == (0, False, True)
+    assert "not compared: over" in out
+    assert run_here(capsys, "diff", new, tmp_path / "ds")[1].count("1 added, 0 removed") == 1
 
 
 def test_options_and_codecs_are_listed(tmp_path, capsys):

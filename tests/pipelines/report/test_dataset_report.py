@@ -43,9 +43,9 @@ HOSTILE = (
 )
 
 
-def report(dataset: Path | str, folder: Path) -> Page:
+def report(dataset: Path | str, folder: Path, **options: object) -> Page:
     """Write a report, check it and return it."""
-    return check_page(write_report(dataset, folder / "report.html"))
+    return check_page(write_report(dataset, folder / "report.html", **options))
 
 
 def pixels_of(image: dict) -> np.ndarray:
@@ -466,9 +466,12 @@ def test_rejected_images_are_drawn_as_far_as_they_decode(tmp_path) -> None:
     manifest = json.loads((tmp_path / "ds" / "manifest.json").read_text())
     manifest["inputs"]["rejected_by_reason"]["a"] = len(outside)
     (tmp_path / "ds" / "manifest.json").write_text(json.dumps(manifest))
-    drawn = [
-        each for each in report(tmp_path / "ds", tmp_path).find("img") if each["alt"][:3] == "Rej"
-    ]
+    page = report(tmp_path / "ds", tmp_path)  # its manifest may name any folder as the root
+    assert not [each for each in page.find("img") if each["alt"][:3] == "Rej"]
+    page = report(tmp_path / "ds", tmp_path, inputs=photos)
+    drawn = [each for each in page.find("img") if each["alt"][:3] == "Rej"]
+    with pytest.raises(UsageError, match="--inputs=nowhere is not a folder of this machine"):
+        write_report(tmp_path / "ds", tmp_path / "report.html", inputs="nowhere")
     assert {each["alt"] for each in drawn} == {"Rejected: cat/cut.jpg", "Rejected: cat/cut.png"}
     for each in drawn:
         pixels = pixels_of(each).astype(int)
