@@ -145,7 +145,7 @@ def test_an_update_and_diff_say_what_changed(tmp_path, capsys, monkeypatch):
     text = run_here(capsys, "diff", old, tmp_path / "ds", "--examples=1")[1]
     assert "renamed    cat/001.jpg -> dog/moved.jpg" in text
     assert "changed    dog/002.jpg  image, input" in text
-    # A published update must not end for want of memory.
+    # The summary must not exhaust the memory of an update that is published.
     monkeypatch.setattr(compare, "_MAX_RECORDS", 20)
     make_image(97).save(photos / "dog/newer.jpg")
     code, out, _ = run_here(capsys, *build)
