@@ -182,13 +182,18 @@ class ImagesOptions(DatasetOptions):
     """Options of ``shardmill images``, besides those of every build.
 
     Attributes:
-        input: ``PATH``: a folder, glob, listing (.csv) or image; may be repeated
+        input: ``PATH``: a folder, glob, listing (.csv), image or archive (tar, zip, Parquet,
+            TFRecord); may be repeated
         splits: ``SHARES``: directory (default if all folders are named like splits), or listing, or
             shares (default: train:0.9,validation:0.1), or folders and files as in
             train:1,test=test/: shares divide the others
         label_from: ``WHERE``: directory, filename, listing, none
         label_pattern: ``REGEX``: has a group (?P<label>...)
         labels: ``FILE``: one label per line; the first line is class 0
+        image_column: ``NAME``: column of Parquet files, or feature of TFRecords, that holds images
+            (default: the only one of images; image/encoded)
+        label_column: ``NAME``: column or feature of their labels (default: label;
+            image/class/text, else image/class/label)
         unlabeled_splits: ``NAMES``: splits whose images need no labels, and get none
         group_pattern: ``REGEX``: keys with the same match stay in one split
         image_size: ``SIZE``: 224 (default) or 180x320 (height x width)
@@ -219,8 +224,8 @@ example, a folder with one subfolder per label:
   shardmill images --input=flower_photos --output=ds --image_size=224"""
     groups: ClassVar = {
         "input and output": f"{INPUT_OUTPUT} follow_links limit",
-        "labels and splits": "label_from label_pattern labels splits unlabeled_splits "
-        "group_pattern seed",
+        "labels and splits": "label_from label_pattern labels image_column label_column "
+        "splits unlabeled_splits group_pattern seed",
         "pixels": "image_size resize interpolation only_shrink reducing_gap icc encoding quality "
         "channels",
         "records and shards": f"features {SHARDS} shard_by duplicates",
@@ -231,6 +236,8 @@ example, a folder with one subfolder per label:
     label_from: Choice[LabelFrom] = LABEL_FROM
     label_pattern: Text = of.text()
     labels: File = of.file(decides=False)
+    image_column: Text = of.text(decides=False)
+    label_column: Text = of.text(decides=False)
     unlabeled_splits: Names = of.names()
     group_pattern: Text = of.text()
     image_size: ImageSize = Option("text", _parse_size, "224", pattern="[0-9]+(x[0-9]+)?")

@@ -5,6 +5,9 @@ Run it as ``shardmill images``, or use ``build_images(root, config)`` in a custo
 
 from __future__ import annotations
 
+import atexit
+import shutil
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -15,7 +18,8 @@ from shardmill.pipelines.images_config import ImagesConfig
 from shardmill.pipelines.split_folders import resolve_splits
 from shardmill.schemas.errors import UsageError
 from shardmill.schemas.refs import InputRef
-from shardmill.schemas.storage import absolute
+from shardmill.schemas.storage import absolute, join
+from shardmill.transforms.images.containers import Spool
 from shardmill.transforms.images.encoder import ImagesHooks
 from shardmill.transforms.match.counts import MatchCounts
 from shardmill.transforms.match.inputs import MatchSpec
@@ -24,7 +28,7 @@ from shardmill.transforms.match.transform import MatchedInputs, MatchFiles
 from shardmill.transforms.publish.generation import has_catalogs
 from shardmill.transforms.runtime.process_pool import usable_cores
 from shardmill.transforms.sink.estimate import BuildSample, add_estimate
-from shardmill.transforms.sink.outcome import Outcome, RaiseIfFailed
+from shardmill.transforms.sink.outcome import Outcome, RaiseIfFailed, delete_unused_build
 from shardmill.transforms.sink.placement import PlaceSpec
 from shardmill.transforms.sink.spec import SinkSpec
 from shardmill.transforms.sink.transform import WriteShards
@@ -45,6 +49,15 @@ class ImagesJob:
     config: ImagesConfig
     match: MatchSpec
     sink: SinkSpec
+
+    def spool(self) -> Spool:
+        """Return where archives without random access are spooled: a dry run writes no output."""
+        folder, config = join(self.sink.build, "spool"), self.config
+        if config.dry_run:
+            folder = tempfile.mkdtemp(prefix="shardmill-")
+            atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        labels = config.label_column if config.label_from == "directory" else None
+        return Spool(folder, config.image_column, labels, bool(config.unlabeled_splits))
 
 
 def resolve(config: ImagesConfig, *, runner: str = "") -> ImagesJob:
@@ -83,11 +96,16 @@ def outcomes(root: beam.Pipeline | beam.pvalue.PBegin, job: ImagesJob) -> beam.P
     """Wire the pipeline; it emits one ``Outcome``, also for failures that a retry cannot fix."""
     config = job.config
     matched = root | "MatchFiles" >> MatchFiles(
-        job.match, config.label_spec, listed_splits=config.shares.mode == "listing"
+        job.match,
+        config.label_spec,
+        listed_splits=config.shares.mode == "listing",
+        spool=job.spool() if job.match.archives else None,
     )
     if config.limit is not None:
         matched = matched | "TakeFirst" >> TakeFirst(config.limit, config.place_spec)
     outcome = matched | "WriteShards" >> WriteShards(job.sink, config.encoder)
+    if job.match.archives:
+        outcome = outcome | "DeleteSpool" >> beam.Map(delete_unused_build, job.sink)
     if not config.dry_run:
         return outcome
     sample = matched | "TakeSample" >> TakeFirst(_SAMPLE, config.place_spec)

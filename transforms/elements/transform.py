@@ -25,13 +25,13 @@ from shardmill.schemas.errors.catalogue import coded
 from shardmill.schemas.numbers import plural
 from shardmill.schemas.refs import SegmentRef
 from shardmill.schemas.rejects import Reject
-from shardmill.schemas.storage import join, open_storage
+from shardmill.schemas.storage import join
 from shardmill.transforms.elements.typed_elements import ElementReader, size_of
 from shardmill.transforms.match.counts import MatchCounts
 from shardmill.transforms.runtime.sum_into import SumInto
 from shardmill.transforms.sink.census import Census
 from shardmill.transforms.sink.encoder import Item
-from shardmill.transforms.sink.outcome import Outcome
+from shardmill.transforms.sink.outcome import Outcome, delete_unused_build
 from shardmill.transforms.sink.placement import REJECTED, Series
 from shardmill.transforms.sink.plan import Plan, decide_status
 from shardmill.transforms.sink.spec import SinkSpec
@@ -152,7 +152,7 @@ class WriteElements(beam.PTransform):
         placed = cut | "AllPlaced" >> beam.Flatten()
         encoder = ElementEncoder(spec.reader, dict(spec.versions), unique=spec.unique)
         built = BuildInput(placed, plan, census) | BuildShards(spec.sink, encoder)
-        return built | "DeleteRuns" >> beam.Map(delete_runs, spec.sink)
+        return built | "DeleteRuns" >> beam.Map(delete_unused_build, spec.sink)
 
 
 def plan_elements(census: Census, spec: ElementsSpec) -> Plan:
@@ -245,10 +245,3 @@ def number_runs(group: tuple[str, Iterable[Run]]) -> Iterator[Run]:
     """Yield the runs of a name with different keys: equal ones of several bundles are copies."""
     for number, run in enumerate(group[1]):
         yield run._replace(key=f"{run.key}#{number}")
-
-
-def delete_runs(outcome: Outcome, spec: SinkSpec) -> Outcome:
-    """Return an outcome; of a dataset that is up to date, delete the runs that were written."""
-    if outcome.status == "up_to_date":
-        open_storage(spec.output).delete_tree(spec.build)
-    return outcome

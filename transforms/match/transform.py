@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import apache_beam as beam
@@ -13,7 +14,7 @@ from apache_beam.pvalue import AsSingleton, TaggedOutput
 from shardmill.schemas.errors import InputError, ShardmillError, StorageError
 from shardmill.schemas.refs import InputRef
 from shardmill.schemas.storage import scheme_of
-from shardmill.transforms.match.containers.expand import expand
+from shardmill.transforms.match.containers.expand import Members, expand
 from shardmill.transforms.match.containers.spooled import list_images
 from shardmill.transforms.match.counts import (
     Linked,
@@ -74,11 +75,13 @@ class MatchFiles(beam.PTransform):
         spec: Where inputs are found.
         labels: Where their labels come from.
         listed_splits: Whether a listing must have a column ``split``.
+        spool: See ``expand``.
     """
 
     spec: MatchSpec
     labels: LabelSpec = field(default_factory=lambda: LabelSpec("none"))
     listed_splits: bool = False
+    spool: Callable[..., Members] | None = None
 
     def expand(self, root: beam.Pipeline | beam.pvalue.PBegin) -> MatchedInputs:
         """Wires the walk of a folder or glob, or the reading of a listing."""
@@ -93,7 +96,9 @@ class MatchFiles(beam.PTransform):
         else:
             refs, counts = self._walked(start)
         if spec.archives:
-            list_members = list_images if spec.kind == "listing" else expand
+            list_members = (
+                list_images if spec.kind == "listing" else partial(expand, spool=self.spool)
+            )
             refs, members = (
                 refs
                 | "SpreadArchives" >> beam.Reshuffle()

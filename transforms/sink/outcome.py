@@ -14,6 +14,7 @@ import apache_beam as beam
 from shardmill.schemas.dataset import shard_names
 from shardmill.schemas.errors import ShardmillError
 from shardmill.schemas.storage import join, open_storage
+from shardmill.transforms.sink.spec import SinkSpec
 
 _STALE_NS = 3600 * 10**9
 _reported: dict[str, Outcome] = {}  # by run, of runs whose workers are threads of this process
@@ -134,3 +135,10 @@ class RaiseIfFailed(beam.PTransform):
     def expand(self, pcoll: beam.PCollection[Outcome]) -> beam.PCollection[Outcome]:
         """Wires the check."""
         return pcoll | "Check" >> beam.Map(Outcome.check)
+
+
+def delete_unused_build(outcome: Outcome, spec: SinkSpec) -> Outcome:
+    """Return an outcome; of a dataset that is up to date, delete what was written for it."""
+    if outcome.status == "up_to_date":
+        open_storage(spec.output).delete_tree(spec.build)
+    return outcome

@@ -5,13 +5,17 @@ from __future__ import annotations
 import hashlib
 import itertools
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from typing import TypeAlias
 
+from shardmill.schemas.decompress import DecompressionError, decompress
 from shardmill.schemas.errors import InputError
+from shardmill.schemas.file_signatures import compression_format
 from shardmill.schemas.refs import InputRef, MemberRange
 from shardmill.schemas.rejects import RejectedError
 from shardmill.schemas.storage import RandomReader, open_storage
+from shardmill.schemas.tfrecord.framing import starts_record
 from shardmill.transforms.match.containers.member_reader import read_range
 from shardmill.transforms.match.containers.tar_members import ArchiveMember, list_tar
 from shardmill.transforms.match.containers.zip_members import list_zip
@@ -21,14 +25,37 @@ from shardmill.transforms.match.walk import escape_name, is_junk, is_other, is_u
 _HEAD_BYTES = 512
 _LISTERS = {"tar": list_tar, "zip": list_zip}
 _MAX_LABEL_BYTES = 4 << 10
+Members: TypeAlias = Iterator[InputRef | MatchCounts]
 
 
 def archive_kind(reader: RandomReader) -> str:
-    """Return the kind of an archive by its content, or an empty text for another file."""
+    """Return the kind of an archive by its content, or an empty text for another file.
+
+    The members of ``tar`` and ``zip`` are read in place. The others are read in sequence:
+    ``packed`` (a compressed tar archive), ``parquet`` and ``tfrecord``.
+    """
     head = reader.read_at(0, _HEAD_BYTES)
+    compression = compression_format(head)
+    if compression:
+        content = b""
+        with suppress(DecompressionError):
+            for piece in decompress(reader, compression):
+                content += piece
+                if len(content) >= _HEAD_BYTES:
+                    break
+        kind = _kind_of(content)
+        return {"tar": "packed", "tfrecord": kind if compression == "gzip" else ""}.get(kind, "")
+    return _kind_of(head)
+
+
+def _kind_of(head: bytes) -> str:
     if head[257:262] == b"ustar":  # IEEE Std 1003.1, pax: magic
         return "tar"
-    return "zip" if head.startswith((b"PK\x03\x04", b"PK\x05\x06")) else ""
+    if head.startswith((b"PK\x03\x04", b"PK\x05\x06")):
+        return "zip"
+    if head.startswith(b"PAR1"):
+        return "parquet"
+    return "tfrecord" if starts_record(head) else ""
 
 
 def is_archive(uri: str) -> bool:
@@ -38,11 +65,15 @@ def is_archive(uri: str) -> bool:
     return False
 
 
-def expand(ref: InputRef) -> Iterator[InputRef | MatchCounts]:
+def expand(
+    ref: InputRef, spool: Callable[[InputRef, RandomReader, str], Members] | None = None
+) -> Members:
     """Yield the members of an archive; another file as it is, or skipped by its name.
 
     Args:
         ref: A file of any kind.
+        spool: Yields the members of an archive that has no random access: of its reference, the
+            open file and its kind. Without it, such files are not archives.
 
     Raises:
         InputError: An archive is damaged.
@@ -57,29 +88,38 @@ def expand(ref: InputRef) -> Iterator[InputRef | MatchCounts]:
     try:
         with open_storage(ref.uri).open_at(ref.uri) as reader:
             kind = archive_kind(reader)
-            if kind:
-                yield from _expand_members(ref, reader, _LISTERS[kind](reader, ref.uri))
+            if kind in _LISTERS:
+                file = MemberRange(ref.uri, reader.size, reader.version, 0, 0)
+                yield from expand_members(ref, reader, file, _LISTERS[kind](reader, ref.uri))
+                return
+            if kind and spool:
+                yield from spool(ref, reader, kind)
                 return
     except FileNotFoundError as error:
         raise InputError("archive-rejected", path=ref.uri, why="it was deleted") from error
     yield count_skipped(escape_name(ref.key)) if is_other(ref.key) else ref
 
 
-def _expand_members(
-    ref: InputRef, reader: RandomReader, members: Iterator[ArchiveMember]
-) -> Iterator[InputRef | MatchCounts]:
-    """Yield the references of members; ``NAME.cls`` has the label of its neighbor ``NAME.jpg``."""
+def expand_members(
+    ref: InputRef, reader: RandomReader, file: MemberRange, members: Iterable[ArchiveMember]
+) -> Members:
+    """Yield the references of members; ``NAME.cls`` has the label of its neighbor ``NAME.jpg``.
+
+    Args:
+        ref: The archive.
+        reader: The open file that holds the members: the archive or its spool.
+        file: The path, size and version of that file.
+        members: The members.
+    """
     labelled = False
-    text = f"{reader.size} {reader.version} {ref.ctime}"
+    text = f"{file.file_size} {file.file_version} {ref.ctime}"
     changed = int.from_bytes(hashlib.blake2b(text.encode(), digest_size=7).digest(), "big")
     for _, group in itertools.groupby(members, lambda member: os.path.splitext(member.name)[0]):
         # Without a label where others have one, a member gets none of its folder or archive.
         label = "" if labelled else None
         found = []
         for member in group:
-            where = MemberRange(
-                ref.uri, reader.size, reader.version, member.offset, member.length, member.crc32
-            )
+            where = file._replace(offset=member.offset, length=member.length, crc32=member.crc32)
             if member.name.endswith(".cls") and not member.error:
                 labelled, label = True, _read_label(reader, where, member.size)
                 yield MatchCounts(skipped=1)

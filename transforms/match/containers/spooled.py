@@ -5,8 +5,8 @@ from __future__ import annotations
 import io
 import json
 import tarfile
-from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator
+from typing import IO, NamedTuple
 
 from shardmill.schemas.errors import InputError
 from shardmill.schemas.refs import InputRef, MemberRange
@@ -34,20 +34,18 @@ class SpooledImage(NamedTuple):
     data: bytes
 
 
-def pack_images(images: Iterable[SpooledImage]) -> bytes:
-    """Return an uncompressed tar archive of images."""
-    file = io.BytesIO()
-    with tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as archive:
+def pack_images(images: Iterable[SpooledImage], file: IO[bytes]) -> None:
+    """Write an uncompressed tar archive of images to a new file."""
+    with tarfile.open(fileobj=file, mode="w|", format=tarfile.PAX_FORMAT) as archive:
         for number, *record, data in images:
             info = tarfile.TarInfo(str(number))
             info.size = len(data)
             info.pax_headers = {RECORD: json.dumps(record)}
             archive.addfile(info, io.BytesIO(data))
-    return file.getvalue()
 
 
 def list_images(ref: InputRef) -> Iterator[InputRef]:
-    """Yield the references of the images in an archive.
+    """Yield the references of the images in the archive of a Python source.
 
     Args:
         ref: The archive.
@@ -58,10 +56,27 @@ def list_images(ref: InputRef) -> Iterator[InputRef]:
     """
     if ref.error:
         raise InputError("archive-rejected", path=ref.uri, why=ref.message)
-    with open_storage(ref.uri).open_at(ref.uri) as reader:
-        for member in list_tar(reader, ref.uri):
+    # The archive will be deleted, so it is no part of the names.
+    return list_spool(ref.uri, ref.uri, lambda number, key: (key, f"record:{number}"))
+
+
+def list_spool(
+    path: str, shown: str, name: Callable[[str, str], tuple[str, str]]
+) -> Iterator[InputRef]:
+    """Yield the references of the images in an archive.
+
+    Args:
+        path: Path of the archive, whose content follows from its name.
+        shown: The path that messages name.
+        name: Returns the key and the URI of an image, given its number and key.
+
+    Raises:
+        InputError: It is damaged.
+        StorageError: Reading it failed.
+    """
+    with open_storage(path).open_at(path) as reader:
+        for member in list_tar(reader, shown):
             key, label, split, version = json.loads(member.record)
-            # What the archive holds follows from its name.
-            where = MemberRange(ref.uri, reader.size, "", member.offset, member.length)
-            uri = f"record:{member.name}"  # the archive will be deleted
+            where = MemberRange(path, reader.size, "", member.offset, member.length)
+            key, uri = name(member.name, key)
             yield InputRef(key, uri, member.size, version, label, split, member=tuple(where))

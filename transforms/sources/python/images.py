@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -83,7 +84,13 @@ class ImageFiles:
     suffix: ClassVar = ".tar"
 
     def encode(self, table: pa.Table, first: int) -> bytes:
-        """Return the archive of the images of a unit.
+        """Return the archive of the images of a unit; see ``images``."""
+        file = io.BytesIO()
+        pack_images(self.images(table, first), file)
+        return file.getvalue()
+
+    def images(self, table: pa.Table, first: int) -> Iterator[SpooledImage]:
+        """Yield the images of a table.
 
         Args:
             table: The records.
@@ -103,17 +110,11 @@ class ImageFiles:
         splits = self._read_texts(table, self.split, first)
         if self.label and self.classes is not None:
             self._count_classes(table[self.label])
-        return pack_images(
-            SpooledImage(
-                index,
-                make_key(keys[row] or "") if self.key else f"record:{index}",
-                make_key(labels[row] or "") if self.label else None,
-                splits[row] or "",
-                blake3(data[row]).hexdigest(16),
-                data[row],
-            )
-            for row, index in enumerate(range(first, first + len(table)))
-        )
+        for row, index in enumerate(range(first, first + len(table))):
+            key = make_key(keys[row] or "") if self.key else f"record:{index}"
+            label = make_key(labels[row] or "") if self.label else None
+            digest = blake3(data[row]).hexdigest(16)
+            yield SpooledImage(index, key, label, splits[row] or "", digest, data[row])
 
     def _read_images(self, table: pa.Table, name: str, first: int) -> list[bytes]:
         values = self._column(table, name)
