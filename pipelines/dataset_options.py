@@ -236,8 +236,8 @@ example, a folder with one subfolder per label:
     label_from: Choice[LabelFrom] = LABEL_FROM
     label_pattern: Text = of.text()
     labels: File = of.file(decides=False)
-    image_column: Text = of.text(decides=False)
-    label_column: Text = of.text(decides=False)
+    image_column: Text = of.text()
+    label_column: Text = of.text()
     unlabeled_splits: Names = of.names()
     group_pattern: Text = of.text()
     image_size: ImageSize = Option("text", _parse_size, "224", pattern="[0-9]+(x[0-9]+)?")

@@ -12,7 +12,7 @@ _STEPS = tuple(
         ("mp4|m4v|mov|avi|mkv|webm|mpe?g", "extract the frames of videos first, with ffmpeg"),
         ("heic|heif", "install shardmill[heic] for HEIC images"),
         ("npy|npz", "use `shardmill arrays` for NumPy arrays"),
-        ("parquet", "use `shardmill rows` for tables, and shardmill.write for images in Parquet"),
+        ("parquet", "use `shardmill rows` for tables"),
         ("csv|tsv|jsonl", "use `shardmill rows` for tables"),
         ("feather|arrow|xlsx?|json", "export tables as CSV, and use `shardmill rows`"),
         ("tfrecords?", "use `shardmill count` for TFRecord files"),

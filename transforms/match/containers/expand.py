@@ -38,11 +38,13 @@ def archive_kind(reader: RandomReader) -> str:
     compression = compression_format(head)
     if compression:
         content = b""
-        with suppress(DecompressionError):
+        try:
             for piece in decompress(reader, compression):
                 content += piece
                 if len(content) >= _HEAD_BYTES:
                     break
+        except DecompressionError:
+            return "packed"  # reading it gives the error
         kind = _kind_of(content)
         return {"tar": "packed", "tfrecord": kind if compression == "gzip" else ""}.get(kind, "")
     return _kind_of(head)

@@ -56,7 +56,7 @@ def list_images(ref: InputRef) -> Iterator[InputRef]:
     """
     if ref.error:
         raise InputError("archive-rejected", path=ref.uri, why=ref.message)
-    # The archive will be deleted, so it is no part of the names.
+    # The archive will be deleted, so names do not contain its path.
     return list_spool(ref.uri, ref.uri, lambda number, key: (key, f"record:{number}"))
 
 

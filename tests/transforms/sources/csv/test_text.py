@@ -15,10 +15,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from shardmill.schemas import decompress
 from shardmill.schemas.errors import ChangedError
 from shardmill.schemas.rejects import RejectedError
 from shardmill.schemas.tfrecord.framing import frame
-from shardmill.transforms.sources.csv import decompress
 from shardmill.transforms.sources.csv.dialect import Dialect
 from shardmill.transforms.sources.csv.row_ranges import (
     RowRange,

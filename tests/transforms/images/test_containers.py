@@ -1,0 +1,294 @@
+"""Archives that are read in sequence give the records of the folder that they were made of."""
+
+import gzip
+import io
+import json
+import os
+import random
+import tarfile
+from collections import Counter
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from shardmill.loaders import open_dataset
+from shardmill.schemas.errors import ShardmillError, StorageError
+from shardmill.schemas.example.parse import FeatureValues
+from shardmill.schemas.refs import InputRef
+from shardmill.schemas.tfrecord.framing import frame
+from shardmill.transforms.images.containers import Spool, _text
+from shardmill.transforms.match.containers.expand import expand
+from tests.conftest import SOAK, build_dataset, make_image, make_photos
+
+OPTIONS = {"image_size": "16x24", "splits": "train:1", "keep": 0}
+NAMES = ("dog", "cat")  # of classes, in an order that sorting would change
+
+
+def tar(files: dict[str, bytes]) -> bytes:
+    target = io.BytesIO()
+    with tarfile.open(fileobj=target, mode="w") as archive:
+        for name, data in files.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            archive.addfile(info, io.BytesIO(data))
+    return target.getvalue()
+
+
+def compressed(data: bytes, codec: str) -> bytes:
+    target = pa.BufferOutputStream()
+    with pa.CompressedOutputStream(target, codec) as stream:
+        stream.write(data)
+    return target.getvalue().to_pybytes()
+
+
+def parquet(table: pa.Table, **options: object) -> bytes:
+    target = io.BytesIO()
+    pq.write_table(table, target, write_page_checksum=True, **options)
+    return target.getvalue()
+
+
+def hugging_face(files: dict[str, bytes]) -> bytes:
+    """Return a file as ``datasets`` writes it: see ``Dataset.to_parquet``."""
+    classes = {"info": {"features": {"label": {"names": NAMES, "_type": "ClassLabel"}}}}
+    rows = [
+        {
+            "image": {"bytes": data, "path": "same.jpg"},
+            "label": NAMES.index(name.partition("/")[0]),
+            "note": {"bytes_of": 1},
+        }
+        for name, data in files.items()
+    ]
+    table = pa.Table.from_pylist(rows)
+    metadata = {b"huggingface": json.dumps(classes).encode()}
+    return parquet(table.replace_schema_metadata(metadata), row_group_size=4)
+
+
+def columns(files: dict[str, bytes]) -> bytes:
+    labels = pa.array([name.partition("/")[0] for name in files]).dictionary_encode()
+    data = pa.array(list(files.values()), pa.large_binary())
+    return parquet(pa.table({"jpg": data, "kind": labels}), row_group_size=100)
+
+
+def examples(files: dict[str, bytes], image: str = "image/encoded", number: bool = False) -> bytes:
+    """Return TFRecords that TensorFlow's own classes serialize."""
+    from tensorflow.core.example import example_pb2 as pb
+
+    made = []
+    for name, data in files.items():
+        label = name.partition("/")[0]
+        example = pb.Example()
+        example.features.feature[image].bytes_list.value.append(data)
+        if number:
+            example.features.feature["y"].int64_list.value.append(NAMES.index(label))
+        else:
+            example.features.feature["image/class/text"].bytes_list.value.append(label.encode())
+        made.append(frame(example.SerializeToString()))
+    return b"".join(made)
+
+
+FORMATS = {
+    "tar.gz": (lambda files: gzip.compress(tar(files)), {}),
+    "tar.bz2": (lambda files: compressed(tar(files), "bz2"), {}),
+    "tar.zst": (lambda files: compressed(tar(files), "zstd"), {}),
+    "hf.parquet": (hugging_face, {}),
+    "plain.parquet": (columns, {"label_column": "kind"}),
+    "tfrecord": (examples, {}),
+    "tfrecord.gz": (
+        lambda files: gzip.compress(examples(files, "picture", number=True)),
+        {"image_column": "picture", "label_column": "y", "labels": "classes.txt"},
+    ),
+}
+
+
+def heavy_but(light: str) -> list[object]:
+    return [pytest.param(n, marks=[pytest.mark.heavy] * (n != light)) for n in FORMATS]
+
+
+def build(source: Path, output: Path, **options: object):
+    outcome, counters = build_dataset(input=source, output=output, **{**OPTIONS, **options})
+    assert outcome.status in ("published", "up_to_date", "dry_run"), outcome.message
+    return outcome, counters
+
+
+def records(folder: Path) -> Counter:
+    rows = open_dataset(folder, split="train", decode=False)
+    return Counter((row["image/class/text"], row["image/encoded"]) for row in rows)
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory) -> Path:
+    return make_photos(tmp_path_factory.mktemp("containers") / "photos", {"cat": 8, "dog": 7})
+
+
+@pytest.fixture(scope="module")
+def files(photos) -> dict[str, bytes]:
+    return {str(p.relative_to(photos)): p.read_bytes() for p in sorted(photos.rglob("*.jpg"))}
+
+
+@pytest.fixture(scope="module")
+def wanted(photos, tmp_path_factory) -> Counter:
+    output = tmp_path_factory.mktemp("containers") / "ds"
+    build(photos, output)
+    return records(output)
+
+
+@pytest.fixture
+def at_home(tmp_path, monkeypatch) -> Path:
+    """Return an empty folder, which is also the current one and has a list of the classes."""
+    monkeypatch.chdir(tmp_path)
+    Path("classes.txt").write_text("\n".join(NAMES))
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", heavy_but("hf.parquet"))
+def test_records_are_those_of_the_folder(name, files, wanted, at_home) -> None:
+    """A second build does nothing and leaves nothing; an update takes what did not change."""
+    make, options = FORMATS[name]
+    source, output = at_home / "in" / f"part-0.{name}", at_home / "ds"
+    source.parent.mkdir()
+    source.write_bytes(make(files))
+    outcome, _ = build(source.parent, output, **options)
+    assert outcome.matched == 15
+    assert records(output) == wanted
+    keys = {row["image/key"] for row in open_dataset(output, split="train", decode=False)}
+    member = "cat/000.jpg" if "tar" in name else "0"
+    assert f"{source.name}/{member}".encode() in keys
+
+    left = sorted(os.listdir(output))
+    os.utime(source)  # which says nothing about its content
+    assert build(source.parent, output, **options)[0].status == "up_to_date"
+    assert sorted(os.listdir(output)) == left
+
+    more = io.BytesIO()
+    make_image(99).save(more, "JPEG")
+    source.write_bytes(make({**files, "dog/new.jpg": more.getvalue()}))
+    outcome, _ = build(source.parent, output, update=True, **options)
+    assert outcome.reused == 15
+    assert sum(records(output).values()) == 16
+    assert not wanted - records(output)
+
+
+def test_a_dry_run_writes_nothing(files, at_home, monkeypatch) -> None:
+    temporary = at_home / "temporary"
+    temporary.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(temporary))
+    (at_home / "p.parquet").write_bytes(hugging_face(files))
+    outcome, _ = build(at_home / "p.parquet", at_home / "ds", dry_run=True)
+    assert (outcome.matched, (at_home / "ds").exists()) == (15, False)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "words"),
+    [
+        ("plain.parquet", {}, "no column of labels named 'label', only 'jpg', 'kind'"),
+        ("plain.parquet", {"label_column": "x"}, "no column of labels named 'x'"),
+        ("plain.parquet", {"image_column": "x"}, "no column of images named 'x'"),
+        ("plain.parquet", {"image_column": "kind", "label_from": "none"}, "not an image"),
+        ("tfrecord", {"image_column": "x"}, "no column of images named 'x', only 'image/"),
+        ("tfrecord", {"label_column": "x"}, "no column of labels named 'x', only 'image/"),
+    ],
+)
+def test_a_wrong_column_is_one_sentence(name, options, words, files, at_home) -> None:
+    (at_home / name).write_bytes(FORMATS[name][0](files))
+    with pytest.raises(ShardmillError, match=words):
+        build_or_raise(at_home / name, at_home / "ds", **options)
+
+
+def build_or_raise(source: Path, output: Path, **options: object):
+    outcome, _ = build_dataset(input=source, output=output, **{**OPTIONS, **options})
+    outcome.check()
+
+
+def test_splits_without_labels_may_lack_the_column(files, at_home) -> None:
+    """Named splits are those of files in a folder, as Hugging Face has them."""
+    folder = at_home / "data"
+    folder.mkdir()
+    (folder / "train-0.parquet").write_bytes(hugging_face(files))
+    table = pa.table({"image": pa.array(list(files.values()), pa.binary())})
+    (folder / "test-0.parquet").write_bytes(parquet(table))
+    splits = "train=train-*.parquet,test=test-*.parquet"
+    build(folder, at_home / "ds", splits=splits, unlabeled_splits="test")
+    test = [*open_dataset(at_home / "ds", split="test", decode=False)]
+    assert len(test) == 15
+    assert all("image/class/text" not in row for row in test)
+
+
+def test_what_a_row_lacks_is_one_reject(files, at_home) -> None:
+    data = [*files.values()]
+    table = pa.table(
+        {
+            "image": pa.array([None, b"", b"no image", *data], pa.binary()),
+            "label": pa.array(["a", "a", "a", *["b"] * 14, None]),
+        }
+    )
+    (at_home / "p.parquet").write_bytes(parquet(table))
+    options = {"max_reject_fraction": 1, "label_from": "directory"}
+    outcome, _ = build(at_home / "p.parquet", at_home / "ds", **options)
+    manifest = json.loads((at_home / "ds/manifest.json").read_text())
+    rejects = (at_home / "ds/current/rejects.jsonl").read_text().splitlines()
+    assert outcome.matched == 18
+    assert manifest["inputs"]["rejected"] == len(rejects) == 4
+    assert {json.loads(line)["key"] for line in rejects} == {"0", "1", "2", "17"}
+
+
+@pytest.mark.parametrize("name", heavy_but("tar.bz2"))
+@pytest.mark.parametrize("seed", range(12 if SOAK else 2))
+def test_damage_never_loses_records_silently(name, seed, files, wanted, at_home) -> None:
+    """A cut or changed file gives one error, or the records of an undamaged one and rejects."""
+    make, options = FORMATS[name]
+    rng = random.Random(seed)
+    data = bytearray(make(files))
+    if seed:
+        data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
+    else:
+        del data[rng.randrange(1, len(data)) :]
+    (at_home / name).write_bytes(data)
+    output = at_home / "ds"
+    outcome, _ = build_dataset(
+        input=at_home / name, output=output, **{**OPTIONS, **options, "max_reject_fraction": 1}
+    )
+    if outcome.status == "failed":
+        assert name in outcome.message
+        assert not (output / "manifest.json").exists()
+        return
+    inputs = json.loads((output / "manifest.json").read_text())["inputs"]
+    found = records(output)
+    assert inputs["matched"] == 15
+    assert sum(found.values()) == 15 - inputs["rejected"] - inputs["skipped"]
+    # Tar archives and Parquet's values have no checksum that covers every byte.
+    assert sum((found - wanted).values()) <= 1
+
+
+def test_a_spool_appears_when_it_is_whole(files, at_home, monkeypatch) -> None:
+    """What an interrupted step wrote is no spool; a finished one is used by the next build."""
+    source, folder = at_home / "p.tar.gz", at_home / "spool"
+    source.write_bytes(gzip.compress(tar(files)))
+    status = source.stat()
+    ref = InputRef("", str(source), status.st_size, str(status.st_mtime_ns))
+    spool = Spool(str(folder))
+    written = Spool._write
+
+    def fail(self, ref, reader, kind, file):
+        file.write(b"part of it")
+        raise StorageError("storage-race", action="write", path="x")
+
+    monkeypatch.setattr(Spool, "_write", fail)
+    with pytest.raises(StorageError):
+        [*expand(ref, spool)]
+    assert not [*folder.iterdir()]
+    monkeypatch.setattr(Spool, "_write", written)
+    found = [*expand(ref, spool)]
+    monkeypatch.setattr(Spool, "_write", fail)
+    assert [*expand(ref, spool)] == found
+    assert len(found) == 15
+
+
+def test_a_value_that_is_no_text_gives_no_label() -> None:
+    features = {
+        "two": FeatureValues("bytes", [b"a", b"b"]),
+        "bad": FeatureValues("bytes", [b"\xff"]),
+        "number": FeatureValues("int64", [7]),
+    }
+    assert [_text(features, name) for name in ("two", "bad", "number", "none")] == ["", "", "7", ""]
