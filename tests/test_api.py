@@ -49,6 +49,7 @@ def test_each_input_kind_and_loader_is_exported() -> None:
         assert {kind.load_config().__name__, f"build_{kind.name}"} <= set(pipelines.__all__)
 
 
+@pytest.mark.heavy
 def test_works_without_frameworks() -> None:
     """What needs one says so when it is called, not when its name is looked up."""
     code = (

@@ -64,6 +64,7 @@ def test_reads_images_and_concatenated_shards(photos, by_hand, tmp_path) -> None
     assert compare_records(by_hand, both) == 21
 
 
+@pytest.mark.heavy
 def test_reads_rows(by_hand, tmp_path) -> None:
     lines = [f"{n - 20},{'' if n % 3 else n / 8},{'né' * (n % 4)}" for n in range(40)]
     (tmp_path / "t.csv").write_text("\n".join(["n,x,text", *lines]) + "\n", encoding="utf-8")

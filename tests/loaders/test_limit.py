@@ -119,6 +119,7 @@ def test_a_state_belongs_to_its_host_and_limit(records):
             readers(records, hosts, 1, 1, limit=limit, **options)[host][0].load_state_dict(state)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("workers", range(4))
 def test_stateful_data_loaders(workers, records):
     from torchdata.stateful_dataloader import StatefulDataLoader

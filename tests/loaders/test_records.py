@@ -274,6 +274,7 @@ def lengths(records, numbers, results=None) -> list[int]:
     return found
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_reads_the_same_in_another_process(method, many):
     records = open_dataset(many)

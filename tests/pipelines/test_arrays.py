@@ -151,6 +151,7 @@ def test_text_labels_get_class_ids_in_byte_order(tmp_path, dtype, kind, capsys) 
     assert (code, int(out)) == (0, -(-len(all_rows["train"]) // 32))
 
 
+@pytest.mark.heavy
 def test_does_not_count_too_many_distinct_labels(tmp_path) -> None:
     save_labelled(tmp_path, np.arange(1500), 1500)
     for shards in (1, 2):  # too many in one part, and in all together

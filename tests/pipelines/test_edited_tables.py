@@ -115,6 +115,7 @@ def test_a_table_of_which_the_ctime_alone_differs_is_read(work) -> None:
     assert build()[0].status == "up_to_date"
 
 
+@pytest.mark.heavy
 def test_a_resumed_build_takes_the_runs_of_what_the_file_holds(work, monkeypatch) -> None:
     build, edit, path = work
     made, make_run = [], transform.make_run

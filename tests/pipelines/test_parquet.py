@@ -136,6 +136,7 @@ def test_types_of_times_decide_their_unit(tmp_path, unit, zone) -> None:
         assert sorted(row[column][0] for row in examples) == sorted(judged.tolist()), column
 
 
+@pytest.mark.heavy
 def test_a_large_row_group_is_read_in_several_batches(tmp_path, monkeypatch) -> None:
     frame = pd.DataFrame({"n": range(50_000), "s": [f"text {n % 977}" for n in range(50_000)]})
     frame.to_parquet(tmp_path / "t.parquet")

@@ -94,6 +94,7 @@ def test_all_values_of_each_source(tmp_path, kind):
     assert {path.name for path in tmp_path.glob("ds/.*")} == set()
 
 
+@pytest.mark.heavy
 def test_torch_data_sets(tmp_path):
     from torch import tensor
     from torch.utils.data import Dataset, IterableDataset

@@ -111,6 +111,7 @@ def largest(monkeypatch) -> dict[str, int]:
     return found
 
 
+@pytest.mark.heavy
 def test_values_of_a_key_do_not_grow_with_the_inputs(tmp_path, largest, monkeypatch) -> None:
     """Four times the inputs have more keys, not larger ones; parts are listed in a few bytes."""
     monkeypatch.setattr(plan, "_GROUP_INPUTS", 16)

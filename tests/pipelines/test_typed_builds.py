@@ -68,6 +68,7 @@ def test_finished_runs_are_reused(tmp_path, monkeypatch, kind) -> None:
     assert examples == published(**{**options, "output": tmp_path / "other"})[0]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("kind", ["csv", *KINDS])
 def test_counts_equal_the_manifest_and_updates_compare_content(tmp_path, capsys, kind) -> None:
     path, output = make_file(tmp_path, kind), tmp_path / "ds"

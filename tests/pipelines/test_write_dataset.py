@@ -93,6 +93,7 @@ def test_attempts_that_failed_or_run_twice_change_nothing(plain, tmp_path) -> No
     assert not [*out.glob(".shardmill*"), *out.rglob("*.run")]
 
 
+@pytest.mark.heavy
 def test_the_same_elements_are_up_to_date(plain, tmp_path, capsys) -> None:
     before = dataset_files(plain)
     write(plain, ELEMENTS[::-1])

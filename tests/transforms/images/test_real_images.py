@@ -103,6 +103,7 @@ def test_accepts_what_pillow_decodes_and_rejects_other_files(shared_data, name):
             assert error.error == {"F": "float_range", "I": "int_range"}.get(image.mode), path
 
 
+@pytest.mark.heavy
 def test_the_file_alone_decides_the_pixels(shared_data):
     """No codec leaves pixels as they were in the memory: three fills of it give one result."""
     paths = [path for name in SETS for path in files(shared_data, name)]

@@ -93,6 +93,7 @@ def test_copies_share_a_split_that_depends_on_the_content(photos, tmp_path):
     assert digest in found
 
 
+@pytest.mark.heavy
 def test_update_changes_the_mode(photos, tmp_path):
     """Records are taken from the published shards; the result equals a new build."""
     for mode in ("keep", "drop", "same_split"):

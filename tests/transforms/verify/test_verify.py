@@ -142,6 +142,7 @@ def test_reports_catalogs_that_are_damaged_or_of_another_shard(dataset) -> None:
         assert message in finding.message
 
 
+@pytest.mark.heavy
 def test_processes_report_the_same_findings(dataset, monkeypatch) -> None:
     shard = first_shard(dataset)
     examples = read_payloads(shard)
