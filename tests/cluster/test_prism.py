@@ -71,7 +71,7 @@ def resume(case, output: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["image_case", "rows_case", "arrays_case", "parquet_case", "jsonl_case"]
+    "name", ["image_case", "archive_case", "rows_case", "arrays_case", "parquet_case", "jsonl_case"]
 )
 def test_the_same_bytes(name, request, tmp_path):
     case = request.getfixturevalue(name)
