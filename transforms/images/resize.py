@@ -1,11 +1,11 @@
-"""Where the pixels of a file are in its record: sizes, exact in integers, and coordinates."""
+"""Where the pixels of a file are in its record: sizes, exact in integers."""
 
 from __future__ import annotations
 
 import math
 import re
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple, get_args
 
 from shardmill.schemas import option_types as of
 from shardmill.schemas.errors import UsageError
@@ -27,9 +27,6 @@ QUALITY = of.whole(95, 1, 100, pattern="[1-9][0-9]?|100")
 MAX_PIXELS = of.whole(178_956_970, 1)  # Pillow's limit against decompression bombs
 MAX_SIDE = 65_500  # libjpeg's limit
 _IMAGE_SIZE = re.compile(r"([0-9]{1,9})(?:[xX]([0-9]{1,9}))?")
-# EXIF 2.32, tag 0112H: whether the columns and rows of the file are mirrored, before they are
-# exchanged from 5 on.
-_MIRRORED = {1: (0, 0), 2: (1, 0), 3: (1, 1), 4: (0, 1), 5: (0, 0), 6: (0, 1), 7: (1, 1), 8: (1, 0)}
 
 Box = tuple[float, float, float, float]
 
@@ -47,10 +44,6 @@ class Size(NamedTuple):
 
 class Geometry(NamedTuple):
     """Where the pixels of a file are in its record.
-
-    Points are (x, y) in pixels from the upper left corner, so that the first pixel covers 0 to 1;
-    boxes are (left, upper, right, lower). Both are numbers or NumPy arrays of one shape. What is
-    cropped is outside of the record, and what is padded outside of the file.
 
     Attributes:
         stored: Size of the image in the file, before it is rotated.
@@ -72,45 +65,6 @@ class Geometry(NamedTuple):
     def upright(self) -> Size:
         """Size of the image in the file, after it is rotated."""
         return turned(self.stored, self.orientation)
-
-    def to_record(self, x: Any, y: Any) -> tuple[Any, Any]:
-        """Return where a point of the file is in the record."""
-        mirror_x, mirror_y = _MIRRORED[self.orientation]
-        x = self.stored.width - x if mirror_x else x
-        y = self.stored.height - y if mirror_y else y
-        x, y = (y, x) if self.orientation >= 5 else (x, y)
-        x, y = (
-            x * self.scaled.width / self.upright.width,
-            y * self.scaled.height / self.upright.height,
-        )
-        return x + self.left, y + self.top
-
-    def to_file(self, x: Any, y: Any) -> tuple[Any, Any]:
-        """Return where a point of the record is in the file."""
-        x = (x - self.left) * self.upright.width / self.scaled.width
-        y = (y - self.top) * self.upright.height / self.scaled.height
-        x, y = (y, x) if self.orientation >= 5 else (x, y)
-        mirror_x, mirror_y = _MIRRORED[self.orientation]
-        return (
-            self.stored.width - x if mirror_x else x,
-            self.stored.height - y if mirror_y else y,
-        )
-
-    def box_to_record(self, box: Box) -> Box:
-        """Return where a box of the file is in the record."""
-        return _corners(self.to_record(*box[:2]), self.to_record(*box[2:]))
-
-    def box_to_file(self, box: Box) -> Box:
-        """Return where a box of the record is in the file."""
-        return _corners(self.to_file(*box[:2]), self.to_file(*box[2:]))
-
-
-def _corners(one: tuple[Any, Any], other: tuple[Any, Any]) -> Box:
-    """Return the box of two opposite corners: mirroring exchanges left and right."""
-    (x, y), (u, v) = one, other
-    import numpy as np  # slow to import, and --help imports this module
-
-    return (np.minimum(x, u), np.minimum(y, v), np.maximum(x, u), np.maximum(y, v))
 
 
 def turned(size: Size, orientation: int) -> Size:
