@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
@@ -26,7 +25,7 @@ from shardmill.schemas.tfrecord.ranges import (
     describe_other_content,
     open_file,
 )
-from shardmill.schemas.tfrecord.scanner import DamagedError, FileFault, RecordScanner, find_record
+from shardmill.schemas.tfrecord.scanner import DamagedError, FileFault, RecordScanner
 
 _WHOLE_MEMBER = 8 << 20  # larger members are read and inflated as a stream
 _UNKNOWN_SIZE = 1 << 62
@@ -40,9 +39,6 @@ class RangeCount(NamedTuple):
     Attributes:
         start: Offset of the first byte of the range.
         end: Offset after its last byte.
-        first: For an uncompressed file, the offset of the first record that begins in the range;
-            -1 if there is none.
-        next: For an uncompressed file, the offset after the last record of the range.
         records: Number of records before the end or the fault.
         crc32c: CRC-32C of the range's bytes in the file; -1 if they were not all read.
         fault: The first problem. Its record is relative to the range.
@@ -53,8 +49,6 @@ class RangeCount(NamedTuple):
 
     start: int
     end: int
-    first: int = 0
-    next: int = 0
     records: int = 0
     crc32c: int = UNKNOWN
     fault: FileFault | None = None
@@ -76,7 +70,7 @@ def scan_range(part: Range, check: Check, take: Take | None = None) -> RangeCoun
     try:
         with open_file(part.path, part.version, part.size) as reader:
             if part.kind == "none" and check == "index":
-                return _count_by_lengths(reader, part)
+                return _count_by_lengths(reader)
             if part.kind == "indexed":
                 return _scan_members(reader, part, take)
             return _scan_stream(reader, part, check, take)
@@ -100,47 +94,27 @@ class _RunningCrc:
         return map(self.add, chunks)
 
 
-def _find_first(reader: RandomReader, start: int, end: int) -> int:
-    """Return the offset of the first possible record from start to end, or -1."""
-    at = start
-    while at < end:
-        # A header may begin with the last byte of the range, or of a chunk: chunks overlap.
-        data = reader.read_at(at, min(reader.chunk, end - at + HEADER_BYTES - 1))
-        found = find_record(data, reader.size - at)
-        if found >= 0:
-            return at + found
-        at += max(1, len(data) - HEADER_BYTES + 1)
-    return UNKNOWN
-
-
-def _count_by_lengths(reader: RandomReader, part: Range) -> RangeCount:
-    """Count the records that begin in a range by their lengths, without reading all payloads."""
-    first = part.start
-    if not part.anchored:  # only one chunk: large records are found faster from the previous range
-        first = _find_first(reader, part.start, min(part.start + reader.chunk, part.end))
-    if first < 0:
-        return RangeCount(part.start, part.end, first, part.end)
-    at, records, read = first, 0, first
-    try:
-        while at < part.end:
-            # Small records: one read has many headers. Large records: only their headers are read.
-            near = at - read < reader.gap
-            data = reader.read_at(at, reader.chunk if near else HEADER_BYTES)
-            read = at + len(data)
-            # A new scanner for each read, since the bytes of large payloads between are skipped.
-            scanner = RecordScanner(at, part.end, check=False)
-            scanner.records = records
+def _count_by_lengths(reader: RandomReader) -> RangeCount:
+    """Count the records of an uncompressed file by their lengths, without reading all payloads."""
+    at = records = read = 0
+    while at < reader.size:
+        # Small records: one read has many headers. Large records: only their headers are read.
+        near = at - read < reader.gap
+        data = reader.read_at(at, reader.chunk if near else HEADER_BYTES)
+        read = at + len(data)
+        # A new scanner for each read, since the bytes of large payloads between are skipped.
+        scanner = RecordScanner(at, check=False)
+        scanner.records = records
+        try:
             scanner.feed(data)
-            at, records = scanner.offset, scanner.records
-            end = scanner.pending_end
-            if end > part.size or (at < part.end and read == part.size and not end):
-                raise scanner.truncated_error(part.size)
-            if end:
-                at, records = end, records + 1
-    except DamagedError as error:
-        fault = error.fault
-        return RangeCount(part.start, part.end, first, fault.offset, fault.record, fault=fault)
-    return RangeCount(part.start, part.end, first, at, records)
+            at, records, end = scanner.offset, scanner.records, scanner.pending_end
+            if end > reader.size or (at < read == reader.size and not end):
+                raise scanner.truncated_error(reader.size)
+        except DamagedError as error:
+            return RangeCount(0, reader.size, error.fault.record, fault=error.fault)
+        if end:
+            at, records = end, records + 1
+    return RangeCount(0, reader.size, records)
 
 
 def _scan_members(reader: RandomReader, part: Range, take: Take | None) -> RangeCount:
@@ -194,41 +168,25 @@ def read_members(reader: RandomReader, part: Range) -> Iterator[tuple[int, int, 
 
 
 def _scan_stream(reader: RandomReader, part: Range, check: Check, take: Take | None) -> RangeCount:
-    """Scan a compressed file from beginning to end, or the records that begin in a range."""
-    first, scanner, size = 0, RecordScanner(check=check == "records", take=take), _UNKNOWN_SIZE
-    crc = _RunningCrc()
-    at = part.start
-    if part.kind == "none":
-        # A record that begins before the range ends in it: the scan of the range before reads it.
-        first = part.start if part.anchored else _find_first(reader, part.start, part.end)
-        at, size = part.end if first < 0 else first, part.size
-        scanner = RecordScanner(at, part.end, take=take)
-        for _ in crc.over(raw_chunks(reader, part.start, at)):
-            pass
-    inside = crc.over(raw_chunks(reader, at, part.end))
-    # With the end of the last record.
-    chunks = itertools.chain(inside, raw_chunks(reader, part.end, part.size))
+    """Scan a file without an index from beginning to end."""
+    scanner, crc = RecordScanner(check=check == "records", take=take), _RunningCrc()
+    chunks = crc.over(raw_chunks(reader, part.start, part.end))
     warnings: list[str] = []
     fault = None
     try:
         content = decompress(chunks, part.kind, warnings.append)
-        for _ in scan_content(scanner, content, part.kind, size):
+        for _ in scan_content(scanner, content, part.kind, part.size):
             pass
     except DamagedError as error:
         if error.fault.reason in ACCESS_REASONS:
             raise
         fault = error.fault
-    # The CRC is needed after a fault too: if no record begins at ``first``, the file may be valid.
-    for _ in inside if part.kind == "none" else ():
-        pass
-    return RangeCount(
-        part.start, part.end, first, scanner.offset, scanner.records, crc.value, fault,
-        warning="".join(warnings),
-    )  # fmt: skip
+    warning = "".join(warnings)
+    return RangeCount(part.start, part.end, scanner.records, crc.value, fault, warning=warning)
 
 
 def scan_content(
-    scanner: RecordScanner, content: Iterator[bytes], kind: RangeKind, size: int = _UNKNOWN_SIZE
+    scanner: RecordScanner, content: Iterator[bytes], kind: RangeKind, size: int
 ) -> Iterator[None]:
     """Feed the decompressed content of a file to a scanner; yield after each chunk.
 
@@ -236,7 +194,7 @@ def scan_content(
         scanner: The scanner.
         content: The content, which may raise InflateError.
         kind: Compression of the file.
-        size: Bytes of the content, as far as they are known.
+        size: Bytes of the file.
 
     Raises:
         DamagedError: The content is damaged. The records before the damage have been scanned.
@@ -250,11 +208,9 @@ def scan_content(
                 scanner.feed(chunk)
             finally:  # a fault leaves valid records before it, which the caller takes first
                 yield
-            # A forged length could otherwise make every range read the rest of the file.
-            if scanner.pending_end > size:
+            # A forged length could otherwise make the scan read the rest of the file.
+            if kind == "none" and scanner.pending_end > size:
                 raise scanner.truncated_error(size)
-            if scanner.done:
-                break
         scanner.close()
     except DamagedError as error:
         raise DamagedError(_refine_fault(error.fault, kind, head)) from error

@@ -3,10 +3,8 @@
 A file that cannot be opened or read is reported as a ``FileFault``. The compression is detected
 from the first bytes and never from the name.
 
-A file with a valid index is split between members. An uncompressed file is split anywhere: the
-scan of a range begins at the first record that begins in it, which is found by the CRC of its
-length, and ends with the last one. Any other file is one range. ``reader.join_ranges`` combines
-the counts of a file's ranges.
+A file with a valid index is split between members. Any other file is one range.
+``reader.join_ranges`` combines the counts of a file's ranges.
 """
 
 from __future__ import annotations
@@ -18,23 +16,31 @@ import zlib
 from collections.abc import Iterator, Sequence
 from typing import Literal, NamedTuple
 
+import numpy as np
+
 from shardmill.schemas.errors import ChangedError
 from shardmill.schemas.file_signatures import GZIP, describe_format
 from shardmill.schemas.storage import RandomReader, open_storage
-from shardmill.schemas.tfrecord.framing import HEADER_BYTES, starts_record
+from shardmill.schemas.tfrecord.framing import (
+    FOOTER_BYTES,
+    HEADER_BYTES,
+    length_crcs,
+    mask,
+    starts_record,
+)
 from shardmill.schemas.tfrecord.gzip_member import IndexedMember, read_index
 from shardmill.schemas.tfrecord.inflate import (
     early_stop_warning,
     empty_member_warning,
     find_early_stop,
 )
-from shardmill.schemas.tfrecord.scanner import DamagedError, FileFault, find_record
+from shardmill.schemas.tfrecord.scanner import DamagedError, FileFault
 
 Check = Literal["records", "index"]
 RangeKind = Literal["none", "gzip", "zlib", "indexed"]
 
 RANGE_BYTES = 64 << 20
-_INFLATE_COST = 4  # relative to reading
+INFLATE_COST = 4  # relative to reading
 UNKNOWN = -1
 ACCESS_REASONS = ("changed", "not_found", "unreadable")  # not related to a place in the file
 _HEAD = 4096  # the first bytes are cached: several functions read them
@@ -53,7 +59,6 @@ class Range(NamedTuple):
         start: Offset of the first byte of the range.
         end: Offset after its last byte.
         members: For an indexed file, the bytes and records of each member in the range.
-        anchored: Whether a record is known to begin at ``start``.
     """
 
     path: str
@@ -63,12 +68,11 @@ class Range(NamedTuple):
     start: int
     end: int
     members: tuple[tuple[int, int], ...] = ()
-    anchored: bool = False
 
     @property
     def cost(self) -> int:
         """Estimated time to scan the range, in bytes that can be read in the same time."""
-        return (self.end - self.start) * (1 if self.kind == "none" else _INFLATE_COST)
+        return (self.end - self.start) * (1 if self.kind == "none" else INFLATE_COST)
 
 
 class FileRanges(NamedTuple):
@@ -100,7 +104,7 @@ def find_ranges(
         path: Path or URI of the file.
         version: Expected version of the file; empty: any.
         check: ``records`` reads all ranges; ``index`` trusts a valid index.
-        range_bytes: Approximate size of a range.
+        range_bytes: Approximate size of a range of an indexed file.
 
     Raises:
         StorageError: The storage failed.
@@ -113,8 +117,8 @@ def find_ranges(
                 return found._replace(fault=FileFault("not_tfrecord", 0, 0, problem))
             members = read_index(reader.read_at, reader.size) if compression == "gzip" else None
             if members is None:
-                ranges = _byte_ranges(reader, path, compression, range_bytes)
-                return found._replace(ranges=tuple(ranges))
+                whole = Range(path, reader.version, reader.size, compression, 0, reader.size)
+                return found._replace(ranges=(whole,) * bool(reader.size))
             found = found._replace(warning=_warning(members))
             if check == "index":
                 return found._replace(records=sum(member.records for member in members))
@@ -133,16 +137,6 @@ def _warning(members: Sequence[IndexedMember]) -> str:
     ends = [member.offset + member.num_bytes for member in members]
     end = find_early_stop(ends, ends[-1])
     return early_stop_warning(end) if end >= 0 else ""
-
-
-def _byte_ranges(
-    reader: RandomReader, path: str, compression: Compression, range_bytes: int
-) -> Iterator[Range]:
-    # Without an index, a compressed stream can only be read from its beginning.
-    step = range_bytes if compression == "none" else reader.size
-    for start in range(0, reader.size, step):
-        end = min(start + step, reader.size)
-        yield Range(path, reader.version, reader.size, compression, start, end, anchored=start == 0)
 
 
 def _member_ranges(
@@ -256,13 +250,33 @@ def describe_other_content(data: bytes, size: int) -> str:
         return description
     if not data.strip(b"\0"):
         return "only zeros: copy the file again"
-    if find_record(data, size) > 0:
+    if _holds_record(data, size):
         return ""
     if _is_text(data[:_HEAD]):
         return "text"
     if size <= HEADER_BYTES:
         return ""
     return "binary data that does not begin with the header of a record"
+
+
+def _holds_record(data: bytes, size: int) -> bool:
+    """Return whether a record can begin after the first byte of data.
+
+    There, a length matches its CRC and the record fits. In random data that is one offset in 2**32.
+
+    Args:
+        data: The first bytes of a file.
+        size: Size of the file in bytes.
+    """
+    room = size - HEADER_BYTES - FOOTER_BYTES
+    count = min(len(data) - HEADER_BYTES, room)
+    if count < 1:
+        return False
+    # A stride of one byte reads a number at each offset, also at those that are not aligned.
+    lengths = np.ndarray((count,), "<u8", data, 1, strides=(1,))
+    masks = np.ndarray((count,), "<u4", data, 9, strides=(1,))
+    fits = np.flatnonzero(lengths < np.uint64(room) - np.arange(count, dtype=np.uint64))
+    return bool((mask(length_crcs(lengths[fits])) == masks[fits]).any())
 
 
 def _is_text(data: bytes) -> bool:

@@ -10,9 +10,8 @@ from shardmill.schemas.errors import FormatError
 from shardmill.schemas.storage import RandomReader
 from shardmill.schemas.tfrecord.framing import combine_crc32c
 from shardmill.schemas.tfrecord.inflate import decompress, raw_chunks
-from shardmill.schemas.tfrecord.range_scan import RangeCount, scan_content, scan_range
+from shardmill.schemas.tfrecord.range_scan import RangeCount, Take, scan_content, scan_range
 from shardmill.schemas.tfrecord.ranges import (
-    ACCESS_REASONS,
     UNKNOWN,
     Check,
     Compression,
@@ -44,26 +43,24 @@ class FileCount(NamedTuple):
     warnings: tuple[str, ...] = ()
 
 
-def count_file(path: str, check: Check = "records") -> FileCount:
+def count_file(path: str, check: Check = "records", take: Take | None = None) -> FileCount:
     """Return the number of records of a TFRecord file.
 
     Args:
         path: Path or URI of the file.
         check: ``records`` reads everything and checks every CRC; ``index`` trusts a valid index,
             and reads only what is needed to count a file without one.
+        take: Called with each valid payload.
 
     Raises:
         StorageError: The storage failed.
     """
     found = find_ranges(path, "", check)
-    return join_ranges(found, [scan_range(part, check) for part in found.ranges], check)
+    return join_ranges(found, [scan_range(part, check, take) for part in found.ranges], check)
 
 
 def join_ranges(found: FileRanges, counts: Sequence[RangeCount], check: Check) -> FileCount:
     """Return the count of a file from those of its ranges.
-
-    A range whose first record is not where the previous range ended is scanned again from there,
-    so the result equals that of one scan of the whole file.
 
     Args:
         found: The ranges of the file.
@@ -76,9 +73,7 @@ def join_ranges(found: FileRanges, counts: Sequence[RangeCount], check: Check) -
         return FileCount(records, found.size, "", found.compression, found.fault, given)
     counts = sorted(counts, key=lambda count: count.start)
     warnings = [found.warning]
-    if found.compression == "none":
-        records, fault = _join_uncompressed(found, counts, check)
-    elif any(count.index_mismatch for count in counts):
+    if any(count.index_mismatch for count in counts):
         first = found.ranges[0]
         whole = scan_range(first._replace(kind="gzip", start=0, end=found.size, members=()), check)
         counts, records, fault = [whole], whole.records, whole.fault
@@ -91,27 +86,6 @@ def join_ranges(found: FileRanges, counts: Sequence[RangeCount], check: Check) -
     warnings += [count.warning for count in counts]
     given = tuple(filter(None, warnings))
     return FileCount(records, found.size, crc, found.compression, fault, given)
-
-
-def _join_uncompressed(
-    found: FileRanges, counts: Sequence[RangeCount], check: Check
-) -> tuple[int, FileFault | None]:
-    """Return the records and the fault of an uncompressed file from its ranges, in file order."""
-    records = at = 0
-    for part, count in zip(found.ranges, counts, strict=True):
-        if count.fault is not None and count.fault.reason in ACCESS_REASONS:
-            return records, count.fault
-        if at >= part.end:
-            continue  # inside a record of a previous range
-        if count.first != at:
-            count = scan_range(part._replace(start=at, anchored=True), check)  # noqa: PLW2901
-        if count.fault is not None:
-            return records + count.fault.record, count.fault._replace(
-                record=records + count.fault.record
-            )
-        records += count.records
-        at = count.next
-    return records, None
 
 
 def _whole_crc(counts: Sequence[RangeCount]) -> str:
@@ -149,8 +123,7 @@ class RecordReader:
         taken: list[bytes] = []
         scanner = RecordScanner(take=taken.append)
         content = decompress(raw_chunks(self._reader, 0, self.size), self.compression)
-        bounds = (self.size,) * (self.compression == "none")
-        for _ in scan_content(scanner, content, self.compression, *bounds):
+        for _ in scan_content(scanner, content, self.compression, self.size):
             yield from taken
             taken.clear()
             size = scanner.pending_end - scanner.offset

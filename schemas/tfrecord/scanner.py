@@ -19,7 +19,6 @@ from shardmill.schemas.tfrecord.framing import (
     HEADER_BYTES,
     all_payloads_match,
     find_damaged_length,
-    length_crcs,
     mask,
     masked_crc,
     starts_record,
@@ -41,10 +40,7 @@ FAULTS = {
 _LOCATED = frozenset({"truncated", "length_crc", "payload_crc", "bad_gzip", "trailing_garbage"})
 _FOOTER = struct.Struct("<I")
 _LENGTH = struct.Struct("<Q")
-_BLOCK = 1 << 18  # offsets that find_record checks at once
-_ZEROS = bytes(_BLOCK + HEADER_BYTES)
 _MANY = 64  # records from which on a vectorised check is faster
-_UNLIMITED = 1 << 80  # greater than any offset
 
 
 class FileFault(NamedTuple):
@@ -92,21 +88,19 @@ class RecordScanner:
     """
 
     def __init__(
-        self, start: int = 0, stop: int = _UNLIMITED, *, check: bool = True,
+        self, start: int = 0, *, check: bool = True,
         take: Callable[[bytes], object] | None = None,
     ) -> None:  # fmt: skip
         """Initializes the scanner.
 
         Args:
             start: Offset of the first byte that is fed, where a record begins.
-            stop: Records that begin at this offset or later are not scanned.
             check: Whether to check the CRCs of payloads; those of lengths are always checked.
             take: Called with each valid payload.
         """
         self.records = 0
         self.offset = start
         self._fed = start
-        self._stop = stop
         self._check = check
         self._take = take
         self._held = bytearray()  # incomplete header or footer
@@ -116,11 +110,6 @@ class RecordScanner:
         self._payload = bytearray()
 
     @property
-    def done(self) -> bool:
-        """Whether all records that begin before ``stop`` are complete."""
-        return self.offset >= self._stop
-
-    @property
     def is_between_records(self) -> bool:
         """Whether the last byte fed was the end of a record."""
         return self._fed == self.offset
@@ -128,23 +117,21 @@ class RecordScanner:
     @property
     def pending_end(self) -> int:
         """End offset of an incomplete record whose length is known; else 0."""
-        if self._left < 0 or self.done:
+        if self._left < 0:
             return 0
         return self.offset + self._length + HEADER_BYTES + FOOTER_BYTES
 
     def feed(self, data: bytes) -> None:
-        """Scan the next bytes of the stream; ignored once ``done``.
+        """Scan the next bytes of the stream.
 
         Raises:
             DamagedError: A length or payload does not match its CRC.
         """
-        if self.done:
-            return
         # At most one record is incomplete at each end of data; those between are scanned at once.
         at = 0 if self.is_between_records else self._scan_partial(data, 0)
-        if self._fed + at == self.offset and not self.done:
+        if self._fed + at == self.offset:
             at = self._scan_complete(data, at)
-            if at < len(data) and not self.done:
+            if at < len(data):
                 self._scan_partial(data, at)
         self._fed += len(data)
 
@@ -154,7 +141,7 @@ class RecordScanner:
         Raises:
             DamagedError: The stream ended inside a record.
         """
-        if self._fed > self.offset and not self.done:
+        if self._fed > self.offset:
             raise self.truncated_error(self._fed)
 
     def truncated_error(self, size: int) -> DamagedError:
@@ -174,7 +161,7 @@ class RecordScanner:
         """
         # A damaged length leads anywhere, even beyond data: offsets after it are discarded below,
         # and no memory depends on it. The walk ends, since each record has at least 16 bytes.
-        limit = min(len(data) - HEADER_BYTES, self._stop - self._fed - 1)
+        limit = len(data) - HEADER_BYTES
         length_at = _LENGTH.unpack_from
         begins: list[int] = []
         while at <= limit:
@@ -273,28 +260,3 @@ class RecordScanner:
 
     def _bad_length(self) -> DamagedError:
         return self._error("length_crc", "the CRC of its length does not match")
-
-
-def find_record(data: bytes, room: int) -> int:
-    """Return the first offset in data at which a record can begin, or -1.
-
-    There, a length matches its CRC and the record fits. In random data that is one offset in 2**32.
-
-    Args:
-        data: The bytes to search.
-        room: Number of bytes from the start of data to the end of the file.
-    """
-    for start in range(0, len(data) - HEADER_BYTES + 1, _BLOCK):
-        offsets = min(_BLOCK, len(data) - HEADER_BYTES + 1 - start)
-        width = offsets + HEADER_BYTES - 1
-        if not data[start] and data[start : start + width] == _ZEROS[:width]:
-            continue  # zeros are slow to search, and no length has the masked CRC 0
-        # A stride of one byte reads a number at each offset, also at those that are not aligned.
-        lengths = np.ndarray((offsets,), "<u8", data, start, strides=(1,))
-        limit = room - HEADER_BYTES - FOOTER_BYTES - start
-        fits = np.flatnonzero(lengths <= np.uint64(max(0, limit)))
-        masks = np.ndarray((offsets,), "<u4", data, start + 8, strides=(1,))
-        for offset in fits[mask(length_crcs(lengths[fits])) == masks[fits]].tolist():
-            if int(lengths[offset]) + offset <= limit:
-                return int(start + offset)
-    return -1

@@ -33,7 +33,6 @@ from shardmill.transforms.runtime import progress
 from shardmill.transforms.runtime.process_pool import run_all
 
 CONCURRENT_OPENS = 16
-_RANGE_BYTES = {"records": 64 << 20, "index": 1 << 30}  # per check; "index" skips payloads
 PIPELINE = "count"
 ALL = "all"  # the split of files whose names contain no split
 
@@ -68,7 +67,7 @@ def inspect_file(ref: InputRef, check: Check) -> tuple[InputRef, FileRanges]:
     if ref.error:
         found = FileRanges(ref.size, fault=FileFault(ref.error, 0, 0, ref.message))
     else:
-        found = find_ranges(ref.uri, ref.version, check, _RANGE_BYTES[check])
+        found = find_ranges(ref.uri, ref.version, check)
     progress.current().extend("counting", sum(extent.end - extent.start for extent in found.ranges))
     return ref, found
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -19,9 +19,8 @@ from shardmill.schemas.refs import InputRef
 from shardmill.schemas.rejects import Reject
 from shardmill.schemas.storage import join, open_storage
 from shardmill.schemas.tfrecord.framing import crc32c
-from shardmill.schemas.tfrecord.range_scan import RangeCount, scan_range
-from shardmill.schemas.tfrecord.ranges import FileRanges, Range, find_ranges
-from shardmill.schemas.tfrecord.reader import FileCount, join_ranges
+from shardmill.schemas.tfrecord.ranges import INFLATE_COST
+from shardmill.schemas.tfrecord.reader import FileCount, count_file
 from shardmill.transforms.match.counts import Linked
 from shardmill.transforms.match.walk import first_level, walk
 from shardmill.transforms.publish.generation import compare_shard
@@ -66,22 +65,6 @@ class Dataset:
     def counted(self) -> bool:
         """Whether ``shardmill count`` wrote the manifest."""
         return bool(self.manifest.root)
-
-
-class CheckedRange(NamedTuple):
-    """The result of one range of a shard.
-
-    Attributes:
-        shard: Number of the shard.
-        scanned: Records and faults.
-        violations: Number of examples that violate the schema.
-        samples: Number in the range, and violation, of the first of them.
-    """
-
-    shard: int
-    scanned: RangeCount
-    violations: int
-    samples: tuple[tuple[int, str], ...]
 
 
 def find_dataset(path: str) -> Dataset:
@@ -133,23 +116,20 @@ def verify_dataset(
     findings = check_metadata(dataset)
     checker, _ = make_checker(dataset)
     shards = dataset.manifest.shards
-    paths = [join(dataset.root, shard.file) for shard in shards]
-    opened = list(map_ordered(_find_ranges, paths, _CONCURRENT_OPENS))
-    tasks = [(number, extent) for number, file in enumerate(opened) for extent in file.ranges]
-    progress.extend("verifying", sum(extent.end - extent.start for _, extent in tasks))
-    checked: dict[int, list[CheckedRange]] = {}
-    check = functools.partial(check_range, checker=checker)
-    for _, result in run_all(check, tasks, processes, lambda task: task[1].cost):
-        checked.setdefault(result.shard, []).append(result)
-        damaged = result.violations > 0 or result.scanned.fault is not None
-        progress.add(result.scanned.end - result.scanned.start, damaged)
-    for number, shard in enumerate(shards):
-        results = sorted(checked.get(number, ()), key=lambda result: result.scanned.start)
-        messages = check_shard(shard, opened[number], results, counted=dataset.counted)
-        findings += [Finding(shard.file, message) for message in messages]
+    progress.extend("verifying", sum(shard.bytes for shard in shards))
+    check = functools.partial(
+        check_shard, root=dataset.root, checker=checker, counted=dataset.counted
+    )
+    cost = 1 if dataset.manifest.compression == "none" else INFLATE_COST
+    found: dict[str, list[Finding]] = {}
+    for shard, of_shard in run_all(check, shards, processes, lambda shard: cost * shard.bytes):
+        found[shard.file] = of_shard
+        progress.add(shard.bytes, bool(of_shard))
+    for shard in shards:
+        findings += found[shard.file]
     check_catalog = functools.partial(_check_catalog, dataset=dataset)
-    for found in map_ordered(check_catalog, shards, _CONCURRENT_OPENS):
-        findings += found
+    for of_catalog in map_ordered(check_catalog, shards, _CONCURRENT_OPENS):
+        findings += of_catalog
     return findings
 
 
@@ -167,12 +147,9 @@ def verify_shard(number: int, dataset: Dataset) -> list[Finding]:
         number: Number of the shard in the manifest.
         dataset: The dataset.
     """
-    shard = dataset.manifest.shards[number]
-    found = _find_ranges(join(dataset.root, shard.file))
-    checker, _ = make_checker(dataset)
-    results = [check_range((number, extent), checker) for extent in found.ranges]
-    messages = check_shard(shard, found, results, counted=dataset.counted)
-    return [*(Finding(shard.file, each) for each in messages), *_check_catalog(shard, dataset)]
+    shard, (checker, _) = dataset.manifest.shards[number], make_checker(dataset)
+    found = check_shard(shard, dataset.root, checker, counted=dataset.counted)
+    return [*found, *_check_catalog(shard, dataset)]
 
 
 def make_checker(dataset: Dataset) -> tuple[ExampleChecker | None, str]:
@@ -190,69 +167,36 @@ def make_checker(dataset: Dataset) -> tuple[ExampleChecker | None, str]:
         return None, str(error)
 
 
-def _find_ranges(path: str) -> FileRanges:
-    """Return a shard's ranges.
-
-    An uncompressed shard is one range: examples cannot be checked before the first record of a
-    range is certain.
-    """
-    found = find_ranges(path, "", "records")
-    if found.compression != "none" or len(found.ranges) < 2:
-        return found
-    return found._replace(ranges=(found.ranges[0]._replace(end=found.size),))
-
-
-def check_range(task: tuple[int, Range], checker: ExampleChecker | None) -> CheckedRange:
-    """Scan one range of a shard and check each example.
-
-    Args:
-        task: Number of the shard, and the range.
-        checker: Checks the examples; None to scan only.
-    """
-    shard, extent = task
-    samples: list[tuple[int, str]] = []
-    records = violations = 0
-
-    def check(payload: bytes) -> None:
-        nonlocal records, violations
-        if checker is not None and (violation := checker.find_violation(payload)):
-            violations += 1
-            if len(samples) < _MAX_EXAMPLES:
-                samples.append((records, violation))
-        records += 1
-
-    scanned = scan_range(extent, "records", check if checker is not None else None)
-    return CheckedRange(shard, scanned, violations, tuple(samples))
-
-
 def check_shard(
-    shard: Shard, found: FileRanges, results: Sequence[CheckedRange], *, counted: bool
-) -> Iterator[str]:
-    """Yield the differences between a shard and its entry in the manifest.
+    shard: Shard, root: str, checker: ExampleChecker | None, *, counted: bool
+) -> list[Finding]:
+    """Return the differences between a shard, its entry in the manifest and the schema.
 
     Args:
         shard: The entry in the manifest.
-        found: The ranges of the file.
-        results: The result of each range, in order.
+        root: Folder of the shards.
+        checker: Checks the examples; None to check the records only.
         counted: Whether another program may have written the shard: then constructs that mislead
             other readers are not reported.
     """
-    if found.fault is not None and found.fault.reason == "not_found":
-        yield "it is missing"
-        return
-    count = join_ranges(found, [extent.scanned for extent in results], "records")
-    yield from _compare_file(shard, count)
-    if not counted:
-        yield from count.warnings
-    before = violations = 0
-    samples: list[str] = []
-    for extent in results:
-        samples += [f"record {before + number:,}: {message}" for number, message in extent.samples]
-        violations += extent.violations
-        before += extent.scanned.records
-    yield from samples[:_MAX_EXAMPLES]
-    if violations > _MAX_EXAMPLES:
-        yield f"{violations - _MAX_EXAMPLES:,} more of its records do not fit the schema"
+    violations: list[str] = []  # the first ones
+    records = found = 0
+
+    def check(payload: bytes) -> None:
+        nonlocal records, found
+        if checker is not None and (violation := checker.find_violation(payload)):
+            found += 1
+            if found <= _MAX_EXAMPLES:
+                violations.append(f"record {records:,}: {violation}")
+        records += 1
+
+    count = count_file(join(root, shard.file), take=None if checker is None else check)
+    if count.fault is not None and count.fault.reason == "not_found":
+        return [Finding(shard.file, "it is missing")]
+    messages = [*_compare_file(shard, count), *(() if counted else count.warnings), *violations]
+    if found > _MAX_EXAMPLES:
+        messages.append(f"{found - _MAX_EXAMPLES:,} more of its records do not fit the schema")
+    return [Finding(shard.file, message) for message in messages]
 
 
 def _compare_file(shard: Shard, count: FileCount) -> Iterator[str]:

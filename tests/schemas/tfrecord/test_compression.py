@@ -116,6 +116,28 @@ def test_detection_accepts_any_bytes(start, data):
         assert (compression, why) == ("none", "")
 
 
+@given(st.binary(min_size=1, max_size=300), st.binary(max_size=50), st.integers(0, 50))
+@settings(max_examples=examples(200))
+def test_a_file_with_a_record_inside_may_be_damaged(noise, payload, short):
+    """Alone, data of bytes that no text has is not a TFRecord file."""
+    noise = b"\xfe" * 70 + noise
+    data = noise + framing.frame(payload)
+    assert describe_other_content(data, len(data)) == ""
+    other = "binary data that does not begin with the header of a record"
+    assert describe_other_content(data[: len(noise) + 11], len(data)) == other
+    # A record that does not fit the file is none.
+    assert describe_other_content(data, len(data) - 1 - short) == other
+
+
+@pytest.mark.parametrize("fill", [b"\0", b"\xff", b"\1\0\0\0\0\0\0\0", b"text "])
+@pytest.mark.parametrize("place", [1, (1 << 19) + 3])
+def test_finds_a_record_in_any_content(fill, place):
+    noise = (fill * (place + 1))[:place]
+    data = noise + framing.frame(b"here") + noise
+    assert describe_other_content(data, len(data)) == ""
+    assert describe_other_content(noise * 99, 99 * len(noise)) != ""
+
+
 def inflate_all(data: bytes, steps=(), start=0, warn=None) -> bytes:
     return b"".join(inflate.gzip_chunks(iter(pieces(data, steps)), start, warn))
 

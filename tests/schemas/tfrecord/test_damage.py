@@ -165,17 +165,6 @@ def test_a_file_replaced_before_the_scan_is_changed(kind, check, tmp_path):
     assert find_ranges(str(path), "2", check).fault == ("changed", 0, 0, OTHER)
 
 
-def test_reports_a_missing_file_for_ranges_inside_a_record(tmp_path):
-    path = tmp_path / "file"
-    path.write_bytes(framed([bytes(1000)]))
-    found = find_ranges(str(path), "", "records", 100)
-    counts = [scan_range(part, "records") for part in found.ranges]
-    path.unlink()
-    counts[5] = scan_range(found.ranges[5], "records")
-    joined = join_ranges(found, counts, "records")
-    assert (joined.fault.reason, joined.crc32c) == ("not_found", "")
-
-
 SHORTER = "the file became shorter while it was read"
 
 

@@ -97,7 +97,7 @@ def test_every_kind_of_file_in_ranges_of_every_size(kind, tmp_path):
     taken = []
     for part in find_ranges(str(path), "", "records", 200).ranges:
         scan_range(part, "records", taken.append)
-    assert taken == payloads or kind == "none"  # only join_ranges finds the true start of a range
+    assert taken == payloads
     assert {type(payload) for payload in taken} == {bytes}
 
 
@@ -125,7 +125,7 @@ def test_tiny_files(payloads, data, compression, tmp_path):
     assert read_all(path) == payloads == tf_reads(path, compression)
 
 
-# Ranges inside payloads
+# Records inside payloads
 
 
 @pytest.mark.parametrize("chunk", [30, 1 << 20])
@@ -138,33 +138,20 @@ def test_record_like_payloads_do_not_change_the_count(check, chunk, tmp_path, mo
     payloads = [b"a", inner, b"", cut, inner + cut, b"b", false, frame(frame(inner)), b"", false]
     path = tmp_path / "file"
     path.write_bytes(framed(payloads))
-    wanted = count_in(path, check, 1 << 30)
-    assert (wanted.records, wanted.fault) == (len(payloads), None)
-    steps = [*range(1, 20), *range(20, 100, 11), 150, 333, 1000]
-    for step in steps if SOAK else steps[::4]:
-        assert count_in(path, check, step) == wanted, step
+    found = count_file(str(path), check)
+    assert (found.records, found.fault) == (len(payloads), None)
 
 
-@pytest.mark.parametrize(
-    ("kind", "check"),
-    [
-        ("none", "index"), ("none", "records"), ("stored", "records"), ("deflated", "records"),
-        ("cat of indexed", "records"), ("gzip -c >> indexed", "records"),
-    ],
-)  # fmt: skip
-def test_a_fault_is_the_same_in_any_ranges(kind, check, tmp_path):
-    payloads, stride, steps = make_payloads(24), 11, (1, 600)
-    if kind == "none":
-        payloads = [b"a" * 30, framed(make_payloads(5)), b"b" * 50, b"", b"c" * 90]
-        stride, steps = 7, (5, 20, 77)
-    data = framed(payloads) if kind == "none" else all_kinds(payloads)[kind]
+@pytest.mark.parametrize("kind", ["stored", "deflated", "cat of indexed", "gzip -c >> indexed"])
+def test_a_fault_is_the_same_in_any_ranges(kind, tmp_path):
+    data = all_kinds(make_payloads(24))[kind]
     path = tmp_path / "file"
-    for at in range(0, len(data), stride if SOAK else 3 * stride):
+    for at in range(0, len(data), 11 if SOAK else 33):
         for damaged in (data[:at], flip(data, at, 64)):
             path.write_bytes(damaged)
-            wanted = count_in(path, check, 1 << 30)
-            for step in steps:
-                assert count_in(path, check, step) == wanted, (at, step)
+            wanted = count_in(path, "records", 1 << 30)
+            for step in (1, 600):
+                assert count_in(path, "records", step) == wanted, (at, step)
 
 
 def test_reports_an_indexed_file_that_is_not_tfrecord(tmp_path):
@@ -345,17 +332,16 @@ def test_counts_five_gigabytes_with_few_reads(tmp_path, monkeypatch):
     assert (tmp_path / "file").stat().st_size > 5 << 30
     count = count_file(str(tmp_path / "file"), "index")
     assert (count.records, count.fault) == (6, None)
-    # One chunk for each of 80 ranges.
-    assert sum(length for _, length in reads) < 100 << 20
+    assert sum(length for _, length in reads) < 10 << 20
 
 
 def test_a_forged_length_does_not_cause_more_reads(tmp_path, monkeypatch):
     path = tmp_path / "file"
     path.write_bytes(frame(b"abc") + header(2**40) + bytes(9 << 20))
-    part = find_ranges(str(path), "", "records", 2 << 20).ranges[0]
+    part = find_ranges(str(path), "", "records").ranges[0]
     reads = count_reads(monkeypatch)
     assert scan_range(part, "records").fault.reason == "truncated"
-    assert sum(length for _, length in reads) == 2 << 20
+    assert sum(length for _, length in reads) == 1 << 20
 
 
 def test_reports_the_truncation_of_a_large_file(tmp_path):

@@ -8,13 +8,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from shardmill.schemas.tfrecord.framing import frame
 from shardmill.schemas.tfrecord.scanner import (
     FAULTS,
     DamagedError,
     FileFault,
     RecordScanner,
-    find_record,
 )
 from tests.conftest import examples
 from tests.support.record_tools import flip, framed, header, pieces
@@ -46,20 +44,6 @@ def test_pieces_of_any_size_give_the_same_records(payloads, steps, start):
     assert all(type(payload) is bytes for payload in taken)
     assert (scanner.records, scanner.offset) == (len(payloads), start + len(data))
     assert scanner.is_between_records
-
-
-@given(payloads, st.integers(0, 5000), cuts)
-def test_records_that_begin_after_stop_are_not_scanned(payloads, stop, steps):
-    data = framed(payloads) + b"these bytes are not a record and are never read"
-    begins = np.cumsum([0, *(len(payload) + 16 for payload in payloads)]).tolist()
-    stop = min(stop, begins[-1])
-    scanner = RecordScanner(0, stop)
-    for piece in pieces(data, steps):
-        scanner.feed(piece)
-    scanner.close()
-    assert scanner.done
-    assert scanner.records == sum(begin < stop for begin in begins)
-    assert scanner.offset == min(begin for begin in begins if begin >= stop)
 
 
 @pytest.mark.parametrize("many", [1, 1 << 60], ids=["vectorised", "single"])
@@ -109,25 +93,6 @@ def test_random_bytes_are_a_fault(data, steps):
     fault = fault_of(data, steps)
     assert (fault is None) == (data == b"") or data[:12] == header(len(data) - 16)
     assert fault == fault_of(data)
-
-
-@given(st.binary(max_size=300), st.binary(max_size=50), st.integers(0, 50))
-@settings(max_examples=examples(200))
-def test_find_record_finds_the_first_record(noise, payload, short):
-    data = noise + frame(payload)
-    assert find_record(data, len(data)) == len(noise)
-    assert find_record(data[: len(noise) + 11], len(data)) == -1
-    # A record that does not fit the file is not found.
-    assert find_record(data, len(data) - 1 - short) == -1
-
-
-@pytest.mark.parametrize("fill", [b"\0", b"\xff", b"\1\0\0\0\0\0\0\0", b"text "])
-@pytest.mark.parametrize("place", [0, 1, (1 << 18) - 12, (1 << 18) - 1, 1 << 18, (1 << 19) + 3])
-def test_find_record_across_block_boundaries(fill, place):
-    noise = (fill * (place + 1))[:place]
-    data = noise + frame(b"here") + noise
-    assert find_record(data, len(data)) == place
-    assert find_record(noise + noise, 2 * len(noise)) == -1
 
 
 def test_damaged_errors_can_be_pickled():
