@@ -102,7 +102,7 @@ setup(
     packages=find_packages("src"),
     package_dir={"": "src"},
     package_data={
-        "": ["*.pyi", "*.json", "*.html", "*.css", "*.bash", "*.textproto", "py.typed"],
+        "": ["*.pyi", "*.json", "*.html", "*.css", "*.textproto", "py.typed"],
         "shardmill.pipelines": ["demo_data/*", "*.yaml"],
     },
     install_requires=[
@@ -117,7 +117,6 @@ setup(
         "pillow>=12.1.1,<13",
         "pyarrow>=21",
         "rich>=13.7",
-        "shtab>=1.13,<2",
         'tomli>=2; python_version < "3.11"',
         "simplejpeg>=1.9,<2",
         "tensorflow-metadata>=1.17,<2",

@@ -39,7 +39,7 @@ class Option(Generic[Value_co, Given_contra]):
         parse: Returns the value of the name of a flag and what is given; equal to its argument if
             that is a value already.
         default: The value if nothing is given.
-        choices: Values that a shell suggests.
+        choices: Values that a form suggests.
         pattern: Regular expression of the texts of all values, in the syntax of RE2, or empty; a
             choice with a pattern has no other values.
         decides: Whether it changes the content of the dataset, and is part of its identity.

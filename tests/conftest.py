@@ -87,7 +87,7 @@ def _imports(function: FunctionType, packages: Sequence[str]) -> bool:
 
 # In CI any other skipped test fails: a missing tool would hide what was not tested.
 EXPECTED_SKIPS = {
-    r"(fish|zsh|tcsh|kubectl|pigz|busybox|bsdcat) is not installed": "others do the same",
+    r"(kubectl|pigz|busybox|bsdcat) is not installed": "others do the same",
     "loop devices|small disk|another user|two users": "some machines of CI are not given root",
     "real data": "it is not in the repository; the same is shown on generated data",
     "make soak|TensorFlow starts slowly": "takes minutes",

@@ -106,7 +106,6 @@ def test_the_wheel_contains_one_package_and_no_tests(wheel: Path) -> None:
     assert "shardmill/py.typed" in names
     for file in (
         "schemas/dataset/manifest.schema.json", "schemas/example/example.textproto",
-        "pipelines/commands/completion.bash",
     ):  # fmt: skip
         assert f"shardmill/{file}" in names
     assert {

@@ -2,8 +2,8 @@
 
 Those of kinds of input are in ``build.py``. A table states the flags of a command, and their help.
 
-A command imports what is slow to import, such as Apache Beam, inside ``run``: ``--help``,
-completion and a mistyped flag answer at once.
+A command imports what is slow to import, such as Apache Beam, inside ``run``: ``--help`` and a
+mistyped flag answer at once.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ COMMANDS = {kind.name: kind.help for kind in INPUT_KINDS.values()} | {
     "files": "print the paths of the current shards",
     "rollback": "publish an earlier version of a dataset again",
     "clean": "delete what unfinished builds left behind",
-    "completion": "print a script that makes a shell complete flags",
 }
 
 

@@ -14,7 +14,6 @@ from shardmill.pipelines.report.answer import Answer
 from shardmill.schemas.errors import UsageError
 from shardmill.schemas.option_types import Option, describe_options, options_of
 
-RUNNERS = ("DirectRunner", "PrismRunner", "FlinkRunner", "DataflowRunner")
 _WIDTH = 80
 
 
@@ -46,13 +45,6 @@ class Parser(argparse.ArgumentParser):
     def options(self) -> dict[str, Option[Any, Any]]:
         """The options of the command by name."""
         return options_of(self.table)
-
-    @property
-    def suggestions(self) -> dict[str, Sequence[str]]:
-        """Values that a shell suggests, by flag."""
-        named = {f"--{name}": each for name, each in self.options.items() if each.kind != "switch"}
-        words = {flag: each.choices for flag, each in named.items() if each.choices}
-        return words | ({"--runner": RUNNERS} if "beam_options" in self.options else {})
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parse arguments.
@@ -195,7 +187,7 @@ def _add_options(table: type, names: Iterable[str], add: Callable[..., Any]) -> 
                 how = {"action": "extend", "nargs": "+"}
             add(f"--{name}", **how, default=SUPPRESS, metavar=metavar, help=text)
         else:
-            add(name, metavar=metavar, help=text, **declared[name].metadata)
+            add(name, metavar=metavar, help=text)
 
 
 def _with_underscores(argument: str) -> str:

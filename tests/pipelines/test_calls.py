@@ -165,7 +165,7 @@ def test_json_of_every_command(folder):
         build, build, ["count", output], ["verify", output], ["check", output], ["clean", output],
         ["files", output], ["steps", output, "--batch_size=2"], ["show", output],
         ["diff", output, output], ["report", output, f"--output={folder}/r.html"],
-        ["completion", "bash"], ["demo", folder / "demo"], [*build, "--seed=1", "--update"],
+        ["demo", folder / "demo"], [*build, "--seed=1", "--update"],
         [*build, "--dry_run", "--update"], ["rollback", output],
     ]  # fmt: skip
     rows = re.findall(
