@@ -6,37 +6,21 @@ tests of the docs are derived from it. docs/add-an-input-kind.md walks through a
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, cast
+
+from shardmill.transforms.runtime.progress import Progress
 
 if TYPE_CHECKING:
     from shardmill.pipelines.build_config import BuildConfig
-    from shardmill.transforms.runtime.progress import Progress
 
 
-class ProgressUnit(NamedTuple):
-    """The unit in which progress is shown.
-
-    Attributes:
-        name: Name of the unit.
-        size: What pipelines count, inputs or bytes, in one unit.
-        rejected: Word for rejected inputs.
-    """
-
-    name: str = "images"
-    size: int = 1
-    rejected: str = "rejected"
-
-    def new_progress(self) -> Progress:
-        """Return the progress of a run that has not begun."""
-        from shardmill.transforms.runtime.progress import Progress
-
-        return Progress(unit=self.name, per_unit=self.size, rejects_name=self.rejected)
-
-
-IMAGES = ProgressUnit("images")
-MEBIBYTES = ProgressUnit("MiB", 1 << 20, "damaged")
+NewProgress = Callable[[], Progress]  # of a run that has not begun
+IMAGES: NewProgress = partial(Progress, unit="images")
+MEBIBYTES: NewProgress = partial(Progress, unit="MiB", per_unit=1 << 20, rejects_name="damaged")
 
 
 @dataclass(frozen=True)
@@ -50,14 +34,14 @@ class InputKind:
         name: Of the command, in lower case.
         help: What the command does, for the list of commands.
         inputs: What inputs are called in summaries.
-        unit: Unit in which progress is shown.
+        new_progress: Returns the progress of a run, with the unit in which it is shown.
         options: Module of ``pipelines`` that defines ``<Name>Options``, its flags.
     """
 
     name: str
     help: str
     inputs: str
-    unit: ProgressUnit
+    new_progress: NewProgress
     options: str = "dataset_options"
 
     def load_pipeline(self) -> Any:
@@ -85,7 +69,7 @@ INPUT_KINDS = {
             "rows",
             "build a dataset from CSV, Parquet or JSON Lines files",
             "rows",
-            ProgressUnit("MiB of rows", 1 << 20),
+            partial(Progress, unit="MiB of rows", per_unit=1 << 20),
         ),
         InputKind("arrays", "build a dataset from NumPy arrays", "rows", MEBIBYTES),
     )

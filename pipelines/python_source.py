@@ -143,14 +143,12 @@ def _write_files(
     source: Any, output: str, key: Callable[[Any], Any] | None, files: ImageFiles | TableFiles
 ) -> str:
     """Write the records to files in the output, and show the progress; return their digest."""
-    from shardmill.pipelines.input_kinds import ProgressUnit
     from shardmill.pipelines.report.progress_display import show_progress
     from shardmill.transforms.runtime import progress
     from shardmill.transforms.sources.python.spool import write_spool
 
     _check_space(output, getattr(source, "nbytes", None))
-    shown = ProgressUnit("records", rejected="").new_progress()
-    shown.phase = "reading"
+    shown = progress.Progress("reading", unit="records", rejects_name="")
     with progress.collect(shown), show_progress(shown):
         digest = write_spool(source, join(output, SPOOL_FOLDER, "spool"), key, files)
         if unused := getattr(files, "unused", ()):

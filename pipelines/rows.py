@@ -30,14 +30,10 @@ from shardmill.transforms.sink.outcome import Outcome, RaiseIfFailed
 from shardmill.transforms.sink.spec import SinkSpec
 from shardmill.transforms.sources.csv.file_source import FileSource
 from shardmill.transforms.sources.csv.partitions import partition_columns
-from shardmill.transforms.sources.csv.sample import (
-    Sample,
-)
+from shardmill.transforms.sources.csv.sample import Sample
 from shardmill.transforms.sources.csv.source import CsvSource
 from shardmill.transforms.sources.jsonl.jsonl_source import JsonLinesSource
-from shardmill.transforms.sources.parquet.parquet_source import (
-    ParquetSource,
-)
+from shardmill.transforms.sources.parquet.parquet_source import ParquetSource
 from shardmill.transforms.tables.encoder import RowsHooks
 from shardmill.transforms.tables.planning import RowsSpec
 from shardmill.transforms.tables.run_writer import encode_blocks

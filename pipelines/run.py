@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from shardmill.pipelines.input_kinds import IMAGES, ProgressUnit
+from shardmill.pipelines.input_kinds import IMAGES, NewProgress
 from shardmill.pipelines.report.progress_display import show_progress
 from shardmill.pipelines.report.quiet import quiet_threads
 from shardmill.pipelines.runners import Job, Runner, find_runner
@@ -90,7 +90,7 @@ def new_run_id() -> str:
 
 def run_pipeline(
     define: Callable[[beam.Pipeline], Any], runner: str, argv: Sequence[str], output: str,
-    *, unit: ProgressUnit = IMAGES, build: str = "", command: str = "",
+    *, new_progress: NewProgress = IMAGES, build: str = "", command: str = "",
 ) -> RunResult:  # fmt: skip
     """Run a pipeline until it ends.
 
@@ -99,7 +99,7 @@ def run_pipeline(
         runner: A name as ``take_runner`` returns it.
         argv: Beam's other flags.
         output: Folder of the dataset.
-        unit: Unit of the progress, if the pipeline runs in this process.
+        new_progress: Returns the progress, if the pipeline runs in this process.
         build: Build folder, whose finished parts are counted if it runs in other processes.
         command: What the pipeline does; an equal command finds its running job where the runner
             can. Empty: each run has a new job.
@@ -112,7 +112,9 @@ def run_pipeline(
     known = find_runner(runner)
     is_found = bool(known.finds_jobs and command)  # a job of an equal command, by this identity
     run_id = hashlib.sha256(command.encode()).hexdigest()[:12] if is_found else new_run_id()
-    run = _Run(known, known.prepare(argv, f"shardmill-{run_id}"), run_id, output, unit, build)
+    run = _Run(
+        known, known.prepare(argv, f"shardmill-{run_id}"), run_id, output, new_progress, build
+    )
     for number in range(1, _MAX_STALE_ATTEMPTS + 1):
         try:
             result = run.execute(define)
@@ -127,19 +129,19 @@ def run_pipeline(
     raise AssertionError("unreachable")
 
 
-def run_here(function: Callable[[], T], unit: ProgressUnit) -> T:
+def run_here(function: Callable[[], T], new_progress: NewProgress) -> T:
     """Run a function in this process without Beam, and show its progress.
 
     Args:
         function: Reports its progress as transforms do.
-        unit: Unit of the progress.
+        new_progress: Returns the progress.
 
     Raises:
         Interrupted: The user pressed Ctrl-C.
     """
     from shardmill.transforms.runtime import progress
 
-    shown = unit.new_progress()
+    shown = new_progress()
     with _interruptible(), progress.collect(shown), show_progress(shown):
         return function()
 
@@ -152,7 +154,7 @@ class _Run:
     argv: Sequence[str]
     run_id: str
     output: str
-    unit: ProgressUnit
+    new_progress: NewProgress
     build: str
 
     def execute(self, define: Callable[[beam.Pipeline], Any]) -> Any:
@@ -169,9 +171,9 @@ class _Run:
         from shardmill.transforms.runtime.process_pool import uninterrupted
         from shardmill.transforms.sink import outcome as outcomes
 
-        unit, in_process = self.unit, self.runner.in_process
+        in_process = self.runner.in_process
         parts = progress.Progress(phase="starting", unit="parts", rejects_name="")
-        shown = unit.new_progress() if in_process else parts
+        shown = self.new_progress() if in_process else parts
         options = CachedOptions([*self.argv])
         with _interruptible() as signals, contextlib.ExitStack() as stack:
             runner = self.runner.make()

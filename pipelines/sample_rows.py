@@ -21,10 +21,7 @@ from shardmill.transforms.sources.csv.sample import (
     sample_size,
 )
 from shardmill.transforms.sources.jsonl.jsonl_source import sample_jsonl
-from shardmill.transforms.sources.parquet.parquet_source import (
-    measure,
-    sample_parquet,
-)
+from shardmill.transforms.sources.parquet.parquet_source import measure, sample_parquet
 from shardmill.transforms.tables.encoder import RowsHooks
 from shardmill.transforms.tables.planning import why_files_lost
 from shardmill.transforms.tables.table_source import without_required

@@ -95,7 +95,7 @@ def run_build(command: str, config: Any, beam_flags: list[str], answer: Answer) 
         ended = finish_run(
             lambda: run.run_pipeline(
                 lambda pipeline: pipeline_module.outcomes(pipeline, job), runner, beam_flags,
-                output, unit=kind.unit, build=job.sink.build,
+                output, new_progress=kind.new_progress, build=job.sink.build,
                 command=f"{job.sink.build} {job.sink.update} {job.sink.command}",
             ),
             answer, remedy="run again to resume",

@@ -89,7 +89,7 @@ def _runner_of(
     with quiet_import():
         from shardmill.pipelines.count import outcomes
     return lambda: runs.run_pipeline(
-        lambda pipeline: outcomes(pipeline, job), runner, beam_flags, folder, unit=MEBIBYTES
+        lambda pipeline: outcomes(pipeline, job), runner, beam_flags, folder, new_progress=MEBIBYTES
     )
 
 

@@ -52,7 +52,7 @@ def run(options: VerifyOptions, answer: Answer, beam_flags: Sequence[str] = ()) 
             return found
         findings = found
     else:
-        progress = MEBIBYTES.new_progress()
+        progress = MEBIBYTES()
         try:
             with hide_progress(answer.quiet), show_progress(progress):
                 findings = verify_dataset(dataset, options.processes or usable_cores(), progress)

@@ -15,18 +15,20 @@ from shardmill.schemas.dataset.splits import SPLIT_FOLDERS
 _SPLITS = {**SPLIT_FOLDERS, "eval": "eval", "evaluation": "eval"}
 _SUFFIXES = re.compile(r"(\.(tfrecords?|tfrec|records?|gz|gzip|zlib|zz))+$", re.IGNORECASE)
 _NUMBERED = re.compile(r"(?P<stem>.*?)[-_.]?(?P<number>\d+)-of-(?P<total>\d+).*", re.DOTALL)
+_IMAGES = (".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp", ".tif", ".tiff")
 _DATE = re.compile(r"\d{4}-\d\d-\d\d$")
-_OTHERS = frozenset(
+# Of files that are neither images nor TFRecords.
+SIDE_SUFFIXES = frozenset(
     f".{suffix}"
     for line in (
-        "txt md rst pdf doc docx xls xlsx html htm css js py ipynb sh log license lock",
-        "csv tsv json jsonl xml yaml yml toml ini cfg pbtxt lst idx index tfindex md5 sha1 sha256",
-        "jpg jpeg png gif bmp webp tif tiff mat npy npz pkl h5 hdf5 pt pth ckpt pb parquet arrow",
-        "zip tar tgz bz2 xz 7z rar mp4 avi mov mkv wav mp3 flac crc",
+        "txt md rst pdf doc docx xls xlsx html htm css js py ipynb sh log license",
+        "csv tsv json jsonl xml yaml yml toml ini cfg pbtxt lst idx md5 sha1 sha256",
+        "mat npy npz pkl h5 hdf5 pt pth ckpt pb parquet arrow",
+        "zip tar tgz bz2 xz 7z rar mp4 avi mov mkv wav mp3 flac",
     )
     for suffix in line.split()
 )
-
+_OTHERS = SIDE_SUFFIXES | {".lock", ".index", ".tfindex", ".crc", *_IMAGES}
 _MAX_SHARDS = 1_000_000  # a larger number is not a number of files
 _MAX_SHOWN = 5
 

@@ -44,7 +44,7 @@ SCHEMA = json.loads((ROOT / "schemas" / "dataset" / "manifest.schema.json").read
 def count_with_beam(job: CountJob) -> Manifest:
     """Count with Beam's in-memory runner."""
     outcome = run.run_pipeline(
-        lambda root: outcomes(root, job), IN_MEMORY, [], "", unit=MEBIBYTES
+        lambda root: outcomes(root, job), IN_MEMORY, [], "", new_progress=MEBIBYTES
     ).outcome
     if outcome.status == "failed":
         raise OutputError(outcome.message)

@@ -13,7 +13,7 @@ import urllib.parse
 from collections.abc import Callable, Iterable, Iterator
 from typing import Literal, NamedTuple
 
-from shardmill.schemas.dataset.foreign_names import claims_other
+from shardmill.schemas.dataset.foreign_names import SIDE_SUFFIXES, claims_other
 from shardmill.schemas.errors import InputError, UsageError
 from shardmill.schemas.refs import InputRef
 from shardmill.schemas.storage import absolute, join, open_storage, scheme_of
@@ -26,17 +26,9 @@ _JUNK_NAMES = frozenset(
     }
 )  # fmt: skip
 # Suffixes of side files in folders of images. A listing may still name such files.
-_OTHER_SUFFIXES = frozenset(
-    f".{suffix}"
-    for line in (
-        "txt md rst pdf doc docx xls xlsx html htm css js py ipynb sh log license",
-        "csv tsv json jsonl xml yaml yml toml ini cfg pbtxt lst idx names data md5 sha1 sha256",
-        "mat npy npz pkl h5 hdf5 pt pth ckpt pb tfrecord tfrec parquet arrow",
-        "zip tar gz tgz bz2 xz 7z rar mp4 avi mov mkv webm m4v mpg mpeg mp3 wav flac",
-    )
-    for suffix in line.split()
-)
-
+_OTHER_SUFFIXES = SIDE_SUFFIXES | {
+    ".names", ".data", ".tfrecord", ".tfrec", ".gz", ".webm", ".m4v", ".mpg", ".mpeg"
+}  # fmt: skip
 
 Wanted = Literal["images", "records", "rows", "any"]
 Found = InputRef | Linked | MatchCounts
