@@ -188,8 +188,8 @@ def test_json_of_every_command(folder):
             assert found["config_id"] == written["build"]["config_id"]
             assert found["examples"] == {k: v["num_examples"] for k, v in written["splits"].items()}
     assert statuses == [
-        "published", "up_to_date", "counted", *["ok"] * 6, "same", "written", "ok", "written",
-        "published", "dry_run", "published",
+        "published", "up_to_date", "counted", *["ok"] * 6, "same", "written", "written", "published",
+        "dry_run", "published",
     ]  # fmt: skip
     failed = run("images", "nowhere", output, "--json")
     assert json.loads(failed.stdout)["type"] == "InputError"
