@@ -77,7 +77,8 @@ class RunResult:
         found = self.result.metrics().query(MetricsFilter().with_namespace(metrics.NAMESPACE))
         totals = Counter[str]()
         for metric in found["counters"]:
-            totals[metric.key.metric.name] += metric.result
+            # Beam takes "committed or attempted", which is None for a committed 0 on Prism.
+            totals[metric.key.metric.name] += metric.result or 0
         named = {metric.key.metric.name: metric.result for metric in found["distributions"]}
         fields = ("count", "sum", "min", "max")
         return {**totals, **{k: {f: getattr(v, f) for f in fields} for k, v in named.items()}}
