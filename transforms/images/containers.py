@@ -31,9 +31,9 @@ from shardmill.transforms.match.containers.tar_members import list_tar
 from shardmill.transforms.match.walk import make_key
 from shardmill.transforms.sources.parquet.parquet_file import open_parquet, read_footer, read_tables
 from shardmill.transforms.sources.python.images import ImageFiles
-from shardmill.transforms.sources.python.records import UNIT_BYTES, to_table
+from shardmill.transforms.sources.python.records import to_table
 
-_STEP = 64  # rows of a Parquet file that are decoded at a time
+_STEP, _BYTES = 64, 8 << 20  # rows that are decoded at a time, and bytes that are held
 # Of Hugging Face ``datasets``; of TensorFlow's Object Detection API and of Shardmill.
 _LABEL_COLUMN = "label"
 _MISSING = FeatureValues("empty", [])
@@ -111,7 +111,7 @@ class Spool:
             classes = _class_names(schema, label)
             for group in read_footer(ref).groups:
                 first = group.first
-                for table in read_tables(file, group, columns, _STEP, UNIT_BYTES):
+                for table in read_tables(file, group, columns, _STEP, _BYTES):
                     found = to_table(_named(table, label, classes), None, first)
                     yield from files.images(found, first)
                     first += len(table)
