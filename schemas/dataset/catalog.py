@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from shardmill.schemas.dataset.shard_names import CATALOG
@@ -67,9 +68,10 @@ class CatalogRow(NamedTuple):
     @property
     def image(self) -> EncodedImage:
         """What is known of the image."""
-        return EncodedImage(*(getattr(self, name) for name in EncodedImage._fields))
+        return EncodedImage._make(_IMAGE_FIELDS(self))
 
 
+_IMAGE_FIELDS = attrgetter(*EncodedImage._fields)
 _COLUMNS = [name for name in CatalogRow._fields if name != "features"]
 
 
