@@ -8,6 +8,8 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
+_DENSE_SIZES = 1 << 16
+
 
 class ByteStrings(NamedTuple):
     """Byte strings stored back to back.
@@ -71,16 +73,41 @@ def concatenate(arrays: Sequence[ByteStrings]) -> ByteStrings:
     return ByteStrings(data, offsets_from_sizes(sizes))
 
 
+def rank_sizes(sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the distinct sizes, ascending, and the rank of each size among them.
+
+    Args:
+        sizes: int64[n], not negative.
+    """
+    most = int(sizes.max(initial=0))
+    if most > _DENSE_SIZES:
+        return np.unique(sizes, return_inverse=True)
+    # Sizes are small and have few values: a table of them takes less time than a sort.
+    seen = np.zeros(most + 1, np.bool_)
+    seen[sizes] = True
+    return np.flatnonzero(seen), (np.cumsum(seen) - 1)[sizes]
+
+
 def prepend_headers(strings: ByteStrings, header: Callable[[int], bytes]) -> ByteStrings:
     """Return each byte string with a header in front that depends only on its size.
 
     Args:
         strings: The byte strings.
-        header: Returns the header for a size in bytes; called once per distinct size.
+        header: Returns the header for a size in bytes, empty for 0 alone; called once per size.
     """
-    distinct, ranks = np.unique(strings.sizes, return_inverse=True)
+    distinct, ranks = rank_sizes(strings.sizes)
     headers = ByteStrings.of(map(header, distinct.tolist()))
+    if len(distinct) == 1 and distinct[0]:
+        # Elements of a type are copied faster than rows of bytes.
+        kinds = f"V{headers.data.size}", f"V{distinct[0]}"
+        joined = np.empty(strings.number, [("header", kinds[0]), ("string", kinds[1])])
+        joined["header"], joined["string"] = (
+            headers.data.view(kinds[0]),
+            strings.data.view(kinds[1]),
+        )
+        starts = np.arange(strings.number + 1, dtype=np.int64) * joined.itemsize
+        return ByteStrings(joined.view(np.uint8), starts)
     ids = np.column_stack((ranks, headers.number + np.arange(strings.number)))
     pieces = concatenate([headers, strings]).arrow().take(pa.array(ids.reshape(-1)))
-    joined = ByteStrings.of_arrow(pieces)
-    return ByteStrings(joined.data, joined.offsets[::2])
+    both = ByteStrings.of_arrow(pieces)
+    return ByteStrings(both.data, both.offsets[::2])

@@ -11,6 +11,7 @@ of ``schemas.example.serialize.encode_example``.
 
 from __future__ import annotations
 
+import itertools
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ from shardmill.transforms.tables.byte_arrays import (
     concatenate,
     offsets_from_sizes,
     prepend_headers,
+    rank_sizes,
 )
 from shardmill.transforms.tables.table_source import TypedColumn, has_lists
 
@@ -145,7 +147,7 @@ class PreparedRows:
 
     Attributes:
         pieces: large_binary, the byte strings that frames consist of.
-        codes: int32[rows, n], indices into ``pieces`` of each frame.
+        codes: int32[n, rows], indices into ``pieces`` of each frame.
         lengths: int64[rows], bytes of each frame.
     """
 
@@ -167,25 +169,27 @@ def prepare(columns: Sequence[TypedColumn], order: np.ndarray) -> PreparedRows:
     by_name = sorted(columns, key=lambda column: column.name.encode())
     encoded = [_encode_column(column, order) for column in by_name]
     payloads = np.zeros(len(order), np.int64)
-    codes = np.empty((len(order), len(encoded) + 2), np.int32)
-    codes[:, -1] = 0
+    codes = np.empty((len(encoded) + 2, len(order)), np.int32)
+    codes[-1] = 0
     used = _FOOTER.number
     for number, (entries, indices) in enumerate(encoded, 1):
-        np.add(indices, used, out=codes[:, number])
-        payloads += np.take(entries.sizes, indices)
-        used += entries.number
-    distinct, ranks = np.unique(payloads, return_inverse=True)
+        np.add(indices, used + 1, out=codes[number])
+        # The size of index -1, of a row without a value, is the last one.
+        payloads += np.take(np.append(entries.sizes, 0), indices)
+        used += entries.number + 1
+    distinct, ranks = rank_sizes(payloads)
     headers = ByteStrings.of(map(_frame_header, distinct.tolist()))
-    np.add(ranks, used, out=codes[:, 0], casting="same_kind")
+    np.add(ranks, used, out=codes[0], casting="same_kind")
     lengths = payloads + headers.sizes[ranks] + FOOTER_BYTES
-    pieces = concatenate([_FOOTER, *(entries for entries, _ in encoded), headers])
+    entries_of = itertools.chain.from_iterable((_EMPTY, entries) for entries, _ in encoded)
+    pieces = concatenate([_FOOTER, *entries_of, headers])
     return PreparedRows(pieces.arrow(), codes, lengths)
 
 
 def _encode_column(column: TypedColumn, order: np.ndarray) -> tuple[ByteStrings, np.ndarray]:
     """Return the encoded entries of a column, and the index of each row's entry, int32[rows].
 
-    Entry 0 is empty, for rows without a value.
+    The index of a row without a value is -1.
     """
     name, kind, values, indices = column
     if indices is None or 2 * len(values) > len(order):
@@ -193,8 +197,7 @@ def _encode_column(column: TypedColumn, order: np.ndarray) -> tuple[ByteStrings,
         values, indices = column.take(order), np.arange(len(order), dtype=np.int32)
     else:
         indices = np.take(indices, order)
-    entries = concatenate([_EMPTY, encode_entries(name, kind, values)])
-    return entries, indices + np.int32(1)
+    return encode_entries(name, kind, values), indices
 
 
 def _frame_header(size: int) -> bytes:
@@ -213,7 +216,7 @@ def encode_rows(prepared: PreparedRows, start: int, stop: int) -> pa.Buffer:
     lengths = prepared.lengths[start:stop]
     if not lengths.size:
         return pa.py_buffer(b"")
-    codes = pa.array(prepared.codes[start:stop].reshape(-1))
+    codes = pa.array(prepared.codes[:, start:stop].T.reshape(-1))
     data = prepared.pieces.take(codes).buffers()[2]
     ends = np.cumsum(lengths)
     footers = ends - FOOTER_BYTES

@@ -98,7 +98,7 @@ def encode_cells(values: pa.Array) -> pa.DictionaryArray:
         return _number_rows(values.cast(pa.list_(_plain(kind.value_type))))
     values = values.cast(_plain(kind))
     head = values.slice(0, _HEAD_ROWS)
-    if pc.count_distinct(head).as_py() > max(MAX_LABELS, len(head) // 2):
+    if pc.count_distinct(head).as_py() > max(MAX_LABELS, 3 * len(head) // 4):
         return _number_rows(values)  # to find the few that are equal takes longer
     return pc.dictionary_encode(values, null_encoding="encode")
 

@@ -40,7 +40,7 @@ _DAY = 86_400  # seconds
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 EXACT_FLOAT32, _EXACT_FLOAT64 = 1 << 24, 1 << 53  # below them all integers are exact
 _INT64_DIGITS = 19
-_CELLS_AT_ONCE = 1 << 16
+_CELLS_AT_ONCE = 1 << 15
 _GREATEST, _LEAST = "9223372036854775807", "9223372036854775808"
 
 
