@@ -49,6 +49,7 @@ def merge_segments(
         return
     # Equal keys have equal positions, so rows with the same key are adjacent in the order.
     records, order = segments.sort_records(found)
+    del found  # a copy of all records
     frames = records[segments.FRAME].chunk(0)
     repeated = _repeated(records, order)
     duplicates = 0

@@ -22,7 +22,7 @@ from shardmill.transforms.sources.csv.typed_sample import TypedProfile, profiles
 
 FIRST_RECORD = b"shardmill.first_record"  # index in the Python source of the first row of a file
 _MAGIC, _ENCRYPTED = b"PAR1", b"PARE"
-_BUFFERS = 32 << 20  # of the column chunks that are read at a time, together
+_BUFFERS = 16 << 20  # of the column chunks that are read at a time, together
 _MIN_BUFFER, _MAX_BUFFER = 64 << 10, 1 << 20
 
 
@@ -158,8 +158,9 @@ def read_tables(
         rows += len(batch)
         num_bytes += batch.nbytes
         if size and num_bytes >= size:
-            yield pa.Table.from_batches(held)
-            held, num_bytes = [], 0
+            full, held, num_bytes = [pa.Table.from_batches(held)], [], 0
+            del batch
+            yield full.pop()  # no reference stays while the rows are encoded
     if rows != group.rows:
         raise ValueError(f"row group {group.number} has {rows} rows, not {group.rows}")
     if held:

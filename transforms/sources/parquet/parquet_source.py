@@ -27,7 +27,7 @@ from shardmill.transforms.sources.parquet.parquet_file import (
 )
 from shardmill.transforms.tables.table_source import TableInput, TypedBatch, Unit
 
-BATCH_BYTES = 8 << 20  # of decoded rows
+BATCH_BYTES = 6 << 20  # of decoded rows
 RECORD = "record"  # key of all files with the records of a Python source
 _MAX_STEP = 1 << 16
 _SAMPLE_ROWS = 10_000
@@ -128,8 +128,10 @@ class ParquetSource(FileSource):
             names = {*self.table.named, *(column.name for column in self.table.columns)}
             lines = rows + (ref.key != RECORD)  # indices start at 0, lines at 1
             cells = Cells(flatten_columns(table, names), rows, lines, [], content)
-            yield self.type_cells(ref, cells)
             first += len(table)
+            batch = self.type_cells(ref, cells)
+            del table, cells
+            yield batch
 
     def _tables(self, unit: Unit) -> Iterator[tuple[pa.Table, str]]:
         """Yield rows of a unit, and the BLAKE3 of what was read of the file up to them."""
@@ -139,8 +141,13 @@ class ParquetSource(FileSource):
         found = [profiles[name].path[0] for name in names if name in profiles]
         top = found or [next(iter(profiles.values())).path[0]]  # its rows are counted
         with open_parquet(ref) as (file, content):
-            for table in read_tables(file, Group(*group), sorted({*top}), step, size):
-                yield table, content.hexdigest()
+
+            def with_content(table: pa.Table) -> tuple[pa.Table, str]:
+                return table, content.hexdigest()
+
+            tables = read_tables(file, Group(*group), sorted({*top}), step, size)
+            # Unlike a loop, it keeps no reference to a table while its rows are encoded.
+            yield from map(with_content, tables)
 
     def content(self, unit: Unit) -> str:
         """Return the BLAKE3 of what is read of the file for a unit."""
