@@ -1,13 +1,17 @@
-"""Properties of Parquet and JSON Lines files: pyarrow and Python's json module are the judges."""
+"""Properties of Parquet and JSON Lines files: pyarrow, polars and Python's json are the judges."""
 
 import contextlib
+import datetime as dt
 import io
 import json
 import math
 import pickle
 from collections import Counter
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+import polars as pl
+import polars.selectors as cs
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -40,6 +44,22 @@ INT64 = st.integers(-(2**63), 2**63 - 1)
 FLOATS = st.floats(width=32, allow_nan=False, allow_infinity=False)
 TEXTS = st.text(st.characters(codec="utf-8"), max_size=5)
 VALUES = {"int64": (pa.int64(), INT64), "double": (pa.float64(), FLOATS), "bool": (pa.bool_(), st.booleans()), "text": (pa.string(), TEXTS)}  # fmt: skip
+TIMES = st.datetimes(dt.datetime(1700, 1, 1), dt.datetime(2200, 1, 1))  # noqa: DTZ001
+POLARS = {
+    str(kind): (kind, values)
+    for kind, values in (
+        (pl.Int8(), st.integers(-128, 127)), (pl.Int64(), INT64), (pl.UInt32(), st.integers(0, 2**32 - 1)),
+        (pl.UInt64(), st.integers(0, 2**63 - 1)), (pl.Float32(), st.floats(width=32)),
+        (pl.Float64(), st.floats(width=32)), (pl.Boolean(), st.booleans()), (pl.String(), TEXTS),
+        (pl.Binary(), st.binary(max_size=5)), (pl.Categorical(), TEXTS),
+        (pl.Enum(["a", "b", ""]), st.sampled_from(["a", "b", ""])),
+        (pl.Decimal(12, 2), st.decimals(-(10**9), 10**9, places=2)), (pl.Date(), TIMES.map(dt.datetime.date)),
+        (pl.Datetime("us"), TIMES), (pl.Datetime("ms", "Europe/Zurich"), TIMES), (pl.Time(), st.times()),
+        (pl.Duration("us"), st.timedeltas(dt.timedelta(-9999), dt.timedelta(9999))),
+    )
+}  # fmt: skip
+JSON_TYPES = ("Boolean", "Int64", "String")  # and finite numbers: polars writes others as null
+LISTED = (pl.Int64(), pl.Float64(), pl.String(), pl.Boolean(), pl.Categorical())
 ONCE = settings(
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
@@ -70,15 +90,21 @@ def read_file(kind: str, path: Path, **options) -> list[TypedBatch]:
 
 def records(batches: list[TypedBatch]) -> Counter:
     """Return the records of batches, as ``typed_tools.expected`` does."""
-    found: Counter = Counter()
-    for batch in batches:
-        values = {}
-        for column in batch.columns:
-            listed = column.values.to_pylist()
-            values[column.name] = [listed[i] if i >= 0 else None for i in column.indices]
-        rows = zip(*values.values(), strict=True)
-        found += Counter(frozen(dict(zip(values, row, strict=True))) for row in rows)
-    return found
+    return Counter(frozen(row) for batch in batches for row in rows_of(batch))
+
+
+def rows_of(batch: TypedBatch) -> Iterator[dict]:
+    """Yield the rows of a batch."""
+    values = {}
+    for column in batch.columns:
+        listed = column.values.to_pylist()
+        values[column.name] = [listed[i] if i >= 0 else None for i in column.indices]
+    yield from (dict(zip(values, row, strict=True)) for row in zip(*values.values(), strict=True))
+
+
+def exact(rows: Iterable[dict]) -> list[str]:
+    """Return rows as sorted texts, in which the signs of zeros differ."""
+    return sorted(repr(sorted(frozen(row))) for row in rows)
 
 
 @st.composite
@@ -130,6 +156,44 @@ def _example(kind: pa.DataType):
     if pa.types.is_list(kind):
         return [_example(kind.value_type)]
     return {"int64": 1, "double": 0.5, "bool": True, "string": "a"}[str(kind)]
+
+
+@st.composite
+def frames(draw, kinds: dict) -> pl.DataFrame:
+    """Draw a frame of polars; a column of each type may have nulls in any place, or only nulls."""
+    rows, columns = draw(st.integers(1, 20)), {}
+    for number, name in enumerate(draw(st.lists(st.sampled_from(sorted(kinds)), min_size=1))[:6]):
+        kind, values = kinds[name]
+        if draw(st.booleans()) and kind in LISTED:
+            kind, values = pl.List(kind), st.lists(values, max_size=3)
+        cells = draw(st.lists(st.none() | values, min_size=rows, max_size=rows))
+        columns[f"c{number}"] = pl.Series(cells, dtype=kind)
+    return pl.DataFrame(columns)
+
+
+@given(frames(POLARS), st.integers(1, 10), st.sampled_from(["zstd", "uncompressed"]))
+@ONCE
+def test_polars_reads_the_values_of_a_parquet_file_too(tmp_path, frame, group, packed) -> None:
+    path = tmp_path / "t.parquet"
+    frame.write_parquet(path, row_group_size=group, compression=packed)
+    read = pl.read_parquet(path).with_columns(
+        cs.temporal().to_physical(), (cs.categorical() | cs.enum()).cast(pl.String)
+    )
+    batches = read_file("parquet", path, range_bytes=100)
+    found = [row for batch in batches for row in rows_of(batch)]
+    assert exact(found) == exact(read.iter_rows(named=True))
+
+
+@given(frames({**{name: POLARS[name] for name in JSON_TYPES}, "Float64": (pl.Float64(), FLOATS)}))
+@ONCE
+def test_polars_reads_the_values_of_a_json_lines_file_too(tmp_path, frame) -> None:
+    path = tmp_path / "t.jsonl"
+    frame.write_ndjson(path)
+    batches = read_file("jsonl", path, range_bytes=50)
+    found = [row for batch in batches for row in rows_of(batch)]
+    assert exact(found) == exact(
+        pl.read_ndjson(path, infer_schema_length=None).iter_rows(named=True)
+    )
 
 
 @given(st.data())
