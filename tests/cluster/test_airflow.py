@@ -7,8 +7,10 @@ import json
 import os
 import re
 import sys
+from functools import partial
 from pathlib import Path
 
+import pandas as pd
 import psutil
 import pytest
 
@@ -20,6 +22,7 @@ from tests.support.hostile_files import CODEC, write_hostile
 from tests.support.readers import tf_examples
 
 DAY = "2026-01-20"
+FORMATS = {DAY: "csv", "2026-01-18": "parquet", "2026-01-17": "jsonl"}  # of one DAG, by content
 TRAINER = """
 import sys
 from shardmill.loaders import Stream, open_dataset, steps_per_epoch
@@ -114,8 +117,14 @@ def settings(base: Path, timeout: str) -> str:
 def base(tmp_path_factory) -> Path:
     """Write inputs of each day and the settings; return their folder."""
     base = tmp_path_factory.mktemp("airflow")
-    (base / "in" / "titanic" / DAY).mkdir(parents=True)
-    write_titanic(base / "in" / "titanic" / DAY / "titanic.csv")
+    for day, form in FORMATS.items():
+        (base / "in" / "titanic" / day).mkdir(parents=True)
+        table = base / "in" / "titanic" / day / f"titanic.{form}"
+        write_titanic(table)
+        if form != "csv":
+            frame = pd.read_csv(table, na_values="?")
+            parquet, lines = frame.to_parquet, partial(frame.to_json, orient="records", lines=True)
+            {"parquet": parquet, "jsonl": lines}[form](table)
     for number in range(120):  # decoded in 24 s: longer than Airflow takes to stop a task
         label = ("cat", "dog")[number % 2]
         write_hostile(base / "in" / "slow" / label / f"{number}.bmp", "sleep", 0.2, number)
@@ -193,30 +202,34 @@ def training_after(airflow: Airflow, name: str, seen: set[str]) -> Run:
     return runs[0]
 
 
-def test_rows_from_the_table_to_a_trained_model(airflow, base):
+@pytest.mark.parametrize("day", FORMATS, ids=FORMATS.values())
+def test_rows_from_the_table_to_a_trained_model(day, airflow, base):
     seen = {run.run_id for run in airflow.runs("shardmill_titanic_training")}
-    run = airflow.trigger("shardmill_titanic", "through", day=DAY)
+    run = airflow.trigger("shardmill_titanic", f"through-{day}", day=day)
     assert run.wait() == {"rows": "success", **LATER_TASKS}
-    output = base / "ds" / "titanic" / DAY
-    with (base / "in" / "titanic" / DAY / "titanic.csv").open() as table:
+    output = base / "ds" / "titanic" / day
+    with (base / "in" / "titanic" / DAY / "titanic.csv").open() as table:  # of all formats
         wanted = sorted(row["name"] for row in csv.DictReader(table))
     assert len(wanted) == 1309
     assert sorted(each["name"][0].decode() for each in examples_in(output)) == wanted
     log = run.log("rows", 1)
     assert f"Published {output}" in log.events
-    assert "train has 1,174 examples, 1,000 are enough" in run.log("check", 1).text
     events = airflow.call("/assets/events")["asset_events"]
     extra = next(each["extra"] for each in events if each["extra"].get("dataset") == str(output))
     manifest = json.loads((output / "manifest.json").read_text())
     counted = {name: split["num_examples"] for name, split in manifest["splits"].items()}
     assert extra["examples"] == counted
-    assert (extra["manifest"], extra["day"]) == (f"{output}/manifest.json", DAY)
+    assert sum(counted.values()) == len(wanted)
+    # Where rows are depends on the name of their file.
+    said = f"train has {counted['train']:,} examples, 1,000 are enough"
+    assert said in run.log("check", 1).text
+    assert (extra["manifest"], extra["day"]) == (f"{output}/manifest.json", day)
     assert extra["config_id"] == manifest["build"]["config_id"]
     assets = {each["name"]: each["uri"] for each in airflow.call("/assets")["assets"]}
     assert assets["shardmill_titanic"] == f"file://{output.parent}"
     training = training_after(airflow, "shardmill_titanic_training", seen)
     assert training.wait() == {"steps": "success", "train": "success"}
-    assert "37" in training.log("steps", 1).events
+    assert str(-(-counted["train"] // 32)) in training.log("steps", 1).events
     command = next(line for line in training.log("train", 1).events if line.startswith("Running "))
     assert command.endswith(str(output))
 
