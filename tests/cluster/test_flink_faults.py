@@ -28,8 +28,8 @@ def check(build, case) -> None:
     assert max(tries.values()) <= 2
 
 
-def test_task_manager_killed(cluster, image_case, build):
-    """Its slots are gone; spare slots of the other TaskManager take over."""
+def kill_task_manager(cluster) -> str:
+    """Kill a TaskManager that has workers, which end too; return its name."""
     name, victim = next(
         (name, pid) for name, pid in cluster.pids().items()
         if name.startswith("taskmanager") and cluster.workers_of(pid)
@@ -37,15 +37,45 @@ def test_task_manager_killed(cluster, image_case, build):
     orphans = cluster.workers_of(victim)
     assert any(runs(process, "sdk_worker_main") for process in orphans)
     kill(victim)
+    gone, left = psutil.wait_procs(orphans, timeout=20)
+    assert not left, left
+    assert gone
+    return name
+
+
+@pytest.fixture
+def spare(cluster):
+    """Add a TaskManager for the one that a test kills."""
+    yield
+    cluster.script("cluster.sh", "add")
+    wait_until(lambda: cluster.rest("/overview")["taskmanagers"] == 2)
+
+
+@pytest.mark.usefixtures("spare")
+def test_task_manager_killed(cluster, image_case, build):
+    """Its slots are gone; spare slots of the other TaskManager take over."""
+    name = kill_task_manager(cluster)
+    check(build, image_case)
+    assert name not in cluster.pids()
+
+
+@pytest.mark.usefixtures("spare")
+@pytest.mark.parametrize("name", ["archive_case", "parquet_case", "jsonl_case"])
+def test_task_manager_killed_before_the_first_part(name, cluster, request, tmp_path):
+    """It writes runs of rows, or copies of archives that have no random access."""
+    case, output = request.getfixturevalue(name), tmp_path / "out"
+    client = cluster.start_command(*case.args(output))
     try:
-        gone, left = psutil.wait_procs(orphans, timeout=20)
-        assert not left, left
-        assert gone
-        check(build, image_case)
-        assert name not in cluster.pids()
+        wait_until(lambda: [*output.glob(".build-*/*/*")] or client.process.poll() is not None, 600)
+        assert client.process.poll() is None, client.stderr()
+        assert not [*output.glob(".build-*/parts/*.json")]
+        kill_task_manager(cluster)
+        ended = client.wait()
     finally:
-        cluster.script("cluster.sh", "add")
-        wait_until(lambda: cluster.rest("/overview")["taskmanagers"] == 2)
+        client.kill()
+    assert ended.code == 0, ended.stderr
+    case.check(output)
+    assert sum(ended.parts()) == case.parts
 
 
 def test_worker_killed(cluster, image_case, build):
