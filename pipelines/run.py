@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 EXIT_INTERRUPTED = 130
 _MAX_STALE_ATTEMPTS = 3
+_HANDLED = (signal.SIGINT, signal.SIGTERM)
 T = TypeVar("T")
 
 
@@ -169,7 +170,6 @@ class _Run:
 
         from shardmill.pipelines.runners.options import CachedOptions
         from shardmill.transforms.runtime import progress
-        from shardmill.transforms.runtime.process_pool import uninterrupted
         from shardmill.transforms.sink import outcome as outcomes
 
         in_process = self.runner.in_process
@@ -178,7 +178,7 @@ class _Run:
         options = CachedOptions([*self.argv])
         with _interruptible() as signals, contextlib.ExitStack() as stack:
             runner = self.runner.make()
-            with uninterrupted(signal.SIGINT, signal.SIGTERM):  # until its folder is known
+            with _delayed_signals():  # until its folder is known
                 pipeline = beam.Pipeline(runner=runner, options=options)
                 # Beam deletes it only after a run that it started.
                 stack.callback(shutil.rmtree, pipeline.local_tempdir, ignore_errors=True)
@@ -276,11 +276,10 @@ def _interruptible() -> Iterator[list[int]]:
         Interrupted: A signal came, and the error that followed.
     """
     signals: list[int] = []
-    handled = (signal.SIGINT, signal.SIGTERM)
 
     def record(number: int, _frame: FrameType | None) -> None:
         signals.append(number)
-        for each in handled:
+        for each in _HANDLED:
             signal.signal(each, signal.SIG_DFL)
         decoders = sys.modules.get("shardmill.transforms.images.decoder_pool")
         if decoders is not None:  # the runner waits for its threads, and they for decoders
@@ -290,7 +289,7 @@ def _interruptible() -> Iterator[list[int]]:
     if threading.current_thread() is not threading.main_thread():
         yield signals
         return
-    before = {each: signal.signal(each, record) for each in handled}
+    before = {each: signal.signal(each, record) for each in _HANDLED}
     try:
         yield signals
     except BaseException as error:
@@ -300,3 +299,24 @@ def _interruptible() -> Iterator[list[int]]:
     finally:
         for each, handler in before.items():
             signal.signal(each, handler)
+
+
+@contextlib.contextmanager
+def _delayed_signals() -> Iterator[None]:
+    """Handle signals when the block ends.
+
+    Blocking them in this thread would not do: if another thread receives one, Python still runs
+    its handler in the main thread.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    held: list[int] = []
+    before = {each: signal.signal(each, lambda number, _: held.append(number)) for each in _HANDLED}
+    try:
+        yield
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+        for number in held:
+            signal.raise_signal(number)

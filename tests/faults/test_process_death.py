@@ -2,7 +2,6 @@
 
 import signal
 import threading
-import time
 
 import pytest
 
@@ -10,6 +9,7 @@ from shardmill.schemas.storage.gcs import GcsStorage
 from tests.support.fault_cases import BUCKET_KINDS, CALLS, moments
 from tests.support.fault_proxy import READS
 from tests.support.fault_tools import SOAK, Watched, zygote
+from tests.support.servers import wait_until
 
 pytest_plugins = ["tests.support.fault_cases", "tests.support.gcs_server"]
 pytestmark = pytest.mark.heavy
@@ -91,13 +91,13 @@ def test_kill_before_any_call_of_a_bucket(kind, cases, strict_bucket, front, tmp
     around = (publication, publication + 1)
     for number in moments([call.kind for call in changes], kind, around, CALLS):
         output = case.publish_old(f"{strict_bucket}/{number}")
-        front.hook = hold = Hold(number)
+        front.hook, ours = (hold := Hold(number)), front.open
         command = zygote().start(*case.argv(output))
         assert hold.reached.wait(60)
         command.send(signal.SIGKILL)
         assert command.wait().code == -signal.SIGKILL
         hold.released.set()
-        time.sleep(0.2)
+        wait_until(lambda: front.open <= ours)  # noqa: B023 - called at once
         front.reset()
         found.append(case.version(output, tmp_path / "copy"))
         paths = [entry.path for entry in GcsStorage().walk(output)]

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import signal
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -16,6 +17,7 @@ import pytest
 
 from shardmill.pipelines.rows import resolve
 from shardmill.pipelines.rows_config import RowsConfig
+from shardmill.pipelines.run import _delayed_signals
 from shardmill.transforms.match.inputs import match_now
 from shardmill.transforms.sink.census import Census
 from shardmill.transforms.tables.planning import count_file, plan_rows
@@ -235,7 +237,7 @@ def test_a_terminated_build_leaves_no_temporary_folder(name, tmp_path, monkeypat
     """SIGTERM, as schedulers send it, before some changes of the file system."""
     kind, output, temporary = KINDS.get(name, KINDS["rows"]), tmp_path / "out", tmp_path / "tmp"
     argv = kind.argv(kind.make(tmp_path / "in"), output)
-    moments = [2, 3, 4, 8, 40, 90]
+    moments = [2, 3, 4, 5, 8, 40, 90]
     if name == "preprocessing":
         (tmp_path / "pp.py").write_text(PREPROCESSING)
         argv.append(f"--preprocessing={tmp_path / 'pp.py'}")
@@ -252,6 +254,23 @@ def test_a_terminated_build_leaves_no_temporary_folder(name, tmp_path, monkeypat
         assert folders <= {TEMPORARY.name}, number
     assert {*codes} <= {143, -signal.SIGTERM, 0}
     assert 143 in codes
+
+
+def test_a_signal_is_delayed_whichever_thread_gets_it():
+    """Else the temporary folder of a pipeline is left if it comes while that is made."""
+    done, numbers = threading.Event(), []
+    thread = threading.Thread(target=done.wait)
+    thread.start()
+    before = signal.signal(signal.SIGTERM, lambda number, _: numbers.append(number))
+    try:
+        with _delayed_signals():
+            signal.pthread_kill(thread.ident, signal.SIGTERM)
+            done.wait(0.1)
+            assert not numbers
+        assert numbers == [signal.SIGTERM]
+    finally:
+        signal.signal(signal.SIGTERM, before)
+        done.set()
 
 
 @only("images")

@@ -103,6 +103,7 @@ class Proxy:
         url: Its URL for clients.
         calls: All calls since the last ``reset``.
         connections: Number of connections of clients since then.
+        open: Number of connections that are open; one closes after its last call is executed.
         storm: Random faults, or None.
         pause: Delay of a slow or late answer, in seconds.
         hook: Called with each call before it is executed; may wait.
@@ -114,6 +115,7 @@ class Proxy:
         self.port = self.server.server_address[1]
         self.url = f"http://127.0.0.1:{self.port}"
         self.lock = threading.Lock()
+        self.open = 0
         self.reset()
         threading.Thread(target=self.server.serve_forever, args=(0.05,), daemon=True).start()
 
@@ -197,10 +199,14 @@ class _Handler(BaseHTTPRequestHandler):
     def setup(self) -> None:
         super().setup()
         self.proxy.connections += 1
+        with self.proxy.lock:
+            self.proxy.open += 1
         self.upstream = http.client.HTTPConnection(self.proxy.upstream)
 
     def finish(self) -> None:
         self.upstream.close()
+        with self.proxy.lock:
+            self.proxy.open -= 1
         with contextlib.suppress(OSError):
             super().finish()
 
