@@ -256,7 +256,7 @@ def test_a_terminated_build_leaves_no_temporary_folder(name, tmp_path, monkeypat
     assert 143 in codes
 
 
-def test_a_signal_is_delayed_whichever_thread_gets_it():
+def test_a_signal_that_another_thread_gets_is_delayed():
     """Else the temporary folder of a pipeline is left if it comes while that is made."""
     done, numbers = threading.Event(), []
     thread = threading.Thread(target=done.wait)

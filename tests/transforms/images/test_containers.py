@@ -262,7 +262,7 @@ def test_damage_never_loses_records_silently(name, seed, files, wanted, at_home)
 
 
 def test_a_spool_appears_when_it_is_whole(files, at_home, monkeypatch) -> None:
-    """What an interrupted step wrote is no spool; a finished one is used by the next build."""
+    """What an interrupted step wrote is not used; a whole spool is used by the next build."""
     source, folder = at_home / "p.tar.gz", at_home / "spool"
     source.write_bytes(gzip.compress(tar(files)))
     status = source.stat()
