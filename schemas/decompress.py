@@ -9,8 +9,6 @@ from collections.abc import Iterator
 from functools import partial
 from typing import BinaryIO
 
-import pyarrow as pa
-
 from shardmill.schemas.storage.base import RandomReader, ReaderStream
 from shardmill.schemas.tfrecord.inflate import InflateError, gzip_chunks
 
@@ -111,6 +109,8 @@ def _damaged(compression: str, why: object, *, untrusted: bool) -> Decompression
 
 
 def _zstd(source: BinaryIO) -> Iterator[bytes]:
+    import pyarrow as pa  # not for commands that read no such file
+
     stream = pa.CompressedInputStream(pa.PythonFile(source, "r"), "zstd")
     while True:
         try:

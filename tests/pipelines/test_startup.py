@@ -173,7 +173,6 @@ def folder(tmp_path_factory):
     return folder
 
 
-@pytest.mark.heavy
 @pytest.mark.parametrize("words", COMMANDS)
 def test_a_command_loads_only_what_it_needs(words, folder):
     command = [sys.executable, "-c", LIGHT, COMMANDS[words], *words.split()]
