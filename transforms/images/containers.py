@@ -18,7 +18,7 @@ from blake3 import blake3
 
 from shardmill.schemas.decompress import DecompressionError, decompress
 from shardmill.schemas.errors import FormatError, InputError, format_names
-from shardmill.schemas.example.parse import FeatureValues, parse_example
+from shardmill.schemas.example.parse import FeatureValues, looks_like_example, parse_example
 from shardmill.schemas.file_signatures import compression_format
 from shardmill.schemas.refs import InputRef, MemberRange
 from shardmill.schemas.rejects import RejectedError
@@ -28,7 +28,9 @@ from shardmill.schemas.tfrecord.scanner import DamagedError
 from shardmill.transforms.match.containers.expand import Members, expand_members
 from shardmill.transforms.match.containers.spooled import SpooledImage, list_spool, pack_images
 from shardmill.transforms.match.containers.tar_members import list_tar
+from shardmill.transforms.match.read_input import MAX_FILE_BYTES
 from shardmill.transforms.match.walk import make_key
+from shardmill.transforms.sources.csv.file_source import check_unchanged
 from shardmill.transforms.sources.parquet.parquet_file import open_parquet, read_footer, read_tables
 from shardmill.transforms.sources.python.images import ImageFiles
 from shardmill.transforms.sources.python.records import to_table
@@ -93,6 +95,7 @@ class Spool:
                 pack_images(self._rows(ref), file)
             else:
                 pack_images(self._examples(ref), file)
+            check_unchanged(ref)
         except (DamagedError, DecompressionError, FormatError) as error:
             raise InputError("archive-damaged", path=ref.uri, why=str(error)) from error
         except RejectedError as error:
@@ -113,28 +116,38 @@ class Spool:
                 first = group.first
                 for table in read_tables(file, group, columns, _STEP, _BYTES):
                     found = to_table(_named(table, label, classes), None, first)
-                    yield from files.images(found, first)
+                    try:
+                        for each in files.images(found, first):
+                            yield each if label else each._replace(label=label)
+                    except InputError as error:  # it names the row, but not the file
+                        why = str(error).rstrip(".")
+                        raise InputError("archive-damaged", path=ref.uri, why=why) from error
                     first += len(table)
 
     def _examples(self, ref: InputRef) -> Iterator[SpooledImage]:
         """Yield the images of a TFRecord file of examples."""
         image = self.image or _IMAGE_FEATURE
         label: str | None = None
-        with open_records(ref.uri) as records:
+        with open_records(ref.uri, MAX_FILE_BYTES) as records:
             for number, payload in enumerate(records):
+                if not number and not looks_like_example(payload):
+                    raise FormatError("its records are not tf.train.Example")
                 features = parse_example(payload)
-                if not number:
-                    label = self._find_label(ref, _LABEL_FEATURES, [*features])
                 kind, values = features.get(image, _MISSING)
                 if kind not in ("bytes", "empty") or not (number or values):
                     raise _without_images(ref, image, [*features])
+                if not number:
+                    label = self._find_label(ref, _LABEL_FEATURES, [*features])
                 found = [value for value in values if isinstance(value, bytes)]
                 data = found[0] if len(found) == 1 else b""
-                text = None if label is None else _text(features, label)
+                text = _text(features, label) if label else label
                 yield SpooledImage(number, "", text, "", blake3(data).hexdigest(16), data)
 
     def _find_label(self, ref: InputRef, usual: Sequence[str], names: Sequence[str]) -> str | None:
-        """Return the name of the column of labels among those of a file, or None if it needs none.
+        """Return the name of the column of labels among those of a file.
+
+        It is None where labels are not read, and empty if the file may lack it: its images have no
+        label, also none of their folder.
 
         Raises:
             InputError: It lacks the column.
@@ -148,7 +161,7 @@ class Spool:
                 "archive-label-missing", path=ref.uri, wanted=format_names(wanted),
                 names=format_names(names),
             )  # fmt: skip
-        return found
+        return found or ""
 
 
 def _find_image(schema: pa.Schema) -> str:
@@ -196,5 +209,5 @@ def _text(features: Mapping[str, FeatureValues], name: str) -> str:
 
 
 def _without_images(ref: InputRef, image: str, names: Sequence[str]) -> InputError:
-    shown = format_names(names)
-    return InputError("archive-image-missing", path=ref.uri, name=image or "images", names=shown)
+    by = f"by the name {image!r}" if image else "by its type"
+    return InputError("archive-image-missing", path=ref.uri, by=by, names=format_names(names))

@@ -25,6 +25,7 @@ from shardmill.transforms.images.convert import ImageSpec, codec_versions
 from shardmill.transforms.images.decoder import FRAME_BYTES, Item
 from shardmill.transforms.images.decoder_pool import DecoderPool, use_pool
 from shardmill.transforms.images.decoder_protocol import DecoderSpec, Limits
+from shardmill.transforms.match.containers.expand import ARCHIVE_SUFFIXES
 from shardmill.transforms.match.next_steps import next_step, remedy_of
 from shardmill.transforms.match.read_input import MAX_FILE_BYTES, read_inputs
 from shardmill.transforms.runtime.process_pool import usable_cores
@@ -161,7 +162,7 @@ class ImagesHooks(BuildHooks):
     labels_are_names: bool = False
     inputs: str = "images"
     wanted: str = "an image"
-    archives: tuple[str, ...] = (".tar", ".zip")
+    archives: tuple[str, ...] = ARCHIVE_SUFFIXES
 
     def next_step(self, name: str, default: str) -> str:
         """Return what to do with a file that is not an image."""

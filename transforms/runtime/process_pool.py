@@ -136,7 +136,7 @@ def cpu_quota(folder: str = "/sys/fs/cgroup") -> int:
 
 @contextlib.contextmanager
 def uninterrupted(*numbers: int) -> Iterator[None]:
-    """Delay signals until the block ends; processes that are started in it never get them.
+    """Block signals in this thread until the block ends; processes started in it never get them.
 
     Args:
         numbers: The signals.

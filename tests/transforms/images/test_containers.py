@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from shardmill.loaders import open_dataset
-from shardmill.schemas.errors import ShardmillError, StorageError
+from shardmill.schemas.errors import InputError, ShardmillError, StorageError
 from shardmill.schemas.example.parse import FeatureValues
 from shardmill.schemas.refs import InputRef
 from shardmill.schemas.tfrecord.framing import frame
@@ -102,6 +102,13 @@ FORMATS = {
 }
 
 
+UNUSABLE = {
+    "two.parquet": lambda _: parquet(pa.table({"a": [b"x"], "b": [b"x"]})),
+    "lists.parquet": lambda _: parquet(pa.table({"image": [b"x"], "label": [[1]]})),
+    "other.tfrecord": lambda _: frame(b"\x0a\x03abc"),
+}
+
+
 def heavy_but(light: str) -> list[object]:
     return [pytest.param(n, marks=[pytest.mark.heavy] * (n != light)) for n in FORMATS]
 
@@ -163,11 +170,13 @@ def test_records_are_those_of_the_folder(name, files, wanted, at_home) -> None:
 
     more = io.BytesIO()
     make_image(99).save(more, "JPEG")
-    source.write_bytes(make({**files, "dog/new.jpg": more.getvalue()}))
+    changed = {**files, "dog/new.jpg": more.getvalue(), "cat/003.jpg": more.getvalue()}
+    source.write_bytes(make(changed))
     outcome, _ = build(source.parent, output, update=True, **options)
-    assert outcome.reused == 15
-    assert sum(records(output).values()) == 16
-    assert not wanted - records(output)
+    assert outcome.reused == 14
+    found = records(output)
+    assert sum((wanted - found).values()) == 1
+    assert [text for text, _ in sorted((found - wanted).elements())] == [b"cat", b"dog"]
 
 
 def test_a_dry_run_writes_nothing(files, at_home, monkeypatch) -> None:
@@ -184,14 +193,21 @@ def test_a_dry_run_writes_nothing(files, at_home, monkeypatch) -> None:
     [
         ("plain.parquet", {}, "no column of labels named 'label', only 'jpg', 'kind'"),
         ("plain.parquet", {"label_column": "x"}, "no column of labels named 'x'"),
-        ("plain.parquet", {"image_column": "x"}, "no column of images named 'x'"),
+        (
+            "plain.parquet",
+            {"image_column": "x"},
+            "no column of images that is found by the name 'x'",
+        ),
+        ("two.parquet", {}, "no column of images that is found by its type among 'a', 'b'"),
+        ("lists.parquet", {}, "lists.parquet cannot be read: Record 0: the field 'label' is"),
         ("plain.parquet", {"image_column": "kind", "label_from": "none"}, "not an image"),
-        ("tfrecord", {"image_column": "x"}, "no column of images named 'x', only 'image/"),
+        ("tfrecord", {"image_column": "x"}, "no column of images that is found by the name 'x'"),
+        ("other.tfrecord", {}, "its records are not tf.train.Example"),
         ("tfrecord", {"label_column": "x"}, "no column of labels named 'x', only 'image/"),
     ],
 )
 def test_a_wrong_column_is_one_sentence(name, options, words, files, at_home) -> None:
-    (at_home / name).write_bytes(FORMATS[name][0](files))
+    (at_home / name).write_bytes((UNUSABLE.get(name) or FORMATS[name][0])(files))
     with pytest.raises(ShardmillError, match=words):
         build_or_raise(at_home / name, at_home / "ds", **options)
 
@@ -213,6 +229,14 @@ def test_splits_without_labels_may_lack_the_column(files, at_home) -> None:
     test = [*open_dataset(at_home / "ds", split="test", decode=False)]
     assert len(test) == 15
     assert all("image/class/text" not in row for row in test)
+
+    # In a labelled split it is a reject: the name of the file is not taken as label.
+    (folder / "train-1.parquet").write_bytes(parquet(table))
+    options = {"splits": splits, "unlabeled_splits": "test", "max_reject_fraction": 1}
+    build(folder, at_home / "more", **options)
+    manifest = json.loads((at_home / "more/manifest.json").read_text())
+    assert manifest["labels"] == ["cat", "dog"]
+    assert manifest["inputs"]["rejected_by_reason"] == {"no_label": 15}
 
 
 def test_what_a_row_lacks_is_one_reject(files, at_home) -> None:
@@ -259,6 +283,36 @@ def test_damage_never_loses_records_silently(name, seed, files, wanted, at_home)
     assert sum(found.values()) == 15 - inputs["rejected"] - inputs["skipped"]
     # Tar archives and Parquet's values have no checksum that covers every byte.
     assert sum((found - wanted).values()) <= 1
+
+
+@pytest.mark.parametrize("name", heavy_but("plain.parquet"))
+def test_an_archive_with_a_damaged_head_is_not_skipped(name, files, at_home) -> None:
+    """It is next to a whole one, and any byte of its beginning is damaged."""
+    make, options = FORMATS[name]
+    folder = at_home / "in"
+    folder.mkdir()
+    good = make(files)
+    (folder / f"a.{name}").write_bytes(good)
+    for at in range(12) if SOAK else (0, 3):
+        (folder / f"b.{name}").write_bytes(good[:at] + bytes([good[at] ^ 0xFF]) + good[at + 1 :])
+        outcome, _ = build_dataset(
+            input=folder, output=at_home / f"ds{at}", **{**OPTIONS, **options}
+        )
+        # Some bytes of the beginning say nothing: as the time in the header of gzip.
+        if outcome.status == "failed":
+            assert f"b.{name} cannot be read" in outcome.message
+        else:
+            assert (outcome.status, outcome.matched, outcome.skipped) == ("published", 30, 0)
+
+
+def test_a_file_that_changes_while_it_is_read_is_not_used(files, at_home) -> None:
+    source, spool = at_home / "p.tar.gz", Spool(str(at_home / "spool"))
+    source.write_bytes(gzip.compress(tar(files)))
+    status = source.stat()
+    ref = InputRef("", str(source), status.st_size, str(status.st_mtime_ns - 1))
+    with pytest.raises(InputError, match=r"p\.tar\.gz cannot be read: the file changed"):
+        [*expand(ref, spool)]
+    assert not [*(at_home / "spool").iterdir()]
 
 
 def test_a_spool_appears_when_it_is_whole(files, at_home, monkeypatch) -> None:

@@ -25,6 +25,9 @@ from shardmill.transforms.match.walk import escape_name, is_junk, is_other, is_u
 _HEAD_BYTES = 512
 _LISTERS = {"tar": list_tar, "zip": list_zip}
 _MAX_LABEL_BYTES = 4 << 10
+# By name. Their content decides whether they are archives, but a damaged one must not be skipped.
+ARCHIVE_SUFFIXES = (".tar", ".zip", ".tgz", ".tbz2", ".txz", ".parquet", ".tfrecord", ".tfrec")
+_COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
 Members: TypeAlias = Iterator[InputRef | MatchCounts]
 
 
@@ -99,7 +102,15 @@ def expand(
                 return
     except FileNotFoundError as error:
         raise InputError("archive-rejected", path=ref.uri, why="it was deleted") from error
+    if _claims_archive(ref.uri):
+        why = "its content is not that of such an archive"
+        raise InputError("archive-damaged", path=ref.uri, why=why)
     yield count_skipped(escape_name(ref.key)) if is_other(ref.key) else ref
+
+
+def _claims_archive(name: str) -> bool:
+    base, suffix = os.path.splitext(name.lower())
+    return (base if suffix in _COMPRESSED else name.lower()).endswith(ARCHIVE_SUFFIXES)
 
 
 def expand_members(
