@@ -131,7 +131,8 @@ class Spool:
         with open_records(ref.uri, MAX_FILE_BYTES) as records:
             for number, payload in enumerate(records):
                 if not number and not looks_like_example(payload):
-                    raise FormatError("its records are not tf.train.Example")
+                    why = "its records are not tf.train.Example"
+                    raise InputError("archive-damaged", path=ref.uri, why=why)
                 features = parse_example(payload)
                 kind, values = features.get(image, _MISSING)
                 if kind not in ("bytes", "empty") or not (number or values):
