@@ -170,7 +170,11 @@ def test_records_are_those_of_the_folder(name, files, wanted, at_home) -> None:
 
     more = io.BytesIO()
     make_image(99).save(more, "JPEG")
-    changed = {**files, "dog/new.jpg": more.getvalue(), "cat/003.jpg": more.getvalue()}
+    # Of the same size, as a member without another time: only the content distinguishes it.
+    name = max((name for name in files if "cat" in name), key=lambda name: len(files[name]))
+    other = more.getvalue().ljust(len(files[name]), b"\0")
+    assert len(other) == len(files[name])
+    changed = {**files, "dog/new.jpg": more.getvalue(), name: other}
     source.write_bytes(make(changed))
     outcome, _ = build(source.parent, output, update=True, **options)
     assert outcome.reused == 14
@@ -231,12 +235,12 @@ def test_splits_without_labels_may_lack_the_column(files, at_home) -> None:
     assert all("image/class/text" not in row for row in test)
 
     # In a labelled split it is a reject: the name of the file is not taken as label.
-    (folder / "train-1.parquet").write_bytes(parquet(table))
-    options = {"splits": splits, "unlabeled_splits": "test", "max_reject_fraction": 1}
+    options = {"splits": "train:0.5,test:0.5", "unlabeled_splits": "test", "max_reject_fraction": 1}
     build(folder, at_home / "more", **options)
     manifest = json.loads((at_home / "more/manifest.json").read_text())
+    rejected = manifest["inputs"]["rejected_by_reason"]
     assert manifest["labels"] == ["cat", "dog"]
-    assert manifest["inputs"]["rejected_by_reason"] == {"no_label": 15}
+    assert 0 < rejected["no_label"] == manifest["inputs"]["rejected"] < 15
 
 
 def test_what_a_row_lacks_is_one_reject(files, at_home) -> None:
@@ -337,6 +341,8 @@ def test_a_spool_appears_when_it_is_whole(files, at_home, monkeypatch) -> None:
     monkeypatch.setattr(Spool, "_write", fail)
     assert [*expand(ref, spool)] == found
     assert len(found) == 15
+    with pytest.raises(StorageError):  # another version of the file needs another spool
+        [*expand(ref._replace(ctime=1), spool)]
 
 
 def test_a_value_that_is_no_text_gives_no_label() -> None:
