@@ -49,7 +49,9 @@ def archive_kind(reader: RandomReader) -> str:
         except DecompressionError:
             return "packed"  # reading it gives the error
         kind = _kind_of(content)
-        return {"tar": "packed", "tfrecord": kind if compression == "gzip" else ""}.get(kind, "")
+        if kind == "tfrecord" and compression == "gzip":
+            return kind
+        return "packed" if kind == "tar" else ""
     return _kind_of(head)
 
 
