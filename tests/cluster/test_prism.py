@@ -70,6 +70,21 @@ def resume(case, output: Path) -> None:
     case.check(output)
 
 
+def assert_counters_within(found: dict[str, str], expected: dict[str, str]) -> None:
+    """Assert that Prism's counters have the expected names, and that none is too large.
+
+    They may be too small: if two bundles end before Prism knows the names of their counters, it
+    keeps the values of one (``metricsStore.contributeMetrics`` of Beam 2.77). Flink's counters are
+    compared exactly, and the dataset and its counts do not depend on any runner's counters.
+    """
+    assert found.keys() == expected.keys()
+    for name, value in found.items():
+        number, limit = (
+            int(text.removeprefix("count ").split()[0]) for text in (value, expected[name])
+        )
+        assert 0 <= number <= limit, name
+
+
 @pytest.mark.parametrize(
     "name", ["image_case", "archive_case", "rows_case", "arrays_case", "parquet_case", "jsonl_case"]
 )
@@ -77,7 +92,7 @@ def test_the_same_bytes(name, request, tmp_path):
     case = request.getfixturevalue(name)
     done = shardmill(*case.args(tmp_path / "out"), *FLAGS, "--debug")
     assert done.returncode == 0, done.stderr
-    assert counters_in(done.stderr) == case.counters
+    assert_counters_within(counters_in(done.stderr), case.counters)
     assert Ended(0, done.stdout, done.stderr).parts() == (case.parts, 0)
     case.check(tmp_path / "out")
     again = shardmill(*case.args(tmp_path / "out"), *FLAGS)
