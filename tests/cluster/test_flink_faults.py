@@ -1,10 +1,19 @@
 """Processes of a Flink cluster that die during a build do not change the dataset."""
 
+import random
+import threading
+import time
+
+import apache_beam as beam
 import psutil
 import pytest
+from apache_beam.options.pipeline_options import PipelineOptions
 
+import shardmill
+from tests.support.element_tools import OPTIONS, random_elements, write
 from tests.support.flink_cluster import kill, session_of, started_build, wait_until
 from tests.support.processes import runs
+from tests.support.readers import dataset_files
 
 pytest_plugins = ["tests.support.flink_cluster"]
 pytestmark = pytest.mark.timeout(1800)
@@ -75,6 +84,32 @@ def test_task_manager_killed_early(name, cluster, request, tmp_path):
     assert ended.code == 0, ended.stderr
     case.check(output)
     assert sum(ended.parts()) == case.parts
+
+
+@pytest.mark.usefixtures("spare")
+def test_task_manager_killed_while_elements_are_written(cluster, tmp_path):
+    """The bytes of ``WriteDataset`` are those of one machine, although runs are written again."""
+    elements = random_elements(6_000)
+    write(tmp_path / "here", elements)
+    output = tmp_path / "there"
+
+    def pause(element):
+        time.sleep(0.002)
+        return element
+
+    pipeline = beam.Pipeline(options=PipelineOptions(cluster.flags()))
+    random.Random(1).shuffle(elements)
+    made = pipeline | beam.Create(elements) | beam.Map(pause)
+    _ = made | shardmill.WriteDataset(output, **OPTIONS)
+    result = pipeline.run()
+    ended = threading.Thread(target=result.wait_until_finish, daemon=True)
+    ended.start()
+    wait_until(lambda: [*output.glob(".build-*/runs/*")] or not ended.is_alive(), 300)
+    assert ended.is_alive()
+    kill_task_manager(cluster)
+    ended.join(600)
+    assert result.state == "DONE"
+    assert dataset_files(output) == dataset_files(tmp_path / "here")
 
 
 def test_worker_killed(cluster, image_case, build):
