@@ -26,6 +26,7 @@ TEST = [
     *HEIC,
     "build",
     "datasets>=4",
+    "duckdb>=1.4",
     "flask-cors>=5",
     "flask>=3",
     "h5py>=3.10",

@@ -5,6 +5,7 @@ import json
 from decimal import Decimal
 from functools import partial
 
+import duckdb
 import numpy as np
 import pandas as pd
 import pyarrow as pa
@@ -91,6 +92,62 @@ def test_a_value_that_its_feature_cannot_hold_rejects_its_row(tmp_path) -> None:
         ("t.parquet:3", "wide", "range"),
         ("t.parquet:4", "list", "missing"),
     ]
+    assert "fill it in, or use --drop=list" in rejects_of(tmp_path / "ds")[-1]["message"]
+
+
+def test_a_missing_list_has_its_default(tmp_path) -> None:
+    path = write(
+        tmp_path / "t.parquet", pa.table({"a": [[1, 2], None, []], "s": [["x"], [], None]})
+    )
+    options = {"defaults": ("a:7", "s:no"), "splits": "train:1"}
+    examples, _ = published(input=path, output=tmp_path / "ds", **options)
+    assert counted(examples) == counted([{"a": [1, 2], "s": ["x"]}, {"a": [7]}, {"s": ["no"]}])
+
+
+DUCKDB = {
+    "UTINYINT": "i % 200", "UBIGINT": "i", "HUGEINT": "i", "DECIMAL(12, 2)": "i / 8",
+    "DECIMAL(38, 0)": "i", "FLOAT": "i / 7", "DOUBLE": "i / 7", "BOOLEAN": "i % 2", "VARCHAR": "'é' || i",
+    "BLOB": "encode('é' || i)", "ENUM('a', 'b', '')": "['a', 'b', ''][1 + i % 3]", "INTEGER[]": "[i, 3]",
+    "VARCHAR[]": "['a' || i, '']", "STRUCT(a BIGINT, b VARCHAR)": "{'a': i, 'b': ''}",
+    **dict.fromkeys(
+        ("TIMESTAMP", "TIMESTAMP_MS", "TIMESTAMPTZ"),
+        "TIMESTAMP '1960-01-01' + INTERVAL (i * 12345) SECOND",
+    ),
+}  # fmt: skip
+
+
+def test_duckdb_reads_the_values_of_its_files_too(tmp_path) -> None:
+    """Its own types, with missing values."""
+    fields, judged = [], []
+    for number, (kind, value) in enumerate(DUCKDB.items()):
+        name = f"c{number}"
+        fields.append(f"CASE WHEN i % 7 <> {number % 7} THEN CAST({value} AS {kind}) END AS {name}")
+        if kind.startswith("STRUCT"):
+            judged += [f'{name}.{each} AS "{name}.{each}"' for each in "ab"]
+        elif kind.startswith("TIME"):
+            judged.append(f"epoch_{'ms' if kind.endswith('MS') else 'us'}({name}) AS {name}")
+        else:
+            judged.append(name)
+    path = tmp_path / "t.parquet"
+    with duckdb.connect() as database:
+        database.execute("SET TimeZone = 'UTC'")
+        query = f"SELECT {', '.join(fields)} FROM range(5000) t(i)"
+        database.execute(f"COPY ({query}) TO '{path}' (ROW_GROUP_SIZE 2048)")
+        found = database.sql(f"SELECT {', '.join(judged)} FROM '{path}'")
+        rows = [dict(zip(found.columns, row, strict=True)) for row in found.fetchall()]
+    examples, manifest = published(input=path, output=tmp_path / "ds")
+    assert counted(examples) == counted(rows)
+    assert manifest.written == 5000
+
+
+def test_row_groups_without_rows_are_nothing(tmp_path) -> None:
+    table = pa.table({"n": [1, None, 3]})
+    with pq.ParquetWriter(tmp_path / "t.parquet", table.schema) as writer:
+        for part in (table[:0], table[:1], table[:0], table[1:], table[:0]):
+            writer.write_table(part)
+    assert pq.ParquetFile(tmp_path / "t.parquet").num_row_groups == 5
+    examples, manifest = published(input=tmp_path / "t.parquet", output=tmp_path / "ds")
+    assert (counted(examples), manifest.written) == (expected(table), 3)
 
 
 @pytest.mark.parametrize(

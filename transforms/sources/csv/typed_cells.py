@@ -169,7 +169,8 @@ def find_rounded(column: TypedColumn, cells: pa.DictionaryArray) -> text_parser.
 def _default_value(column: Column) -> pa.Array | None:
     """Return an array with the value of missing cells, or None if they have none."""
     if column.default is not None:
-        return _parse(column, pa.array([column.default.encode()], pa.binary()), CellRules())[0]
+        value = _parse(column, pa.array([column.default.encode()], pa.binary()), CellRules())[0]
+        return pa.ListArray.from_arrays([0, 1], value) if column.several else value
     if column.separator and column.required:
         return pa.array([[]], pa.list_(ARROW_TYPES[column.kind]))
     return None
@@ -278,6 +279,8 @@ def describe_misfit(column: Column, cells: pa.DictionaryArray, misfits: Misfits,
     text = shown(misfits.texts[index].as_py() or b"")
     others = "FLOAT or BYTES" if column.kind == "int64" else "BYTES"
     if fault is text_parser.CellFault.MISSING:
+        if has_lists(cells.dictionary) and cells.dictionary[index].is_valid:
+            return f"a value of the list is missing: fill it in, or use --drop={column.name}"
         return (
             f"{text} is missing, but a value is required: make it optional (presence "
             "{ min_fraction: 0 } and no shape) or give it a default (annotation "
