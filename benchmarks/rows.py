@@ -23,6 +23,7 @@ from plots import plot_bars
 from timing import Run, folder_bytes, run
 
 HERE = Path(__file__).resolve().parent
+OURS = ("shardmill", "shardmill, Parquet")
 PEERS = ("floor", "tutorial")  # measured here; wide_tables.py measures arrow
 TUTORIAL_ROWS = 10  # the tutorial is slow and gets so many times fewer rows
 
@@ -38,9 +39,9 @@ def preprocessing_fn(inputs):
 """
 
 
-def write_table(work: Path, rows: int) -> Path:
+def write_table(work: Path, rows: int, suffix: str = ".csv") -> Path:
     """Writes a table in a separate process, so that the memory of this one stays small."""
-    path = work / f"table-{rows}.csv"
+    path = work / f"table-{rows}{suffix}"
     subprocess.run([sys.executable, str(HERE / "tables.py"), str(path), str(rows)], check=True)
     return path
 
@@ -64,17 +65,18 @@ def measure_slopes(work: Path, counts: tuple[int, int], repeats: int) -> dict[st
     runs: dict[tuple[str, int], list[Run]] = {}
     sizes = {}
     for turn in range(repeats):
-        for name in ("shardmill", *PEERS):
+        for name in (*OURS, *PEERS):
+            suffix = ".parquet" if name == "shardmill, Parquet" else ".csv"
             if name == "tutorial" and turn >= 2:
                 continue
             for number, count in enumerate(row_counts(name, counts)):
-                source = work / f"table-{count}.csv"
+                source = work / f"table-{count}{suffix}"
                 if not source.exists():
-                    write_table(work, count)
+                    write_table(work, count, suffix)
                 runs.setdefault((name, number), []).append(run(command(name, source, out), out))
             sizes[name] = folder_bytes(out) / row_counts(name, counts)[1]
     table = {}
-    for name in ("shardmill", *PEERS):
+    for name in (*OURS, *PEERS):
         few, many = (runs[name, number] for number in (0, 1))
         small, large = row_counts(name, counts)
         slopes = [(b.wall - a.wall) / (large - small) for a, b in zip(few, many, strict=True)]

@@ -1,4 +1,4 @@
-"""Write a table similar to that of the KDD Cup 1999: ``python tables.py PATH ROWS``.
+"""Write a table similar to that of the KDD Cup 1999, as CSV or Parquet: ``tables.py PATH ROWS``.
 
 42 columns: connection counts with few distinct values, rates with two decimals, byte counts with a
 wide range, four categories. Value frequencies are similar to the original. Each block of rows has
@@ -12,6 +12,7 @@ import sys
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv
+import pyarrow.parquet as pq
 
 BLOCK = 250_000
 FLAGS = {"SF": 0.766, "S0": 0.176, "REJ": 0.0544, "RSTR": 0.0018, "RSTO": 0.0012, "SH": 0.0006}
@@ -77,9 +78,26 @@ def make_block(rows: int, seed: int) -> pa.Table:
     return pa.table(columns)
 
 
+def write_parquet(path: str, rows: int) -> None:
+    """Writes the table as Parquet, with its rates as numbers."""
+    writer = None
+    for start in range(0, rows, BLOCK):
+        block = make_block(BLOCK, start).slice(0, min(BLOCK, rows - start))
+        for number, name in enumerate(block.column_names):
+            if name.endswith("_rate"):
+                block = block.set_column(number, name, block[name].cast(pa.float64()))
+        writer = writer or pq.ParquetWriter(path, block.schema)
+        writer.write_table(block)
+    if writer is not None:
+        writer.close()
+
+
 def main() -> None:
     """Writes the table."""
     path, rows = sys.argv[1], int(sys.argv[2])
+    if path.endswith(".parquet"):
+        write_parquet(path, rows)
+        return
     options = pa.csv.WriteOptions(quoting_style="none")
     with open(path, "wb") as file:
         for start in range(0, rows, BLOCK):
