@@ -266,9 +266,9 @@ def _check_count(feature: Any, separator: str) -> bool:
     if shape is not None:
         if shape not in ((), (1,)):
             raise ValueError(
-                f"has the shape {list(shape)}, but a cell is one value: write "
-                "shape { dim { size: 1 } }, or value_count { min: 0 } with "
-                'annotation { tag: "separator=|" } for several'
+                f"has the shape {list(shape)}: write shape {{ dim {{ size: 1 }} }} for one value, or "
+                "value_count { min: 0 } for several, which need annotation "
+                '{ tag: "separator=|" } if they are cells of a CSV file'
             )
         if separator:
             raise ValueError(
