@@ -23,7 +23,7 @@ endif
 .DEFAULT_GOAL := help
 .PHONY: help demo test light test-all test-heavy environment servers test-flink test-prism test-gcs test-s3 test-airflow test-interop \
   test-wheel test-pythons test-lowest dist release-check lint types docs docs-look soak bench bench-startup bench-count bench-peers bench-rows \
-  bench-reading \
+  bench-reading bench-elements \
   bench-scale constraints format clean
 
 help:  ## Show this list
@@ -184,6 +184,9 @@ bench-count: $(VENV)/.installed-dev-$(STATE)  ## Measure counting (a quarter of 
 
 bench-rows: $(VENV)/.installed-dev-$(STATE) $(VENV)/.installed-bench-$(STATE)  ## Measure rows (half an hour)
 	@$(BIN)/python benchmarks/rows.py
+
+bench-elements: $(VENV)/.installed-dev-$(STATE)  ## Compare WriteDataset with WriteToTFRecord (half an hour)
+	@$(BIN)/python benchmarks/elements.py
 
 bench-reading: $(VENV)/.installed-dev-$(STATE) $(VENV)/.installed-bench-$(STATE)  ## Measure the loaders (half an hour)
 	@$(BIN)/python benchmarks/reading.py

@@ -193,7 +193,7 @@ class ImagesOptions(DatasetOptions):
         image_column: ``NAME``: column of Parquet files, or feature of TFRecords, that holds images
             (default: the only one of images; image/encoded)
         label_column: ``NAME``: column or feature of their labels (default: label;
-            image/class/text, else image/class/label)
+            image/class/text, else image/class/label), or name in the .json members of tar and zip
         unlabeled_splits: ``NAMES``: splits whose images need no labels, and get none
         group_pattern: ``REGEX``: keys with the same match stay in one split
         image_size: ``SIZE``: 224 (default) or 180x320 (height x width)

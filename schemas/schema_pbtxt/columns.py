@@ -266,8 +266,8 @@ def _check_count(feature: Any, separator: str) -> bool:
     if shape is not None:
         if shape not in ((), (1,)):
             raise ValueError(
-                f"has the shape {list(shape)}: write shape {{ dim {{ size: 1 }} }} for one value, or "
-                "value_count { min: 0 } for several, which need annotation "
+                f"has the shape {list(shape)}: write shape {{ dim {{ size: 1 }} }} for one value, "
+                "or value_count { min: 0 } for several, which need annotation "
                 '{ tag: "separator=|" } if they are cells of a CSV file'
             )
         if separator:

@@ -84,7 +84,8 @@ class Spool:
             return
         with storage.open_at(path) as spool:
             where = MemberRange(path, spool.size, "", 0, 0)
-            yield from expand_members(ref, spool, where, list_tar(spool, ref.uri))
+            members = list_tar(spool, ref.uri)
+            yield from expand_members(ref, spool, where, members, self.label or "")
 
     def _write(self, ref: InputRef, reader: RandomReader, kind: str, file: IO[bytes]) -> None:
         try:

@@ -14,7 +14,7 @@ from apache_beam.pvalue import AsSingleton, TaggedOutput
 from shardmill.schemas.errors import InputError, ShardmillError, StorageError
 from shardmill.schemas.refs import InputRef
 from shardmill.schemas.storage import scheme_of
-from shardmill.transforms.match.containers.expand import Members, expand
+from shardmill.transforms.match.containers.expand import Spooler, expand
 from shardmill.transforms.match.containers.spooled import list_images
 from shardmill.transforms.match.counts import (
     Linked,
@@ -81,7 +81,7 @@ class MatchFiles(beam.PTransform):
     spec: MatchSpec
     labels: LabelSpec = field(default_factory=lambda: LabelSpec("none"))
     listed_splits: bool = False
-    spool: Callable[..., Members] | None = None
+    spool: Spooler | None = None
 
     def expand(self, root: beam.Pipeline | beam.pvalue.PBegin) -> MatchedInputs:
         """Wires the walk of a folder or glob, or the reading of a listing."""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import json
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 from shardmill.schemas.decompress import DecompressionError, decompress
 from shardmill.schemas.errors import InputError
@@ -24,11 +25,22 @@ from shardmill.transforms.match.walk import escape_name, is_junk, is_other, is_u
 
 _HEAD_BYTES = 512
 _LISTERS = {"tar": list_tar, "zip": list_zip}
-_MAX_LABEL_BYTES = 4 << 10
+_MAX_LABEL_BYTES = 64 << 10  # of a member with a label
 # By name. Their content decides whether they are archives, but a damaged one must not be skipped.
 ARCHIVE_SUFFIXES = (".tar", ".zip", ".tgz", ".tbz2", ".txz", ".parquet", ".tfrecord", ".tfrec")
 _COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
 Members: TypeAlias = Iterator[InputRef | MatchCounts]
+
+
+class Spooler(Protocol):
+    """Reads archives that have no random access."""
+
+    @property
+    def label(self) -> str | None:
+        """Name of the labels, or empty: in ``.json`` members, and of columns and features."""
+
+    def __call__(self, ref: InputRef, reader: RandomReader, kind: str) -> Members:
+        """Yield the members of an archive: of its reference, the open file and its kind."""
 
 
 def archive_kind(reader: RandomReader) -> str:
@@ -72,15 +84,12 @@ def is_archive(uri: str) -> bool:
     return False
 
 
-def expand(
-    ref: InputRef, spool: Callable[[InputRef, RandomReader, str], Members] | None = None
-) -> Members:
+def expand(ref: InputRef, spool: Spooler | None = None) -> Members:
     """Yield the members of an archive; another file as it is, or skipped by its name.
 
     Args:
         ref: A file of any kind.
-        spool: Yields the members of an archive that has no random access: of its reference, the
-            open file and its kind. Without it, such files are not archives.
+        spool: Without it, files that have no random access are not archives.
 
     Raises:
         InputError: An archive is damaged.
@@ -97,7 +106,8 @@ def expand(
             kind = archive_kind(reader)
             if kind in _LISTERS:
                 file = MemberRange(ref.uri, reader.size, reader.version, 0, 0)
-                yield from expand_members(ref, reader, file, _LISTERS[kind](reader, ref.uri))
+                members, label = _LISTERS[kind](reader, ref.uri), spool and spool.label
+                yield from expand_members(ref, reader, file, members, label or "")
                 return
             if kind and spool:
                 yield from spool(ref, reader, kind)
@@ -116,8 +126,9 @@ def _claims_archive(name: str) -> bool:
 
 
 def expand_members(
-    ref: InputRef, reader: RandomReader, file: MemberRange, members: Iterable[ArchiveMember]
-) -> Members:
+    ref: InputRef, reader: RandomReader, file: MemberRange, members: Iterable[ArchiveMember],
+    column: str = "",
+) -> Members:  # fmt: skip
     """Yield the references of members; ``NAME.cls`` has the label of its neighbor ``NAME.jpg``.
 
     Args:
@@ -125,8 +136,9 @@ def expand_members(
         reader: The open file that holds the members: the archive or its spool.
         file: The path, size and version of that file.
         members: The members.
+        column: If given, labels are the values of this name in ``NAME.json`` instead.
     """
-    labelled = False
+    labelled, wanted = bool(column), ".json" if column else ".cls"
     text = f"{file.file_size} {file.file_version} {ref.ctime}"
     changed = int.from_bytes(hashlib.blake2b(text.encode(), digest_size=7).digest(), "big")
     for _, group in itertools.groupby(members, lambda member: os.path.splitext(member.name)[0]):
@@ -135,8 +147,10 @@ def expand_members(
         found = []
         for member in group:
             where = file._replace(offset=member.offset, length=member.length, crc32=member.crc32)
-            if member.name.endswith(".cls") and not member.error:
-                labelled, label = True, _read_label(reader, where, member.size)
+            suffix = os.path.splitext(member.name)[1]
+            if suffix in (".cls", wanted) and not member.error:
+                if suffix == wanted:
+                    labelled, label = True, _read_label(reader, where, member.size, column)
                 yield MatchCounts(skipped=1)
             else:
                 found.append((member, where))
@@ -147,11 +161,15 @@ def expand_members(
             yield made
 
 
-def _read_label(reader: RandomReader, where: MemberRange, size: int) -> str:
+def _read_label(reader: RandomReader, where: MemberRange, size: int, column: str) -> str:
     try:
-        data = read_range(reader, where, size) if size <= _MAX_LABEL_BYTES else b""
-        return make_key(data.decode().strip())
-    except (RejectedError, UnicodeDecodeError):
+        text = (read_range(reader, where, size) if size <= _MAX_LABEL_BYTES else b"").decode()
+        if column:
+            value = json.loads(text)[column]
+            text = str(value) if type(value) in (str, int) else ""
+        return make_key(text.strip())
+    # No UTF-8, JSON, object, such name, or a nesting that is too deep.
+    except (RejectedError, ValueError, TypeError, LookupError, RecursionError):
         return ""
 
 
