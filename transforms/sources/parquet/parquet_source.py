@@ -27,7 +27,7 @@ from shardmill.transforms.sources.parquet.parquet_file import (
 )
 from shardmill.transforms.tables.table_source import TableInput, TypedBatch, Unit
 
-BATCH_BYTES = 6 << 20  # of decoded rows
+BATCH_BYTES = 4 << 20  # of decoded rows
 RECORD = "record"  # key of all files with the records of a Python source
 _MAX_STEP = 1 << 16
 _SAMPLE_ROWS = 10_000
