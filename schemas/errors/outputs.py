@@ -44,7 +44,6 @@ MESSAGES: dict[str, str] = {
     "part-damaged-detail": "{source} is damaged ({error}): run again.",
     "part-gone": "{path} is gone: run again.",
     "transform-missing": "{path} is missing: run the build again.",
-    "temporary-file": "{source} needs {num_bytes:bytes} in a temporary file, which cannot be written ({error}): set TMPDIR to a folder on a larger disk and run again.",
     "image-needs-memory": "{uri} ({width}x{height} pixels, {size:bytes}) needs {needed} memory to be decoded, which could not be allocated ({why}): add memory, or set --max_pixels below its size, so that it is rejected.",
     "input-needs-memory": "{uri} has {size:bytes}, and reading it needs more memory than this process can have: add memory, or set --workers lower.",
     "worker-memory": "A process cannot have more memory: use a machine or workers with more memory, or set --threads lower. Finished parts are kept.",

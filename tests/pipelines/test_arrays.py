@@ -222,9 +222,9 @@ def test_memory_does_not_grow_with_the_array(tmp_path, kind) -> None:
     for rows in (2_000, 20_000 if SOAK or kind == "npy" else 8_000):  # 60 to 600 MB
         path = tmp_path / f"{rows}.npy"
         np.lib.format.open_memmap(
-            path, "w+", np.float32, (rows, 7_500), fortran_order=kind != "npy"
+            path, "w+", np.float32, (rows, 7_500), fortran_order=kind == "fortran"
         ).flush()  # a sparse file of zeros
-        if kind == "deflated":  # decompressed, then transposed
+        if kind == "deflated":
             npz = tmp_path / f"{rows}.npz"
             with zipfile.ZipFile(npz, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
                 archive.write(path, "x.npy")

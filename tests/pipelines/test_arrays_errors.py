@@ -13,13 +13,12 @@ import numpy as np
 import pytest
 
 from shardmill.schemas.errors import InputError, ShardmillError
-from shardmill.transforms.sources.arrays import array_file, array_source
+from shardmill.transforms.sources.arrays import array_source, resolve_input
 from shardmill.transforms.tables.transform import write_runs
 from tests.support.array_tools import run_spec, spec_of
 from tests.support.rows_tools import run_here
 
 ROWS = 12
-BOMB_BYTES = 4 << 20  # the limit in these tests
 X = np.arange(ROWS * 2, dtype=np.float32).reshape(ROWS, 2)
 
 
@@ -98,16 +97,6 @@ def damaged_zip(folder: Path) -> dict:
     data = bytearray((folder / "data.npz").read_bytes())
     data[60:90] = bytes(30)
     (folder / "data.npz").write_bytes(data)
-    return {"input": folder / "data.npz"}
-
-
-def zip_bomb(folder: Path) -> dict:
-    info = zipfile.ZipInfo("x.npy")
-    info.compress_type = zipfile.ZIP_DEFLATED
-    with zipfile.ZipFile(folder / "data.npz", "w") as archive, archive.open(info, "w") as target:
-        target.write(b"\x93NUMPY")
-        for _ in range(BOMB_BYTES >> 20):
-            target.write(bytes(1 << 20))
     return {"input": folder / "data.npz"}
 
 
@@ -193,15 +182,10 @@ CASES: dict[str, tuple[Callable[[Path], dict], str]] = {
     "shape bool": (with_header(good_header("(True,)")), r"\(shape is not valid: \(True,\)\)"),
     "endless": (with_header(good_header(f"({'9' * 4_000}, {'9' * 4_000})")), "shape is not valid"),
     "dimensions": (with_header(good_header("(" + "1," * 71 + ")")), r"\(71 dimensions are over 64\)"),
-    "NaN labels": (
-        labels(np.array([1, np.nan] * 6)), "has the label NaN at row 1, which is not an integer",
-    ),
-    "infinite labels": (labels(np.array([np.inf] * ROWS)), "has the label inf at row 0"),
-    "fractions": (labels(np.array([1, 2, 0.5] * 4)), "has the label 0.5 at row 2"),
     "whole floats": (
         labels(np.arange(ROWS) * 1.0), r"labels as float64, not as integers: save y.astype\('int64'\)",
     ),
-    "complex labels": (labels(np.arange(ROWS) * 1j), "has the label 1j at row 1|as complex128"),
+    "complex labels": (labels(np.arange(ROWS) * 1j), "labels as complex128"),
     "one-hot": (labels(np.eye(ROWS, dtype=int)), r"shape \(12, 12\), and labels are one value for each"),
     "object labels": (labels(np.array(["a", "b"] * 6, object)), r"such as y.astype\(str\)"),
     "huge labels": (
@@ -220,10 +204,10 @@ CASES: dict[str, tuple[Callable[[Path], dict], str]] = {
     "text name taken": (
         npz(**{"x": X, "y": np.array(["a"] * ROWS), "y/text": X}), "rename it",
     ),
+    "Fortran order in npz": (npz(x=np.zeros((50, 40), order="F")), "has 16,000 bytes, over 256 MiB"),
     "no members": (npz(), "holds no arrays|is not an .npz file"),
     "no zip": (raw(b"PK nothing", "data.npz"), "is not an .npz file .* begins with 50 4b 20"),
     "damaged zip": (damaged_zip, "damaged and cannot be read"),
-    "bomb": (zip_bomb, "claims to decompress to 4,194,310, over 500 times"),
     "named twice": (repeated_name, "two members 'x'"),
     "lying zip": (wrong_size_in_zip, "data after its array"),
     "empty folder": (folder_of(notes__txt=b"1"), "holds no .npy files"),
@@ -256,7 +240,7 @@ CASES: dict[str, tuple[Callable[[Path], dict], str]] = {
 def test_rejects_input_in_one_sentence_before_the_build(tmp_path, monkeypatch, case) -> None:
     make, message = CASES[case]
     options = make(tmp_path)
-    monkeypatch.setattr(array_file, "_BOMB_BYTES", BOMB_BYTES - 1)
+    monkeypatch.setattr(resolve_input, "_MAX_FORTRAN_BYTES", 1 << 10)
     with pytest.raises(ShardmillError, match=message) as caught:
         spec_of(output=tmp_path / "ds", **options)
     text = str(caught.value)
@@ -269,7 +253,7 @@ def test_rejects_input_in_one_sentence_before_the_build(tmp_path, monkeypatch, c
 
 
 def test_command_prints_the_sentence(tmp_path, capsys) -> None:
-    for case, code in (("NaN labels", 1), ("both", 2), ("objects", 1)):
+    for case, code in (("whole floats", 1), ("both", 2), ("objects", 1)):
         folder = tmp_path / case
         folder.mkdir()
         flags = [f"--{name}={value}" for name, value in CASES[case][0](folder).items()]
@@ -336,21 +320,6 @@ def test_does_not_reuse_parts_of_a_changed_input(tmp_path) -> None:
         runs = write_runs(tuple(unit), spec)
         found.append({path for _, path, _ in (run for run in runs if isinstance(run, tuple))})
     assert not found[0] & found[1]
-
-
-def test_reports_full_disk_for_temporary_files(tmp_path, monkeypatch) -> None:
-    np.savez_compressed(tmp_path / "data.npz", x=np.asfortranarray(X))
-    spec = spec_of(input=tmp_path / "data.npz", output=tmp_path / "ds")
-    with Path("/dev/full").open("wb", buffering=0) as full:
-        monkeypatch.setattr(array_source.tempfile, "TemporaryFile", lambda **_: full)
-        with pytest.raises(ShardmillError, match=r"needs 96 bytes .*No space left .*set TMPDIR"):
-            run_spec(spec)
-        monkeypatch.undo()
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "nowhere"))
-    with pytest.raises(ShardmillError, match=r"needs 96 bytes .*No such file.*TMPDIR"):
-        next(array_source.read_rows(spec.source.input.arrays[0], 0, len(X), 1))
-    monkeypatch.undo()
-    assert run_spec(spec).status == "published"
 
 
 def test_warns_of_skipped_files(tmp_path) -> None:

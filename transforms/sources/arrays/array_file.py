@@ -19,11 +19,10 @@ from typing import IO, Any, cast
 import numpy as np
 
 from shardmill.schemas.errors import ChangedError, InputError
-from shardmill.schemas.storage import Entry, open_storage
+from shardmill.schemas.storage import Entry, open_storage, scheme_of
 from shardmill.schemas.storage.base import RandomReader, ReaderStream
 from shardmill.transforms.sources.arrays.npy_header import MAX_HEADER_BYTES, parse_header
 
-_BOMB_BYTES, _BOMB_RATIO = 1 << 30, 500
 _ZIP_ERRORS = (
     zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError,
 )  # fmt: skip
@@ -44,9 +43,7 @@ class ArrayFile:
         shape: All dimensions, examples first.
         fortran: Whether the first dimension varies fastest.
         header_bytes: Bytes of the .npy header.
-        start: Offset of the .npy header in the file; unused where the member is compressed.
         member: Name of the zip member; empty for a .npy file.
-        compressed: Whether the zip member is compressed.
     """
 
     name: str
@@ -59,9 +56,7 @@ class ArrayFile:
     shape: tuple[int, ...]
     fortran: bool
     header_bytes: int
-    start: int = 0
     member: str = ""
-    compressed: bool = False
 
     @property
     def rows(self) -> int:
@@ -79,9 +74,9 @@ class ArrayFile:
         return self.rows * self.row_bytes
 
     @property
-    def offset(self) -> int:
-        """Offset of the first value in the file, where the values are not compressed."""
-        return self.start + self.header_bytes
+    def is_stream(self) -> bool:
+        """Whether the rows can only be read from the first to the last."""
+        return bool(self.member) or (self.fortran and bool(scheme_of(self.uri)))
 
     @property
     def is_text(self) -> bool:
@@ -140,21 +135,10 @@ def open_npz(entry: Entry, name: str, source: str) -> ArrayFile:
     source = f"{source}, array {name!r}"
     with open_file(entry.path) as reader, _open_zip(reader, source) as archive:
         info = archive.getinfo(f"{name}.npy")
-        if info.file_size > max(_BOMB_BYTES, _BOMB_RATIO * info.compress_size):
-            raise InputError(
-                "npz-bomb",
-                source=source,
-                size=info.compress_size,
-                claimed=info.file_size,
-                ratio=_BOMB_RATIO,
-            )
         with _reject_damage(source), archive.open(info) as stream:
-            # To open a member, zipfile reads its local header, up to the first byte of the member.
-            start = cast("IO[bytes]", archive.fp).tell()
             header = stream.read(MAX_HEADER_BYTES)
         array = _array_file(reader, entry, name, source, header, info.file_size)
-        compressed = info.compress_type != zipfile.ZIP_STORED
-        return replace(array, start=start, member=info.filename, compressed=compressed)
+        return replace(array, member=info.filename)
 
 
 def _array_file(

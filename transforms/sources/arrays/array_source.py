@@ -2,27 +2,25 @@
 
 Rows in C order are read by their offset. Those of a compressed member, and of a stored member whose
 checksum is compared, are read in one stream from beginning to end. Rows in Fortran order are not
-contiguous: many of them are read together, from a temporary file where reads are requests.
+contiguous: many of them are read together, and the whole array where reads are requests.
 """
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import IO, Any
+from functools import partial
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 from blake3 import blake3
 
-from shardmill.schemas.errors import OutputError
 from shardmill.schemas.refs import InputRef
 from shardmill.schemas.schema_pbtxt import schema_text
 from shardmill.schemas.schema_pbtxt.feature_spec import array_tags
-from shardmill.schemas.storage import scheme_of
+from shardmill.schemas.storage import RandomReader
 from shardmill.transforms.sources.arrays.array_file import (
     ArrayFile,
     check_unchanged,
@@ -42,14 +40,8 @@ from shardmill.transforms.tables.table_source import (
     Unit,
 )
 
-_CHUNK_BYTES = 4 << 20  # per read
 ReadAt = Callable[[int, int], bytes]
 Raw = npt.NDArray[np.uint8]
-
-
-def is_stream(array: ArrayFile) -> bool:
-    """Return whether the rows of an array can only be read from the first to the last."""
-    return bool(array.member) or (array.fortran and bool(scheme_of(array.uri)))
 
 
 def read_rows(array: ArrayFile, first: int, end: int, step: int) -> Iterator[Raw]:
@@ -66,7 +58,6 @@ def read_rows(array: ArrayFile, first: int, end: int, step: int) -> Iterator[Raw
 
     Raises:
         InputError: The file changed or is damaged.
-        OutputError: A temporary file cannot be written.
     """
     for rows in _read(array, first, end, step):
         check_unchanged(array)
@@ -78,91 +69,50 @@ def read_rows(array: ArrayFile, first: int, end: int, step: int) -> Iterator[Raw
 
 
 def _read(array: ArrayFile, first: int, end: int, step: int) -> Iterator[Raw]:
-    width = array.row_bytes
+    width, firsts = array.row_bytes, range(first, end, step)
     if not width:
-        for at in range(first, end, step):
-            yield np.empty((min(step, end - at), 0), np.uint8)
-    elif not is_stream(array):
-        with open_unchanged(array) as reader:
+        yield from (np.empty((min(step, end - at), 0), np.uint8) for at in firsts)
+    elif array.is_stream:
+        for data in stream_values(array, array.num_bytes if array.fortran else step * width):
             if array.fortran:
-                yield from _transpose(array, reader.read_at, array.offset, range(first, end, step))
-                return
-            for at in range(first, end, step):
-                start, stop = (array.offset + row * width for row in (at, min(at + step, end)))
-                yield _joined(array, reader.read_at, _chunks(start, stop)).reshape(-1, width)
-    elif not array.fortran:
-        for data in stream_values(array, step * width):
-            yield np.frombuffer(data, np.uint8).reshape(-1, width)
+                yield from _transpose(array, partial(_slice, data), firsts)
+            else:
+                yield np.frombuffer(data, np.uint8).reshape(-1, width)
     else:
-        with _spool(array) as file:
-            at = 0
-            for data in stream_values(array, _CHUNK_BYTES):
-                at += _write(file, data, array)
-
-            def read_at(start: int, length: int) -> bytes:
-                return os.pread(file.fileno(), length, start)
-
-            yield from _transpose(array, read_at, 0, range(first, end, step))
-
-
-def _chunks(start: int, stop: int) -> Iterator[tuple[int, int]]:
-    """Yield offset and length of reads of limited size."""
-    for at in range(start, stop, _CHUNK_BYTES):
-        yield at, min(_CHUNK_BYTES, stop - at)
+        with open_unchanged(array) as reader:
+            read_at = partial(_read_values, array, reader)
+            if array.fortran:
+                yield from _transpose(array, read_at, firsts)
+                return
+            for at in firsts:
+                data = read_at(at * width, min(step, end - at) * width)
+                yield np.frombuffer(data, np.uint8).reshape(-1, width)
 
 
-def _joined(array: ArrayFile, read_at: ReadAt, reads: Iterator[tuple[int, int]]) -> Raw:
-    wanted = [*reads]
-    data = bytearray().join(read_at(*each) for each in wanted)
-    if len(data) < sum(length for _, length in wanted):
+def _slice(data: bytes, start: int, length: int) -> bytes:
+    return data[start : start + length]
+
+
+def _read_values(array: ArrayFile, reader: RandomReader, start: int, length: int) -> bytes:
+    data = reader.read_at(array.header_bytes + start, length)
+    if len(data) < length:
         raise array.changed("it was truncated")
-    return np.frombuffer(data, np.uint8)
+    return data
 
 
-def _transpose(array: ArrayFile, read_at: ReadAt, start: int, firsts: range) -> Iterator[Raw]:
+def _transpose(array: ArrayFile, read_at: ReadAt, firsts: range) -> Iterator[Raw]:
     """Yield the rows of an array in Fortran order, some at a time, in C order.
 
     Positioned reads keep memory flat: a memory-mapped file maps 16 pages at each touched column,
     which is the whole file.
     """
-    item, end = array.dtype.itemsize, start + array.num_bytes
+    item = array.dtype.itemsize
     for first in firsts:
         count = min(firsts.step, firsts.stop - first)
-        if count == array.rows:
-            reads = _chunks(start, end)
-        else:
-            columns = range(start + first * item, end, array.rows * item)
-            reads = ((at, count * item) for at in columns)
-        data = _joined(array, read_at, reads)
-        values = data.view(f"V{item}").reshape(*array.shape[:0:-1], count)
+        columns = range(first * item, array.num_bytes, array.rows * item)
+        data = b"".join(read_at(at, count * item) for at in columns)
+        values = np.frombuffer(data, f"V{item}").reshape(*array.shape[:0:-1], count)
         yield np.ascontiguousarray(values.T).reshape(count, -1).view(np.uint8)
-
-
-def _spool(array: ArrayFile) -> IO[bytes]:
-    """Return a new temporary file without a name, which is deleted when it is closed."""
-    try:
-        return tempfile.TemporaryFile(prefix="shardmill-", buffering=0)
-    except OSError as error:
-        raise _full(array, error) from error
-
-
-def _write(file: IO[bytes], data: bytes, array: ArrayFile) -> int:
-    try:
-        view = memoryview(data)
-        while view:
-            view = view[file.write(view) :]
-    except OSError as error:
-        raise _full(array, error) from error
-    return len(data)
-
-
-def _full(array: ArrayFile, error: OSError) -> OutputError:
-    return OutputError(
-        "temporary-file",
-        source=array.source,
-        num_bytes=array.num_bytes,
-        error=error.strerror or error,
-    )
 
 
 _BATCH_BYTES = 8 << 20  # of arrays
@@ -228,7 +178,7 @@ class ArraySource(PickledOnce):
             return
         ref = InputRef(found.key, item.ref.uri, version=found.input_id, ctime=found.ctime)
         size = -(-item.num_bytes // max(1, -(-rows // step)))
-        is_stream_read = any(map(is_stream, found.every))
+        is_stream_read = any(array.is_stream for array in found.every)
         for first in range(0, rows, rows if is_stream_read else step):
             end = rows if is_stream_read else min(first + step, rows)
             detail = first, end
@@ -240,7 +190,6 @@ class ArraySource(PickledOnce):
 
         Raises:
             InputError: A file changed or is damaged.
-            OutputError: A temporary file cannot be written.
         """
         ref, (first, end) = InputRef(*unit.ref), unit.detail
         readers = [read_rows(array, first, end, self.batch_rows) for array in self.input.every]

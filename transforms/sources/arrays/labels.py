@@ -10,7 +10,6 @@ import numpy as np
 import numpy.typing as npt
 
 from shardmill.schemas.errors import InputError
-from shardmill.schemas.errors.catalogue import coded
 from shardmill.transforms.match.labels import has_control, sort_labels
 from shardmill.transforms.sources.arrays.array_file import ArrayFile, stream_values
 
@@ -75,7 +74,7 @@ def check_labels(array: ArrayFile) -> ArrayLabels:
             "array-labels-shape", source=array.source, shape=str(array.shape)[:60], rows=array.rows
         )
     if array.dtype.kind in "fc":
-        raise InputError(_explain_floats(array))
+        raise InputError("array-labels-floats", source=array.source, dtype=array.dtype.name)
     if array.is_text:
         return ArrayLabels(array, sort_labels(_distinct_texts(array)))
     # Of integers only uint64 has values that overflow; other labels are read with their rows alone.
@@ -90,24 +89,6 @@ def check_labels(array: ArrayFile) -> ArrayLabels:
 
 def _is_column(array: ArrayFile) -> bool:
     return array.shape in ((array.rows,), (array.rows, 1))
-
-
-def _explain_floats(array: ArrayFile) -> str:
-    """Return why floats cannot be labels, with the first value that is not an integer."""
-    fix = "save y.astype('int64'), or pass no label if it is a target to predict"
-    for first, values in _chunks(array):
-        with np.errstate(invalid="ignore"):
-            bad = np.flatnonzero(~np.isfinite(values) | (values.real != np.floor(values.real)))
-        if bad.size:
-            value = "NaN" if np.isnan(values[bad[0]]) else str(values[bad[0]])
-            return coded(
-                "array-label-not-integer",
-                source=array.source,
-                value=value,
-                row=first + int(bad[0]),
-                fix=fix,
-            )
-    return coded("array-labels-floats", source=array.source, dtype=array.dtype.name, fix=fix)
 
 
 def _distinct_texts(array: ArrayFile) -> set[str]:

@@ -30,6 +30,7 @@ from shardmill.transforms.sources.arrays.labels import (
 
 X, Y = "x", "label"  # feature names of a single .npy file and of its --labels
 _MAX_ARRAYS = 1_000
+_MAX_FORTRAN_BYTES = 256 << 20  # that are read into memory
 _MAX_RECORD_BYTES = 1 << 30  # protobuf messages are limited to 2 GiB
 _FIX = "give one .npy, one .npz or a folder of .npy files"
 
@@ -240,10 +241,12 @@ def _label(query: ArraysQuery, opened: dict[str, ArrayFile], source: _Source) ->
 
 
 def _check_arrays(arrays: Sequence[ArrayFile], query: ArraysQuery) -> None:
-    """Reject arrays of texts, and records that are too large."""
+    """Reject arrays of texts, those that need too much memory, and records that are too large."""
     for array in arrays:
         if array.is_text:
             raise InputError("array-texts", source=array.source, dtype=array.dtype.str)
+        if array.fortran and array.is_stream and array.num_bytes > _MAX_FORTRAN_BYTES:
+            raise InputError("npy-fortran", source=array.source, size=array.num_bytes)
     size = sum(array.row_bytes for array in arrays)
     if size > _MAX_RECORD_BYTES:
         raise InputError(
