@@ -6,7 +6,7 @@ import contextlib
 import itertools
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -180,6 +180,7 @@ def read_range(
     columns: Sequence[str],
     row_range: RowRange,
     range_bytes: int = RANGE_BYTES,
+    make: Callable[..., Cells] = make_cells,
 ) -> Iterator[Cells]:
     """Yield the cells of a range.
 
@@ -190,6 +191,7 @@ def read_range(
         row_range: The range.
         range_bytes: A range up to the end of the file is yielded in pieces of this size, split
             like ``split_ranges`` does.
+        make: Parses rows; see ``make_cells``.
 
     Raises:
         ChangedError: The file became shorter or was replaced.
@@ -201,7 +203,7 @@ def read_range(
         batches = scan_rows(text, row_range)
         one = row_range.end >= 0
         for rows in [[*batches]] if one else split_rows(batches, row_range.start, range_bytes):
-            yield make_cells(rows, columns, text, dialect)
+            yield make(rows, columns, text, dialect)
 
 
 def hash_range(uri: str, dialect: Dialect, row_range: RowRange) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import deflate
@@ -11,15 +11,21 @@ from blake3 import blake3
 from shardmill.schemas.errors import ChangedError
 from shardmill.schemas.refs import InputRef
 from shardmill.schemas.rejects import RejectedError
+from shardmill.transforms.sources.csv.cells import Cells, make_cells
+from shardmill.transforms.sources.csv.dialect import Dialect
 from shardmill.transforms.sources.csv.file_source import FileSource, check_unchanged
+from shardmill.transforms.sources.csv.row_bounds import Rows
 from shardmill.transforms.sources.csv.row_ranges import (
+    TO_END,
     RowRange,
     hash_range,
-    read_head,
     read_range,
+    scan_rows,
     split_ranges,
+    split_rows,
 )
 from shardmill.transforms.sources.csv.sample import read_start
+from shardmill.transforms.sources.csv.text import CsvText, open_text
 from shardmill.transforms.tables.table_source import TableInput, TypedBatch, Unit
 
 COMPRESSION_RATIO = 6  # typical for text
@@ -31,11 +37,22 @@ class CsvSource(FileSource):
 
     def first_rows(self, ref: InputRef, num_bytes: int) -> tuple[TypedBatch, float]:
         """Return the first rows of a file, and the size of its text divided by its own."""
-        head = read_head(ref.uri, self.dialect.for_name(ref.key), num_bytes)
-        columns = [column.to_pylist() for column in head.cells.columns.values()]
-        text = b"\n".join(map(b",".join, zip(*columns, strict=True)))
-        ratio = 1.0 if head.seekable else len(text) / len(deflate.deflate_compress(text))
-        return self.type_cells(ref, head.cells), ratio
+        item, dialect = self.inspect(ref), self.dialect.for_name(ref.key)
+        if item.ref.error:
+            raise RejectedError("read", item.ref.error, item.ref.message)
+        columns, known = item.detail
+        first = RowRange(*known[0])._replace(end=TO_END)
+        with open_text(ref.uri, dialect) as text:
+            batches = next(split_rows(scan_rows(text, first), first.start, num_bytes))
+            data = b"".join(rows.data for rows in batches)
+            ratio = 1.0 if text.seekable else len(data) / len(deflate.deflate_compress(data))
+            return self.type_cells(ref, self.make_cells(batches, columns, text, dialect)), ratio
+
+    def make_cells(
+        self, batches: Sequence[Rows], columns: Sequence[str], text: CsvText, dialect: Dialect
+    ) -> Cells:
+        """Parse rows into cells; see ``cells.make_cells``."""
+        return make_cells(batches, columns, text, dialect)
 
     def inspect(self, ref: InputRef) -> TableInput:
         """Return a file with the names of its columns, or rejected."""
@@ -68,7 +85,9 @@ class CsvSource(FileSource):
         dialect = self.dialect.for_name(ref.key)
         check_unchanged(ref)
         try:
-            for cells in read_range(ref.uri, dialect, columns, RowRange(*part), self.range_bytes):
+            for cells in read_range(
+                ref.uri, dialect, columns, RowRange(*part), self.range_bytes, self.make_cells
+            ):
                 check_unchanged(ref)  # before use: callers take one batch of a single unit
                 yield self.type_cells(ref, cells)
         except (FileNotFoundError, ChangedError) as error:

@@ -3,30 +3,23 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-import deflate
 import pyarrow as pa
 
-from shardmill.schemas.errors import ChangedError
 from shardmill.schemas.refs import InputRef
-from shardmill.schemas.rejects import RejectedError
 from shardmill.transforms.sources.csv.arrow_values import flatten_columns
 from shardmill.transforms.sources.csv.cell_rules import CellRules
 from shardmill.transforms.sources.csv.cells import Cells
 from shardmill.transforms.sources.csv.dialect import Dialect
-from shardmill.transforms.sources.csv.file_source import check_unchanged
 from shardmill.transforms.sources.csv.row_bounds import Rows
 from shardmill.transforms.sources.csv.row_ranges import (
     TO_END,
     RowRange,
-    open_range,
     read_first,
-    scan_rows,
-    split_rows,
 )
 from shardmill.transforms.sources.csv.sample import open_start
 from shardmill.transforms.sources.csv.source import COMPRESSION_RATIO, CsvSource
@@ -37,7 +30,7 @@ from shardmill.transforms.sources.csv.typed_sample import (
     profiles_of,
 )
 from shardmill.transforms.sources.jsonl.lines import explicit_schema, merge_types, parse_lines
-from shardmill.transforms.tables.table_source import TableInput, TypedBatch, Unit
+from shardmill.transforms.tables.table_source import TableInput
 
 _SAMPLE_BYTES = 4 << 20
 _HEAD_BYTES = 64 << 10
@@ -105,15 +98,6 @@ class JsonLinesSource(CsvSource):
     def __post_init__(self) -> None:
         object.__setattr__(self, "dialect", replace(self.dialect, quote=""))  # rows are lines
 
-    def first_rows(self, ref: InputRef, num_bytes: int) -> tuple[TypedBatch, float]:
-        """Return the first rows of a file, and the size of its text divided by its own."""
-        with open_text(ref.uri, self.dialect) as text:
-            rows = scan_rows(text, RowRange(text.begin, TO_END, 1))
-            batches = next(split_rows(rows, text.begin, num_bytes))
-            data = b"".join(each.data for each in batches)
-            ratio = 1.0 if text.seekable else len(data) / len(deflate.deflate_compress(data))
-            return self._type_lines(ref, batches, text), ratio
-
     def inspect(self, ref: InputRef) -> TableInput:
         """Return a file with the ranges of its first lines, or rejected."""
         sample = sample_jsonl(self.with_split(ref), self.dialect, self.rules, _HEAD_BYTES)
@@ -139,24 +123,13 @@ class JsonLinesSource(CsvSource):
             kinds = {name: each for name, each in kinds.items() if name in wanted}
         return explicit_schema(dict(kinds.values()))
 
-    def read(self, unit: Unit) -> Iterator[TypedBatch]:
-        """Yield the rows of a range, or of each piece of a file that cannot be split."""
-        ref, part = InputRef(*unit.ref), RowRange(*unit.detail[1])
-        check_unchanged(ref)
-        try:
-            with open_range(ref.uri, self.dialect, part) as text:
-                rows = scan_rows(text, part)
-                one = part.end >= 0
-                for batches in [[*rows]] if one else split_rows(rows, part.start, self.range_bytes):
-                    check_unchanged(ref)
-                    yield self._type_lines(ref, batches, text)
-        except (FileNotFoundError, ChangedError) as error:
-            raise RejectedError("read", "changed", "the file changed while it was read") from error
-
-    def _type_lines(self, ref: InputRef, batches: Sequence[Rows], text: CsvText) -> TypedBatch:
+    def make_cells(
+        self, batches: Sequence[Rows], columns: Sequence[str], text: CsvText, dialect: Dialect
+    ) -> Cells:
+        """Parse lines into cells."""
+        del columns, dialect
         found = parse_lines(batches, text, self._explicit, others=not self.base)
         table = pa.concat_tables([self._explicit.empty_table(), *found.tables])
         names = {*self.table.named, *(column.name for column in self.table.columns)}
-        columns = flatten_columns(table, names)
-        cells = Cells(columns, found.offsets, found.lines, found.rejects, text.hash.hexdigest())
-        return self.type_cells(ref, cells)
+        cells = flatten_columns(table, names)
+        return Cells(cells, found.offsets, found.lines, found.rejects, text.hash.hexdigest())

@@ -24,8 +24,6 @@ _ARROW_WORDS = re.compile(r"^JSON parse error: | in row \d+$")
 _STRING = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
 _OPEN, _CLOSE = b"{}"
 _MAX_DEPTH = 100
-_FEW = 1024  # lines that are examined one by one
-_ALIKE = 64  # lines of which one is enough to know the types
 _TOO_DEEP = f"it is nested more than {_MAX_DEPTH} levels deep"
 
 
@@ -100,8 +98,7 @@ def _parse(
 ) -> Iterator[tuple[int, int, pa.Table | _Fault]]:
     """Yield spans of lines with their rows, and lines with what is wrong with them.
 
-    Of lines that Arrow cannot parse together, those that it surely rejects are found first; if
-    there are none, halves are parsed again, so that Arrow alone decides about all others.
+    Of lines that Arrow cannot parse together, halves are parsed again: Arrow alone decides.
     """
     if first == after:
         return
@@ -109,7 +106,9 @@ def _parse(
     if isinstance(found, pa.Table):
         yield first, after, found
     elif after - first > 1:
-        yield from _parse_apart(valid, first, after, options, rules)
+        middle = (first + after) // 2
+        yield from _parse(valid, first, middle, options, rules)
+        yield from _parse(valid, middle, after, options, rules)
     elif line := valid.row(first).strip():
         fault = _find_fault(line, rules)
         yield first, after, fault or _Fault("json", f"{found}: {shown(line)}")
@@ -127,28 +126,6 @@ def _read(valid: ValidRows, first: int, after: int, options: pj.ParseOptions) ->
     except pa.ArrowInvalid as error:
         return _ARROW_WORDS.sub("", str(error))
     return table if len(table) == after - first else "it is more than one JSON object"
-
-
-def _parse_apart(
-    valid: ValidRows, first: int, after: int, options: pj.ParseOptions, rules: _Rules
-) -> Iterator[tuple[int, int, pa.Table | _Fault]]:
-    """Do as ``_parse`` for lines that cannot be parsed together."""
-    rows = range(first, after if after - first <= _FEW else first)
-    faults = ((row, _find_fault(valid.row(row), rules)) for row in rows)
-    start = first
-    for row, fault in faults:
-        if fault:
-            yield from _parse(valid, start, row, options, rules)
-            yield row, row + 1, fault
-            start = row + 1
-    if start > first:
-        yield from _parse(valid, start, after, options, rules)
-    elif rules.schema is None and after - first <= _ALIKE:
-        yield from _parse(valid, first, first + 1, options, rules)  # types differ: its own are kept
-    else:
-        middle = (first + after) // 2
-        yield from _parse(valid, first, middle, options, rules)
-        yield from _parse(valid, middle, after, options, rules)
 
 
 def _find_deep(valid: ValidRows) -> list[int]:
@@ -183,7 +160,7 @@ def _is_whole(valid: ValidRows, first: int, after: int) -> bool:
 
 
 def _find_fault(line: bytes, rules: _Rules) -> _Fault | None:
-    """Return why Arrow surely rejects a line, or None."""
+    """Return why Arrow cannot parse a line, or None if that is not known."""
     if not line.strip():
         return None
     try:
