@@ -202,7 +202,6 @@ class ImagesOptions(DatasetOptions):
         only_shrink: never enlarge an image
         reducing_gap: ``X``: decode JPEGs at a reduced scale that stays at least X times larger than
             the target (0: always full size)
-        icc: ``HOW``: ignore colour profiles (default) or convert to srgb
         encoding: ``TYPE``: jpeg, png, raw
         quality: ``Q``: JPEG quality, 1 to 100
         channels: ``N``: 3 (default), 1 (grey) or 4 (with alpha)
@@ -226,7 +225,7 @@ example, a folder with one subfolder per label:
         "input and output": f"{INPUT_OUTPUT} follow_links limit",
         "labels and splits": "label_from label_pattern labels image_column label_column "
         "splits unlabeled_splits group_pattern seed",
-        "pixels": "image_size resize interpolation only_shrink reducing_gap icc encoding quality "
+        "pixels": "image_size resize interpolation only_shrink reducing_gap encoding quality "
         "channels",
         "records and shards": f"features {SHARDS} shard_by duplicates",
         "running": "max_reject_fraction workers beam_options",
@@ -245,7 +244,6 @@ example, a folder with one subfolder per label:
     interpolation: Choice[Interpolation] = INTERPOLATION
     only_shrink: Switch = of.switch()
     reducing_gap: Float = REDUCING_GAP
-    icc: Choice[Literal["ignore", "srgb"]] = of.choice(("ignore", "srgb"), "ignore")
     encoding: Choice[Encoding] = ENCODING
     quality: Int = QUALITY
     channels: Int = of.whole(3, 1, 4, choices=("1", "3", "4"), pattern="1|3|4")

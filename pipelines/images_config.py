@@ -68,7 +68,6 @@ class ImagesConfig(ImagesOptions, BuildConfig):
             encoding=self.encoding,
             quality=self.quality,
             channels=self.channels,
-            icc=self.icc == "srgb",
             max_pixels=self.max_pixels,
         )
 

@@ -23,7 +23,6 @@ REASONS: dict[str, str] = {
     "encoding": "bytes that are not valid in the encoding",
     "float_range": "floating-point pixels outside [0, 1]",
     "header": "the first row does not give valid column names",
-    "icc": "the embedded ICC profile cannot be applied",
     "int_range": "signed integer pixels, or wider than 16 bits",
     "json": "the line is not a JSON object with values of the columns' types",
     "jsonl": "the file is JSON Lines, among CSV files",

@@ -67,7 +67,6 @@ MISTAKES = [
     (["--decoder_seconds=nan"], 2, "--decoder_seconds=nan must be above 0"),
     (["--image_size=30000"], 2, "would take 2,700,000,000 bytes, and a tf.train.Example can hold"),
     (["--max_reject_fraction=2"], 2, "must be between 0 and 1"),
-    (["--icc=yes"], 2, "--icc=yes is unknown"),
     (["--group_pattern=("], 2, "not a regular expression"),
     (["--image-sizes=5"], 2, "did you mean --image_size?"),
     (["--imagesize=5"], 2, "did you mean --image_size?"),

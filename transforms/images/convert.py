@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import simplejpeg
-from PIL import Image, ImageCms, features
+from PIL import Image, features
 
 from shardmill.schemas.errors import UsageError
 from shardmill.schemas.option_types import Choice, Float, Int
@@ -42,7 +42,6 @@ _ALPHA = frozenset({"LA", "La", "PA", "RGBA", "RGBa"})
 _BITS_PER_SAMPLE, _PHOTOMETRIC, _SAMPLE_FORMAT = 258, 262, 339
 _WHITE_IS_ZERO = 0
 _SIGNED = 2
-_PROFILE_MODES = {"RGB": "RGB", "GRAY": "L", "CMYK": "CMYK"}
 _AVERAGING = frozenset({"box", "bilinear", "bicubic", "lanczos"})
 
 
@@ -57,7 +56,6 @@ class ImageSpec:
         encoding: ``jpeg``, ``png``, or ``raw`` (uint8, height x width x channels).
         quality: JPEG quality, 1 to 100.
         channels: 1 (grey), 3 (RGB) or 4 (RGBA; not with jpeg).
-        icc: Whether embedded ICC profiles are converted to sRGB.
         max_pixels: Largest width times height that is decoded, or scaled to before cropping.
 
     Raises:
@@ -70,7 +68,6 @@ class ImageSpec:
     encoding: Choice[Encoding] = ENCODING
     quality: Int = QUALITY
     channels: int = 3
-    icc: bool = False
     max_pixels: Int = MAX_PIXELS
 
     def __post_init__(self) -> None:
@@ -156,7 +153,7 @@ def convert_image(
         RejectedError: The file cannot be converted.
     """
     decoded = decode.decode_image(data, spec.resize, spec.gap, spec.max_pixels, before_load)
-    image = to_channels(decoded.image, spec.channels, icc=spec.icc)
+    image = to_channels(decoded.image, spec.channels)
     image = _resize(image, decoded, spec)
     channels = sum_pixels(image.histogram())
     encoded = _encode_pixels(image, spec)
@@ -165,25 +162,20 @@ def convert_image(
     return ConvertedImage(encoded, decoded.geometry, decoded.multi_frame, channels)
 
 
-def to_channels(image: Image.Image, channels: int, *, icc: bool = False) -> Image.Image:
-    """Return the image with 8 bits per channel.
+def to_channels(image: Image.Image, channels: int) -> Image.Image:
+    """Return the image with 8 bits per channel; ICC profiles are ignored, as by TensorFlow.
 
     Args:
         image: A loaded image of any mode.
         channels: 1 (L), 3 (RGB) or 4 (RGBA). Alpha is composited over white unless it is 4.
-        icc: Whether to convert embedded ICC profiles to sRGB; otherwise they are ignored, as by
-            TensorFlow. CMYK and YCbCr without a profile are converted as libjpeg does.
 
     Raises:
         RejectedError: The pixels cannot be converted, or their 8-bit value is not defined.
     """
-    profile = image.info.get("icc_profile") if icc else None
     if image.mode.startswith("I") or image.mode == "F":
         image = _eight_bits(image)
     if image.mode == "LAB":
         image = _convert(image, "RGB", "convert LAB")
-    elif profile:
-        image = _to_srgb(image, profile)
     transparent = image.mode in _ALPHA or "transparency" in image.info
     if transparent and channels != 4:
         image = _over_white(image)
@@ -205,37 +197,6 @@ def _over_white(image: Image.Image) -> Image.Image:
     rgba = _convert(image, "RGBA")
     white = Image.new("RGBA", rgba.size, (255, 255, 255, 255))
     return Image.alpha_composite(white, rgba).convert("RGB")
-
-
-def _to_srgb(image: Image.Image, profile: bytes) -> Image.Image:
-    with decode.reject_failures("decode", "icc", "apply the ICC profile"):
-        alpha = None
-        if image.mode in _ALPHA or "transparency" in image.info:
-            alpha = image.convert("RGBA").getchannel("A")
-        done = _apply_profile(image, ImageCms.ImageCmsProfile(io.BytesIO(profile)))
-        if alpha is not None:
-            done.putalpha(alpha)
-    return done
-
-
-def _apply_profile(image: Image.Image, profile: Any) -> Image.Image:
-    """Return the image in sRGB without alpha.
-
-    Grey pixels may have an RGB profile (then R = G = B); others must match the profile.
-    """
-    space = profile.profile.xcolor_space.strip()
-    mode = _PROFILE_MODES.get(space)
-    grey = image.mode in ("1", "L", "LA")
-    fits = image.mode == "CMYK" if mode == "CMYK" else grey if mode == "L" else mode == "RGB"
-    if not fits or (mode == "RGB" and image.mode == "CMYK"):
-        raise ValueError(f"it is a {space} profile, the pixels are {image.mode}")
-    color = image if image.mode == mode else image.convert(mode)
-    done: Image.Image | None = ImageCms.profileToProfile(
-        color, profile, ImageCms.createProfile("sRGB"), outputMode="RGB"
-    )
-    if done is None:
-        raise ValueError("littlecms returned no image")
-    return done
 
 
 def _eight_bits(image: Image.Image) -> Image.Image:

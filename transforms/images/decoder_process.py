@@ -50,7 +50,7 @@ _COEFFICIENTS = 6  # bytes per pixel of a progressive JPEG, whose coefficients a
 # parses most of them while the next images are decoded.
 _PENDING_BYTES = 1 << 18
 _PENDING_SECONDS = 0.004
-_DAMAGE = frozenset({"color", "decode", "encode", "icc"})
+_DAMAGE = frozenset({"color", "decode", "encode"})
 
 
 class Server:
