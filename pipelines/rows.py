@@ -28,8 +28,7 @@ from shardmill.transforms.sink.encoder import Block
 from shardmill.transforms.sink.estimate import BuildSample, add_estimate
 from shardmill.transforms.sink.outcome import Outcome, RaiseIfFailed
 from shardmill.transforms.sink.spec import SinkSpec
-from shardmill.transforms.sources.csv.file_source import FileSource
-from shardmill.transforms.sources.csv.partitions import partition_columns
+from shardmill.transforms.sources.csv.file_source import FileSource, partition_columns
 from shardmill.transforms.sources.csv.sample import Sample
 from shardmill.transforms.sources.csv.source import CsvSource
 from shardmill.transforms.sources.jsonl.jsonl_source import JsonLinesSource

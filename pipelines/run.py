@@ -254,8 +254,6 @@ class _Run:
         outcome = outcomes.take_reported(self.run_id)
         if outcome is None:  # another process published
             outcome = outcomes.fetch(self.run_id, self.output)
-            if self.output:
-                outcomes.delete_stale_outcomes(self.output)
         if outcome is None and self.runner.finds_jobs and self.build:
             raise StaleBuildError("job-outcome-taken")
         if outcome is None:

@@ -26,8 +26,12 @@ from shardmill.schemas.storage import RandomReader, join, open_storage
 from shardmill.schemas.tfrecord.reader import open_records
 from shardmill.schemas.tfrecord.scanner import DamagedError
 from shardmill.transforms.match.containers.expand import Members, expand_members
-from shardmill.transforms.match.containers.spooled import SpooledImage, list_spool, pack_images
-from shardmill.transforms.match.containers.tar_members import list_tar
+from shardmill.transforms.match.containers.tar_members import (
+    SpooledImage,
+    list_spool,
+    list_tar,
+    pack_images,
+)
 from shardmill.transforms.match.read_input import MAX_FILE_BYTES
 from shardmill.transforms.match.walk import make_key
 from shardmill.transforms.sources.csv.file_source import check_unchanged

@@ -15,7 +15,7 @@ from shardmill.schemas.errors import InputError, ShardmillError, StorageError
 from shardmill.schemas.refs import InputRef
 from shardmill.schemas.storage import scheme_of
 from shardmill.transforms.match.containers.expand import Spooler, expand
-from shardmill.transforms.match.containers.spooled import list_images
+from shardmill.transforms.match.containers.tar_members import list_images
 from shardmill.transforms.match.counts import (
     Linked,
     MatchCounts,

@@ -155,7 +155,7 @@ def assemble_shard(
         # Decided by the sizes of members, so each run and runner repacks the same shards.
         if packing != "none" and loses_records(storage, sources, size):
             size, crc = repack(storage, sources, path, packing)
-        elif sources and not _is_assembled(storage, path, size, crc):
+        elif sources:
             storage.concat(sources, path)
     shard = Shard(name, records, size, f"{crc:08x}", job.series.label or None)
     files = (FinalFile(source, name, size),)
@@ -196,18 +196,6 @@ def _content_id(job: ShardJob, slices: Sequence[PartSlice]) -> str:
     contents = [(each.part.payload, each.first, each.stop) for each in slices]
     text = repr((tuple(job.series), job.index, job.total, contents))
     return hashlib.blake2b(text.encode(), digest_size=16, person=b"shardmill-shard").hexdigest()
-
-
-def _is_assembled(storage: Storage, path: str, size: int, crc: int) -> bool:
-    try:
-        # In this order: an object store answers the first call of a missing file with one request,
-        # but stat needs two, since the path may be a folder.
-        if storage.checksum(path) != crc:
-            return False
-        entry = storage.stat(path)
-    except FileNotFoundError:
-        return False
-    return entry is not None and entry.size == size
 
 
 def add_catalog(storage: Storage, spec: SinkSpec, job: ShardJob, built: BuiltShard) -> BuiltShard:

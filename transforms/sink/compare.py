@@ -26,7 +26,7 @@ from shardmill.schemas.rejects import RejectedError
 from shardmill.transforms.match.read_input import read_inputs
 from shardmill.transforms.runtime.packing import pack_values, unpack
 from shardmill.transforms.runtime.sum_into import SumInto, singleton_sum
-from shardmill.transforms.sink.changes import Changes
+from shardmill.transforms.sink.census import Changes
 from shardmill.transforms.sink.coders import INPUTS
 from shardmill.transforms.sink.plan import Plan
 from shardmill.transforms.sink.reuse import PublishedRow, path_of, read_rejected, read_rows

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Literal
@@ -16,7 +15,6 @@ from shardmill.schemas.errors import ShardmillError
 from shardmill.schemas.storage import join, open_storage
 from shardmill.transforms.sink.spec import SinkSpec
 
-_STALE_NS = 3600 * 10**9
 _reported: dict[str, Outcome] = {}  # by run, of runs whose workers are threads of this process
 Status = Literal["published", "up_to_date", "failed", "dry_run", "verified"]
 
@@ -105,22 +103,6 @@ def fetch(run_id: str, folder: str) -> Outcome | None:
     storage.delete(path)
     body["series"] = tuple(tuple(row) for row in body["series"])
     return Outcome(**body)
-
-
-def delete_stale_outcomes(folder: str) -> None:
-    """Delete outcomes that were not fetched within an hour: their commands were killed.
-
-    Args:
-        folder: Folder of the outcomes.
-    """
-    storage = open_storage(folder)
-    limit = time.time_ns() - _STALE_NS
-    for entry in storage.list_dir(folder):
-        name = entry.path.rsplit("/", 1)[-1]
-        if name.startswith(shard_names.OUTCOME_PREFIX) and name.endswith(".json"):
-            changed = entry.changed_ns
-            if changed is not None and changed < limit:
-                storage.delete(entry.path)
 
 
 def outcome_path(folder: str, run_id: str) -> str:

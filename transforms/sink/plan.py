@@ -24,8 +24,7 @@ from shardmill.transforms.publish.generation import (
     open_output,
     why_not_up_to_date,
 )
-from shardmill.transforms.sink.census import Census, input_warnings, why_unusable
-from shardmill.transforms.sink.changes import compare_files
+from shardmill.transforms.sink.census import Census, compare_files, input_warnings, why_unusable
 from shardmill.transforms.sink.division import plan_parts
 from shardmill.transforms.sink.placement import REJECTED, Series
 from shardmill.transforms.sink.spec import SinkSpec

@@ -32,7 +32,6 @@ from shardmill.schemas.storage import open_storage
 from shardmill.transforms.publish.cleanup import find_leftovers
 from shardmill.transforms.runtime import metrics
 from shardmill.transforms.runtime.progress import Progress, find_total, leave_total
-from shardmill.transforms.sink import outcome
 from shardmill.transforms.sink.division import ShardSpec
 from shardmill.transforms.sink.placement import PlaceSpec, Series
 from shardmill.transforms.sink.plan import Plan
@@ -252,19 +251,6 @@ def test_clean_deletes_the_file_of_the_total(tmp_path):
     found = find_leftovers(open_storage(str(tmp_path)), str(tmp_path))
     assert [item.name for item in found.leftovers] == [".build-mine"]
     assert not found.foreign
-
-
-def test_deletes_outcomes_after_an_hour(tmp_path):
-    old, new, other = (
-        tmp_path / name
-        for name in (".outcome-0123456789ab.json", ".outcome-1.json", "manifest.json")
-    )
-    for path in (old, new, other):
-        path.write_text("{}")
-    for path in (old, other):
-        os.utime(path, (time.time() - 3_700,) * 2)
-    outcome.delete_stale_outcomes(str(tmp_path))
-    assert {path.name for path in tmp_path.iterdir()} == {new.name, other.name}
 
 
 # Ends.

@@ -162,7 +162,10 @@ def split_row(row: bytes, text: CsvText, dialect: Dialect) -> list[str]:
     special = dialect.strip or dialect.escape or (dialect.quote and dialect.quote in line)
     if not special:
         return line.split(dialect.separator)  # Arrow takes long for many columns
-    table = parse_first(line.encode() + b"\n", max_cells, dialect)
+    data = line.encode() + b"\n"
+    table, found, _ = parse_rows(data, max_cells, dialect)
+    if found:  # a delimiter in quotes is none
+        table, *_ = parse_rows(data, found[0], dialect)
     return [to_array(column)[0].as_py().decode() for column in table.itercolumns()]
 
 
@@ -239,25 +242,6 @@ def parse_rows(
         them.
     """
     names = [str(number) for number in range(columns)]
-    return _parse(data, names, dialect, csv.ReadOptions(column_names=names))
-
-
-def parse_first(row: bytes, max_cells: int, dialect: Dialect) -> pa.Table:
-    """Return the cells of the row that decides the number of columns.
-
-    Args:
-        row: The row in UTF-8.
-        max_cells: Upper bound of its number of cells.
-        dialect: Dialect of the row.
-    """
-    names = [f"f{number}" for number in range(max_cells)]  # Arrow generates the same names
-    return _parse(row, names, dialect, csv.ReadOptions(autogenerate_column_names=True))[0]
-
-
-def _parse(
-    data: bytes, names: Sequence[str], dialect: Dialect, options: csv.ReadOptions
-) -> tuple[pa.Table, dict[int, int], list[csv.InvalidRow]]:
-    """Return what ``parse_rows`` does, for columns of these names."""
     ragged: dict[int, int] = {}
     listed: list[csv.InvalidRow] = []
     if not data:
@@ -277,11 +261,9 @@ def _parse(
             listed.append(row._replace(text=text))
         return "skip"
 
-    options.use_threads = False
-    options.block_size = len(data) + 1
     table = csv.read_csv(
         pa.BufferReader(data),
-        options,
+        csv.ReadOptions(column_names=names, use_threads=False, block_size=len(data) + 1),
         csv.ParseOptions(
             delimiter=separator.decode(),
             quote_char=dialect.quote or False,

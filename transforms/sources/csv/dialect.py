@@ -5,7 +5,6 @@ from __future__ import annotations
 import codecs
 import re
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal, get_args
@@ -145,11 +144,6 @@ def _check_delimiter(delimiter: str, quote: str, encoding: str) -> None:
 def _check_columns(columns: tuple[str, ...]) -> None:
     if not all(columns):
         raise UsageError("columns-empty-name")
-    twice = find_repeated(columns)
+    twice = next((name for name, count in Counter(columns).items() if count > 1), None)
     if twice is not None:
         raise UsageError("columns-twice", twice=shown(twice))
-
-
-def find_repeated(names: Sequence[str]) -> str | None:
-    """Return the first name that occurs again, or None if all are distinct."""
-    return next((name for name, count in Counter(names).items() if count > 1), None)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
+from urllib.parse import unquote
 
 import numpy as np
 import pyarrow as pa
@@ -18,7 +20,7 @@ from shardmill.transforms.sources.csv import arrow_values, typed_cells
 from shardmill.transforms.sources.csv.cell_rules import CellRules
 from shardmill.transforms.sources.csv.cells import Cells
 from shardmill.transforms.sources.csv.dialect import Dialect
-from shardmill.transforms.sources.csv.partitions import partition_values
+from shardmill.transforms.sources.csv.infer import infer_column, profile_columns
 from shardmill.transforms.sources.csv.row_ranges import RANGE_BYTES
 from shardmill.transforms.sources.csv.sample import check_columns, missing_columns
 from shardmill.transforms.tables.row_rejects import RejectCollector
@@ -28,6 +30,10 @@ from shardmill.transforms.tables.table_source import (
     TextTable,
     TypedBatch,
     TypedColumn,
+)
+
+_MISSING = (
+    "__HIVE_DEFAULT_PARTITION__"  # org.apache.hadoop.hive.conf: hive.exec.default.partition.name
 )
 
 
@@ -123,6 +129,30 @@ def check_unchanged(ref: InputRef) -> None:
         raise RejectedError(
             "read", "changed", "the file changed between listing and reading: run again"
         )
+
+
+def partition_values(key: str) -> dict[str, bytes | None]:
+    """Return the values of the partition of a file by the names of their columns."""
+    folders = (folder.partition("=") for folder in key.split("/")[:-1])
+    return {
+        unquote(name): None if value == _MISSING else unquote(value).encode()
+        for name, equals, value in folders
+        if name and equals
+    }
+
+
+def partition_columns(refs: Iterable[InputRef], rules: CellRules) -> dict[str, Column]:
+    """Return the columns of the partitions of all files, with the types that CSV would give."""
+    cells: dict[str, list[bytes]] = defaultdict(list)
+    for ref in refs:
+        for name, value in partition_values(ref.key).items():
+            cells[name].append(value or b"")
+    arrays = {name: pa.array(each, pa.binary()).dictionary_encode() for name, each in cells.items()}
+    profiles = {name: profile_columns({name: each}, rules)[name] for name, each in arrays.items()}
+    return {
+        name: replace(infer_column(name, profile), required=False)
+        for name, profile in profiles.items()
+    }
 
 
 def _constant(value: bytes | None, rows: int) -> pa.DictionaryArray:

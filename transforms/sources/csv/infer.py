@@ -19,11 +19,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardmill.schemas.errors import shown
-from shardmill.schemas.schema_pbtxt.columns import SPACES, Column, fold_boolean
+from shardmill.schemas.schema_pbtxt.columns import Column, fold_boolean
 from shardmill.schemas.schema_pbtxt.schema_text import Kind
 from shardmill.transforms.sources.csv import text_parser
 from shardmill.transforms.sources.csv.cell_rules import CellRules
-from shardmill.transforms.tables.byte_arrays import ByteStrings
 
 # Pairs of words for true and false. Only one word of a pair ("no", "F") is not enough to infer a
 # boolean, except for the first pair.
@@ -33,10 +32,6 @@ _WORDS = tuple(word for pair in BOOLEANS for word in pair)
 _ZEROS = r"\A[+-]?0[0-9]"
 _PHONE = r"\A\+[0-9]{7,}\z"
 _NONE, _CAST = text_parser.CellFault.NONE, text_parser.CellFault.CAST
-# Of each byte: 0 in integers and white space, 1 in other numbers, 2 in other texts.
-_LEVELS = np.full(256, 2, np.uint8)
-_LEVELS[[*text_parser.NUMBER_CHARACTERS]] = 1
-_LEVELS[[*text_parser.INTEGER_CHARACTERS, *SPACES.encode()]] = 0
 
 
 CellKind = Literal[
@@ -114,65 +109,31 @@ def _profile_together(
     kinds: dict[CellKind, npt.NDArray[np.int64]] = {
         "cells": np.array([*map(len, cells)]), "empty": count(empty), "nulls": count(missing),
     }  # fmt: skip
-    words: dict[int, set[str]] = defaultdict(set)
-    roundings: dict[int, str] = {}
     distinct = np.bincount(owners, minlength=len(cells)).tolist()
     low, high = np.full(len(cells), math.inf), np.full(len(cells), -math.inf)
-    examples: dict[int, str] = {}
     present = np.flatnonzero(~missing)
-
-    def keep_examples(chosen: npt.NDArray[Any]) -> None:
-        """Keep the first of the chosen texts of each column that has no example."""
+    found = _find_kinds(texts.take(pa.array(present)), owners[present], rules)
+    kinds |= {kind: count(present[mask]) for kind, mask in found.masks.items()}
+    real = found.masks["integers"] | found.masks["decimals"]
+    np.minimum.at(low, owners[present[real]], found.numbers[real])
+    np.maximum.at(high, owners[present[real]], found.numbers[real])
+    words: dict[int, set[str]] = defaultdict(set)
+    for owner, word in found.words:
+        words[owner].add(word)
+    # The first text of a column that is not a number, or else its first text.
+    examples: dict[int, str] = {}
+    for mask in (*(found.masks[kind] for kind in _NOT_NUMBERS), np.ones(len(present), np.bool_)):
+        chosen = present[mask]
         for owner, first in zip(*np.unique(owners[chosen], return_index=True), strict=True):
-            if owner not in examples:
-                examples[int(owner)] = shown(texts[int(chosen[first])].as_py())
-
-    for alike in _split_by_characters(texts.take(pa.array(present)), owners[present]):
-        chosen = present[alike]
-        found = _find_kinds(texts.take(pa.array(chosen)), owners[chosen], rules)
-        for kind, mask in found.masks.items():
-            kinds[kind] = kinds.get(kind, 0) + count(chosen[mask])
-        for kind in _NOT_NUMBERS:
-            keep_examples(chosen[found.masks[kind]])
-        roundings |= found.roundings
-        real = found.masks["integers"] | found.masks["decimals"]
-        np.minimum.at(low, owners[chosen[real]], found.numbers[real])
-        np.maximum.at(high, owners[chosen[real]], found.numbers[real])
-        for owner, word in found.words:
-            words[owner].add(word)
-    keep_examples(present)
+            examples.setdefault(int(owner), shown(texts[int(chosen[first])].as_py()))
     of_columns = zip(*(numbers.tolist() for numbers in kinds.values()), strict=True)
     for owner, numbers in enumerate(of_columns):
         yield ColumnProfile(
             +Counter(dict(zip(kinds, numbers, strict=True))),
             frozenset(words[owner]),
-            roundings.get(owner, ""),
+            found.roundings.get(owner, ""),
             examples.get(owner, ""), distinct[owner], float(low[owner]), float(high[owner]),
         )  # fmt: skip
-
-
-def _split_by_characters(
-    texts: pa.Array, owners: npt.NDArray[np.int64]
-) -> Iterator[npt.NDArray[np.int64]]:
-    """Yield the indices of the texts of columns of digits, of numbers, and of others.
-
-    Numbers are parsed fast if no other text is among them.
-
-    Args:
-        texts: Distinct texts of columns, column by column.
-        owners: Number of the column of each text.
-    """
-    data, offsets = ByteStrings.of_arrow(texts)
-    if not len(data):
-        yield np.arange(len(texts))
-        return
-    columns, firsts = np.unique(owners, return_index=True)
-    # A column of empty texts only takes a byte of the next one, which is as good.
-    starts = np.minimum(offsets[firsts], len(data) - 1)
-    levels = np.zeros(owners.max() + 1, np.uint8)
-    levels[columns] = np.maximum.reduceat(_LEVELS[data], starts)
-    for level in np.unique(levels[columns]).tolist():
-        yield np.flatnonzero(levels[owners] == level)
 
 
 class _Kinds(NamedTuple):

@@ -92,11 +92,6 @@ def read_quotes(text: TextBlock) -> Quotes:
     starts, ends = opens | ~first, closes | ~last
     if _alternate(starts, ends, text.ending):
         return Quotes(offsets, [])
-    kept = starts | ends  # the others are between ordinary characters, such as inch marks
-    quotes = Quotes(offsets[kept], [])
-    regular = _alternate(starts[kept], ends[kept], text.ending)
-    if regular and not quotes.inside(offsets[~kept]).any():
-        return quotes
     return _walk(text, offsets[first], offsets[last], opens[first], closes[last])
 
 

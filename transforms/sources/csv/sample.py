@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -61,15 +61,8 @@ class Sample:
     repeated: tuple[str, ...] = ()
     cells: tuple[str, ...] = ()
 
-    @staticmethod
-    def infer_column(name: str, profile: Any, given: Column | None) -> Column:
-        """Return the column of a profile; see ``infer.infer_column``."""
-        return infer.infer_column(name, profile, given)
-
-    @staticmethod
-    def merge_profiles(first: Any, second: Any) -> Any:
-        """Return the profile of a column of two files."""
-        return infer.merge_profiles(first, second)
+    infer_column: ClassVar = staticmethod(infer.infer_column)
+    merge_profiles: ClassVar = staticmethod(infer.merge_profiles)
 
     def describe(self, column: Column, *, missing: bool) -> str:
         """Return the type of a column, and what the sample says of its values, for people.

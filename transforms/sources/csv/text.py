@@ -36,7 +36,6 @@ _NOT_CSV = {
     "jsonl": ("jsonl", "JSON Lines: give files of one kind as --input"),
     "json": ("not_csv", "one JSON document: write each row as one object in one line"),
 }
-_UTF_16_NULS = 0.6  # share of NULs in every other byte
 
 
 class CsvText:
@@ -76,7 +75,7 @@ class CsvText:
         marks = ((mark, encoding) for mark, encoding in _BOMS if head.startswith(mark))
         mark, self.encoding = next(marks, (b"", dialect.encoding))
         if self.encoding in ("utf-16", "utf-32"):
-            self.encoding += _byte_order(self._peek())
+            self.encoding += "-le"
         ascii_compatible = is_ascii_compatible(self.encoding)
         self.seekable = ascii_compatible and not self._compression
         self._bom = len(mark)
@@ -115,13 +114,11 @@ class CsvText:
         head, found = self._peek(), ""
         kind = "compressed twice" if compression_format(head) else ""
         kind = kind or ("TFRecords" if starts_record(head) else describe_format(head))
-        if not kind and not self._bom:
-            kind = _describe_utf_16(head, self.encoding)
         if not kind:
             text = b"".join(self._to_codec(iter([head[self._bom :]])))
             controls = len(text) - len(text.translate(None, _CONTROLS))
             if controls > max(_MIN_CONTROLS, _MAX_CONTROL_SHARE * len(text)):
-                kind = "binary data"
+                kind = "binary data, or UTF-16 without a mark: then set --encoding=utf-16"
             found = json_format(text)
         if wanted == found and not kind:
             return
@@ -252,20 +249,3 @@ def _to_blocks(pieces: Iterator[bytes]) -> Iterator[bytes]:
             yield bytes(held)
             held.clear()
     yield bytes(held)
-
-
-def _byte_order(head: bytes) -> str:
-    """Return the byte order of UTF-16 or UTF-32 without a mark, judged by the NULs of ASCII."""
-    first, last = head[0::4].count(0), head[3::4].count(0)
-    return "-be" if first > last else "-le"
-
-
-def _describe_utf_16(head: bytes, encoding: str) -> str:
-    """Return a description of probable UTF-16 read in another encoding; empty if it is not."""
-    if encoding.startswith(("utf-16", "utf-32")) or len(head) < MAGIC_BYTES:
-        return ""
-    even, odd = head[0::2].count(0), head[1::2].count(0)
-    more, fewer = max(even, odd), min(even, odd)
-    if more > _UTF_16_NULS * len(head) / 2 and fewer < (1 - _UTF_16_NULS) * more:
-        return "probably text in UTF-16: set --encoding=utf-16"
-    return ""

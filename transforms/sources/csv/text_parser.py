@@ -118,9 +118,7 @@ def parse_int64(texts: pa.Array, *, allow_padding: bool) -> Parsed:
         texts: Binary array without nulls.
         allow_padding: Whether leading zeros are allowed ("007" is 7).
     """
-    plain = _cut_point_zero(texts)
-    if plain is None:
-        plain = _trim_plain(texts, INTEGER_CHARACTERS)
+    plain = _trim_plain(texts, INTEGER_CHARACTERS)
     if plain is not None:
         values = _cast(plain, pa.int64())
         if values is not None and (allow_padding or not _any_padded(plain)):
@@ -232,14 +230,6 @@ def _parse_time(text: bytes, form: str) -> int | None:
         return None
     zoned = time if time.tzinfo else time.replace(tzinfo=timezone.utc)
     return (zoned - _EPOCH) // timedelta(seconds=1)
-
-
-def _cut_point_zero(texts: pa.Array) -> pa.Array | None:
-    """Return the texts without ``.0`` if all end with it and are plain integers before it."""
-    if not len(texts) or not pc.all(pc.ends_with(as_strings(texts), ".0")).as_py():
-        return None
-    cut = pc.binary_slice(texts, 0, -2)
-    return None if other_characters(cut, INTEGER_CHARACTERS) else cut
 
 
 def _trim_plain(texts: pa.Array, characters: bytes) -> pa.Array | None:

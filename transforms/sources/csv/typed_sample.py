@@ -91,7 +91,7 @@ class TypedSample(Sample):
     """The sample of files whose columns have types; ``profiles`` has a ``TypedProfile`` of each."""
 
     @staticmethod
-    def infer_column(name: str, profile: Any, given: Column | None) -> Column:
+    def infer_column(name: str, profile: Any, given: Column | None = None) -> Column:
         """Return the column of a type, or of a given type that replaces it.
 
         Raises:

@@ -66,7 +66,7 @@ def parse_lines(
         unexpected_field_behavior="infer" if schema is None else "ignore" if others else "error",
     )
     tables, kept = [], [np.zeros(0, np.int64)]
-    for first, after, found in _parse(valid, 0, len(valid.starts), options, _Rules(schema, others)):
+    for first, after, found in _parse(valid, 0, len(valid.starts), options):
         if isinstance(found, pa.Table):
             tables.append(found)
             kept.append(np.arange(first, after))
@@ -78,13 +78,6 @@ def parse_lines(
     return Lines(tables, valid.offsets[rows], valid.lines[rows], sorted(rejects))
 
 
-class _Rules(NamedTuple):
-    """What lines must be: see ``parse_lines``."""
-
-    schema: pa.Schema | None
-    others: bool
-
-
 class _Fault(NamedTuple):
     """What is wrong with a line: see ``RowReject``."""
 
@@ -94,7 +87,7 @@ class _Fault(NamedTuple):
 
 
 def _parse(
-    valid: ValidRows, first: int, after: int, options: pj.ParseOptions, rules: _Rules
+    valid: ValidRows, first: int, after: int, options: pj.ParseOptions
 ) -> Iterator[tuple[int, int, pa.Table | _Fault]]:
     """Yield spans of lines with their rows, and lines with what is wrong with them.
 
@@ -107,10 +100,10 @@ def _parse(
         yield first, after, found
     elif after - first > 1:
         middle = (first + after) // 2
-        yield from _parse(valid, first, middle, options, rules)
-        yield from _parse(valid, middle, after, options, rules)
+        yield from _parse(valid, first, middle, options)
+        yield from _parse(valid, middle, after, options)
     elif line := valid.row(first).strip():
-        fault = _find_fault(line, rules)
+        fault = _find_fault(line, options)
         yield first, after, fault or _Fault("json", f"{found}: {shown(line)}")
 
 
@@ -159,7 +152,7 @@ def _is_whole(valid: ValidRows, first: int, after: int) -> bool:
     return all(line.startswith(b"{") and line.endswith(b"}") for line in lines)
 
 
-def _find_fault(line: bytes, rules: _Rules) -> _Fault | None:
+def _find_fault(line: bytes, options: pj.ParseOptions) -> _Fault | None:
     """Return why Arrow cannot parse a line, or None if that is not known."""
     if not line.strip():
         return None
@@ -171,15 +164,15 @@ def _find_fault(line: bytes, rules: _Rules) -> _Fault | None:
         return None
     if not isinstance(values, dict):
         return _Fault("json", f"it is not a JSON object: {shown(line)}")
-    if rules.schema is None:
+    if options.explicit_schema is None:
         return None
-    for field in rules.schema:
+    for field in options.explicit_schema:
         value = values.get(field.name)
         if not _fits(value, field.type):
             message = f"{shown(json.dumps(value))} is not {field.type}, the type in the first rows"
             return _Fault("cast", message, field.name)
-    new = [key for key in values if key not in rules.schema.names]
-    if new and not rules.others:
+    new = [key for key in values if key not in options.explicit_schema.names]
+    if new and options.unexpected_field_behavior == "error":
         return _Fault(
             "json",
             f"it has the key {shown(new[0])}, which the first rows do not have: read more of them "

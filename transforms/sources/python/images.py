@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from blake3 import blake3
 
 from shardmill.schemas.errors import InputError, UsageError, format_names
-from shardmill.transforms.match.containers.spooled import SpooledImage, pack_images
+from shardmill.transforms.match.containers.tar_members import SpooledImage, pack_images
 from shardmill.transforms.match.walk import make_key
 from shardmill.transforms.sources.csv.arrow_values import is_text
 
