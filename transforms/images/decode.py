@@ -26,13 +26,12 @@ from shardmill.transforms.images.resize import (
 
 MAX_PIXELS = 178_956_970  # where Pillow raises DecompressionBombError
 # Pillow's names of the formats that are read; MPO opens as JPEG. Left out: EPS (runs a program),
-# WMF (Windows only), XBM and FITS (Pillow gives other pixels than they define), and plugins that
-# identify a file but do not decode it (BUFR, GRIB, HDF5, MPEG, IPTC, MCIDAS). Pillow tries formats
-# in this order: TGA has no signature and follows those that do.
+# WMF (Windows only), and plugins that identify a file but do not decode it (BUFR, GRIB, HDF5, MPEG,
+# IPTC, MCIDAS). Pillow tries formats in this order: TGA has no signature and follows those that do.
 FORMATS = (
     "JPEG", "PNG", "GIF", "BMP", "TIFF", "WEBP", "PPM", "JPEG2000", "AVIF", "ICO",
-    "BLP", "CUR", "DCX", "DDS", "DIB", "FLI", "FTEX", "GBR", "ICNS", "IM", "IMT", "MSP",
-    "PCD", "PCX", "PIXAR", "PSD", "QOI", "SGI", "SPIDER", "SUN", "TGA", "XPM", "XVTHUMB",
+    "BLP", "CUR", "DCX", "DDS", "DIB", "FITS", "FLI", "FTEX", "GBR", "ICNS", "IM", "IMT", "MSP",
+    "PCD", "PCX", "PIXAR", "PSD", "QOI", "SGI", "SPIDER", "SUN", "TGA", "XBM", "XPM", "XVTHUMB",
     "HEIF",
 )  # fmt: skip
 with contextlib.suppress(ImportError):  # an extra

@@ -184,9 +184,23 @@ def _jpeg(image: Image.Image, _tile: Any, _data: bytes) -> Image.Image:
     return ImageChops.invert(image)
 
 
+def _xbm(image: Image.Image, _tile: Any, _data: bytes) -> Image.Image:
+    """Invert X bitmaps: a set bit is the foreground, black; Pillow decodes it as white."""
+    return ImageChops.invert(image)
+
+
+def _fits(image: Image.Image, _tile: Any, _data: bytes) -> Image.Image:
+    if image.mode != "L":
+        # Pillow reads the big-endian samples in native order and ignores BZERO and BSCALE.
+        raise RejectedError("decode", "color", "FITS is read in 8 bits only")
+    return image
+
+
 _FIXES: dict[str, Callable[[Image.Image, Any, bytes], Image.Image]] = {
+    "FITS": _fits,
     "GIF": _gif,
     "JPEG": _jpeg,
     "MPO": _jpeg,
     "PNG": _png,
+    "XBM": _xbm,
 }

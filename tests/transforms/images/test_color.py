@@ -92,6 +92,18 @@ def test_rejects_numbers_without_a_defined_white(samples, bits, sample_format, e
     assert rejection(tiff(array, bits, sample_format=sample_format)).error == error
 
 
+@pytest.mark.parametrize(("bitpix", "kind"), [(16, ">i2"), (32, ">i4"), (-32, ">f4")])
+def test_rejects_fits_unless_it_has_8_bits(bitpix, kind):
+    def fits(bitpix: int, samples: np.ndarray) -> bytes:
+        cards = [("SIMPLE", "T"), ("BITPIX", bitpix), ("NAXIS", 2), ("NAXIS1", 2), ("NAXIS2", 1)]
+        lines = [f"{name:8}= {value!s:>20}".ljust(80) for name, value in cards] + ["END".ljust(80)]
+        header = "".join(lines).ljust(2880).encode()
+        return header + samples.tobytes().ljust(2880, b"\0")
+
+    assert rejection(fits(bitpix, np.array([0, 1], kind))).error == "color"
+    assert grey(fits(8, np.array([0, 200], "u1"))) == [0, 200]
+
+
 # Palettes
 
 

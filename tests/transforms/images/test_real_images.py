@@ -265,6 +265,7 @@ PAIRS = [
     ("hopper.im", "hopper.qoi", 3, 0),
     ("hopper_float_dpi_2.tif", "hopper.qoi", 3, 0),
     ("hopper_idat_after_image_end.png", "hopper.qoi", 3, 0),
+    ("hopper.fits", "hopper.ppm", 1, 0),
     ("hopper_orientation_4.webp", "hopper.ppm", 3, 6),
     ("hopper_orientation_5.webp", "hopper.ppm", 3, 6),
     ("hopper_orientation_6.webp", "hopper.ppm", 3, 6),
