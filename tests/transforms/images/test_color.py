@@ -338,8 +338,6 @@ def srgb_of_lab(lightness: float, a: float, b: float) -> np.ndarray:
 
 # ICC profiles
 
-SWAPPED = 13
-
 
 def rgb_profile() -> bytes:
     return ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes()
@@ -353,7 +351,7 @@ def swapped_profile() -> bytes:
     return bytes(data)
 
 
-@pytest.mark.parametrize("profile", [swapped_profile(), b"no profile"])
+@pytest.mark.parametrize("profile", [swapped_profile(), b"no profile"], ids=["swapped", "none"])
 def test_profiles_are_ignored(profile):
     data = saved(Image.new("RGB", (16, 16), (220, 60, 10)), "PNG", icc_profile=profile)
     assert pixels(data)[8, 8].tolist() == [220, 60, 10]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -170,23 +171,13 @@ def split_row(row: bytes, text: CsvText, dialect: Dialect) -> list[str]:
 
 
 def join_rows(batches: Sequence[Rows]) -> ValidRows:
-    """Concatenate the valid rows, leaving out the bad ones between them."""
-    pieces: list[memoryview] = []
+    """Concatenate the rows; empty lines are in place of the bad ones."""
     none = np.zeros(0, np.int64)
-    starts = [none]
-    size = 0
-    for rows in batches:
-        begins = np.array([0, *(bad.end for bad in rows.bad)], np.int64)
-        ends = np.array([*(bad.start for bad in rows.bad), len(rows.data)], np.int64)
-        pieces += [rows.data[a:b] for a, b in zip(begins.tolist(), ends.tolist(), strict=True)]
-        lengths = np.cumsum(ends - begins)
-        shift = begins - lengths + (ends - begins)  # bytes left out before each piece
-        piece = np.searchsorted(begins, rows.starts, "right") - 1
-        starts.append(rows.starts - shift[piece] + size)
-        size += int(lengths[-1])
+    sizes = itertools.accumulate((len(rows.data) for rows in batches), initial=0)
+    starts = (rows.starts + size for rows, size in zip(batches, sizes, strict=False))
     return ValidRows(
-        b"".join(pieces),
-        np.concatenate(starts),
+        b"".join(rows.data for rows in batches),
+        np.concatenate([none, *starts]),
         np.concatenate([none, *(rows.starts + rows.offset for rows in batches)]),
         np.concatenate([none, *(rows.lines for rows in batches)]),
     )

@@ -109,7 +109,7 @@ class FileSource(TextTable, PickledOnce):
         texts = [cells.columns.get(column.name, missing) for column in schema]
         typed = typed_cells.type_columns(schema, texts, self.rules)
         columns = [
-            _typed_column(column, each, found, rejects, exact=column.name in exact)
+            _typed_column(column, each, found, rejects, self.rules, exact=column.name in exact)
             for column, each, found in zip(schema, texts, typed, strict=True)
         ]
         named = {name: arrow_values.text_cells(cells.columns[name]) for name in self.table.named}
@@ -163,7 +163,7 @@ def _constant(value: bytes | None, rows: int) -> pa.DictionaryArray:
 
 def _typed_column(
     column: Column, texts: pa.DictionaryArray, typed: typed_cells.TypedCells,
-    rejects: RejectCollector, *, exact: bool,
+    rejects: RejectCollector, rules: CellRules, *, exact: bool,
 ) -> TypedColumn:  # fmt: skip
     """Return the values of a column; reject the rows that do not fit."""
     misfits = typed.misfits
@@ -173,7 +173,7 @@ def _typed_column(
             reasons != "",
             reasons,
             column.name,
-            lambda row: typed_cells.describe_misfit(column, texts, misfits, row),
+            lambda row: typed_cells.describe_misfit(column, texts, misfits, row, rules),
         )
     if exact:
         rejects.add(

@@ -78,7 +78,7 @@ class Rows(NamedTuple):
     """Consecutive rows of a text.
 
     Attributes:
-        data: The bytes of the rows, bad and empty ones included.
+        data: The bytes of the rows and of empty lines, which are in place of bad ones and comments.
         offset: Offset of ``data`` in the text.
         starts: int64[rows], start of each valid row in ``data``.
         ends: int64[rows], end of each valid row, where its line break starts.
@@ -176,11 +176,13 @@ def find_rows(
     bad = _bad_rows(quotes, starts, tail[0].start if tail else stop)
     # Empty lines are rows without bytes. A bad row starts where a row of the spans does.
     valid = ends > starts
+    emptied = [(row.start, row.end) for row in bad + tail]
     if syntax.comment:
         comments = valid & (text.view[np.minimum(starts, len(data) - 1)] == syntax.comment[0])
         valid &= ~comments
-        # Rows without bytes are skipped when cells are parsed, too.
-        data = _fill(data, np.stack([starts, ends], 1)[comments].tolist(), LF)
+        emptied += np.stack([starts, ends], 1)[comments].tolist()
+    # Rows without bytes are skipped when cells are parsed, too.
+    data = _fill(data, emptied, LF)
     valid[np.searchsorted(starts, [row.start for row in bad])] = False
     if not valid.all():
         starts, ends = starts[valid], ends[valid]

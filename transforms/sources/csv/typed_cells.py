@@ -30,29 +30,16 @@ from shardmill.transforms.tables.table_source import ARROW_TYPES, TypedColumn, h
 _REASONS = np.array(["", "cast", "cast", "range", "range", "domain", "missing"])  # by CellFault
 
 
-class Misfits(NamedTuple):
-    """Faults of the distinct texts of a column.
-
-    Attributes:
-        faults: uint8, ``CellFault`` of each text.
-        texts: Binary array, the text to show for each: the text itself, or the first wrong value
-            of a multi-valued cell.
-    """
-
-    faults: text_parser.FaultCodes
-    texts: pa.Array
-
-
 class TypedCells(NamedTuple):
     """The typed values of a column's cells.
 
     Attributes:
         column: The values; the index of a row that does not fit is -1.
-        misfits: Faults of the texts; None if all rows fit.
+        misfits: ``CellFault`` of each distinct text; None if all rows fit.
     """
 
     column: TypedColumn
-    misfits: Misfits | None
+    misfits: text_parser.FaultCodes | None
 
 
 def type_columns(
@@ -119,9 +106,8 @@ def type_cells(column: Column, cells: pa.DictionaryArray, rules: CellRules) -> T
     any_missing = bool(missing.any())
     present = ~missing if any_missing else slice(None)
     given = texts.filter(pa.array(~missing)) if any_missing else texts
-    values, misfits = _parse(column, given, rules)
     faults = text_parser.no_faults(texts)
-    faults[present] = misfits.faults
+    values, faults[present] = _parse(column, given, rules)
     indices = np.full(len(texts), -1, np.int32)
     indices[present] = np.arange(len(values), dtype=np.int32)
     default = _default_value(column) if any_missing else None
@@ -135,12 +121,7 @@ def type_cells(column: Column, cells: pa.DictionaryArray, rules: CellRules) -> T
     if any_missing or wrong:  # else indices[rows] are the rows
         rows = indices[rows]
     typed = TypedColumn(column.name, column.kind, values, rows)
-    if not wrong:
-        return TypedCells(typed, None)
-    ids = np.arange(len(texts))
-    ids[present] = len(texts) + np.arange(len(misfits.texts))
-    both = [arrow_values.to_texts(each) for each in (texts, misfits.texts)]
-    return TypedCells(typed, Misfits(faults, pa.concat_arrays(both).take(pa.array(ids))))
+    return TypedCells(typed, faults if wrong else None)
 
 
 def find_rounded(column: TypedColumn, cells: pa.DictionaryArray) -> text_parser.Mask:
@@ -169,50 +150,38 @@ def _default_value(column: Column) -> pa.Array | None:
     return None
 
 
-def _parse(column: Column, texts: pa.Array, rules: CellRules) -> tuple[pa.Array, Misfits]:
-    """Parse texts that are not missing."""
+def _parse(
+    column: Column, texts: pa.Array, rules: CellRules
+) -> tuple[pa.Array, text_parser.FaultCodes]:
+    """Return the values of texts that are not missing, and their faults."""
+    pieces, offsets = _split(column, texts)
+    values, faults = _parse_single(column, pieces, rules)
+    if offsets is None:
+        return values, faults
+    wrong = np.flatnonzero(faults)
+    cells, firsts = np.unique(np.searchsorted(offsets, wrong, "right") - 1, return_index=True)
+    of_cells = text_parser.no_faults(texts)
+    of_cells[cells] = faults[wrong[firsts]]
+    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), values), of_cells
+
+
+def _split(column: Column, texts: pa.Array) -> tuple[pa.Array, npt.NDArray[Any] | None]:
+    """Return the values of cells, and offsets of each cell's values if it may have several."""
     if has_lists(texts):
-        sizes = pc.list_value_length(texts).to_numpy()
-        return _join_lists(column, texts, texts.flatten(), offsets_from_sizes(sizes), rules)
+        return texts.flatten(), offsets_from_sizes(pc.list_value_length(texts).to_numpy())
     if not column.separator:
-        return _parse_single(column, texts, rules)
+        return texts, None
+    # An empty text is not missing if --null_values lacks it: a list without values.
     empty = ByteStrings.of_arrow(texts).sizes == 0
     lists = pc.split_pattern(texts, pattern=column.separator)
-    pieces = lists.flatten()
-    offsets = lists.offsets.to_numpy()
-    if empty.any():  # not missing if --null_values lacks the empty text: a list without values
-        pieces = pieces.filter(pa.array(np.repeat(~empty, np.diff(offsets))))
-        offsets = offsets_from_sizes(np.where(empty, 0, np.diff(offsets)))
-    return _join_lists(column, texts, pieces, offsets, rules)
+    sizes = np.diff(lists.offsets.to_numpy())
+    pieces = lists.flatten().filter(pa.array(np.repeat(~empty, sizes)))
+    return pieces, offsets_from_sizes(np.where(empty, 0, sizes))
 
 
-def _join_lists(
-    column: Column, texts: pa.Array, pieces: pa.Array, offsets: npt.NDArray[Any],
-    rules: CellRules,
-) -> tuple[pa.Array, Misfits]:  # fmt: skip
-    """Parse the values of cells, and return them as lists.
-
-    Args:
-        column: The column.
-        texts: The cells.
-        pieces: The values of all cells.
-        offsets: Offsets of the values of each cell in ``pieces``; int[cells + 1].
-        rules: How cells are read.
-    """
-    values, misfits = _parse_single(column, pieces, rules)
-    wrong = np.flatnonzero(misfits.faults)
-    cells, firsts = np.unique(np.searchsorted(offsets, wrong, "right") - 1, return_index=True)
-    faults = text_parser.no_faults(texts)
-    faults[cells] = misfits.faults[wrong[firsts]]
-    ids = np.arange(len(texts))
-    ids[cells] = len(texts) + wrong[firsts]
-    both = [arrow_values.to_texts(each) for each in (texts, pieces)]
-    to_show = pa.concat_arrays(both).take(pa.array(ids))
-    lists = pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), values)
-    return lists, Misfits(faults, to_show)
-
-
-def _parse_single(column: Column, texts: pa.Array, rules: CellRules) -> tuple[pa.Array, Misfits]:
+def _parse_single(
+    column: Column, texts: pa.Array, rules: CellRules
+) -> tuple[pa.Array, text_parser.FaultCodes]:
     """Parse texts with one value each."""
     if column.kind == "bytes":
         texts, faults = arrow_values.to_texts(texts), text_parser.no_faults(texts)
@@ -222,14 +191,14 @@ def _parse_single(column: Column, texts: pa.Array, rules: CellRules) -> tuple[pa
         if column.values is not None:
             allowed = text_parser.is_one_of(texts, (text.encode() for text in column.values))
             faults[~allowed] = text_parser.CellFault.DOMAIN
-        return texts, Misfits(faults, texts)
+        return texts, faults
     values, faults = _parse_numbers(column, texts, rules)
     if (column.low, column.high) != (None, None):
         low = -math.inf if column.low is None else column.low
         high = math.inf if column.high is None else column.high
         outside = (values < low) | (values > high)
         faults[outside & (faults == text_parser.CellFault.NONE)] = text_parser.CellFault.BOUNDS
-    return pa.array(values, ARROW_TYPES[column.kind]), Misfits(faults, texts)
+    return pa.array(values, ARROW_TYPES[column.kind]), faults
 
 
 def _parse_numbers(column: Column, texts: pa.Array, rules: CellRules) -> text_parser.Parsed:
@@ -246,18 +215,23 @@ def _parse_numbers(column: Column, texts: pa.Array, rules: CellRules) -> text_pa
     return text_parser.parse_int64(texts, allow_padding=column.zero_padded)
 
 
-def reject_reasons(cells: pa.DictionaryArray, misfits: Misfits) -> npt.NDArray[np.str_]:
+def reject_reasons(
+    cells: pa.DictionaryArray, misfits: text_parser.FaultCodes
+) -> npt.NDArray[np.str_]:
     """Return the reason of each row's reject, empty if the row fits; shape [rows].
 
     Args:
         cells: As given to ``type_cells``.
         misfits: As returned by ``type_cells``.
     """
-    of_rows: npt.NDArray[np.str_] = _REASONS[misfits.faults[cells.indices.to_numpy()]]
+    of_rows: npt.NDArray[np.str_] = _REASONS[misfits[cells.indices.to_numpy()]]
     return of_rows
 
 
-def describe_misfit(column: Column, cells: pa.DictionaryArray, misfits: Misfits, row: int) -> str:
+def describe_misfit(
+    column: Column, cells: pa.DictionaryArray, misfits: text_parser.FaultCodes, row: int,
+    rules: CellRules,
+) -> str:  # fmt: skip
     """Return the message for a row that does not fit, without line and column.
 
     Args:
@@ -265,10 +239,14 @@ def describe_misfit(column: Column, cells: pa.DictionaryArray, misfits: Misfits,
         cells: As given to ``type_cells``.
         misfits: As returned by ``type_cells``.
         row: Index of the row.
+        rules: As given to ``type_cells``.
     """
     index = cells.indices[row].as_py()
-    fault = text_parser.CellFault(int(misfits.faults[index]))
-    text = shown(misfits.texts[index].as_py() or b"")
+    fault = text_parser.CellFault(int(misfits[index]))
+    pieces, offsets = _split(column, cells.dictionary.slice(index, 1))
+    if offsets is not None:  # the first wrong value
+        pieces = pieces.filter(pa.array(_parse_single(column, pieces, rules)[1] > 0))
+    text = shown(next(iter(arrow_values.to_texts(pieces).to_pylist()), None) or b"")
     others = "FLOAT or BYTES" if column.kind == "int64" else "BYTES"
     if fault is text_parser.CellFault.MISSING:
         if has_lists(cells.dictionary) and cells.dictionary[index].is_valid:
@@ -320,7 +298,8 @@ def check_default(column: Column) -> None:
     if column.default is None:
         return
     cells = pa.array([column.default.encode()]).dictionary_encode()
-    misfits = type_cells(column, cells, CellRules.of(())).misfits
+    rules = CellRules.of(())
+    misfits = type_cells(column, cells, rules).misfits
     if misfits is not None:
-        why = describe_misfit(column, cells, misfits, 0)
+        why = describe_misfit(column, cells, misfits, 0, rules)
         raise UsageError("column-invalid", name=column.name, problem=f"has a wrong default: {why}")

@@ -45,7 +45,9 @@ def outcomes(column, texts, nulls=None):
     for row in np.flatnonzero(reasons):
         assert rows[row] is ABSENT
         rows[row] = str(reasons[row])
-        assert "\n" not in describe_misfit(column, cells, typed.misfits, int(row))
+        assert "\n" not in describe_misfit(
+            column, cells, typed.misfits, int(row), nulls or CellRules()
+        )
     return rows
 
 
@@ -219,7 +221,7 @@ MISFITS = [
 def test_messages_name_the_value_the_rule_and_the_fix(column, text, reason, message):
     cells = cells_of([b"1", text])
     typed = type_cells(column, cells, CellRules())
-    described = describe_misfit(column, cells, typed.misfits, 1)
+    described = describe_misfit(column, cells, typed.misfits, 1, CellRules())
     assert reject_reasons(cells, typed.misfits).tolist() == ["", reason]
     assert message in described
     assert len(described) < 300
