@@ -97,16 +97,6 @@ def prepend_headers(strings: ByteStrings, header: Callable[[int], bytes]) -> Byt
     """
     distinct, ranks = rank_sizes(strings.sizes)
     headers = ByteStrings.of(map(header, distinct.tolist()))
-    if len(distinct) == 1 and distinct[0]:
-        # Elements of a type are copied faster than rows of bytes.
-        kinds = f"V{headers.data.size}", f"V{distinct[0]}"
-        joined = np.empty(strings.number, [("header", kinds[0]), ("string", kinds[1])])
-        joined["header"], joined["string"] = (
-            headers.data.view(kinds[0]),
-            strings.data.view(kinds[1]),
-        )
-        starts = np.arange(strings.number + 1, dtype=np.int64) * joined.itemsize
-        return ByteStrings(joined.view(np.uint8), starts)
     ids = np.column_stack((ranks, headers.number + np.arange(strings.number)))
     pieces = concatenate([headers, strings]).arrow().take(pa.array(ids.reshape(-1)))
     both = ByteStrings.of_arrow(pieces)

@@ -14,8 +14,8 @@ from typing import BinaryIO, NamedTuple
 from shardmill.schemas.errors import InputError
 from shardmill.schemas.storage import RandomReader
 from shardmill.schemas.storage.base import ReaderStream
-from shardmill.transforms.match.containers.member_reader import DEFLATED, STORED
 from shardmill.transforms.match.containers.tar_members import ArchiveMember
+from shardmill.transforms.match.read_input import DEFLATED, STORED
 
 # 4.3.12: flags, method, time, CRC-32, sizes, lengths of name, extra field and comment, attributes,
 # offset of the local header.

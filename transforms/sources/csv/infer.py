@@ -170,11 +170,8 @@ def _find_kinds(texts: pa.Array, owners: npt.NDArray[np.int64], rules: CellRules
     integers = (whole == _NONE) & ~coded
     decimals = (whole == _CAST) & (real == _NONE) & ~coded
     wide = number & ~coded & ~integers & ~decimals
-    rest = np.flatnonzero(~number)
-    others = text_parser.as_strings(trimmed.take(pa.array(rest)))
-    words = text_parser.to_mask(pc.is_in(pc.ascii_lower(others), value_set=pa.array(_WORDS)))
-    booleans = np.zeros(len(texts), np.bool_)
-    booleans[rest[words]] = True
+    words = text_parser.as_strings(trimmed)
+    booleans = text_parser.to_mask(pc.is_in(pc.ascii_lower(words), value_set=pa.array(_WORDS)))
     masks: dict[CellKind, text_parser.Mask] = {
         "integers": integers,
         "decimals": decimals,
@@ -183,7 +180,7 @@ def _find_kinds(texts: pa.Array, owners: npt.NDArray[np.int64], rules: CellRules
         "booleans": booleans,
         "texts": ~number & ~booleans,
     }
-    found = others.filter(pa.array(words)).to_pylist()
+    found = words.filter(pa.array(booleans)).to_pylist()
     return _Kinds(
         masks,
         [*zip(owners[booleans].tolist(), found, strict=True)],

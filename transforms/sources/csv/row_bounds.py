@@ -181,8 +181,9 @@ def find_rows(
         comments = valid & (text.view[np.minimum(starts, len(data) - 1)] == syntax.comment[0])
         valid &= ~comments
         emptied += np.stack([starts, ends], 1)[comments].tolist()
-    # Rows without bytes are skipped when cells are parsed, too.
-    data = _fill(data, emptied, LF)
+    # Rows without bytes are skipped when cells are parsed, too. After a carriage return a line feed
+    # would be the second half of a line break.
+    data = _fill(data, emptied, CR)
     valid[np.searchsorted(starts, [row.start for row in bad])] = False
     if not valid.all():
         starts, ends = starts[valid], ends[valid]

@@ -14,10 +14,14 @@ import pyarrow.json as pj
 
 from shardmill.schemas.errors import shown
 from shardmill.schemas.schema_pbtxt.columns import INT64_MAX, INT64_MIN
-from shardmill.transforms.sources.csv.cells import decode_rows, join_rows, list_bad_rows
+from shardmill.transforms.sources.csv.cells import (
+    ValidRows,
+    decode_rows,
+    join_rows,
+    list_bad_rows,
+)
 from shardmill.transforms.sources.csv.row_bounds import Rows
 from shardmill.transforms.sources.csv.text import CsvText
-from shardmill.transforms.sources.csv.valid_rows import ValidRows
 from shardmill.transforms.tables.row_rejects import RowReject
 
 _ARROW_WORDS = re.compile(r"^JSON parse error: | in row \d+$")

@@ -177,6 +177,7 @@ def alone(line: str) -> list[str] | None:
     lines=st.lists(BAD_LINES | GOOD_LINES.filter(alone), max_size=12),
     end=st.sampled_from(["\n", "\r", "\r\n"]),
 )
+@example(lines=['"a"b,c', "a,b"], end="\r")  # right after the header
 def test_a_bad_line_rejects_no_other(lines, end, tmp_path_factory) -> None:
     data = "".join(line + end for line in ["x,y", *lines]).encode()
     reading = read_bytes(tmp_path_factory.mktemp("bad"), data)

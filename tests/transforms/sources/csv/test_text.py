@@ -245,6 +245,7 @@ def test_files_without_rows_have_no_ranges(data: bytes, tmp_path: Path) -> None:
         (b"a,b\n1,2\n", {"columns": ("x", "y")}, ("x", "y"), ["1", "2"]),
         (b"1,2\n", {"header": "none"}, ("column_1", "column_2"), ["1", "2"]),
         (b"1,2\n", {"header": "none", "columns": ("x", "y")}, ("x", "y"), ["1", "2"]),
+        (b"a,b\r#c,d\r1,2\r", {"comment": "#"}, ("a", "b"), ["1", "2"]),
         (b"junk\r\n\r\n\na,b\n1,2\n", {"skip_lines": 2}, ("a", "b"), ["1", "2"]),
         (b'say "\ra,b\r1,2\r', {"skip_lines": 1}, ("a", "b"), ["1", "2"]),
         (b"a\tb\n1\t2\n", {"delimiter": "tab"}, ("a", "b"), ["1", "2"]),
