@@ -18,7 +18,6 @@ from shardmill.schemas.errors import UsageError
 from shardmill.schemas.option_types import Choice, Float, Int
 from shardmill.schemas.rejects import RejectedError
 from shardmill.schemas.schema_pbtxt.image_features import Encoding
-from shardmill.schemas.tfrecord.gzip_member import Packing
 from shardmill.transforms.images import decode
 from shardmill.transforms.images.resampling import scale
 from shardmill.transforms.images.resize import (
@@ -86,11 +85,6 @@ class ImageSpec:
             )
 
     @property
-    def packing(self) -> Packing:
-        """How members are packed: compressing a JPEG or PNG again saves nothing."""
-        return "deflated" if self.encoding == "raw" else "stored"
-
-    @property
     def gap(self) -> float:
         """Reducing gap that applies: 0 for filters whose output depends on single source pixels."""
         return self.reducing_gap if self.interpolation in _AVERAGING else 0.0
@@ -109,13 +103,6 @@ class ImageSpec:
         """Bytes of the pixels of the target; 0 if images keep their size."""
         size = self.resize.size
         return 0 if self.resize.resize == "none" else size.width * size.height * self.channels
-
-    def expected_bytes(self) -> int | None:
-        """Return the approximate size of a record in bytes; None if it depends on the input."""
-        pixels = self.target_bytes
-        if not pixels:
-            return None
-        return {"raw": pixels, "png": pixels * 6 // 10, "jpeg": pixels // 5}[self.encoding] + 256
 
 
 class ConvertedImage(NamedTuple):

@@ -61,13 +61,17 @@ class ImageEncoder:
 
     @property
     def packing(self) -> Packing:
-        """How members of gzip shards are packed."""
-        return self.spec.packing
+        """How members are packed: compressing a JPEG or PNG again saves nothing."""
+        return "deflated" if self.spec.encoding == "raw" else "stored"
 
     @property
     def expected_bytes(self) -> int | None:
         """Approximate bytes of a record; None if they depend on the input."""
-        return self.spec.expected_bytes()
+        pixels = self.spec.target_bytes
+        if not pixels:
+            return None
+        sizes = {"raw": pixels, "png": pixels * 6 // 10, "jpeg": pixels // 5}
+        return sizes[self.spec.encoding] + 256
 
     def versions(self) -> dict[str, str]:
         """Return the versions of all libraries that the bytes of shards depend on."""

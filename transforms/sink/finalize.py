@@ -129,12 +129,11 @@ def make_manifest(
     if inputs.matched != total:
         raise AssertionError(f"{inputs} does not add up")
     features = tuple(extra.features or encoder.features())
-    countable = spec.hooks.countable(whole.label_counts)
-    known = spec.hooks.labels(whole.label_counts, features) if countable else ()
-    labels = plan.labels or known
+    known = spec.hooks.labels(whole.label_counts, features)
+    labels = plan.labels or known or ()
     splits = _splits(spec, labels, built)
     warnings = [*_warnings(splits, inputs), *copies.warnings(spec.hooks.inputs)]
-    if not countable:
+    if known is None:
         warnings.append("the label has too many distinct values: they are not counted")
         splits = {name: replace(split, label_counts={}) for name, split in splits.items()}
     return Manifest(

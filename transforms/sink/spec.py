@@ -74,16 +74,14 @@ class BuildHooks:
         """
         yield from ()
 
-    def countable(self, counted: Collection[str]) -> bool:  # noqa: ARG002
-        """Return whether there are few enough labels to list and count them."""
-        return True
-
     def labels(
         self,
         counted: Collection[str],
         features: Sequence[dict[str, Any]],  # noqa: ARG002
-    ) -> tuple[str, ...]:
+    ) -> tuple[str, ...] | None:
         """Return the labels in the order of their class ids, where they are known from records.
+
+        None if they are too many to be listed and counted.
 
         Args:
             counted: Labels of the records.

@@ -114,14 +114,12 @@ class RowsHooks(BuildHooks):
         }
         return remedies.get(reason) or remedy_of(reason, keys)
 
-    def countable(self, counted: Collection[str]) -> bool:
-        """Return whether labels are few enough to be listed and counted."""
-        return len(counted) <= self.max_labels and TOO_MANY_LABELS not in counted
-
     def labels(
         self, counted: Collection[str], features: Sequence[dict[str, Any]]
-    ) -> tuple[str, ...]:
+    ) -> tuple[str, ...] | None:
         """Return the labels sorted by their bytes; none if records contain numbers instead."""
+        if len(counted) > self.max_labels or TOO_MANY_LABELS in counted:
+            return None
         texts = {"name": self.label_feature, "type": "bytes"} in features
         return super().labels(counted, features) if texts else ()
 
