@@ -286,7 +286,7 @@ class CutSegments(beam.PTransform):
 
     def expand(self, inputs: tuple[Any, Any]) -> tuple[beam.PCollection[Placed], ...]:
         """Wire the groups of runs, and what is merged."""
-        runs, plan = inputs
+        (runs, plan), folder = inputs, self.folder
         count = runs | "CountRuns" >> beam.combiners.Count.Globally()
         grouped = runs | "GroupRuns" >> beam.FlatMap(group_run, AsSingleton(count)).with_outputs(
             MANY, main=RUNS
@@ -294,7 +294,7 @@ class CutSegments(beam.PTransform):
         merged = (
             grouped[MANY]
             | "GroupByGroup" >> beam.GroupByKey()
-            | "MergeRuns" >> beam.FlatMap(merge_group, self.folder)
+            | "MergeRuns" >> beam.MapTuple(lambda group, some: merge_runs(folder, group, [*some]))
         )
         return tuple(
             each | f"Place{name}" >> beam.FlatMap(cut, AsSingleton(plan)).with_output_types(Placed)
@@ -310,8 +310,3 @@ def group_run(run: Run, count: int) -> Iterator[Any]:
     """Yield a run; if there are too many, with the number of its group."""
     group = group_of(run, count)
     yield run if group < 0 else TaggedOutput(MANY, (group, run))
-
-
-def merge_group(group: tuple[int, Iterable[Run]], folder: str) -> Iterator[Any]:
-    """Yield the run that the runs of a group are merged to."""
-    yield merge_runs(folder, group[0], [*group[1]])
