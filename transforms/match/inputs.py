@@ -35,7 +35,6 @@ from shardmill.transforms.match.walk import (
     glob_root,
     is_other,
     make_key,
-    may_list,
     walk,
 )
 
@@ -157,8 +156,6 @@ def find_input(
     else:
         raise InputError("input-missing", pattern=pattern)
     archives = kind == "file" and wanted == "images" and _is_archive(path, pattern)
-    if kind in ("directory", "glob") and not may_list(literal):
-        raise InputError("input-folder-denied", pattern=pattern, literal=literal)
     top = absolute(root) if root else literal
     if kind != "listing" and literal != top and not literal.startswith(top.rstrip("/") + "/"):
         raise UsageError("input-outside-root", pattern=pattern, root=root)

@@ -138,16 +138,6 @@ def _translate(tokens: Iterable[str]) -> str:
     return "".join(out)
 
 
-def may_list(folder: str) -> bool:
-    """Return whether this process may list a local folder; True for object stores."""
-    if not scheme_of(folder):
-        try:
-            os.scandir(folder).close()
-        except PermissionError:
-            return False
-    return True
-
-
 def folder_names(root: str) -> list[str]:
     """Return the names of the visible folders in a folder; none if it cannot be listed.
 

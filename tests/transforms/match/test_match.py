@@ -208,8 +208,10 @@ def test_folders_that_cannot_be_listed(tmp_path) -> None:
             with pytest.raises(InputError, match=r"The folder .*/root/no cannot be listed, and"):
                 match(tmp_path / "root" / pattern)
         assert match(tmp_path / "root/a/*.jpg") == {"1.jpg": ""}
-        with pytest.raises(InputError, match=r"the folder .*/no cannot be listed: give this user"):
-            find_input(str(tmp_path / "root/no"))
+        with pytest.raises(
+            InputError, match=r"The folder .*/no cannot be listed, and all its files"
+        ):
+            match(tmp_path / "root/no")
     finally:
         os.seteuid(0)
 
