@@ -89,7 +89,7 @@ def images(
     shards = sum(
         count_shards(spec, refs, refs * record, plan[name]) for name, (refs, _) in sizes.items()
     )
-    reads = count + parts + 3 * shards  # as measured in docs/gcs.md
+    reads = count + parts + 2 * shards  # as measured in docs/gcs.md
     each = -(-parts // shards)
     writes = count / 1000 + 2 * parts + shards * (composes(each) + 1) + parts / 1000
     shuffled = count * (costs.ref_bytes + costs.content_bytes) + parts * costs.part_bytes

@@ -191,7 +191,7 @@ def _open_slices(
 def _content_id(job: ShardJob, slices: Sequence[PartSlice]) -> str:
     """Return a name for a temporary shard that depends on its content alone.
 
-    Killed attempts do not accumulate files, and a shard that one of them finished is reused.
+    Killed attempts do not accumulate files: the next one replaces what they wrote.
     """
     contents = [(each.part.payload, each.first, each.stop) for each in slices]
     text = repr((tuple(job.series), job.index, job.total, contents))
