@@ -16,6 +16,7 @@ MESSAGES: dict[str, str] = {
     "npz-not-npz": "{source} is not an .npz file ({error}; it begins with {start}): save it with numpy.savez.",
     "npz-duplicate-member": "{source} has two members {repeated!r}: save it again with numpy.savez.",
     "npz-damaged": "{source} is damaged and cannot be read ({error}): copy it or save it again.",
+    "npz-bomb": "{source} has {size:bytes} and claims to decompress to {claimed:,}, over {ratio} times as many: if that is right, save it uncompressed with numpy.savez.",
     "npy-single-value": "{source} is a single value (shape ()), so it has no examples: save an array whose first axis is the examples.",
     "npy-truncated": "{source} is truncated: its shape {shape} of {dtype} takes {num_bytes:bytes} and it has {found:,}; copy it again.",
     "npy-trailing-data": "{source} has data after its array: its shape {shape} of {dtype} takes {num_bytes:bytes} and it has {found:,}; save each array in a separate file.",

@@ -13,12 +13,13 @@ import numpy as np
 import pytest
 
 from shardmill.schemas.errors import InputError, ShardmillError
-from shardmill.transforms.sources.arrays import array_source, resolve_input
+from shardmill.transforms.sources.arrays import array_file, array_source, resolve_input
 from shardmill.transforms.tables.transform import write_runs
 from tests.support.array_tools import run_spec, spec_of
 from tests.support.rows_tools import run_here
 
 ROWS = 12
+BOMB_BYTES = 4 << 20  # the limit in these tests
 X = np.arange(ROWS * 2, dtype=np.float32).reshape(ROWS, 2)
 
 
@@ -97,6 +98,16 @@ def damaged_zip(folder: Path) -> dict:
     data = bytearray((folder / "data.npz").read_bytes())
     data[60:90] = bytes(30)
     (folder / "data.npz").write_bytes(data)
+    return {"input": folder / "data.npz"}
+
+
+def zip_bomb(folder: Path) -> dict:
+    info = zipfile.ZipInfo("x.npy")
+    info.compress_type = zipfile.ZIP_DEFLATED
+    with zipfile.ZipFile(folder / "data.npz", "w") as archive, archive.open(info, "w") as target:
+        target.write(b"\x93NUMPY")
+        for _ in range(BOMB_BYTES >> 20):
+            target.write(bytes(1 << 20))
     return {"input": folder / "data.npz"}
 
 
@@ -207,6 +218,7 @@ CASES: dict[str, tuple[Callable[[Path], dict], str]] = {
     "Fortran order in npz": (npz(x=np.zeros((50, 40), order="F")), "has 16,000 bytes, over 256 MiB"),
     "no members": (npz(), "holds no arrays|is not an .npz file"),
     "no zip": (raw(b"PK nothing", "data.npz"), "is not an .npz file .* begins with 50 4b 20"),
+    "bomb": (zip_bomb, "claims to decompress to 4,194,310, over 500 times"),
     "damaged zip": (damaged_zip, "damaged and cannot be read"),
     "named twice": (repeated_name, "two members 'x'"),
     "lying zip": (wrong_size_in_zip, "data after its array"),
@@ -240,6 +252,7 @@ CASES: dict[str, tuple[Callable[[Path], dict], str]] = {
 def test_rejects_input_in_one_sentence_before_the_build(tmp_path, monkeypatch, case) -> None:
     make, message = CASES[case]
     options = make(tmp_path)
+    monkeypatch.setattr(array_file, "_BOMB_BYTES", BOMB_BYTES - 1)
     monkeypatch.setattr(resolve_input, "_MAX_FORTRAN_BYTES", 1 << 10)
     with pytest.raises(ShardmillError, match=message) as caught:
         spec_of(output=tmp_path / "ds", **options)

@@ -23,6 +23,7 @@ from shardmill.schemas.storage import Entry, open_storage, scheme_of
 from shardmill.schemas.storage.base import RandomReader, ReaderStream
 from shardmill.transforms.sources.arrays.npy_header import MAX_HEADER_BYTES, parse_header
 
+_BOMB_BYTES, _BOMB_RATIO = 1 << 30, 500
 _ZIP_ERRORS = (
     zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError,
 )  # fmt: skip
@@ -135,6 +136,11 @@ def open_npz(entry: Entry, name: str, source: str) -> ArrayFile:
     source = f"{source}, array {name!r}"
     with open_file(entry.path) as reader, _open_zip(reader, source) as archive:
         info = archive.getinfo(f"{name}.npy")
+        if info.file_size > max(_BOMB_BYTES, _BOMB_RATIO * info.compress_size):
+            raise InputError(
+                "npz-bomb", source=source, size=info.compress_size, claimed=info.file_size,
+                ratio=_BOMB_RATIO,
+            )  # fmt: skip
         with _reject_damage(source), archive.open(info) as stream:
             header = stream.read(MAX_HEADER_BYTES)
         array = _array_file(reader, entry, name, source, header, info.file_size)

@@ -29,6 +29,7 @@ _BOMS = (
     (b"\xff\xfe", "utf-16-le"),
     (b"\xfe\xff", "utf-16-be"),
 )
+_UTF_16_CONTROLS = 0.45  # share in any UTF-16, also a short one: half of the bytes of ASCII
 _MAX_CONTROL_SHARE = 0.05  # random bytes have 0.086
 _MIN_CONTROLS = 16  # any text may have up to this many
 _CONTROLS = bytes(byte for byte in range(32) if byte not in b"\t\n\r\f\x1a\x1b\x1c\x1d\x1e\x1f")
@@ -75,7 +76,7 @@ class CsvText:
         marks = ((mark, encoding) for mark, encoding in _BOMS if head.startswith(mark))
         mark, self.encoding = next(marks, (b"", dialect.encoding))
         if self.encoding in ("utf-16", "utf-32"):
-            self.encoding += "-le"
+            self.encoding += _byte_order(self._peek())
         ascii_compatible = is_ascii_compatible(self.encoding)
         self.seekable = ascii_compatible and not self._compression
         self._bom = len(mark)
@@ -117,7 +118,8 @@ class CsvText:
         if not kind:
             text = b"".join(self._to_codec(iter([head[self._bom :]])))
             controls = len(text) - len(text.translate(None, _CONTROLS))
-            if controls > max(_MIN_CONTROLS, _MAX_CONTROL_SHARE * len(text)):
+            most = max(_MIN_CONTROLS, _MAX_CONTROL_SHARE * len(text))
+            if controls > min(most, _UTF_16_CONTROLS * len(text)):
                 kind = "binary data, or UTF-16 without a mark: then set --encoding=utf-16"
             found = json_format(text)
         if wanted == found and not kind:
@@ -249,3 +251,9 @@ def _to_blocks(pieces: Iterator[bytes]) -> Iterator[bytes]:
             yield bytes(held)
             held.clear()
     yield bytes(held)
+
+
+def _byte_order(head: bytes) -> str:
+    """Return the byte order of UTF-16 or UTF-32 without a mark, judged by the NULs of ASCII."""
+    first, last = head[0::4].count(0), head[3::4].count(0)
+    return "-be" if first > last else "-le"

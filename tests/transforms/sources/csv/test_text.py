@@ -52,7 +52,9 @@ def rejection(folder: Path, data: bytes, **dialect) -> RejectedError:
         (b"\xfe\xff", "utf-16-be", "utf-8", False),
         (b"\xff\xfe", "utf-16-le", "utf-16-le", False),
         (b"", "utf-16-le", "utf-16", False),
+        (b"", "utf-16-be", "utf-16", False),
         (b"", "utf-32", "utf-8", False),
+        (b"", "utf-32-be", "utf-32", False),
         (b"", "latin-1", "latin-1", True),
         (b"", "cp1252", "windows-1252", True),
         (b"", "iso8859-15", "iso8859-15", True),
@@ -207,7 +209,8 @@ def test_stops_reading_a_decompression_bomb(pack, tmp_path: Path, monkeypatch) -
         (b"version https://git-lfs.github.com/spec/v1\noid sha256:1\nsize 3\n", "git lfs pull"),
         (random.Random(3).randbytes(5000), "binary data"),
         (struct.pack("<500d", *range(500)), "binary data"),
-        ("x,y\nabc,déf\n".encode("utf-16-be") * 2, "--encoding=utf-16"),
+        ("x,y\nabc,déf\n".encode("utf-16-le"), "--encoding=utf-16"),
+        ("a\n1\n".encode("utf-16-be"), "--encoding=utf-16"),
     ],
 )
 def test_rejects_other_file_formats(data: bytes, words: str, tmp_path: Path) -> None:
