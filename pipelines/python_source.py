@@ -10,7 +10,8 @@ import hashlib
 import os
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
 from dataclasses import fields as attributes
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -20,11 +21,12 @@ from shardmill.pipelines.dataset_options import ImagesOptions, RowsOptions
 from shardmill.schemas.dataset.shard_names import SPOOL_FOLDER
 from shardmill.schemas.errors import OutputError, format_names
 from shardmill.schemas.numbers import human_bytes
-from shardmill.schemas.option_types import Path
+from shardmill.schemas.option_types import Path, whole
 from shardmill.schemas.storage import join, open_storage, scheme_of
 
 if TYPE_CHECKING:
     from shardmill.transforms.sources.python.images import ImageFiles
+    from shardmill.transforms.sources.python.records import Batch
     from shardmill.transforms.sources.python.spool import TableFiles
 
 _LABELS = "labels.txt"
@@ -38,7 +40,7 @@ _FILES = ("schema", "preprocessing")  # whose content decides the dataset
 def write(  # noqa: PLR0913 - each names a part of a record
     source: Any, output: Path, *, key: str | Callable[[Any], Any] = "", label: str = "",
     split: str = "", image: str = "", fields: Sequence[str] = (), version: str | None = None,
-    **options: Any,
+    workers: int = 0, **options: Any,
 ) -> BuildResult:  # fmt: skip
     """Build a GZIP TFRecord dataset from records of Python.
 
@@ -58,19 +60,23 @@ def write(  # noqa: PLR0913 - each names a part of a record
         version: Identifies the values of the source: a call with the version of the published
             dataset does not read it. By default, that of Hugging Face ``datasets``; if there is
             none, a digest of all values.
+        workers: Number of processes that read a source with an index and a length, if that saves
+            time and it can be pickled, and that decode images; by default, one per core.
         options: Options of ``shardmill.rows``, or with ``image`` of ``shardmill.images``, except
             those of the input.
 
     Raises:
         ShardmillError: The source or an option is not valid, or the build failed.
     """
-    from shardmill.transforms.sources.python.records import with_names
+    from shardmill.transforms.sources.python.range_reader import RangeReader
+    from shardmill.transforms.sources.python.records import read_units
     from shardmill.transforms.sources.python.spool import KEY
 
     started = time.monotonic()
     find_key = key if callable(key) else None
     named = {"key": KEY if find_key else str(key), "label": label, "split": split, "image": image}
-    kind, table, files = _prepare(output, named, options)
+    workers = whole(0).parse("workers", workers)
+    kind, table, files = _prepare(output, named, options | ({"workers": workers} if image else {}))
     config = _check(kind, table)
     version = getattr(source, "_fingerprint", None) if version is None else version
     source_id = "" if version is None else hashlib.blake2b(version.encode()).hexdigest()[:32]
@@ -78,11 +84,14 @@ def write(  # noqa: PLR0913 - each names a part of a record
         current = find_current(kind, config, source_id, time.monotonic() - started)
         if current is not None:
             return current
-    names = find_class_names(source, label)
-    source = with_names(source, fields) if fields else source
     found = config.absolute_output
-    digest = _write_files(source, found, find_key, files)
-    body = run(kind, _spooled(table, files, names, found), source_id=source_id or digest)
+    _check_space(found, getattr(source, "nbytes", None))
+    with closing(RangeReader(workers)) as reader:
+        digest = _write_files(
+            read_units(source, reader.read, image, fields), found, find_key, files
+        )
+    table = _spooled(table, files, find_class_names(source, label), found)
+    body = run(kind, table, source_id=source_id or digest)
     open_storage(found).delete_tree(join(found, SPOOL_FOLDER))
     return build_result(body | {"seconds": time.monotonic() - started})
 
@@ -140,17 +149,17 @@ def find_class_names(source: Any, label: str) -> list[str]:
 
 
 def _write_files(
-    source: Any, output: str, key: Callable[[Any], Any] | None, files: ImageFiles | TableFiles
-) -> str:
+    units: Iterable[Batch], output: str, key: Callable[[Any], Any] | None,
+    files: ImageFiles | TableFiles,
+) -> str:  # fmt: skip
     """Write the records to files in the output, and show the progress; return their digest."""
     from shardmill.pipelines.report.progress_display import show_progress
     from shardmill.transforms.runtime import progress
     from shardmill.transforms.sources.python.spool import write_spool
 
-    _check_space(output, getattr(source, "nbytes", None))
     shown = progress.Progress("reading", unit="records", rejects_name="")
     with progress.collect(shown), show_progress(shown):
-        digest = write_spool(source, join(output, SPOOL_FOLDER, "spool"), key, files)
+        digest = write_spool(units, join(output, SPOOL_FOLDER, "spool"), key, files)
         if unused := getattr(files, "unused", ()):
             shown.notices.append(f"The dataset does not have the fields {format_names(unused)}.")
     return digest

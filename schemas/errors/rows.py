@@ -46,6 +46,7 @@ MESSAGES: dict[str, str] = {
     "source-field-new": "Record {index} has the field {name!r}, which the records of the first file lack: give it to one of the first records, as None where it has no value.",
     "source-fields-alike": "The source has two fields of one name among {names}: rename one.",
     "source-value-invalid": "Record {index}: the field {name!r} is {value} ({kind}), not {wanted}: give all records values of one type, and None for missing ones.",
+    "source-process-killed": "A process that read records {first} to {last} of the source was killed, perhaps because memory ran out: run again, with fewer workers if so; workers=1 reads them in this process.",
     "source-space": "The source has {size}, and the disk of {output} only {free}: make space, or choose another output.",
     "elements-none": "The collection has no elements: check what gives them.",
     "elements-unbounded": "The collection is unbounded: a dataset is finite; give a bounded one.",

@@ -5,10 +5,12 @@ import datetime as dt
 import io
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -23,10 +25,11 @@ from shardmill.pipelines import python_source
 from shardmill.pipelines.commands.build import configure, run_build
 from shardmill.pipelines.report.answer import Answer
 from shardmill.schemas.dataset.shard_names import SPOOL_FOLDER
-from shardmill.schemas.errors import InputError, OutputError, UsageError
+from shardmill.schemas.errors import InputError, OutputError, ShardmillError, UsageError
 from shardmill.schemas.storage.local import LocalStorage
-from shardmill.transforms.sources.python import records
+from shardmill.transforms.sources.python import range_reader, records
 from tests.conftest import make_photos
+from tests.support.python_sources import Mixed, Stateful
 from tests.support.rows_tools import check_dataset, rejects_of
 from tests.support.typed_tools import counted, expected
 
@@ -95,7 +98,7 @@ def test_all_values_of_each_source(tmp_path, kind):
 
 
 @pytest.mark.heavy
-def test_torch_data_sets(tmp_path):
+def test_torch_data_sets(tmp_path, requests):
     from torch import tensor
     from torch.utils.data import Dataset, IterableDataset
 
@@ -114,7 +117,8 @@ def test_torch_data_sets(tmp_path):
 
     wanted = pa.table({"x": [n / 2 for n in range(200)], "v": [[n, 1] for n in range(200)]})
     for number, source in enumerate((Mapped(), Iterated())):
-        built = shardmill.write(source, tmp_path / str(number))
+        built = shardmill.write(source, tmp_path / str(number), workers=2)
+        assert sum(map(len, requests)) > 100  # by processes, of the first one
         assert counted(check_dataset(tmp_path / str(number), built.manifest)) == expected(wanted)
 
 
@@ -334,22 +338,44 @@ def test_what_is_no_image(tmp_path, kind):
 
 KILLED = """
 import os, sys, shardmill
-from shardmill.transforms.sources.python import records
-records.UNIT_ROWS = 64
-def source():
-    for n in range(1000):
+from shardmill.transforms.sources.python import range_reader, records
+records.UNIT_ROWS, range_reader._RANGE_SECONDS = 64, 1e-9
+range_reader.TRIAL_SECONDS, range_reader.WORTH_SECONDS = 1e-9, -1000
+class Source:
+    pid, number = os.getpid(), int(sys.argv[2])
+    def __len__(self):
+        return 1000
+    def __getitem__(self, n):
         if n == 500:
-            os.kill(os.getpid(), 9)
-        yield {"id": n, "text": "x" * (n % 7)}
-shardmill.write(source(), sys.argv[1])
+            (os.killpg if self.number == 2 else os.kill)(self.pid, self.number)
+        return {"id": n, "text": "x" * (n % 7)}
+source = Source() if sys.argv[3] == "indexed" else map(Source().__getitem__, range(1000))
+shardmill.write(source, sys.argv[1], workers=2)
 """
 
 
-def test_killed_while_it_reads(tmp_path, capsys, monkeypatch):
-    """The finished files are kept; of another source, those before the first difference."""
+@pytest.mark.parametrize(
+    ("kind", "number"),
+    [
+        ("iterated", signal.SIGKILL),
+        *[
+            pytest.param("indexed", number, marks=pytest.mark.heavy)
+            for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
+        ],
+    ],
+)
+def test_killed_while_it_reads(tmp_path, capsys, monkeypatch, kind, number):
+    """The finished files are kept; of another source, those before the first difference.
+
+    Processes that read ranges end: their standard output is the pipe that this test reads.
+    """
     rows = [{"id": n, "text": "x" * (n % 7)} for n in range(1000)]
-    ended = subprocess.run([sys.executable, "-c", KILLED, tmp_path / "ds"], check=False)
-    assert ended.returncode == -signal.SIGKILL
+    command = [sys.executable, "-c", KILLED, tmp_path / "ds", str(int(number)), kind]
+    ended = subprocess.run(
+        command, check=False, start_new_session=True, stderr=subprocess.PIPE, timeout=60
+    )
+    assert ended.returncode == -number
+    assert ended.stderr.count(b"Traceback") == (number == signal.SIGINT), ended.stderr
     folder = tmp_path / "ds" / SPOOL_FOLDER / "spool"
     files = [*folder.glob("*.parquet")]
     assert len(files) == 500 // 64
@@ -377,26 +403,130 @@ def test_killed_while_it_reads(tmp_path, capsys, monkeypatch):
     assert shards(changed) != shards(undisturbed)
 
 
+@pytest.fixture
+def requests(monkeypatch):
+    """Processes start after the first record; the ranges that they read."""
+    monkeypatch.setattr(range_reader, "TRIAL_SECONDS", 1e-9)
+    monkeypatch.setattr(range_reader, "WORTH_SECONDS", -1000)
+    monkeypatch.setattr(range_reader, "_RANGE_SECONDS", 0.001)
+    found = []
+    request = range_reader.RangeReader._request
+
+    def counted_request(self, records):
+        found.append(records)
+        return request(self, records)
+
+    monkeypatch.setattr(range_reader.RangeReader, "_request", counted_request)
+    return found
+
+
+@pytest.mark.parametrize("image", ["", "image"])
+def test_processes_write_what_one_writes(tmp_path, monkeypatch, requests, image):
+    """Shards and the digest of the source, also where sizes decide the units and the replies."""
+    monkeypatch.setattr(records, "UNIT_BYTES", 9000)
+    source = Mixed(len(image), image=bool(image))
+    options = {"image": image, "image_size": 8, "max_reject_fraction": 0.5} if image else {}
+    first = shardmill.write(source, tmp_path / "1", workers=1, **options)
+    assert first.manifest.written + first.manifest.inputs.rejected == len(source)
+    assert not requests
+    for workers in (2, 3):
+        built = shardmill.write(source, tmp_path / str(workers), workers=workers, **options)
+        assert shards(built) == shards(first)
+        assert built.manifest.build.input_id == first.manifest.build.input_id
+        requests.sort(key=lambda each: each.start)
+        assert [*chain(*requests)] == [*range(len(source))][-sum(map(len, requests)) :]
+        assert len(requests) > 1
+        requests.clear()
+    if not image:
+        wanted = pa.Table.from_pylist([source[n] | {"c": [*source[n]["c"]]} for n in range(150)])
+        assert counted(check_dataset(tmp_path / "2", built.manifest)) == expected(wanted)
+
+
+@pytest.mark.parametrize(
+    "odd", ["text", "float", "field", "number", "function", "error", "index", "exit"]
+)
+def test_errors_of_processes_are_those_of_one(tmp_path, requests, odd):
+    caught = []
+    for workers in (1, 2):
+        with pytest.raises(BaseException) as error:
+            shardmill.write(Mixed(5, odd=odd), tmp_path / "ds", workers=workers)
+        caught.append((type(error.value), str(error.value), type(error.value.__cause__)))
+    assert caught[0] == caught[1]
+    assert requests
+    assert "Record" in caught[0][1] or not issubclass(caught[0][0], ShardmillError)
+
+
+def test_a_killed_process_is_one_sentence(tmp_path, requests):
+    source = Mixed(3, odd="killed")
+    with pytest.raises(ShardmillError, match="A process that read records") as error:
+        shardmill.write(source, tmp_path / "ds", workers=2)
+    start, stop = re.findall(r"records (\d+) to (\d+)", str(error.value))[0]
+    assert int(start) <= source.place <= int(stop)
+
+
+def test_sources_that_one_process_reads(tmp_path, monkeypatch, requests):
+    """Values that depend on what was read before, and what cannot be pickled or is too large."""
+    built = shardmill.write(Stateful(1, 70), tmp_path / "state", workers=2)
+    rows = [row["a"] for split in built.splits for row in built.open(split)]
+    assert sorted(rows) == [*range(1, 71)]
+    source = Mixed(1, 70)
+    source.file = open(os.devnull)  # noqa: SIM115
+    with source.file:
+        first = shardmill.write(source, tmp_path / "file", workers=2)
+    monkeypatch.setattr(range_reader, "_SOURCE_BYTES", 100)
+    second = shardmill.write(Mixed(1, 70), tmp_path / "large", workers=2)
+    assert shards(first) == shards(second)
+    monkeypatch.setattr(range_reader, "WORTH_SECONDS", 8)
+    shardmill.write(Mixed(1, 70), tmp_path / "fast", workers=2)
+    assert not requests
+
+
 CALLED = """
-import asyncio, sys, threading, shardmill
-rows = [{"a": 1}, {"a": 2}]
-out = sys.argv[1]
+import asyncio, multiprocessing, os, sys, threading, shardmill
+from shardmill.transforms.sources.python import range_reader
+range_reader.TRIAL_SECONDS, range_reader.WORTH_SECONDS = 1e-9, -1000
+class Source:
+    def __len__(self):
+        return 60
+    def __getitem__(self, index):
+        print(f"read {os.getpid()}\\n", end="", flush=True)
+        return {"a": index}
+def write(name):
+    built = shardmill.write(Source(), out + name, workers=2)
+    print(f"{name} {built.splits}\\n", end="", flush=True)
 async def main():
-    return shardmill.write(iter(rows), out + "/loop")
-print(shardmill.write(iter(rows), out + "/script").status, asyncio.run(main()).status)
-thread = threading.Thread(target=lambda: print(shardmill.write(iter(rows), out + "/thread").status))
+    write("loop")
+out = sys.argv[1] + "/"
+write("script")
+asyncio.run(main())
+thread = threading.Thread(target=write, args=("thread",))
 thread.start()
 thread.join()
+multiprocessing.get_context("fork").Pool(1).apply(write, ("daemon",))
 print([name for name in ("apache_beam", "tensorflow") if name in sys.modules])
 """
 
 
 @pytest.mark.heavy
-def test_script_thread_and_loop(tmp_path):
-    """A script needs no main guard; the calling process imports no Beam."""
+@pytest.mark.parametrize("has_file", [True, False])
+def test_script_thread_and_loop(tmp_path, has_file):
+    """A script or notebook needs no main guard; the calling process imports no Beam."""
     script = tmp_path / "script.py"
     script.write_text(CALLED)
     ended = subprocess.run(
-        [sys.executable, script, tmp_path], check=True, capture_output=True, text=True
-    )
-    assert ended.stdout == "published published\npublished\n[]\n"
+        [sys.executable, *([script] if has_file else ["-c", CALLED]), tmp_path],
+        check=True, capture_output=True, text=True,
+    )  # fmt: skip
+    lines = ended.stdout.splitlines()
+    assert lines[-1] == "[]"
+    readers, called = set(), {}
+    for line in lines[:-1]:
+        name, value = line.split(maxsplit=1)
+        if name == "read":
+            readers.add(value)
+        else:
+            called[name] = len(readers), value
+            readers = set()
+    numbers = {name: number for name, (number, _) in called.items()}
+    assert numbers == {"script": 3, "loop": 3, "thread": 3, "daemon": 1}
+    assert len({value for _, value in called.values()}) == 1

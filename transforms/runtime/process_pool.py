@@ -37,7 +37,7 @@ class ProcessPool:
         context = multiprocessing.get_context("spawn")  # fork copies locks that threads hold
         child_end, self._lifeline = context.Pipe(duplex=False)
         self._pool = ProcessPoolExecutor(
-            processes, mp_context=context, initializer=_exit_with_parent, initargs=(child_end,)
+            processes, mp_context=context, initializer=exit_with_parent, initargs=(child_end,)
         )
         _open.add(self)
 
@@ -148,8 +148,12 @@ def uninterrupted(*numbers: int) -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _exit_with_parent(lifeline: Connection) -> None:
-    """End this process when the one that started it closes the pool or dies."""
+def exit_with_parent(lifeline: Connection) -> None:
+    """End this process when the one that started it closes the pool or dies.
+
+    Args:
+        lifeline: End of a pipe, whose other end only that process has.
+    """
 
     def wait() -> None:
         with contextlib.suppress(EOFError, OSError):

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from reprlib import repr  # noqa: A004 - which cuts long values
-from sys import getsizeof
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -30,29 +29,35 @@ _MISFIT = (pa.ArrowException, TypeError, ValueError, OverflowError)
 _INDEX = "__index_level_"  # pandas writes an index without a name as such a column
 Record = dict[str, Any]
 Batch: TypeAlias = pa.Table | list[Record]
+Piece: TypeAlias = tuple[Record, int, int]  # a record, 1, and its bytes
+Measure: TypeAlias = Callable[[tuple[int, Any]], Iterator[Piece]]  # of an index and a value
 
 
-def read_units(source: Any, image: str = "") -> Iterator[Batch]:
+def read_units(
+    source: Any, read: Callable[[Any, Measure], Iterator[Piece]], image: str, names: Sequence[str]
+) -> Iterator[Batch]:
     """Yield the records of a source: at most ``UNIT_ROWS`` and about ``UNIT_BYTES`` at a time.
 
     Args:
         source: The source.
+        read: Reads a source that has no tables; see ``RangeReader.read``.
         image: Field of images, if it has any.
+        names: Names of the items of records that are tuples, if there are any.
 
     Raises:
         UsageError: It is not a source.
         InputError: A record is not a dict, or an image not one.
     """
-    if hasattr(source, "with_format") and hasattr(source, "__len__"):
-        yield from _cut(source.with_format("arrow").iter(_STEP), _slices)
-    elif hasattr(source, "__arrow_c_stream__"):
+    if not names and hasattr(source, "with_format") and hasattr(source, "__len__"):
+        yield from _cut(_slices(source.with_format("arrow").iter(_STEP)))
+    elif not names and hasattr(source, "__arrow_c_stream__"):
         try:
-            reader = pa.RecordBatchReader.from_stream(source)
+            batches = pa.RecordBatchReader.from_stream(source)
         except pa.ArrowInvalid as error:  # of a column
             raise _not_a_source(source) from error
-        yield from _cut(map(pa.Table.from_batches, ([batch] for batch in reader)), _slices)
+        yield from _cut(_slices(pa.Table.from_batches([batch]) for batch in batches))
     else:
-        yield from _cut(enumerate(iterate(source)), partial(_measure, image=image))
+        yield from _cut(read(source, partial(_measure, image=image, names=tuple(names))))
 
 
 def iterate(source: Any) -> Iterator[Any]:
@@ -75,36 +80,21 @@ def iterate(source: Any) -> Iterator[Any]:
     raise _not_a_source(source)
 
 
-def with_names(source: Any, names: Sequence[str]) -> Iterator[Any]:
-    """Yield the records of a source of tuples, such as ``(image, label)``, as dicts."""
-    for each in iterate(source):
-        named = isinstance(each, tuple | list) and len(each) == len(names)
-        yield dict(zip(names, each, strict=True)) if named else each
-
-
 def _not_a_source(source: Any) -> UsageError:
     return UsageError("source-unknown", kind=type(source).__name__)
 
 
-def _cut(
-    items: Iterable[Any], measure: Callable[[Any], Iterator[tuple[Any, int, int]]]
-) -> Iterator[Batch]:
-    """Yield units of consecutive items.
-
-    Args:
-        items: Tables, or records with their indices.
-        measure: Yields the pieces of an item, and the number of records and bytes of each.
-    """
+def _cut(pieces: Iterable[tuple[Any, int, int]]) -> Iterator[Batch]:
+    """Yield units of consecutive records, or tables, of which there is the number and the bytes."""
     held: list[Any] = []
     rows = num_bytes = 0
-    for item in items:
-        for piece, more, size in measure(item):
-            held.append(piece)
-            rows += more
-            num_bytes += size
-            if rows >= UNIT_ROWS or num_bytes >= UNIT_BYTES:
-                yield _join(held)
-                held, rows, num_bytes = [], 0, 0
+    for piece, more, size in pieces:
+        held.append(piece)
+        rows += more
+        num_bytes += size
+        if rows >= UNIT_ROWS or num_bytes >= UNIT_BYTES:
+            yield _join(held)
+            held, rows, num_bytes = [], 0, 0
     if held:
         yield _join(held)
 
@@ -113,17 +103,20 @@ def _join(held: list[Any]) -> Batch:
     return held if isinstance(held[0], dict) else pa.concat_tables(held, promote_options="default")
 
 
-def _slices(table: pa.Table) -> Iterator[tuple[pa.Table, int, int]]:
-    table = table.drop([name for name in table.column_names if name.startswith(_INDEX)])
-    table = table.replace_schema_metadata(None)
-    for start in range(0, len(table), _STEP):
-        piece = table.slice(start, _STEP)
-        yield piece, len(piece), piece.nbytes
+def _slices(tables: Iterable[pa.Table]) -> Iterator[tuple[pa.Table, int, int]]:
+    for table in tables:
+        plain = table.drop([name for name in table.column_names if name.startswith(_INDEX)])
+        plain = plain.replace_schema_metadata(None)
+        for start in range(0, len(plain), _STEP):
+            piece = plain.slice(start, _STEP)
+            yield piece, len(piece), piece.nbytes
 
 
-def _measure(item: tuple[int, Any], image: str) -> Iterator[tuple[Record, int, int]]:
+def _measure(item: tuple[int, Any], image: str, names: tuple[str, ...]) -> Iterator[Piece]:
     """Yield a record as a new dict, since sources may use theirs again, and its size."""
     index, value = item
+    if names and isinstance(value, tuple | list) and len(value) == len(names):
+        value = dict(zip(names, value, strict=True))
     if hasattr(value, "_asdict"):
         value = value._asdict()
     if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
@@ -134,7 +127,19 @@ def _measure(item: tuple[int, Any], image: str) -> Iterator[tuple[Record, int, i
         name: to_bytes(index, name, each) if name == image else _plain(each)
         for name, each in value.items()
     }
-    yield record, 1, sum(getattr(each, "nbytes", 0) or getsizeof(each) for each in record.values())
+    yield record, 1, _size(record)
+
+
+def _size(value: Any) -> int:
+    """Return about the bytes of a value, by its content: getsizeof depends on how it was made."""
+    if isinstance(value, Mapping):
+        return sum(map(_size, value.values()))
+    if isinstance(value, list | tuple):
+        are_numbers = not value or isinstance(value[0], int | float)
+        return 32 + (8 * len(value) if are_numbers else sum(map(_size, value)))
+    if isinstance(value, str | bytes | bytearray):
+        return 32 + len(value)
+    return int(getattr(value, "nbytes", 32))
 
 
 def _plain(value: Any) -> Any:

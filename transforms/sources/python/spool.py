@@ -8,7 +8,7 @@ files: what other calls leave in the folder is not an input.
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -25,7 +25,7 @@ from shardmill.transforms.runtime import progress
 from shardmill.transforms.sources.csv.arrow_values import is_list, is_text
 from shardmill.transforms.sources.parquet.parquet_file import FIRST_RECORD
 from shardmill.transforms.sources.python.images import ImageFiles
-from shardmill.transforms.sources.python.records import Batch, read_units, to_table
+from shardmill.transforms.sources.python.records import Batch, to_table
 from shardmill.transforms.tables.byte_arrays import ByteStrings
 
 KEY = "__key__"  # column of the keys that a function returns
@@ -50,14 +50,15 @@ class TableFiles:
 
 
 def write_spool(
-    source: Any, folder: str, key: Callable[[Any], Any] | None, files: TableFiles | ImageFiles
-) -> str:
+    units: Iterable[Batch], folder: str, key: Callable[[Any], Any] | None,
+    files: TableFiles | ImageFiles,
+) -> str:  # fmt: skip
     """Write the records of a source to files in a folder, except those that it has.
 
     Returns a digest of all values and types, which does not depend on how they are stored.
 
     Args:
-        source: See ``shardmill.write``.
+        units: The records; see ``read_units``.
         folder: The folder.
         key: Returns the key of a record, if it is not a field.
         files: The kind of files.
@@ -70,7 +71,7 @@ def write_spool(
     found.pop(LIST, None)
     values, names, first, shown = blake3(), [], 0, progress.current()
     schema: pa.Schema | None = None
-    for unit in read_units(source, files.image):
+    for unit in units:
         table = to_table(_with_keys(unit, key) if key else unit, schema, first)
         schema = _widen(schema, table.schema)
         for name, column in zip(table.column_names, table.columns, strict=True):
