@@ -86,10 +86,8 @@ def write(  # noqa: PLR0913 - each names a part of a record
             return current
     found = config.absolute_output
     _check_space(found, getattr(source, "nbytes", None))
-    with closing(RangeReader(workers)) as reader:
-        digest = _write_files(
-            read_units(source, reader.read, image, fields), found, find_key, files
-        )
+    with closing(RangeReader(workers)) as pool:
+        digest = _write_files(read_units(source, pool.read, image, fields), found, find_key, files)
     table = _spooled(table, files, find_class_names(source, label), found)
     body = run(kind, table, source_id=source_id or digest)
     open_storage(found).delete_tree(join(found, SPOOL_FOLDER))
