@@ -34,7 +34,7 @@ WORTH_SECONDS = 8.0  # of reading that remains; a process takes 1 to 5 to import
 _CHECKED = 32  # first records, which each process reads too
 _SOURCE_BYTES = 256 << 20  # of a pickled source, of which each process has a copy
 _WAITING_BYTES = 128 << 20  # of records of all processes that wait for their turn
-_RANGE_SECONDS = 0.1
+_RANGE_SECONDS, _WINDOW = 0.1, 4  # ranges of each process that are read or wait
 _RATE, _RECORD_SECONDS = 5e8, 4e-5  # of the transfer, which must be cheap next to reading
 
 
@@ -48,7 +48,7 @@ class RangeReader:
     def __init__(self, processes: int) -> None:
         is_daemon = multiprocessing.current_process().daemon  # which may have no processes
         self._processes = 1 if is_daemon else processes or usable_cores()
-        self._reply_bytes = max(1 << 20, _WAITING_BYTES // (2 * self._processes))
+        self._reply_bytes = max(1 << 20, _WAITING_BYTES // (_WINDOW * self._processes))
         self._children: list[subprocess.Popen[bytes]] = []
         self._idle: SimpleQueue[Connection] = SimpleQueue()
 
@@ -86,10 +86,13 @@ class RangeReader:
             self.close()
             yield from pieces
             return
-        rate = min(_RANGE_SECONDS / seconds, self._reply_bytes / 4 / (num_bytes or 1))
+        rate = min(_RANGE_SECONDS / seconds, self._reply_bytes / 2 / (num_bytes or 1))
         length = max(1, int(left.start * rate))
         ranges = (left[start : start + length] for start in range(0, len(left), length))
-        for records, found in map_ordered(self._request, ranges, self._processes, wait=False):
+        window = _WINDOW * self._processes
+        for records, found in map_ordered(
+            self._request, ranges, self._processes, window=window, wait=False
+        ):
             yield from found
             for index in records[len(found) :]:  # too large for one reply, or an error
                 yield from measure((index, source[index]))
