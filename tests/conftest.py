@@ -4,6 +4,7 @@ import importlib.util
 import os
 import re
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -133,6 +134,21 @@ def make_photos(folder: Path, classes: dict[str, int], *, size: tuple[int, int] 
             make_image(seed, *size).save(folder / label / f"{number:03d}.jpg", quality=90)
             seed += 1
     return folder
+
+
+def make_archives(folder: Path, classes: dict[str, int]) -> Path:
+    """Write photos as a .tar and a .zip, which are read in place, a .tar.gz and a Parquet file."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    photos = make_photos(folder / "photos", classes)
+    for name, kind in (("a", "tar"), ("b", "zip"), ("c", "gztar")):
+        shutil.make_archive(str(folder / "in" / name), kind, photos)
+    files = sorted(photos.rglob("*.jpg"))
+    images = pa.array([path.read_bytes() for path in files])
+    labels = pa.array([path.parent.name for path in files])
+    pq.write_table(pa.table({"image": images, "label": labels}), folder / "in" / "d.parquet")
+    return folder / "in"
 
 
 def shardmill(

@@ -9,10 +9,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from shardmill.pipelines.cli import main
+from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.errors import StorageError
 from shardmill.schemas.storage.objects import split_uri
 from shardmill.schemas.storage.s3 import S3Storage
-from tests.conftest import make_photos, shardmill
+from tests.conftest import make_archives, make_photos, shardmill
 from tests.schemas.storage.test_s3 import objects, published, upload
 from tests.schemas.storage.test_storage import (
     CALLS,
@@ -154,6 +155,23 @@ def test_writes_no_secret(s3, s3_bucket, expected, photos):
     for command in (["verify", output, "--processes=2"], ["count", f"--input={output}"]):
         done = shardmill(*command)
         assert done.returncode == 0, done.stderr
+
+
+def test_archives_in_a_bucket_give_the_bytes_of_local_ones(s3, s3_bucket, tmp_path):
+    """From a bucket to disk and to a bucket: read in place, and spooled in the build folder."""
+    local = make_archives(tmp_path, {"cat": 20, "dog": 16})
+    source = upload(s3, local, f"{s3_bucket}/in")
+    for place, output in (
+        (local, tmp_path / "disk"),
+        (source, tmp_path / "read"),
+        (source, f"{s3_bucket}/both"),
+    ):
+        assert main(["images", f"--input={place}", f"--output={output}", *FLAGS]) == 0
+    wanted = dataset_files(tmp_path / "disk")
+    assert dataset_files(tmp_path / "read") == wanted
+    files = objects(s3, f"{s3_bucket}/both")
+    assert published(files) == wanted
+    assert Manifest.from_json(files["manifest.json"].decode()).inputs.accepted == 4 * 36
 
 
 PEAK = """

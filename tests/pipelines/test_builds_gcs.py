@@ -4,7 +4,6 @@ import gzip
 import json
 import os
 import re
-import shutil
 import socket
 import threading
 from collections import Counter
@@ -20,7 +19,7 @@ from shardmill.schemas.errors import UsageError
 from shardmill.schemas.storage import open_storage
 from shardmill.schemas.storage.gcs import GcsStorage
 from shardmill.transforms.sources.arrays import array_source
-from tests.conftest import ROOT, SOAK, make_photos, shardmill
+from tests.conftest import ROOT, SOAK, make_archives, make_photos, shardmill
 from tests.support import fault_tools
 from tests.support.array_tools import run_spec, spec_of
 from tests.support.fault_tools import PROGRESS, check_manifest
@@ -350,14 +349,11 @@ def test_delayed_publisher_does_not_damage_the_dataset(
 
 
 def test_archives_in_a_bucket_give_the_bytes_of_local_ones(bucket, tmp_path):
-    photos = make_photos(tmp_path / "photos", {"cat": 5, "dog": 6})
-    for number, kind in enumerate(("tar", "zip", "gztar")):  # the last one has no random access
-        shutil.make_archive(str(tmp_path / "in" / f"{number}"), kind, photos)
-    upload(tmp_path / "in", f"{bucket}/in")
+    upload(make_archives(tmp_path, {"cat": 5, "dog": 6}), f"{bucket}/in")
     local = build("images", tmp_path / "in", tmp_path / "local")
     for output in (tmp_path / "remote", f"{bucket}/remote"):
         remote = build("images", f"{bucket}/in", output)
-        assert (local.status, remote.status, remote.matched) == ("published", "published", 33)
+        assert (local.status, remote.status, remote.matched) == ("published", "published", 44)
     download(f"{bucket}/remote", tmp_path / "copy")
     for copy in ("remote", "copy"):
         assert shard_bytes(tmp_path / "local") == shard_bytes(tmp_path / copy)

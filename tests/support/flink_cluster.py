@@ -4,7 +4,6 @@ import contextlib
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -18,11 +17,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import psutil
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
-from tests.conftest import ADDRESS, ROOT, make_photos, shardmill
+from tests.conftest import ADDRESS, ROOT, make_archives, make_photos, shardmill
 from tests.support.fault_tools import Ended
 from tests.support.readers import dataset_files
 from tests.support.servers import free_port, wait_until
@@ -380,15 +377,8 @@ def image_case(tmp_path_factory) -> Case:
 def archive_case(tmp_path_factory) -> Case:
     """Photos in archives that are read in place and in others that a worker spools."""
     folder = tmp_path_factory.mktemp("archives")
-    source = make_photos(folder / "photos", {"cat": 20, "dog": 16})
-    for name, kind in (("a", "tar"), ("b", "zip"), ("c", "gztar")):
-        shutil.make_archive(str(folder / "in" / name), kind, source)
-    files = sorted(source.rglob("*.jpg"))
-    images = pa.array([path.read_bytes() for path in files])
-    labels = pa.array([path.parent.name for path in files])
-    pq.write_table(pa.table({"image": images, "label": labels}), folder / "in" / "d.parquet")
-    flags = ["--image_size=64", "--shard_examples=8"]
-    case = make_case(folder, "images", f"--input={folder / 'in'}", *flags)
+    source = make_archives(folder, {"cat": 20, "dog": 16})
+    case = make_case(folder, "images", f"--input={source}", "--image_size=64", "--shard_examples=8")
     assert case.manifest["inputs"]["accepted"] == 4 * 36
     return case
 
