@@ -80,8 +80,7 @@ class RangeReader:
             if len(first) < _CHECKED and num_bytes < self._reply_bytes:
                 first.append(piece)
             num_bytes += piece[2]
-            each = (seconds - num_bytes / _RATE) / left.start - _RECORD_SECONDS
-            remaining = each * len(left)
+            remaining = len(left) * ((seconds - num_bytes / _RATE) / left.start - _RECORD_SECONDS)
         if not left or not self._start(source, measure, first):
             self.close()
             yield from pieces
@@ -90,9 +89,8 @@ class RangeReader:
         length = max(1, int(left.start * rate))
         ranges = (left[start : start + length] for start in range(0, len(left), length))
         window = _WINDOW * self._processes
-        for records, found in map_ordered(
-            self._request, ranges, self._processes, window=window, wait=False
-        ):
+        replies = map_ordered(self._request, ranges, self._processes, window=window, wait=False)
+        for records, found in replies:
             yield from found
             for index in records[len(found) :]:  # too large for one reply, or an error
                 yield from measure((index, source[index]))
@@ -132,8 +130,9 @@ class RangeReader:
             connection.send(records)
             return records, connection.recv()
         except (EOFError, OSError) as error:
-            last = records[-1]
-            raise ShardmillError("source-process-killed", first=records[0], last=last) from error
+            raise ShardmillError(
+                "source-process-killed", first=records[0], last=records[-1]
+            ) from error
         finally:
             self._idle.put(connection)
 
