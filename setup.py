@@ -110,6 +110,7 @@ setup(
     install_requires=[
         "apache-beam>=2.72,<3",
         "blake3>=1.0.5,<2",
+        "cloudpickle>=3",
         "cykooz-resizer==4.0.1",  # decides bytes, which another version may change
         "deflate>=0.9,<1",
         "google-crc32c>=1.6",  # older ones load pure Python
