@@ -1,4 +1,4 @@
-"""Measure counting: CPU time relative to tf.data, index against reading, two cores, start-up.
+"""Measure counting: CPU time relative to tf.data, index against reading, start-up.
 
 usage: python benchmarks/count.py [--small]
 
@@ -92,7 +92,7 @@ def read_with_tf(path: str, compression: str, batch: int) -> int:
 
 def count_whole(path: str, check: str) -> int:
     """Counts the records of a file with Shardmill in this process."""
-    from shardmill.schemas.tfrecord.reader import count_file
+    from shardmill.schemas.tfrecord.count_file import count_file
 
     found = count_file(path, check)  # type: ignore[arg-type]
     if found.fault is not None:
@@ -179,38 +179,6 @@ def compare_whole_processes(work: Path, repeats: int) -> dict[str, tuple[float, 
     return found
 
 
-def scaling(work: Path, size: int, repeats: int) -> dict[str, list[float]]:
-    """Returns the speed of two processes relative to one, for each pair of runs."""
-    from shardmill.schemas.tfrecord.range_scan import scan_range
-    from shardmill.schemas.tfrecord.ranges import find_ranges
-    from shardmill.transforms.runtime.process_pool import ProcessPool
-
-    found = {}
-    for kind in KINDS:
-        suffix = ".tfrecord.gz" if kind.startswith("GZIP") else ".tfrecord"
-        path = work / (kind.replace(" ", "-") + suffix)
-        # Many small ranges, so that the last range hardly affects the time.
-        parts = list(
-            find_ranges(str(path), "", "records", max(1, path.stat().st_size // 16)).ranges
-        )
-        scan = functools.partial(scan_range, check="records")
-        times: dict[int, list[float]] = {1: [], 2: []}
-        pools = {number: ProcessPool(number) for number in times}
-        turns = 2 * max(1, round(0.75e9 / size))
-        for _ in range(repeats + 1):
-            for number, pool in pools.items():
-                started = time.perf_counter()
-                total = sum(one.records for _, one in pool.map(scan, parts * turns))
-                times[number].append(time.perf_counter() - started)
-                assert total
-        for pool in pools.values():
-            pool.close()
-        # The first round started the processes.
-        found[kind] = [a / b for a, b in zip(times[1][1:], times[2][1:], strict=True)]
-        print(kind, found[kind], flush=True)
-    return found
-
-
 def startup(work: Path, repeats: int) -> tuple[float, float]:
     """Returns the median seconds of a bare interpreter and of ``shardmill steps``."""
     path, manifest = work / "GZIP-rows.tfrecord.gz", work / "m.json"
@@ -234,17 +202,14 @@ def startup(work: Path, repeats: int) -> tuple[float, float]:
 
 def write_page(
     size: int, table: dict[str, tuple[float, float, list[float]]], index: tuple[float, float],
-    whole: dict[str, tuple[float, float]], scaled: dict[str, list[float]],
-    started: tuple[float, float],
+    whole: dict[str, tuple[float, float]], started: tuple[float, float],
 ) -> str:  # fmt: skip
     """Returns the page of results."""
     rows = []
     for kind, (theirs, ours, ratios) in table.items():
         pairs = ", ".join(f"{ratio:.2f}" for ratio in ratios)
-        both = ", ".join(f"{ratio:.2f}" for ratio in scaled[kind])
         rows.append(
-            f"| {kind} | {theirs:,.0f} | {ours:,.0f} | {statistics.median(ratios):.2f} ({pairs}) | "
-            f"{statistics.median(scaled[kind]):.2f} ({both}) |"
+            f"| {kind} | {theirs:,.0f} | {ours:,.0f} | {statistics.median(ratios):.2f} ({pairs}) |"
         )
     listed = "\n".join(rows)
     read, tail = index
@@ -255,11 +220,10 @@ def write_page(
 
 Made by `make bench-count` on {os.cpu_count()} cores, Python {platform.python_version()}. Shards of
 {size / 1e6:,.0f} MB of records in the page cache; each reading in a separate process, medians of
-interleaved runs. tf.data reads in batches of its fastest size; both check every CRC. Two processes,
-started before the measurement, read ranges of one shard, or an uncompressed shard each.
+interleaved runs. tf.data reads in batches of its fastest size; both check every CRC.
 
-| | tf.data, MB per CPU second | `--check=records` | relative to tf.data (pairs) | two processes relative to one (pairs) |
-|---|---|---|---|---|
+| | tf.data, MB per CPU second | `--check=records` | relative to tf.data (pairs) |
+|---|---|---|---|
 {listed}
 
 **Index**: 1 GB of GZIP images is read in {read:.3f} s and counted by its index in
@@ -271,7 +235,7 @@ started before the measurement, read ranges of one shard, or an uncompressed sha
 
 **Start-up**: `shardmill steps` takes {started[1]:.3f} s, of which Python itself takes
 {started[0]:.3f} s.
-"""  # noqa: E501
+"""
 
 
 def main() -> None:
@@ -287,10 +251,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
         table = compare_with_tf(work, size, repeats)
-        scaled = scaling(work, size, repeats)
         index = compare_index_with_reading(work, repeats)
         whole = compare_whole_processes(work, repeats)
-        page = write_page(size, table, index, whole, scaled, startup(work, repeats))
+        page = write_page(size, table, index, whole, startup(work, repeats))
     print(page)
     if not flags.small:
         (DOCS / "benchmarks-count.md").write_text(page)

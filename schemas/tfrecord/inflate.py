@@ -1,4 +1,4 @@
-"""Decompression of gzip and zlib data, as streams in bounded memory.
+"""Decompression of gzip data, as streams in bounded memory.
 
 It also detects valid gzip files that TensorFlow does not read to their end.
 """
@@ -144,17 +144,13 @@ def _inflate_until_damage(
 
 
 class _Inflater:
-    """Inflates consecutive gzip members, or one zlib stream."""
+    """Inflates consecutive gzip members."""
 
-    def __init__(
-        self, start: int, warn: Callable[[str], object] | None, *, is_gzip: bool = True
-    ) -> None:
-        self._is_gzip = is_gzip
-        self._wbits = _GZIP_BITS if is_gzip else zlib.MAX_WBITS
+    def __init__(self, start: int, warn: Callable[[str], object] | None) -> None:
         self._begin = self._at = start  # offsets of the current member and of the next byte
         self._first = start
         self._warn = warn
-        self._stream = zlib.decompressobj(self._wbits)
+        self._stream = zlib.decompressobj(_GZIP_BITS)
         self._inflated = 0
         self._empty = -1  # offset of an empty member before the current one
         self._ends: deque[int] = deque()  # of members within reach of TensorFlow's last read
@@ -170,14 +166,13 @@ class _Inflater:
         while at < len(data):
             room = min(_MAX_OUTPUT, max(_FIRST_INPUT, self._at - self._begin))
             piece = view[at : at + room]
-            is_next = self._is_gzip and piece[0] == GZIP[0]
-            if self._first < self._begin == self._at and not is_next:
+            if self._first < self._begin == self._at and piece[0] != GZIP[0]:
                 raise self._garbage()
             before = self._stream.copy() if self._at > self._begin else None
             try:
                 out = self._stream.decompress(piece, _MAX_OUTPUT)
             except zlib.error as error:
-                begin = before or zlib.decompressobj(self._wbits)
+                begin = before or zlib.decompressobj(_GZIP_BITS)
                 yield from _inflate_until_damage(begin.decompress, piece)
                 raise self._error(error) from error
             ended = self._stream.eof
@@ -199,13 +194,11 @@ class _Inflater:
         self._ends.append(self._at)
         while self._ends[0] < self._at - TENSORFLOW_READS - _MAX_DATALESS:
             self._ends.popleft()
-        self._stream = zlib.decompressobj(self._wbits)
+        self._stream = zlib.decompressobj(_GZIP_BITS)
         self._begin, self._inflated = self._at, 0
 
     def _error(self, error: zlib.error) -> InflateError:
         problem = str(error).rpartition(": ")[2]
-        if not self._is_gzip:
-            return InflateError("bad_gzip", f"the zlib data cannot be inflated ({problem})")
         if problem == "incorrect header check" and self._begin > self._first:
             return self._garbage()
         if problem in ("incorrect data check", "incorrect length check"):
@@ -215,17 +208,18 @@ class _Inflater:
         )
 
     def _garbage(self) -> InflateError:
-        found = f"the data from byte {self._begin:,}, after the last gzip member, is not gzip data"
-        if not self._is_gzip:
-            found = "bytes follow the end of the zlib data"
-        return InflateError("trailing_garbage", found)
+        return InflateError(
+            "trailing_garbage",
+            f"the data from byte {self._begin:,}, after the last gzip member, is not gzip data",
+        )
 
     def _close(self) -> None:
         # A flush would return data of a truncated member.
         if self._at > self._begin:
-            cut = f"the gzip member that begins at byte {self._begin:,}"
-            cut = cut if self._is_gzip else "its zlib data"
-            raise InflateError("truncated", f"the file ends inside {cut}")
+            raise InflateError(
+                "truncated",
+                f"the file ends inside the gzip member that begins at byte {self._begin:,}",
+            )
         end = find_early_stop(self._ends, self._at)
         if end >= 0 and self._warn is not None:
             self._warn(early_stop_warning(end))
@@ -238,12 +232,10 @@ def decompress(
 
     Args:
         chunks: The bytes of the file, cut anywhere.
-        kind: Its compression: ``gzip`` or ``zlib``; else the content is that of the file.
+        kind: Its compression; if it is not ``gzip``, the content is that of the file.
         warn: As in ``gzip_chunks``.
 
     Raises:
         InflateError: The data is damaged or truncated, or other data follows it.
     """
-    if kind == "gzip":
-        return gzip_chunks(chunks, warn=warn)
-    return _Inflater(0, None, is_gzip=False).inflate(chunks) if kind == "zlib" else chunks
+    return gzip_chunks(chunks, warn=warn) if kind == "gzip" else chunks

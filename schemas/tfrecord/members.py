@@ -13,7 +13,7 @@ from shardmill.schemas.errors import FormatError, InputError
 from shardmill.schemas.storage import RandomReader
 from shardmill.schemas.tfrecord.framing import FOOTER_BYTES, HEADER_BYTES, starts_record
 from shardmill.schemas.tfrecord.gzip_member import HEADER, read_index
-from shardmill.schemas.tfrecord.ranges import open_file
+from shardmill.schemas.tfrecord.open_file import open_file
 
 _CHUNK_BYTES = 2 << 20  # of an uncompressed file, read at a time in sequential reading
 _HEADER_READ_BYTES = 1 << 12

@@ -26,7 +26,7 @@ def files(tmp_path) -> Path:
     folder = tmp_path / "files"
     write_records(folder / "train-00000-of-00002", make_payloads(500, longest=900), "gzip")
     write_records(folder / "train-00001-of-00002", make_payloads(400, 1, 900))
-    write_records(folder / "val" / "a b#?%.tfrecord", make_payloads(30, 2), "zlib")
+    write_records(folder / "val" / "a b#?%.tfrecord", make_payloads(30, 2), "gzip")
     (folder / "notes.txt").write_text("x")
     return folder
 

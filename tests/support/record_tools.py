@@ -1,10 +1,9 @@
-"""Build TFRecord files byte by byte, and count them in ranges of any size."""
+"""Build TFRecord files byte by byte, and read them."""
 
 import gzip
 import itertools
 import random
 import struct
-import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -16,12 +15,10 @@ from shardmill.schemas.tfrecord.gzip_member import (
     build_index,
     pack_body,
 )
-from shardmill.schemas.tfrecord.range_scan import scan_range
-from shardmill.schemas.tfrecord.ranges import find_ranges
-from shardmill.schemas.tfrecord.reader import FileCount, join_ranges, open_records
+from shardmill.schemas.tfrecord.reader import open_records
 from tests.support.readers import tf_records
 
-TF_COMPRESSION = {"none": "", "gzip": "GZIP", "zlib": "ZLIB"}
+TF_COMPRESSION = {"none": "", "gzip": "GZIP"}
 
 
 def stored_member(data: bytes) -> bytes:
@@ -44,8 +41,8 @@ def make_payloads(count: int, seed: int = 0, longest: int = 60) -> list[bytes]:
 
 
 def write_records(path: Path, payloads: Sequence[bytes], packing: str = "none") -> Path:
-    """Write a TFRecord file with the compression ``none``, ``gzip`` or ``zlib``."""
-    packed = {"none": bytes, "gzip": gzip.compress, "zlib": zlib.compress}[packing]
+    """Write a TFRecord file with the compression ``none`` or ``gzip``."""
+    packed = {"none": bytes, "gzip": gzip.compress}[packing]
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(packed(framed(payloads)))
     return path
@@ -95,7 +92,6 @@ def all_kinds(payloads: list[bytes]) -> dict[str, bytes]:
     half = len(groups) // 2
     return {
         "none": raw,
-        "zlib": zlib.compress(raw),
         "one member": gzip.compress(raw),
         "many members": b"".join(gzip.compress(raw[at : at + 50]) for at in range(0, len(raw), 50)),
         "stored": indexed(groups),
@@ -105,13 +101,6 @@ def all_kinds(payloads: list[bytes]) -> dict[str, bytes]:
         + b"".join(gzip.compress(framed(group)) for group in groups[half:]),
         "indexed >> gzip": gzip.compress(framed(payloads[: 4 * half])) + indexed(groups[half:]),
     }
-
-
-def count_in(path: Path | str, check: str, range_bytes: int) -> FileCount:
-    """Count a file in ranges of a size; the results are joined in reverse order."""
-    found = find_ranges(str(path), "", check, range_bytes)
-    counts = [scan_range(part, check) for part in found.ranges]
-    return join_ranges(found, counts[::-1], check)
 
 
 def read_all(path: Path | str) -> list[bytes]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import datetime as dt
 import functools
 import hashlib
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -23,16 +23,20 @@ from shardmill.schemas.map_ordered import map_ordered
 from shardmill.schemas.numbers import plural
 from shardmill.schemas.refs import InputRef
 from shardmill.schemas.storage import join, open_storage
-from shardmill.schemas.tfrecord.range_scan import RangeCount, scan_range
-from shardmill.schemas.tfrecord.ranges import Check, FileRanges, Range, find_ranges
-from shardmill.schemas.tfrecord.reader import FileCount, join_ranges
+from shardmill.schemas.tfrecord.count_file import (
+    INFLATE_COST,
+    Check,
+    FileCount,
+    count_by_index,
+    count_file,
+)
 from shardmill.schemas.tfrecord.scanner import FileFault
 from shardmill.transforms.match.counts import MatchCounts
 from shardmill.transforms.match.inputs import MatchSpec, match_now
 from shardmill.transforms.runtime import progress
 from shardmill.transforms.runtime.process_pool import run_all
 
-CONCURRENT_OPENS = 16
+_CONCURRENT_OPENS = 16
 PIPELINE = "count"
 ALL = "all"  # the split of files whose names contain no split
 
@@ -51,36 +55,36 @@ def count_now(match: MatchSpec, spec: CountSpec) -> Manifest:
         refs, counts = match_now(match)
     except ShardmillError as error:
         refs, counts = [], MatchCounts(fatal=error.coded)
-    ranges = [*map_ordered(lambda ref: inspect_file(ref, spec.check), refs, CONCURRENT_OPENS)]
-    tasks = [(ref.key, extent) for ref, file in ranges for extent in file.ranges]
-    scanned: dict[str, list[RangeCount]] = defaultdict(list)
-    for key, count in scan_ranges(tasks, spec):
-        scanned[key].append(count)
-    files = [
-        CountedFile(ref, join_ranges(file, scanned[ref.key], spec.check)) for ref, file in ranges
-    ]
+    files = [*count_files(refs, spec)]
     return write_manifest(files, counts, spec)
 
 
-def inspect_file(ref: InputRef, check: Check) -> tuple[InputRef, FileRanges]:
-    """Return a file with its ranges; without any if it was rejected while matching."""
+def count_files(refs: Sequence[InputRef], spec: CountSpec) -> Iterator[CountedFile]:
+    """Yield the counts of files; scan them in several processes if they are large."""
+    left = []
+    for ref, known in map_ordered(lambda ref: _count_unread(ref, spec), refs, _CONCURRENT_OPENS):
+        if known is None:
+            left.append(ref)
+        else:
+            yield CountedFile(ref, known)
+    shown = progress.current()
+    shown.extend("counting", sum(ref.size for ref in left))
+    count = functools.partial(count_ref, check=spec.check)
+    for ref, counted in run_all(count, left, spec.processes, lambda ref: INFLATE_COST * ref.size):
+        shown.add(ref.size, counted.fault is not None)
+        yield CountedFile(ref, counted)
+
+
+def _count_unread(ref: InputRef, spec: CountSpec) -> tuple[InputRef, FileCount | None]:
+    """Return the count of a file that need not be scanned, or None."""
     if ref.error:
-        found = FileRanges(ref.size, fault=FileFault(ref.error, 0, 0, ref.message))
-    else:
-        found = find_ranges(ref.uri, ref.version, check)
-    progress.current().extend("counting", sum(extent.end - extent.start for extent in found.ranges))
-    return ref, found
+        return ref, FileCount(0, ref.size, fault=FileFault(ref.error, 0, 0, ref.message))
+    return ref, count_by_index(ref.uri, ref.version) if spec.check == "index" else None
 
 
-def scan_ranges(
-    batch: Sequence[tuple[str, Range]], spec: CountSpec
-) -> Iterator[tuple[str, RangeCount]]:
-    """Yield the counts of ranges; scan them in several processes if they are large."""
-    keys = {extent: key for key, extent in batch}
-    scan = functools.partial(scan_range, check=spec.check)
-    for extent, scanned in run_all(scan, keys, spec.processes, lambda extent: extent.cost):
-        progress.current().add(scanned.end - scanned.start, scanned.fault is not None)
-        yield keys[extent], scanned
+def count_ref(ref: InputRef, check: Check) -> FileCount:
+    """Return the count of a matched file."""
+    return count_file(ref.uri, check, version=ref.version)
 
 
 def write_manifest(files: Sequence[CountedFile], counts: MatchCounts, spec: CountSpec) -> Manifest:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import apache_beam as beam
@@ -10,18 +10,14 @@ from apache_beam.pvalue import AsList
 
 from shardmill.schemas.errors import OutputError
 from shardmill.schemas.refs import InputRef
-from shardmill.schemas.tfrecord.range_scan import RangeCount
-from shardmill.schemas.tfrecord.ranges import Check, FileRanges, Range
-from shardmill.schemas.tfrecord.reader import join_ranges
 from shardmill.transforms.count import counting
 from shardmill.transforms.count.counting import CountedFile, CountSpec
 from shardmill.transforms.match.counts import MatchCounts
 from shardmill.transforms.match.transform import MatchedInputs, MergeRepeated
 from shardmill.transforms.runtime import metrics
-from shardmill.transforms.runtime.map_do_fn import MapOrdered
 from shardmill.transforms.sink.outcome import Outcome
 
-_MAX_BATCH = 10_000  # ranges of a bundle that are scanned together
+_MAX_BATCH = 10_000  # files of a bundle that are counted together
 
 
 @dataclass(eq=False)
@@ -40,29 +36,15 @@ class CountRecords(beam.PTransform):
     def expand(
         self, inputs: MatchedInputs | beam.PCollection[InputRef]
     ) -> beam.PCollection[Outcome]:
-        """Wire the inspection of files, the scan of their ranges and the join of the results."""
+        """Wire the counting of files."""
         spec, matched = self.spec, MatchedInputs.of(inputs)
-        batch = _MAX_BATCH if spec.processes > 1 else 1
+        batch = _MAX_BATCH if spec.processes > 1 or spec.check == "index" else 1
         refs, repeated = matched.refs | "DropDuplicates" >> MergeRepeated()
-        inspected = refs | "InspectFiles" >> beam.ParDo(
-            MapOrdered(
-                lambda ref, check: [(ref.key, counting.inspect_file(ref, check))],
-                counting.CONCURRENT_OPENS,
-            ),
-            spec.check,
-        )
-        scanned = (
-            inspected
-            | "CutRanges"
-            >> beam.FlatMapTuple(lambda key, file: [(key, each) for each in file[1].ranges])
-            | "SpreadRanges" >> beam.Reshuffle()
-            | "BatchRanges" >> beam.BatchElements(batch, batch)
-            | "ScanRanges" >> beam.FlatMap(_scan_ranges, spec)
-        )
         files = (
-            {"found": inspected, "counts": scanned}
-            | "GroupByFile" >> beam.CoGroupByKey()
-            | "JoinRanges" >> beam.MapTuple(lambda _, sides: _join_ranges(sides, spec.check))
+            refs
+            | "SpreadFiles" >> beam.Reshuffle()
+            | "BatchFiles" >> beam.BatchElements(batch, batch)
+            | "CountFiles" >> beam.FlatMap(_count_files, spec)
         )
         counts = (matched.counts, repeated) | "AllCounts" >> beam.Flatten()
         return (
@@ -75,24 +57,13 @@ class CountRecords(beam.PTransform):
         )
 
 
-def _scan_ranges(
-    batch: list[tuple[str, Range]], spec: CountSpec
-) -> Iterator[tuple[str, RangeCount]]:
-    for key, scanned in counting.scan_ranges(batch, spec):
-        metrics.RANGES.inc()
-        metrics.RECORDS.inc(scanned.records)
-        yield key, scanned
-
-
-def _join_ranges(
-    sides: dict[str, Iterable[tuple[InputRef, FileRanges]] | Iterable[RangeCount]], check: Check
-) -> CountedFile:
-    ((ref, file),) = sides["found"]  # type: ignore[misc]
-    count = join_ranges(file, list(sides["counts"]), check)  # type: ignore[arg-type]
-    metrics.FILES.inc()
-    if count.fault is not None:
-        metrics.DAMAGED.inc()
-    return CountedFile(ref, count)
+def _count_files(batch: list[InputRef], spec: CountSpec) -> Iterator[CountedFile]:
+    for file in counting.count_files(batch, spec):
+        metrics.FILES.inc()
+        metrics.RECORDS.inc(file.result.records)
+        if file.result.fault is not None:
+            metrics.DAMAGED.inc()
+        yield file
 
 
 def _write_manifest(

@@ -23,6 +23,7 @@ import numpy.typing as npt
 
 from shardmill.schemas.errors import FormatError, OutputError
 from shardmill.schemas.storage import RandomReader, Storage
+from shardmill.schemas.tfrecord.count_file import read_members
 from shardmill.schemas.tfrecord.framing import (
     combine_crc32c,
     crc32c,
@@ -48,8 +49,6 @@ from shardmill.schemas.tfrecord.inflate import (
     find_early_stop,
     inflate_member,
 )
-from shardmill.schemas.tfrecord.range_scan import read_members
-from shardmill.schemas.tfrecord.ranges import Range
 from shardmill.schemas.tfrecord.reader import RecordReader, open_records
 from shardmill.schemas.tfrecord.scanner import DamagedError
 from shardmill.transforms.runtime.process_pool import usable_cores
@@ -307,10 +306,7 @@ def _copy_members(reader: RandomReader, first: int, stop: int, writer: MemberWri
         return 0
     # Counts of records before a member come from the index: nothing before it is read.
     at = begin = ends[members.index(wanted[0])] - wanted[0].records
-    sizes = tuple((member.num_bytes, member.records) for member in wanted)
-    last = wanted[-1].offset + wanted[-1].num_bytes
-    needed = Range("", "", reader.size, "indexed", wanted[0].offset, last, sizes)
-    for offset, num_bytes, records, found in read_members(reader, needed):
+    for (offset, num_bytes, records), found in read_members(reader, wanted):
         data = found or reader.read_at(offset, num_bytes)
         low, high = max(first - at, 0), min(stop - at, records)
         if high - low == records:

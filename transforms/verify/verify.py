@@ -18,9 +18,8 @@ from shardmill.schemas.numbers import plural
 from shardmill.schemas.refs import InputRef
 from shardmill.schemas.rejects import Reject
 from shardmill.schemas.storage import join, open_storage
+from shardmill.schemas.tfrecord.count_file import INFLATE_COST, FileCount, count_file
 from shardmill.schemas.tfrecord.framing import crc32c
-from shardmill.schemas.tfrecord.ranges import INFLATE_COST
-from shardmill.schemas.tfrecord.reader import FileCount, count_file
 from shardmill.transforms.match.counts import Linked
 from shardmill.transforms.match.walk import first_level, walk
 from shardmill.transforms.publish.generation import compare_shard

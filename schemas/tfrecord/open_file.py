@@ -1,20 +1,15 @@
-"""Opening TFRecord files, and splitting them into byte ranges that are scanned independently.
+"""Opening TFRecord files, and detecting their compression from their first bytes.
 
-A file that cannot be opened or read is reported as a ``FileFault``. The compression is detected
-from the first bytes and never from the name.
-
-A file with a valid index is split between members. Any other file is one range.
-``reader.join_ranges`` combines the counts of a file's ranges.
+A file that cannot be opened or read is reported as a ``FileFault``. Its name decides nothing.
 """
 
 from __future__ import annotations
 
 import codecs
 import contextlib
-import itertools
 import zlib
-from collections.abc import Iterator, Sequence
-from typing import Literal, NamedTuple
+from collections.abc import Iterator
+from typing import Literal
 
 import numpy as np
 
@@ -28,129 +23,13 @@ from shardmill.schemas.tfrecord.framing import (
     mask,
     starts_record,
 )
-from shardmill.schemas.tfrecord.gzip_member import IndexedMember, read_index
-from shardmill.schemas.tfrecord.inflate import (
-    early_stop_warning,
-    empty_member_warning,
-    find_early_stop,
-)
 from shardmill.schemas.tfrecord.scanner import DamagedError, FileFault
 
-Check = Literal["records", "index"]
-RangeKind = Literal["none", "gzip", "zlib", "indexed"]
+Compression = Literal["none", "gzip"]
 
-RANGE_BYTES = 64 << 20
-INFLATE_COST = 4  # relative to reading
-UNKNOWN = -1
 ACCESS_REASONS = ("changed", "not_found", "unreadable")  # not related to a place in the file
 _HEAD = 4096  # the first bytes are cached: several functions read them
-Compression = Literal["none", "gzip", "zlib"]
 _SEARCHED = 1 << 20  # bytes in which a valid record is searched if the first one is damaged
-
-
-class Range(NamedTuple):
-    """A byte range of a file that is scanned independently.
-
-    Attributes:
-        path: Path or URI of the file.
-        version: Version of the file, as in ``Entry``; empty: any.
-        size: Size of the file in bytes.
-        kind: Compression of the file; ``indexed`` if it is gzip with a valid index.
-        start: Offset of the first byte of the range.
-        end: Offset after its last byte.
-        members: For an indexed file, the bytes and records of each member in the range.
-    """
-
-    path: str
-    version: str
-    size: int
-    kind: RangeKind
-    start: int
-    end: int
-    members: tuple[tuple[int, int], ...] = ()
-
-    @property
-    def cost(self) -> int:
-        """Estimated time to scan the range, in bytes that can be read in the same time."""
-        return (self.end - self.start) * (1 if self.kind == "none" else INFLATE_COST)
-
-
-class FileRanges(NamedTuple):
-    """The ranges of a file.
-
-    Attributes:
-        size: Size of the file in bytes.
-        compression: Compression of the file.
-        records: Number of records, if the index is trusted; else -1.
-        ranges: The ranges that must be scanned.
-        fault: Why the file cannot be scanned.
-        warning: A sentence about valid data that other programs read differently.
-    """
-
-    size: int
-    compression: Compression = "none"
-    records: int = UNKNOWN
-    ranges: tuple[Range, ...] = ()
-    fault: FileFault | None = None
-    warning: str = ""
-
-
-def find_ranges(
-    path: str, version: str, check: Check, range_bytes: int = RANGE_BYTES
-) -> FileRanges:
-    """Return the ranges of a file, or its number of records if no range must be scanned.
-
-    Args:
-        path: Path or URI of the file.
-        version: Expected version of the file; empty: any.
-        check: ``records`` reads all ranges; ``index`` trusts a valid index.
-        range_bytes: Approximate size of a range of an indexed file.
-
-    Raises:
-        StorageError: The storage failed.
-    """
-    try:
-        with open_file(path, version) as reader:
-            compression, problem = detect_compression(reader)
-            found = FileRanges(reader.size, compression)
-            if problem:
-                return found._replace(fault=FileFault("not_tfrecord", 0, 0, problem))
-            members = read_index(reader.read_at, reader.size) if compression == "gzip" else None
-            if members is None:
-                whole = Range(path, reader.version, reader.size, compression, 0, reader.size)
-                return found._replace(ranges=(whole,) * bool(reader.size))
-            found = found._replace(warning=_warning(members))
-            if check == "index":
-                return found._replace(records=sum(member.records for member in members))
-            ranges = _member_ranges(reader, path, members, range_bytes)
-            return found._replace(ranges=tuple(ranges))
-    except DamagedError as error:
-        return FileRanges(0, fault=error.fault)
-
-
-def _warning(members: Sequence[IndexedMember]) -> str:
-    """Return a warning if TensorFlow would not read all records of a file; else empty."""
-    # The index shows both cases without inflating a member.
-    for member, following in itertools.pairwise(members):
-        if not member.records and following.records:
-            return empty_member_warning(member.offset)
-    ends = [member.offset + member.num_bytes for member in members]
-    end = find_early_stop(ends, ends[-1])
-    return early_stop_warning(end) if end >= 0 else ""
-
-
-def _member_ranges(
-    reader: RandomReader, path: str, members: Sequence[IndexedMember], range_bytes: int
-) -> Iterator[Range]:
-    group: list[IndexedMember] = []
-    for number, member in enumerate(members, 1):
-        group.append(member)
-        end = member.offset + member.num_bytes
-        # Ranges end at members, so each is inflated without the others.
-        if end - group[0].offset >= range_bytes or number == len(members):
-            listed = tuple((each.num_bytes, each.records) for each in group)
-            yield Range(path, reader.version, reader.size, "indexed", group[0].offset, end, listed)
-            group = []
 
 
 @contextlib.contextmanager
@@ -222,7 +101,7 @@ def detect_compression(reader: RandomReader) -> tuple[Compression, str]:
     if head.startswith(GZIP):
         return "gzip", ""
     if _is_zlib(head):
-        return "zlib", ""
+        return "none", "its compression is ZLIB, which is not read: write it with GZIP or without"
     other = describe_other_content(reader.read_at(0, _SEARCHED), reader.size)
     return "none", f"it is not a TFRecord file but {other}" if other else ""
 
@@ -232,7 +111,7 @@ def _is_zlib(head: bytes) -> bool:
     if len(head) < 2 or head[0] & 15 != 8 or head[0] > 0x7F or (head[0] << 8 | head[1]) % 31:
         return False
     try:
-        zlib.decompressobj().decompress(head, HEADER_BYTES)  # later damage is found by the scan
+        zlib.decompressobj().decompress(head, HEADER_BYTES)
     except zlib.error:
         return False
     return True
