@@ -14,16 +14,12 @@ import deflate
 from shardmill.pipelines.arrays_config import ArraysConfig
 from shardmill.pipelines.build_config import config_id
 from shardmill.transforms.sink.division import count_parts
-from shardmill.transforms.sink.encoder import Block
-from shardmill.transforms.sink.estimate import BuildSample, add_estimate
 from shardmill.transforms.sink.outcome import Outcome, RaiseIfFailed
 from shardmill.transforms.sources.arrays.array_source import ArraySource
 from shardmill.transforms.sources.arrays.labels import MAX_TEXTS
 from shardmill.transforms.sources.arrays.resolve_input import InputArrays, resolve_input
 from shardmill.transforms.tables.encoder import RowsHooks
 from shardmill.transforms.tables.planning import RowsSpec
-from shardmill.transforms.tables.run_writer import encode_blocks
-from shardmill.transforms.tables.table import place_batch
 from shardmill.transforms.tables.table_source import MAX_LABELS, TableSpec
 from shardmill.transforms.tables.transform import WriteRows
 
@@ -72,26 +68,7 @@ def _count_parts(config: ArraysConfig, found: InputArrays) -> Iterator[tuple[str
 def outcomes(root: beam.Pipeline | beam.pvalue.PBegin, spec: RowsSpec) -> beam.PCollection[Outcome]:
     """Wire the pipeline; it emits one ``Outcome``, also for failures that a retry cannot fix."""
     files = cast("ArraySource", spec.source).input.files
-    outcome = root | "ListFiles" >> beam.Create(files) | "WriteRows" >> WriteRows(spec)
-    if not spec.sink.dry_run:
-        return outcome
-    return outcome | "Estimate" >> beam.Map(add_estimate, spec.sink, take_sample, spec)
-
-
-def take_sample(_: Outcome, spec: RowsSpec) -> BuildSample:
-    """Return the first rows of a build as a sample of it.
-
-    Args:
-        _: The outcome of the dry run.
-        spec: Arrays, encoding and output.
-    """
-    source = cast("ArraySource", spec.source)
-
-    def encode() -> Iterator[Block]:
-        batch = next(source.read(next(source.units(source.inspect(source.input.files[0])))))
-        return encode_blocks(place_batch(source.table, batch))
-
-    return BuildSample(encode, source.input.rows)
+    return root | "ListFiles" >> beam.Create(files) | "WriteRows" >> WriteRows(spec)
 
 
 def build_arrays(

@@ -16,8 +16,8 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, fields
 from functools import cached_property, partial
 from typing import IO, TYPE_CHECKING, Any, ParamSpec, TypeVar
 
@@ -62,8 +62,6 @@ class BuildResult:
         planned: For a dry run: ``split``, ``label``, ``inputs``, ``num_bytes`` and ``parts`` of
             each series of parts.
         labels: For a dry run: all labels, where they are known before the build.
-        estimate: For a dry run: expected ``num_bytes`` and ``num_shards`` of the dataset (0 if rows
-            name their splits), and ``seconds`` of a build on ``cores``.
         message: A sentence, or empty.
     """
 
@@ -79,7 +77,6 @@ class BuildResult:
     changes: tuple[str, ...] = ()
     planned: tuple[dict[str, Any], ...] = ()
     labels: tuple[str, ...] = ()
-    estimate: Mapping[str, float] = field(default_factory=dict)
     message: str = ""
 
     @cached_property

@@ -8,11 +8,9 @@ from __future__ import annotations
 import atexit
 import shutil
 import tempfile
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import apache_beam as beam
-from apache_beam.pvalue import AsList
 
 from shardmill.pipelines.images_config import ImagesConfig
 from shardmill.pipelines.split_folders import resolve_splits
@@ -26,14 +24,10 @@ from shardmill.transforms.match.inputs import MatchSpec
 from shardmill.transforms.match.listing import warn_of_unused
 from shardmill.transforms.match.transform import MatchedInputs, MatchFiles
 from shardmill.transforms.publish.generation import has_catalogs
-from shardmill.transforms.runtime.process_pool import usable_cores
-from shardmill.transforms.sink.estimate import BuildSample, add_estimate
 from shardmill.transforms.sink.outcome import Outcome, RaiseIfFailed, delete_unused_build
 from shardmill.transforms.sink.placement import PlaceSpec
 from shardmill.transforms.sink.spec import SinkSpec
 from shardmill.transforms.sink.transform import WriteShards
-
-_SAMPLE = 16  # images from which a dry run estimates the build
 
 
 @dataclass(frozen=True)
@@ -106,30 +100,7 @@ def outcomes(root: beam.Pipeline | beam.pvalue.PBegin, job: ImagesJob) -> beam.P
     outcome = matched | "WriteShards" >> WriteShards(job.sink, config.encoder)
     if job.match.archives:
         outcome = outcome | "DeleteSpool" >> beam.Map(delete_unused_build, job.sink)
-    if not config.dry_run:
-        return outcome
-    sample = matched | "TakeSample" >> TakeFirst(_SAMPLE, config.place_spec)
-    return outcome | "Estimate" >> beam.Map(
-        add_estimate, job.sink, take_sample, AsList(sample.refs), config
-    )
-
-
-def take_sample(outcome: Outcome, refs: Sequence[InputRef], config: ImagesConfig) -> BuildSample:
-    """Return a sample of the images that a dry run found.
-
-    Args:
-        outcome: The outcome of the dry run.
-        refs: Some of the images.
-        config: The options.
-    """
-    refs = [ref for ref in refs if not ref.error]
-    labels = sorted({ref.label for ref in refs if ref.label is not None})
-    encoder = replace(config.encoder, workers=1)
-    for _ in encoder.encode(refs[:1], labels):  # starts the decoder
-        pass
-    inputs = sum(series[2] for series in outcome.series)
-    workers = config.workers or usable_cores()
-    return BuildSample(lambda: encoder.encode(refs, labels), inputs, workers, encoder.packing)
+    return outcome
 
 
 def build_images(

@@ -6,10 +6,10 @@ Run it as ``shardmill rows``, or use ``build_rows(root, config)`` in a custom pi
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any, cast
+from typing import Any
 
 import apache_beam as beam
 
@@ -18,32 +18,24 @@ from shardmill.pipelines.rows_config import RowsConfig, check_named, codec_versi
 from shardmill.pipelines.sample_rows import find_kind, sample_input
 from shardmill.pipelines.split_folders import resolve_splits
 from shardmill.schemas.errors import UsageError, format_names
-from shardmill.schemas.refs import InputRef
-from shardmill.schemas.rejects import Reject, RejectedError
 from shardmill.schemas.schema_pbtxt.columns import Column, format_schema
 from shardmill.transforms.match.inputs import MatchSpec, match_now
 from shardmill.transforms.match.transform import MatchFiles
-from shardmill.transforms.runtime.process_pool import usable_cores
-from shardmill.transforms.sink.encoder import Block
-from shardmill.transforms.sink.estimate import BuildSample, add_estimate
 from shardmill.transforms.sink.outcome import Outcome, RaiseIfFailed
 from shardmill.transforms.sink.spec import SinkSpec
-from shardmill.transforms.sources.csv.file_source import FileSource, partition_columns
+from shardmill.transforms.sources.csv.file_source import partition_columns
 from shardmill.transforms.sources.csv.sample import Sample
 from shardmill.transforms.sources.csv.source import CsvSource
 from shardmill.transforms.sources.jsonl.jsonl_source import JsonLinesSource
 from shardmill.transforms.sources.parquet.parquet_source import ParquetSource
 from shardmill.transforms.tables.encoder import RowsHooks
 from shardmill.transforms.tables.planning import RowsSpec
-from shardmill.transforms.tables.run_writer import encode_blocks
-from shardmill.transforms.tables.table import place_batch
 from shardmill.transforms.tables.table_source import TableSpec
 from shardmill.transforms.tables.tft.preprocessing import Preprocessing, load_preprocessing
 from shardmill.transforms.tables.transform import WriteRows
 
 _TRANSFORM = ("tensorflow", "tensorflow-transform")
 _NUMBER = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*", re.ASCII)
-_SAMPLE_BYTES = 1 << 20  # of text from which a dry run estimates the build
 _ENTRY_BYTES = 14  # of a feature in a record, without its name and value
 
 
@@ -55,16 +47,11 @@ class RowsJob:
         match: Which files to match.
         spec: What the build writes, where, and how.
         columns: Type and an example of each column, by name, for people.
-        sampled: Files of which the largest has the rows for the estimate of a dry run; none with
-            preprocessing, which decides the records.
-        num_bytes: Size of all files.
     """
 
     match: MatchSpec
     spec: RowsSpec
     columns: Mapping[str, str]
-    sampled: tuple[InputRef, ...]
-    num_bytes: int
 
     @property
     def sink(self) -> SinkSpec:
@@ -124,9 +111,8 @@ def resolve(config: RowsConfig, *, runner: str = "") -> RowsJob:
         limit=config.limit,
     )  # fmt: skip
     described = [sample.describe(each, missing=config.dry_run) for each in table.columns]
-    sampled, size = () if preprocessing else sample.refs, sum(ref.size for ref in refs)
     columns = dict(zip((each.name for each in table.features), described, strict=True))
-    return RowsJob(match, spec, columns, sampled, size)
+    return RowsJob(match, spec, columns)
 
 
 def _infer(
@@ -159,41 +145,7 @@ def _make_source(
 
 def outcomes(root: beam.Pipeline | beam.pvalue.PBegin, job: RowsJob) -> beam.PCollection[Outcome]:
     """Wire the pipeline; it emits one ``Outcome``, also for failures that a retry cannot fix."""
-    outcome = root | "MatchFiles" >> MatchFiles(job.match) | "WriteRows" >> WriteRows(job.spec)
-    if not (job.sampled and job.sink.dry_run):
-        return outcome
-    options = take_sample, job.spec, job.sampled, job.num_bytes
-    return outcome | "Estimate" >> beam.Map(add_estimate, job.sink, *options)
-
-
-def take_sample(
-    _: Outcome, spec: RowsSpec, files: Sequence[InputRef], num_bytes: int
-) -> BuildSample:
-    """Return the first rows of the largest file as a sample of a build.
-
-    Args:
-        spec: All options of the build.
-        files: The files; those with an error cannot be read.
-        num_bytes: Size of all files.
-    """
-    source = cast("FileSource", spec.source)
-    file = max(files, key=lambda ref: (not ref.error, ref.size))
-    size = _SAMPLE_BYTES
-    if spec.limit is not None:
-        size = max(1, min(size, int(spec.limit * spec.row_bytes)))
-    try:
-        ratio = source.first_rows(file, size)[1]
-    except RejectedError as rejected:
-        reject = Reject(file.key, file.uri, rejected.stage, rejected.error, rejected.message)
-        return BuildSample(lambda: [reject], 1)
-    rows = num_bytes * ratio / spec.row_bytes
-    rows = min(rows, spec.limit or rows)
-
-    def encode() -> Iterator[Block]:
-        batch = source.first_rows(file, size)[0]
-        return encode_blocks(place_batch(spec.table, batch))
-
-    return BuildSample(encode, rows, spec.threads or usable_cores())
+    return root | "MatchFiles" >> MatchFiles(job.match) | "WriteRows" >> WriteRows(job.spec)
 
 
 def build_rows(

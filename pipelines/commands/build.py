@@ -108,7 +108,7 @@ def run_build(command: str, config: Any, beam_flags: list[str], answer: Answer) 
     if isinstance(ended, int):
         return ended
     seconds = time.monotonic() - started
-    outcome = _complete(ended.outcome, output, seconds, update=config.update)
+    outcome = _add_changes(ended.outcome, output) if config.update else ended.outcome
     result = build_result(outcome, output, seconds)
     columns = getattr(job, "columns", {})  # only tables have some
     answer.give(result)
@@ -117,12 +117,9 @@ def run_build(command: str, config: Any, beam_flags: list[str], answer: Answer) 
     return 0
 
 
-def _complete(outcome: Outcome, output: str, seconds: float, *, update: bool | str) -> Outcome:
-    """Return an outcome with what only the client knows: the whole time, and changed records."""
-    if outcome.estimate:  # a build starts, matches and plans too
-        whole = round(outcome.estimate["seconds"] + seconds, 3)
-        outcome = replace(outcome, estimate={**outcome.estimate, "seconds": whole})
-    if outcome.status == "published" and update:
+def _add_changes(outcome: Outcome, output: str) -> Outcome:
+    """Return an outcome with the records that an update changed."""
+    if outcome.status == "published":
         from shardmill.pipelines.diff.compare import changes_of_update
 
         changes = changes_of_update(output, Manifest.from_json(outcome.manifest))

@@ -14,7 +14,7 @@ from shardmill.pipelines.report.layout import fields, whole_line
 from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.dataset.shard_names import CURRENT, MANIFEST, REJECTS
 from shardmill.schemas.errors import OutputError
-from shardmill.schemas.numbers import human_bytes, human_duration, plural
+from shardmill.schemas.numbers import human_bytes, plural
 from shardmill.schemas.storage import join, scheme_of
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def build_result(outcome: Outcome, output: str, seconds: float) -> dict[str, Any
         raise OutputError(outcome.message)
     names = (
         "status", "message", "matched", "skipped", "duplicates", "parts_made", "parts_reused",
-        "reused", "changes", "labels", "estimate",
+        "reused", "changes", "labels",
     )  # fmt: skip
     body = {name: getattr(outcome, name) for name in names}
     series = ("split", "label", "inputs", "num_bytes", "parts")
@@ -196,12 +196,6 @@ def _planned(outcome: Outcome, inputs: str) -> Rows:
         files = shown if inputs == "images" else ""
         rows.append((name, f"{files}{plural(parts, 'part')}"))
     rows += _list_labels(outcome.labels)
-    if found := outcome.estimate:
-        shards, cores = int(found["num_shards"]), plural(int(found["cores"]), "core")
-        where = f" in {plural(shards, 'shard')}" if shards else ""
-        rows.append(("size", f"about {human_bytes(found['num_bytes'])}{where}"))
-        took = human_duration(max(1, round(found["seconds"])))
-        rows.append(("time", f"about {took} on {cores}"))
     rows += [("changes", line) for line in outcome.changes]
     return rows + [("warning", warning) for warning in outcome.message.splitlines()]
 

@@ -77,7 +77,7 @@ def test_docs_list_every_step_that_groups(tmp_path) -> None:
     assert steps.grouping == listed_steps()
     # One value of a shard, a series, a counted file, a file of rows, and the 16 images of a sample.
     # InjectDefault is Beam's, of one sum.
-    lists = {"Publish", "WriteManifest", "CompareContent", "Estimate", "InjectDefault"}
+    lists = {"Publish", "WriteManifest", "CompareContent", "InjectDefault"}
     assert steps.listing == lists
 
 

@@ -92,16 +92,6 @@ def test_counts_equal_the_manifest_and_updates_compare_content(tmp_path, capsys,
     assert (outcome.status, again.written) == ("published", 3_001)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_dry_run_estimates_the_build(tmp_path, kind) -> None:
-    path = make_file(tmp_path, kind, 30_000)
-    outcome, _ = build_rows(input=path, output=tmp_path / "dry", dry_run=True)
-    _, manifest = published(input=path, output=tmp_path / "ds")
-    size = sum(split.num_bytes for split in manifest.splits.values())
-    assert outcome.status == "dry_run"
-    assert 0.7 * size < outcome.estimate["num_bytes"] < 1.4 * size
-
-
 @pytest.mark.heavy
 def test_preprocessing_gives_each_kind_the_same_records(tmp_path) -> None:
     code = tmp_path / "pre.py"

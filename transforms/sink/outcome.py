@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Literal
 
 import apache_beam as beam
@@ -38,9 +37,6 @@ class Outcome:
         changes: For a dry run: what changed since the published dataset, a line for each kind; for
             ``verified``: the findings, each as JSON.
         labels: For a dry run: all labels, where they are known before the build.
-        estimate: For a dry run: ``num_bytes`` and ``num_shards`` of the dataset (0 if rows name
-            their splits), and ``seconds`` of a build on ``cores``, as a sample of the inputs lets
-            expect; empty if it is not known.
     """
 
     status: Status
@@ -55,7 +51,6 @@ class Outcome:
     reused: int = 0
     changes: tuple[str, ...] = ()
     labels: tuple[str, ...] = ()
-    estimate: Mapping[str, float] = field(default_factory=dict)
 
     def check(self) -> Outcome:
         """Return the outcome unless it is a failure.

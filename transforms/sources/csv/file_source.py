@@ -63,15 +63,6 @@ class FileSource(TextTable, PickledOnce):
     range_bytes: int = RANGE_BYTES
     partitions: tuple[str, ...] = ()
 
-    def first_rows(self, ref: InputRef, num_bytes: int) -> tuple[TypedBatch, float]:
-        """Return the first rows of a file, and the size of rows divided by that of their file.
-
-        Args:
-            ref: The file.
-            num_bytes: Approximate size of the rows.
-        """
-        raise NotImplementedError
-
     def with_split(self, ref: InputRef) -> InputRef:
         """Return a file with the split that its path decides, if paths do."""
         if ref.size and not self.table.split_by:

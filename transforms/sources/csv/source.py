@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-import deflate
 from blake3 import blake3
 
 from shardmill.schemas.errors import ChangedError
@@ -16,16 +15,13 @@ from shardmill.transforms.sources.csv.dialect import Dialect
 from shardmill.transforms.sources.csv.file_source import FileSource, check_unchanged
 from shardmill.transforms.sources.csv.row_bounds import Rows
 from shardmill.transforms.sources.csv.row_ranges import (
-    TO_END,
     RowRange,
     hash_range,
     read_range,
-    scan_rows,
     split_ranges,
-    split_rows,
 )
 from shardmill.transforms.sources.csv.sample import read_start
-from shardmill.transforms.sources.csv.text import CsvText, open_text
+from shardmill.transforms.sources.csv.text import CsvText
 from shardmill.transforms.tables.table_source import TableInput, TypedBatch, Unit
 
 COMPRESSION_RATIO = 6  # typical for text
@@ -34,19 +30,6 @@ COMPRESSION_RATIO = 6  # typical for text
 @dataclass(frozen=True)
 class CsvSource(FileSource):
     """The ``TableSource`` of CSV files: a unit is a range of a file."""
-
-    def first_rows(self, ref: InputRef, num_bytes: int) -> tuple[TypedBatch, float]:
-        """Return the first rows of a file, and the size of its text divided by its own."""
-        item, dialect = self.inspect(ref), self.dialect.for_name(ref.key)
-        if item.ref.error:
-            raise RejectedError("read", item.ref.error, item.ref.message)
-        columns, known = item.detail
-        first = RowRange(*known[0])._replace(end=TO_END)
-        with open_text(ref.uri, dialect) as text:
-            batches = next(split_rows(scan_rows(text, first), first.start, num_bytes))
-            data = b"".join(rows.data for rows in batches)
-            ratio = 1.0 if text.seekable else len(data) / len(deflate.deflate_compress(data))
-            return self.type_cells(ref, self.make_cells(batches, columns, text, dialect)), ratio
 
     def make_cells(
         self, batches: Sequence[Rows], columns: Sequence[str], text: CsvText, dialect: Dialect

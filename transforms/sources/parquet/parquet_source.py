@@ -67,14 +67,6 @@ class ParquetSource(FileSource):
 
     range_bytes: int = BATCH_BYTES
 
-    def first_rows(self, ref: InputRef, num_bytes: int) -> tuple[TypedBatch, float]:
-        """Return the first rows of a file, and their decoded size divided by that in the file."""
-        item = self.inspect(ref)
-        unit = next(self.units(item))
-        step = max(1, int(num_bytes / self.row_bytes))
-        small = unit._replace(detail=(*unit.detail[:-2], min(step, _MAX_STEP), 1))
-        return next(self.read(small)), item.num_bytes / ref.size
-
     def inspect(self, ref: InputRef) -> TableInput:
         """Return a file with its row groups, or rejected."""
         ref, footer = open_start(self.with_split(ref), lambda: self._check(ref))
