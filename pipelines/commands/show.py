@@ -1,6 +1,6 @@
-"""``shardmill show``: what is in a dataset, a folder or a file. Imports no Beam and no TensorFlow.
+"""``shardmill show``: what is in a dataset or a file. Imports no Beam and no TensorFlow.
 
-``--json`` prints one object. Its ``kind`` is ``dataset``, ``folder`` or ``file``.
+``--json`` prints one object. Its ``kind`` is ``dataset`` or ``file``.
 
 A dataset has ``path``, ``manifest`` (its path), ``version`` (of the format of the manifest),
 ``generation`` (name of the version, which is the folder of its files; null if they are next to the
@@ -14,8 +14,7 @@ null, ``shards``}); ``split`` (whose statistics and records are shown; may be em
 null), ``inputs`` and ``warnings`` as in the manifest; ``rejects`` (the first lines of
 rejects.jsonl) and ``damaged`` (damaged files that a count found).
 
-A folder without a manifest has ``path``, ``files`` (the first: ``file``, ``bytes``,
-``compression``) and ``more_files``. A file has ``path``, ``bytes`` and ``compression``.
+A file has ``path``, ``bytes`` and ``compression``.
 
 All have ``records``, null if none were requested or there are none: ``split`` or null, ``file``
 (where the first record is), ``first`` (see ``pipelines.report.show_data.describe_record``) and
@@ -36,14 +35,14 @@ class ShowOptions:
     """Options of ``shardmill show``.
 
     Attributes:
-        path: ``PATH``: a dataset, its manifest, a folder, or any TFRecord file
+        path: ``PATH``: a dataset, its manifest, or any TFRecord file
         records: ``N``: number of records to show
         split: ``SPLIT``: split whose records are shown
         key: ``KEY``: show the record of one input, such as roses/12.jpg (images only)
     """
 
     usage: ClassVar = "PATH [FLAGS]"
-    summary: ClassVar = "Show what is in a dataset, a folder of TFRecord files, or one of them."
+    summary: ClassVar = "Show what is in a dataset or a TFRecord file."
     example: ClassVar = """\
 examples:
   shardmill show ds

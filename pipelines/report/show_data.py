@@ -1,4 +1,4 @@
-"""The value that ``shardmill show --json`` prints: a dataset, a folder or a file.
+"""The value that ``shardmill show --json`` prints: a dataset or a file.
 
 Records are untrusted: only the start of long values is kept, only the headers of images are read,
 and numbers that JSON cannot hold become text.
@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import base64
 import codecs
-import contextlib
 import itertools
 import math
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from shardmill.schemas.dataset.catalog import parse_catalog
 from shardmill.schemas.dataset.facts import default_split, describe_manifest, read_rejects
-from shardmill.schemas.dataset.foreign_names import claims_other
 from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.dataset.read_manifest import files_folder, find_manifest, read_manifest
 from shardmill.schemas.dataset.shard_names import MANIFEST, REJECTS, check_not_lost
@@ -25,15 +23,12 @@ from shardmill.schemas.errors import FormatError, InputError, StorageError, Usag
 from shardmill.schemas.example.parse import FeatureValues, looks_like_example, parse_example
 from shardmill.schemas.file_signatures import image_format
 from shardmill.schemas.schema_pbtxt.image_features import FORMAT, HEIGHT, WIDTH
-from shardmill.schemas.storage import Entry, Storage, join, open_storage
+from shardmill.schemas.storage import join, open_storage
 from shardmill.schemas.tfrecord.reader import TooLargeError, open_records
 from shardmill.schemas.tfrecord.scanner import DamagedError
 
-MAX_FILES = 20
 MAX_REJECTS = 5
 _MAX_RECORD = 32 << 20  # bytes: parsed values take up to 30 times as much memory
-_MAX_OPENED = 200  # files that are opened to find those with records
-_MAX_WALKED = 10_000
 MAX_VALUES = 20  # of a feature
 MAX_TEXT = 400  # characters of a value
 MAX_BYTES = 64  # of a value that is neither an image nor text
@@ -55,12 +50,12 @@ def describe_path(path: str, *, records: int = 3, split: str = "", key: str = ""
     manifest = join(path, MANIFEST)
     if storage.stat(manifest) if entry.kind == "dir" else path.endswith(".json"):
         return describe_dataset(path, records, split, key)
-    if key:
-        raise UsageError("show-key-without-manifest", key=key, path=path)
-    if split:
-        raise UsageError("show-split-without-manifest", split=split, path=path)
     if entry.kind == "dir":
-        return describe_folder(storage, path, records)
+        check_not_lost(manifest)
+        raise InputError("show-folder", path=path)
+    if key or split:
+        flag = f"--key={key}" if key else f"--split={split}"
+        raise UsageError("show-without-manifest", flag=flag, path=path)
     return describe_file(path, records)
 
 
@@ -77,34 +72,6 @@ def describe_file(path: str, records: int) -> dict[str, Any]:
     except DamagedError as error:
         raise InputError("show-unreadable", path=path, error=error) from error
     return {**report, "records": read_records([path], records)}
-
-
-def describe_folder(storage: Storage, path: str, records: int) -> dict[str, Any]:
-    """Return the TFRecord files below a folder.
-
-    Raises:
-        InputError: There are none, or they are of a dataset that has lost its manifest.
-    """
-    check_not_lost(join(path, MANIFEST))
-    entries = sorted(_walk(storage, path), key=lambda entry: entry.path)
-    files: list[dict[str, Any]] = []
-    left = entries[:]
-    for entry in entries[:_MAX_OPENED]:
-        if len(files) == MAX_FILES:
-            break
-        left.remove(entry)
-        try:
-            with open_records(entry.path) as reader:
-                packed = reader.compression
-        except (DamagedError, StorageError, FileNotFoundError):
-            continue
-        name = entry.path[len(path.rstrip("/")) + 1 :]
-        files.append({"file": name, "bytes": entry.size, "compression": packed})
-    if not files:
-        raise InputError("show-nothing", path=path)
-    body: dict[str, Any] = {"kind": "folder", "path": path, "files": files, "more_files": len(left)}
-    body["records"] = read_records([join(path, files[0]["file"])], records)
-    return body
 
 
 def describe_dataset(path: str, records: int, split: str, key: str = "") -> dict[str, Any]:
@@ -193,21 +160,6 @@ def read_records(
     if not begun:
         return None
     return {"split": split, "file": begun, "first": first, "damage": damage, "too_large": too_large}
-
-
-def _walk(storage: Storage, path: str) -> Iterator[Entry]:
-    """Yield files that may hold records, below a folder; links to files, but not to folders."""
-    base = len(path.rstrip("/")) + 1
-    for item in itertools.islice(storage.walk(path), _MAX_WALKED):
-        names = item.path[base:].rstrip("/").split("/")
-        if any(name.startswith(".") for name in names) or claims_other(names[-1]):
-            continue
-        entry: Entry | None = item
-        if item.kind == "other":
-            with contextlib.suppress(StorageError):  # a dangling link
-                entry = storage.stat(item.path)
-        if entry is not None and entry.kind == "file" and entry.size:
-            yield entry
 
 
 def describe_record(payload: bytes) -> dict[str, Any]:

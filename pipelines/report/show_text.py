@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import shlex
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -35,16 +34,10 @@ def render(report: dict[str, Any], layout: Layout) -> Parts:
         yield from _found(report, layout)
     elif report["kind"] == "dataset":
         yield from _dataset(report, layout)
-    elif report["kind"] == "folder":
-        yield from _folder(report, layout)
     else:
         size = f"{human_bytes(report['bytes'])}, {_compression(report['compression'])}"
         yield from _title(report["path"], f"TFRecord file, {size}", layout)
     yield from _records(report, layout)
-    if report["kind"] == "folder":
-        yield layout.line("")
-        command = f"shardmill count --input={shlex.quote(report['path'])}"
-        yield whole_line(f"{command} counts them all.", "dim")
 
 
 def _dataset(report: dict[str, Any], layout: Layout) -> Parts:
@@ -163,22 +156,11 @@ def _warnings(report: dict[str, Any], layout: Layout) -> Parts:
     yield from _more(len(texts) - MAX_ROWS, "warning", layout)
 
 
-def _folder(report: dict[str, Any], layout: Layout) -> Parts:
-    files = report["files"]
-    count = plural(len(files) + report["more_files"], "file")
-    yield from _title(report["path"], f"folder of {count}, no manifest", layout)
-    rows = [(f["file"], human_bytes(f["bytes"]), _compression(f["compression"])) for f in files]
-    yield from _list("TFRecord files", rows, "<><", "file", layout)
-    yield from _more(report["more_files"], "file", layout)
-
-
 def _records(report: dict[str, Any], layout: Layout) -> Parts:
     records = report["records"]
     if records is None:
         return
     where = f"of {records['split']}" if records["split"] else "of the file"
-    if report["kind"] == "folder":
-        where = f"of {report['files'][0]['file']}"
     first = records["first"]
     head = "the first" + (f" {len(first):,}" if len(first) > 1 else "") if first else "none"
     yield from _heading("Records", f"{head} {where}", layout)

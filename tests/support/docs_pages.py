@@ -136,7 +136,6 @@ def _counting_page(shelf: Shelf, folder: Path) -> None:
 
 def _looking_page(shelf: Shelf, folder: Path) -> None:
     shelf.put(folder, "ds", "counted.json")
-    shutil.copytree(SHARED / "tfrecord" / "misc_small", folder / "some" / "folder")
     shutil.copytree(SHARED / "tfrecord" / "tfx_taxi_gz" / "external" / "tfrecord", folder / "taxi")
     shutil.copy(SHARED / "tfrecord" / "nucleus" / "test_features.gff.tfrecord", folder)
 

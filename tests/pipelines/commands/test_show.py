@@ -1,4 +1,4 @@
-"""``shardmill show``: datasets, folders, TFRecord files, and escaped text."""
+"""``shardmill show``: datasets, TFRecord files, and escaped text."""
 
 import contextlib
 import gzip
@@ -203,39 +203,11 @@ def test_detects_compression_from_the_bytes(tmp_path, suffix, compression, pack)
     assert '    name  "name 1"' in shown(path)
 
 
-def test_shows_a_folder_without_a_manifest(tmp_path) -> None:
-    folder = tmp_path / "some data"
-    (folder / "deep" / "er").mkdir(parents=True)
-    for number in range(25):
-        data = b"".join(map(frame, RECORDS))
-        (folder / f"train-{number:05d}-of-00025").write_bytes(data)
-    (folder / "deep/er/more.tfrecord.gz").write_bytes(gzip.compress(b"".join(map(frame, RECORDS))))
-    (folder / "README.md").write_text("not records")
-    (folder / "train.csv").write_bytes(frame(b"its name says that it is something else"))
-    (folder / ".hidden").write_bytes(frame(b"x"))
-    (folder / "up").symlink_to("..")
-    (folder / "loop").symlink_to("loop")
-    (folder / "nowhere").symlink_to("gone")
-    (folder / ".build-0123456789abcdef").mkdir()
-    (folder / ".build-0123456789abcdef/train-00000-of-00025").write_bytes(frame(b"x"))
-    (tmp_path / "elsewhere").write_bytes(frame(b"x"))
-    (folder / "zz-link").symlink_to("../elsewhere")
-    (folder / "aa").write_text("not records either, but its name does not say so")
-    found = describe_path(str(folder), records=1)
-    assert [file["file"] for file in found["files"]][:2] == ["deep/er/more.tfrecord.gz", "train-00000-of-00025"]  # fmt: skip
-    assert (len(found["files"]), found["more_files"]) == (20, 7)
-    lines = shown(folder)
-    assert "  … and 7 more files" in lines
-    assert "Records  the first 3 of deep/er/more.tfrecord.gz" in lines
-    assert lines[-1] == f"shardmill count --input='{folder}' counts them all."
-    assert shown(str(folder) + "/")[2:-2] == lines[2:-2]
-
-
 @pytest.mark.parametrize(
     ("make", "said"),
     [
         (lambda path: None, "does not exist"),
-        (lambda path: path.mkdir(), "has neither a manifest.json nor TFRecord files"),
+        (lambda path: path.mkdir(), "or count such files by `shardmill count --input="),
         (lambda path: path.write_text("hello\n" * 30), "cannot be shown"),
         (lambda path: (path.mkdir(), (path / "manifest.json").write_text("{}")), "not a Shardmill manifest"),
         (lambda path: (path.mkdir(), (path / "manifest.json").write_text('{"version": 99}')), "version 99"),
