@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from shardmill.pipelines.input_kinds import IMAGES, NewProgress
 from shardmill.pipelines.report.progress_display import show_progress
-from shardmill.pipelines.report.quiet import quiet_threads
+from shardmill.pipelines.report.quiet import SIGNALS, delayed_signals, quiet_threads
 from shardmill.pipelines.runners import Job, Runner, find_runner
 from shardmill.pipelines.runners.base import find_shardmill_error
 from shardmill.schemas.errors import OutputError, StaleBuildError
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
 EXIT_INTERRUPTED = 130
 _MAX_STALE_ATTEMPTS = 3
-_HANDLED = (signal.SIGINT, signal.SIGTERM)
 T = TypeVar("T")
 
 
@@ -178,7 +177,7 @@ class _Run:
         options = CachedOptions([*self.argv])
         with _interruptible() as signals, contextlib.ExitStack() as stack:
             runner = self.runner.make()
-            with _delayed_signals():  # until its folder is known
+            with delayed_signals():  # until its folder is known
                 pipeline = beam.Pipeline(runner=runner, options=options)
                 # Beam deletes it only after a run that it started.
                 stack.callback(shutil.rmtree, pipeline.local_tempdir, ignore_errors=True)
@@ -277,7 +276,7 @@ def _interruptible() -> Iterator[list[int]]:
 
     def record(number: int, _frame: FrameType | None) -> None:
         signals.append(number)
-        for each in _HANDLED:
+        for each in SIGNALS:
             signal.signal(each, signal.SIG_DFL)
         decoders = sys.modules.get("shardmill.transforms.images.decoder_pool")
         if decoders is not None:  # the runner waits for its threads, and they for decoders
@@ -287,7 +286,7 @@ def _interruptible() -> Iterator[list[int]]:
     if threading.current_thread() is not threading.main_thread():
         yield signals
         return
-    before = {each: signal.signal(each, record) for each in _HANDLED}
+    before = {each: signal.signal(each, record) for each in SIGNALS}
     try:
         yield signals
     except BaseException as error:
@@ -297,24 +296,3 @@ def _interruptible() -> Iterator[list[int]]:
     finally:
         for each, handler in before.items():
             signal.signal(each, handler)
-
-
-@contextlib.contextmanager
-def _delayed_signals() -> Iterator[None]:
-    """Handle signals when the block ends.
-
-    Blocking them in this thread would not do: if another thread receives one, Python still runs
-    its handler in the main thread.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    held: list[int] = []
-    before = {each: signal.signal(each, lambda number, _: held.append(number)) for each in _HANDLED}
-    try:
-        yield
-    finally:
-        for each, handler in before.items():
-            signal.signal(each, handler)
-        for number in held:
-            signal.raise_signal(number)

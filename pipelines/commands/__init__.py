@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 COMMANDS = {kind.name: kind.help for kind in INPUT_KINDS.values()} | {
     "demo": "write a small folder of photos and a table to try the commands with",
     "count": "count the records of TFRecord files and check each CRC",
-    "show": "show what is in a dataset, a folder or a TFRecord file",
+    "show": "show what is in a dataset or a TFRecord file",
     "diff": "compare two versions of a dataset",
     "steps": "print the number of steps per epoch",
     "report": "write an HTML page about a dataset: pictures, statistics, rejects",

@@ -17,6 +17,7 @@ from typing import Any, TextIO, cast
 from shardmill.schemas.errors import ShardmillError
 
 THREAD_PREFIX = "shardmill-"  # of the names of Shardmill's threads
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _run_failed = threading.Event()
 
 
@@ -54,7 +55,7 @@ def quiet_import() -> Iterator[None]:
     new, collecting = "apache_beam" not in sys.modules, gc.isenabled()
     gc.disable()
     try:
-        with _interrupted_later():
+        with delayed_signals():  # which imports swallow now and then
             yield
     finally:
         if new and "apache_beam" in sys.modules:
@@ -65,29 +66,29 @@ def quiet_import() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _interrupted_later() -> Iterator[None]:
-    """Raise the interrupt of Ctrl-C at the end of the block: imports swallow it now and then.
+def delayed_signals() -> Iterator[None]:
+    """Handle Ctrl-C and SIGTERM when the block ends; another one ends the process at once.
 
-    A second Ctrl-C ends the process at once.
+    Blocking them in this thread would not do: if another thread receives one, Python still runs
+    its handler in the main thread.
     """
-    pending: list[int] = []
-
-    def record(number: int, _frame: FrameType | None) -> None:
-        pending.append(number)
-        signal.signal(number, signal.SIG_DFL)
-
-    before = signal.getsignal(signal.SIGINT)
-    own = threading.current_thread() is threading.main_thread()
-    if not own or before is not signal.default_int_handler:
+    if threading.current_thread() is not threading.main_thread():
         yield
         return
-    signal.signal(signal.SIGINT, record)
+    held: list[int] = []
+
+    def hold(number: int, _frame: FrameType | None) -> None:
+        held.append(number)
+        signal.signal(number, signal.SIG_DFL)
+
+    before = {each: signal.signal(each, hold) for each in SIGNALS if signal.getsignal(each)}
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
-    if pending:
-        raise KeyboardInterrupt
+        for each, handler in before.items():
+            signal.signal(each, handler)
+        for number in held:
+            signal.raise_signal(number)
 
 
 @contextlib.contextmanager
@@ -122,20 +123,14 @@ def quiet_threads() -> Iterator[None]:
     if logging.root.manager.disable < logging.CRITICAL:
         yield
         return
-    before, stderr = threading.excepthook, sys.stderr
-
-    def report_own(failed: threading.ExceptHookArgs) -> None:
-        if failed.thread is not None and failed.thread.name.startswith(THREAD_PREFIX):
-            before(failed)
-
-    threading.excepthook = report_own
-    sys.stderr = cast("TextIO", _OwnThreads(stderr))
+    stderr = sys.stderr
+    sys.stderr = cast("TextIO", _OwnThreads(stderr))  # where errors of threads are printed, too
     try:
         yield
     except BaseException:
         _run_failed.set()
         raise
-    threading.excepthook, sys.stderr = before, stderr
+    sys.stderr = stderr
 
 
 class _OwnThreads:

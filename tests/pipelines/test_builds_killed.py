@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
+from shardmill.pipelines.report.quiet import delayed_signals
 from shardmill.pipelines.rows import resolve
 from shardmill.pipelines.rows_config import RowsConfig
-from shardmill.pipelines.run import _delayed_signals
 from shardmill.transforms.match.inputs import match_now
 from shardmill.transforms.sink.census import Census
 from shardmill.transforms.tables.planning import count_file, plan_rows
@@ -263,7 +263,7 @@ def test_a_signal_that_another_thread_gets_is_delayed():
     thread.start()
     before = signal.signal(signal.SIGTERM, lambda number, _: numbers.append(number))
     try:
-        with _delayed_signals():
+        with delayed_signals():
             signal.pthread_kill(thread.ident, signal.SIGTERM)
             done.wait(0.1)
             assert not numbers

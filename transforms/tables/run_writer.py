@@ -17,10 +17,8 @@ import pyarrow as pa
 
 from shardmill.schemas.rejects import Reject
 from shardmill.schemas.storage import join, open_storage
-from shardmill.transforms.sink.encoder import Block
 from shardmill.transforms.sink.placement import hash_key
 from shardmill.transforms.sink.sidecar import create_sidecar, find_sidecar, seal
-from shardmill.transforms.statistics.sums import Totals
 from shardmill.transforms.tables import segments
 from shardmill.transforms.tables.byte_arrays import ByteStrings, offsets_from_sizes
 from shardmill.transforms.tables.encode import encode_rows, prepare
@@ -202,13 +200,6 @@ def encode_splits(table: Table, origin: Origin) -> Iterator[tuple[str, pa.Table,
             data = np.frombuffer(encode_rows(prepared, begin, end), np.uint8)
             frames = ByteStrings(data, offsets_from_sizes(prepared.lengths[begin:end])).arrow()
             yield split, rows.slice(begin, end - begin).append_column(segments.FRAME, frames), parts
-
-
-def encode_blocks(table: Table) -> Iterator[Block]:
-    """Yield the records of a table split by split, with their number alone as totals."""
-    for _, records, _ in encode_splits(table, Origin("", "", "")):
-        for frames in map(ByteStrings.of_arrow, records[segments.FRAME].chunks):
-            yield Block(frames.data.data, frames.sizes, Totals(records=frames.number))
 
 
 def group_of(run: Run, count: int) -> int:

@@ -9,7 +9,7 @@ import apache_beam as beam
 from apache_beam.pvalue import AsList
 
 from shardmill.transforms.sink.outcome import Outcome
-from shardmill.transforms.verify.verify import Dataset, find_dataset, verify_shard
+from shardmill.transforms.verify.verify import Dataset, check_shard, find_dataset, make_checker
 
 
 def verify_shards(root: beam.Pipeline, folder: str, number: int) -> beam.PCollection[Outcome]:
@@ -35,7 +35,9 @@ def _find(folder: str) -> Dataset:
 
 
 def _check(shard: int, folder: str) -> list[tuple[int, str, str]]:
-    return [(shard, *finding) for finding in verify_shard(shard, _find(folder))]
+    dataset = _find(folder)
+    entry, (checker, _) = dataset.manifest.shards[shard], make_checker(dataset)
+    return [(shard, *each) for each in check_shard(entry, dataset.root, checker, counted=False)]
 
 
 def _report(_: bytes, findings: list[tuple[int, str, str]]) -> Outcome:

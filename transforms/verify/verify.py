@@ -13,7 +13,6 @@ from shardmill.schemas.dataset.catalog import parse_catalog
 from shardmill.schemas.dataset.manifest import Manifest, Shard
 from shardmill.schemas.dataset.shard_names import check_not_lost
 from shardmill.schemas.errors import FormatError, InputError, UsageError
-from shardmill.schemas.map_ordered import map_ordered
 from shardmill.schemas.numbers import plural
 from shardmill.schemas.refs import InputRef
 from shardmill.schemas.rejects import Reject
@@ -28,7 +27,6 @@ from shardmill.transforms.runtime.progress import Progress
 from shardmill.transforms.verify.example_checker import ExampleChecker
 
 _MAX_EXAMPLES = 3  # violations of one shard that are reported one by one
-_CONCURRENT_OPENS = 16
 _NOT_LISTED = "it is not in the manifest"
 
 
@@ -126,9 +124,6 @@ def verify_dataset(
         progress.add(shard.bytes, bool(of_shard))
     for shard in shards:
         findings += found[shard.file]
-    check_catalog = functools.partial(_check_catalog, dataset=dataset)
-    for of_catalog in map_ordered(check_catalog, shards, _CONCURRENT_OPENS):
-        findings += of_catalog
     return findings
 
 
@@ -137,18 +132,6 @@ def check_metadata(dataset: Dataset) -> list[Finding]:
     findings = [*check_numbers(dataset.manifest), *check_files(dataset)]
     _, problem = make_checker(dataset)
     return findings + ([Finding(shard_names.SCHEMA, problem)] if problem else [])
-
-
-def verify_shard(number: int, dataset: Dataset) -> list[Finding]:
-    """Return the findings of one shard and its catalog, read in this thread.
-
-    Args:
-        number: Number of the shard in the manifest.
-        dataset: The dataset.
-    """
-    shard, (checker, _) = dataset.manifest.shards[number], make_checker(dataset)
-    found = check_shard(shard, dataset.root, checker, counted=dataset.counted)
-    return [*found, *_check_catalog(shard, dataset)]
 
 
 def make_checker(dataset: Dataset) -> tuple[ExampleChecker | None, str]:
@@ -169,7 +152,7 @@ def make_checker(dataset: Dataset) -> tuple[ExampleChecker | None, str]:
 def check_shard(
     shard: Shard, root: str, checker: ExampleChecker | None, *, counted: bool
 ) -> list[Finding]:
-    """Return the differences between a shard, its entry in the manifest and the schema.
+    """Return the differences between a shard with its catalog, the manifest and the schema.
 
     Args:
         shard: The entry in the manifest.
@@ -191,11 +174,11 @@ def check_shard(
 
     count = count_file(join(root, shard.file), take=None if checker is None else check)
     if count.fault is not None and count.fault.reason == "not_found":
-        return [Finding(shard.file, "it is missing")]
+        return [Finding(shard.file, "it is missing"), *_check_catalog(shard, root)]
     messages = [*_compare_file(shard, count), *(() if counted else count.warnings), *violations]
     if found > _MAX_EXAMPLES:
         messages.append(f"{found - _MAX_EXAMPLES:,} more of its records do not fit the schema")
-    return [Finding(shard.file, message) for message in messages]
+    return [*(Finding(shard.file, each) for each in messages), *_check_catalog(shard, root)]
 
 
 def _compare_file(shard: Shard, count: FileCount) -> Iterator[str]:
@@ -254,12 +237,12 @@ def check_files(dataset: Dataset) -> Iterator[Finding]:
     yield from _check_rejects(dataset)
 
 
-def _check_catalog(shard: Shard, dataset: Dataset) -> list[Finding]:
+def _check_catalog(shard: Shard, root: str) -> list[Finding]:
     """Return that a catalog is missing, damaged, or has another number of rows than the shard."""
     if shard.catalog is None:
         return []
     file, size, crc = shard.catalog
-    data = _read(dataset, file)
+    data = _read(root, file)
     if data is None:
         return [Finding(file, "it is missing")]
     if len(data) != size or f"{crc32c(data):08x}" != crc:
@@ -282,7 +265,7 @@ def _unlisted(root: str, listed: set[str]) -> Iterator[str]:
 
 def _check_labels(dataset: Dataset) -> Iterator[Finding]:
     labels = dataset.manifest.labels
-    data = _read(dataset, shard_names.LABELS)
+    data = _read(dataset.root, shard_names.LABELS)
     if data is None:
         if labels:
             yield Finding(shard_names.LABELS, "it is missing")
@@ -291,7 +274,7 @@ def _check_labels(dataset: Dataset) -> Iterator[Finding]:
 
 
 def _check_rejects(dataset: Dataset) -> Iterator[Finding]:
-    data = _read(dataset, shard_names.REJECTS)
+    data = _read(dataset.root, shard_names.REJECTS)
     if data is None:
         yield Finding(shard_names.REJECTS, "it is missing")
         return
@@ -307,8 +290,8 @@ def _check_rejects(dataset: Dataset) -> Iterator[Finding]:
         )
 
 
-def _read(dataset: Dataset, name: str) -> bytes | None:
-    path = join(dataset.root, name)
+def _read(root: str, name: str) -> bytes | None:
+    path = join(root, name)
     try:
         return open_storage(path).read(path)
     except FileNotFoundError:
