@@ -15,6 +15,7 @@ from shardmill.schemas.dataset.read_manifest import find_dataset
 from shardmill.schemas.dataset.shard_names import SCHEMA, check_not_deleted
 from shardmill.schemas.errors import FormatError, InputError, UsageError, format_names
 from shardmill.schemas.example.parse import FeatureValues
+from shardmill.schemas.numbers import plural
 from shardmill.schemas.schema_pbtxt.feature_spec import FeatureSpec, parse_feature_specs
 from shardmill.schemas.schema_pbtxt.image_features import (
     CLASS_ID,
@@ -112,7 +113,7 @@ class Source:
             if list(labels).count(label) > 1:
                 raise UsageError("reader-label-twice", label=label)
         if not labels:
-            raise UsageError("reader-labels-empty")
+            raise UsageError("reader-list-empty", name="labels")
         if all(shard.label is None for shard in self.shards):
             raise UsageError("reader-labels-without-shards", labels=list(labels))
         parts = tuple(part for part in self.selection.parts if part.shard.label in labels)
@@ -232,16 +233,12 @@ def _check_shards(source: Source) -> None:
             sizes[path] = entry.size if entry.kind == "file" else -1
     for path, shard in zip(source.paths, source.shards, strict=True):
         size = sizes.get(path)
+        if size == shard.bytes:
+            continue
+        how = "is not a file, but manifest.json lists it"
         if size is None:
             check_not_deleted(source.folder)
-            raise InputError("shard-missing", path=path, folder=source.folder)
-        if size < 0:
-            raise InputError("shard-not-file", path=path, folder=source.folder)
-        if size != shard.bytes:
-            raise InputError(
-                "shard-size-differs",
-                path=path,
-                size=size,
-                expected=shard.bytes,
-                folder=source.folder,
-            )
+            how = "is missing, but manifest.json lists it"
+        elif size >= 0:
+            how = f"has {plural(size, 'byte')}, but manifest.json says {shard.bytes:,}"
+        raise InputError("shard-differs", path=path, how=how, folder=source.folder)

@@ -109,7 +109,8 @@ def normalization(
             slice is of a manifest without a path.
     """
     if framework not in get_args(Framework):
-        raise UsageError("framework-unknown", framework=framework)
+        known = "'keras', 'torch' or 'jax'"
+        raise UsageError("reader-value-unknown", name="framework", value=framework, known=known)
     if framework != "jax":
         require_framework(framework)
     moments = find_moments(manifest, split, feature)

@@ -73,7 +73,7 @@ def batches(examples: int, batch_size: int, remainder: Remainder | None, hosts: 
         above = -(-batch_size // hosts) * hosts
         raise UsageError("batch-not-divisible", batch_size=batch_size, hosts=hosts, above=above)
     if remainder not in (None, *get_args(Remainder)):
-        raise UsageError("remainder-unknown", remainder=remainder)
+        raise unknown_remainder(remainder)
     full, rest = divmod(examples, batch_size)
     drops = remainder == "drop" or (remainder != "pad" and hosts > 1)
     return full + (rest > 0 and not drops)
@@ -95,6 +95,12 @@ def files(path: str | os.PathLike[str], split: str = "train") -> list[str]:
     """
     folder, manifest = find_dataset(path)
     return [join(folder, part.shard.file) for part in select(manifest, split).parts]
+
+
+def unknown_remainder(remainder: object) -> UsageError:
+    """Returns the error for an unknown ``remainder``."""
+    known = "keep, drop or pad"
+    return UsageError("reader-value-unknown", name="remainder", value=remainder, known=known)
 
 
 def to_int(name: str, value: Any, least: int = 0) -> int:

@@ -26,7 +26,7 @@ from shardmill.loaders.pieces import Deal, Reader, count, size_of
 from shardmill.loaders.position import Position, digest_of, parse_state
 from shardmill.loaders.records import Records
 from shardmill.loaders.sampling import Balance, Weights, filter_records
-from shardmill.loaders.steps import Remainder, to_int
+from shardmill.loaders.steps import Remainder, to_int, unknown_remainder
 from shardmill.schemas.errors import UsageError
 from shardmill.schemas.map_ordered import map_ordered
 
@@ -102,9 +102,10 @@ class Stream:
         if not isinstance(shuffle, bool):
             raise UsageError("shuffle-invalid", shuffle=shuffle)
         if remainder not in (None, *get_args(Remainder)):
-            raise UsageError("remainder-unknown", remainder=remainder)
+            raise unknown_remainder(remainder)
         if order not in (None, *get_args(Order)):
-            raise UsageError("order-unknown", order=order)
+            known = "records or blocks"
+            raise UsageError("reader-value-unknown", name="order", value=order, known=known)
         if isinstance(where, Mapping):
             records, where = filter_records(records, where), None
         if where is not None and not callable(where):

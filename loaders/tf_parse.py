@@ -159,7 +159,10 @@ def label_reader(source: Source, form: str) -> tuple[str, Callable[[tf.Tensor], 
         try:
             return source.spec_of(form).name, lambda values: values
         except UsageError as error:
-            raise UsageError("label-form-unknown", form=form) from error
+            known = "'id', 'one_hot', 'text', None, or the name of a feature"
+            raise UsageError(
+                "reader-value-unknown", name="label", value=form, known=known
+            ) from error
     labels = list(source.manifest.labels)
     names = sorted(source.label_features)
     if not names:

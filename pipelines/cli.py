@@ -107,7 +107,10 @@ def _dispatch(argv: list[str]) -> int:
 
         return run_build(argv[0], *parse_build(argv[0], argv[1:]))
     if argv[0] in ("count", "verify"):  # they accept Beam's flags too
-        return int(load_command(argv[0]).main(argv[1:]))
+        from shardmill.pipelines.commands.beam_flags import parse_flags
+
+        values, beam_flags, answer = parse_flags(parser := find_parser(argv[0]), argv[1:])
+        return int(load_command(argv[0]).run(parser.table(**values), answer, beam_flags))
     return int(load_command(argv[0]).run(*find_parser(argv[0]).parse(argv[1:])))
 
 

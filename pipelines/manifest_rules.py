@@ -86,13 +86,13 @@ def _parse_fraction(flag: str, text: str) -> Fraction:
     except (ValueError, ZeroDivisionError):
         fraction = Fraction(-1)
     if not 0 <= fraction <= 1:
-        raise UsageError("value-not-share", flag=flag, text=text)
+        raise UsageError("value-out-of-range", flag=flag, value=text, rule="a number from 0 to 1")
     return fraction
 
 
 def _parse_copies(flag: str, text: str) -> int:
     if not _is_number(text):
-        raise UsageError("max-duplicates-invalid", flag=flag, text=text)
+        raise UsageError("value-out-of-range", flag=flag, value=text, rule="a number, 0 or more")
     return int(text)
 
 

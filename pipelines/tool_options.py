@@ -51,7 +51,7 @@ file is damaged or the run failed, 2 usage error, 130 or 143 interrupted."""
     def __post_init__(self) -> None:
         object.__setattr__(self, "input", of.parse_paths("input", self.input))
         if not self.paths or not all(self.paths):
-            raise UsageError("count-input-empty")
+            raise UsageError("input-empty")
 
     @property
     def paths(self) -> tuple[str, ...]:

@@ -117,9 +117,8 @@ def switch(words: Sequence[str] = (), **rules: Any) -> Any:
     def parse(flag: str, value: Any) -> bool | str:
         if isinstance(value, bool) or value in words:
             return value  # type: ignore[no-any-return]
-        raise UsageError(
-            "value-not-switch", flag=flag, value=value, words=", ".join(["True", *words])
-        )
+        rule = f"{', '.join(['True', *words])} or False"
+        raise UsageError("value-out-of-range", flag=flag, value=value, rule=rule)
 
     return Option("switch", parse, False, words, **rules)
 
@@ -176,7 +175,7 @@ def real(default: float, fits: Callable[[float], bool], rule: str, **rules: Any)
         try:
             number = float(value)
         except (TypeError, ValueError) as error:
-            raise UsageError("value-not-number", flag=flag, value=value) from error
+            raise UsageError("value-not-number", flag=flag, value=value, kind="number") from error
         if fits(number):
             return number
         raise UsageError("value-out-of-range", flag=flag, value=value, rule=rule)
@@ -191,9 +190,8 @@ def size(default: str, least: str, **rules: Any) -> Any:
         number = parse_bytes(value, flag) if isinstance(value, str) else _index(flag, value)
         if number >= parse_bytes(least, flag):
             return number
-        raise UsageError(
-            "value-below-minimum", flag=flag, value=value, least=least, default=default
-        )
+        rule = f"{least} or more, as in {default}"
+        raise UsageError("value-out-of-range", flag=flag, value=value, rule=rule)
 
     return Option("text", parse, default, pattern=SIZE_PATTERN, **rules)
 
@@ -275,7 +273,7 @@ def _index(flag: str, value: Any) -> int:
     try:
         return int(value) if isinstance(value, str) else operator.index(value)
     except (TypeError, ValueError) as error:
-        raise UsageError("value-not-integer", flag=flag, value=value) from error
+        raise UsageError("value-not-number", flag=flag, value=value, kind="whole number") from error
 
 
 def _parse_text(flag: str, value: Any) -> str:

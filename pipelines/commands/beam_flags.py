@@ -18,20 +18,18 @@ from shardmill.schemas.errors import UsageError
 _STORAGE_FLAGS = ("--s3_", "--hdfs_")
 
 
-def parse_flags(
-    parser: Parser, argv: Sequence[str], *positional: str
-) -> tuple[dict[str, Any], list[str], Answer]:
+def parse_flags(parser: Parser, argv: Sequence[str]) -> tuple[dict[str, Any], list[str], Answer]:
     """Return the values of Shardmill's flags, Beam's options, and how to answer.
 
     Args:
         parser: Parser of the command.
         argv: Arguments after the command.
-        positional: Names of flags that must be given; or all of their values without the names, in
-            this order.
 
     Raises:
         UsageError: A flag is unknown, missing or malformed, or belongs to another command.
     """
+    # They must be given, or all of their values without the names, in this order.
+    positional = [name for name in ("input", "output") if f"--{name}" in parser.flags]
     known, beam_flags = parser.parse_known_args(argv)
     values: dict[str, Any] = vars(known)
     answer = Answer.take(values)

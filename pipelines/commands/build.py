@@ -41,7 +41,7 @@ def parse_build(kind: str, argv: list[str]) -> Build:
     Raises:
         UsageError: A flag is unknown, missing or malformed.
     """
-    return configure(kind, *parse_flags(find_parser(kind), argv, "input", "output"))
+    return configure(kind, *parse_flags(find_parser(kind), argv))
 
 
 def configure(kind: str, values: Mapping[str, Any], beam_flags: list[str], answer: Answer) -> Build:

@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from shardmill.pipelines.report.answer import Answer
 from shardmill.schemas import option_types as of
-from shardmill.schemas.errors import InputError, ShardmillError, UsageError
+from shardmill.schemas.errors import InputError, ShardmillError
 from shardmill.schemas.numbers import human_bytes, human_duration, parse_duration, plural
 from shardmill.schemas.printable import printable
 from shardmill.schemas.storage import absolute, open_storage
@@ -47,7 +47,7 @@ example, to see what would be deleted:
 def run(flags: CleanOptions, answer: Answer) -> int:
     """Delete what unfinished builds left behind; return the exit code."""
     limit = parse_duration(flags.older_than, "--older_than") * _NS
-    output = _find_output(flags.directory)
+    output = find_output(flags.directory)
     storage = open_storage(output)
     now, account = time.time_ns(), cleanup.find_leftovers(storage, output)
     old = [item for item in account.leftovers if not item.is_recent(limit, now)]
@@ -86,15 +86,17 @@ def run(flags: CleanOptions, answer: Answer) -> int:
     return ShardmillError.exit_code if problems else 0
 
 
-def _find_output(directory: str) -> str:
-    if not directory:
-        raise UsageError("dir-empty")
-    output = absolute(directory)
-    entry = open_storage(output).stat(output)
-    if entry is None:
-        raise InputError("folder-missing", directory=directory)
-    if entry.kind != "dir":
-        raise InputError("folder-not-folder", directory=directory)
+def find_output(directory: str) -> str:
+    """Return the absolute path of an output.
+
+    Raises:
+        InputError: It is not a folder.
+        OutputError: It is a version of a dataset.
+    """
+    output = absolute(directory) if directory else ""
+    entry = open_storage(output).stat(output) if output else None
+    if entry is None or entry.kind != "dir":
+        raise InputError("folder-not-folder", directory=directory or "DIR")
     check_no_version(output)
     return output
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from shardmill.pipelines import run as runs
 from shardmill.pipelines.commands import find_parser
-from shardmill.pipelines.commands.beam_flags import check_beam_flags, parse_flags
+from shardmill.pipelines.commands.beam_flags import check_beam_flags
 from shardmill.pipelines.commands.build import finish_run
 from shardmill.pipelines.input_kinds import MEBIBYTES
 from shardmill.pipelines.report.answer import Answer
@@ -26,12 +26,6 @@ if TYPE_CHECKING:
     from shardmill.pipelines.count_config import CountJob
 
 CountOptions = CountConfig  # the table of the command
-
-
-def main(argv: list[str]) -> int:
-    """Count TFRecord files; return the exit code."""
-    values, beam_flags, answer = parse_flags(find_parser("count"), argv, "input")
-    return run(CountConfig(**values), answer, beam_flags)
 
 
 def run(config: CountConfig, answer: Answer, beam_flags: Sequence[str] = ()) -> int:

@@ -7,7 +7,6 @@ from typing import ClassVar
 
 from shardmill.pipelines.report.answer import Answer
 from shardmill.schemas import option_types as of
-from shardmill.schemas.errors import InputError
 from shardmill.schemas.numbers import plural
 from shardmill.schemas.storage import open_storage
 
@@ -35,13 +34,10 @@ example:
 
 def run(flags: RollbackOptions, answer: Answer) -> int:
     """Publish an earlier version; return the exit code."""
-    from shardmill.schemas.storage import absolute
+    from shardmill.pipelines.commands.clean import find_output
     from shardmill.transforms.publish.publish import roll_back
 
-    output = absolute(flags.directory) if flags.directory else ""
-    entry = open_storage(output).stat(output) if output else None
-    if entry is None or entry.kind != "dir":
-        raise InputError("folder-not-folder", directory=flags.directory)
+    output = find_output(flags.directory)
     manifest = roll_back(open_storage(output), output, flags.to)
     answer.say(
         f"Published {manifest.generation} at {output}: {plural(manifest.written, 'example')}, "

@@ -10,8 +10,6 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from shardmill.pipelines.commands import find_parser
-from shardmill.pipelines.commands.beam_flags import parse_flags
 from shardmill.pipelines.commands.build import finish_run
 from shardmill.pipelines.input_kinds import MEBIBYTES
 from shardmill.pipelines.report.answer import Answer
@@ -30,12 +28,6 @@ if TYPE_CHECKING:
 
     from shardmill.pipelines.report.layout import Layout
     from shardmill.transforms.verify.verify import Dataset, Finding
-
-
-def main(argv: list[str]) -> int:
-    """Check a dataset; return the exit code."""
-    values, beam_flags, answer = parse_flags(find_parser("verify"), argv)
-    return run(VerifyOptions(**values), answer, beam_flags)
 
 
 def run(options: VerifyOptions, answer: Answer, beam_flags: Sequence[str] = ()) -> int:

@@ -11,7 +11,7 @@ import codecs
 import itertools
 import math
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 from shardmill.schemas.dataset.catalog import parse_catalog
@@ -22,7 +22,6 @@ from shardmill.schemas.dataset.shard_names import MANIFEST, REJECTS, check_not_l
 from shardmill.schemas.errors import FormatError, InputError, StorageError, UsageError
 from shardmill.schemas.example.parse import FeatureValues, looks_like_example, parse_example
 from shardmill.schemas.file_signatures import image_format
-from shardmill.schemas.schema_pbtxt.image_features import FORMAT, HEIGHT, WIDTH
 from shardmill.schemas.storage import join, open_storage
 from shardmill.schemas.tfrecord.reader import TooLargeError, open_records
 from shardmill.schemas.tfrecord.scanner import DamagedError
@@ -33,7 +32,6 @@ MAX_VALUES = 20  # of a feature
 MAX_TEXT = 400  # characters of a value
 MAX_BYTES = 64  # of a value that is neither an image nor text
 MAX_FEATURES = 200  # of a record
-_RAW_MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 
 
 def describe_path(path: str, *, records: int = 3, split: str = "", key: str = "") -> dict[str, Any]:
@@ -176,7 +174,6 @@ def describe_record(payload: bytes) -> dict[str, Any]:
     features = parse_example(payload)
     names = sorted(features, key=lambda name: name.encode())
     shown = {name: _describe_feature(features[name]) for name in names[:MAX_FEATURES]}
-    _describe_raw_images(features, shown)
     more = {"more_features": len(names) - MAX_FEATURES} if len(names) > MAX_FEATURES else {}
     return {"bytes": len(payload), "example": True, "features": shown, **more}
 
@@ -236,22 +233,6 @@ def _describe_value(value: bytes | float) -> Any:
 
     # The shortest number that rounds to the same float32; JSON has no NaN and no infinities.
     return float(str(np.float32(value))) if math.isfinite(value) else str(value)
-
-
-def _describe_raw_images(features: Mapping[str, FeatureValues], described: dict[str, Any]) -> None:
-    """Describe raw pixels, which have no header, by the features for format, height and width."""
-    single = {name: f.values[0] for name, f in features.items() if len(f.values) == 1}
-    height, width = single.get(HEIGHT), single.get(WIDTH)
-    if single.get(FORMAT) != b"raw" or not isinstance(height, int) or not isinstance(width, int):
-        return
-    for name, value in single.items():
-        if not isinstance(value, bytes) or height < 1 or width < 1 or name not in described:
-            continue
-        channels, remainder = divmod(len(value), height * width)
-        if not remainder and channels in _RAW_MODES and name != FORMAT:
-            image = {"format": "raw", "width": width, "height": height}
-            image["mode"] = _RAW_MODES[channels]
-            described[name]["values"] = [{"bytes": len(value), "image": image}]
 
 
 def _decode_text(value: bytes) -> str | None:

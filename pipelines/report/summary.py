@@ -38,11 +38,7 @@ def build_result(outcome: Outcome, output: str, seconds: float) -> dict[str, Any
     """
     if outcome.status == "failed":
         raise OutputError(outcome.message)
-    names = (
-        "status", "message", "matched", "skipped", "duplicates", "parts_made", "parts_reused",
-        "reused", "changes", "labels",
-    )  # fmt: skip
-    body = {name: getattr(outcome, name) for name in names}
+    body = {k: v for k, v in vars(outcome).items() if k not in ("series", "manifest")}
     series = ("split", "label", "inputs", "num_bytes", "parts")
     planned = [dict(zip(series, each, strict=True)) for each in outcome.series]
     return {**body, "output": output, "seconds": round(seconds, 3), "planned": planned}

@@ -193,7 +193,7 @@ class Runner:
         where = f"; see its page {job.page}" if job and job.page else ""
         # Flink reports a job that was cancelled on its page as failed, with this cause.
         if "in state CANCELLED" in text or "JobCancellationException" in text:
-            return OutputError("job-cancelled", name=self.name, where=where)
+            return OutputError("job-ended", how="cancelled", name=self.name, where=where)
         if TRACEBACK in text:  # a failure of Python code, not of the runner
             return None
         if "in state FAILED" in text:

@@ -10,8 +10,6 @@ MESSAGES: dict[str, str] = {
     "verify-runner-needs-dataset": "--runner={runner} verifies the folder of a dataset, not the manifest of a count: leave it out.",
     "dataset-missing": "{file} does not exist: give a dataset or its manifest.json.",
     "show-path-missing": "{path} does not exist: give a dataset or a TFRecord file.",
-    "folder-missing": "{directory} does not exist: give the folder of a dataset.",
-    "dir-empty": "DIR is empty: give the folder of a dataset.",
     "verify-without-manifest": "{folder} has no manifest.json: run `shardmill count --input={folder} --manifest=FILE` first and verify FILE.",
     "manifest-field-malformed": "{file} cannot be read: a field is malformed ({error}).",
     "show-unreadable": "{path} cannot be shown: {error}.",
@@ -32,6 +30,4 @@ MESSAGES: dict[str, str] = {
     "check-rule-of-dataset": "--{name} asks how a dataset was built, and {path} is the manifest of a count: give the folder of the dataset.",
     "manifest-not-json": "{file} cannot be read: it is not a Shardmill manifest.",
     "manifest-unreadable": "{file} cannot be read: {error}{fix}.",
-    "dataset-unreadable": "{path} cannot be read: {error}.",
-    "count-input-empty": "--input is empty: give a folder, a glob, a list or a file.",
 }

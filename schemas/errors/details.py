@@ -28,7 +28,6 @@ MESSAGES: dict[str, str] = {
     "file-ends-inside-record": "the file ends inside a record",
     "record-length-crc": "the CRC of the length of record {number} does not match",
     "first-length-crc": "the CRC of the length of record 0 does not match, or it is not a shard",
-    "some-length-crc": "the CRC of the length of a record does not match",
     "shard-records-differ": "it has {found:records} and the manifest says {expected:,}",
     "part-records-wrong": "its number of records is wrong",
     "member-index-damaged": "its member index is damaged or does not cover the whole file",

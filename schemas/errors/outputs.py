@@ -25,7 +25,6 @@ MESSAGES: dict[str, str] = {
     "inputs-changed": "The inputs of {output} have changed since it was built ({changes}): run again with --update to publish a new version, or choose another --output.",
     "duplicates-and-group": "--duplicates={duplicates} and --{flag}={value} cannot be combined, since both say what belongs together: leave one of them out.",
     "duplicates-and-listing": "--duplicates={duplicates} and a listing cannot be combined, since both say what belongs together: remove the copies from the listing.",
-    "max-duplicates-invalid": "--{flag}={text} is not a number: give 0 or more.",
     "show-key-without-catalog": "--key={key}: the dataset has no catalog; only images have one.",
     "show-key-unknown": "--key={key}: no record was made of such an input; keys are paths relative to {root}.",
     "show-catalog-unreadable": "{path} cannot be read: {error}; run `shardmill verify`.",

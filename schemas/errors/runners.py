@@ -4,7 +4,6 @@ MESSAGES: dict[str, str] = {
     "runner-without-outcome": "The runner {name} ended, but left no outcome {where}.",
     "job-outcome-taken": "An equal command took the outcome of the job that both waited for: run again.",
     "job-server-lost": "The job server of {name} ended or does not answer: run again to resume.",
-    "job-cancelled": "The job was cancelled on {name}: run again to resume{where}.",
     "job-failed": "The job failed on {name}: {cause}{where}; run again to resume.",
     "flink-unreachable": "No Flink cluster answers at --flink_master={master}: start the cluster, or correct the address ({error}).",
     "job-server-unreachable": "No job server answers at --job_endpoint={endpoint}: start it, or correct the address ({error}).",

@@ -14,6 +14,7 @@ import google_crc32c
 
 from shardmill.schemas.errors import ChangedError, StorageError, UsageError
 
+REMEDY = "run again when the service answers"
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import IO, TYPE_CHECKING, Any, Literal
 
 from shardmill.schemas.errors import ChangedError, StorageError, UsageError
-from shardmill.schemas.storage.base import Entry, one_line, replaced_error
+from shardmill.schemas.storage.base import REMEDY, Entry, one_line, replaced_error
 from shardmill.schemas.storage.objects import (
     SPOOL,
     WRITER,
@@ -43,7 +43,9 @@ class GcsStorage(ObjectStorage):
         try:
             from google.cloud.storage.retry import DEFAULT_RETRY
         except ImportError as error:
-            raise UsageError("gcs-needs-package") from error
+            raise UsageError(
+                "storage-needs-package", scheme="gs", package="google-cloud-storage", extra="gcs"
+            ) from error
         super().__init__(make_client)
         self._retry = DEFAULT_RETRY
 
@@ -292,7 +294,7 @@ def translate_errors(action: str, uri: str, missing: Missing = "object") -> Iter
             raise missing_bucket_error(action, uri) from error
         raise FileNotFoundError(uri) from error
     except (exceptions.Forbidden, exceptions.Unauthorized) as error:
-        raise StorageError("gcs-denied", action=action, uri=uri, error=why(error)) from error
+        raise StorageError("storage-denied", action=action, uri=uri, why=why(error)) from error
     except exceptions.PreconditionFailed as error:
         raise replaced_error(action, uri) from error
     except auth.GoogleAuthError as error:
@@ -306,4 +308,6 @@ def translate_errors(action: str, uri: str, missing: Missing = "object") -> Iter
         raise
     # A persistent connection failure is an OSError of the HTTP library.
     except (exceptions.GoogleAPIError, media.DataCorruption, OSError) as error:
-        raise StorageError("gcs-failed", action=action, uri=uri, error=why(error)) from error
+        raise StorageError(
+            "storage-failed", action=action, path=uri, error=why(error), remedy=REMEDY
+        ) from error

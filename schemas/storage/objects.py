@@ -30,7 +30,7 @@ def split_uri(uri: str) -> tuple[str, str]:
     if not bucket:
         raise UsageError("bucket-unnamed", uri=uri, scheme=scheme.lower())
     if scheme.lower() == "gs" and not (bucket[0].isalnum() and bucket[-1].isalnum()):
-        raise UsageError("gcs-bucket-invalid", uri=uri, bucket=bucket)
+        raise UsageError("bucket-invalid", uri=uri, bucket=bucket, scheme="gs")
     return bucket, name
 
 

@@ -44,7 +44,7 @@ class S3Storage(ObjectStorage):
 
     def __init__(self) -> None:
         if importlib.util.find_spec("botocore") is None:
-            raise UsageError("s3-needs-package")
+            raise UsageError("storage-needs-package", scheme="s3", package="botocore", extra="s3")
         super().__init__(make_client)
 
     def _call(self, action: str, path: str, method: str, **options: Any) -> dict[str, Any]:

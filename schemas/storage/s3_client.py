@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from shardmill.schemas.errors import ChangedError, DeniedError, StorageError, UsageError
-from shardmill.schemas.storage.base import one_line
+from shardmill.schemas.storage.base import REMEDY, one_line
 from shardmill.schemas.storage.objects import missing_bucket_error, split_uri
 
 ATTEMPTS = 5  # of one call, unless AWS_MAX_ATTEMPTS or ~/.aws/config sets another number
@@ -54,9 +54,10 @@ def translate_errors(action: str, uri: str) -> Iterator[None]:
     except ClientError as error:
         raise _of_answer(action, uri, error.response) from error
     except ParamValidationError as error:
-        raise UsageError("s3-bucket-invalid", uri=uri, bucket=split_uri(uri)[0]) from error
+        bucket = split_uri(uri)[0]
+        raise UsageError("bucket-invalid", uri=uri, bucket=bucket, scheme="s3") from error
     except BotoCoreError as error:
-        remedy = "run again when the service answers"
+        remedy = REMEDY
         if type(error).__name__ in _CREDENTIALS:
             remedy = "run `aws configure` or set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
         raise StorageError(
@@ -78,9 +79,9 @@ def _of_answer(action: str, uri: str, answer: Any) -> Exception:
         return ChangedError("changed-to-shorter")
     why = f"{one_line(answer['Error'].get('Message') or 'no reason given')} ({code or status})"
     if status in _DENIED_STATUS or code in _DENIED_CODES:
-        return DeniedError("s3-denied", action=action, uri=uri, why=why)
+        return DeniedError("storage-denied", action=action, uri=uri, why=why)
     kind = UnsupportedError if status == 501 else StorageError
-    return kind(f"Cannot {action} {uri}: {why}; run again when the service answers.")
+    return kind("storage-failed", action=action, path=uri, error=why, remedy=REMEDY)
 
 
 def make_client() -> Any:

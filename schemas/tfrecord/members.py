@@ -90,7 +90,9 @@ def _find_chunks(file: OpenFile) -> list[tuple[int, int, int]]:
             data, data_start = file.read_at(at, _HEADER_READ_BYTES), at
         header = data[at - data_start : at - data_start + HEADER_BYTES]
         if not starts_record(header):
-            raise FormatError("some-length-crc") if at else FormatError("first-length-crc")
+            if at:
+                raise FormatError("record-length-crc", number=records)
+            raise FormatError("first-length-crc")
         at += HEADER_BYTES + int.from_bytes(header[:8], "little") + FOOTER_BYTES
         if at > file.size:
             raise FormatError("file-ends-inside-record")

@@ -85,7 +85,7 @@ def find_dataset(path: str) -> Dataset:
         raise InputError("verify-without-manifest", folder=output) from error
     except FormatError as error:
         check_not_lost(path, data)
-        raise InputError("dataset-unreadable", path=path, error=error) from error
+        raise InputError("manifest-unreadable", file=path, error=error, fix="") from error
     if manifest.root:
         return Dataset(manifest.root, manifest)
     folder = manifest.folder(output)

@@ -37,4 +37,4 @@ def test_help_and_mistakes_import_nothing_heavy(tmp_path) -> None:
     for line in usage:
         if line.startswith("  shardmill "):  # the example is a command that parses
             words = shlex.split(line)
-            parse_flags(find_parser(words[1]), words[2:], "input", "output")
+            parse_flags(find_parser(words[1]), words[2:])

@@ -143,13 +143,6 @@ def test_reads_records_from_several_shards(photos, tmp_path) -> None:
     assert len(found["records"]["first"]) == 9
 
 
-def test_describes_raw_pixels_from_other_features(photos, tmp_path) -> None:
-    build_dataset(
-        input=photos, output=tmp_path / "ds", image_size="8x12", encoding="raw", channels=1
-    )
-    assert "    image/encoded      raw 12x8 L, 96 B" in shown(tmp_path / "ds")
-
-
 def test_prints_plain_text_to_a_pipe(dataset) -> None:
     assert shardmill("show", dataset).stdout.replace("\n", "").isprintable()
 

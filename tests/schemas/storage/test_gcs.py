@@ -129,7 +129,9 @@ def test_reports_missing_permissions(strict_bucket, front):
     storage.replace(f"{strict_bucket}/x", b"data")
     front.fail("download", "403", 2)
     front.fail("list", "403")
-    with pytest.raises(StorageError, match="injected; ask for that permission"):
+    with pytest.raises(
+        StorageError, match="injected; check the credentials and ask for that permission"
+    ):
         storage.read(f"{strict_bucket}/x")
     with pytest.raises(PermissionError):  # one reject, not a failed build
         storage.read_unchanged(f"{strict_bucket}/x", 4, "1")

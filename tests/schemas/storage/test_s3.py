@@ -186,7 +186,7 @@ def test_interrupted_upload_leaves_nothing(s3, s3_bucket, s3_storage):
         ),
         ({"AWS_PROFILE": "none-such"}, "s3://b/in", "profile (none-such) could not be found; check"),
         ({"AWS_ENDPOINT_URL": "nonsense"}, "s3://b/in", "Invalid endpoint: nonsense; check the AWS"),
-        ({}, "s3://no bucket/in", "'no bucket' is not a bucket name; write s3://BUCKET/PATH"),
+        ({}, "s3://no bucket/in", "'no bucket' is not a valid bucket name; write s3://BUCKET/PATH"),
     ],
     ids=["bucket", "no name", "network", "no keys", "profile", "endpoint", "name"],
 )  # fmt: skip
