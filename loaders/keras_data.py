@@ -69,7 +69,7 @@ def keras_dataset(  # noqa: PLR0913 - all but two are keyword-only
     dataset: str | os.PathLike[str] | Stream, split: str = "train", *, batch_size: int | None = 32,
     shuffle: bool | int = False, seed: int = 0, remainder: Remainder | None = None,
     label: str | None = "id", features: Sequence[str] | None = None,
-    labels: Sequence[str] | None = None, balance: Literal["label"] | Weights | None = None,
+    balance: Literal["label"] | Weights | None = None,
     fill: Fill | None = None, where: Where | None = None, limit: int | None = None,
     host: tuple[int, int] | None = None,
 ) -> tf.data.Dataset:  # fmt: skip
@@ -95,7 +95,6 @@ def keras_dataset(  # noqa: PLR0913 - all but two are keyword-only
             0. None for ``keep``, with several hosts ``drop``; they cannot keep it.
         label: ``id`` (integer or float), ``one_hot``, ``text``, or a feature; None for no labels.
         features: The features that become inputs; None for images, arrays or all columns.
-        labels: The labels to read, for datasets built with ``--shard_by=label``.
         balance: ``label``, or the weight of each label; see ``Stream``.
         fill: Values by feature that replace missing ones; see ``open_dataset``.
         where: Predicate on a dict of all features of a record, images encoded; the others are left
@@ -109,7 +108,7 @@ def keras_dataset(  # noqa: PLR0913 - all but two are keyword-only
         UsageError: An option is invalid, or there would be no batch.
     """
     stream = _open_stream(
-        dataset, split, labels, fill, shuffle=shuffle, seed=seed, where=where, limit=limit,
+        dataset, split, fill, shuffle=shuffle, seed=seed, where=where, limit=limit,
         host=host, remainder=remainder, balance=balance,
     )  # fmt: skip
     batching = _batching_of(stream, batch_size, remainder)
@@ -135,12 +134,11 @@ def _batching_of(stream: Stream, size: int | None, remainder: Remainder | None) 
 
 
 def _open_stream(
-    dataset: str | os.PathLike[str] | Stream, split: str, labels: Sequence[str] | None,
-    fill: Fill | None, **order: Any,
+    dataset: str | os.PathLike[str] | Stream, split: str, fill: Fill | None, **order: Any
 ) -> Stream:  # fmt: skip
     """Returns the stream of a split."""
     if isinstance(dataset, Stream):
-        given = {"split": split != "train", "labels": labels, **order, "remainder": None}
+        given = {"split": split != "train", **order, "remainder": None}
         unused = ", ".join(name for name, value in given.items() if value)
         if unused:
             raise UsageError("keras-option-of-stream", unused=unused)
@@ -150,7 +148,7 @@ def _open_stream(
     shuffle = order["shuffle"]
     buffer = None if isinstance(shuffle, bool) else to_int("shuffle", shuffle, 1)
     options = {**order, "shuffle": bool(shuffle), "buffer": buffer}
-    return Stream(open_encoded(dataset, split, labels, fill), **options)
+    return Stream(open_encoded(dataset, split, fill), **options)
 
 
 class _Blocks:

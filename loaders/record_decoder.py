@@ -38,7 +38,7 @@ def select_features(source: Source, features: Sequence[str] | None) -> tuple[Fea
     if isinstance(features, str):
         raise UsageError("reader-features-str", features=features)
     if not features:
-        raise UsageError("reader-list-empty", name="features")
+        raise UsageError("reader-features-empty")
     specs = tuple(source.spec_of(name) for name in features)
     if len({spec.name for spec in specs}) < len(specs):
         raise UsageError("reader-features-twice", features=list(features))

@@ -6,7 +6,7 @@ import copy
 import operator
 import os
 from bisect import bisect_right
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import accumulate
 from typing import Any, NamedTuple, SupportsIndex, overload
@@ -275,7 +275,7 @@ def _pair(values: dict[str, Any], inputs: tuple[str, ...], label: str) -> tuple[
 
 def open_dataset(  # noqa: PLR0913 - all but two are named
     path: str | os.PathLike[str], split: str = "train", *, features: Sequence[str] | None = None,
-    labels: Sequence[str] | None = None, decode: bool = True, text: bool = False,
+    decode: bool = True, text: bool = False,
     as_supervised: bool = False, ids: bool = False, fill: Fill | None = None,
     transform: Transform | None = None, cache_bytes: int | None = None,
     cache_dir: str | os.PathLike[str] | None = None, cache_dir_bytes: int = 100 << 30,
@@ -292,7 +292,6 @@ def open_dataset(  # noqa: PLR0913 - all but two are named
         split: A split, or several as in ``train+validation``, or slices as in ``train[:10%]`` and
             ``train[100:200]``.
         features: The features to read; None for all.
-        labels: The labels to read, for datasets built with ``--shard_by=label``; None for all.
         decode: Whether bytes that hold images or raw arrays become arrays.
         text: Whether other bytes become str.
         as_supervised: Whether an example is a pair of inputs and label; the inputs are the image or
@@ -313,13 +312,13 @@ def open_dataset(  # noqa: PLR0913 - all but two are named
 
     Raises:
         InputError: The manifest or schema cannot be read, or a shard is missing or of another size.
-        UsageError: A split, label or feature is unknown, or a missing integer has no ``fill``.
+        UsageError: A split or feature is unknown, or a missing integer has no ``fill``.
     """
     to_int("cache_bytes", cache_bytes or 0)
     to_int("cache_dir_bytes", cache_dir_bytes)
     if transform is not None and not callable(transform):
         raise UsageError("transform-not-function", transform=transform)
-    source = open_source(path, split, labels)
+    source = open_source(path, split)
     specs = select_features(source, features)
     names = output_names(specs, features) if decode else {}
     decoder = RecordDecoder(specs, default_values(specs, fill), decode, source.sides, names, text)
@@ -330,14 +329,12 @@ def open_dataset(  # noqa: PLR0913 - all but two are named
     return Records(source, View(decoder, supervised, transform, ids), Caches(cache_bytes, disk))
 
 
-def open_encoded(
-    path: str | os.PathLike[str], split: str, labels: Collection[str] | None, fill: Fill | None
-) -> Records:
+def open_encoded(path: str | os.PathLike[str], split: str, fill: Fill | None = None) -> Records:
     """Opens a split for its payloads; examples, for predicates, have all features, images encoded.
 
     An integer that may be missing and has no ``fill`` is left out.
     """
-    source = open_source(path, split, labels)
+    source = open_source(path, split)
     defaults = default_values(source.specs, fill, required=False)
     specs = tuple(
         spec for spec in source.specs

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -100,25 +100,6 @@ class Source:
         known = format_names([spec.name for spec in self.specs])
         raise UsageError("feature-unknown", name=name, known=known)
 
-    def with_labels(self, labels: Sequence[str]) -> Source:
-        """Returns the source restricted to the shards of certain labels.
-
-        Raises:
-            UsageError: A label is unknown or named twice, or shards are not separated by label.
-        """
-        known = self.manifest.labels
-        for label in labels:
-            if label not in known:
-                raise UsageError("label-unknown", label=label, known=format_names(known) or "none")
-            if list(labels).count(label) > 1:
-                raise UsageError("reader-label-twice", label=label)
-        if not labels:
-            raise UsageError("reader-list-empty", name="labels")
-        if all(shard.label is None for shard in self.shards):
-            raise UsageError("reader-labels-without-shards", labels=list(labels))
-        parts = tuple(part for part in self.selection.parts if part.shard.label in labels)
-        return replace(self, selection=Selection(self.selection.split, parts))
-
     def label_of(self, features: Mapping[str, FeatureValues]) -> str | None:
         """Returns the label of a record as the manifest counts it."""
         labels = self.manifest.labels
@@ -141,29 +122,22 @@ class Source:
         return column if any(s.name == column and s.kind == kind for s in self.specs) else ""
 
 
-def open_source(
-    path: str | os.PathLike[str], split: str, labels: Collection[str] | None = None
-) -> Source:
+def open_source(path: str | os.PathLike[str], split: str) -> Source:
     """Opens splits of a dataset; reads the manifest and schema, and checks the sizes of shards.
 
     Args:
         path: The dataset's folder or its manifest.json, on any storage.
         split: A split, or several as in ``train+validation``.
-        labels: The labels to read, for datasets built with ``--shard_by=label``; None for all.
 
     Raises:
         InputError: The manifest or schema cannot be read, or a shard is missing or of another size.
-        UsageError: A split or label is unknown.
+        UsageError: A split is unknown.
     """
     folder, manifest = find_dataset(path)
     selection = select(manifest, split)
     manifest, lacking = manifest.of_shards({part.shard.file for part in selection.parts})
     specs = read_specs(folder, manifest, *lacking)
     source = Source(folder, manifest, selection, _by_name(specs))
-    if labels is not None:
-        if isinstance(labels, (str, Mapping)):
-            raise UsageError("reader-labels-not-list", labels=labels)
-        source = source.with_labels(list(labels))
     _check_shards(source)
     return source
 

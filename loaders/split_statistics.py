@@ -190,7 +190,7 @@ def _find_splits(dataset: Dataset, split: str) -> tuple[Manifest, list[Split]]:
 def _open(dataset: Dataset, split: str) -> Records:
     if isinstance(dataset, Manifest):
         raise UsageError("slice-of-manifest", split=split)
-    return open_encoded(dataset, split, None, None)
+    return open_encoded(dataset, split)
 
 
 def _moments_of(split: Split, feature: str | None) -> Moments | None:

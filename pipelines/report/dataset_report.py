@@ -108,7 +108,7 @@ def gather(base: str, file: str, manifest: Manifest, inputs: Path | None) -> dic
     findings = [{**each._asdict(), "groups": []} for each in problems]
     splits = [name for name, split in manifest.splits.items() for _ in split.shards]
     if samples:
-        with _noting(notes), open_encoded(base, "+".join(manifest.splits), None, None) as records:
+        with _noting(notes), open_encoded(base, "+".join(manifest.splits)) as records:
             draw = _drawer(records, specs, splits)
             for label, chosen in _choose_samples(samples, page["labels"], splits).items():
                 pictures = [picture for sample in chosen for picture in draw(sample)]
@@ -139,7 +139,7 @@ def sample_records(
         with _noting(notes):
             samples += read_catalogs(base, select(manifest, split).parts)
         if not samples:
-            with _noting(notes), open_encoded(base, split, None, None) as records:
+            with _noting(notes), open_encoded(base, split) as records:
                 samples += read_records(records)
     return specs, samples
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Literal, NamedTuple
@@ -90,23 +89,6 @@ def count_file(
             return _scan_stream(reader, compression, check, take)
     except DamagedError as error:
         return found._replace(fault=error.fault)
-
-
-def count_by_index(path: str, version: str) -> FileCount | None:
-    """Return the count of a file from its valid index; None if the file must be scanned.
-
-    Args:
-        path: Path or URI of the file.
-        version: Expected version of the file, as in ``Entry``.
-
-    Raises:
-        StorageError: The storage failed.
-    """
-    with contextlib.suppress(DamagedError), open_file(path, version) as reader:
-        members = read_index(reader.read_at, reader.size)
-        if members is not None:
-            return _count_indexed(reader, members, "index", None)
-    return None
 
 
 def _count_indexed(

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from shardmill.loaders import Stream, keras_dataset, open_dataset, steps_per_epoch
+from shardmill.loaders import Stream, balanced, keras_dataset, open_dataset, steps_per_epoch
 from shardmill.loaders.shards import ShardFiles
 from shardmill.schemas.dataset.read_manifest import load_manifest
 from shardmill.schemas.errors import UsageError
@@ -435,13 +435,15 @@ def test_a_failing_predicate_is_shown_with_its_place(error, ids):
 # Shards by label.
 
 
-def test_labels_selects_shards(images):
+def test_where_selects_labels(images):
     counts = load_manifest(images("bylabel")).splits["train"].label_counts
-    dataset = keras_dataset(images("bylabel"), labels=["cow", "ant"], label="text", batch_size=4)
+    dataset = keras_dataset(
+        images("bylabel"), where={"label": ["cow", "ant"]}, label="text", batch_size=4
+    )
     found = Counter(text.decode() for text in labels_of(dataset))
     assert found == {"cow": counts["cow"], "ant": counts["ant"]}
     assert int(dataset.cardinality()) == -(-found.total() // 4)
-    records = open_dataset(images("bylabel"), labels=["bee"])
+    records = balanced(open_dataset(images("bylabel")), {"bee": 1})
     assert len(records) == counts["bee"]
     assert {row["image/class/text"] for row in records} == {b"bee"}
 

@@ -195,16 +195,10 @@ MISTAKES = [
     ("open_dataset('ds', features='x')", UsageError, "features='x' is a str: give a list, as in ['x']"),
     ("open_dataset('ds', features=['x', 'id', 'x'])", UsageError, "features=['x', 'id', 'x'] names one twice: name each once"),
     ("open_dataset('ds', features=[])", UsageError, "features is empty: name features"),
-    ("open_dataset('ds', labels=['a'])", UsageError, "no label 'a': it has none"),
-    ("open_dataset('labelled', labels=['c'])", UsageError, "no label 'c': it has 'a', 'b'"),
-    ("open_dataset('labelled', labels=['a', 'a'])", UsageError, "'a' is named twice: name each once"),
-    ("open_dataset('labelled', labels='a')", UsageError, "labels='a' must be a list, as in ['a', 'b']"),
-    ("keras_dataset('labelled', labels={'a': 2})", UsageError, "labels={'a': 2} must be a list", "weights are balance="),
     ("open_dataset('taken', ids=True)[0]", UsageError, "a feature 'sample_id', and ids=True adds a sample_id", "leave it out of features"),
     ("list(Stream(open_dataset('taken'), remainder='pad', host=(0, 2)))", UsageError, "the records have a feature 'weight'", "remainder='pad' a weight: leave it out of features"),
     ("open_dataset('ds', ids=True, as_supervised=True)", UsageError, "as_supervised=True has no place for ids=True"),
     ("keras_dataset(Stream(opened(ids=True)))", UsageError, "neither the transform nor the ids of the records"),
-    ("open_dataset('labelled', labels=[])", UsageError, "labels is empty: name labels"),
     ("keras_dataset('labelled', balance={'a': -1})", UsageError, "{'a': -1}: weights must be 0 or more"),
     ("open_dataset('ages')", UsageError, "'age' may be missing", "fill={'age': -1}"),
     ("open_dataset('ages', fill=-1)", UsageError, "fill=-1: give a value for each feature, as in fill={'age': -1}"),
@@ -324,7 +318,6 @@ def test_long_values_are_cut(folder, tmp_path):
     write_dataset(tmp_path / "wide", [[]], columns)
     for call in (
         lambda: open_dataset(tmp_path / "wide", features=["y"]),
-        lambda: open_dataset("labelled", labels=[f"label {n}" for n in range(999)]),
         lambda: keras_dataset("labelled", balance={"a": -1, **{f"{n}": 1 for n in range(999)}}),
     ):
         with pytest.raises(UsageError) as caught:

@@ -27,7 +27,6 @@ from shardmill.schemas.tfrecord.count_file import (
     INFLATE_COST,
     Check,
     FileCount,
-    count_by_index,
     count_file,
 )
 from shardmill.schemas.tfrecord.scanner import FileFault
@@ -60,30 +59,25 @@ def count_now(match: MatchSpec, spec: CountSpec) -> Manifest:
 
 
 def count_files(refs: Sequence[InputRef], spec: CountSpec) -> Iterator[CountedFile]:
-    """Yield the counts of files; scan them in several processes if they are large."""
-    left = []
-    for ref, known in map_ordered(lambda ref: _count_unread(ref, spec), refs, _CONCURRENT_OPENS):
-        if known is None:
-            left.append(ref)
-        else:
-            yield CountedFile(ref, known)
+    """Yield the counts of files; read them in several processes if they are large."""
     shown = progress.current()
-    shown.extend("counting", sum(ref.size for ref in left))
+    shown.extend("counting", sum(ref.size for ref in refs))
     count = functools.partial(count_ref, check=spec.check)
-    for ref, counted in run_all(count, left, spec.processes, lambda ref: INFLATE_COST * ref.size):
+    if spec.check == "index":  # waits for the storage more than for the processor
+        counts: Iterable[tuple[InputRef, FileCount]] = zip(
+            refs, map_ordered(count, refs, _CONCURRENT_OPENS), strict=True
+        )
+    else:
+        counts = run_all(count, refs, spec.processes, lambda ref: INFLATE_COST * ref.size)
+    for ref, counted in counts:
         shown.add(ref.size, counted.fault is not None)
         yield CountedFile(ref, counted)
 
 
-def _count_unread(ref: InputRef, spec: CountSpec) -> tuple[InputRef, FileCount | None]:
-    """Return the count of a file that need not be scanned, or None."""
-    if ref.error:
-        return ref, FileCount(0, ref.size, fault=FileFault(ref.error, 0, 0, ref.message))
-    return ref, count_by_index(ref.uri, ref.version) if spec.check == "index" else None
-
-
 def count_ref(ref: InputRef, check: Check) -> FileCount:
-    """Return the count of a matched file."""
+    """Return the count of a matched file; of one that was rejected while matching, its error."""
+    if ref.error:
+        return FileCount(0, ref.size, fault=FileFault(ref.error, 0, 0, ref.message))
     return count_file(ref.uri, check, version=ref.version)
 
 
