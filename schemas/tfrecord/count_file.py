@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Literal, NamedTuple
 
 import google_crc32c
@@ -117,25 +117,11 @@ def _warning(members: Sequence[IndexedMember]) -> str:
     return early_stop_warning(end) if end >= 0 else ""
 
 
-class _RunningCrc:
-    """CRC-32C of the chunks of a file that passed through."""
-
-    def __init__(self) -> None:
-        self.value = 0
-
-    def add(self, data: bytes) -> bytes:
-        """Add a chunk and return it."""
-        self.value = google_crc32c.extend(self.value, data)
-        return data
-
-    @property
-    def hex(self) -> str:
-        """The CRC-32C as 8 hexadecimal digits."""
-        return f"{self.value:08x}"
-
-    def over(self, chunks: Iterator[bytes]) -> Iterator[bytes]:
-        """Add and yield each chunk."""
-        return map(self.add, chunks)
+def _summed(chunks: Iterable[bytes], crc: google_crc32c.Checksum) -> Iterator[bytes]:
+    """Yield chunks of a file after adding them to its CRC-32C."""
+    for chunk in chunks:
+        crc.update(chunk)
+        yield chunk
 
 
 def _count_by_lengths(reader: RandomReader) -> FileCount:
@@ -172,15 +158,16 @@ def _scan_members(
     """
     # One scanner for all members: records that span members are detected, not lost.
     scanner = RecordScanner(take=take)
-    crc = _RunningCrc()
+    crc = google_crc32c.Checksum()
     try:
         for member, data in read_members(reader, members):
             expected = scanner.records + member.records
             if data:
-                pieces = inflate_member(crc.add(data), member.offset)
+                crc.update(data)
+                pieces = inflate_member(data, member.offset)
             else:
                 chunks = raw_chunks(reader, member.offset, member.offset + member.num_bytes)
-                pieces = gzip_chunks(crc.over(chunks), member.offset)
+                pieces = gzip_chunks(_summed(chunks, crc), member.offset)
             for piece in pieces:
                 scanner.feed(piece)
             if not scanner.is_between_records or scanner.records != expected:
@@ -192,7 +179,7 @@ def _scan_members(
         # The member may be damaged, or the index names other bytes than those of a member. Only a
         # scan of the whole file, which does not use the index, distinguishes them.
         return None
-    return scanner.records, crc.hex
+    return scanner.records, crc.hexdigest().decode()
 
 
 def read_members(
@@ -223,8 +210,8 @@ def _scan_stream(
     reader: RandomReader, compression: Compression, check: Check, take: Take | None = None
 ) -> FileCount:
     """Scan a file from beginning to end, without an index."""
-    scanner, crc = RecordScanner(check=check == "records", take=take), _RunningCrc()
-    chunks = crc.over(raw_chunks(reader, 0, reader.size))
+    scanner, crc = RecordScanner(check=check == "records", take=take), google_crc32c.Checksum()
+    chunks = _summed(raw_chunks(reader, 0, reader.size), crc)
     warnings: list[str] = []
     fault = None
     try:
@@ -233,7 +220,7 @@ def _scan_stream(
             pass
     except DamagedError as error:
         fault = error.fault
-    whole = "" if fault or check == "index" else crc.hex
+    whole = "" if fault or check == "index" else crc.hexdigest().decode()
     return FileCount(scanner.records, reader.size, whole, compression, fault, tuple(warnings))
 
 

@@ -6,12 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from shardmill.pipelines.count_config import CountConfig, resolve
-from shardmill.pipelines.runners import IN_MEMORY
 from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.storage import open_storage
 from tests.conftest import build_dataset, shardmill
-from tests.pipelines.test_count import count, count_here, records_of
+from tests.pipelines.test_count import count, records_of
 from tests.support.gcs_builds import upload
 from tests.support.readers import current
 from tests.support.record_tools import make_payloads, write_records
@@ -43,19 +41,6 @@ def test_count_of_objects_matches_count_of_files(files, strict_bucket, check) ->
     assert Manifest.from_json(stored) == there
     glob = count(f"{uri}/train-*", f"{uri}/val/*", check=check)
     assert records_of(glob) == records_of(here)
-
-
-def test_counting_by_index_takes_few_calls(photos, tmp_path, strict_bucket, front) -> None:
-    build_dataset(input=photos, output=tmp_path / "ds", image_size=24, num_shards=3)
-    uri = upload(tmp_path / "ds", f"{strict_bucket}/ds")
-    front.calls.clear()
-    manifest = count_here(resolve(CountConfig(input=(uri,), check="index"), runner=IN_MEMORY))
-    shards = len(manifest.files)
-    assert manifest.written == 21
-    assert shards == 6
-    downloads = front.counts()["download"]
-    assert downloads <= 2 * shards + 2, front.counts()
-    assert len(front.calls) <= 4 * shards + 12, front.counts()
 
 
 def test_verifies_dataset_in_a_bucket(photos, tmp_path, strict_bucket) -> None:

@@ -16,16 +16,17 @@ from shardmill.schemas.errors import OutputError, ShardmillError
 from shardmill.schemas.storage import Entry, Storage, is_link, join
 from shardmill.transforms.publish.generation import find_sound, read_published
 
-Kind = Literal["build", "generation", "outcome", "temporary"]
+Kind = Literal["build", "generation", "file"]
 
 _ID = r"[0-9a-f]{12}"
 _OUTCOME = re.escape(shard_names.OUTCOME_PREFIX) + _ID + r"\.json"
-_IS_OUTCOME = re.compile(_OUTCOME)
 # Temporary files of local storage: only of files written into the output itself, with the
 # hexadecimal digits of a random UUID.
 _FIXED = (shard_names.MANIFEST, shard_names.SCHEMA, shard_names.LABELS, shard_names.REJECTS)
 _UUID = r"[0-9a-f]{12}4[0-9a-f]{3}[89ab][0-9a-f]{15}"
-_IS_TEMPORARY = re.compile(rf"\.(?:{_OUTCOME}|{'|'.join(map(re.escape, _FIXED))})\.{_UUID}\.tmp")
+_IS_FILE = re.compile(
+    rf"{_OUTCOME}|\.(?:{_OUTCOME}|{'|'.join(map(re.escape, _FIXED))})\.{_UUID}\.tmp"
+)
 # Created by the check for a writable output where the file system has no unnamed files.
 _IS_PROBE = re.compile(re.escape(shard_names.BUILD_PREFIX) + r"probe-[a-z0-9_]{8}")
 _IS_BUILD = re.compile(re.escape(shard_names.BUILD_PREFIX) + r"[0-9a-f]{16}")
@@ -40,7 +41,7 @@ class Leftover:
 
     Attributes:
         name: Name in the output.
-        kind: A build folder, an unnamed generation, the outcome of a run, or an unfinished file.
+        kind: A build folder, an unnamed generation, or a file: the outcome of a run, or unfinished.
         num_files: Number of files in it.
         num_bytes: Their total size.
         changed_ns: Time of the last change in it, in nanoseconds since 1970; None if unknown.
@@ -89,10 +90,8 @@ def classify(name: str, entry_kind: str, size: int) -> Kind | None:
         return "build" if name.startswith(shard_names.BUILD_PREFIX) else None
     if entry_kind != "file":
         return None
-    if _IS_OUTCOME.fullmatch(name):
-        return "outcome"
     probe = size == 0 and _IS_PROBE.fullmatch(name)
-    return "temporary" if probe or _IS_TEMPORARY.fullmatch(name) else None
+    return "file" if probe or _IS_FILE.fullmatch(name) else None
 
 
 def find_leftovers(storage: Storage, output: str) -> Leftovers:
@@ -139,7 +138,7 @@ def _why_foreign(storage: Storage, entry: Entry, name: str, kind: Kind) -> str:
 
 
 def _measure(storage: Storage, entry: Entry, name: str, kind: Kind) -> Leftover:
-    if kind in ("outcome", "temporary"):
+    if kind == "file":
         return Leftover(name, kind, 1, entry.size, entry.changed_ns)
     files = size = 0
     changed = [entry.changed_ns] if entry.version else []  # folders of object stores have no time
@@ -176,7 +175,7 @@ def remove(storage: Storage, output: str, item: Leftover, older_than_ns: int, no
         entry = storage.stat(path)
         if entry is None or is_link(path):
             return False
-        if item.kind in ("outcome", "temporary"):
+        if item.kind == "file":
             storage.delete(path)
             return True
         if item.kind == "generation" and item.name in _named(storage, output):

@@ -230,13 +230,6 @@ def test_rejects_build_rules_for_a_count(ds, capsys):
     assert "b is damaged: it is empty: restore it" in err
 
 
-def test_reports_a_missing_manifest(tmp_path, capsys):
-    (tmp_path / "manifest.json").write_text("[]")
-    for path, words in ((tmp_path, "cannot be read"), (tmp_path / "no", "does not exist")):
-        assert words in sentence_here(capsys, "check", path, code=1)
-    sentence_here(capsys, "check", tmp_path, f"--counted={tmp_path}/no.json", code=1)
-
-
 def test_checks_a_built_and_counted_dataset(tmp_path, capsys):
     make_photos(tmp_path / "in", {"a": 9, "b": 12}, size=(20, 16))
     (tmp_path / "in" / "a" / "bad.jpg").write_text("none")

@@ -203,11 +203,8 @@ def test_detects_compression_from_the_bytes(tmp_path, suffix, compression, pack)
         (lambda path: path.mkdir(), "or count such files by `shardmill count --input="),
         (lambda path: path.write_text("hello\n" * 30), "cannot be shown"),
         (lambda path: (path.mkdir(), (path / "manifest.json").write_text("{}")), "not a Shardmill manifest"),
-        (lambda path: (path.mkdir(), (path / "manifest.json").write_text('{"version": 99}')), "version 99"),
-        (lambda path: (path.mkdir(), (path / "manifest.json").write_bytes(b"\xff\xfe")), "cannot be read"),
-        (lambda path: (path.mkdir(), (path / "manifest.json").write_text("[" * 99999)), "cannot be read"),
     ],
-    ids=["missing", "empty-folder", "text", "no-manifest", "version", "bytes", "deep"],
+    ids=["missing", "empty-folder", "text", "no-manifest"],
 )  # fmt: skip
 def test_fails_in_one_sentence(tmp_path, make, said) -> None:
     make(tmp_path / "it")

@@ -404,15 +404,6 @@ def test_a_record_that_is_no_image(tmp_path) -> None:
     assert "is not an image" in page.text
 
 
-@pytest.mark.parametrize("content", [b"{}", b"[" * 99999, b"\xff", b'{"version": 99}'])
-def test_fails_without_a_manifest(content, tmp_path) -> None:
-    (tmp_path / "ds").mkdir()
-    (tmp_path / "ds" / "manifest.json").write_bytes(content)
-    with pytest.raises(InputError, match="cannot be read"):
-        write_report(tmp_path / "ds", tmp_path / "report.html")
-    assert not (tmp_path / "report.html").exists()
-
-
 @pytest.mark.heavy
 def test_survives_damage_to_any_manifest_field(images, tmp_path) -> None:
     shutil.copytree(images("raw"), tmp_path / "ds", symlinks=True)
