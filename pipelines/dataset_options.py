@@ -14,44 +14,18 @@ from typing import Any, ClassVar, Literal, get_args
 
 from shardmill.schemas import option_types as of
 from shardmill.schemas.dataset.splits import DEFAULT_SPLITS, Splits
-from shardmill.schemas.option_types import (
-    Bytes,
-    Choice,
-    File,
-    Float,
-    Frozen,
-    Int,
-    MaybeInt,
-    Names,
-    Option,
-    Pairs,
-    Path,
-    Switch,
-    Text,
-)
 from shardmill.schemas.schema_pbtxt.image_features import Encoding
-from shardmill.transforms.images.resize import (
-    ENCODING,
-    INTERPOLATION,
-    MAX_PIXELS,
-    QUALITY,
-    REDUCING_GAP,
-    RESIZE,
-    Interpolation,
-    Resize,
-    Size,
-    parse_image_size,
-)
+from shardmill.transforms.images import resize as resizing
 from shardmill.transforms.match.labels import LABEL_FROM, LabelFrom
 from shardmill.transforms.sink.division import NUM_SHARDS, SHARD_BYTES, SHARD_EXAMPLES
 from shardmill.transforms.sink.placement import SEED, DuplicatesMode
 from shardmill.transforms.sources.csv.dialect import SKIP_LINES, WHITESPACE, HeaderMode
 
-BeamOptions = Option[tuple[str, ...], Mapping[str, Any] | Sequence[str]]
-SplitShares = Option[Splits | None, str | Mapping[str, float | Path] | Splits | None]
-ImageSize = Option[Size, int | str | tuple[int, int]]
-Update = Option[bool | Literal["content"], bool | Literal["content"]]
-Features = Option[str, str | Sequence[str] | Mapping[str, str]]
+BeamOptions = of.Option[tuple[str, ...], Mapping[str, Any] | Sequence[str]]
+SplitShares = of.Option[Splits | None, str | Mapping[str, float | of.Path] | Splits | None]
+ImageSize = of.Option[resizing.Size, int | str | tuple[int, int]]
+Update = of.Option[bool | Literal["content"], bool | Literal["content"]]
+Features = of.Option[str, str | Sequence[str] | Mapping[str, str]]
 _DAY = 86_400  # seconds
 
 
@@ -72,13 +46,13 @@ def _splits(*words: str) -> Any:
     return pairs
 
 
-def _parse_size(_: str, value: Any) -> Size:
-    whole = isinstance(value, str | Size) or not hasattr(value, "__iter__")
-    return parse_image_size(value if whole else tuple(value))
+def _parse_size(_: str, value: Any) -> resizing.Size:
+    whole = isinstance(value, str | resizing.Size) or not hasattr(value, "__iter__")
+    return resizing.parse_image_size(value if whole else tuple(value))
 
 
 @dataclass
-class DatasetOptions(Frozen):
+class DatasetOptions(of.Frozen):
     """Options of the input, the output, the splits and the shards.
 
     The table of a kind of input has ``summary``, ``example`` and ``groups`` of its help, too: names
@@ -114,25 +88,25 @@ class DatasetOptions(Frozen):
 Flags are written --name=value. Every Apache Beam pipeline option works too
 (--runner, --temp_location, ...). Exit codes: 0 built or up to date, 1 failed,
 2 usage error, 130 or 143 interrupted."""
-    input: Path | Sequence[Path]
-    output: Path
+    input: of.Path | Sequence[of.Path]
+    output: of.Path
     _: KW_ONLY
-    root: File = of.file(decides=False)
+    root: of.File = of.file(decides=False)
     splits: SplitShares = _splits("directory")
-    num_shards: MaybeInt = NUM_SHARDS
-    shard_bytes: Bytes = SHARD_BYTES
-    shard_examples: MaybeInt = SHARD_EXAMPLES
-    shard_name: Text = of.text()
-    compression: Choice[Literal["gzip", "none"]] = of.choice(("gzip", "none"), "gzip")
-    seed: Int = SEED
-    max_reject_fraction: Float = of.real(
+    num_shards: of.MaybeInt = NUM_SHARDS
+    shard_bytes: of.Bytes = SHARD_BYTES
+    shard_examples: of.MaybeInt = SHARD_EXAMPLES
+    shard_name: of.Text = of.text()
+    compression: of.Choice[Literal["gzip", "none"]] = of.choice(("gzip", "none"), "gzip")
+    seed: of.Int = SEED
+    max_reject_fraction: of.Float = of.real(
         0.05, lambda share: 0 <= share <= 1, "between 0 and 1", decides=False,
         pattern=r"0(\.[0-9]+)?|1(\.0+)?",
     )  # fmt: skip
     update: Update = of.switch(("content",), decides=False)
-    overwrite: Switch = of.switch(decides=False)
-    keep: Int = of.whole(1, decides=False)
-    dry_run: Switch = of.switch(decides=False)
+    overwrite: of.Switch = of.switch(decides=False)
+    keep: of.Int = of.whole(1, decides=False)
+    dry_run: of.Switch = of.switch(decides=False)
     beam_options: BeamOptions = of.beam_options()
 
     def __post_init__(self) -> None:
@@ -171,10 +145,10 @@ example, an archive with the arrays x and y:
         "running": "max_reject_fraction threads beam_options",
     }
     splits: SplitShares = _splits()
-    labels: File = of.file(decides=False)
-    label: Option[str | None, str | None] = of.text(None)
-    arrays: Names = of.names()
-    threads: Int = of.whole(0, decides=False)
+    labels: of.File = of.file(decides=False)
+    label: of.Option[str | None, str | None] = of.text(None)
+    arrays: of.Names = of.names()
+    threads: of.Int = of.whole(0, decides=False)
 
 
 @dataclass(kw_only=True)
@@ -232,32 +206,32 @@ example, a folder with one subfolder per label:
         "limits of one image": "max_pixels decoder_memory decoder_seconds",
     }
     splits: SplitShares = _splits("directory", "listing")
-    label_from: Choice[LabelFrom] = LABEL_FROM
-    label_pattern: Text = of.text()
-    labels: File = of.file(decides=False)
-    image_column: Text = of.text()
-    label_column: Text = of.text()
-    unlabeled_splits: Names = of.names()
-    group_pattern: Text = of.text()
-    image_size: ImageSize = Option("text", _parse_size, "224", pattern="[0-9]+(x[0-9]+)?")
-    resize: Choice[Resize] = RESIZE
-    interpolation: Choice[Interpolation] = INTERPOLATION
-    only_shrink: Switch = of.switch()
-    reducing_gap: Float = REDUCING_GAP
-    encoding: Choice[Encoding] = ENCODING
-    quality: Int = QUALITY
-    channels: Int = of.whole(3, 1, 4, choices=("1", "3", "4"), pattern="1|3|4")
-    shard_by: Choice[Literal["", "label"]] = of.choice(("label",), "")
-    duplicates: Choice[DuplicatesMode] = of.choice(get_args(DuplicatesMode), "keep")
+    label_from: of.Choice[LabelFrom] = LABEL_FROM
+    label_pattern: of.Text = of.text()
+    labels: of.File = of.file(decides=False)
+    image_column: of.Text = of.text()
+    label_column: of.Text = of.text()
+    unlabeled_splits: of.Names = of.names()
+    group_pattern: of.Text = of.text()
+    image_size: ImageSize = of.Option("text", _parse_size, "224", pattern="[0-9]+(x[0-9]+)?")
+    resize: of.Choice[resizing.Resize] = resizing.RESIZE
+    interpolation: of.Choice[resizing.Interpolation] = resizing.INTERPOLATION
+    only_shrink: of.Switch = of.switch()
+    reducing_gap: of.Float = resizing.REDUCING_GAP
+    encoding: of.Choice[Encoding] = resizing.ENCODING
+    quality: of.Int = resizing.QUALITY
+    channels: of.Int = of.whole(3, 1, 4, choices=("1", "3", "4"), pattern="1|3|4")
+    shard_by: of.Choice[Literal["", "label"]] = of.choice(("label",), "")
+    duplicates: of.Choice[DuplicatesMode] = of.choice(get_args(DuplicatesMode), "keep")
     features: Features = of.pairs("", "=", str)
-    limit: MaybeInt = of.whole(None, 1, decides=False)
-    max_pixels: Int = MAX_PIXELS
-    decoder_memory: Bytes = of.size("6GiB", least="1GiB")  # twice the largest file that is read
-    decoder_seconds: Float = of.real(
+    limit: of.MaybeInt = of.whole(None, 1, decides=False)
+    max_pixels: of.Int = resizing.MAX_PIXELS
+    decoder_memory: of.Bytes = of.size("6GiB", least="1GiB")  # twice the largest file that is read
+    decoder_seconds: of.Float = of.real(
         180.0, lambda seconds: 0 < seconds <= _DAY, f"above 0, and at most {_DAY}"
     )
-    workers: Int = of.whole(0, decides=False)
-    follow_links: Switch = of.switch(decides=False)
+    workers: of.Int = of.whole(0, decides=False)
+    follow_links: of.Switch = of.switch(decides=False)
 
 
 @dataclass(kw_only=True)
@@ -320,35 +294,35 @@ example, with the column survived as the label:
         "records and shards": SHARDS,
         "running": "max_rejected_files max_reject_fraction threads beam_options",
     }
-    schema: File = of.file(decides=False)
-    label: Text = of.text()
-    key: Text = of.text()
-    group_by: Text = of.text()
-    split_by: Text = of.text()
-    unlabeled_splits: Names = of.names()
-    select: Names = of.names()
-    drop: Names = of.names()
-    rename: Pairs = of.mapping()
-    types: Pairs = of.mapping()
-    defaults: Pairs = of.mapping()
-    decimal: Choice[Literal[".", ","]] = of.choice((".", ","), ".")
-    thousands: Text = of.text()
-    infinity: Choice[Literal["number", "missing"]] = of.choice(("number", "missing"), "number")
-    delimiter: Text = of.text(",", (",", ";", "tab", WHITESPACE))
-    quote: Text = of.text('"')
-    escape: Text = of.text()
-    comment: Text = of.text()
-    pad_rows: Switch = of.switch()
-    encoding: Text = of.text("utf-8", ("utf-8", "utf-16", "latin-1"))
-    header: Choice[Literal[""] | HeaderMode] = of.choice(get_args(HeaderMode), "")
-    columns: Names = of.names()
-    skip_lines: Int = SKIP_LINES
-    strip: Switch = of.switch()
-    partitions: Switch = of.switch()
-    null_values: Option[tuple[str, ...] | None, str | Sequence[str] | None] = of.names(None)
-    preprocessing: File = of.file(decides=False)
-    sample_bytes: Bytes = of.size("16MiB", least="1", decides=False)
-    max_rejected_files: Int = of.whole(0, decides=False)
-    threads: Int = of.whole(0, decides=False)
-    limit: MaybeInt = of.whole(None, 1)
-    follow_links: Switch = of.switch(decides=False)
+    schema: of.File = of.file(decides=False)
+    label: of.Text = of.text()
+    key: of.Text = of.text()
+    group_by: of.Text = of.text()
+    split_by: of.Text = of.text()
+    unlabeled_splits: of.Names = of.names()
+    select: of.Names = of.names()
+    drop: of.Names = of.names()
+    rename: of.Pairs = of.mapping()
+    types: of.Pairs = of.mapping()
+    defaults: of.Pairs = of.mapping()
+    decimal: of.Choice[Literal[".", ","]] = of.choice((".", ","), ".")
+    thousands: of.Text = of.text()
+    infinity: of.Choice[Literal["number", "missing"]] = of.choice(("number", "missing"), "number")
+    delimiter: of.Text = of.text(",", (",", ";", "tab", WHITESPACE))
+    quote: of.Text = of.text('"')
+    escape: of.Text = of.text()
+    comment: of.Text = of.text()
+    pad_rows: of.Switch = of.switch()
+    encoding: of.Text = of.text("utf-8", ("utf-8", "utf-16", "latin-1"))
+    header: of.Choice[Literal[""] | HeaderMode] = of.choice(get_args(HeaderMode), "")
+    columns: of.Names = of.names()
+    skip_lines: of.Int = SKIP_LINES
+    strip: of.Switch = of.switch()
+    partitions: of.Switch = of.switch()
+    null_values: of.Option[tuple[str, ...] | None, str | Sequence[str] | None] = of.names(None)
+    preprocessing: of.File = of.file(decides=False)
+    sample_bytes: of.Bytes = of.size("16MiB", least="1", decides=False)
+    max_rejected_files: of.Int = of.whole(0, decides=False)
+    threads: of.Int = of.whole(0, decides=False)
+    limit: of.MaybeInt = of.whole(None, 1)
+    follow_links: of.Switch = of.switch(decides=False)

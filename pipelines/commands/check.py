@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import sys
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any, ClassVar
 
 from shardmill.pipelines.manifest_rules import Rules, Verdict, judge
@@ -29,10 +29,7 @@ else:
     import tomli as tomllib
 
 _SAMPLE = "run again, and see `shardmill verify` for what is damaged"
-_OF_DATASETS = (
-    "max_age", "finished_after", "max_reject_fraction", "max_duplicates", "counted", "findings",
-    "limits",
-)  # fmt: skip
+_OF_COUNTS = ("dataset", "min_examples")
 
 
 @dataclass(kw_only=True)
@@ -140,6 +137,6 @@ def _load_counted(path: str) -> Manifest:
 
 
 def _reject_count(path: str, flags: CheckOptions) -> None:
-    for name in _OF_DATASETS:
-        if getattr(flags, name):
-            raise UsageError("check-rule-of-dataset", name=name, path=path)
+    for each in fields(flags):
+        if each.name not in _OF_COUNTS and getattr(flags, each.name):
+            raise UsageError("check-rule-of-dataset", name=each.name, path=path)

@@ -9,9 +9,24 @@ from __future__ import annotations
 import re
 import string
 from functools import cache
+from importlib import import_module
 from typing import Any
 
 PAGE = "https://github.com/shardmill/shardmill/blob/main/docs/errors.md"
+_TOPICS = {  # headings of the page of errors, and modules, which the first error imports
+    "Flags": "flags",
+    "Splits and labels": "splits_and_labels",
+    "Inputs": "inputs",
+    "Output and publishing": "outputs",
+    "Rows": "rows",
+    "TensorFlow Transform": "preprocessing",
+    "Arrays": "arrays",
+    "Counting, checking, looking": "checks",
+    "Runners": "runners",
+    "Storages": "storages",
+    "Loaders": "readers",
+    "Details after a colon": "details",
+}
 _CODED = re.compile(r"(.*) \[([a-z0-9-]+)\]", re.DOTALL)
 
 
@@ -31,35 +46,8 @@ _FORMATTER = _Formatter()
 @cache
 def topics() -> dict[str, dict[str, str]]:
     """Return the messages of each topic by id; topics are headings of the page of errors."""
-    from shardmill.schemas.errors import (  # when the first error is raised
-        arrays,
-        checks,
-        details,
-        flags,
-        inputs,
-        outputs,
-        preprocessing,
-        readers,
-        rows,
-        runners,
-        splits_and_labels,
-        storages,
-    )
-
-    return {
-        "Flags": flags.MESSAGES,
-        "Splits and labels": splits_and_labels.MESSAGES,
-        "Inputs": inputs.MESSAGES,
-        "Output and publishing": outputs.MESSAGES,
-        "Rows": rows.MESSAGES,
-        "TensorFlow Transform": preprocessing.MESSAGES,
-        "Arrays": arrays.MESSAGES,
-        "Counting, checking, looking": checks.MESSAGES,
-        "Runners": runners.MESSAGES,
-        "Storages": storages.MESSAGES,
-        "Loaders": readers.MESSAGES,
-        "Details after a colon": details.MESSAGES,
-    }
+    found = {title: import_module(f"{__package__}.{name}") for title, name in _TOPICS.items()}
+    return {title: module.MESSAGES for title, module in found.items()}
 
 
 @cache

@@ -1,6 +1,7 @@
 """One small interface to local disks, Google Cloud Storage and S3."""
 
 from functools import lru_cache
+from importlib import import_module
 
 from shardmill.schemas.errors import UsageError
 from shardmill.schemas.storage.base import Entry as Entry
@@ -13,22 +14,17 @@ from shardmill.schemas.storage.base import join as join
 from shardmill.schemas.storage.base import scheme_of as scheme_of
 from shardmill.schemas.storage.base import to_relative as to_relative
 
+# Class of each scheme; a module is imported when its storage is used.
+_CLASSES = {"": ("local", "LocalStorage"), "gs": ("gcs", "GcsStorage"), "s3": ("s3", "S3Storage")}
+
 
 @lru_cache(maxsize=8)
 def _storage_of(scheme: str) -> Storage:
-    if scheme == "":
-        from shardmill.schemas.storage.local import LocalStorage
-
-        return LocalStorage()
-    if scheme == "gs":
-        from shardmill.schemas.storage.gcs import GcsStorage
-
-        return GcsStorage()
-    if scheme == "s3":
-        from shardmill.schemas.storage.s3 import S3Storage
-
-        return S3Storage()
-    raise UsageError("scheme-unsupported", scheme=scheme)
+    if scheme not in _CLASSES:
+        raise UsageError("scheme-unsupported", scheme=scheme)
+    module, name = _CLASSES[scheme]
+    storage: Storage = getattr(import_module(f"{__name__}.{module}"), name)()
+    return storage
 
 
 def open_storage(path: str) -> Storage:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -24,16 +25,7 @@ _DENIED_CODES = frozenset(
 )
 _NO_OBJECT = frozenset({"NoSuchKey", "404"})  # a HEAD has no body, so its code is the status
 _NO_SUCH_RANGE = 416
-_CREDENTIALS = frozenset(
-    {
-        "CredentialRetrievalError",
-        "NoCredentialsError",
-        "PartialCredentialsError",
-        "SSOTokenLoadError",
-        "TokenRetrievalError",
-        "UnauthorizedSSOTokenError",
-    }
-)
+_CREDENTIALS = re.compile("Credential|Token")  # in the names of errors
 
 
 class PreconditionError(ChangedError):
@@ -58,7 +50,7 @@ def translate_errors(action: str, uri: str) -> Iterator[None]:
         raise UsageError("bucket-invalid", uri=uri, bucket=bucket, scheme="s3") from error
     except BotoCoreError as error:
         remedy = REMEDY
-        if type(error).__name__ in _CREDENTIALS:
+        if _CREDENTIALS.search(type(error).__name__):
             remedy = "run `aws configure` or set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
         raise StorageError(
             "storage-failed", action=action, path=uri, error=one_line(error), remedy=remedy

@@ -13,7 +13,6 @@ from shardmill.schemas.tfrecord.framing import HEADER_BYTES
 from shardmill.schemas.tfrecord.gzip_member import IndexedMember, read_index
 from shardmill.schemas.tfrecord.inflate import (
     InflateError,
-    decompress,
     early_stop_warning,
     empty_member_warning,
     find_early_stop,
@@ -215,7 +214,8 @@ def _scan_stream(
     warnings: list[str] = []
     fault = None
     try:
-        content = decompress(chunks, compression, warnings.append)
+        is_gzip = compression == "gzip"
+        content = gzip_chunks(chunks, warn=warnings.append) if is_gzip else chunks
         for _ in scan_content(scanner, content, compression, reader.size):
             pass
     except DamagedError as error:

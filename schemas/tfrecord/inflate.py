@@ -223,19 +223,3 @@ class _Inflater:
         end = find_early_stop(self._ends, self._at)
         if end >= 0 and self._warn is not None:
             self._warn(early_stop_warning(end))
-
-
-def decompress(
-    chunks: Iterator[bytes], kind: str, warn: Callable[[str], object] | None = None
-) -> Iterator[bytes]:
-    """Yield the content of a file.
-
-    Args:
-        chunks: The bytes of the file, cut anywhere.
-        kind: Its compression; if it is not ``gzip``, the content is that of the file.
-        warn: As in ``gzip_chunks``.
-
-    Raises:
-        InflateError: The data is damaged or truncated, or other data follows it.
-    """
-    return gzip_chunks(chunks, warn=warn) if kind == "gzip" else chunks

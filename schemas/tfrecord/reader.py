@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from shardmill.schemas.errors import FormatError
 from shardmill.schemas.storage import RandomReader
 from shardmill.schemas.tfrecord.count_file import scan_content
-from shardmill.schemas.tfrecord.inflate import decompress, raw_chunks
+from shardmill.schemas.tfrecord.inflate import gzip_chunks, raw_chunks
 from shardmill.schemas.tfrecord.open_file import Compression, detect_compression, open_file
 from shardmill.schemas.tfrecord.scanner import DamagedError, FileFault, RecordScanner
 
@@ -40,7 +40,8 @@ class RecordReader:
         """
         taken: list[bytes] = []
         scanner = RecordScanner(take=taken.append)
-        content = decompress(raw_chunks(self._reader, 0, self.size), self.compression)
+        chunks = raw_chunks(self._reader, 0, self.size)
+        content = gzip_chunks(chunks) if self.compression == "gzip" else chunks
         for _ in scan_content(scanner, content, self.compression, self.size):
             yield from taken
             taken.clear()

@@ -117,9 +117,8 @@ def verify_dataset(
     check = functools.partial(
         check_shard, root=dataset.root, checker=checker, counted=dataset.counted
     )
-    cost = 1 if dataset.manifest.compression == "none" else INFLATE_COST
     found: dict[str, list[Finding]] = {}
-    for shard, of_shard in run_all(check, shards, processes, lambda shard: cost * shard.bytes):
+    for shard, of_shard in run_all(check, shards, processes, lambda one: INFLATE_COST * one.bytes):
         found[shard.file] = of_shard
         progress.add(shard.bytes, bool(of_shard))
     for shard in shards:
