@@ -7,6 +7,7 @@ import difflib
 from argparse import SUPPRESS
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields
+from functools import partial
 from typing import Any, NoReturn
 
 from shardmill.pipelines.commands import COMMANDS, find_parser
@@ -14,12 +15,7 @@ from shardmill.pipelines.report.answer import Answer
 from shardmill.schemas.errors import UsageError
 from shardmill.schemas.option_types import Option, describe_options, options_of
 
-_WIDTH = 80
-
-
-class _Help(argparse.RawDescriptionHelpFormatter):
-    def __init__(self, prog: str) -> None:
-        super().__init__(prog, max_help_position=28, width=_WIDTH)
+_Help = partial(argparse.RawDescriptionHelpFormatter, max_help_position=28, width=80)
 
 
 class _Switch(argparse.Action):

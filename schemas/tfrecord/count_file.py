@@ -76,10 +76,9 @@ def count_file(
     found = FileCount(0, 0)
     try:
         with open_file(path, version) as reader:
-            compression, problem = detect_compression(reader)
-            found = FileCount(0, reader.size, compression=compression)
-            if problem:
-                return found._replace(fault=FileFault("not_tfrecord", 0, 0, problem))
+            found = FileCount(0, reader.size)
+            compression = detect_compression(reader)
+            found = found._replace(compression=compression)
             members = read_index(reader.read_at, reader.size) if compression == "gzip" else None
             if members is not None:
                 return _count_indexed(reader, members, check, take)

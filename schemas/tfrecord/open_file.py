@@ -89,21 +89,24 @@ def _as_faults() -> Iterator[None]:
         raise DamagedError(FileFault("changed", 0, 0, str(error))) from error
 
 
-def detect_compression(reader: RandomReader) -> tuple[Compression, str]:
-    """Return the compression of a file, and why it is not a TFRecord file; empty if it may be one.
+def detect_compression(reader: RandomReader) -> Compression:
+    """Return the compression of a file; an empty file is not compressed.
 
-    Args:
-        reader: The file; an empty file is not compressed.
+    Raises:
+        DamagedError: It is not a TFRecord file.
     """
     head = reader.read_at(0, _HEAD)
     if not head or starts_record(head):
-        return "none", ""
+        return "none"
     if head.startswith(GZIP):
-        return "gzip", ""
-    if _is_zlib(head):
-        return "none", "its compression is ZLIB, which is not read: write it with GZIP or without"
-    other = describe_other_content(reader.read_at(0, _SEARCHED), reader.size)
-    return "none", f"it is not a TFRecord file but {other}" if other else ""
+        return "gzip"
+    problem = "its compression is ZLIB, which is not read: write it with GZIP or without"
+    if not _is_zlib(head):
+        other = describe_other_content(reader.read_at(0, _SEARCHED), reader.size)
+        if not other:
+            return "none"
+        problem = f"it is not a TFRecord file but {other}"
+    raise DamagedError(FileFault("not_tfrecord", 0, 0, problem))
 
 
 def _is_zlib(head: bytes) -> bool:

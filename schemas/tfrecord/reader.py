@@ -10,7 +10,7 @@ from shardmill.schemas.storage import RandomReader
 from shardmill.schemas.tfrecord.count_file import scan_content
 from shardmill.schemas.tfrecord.inflate import gzip_chunks, raw_chunks
 from shardmill.schemas.tfrecord.open_file import Compression, detect_compression, open_file
-from shardmill.schemas.tfrecord.scanner import DamagedError, FileFault, RecordScanner
+from shardmill.schemas.tfrecord.scanner import RecordScanner
 
 
 class TooLargeError(FormatError):
@@ -66,7 +66,4 @@ def open_records(path: str, limit: int = 0) -> Iterator[RecordReader]:
         StorageError: The storage failed.
     """
     with open_file(path, "") as reader:
-        compression, problem = detect_compression(reader)
-        if problem:
-            raise DamagedError(FileFault("not_tfrecord", 0, 0, problem))
-        yield RecordReader(reader, compression, limit)
+        yield RecordReader(reader, detect_compression(reader), limit)

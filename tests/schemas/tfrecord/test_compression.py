@@ -1,5 +1,6 @@
 """Detection of compression, and decompression in bounded memory with exact reports of damage."""
 
+import contextlib
 import gzip
 import random
 import struct
@@ -16,6 +17,7 @@ from shardmill.schemas.tfrecord import framing, inflate
 from shardmill.schemas.tfrecord.count_file import count_file
 from shardmill.schemas.tfrecord.gzip_member import HEADER, empty_shard
 from shardmill.schemas.tfrecord.open_file import describe_other_content, detect_compression
+from shardmill.schemas.tfrecord.scanner import DamagedError
 from tests.conftest import examples
 from tests.support.record_tools import (
     deflated_member,
@@ -57,7 +59,7 @@ VALID = {
 @pytest.mark.parametrize("name", VALID)
 def test_detects_the_compression(name):
     data, compression = VALID[name]
-    assert detect_compression(Bytes(data)) == (compression, "")
+    assert detect_compression(Bytes(data)) == compression
 
 
 ZLIB = [
@@ -95,7 +97,6 @@ OTHERS = {
 @pytest.mark.parametrize("name", OTHERS)
 def test_names_the_content_of_files_without_records(name, tmp_path):
     data, content = OTHERS[name]
-    assert detect_compression(Bytes(data)) == ("none", f"it is not a TFRecord file but {content}")
     path = tmp_path / "file"
     cases = [(data, f"it is not a TFRecord file but {content}")]
     if len(data) >= 12:
@@ -120,11 +121,11 @@ STARTS = [b"", b"\x1f\x8b\x08", b"\x78\x9c", b"\x78\x01", header(3), b"\0" * 20,
 @settings(max_examples=examples(400))
 def test_detection_accepts_any_bytes(start, data):
     data = start + data
-    compression, why = detect_compression(Bytes(data))
-    assert compression in ("none", "gzip")
+    with contextlib.suppress(DamagedError):
+        assert detect_compression(Bytes(data)) in ("none", "gzip")
     assert isinstance(describe_other_content(data, len(data)), str)
     if framing.starts_record(data):
-        assert (compression, why) == ("none", "")
+        assert detect_compression(Bytes(data)) == "none"
 
 
 @given(st.binary(min_size=1, max_size=300), st.binary(max_size=50), st.integers(0, 50))
