@@ -14,7 +14,7 @@ import pandas as pd
 import psutil
 import pytest
 
-from tests.conftest import ROOT, make_photos, shardmill
+from tests.conftest import ROOT, make_archives, make_photos, shardmill
 from tests.support.airflow_server import SHARDMILL, Airflow, Run, run_airflow, wait_until
 from tests.support.examples_data import write_titanic
 from tests.support.flink_cluster import finished_parts
@@ -128,8 +128,10 @@ def base(tmp_path_factory) -> Path:
     for number in range(120):  # decoded in 24 s: longer than Airflow takes to stop a task
         label = ("cat", "dog")[number % 2]
         write_hostile(base / "in" / "slow" / label / f"{number}.bmp", "sleep", 0.2, number)
-    for day in (DAY, "2026-01-01", "2026-01-02", *last_days()):
+    for day in (DAY, "2026-01-01", *last_days()):
         make_photos(base / "in" / "flowers" / day, {"cat": 12, "dog": 9})
+    archives = make_archives(base / "packed", {"cat": 12, "dog": 9})
+    archives.rename(base / "in" / "flowers" / "2026-01-02")
     (base / "in" / "flowers" / "2026-02-02").mkdir()
     (base / "a_file").write_text("no folder")
     (base / "home" / "config").mkdir(parents=True)  # Airflow imports modules from there
@@ -417,6 +419,7 @@ def test_a_run_without_a_day_fails_with_a_sentence(airflow):
 
 
 def test_a_backfill_of_two_days(airflow, base):
+    """One has photos in folders, the other in four archives."""
     flags = ["--from-date", "2026-01-01", "--to-date", "2026-01-02"]
     done = airflow.command("airflow", "backfill", "create", "--dag-id", "shardmill_flowers", *flags)
     assert done.returncode == 0, done.stderr
@@ -432,8 +435,9 @@ def test_a_backfill_of_two_days(airflow, base):
     done = airflow.command("airflow", "dags", "trigger", *by_hand)
     assert done.returncode == 0, done.stderr
     assert Run(airflow, "shardmill_flowers", "by-hand").wait()["check"] == "success"
-    for day in ("2026-01-01", "2026-01-02", DAY):
-        assert len(examples_in(base / "ds" / "flowers" / day)) == 21
+    for day, archives in (("2026-01-01", 1), ("2026-01-02", 4), (DAY, 1)):
+        made = [each["image/class/text"][0] for each in examples_in(base / "ds" / "flowers" / day)]
+        assert (made.count(b"cat"), made.count(b"dog")) == (12 * archives, 9 * archives)
         assert shardmill("verify", base / "ds" / "flowers" / day).returncode == 0
 
 

@@ -74,6 +74,12 @@ def hugging_face():
     return Dataset.from_list(ROWS)
 
 
+def grain():
+    from grain import MapDataset
+
+    return MapDataset.source(ROWS)
+
+
 SOURCES = {
     "list": lambda: ROWS,
     "generator": lambda: (row for row in ROWS),
@@ -85,6 +91,8 @@ SOURCES = {
     "hugging face": hugging_face,
     "streaming": lambda: hugging_face().to_iterable_dataset().filter(lambda row: row["id"] >= 0),
     "indexed": Indexed,
+    "grain": grain,
+    "grain stream": lambda: grain().to_iter_dataset(),
 }
 
 
