@@ -10,7 +10,7 @@ import hashlib
 import re
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from shardmill.schemas import option_types as of
 from shardmill.schemas.dataset.splits import (
@@ -114,6 +114,11 @@ class PlaceSpec:
             if name not in wanted:
                 raise UsageError("unlabeled-unknown", name=name, splits=", ".join(wanted))
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Without names of attributes: most steps of a job have it, and Dataflow limits their size.
+        values = self.splits.mode, self.splits.shares, self.splits.named
+        return _load, (values, self.seed, self.group_pattern, self.by_label, self.unlabeled)
+
     @cached_property
     def _places(self) -> list[tuple[str, re.Pattern[str]]]:
         """The splits that have names, and patterns of the keys in them."""
@@ -193,6 +198,10 @@ class PlaceSpec:
         """Return the 64-bit position of a reference, from its key and not its group."""
         # Examples of a group are spread over their split, or a batch would hold near copies.
         return hash_key(self.seed, ref.key).position
+
+
+def _load(splits: tuple[Any, ...], *values: Any) -> PlaceSpec:
+    return PlaceSpec(Splits(*splits), *values)
 
 
 def part_of(position: int, parts: int) -> int:
