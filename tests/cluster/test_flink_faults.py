@@ -112,7 +112,7 @@ def test_task_manager_killed_while_elements_are_written(cluster, tmp_path):
     assert dataset_files(output) == dataset_files(tmp_path / "here")
 
 
-def workers_of(cluster, build) -> list[psutil.Process]:
+def workers_of_build(cluster, build) -> list[psutil.Process]:
     """Return the processes of the workers of a build; a killed TaskManager's job may leave one."""
     began = psutil.Process(build[0].process.pid).create_time()
     return [process for process in cluster.workers() if process.create_time() > began]
@@ -120,7 +120,7 @@ def workers_of(cluster, build) -> list[psutil.Process]:
 
 def test_worker_killed(cluster, image_case, build):
     """The process that runs our code; Beam's boot starts another."""
-    workers = [each for each in workers_of(cluster, build) if runs(each, "sdk_worker_main")]
+    workers = [each for each in workers_of_build(cluster, build) if runs(each, "sdk_worker_main")]
     assert len(workers) == 2
     kill(workers[0])
     check(build, image_case)
@@ -128,7 +128,7 @@ def test_worker_killed(cluster, image_case, build):
 
 def test_whole_worker_killed(cluster, image_case, build):
     """The boot process is killed; its children end too."""
-    boot = next(p for p in workers_of(cluster, build) if p.name() == "boot")
+    boot = next(p for p in workers_of_build(cluster, build) if p.name() == "boot")
     session = [p for p in cluster.workers() if session_of(p) == boot.pid]
     assert len(session) >= 2
     kill(boot)

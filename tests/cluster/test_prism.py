@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import re
+import shutil
 import signal
 from pathlib import Path
 
@@ -70,12 +71,11 @@ def resume(case, output: Path) -> None:
     case.check(output)
 
 
-def assert_counters_within(found: dict[str, str], expected: dict[str, str]) -> None:
-    """Assert that Prism's counters have the expected names, and that none is too large.
+def are_lost(found: dict[str, str], expected: dict[str, str]) -> bool:
+    """Return whether counters lack those of some bundles; they have all names, and none is larger.
 
-    They may be too small: if two bundles end before Prism knows the names of their counters, it
-    keeps the values of one (``metricsStore.contributeMetrics`` of Beam 2.77). Flink's counters are
-    compared exactly, and the dataset and its counts do not depend on any runner's counters.
+    If two bundles end before Prism knows the names of their counters, it keeps the values of one
+    (``metricsStore.contributeMetrics`` of Beam 2.77).
     """
     assert found.keys() == expected.keys()
     for name, value in found.items():
@@ -83,21 +83,26 @@ def assert_counters_within(found: dict[str, str], expected: dict[str, str]) -> N
             int(text.removeprefix("count ").split()[0]) for text in (value, expected[name])
         )
         assert 0 <= number <= limit, name
+    return found != expected
 
 
 @pytest.mark.parametrize(
     "name", ["image_case", "archive_case", "rows_case", "arrays_case", "parquet_case", "jsonl_case"]
 )
 def test_the_same_bytes(name, request, tmp_path):
-    case = request.getfixturevalue(name)
-    done = shardmill(*case.args(tmp_path / "out"), *FLAGS, "--debug")
-    assert done.returncode == 0, done.stderr
-    assert_counters_within(counters_in(done.stderr), case.counters)
-    assert Ended(0, done.stdout, done.stderr).parts() == (case.parts, 0)
-    case.check(tmp_path / "out")
-    again = shardmill(*case.args(tmp_path / "out"), *FLAGS)
+    case, output = request.getfixturevalue(name), tmp_path / "out"
+    for _ in range(3):
+        shutil.rmtree(output, ignore_errors=True)
+        done = shardmill(*case.args(output), *FLAGS, "--debug")
+        assert done.returncode == 0, done.stderr
+        assert Ended(0, done.stdout, done.stderr).parts() == (case.parts, 0)
+        case.check(output)
+        if not are_lost(counters_in(done.stderr), case.counters):
+            break
+    assert counters_in(done.stderr) == case.counters
+    again = shardmill(*case.args(output), *FLAGS)
     assert again.returncode == 0, again.stderr
-    assert again.stdout == f"{tmp_path / 'out'} is up to date: nothing was written.\n"
+    assert again.stdout == f"{output} is up to date: nothing was written.\n"
     assert PROGRESS_LINES.sub("", again.stderr) == ""
 
 

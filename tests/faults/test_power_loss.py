@@ -4,7 +4,7 @@ The disk is a file, copied before each change of the file system: the copy has w
 written to the disk by then. Mounting the copy replays the journal, as starting the machine would.
 """
 
-import os
+import subprocess
 import time
 from pathlib import Path
 
@@ -13,7 +13,7 @@ import pytest
 from tests.support.fault_cases import Case
 from tests.support.fault_tools import SOAK, Watched, zygote
 from tests.support.fault_zygote import copy_disk
-from tests.support.loop_disk import Disk, make_disk
+from tests.support.loop_disk import Disk
 
 pytest_plugins = ["tests.support.fault_cases", "tests.support.loop_disk"]
 pytestmark = pytest.mark.heavy
@@ -42,7 +42,8 @@ def moments_of(case: Case, disk: Disk, flag: str, *, commit: bool, **options: st
     with disk.mounted() as folder:
         output = folder / "out"
         case.publish_old(output)
-        os.sync()
+        # Not os.sync(): it would write the disk of another test that runs at the same time.
+        subprocess.run(["sync", "--file-system", output], check=True)
         written = folder / "commit" if commit else ""
         since, code = options.get("since", ""), options.get("code", "")
         watch = Watched(output, since, copies=copies, image=disk.image, commit=written)
@@ -83,18 +84,13 @@ def test_old_or_new_dataset_survives_a_power_failure(case, disk, since, flag, co
             case.finish(folder / "out", flag)
 
 
-def test_dataset_is_lost_without_sync(cases, tmp_path):
-    """The test above can fail. A busy machine may write all data before it must: try three times."""
-    case = cases.local("images")
-    assert any(loses_data(case, make_disk(tmp_path / f"{number}")) for number in range(3))
-
-
-def loses_data(case: Case, disk: Disk) -> bool:
-    """Return whether there is a moment at which a command that never syncs has lost a dataset."""
+def test_dataset_is_lost_without_sync(cases, disk):
+    """The test above can fail."""
+    case, broken = cases.local("images"), 0
     for moment in moments_of(case, disk, "--update", commit=True, since="/gen-", code=NO_SYNC):
         with disk.mounted(moment) as folder:
             try:
                 case.version(folder / "out")
             except (AssertionError, FileNotFoundError):
-                return True
-    return False
+                broken += 1
+    assert broken > 0

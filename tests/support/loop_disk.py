@@ -40,21 +40,16 @@ class Disk:
 @pytest.fixture
 def disk(tmp_path: Path) -> Disk:
     """An empty disk; skips the test where the tests may not mount one."""
-    return make_disk(tmp_path)
-
-
-def make_disk(folder: Path) -> Disk:
-    """Return an empty disk below a folder; skip the test where the tests may not mount one."""
     if os.geteuid() or not shutil.which("mkfs.ext4"):
         pytest.skip("loop devices need root and mkfs.ext4")
-    made = Disk(folder / "image", folder / "disk")
-    made.folder.mkdir(parents=True)
+    made = Disk(tmp_path / "image", tmp_path / "disk")
+    made.folder.mkdir()
     with made.image.open("wb") as file:
         file.truncate(8 << 20)
     subprocess.run(["mkfs.ext4", "-q", "-F", "-b", "1024", made.image], check=True)
     try:
-        with made.mounted() as root:
-            (root / "commit").touch()
+        with made.mounted() as folder:
+            (folder / "commit").touch()
     except subprocess.CalledProcessError as error:
         pytest.skip(f"loop devices cannot be mounted here: {error.stderr.decode().strip()}")
     return made
