@@ -25,19 +25,21 @@ def filter_records(records: Records, where: Mapping[str, Any]) -> Records:
 
     Raises:
         InputError: A catalog cannot be read, or has no such column.
-        UsageError: The dataset has no catalog, or a column has values of another type.
+        UsageError: The dataset has no catalog or label of that name, or a column has values of
+            another type.
     """
     if not all(shard.catalog for shard in records.source.shards):
         raise UsageError("where-without-catalog", where=dict(where))
     kept = np.ones(len(records.source), bool)
     columns = read_catalog_columns(records, list(map(str, where)))
     for (name, wanted), column in zip(where.items(), columns, strict=True):
-        keeps = wanted if callable(wanted) else _values(name, wanted, column).__contains__
+        known = [None, *records.source.manifest.labels] if name == "label" else None
+        keeps = wanted if callable(wanted) else _values(name, wanted, column, known).__contains__
         kept &= np.fromiter((bool(keeps(value)) for value in column), bool, len(kept))
     return records[kept if records.picks is None else kept[records.picks]]
 
 
-def _values(name: str, wanted: Any, column: list[Any]) -> list[Any]:
+def _values(name: str, wanted: Any, column: list[Any], known: list[Any] | None) -> list[Any]:
     several = isinstance(wanted, Iterable) and not isinstance(wanted, str | bytes)
     values = list(wanted) if several else [wanted]
     texts = {isinstance(each, str) for each in column if each is not None}
@@ -45,6 +47,9 @@ def _values(name: str, wanted: Any, column: list[Any]) -> list[Any]:
         if texts and value is not None and isinstance(value, str) not in texts:
             kind = "numbers or lists of them" if False in texts else "str"
             raise UsageError("where-value-invalid", name=name, value=value, kind=kind)
+        if known is not None and value not in known:
+            names = format_names(known[1:]) or "none"
+            raise UsageError("where-label-unknown", name=value, known=names)
     return values
 
 

@@ -30,7 +30,7 @@ REASONS: dict[str, str] = {
     "label_text": "the label has a line break or another control character",
     "member": "the member of an archive is damaged, encrypted, a link, or outside of the archive",
     "missing": "the cell is missing and its column is required",
-    "no_label": "the label pattern does not match the key",
+    "no_label": "no label is in the key, the listing, or a `.cls` or `.json` member",
     "no_split": "the first folder of the key, or the cell of --split_by, does not name a split",
     "not_a_file": "a pipe, socket or device, not a regular file",
     "not_an_image": "the file does not have the signature of a supported image format",

@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from shardmill.pipelines.report.answer import Answer
 from shardmill.schemas import option_types as of
-from shardmill.schemas.errors import InputError, ShardmillError
+from shardmill.schemas.errors import InputError, ShardmillError, UsageError
 from shardmill.schemas.numbers import human_bytes, human_duration, parse_duration, plural
 from shardmill.schemas.printable import printable
 from shardmill.schemas.storage import absolute, open_storage
@@ -90,13 +90,16 @@ def find_output(directory: str) -> str:
     """Return the absolute path of an output.
 
     Raises:
+        UsageError: The path is empty.
         InputError: It is not a folder.
         OutputError: It is a version of a dataset.
     """
-    output = absolute(directory) if directory else ""
-    entry = open_storage(output).stat(output) if output else None
+    if not directory:
+        raise UsageError("dir-empty")
+    output = absolute(directory)
+    entry = open_storage(output).stat(output)
     if entry is None or entry.kind != "dir":
-        raise InputError("folder-not-folder", directory=directory or "DIR")
+        raise InputError("folder-not-folder", directory=directory)
     check_no_version(output)
     return output
 

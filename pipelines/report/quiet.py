@@ -81,7 +81,8 @@ def delayed_signals() -> Iterator[None]:
         held.append(number)
         signal.signal(number, signal.SIG_DFL)
 
-    before = {each: signal.signal(each, hold) for each in SIGNALS if signal.getsignal(each)}
+    # Not one that is ignored, as Ctrl-C is by a command in the background of a script.
+    before = {e: signal.signal(e, hold) for e in SIGNALS if callable(signal.getsignal(e))}
     try:
         yield
     finally:

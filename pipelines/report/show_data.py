@@ -10,6 +10,7 @@ import base64
 import codecs
 import itertools
 import math
+import shlex
 import warnings
 from collections.abc import Iterable
 from typing import Any
@@ -50,7 +51,7 @@ def describe_path(path: str, *, records: int = 3, split: str = "", key: str = ""
         return describe_dataset(path, records, split, key)
     if entry.kind == "dir":
         check_not_lost(manifest)
-        raise InputError("show-folder", path=path)
+        raise InputError("show-folder", path=path, quoted=shlex.quote(path))
     if key or split:
         flag = f"--key={key}" if key else f"--split={split}"
         raise UsageError("show-without-manifest", flag=flag, path=path)

@@ -13,7 +13,7 @@ MESSAGES: dict[str, str] = {
     "verify-without-manifest": "{folder} has no manifest.json: run `shardmill count --input={folder} --manifest=FILE` first and verify FILE.",
     "manifest-field-malformed": "{file} cannot be read: a field is malformed ({error}).",
     "show-unreadable": "{path} cannot be shown: {error}.",
-    "show-folder": "{path} has no manifest.json: give a dataset or a TFRecord file, or count such files by `shardmill count --input={path}`.",
+    "show-folder": "{path} has no manifest.json: give a dataset or a TFRecord file, or count such files by `shardmill count --input={quoted}`.",
     "show-without-manifest": "{flag}: {path} has no manifest.json, so it has no splits and no catalog.",
     "show-split-unknown": "--split={split}: the dataset has no such split; it has {known}.",
     "verify-schema-unreadable": "the schema cannot be read: {error}",

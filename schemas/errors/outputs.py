@@ -36,6 +36,7 @@ MESSAGES: dict[str, str] = {
     "rollback-version-unknown": "{output} has no earlier version {name!r}: it has {have}.",
     "rollback-version-damaged": "{path} is missing or damaged: choose another --to.",
     "demo-folder-exists": "{folder} exists and is not an empty folder: give a new one.",
+    "dir-empty": "DIR is empty: give the folder of a dataset.",
     "folder-not-folder": "{directory} is not a folder: give the folder of a dataset.",
     "parts-of-versions": "The parts were made by different versions of {differing}: install the same constraints.txt on every worker, run `shardmill clean`, build again.",
     "part-damaged": "{path} is damaged: run again.",

@@ -91,6 +91,7 @@ MESSAGES: dict[str, str] = {
     "number-invalid": "{name}={value!r:.60} must be an integer, {least} or more.",
     "position-with-where": 'examples={examples} are not the records that were read, of which where left some out: continue with state_dict, or name columns of the catalog, as in where={{"label": "roses"}}.',
     "position-beyond-epoch": "{read:examples} are more than the {most:,} of epoch {epoch}: give those that all hosts have read in it, or begin the next one with at(epoch + 1, 0).",
+    "where-label-unknown": "where: the dataset has no label {name!r}: it has {known}.",
     "where-value-invalid": "where={{{name!r}: {value!r:.60}}}: the values of the column are {kind}.",
     "tf-config-invalid": "TF_CONFIG={text!r:.120} does not give a cluster and one of its tasks: repair it, or give host=(index, count); host=(0, 1) reads everything.",
 }

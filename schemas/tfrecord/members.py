@@ -91,7 +91,8 @@ def _find_chunks(file: OpenFile) -> list[tuple[int, int, int]]:
         header = data[at - data_start : at - data_start + HEADER_BYTES]
         if not starts_record(header):
             if at:
-                raise FormatError("record-length-crc", number=records)
+                before = sum(number for *_, number in chunks)
+                raise FormatError("record-length-crc", number=before + records)
             raise FormatError("first-length-crc")
         at += HEADER_BYTES + int.from_bytes(header[:8], "little") + FOOTER_BYTES
         if at > file.size:

@@ -82,6 +82,18 @@ def test_rejects_shard_of_wrong_size(change, ds):
     check_rejected(ds, shard, *sizes, "shardmill verify", "copy the dataset")
 
 
+def test_a_damaged_length_names_its_record(tmp_path):
+    """Of any chunk of an uncompressed shard, which has several."""
+    payloads = [encode_example({"x": bytes(16_384)})] * 400
+    folder = write_dataset(tmp_path / "ds", [[payloads]], DATA, PACKS["none"])
+    shard = folder / "train-0.tfrecord"
+    data, size = shard.read_bytes(), len(frame(payloads[0]))
+    for number in (1, 127, 128, 129, 399, *random.Random(1).sample(range(1, 400), 10)):
+        shard.write_bytes(flip(data, number * size, 1))
+        with pytest.raises(InputError, match=rf"length of record {number} does not match"):
+            open_dataset(folder)[0]
+
+
 def test_rejects_missing_shard(ds):
     shard = ds / "train-1.tfrecord"
     shard.unlink()

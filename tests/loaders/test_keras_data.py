@@ -5,6 +5,7 @@ import io
 import re
 import shutil
 from collections import Counter
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -443,6 +444,13 @@ def test_where_selects_labels(images):
     found = Counter(text.decode() for text in labels_of(dataset))
     assert found == {"cow": counts["cow"], "ant": counts["ant"]}
     assert int(dataset.cardinality()) == -(-found.total() // 4)
+    for where in ({"label": ["cow", "owc"]}, {"label": "owc"}):
+        for reader in (keras_dataset, partial(Stream, shuffle=False)):
+            source = (
+                images("bylabel") if reader is keras_dataset else open_dataset(images("bylabel"))
+            )
+            with pytest.raises(UsageError, match="has no label 'owc': it has 'ant', 'bee', 'cow'"):
+                reader(source, where=where)
     records = balanced(open_dataset(images("bylabel")), {"bee": 1})
     assert len(records) == counts["bee"]
     assert {row["image/class/text"] for row in records} == {b"bee"}

@@ -18,7 +18,7 @@ import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
-from PIL import Image
+from PIL import Image, ImageFile
 
 import shardmill
 from shardmill.pipelines import python_source
@@ -29,7 +29,7 @@ from shardmill.schemas.errors import InputError, OutputError, ShardmillError, Us
 from shardmill.schemas.storage.local import LocalStorage
 from shardmill.transforms.sources.python import range_reader, records
 from tests.conftest import make_photos
-from tests.support.python_sources import Mixed, Stateful
+from tests.support.python_sources import Longer, Mixed, Photos, Reused, Stateful, Words
 from tests.support.rows_tools import check_dataset, rejects_of
 from tests.support.typed_tools import counted, expected
 
@@ -487,6 +487,59 @@ def test_sources_that_one_process_reads(tmp_path, monkeypatch, requests):
     monkeypatch.setattr(range_reader, "WORTH_SECONDS", 8)
     shardmill.write(Mixed(1, 70), tmp_path / "fast", workers=2)
     assert not requests
+
+
+@pytest.mark.parametrize("kind", [Reused, Longer, Words])
+def test_odd_sources_have_all_their_values(tmp_path, requests, kind):
+    for workers in (1, 2):
+        built = shardmill.write(kind(), tmp_path / str(workers), workers=workers)
+        rows = [row for split in built.splits for row in built.open(split)]
+        assert sorted(row["id"] for row in rows) == [*range(150)]
+        for row in rows:
+            assert {*np.hstack([v for k, v in row.items() if k != "text"])} == {row["id"]}
+            assert int(row.get("text", row["id"])) == row["id"]
+    assert bool(requests) == (kind is not Longer)
+
+
+def test_images_that_load_in_the_calling_process_only(tmp_path, monkeypatch, requests):
+    folder = make_photos(tmp_path / "photos", {"a": 60}, size=(64, 48))
+    for path in sorted(folder.rglob("*.jpg"))[40::7]:
+        path.write_bytes(path.read_bytes()[:-300])
+    built = shardmill.write(Photos(folder), tmp_path / "strict", image="image", workers=1)
+    assert built.manifest.inputs.rejected == 3
+    monkeypatch.setattr(ImageFile, "LOAD_TRUNCATED_IMAGES", True)
+    one, two = (
+        shardmill.write(Photos(folder), tmp_path / str(n), image="image", workers=n) for n in (1, 2)
+    )
+    assert one.manifest.written == 60
+    assert shards(one) == shards(two)
+    assert requests
+
+
+IMPORTED = """
+import shardmill
+from shardmill.transforms.sources.python import range_reader
+range_reader.TRIAL_SECONDS, range_reader.WORTH_SECONDS = 1e-9, -1000
+class Source:
+    def __len__(self):
+        return 60
+    def __getitem__(self, index):
+        return {"id": index}
+print("imported")
+print(shardmill.write(Source(), "ds", workers=2).manifest.written)
+"""
+
+
+def test_a_module_that_writes_when_it_is_imported_is_read_by_one_process(tmp_path):
+    """Processes import it again to unpickle the source; they must not write it again."""
+    (tmp_path / "job.py").write_text(IMPORTED)
+    done = subprocess.run(
+        [sys.executable, "-c", "import job"], cwd=tmp_path, capture_output=True, text=True,
+        check=False, timeout=100,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.split()) == ["60", "imported", "imported", "imported"]
+    assert {path.name for path in (tmp_path / "ds").glob(".*")} == set()
 
 
 CALLED = """

@@ -133,6 +133,21 @@ print(gc.get_freeze_count() > 0, gc.isenabled())
 """
 
 
+def test_an_ignored_interrupt_stays_ignored_while_beam_is_imported():
+    """As that of a command in the background of a script."""
+    code = """
+import signal
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+from shardmill.pipelines.report.quiet import quiet_import
+with quiet_import():
+    for _ in range(3):
+        signal.raise_signal(signal.SIGINT)
+print(signal.getsignal(signal.SIGINT) == signal.SIG_IGN)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr
+
+
 @pytest.mark.parametrize("module", ["apache_beam", "json"])
 def test_only_the_import_of_beam_is_kept_from_the_collector(module):
     code = FROZEN.format(module=module)

@@ -6,6 +6,8 @@ import os
 import random
 import signal
 import sys
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -73,3 +75,59 @@ _ODD = {
     "exit": lambda: sys.exit(3),
     "killed": lambda: os.kill(os.getpid(), signal.SIGKILL),
 }
+
+
+class Reused:
+    """Gives the same list, dict and array again and again, with other values."""
+
+    def __init__(self) -> None:
+        self.values, self.array = [0], np.zeros(1, np.int64)
+
+    def __len__(self) -> int:
+        return 150
+
+    def __getitem__(self, index: int) -> dict:
+        self.values[0] = self.array[0] = index
+        return {"id": index, "list": self.values, "of": {"array": self.array, "lists": self.values}}
+
+
+class Longer(Sequence):
+    """Has more items than its length says, which iterating gives."""
+
+    def __len__(self) -> int:
+        return 100
+
+    def __getitem__(self, index: int) -> dict:
+        if index >= 150:
+            raise IndexError(index)
+        return {"id": index}
+
+
+class Word(str):  # noqa: SLOT000
+    """A text that can be pickled, but not unpickled."""
+
+    def __reduce__(self) -> tuple:
+        return int, ("no number",)
+
+
+class Words:
+    """Gives such texts from the middle on."""
+
+    def __len__(self) -> int:
+        return 150
+
+    def __getitem__(self, index: int) -> dict:
+        return {"id": index, "text": Word(index) if index > 70 else f"{index}"}
+
+
+class Photos:
+    """JPEGs, of which some are cut short: Pillow loads them if the script says so."""
+
+    def __init__(self, folder: Path) -> None:
+        self.paths = sorted(folder.rglob("*.jpg"))
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __getitem__(self, index: int) -> dict:
+        return {"image": Image.open(self.paths[index])}

@@ -43,7 +43,7 @@ def remedy_of(reason: str, keys: Sequence[str]) -> str:
     if reason == "no_label":
         if any("/" in key for key in keys):
             return "set --label_from or --label_column, or a --label_pattern that matches such keys"
-        return "set --label_from=none, or give the folder above as --input"
+        return "set --label_from=none or --label_column, or give the folder above as --input"
     remedies = {
         "no_split": "set --splits to shares, or name the first folders train, validation, test",
         "unknown_label": "add the labels to the --labels file",

@@ -118,7 +118,8 @@ def verify_dataset(
         check_shard, root=dataset.root, checker=checker, counted=dataset.counted
     )
     found: dict[str, list[Finding]] = {}
-    for shard, of_shard in run_all(check, shards, processes, lambda one: INFLATE_COST * one.bytes):
+    cost = 1 if dataset.manifest.compression == "none" else INFLATE_COST
+    for shard, of_shard in run_all(check, shards, processes, lambda one: cost * one.bytes):
         found[shard.file] = of_shard
         progress.add(shard.bytes, bool(of_shard))
     for shard in shards:

@@ -144,10 +144,10 @@ def test_a_json_member_gives_the_label_that_a_flag_names(photos, kind, tmp_path)
     members = {"a.cls": b"other", "0/none.jpg": jpegs(photos)[-1]}
     # The label of each JSON text, or None if there is none: nesting, another name, no JSON at all.
     texts: dict[str, str | None] = {
-        '{"kind": "dog", "n": 1}': "dog", '{"kind": 3}': "3", '{"kind": null}': None, '{"Kind": "a"}': None, '{"kind": true}': None,
+        '{"kind": "dog", "n": 1}': "dog", '{"kind": 3}': "3", '{"kind": null}': None, '{"Kind": "a"}': None, '{"kind": true}': None, '{"kind": "\\ud800"}': None,
         "[1]": None, "{": None, "\udcff": None, "[" * 50_000: None, '{"kind": " cat "}': "cat",
     }  # fmt: skip
-    for name, text, jpeg in zip("abcdefghij", texts, jpegs(photos), strict=False):
+    for name, text, jpeg in zip("abcdefghijk", texts, jpegs(photos), strict=False):
         members |= {f"{name}.jpg": jpeg, f"{name}.json": text.encode(errors="surrogateescape")}
     pack(tmp_path / "a.tar", members)
     if kind == "tar.gz":
@@ -156,11 +156,11 @@ def test_a_json_member_gives_the_label_that_a_flag_names(photos, kind, tmp_path)
     manifest = build(tmp_path / f"a.{kind}", tmp_path / "ds", **options)
     made = open_dataset(tmp_path / "ds", split="train", decode=False)
     wanted = {
-        f"{n}.jpg".encode(): label for n, label in zip("abcdefghij", texts.values(), strict=True)
+        f"{n}.jpg".encode(): label for n, label in zip("abcdefghijk", texts.values(), strict=True)
     }
     found = {row["image/key"]: row["image/class/text"].decode() for row in made}
     assert found == {key: label for key, label in wanted.items() if label}
-    assert manifest.inputs.rejected_by_reason == {"no_label": 8}
+    assert manifest.inputs.rejected_by_reason == {"no_label": 9}
 
 
 def test_numbers_in_cls_members_are_lines_of_the_labels_file(photos, tmp_path) -> None:

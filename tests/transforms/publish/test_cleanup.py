@@ -372,7 +372,7 @@ def test_rejects_malformed_flags(tmp_path, capsys):
         assert "write it as in 90s" in capsys.readouterr().err
     for argv in ([], ["a", "b"], ["a", "--dry"], ["a", "--older"]):
         assert cli.main(["clean", *argv]) == 2
-    assert cli.main(["clean", ""]) == 1
+    assert cli.main(["clean", ""]) == 2
     seconds = [parse_duration(text, "--flag") for text in ("90s", "15m", "1h", "2d", "0", "0s")]
     assert seconds == [90, 900, 3600, 172800, 0, 0]
 

@@ -167,6 +167,7 @@ def _read_label(reader: RandomReader, where: MemberRange, size: int, column: str
         if column:
             value = json.loads(text)[column]
             text = str(value) if type(value) in (str, int) else ""
+            text.encode()
         return make_key(text.strip())
     # No UTF-8, JSON, object, such name, or a nesting that is too deep.
     except (RejectedError, ValueError, TypeError, LookupError, RecursionError):

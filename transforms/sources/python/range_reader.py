@@ -16,13 +16,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from itertools import chain
 from multiprocessing.connection import Connection
 from queue import SimpleQueue
 from typing import Any, ClassVar
 
 import cloudpickle
+from blake3 import blake3
 
 from shardmill.schemas.errors import ShardmillError
 from shardmill.schemas.map_ordered import map_ordered
@@ -31,10 +32,11 @@ from shardmill.transforms.sources.python.records import Measure, Piece, iterate
 
 TRIAL_SECONDS = 0.5  # of reading, before processes may be started
 WORTH_SECONDS = 8.0  # of reading that remains; a process takes 1 to 5 to import what it needs
-_CHECKED = 32  # first records, which each process reads too
+_FEWEST, _CHECKED = 8, 32  # first records, which each process reads too
 _SOURCE_BYTES = 256 << 20  # of a pickled source, of which each process has a copy
 _WAITING_BYTES = 128 << 20  # of records of all processes that wait for their turn
 _RANGE_SECONDS, _WINDOW = 0.1, 4  # ranges of each process that are read or wait
+_serving = False  # whether this process reads for another one
 _RATE, _RECORD_SECONDS = 5e8, 4e-5  # of the transfer, which must be cheap next to reading
 
 
@@ -43,17 +45,25 @@ class RangeReader:
 
     Args:
         processes: Largest number of processes; 0 for one per core.
+
+    Raises:
+        RuntimeError: A process that reads for another one imported a module that reads a source.
     """
 
     def __init__(self, processes: int) -> None:
+        if _serving:  # the calling process will read the source alone
+            raise RuntimeError("the module of the source reads it when it is imported")
         is_daemon = multiprocessing.current_process().daemon  # which may have no processes
         self._processes = 1 if is_daemon else processes or usable_cores()
         self._reply_bytes = max(1 << 20, _WAITING_BYTES // (_WINDOW * self._processes))
         self._children: list[subprocess.Popen[bytes]] = []
+        self._lifeline: Connection | None = None
         self._idle: SimpleQueue[Connection] = SimpleQueue()
 
     def close(self) -> None:
-        """End the processes at once."""
+        """End the processes at once, also one that an interrupt kept from being listed."""
+        if self._lifeline is not None:
+            self._lifeline.close()
         for child in self._children:
             child.kill()
             child.wait()
@@ -67,9 +77,11 @@ class RangeReader:
         """
         pieces = chain.from_iterable(map(measure, enumerate(iterate(source))))
         left = range(len(source) if self._processes > 1 and _is_indexable(source) else 0)
-        first: list[Piece] = []
+        first: list[bytes] = []
         seconds, num_bytes, remaining = 0.0, 0, 0.0
-        while left and (seconds < TRIAL_SECONDS or remaining < WORTH_SECONDS):
+        while left and (
+            left.start < _FEWEST or seconds < TRIAL_SECONDS or remaining < WORTH_SECONDS
+        ):
             started = time.perf_counter()
             piece = next(pieces, None)
             seconds += time.perf_counter() - started
@@ -77,8 +89,8 @@ class RangeReader:
                 return
             yield piece
             left = left[1:]
-            if len(first) < _CHECKED and num_bytes < self._reply_bytes:
-                first.append(piece)
+            if len(first) < _CHECKED:
+                first.append(_digest(piece))
             num_bytes += piece[2]
             remaining = len(left) * ((seconds - num_bytes / _RATE) / left.start - _RECORD_SECONDS)
         if not left or not self._start(source, measure, first):
@@ -95,19 +107,24 @@ class RangeReader:
             for index in records[len(found) :]:  # too large for one reply, or an error
                 yield from measure((index, source[index]))
 
-    def _start(self, source: Any, measure: Measure, first: list[Piece]) -> bool:
-        """Start the processes; return whether each reads the first records as this process did."""
+    def _start(self, source: Any, measure: Measure, first: list[bytes]) -> bool:
+        """Start the processes; return whether each reads the first records as this process did.
+
+        Args:
+            source: The source.
+            measure: See ``read``.
+            first: Digests of the first records.
+        """
         file = _LimitedFile()
         code = f"import sys; sys.path[:] = {[*map(str, sys.path)]}; from {__name__} import serve; "
 
         def check(connection: Connection) -> bool:
             connection.send_bytes(file.getbuffer())
             self._idle.put(connection)
-            return connection.recv_bytes() == wanted
+            return connection.recv_bytes() == b"".join(first)
 
         with contextlib.suppress(Exception):  # a class may raise any if it cannot be pickled
             _Pickler(file).dump((source, measure, len(first), self._reply_bytes))
-            wanted = _dump(first)
             connections = []
             end, self._lifeline = multiprocessing.Pipe(duplex=False)
             # The terminal sends Ctrl-C to all processes; this one ends its children itself.
@@ -128,13 +145,16 @@ class RangeReader:
         connection = self._idle.get()
         try:
             connection.send(records)
-            return records, connection.recv()
+            data = connection.recv_bytes()
         except (EOFError, OSError) as error:
             raise ShardmillError(
                 "source-process-killed", first=records[0], last=records[-1]
             ) from error
         finally:
             self._idle.put(connection)
+        with contextlib.suppress(Exception):  # a value may be pickled, but not unpickled
+            return records, pickle.loads(data)  # noqa: S301 - of a process that this one started
+        return records, []
 
 
 class _Pickler(cloudpickle.Pickler):
@@ -154,10 +174,13 @@ class _LimitedFile(io.BytesIO):
 
 
 def _is_indexable(source: Any) -> bool:
-    """Return whether the values of a source are those of its indices, made when they are asked."""
-    by_index = isinstance(source, Sequence) or not hasattr(source, "__iter__")
-    has_index = hasattr(source, "__getitem__") and hasattr(source, "__len__")
-    return by_index and has_index and not isinstance(source, list | tuple | Mapping)
+    """Return whether the values of a source are those of its indices, made when they are asked.
+
+    An iterator may give others, and what ``iterate`` gives is right. A source with
+    ``__getitems__``, by which PyTorch asks for a batch of indices, states that they are equal.
+    """
+    by_index = not hasattr(source, "__iter__") or hasattr(source, "__getitems__")
+    return by_index and hasattr(source, "__getitem__") and hasattr(source, "__len__")
 
 
 def _dump(pieces: list[Piece]) -> bytes:
@@ -169,6 +192,11 @@ def _dump(pieces: list[Piece]) -> bytes:
     return file.getvalue()
 
 
+def _digest(piece: Piece) -> bytes:
+    digest: bytes = blake3(_dump([piece])).digest()
+    return digest
+
+
 def serve(requests: int, lifeline: int) -> None:
     """Read ranges until the calling process closes the pipe or dies; what a process executes.
 
@@ -176,21 +204,30 @@ def serve(requests: int, lifeline: int) -> None:
         requests: File descriptor of the source, the requests and their replies.
         lifeline: One that is closed when this process must end.
     """
+    global _serving  # noqa: PLW0603 - of a process that does nothing else
+    _serving = True
     exit_with_parent(Connection(lifeline))
     with Connection(requests) as connection, contextlib.suppress(Exception):
         source, measure, number, most = pickle.loads(connection.recv_bytes())  # noqa: S301 - of the caller
-        records = range(number)
+        first = (piece for index in range(number) for piece in measure((index, source[index])))
+        connection.send_bytes(b"".join(map(_digest, first)))
         while True:
-            connection.send_bytes(_read_range(source, measure, records, most))
-            records = connection.recv()
+            connection.send_bytes(_read_range(source, measure, connection.recv(), most))
 
 
 def _read_range(source: Any, measure: Measure, records: range, most: int) -> bytes:
-    """Return the pieces of records, of about as many bytes; none if there is an error."""
+    """Return the pieces of records, of about as many bytes; none if there is an error.
+
+    The calling process reads what is left: an image that fails to load here may load there, where
+    the user's script has run.
+    """
     pieces: list[Piece] = []
     with contextlib.suppress(BaseException):  # the calling process meets it again
         for index in records:
-            pieces += measure((index, source[index]))
+            for piece in measure((index, source[index])):
+                if piece[0].get(measure.image) == b"":
+                    return _dump(pieces)
+                pieces.append(piece)
             most -= pieces[-1][2]
             if most <= 0:
                 break

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from dataclasses import dataclass
 from itertools import chain
 from reprlib import repr  # noqa: A004 - which cuts long values
 from typing import Any, TypeAlias
@@ -30,7 +30,41 @@ _INDEX = "__index_level_"  # pandas writes an index without a name as such a col
 Record = dict[str, Any]
 Batch: TypeAlias = pa.Table | list[Record]
 Piece: TypeAlias = tuple[Record, int, int]  # a record, 1, and its bytes
-Measure: TypeAlias = Callable[[tuple[int, Any]], Iterator[Piece]]  # of an index and a value
+
+
+@dataclass(frozen=True)
+class Measure:
+    """Makes a record of an index and a value.
+
+    Attributes:
+        image: Field of images, if it has any.
+        names: Names of the items of values that are tuples, if there are any.
+    """
+
+    image: str
+    names: tuple[str, ...]
+
+    def __call__(self, item: tuple[int, Any]) -> Iterator[Piece]:
+        """Yield a record as a new dict, since sources may use theirs again, and its size.
+
+        Raises:
+            InputError: The value is not a dict, or has no image.
+        """
+        index, value = item
+        if self.names and isinstance(value, tuple | list) and len(value) == len(self.names):
+            value = dict(zip(self.names, value, strict=True))
+        if hasattr(value, "_asdict"):
+            value = value._asdict()
+        if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
+            raise InputError("source-record-invalid", index=index, value=repr(value))
+        if self.image and not index and self.image not in value:
+            names = format_names([*value])
+            raise InputError("source-field-missing", name=self.image, names=names)
+        record = {
+            name: to_bytes(index, name, each) if name == self.image else _plain(each)
+            for name, each in value.items()
+        }
+        yield record, 1, _size(record)
 
 
 def read_units(
@@ -57,7 +91,7 @@ def read_units(
             raise _not_a_source(source) from error
         yield from _cut(_slices(pa.Table.from_batches([batch]) for batch in batches))
     else:
-        yield from _cut(read(source, partial(_measure, image=image, names=tuple(names))))
+        yield from _cut(read(source, Measure(image, tuple(names))))
 
 
 def iterate(source: Any) -> Iterator[Any]:
@@ -112,24 +146,6 @@ def _slices(tables: Iterable[pa.Table]) -> Iterator[tuple[pa.Table, int, int]]:
             yield piece, len(piece), piece.nbytes
 
 
-def _measure(item: tuple[int, Any], image: str, names: tuple[str, ...]) -> Iterator[Piece]:
-    """Yield a record as a new dict, since sources may use theirs again, and its size."""
-    index, value = item
-    if names and isinstance(value, tuple | list) and len(value) == len(names):
-        value = dict(zip(names, value, strict=True))
-    if hasattr(value, "_asdict"):
-        value = value._asdict()
-    if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
-        raise InputError("source-record-invalid", index=index, value=repr(value))
-    if image and not index and image not in value:
-        raise InputError("source-field-missing", name=image, names=format_names([*value]))
-    record = {
-        name: to_bytes(index, name, each) if name == image else _plain(each)
-        for name, each in value.items()
-    }
-    yield record, 1, _size(record)
-
-
 def _size(value: Any) -> int:
     """Return about the bytes of a value, by its content: getsizeof depends on how it was made."""
     if isinstance(value, Mapping):
@@ -143,7 +159,12 @@ def _size(value: Any) -> int:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value as it is, a copy of an array or tensor, or its scalar without a dimension."""
+    """Return a value as it is, a copy of what a source may change, or a scalar of an array."""
+    if isinstance(value, Mapping):
+        return {name: _plain(each) for name, each in value.items()}
+    if isinstance(value, list):
+        scalars = not value or isinstance(value[0], int | float | str | bytes)
+        return value.copy() if scalars else [_plain(each) for each in value]
     if hasattr(value, "__array__") and not isinstance(value, np.generic):
         array = np.asarray(value).copy()
         return array if array.ndim else array[()]
