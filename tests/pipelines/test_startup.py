@@ -124,15 +124,6 @@ def test_an_interrupt_that_an_import_swallows_is_raised_after_it():
         signal.signal(signal.SIGINT, before)
 
 
-FROZEN = """
-import gc, sys
-from shardmill.pipelines.report.quiet import quiet_import
-with quiet_import():
-    import {module}
-print(gc.get_freeze_count() > 0, gc.isenabled())
-"""
-
-
 def test_an_ignored_interrupt_stays_ignored_while_beam_is_imported():
     """As that of a command in the background of a script."""
     code = """
@@ -146,6 +137,15 @@ print(signal.getsignal(signal.SIGINT) == signal.SIG_IGN)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr
+
+
+FROZEN = """
+import gc, sys
+from shardmill.pipelines.report.quiet import quiet_import
+with quiet_import():
+    import {module}
+print(gc.get_freeze_count() > 0, gc.isenabled())
+"""
 
 
 @pytest.mark.parametrize("module", ["apache_beam", "json"])
