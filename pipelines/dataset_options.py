@@ -169,6 +169,10 @@ class ImagesOptions(DatasetOptions):
         label_column: ``NAME``: column or feature of their labels (default: label;
             image/class/text, else image/class/label), or name in the .json members of tar and zip
         unlabeled_splits: ``NAMES``: splits whose images need no labels, and get none
+        annotations: ``LIST``: boxes: voc or yolo (a file per image, in the input or in voc:DIR), or
+            coco:FILE; the classes of yolo are the lines of --labels
+        boxes_frame: ``FRAME``: boxes refer to the image as stored in the file, or upright as its
+            EXIF data ask (default: as the size in the annotation says)
         group_pattern: ``REGEX``: keys with the same match stay in one split
         image_size: ``SIZE``: 224 (default) or 180x320 (height x width)
         resize: ``HOW``: stretch, fit, pad, crop, none
@@ -199,6 +203,7 @@ example, a folder with one subfolder per label:
         "input and output": f"{INPUT_OUTPUT} follow_links limit",
         "labels and splits": "label_from label_pattern labels image_column label_column "
         "splits unlabeled_splits group_pattern seed",
+        "boxes": "annotations boxes_frame",
         "pixels": "image_size resize interpolation only_shrink reducing_gap encoding quality "
         "channels",
         "records and shards": f"features {SHARDS} shard_by duplicates",
@@ -212,6 +217,8 @@ example, a folder with one subfolder per label:
     image_column: of.Text = of.text()
     label_column: of.Text = of.text()
     unlabeled_splits: of.Names = of.names()
+    annotations: of.Names = of.names()
+    boxes_frame: of.Choice[Literal["", "stored", "upright"]] = of.choice(("stored", "upright"), "")
     group_pattern: of.Text = of.text()
     image_size: ImageSize = of.Option("text", _parse_size, "224", pattern="[0-9]+(x[0-9]+)?")
     resize: of.Choice[resizing.Resize] = resizing.RESIZE

@@ -19,6 +19,7 @@ from shardmill.schemas.refs import InputRef
 from shardmill.schemas.storage import absolute, join
 from shardmill.transforms.images.containers import Spool
 from shardmill.transforms.images.encoder import ImagesHooks
+from shardmill.transforms.match.annotations.transform import AnnotationSpec, AttachAnnotations
 from shardmill.transforms.match.counts import MatchCounts
 from shardmill.transforms.match.inputs import MatchSpec
 from shardmill.transforms.match.listing import warn_of_unused
@@ -38,11 +39,13 @@ class ImagesJob:
         config: The config.
         match: Which files to match.
         sink: What the build writes, and where.
+        annotations: Annotations of the images; None if they have none.
     """
 
     config: ImagesConfig
     match: MatchSpec
     sink: SinkSpec
+    annotations: AnnotationSpec | None = None
 
     def spool(self) -> Spool:
         """Return where archives without random access are spooled: a dry run writes no output."""
@@ -83,7 +86,7 @@ def resolve(config: ImagesConfig, *, runner: str = "") -> ImagesJob:
         compares=not config.overwrite and has_catalogs(config.absolute_output),
         warnings=warnings, hooks=ImagesHooks(labels_are_names=config.label_from == "filename"),
     )  # fmt: skip
-    return ImagesJob(config, match, sink)
+    return ImagesJob(config, match, sink, config.annotation_spec(match))
 
 
 def outcomes(root: beam.Pipeline | beam.pvalue.PBegin, job: ImagesJob) -> beam.PCollection[Outcome]:
@@ -95,6 +98,8 @@ def outcomes(root: beam.Pipeline | beam.pvalue.PBegin, job: ImagesJob) -> beam.P
         listed_splits=config.shares.mode == "listing",
         spool=job.spool() if job.match.archives else None,
     )
+    if job.annotations is not None:
+        matched = matched | "AttachAnnotations" >> AttachAnnotations(job.annotations)
     if config.limit is not None:
         matched = matched | "TakeFirst" >> TakeFirst(config.limit, config.place_spec)
     outcome = matched | "WriteShards" >> WriteShards(job.sink, config.encoder)

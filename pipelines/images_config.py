@@ -5,18 +5,21 @@ from __future__ import annotations
 import sys
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, cast, get_args
 
 from shardmill.pipelines.build_config import BuildConfig, config_id, read_option_file
 from shardmill.pipelines.dataset_options import ImagesOptions
 from shardmill.pipelines.report.answer import Answer
-from shardmill.schemas.errors import UsageError
-from shardmill.schemas.schema_pbtxt.image_features import FeatureSet
+from shardmill.schemas.errors import InputError, UsageError
+from shardmill.schemas.schema_pbtxt.image_features import FeatureSet, Part
+from shardmill.schemas.storage import absolute, open_storage
 from shardmill.transforms.images.convert import ImageSpec
 from shardmill.transforms.images.decoder_pool import use_pool
 from shardmill.transforms.images.decoder_protocol import Limits
 from shardmill.transforms.images.encoder import ImageEncoder
 from shardmill.transforms.images.resize import ResizeSpec
+from shardmill.transforms.match.annotations.transform import AnnotationKind, AnnotationSpec
+from shardmill.transforms.match.inputs import MatchSpec, PathKind
 from shardmill.transforms.match.labels import BELOW_SPLIT, LabelSpec, below_places, parse_labels
 from shardmill.transforms.runtime.process_pool import usable_cores
 from shardmill.transforms.sink.placement import PlaceSpec
@@ -38,10 +41,28 @@ class ImagesConfig(ImagesOptions, BuildConfig):
         # The parsers of these values check them.
         _ = self.image_spec, self.place_spec, self.shard_spec, self.feature_set
         _ = LabelSpec(self.label_from, self.label_pattern)
+        self._check_annotations()
         if self.unlabeled_splits and self.label_from == "none":
             raise UsageError("unlabeled-useless")
         if self.shard_by == "label" and self.label_from == "none":
             raise UsageError("shard-by-label-without-labels")
+
+    def _check_annotations(self) -> None:
+        kinds = {item.partition(":")[0] for item in self.annotations}
+        for item in self.annotations:
+            kind, _, place = item.partition(":")
+            if kind not in get_args(AnnotationKind) or (kind == "coco" and not place):
+                raise UsageError("annotations-unknown", item=item)
+        if len(kinds) > 1:
+            raise UsageError("annotations-several-kinds", kinds=", ".join(sorted(kinds)))
+        if "yolo" in kinds and not self.labels:
+            raise UsageError("annotations-without-names")
+        if kinds and self.label_from not in ("directory", "none"):
+            raise UsageError("annotations-and-labels", label_from=self.label_from)
+        if self.boxes_frame and not kinds:
+            raise UsageError("boxes-frame-useless", frame=self.boxes_frame)
+        if kinds:  # the boxes have the labels
+            vars(self)["label_from"] = "none"
 
     def _check_duplicates(self) -> None:
         if self.duplicates == "keep":
@@ -91,7 +112,8 @@ class ImagesConfig(ImagesOptions, BuildConfig):
     @cached_property
     def feature_set(self) -> FeatureSet:
         """The features of a record."""
-        return FeatureSet.parse(self.features, labelled=self.label_from != "none")
+        parts: list[Part] = ["label"] if self.label_from != "none" else []
+        return FeatureSet.parse(self.features, ["boxes"] if self.annotations else parts)
 
     @cached_property
     def label_spec(self) -> LabelSpec:
@@ -113,7 +135,36 @@ class ImagesConfig(ImagesOptions, BuildConfig):
     @cached_property
     def encoder(self) -> ImageEncoder:
         """The encoder of records."""
-        return ImageEncoder(self.image_spec, self.feature_set, self.workers, self.limits)
+        return ImageEncoder(
+            self.image_spec, self.feature_set, self.workers, self.limits, self.boxes_frame
+        )
+
+    def annotation_spec(self, match: MatchSpec) -> AnnotationSpec | None:
+        """Return the annotations of the matched images; None if they have none.
+
+        Raises:
+            ShardmillError: They do not exist.
+        """
+        if not self.annotations:
+            return None
+        if match.archives:
+            raise UsageError("annotations-and-archives", annotations=",".join(self.annotations))
+        kind = cast("AnnotationKind", self.annotations[0].partition(":")[0])
+        places = []
+        for item in self.annotations:
+            place = item.partition(":")[2] or match.root
+            path = absolute(place)
+            entry = open_storage(path).stat(path)
+            wanted = "file" if kind == "coco" else "dir"
+            if entry is None or entry.kind != wanted:
+                what = {"file": "a file", "dir": "a folder"}[wanted]
+                raise InputError("annotations-missing", item=item, what=what)
+            form: PathKind = "file" if kind == "coco" else "directory"
+            places.append(MatchSpec(form, path, path, match.follow_links, "any"))
+        fixed = self.label_spec.fixed
+        return AnnotationSpec(
+            kind, tuple(places), fixed or (), self.label_spec.known, root=match.root
+        )
 
     def start(self, answer: Answer, *, in_memory: bool) -> None:
         """Print a note about very large images, and start a decoder, which takes a while."""

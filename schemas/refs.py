@@ -99,6 +99,9 @@ class InputRef(NamedTuple):
         ctime: Time of the last change of the file or its attributes, or a digest of the identity of
             a member's archive; not part of the identity, since copies of an input differ in it.
         member: Fields of the ``MemberRange`` of a member; empty for a file.
+        attached: Values of features that are not in the file but in a listing or an annotation: a
+            serialized tf.train.Example of their fields; empty for none.
+        classes: The labels of a record that may have several, sorted; empty for others.
     """
 
     key: str
@@ -113,6 +116,13 @@ class InputRef(NamedTuple):
     known: bytes = b""
     ctime: int = 0
     member: tuple[Any, ...] = ()
+    attached: bytes = b""
+    classes: tuple[str, ...] = ()
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Its labels: several, one or none."""
+        return self.classes or (() if self.label is None else (self.label,))
 
     @property
     def file(self) -> str:
@@ -127,7 +137,8 @@ class InputRef(NamedTuple):
     def digest(self) -> int:
         """Return a 128-bit digest of all fields that identify the input and its content."""
         fields = (self.key, str(self.size), self.version, self.error, self.split, self.group)
-        return _digest(*fields, *(() if self.label is None else (self.label,)))
+        label = () if self.label is None else (self.label,)
+        return _digest(*fields, *label, *([f"\1{self.attached.hex()}"] if self.attached else ()))
 
     def ctime_digest(self) -> int:
         """Return a 128-bit digest of the key and the ctime."""

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 # docs/images.md and docs/rows.md list the same reasons; a test compares them.
 REASONS: dict[str, str] = {
+    "annotation": "the annotation of the image is damaged, or a box has no class or sides",
     "bad_name": "the file name is not valid UTF-8",
     "cast": "the cell is not a value of its column's type",
     "changed": "the file changed between listing and reading",
@@ -30,6 +31,7 @@ REASONS: dict[str, str] = {
     "label_text": "the label has a line break or another control character",
     "member": "the member of an archive is damaged, encrypted, a link, or outside of the archive",
     "missing": "the cell is missing and its column is required",
+    "no_annotation": "no file or entry of --annotations describes the image",
     "no_label": "no label is in the key, the listing, or a `.cls` or `.json` member",
     "no_split": "the first folder of the key, or the cell of --split_by, does not name a split",
     "not_a_file": "a pipe, socket or device, not a regular file",

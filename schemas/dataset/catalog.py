@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from shardmill.schemas.dataset.shard_names import CATALOG
 from shardmill.schemas.errors import FormatError
 from shardmill.schemas.refs import EncodedImage, InputRef
-from shardmill.schemas.schema_pbtxt.image_features import catalog_columns
+from shardmill.schemas.schema_pbtxt.image_features import BOX_COUNTS, catalog_columns
 
 _BATCH_ROWS = 1024
 
@@ -36,7 +36,8 @@ class CatalogRow(NamedTuple):
         pixel_sums: Sum of the values of each channel.
         pixel_squares: Sum of their squares.
         record_bytes: Bytes of the record in the uncompressed shard, with the frame.
-        features: Columns that record features of the record: BLAKE3 hashes, or numbers.
+        features: Columns that record features of the record: BLAKE3 hashes or numbers, and
+            counts of boxes.
         input_ctime: Time of the last change of the file or its attributes, in nanoseconds; 0 for
             objects. Two builds of the same inputs may differ in it.
     """
@@ -64,6 +65,12 @@ class CatalogRow(NamedTuple):
             ref.key, ref.uri, ref.size, ref.version, label=ref.label, record_bytes=record_bytes,
             input_ctime=ref.ctime, **image._asdict(),
         )  # fmt: skip
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Values of the columns that are counts."""
+        features = self.features
+        return {name: features[name] for name in BOX_COUNTS if features.get(name) is not None}
 
     @property
     def image(self) -> EncodedImage:

@@ -150,6 +150,7 @@ class Inputs:
         copies: Records whose input has the content of another.
         copies_across_splits: Contents in several splits.
         copies_with_other_labels: Contents with several labels.
+        boxes: Sums of the columns of the catalog that count boxes.
     """
 
     root: str
@@ -163,6 +164,7 @@ class Inputs:
     copies: int = 0
     copies_across_splits: int = 0
     copies_with_other_labels: int = 0
+    boxes: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -242,7 +244,7 @@ class Manifest:
             "generation": self.generation,
             **vars(self),
             "splits": {name: split.to_json(prefix) for name, split in self.splits.items()},
-            "inputs": vars(self.inputs),
+            "inputs": _without_empty(vars(self.inputs), "boxes"),
             "build": _without_empty(vars(self.build), *_OPTIONAL),
             "damaged": list(map(vars, self.damaged)),
             "beside": [prefix + name for name in self.side_files],

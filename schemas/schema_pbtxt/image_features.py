@@ -6,22 +6,26 @@ The encoder, schema.pbtxt, the manifest, the catalog, ``--update`` and the loade
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from shardmill.schemas.errors import UsageError
 from shardmill.schemas.schema_pbtxt.schema_text import (
     Kind,
     class_id_domain,
+    feature_fields,
     format_schema_text,
     single_value,
 )
 
+if TYPE_CHECKING:
+    from shardmill.schemas.example.serialize import FeatureValue
+
 Encoding = Literal["jpeg", "png", "raw"]
 ENCODINGS: tuple[Encoding, ...] = ("jpeg", "png", "raw")
-Value = bytes | int
+Part = Literal["label", "boxes"]  # what not all images have
 
 
 @dataclass(frozen=True)
@@ -30,11 +34,12 @@ class Feature:
 
     Attributes:
         name: Its name, unless ``--features`` gives it another one.
-        kind: Type of its value, of which each record has one.
+        kind: Type of its values.
         field: What it is a value of: of the decoded image, a field that ``decoder_process`` lists;
-            of the input, ``key``, ``label`` or ``class_id``.
+            of the input, a field of ``input_fields``.
         of_input: Whether it is a value of the input, which may change while the image does not.
-        labelled: Whether only images with labels have it.
+        part: What images must have to have it; empty if all have it.
+        count: Number of its values in a record: ``one``, ``some`` (one or none), ``any``.
         column: Column of the catalog with the value, or the BLAKE3 hash of bytes; empty for none.
         short: Its short name in loaders; empty for none.
     """
@@ -43,7 +48,8 @@ class Feature:
     kind: Kind
     field: str
     of_input: bool = False
-    labelled: bool = False
+    part: Part | Literal[""] = ""
+    count: Literal["one", "some", "any"] = "one"
     column: str = ""
     short: str = ""
 
@@ -55,6 +61,29 @@ WIDTH = "image/width"
 CLASS_ID = "image/class/label"
 CLASS_TEXT = "image/class/text"
 KEY = "image/key"
+_BOX_FIELDS: tuple[tuple[str, Kind, str], ...] = (
+    ("bbox/xmin", "float32", "box/xmin"),
+    ("bbox/ymin", "float32", "box/ymin"),
+    ("bbox/xmax", "float32", "box/xmax"),
+    ("bbox/ymax", "float32", "box/ymax"),
+    ("class/text", "bytes", "box/text"),
+    ("class/label", "int64", "box/class_id"),
+    ("difficult", "int64", "box/difficult"),
+    ("truncated", "int64", "box/truncated"),
+    ("is_crowd", "int64", "box/is_crowd"),
+    ("area", "float32", "box/area"),
+)
+# Columns of the catalog that count boxes, or are 1 for some images; and the warning about them.
+BOX_COUNTS = {
+    "boxes": "",
+    "boxes_clipped": "boxes that reach outside of their images and were clipped",
+    "boxes_outside": "boxes outside of their images, which were left out",
+    "boxes_empty": "boxes without width or height, which were left out",
+    "boxes_cropped": "boxes that were cropped away with the pixels",
+    "boxes_size_differs": "annotations with another size than their images, which was ignored",
+    "boxes_stored_frame": "annotations with the size of their images before these are rotated as "
+    "EXIF data ask, of which boxes were rotated too",
+}
 
 IMAGE_FEATURES: dict[str, Feature] = {
     feature.name: feature
@@ -63,9 +92,19 @@ IMAGE_FEATURES: dict[str, Feature] = {
         Feature(FORMAT, "bytes", "format"),
         Feature(HEIGHT, "int64", "height"),
         Feature(WIDTH, "int64", "width"),
-        Feature(CLASS_ID, "int64", "class_id", of_input=True, labelled=True, short="label"),
-        Feature(CLASS_TEXT, "bytes", "label", of_input=True, labelled=True),
+        Feature(CLASS_ID, "int64", "class_id", of_input=True, part="label", short="label"),
+        Feature(CLASS_TEXT, "bytes", "label", of_input=True, part="label"),
         Feature(KEY, "bytes", "key", of_input=True),
+        # As TensorFlow's Object Detection API names them; sides as fractions of the record's image.
+        *(
+            Feature(f"image/object/{name}", kind, field, of_input=True, part="boxes", count="any")
+            for name, kind, field in _BOX_FIELDS
+        ),
+        *(
+            Feature(f"image/source/{side}", "int64", f"source_{side}", part="boxes")
+            for side in ("height", "width")
+        ),
+        Feature("image/source/orientation", "int64", "orientation", part="boxes"),
     )
 }
 
@@ -81,18 +120,25 @@ class FeatureSet:
     features: tuple[tuple[str, Feature], ...]
 
     @classmethod
-    def parse(cls, text: str, *, labelled: bool) -> FeatureSet:
+    def parse(
+        cls, text: str, parts: Collection[Part] = (), *, several: bool = False,
+        listed: Sequence[Feature] = (),
+    ) -> FeatureSet:  # fmt: skip
         """Return the features of a ``--features`` value; an empty one means all features.
 
         Args:
             text: ``NAME=SOURCE,...``; the name of a feature without ``NAME=`` is its source.
-            labelled: Whether the images have labels.
+            parts: What the images have.
+            several: Whether an image may have several labels.
+            listed: Features whose values are columns of a listing.
 
         Raises:
             UsageError: A source is unknown, is a label where there are none, or a name is repeated.
         """
         known = {
-            name: each for name, each in IMAGE_FEATURES.items() if labelled or not each.labelled
+            each.name: replace(each, count="any") if several and each.part == "label" else each
+            for each in (*IMAGE_FEATURES.values(), *listed)
+            if not each.part or each.part in parts
         }
         if not text:
             return cls(tuple(known.items()))
@@ -106,12 +152,21 @@ class FeatureSet:
                     text=text,
                     item=item.strip(),
                     known=", ".join(known),
-                    hint="." if labelled else " (the images have no labels).",
+                    hint="." if "label" in parts else " (the images have no labels).",
                 )
             features.append((name, known[source]))
         if len(dict(features)) != len(features):
             raise UsageError("features-twice", text=text)
         return cls(tuple(features))
+
+    @cached_property
+    def boxes(self) -> bool:
+        """Whether a record has boxes."""
+        return any(feature.part == "boxes" for _, feature in self.features)
+
+    def name_of(self, field: str) -> str:
+        """Return the name in the record of the feature of a field; empty for none."""
+        return next((name for name, feature in self.features if feature.field == field), "")
 
     @property
     def pairs(self) -> tuple[tuple[str, str], ...]:
@@ -121,9 +176,12 @@ class FeatureSet:
     @cached_property
     def catalogued(self) -> dict[str, Kind]:
         """Columns of the catalog that record its features, with the types of the features."""
-        return {each.column: each.kind for _, each in self.features if each.column}
+        counts: dict[str, Kind] = dict.fromkeys(BOX_COUNTS if self.boxes else (), "int64")
+        return {each.column: each.kind for _, each in self.features if each.column} | counts
 
-    def values(self, fields: Mapping[str, Value], *, of_input: bool = False) -> dict[str, Value]:
+    def values(
+        self, fields: Mapping[str, FeatureValue], *, of_input: bool = False
+    ) -> dict[str, FeatureValue]:
         """Return the values of the features by their names in the record.
 
         Args:
@@ -136,15 +194,16 @@ class FeatureSet:
             if feature.field in fields and (feature.of_input or not of_input)
         }
 
-    def columns(self, values: Mapping[str, Any]) -> dict[str, str | int]:
+    def columns(self, fields: Mapping[str, Any]) -> dict[str, str | int]:
         """Return the columns of the catalog that record its features.
 
         Args:
-            values: Values by the names in the record.
+            fields: Values by ``Feature.field``, and the counts of boxes by column.
         """
         from blake3 import blake3  # loaders do not need it
 
-        columns = {each.column: values[name] for name, each in self.features if each.column}
+        columns = {each.column: fields[each.field] for _, each in self.features if each.column}
+        columns |= {name: fields[name] for name in BOX_COUNTS if name in self.catalogued}
         return {
             column: blake3(value).hexdigest() if isinstance(value, bytes) else value
             for column, value in columns.items()
@@ -168,26 +227,19 @@ class FeatureSet:
         for name, feature in sorted(self.features, key=lambda pair: pair[0]):
             is_image = feature.name == ENCODED
             fields = single_value(name, feature.kind, tags if is_image else ())
+            if feature.count != "one":
+                count = {"min": 0} if feature.count == "any" else {"min": 1, "max": 1}
+                fields = feature_fields(name, feature.kind, required=False)
+                fields["value_count"] = count
             if is_image:
                 fields["image_domain"] = {}
-            elif feature.name == CLASS_ID:
+            elif feature.field in ("class_id", "box/class_id"):
                 fields |= class_id_domain(name, labels)
             described.append(fields)
         return format_schema_text(described)
 
 
-def input_fields(key: str, label: str | None, class_id: int) -> dict[str, Value]:
-    """Return the values of features of the input, by ``Feature.field``.
-
-    Args:
-        key: Key of the input.
-        label: Its label; None where images have none.
-        class_id: Number of the label.
-    """
-    fields: dict[str, Value] = {"key": key.encode()}
-    return fields if label is None else fields | {"label": label.encode(), "class_id": class_id}
-
-
 def catalog_columns() -> dict[str, Kind]:
     """Return the columns of the catalog that record features: ``bytes`` are texts there."""
-    return {each.column: each.kind for each in IMAGE_FEATURES.values() if each.column}
+    counts: dict[str, Kind] = dict.fromkeys(BOX_COUNTS, "int64")
+    return {each.column: each.kind for each in IMAGE_FEATURES.values() if each.column} | counts

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import IO, Literal, NamedTuple, NoReturn, TypeVar, cast
+from typing import IO, Any, Literal, NamedTuple, NoReturn, TypeVar, cast
 
 from shardmill.schemas.dataset.catalog import CatalogRow
 from shardmill.schemas.errors import ShardmillError
@@ -66,12 +66,12 @@ class Item(NamedTuple):
 
     Attributes:
         ref: Where it comes from.
-        class_id: Number of the label; -1 for none.
+        fields: Values of features that do not come from the file, by ``Feature.field``.
         data: Content of the file; None to let the process read a local file.
     """
 
     ref: InputRef
-    class_id: int
+    fields: dict[str, Any]
     data: bytes | None = None
 
 
@@ -193,10 +193,10 @@ class Decoder:
 
     def _request(self, spec: DecoderSpec, items: Sequence[Item], *, alone: bool) -> None:
         inputs = [
-            Input(ref.key, ref.label, class_id, ref.size, ref.version, ref.uri)
+            Input(fields, ref.size, ref.version, ref.uri)
             if data is None
-            else Input(ref.key, ref.label, class_id, len(data), ref.version, "")
-            for ref, class_id, data in items
+            else Input(fields, len(data), ref.version, "")
+            for ref, fields, data in items
         ]
         request = pickle.dumps(Request(spec.pickled, alone, inputs))
         self._write(protocol.LENGTH.pack(len(request)) + request)
@@ -222,7 +222,7 @@ class Decoder:
             raise FailureError("crash")
         image = _parse(spec.unpack, reply)
         row = CatalogRow.of(ref, image, FRAME_BYTES + len(reply.payload))
-        return Example(reply.payload, ref.label, row)
+        return Example(reply.payload, ref.labels, row)
 
     def _write(self, data: bytes) -> None:
         try:

@@ -29,7 +29,6 @@ from shardmill.schemas.errors import ChangedError, StorageError
 from shardmill.schemas.example.serialize import encode_example
 from shardmill.schemas.refs import EncodedImage
 from shardmill.schemas.rejects import RejectedError
-from shardmill.schemas.schema_pbtxt.image_features import input_fields
 from shardmill.schemas.storage.local import LocalStorage
 from shardmill.transforms.images import decoder_protocol as protocol
 from shardmill.transforms.images.convert import ConvertedImage, convert_image
@@ -40,6 +39,7 @@ from shardmill.transforms.images.decoder_protocol import (
     Opened,
     Request,
 )
+from shardmill.transforms.images.fields import place_boxes
 from shardmill.transforms.images.resampling import exact_extensions
 
 LARGE = 320 << 20  # bytes of memory (16 million pixels in color); decoded one at a time
@@ -185,15 +185,16 @@ def make_record(
         "source_width": geometry.upright.width,
         "orientation": geometry.orientation,
         "multi_frame": int(image.multi_frame),
-        **input_fields(source.key, source.label, source.class_id),
+        **source.fields,
     }
-    values = spec.features.values(fields)
+    if spec.features.boxes:
+        fields |= place_boxes(fields, geometry, spec.boxes_frame)
     encoded = EncodedImage(
         blake3(content).hexdigest(), *geometry.upright, image.multi_frame, channels[0].values,
         [each.total for each in channels], [each.squares for each in channels],
-        spec.features.columns(values),
+        spec.features.columns(fields),
     )  # fmt: skip
-    return encoded, encode_example(values)
+    return encoded, encode_example(spec.features.values(fields))
 
 
 def _memory_needed(image: Image.Image, pixels: int) -> int:

@@ -12,11 +12,12 @@ import struct
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from shardmill.schemas.refs import EncodedImage
 from shardmill.schemas.schema_pbtxt.image_features import FeatureSet
 from shardmill.transforms.images.convert import ImageSpec
+from shardmill.transforms.images.fields import BoxesFrame
 
 # Kind of a reply, bytes of its fields, and of the payload that follows.
 HEAD = struct.Struct("<BIQ")
@@ -75,17 +76,13 @@ class Input(NamedTuple):
     """An image of a request.
 
     Attributes:
-        key: Its key.
-        label: Its label, or None.
-        class_id: Number of the label.
+        fields: Values of features that do not come from the file, by ``Feature.field``.
         size: Bytes of the file.
         version: Version of the file, as in ``InputRef``.
         path: Path of the local file; empty if its content follows the request.
     """
 
-    key: str
-    label: str | None
-    class_id: int
+    fields: dict[str, Any]
     size: int
     version: str
     path: str
@@ -126,11 +123,13 @@ class DecoderSpec:
         image: How it is converted.
         features: Features of its record.
         limits: Memory and time.
+        boxes_frame: See ``place_boxes``.
     """
 
     image: ImageSpec
     features: FeatureSet
     limits: Limits
+    boxes_frame: BoxesFrame = ""
 
     @cached_property
     def pickled(self) -> bytes:

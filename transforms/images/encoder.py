@@ -18,13 +18,15 @@ from shardmill.schemas.map_ordered import map_ordered, storage_threads
 from shardmill.schemas.refs import InputRef, KnownRecord
 from shardmill.schemas.rejects import Reject, RejectedError
 from shardmill.schemas.schema_pbtxt.feature_spec import array_tags
-from shardmill.schemas.schema_pbtxt.image_features import FeatureSet, input_fields
+from shardmill.schemas.schema_pbtxt.image_features import BOX_COUNTS, FeatureSet
 from shardmill.schemas.storage import scheme_of
 from shardmill.schemas.tfrecord.gzip_member import Packing
 from shardmill.transforms.images.convert import ImageSpec, codec_versions
 from shardmill.transforms.images.decoder import FRAME_BYTES, Item
 from shardmill.transforms.images.decoder_pool import DecoderPool, use_pool
 from shardmill.transforms.images.decoder_protocol import DecoderSpec, Limits
+from shardmill.transforms.images.fields import BoxesFrame, input_fields, place_boxes
+from shardmill.transforms.images.resize import Size, turned
 from shardmill.transforms.match.containers.expand import ARCHIVE_SUFFIXES
 from shardmill.transforms.match.next_steps import next_step, remedy_of
 from shardmill.transforms.match.read_input import MAX_FILE_BYTES, read_inputs
@@ -39,7 +41,7 @@ _BATCH_BYTES = 1 << 20  # of their files and records
 # Records that keep the size of the image, in bytes per byte of a compressed file.
 _GROWTH = {"jpeg": 2, "png": 10, "raw": 15}
 
-ClassIds: TypeAlias = dict[str | None, int]
+ClassIds: TypeAlias = dict[str, int]
 Results: TypeAlias = dict[str, Example | Reject]  # by key
 
 
@@ -52,12 +54,14 @@ class ImageEncoder:
         feature_set: The features of a record.
         workers: Decoder processes per worker process; 0 for one per core of the machine it runs on.
         limits: Memory and time of one image.
+        boxes_frame: See ``place_boxes``.
     """
 
     spec: ImageSpec
     feature_set: FeatureSet
     workers: int = 0
     limits: Limits = field(default_factory=Limits)
+    boxes_frame: BoxesFrame = ""
 
     @property
     def packing(self) -> Packing:
@@ -89,8 +93,8 @@ class ImageEncoder:
 
     def encode(self, refs: Sequence[InputRef], labels: Sequence[str]) -> Iterator[Example | Reject]:
         """Yield an example or reject for each reference, in order; read and decode ahead."""
-        ids: ClassIds = {None: -1, **{label: number for number, label in enumerate(labels)}}
-        task = DecoderSpec(self.spec, self.feature_set, self.limits)
+        ids: ClassIds = {label: number for number, label in enumerate(labels)}
+        task = DecoderSpec(self.spec, self.feature_set, self.limits, self.boxes_frame)
         workers = self.workers or usable_cores()
         threads = 2 * workers + storage_threads(refs[0].file) if refs else 0
         batches = self._batches(refs, min(_BATCH, -(-len(refs) // (4 * workers))))
@@ -111,13 +115,14 @@ class ImageEncoder:
 
         The decoder processes read local files. What they cannot read, and objects, is read here.
         """
-        taken = take_records([ref for ref in refs if ref.known])
+        reusable = not self.feature_set.boxes or self.feature_set.name_of("orientation")
+        taken = take_records([ref for ref in refs if ref.known and reusable])
         results: Results = {
-            ref.key: self._update_record(ref, *taken[ref.key], ids[ref.label])
+            ref.key: self._update_record(ref, *taken[ref.key], ids)
             for ref in refs
             if ref.key in taken
         }
-        items = [Item(ref, ids[ref.label]) for ref in refs if ref.key not in results]
+        items = [Item(ref, input_fields(ref, ids)) for ref in refs if ref.key not in results]
         if not (scheme_of(refs[0].uri) or refs[0].member):
             small = [item for item in items if item.ref.size <= MAX_FILE_BYTES]
             _make_records(pool, task, small, results)
@@ -126,16 +131,27 @@ class ImageEncoder:
         return [results[ref.key] for ref in refs]
 
     def _update_record(
-        self, ref: InputRef, known: KnownRecord, record: bytes, class_id: int
+        self, ref: InputRef, known: KnownRecord, record: bytes, ids: ClassIds
     ) -> Example:
-        """Return the example of a published record, with the current key and label."""
-        fields = input_fields(ref.key, ref.label, class_id)
+        """Return the example of a published record, with the current values of the input."""
+        image, fields = known.image, input_fields(ref, ids)
+        names = [name for name, feature in self.feature_set.features if feature.of_input]
+        if self.feature_set.boxes:
+            made = parse_example(record)
+            orientation = int(made[self.feature_set.name_of("orientation")].values[0])
+            stored = turned(Size(image.width, image.height), orientation)
+            geometry = self.spec.resize.geometry(stored, orientation)
+            fields |= place_boxes(fields, geometry, self.boxes_frame)
+            counts = {name: fields[name] for name in BOX_COUNTS}
+            image = image._replace(features={**image.features, **counts})
         current = self.feature_set.values(fields, of_input=True)
-        if not has_entries(record, [encode_entry(*feature) for feature in current.items()]):
-            values = {name: feature.values[0] for name, feature in parse_example(record).items()}
+        entries = [encode_entry(*feature) for feature in current.items()]
+        if len(entries) < len(names) or not has_entries(record, entries):
+            made = parse_example(record)
+            values = {name: feature.values for name, feature in made.items() if name not in names}
             record = encode_example({**values, **current})
-        row = CatalogRow.of(ref, known.image, FRAME_BYTES + len(record))
-        return Example(record, ref.label, row, taken=True)
+        row = CatalogRow.of(ref, image, FRAME_BYTES + len(record))
+        return Example(record, ref.labels, row, taken=True)
 
     def _batches(
         self, refs: Sequence[InputRef], largest: int

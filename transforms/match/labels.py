@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, get_args
@@ -13,6 +13,7 @@ from shardmill.schemas import option_types as of
 from shardmill.schemas.dataset.splits import SPLIT_FOLDER
 from shardmill.schemas.errors import UsageError
 from shardmill.schemas.refs import InputRef
+from shardmill.schemas.rejects import RejectedError
 from shardmill.transforms.match.walk import glob_regex
 
 LabelFrom = Literal["directory", "filename", "listing", "none"]
@@ -66,7 +67,8 @@ class LabelSpec:
             raise UsageError("label-pattern-invalid", pattern=self.pattern, error=error) from error
 
     @cached_property
-    def _known(self) -> frozenset[str] | None:
+    def known(self) -> frozenset[str] | None:
+        """The labels of the file as a set."""
         return None if self.fixed is None else frozenset(self.fixed)
 
     def with_label(self, ref: InputRef) -> InputRef:
@@ -84,10 +86,10 @@ class LabelSpec:
             return ref._replace(label=None).rejected(
                 "no_label", f"no label is found in {ref.key!r} by --label_from={self.label_from}"
             )
-        if has_control(ref.label):
-            return ref.rejected("label_text", f"the label {ref.label!r} has a control character")
-        if self._known is not None and ref.label not in self._known:
-            return ref.rejected("unknown_label", f"the label {ref.label!r} is not in --labels")
+        try:
+            check_label(ref.label, self.known)
+        except RejectedError as error:
+            return ref.rejected(error.error, error.message)
         return ref
 
     def _named(self, label: str) -> str:
@@ -95,6 +97,23 @@ class LabelSpec:
         fixed = self.fixed or ()
         is_number = label.isdecimal() and label not in fixed and int(label) < len(fixed)
         return fixed[int(label)] if is_number else label
+
+
+def check_label(label: str, known: Collection[str] | None) -> None:
+    """Check a label.
+
+    Args:
+        label: Its text.
+        known: The labels that it must be one of; None for any.
+
+    Raises:
+        RejectedError: It is empty, has a control character, or is unknown.
+    """
+    if not label or has_control(label):
+        problem = "has a control character" if label else "has no characters"
+        raise RejectedError("match", "label_text", f"the label {label!r} {problem}")
+    if known is not None and label not in known:
+        raise RejectedError("match", "unknown_label", f"the label {label!r} is not in --labels")
 
 
 def below_places(places: Iterable[str]) -> str:

@@ -90,8 +90,8 @@ class Census:
         if ref.error:
             self.errors[ref.error] += 1
             self._show(ref.error, [(ref.key, ref.message)])
-        elif ref.label is not None:
-            self.labels.add(ref.label)
+        else:
+            self.labels.update(ref.labels)
 
     def with_counts(self, counts: MatchCounts) -> Census:
         """Return this census with the counts of files that give no reference."""

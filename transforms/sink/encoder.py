@@ -21,13 +21,13 @@ class Example(NamedTuple):
 
     Attributes:
         record: The payload: a serialized tf.train.Example, or other bytes of the encoder.
-        label: Label text for the counts in the manifest, or None.
+        labels: Texts of its labels for the counts in the manifest: several, one or none.
         row: Row of the catalog, from which statistics are computed; all records have one, or none.
         taken: Whether it was taken from the published dataset.
     """
 
     record: bytes
-    label: str | None = None
+    labels: tuple[str, ...] = ()
     row: CatalogRow | None = None
     taken: bool = False
 

@@ -16,6 +16,7 @@ from shardmill.schemas.dataset.splits import split_order
 from shardmill.schemas.errors import OutputError, ShardmillError, StorageError
 from shardmill.schemas.map_ordered import map_ordered, storage_threads
 from shardmill.schemas.rejects import Reject
+from shardmill.schemas.schema_pbtxt.image_features import BOX_COUNTS
 from shardmill.schemas.storage import Storage, join
 from shardmill.transforms.publish.publish import FinalFile, Publisher
 from shardmill.transforms.sink.assemble import BuiltShard
@@ -124,6 +125,7 @@ def make_manifest(
         copies=copies.records,
         copies_across_splits=copies.across_splits,
         copies_with_other_labels=copies.labels_differ,
+        boxes={name: whole.counts[name] for name in BOX_COUNTS if name in whole.counts},
     )
     total = inputs.accepted + inputs.rejected + inputs.skipped + inputs.duplicates
     if inputs.matched != total:
@@ -198,6 +200,9 @@ def _warnings(splits: dict[str, Split], inputs: Inputs) -> Iterator[str]:
             yield f"{empty} of {len(split.shards)} shards of {name} are empty: ask for fewer shards"
     if inputs.multi_frame:
         yield f"{inputs.multi_frame} files have several frames: only the first of each was used"
+    for name, number in inputs.boxes.items():
+        if number and BOX_COUNTS[name]:
+            yield f"{BOX_COUNTS[name]}: {number:,}"
 
 
 def _check_versions(found: set[tuple[tuple[str, str], ...]]) -> None:

@@ -160,10 +160,9 @@ def part_id(config_id: str, key: PartKey, refs: Sequence[Reference], labels: Seq
     state = hashlib.blake2b(digest_size=16, person=b"shardmill-part5")
     state.update(json.dumps([config_id, *key]).encode())
     for ref in refs:
-        number = -1
-        if isinstance(ref, InputRef) and ref.label is not None:
-            number = ids.get(ref.label, -1)
-        state.update(ref.digest().to_bytes(16, "big") + number.to_bytes(4, "big", signed=True))
+        state.update(ref.digest().to_bytes(16, "big"))
+        for label in (ref.labels if isinstance(ref, InputRef) else ()) or ("",):
+            state.update(ids.get(label, -1).to_bytes(4, "big", signed=True))
     return state.hexdigest()
 
 
@@ -273,11 +272,11 @@ def _write_items(
             writer.add(item.record)
             totals.records += 1
             totals.taken += item.taken
-            if item.label is not None:
-                totals.label_counts[item.label] += 1
+            totals.label_counts.update(item.labels)
             if item.row is not None:
                 rows.append(item.row)
                 totals.multi_frame += item.row.multi_frame
+                totals.counts.update(item.row.counts)
     if rows:
         totals.summary = sum_rows(rows)
     return totals, rejects, rows

@@ -32,7 +32,7 @@ def rows() -> str:
 
 def images() -> str:
     names = FeatureSet.parse(
-        "größe=image/height,image/encoded,image/class/label,image/class/text", labelled=True
+        "größe=image/height,image/encoded,image/class/label,image/class/text", ["label"]
     )
     tags = array_tags(np.dtype("uint8"), [2, 3, 3], "png", 3)
     return names.schema(["ä", "b"], tags)

@@ -106,7 +106,7 @@ def test_part_keeps_its_payload_if_the_answer_for_its_sidecar_is_lost(
     storage = GcsStorage()
     front.fail("upload", "lose", name=".json")
     job = PartJob(PartKey("train", "", 0), "a" * 32, f"{strict_bucket}/parts", "stored", {})
-    part = write_part(storage, job, [Example(b"record", "cat")])
+    part = write_part(storage, job, [Example(b"record", ("cat",))])
     assert front.faults_left == 0
     assert storage.stat(f"{strict_bucket}/parts/{part.payload}").size == part.num_bytes
     assert find_part(storage, job.folder, job.name).payload == part.payload

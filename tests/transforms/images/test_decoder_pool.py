@@ -112,7 +112,7 @@ FORGED = [
 @pytest.mark.parametrize("change", FORGED, ids=str)
 def test_fields_that_a_hostile_file_forged_are_a_crash(change):
     """A decoder that such a file took over must not decide what the worker stores."""
-    features = FeatureSet.parse("", labelled=False)
+    features = FeatureSet.parse("")
     spec = DecoderSpec(ImageSpec(ResizeSpec(Size(8, 8))), features, Limits())
     digest, *numbers, sums, squares, columns = GOOD._replace(**change)
     hashes = [bytes.fromhex(each) if isinstance(each, str) else each for each in columns.values()]
@@ -410,7 +410,7 @@ from shardmill.transforms.images.convert import ImageSpec
 from shardmill.transforms.images.resize import ResizeSpec, Size
 from shardmill.schemas.schema_pbtxt.image_features import FeatureSet
 from shardmill.transforms.images import decoder_pool
-spec = DecoderSpec(ImageSpec(ResizeSpec(Size(8, 8))), FeatureSet.parse("", labelled=False), Limits())
+spec = DecoderSpec(ImageSpec(ResizeSpec(Size(8, 8))), FeatureSet.parse(""), Limits())
 idle = Decoder()
 busy = Decoder()
 print(idle._process.pid, busy._process.pid, "apache_beam" in sys.modules, flush=True)

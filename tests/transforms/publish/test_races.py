@@ -181,7 +181,7 @@ def items(count: int, gate: threading.Barrier | None):
         if number % 7 == 3:
             yield Reject(f"k{number}", "u", "read", "decode", "no")
         else:
-            yield Example(bytes([number % 256]) * 50_000, "cat")
+            yield Example(bytes([number % 256]) * 50_000, ("cat",))
     if gate:
         gate.wait()
 

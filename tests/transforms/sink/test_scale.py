@@ -46,7 +46,7 @@ class KeyEncoder:
 
     def encode(self, refs, labels) -> Iterator[Item]:
         for ref in refs:
-            yield ref.to_reject() if ref.error else Example(ref.key.encode(), ref.label)
+            yield ref.to_reject() if ref.error else Example(ref.key.encode(), ref.labels)
 
     def versions(self) -> dict[str, str]:
         return {"tiny": "1"}

@@ -40,7 +40,7 @@ IMAGE = {
 
 
 def images_checker(labels: tuple[str, ...] = LABELS) -> ExampleChecker:
-    return ExampleChecker(FeatureSet.parse("", labelled=True).schema(labels), labels)
+    return ExampleChecker(FeatureSet.parse("", ["label"]).schema(labels), labels)
 
 
 def violation(checker: ExampleChecker, valid: dict, **changes) -> str:
@@ -133,7 +133,7 @@ def test_reports_image_of_another_format(tmp_path, name) -> None:
         reported = violation(images_checker(), valid, **{"image/encoded": damaged})
         assert reported.startswith("the feature 'image/encoded' begins with ")
         assert reported.endswith(f"which is not {name}")
-    renamed = FeatureSet.parse("picture=image/encoded,image/format", labelled=False)
+    renamed = FeatureSet.parse("picture=image/encoded,image/format")
     picture = {"picture": b"what", "image/format": name.encode()}
     reported = ExampleChecker(renamed.schema(())).find_violation(encode_example(picture))
     assert reported == f"the feature 'picture' begins with 77 68 61 74, which is not {name}"

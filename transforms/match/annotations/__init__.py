@@ -1,0 +1,1 @@
+"""Annotations of images in formats of other tools, as values that references carry."""

@@ -1,0 +1,98 @@
+"""Boxes of an annotation, as a reference carries them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from shardmill.schemas.example.serialize import encode_example
+from shardmill.schemas.refs import InputRef
+from shardmill.schemas.rejects import RejectedError
+from shardmill.transforms.match.labels import check_label
+
+_MAX_BYTES = 1 << 20  # of the boxes of an image: shuffles carry them
+
+
+class Box(NamedTuple):
+    """A box in the frame of its annotation.
+
+    Attributes:
+        text: Its class.
+        xmin: Left side, in pixels or as a fraction of the width.
+        ymin: Upper side.
+        xmax: Right side.
+        ymax: Lower side.
+        difficult: Whether the object is hard to recognize.
+        truncated: Whether the object reaches outside of the box or the image.
+        is_crowd: Whether the box is around several objects.
+        area: Pixels of the object; None for those of the box.
+    """
+
+    text: str
+    xmin: float
+    ymin: float
+    xmax: float
+    ymax: float
+    difficult: bool = False
+    truncated: bool = False
+    is_crowd: bool = False
+    area: float | None = None
+
+
+class Annotation(NamedTuple):
+    """What an annotation says of its image.
+
+    Attributes:
+        width: Width of the image in pixels; 0 if it is unknown, 1 if sides are fractions.
+        height: Its height.
+        boxes: Its boxes.
+    """
+
+    width: int = 0
+    height: int = 0
+    boxes: Sequence[Box] = ()
+
+
+class AnnotationError(Exception):
+    """An annotation that cannot be used; the text says why."""
+
+
+def attach(
+    ref: InputRef, annotation: Annotation, labels: frozenset[str] | None = None
+) -> InputRef:  # fmt: skip
+    """Return a reference with the boxes of its annotation, or rejected if they cannot be used.
+
+    Args:
+        ref: The reference.
+        annotation: Its annotation.
+        labels: The labels that boxes may have; None for any.
+    """
+    boxes = annotation.boxes
+    classes = sorted({box.text for box in boxes}, key=str.encode)
+    try:
+        for text in classes:
+            check_label(text, labels)
+    except RejectedError as error:
+        return ref.rejected(error.error, error.message)
+    area = [
+        float((box.xmax - box.xmin) * (box.ymax - box.ymin) if box.area is None else box.area)
+        for box in boxes
+    ]
+    attached = encode_example(
+        {
+            "box/size": [annotation.width, annotation.height],
+            "box/text": [box.text.encode() for box in boxes],
+            "box/area": area,
+            **{
+                f"box/{side}": [float(getattr(box, side)) for box in boxes]
+                for side in ("xmin", "ymin", "xmax", "ymax")
+            },
+            **{
+                f"box/{flag}": [int(getattr(box, flag)) for box in boxes]
+                for flag in ("difficult", "truncated", "is_crowd")
+            },
+        }
+    )
+    if len(attached) > _MAX_BYTES:
+        return ref.rejected("annotation", f"{len(boxes):,} boxes exceed {_MAX_BYTES:,} bytes")
+    return ref._replace(attached=attached, classes=tuple(classes))

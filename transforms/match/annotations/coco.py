@@ -1,0 +1,111 @@
+"""Annotations of COCO: one JSON file for many images, read in sequence."""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from operator import itemgetter
+from typing import Any
+
+from shardmill.schemas.errors import InputError
+from shardmill.schemas.refs import InputRef
+from shardmill.schemas.storage import open_storage
+from shardmill.schemas.storage.base import ReaderStream
+from shardmill.transforms.match.annotations.boxes import Annotation, Box, attach
+from shardmill.transforms.match.walk import make_key
+
+Row = tuple[Any, ...]
+Section = tuple[str, str]  # a path, and ``images`` or ``annotations``
+SECTIONS = ("images", "annotations")
+_BUFFER_BYTES = 1 << 20
+
+
+def read_categories(path: str) -> dict[tuple[str, str], str]:
+    """Return the name of each category by the path and its id.
+
+    Raises:
+        InputError: The file is not JSON of COCO.
+    """
+    found = {}
+    for item in _items(path, "categories"):
+        found[path, repr(item.get("id"))] = str(item.get("name", ""))
+    if not found:
+        raise InputError("annotations-without-categories", path=path)
+    return found
+
+
+def read_section(section: Section) -> Iterator[tuple[str, Row]]:
+    """Yield the entries of images or annotations by path and id of their image.
+
+    Raises:
+        InputError: The file is not JSON of COCO.
+    """
+    path, name = section
+    for position, item in enumerate(_items(path, name)):
+        if name == "images":
+            row: Row = (item.get("file_name"), item.get("width"), item.get("height"))
+            yield f"{path}\0{item.get('id')!r}", row
+        else:
+            box, category = item.get("bbox"), repr(item.get("category_id"))
+            row = (position, box, category, item.get("iscrowd"), item.get("area"))
+            yield f"{path}\0{item.get('image_id')!r}", row
+
+
+def _items(path: str, name: str) -> Iterator[dict[str, Any]]:
+    import ijson
+
+    with open_storage(path).open_at(path) as reader:
+        stream = io.BufferedReader(ReaderStream(reader), _BUFFER_BYTES)
+        try:
+            for item in ijson.items(stream, f"{name}.item", use_float=True):
+                if not isinstance(item, dict):
+                    raise InputError("annotations-not-coco", path=path, name=name, item=item)
+                yield item
+        except (ijson.JSONError, ValueError) as error:
+            raise InputError("annotations-not-json", path=path, error=error) from error
+
+
+def make_references(
+    group: tuple[str, Iterable[Row]], categories: Mapping[tuple[str, str], str],
+    labels: frozenset[str] | None,
+) -> Iterator[InputRef]:  # fmt: skip
+    """Yield a reference with the boxes of each image of one id; its key is the name of the file.
+
+    Annotations whose id is that of no image give one whose key is empty.
+
+    Args:
+        group: Path and id of an image, and its entries.
+        categories: See ``read_categories``.
+        labels: The labels that boxes may have; None for any.
+    """
+    path, rows = group[0].partition("\0")[0], list(group[1])
+    images = [row for row in rows if len(row) == len(("file_name", "width", "height"))]
+    # In the order of the file: that of a group differs from run to run.
+    boxes = sorted((row for row in rows if row not in images), key=itemgetter(0))
+    for name, width, height in images or [("", 0, 0)]:
+        made = InputRef(make_key(str(name).replace("\\", "/")), path)
+        found, why = [], ""
+        for _, sides, category, is_crowd, area in boxes:
+            text = categories.get((path, category))
+            if text is None:
+                why = f"the category {category} is not in its categories"
+            elif not (_is_box(sides) and (area is None or _is_number(area))):
+                why = f"a bbox is {sides!r:.80} instead of four numbers"
+            else:
+                x, y, w, h = sides
+                found.append(Box(text, x, y, x + w, y + h, is_crowd=is_crowd == 1, area=area))
+        known = all(type(side) is int and 0 < side < 1 << 31 for side in (width, height))
+        if why:
+            yield made.rejected("annotation", why)
+        else:
+            frame = Annotation(width, height) if known else Annotation()
+            yield attach(made, frame._replace(boxes=found), labels)
+
+
+def _is_box(sides: Any) -> bool:
+    return isinstance(sides, list) and len(sides) == 4 and all(map(_is_number, sides))
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float) and math.isfinite(value) and abs(value) < 1 << 48
