@@ -11,6 +11,7 @@ from shardmill.schemas.errors import FormatError, StorageError, UsageError
 from shardmill.schemas.storage import absolute, join, open_storage
 from shardmill.transforms.count.counting import CountSpec
 from shardmill.transforms.match.inputs import MatchSpec, find_inputs
+from shardmill.transforms.sources.listing_table import ListingOptions, open_listings
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,7 @@ def resolve(config: CountConfig, *, runner: str = "") -> CountJob:
     """
     inputs = [*map(_current_generation, config.paths)]
     match = find_inputs(inputs, config.root, follow_links=config.follow_links, wanted="records")
+    match = open_listings(match, ListingOptions(), lambda _: ()).match
     manifest = absolute(config.manifest) if config.manifest else ""
     if manifest:
         _check_manifest(manifest)

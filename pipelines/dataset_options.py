@@ -156,8 +156,8 @@ class ImagesOptions(DatasetOptions):
     """Options of ``shardmill images``, besides those of every build.
 
     Attributes:
-        input: ``PATH``: a folder, glob, listing (.csv), image or archive (tar, zip, Parquet,
-            TFRecord); may be repeated
+        input: ``PATH``: a folder, glob, listing (.csv, .jsonl), image or archive (tar, zip,
+            Parquet, TFRecord); may be repeated
         splits: ``SHARES``: directory (default if all folders are named like splits), or listing, or
             shares (default: train:0.9,validation:0.1), or folders and files as in
             train:1,test=test/: shares divide the others
@@ -169,6 +169,11 @@ class ImagesOptions(DatasetOptions):
         label_column: ``NAME``: column or feature of their labels (default: label;
             image/class/text, else image/class/label), or name in the .json members of tar and zip
         unlabeled_splits: ``NAMES``: splits whose images need no labels, and get none
+        label_separator: ``TEXT``: between the labels of an image in a listing, such as |: images
+            may have several labels, or none
+        types: ``PAIRS``: types of columns of a listing that become features, as for tables; after
+            int, float and bytes the text between the values of a cell may follow, as in tags:text:|
+        null_values: ``LIST``: texts that mean null in a listing (default: as for tables)
         annotations: ``LIST``: boxes: voc or yolo (a file per image, in the input or in voc:DIR), or
             coco:FILE; the classes of yolo are the lines of --labels
         boxes_frame: ``FRAME``: boxes refer to the image as stored in the file, or upright as its
@@ -203,6 +208,7 @@ example, a folder with one subfolder per label:
         "input and output": f"{INPUT_OUTPUT} follow_links limit",
         "labels and splits": "label_from label_pattern labels image_column label_column "
         "splits unlabeled_splits group_pattern seed",
+        "listings": "label_separator types null_values",
         "boxes": "annotations boxes_frame",
         "pixels": "image_size resize interpolation only_shrink reducing_gap encoding quality "
         "channels",
@@ -217,6 +223,9 @@ example, a folder with one subfolder per label:
     image_column: of.Text = of.text()
     label_column: of.Text = of.text()
     unlabeled_splits: of.Names = of.names()
+    label_separator: of.Text = of.text()
+    types: of.Pairs = of.mapping()
+    null_values: of.Option[tuple[str, ...] | None, str | Sequence[str] | None] = of.names(None)
     annotations: of.Names = of.names()
     boxes_frame: of.Choice[Literal["", "stored", "upright"]] = of.choice(("stored", "upright"), "")
     group_pattern: of.Text = of.text()
@@ -259,7 +268,8 @@ class RowsOptions(DatasetOptions):
         rename: ``PAIRS``: new names of columns, as in old:new; all other options have the new names
         types: ``PAIRS``: types of columns, as in zip:bytes,price:float,day:date:%d.%m.%Y: int,
             float, bytes, datetime (seconds since 1970) or date (days); the latter two are ISO 8601
-            unless a format follows
+            unless a format follows, and after the others the text between the values of a cell may
+            follow, as in tags:text:|
         defaults: ``PAIRS``: texts that replace missing cells, as in age:0
         decimal: ``CHAR``: before the fraction of a number: . (default) or ,
         thousands: ``CHAR``: between groups of three digits of a number

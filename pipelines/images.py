@@ -8,7 +8,7 @@ from __future__ import annotations
 import atexit
 import shutil
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import apache_beam as beam
 
@@ -22,13 +22,13 @@ from shardmill.transforms.images.encoder import ImagesHooks
 from shardmill.transforms.match.annotations.transform import AnnotationSpec, AttachAnnotations
 from shardmill.transforms.match.counts import MatchCounts
 from shardmill.transforms.match.inputs import MatchSpec
-from shardmill.transforms.match.listing import warn_of_unused
 from shardmill.transforms.match.transform import MatchedInputs, MatchFiles
 from shardmill.transforms.publish.generation import has_catalogs
 from shardmill.transforms.sink.outcome import Outcome, RaiseIfFailed, delete_unused_build
 from shardmill.transforms.sink.placement import PlaceSpec
 from shardmill.transforms.sink.spec import SinkSpec
 from shardmill.transforms.sink.transform import WriteShards
+from shardmill.transforms.sources.listing_table import open_listings
 
 
 @dataclass(frozen=True)
@@ -76,9 +76,9 @@ def resolve(config: ImagesConfig, *, runner: str = "") -> ImagesJob:
     config, warnings = resolve_splits(config, match)
     if match.kind == "listing" and not match.archives and config.duplicates != "keep":
         raise UsageError("duplicates-and-listing", duplicates=config.duplicates)
-    if match.kind == "listing" and not match.archives:
-        labelled, split = config.label_from == "listing", config.shares.mode == "listing"
-        warnings = tuple(warn_of_unused(match.input, labelled=labelled, split=split))
+    listings = open_listings(match, config.listing_options, config.choose_columns)
+    match, warnings = listings.match, (*warnings, *listings.warnings)
+    config = replace(config, listed=listings.columns, label_joiner=listings.separator)
     sink = config.sink_spec(
         config.config_id(), match.root, labels=config.label_spec.fixed, config=config.identity(),
         runner=runner, record_id=config.record_id(), command=config.command("images"),
@@ -95,7 +95,6 @@ def outcomes(root: beam.Pipeline | beam.pvalue.PBegin, job: ImagesJob) -> beam.P
     matched = root | "MatchFiles" >> MatchFiles(
         job.match,
         config.label_spec,
-        listed_splits=config.shares.mode == "listing",
         spool=job.spool() if job.match.archives else None,
     )
     if job.annotations is not None:

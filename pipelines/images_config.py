@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any, cast, get_args
@@ -11,7 +12,8 @@ from shardmill.pipelines.build_config import BuildConfig, config_id, read_option
 from shardmill.pipelines.dataset_options import ImagesOptions
 from shardmill.pipelines.report.answer import Answer
 from shardmill.schemas.errors import InputError, UsageError
-from shardmill.schemas.schema_pbtxt.image_features import FeatureSet, Part
+from shardmill.schemas.schema_pbtxt.columns import Column, format_schema
+from shardmill.schemas.schema_pbtxt.image_features import IMAGE_FEATURES, Feature, FeatureSet, Part
 from shardmill.schemas.storage import absolute, open_storage
 from shardmill.transforms.images.convert import ImageSpec
 from shardmill.transforms.images.decoder_pool import use_pool
@@ -23,6 +25,9 @@ from shardmill.transforms.match.inputs import MatchSpec, PathKind
 from shardmill.transforms.match.labels import BELOW_SPLIT, LabelSpec, below_places, parse_labels
 from shardmill.transforms.runtime.process_pool import usable_cores
 from shardmill.transforms.sink.placement import PlaceSpec
+from shardmill.transforms.sources.csv.cell_rules import CellRules
+from shardmill.transforms.sources.listing_table import ListingOptions
+from shardmill.transforms.tables.column_options import ColumnOptions
 
 _LARGE_SIDE = 4096  # pixels; such images rarely are what --image_size should say
 
@@ -31,21 +36,34 @@ _LARGE_SIDE = 4096  # pixels; such images rarely are what --image_size should sa
 class ImagesConfig(ImagesOptions, BuildConfig):
     """``ImagesOptions``, checked.
 
+    Attributes:
+        listed: Columns of listings that are features; None until the listings are opened.
+        label_joiner: Text that joins the labels of an image that may have several; else empty.
+
     Raises:
         UsageError: A value breaks a rule, or two values conflict.
     """
+
+    listed: tuple[Column, ...] | None = None
+    label_joiner: str = ""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self._check_duplicates()
         # The parsers of these values check them.
-        _ = self.image_spec, self.place_spec, self.shard_spec, self.feature_set
+        _ = self.image_spec, self.place_spec, self.shard_spec, self.listing_options
+        if self.listed is not None or not self._may_be_listed:
+            _ = self.feature_set
         _ = LabelSpec(self.label_from, self.label_pattern)
         self._check_annotations()
         if self.unlabeled_splits and self.label_from == "none":
             raise UsageError("unlabeled-useless")
         if self.shard_by == "label" and self.label_from == "none":
             raise UsageError("shard-by-label-without-labels")
+        if self.label_separator and self.label_from != "listing":
+            raise UsageError("label-separator-useless", separator=self.label_separator)
+        if self.shard_by == "label" and (self.label_separator or self.label_joiner):
+            raise UsageError("shard-by-label-of-several")
 
     def _check_annotations(self) -> None:
         kinds = {item.partition(":")[0] for item in self.annotations}
@@ -113,7 +131,50 @@ class ImagesConfig(ImagesOptions, BuildConfig):
     def feature_set(self) -> FeatureSet:
         """The features of a record."""
         parts: list[Part] = ["label"] if self.label_from != "none" else []
-        return FeatureSet.parse(self.features, ["boxes"] if self.annotations else parts)
+        features = self._listed_features(self.listed or ())
+        return FeatureSet.parse(
+            self.features, ["boxes"] if self.annotations else parts,
+            several=bool(self.label_joiner), listed=features,
+        )  # fmt: skip
+
+    def _listed_features(self, columns: Iterable[Column]) -> list[Feature]:
+        """Return the features of columns of listings."""
+        features = []
+        for column in columns:
+            name = f"image/{column.name}"
+            if name not in IMAGE_FEATURES:
+                count: Any = "any" if column.separator or column.several else "some"
+                field = f"listing/{column.name}"
+                features.append(Feature(name, column.kind, field, of_input=True, count=count))
+            elif not self.features:
+                raise InputError("listing-column-taken", name=column.name, feature=name)
+        return features
+
+    def choose_columns(self, names: Iterable[str]) -> list[str]:
+        """Return the columns of listings that ``--features`` makes features.
+
+        Raises:
+            ShardmillError: A column has the name of another feature, or a feature is unknown.
+        """
+        columns = tuple(Column(name, "bytes") for name in names)
+        chosen = replace(self, listed=columns).feature_set.features
+        fields = {feature.field for _, feature in chosen}
+        return [each.name for each in columns if f"listing/{each.name}" in fields]
+
+    @property
+    def _may_be_listed(self) -> bool:
+        """Whether an input may be a listing, whose columns ``--features`` may name."""
+        named = any(source.lower().endswith((".csv", ".jsonl")) for source in self.sources)
+        return named or "listing" in (self.label_from, self.shares.mode)
+
+    @cached_property
+    def listing_options(self) -> ListingOptions:
+        """What is read of listings."""
+        given = self.null_values is not None
+        rules = CellRules.of((self.null_values or [""]) if given else None)
+        types = ColumnOptions.of((), (), (), self.types, ()).types
+        labelled, split = self.label_from == "listing", self.shares.mode == "listing"
+        return ListingOptions(labelled, split, self.label_separator, types, rules, given)
 
     @cached_property
     def label_spec(self) -> LabelSpec:
@@ -130,7 +191,9 @@ class ImagesConfig(ImagesOptions, BuildConfig):
         if self.label_from == "directory" and not pattern:
             places = [place for _, place in self.shares.named]
             pattern = BELOW_SPLIT if self.shares.mode == "directory" else below_places(places)
-        return LabelSpec(self.label_from, pattern, fixed, self.place_spec.is_unlabeled)
+        return LabelSpec(
+            self.label_from, pattern, fixed, self.place_spec.is_unlabeled, bool(self.label_joiner)
+        )
 
     @cached_property
     def encoder(self) -> ImageEncoder:
@@ -191,6 +254,10 @@ class ImagesConfig(ImagesOptions, BuildConfig):
         values = super().identity()
         if self.label_spec.fixed is not None:
             values["labels"] = list(self.label_spec.fixed)
+        if self.listed:
+            values["columns"] = format_schema(self.listed)
+        if self.label_joiner:
+            values["label_separator"] = self.label_joiner
         return values
 
     def config_id(self) -> str:

@@ -34,4 +34,7 @@ MESSAGES: dict[str, str] = {
     "annotations-without-categories": "{path} has no categories: give COCO's instances, which have boxes with categories.",
     "boxes-frame-useless": "--boxes_frame={frame} has no effect without --annotations: leave it out.",
     "splits-problem": "--splits={text}: {problem}.",
+    "label-separator-useless": "--label_separator={separator} needs labels of a listing: set --label_from=listing.",
+    "shard-by-label-of-several": "--shard_by=label and several labels of an image cannot be combined: leave one of them out.",
+    "types-without-listing": "--{flag} describes the columns of a listing, and --input has none: leave it out.",
 }

@@ -22,7 +22,12 @@ from shardmill.transforms.match.counts import (
     keep_first,
     sum_counts,
 )
-from shardmill.transforms.match.listing import find_sizes, merge_entries, parse_listing, parse_paths
+from shardmill.transforms.match.listing import (
+    ListingReader,
+    find_sizes,
+    merge_entries,
+    parse_paths,
+)
 from shardmill.transforms.match.next_steps import next_step
 from shardmill.transforms.match.walk import (
     Found,
@@ -43,9 +48,9 @@ _MAX_LISTING_BYTES = 2 << 30
 _MAX_OPENED = 1_000  # files in which an archive is looked for
 _HEAD_BYTES, _FEW_LINES = 64 << 10, 10  # of a text file that may be a table
 _DELIMITER = re.compile(r"[,;|\s]")
-# Suffixes of files that list inputs, one path per line or as a CSV; a table's CSV is an input.
+# Suffixes of files that list inputs, one path per line or as tables; a table's CSV is an input.
 _LISTS: dict[Wanted, tuple[str, ...]] = {
-    "images": (".csv",),
+    "images": (".csv", ".jsonl"),
     "records": (".csv", ".txt"),
     "rows": (".txt",),
     "any": (),
@@ -65,6 +70,7 @@ class MatchSpec:
         parts: The inputs if they are several, all with the same root; ``input`` lists them.
         archives: Whether files may be archives, whose members are the inputs; those of a listing
             are ``spooled``.
+        table: Reads a listing that is a table; None for a list of paths.
     """
 
     kind: PathKind
@@ -74,6 +80,7 @@ class MatchSpec:
     wanted: Wanted = "images"
     parts: tuple[MatchSpec, ...] = ()
     archives: bool = False
+    table: ListingReader | None = None
 
     @property
     def top(self) -> str:
@@ -128,7 +135,7 @@ def find_input(
     Args:
         pattern: The value.
         root: Folder that keys are relative to; by default the longest literal folder of the input.
-        listing: Whether a file is a listing; files named ``.csv`` always are.
+        listing: Whether a file is a listing; files named ``.csv`` or ``.jsonl`` always are.
         follow_links: See ``MatchSpec``.
         wanted: See ``MatchSpec``; with ``records``, a ``.txt`` is a list too, one path per line.
 
@@ -256,7 +263,7 @@ def match_now(spec: MatchSpec) -> tuple[list[InputRef], MatchCounts]:
         found = [find_single(spec)]
     elif spec.kind == "listing":
         listed: dict[str, list[InputRef]] = {}
-        for ref in read_listing(spec, labelled=False, split=False):
+        for ref in read_listing(spec):
             listed.setdefault(ref.key, []).append(ref)
         merged = (each for key, refs in listed.items() for each in merge_entries(key, refs))
         found = [find_listed(each, spec) if isinstance(each, InputRef) else each for each in merged]
@@ -277,16 +284,16 @@ def find_listed(ref: InputRef, spec: MatchSpec) -> InputRef:
     return ref if ref.error else find_sizes(ref, spec.root, follow_links=spec.follow_links)
 
 
-def read_listing(spec: MatchSpec, *, labelled: bool, split: bool) -> Iterator[InputRef]:
+def read_listing(spec: MatchSpec) -> Iterator[InputRef]:
     """Yield the references of a listing, without sizes.
 
     Raises:
         ShardmillError: The listing is broken or too large.
     """
+    if spec.table is not None:
+        yield from spec.table.entries(spec.root)
+        return
     data = open_storage(spec.input).read(spec.input)
     if len(data) > _MAX_LISTING_BYTES:
         raise InputError("listing-too-large", input=spec.input)
-    if spec.input.lower().endswith(".txt"):
-        yield from parse_paths(data, spec.input, spec.root)
-        return
-    yield from parse_listing(data, spec.input, spec.root, labelled=labelled, split=split)
+    yield from parse_paths(data, spec.input, spec.root)

@@ -38,6 +38,7 @@ class LabelSpec:
             the whole key, or with ``filename`` the whole file name.
         fixed: The labels of a ``--labels`` file in order, or None to collect them.
         is_unlabeled: Returns whether an input has no label in any case.
+        several: Whether an input may have several labels, or none.
 
     Raises:
         UsageError: The pattern is not a regular expression or has no group ``label``.
@@ -47,6 +48,7 @@ class LabelSpec:
     pattern: str = ""
     fixed: tuple[str, ...] | None = None
     is_unlabeled: Callable[[InputRef], bool] | None = None
+    several: bool = False
 
     def __post_init__(self) -> None:
         if self.pattern and self.label_from not in _PRESETS:
@@ -75,19 +77,20 @@ class LabelSpec:
         """Return a reference with its label, or rejected if it has none or an unknown one."""
         unlabeled = self.is_unlabeled is not None and self.is_unlabeled(ref)
         if ref.error or self.label_from == "none" or unlabeled:
-            return ref if ref.error else ref._replace(label=None)
+            return ref if ref.error else ref._replace(label=None, classes=())
         given = self.label_from == "directory" and ref.member and ref.label is not None
         if given:
             ref = ref._replace(label=self._named(ref.label or ""))
         elif self._regex is not None:
             match = self._regex.fullmatch(ref.key)
             ref = ref._replace(label=match.group("label") if match else None)
-        if not ref.label:
+        if not ref.label and not self.several:
             return ref._replace(label=None).rejected(
                 "no_label", f"no label is found in {ref.key!r} by --label_from={self.label_from}"
             )
         try:
-            check_label(ref.label, self.known)
+            for label in ref.labels:
+                check_label(label, self.known)
         except RejectedError as error:
             return ref.rejected(error.error, error.message)
         return ref

@@ -72,15 +72,13 @@ class MatchFiles(beam.PTransform):
     either a reference or counted.
 
     Args:
-        spec: Where inputs are found.
+        spec: Where inputs are found; listings are tables that ``open_listings`` has opened.
         labels: Where their labels come from.
-        listed_splits: Whether a listing must have a column ``split``.
         spool: See ``expand``.
     """
 
     spec: MatchSpec
     labels: LabelSpec = field(default_factory=lambda: LabelSpec("none"))
-    listed_splits: bool = False
     spool: Spooler | None = None
 
     def expand(self, root: beam.Pipeline | beam.pvalue.PBegin) -> MatchedInputs:
@@ -138,9 +136,9 @@ class MatchFiles(beam.PTransform):
         return MatchedInputs(refs, (found[_COUNTS], repeated) | "WalkCounts" >> beam.Flatten())
 
     def _listed(self, start: beam.PCollection[bytes]) -> MatchedInputs:
-        spec, labelled, split = self.spec, self.labels.label_from == "listing", self.listed_splits
+        spec = self.spec
         entries, skipped = start | "ReadListing" >> find_inputs(
-            lambda _: read_listing(spec, labelled=labelled, split=split), ShardmillError
+            lambda _: read_listing(spec), ShardmillError
         )
         refs, repeated = entries | "MergeEntries" >> MergeRepeated(merge_entries)
         sized = refs | "FindSizes" >> beam.Map(

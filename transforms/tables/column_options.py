@@ -116,9 +116,11 @@ class ColumnOptions:
 def _typed_column(name: str, text: str) -> Column:
     word, _, form = text.partition(":")
     arguments = _TYPES.get(word, {})
-    if not arguments or (form and "time" not in arguments):
+    if "time" in arguments:
+        return Column(name, time_format=form, **arguments)
+    if not arguments or form.startswith("%"):
         raise UsageError("type-unknown", name=name, text=text, types=", ".join(_TYPES))
-    return Column(name, time_format=form, **arguments)
+    return Column(name, separator=form, **arguments)
 
 
 def unknown_column(flag: str, name: str, have: str, columns: Sequence[str]) -> UsageError:

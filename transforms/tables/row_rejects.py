@@ -45,12 +45,13 @@ class RejectCollector:
     Attributes:
         ids: int64[rows], identity of each row in its input.
         bad: bool[rows], which rows are rejected.
+        lines: int64[rows], number of each row's first line.
         left_out: bool[rows], which rows are not in the sample of ``--limit``, and so no rejects.
         without_cells: Rows that were rejected before and are not counted in ``ids``.
 
     Args:
         ids: See above.
-        lines: int64[rows], number of each row's first line.
+        lines: See above.
         rejects: Rows that were rejected before and are not counted in ``ids``.
     """
 
@@ -60,7 +61,7 @@ class RejectCollector:
     ) -> None:  # fmt: skip
         rows = len(ids)
         self.ids = ids
-        self._lines = lines
+        self.lines = lines
         self.without_cells = rejects
         self.bad, self.left_out = np.zeros((2, rows), bool)
         # For each check that rows failed: the column, the reason, and the message for a row.
@@ -110,14 +111,14 @@ class RejectCollector:
         (first,) = self._list(rows[:1])
         if len(rows) == 1:
             return first
-        last = self._lines[rows[-1]]
+        last = self.lines[rows[-1]]
         more = f"; {len(rows) - 1:,} more rows up to line {last} are rejected for the same reason"
         return first._replace(message=first.message + more, rows=len(rows))
 
     def _list(self, rows: npt.NDArray[np.int64]) -> Iterator[RowReject]:
         for row in rows.tolist():
             column, reason, describe = self._checks[self._check_ids[row]]
-            offset, line = int(self.ids[row]), int(self._lines[row])
+            offset, line = int(self.ids[row]), int(self.lines[row])
             yield RowReject(offset, line, reason, describe(row), column=column)
 
 
