@@ -39,9 +39,8 @@ from shardmill.schemas.dataset.shard_names import DEFAULT_TEMPLATE, ShardTemplat
 from shardmill.schemas.refs import InputRef
 from shardmill.schemas.rejects import Reject
 from shardmill.schemas.storage import open_storage
-from shardmill.transforms.match.inputs import find_input, walk_input
+from shardmill.transforms.match.inputs import find_input, read_listing, walk_input
 from shardmill.transforms.match.labels import LabelSpec
-from shardmill.transforms.match.listing import parse_listing
 from shardmill.transforms.match.walk import first_level
 from shardmill.transforms.runtime import progress
 from shardmill.transforms.runtime.sum_into import SumInto
@@ -58,6 +57,7 @@ from shardmill.transforms.sink.placement import PartKey, PlacedRef, Series
 from shardmill.transforms.sink.plan import Plan, make_plan
 from shardmill.transforms.sink.spec import SinkSpec
 from shardmill.transforms.sink.transform import WriteShards, place_refs
+from shardmill.transforms.sources.listing_columns import ListingOptions, open_listings
 from shardmill.transforms.statistics.sums import Totals
 
 _BATCH = 10_000
@@ -101,8 +101,9 @@ def measure_listing(size: int, folder: Path) -> dict:
     def read() -> int:
         nonlocal peak
         count = 0
-        data = path.read_bytes()
-        for count, _ in enumerate(parse_listing(data, "x.csv", ROOT, labelled=True, split=False)):
+        match = find_input(str(path), ROOT, listing=True)
+        match = open_listings(match, ListingOptions(labelled=True), list).match
+        for count, _ in enumerate(read_listing(match)):
             if not count % _BATCH:
                 peak = max(peak, memory())
         return count + 1

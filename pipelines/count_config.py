@@ -11,7 +11,7 @@ from shardmill.schemas.errors import FormatError, StorageError, UsageError
 from shardmill.schemas.storage import absolute, join, open_storage
 from shardmill.transforms.count.counting import CountSpec
 from shardmill.transforms.match.inputs import MatchSpec, find_inputs
-from shardmill.transforms.sources.listing_table import ListingOptions, open_listings
+from shardmill.transforms.sources.listing_columns import ListingOptions, open_listings
 
 
 @dataclass(frozen=True)

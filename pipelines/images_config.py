@@ -11,7 +11,7 @@ from typing import Any, cast, get_args
 from shardmill.pipelines.build_config import BuildConfig, config_id, read_option_file
 from shardmill.pipelines.dataset_options import ImagesOptions
 from shardmill.pipelines.report.answer import Answer
-from shardmill.schemas.errors import InputError, UsageError
+from shardmill.schemas.errors import InputError, UsageError, format_names
 from shardmill.schemas.schema_pbtxt.columns import Column, format_schema
 from shardmill.schemas.schema_pbtxt.image_features import IMAGE_FEATURES, Feature, FeatureSet, Part
 from shardmill.schemas.storage import absolute, open_storage
@@ -26,7 +26,7 @@ from shardmill.transforms.match.labels import BELOW_SPLIT, LabelSpec, below_plac
 from shardmill.transforms.runtime.process_pool import usable_cores
 from shardmill.transforms.sink.placement import PlaceSpec
 from shardmill.transforms.sources.csv.cell_rules import CellRules
-from shardmill.transforms.sources.listing_table import ListingOptions
+from shardmill.transforms.sources.listing_columns import ListingOptions
 from shardmill.transforms.tables.column_options import ColumnOptions
 
 _LARGE_SIDE = 4096  # pixels; such images rarely are what --image_size should say
@@ -77,6 +77,10 @@ class ImagesConfig(ImagesOptions, BuildConfig):
             raise UsageError("annotations-without-names")
         if kinds and self.label_from not in ("directory", "none"):
             raise UsageError("annotations-and-labels", label_from=self.label_from)
+        if kinds and self.listed:
+            raise UsageError(
+                "annotations-and-columns", names=format_names([each.name for each in self.listed])
+            )
         if self.boxes_frame and not kinds:
             raise UsageError("boxes-frame-useless", frame=self.boxes_frame)
         if kinds:  # the boxes have the labels

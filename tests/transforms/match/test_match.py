@@ -15,11 +15,18 @@ from hypothesis import strategies as st
 from shardmill.schemas.errors import InputError, UsageError
 from shardmill.schemas.refs import InputRef
 from shardmill.transforms.match.counts import DUPLICATE, Linked, MatchCounts
-from shardmill.transforms.match.inputs import find_input, match_now, walk_input
+from shardmill.transforms.match.inputs import (
+    MatchSpec,
+    find_input,
+    match_now,
+    read_listing,
+    walk_input,
+)
 from shardmill.transforms.match.labels import LabelSpec, parse_labels
-from shardmill.transforms.match.listing import merge_entries, parse_listing
+from shardmill.transforms.match.listing import merge_entries
 from shardmill.transforms.match.transform import MatchFiles
 from shardmill.transforms.match.walk import check_apart, first_level, glob_regex
+from shardmill.transforms.sources.listing_columns import ListingOptions, open_listings
 from tests.conftest import make_image
 
 
@@ -223,7 +230,7 @@ def test_paths_must_be_utf8(tmp_path) -> None:
         find_input(folder)
 
 
-def test_labels_are_nfc(tmp_path) -> None:
+def test_labels_are_nfc(listing, tmp_path) -> None:
     nfd, nfc = "cafe\u0301", "caf\u00e9"
     touch(tmp_path / nfd / "1.jpg")
     (ref,), _ = match_now(find_input(str(tmp_path)))
@@ -268,12 +275,25 @@ def test_input_can_be_one_file(tmp_path) -> None:
 HEADER = b"path,label,split,group\n"
 
 
-def listing(data: bytes, root: str = "/data", **kwargs) -> list[InputRef]:
-    kwargs = {"labelled": True, "split": False, **kwargs}
-    return list(parse_listing(data, "list.csv", root, **kwargs))
+def opened(path: Path, root: str = "", **options) -> MatchSpec:
+    """Return a listing with its table, whose other columns are not features."""
+    options = {"labelled": True, **options}
+    spec = find_input(str(path), root, listing=True)
+    return open_listings(spec, ListingOptions(**options), lambda _: ()).match
 
 
-def test_parses_listings() -> None:
+@pytest.fixture
+def listing(tmp_path):
+    """Return a function that returns the references of a listing."""
+
+    def read(data: bytes, root: str = "/data", name: str = "list.csv") -> list[InputRef]:
+        (tmp_path / name).write_bytes(data)
+        return list(read_listing(opened(tmp_path / name, root)))
+
+    return read
+
+
+def test_parses_listings(listing) -> None:
     refs = listing(
         b"\xef\xbb\xbfpath, label,split,group\r\n"
         b'a/1.jpg,"cat, big",train,g1\r\n/data/2.jpg,dog,,\r\n'
@@ -299,13 +319,13 @@ def test_parses_listings() -> None:
         (b"path,label\ngs://b/x.jpg,a\n", "share its scheme"),
         (b"path,label\nhttp://b/x.jpg,a\n", "share its scheme"),
         (b"path,label\n,a\n", "line 2: the path is empty"),
-        (b'path,label\n"a,b\n', "unexpected end of data"),
+        (b'path,label\n"a,b\n', "line 2: a cell starts with a quote that is not closed"),
         (b"path,label\n\xff,a\n", "is not UTF-8"),
         (b"path,label\na\0b,a\n", "leads outside|NUL"),
         (b"uri,label\ngs://b/d/../x.jpg,a\n", "leads outside"),
     ],
 )
-def test_rejects_malformed_listings(data: bytes, message: str) -> None:
+def test_rejects_malformed_listings(listing, data: bytes, message: str) -> None:
     with pytest.raises(InputError, match=message):
         listing(data, "gs://b/d" if b"gs://b/d" in data else "/data")
 
@@ -353,7 +373,7 @@ def test_transform_reads_listings(tmp_path) -> None:
     make_image(1).save(tmp_path / "1.jpg")
     (tmp_path / "sub").mkdir()
     touch(tmp_path / "list.csv", b"path,label\n1.jpg,x\n1.jpg,x\nmissing.jpg,y\nsub,z\n")
-    spec = find_input(str(tmp_path / "list.csv"))
+    spec = opened(tmp_path / "list.csv")
     found, counts = run_match(tmp_path, spec=spec, labels=LabelSpec("listing"))
     assert [(ref.key, ref.error) for ref in found] == [
         ("1.jpg", ""),
@@ -374,7 +394,7 @@ def test_transform_reads_listings(tmp_path) -> None:
 def test_unusable_listing_is_a_fatal_count(tmp_path, entries, message) -> None:
     touch(tmp_path / "1.jpg")
     touch(tmp_path / "list.csv", b"path,label\n" + entries)
-    spec = find_input(str(tmp_path / "list.csv"))
+    spec = opened(tmp_path / "list.csv")
     _, counts = run_match(tmp_path, spec=spec, labels=LabelSpec("listing"))
     assert (counts.skipped, counts.duplicates) == (0, 0)
     assert message in counts.fatal

@@ -31,8 +31,8 @@ from shardmill.transforms.sink.finalize import Built, finish
 from shardmill.transforms.sink.placement import PartKey, Placed, PlaceSpec, Series
 from shardmill.transforms.sink.plan import make_plan
 from shardmill.transforms.sink.spec import SinkSpec
+from shardmill.transforms.sources.listing_columns import ListingOptions, open_listings
 from shardmill.transforms.statistics.sums import Summary, Sums, Totals
-from tests.conftest import ROOT
 
 TRAIN = Series("train", "")
 LABELS = [f"n{number:08d}" for number in range(1_000)]
@@ -231,6 +231,7 @@ def test_job_graph_does_not_grow_with_the_inputs(tmp_path) -> None:
         listing.write_text("path,label\n" + "".join(f"{n}.jpg,a\n" for n in range(count)))
         pipeline = beam.Pipeline()
         match = find_input(str(listing), str(tmp_path), listing=True)
+        match = open_listings(match, ListingOptions(labelled=True), lambda _: ()).match
         matched = pipeline | MatchFiles(match, LabelSpec("listing"))
         _ = matched | transform.WriteShards(spec("x"), KeyEncoder())
         sizes.append(len(pipeline.to_runner_api().SerializeToString()))
@@ -241,13 +242,17 @@ def test_job_graph_does_not_grow_with_the_inputs(tmp_path) -> None:
 def test_listings_are_decoded_line_by_line(tmp_path) -> None:
     code = (
         "import sys\n"
-        "from shardmill.transforms.match.listing import parse_listing\n"
+        "from shardmill.transforms.match.inputs import find_input, read_listing\n"
+        "from shardmill.transforms.sources.listing_columns import ListingOptions, open_listings\n"
         "def used(): return int(open('/proc/self/statm').read().split()[1]) * 4096\n"
-        "data = b'path,label\\n' + b'a_folder/a_file_of_images.jpg,label\\n' * 300_000\n"
+        "options = ListingOptions(labelled=True)\n"
+        "match = open_listings(find_input('x.csv', listing=True), options, list).match\n"
+        "next(read_listing(match))\n"  # loads what is loaded once
         "before = used()\n"
-        "refs = parse_listing(data, 'x.csv', '/data', labelled=True, split=False)\n"
-        "next(refs)\n"
-        "assert used() - before < 2 * len(data), (used() - before, len(data))\n"
-        "assert sum(1 for _ in refs) == 299_999\n"
+        "assert match.table.features == {'score': 'score'}\n"
+        "assert sum(1 for _ in read_listing(match)) == 300_000\n"
+        "assert used() - before < 12 << 20, used() - before\n"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
+    lines = "a_folder/a_file_of_images.jpg,label,0.5\n" * 300_000
+    (tmp_path / "x.csv").write_text(f"path,label,score\n{lines}")
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=tmp_path)
