@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -108,6 +108,7 @@ class RecordDecoder:
         sides: Names of the features with the height and width of images.
         names: Names in the result by feature, where they differ.
         text: Whether bytes that hold no arrays become str.
+        classes: Number of classes by feature with class ids that become vectors of 0 and 1.
     """
 
     specs: tuple[FeatureSpec, ...]
@@ -116,6 +117,7 @@ class RecordDecoder:
     sides: tuple[str, str]
     names: Mapping[str, str]
     text: bool = False
+    classes: Mapping[str, int] = field(default_factory=dict)
 
     def __getstate__(self) -> dict[str, Any]:
         """Returns the fields, without the readers, which cannot be pickled."""
@@ -154,6 +156,9 @@ class RecordDecoder:
 
     def _value_reader(self, spec: FeatureSpec) -> _Reader:
         name, dtype, shape = spec.name, _DTYPES[spec.kind], spec.fixed
+        if name in self.classes:
+            ids = np.arange(self.classes[name])
+            return lambda values, _: np.isin(ids, values).astype(np.float32)
         make = bytes if spec.kind == "bytes" else dtype
         if self.decode and spec.encoding in IMAGE_ENCODINGS:
             return lambda values, _: decode_image(name, single_value(name, values), spec.channels)

@@ -276,7 +276,7 @@ def _pair(values: dict[str, Any], inputs: tuple[str, ...], label: str) -> tuple[
 def open_dataset(  # noqa: PLR0913 - all but two are named
     path: str | os.PathLike[str], split: str = "train", *, features: Sequence[str] | None = None,
     decode: bool = True, text: bool = False,
-    as_supervised: bool = False, ids: bool = False, fill: Fill | None = None,
+    as_supervised: bool = False, label: str = "id", ids: bool = False, fill: Fill | None = None,
     transform: Transform | None = None, cache_bytes: int | None = None,
     cache_dir: str | os.PathLike[str] | None = None, cache_dir_bytes: int = 100 << 30,
 ) -> Records:  # fmt: skip
@@ -296,6 +296,8 @@ def open_dataset(  # noqa: PLR0913 - all but two are named
         text: Whether other bytes become str.
         as_supervised: Whether an example is a pair of inputs and label; the inputs are the image or
             array, or else a dict of all other features.
+        label: ``one_hot`` makes class ids vectors of float32, with a 1 for each label of an image
+            that has several. Of pairs also ``text``, or the feature that is the label.
         ids: Whether each example has a ``sample_id``, str, which stays the same when the dataset is
             built again: the key of its image, or the value of the ``--key`` of rows. Of other rows
             and of arrays it is the shard and the number in it, which change.
@@ -321,10 +323,12 @@ def open_dataset(  # noqa: PLR0913 - all but two are named
     source = open_source(path, split)
     specs = select_features(source, features)
     names = output_names(specs, features) if decode else {}
-    decoder = RecordDecoder(specs, default_values(specs, fill), decode, source.sides, names, text)
+    classes = {source.label_id: source.num_classes} if label == "one_hot" else {}
+    defaults = default_values(specs, fill)
+    decoder = RecordDecoder(specs, defaults, decode, source.sides, names, text, classes)
     if ids and as_supervised:
         raise UsageError("ids-with-supervised")
-    supervised = _supervised(source, decoder) if as_supervised else None
+    supervised = _supervised(source, decoder, label) if as_supervised else None
     disk = None if cache_dir is None else DiskCache(cache_dir, cache_dir_bytes)
     return Records(source, View(decoder, supervised, transform, ids), Caches(cache_bytes, disk))
 
@@ -344,18 +348,24 @@ def open_encoded(path: str | os.PathLike[str], split: str, fill: Fill | None = N
     return Records(source, View(decoder, None, None), Caches(None))
 
 
-def _supervised(source: Source, decoder: RecordDecoder) -> tuple[tuple[str, ...], str]:
+def _supervised(
+    source: Source, decoder: RecordDecoder, form: str
+) -> tuple[tuple[str, ...], str]:  # fmt: skip
     """Returns the names of inputs and label in an example.
 
     Raises:
-        UsageError: There is no label.
+        UsageError: There is no label, or none of that form.
     """
     shown = {spec.name: decoder.names.get(spec.name, spec.name) for spec in decoder.specs}
-    label = next((name for name in (source.label_id, source.label_text) if name in shown), "")
-    label = label or next((name for name in source.label_features if name in shown), "")
+    forms = {"id": (source.label_id, source.label_text, *source.label_features)}
+    forms |= {"one_hot": (source.label_id,), "text": (source.label_text,)}
+    names = forms[form] if form in forms else (source.spec_of(form).name,)
+    label = next((name for name in names if name in shown), "")
     if not label:
         raise UsageError("supervised-without-label")
+    if form == "id" and source.has_label_lists:
+        raise UsageError("label-id-of-several")
     inputs = [name for name in source.arrays if name in shown] or [
-        name for name in shown if name not in source.label_features
+        name for name in shown if name not in {*source.label_features, label}
     ]
     return tuple(shown[name] for name in inputs), shown[label]

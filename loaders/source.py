@@ -78,6 +78,32 @@ class Source:
         return frozenset({self.label_id, self.label_text, self._label_column("float32")} - {""})
 
     @cached_property
+    def has_label_lists(self) -> bool:
+        """Whether a record may have several labels."""
+        name = self._named_by_source((*_ID_SOURCES, *_TEXT_SOURCES))
+        return any(
+            each.name == name and each.fixed is None and not each.single for each in self.specs
+        )
+
+    @property
+    def num_classes(self) -> int:
+        """Number of labels; of integer labels without a list, one more than the maximum.
+
+        Raises:
+            UsageError: It is not known.
+        """
+        if self.manifest.labels:
+            return len(self.manifest.labels)
+        splits = self.manifest.splits.values()
+        try:
+            numbers = [int(label) for split in splits for label in split.label_counts]
+        except ValueError:
+            numbers = []
+        if not numbers or min(numbers) < 0:
+            raise UsageError("one-hot-without-classes")
+        return max(numbers) + 1
+
+    @cached_property
     def sides(self) -> tuple[str, str]:
         """Names of the features with the height and width of images; empty if there are none."""
         return self._named_by_source((HEIGHT,)), self._named_by_source((WIDTH,))

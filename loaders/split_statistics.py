@@ -45,7 +45,7 @@ class Moments(NamedTuple):
 def class_weights(manifest: Dataset, split: str = "train") -> dict[int, float]:
     """Returns balanced weights by class id for ``model.fit(class_weight=...)``.
 
-    The weight of a class is ``n / (k * n_c)``, with n labelled examples in the split, k classes in
+    The weight of a class is ``n / (k * n_c)``, with n labels of examples in the split, k classes in
     it and n_c examples of the class. Each class then contributes equally to the loss, and the mean
     weight over all examples is 1. Classes without examples are left out.
 
@@ -137,7 +137,9 @@ def _standardize(mean: Any, std: Any, values: Any) -> Any:
 
 
 def read_labels(records: Records) -> list[str | None]:
-    """Returns the label of each record of a source, from its shards, the catalog or the records.
+    """Returns the labels of the records of a source, from its shards, the catalog or the records.
+
+    Of each record it is one, or None, unless records may have several.
 
     Raises:
         InputError: The dataset cannot be read.
@@ -145,7 +147,7 @@ def read_labels(records: Records) -> list[str | None]:
     source = records.source
     if all(shard.label is not None for shard in source.shards):
         return [part.shard.label for part in source.selection.parts for _ in range(part.records)]
-    if all(shard.catalog for shard in source.shards):
+    if all(shard.catalog for shard in source.shards) and not source.has_label_lists:
         (labels,) = read_catalog_columns(records, ["label"])
     else:
         feature = source.label_text or source.label_id

@@ -176,10 +176,20 @@ def label_reader(source: Source, form: str) -> tuple[str, Callable[[tf.Tensor], 
         return number, lambda values: tf.gather(tf.constant(labels), values)
     name = number or text or names[0]
     to_ids = _text_to_ids(name, labels) if name == text else lambda values: values
+    several = source.has_label_lists
     if form == "id":
+        if several:
+            raise UsageError("label-id-of-several")
         return name, to_ids
-    depth = len(labels) or _count_classes(source)
-    return name, lambda values: tf.one_hot(to_ids(values), depth)
+    depth = source.num_classes
+
+    def encode(values: Any) -> tf.Tensor:
+        ids = to_ids(values)
+        ids = ids.to_tensor(-1) if isinstance(ids, tf.RaggedTensor) else ids
+        vectors = tf.one_hot(ids, depth)
+        return tf.reduce_sum(vectors, -2) if several else vectors
+
+    return name, encode
 
 
 def _text_to_ids(name: str, labels: list[str]) -> Callable[[tf.Tensor], tf.Tensor]:
@@ -190,15 +200,3 @@ def _text_to_ids(name: str, labels: list[str]) -> Callable[[tf.Tensor], tf.Tenso
     ids = tf.lookup.KeyValueTensorInitializer(labels, tf.range(len(labels), dtype=tf.int64))
     table = tf.lookup.StaticHashTable(ids, -1)
     return lambda values: table.lookup(values)  # noqa: PLW0108 - the closure keeps the table alive
-
-
-def _count_classes(source: Source) -> int:
-    """Returns the number of classes of integer labels: one more than the maximum."""
-    splits = source.manifest.splits.values()
-    try:
-        numbers = [int(label) for split in splits for label in split.label_counts]
-    except ValueError:
-        numbers = []
-    if not numbers or min(numbers) < 0:
-        raise UsageError("one-hot-without-classes")
-    return max(numbers) + 1

@@ -40,7 +40,7 @@ def resolve(config: CountConfig, *, runner: str = "") -> CountJob:
     """
     inputs = [*map(_current_generation, config.paths)]
     match = find_inputs(inputs, config.root, follow_links=config.follow_links, wanted="records")
-    match = open_listings(match, ListingOptions(), lambda _: ()).match
+    match, *_ = open_listings(match, ListingOptions(), lambda _: ())
     manifest = absolute(config.manifest) if config.manifest else ""
     if manifest:
         _check_manifest(manifest)

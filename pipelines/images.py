@@ -76,9 +76,8 @@ def resolve(config: ImagesConfig, *, runner: str = "") -> ImagesJob:
     config, warnings = resolve_splits(config, match)
     if match.kind == "listing" and not match.archives and config.duplicates != "keep":
         raise UsageError("duplicates-and-listing", duplicates=config.duplicates)
-    listings = open_listings(match, config.listing_options, config.choose_columns)
-    match, warnings = listings.match, (*warnings, *listings.warnings)
-    config = replace(config, listed=listings.columns, label_joiner=listings.separator)
+    match, listed, found = open_listings(match, config.listing_options, config.choose_columns)
+    config, warnings = replace(config, listed=listed), (*warnings, *found)
     sink = config.sink_spec(
         config.config_id(), match.root, labels=config.label_spec.fixed, config=config.identity(),
         runner=runner, record_id=config.record_id(), command=config.command("images"),

@@ -38,14 +38,12 @@ class ImagesConfig(ImagesOptions, BuildConfig):
 
     Attributes:
         listed: Columns of listings that are features; None until the listings are opened.
-        label_joiner: Text that joins the labels of an image that may have several; else empty.
 
     Raises:
         UsageError: A value breaks a rule, or two values conflict.
     """
 
     listed: tuple[Column, ...] | None = None
-    label_joiner: str = ""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -62,7 +60,7 @@ class ImagesConfig(ImagesOptions, BuildConfig):
             raise UsageError("shard-by-label-without-labels")
         if self.label_separator and self.label_from != "listing":
             raise UsageError("label-separator-useless", separator=self.label_separator)
-        if self.shard_by == "label" and (self.label_separator or self.label_joiner):
+        if self.shard_by == "label" and self.label_separator:
             raise UsageError("shard-by-label-of-several")
 
     def _check_annotations(self) -> None:
@@ -138,7 +136,7 @@ class ImagesConfig(ImagesOptions, BuildConfig):
         features = self._listed_features(self.listed or ())
         return FeatureSet.parse(
             self.features, ["boxes"] if self.annotations else parts,
-            several=bool(self.label_joiner), listed=features,
+            several=bool(self.label_separator), listed=features,
         )  # fmt: skip
 
     def _listed_features(self, columns: Iterable[Column]) -> list[Feature]:
@@ -174,11 +172,10 @@ class ImagesConfig(ImagesOptions, BuildConfig):
     @cached_property
     def listing_options(self) -> ListingOptions:
         """What is read of listings."""
-        given = self.null_values is not None
-        rules = CellRules.of((self.null_values or [""]) if given else None)
+        rules = CellRules.of(None if self.null_values is None else self.null_values or [""])
         types = ColumnOptions.of((), (), (), self.types, ()).types
         labelled, split = self.label_from == "listing", self.shares.mode == "listing"
-        return ListingOptions(labelled, split, self.label_separator, types, rules, given)
+        return ListingOptions(labelled, split, self.label_separator, types, rules)
 
     @cached_property
     def label_spec(self) -> LabelSpec:
@@ -196,7 +193,11 @@ class ImagesConfig(ImagesOptions, BuildConfig):
             places = [place for _, place in self.shares.named]
             pattern = BELOW_SPLIT if self.shares.mode == "directory" else below_places(places)
         return LabelSpec(
-            self.label_from, pattern, fixed, self.place_spec.is_unlabeled, bool(self.label_joiner)
+            self.label_from,
+            pattern,
+            fixed,
+            self.place_spec.is_unlabeled,
+            bool(self.label_separator),
         )
 
     @cached_property
@@ -260,8 +261,6 @@ class ImagesConfig(ImagesOptions, BuildConfig):
             values["labels"] = list(self.label_spec.fixed)
         if self.listed:
             values["columns"] = format_schema(self.listed)
-        if self.label_joiner:
-            values["label_separator"] = self.label_joiner
         return values
 
     def config_id(self) -> str:

@@ -19,7 +19,7 @@ from shardmill.transforms.sink.placement import PlaceSpec
 from shardmill.transforms.sources.csv import infer
 from shardmill.transforms.sources.csv.arrow_values import is_list, is_text
 from shardmill.transforms.sources.csv.cell_rules import CellRules
-from shardmill.transforms.sources.csv.cells import Cells, make_cells
+from shardmill.transforms.sources.csv.cells import make_cells
 from shardmill.transforms.sources.csv.dialect import Dialect
 from shardmill.transforms.sources.csv.row_ranges import TO_END, RowRange, read_range
 from shardmill.transforms.sources.csv.sample import read_start
@@ -46,10 +46,9 @@ class ListingOptions(NamedTuple):
     Attributes:
         labelled: Whether the column ``label`` is needed.
         split: Whether the column ``split`` is needed.
-        separator: Text between the labels of an image; empty if it has one.
+        separator: Text between the labels of an input; empty if it has one.
         types: Columns of the types that are given.
         rules: How cells are read.
-        texts_missing: Whether the rules also hold for texts that are not written as CSV.
     """
 
     labelled: bool = False
@@ -57,86 +56,66 @@ class ListingOptions(NamedTuple):
     separator: str = ""
     types: Mapping[str, Column] = {}
     rules: CellRules = CellRules()
-    texts_missing: bool = False
 
+    def check(self, names: Sequence[str], *, listed: bool) -> None:
+        """Check that there is what the options describe.
 
-class Listings(NamedTuple):
-    """Listings that can be read.
+        Args:
+            names: Columns of listings that may be features.
+            listed: Whether there are listings.
 
-    Attributes:
-        match: The input, with a ``ListingTable`` for each listing.
-        columns: The columns that become features.
-        separator: Text that joins the labels of an image that may have several; else empty.
-        warnings: Columns that are not used, and values that are rounded.
-    """
-
-    match: MatchSpec
-    columns: tuple[Column, ...]
-    separator: str
-    warnings: tuple[str, ...]
+        Raises:
+            UsageError: There is not.
+        """
+        for flag, given in (("types", self.types), ("null_values", self.rules != CellRules())):
+            if given and not listed:
+                raise UsageError("types-without-listing", flag=flag)
+        for name in self.types:
+            if name not in names:
+                raise unknown_column("types", name, "the listing has", names)
 
 
 def open_listings(
     match: MatchSpec, options: ListingOptions, choose: Callable[[list[str]], Collection[str]]
-) -> Listings:
-    """Return the listings of an input, after reading what decides their columns.
+) -> tuple[MatchSpec, tuple[Column, ...], tuple[str, ...]]:
+    """Read what decides the columns of the listings of an input.
 
     Args:
         match: The input.
         options: What is read.
-        choose: Returns the columns that become features, of those that have no other meaning.
+        choose: Returns the columns that become features, of those without a meaning of their own.
+
+    Returns:
+        The input, with a ``ListingTable`` for each listing; the columns that become features; and
+        warnings about columns that are not used, and values that are rounded.
 
     Raises:
         ShardmillError: A listing cannot be read, lacks a column, or an option names an unknown one.
     """
     parts = [each for each in match.parts or (match,) if each.kind == "listing"]
-    found = {each.input: _read_columns(each.input, options) for each in parts if not each.archives}
-    listings = {path: each for path, each in found.items() if each}
+    paths = [each.input for each in parts if not each.input.lower().endswith(".txt")]
+    listings = {path: _read_columns(path).checked(options) for path in paths}
     names = [*dict.fromkeys(name for each in listings.values() for name in each.others)]
-    _check_options(options, names, listed=bool(listings))
-    if not listings:
-        return Listings(match, (), "", ())
-    chosen = [name for name in names if name in choose(names)]
+    options.check(names, listed=bool(listings))
+    chosen = choose(names)
     columns: dict[str, Column] = {}
     warnings: dict[str, None] = {}
     for each in listings.values():
         warnings |= dict.fromkeys(each.unused(options))
         for name, (column, rounding) in each.infer(chosen, options).items():
-            columns[name] = _merge(columns.get(name, column), column)
+            known = columns.setdefault(name, column)
+            if known != column:
+                raise InputError("listing-types-differ", name=name, source=each.ref.uri)
             if rounding and column.kind == "float32":
                 text = f"float32 rounds values of the column {name!r}: {rounding}; "
                 warnings[f"{text}--types={name}:text keeps their texts"] = None
-    separator = options.separator
-    if options.labelled and any(each.has_label_lists for each in listings.values()):
-        separator = separator or "|"
 
     def with_table(part: MatchSpec) -> MatchSpec:
         each = listings.get(part.input)
-        return replace(part, table=each.table(columns, separator, options)) if each else part
+        return replace(part, table=each.table(columns, options)) if each else part
 
     match = replace(with_table(match), parts=tuple(map(with_table, match.parts)))
-    return Listings(match, tuple(columns.values()), separator, tuple(warnings))
-
-
-def _check_options(options: ListingOptions, names: Sequence[str], *, listed: bool) -> None:
-    for flag, given in (("types", options.types), ("null_values", options.texts_missing)):
-        if given and not listed:
-            raise UsageError("types-without-listing", flag=flag)
-    for name in options.types:
-        if name not in names:
-            raise unknown_column("types", name, "the listing has", names)
-
-
-def _merge(first: Column, second: Column) -> Column:
-    """Return the type that holds the values of a column of two listings."""
-    if replace(first, booleans=second.booleans) == second and first.booleans == second.booleans:
-        return first
-    kinds = {first.kind, second.kind}
-    is_number = kinds == {"int64", "float32"} and not (first.booleans or second.booleans)
-    several = first.several or second.several
-    return Column(
-        first.name, "float32" if is_number else "bytes", required=False, several=several
-    )  # fmt: skip
+    return match, tuple(columns.values()), tuple(warnings)
 
 
 @dataclass(frozen=True)
@@ -161,35 +140,29 @@ class _Listing:
 
     @property
     def path(self) -> str:
-        """The column that names inputs."""
-        return next(name for name in _PATHS if name in self.columns)
+        """The column that names inputs; empty if there is none."""
+        return next((name for name in _PATHS if name in self.columns), "")
 
     @property
     def others(self) -> list[str]:
         """The columns without a meaning of their own."""
         return [name for name in self.columns if name not in (*_PATHS, *_ROLES)]
 
-    @property
-    def has_label_lists(self) -> bool:
-        """Whether the labels are lists."""
-        profile = self.profiles.get(self.columns.get("label", ""))
-        return bool(profile and is_list(profile.kind))
-
-    def check(self, options: ListingOptions) -> _Listing:
+    def checked(self, options: ListingOptions) -> _Listing:
         """Return the listing, after checking that it has the columns that are needed.
 
         Raises:
             InputError: It lacks one, or has a list where one text is needed.
         """
         source, columns = self.ref.uri, [*self.columns]
-        if not {*columns} & {*_PATHS}:
+        if not self.path:
             raise InputError("listing-without-uri", source=source, columns=columns)
         for name, needed in (("label", options.labelled), ("split", options.split)):
             if needed and name not in columns:
                 raise InputError(
                     "listing-column-missing", source=source, name=name, columns=columns
                 )
-        for name in (self.path, "split", "group"):
+        for name in (self.path, *(_ROLES[1:] if options.separator else _ROLES)):
             profile = self.profiles.get(self.columns.get(name, ""))
             if profile and is_list(profile.kind):
                 raise InputError("listing-column-lists", source=source, name=name)
@@ -207,116 +180,95 @@ class _Listing:
 
     def infer(self, names: Iterable[str], options: ListingOptions) -> dict[str, tuple[Column, str]]:
         """Return the types of columns, by all rows, and what float32 would round."""
-        own = {self.columns[name]: name for name in names if name in self.columns}
-        given = {raw: options.types[name] for raw, name in own.items() if name in options.types}
+        own = [name for name in names if name in self.columns]
         profiles = self.profiles
         if self.kind == "csv":
-            untyped = [name for name in own if name not in given]
+            untyped = [self.columns[name] for name in own if name not in options.types]
             profiles = self._profile_cells(untyped, options.rules) if untyped else {}
         found = {}
-        for raw, name in own.items():
-            profile, column = profiles.get(raw), given.get(raw)
+        for name in own:
+            profile, column = profiles.get(self.columns[name]), options.types.get(name)
             if self.kind != "csv":
                 column = TypedSample.infer_column(name, profile, column)
             elif profile is not None:
                 column = infer.infer_column(name, profile)
-            if column is None:  # a CSV without rows
-                column = Column(name, "bytes")
-            rounding = "" if profile is None else profile.rounding
-            found[name] = replace(column, name=name, required=False), rounding
+            column = replace(column or Column(name, "bytes"), required=False)
+            found[name] = column, "" if profile is None else profile.rounding
         return found
 
     def _profile_cells(self, names: Sequence[str], rules: CellRules) -> dict[str, Any]:
-        """Return the profiles of columns of CSV."""
+        """Return the profiles of columns of CSV; none if it has no rows."""
         found: dict[str, Any] = {}
 
-        def profile(*rows: Any) -> Any:
+        def profile(*rows: Any) -> None:
             cells = make_cells(*rows)
             raise_first(self.ref, cells.rejects)
             each = infer.profile_columns({name: cells.columns[name] for name in names}, rules)
-            found.update(
-                (name, infer.merge_profiles(found[name], one) if name in found else one)
-                for name, one in each.items()
-            )
-            return cells
+            for name, one in each.items():
+                found[name] = infer.merge_profiles(found[name], one) if name in found else one
 
         self.scan(profile)
         return found
 
-    def scan(self, make: Callable[..., Cells]) -> None:
+    def scan(self, make: Callable[..., Any]) -> None:
         """Call a function with all rows, some at a time; see ``read_range``."""
         if self.rows is not None:
-            rows = read_range(
-                self.ref.uri, self.dialect.for_name(self.ref.key), [*self.columns.values()],
-                self.rows, _RANGE_BYTES, make,
-            )  # fmt: skip
-            for _ in rows:
-                pass
+            dialect, columns = self.dialect.for_name(self.ref.key), [*self.columns.values()]
+            rows = read_range(self.ref.uri, dialect, columns, self.rows, _RANGE_BYTES, make)
+            Counter(rows)  # reads them
 
-    def table(
-        self, columns: Mapping[str, Column], separator: str, options: ListingOptions
-    ) -> ListingTable:
+    def table(self, columns: Mapping[str, Column], options: ListingOptions) -> ListingTable:
         """Return how its references are read."""
-        texts = {name: self.columns[name] for name in _ROLES if name in self.columns}
-        if not options.labelled:
-            texts.pop("label", None)
+        used = (self.path, *(_ROLES if options.labelled else _ROLES[1:]))
+        roles = {name: self.columns[name] for name in used if name in self.columns}
         features = {name: self.columns[name] for name in columns if name in self.columns}
-        wanted = [Column(raw, "bytes", required=False) for raw in texts.values()]
-        if "label" in texts:
-            profile = self.profiles.get(texts["label"])
-            splits = profile is None or is_text(profile.kind)
-            wanted[0] = replace(wanted[0], separator=separator if splits else "")
-        wanted += [Column(self.columns[self.path], "bytes", required=False)]
-        wanted += [replace(columns[name], name=raw) for name, raw in features.items()]
+        texts = {name: Column(raw, "bytes", required=False) for name, raw in roles.items()}
+        if "label" in texts and (self.kind == "csv" or is_text(self.profiles[roles["label"]].kind)):
+            texts["label"] = replace(texts["label"], separator=options.separator)
+        typed = [replace(columns[name], name=raw) for name, raw in features.items()]
         rules = options.rules
-        if self.kind != "csv" and not options.texts_missing:  # an empty text is a value
+        if self.kind != "csv" and rules == CellRules():  # as for tables, an empty text is a value
             rules = replace(rules, texts=frozenset())
+        table = TableSpec((*texts.values(), *typed), PlaceSpec(Splits.parse(None)))
         source = _SOURCES[self.kind](
-            TableSpec(tuple(wanted), PlaceSpec(Splits.parse(None))), self.dialect, rules,
-            profiles=self.profiles, range_bytes=_RANGE_BYTES,
-        )  # fmt: skip
-        roles = {**texts, "path": self.columns[self.path]}
-        return ListingTable(self.ref, source, roles, features, separator)
+            table, self.dialect, rules, profiles=self.profiles, range_bytes=_RANGE_BYTES
+        )
+        roles["path"] = roles.pop(self.path)
+        return ListingTable(self.ref, source, roles, features, options.separator)
 
 
-def _read_columns(path: str, options: ListingOptions) -> _Listing | None:
-    """Return a listing; None for a list of paths (.txt).
+def _read_columns(path: str) -> _Listing:
+    """Return a listing.
 
     Raises:
         InputError: It cannot be read, or its columns are invalid.
     """
-    if path.lower().endswith(".txt"):
-        return None
     ref = find_sizes(InputRef(path.rpartition("/")[2], path), "", follow_links=True)
-    found, first = ref, None
+    found = []
     for delimiter in _DELIMITERS:
-        found, head = read_start(ref, Dialect(delimiter), _HEAD_BYTES)
-        if found.error in _SOURCES:
-            return _typed_listing(ref, found.error).check(options)
-        if head is not None:
-            rows = head.ranges[0]._replace(end=TO_END) if head.ranges else None
-            columns = _name_columns(path, head.header)
-            listing = _Listing(ref, "csv", Dialect(delimiter), columns, {}, rows)
-            first = first or listing
-            if {*_PATHS} & {*columns}:
-                return listing.check(options)
-    if first is None and found.error != "empty":
-        raise unreadable(path, found.error, found.message)
-    return (first or _Listing(ref, "csv", Dialect(), {}, {}, None)).check(options)
+        dialect = Dialect(delimiter)
+        result, head = read_start(ref, dialect, _HEAD_BYTES)
+        if result.error in _SOURCES:
+            return _read_types(ref, result.error)
+        if head is None and result.error not in ("empty", "header"):
+            raise unreadable(path, result.error, result.message)
+        rows = head.ranges[0]._replace(end=TO_END) if head and head.ranges else None
+        columns = _name_columns(path, head.header if head else ())
+        found.append(_Listing(ref, "csv", dialect, columns, {}, rows))
+    return next((each for each in found if each.path), max(found, key=lambda one: len(one.columns)))
 
 
-def _typed_listing(ref: InputRef, kind: str) -> _Listing:
+def _read_types(ref: InputRef, kind: str) -> _Listing:
     """Return a listing whose columns have types; of JSON Lines, those of all lines."""
-    dialect, rows = Dialect(quote=""), None
+    dialect, rows, schema = Dialect(quote=""), None, pa.schema([])
     if kind == "parquet":
-        sample: TypedSample = sample_parquet(ref, dialect, CellRules(), 0)  # type: ignore[assignment]
-        profiles, ref = sample.profiles, sample.ref
+        sample: Any = sample_parquet(ref, dialect, CellRules(), 0)
+        profiles = sample.profiles
     else:
-        lines = sample_jsonl(ref, dialect, CellRules(), _HEAD_BYTES)
-        rows = lines.ranges[0]._replace(end=TO_END) if lines.ranges else None
-        schema, ref = pa.schema([]), lines.ref
+        sample = sample_jsonl(ref, dialect, CellRules(), _HEAD_BYTES)
+        rows = sample.ranges[0]._replace(end=TO_END) if sample.ranges else None
 
-        def find_types(batches: Any, _: Any, text: Any, __: Any) -> Any:
+        def find_types(batches: Any, _: Any, text: Any, __: Any) -> None:
             nonlocal schema
             found = parse_lines(batches, text, None, others=True)
             raise_first(ref, found.rejects)
@@ -324,8 +276,8 @@ def _typed_listing(ref: InputRef, kind: str) -> _Listing:
 
         _Listing(ref, kind, dialect, {}, {}, rows).scan(find_types)
         profiles = profiles_of(schema)
-    if ref.error:
-        raise unreadable(ref.uri, ref.error, ref.message)
+    if sample.ref.error:
+        raise unreadable(ref.uri, sample.ref.error, sample.ref.message)
     return _Listing(ref, kind, dialect, _name_columns(ref.uri, [*profiles]), profiles, rows)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Container, Sequence
 from typing import Any
@@ -21,6 +22,7 @@ from shardmill.schemas.schema_pbtxt.image_features import CLASS_ID, CLASS_TEXT, 
 _KINDS: dict[str, Kind] = {"BYTES": "bytes", "INT": "int64", "FLOAT": "float"}
 _SOURCE = "schema.pbtxt"
 _UNLIMITED = 1 << 62
+_LABEL = (CLASS_ID, CLASS_TEXT)
 _MAX_SHOWN = 40  # characters of a value in a message
 
 
@@ -149,19 +151,19 @@ class ExampleChecker:
 
     def _find_wrong_label(self, features: dict[str, FeatureValues]) -> str:
         """Return how the class id contradicts the labels or the class text, or an empty text."""
-        number, text = _first_value(features, CLASS_ID), _first_value(features, CLASS_TEXT)
-        if not isinstance(number, int) or not self._labels:
-            return ""
-        if not 0 <= number < len(self._labels):
-            return (
-                f"the class id {number} is not one of the {len(self._labels):,} labels "
-                f"(0 to {len(self._labels) - 1})"
-            )
-        label = self._labels[number]
-        if isinstance(text, bytes) and text != label:
-            return (
-                f"the class id {number} means {_quote(label)}, but {CLASS_TEXT!r} is {_quote(text)}"
-            )
+        found = (features[name].values if name in features else () for name in _LABEL)
+        for number, text in itertools.zip_longest(*found) if self._labels else ():
+            if not isinstance(number, int):
+                continue
+            if not 0 <= number < len(self._labels):
+                return (
+                    f"the class id {number} is not one of the {len(self._labels):,} labels "
+                    f"(0 to {len(self._labels) - 1})"
+                )
+            label = self._labels[number]
+            if isinstance(text, bytes) and text != label:
+                means = f"the class id {number} means {_quote(label)}"
+                return f"{means}, but {CLASS_TEXT!r} is {_quote(text)}"
         return ""
 
     def _find_wrong_format(self, features: dict[str, FeatureValues]) -> str:
