@@ -102,7 +102,7 @@ def measure_listing(size: int, folder: Path) -> dict:
         nonlocal peak
         count = 0
         match = find_input(str(path), ROOT, listing=True)
-        match = open_listings(match, ListingOptions(labelled=True), list)[0]
+        match = open_listings(match, ListingOptions(labelled=True))[0]
         for count, _ in enumerate(read_listing(match)):
             if not count % _BATCH:
                 peak = max(peak, memory())

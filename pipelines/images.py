@@ -76,7 +76,7 @@ def resolve(config: ImagesConfig, *, runner: str = "") -> ImagesJob:
     config, warnings = resolve_splits(config, match)
     if match.kind == "listing" and not match.archives and config.duplicates != "keep":
         raise UsageError("duplicates-and-listing", duplicates=config.duplicates)
-    match, listed, found = open_listings(match, config.listing_options, config.choose_columns)
+    match, listed, found = open_listings(match, config.listing_options)
     config, warnings = replace(config, listed=listed), (*warnings, *found)
     sink = config.sink_spec(
         config.config_id(), match.root, labels=config.label_spec.fixed, config=config.identity(),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any, cast, get_args
@@ -13,7 +12,12 @@ from shardmill.pipelines.dataset_options import ImagesOptions
 from shardmill.pipelines.report.answer import Answer
 from shardmill.schemas.errors import InputError, UsageError, format_names
 from shardmill.schemas.schema_pbtxt.columns import Column, format_schema
-from shardmill.schemas.schema_pbtxt.image_features import IMAGE_FEATURES, Feature, FeatureSet, Part
+from shardmill.schemas.schema_pbtxt.image_features import (
+    IMAGE_FEATURES,
+    FeatureSet,
+    Part,
+    listed_feature,
+)
 from shardmill.schemas.storage import absolute, open_storage
 from shardmill.transforms.images.convert import ImageSpec
 from shardmill.transforms.images.decoder_pool import use_pool
@@ -133,35 +137,17 @@ class ImagesConfig(ImagesOptions, BuildConfig):
     def feature_set(self) -> FeatureSet:
         """The features of a record."""
         parts: list[Part] = ["label"] if self.label_from != "none" else []
-        features = self._listed_features(self.listed or ())
+        listed = []
+        for column in self.listed or ():
+            feature = listed_feature(column)
+            if feature.name not in IMAGE_FEATURES:
+                listed.append(feature)
+            elif not self.features:
+                raise InputError("listing-column-taken", name=column.name, feature=feature.name)
         return FeatureSet.parse(
             self.features, ["boxes"] if self.annotations else parts,
-            several=bool(self.label_separator), listed=features,
+            several=bool(self.label_separator), listed=listed,
         )  # fmt: skip
-
-    def _listed_features(self, columns: Iterable[Column]) -> list[Feature]:
-        """Return the features of columns of listings."""
-        features = []
-        for column in columns:
-            name = f"image/{column.name}"
-            if name not in IMAGE_FEATURES:
-                count: Any = "any" if column.separator or column.several else "some"
-                field = f"listing/{column.name}"
-                features.append(Feature(name, column.kind, field, of_input=True, count=count))
-            elif not self.features:
-                raise InputError("listing-column-taken", name=column.name, feature=name)
-        return features
-
-    def choose_columns(self, names: Iterable[str]) -> list[str]:
-        """Return the columns of listings that ``--features`` makes features.
-
-        Raises:
-            ShardmillError: A column has the name of another feature, or a feature is unknown.
-        """
-        columns = tuple(Column(name, "bytes") for name in names)
-        chosen = replace(self, listed=columns).feature_set.features
-        fields = {feature.field for _, feature in chosen}
-        return [each.name for each in columns if f"listing/{each.name}" in fields]
 
     @property
     def _may_be_listed(self) -> bool:
@@ -175,7 +161,7 @@ class ImagesConfig(ImagesOptions, BuildConfig):
         rules = CellRules.of(None if self.null_values is None else self.null_values or [""])
         types = ColumnOptions.of((), (), (), self.types, ()).types
         labelled, split = self.label_from == "listing", self.shares.mode == "listing"
-        return ListingOptions(labelled, split, self.label_separator, types, rules)
+        return ListingOptions(labelled, split, self.label_separator, types, rules, self.features)
 
     @cached_property
     def label_spec(self) -> LabelSpec:

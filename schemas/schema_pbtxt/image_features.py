@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 from shardmill.schemas.errors import UsageError
+from shardmill.schemas.schema_pbtxt.columns import Column
 from shardmill.schemas.schema_pbtxt.schema_text import (
     Kind,
     class_id_domain,
@@ -107,6 +108,14 @@ IMAGE_FEATURES: dict[str, Feature] = {
         Feature("image/source/orientation", "int64", "orientation", part="boxes"),
     )
 }
+
+
+def listed_feature(column: Column) -> Feature:
+    """Return the feature of a column of a listing."""
+    count: Any = "one" if column.required else "some"
+    count = "any" if column.separator or column.several else count
+    name, field = f"image/{column.name}", f"listing/{column.name}"
+    return Feature(name, column.kind, field, of_input=True, count=count)
 
 
 @dataclass(frozen=True)

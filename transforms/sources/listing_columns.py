@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -49,6 +49,7 @@ class ListingOptions(NamedTuple):
         separator: Text between the labels of an input; empty if it has one.
         types: Columns of the types that are given.
         rules: How cells are read.
+        features: The value of ``--features``, which may name columns as in ``image/NAME``.
     """
 
     labelled: bool = False
@@ -56,16 +57,17 @@ class ListingOptions(NamedTuple):
     separator: str = ""
     types: Mapping[str, Column] = {}
     rules: CellRules = CellRules()
+    features: str = ""
 
-    def check(self, names: Sequence[str], *, listed: bool) -> None:
-        """Check that there is what the options describe.
+    def choose(self, names: Sequence[str], *, listed: bool) -> list[str]:
+        """Return the columns that become features.
 
         Args:
-            names: Columns of listings that may be features.
+            names: Columns of listings that may become features.
             listed: Whether there are listings.
 
         Raises:
-            UsageError: There is not.
+            UsageError: There is not what the options describe.
         """
         for flag, given in (("types", self.types), ("null_values", self.rules != CellRules())):
             if given and not listed:
@@ -73,49 +75,57 @@ class ListingOptions(NamedTuple):
         for name in self.types:
             if name not in names:
                 raise unknown_column("types", name, "the listing has", names)
+        sources = {item.rpartition("=")[2].strip() for item in self.features.split(",")}
+        return [name for name in names if not self.features or f"image/{name}" in sources]
 
 
 def open_listings(
-    match: MatchSpec, options: ListingOptions, choose: Callable[[list[str]], Collection[str]]
+    match: MatchSpec, options: ListingOptions
 ) -> tuple[MatchSpec, tuple[Column, ...], tuple[str, ...]]:
     """Read what decides the columns of the listings of an input.
 
     Args:
         match: The input.
         options: What is read.
-        choose: Returns the columns that become features, of those without a meaning of their own.
 
     Returns:
-        The input, with a ``ListingTable`` for each listing; the columns that become features; and
-        warnings about columns that are not used, and values that are rounded.
+        The input, with a ``ListingTable`` for each listing; the columns that become features, which
+        are required if all rows have them; and warnings about columns that are not used, and values
+        that are rounded.
 
     Raises:
         ShardmillError: A listing cannot be read, lacks a column, or an option names an unknown one.
     """
-    parts = [each for each in match.parts or (match,) if each.kind == "listing"]
-    paths = [each.input for each in parts if not each.input.lower().endswith(".txt")]
-    listings = {path: _read_columns(path).checked(options) for path in paths}
+    parts = match.parts or (match,)
+    paths = [each.input for each in parts if each.kind == "listing"]
+    listings = {
+        path: _read_columns(path).checked(options)
+        for path in paths
+        if not path.lower().endswith(".txt")
+    }
     names = [*dict.fromkeys(name for each in listings.values() for name in each.others)]
-    options.check(names, listed=bool(listings))
-    chosen = choose(names)
+    chosen = options.choose(names, listed=bool(listings))
     columns: dict[str, Column] = {}
     warnings: dict[str, None] = {}
     for each in listings.values():
         warnings |= dict.fromkeys(each.unused(options))
         for name, (column, rounding) in each.infer(chosen, options).items():
-            known = columns.setdefault(name, column)
-            if known != column:
+            if columns.setdefault(name, column) != column:
                 raise InputError("listing-types-differ", name=name, source=each.ref.uri)
             if rounding and column.kind == "float32":
                 text = f"float32 rounds values of the column {name!r}: {rounding}; "
                 warnings[f"{text}--types={name}:text keeps their texts"] = None
+    tables = {path: each.table(columns, options) for path, each in listings.items()}
+    required = {*columns} if len(tables) == len(parts) else set()
+    for table in tables.values() if required else ():
+        required &= table.find_complete()
 
     def with_table(part: MatchSpec) -> MatchSpec:
-        each = listings.get(part.input)
-        return replace(part, table=each.table(columns, options)) if each else part
+        return replace(part, table=tables.get(part.input))
 
     match = replace(with_table(match), parts=tuple(map(with_table, match.parts)))
-    return match, tuple(columns.values()), tuple(warnings)
+    found = (replace(each, required=name in required) for name, each in columns.items())
+    return match, tuple(found), tuple(warnings)
 
 
 @dataclass(frozen=True)

@@ -53,25 +53,40 @@ class ListingTable:
             InputError: The listing is malformed, or an entry has another scheme or leads outside
                 the root.
         """
+        for batch in self._batches():
+            lines = batch.rows.lines
+            for start in range(0, len(lines), _STEP):
+                order = np.arange(start, min(start + _STEP, len(lines)))
+                cells = {column.name: column.take(order).to_pylist() for column in batch.columns}
+                for number, line in enumerate(lines[order].tolist()):
+                    row = {name: values[number] for name, values in cells.items()}
+                    yield self._of_row(row, f"{self.ref.uri}, line {line}", root)
+
+    def find_complete(self) -> set[str]:
+        """Return the features that all rows have.
+
+        Raises:
+            InputError: The listing is malformed.
+        """
+        lacking = {
+            each.name
+            for batch in self._batches()
+            for each in batch.columns
+            if (each.values.null_count if each.indices is None else (each.indices < 0).any())
+        }
+        return {name for name, raw in self.features.items() if raw not in lacking}
+
+    def _batches(self) -> Iterator[TypedBatch]:
         try:
             item = self.source.inspect(self.ref)
             if item.ref.error and item.ref.error != "empty":
                 raise unreadable(self.ref.uri, item.ref.error, item.ref.message)
             for unit in () if item.ref.error else self.source.units(item):
                 for batch in self.source.read(unit):
-                    yield from self._of_batch(batch, root)
+                    raise_first(self.ref, batch.rows.rejects())
+                    yield batch
         except RejectedError as error:
             raise unreadable(self.ref.uri, error.error, error.message) from error
-
-    def _of_batch(self, batch: TypedBatch, root: str) -> Iterator[InputRef]:
-        raise_first(self.ref, batch.rows.rejects())
-        lines = batch.rows.lines
-        for start in range(0, len(lines), _STEP):
-            order = np.arange(start, min(start + _STEP, len(lines)))
-            cells = {column.name: column.take(order).to_pylist() for column in batch.columns}
-            for number, line in enumerate(lines[order].tolist()):
-                row = {name: values[number] for name, values in cells.items()}
-                yield self._of_row(row, f"{self.ref.uri}, line {line}", root)
 
     def _of_row(self, row: Mapping[str, Any], where: str, root: str) -> InputRef:
         def text(role: str) -> str:

@@ -279,7 +279,7 @@ def opened(path: Path, root: str = "", **options) -> MatchSpec:
     """Return a listing with its table, whose other columns are not features."""
     options = {"labelled": True, **options}
     spec = find_input(str(path), root, listing=True)
-    return open_listings(spec, ListingOptions(**options), lambda _: ())[0]
+    return open_listings(spec, ListingOptions(**options))[0]
 
 
 @pytest.fixture

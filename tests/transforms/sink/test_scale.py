@@ -231,7 +231,7 @@ def test_job_graph_does_not_grow_with_the_inputs(tmp_path) -> None:
         listing.write_text("path,label\n" + "".join(f"{n}.jpg,a\n" for n in range(count)))
         pipeline = beam.Pipeline()
         match = find_input(str(listing), str(tmp_path), listing=True)
-        match = open_listings(match, ListingOptions(labelled=True), lambda _: ())[0]
+        match = open_listings(match, ListingOptions(labelled=True))[0]
         matched = pipeline | MatchFiles(match, LabelSpec("listing"))
         _ = matched | transform.WriteShards(spec("x"), KeyEncoder())
         sizes.append(len(pipeline.to_runner_api().SerializeToString()))
@@ -246,7 +246,7 @@ def test_listings_are_decoded_line_by_line(tmp_path) -> None:
         "from shardmill.transforms.sources.listing_columns import ListingOptions, open_listings\n"
         "def used(): return int(open('/proc/self/statm').read().split()[1]) * 4096\n"
         "options = ListingOptions(labelled=True)\n"
-        "match = open_listings(find_input('x.csv', listing=True), options, list)[0]\n"
+        "match = open_listings(find_input('x.csv', listing=True), options)[0]\n"
         "next(read_listing(match))\n"  # loads what is loaded once
         "before = used()\n"
         "assert match.table.features == {'score': 'score'}\n"
