@@ -321,16 +321,24 @@ def open_dataset(  # noqa: PLR0913 - all but two are named
     if transform is not None and not callable(transform):
         raise UsageError("transform-not-function", transform=transform)
     source = open_source(path, split)
-    specs = select_features(source, features)
-    names = output_names(specs, features) if decode else {}
-    classes = {source.label_id: source.num_classes} if label == "one_hot" else {}
-    defaults = default_values(specs, fill)
-    decoder = RecordDecoder(specs, defaults, decode, source.sides, names, text, classes)
+    decoder = _make_decoder(source, features, fill, label, decode=decode, text=text)
     if ids and as_supervised:
         raise UsageError("ids-with-supervised")
     supervised = _supervised(source, decoder, label) if as_supervised else None
     disk = None if cache_dir is None else DiskCache(cache_dir, cache_dir_bytes)
     return Records(source, View(decoder, supervised, transform, ids), Caches(cache_bytes, disk))
+
+
+def _make_decoder(
+    source: Source, features: Sequence[str] | None, fill: Fill | None, label: str,
+    *, decode: bool, text: bool,
+) -> RecordDecoder:  # fmt: skip
+    specs = select_features(source, features)
+    names = output_names(specs, features) if decode else {}
+    classes = {source.label_id: source.num_classes} if label == "one_hot" else {}
+    return RecordDecoder(
+        specs, default_values(specs, fill), decode, source.sides, names, text, classes
+    )
 
 
 def open_encoded(path: str | os.PathLike[str], split: str, fill: Fill | None = None) -> Records:
@@ -363,7 +371,7 @@ def _supervised(
     label = next((name for name in names if name in shown), "")
     if not label:
         raise UsageError("supervised-without-label")
-    if form == "id" and source.has_label_lists:
+    if form == "id" and source.manifest.has_label_lists:
         raise UsageError("label-id-of-several")
     inputs = [name for name in source.arrays if name in shown] or [
         name for name in shown if name not in {*source.label_features, label}

@@ -77,14 +77,6 @@ class Source:
         """Names of all features with the label."""
         return frozenset({self.label_id, self.label_text, self._label_column("float32")} - {""})
 
-    @cached_property
-    def has_label_lists(self) -> bool:
-        """Whether a record may have several labels."""
-        name = self._named_by_source((*_ID_SOURCES, *_TEXT_SOURCES))
-        return any(
-            each.name == name and each.fixed is None and not each.single for each in self.specs
-        )
-
     @property
     def num_classes(self) -> int:
         """Number of labels; of integer labels without a list, one more than the maximum.

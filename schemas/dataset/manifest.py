@@ -292,6 +292,11 @@ class Manifest:
         return replace(self, features=features, labels=()), self.label_features
 
     @property
+    def has_label_lists(self) -> bool:
+        """Whether a record may have several labels."""
+        return bool(self.build.config.get("label_separator"))
+
+    @property
     def label_features(self) -> frozenset[str]:
         """Names of all features with the label."""
         classes = [each["name"] for each in self.features if "/class/" in each.get("source", "")]

@@ -23,7 +23,6 @@ MESSAGES: dict[str, str] = {
     "listing-column-lists": "{source}: the column {name} holds lists, but it must hold one text; lists of labels need --label_separator, such as |.",
     "listing-types-differ": "The column {name!r} of {source} has another type than in the other listings: give it one, as in --types={name}:float.",
     "listing-column-taken": "The column {name!r} of the listing would be the feature {feature}, which images have: rename it, or choose features with --features.",
-    "listing-label-separator": "{where}: the label {label!r} contains {separator!r}, which joins the labels of an image: set another --label_separator.",
     "listing-without-uri": "{source} has no column uri or path, only {columns}: a listing is a CSV with a header, JSON Lines or Parquet, with the columns uri or path, perhaps label, split, group, and others that become features; for a table use `shardmill rows`.",
     "listing-column-missing": "{source} has no column {name}, only {columns}: a listing is a CSV with a header, JSON Lines or Parquet, with the columns uri or path, perhaps label, split, group, and others that become features; for a table use `shardmill rows`.",
     "listing-malformed": "{source}, line {line}: {error}; a listing is a CSV with a header, JSON Lines or Parquet, with the columns uri or path, perhaps label, split, group, and others that become features; for a table use `shardmill rows`.",

@@ -37,5 +37,4 @@ MESSAGES: dict[str, str] = {
     "label-separator-useless": "--label_separator={separator} needs labels of a listing: set --label_from=listing.",
     "shard-by-label-of-several": "--shard_by=label and several labels of an image cannot be combined: leave one of them out.",
     "annotations-and-columns": "--annotations and the columns {names} of the listing cannot be combined: leave the columns out with --features.",
-    "types-without-listing": "--{flag} describes the columns of a listing, and --input has none: leave it out.",
 }

@@ -11,7 +11,6 @@ from shardmill.schemas.example.parse import parse_example
 from shardmill.schemas.refs import InputRef
 from shardmill.schemas.storage import join, open_storage, scheme_of
 from shardmill.transforms.match.counts import MatchCounts, keep_first
-from shardmill.transforms.match.labels import sort_labels
 from shardmill.transforms.match.walk import OUTSIDE_ROOT, leads_outside, make_key
 
 
@@ -69,28 +68,6 @@ def key_of_entry(entry: str, root: str, where: str) -> tuple[str, str]:
         raise InputError("listing-entry-outside-root", where=where, entry=entry, root=root)
     relative = path[len(prefix) :]
     return make_key(relative), join(root, relative)
-
-
-def join_labels(ref: InputRef, labels: Iterable[str], separator: str, where: str) -> InputRef:
-    """Return a reference with its labels, of which there may be none.
-
-    Args:
-        ref: The reference.
-        labels: Its labels; empty ones only if it has others.
-        separator: Text that joins them.
-        where: Place of the entry, for messages.
-
-    Raises:
-        InputError: A label contains the separator, so that joined labels would be ambiguous.
-    """
-    classes = sort_labels({*labels})
-    for label in classes:
-        if separator in label:
-            raise InputError(
-                "listing-label-separator", where=where, label=label, separator=separator
-            )
-    joined = separator.join(classes)
-    return ref._replace(label=joined or None, classes=classes if joined else ())
 
 
 def find_sizes(ref: InputRef, root: str, *, follow_links: bool) -> InputRef:

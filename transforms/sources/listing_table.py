@@ -13,7 +13,8 @@ from shardmill.schemas.errors import InputError
 from shardmill.schemas.example.serialize import encode_example
 from shardmill.schemas.refs import InputRef
 from shardmill.schemas.rejects import RejectedError
-from shardmill.transforms.match.listing import join_labels, key_of_entry
+from shardmill.transforms.match.labels import sort_labels
+from shardmill.transforms.match.listing import key_of_entry
 from shardmill.transforms.match.walk import make_key
 from shardmill.transforms.tables.row_rejects import RowReject
 from shardmill.transforms.tables.table_source import TypedBatch
@@ -103,10 +104,12 @@ class ListingTable:
         ref = InputRef(key, uri, split=text("split"), group=text("group"), attached=attached)
         if not self.separator:
             return ref._replace(label=make_key(text("label")) or None)
-        texts = row.get(self.roles.get("label", "")) or []
-        given = [texts] if isinstance(texts, bytes) else texts
-        labels = {make_key(each.decode("utf-8", "replace").strip()) for each in given}
-        return join_labels(ref, labels, self.separator, where)
+        texts = row.get(self.roles.get("label", "")) or b""
+        joined = texts if isinstance(texts, bytes) else self.separator.encode().join(texts)
+        parts = joined.decode("utf-8", "replace").split(self.separator)
+        classes = sort_labels({make_key(each.strip()) for each in parts})
+        label = self.separator.join(classes) or None
+        return ref._replace(label=label, classes=classes if label else ())
 
 
 def raise_first(ref: InputRef, rejects: Sequence[RowReject]) -> None:

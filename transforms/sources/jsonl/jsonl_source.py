@@ -64,11 +64,11 @@ class JsonSample(TypedSample):
 
 
 def sample_jsonl(
-    ref: InputRef, dialect: Dialect, rules: CellRules, sample_bytes: int
+    ref: InputRef, dialect: Dialect, rules: CellRules, sample_bytes: int, most: int = _SAMPLE_BYTES
 ) -> JsonSample:
     """Sample the first lines of a file."""
     del rules
-    size = min(sample_bytes, _SAMPLE_BYTES)
+    size = min(sample_bytes, most)
     ref, found = open_start(ref, lambda: _read_start(ref, dialect, size))
     return found or JsonSample((ref,))
 
