@@ -1,0 +1,358 @@
+"""Listings: columns become features, of several labels vectors; pandas and TensorFlow are judges."""
+
+import io
+import json
+import random
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import settings as limits
+from hypothesis import strategies as st
+
+from shardmill.loaders import (
+    class_weights,
+    feature_spec,
+    keras_dataset,
+    open_dataset,
+    torch_dataset,
+)
+from shardmill.pipelines.report.dataset_report import report
+from shardmill.schemas.dataset.catalog import read_table
+from shardmill.schemas.errors import InputError, ShardmillError, UsageError
+from shardmill.schemas.example.parse import parse_example
+from shardmill.transforms.match.inputs import find_input, read_listing
+from shardmill.transforms.sources.listing_columns import ListingOptions, open_listings
+from shardmill.transforms.verify.verify import find_dataset, verify_dataset
+from tests.conftest import build_dataset, examples, make_photos, resolve_job
+from tests.support.readers import tf_examples, tf_records
+
+CELLS = {
+    "ints": st.integers(-(2**53), 2**53),  # pandas makes others with gaps floats
+    "floats": st.floats(width=32, allow_nan=False, allow_infinity=False).filter(
+        lambda number: not number.is_integer()  # 1.0 is an integer in CSV
+    ),
+    "texts": st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0\r")).map(
+        "t{}".format
+    ),
+}
+KINDS = {"ints": "int64", "floats": "float32", "texts": "bytes"}
+FORMATS = ("csv", "jsonl", "parquet")
+
+
+def write_listing(path: Path, frame: pd.DataFrame) -> Path:
+    """Write a table as its name says; missing cells are empty, left out, or null."""
+    if path.suffix == ".csv":
+        frame.to_csv(path, index=False)
+    elif path.suffix == ".parquet":
+        frame.to_parquet(path, index=False)
+    else:
+        rows = (
+            {k: v for k, v in row.items() if not pd.isna(v)} for row in frame.to_dict("records")
+        )
+        path.write_text("".join(f"{json.dumps(row, ensure_ascii=len(row) % 2)}\n" for row in rows))
+    return path
+
+
+def read_frame(path: Path) -> pd.DataFrame:
+    """Read a listing with pandas, without its guesses about texts."""
+    if path.suffix == ".parquet":
+        return pd.read_parquet(path)
+    if path.suffix == ".jsonl":
+        return pd.read_json(path, lines=True, dtype=object, convert_dates=False, precise_float=True)
+    return pd.read_csv(path, keep_default_na=False, na_values=[""], float_precision="round_trip")
+
+
+@st.composite
+def frames(draw) -> pd.DataFrame:
+    size = draw(st.integers(1, 9))
+    kinds = draw(st.lists(st.sampled_from([*CELLS]), min_size=1, max_size=4))
+    columns = {"path": [f"a/{n}.jpg" for n in range(size)]}
+    for number, kind in enumerate(kinds):
+        cells = draw(st.lists(st.none() | CELLS[kind], min_size=size, max_size=size))
+        columns[f"{kind} {number}"] = pd.Series(cells, dtype="Int64" if kind == "ints" else object)
+        if kind == "floats":
+            columns[f"{kind} {number}"] = pd.Series(cells, dtype="float64")
+    return pd.DataFrame(columns)
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+@given(frame=frames())
+@limits(max_examples=examples(60))
+def test_columns_are_those_of_pandas(tmp_path_factory, kind, frame) -> None:
+    """Types, missing cells, quotes and Unicode of each format are as pandas reads them."""
+    path = write_listing(tmp_path_factory.mktemp("l") / f"list.{kind}", frame)
+    match, columns, _ = open_listings(find_input(str(path), listing=True), ListingOptions())
+    refs, judge = list(read_listing(match)), read_frame(path)
+    assert [ref.key for ref in refs] == list(judge["path"])
+    for column in columns:
+        given = frame[column.name]
+        if given.notna().any():
+            assert column.kind == KINDS[column.name.split()[0]]
+        assert column.required == given.notna().all()
+        of_pandas = judge.get(column.name, pd.Series([None] * len(judge)))
+        for ref, written, read in zip(refs, given, of_pandas, strict=True):
+            found = parse_example(ref.attached) if ref.attached else {}
+            feature = found.get(f"listing/{column.name}")
+            assert (feature is None) == pd.isna(written) == pd.isna(read)
+            if feature is not None:
+                make = {"bytes": str.encode, "int64": int, "float32": np.float32}[column.kind]
+                assert [*feature.values] == [make(written)] == [make(read)]
+
+
+def random_frame(count: int, **columns) -> pd.DataFrame:
+    rng = random.Random(5)
+    captions = ['say "hi", you', "Zürich\nline two", "100 %", "naïve; café"]
+    return pd.DataFrame({
+        "path": [f"x/{n:03d}.jpg" for n in range(count)],
+        "caption": [rng.choice([*captions, None]) for _ in range(count)],
+        "score": np.array([rng.random() for _ in range(count)], np.float32).astype(float),
+        "views": [rng.randrange(10**12) for _ in range(count)],
+        **columns,
+    })  # fmt: skip
+
+
+def test_records_are_what_tensorflow_reads(tmp_path) -> None:
+    """All formats give the same shards, which ``tf.io.parse_example`` reads as pandas the listing."""
+    import tensorflow as tf
+
+    photos, shards = make_photos(tmp_path / "in", {"x": 12}), []
+    frame = random_frame(12, label=[f"l{n % 3}" for n in range(12)])
+    for kind in FORMATS:
+        path = write_listing(photos / f"list.{kind}", frame)
+        outcome, manifest = build_dataset(
+            input=path, output=tmp_path / kind, label_from="listing", image_size=8, splits="train:1",
+            features="image=image/encoded,key=image/key,text=image/caption,image/score,n=image/views,"
+            "image/class/label",
+        )  # fmt: skip
+        assert outcome.status == "published"
+        assert [*verify_dataset(find_dataset(str(tmp_path / kind)))] == []
+        shards.append(
+            [(tmp_path / kind / "current" / name).read_bytes() for name in manifest.files]
+        )
+    assert shards[0] == shards[1] == shards[2]
+    spec = feature_spec(tmp_path / "csv")
+    assert isinstance(spec["text"], tf.io.VarLenFeature)
+    judge = read_frame(photos / "list.csv").set_index("path")
+    payloads = [
+        each for name in manifest.files for each in tf_records(tmp_path / "csv/current" / name)
+    ]
+    assert len(payloads) == 12
+    for payload in payloads:
+        found = tf.io.parse_single_example(payload, spec)
+        row = judge.loc[found["key"].numpy().item().decode()]
+        assert (found["image/score"].numpy(), found["n"].numpy()) == (row["score"], row["views"])
+        texts = tf.sparse.to_dense(found["text"]).numpy().tolist()
+        assert texts == ([] if pd.isna(row["caption"]) else [row["caption"].encode()])
+
+
+LABELS = ["sky|tree", "tree", "", " tree | sky ", "sea", "sea|sky|tree"]
+
+
+@pytest.fixture(scope="module")
+def tagged(tmp_path_factory) -> tuple[Path, Path]:
+    """A dataset with several labels of an image, and its listing."""
+    folder = tmp_path_factory.mktemp("tagged")
+    photos = make_photos(folder / "in", {"x": 6})
+    frame = random_frame(6, label=LABELS)
+    path = write_listing(photos / "list.csv", frame)
+    (folder / "labels").write_text("tree\nsky\nsea\nrain\n")
+    build_dataset(
+        input=path, output=folder / "ds", label_from="listing", label_separator="|", image_size=8,
+        labels=folder / "labels", splits="train:1",
+    )  # fmt: skip
+    return folder / "ds", path
+
+
+def sets_of(path: Path) -> dict[str, set[str]]:
+    frame = pd.read_csv(path, keep_default_na=False)
+    cells = frame.set_index("path")["label"].str.split("|")
+    return {key: {each.strip() for each in cell} - {""} for key, cell in cells.items()}
+
+
+def test_several_labels_are_lists(tagged, tmp_path) -> None:
+    """Counts are of records per label; the catalog has the joined text; all commands take it."""
+    dataset, path = tagged
+    judge = sets_of(path)
+    records = open_dataset(dataset)
+    manifest = records.manifest
+    assert manifest.labels == ("tree", "sky", "sea", "rain")
+    counts = pd.Series([each for labels in judge.values() for each in labels]).value_counts()
+    assert manifest.splits["train"].label_counts == counts.to_dict()
+    for name in manifest.files:
+        for example in tf_examples(dataset / "current" / name):
+            found = [each.decode() for each in example.get("image/class/text", [])]
+            assert set(found) == judge[example["image/key"][0].decode()]
+            assert example.get("image/class/label", []) == [*map(manifest.labels.index, found)]
+    table = read_table(
+        (dataset / "current" / manifest.catalogs[0].file).read_bytes(), ("key", "label")
+    )
+    of_catalog = {row["key"]: row["label"] for row in table.to_pylist()}
+    assert of_catalog == {key: "|".join(sorted(each)) or None for key, each in judge.items()}
+    assert [*verify_dataset(find_dataset(str(dataset)))] == []
+    weights = {manifest.labels.index(k): counts.sum() / (3 * n) for k, n in counts.items()}
+    assert class_weights(dataset) == pytest.approx(weights)
+    assert class_weights(dataset, "train[:100%]") == pytest.approx(weights)
+    report(dataset, tmp_path / "report.html")
+
+
+def test_loaders_give_vectors(tagged) -> None:
+    """``one_hot`` has a 1 for each label in Keras, torch and NumPy; a column is a target."""
+    import torch
+
+    dataset, path = tagged
+    judge, scores = sets_of(path), pd.read_csv(path).set_index("path")["score"]
+    keys = [each["image/key"].decode() for each in open_dataset(dataset)]
+    names = ["tree", "sky", "sea", "rain"]
+    vectors = np.array([[float(name in judge[key]) for name in names] for key in keys], np.float32)
+    for size in (4, None):
+        batches = keras_dataset(dataset, batch_size=size, label="one_hot")
+        found = np.concatenate([np.reshape(labels, (-1, 4)) for _, labels in batches])
+        assert found.dtype == np.float32
+        np.testing.assert_array_equal(found, vectors)
+    (texts,) = [labels for _, labels in keras_dataset(dataset, batch_size=6, label="text")]
+    assert [set(each) for each in texts.to_list()] == [{x.encode() for x in judge[k]} for k in keys]
+    wanted = np.array([scores[key] for key in keys], np.float32)
+    (targets,) = [labels for _, labels in keras_dataset(dataset, batch_size=6, label="image/score")]
+    np.testing.assert_array_equal(targets, wanted)
+    stream = torch_dataset(dataset, label="one_hot", as_supervised=True)
+    (batch,) = torch.utils.data.DataLoader(stream, batch_size=6)
+    np.testing.assert_array_equal(batch[1].numpy(), vectors)
+    pairs = open_dataset(dataset, label="image/score", as_supervised=True)
+    assert [target for _, target in pairs] == wanted.tolist()
+    assert pairs[0][0].shape == (8, 8, 3)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (keras_dataset, "use label='one_hot', whose vectors have a 1 for each"),
+        (lambda ds: open_dataset(ds, as_supervised=True), "use label='one_hot'"),
+        (lambda ds: keras_dataset(ds, label=None, balance="label"), "balance needs one label of"),
+        (lambda ds: torch_dataset(ds, where={"label": "sky"}), "label='sky' cannot select records"),
+    ],
+)
+def test_calls_that_need_one_label(tagged, call, message) -> None:
+    with pytest.raises(UsageError, match=message):
+        call(tagged[0])
+
+
+def test_update_takes_records_of_changed_cells(tmp_path, monkeypatch) -> None:
+    """A changed cell or label changes the record without decoding; an added column decodes."""
+    photos = make_photos(tmp_path / "in", {"x": 8})
+    frame = random_frame(8, label=["a|b", "b"] * 4)
+    options = {
+        "input": photos / "list.csv", "output": tmp_path / "ds", "label_from": "listing",
+        "label_separator": "|", "image_size": 8, "splits": "train:1", "update": True,
+    }  # fmt: skip
+
+    def build() -> tuple[str, int]:
+        write_listing(photos / "list.csv", frame)
+        outcome, _ = build_dataset(**options)
+        fresh, manifest = build_dataset(
+            **options | {"output": tmp_path / "new", "overwrite": True, "update": False}
+        )
+        assert fresh.status == "published"
+        for name in manifest.files:
+            now, then = (tmp_path / each / "current" / name for each in ("ds", "new"))
+            assert now.read_bytes() == then.read_bytes()
+        return outcome.status, outcome.reused
+
+    assert build() == ("published", 0)
+    assert build() == ("up_to_date", 0)
+    frame.loc[3, "score"] = 0.25
+    frame.loc[4, "label"] = "b|c"  # and other class ids
+    assert build() == ("published", 8)
+    frame.loc[5, "views"] = None  # the column becomes optional
+    frame["views"] = frame["views"].astype("Int64")
+    assert build() == ("published", 8)
+    frame["more"] = range(8)
+    assert build() == ("published", 0)
+
+
+FAULTS = [
+    (b"path,height\nx.jpg,1\n", {}, "'height' of the listing would be the feature image/height"),
+    (b"path,\nx.jpg,1\n", {}, "has the column '' without a name or twice"),
+    (b"path,a, a\nx.jpg,1,2\n", {}, "has the column 'a' without a name or twice"),
+    (b"path,a\nx.jpg,1\nx.jpg,2\n", {}, r"'x.jpg' is listed with the as \[1\] and \[2\]"),
+    (b"path,a\nx.jpg,1\nx.jpg,\n", {}, r"'x.jpg' is listed with the as None and \[1\]"),
+    (b"path,a\nx.jpg,z\n", {"types": "a:int"}, "line 2, column a: 'z' is not an int64"),
+    (b"path,a\nx.jpg,z\n", {"types": "b:int"}, "--types=b is not a column: the listing has 'a'"),
+    (b"path,a\nx.jpg,z\n", {"features": "image/b"}, "'image/b' is not NAME=SOURCE"),
+    (b"path,label\nx.jpg,z\n", {"label_separator": "|"}, "needs labels of a listing"),
+    (b"path,label\nx.jpg,z\n", {"label_separator": "|", "label_from": "listing",
+                                "shard_by": "label"}, "--shard_by=label and several labels"),
+    (b'{"path": "x.jpg", "label": ["a"]}\n', {"label_from": "listing"}, "need --label_separator"),
+    (b'{"path": "x.jpg", "a": 1}\n{"path": "y.jpg", "a": "b"}\n', {}, "line 2, column a"),
+    (b'{"path": "x.jpg", "a": 1}\n{"path": \n', {}, "line 2"),
+    (b'{"path": "x.jpg", "a": [[1]]}\n', {}, "The column 'a' has the type"),
+    (b"PAR1" + bytes(60) + b"PAR1", {}, "cannot be read as a listing"),
+    (b"name;file\na;b\n", {}, r"no column uri or path, only \['name', 'file'\]"),
+    (b"path,a\nx.jpg,1,2\n", {}, "line 2: the row has 3 cells, not 2"),
+    (b"path,a\nx.jpg,1\n", {"annotations": "voc"}, "the columns 'a' of the listing cannot be"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("data", "options", "message"), FAULTS)
+def test_faults_of_listings_are_sentences(tmp_path, data, options, message) -> None:
+    make_photos(tmp_path, {".": 1})
+    (tmp_path / "000.jpg").rename(tmp_path / "x.jpg")
+    (tmp_path / "list.csv").write_bytes(data)
+    options = {"label_from": "none", "splits": "train:1", "image_size": 8, **options}
+
+    def build() -> None:
+        build_dataset(input=tmp_path / "list.csv", output=tmp_path / "ds", **options)[0].check()
+
+    with pytest.raises(ShardmillError, match=message):
+        build()
+
+
+def test_lists_and_other_forms_of_listings(tmp_path) -> None:
+    """Cells with separators and lists become lists; semicolons, UTF-16 and gzip are read."""
+    photos = make_photos(tmp_path / "in", {"x": 2})
+    text = "path;tags;n\nx/000.jpg;a|b;1|2\nx/001.jpg;;3\n"
+    lists = [
+        {"path": "x/000.jpg", "tags": ["a", "b"], "n": [1, 2]},
+        {"path": "x/001.jpg", "n": [3]},
+    ]
+    gz = io.BytesIO()
+    pd.DataFrame(lists).to_json(gz, orient="records", lines=True, compression="gzip")
+    found = []
+    for name, data, options in (
+        ("a.csv", text.encode(), {"types": "tags:text:|,n:int:|"}),
+        ("b.csv", text.encode("utf-16"), {"types": "tags:text:|,n:int:|"}),
+        ("c.jsonl", "".join(f"{json.dumps(row)}\n" for row in lists).encode(), {}),
+        ("d.jsonl", gz.getvalue(), {}),
+    ):
+        (photos / name).write_bytes(data)
+        _, manifest = build_dataset(input=photos / name, output=tmp_path / name, label_from="none",
+                                    splits="train:1", image_size=8, **options)  # fmt: skip
+        rows = [
+            e for file in manifest.files for e in tf_examples(tmp_path / name / "current" / file)
+        ]
+        found.append({e["image/key"][0]: (e.get("image/tags"), e["image/n"]) for e in rows})
+    assert found[0] == {b"x/000.jpg": ([b"a", b"b"], [1, 2]), b"x/001.jpg": (None, [3])}
+    assert found[1:] == found[:1] * 3
+
+
+def test_several_listings_have_one_type(tmp_path) -> None:
+    """Columns of several listings are one feature, optional if some inputs lack it."""
+    photos = make_photos(tmp_path / "in", {"x": 4})
+    (photos / "a.csv").write_text("path,n\nx/000.jpg,1\nx/001.jpg,2\n")
+    (photos / "b.csv").write_text("uri,path,m\nx/002.jpg,,3\n")
+    options = {"output": tmp_path / "ds", "label_from": "none", "image_size": 8}
+    job = resolve_job("images", input=[photos / "a.csv", photos / "b.csv"], **options)
+    assert [(each.name, each.required) for each in job.config.listed] == [
+        ("n", False),
+        ("m", False),
+    ]
+    assert any("'path' of the listing is not used" in each for each in job.sink.warnings)
+    (photos / "b.csv").write_text("path,n\nx/002.jpg,z\n")
+    with pytest.raises(InputError, match=r"'n' of .*b.csv has another type than in the other"):
+        resolve_job("images", input=[photos / "a.csv", photos / "b.csv"], **options)
+    job = resolve_job(
+        "images", input=[photos / "a.csv", photos / "b.csv"], types="n:text", **options
+    )
+    assert [(each.name, each.required) for each in job.config.listed] == [("n", True)]
