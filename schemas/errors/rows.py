@@ -33,7 +33,7 @@ MESSAGES: dict[str, str] = {
     "thousands-invalid": "--thousands={text!r}: must be one character that is not part of a number with --decimal={decimal!r}, such as a comma, a point, a space or an apostrophe.",
     "rename-twice": "--rename={rename} gives two columns the same name: choose different names.",
     "rename-taken": "--rename={old}:{new}: the input has another column {new!r}: choose another name, or rename that one too.",
-    "type-unknown": "--types={name}:{text}: must be {types}; a format may follow the last two, as in {name}:date:%d.%m.%Y, and a separator of several values the others, as in {name}:text:|.",
+    "type-unknown": "--types={name}:{text}: must be {types}; a format may follow the last two, as in {name}:date:%d.%m.%Y, and the text between several values the others, as in {name}:text:;.",
     "rows-too-many-files": "{lost}.",
     "rows-all-files-rejected": "No input can be used: {key}, {message}; {step}.",
     "source-unknown": "A {kind} is not a source of records: give a table (pandas, Polars, PyArrow, Hugging Face), a dict of columns of one length, or an iterable or indexable object of dicts; for files use shardmill.rows, shardmill.images or shardmill.arrays.",

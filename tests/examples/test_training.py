@@ -83,6 +83,21 @@ def test_tensorflow_trains_on_images_and_arrays(name, data, digits) -> None:
     assert "ran out of data" not in errors
 
 
+def test_keras_trains_on_several_labels_and_a_number(digits, tmp_path) -> None:
+    """Both are far better than the best constant, which is counted from the listing."""
+    build_dataset(
+        input=digits / "listing.csv", output=tmp_path / "ds", label_from="listing",
+        label_separator="|", image_size=8, channels=1, encoding="png",
+        splits="train:0.8,validation:0.2",
+    )  # fmt: skip
+    output, _ = train("train_listing.py", tmp_path / "ds")
+    right, constant = (float(each) for each in re.findall(r"([\d.]+)%", output["labels"]))
+    assert 50 < constant < 70
+    assert right > 95
+    off, spread = (float(each) for each in re.findall(r"by ([\d.]+)", output["ink"]))
+    assert off < spread / 2
+
+
 def test_torch_trains_on_images_without_tensorflow_and_beam(digits) -> None:
     dataset = digits / "pictures"
     output, _ = train("train_torch.py", dataset, "-c", WITHOUT)

@@ -117,6 +117,8 @@ def _labels_page(_: Shelf, folder: Path) -> None:
         labels=folder / "labels.txt",
     )  # fmt: skip
     make_photos(folder / "birds", {"owl": 40}, size=(8, 8))
+    rows = [f"birds/crow/{n:03d}.jpg,{('a', 'a|b', 'c')[n % 3]},{n / 8}\n" for n in range(40)]
+    (folder / "listing.csv").write_text("".join(["path,label,score\n", *rows]))
 
 
 def _counting_page(shelf: Shelf, folder: Path) -> None:

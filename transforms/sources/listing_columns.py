@@ -139,7 +139,7 @@ class _Listing:
 
     @property
     def others(self) -> list[str]:
-        """The columns without a meaning of their own."""
+        """The columns that may become features."""
         return [name for name in self.columns if name not in (*_PATHS, *_ROLES)]
 
     def check(self, options: ListingOptions) -> _Listing:
