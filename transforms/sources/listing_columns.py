@@ -82,8 +82,7 @@ def open_listings(
 
     Returns:
         The input, with a ``ListingTable`` for each listing; the columns that become features, which
-        are required if all rows have them; and warnings about columns that are not used, and values
-        that are rounded.
+        are required if all rows have them; and warnings about columns that are not used.
 
     Raises:
         ShardmillError: A listing cannot be read, lacks a column, or an option names an unknown one.
@@ -122,42 +121,41 @@ class _Listing:
         ref: The file.
         kind: What it is: a key of ``_KINDS``.
         dialect: Its dialect.
-        columns: Names of its columns in the file, by those without white space around them.
-        sample: What its first rows say of its columns, by their names in the file.
+        names: Names of its columns.
+        sample: What its first rows say of them.
     """
 
     ref: InputRef
     kind: str
     dialect: Dialect
-    columns: Mapping[str, str]
+    names: tuple[str, ...]
     sample: Sample
-
-    @property
-    def path(self) -> str:
-        """The column that names inputs; empty if there is none."""
-        return next((name for name in _PATHS if name in self.columns), "")
 
     @property
     def others(self) -> list[str]:
         """The columns that may become features."""
-        return [name for name in self.columns if name not in (*_PATHS, *_ROLES)]
+        return [name for name in self.names if name not in (*_PATHS, *_ROLES)]
 
     def check(self, options: ListingOptions) -> _Listing:
         """Return the listing, after checking that it has the columns that are needed.
 
         Raises:
-            InputError: It lacks one, or has a list where one text is needed.
+            InputError: It lacks one, has one twice, or has a list where one text is needed.
         """
-        source, columns = self.ref.uri, [*self.columns]
-        if not self.path:
+        source, columns = self.ref.uri, [*self.names]
+        for name, count in Counter(columns).items():
+            if not name or count > 1:
+                names = format_names(columns)
+                raise InputError("listing-columns", source=source, name=name, columns=names)
+        if {*_PATHS}.isdisjoint(columns):
             raise InputError("listing-without-uri", source=source, columns=columns)
         for name, needed in (("label", options.labelled), ("split", options.split)):
             if needed and name not in columns:
                 raise InputError(
                     "listing-column-missing", source=source, name=name, columns=columns
                 )
-        for name in (self.path, *(_ROLES[1:] if options.separator else _ROLES)):
-            profile = self.sample.profiles.get(self.columns.get(name, ""))
+        for name in (*_PATHS, *(_ROLES[1:] if options.separator else _ROLES)):
+            profile = self.sample.profiles.get(name)
             if self.kind != "csv" and profile and is_list(profile.kind):
                 raise InputError("listing-column-lists", source=source, name=name)
         return self
@@ -167,35 +165,33 @@ class _Listing:
         for name, flag, used in (
             ("label", "label_from", options.labelled), ("split", "splits", options.split),
         ):  # fmt: skip
-            if name in self.columns and not used:
+            if name in self.names and not used:
                 yield f"the column {name!r} of the listing is not used: --{flag}=listing uses it"
-        if {*_PATHS} <= self.columns.keys():
+        if {*_PATHS} <= {*self.names}:
             yield "the column 'path' of the listing is not used: 'uri' says where inputs are"
 
     def infer(self, chosen: Sequence[str], options: ListingOptions) -> Iterator[Column]:
         """Yield some columns, with the types that their values have or are given."""
         for name in chosen:
-            profile = self.sample.profiles.get(self.columns.get(name, ""))
+            profile = self.sample.profiles.get(name)
             if profile is not None:
                 column = self.sample.infer_column(name, profile, options.types.get(name))
                 yield replace(column, required=False)
 
     def table(self, columns: Mapping[str, Column], options: ListingOptions) -> ListingTable:
         """Return how its references are read."""
-        used = (self.path, *(_ROLES if options.labelled else _ROLES[1:]))
-        roles = {name: self.columns[name] for name in used if name in self.columns}
-        features = {name: self.columns[name] for name in columns if name in self.columns}
-        texts = (Column(raw, "bytes", required=False) for raw in roles.values())
-        typed = (replace(columns[name], name=raw) for name, raw in features.items())
+        path = next(name for name in _PATHS if name in self.names)
+        used = (path, *(_ROLES if options.labelled else _ROLES[1:]))
+        texts = (Column(name, "bytes", required=False) for name in used if name in self.names)
+        features = {name: each for name, each in columns.items() if name in self.names}
         rules = options.rules
         if self.kind != "csv" and rules == CellRules():  # as for tables, an empty text is a value
             rules = replace(rules, texts=frozenset())
         source = _KINDS[self.kind][1](
-            TableSpec((*texts, *typed), PlaceSpec(Splits.parse(None))), self.dialect, rules,
-            profiles=self.sample.profiles, range_bytes=_RANGE_BYTES,
+            TableSpec((*texts, *features.values()), PlaceSpec(Splits.parse(None))), self.dialect,
+            rules, profiles=self.sample.profiles, range_bytes=_RANGE_BYTES,
         )  # fmt: skip
-        roles["path"] = roles.pop(self.path)
-        return ListingTable(self.ref, source, roles, features, options.separator)
+        return ListingTable(self.ref, source, path, tuple(features), options.separator)
 
 
 def _read_columns(path: str, options: ListingOptions) -> _Listing:
@@ -211,29 +207,16 @@ def _read_columns(path: str, options: ListingOptions) -> _Listing:
         if result.error in _KINDS:
             kind = result.error
             break
-        header = head.header if head else ()
-        has_path = not {*_PATHS}.isdisjoint(map(str.strip, header))
+        header = tuple(map(str.strip, head.header)) if head else ()
+        has_path = not {*_PATHS}.isdisjoint(header)
         if has_path or not names:
             dialect, names = Dialect(delimiter), header
         if has_path:
             break
-    others = {*map(str.strip, names)}.difference(_PATHS, _ROLES)
-    size = _SAMPLE_BYTES if others or kind != "csv" else _HEAD_BYTES
+    if "" not in names and len({*names}) == len(names):
+        dialect = replace(dialect, columns=names)
+    size = _SAMPLE_BYTES if {*names}.difference(_PATHS, _ROLES) or kind != "csv" else _HEAD_BYTES
     sample = _KINDS[kind][0](ref, dialect, options.rules, size)
-    names = names if kind == "csv" else sample.columns
     if not names and sample.ref.error not in ("", "empty"):
         raise unreadable(path, sample.ref.error, sample.ref.message)
-    return _Listing(ref, kind, dialect, _name_columns(path, names), sample).check(options)
-
-
-def _name_columns(source: str, given: Sequence[str]) -> dict[str, str]:
-    """Return names of columns in the file by those without white space.
-
-    Raises:
-        InputError: One is empty, or two are equal.
-    """
-    names = [name.strip() for name in given]
-    bad = [name for name, count in Counter(names).items() if not name or count > 1]
-    if bad:
-        raise InputError("listing-columns", source=source, name=bad[0], columns=format_names(names))
-    return dict(zip(names, given, strict=True))
+    return _Listing(ref, kind, dialect, names or sample.columns, sample).check(options)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -29,20 +28,16 @@ class ListingTable:
     Attributes:
         ref: The file.
         source: Its rows.
-        roles: Names in the file of the columns ``path``, ``label``, ``split`` and ``group``.
-        features: Names in the file of the columns that are features.
+        path: The column that names inputs.
+        features: The columns that are features.
         separator: Text that joins the labels of an input that may have several; else empty.
     """
 
     ref: InputRef
     source: Any
-    roles: Mapping[str, str]
-    features: Mapping[str, str]
+    path: str
+    features: tuple[str, ...]
     separator: str
-
-    @cached_property
-    def _fields(self) -> dict[str, str]:
-        return {f"listing/{name}": raw for name, raw in self.features.items()}
 
     def entries(self, root: str) -> Iterator[InputRef]:
         """Yield a reference for each row, without size.
@@ -75,7 +70,7 @@ class ListingTable:
             for each in batch.columns
             if (each.values.null_count if each.indices is None else (each.indices < 0).any())
         }
-        return {name for name, raw in self.features.items() if raw not in lacking}
+        return {*self.features} - lacking
 
     def _batches(self) -> Iterator[TypedBatch]:
         try:
@@ -90,21 +85,21 @@ class ListingTable:
             raise unreadable(self.ref.uri, error.error, error.message) from error
 
     def _of_row(self, row: Mapping[str, Any], where: str, root: str) -> InputRef:
-        def text(role: str) -> str:
-            return (row.get(self.roles.get(role, "")) or b"").decode("utf-8", "replace").strip()
+        def text(name: str) -> str:
+            return (row.get(name) or b"").decode("utf-8", "replace").strip()
 
-        entry = text("path")
+        entry = text(self.path)
         if not entry:
-            raise InputError("listing-cell-empty", where=where, name=self.roles["path"].strip())
+            raise InputError("listing-cell-empty", where=where, name=self.path)
         key, uri = key_of_entry(entry, root, where)
-        values = {field: row[raw] for field, raw in self._fields.items()}
+        values = ((name, row[name]) for name in self.features)
         attached = encode_example(
-            {name: each for name, each in values.items() if each is not None and each != []}
+            {f"listing/{name}": each for name, each in values if each is not None and each != []}
         )
         ref = InputRef(key, uri, split=text("split"), group=text("group"), attached=attached)
         if not self.separator:
             return ref._replace(label=make_key(text("label")) or None)
-        texts = row.get(self.roles.get("label", "")) or b""
+        texts = row.get("label") or b""
         joined = texts if isinstance(texts, bytes) else self.separator.encode().join(texts)
         parts = joined.decode("utf-8", "replace").split(self.separator)
         classes = sort_labels({make_key(each.strip()) for each in parts})
