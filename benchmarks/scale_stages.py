@@ -57,7 +57,7 @@ from shardmill.transforms.sink.placement import PartKey, PlacedRef, Series
 from shardmill.transforms.sink.plan import Plan, make_plan
 from shardmill.transforms.sink.spec import SinkSpec
 from shardmill.transforms.sink.transform import WriteShards, place_refs
-from shardmill.transforms.sources.listing_columns import ListingOptions, open_listings
+from shardmill.transforms.sources.listings import ListingOptions, open_listings
 from shardmill.transforms.statistics.sums import Totals
 
 _BATCH = 10_000

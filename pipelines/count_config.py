@@ -12,7 +12,7 @@ from shardmill.schemas.schema_pbtxt.image_features import KEY
 from shardmill.schemas.storage import absolute, join, open_storage
 from shardmill.transforms.count.counting import CountSpec
 from shardmill.transforms.match.inputs import MatchSpec, find_inputs
-from shardmill.transforms.sources.listing_columns import ListingOptions, open_listings
+from shardmill.transforms.sources.listings import ListingOptions, open_listings
 
 
 @dataclass(frozen=True)

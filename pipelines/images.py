@@ -28,7 +28,7 @@ from shardmill.transforms.sink.outcome import Outcome, RaiseIfFailed, delete_unu
 from shardmill.transforms.sink.placement import PlaceSpec
 from shardmill.transforms.sink.spec import SinkSpec
 from shardmill.transforms.sink.transform import WriteShards
-from shardmill.transforms.sources.listing_columns import open_listings
+from shardmill.transforms.sources.listings import open_listings
 
 
 @dataclass(frozen=True)

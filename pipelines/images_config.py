@@ -13,7 +13,6 @@ from shardmill.pipelines.report.answer import Answer
 from shardmill.schemas.errors import InputError, UsageError, format_names
 from shardmill.schemas.schema_pbtxt.columns import Column, format_schema
 from shardmill.schemas.schema_pbtxt.image_features import (
-    IMAGE_FEATURES,
     FeatureSet,
     Part,
     listed_feature,
@@ -30,7 +29,7 @@ from shardmill.transforms.match.labels import BELOW_SPLIT, LabelSpec, below_plac
 from shardmill.transforms.runtime.process_pool import usable_cores
 from shardmill.transforms.sink.placement import PlaceSpec
 from shardmill.transforms.sources.csv.cell_rules import CellRules
-from shardmill.transforms.sources.listing_columns import ListingOptions
+from shardmill.transforms.sources.listings import ListingOptions
 from shardmill.transforms.tables.column_options import ColumnOptions
 
 _LARGE_SIDE = 4096  # pixels; such images rarely are what --image_size should say
@@ -137,16 +136,9 @@ class ImagesConfig(ImagesOptions, BuildConfig):
     def feature_set(self) -> FeatureSet:
         """The features of a record."""
         parts: list[Part] = ["label"] if self.label_from != "none" else []
-        listed = []
-        for column in self.listed or ():
-            feature = listed_feature(column)
-            if feature.name not in IMAGE_FEATURES:
-                listed.append(feature)
-            elif not self.features:
-                raise InputError("listing-column-taken", name=column.name, feature=feature.name)
         return FeatureSet.parse(
             self.features, ["boxes"] if self.annotations else parts,
-            several=bool(self.label_separator), listed=listed,
+            several=bool(self.label_separator), listed=[*map(listed_feature, self.listed or ())],
         )  # fmt: skip
 
     @property

@@ -146,9 +146,12 @@ class FeatureSet:
         """
         known = {
             each.name: replace(each, count="any") if several and each.part == "label" else each
-            for each in (*IMAGE_FEATURES.values(), *listed)
+            for each in (*listed, *IMAGE_FEATURES.values())
             if not each.part or each.part in parts
         }
+        for each in () if text else listed:
+            if known[each.name] != each:
+                raise UsageError("listing-column-taken", name=each.name)
         if not text:
             return cls(tuple(known.items()))
         features = []

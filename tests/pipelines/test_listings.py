@@ -24,7 +24,7 @@ from shardmill.schemas.dataset.catalog import read_table
 from shardmill.schemas.errors import InputError, ShardmillError, UsageError
 from shardmill.schemas.example.parse import parse_example
 from shardmill.transforms.match.inputs import find_input, read_listing
-from shardmill.transforms.sources.listing_columns import ListingOptions, open_listings
+from shardmill.transforms.sources.listings import ListingOptions, open_listings
 from shardmill.transforms.verify.verify import find_dataset, verify_dataset
 from tests.conftest import build_dataset, examples, make_photos, resolve_job
 from tests.support.readers import tf_examples, tf_records
@@ -273,7 +273,7 @@ def test_update_takes_records_of_changed_cells(tmp_path, monkeypatch) -> None:
 
 
 FAULTS = [
-    (b"path,height\nx.jpg,1\n", {}, "'height' of the listing would be the feature image/height"),
+    (b"path,height\nx.jpg,1\n", {}, "would be the feature image/height, which images"),
     (b"path,\nx.jpg,1\n", {}, "has the column '' without a name or twice"),
     (b"path,a, a\nx.jpg,1,2\n", {}, "has the column 'a' without a name or twice"),
     (b"path,a\nx.jpg,1\nx.jpg,2\n", {}, r"'x.jpg' is listed with the as \[1\] and \[2\]"),

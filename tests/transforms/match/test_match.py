@@ -26,7 +26,7 @@ from shardmill.transforms.match.labels import LabelSpec, parse_labels
 from shardmill.transforms.match.listing import merge_entries
 from shardmill.transforms.match.transform import MatchFiles
 from shardmill.transforms.match.walk import check_apart, first_level, glob_regex
-from shardmill.transforms.sources.listing_columns import ListingOptions, open_listings
+from shardmill.transforms.sources.listings import ListingOptions, open_listings
 from tests.conftest import make_image
 
 

@@ -5,15 +5,21 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from shardmill.schemas.dataset.splits import Splits
 from shardmill.schemas.errors import InputError, format_names
+from shardmill.schemas.example.serialize import encode_example
 from shardmill.schemas.refs import InputRef
+from shardmill.schemas.rejects import RejectedError
 from shardmill.schemas.schema_pbtxt.columns import Column
 from shardmill.transforms.match.inputs import MatchSpec
-from shardmill.transforms.match.listing import find_sizes
+from shardmill.transforms.match.labels import sort_labels
+from shardmill.transforms.match.listing import find_sizes, key_of_entry
+from shardmill.transforms.match.walk import make_key
 from shardmill.transforms.sink.placement import PlaceSpec
 from shardmill.transforms.sources.csv.arrow_values import is_list
 from shardmill.transforms.sources.csv.cell_rules import CellRules
@@ -21,10 +27,10 @@ from shardmill.transforms.sources.csv.dialect import Dialect
 from shardmill.transforms.sources.csv.sample import Sample, read_start, sample_file
 from shardmill.transforms.sources.csv.source import CsvSource
 from shardmill.transforms.sources.jsonl.jsonl_source import JsonLinesSource, sample_jsonl
-from shardmill.transforms.sources.listing_table import ListingTable, unreadable
 from shardmill.transforms.sources.parquet.parquet_source import ParquetSource, sample_parquet
 from shardmill.transforms.tables.column_options import unknown_column
-from shardmill.transforms.tables.table_source import TableSpec
+from shardmill.transforms.tables.row_rejects import RowReject
+from shardmill.transforms.tables.table_source import TableSpec, TypedBatch
 
 _SAMPLE_BYTES = 128 << 20
 _KINDS: dict[str, tuple[Callable[..., Sample], Any]] = {
@@ -37,6 +43,7 @@ _PATHS = ("uri", "path")
 _ROLES = ("label", "split", "group")
 _HEAD_BYTES = 64 << 10
 _RANGE_BYTES = 1 << 20  # of rows that are in memory at a time
+_STEP = 4096  # rows that become Python objects at a time
 
 
 class ListingOptions(NamedTuple):
@@ -81,7 +88,7 @@ def open_listings(
         options: What is read.
 
     Returns:
-        The input, with a ``ListingTable`` for each listing; the columns that become features, which
+        The input, with a ``Listing`` for each; the columns that become features, which
         are required if all rows have them; and warnings about columns that are not used.
 
     Raises:
@@ -96,26 +103,27 @@ def open_listings(
     columns: dict[str, Column] = {}
     warnings: dict[str, None] = {}
     for each in listings.values():
-        warnings |= dict.fromkeys(each.warn(options))
-        for column in each.infer(chosen, options):
+        warnings |= dict.fromkeys(each.warn())
+        for column in each.infer(chosen):
             if columns.setdefault(column.name, column) != column:
                 raise InputError("listing-types-differ", name=column.name, source=each.ref.uri)
-    tables = {path: each.table(columns, options) for path, each in listings.items()}
-    required = {*columns} if len(tables) == len(parts) else set()
-    for table in tables.values() if required else ():
-        required &= table.find_complete()
+    features = tuple(columns.values())
+    opened = {path: replace(each, features=features) for path, each in listings.items()}
+    required = {*columns} if len(opened) == len(parts) else set()
+    for listing in opened.values() if required else ():
+        required &= listing.find_complete()
 
     def with_table(part: MatchSpec) -> MatchSpec:
-        return replace(part, table=tables.get(part.input))
+        return replace(part, table=opened.get(part.input))
 
     match = replace(with_table(match), parts=tuple(map(with_table, match.parts)))
-    found = (replace(each, required=name in required) for name, each in columns.items())
+    found = (replace(each, required=each.name in required) for each in features)
     return match, tuple(found), tuple(warnings)
 
 
 @dataclass(frozen=True)
-class _Listing:
-    """A listing and its columns.
+class Listing:
+    """A listing; a picklable value.
 
     Attributes:
         ref: The file.
@@ -123,6 +131,8 @@ class _Listing:
         dialect: Its dialect.
         names: Names of its columns.
         sample: What its first rows say of them.
+        options: What is read of it.
+        features: Columns of all listings that become features.
     """
 
     ref: InputRef
@@ -130,13 +140,35 @@ class _Listing:
     dialect: Dialect
     names: tuple[str, ...]
     sample: Sample
+    options: ListingOptions
+    features: tuple[Column, ...] = ()
+
+    @property
+    def path(self) -> str:
+        """The column that names inputs."""
+        return next(name for name in _PATHS if name in self.names)
+
+    @cached_property
+    def _source(self) -> Any:
+        """The rows: of the columns that have a meaning texts, and of features values."""
+        options = self.options
+        used = (self.path, *(_ROLES if options.labelled else _ROLES[1:]))
+        texts = (Column(name, "bytes", required=False) for name in used)
+        columns = (each for each in (*texts, *self.features) if each.name in self.names)
+        rules = options.rules
+        if self.kind != "csv" and rules == CellRules():  # as for tables, an empty text is a value
+            rules = replace(rules, texts=frozenset())
+        table = TableSpec(tuple(columns), PlaceSpec(Splits.parse(None)))
+        return _KINDS[self.kind][1](
+            table, self.dialect, rules, profiles=self.sample.profiles, range_bytes=_RANGE_BYTES
+        )
 
     @property
     def others(self) -> list[str]:
         """The columns that may become features."""
         return [name for name in self.names if name not in (*_PATHS, *_ROLES)]
 
-    def check(self, options: ListingOptions) -> _Listing:
+    def check(self) -> Listing:
         """Return the listing, after checking that it has the columns that are needed.
 
         Raises:
@@ -149,52 +181,105 @@ class _Listing:
                 raise InputError("listing-columns", source=source, name=name, columns=names)
         if {*_PATHS}.isdisjoint(columns):
             raise InputError("listing-without-uri", source=source, columns=columns)
-        for name, needed in (("label", options.labelled), ("split", options.split)):
+        for name, needed in (("label", self.options.labelled), ("split", self.options.split)):
             if needed and name not in columns:
                 raise InputError(
                     "listing-column-missing", source=source, name=name, columns=columns
                 )
-        for name in (*_PATHS, *(_ROLES[1:] if options.separator else _ROLES)):
+        for name in (*_PATHS, *(_ROLES[1:] if self.options.separator else _ROLES)):
             profile = self.sample.profiles.get(name)
             if self.kind != "csv" and profile and is_list(profile.kind):
                 raise InputError("listing-column-lists", source=source, name=name)
         return self
 
-    def warn(self, options: ListingOptions) -> Iterator[str]:
+    def warn(self) -> Iterator[str]:
         """Yield a warning for each column with a meaning that is not used."""
         for name, flag, used in (
-            ("label", "label_from", options.labelled), ("split", "splits", options.split),
+            ("label", "label_from", self.options.labelled), ("split", "splits", self.options.split),
         ):  # fmt: skip
             if name in self.names and not used:
                 yield f"the column {name!r} of the listing is not used: --{flag}=listing uses it"
         if {*_PATHS} <= {*self.names}:
             yield "the column 'path' of the listing is not used: 'uri' says where inputs are"
 
-    def infer(self, chosen: Sequence[str], options: ListingOptions) -> Iterator[Column]:
+    def infer(self, chosen: Sequence[str]) -> Iterator[Column]:
         """Yield some columns, with the types that their values have or are given."""
         for name in chosen:
             profile = self.sample.profiles.get(name)
             if profile is not None:
-                column = self.sample.infer_column(name, profile, options.types.get(name))
+                column = self.sample.infer_column(name, profile, self.options.types.get(name))
                 yield replace(column, required=False)
 
-    def table(self, columns: Mapping[str, Column], options: ListingOptions) -> ListingTable:
-        """Return how its references are read."""
-        path = next(name for name in _PATHS if name in self.names)
-        used = (path, *(_ROLES if options.labelled else _ROLES[1:]))
-        texts = (Column(name, "bytes", required=False) for name in used if name in self.names)
-        features = {name: each for name, each in columns.items() if name in self.names}
-        rules = options.rules
-        if self.kind != "csv" and rules == CellRules():  # as for tables, an empty text is a value
-            rules = replace(rules, texts=frozenset())
-        source = _KINDS[self.kind][1](
-            TableSpec((*texts, *features.values()), PlaceSpec(Splits.parse(None))), self.dialect,
-            rules, profiles=self.sample.profiles, range_bytes=_RANGE_BYTES,
-        )  # fmt: skip
-        return ListingTable(self.ref, source, path, tuple(features), options.separator)
+    def entries(self, root: str) -> Iterator[InputRef]:
+        """Yield a reference for each row, without size.
+
+        Args:
+            root: Folder that entries are relative to and must not leave.
+
+        Raises:
+            InputError: The listing is malformed, or an entry has another scheme or leads outside
+                the root.
+        """
+        for batch in self._batches():
+            lines = batch.rows.lines
+            for start in range(0, len(lines), _STEP):
+                order = np.arange(start, min(start + _STEP, len(lines)))
+                cells = {column.name: column.take(order).to_pylist() for column in batch.columns}
+                for number, line in enumerate(lines[order].tolist()):
+                    row = {name: values[number] for name, values in cells.items()}
+                    yield self._of_row(row, f"{self.ref.uri}, line {line}", root)
+
+    def find_complete(self) -> set[str]:
+        """Return the features that all rows have.
+
+        Raises:
+            InputError: The listing is malformed.
+        """
+        lacking = {
+            each.name
+            for batch in self._batches()
+            for each in batch.columns
+            if (each.values.null_count if each.indices is None else (each.indices < 0).any())
+        }
+        return {each.name for each in self.features if each.name in self.names} - lacking
+
+    def _batches(self) -> Iterator[TypedBatch]:
+        try:
+            item = self._source.inspect(self.ref)
+            if item.ref.error and item.ref.error != "empty":
+                raise _unreadable(self.ref.uri, item.ref.error, item.ref.message)
+            for unit in () if item.ref.error else self._source.units(item):
+                for batch in self._source.read(unit):
+                    _raise_first(self.ref, batch.rows.rejects())
+                    yield batch
+        except RejectedError as error:
+            raise _unreadable(self.ref.uri, error.error, error.message) from error
+
+    def _of_row(self, row: Mapping[str, Any], where: str, root: str) -> InputRef:
+        def text(name: str) -> str:
+            return (row.get(name) or b"").decode("utf-8", "replace").strip()
+
+        entry = text(self.path)
+        if not entry:
+            raise InputError("listing-cell-empty", where=where, name=self.path)
+        key, uri = key_of_entry(entry, root, where)
+        values = ((each.name, row.get(each.name)) for each in self.features)
+        attached = encode_example(
+            {f"listing/{name}": each for name, each in values if each is not None and each != []}
+        )
+        ref = InputRef(key, uri, split=text("split"), group=text("group"), attached=attached)
+        separator = self.options.separator
+        if not separator:
+            return ref._replace(label=make_key(text("label")) or None)
+        texts = row.get("label") or b""
+        joined = texts if isinstance(texts, bytes) else separator.encode().join(texts)
+        parts = joined.decode("utf-8", "replace").split(separator)
+        classes = sort_labels({make_key(each.strip()) for each in parts})
+        label = separator.join(classes) or None
+        return ref._replace(label=label, classes=classes if label else ())
 
 
-def _read_columns(path: str, options: ListingOptions) -> _Listing:
+def _read_columns(path: str, options: ListingOptions) -> Listing:
     """Return a listing.
 
     Raises:
@@ -218,5 +303,27 @@ def _read_columns(path: str, options: ListingOptions) -> _Listing:
     size = _SAMPLE_BYTES if {*names}.difference(_PATHS, _ROLES) or kind != "csv" else _HEAD_BYTES
     sample = _KINDS[kind][0](ref, dialect, options.rules, size)
     if not names and sample.ref.error not in ("", "empty"):
-        raise unreadable(path, sample.ref.error, sample.ref.message)
-    return _Listing(ref, kind, dialect, names or sample.columns, sample).check(options)
+        raise _unreadable(path, sample.ref.error, sample.ref.message)
+    return Listing(ref, kind, dialect, names or sample.columns, sample, options).check()
+
+
+def _raise_first(ref: InputRef, rejects: Sequence[RowReject]) -> None:
+    """Raise an error for the first of rejected rows: a listing is used with all rows or not.
+
+    Raises:
+        InputError: There is one.
+    """
+    for reject in rejects[:1]:
+        if reject.error == "encoding":
+            raise InputError("listing-encoding", source=ref.uri)
+        column = f", column {reject.column}" if reject.column else ""
+        raise InputError(
+            "listing-malformed", source=ref.uri, line=f"{reject.line}{column}", error=reject.message
+        )
+
+
+def _unreadable(source: str, error: str, message: str) -> InputError:
+    """Return the error of a listing that is rejected for a reason of ``rejects.REASONS``."""
+    if error == "encoding":
+        return InputError("listing-encoding", source=source)
+    return InputError("listing-unreadable", source=source, message=message)
