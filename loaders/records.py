@@ -289,8 +289,7 @@ def open_dataset(  # noqa: PLR0913 - all but two are named
 
     Args:
         path: The dataset's folder or its manifest.json, on any storage.
-        split: A split, or several as in ``train+validation``, or slices as in ``train[:10%]`` and
-            ``train[100:200]``.
+        split: A split, or several as in ``train+validation``, or slices as in ``train[:10%]``.
         features: The features to read; None for all.
         decode: Whether bytes that hold images or raw arrays become arrays.
         text: Whether other bytes become str.
@@ -307,10 +306,8 @@ def open_dataset(  # noqa: PLR0913 - all but two are named
         cache_bytes: Maximum bytes of inflated members that each process caches, and of record
             offsets. None for 64 MiB, and for as many more as random access uses again, up to a
             quarter of the memory of the machine or container, over all workers of a DataLoader.
-        cache_dir: Folder for copies of remote shards, which all processes of this machine share;
-            None for none.
-        cache_dir_bytes: Maximum size of these copies; those that were not used for the longest time
-            are deleted.
+        cache_dir: Folder for copies of remote shards, for all processes of this machine; or None.
+        cache_dir_bytes: Maximum size of these copies; the least recently used are deleted.
 
     Raises:
         InputError: The manifest or schema cannot be read, or a shard is missing or of another size.
@@ -321,24 +318,16 @@ def open_dataset(  # noqa: PLR0913 - all but two are named
     if transform is not None and not callable(transform):
         raise UsageError("transform-not-function", transform=transform)
     source = open_source(path, split)
-    decoder = _make_decoder(source, features, fill, label, decode=decode, text=text)
+    specs = select_features(source, features)
+    names = output_names(specs, features) if decode else {}
+    classes = {source.label_id: source.num_classes} if label == "one_hot" else {}
+    defaults = default_values(specs, fill)
+    decoder = RecordDecoder(specs, defaults, decode, source.sides, names, text, classes)
     if ids and as_supervised:
         raise UsageError("ids-with-supervised")
     supervised = _supervised(source, decoder, label) if as_supervised else None
     disk = None if cache_dir is None else DiskCache(cache_dir, cache_dir_bytes)
     return Records(source, View(decoder, supervised, transform, ids), Caches(cache_bytes, disk))
-
-
-def _make_decoder(
-    source: Source, features: Sequence[str] | None, fill: Fill | None, label: str,
-    *, decode: bool, text: bool,
-) -> RecordDecoder:  # fmt: skip
-    specs = select_features(source, features)
-    names = output_names(specs, features) if decode else {}
-    classes = {source.label_id: source.num_classes} if label == "one_hot" else {}
-    return RecordDecoder(
-        specs, default_values(specs, fill), decode, source.sides, names, text, classes
-    )
 
 
 def open_encoded(path: str | os.PathLike[str], split: str, fill: Fill | None = None) -> Records:

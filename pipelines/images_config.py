@@ -10,7 +10,7 @@ from typing import Any, cast, get_args
 from shardmill.pipelines.build_config import BuildConfig, config_id, read_option_file
 from shardmill.pipelines.dataset_options import ImagesOptions
 from shardmill.pipelines.report.answer import Answer
-from shardmill.schemas.errors import InputError, UsageError, format_names
+from shardmill.schemas.errors import InputError, UsageError
 from shardmill.schemas.schema_pbtxt.columns import Column, format_schema
 from shardmill.schemas.schema_pbtxt.image_features import (
     FeatureSet,
@@ -53,7 +53,7 @@ class ImagesConfig(ImagesOptions, BuildConfig):
         self._check_duplicates()
         # The parsers of these values check them.
         _ = self.image_spec, self.place_spec, self.shard_spec, self.listing_options
-        if self.listed is not None or not self._may_be_listed:
+        if self.listed is not None or self.source_id:
             _ = self.feature_set
         _ = LabelSpec(self.label_from, self.label_pattern)
         self._check_annotations()
@@ -79,9 +79,7 @@ class ImagesConfig(ImagesOptions, BuildConfig):
         if kinds and self.label_from not in ("directory", "none"):
             raise UsageError("annotations-and-labels", label_from=self.label_from)
         if kinds and self.listed:
-            raise UsageError(
-                "annotations-and-columns", names=format_names([each.name for each in self.listed])
-            )
+            raise UsageError("annotations-and-columns")
         if self.boxes_frame and not kinds:
             raise UsageError("boxes-frame-useless", frame=self.boxes_frame)
         if kinds:  # the boxes have the labels
@@ -140,12 +138,6 @@ class ImagesConfig(ImagesOptions, BuildConfig):
             self.features, ["boxes"] if self.annotations else parts,
             several=bool(self.label_separator), listed=[*map(listed_feature, self.listed or ())],
         )  # fmt: skip
-
-    @property
-    def _may_be_listed(self) -> bool:
-        """Whether an input may be a listing, whose columns ``--features`` may name."""
-        named = any(source.lower().endswith((".csv", ".jsonl")) for source in self.sources)
-        return named or "listing" in (self.label_from, self.shares.mode)
 
     @cached_property
     def listing_options(self) -> ListingOptions:

@@ -36,5 +36,5 @@ MESSAGES: dict[str, str] = {
     "splits-problem": "--splits={text}: {problem}.",
     "label-separator-useless": "--label_separator={separator} needs labels of a listing: set --label_from=listing.",
     "shard-by-label-of-several": "--shard_by=label and several labels of an image cannot be combined: leave one of them out.",
-    "annotations-and-columns": "--annotations and the columns {names} of the listing cannot be combined: leave the columns out with --features.",
+    "annotations-and-columns": "--annotations and columns of a listing that become features cannot be combined: leave the columns out with --features.",
 }

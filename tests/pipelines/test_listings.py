@@ -291,7 +291,7 @@ FAULTS = [
     (b"PAR1" + bytes(60) + b"PAR1", {}, "cannot be read as a listing"),
     (b"name;file\na;b\n", {}, r"no column uri or path, only \['name', 'file'\]"),
     (b"path,a\nx.jpg,1,2\n", {}, "line 2: the row has 3 cells, not 2"),
-    (b"path,a\nx.jpg,1\n", {"annotations": "voc"}, "the columns 'a' of the listing cannot be"),
+    (b"path,a\nx.jpg,1\n", {"annotations": "voc"}, "--annotations and columns of a listing"),
 ]  # fmt: skip
 
 

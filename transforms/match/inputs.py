@@ -22,12 +22,7 @@ from shardmill.transforms.match.counts import (
     keep_first,
     sum_counts,
 )
-from shardmill.transforms.match.listing import (
-    ListingReader,
-    find_sizes,
-    merge_entries,
-    parse_paths,
-)
+from shardmill.transforms.match.listing import find_sizes, merge_entries, parse_paths
 from shardmill.transforms.match.next_steps import next_step
 from shardmill.transforms.match.walk import (
     Found,
@@ -70,7 +65,7 @@ class MatchSpec:
         parts: The inputs if they are several, all with the same root; ``input`` lists them.
         archives: Whether files may be archives, whose members are the inputs; those of a listing
             are ``spooled``.
-        table: Reads a listing that is a table; None for a list of paths.
+        table: The ``Listing`` of a listing that is a table; None for a list of paths.
     """
 
     kind: PathKind
@@ -80,7 +75,7 @@ class MatchSpec:
     wanted: Wanted = "images"
     parts: tuple[MatchSpec, ...] = ()
     archives: bool = False
-    table: ListingReader | None = None
+    table: Any = None
 
     @property
     def top(self) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
-from typing import Any, Protocol
+from typing import Any
 
 from shardmill.schemas.errors import InputError
 from shardmill.schemas.example.parse import parse_example
@@ -12,21 +12,6 @@ from shardmill.schemas.refs import InputRef
 from shardmill.schemas.storage import join, open_storage, scheme_of
 from shardmill.transforms.match.counts import MatchCounts, keep_first
 from shardmill.transforms.match.walk import OUTSIDE_ROOT, leads_outside, make_key
-
-
-class ListingReader(Protocol):
-    """Reads the references of a listing; a small picklable value."""
-
-    def entries(self, root: str) -> Iterator[InputRef]:
-        """Yield a reference for each row, without size.
-
-        Args:
-            root: Folder that entries are relative to and must not leave.
-
-        Raises:
-            InputError: The listing is malformed, or an entry has another scheme or leads outside
-                the root.
-        """
 
 
 def parse_paths(data: bytes, source: str, root: str) -> Iterator[InputRef]:
@@ -95,14 +80,9 @@ def merge_entries(key: str, refs: Iterable[InputRef]) -> Iterator[InputRef | Mat
     mine = _values(first)
     for theirs in map(_values, others):
         for field in {**mine, **theirs}:
-            if mine.get(field) != theirs.get(field):
-                raise InputError(
-                    "listing-entry-twice",
-                    key=key,
-                    field=field,
-                    mine=mine.get(field),
-                    theirs=theirs.get(field),
-                )
+            one, two = mine.get(field), theirs.get(field)
+            if one != two:
+                raise InputError("listing-entry-twice", key=key, field=field, mine=one, theirs=two)
     yield from keep_first(ordered)
 
 

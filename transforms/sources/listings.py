@@ -172,13 +172,9 @@ class Listing:
         """Return the listing, after checking that it has the columns that are needed.
 
         Raises:
-            InputError: It lacks one, has one twice, or has a list where one text is needed.
+            InputError: It lacks one, or has a list where one text is needed.
         """
         source, columns = self.ref.uri, [*self.names]
-        for name, count in Counter(columns).items():
-            if not name or count > 1:
-                names = format_names(columns)
-                raise InputError("listing-columns", source=source, name=name, columns=names)
         if {*_PATHS}.isdisjoint(columns):
             raise InputError("listing-without-uri", source=source, columns=columns)
         for name, needed in (("label", self.options.labelled), ("split", self.options.split)):
@@ -298,8 +294,11 @@ def _read_columns(path: str, options: ListingOptions) -> Listing:
             dialect, names = Dialect(delimiter), header
         if has_path:
             break
-    if "" not in names and len({*names}) == len(names):
-        dialect = replace(dialect, columns=names)
+    for name, count in Counter(names).items():
+        if not name or count > 1:
+            shown = format_names(names)
+            raise InputError("listing-columns", source=path, name=name, columns=shown)
+    dialect = replace(dialect, columns=names)
     size = _SAMPLE_BYTES if {*names}.difference(_PATHS, _ROLES) or kind != "csv" else _HEAD_BYTES
     sample = _KINDS[kind][0](ref, dialect, options.rules, size)
     if not names and sample.ref.error not in ("", "empty"):
