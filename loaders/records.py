@@ -360,7 +360,7 @@ def _supervised(
     label = next((name for name in names if name in shown), "")
     if not label:
         raise UsageError("supervised-without-label")
-    if form == "id" and source.manifest.has_label_lists:
+    if form == "id" and source.manifest.label_separator:
         raise UsageError("label-id-of-several")
     inputs = [name for name in source.arrays if name in shown] or [
         name for name in shown if name not in {*source.label_features, label}

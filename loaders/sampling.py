@@ -31,7 +31,7 @@ def filter_records(records: Records, where: Mapping[str, Any]) -> Records:
     if not all(shard.catalog for shard in records.source.shards):
         raise UsageError("where-without-catalog", where=dict(where))
     kept = np.ones(len(records.source), bool)
-    if records.source.manifest.has_label_lists and not callable(where.get("label", callable)):
+    if records.source.manifest.label_separator and not callable(where.get("label", callable)):
         raise UsageError("where-label-of-several", name=where["label"])
     columns = read_catalog_columns(records, list(map(str, where)))
     for (name, wanted), column in zip(where.items(), columns, strict=True):
@@ -73,7 +73,7 @@ class Balance:
     def __init__(self, records: Records, balance: str | Mapping[str, Any]) -> None:
         if balance != "label" and not isinstance(balance, Mapping):
             raise UsageError("balance-invalid", balance=balance)
-        if records.source.manifest.has_label_lists:
+        if records.source.manifest.label_separator:
             raise UsageError("balance-of-several")
         picks = np.arange(len(records.source)) if records.picks is None else records.picks
         labels = np.array([each or "" for each in read_labels(records)])

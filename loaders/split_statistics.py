@@ -147,7 +147,7 @@ def read_labels(records: Records) -> list[str | None]:
     source = records.source
     if all(shard.label is not None for shard in source.shards):
         return [part.shard.label for part in source.selection.parts for _ in range(part.records)]
-    if all(shard.catalog for shard in source.shards) and not source.manifest.has_label_lists:
+    if all(shard.catalog for shard in source.shards) and not source.manifest.label_separator:
         (labels,) = read_catalog_columns(records, ["label"])
     else:
         feature = source.label_text or source.label_id

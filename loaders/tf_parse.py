@@ -176,7 +176,7 @@ def label_reader(source: Source, form: str) -> tuple[str, Callable[[tf.Tensor], 
         return number, lambda values: tf.gather(tf.constant(labels), values)
     name = number or text or names[0]
     to_ids = _text_to_ids(name, labels) if name == text else lambda values: values
-    several = source.manifest.has_label_lists
+    several = bool(source.manifest.label_separator)
     if form == "id":
         if several:
             raise UsageError("label-id-of-several")

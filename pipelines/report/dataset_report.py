@@ -110,7 +110,8 @@ def gather(base: str, file: str, manifest: Manifest, inputs: Path | None) -> dic
     if samples:
         with _noting(notes), open_encoded(base, "+".join(manifest.splits)) as records:
             draw = _drawer(records, specs, splits)
-            for label, chosen in _choose_samples(samples, page["labels"], splits).items():
+            each_label = _choose_samples(samples, page["labels"], splits, manifest.label_separator)
+            for label, chosen in each_label.items():
                 pictures = [picture for sample in chosen for picture in draw(sample)]
                 page["sheets"] += [{"label": label, "pictures": pictures}] if pictures else []
             for each in findings:
@@ -154,7 +155,7 @@ def _noting(notes: list[str]) -> Iterator[None]:
 
 
 def _choose_samples(
-    samples: Samples, labels: Sequence[dict[str, Any]], splits: Sequence[str]
+    samples: Samples, labels: Sequence[dict[str, Any]], splits: Sequence[str], separator: str
 ) -> dict[str, list[SampledRecord]]:
     """Returns some samples of each label, of its splits in turn; the first of all without labels.
 
@@ -162,8 +163,10 @@ def _choose_samples(
     """
     groups: dict[str, dict[str, list[SampledRecord]]] = {}
     for sample in samples:
-        group = groups.setdefault(sample.label or "", {})
-        group.setdefault(splits[sample.part], []).append(sample)
+        text = sample.label or ""
+        for label in text.split(separator) if separator else [text]:
+            group = groups.setdefault(label, {})
+            group.setdefault(splits[sample.part], []).append(sample)
     rounds = {name: zip_longest(*each.values()) for name, each in groups.items()}
     turns = {name: filter(None, chain.from_iterable(each)) for name, each in rounds.items()}
     totals = {label["label"]: label["total"] for label in labels if label["label"] in turns}

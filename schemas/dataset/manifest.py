@@ -292,9 +292,9 @@ class Manifest:
         return replace(self, features=features, labels=()), self.label_features
 
     @property
-    def has_label_lists(self) -> bool:
-        """Whether a record may have several labels."""
-        return bool(self.build.config.get("label_separator"))
+    def label_separator(self) -> str:
+        """Text that joins labels in the catalog if a record may have several; else empty."""
+        return str(self.build.config.get("label_separator") or "")
 
     @property
     def label_features(self) -> frozenset[str]:

@@ -19,7 +19,7 @@ from shardmill.loaders import (
     open_dataset,
     torch_dataset,
 )
-from shardmill.pipelines.report.dataset_report import report
+from shardmill.pipelines.report.dataset_report import gather
 from shardmill.schemas.dataset.catalog import read_table
 from shardmill.schemas.errors import InputError, ShardmillError, UsageError
 from shardmill.schemas.example.parse import parse_example
@@ -195,7 +195,8 @@ def test_several_labels_are_lists(tagged, tmp_path) -> None:
     weights = {manifest.labels.index(k): counts.sum() / (3 * n) for k, n in counts.items()}
     assert class_weights(dataset) == pytest.approx(weights)
     assert class_weights(dataset, "train[:100%]") == pytest.approx(weights)
-    report(dataset, tmp_path / "report.html")
+    page = gather(records.source.folder, str(dataset / "manifest.json"), manifest, None)
+    assert {each["label"]: len(each["pictures"]) for each in page["sheets"]} == counts.to_dict()
 
 
 def test_loaders_give_vectors(tagged) -> None:

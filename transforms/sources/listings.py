@@ -32,7 +32,7 @@ from shardmill.transforms.tables.column_options import unknown_column
 from shardmill.transforms.tables.row_rejects import RowReject
 from shardmill.transforms.tables.table_source import TableSpec, TypedBatch
 
-_SAMPLE_BYTES = 128 << 20
+_SAMPLE_BYTES = 64 << 20
 _KINDS: dict[str, tuple[Callable[..., Sample], Any]] = {
     "csv": (sample_file, CsvSource),
     "parquet": (sample_parquet, ParquetSource),

@@ -205,7 +205,7 @@ def check_numbers(manifest: Manifest) -> Iterator[Finding]:
                 message = f"the split {name} has {stated:,} {unit}, but its shards have {actual:,}"
                 yield Finding(file, message)
         labelled = sum(split.label_counts.values())
-        one_each = split.label_counts and not manifest.has_label_lists
+        one_each = split.label_counts and not manifest.label_separator
         if one_each and labelled != split.num_examples:
             yield Finding(file, f"{labelled:,} labels for {split.num_examples:,} of {name}")
         listed = manifest.labels or tuple(split.label_counts)  # integer labels are not listed
