@@ -102,6 +102,15 @@ def test_columns_are_those_of_pandas(tmp_path_factory, kind, frame) -> None:
                 assert [*feature.values] == [make(written)] == [make(read)]
 
 
+@pytest.mark.parametrize("kind", ["csv", "jsonl"])
+def test_late_cells_decide_types_too(tmp_path, kind) -> None:
+    """All cells decide, not those of the first block: the last one is no integer."""
+    cells = {"path": "a.jpg", "late": [*range(20_000), 0.5], "new": [*[None] * 20_000, "x"]}
+    path = write_listing(tmp_path / f"list.{kind}", pd.DataFrame(cells))
+    _, columns, _ = open_listings(find_input(str(path)), ListingOptions())
+    assert [(each.name, each.kind) for each in columns] == [("late", "float32"), ("new", "bytes")]
+
+
 def random_frame(count: int, **columns) -> pd.DataFrame:
     rng = random.Random(5)
     captions = ['say "hi", you', "Zürich\nline two", "100 %", "naïve; café"]
@@ -269,8 +278,9 @@ def test_update_takes_records_of_changed_cells(tmp_path, monkeypatch) -> None:
     frame.loc[5, "views"] = None  # the column becomes optional
     frame["views"] = frame["views"].astype("Int64")
     assert build() == ("published", 8)
-    frame["more"] = range(8)
-    assert build() == ("published", 0)
+    for more in range(8), [None] * 8:  # also one without a value
+        frame[f"more {more}"] = more
+        assert build() == ("published", 0)
 
 
 FAULTS = [

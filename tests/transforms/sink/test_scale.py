@@ -249,10 +249,10 @@ def test_listings_are_decoded_line_by_line(tmp_path) -> None:
         "match = open_listings(find_input('x.csv', listing=True), options)[0]\n"
         "next(read_listing(match))\n"  # loads what is loaded once
         "before = used()\n"
-        "assert [each.name for each in match.table.features] == ['score']\n"
-        "assert sum(1 for _ in read_listing(match)) == 300_000\n"
-        "assert used() - before < 12 << 20, used() - before\n"
+        "peaks = [used() for n, _ in enumerate(read_listing(match)) if n % 5_000 == 0]\n"
+        "assert len(peaks) == 60\n"
+        "assert max(peaks) - before < 30 << 20, max(peaks) - before\n"
     )
-    lines = "a_folder/a_file_of_images.jpg,label,0.5\n" * 300_000
-    (tmp_path / "x.csv").write_text(f"path,label,score\n{lines}")
+    lines = "".join(f"{n:0100}.jpg,label\n" for n in range(300_000))  # 35 MB
+    (tmp_path / "x.csv").write_text(f"path,label\n{lines}")
     subprocess.run([sys.executable, "-c", code], check=True, cwd=tmp_path)
