@@ -120,7 +120,8 @@ def test_rows_arrays_and_a_listing_equal_those_built_on_disk(s3, s3_bucket, tmp_
     np.save(folder / "x.npy", np.random.default_rng(1).random((50, 4), np.float32))
     photos = make_photos(tmp_path / "photos", {"cat": 4, "dog": 3})
     names = [str(path.relative_to(photos)) for path in sorted(photos.rglob("*.jpg"))]
-    (photos / "list.csv").write_text("path\n" + "\n".join(names) + "\n")
+    rows = "".join(f"{name},{number}\n" for number, name in enumerate(names))
+    (photos / "list.csv").write_text(f"path,number\n{rows}")
     source = upload(s3, folder, f"{s3_bucket}/in")
     pictures = upload(s3, photos, f"{s3_bucket}/photos")
     for name, command, file in (
