@@ -158,9 +158,9 @@ class ImagesOptions(DatasetOptions):
     Attributes:
         input: ``PATH``: a folder, glob, listing (.csv), image or archive (tar, zip, Parquet,
             TFRecord); may be repeated
-        splits: ``SHARES``: directory (default if all folders are named like splits), or listing, or
-            shares (default: train:0.9,validation:0.1), or folders and files as in
-            train:1,test=test/: shares divide the others
+        splits: ``SHARES``: directory (default if all folders are named like splits), listing,
+            imagesets (of PASCAL VOC), or shares (default: train:0.9,validation:0.1), or folders and
+            files as in train:1,test=test/: shares divide the others
         label_from: ``WHERE``: directory, filename, listing, none
         label_pattern: ``REGEX``: has a group (?P<label>...)
         labels: ``FILE``: one label per line; the first line is class 0
@@ -171,8 +171,9 @@ class ImagesOptions(DatasetOptions):
         unlabeled_splits: ``NAMES``: splits whose images need no labels, and get none
         annotations: ``LIST``: boxes: voc or yolo (a file per image, in the input or in voc:DIR), or
             coco:FILE; the classes of yolo are the lines of --labels
-        boxes_frame: ``FRAME``: boxes refer to the image as stored in the file, or upright as its
-            EXIF data ask (default: as the size in the annotation says)
+        masks: ``DIR``: masks of the images, with the same names: pixels are classes
+        boxes_frame: ``FRAME``: boxes and masks refer to the image as stored in the file, or upright
+            as its EXIF data ask (default: as their size says)
         group_pattern: ``REGEX``: keys with the same match stay in one split
         image_size: ``SIZE``: 224 (default) or 180x320 (height x width)
         resize: ``HOW``: stretch, fit, pad, crop, none
@@ -203,14 +204,14 @@ example, a folder with one subfolder per label:
         "input and output": f"{INPUT_OUTPUT} follow_links limit",
         "labels and splits": "label_from label_pattern labels image_column label_column "
         "splits unlabeled_splits group_pattern seed",
-        "boxes": "annotations boxes_frame",
+        "boxes and masks": "annotations masks boxes_frame",
         "pixels": "image_size resize interpolation only_shrink reducing_gap encoding quality "
         "channels",
         "records and shards": f"features {SHARDS} shard_by duplicates",
         "running": "max_reject_fraction workers beam_options",
         "limits of one image": "max_pixels decoder_memory decoder_seconds",
     }
-    splits: SplitShares = _splits("directory", "listing")
+    splits: SplitShares = _splits("directory", "imagesets", "listing")
     label_from: of.Choice[LabelFrom] = LABEL_FROM
     label_pattern: of.Text = of.text()
     labels: of.File = of.file(decides=False)
@@ -218,6 +219,7 @@ example, a folder with one subfolder per label:
     label_column: of.Text = of.text()
     unlabeled_splits: of.Names = of.names()
     annotations: of.Names = of.names()
+    masks: of.File = of.file(decides=False)
     boxes_frame: of.Choice[Literal["", "stored", "upright"]] = of.choice(("stored", "upright"), "")
     group_pattern: of.Text = of.text()
     image_size: ImageSize = of.Option("text", _parse_size, "224", pattern="[0-9]+(x[0-9]+)?")

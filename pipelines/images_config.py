@@ -18,7 +18,11 @@ from shardmill.transforms.images.decoder_pool import use_pool
 from shardmill.transforms.images.decoder_protocol import Limits
 from shardmill.transforms.images.encoder import ImageEncoder
 from shardmill.transforms.images.resize import ResizeSpec
-from shardmill.transforms.match.annotations.transform import AnnotationKind, AnnotationSpec
+from shardmill.transforms.match.annotations.transform import (
+    AnnotationKind,
+    AnnotationSource,
+    AnnotationSpec,
+)
 from shardmill.transforms.match.inputs import MatchSpec, PathKind
 from shardmill.transforms.match.labels import BELOW_SPLIT, LabelSpec, below_places, parse_labels
 from shardmill.transforms.runtime.process_pool import usable_cores
@@ -59,10 +63,10 @@ class ImagesConfig(ImagesOptions, BuildConfig):
             raise UsageError("annotations-without-names")
         if kinds and self.label_from not in ("directory", "none"):
             raise UsageError("annotations-and-labels", label_from=self.label_from)
-        if self.boxes_frame and not kinds:
+        if self.boxes_frame and not (kinds or self.masks):
             raise UsageError("boxes-frame-useless", frame=self.boxes_frame)
-        if kinds:  # the boxes have the labels
-            vars(self)["label_from"] = "none"
+        if kinds or (self.masks and self.label_from == "directory"):
+            vars(self)["label_from"] = "none"  # boxes and pixels have the labels
 
     def _check_duplicates(self) -> None:
         if self.duplicates == "keep":
@@ -112,8 +116,12 @@ class ImagesConfig(ImagesOptions, BuildConfig):
     @cached_property
     def feature_set(self) -> FeatureSet:
         """The features of a record."""
-        parts: list[Part] = ["label"] if self.label_from != "none" else []
-        return FeatureSet.parse(self.features, ["boxes"] if self.annotations else parts)
+        has: dict[Part, bool] = {
+            "label": self.label_from != "none",
+            "boxes": bool(self.annotations),
+            "mask": bool(self.masks),
+        }
+        return FeatureSet.parse(self.features, [part for part, given in has.items() if given])
 
     @cached_property
     def label_spec(self) -> LabelSpec:
@@ -139,32 +147,31 @@ class ImagesConfig(ImagesOptions, BuildConfig):
             self.image_spec, self.feature_set, self.workers, self.limits, self.boxes_frame
         )
 
-    def annotation_spec(self, match: MatchSpec) -> AnnotationSpec | None:
-        """Return the annotations of the matched images; None if they have none.
+    def annotation_specs(self, match: MatchSpec) -> tuple[AnnotationSpec, ...]:
+        """Return the image sets, annotations and masks of the matched images.
 
         Raises:
             ShardmillError: They do not exist.
         """
-        if not self.annotations:
-            return None
-        if match.archives:
-            raise UsageError("annotations-and-archives", annotations=",".join(self.annotations))
-        kind = cast("AnnotationKind", self.annotations[0].partition(":")[0])
-        places = []
+        found: dict[AnnotationSource, list[str]] = {}
+        if self.shares.mode == "imagesets":
+            found["imagesets"] = [""]
         for item in self.annotations:
-            place = item.partition(":")[2] or match.root
-            path = absolute(place)
-            entry = open_storage(path).stat(path)
-            wanted = "file" if kind == "coco" else "dir"
-            if entry is None or entry.kind != wanted:
-                what = {"file": "a file", "dir": "a folder"}[wanted]
-                raise InputError("annotations-missing", item=item, what=what)
-            form: PathKind = "file" if kind == "coco" else "directory"
-            places.append(MatchSpec(form, path, path, match.follow_links, "any"))
-        fixed = self.label_spec.fixed
-        return AnnotationSpec(
-            kind, tuple(places), fixed or (), self.label_spec.known, root=match.root
-        )
+            kind, _, place = item.partition(":")
+            found.setdefault(cast("AnnotationKind", kind), []).append(place)
+        if self.masks:
+            found["masks"] = [self.masks]
+        if found and match.archives:
+            raise UsageError("annotations-and-archives", kind=next(iter(found)))
+        labels = self.label_spec
+        return tuple(
+            AnnotationSpec(
+                kind, tuple(_find_place(kind, place or match.root, match) for place in places),
+                labels.fixed or (), labels.known, match.root,
+                "Segmentation" if self.masks else "Main",
+            )
+            for kind, places in found.items()
+        )  # fmt: skip
 
     def start(self, answer: Answer, *, in_memory: bool) -> None:
         """Print a note about very large images, and start a decoder, which takes a while."""
@@ -205,3 +212,23 @@ class ImagesConfig(ImagesOptions, BuildConfig):
             "limits": asdict(encoder.limits), "content_hash": "blake3",
         }  # fmt: skip
         return config_id("images", encoder.versions(), options)
+
+
+def _find_place(kind: AnnotationSource, place: str, match: MatchSpec) -> MatchSpec:
+    """Return what to match of a folder or file with annotations.
+
+    Raises:
+        InputError: It does not exist.
+    """
+    path = absolute(place)
+    entry = open_storage(path).stat(path)
+    if kind == "coco":
+        form: PathKind = "file"
+        exists = entry is not None and entry.kind == "file"
+    else:
+        form = "directory"
+        exists = entry is not None and entry.kind == "dir"
+    if not exists:
+        what = "a file" if kind == "coco" else "a folder"
+        raise InputError("annotations-missing", kind=kind, place=place, what=what)
+    return MatchSpec(form, path, path, match.follow_links, "any")

@@ -102,6 +102,7 @@ class InputRef(NamedTuple):
         attached: Values of features that are not in the file but in a listing or an annotation: a
             serialized tf.train.Example of their fields; empty for none.
         classes: The labels of a record that may have several, sorted; empty for others.
+        mask: Path, size and version of its mask; ``attached`` has the hash of its content.
     """
 
     key: str
@@ -118,6 +119,7 @@ class InputRef(NamedTuple):
     member: tuple[Any, ...] = ()
     attached: bytes = b""
     classes: tuple[str, ...] = ()
+    mask: tuple[Any, ...] = ()
 
     @property
     def labels(self) -> tuple[str, ...]:

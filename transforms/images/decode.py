@@ -102,7 +102,7 @@ def decode_image(
     """
     if not data:
         raise RejectedError("decode", "empty", "the file has no bytes")
-    image = _open(data)
+    image = open_image(data)
     width, height = image.size
     if width * height > max_pixels:
         raise RejectedError("decode", "too_large", f"{width}x{height} pixels exceed {max_pixels:,}")
@@ -118,10 +118,10 @@ def decode_image(
         if usual:
             box = _draft(image, geometry, gap)
         before_load(image)
-        loaded = (decode_jpeg(data, image) if usual else None) or _load(image, data)
+        loaded = (decode_jpeg(data, image) if usual else None) or load_image(image, data)
     else:
         before_load(image)
-        loaded = _load(image, data)
+        loaded = load_image(image, data)
         # After loading: Pillow rotates TIFFs then, and the EXIF of a PNG may follow its pixels.
         turn = _orientation(image)
         orientation = orientation if turn == 1 else turn
@@ -132,13 +132,23 @@ def decode_image(
     return Decoded(pixels, geometry, box or (0, 0, *pixels.size), turn, multi_frame)
 
 
-def _load(image: ImageFile.ImageFile, data: bytes) -> Image.Image:
+def load_image(image: ImageFile.ImageFile, data: bytes) -> Image.Image:
+    """Decode the pixels of an image.
+
+    Raises:
+        RejectedError: They are damaged.
+    """
     with reject_failures("decode", "decode"):
         load_pixels(image, data)
     return image
 
 
-def _open(data: bytes) -> ImageFile.ImageFile:
+def open_image(data: bytes) -> ImageFile.ImageFile:
+    """Return an image whose header is read.
+
+    Raises:
+        RejectedError: The bytes are not an image.
+    """
     try:
         with reject_failures("decode", "decode"):
             return Image.open(io.BytesIO(data), formats=FORMATS)

@@ -40,6 +40,7 @@ from shardmill.transforms.images.decoder_protocol import (
     Request,
 )
 from shardmill.transforms.images.fields import place_boxes
+from shardmill.transforms.images.masks import MASK_FORMAT, convert_mask
 from shardmill.transforms.images.resampling import exact_extensions
 
 LARGE = 320 << 20  # bytes of memory (16 million pixels in color); decoded one at a time
@@ -189,6 +190,9 @@ def make_record(
     }
     if spec.features.boxes:
         fields |= place_boxes(fields, geometry, spec.boxes_frame)
+    if "mask/data" in fields:
+        mask = convert_mask(fields["mask/data"], geometry, spec.boxes_frame)
+        fields |= {"mask": mask, "mask_format": MASK_FORMAT.encode()}
     encoded = EncodedImage(
         blake3(content).hexdigest(), *geometry.upright, image.multi_frame, channels[0].values,
         [each.total for each in channels], [each.squares for each in channels],

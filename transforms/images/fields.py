@@ -30,11 +30,12 @@ def input_fields(ref: InputRef, ids: Mapping[str, int]) -> dict[str, Any]:
     if ref.attached:
         attached = parse_example(ref.attached)
         fields |= {name: feature.values for name, feature in attached.items()}
-        texts: Any = fields.get("box/text", ())
-        if "box/size" in fields:
-            fields["box/class_id"] = [ids[text.decode()] for text in texts]
-            return fields
-    if ref.classes:
+        if ref.mask:
+            fields["mask_hash"] = fields["mask_hash"][0].decode()
+    if "box/size" in fields:
+        texts = fields.get("box/text", ())
+        fields["box/class_id"] = [ids[text.decode()] for text in texts]
+    elif ref.classes:
         fields["label"] = [text.encode() for text in ref.classes]
         fields["class_id"] = [ids[text] for text in ref.classes]
     elif ref.label is not None:
