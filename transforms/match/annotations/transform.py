@@ -47,8 +47,8 @@ _NAMES: dict[str, re.Pattern[str]] = {
     "imagesets": re.compile(r"(.*/)?ImageSets/(Main|Segmentation)/(train|val|test)\.txt"),
 }
 _SUFFIXES = {"voc": ".xml", "yolo": ".txt", "coco": ".json"}  # of files that are skipped as images
-_UNPAIRED = {"voc": ".xml", "yolo": ".txt", "coco": "COCO entry", "masks": "mask",
-             "imagesets": "entry of an image set"}  # fmt: skip
+_UNPAIRED = {"voc": ".xml", "yolo": ".txt", "coco": "of COCO", "masks": "masks",
+             "imagesets": "of an image set"}  # fmt: skip
 _VOC_MASKS = re.compile(r"(.*/)?Segmentation(Class|Object)(Aug|Raw)?/[^/]*")
 _BATCH = 64
 _THREADS = 4  # that read local files
@@ -238,9 +238,9 @@ def _attach_entry(
     """Return an image with an entry of a file that describes many, or without any annotation."""
     if spec.kind == "imagesets":
         found = entry and image._replace(split=entry.split)
-        return found or _skipped("image in no set", image.key)
+        return found or _skipped("in no image set", image.key)
     if entry is None and spec.kind == "voc" and _VOC_MASKS.fullmatch(image.key):
-        return _skipped("VOC mask", image.key)
+        return _skipped("masks of VOC", image.key)
     if entry is None and spec.kind == "yolo":  # by its convention, without boxes
         return attach(image, Annotation(1, 1))
     if entry is None:
