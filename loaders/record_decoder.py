@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from shardmill.loaders.boxes import BOXES, boxes_array
 from shardmill.loaders.source import LONG_NAMES, Source
 from shardmill.schemas.errors import FormatError, UsageError
 from shardmill.schemas.example.parse import FeatureValues, parse_example
@@ -48,7 +49,8 @@ def select_features(source: Source, features: Sequence[str] | None) -> tuple[Fea
 def output_names(specs: Sequence[FeatureSpec], features: Sequence[str] | None) -> dict[str, str]:
     """Returns the names of values in an example by feature: the requested ones, or short ones."""
     if features is not None:
-        return {spec.name: name for spec, name in zip(specs, features, strict=True)}
+        pairs = zip(specs, features, strict=True)
+        return {spec.name: BOXES if spec.parts else name for spec, name in pairs}
     long = {spec.name for spec in specs}
     return {name: short for short, name in LONG_NAMES.items() if name in long and short not in long}
 
@@ -154,6 +156,8 @@ class RecordDecoder:
 
     def _value_reader(self, spec: FeatureSpec) -> _Reader:
         name, dtype, shape = spec.name, _DTYPES[spec.kind], spec.fixed
+        if spec.parts:
+            return lambda _, features: boxes_array(spec, features)
         make = bytes if spec.kind == "bytes" else dtype
         if self.decode and spec.encoding in IMAGE_ENCODINGS:
             return lambda values, _: decode_image(name, single_value(name, values), spec.channels)

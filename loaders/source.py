@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from shardmill.loaders.boxes import BOXES, boxes_spec
 from shardmill.loaders.selection import Selection, ShardSlice, select
 from shardmill.schemas.dataset.catalog import read_table
 from shardmill.schemas.dataset.manifest import Manifest, Shard
@@ -18,6 +19,7 @@ from shardmill.schemas.example.parse import FeatureValues
 from shardmill.schemas.numbers import plural
 from shardmill.schemas.schema_pbtxt.feature_spec import FeatureSpec, parse_feature_specs
 from shardmill.schemas.schema_pbtxt.image_features import (
+    BOX_CLASSES,
     CLASS_ID,
     CLASS_TEXT,
     HEIGHT,
@@ -28,6 +30,7 @@ from shardmill.schemas.storage import join, open_storage
 
 # Names of features by their short names, which TFDS and Hugging Face datasets use too.
 LONG_NAMES = {each.short: each.name for each in IMAGE_FEATURES.values() if each.short}
+_BOX_SIDES = ("xmin", "ymin", "xmax", "ymax")
 _ID_SOURCES = (CLASS_ID, "label")
 _TEXT_SOURCES = (CLASS_TEXT, "label/text")
 
@@ -65,22 +68,27 @@ class Source:
     @cached_property
     def label_id(self) -> str:
         """Name of the feature with class ids or integer labels; empty if there is none."""
-        return self._named_by_source(_ID_SOURCES) or self._label_column("int64")
+        return self.named_by(*_ID_SOURCES) or self._label_column("int64")
 
     @cached_property
     def label_text(self) -> str:
         """Name of the feature with the text of labels; empty if there is none."""
-        return self._named_by_source(_TEXT_SOURCES) or self._label_column("bytes")
+        return self.named_by(*_TEXT_SOURCES) or self._label_column("bytes")
 
     @property
     def label_features(self) -> frozenset[str]:
         """Names of all features with the label."""
         return frozenset({self.label_id, self.label_text, self._label_column("float32")} - {""})
 
+    @property
+    def box_classes(self) -> str:
+        """Name of the feature with the class ids of boxes; empty if there is none."""
+        return self.named_by(BOX_CLASSES)
+
     @cached_property
     def sides(self) -> tuple[str, str]:
         """Names of the features with the height and width of images; empty if there are none."""
-        return self._named_by_source((HEIGHT,)), self._named_by_source((WIDTH,))
+        return self.named_by(HEIGHT), self.named_by(WIDTH)
 
     @cached_property
     def arrays(self) -> tuple[str, ...]:
@@ -97,6 +105,9 @@ class Source:
             for spec in self.specs:
                 if spec.name == each:
                     return spec
+        if name.partition("/")[0] == BOXES and self.box_classes:
+            sides = [self.named_by(f"image/object/bbox/{side}") for side in _BOX_SIDES]
+            return boxes_spec(name, sides, self.sides[::-1])
         known = format_names([spec.name for spec in self.specs])
         raise UsageError("feature-unknown", name=name, known=known)
 
@@ -111,7 +122,8 @@ class Source:
                 return labels[value] if 0 <= value < len(labels) else str(value)
         return None
 
-    def _named_by_source(self, sources: Sequence[str]) -> str:
+    def named_by(self, *sources: str) -> str:
+        """Returns the name of the first feature of some sources; empty if there is none."""
         for feature in self.manifest.features:
             if feature.get("source") in sources:
                 return feature["name"]

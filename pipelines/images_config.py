@@ -41,11 +41,11 @@ class ImagesConfig(ImagesOptions, BuildConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        self._check_annotations()
         self._check_duplicates()
         # The parsers of these values check them.
         _ = self.image_spec, self.place_spec, self.shard_spec, self.feature_set
         _ = LabelSpec(self.label_from, self.label_pattern)
-        self._check_annotations()
         if self.unlabeled_splits and self.label_from == "none":
             raise UsageError("unlabeled-useless")
         if self.shard_by == "label" and self.label_from == "none":

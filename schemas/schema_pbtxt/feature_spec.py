@@ -50,6 +50,7 @@ class FeatureSpec:
         indices: Names in the records of the indices of a sparse feature, and the size of each axis.
         inner: Shape of each value of a ragged feature.
         is_sorted: Whether the indices of a sparse feature are sorted.
+        parts: Names in the records of the features that a feature of loaders is made of.
     """
 
     name: str
@@ -64,6 +65,7 @@ class FeatureSpec:
     indices: tuple[tuple[str, int], ...] = ()
     inner: tuple[int, ...] = ()
     is_sorted: bool = False
+    parts: tuple[str, ...] = ()
 
 
 def array_tags(

@@ -61,6 +61,7 @@ HEIGHT = "image/height"
 WIDTH = "image/width"
 CLASS_ID = "image/class/label"
 CLASS_TEXT = "image/class/text"
+BOX_CLASSES = "image/object/class/label"
 KEY = "image/key"
 MASK_CLASS = "image/segmentation/class"
 MASK = f"{MASK_CLASS}/encoded"
@@ -100,7 +101,15 @@ IMAGE_FEATURES: dict[str, Feature] = {
         Feature(KEY, "bytes", "key", of_input=True),
         # As TensorFlow's Object Detection API names them; sides as fractions of the record's image.
         *(
-            Feature(f"image/object/{name}", kind, field, of_input=True, part="boxes", count="any")
+            Feature(
+                f"image/object/{name}",
+                kind,
+                field,
+                of_input=True,
+                part="boxes",
+                count="any",
+                short="classes" if field == "box/class_id" else "",
+            )
             for name, kind, field in _BOX_FIELDS
         ),
         *(
@@ -239,7 +248,7 @@ class FeatureSet:
                 count = {"min": 0} if feature.count == "any" else {"min": 1, "max": 1}
                 fields = feature_fields(name, feature.kind, required=False)
                 fields["value_count"] = count
-            if feature.name in tagged:
+            if feature.name == ENCODED:
                 fields["image_domain"] = {}
             elif feature.field in ("class_id", "box/class_id"):
                 fields |= class_id_domain(name, labels)

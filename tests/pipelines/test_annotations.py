@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
+from shardmill.loaders import feature_spec, keras_dataset, open_dataset
 from shardmill.schemas.errors import ShardmillError
 from tests.conftest import build_dataset, make_image, shardmill
 from tests.support.readers import tf_records
@@ -166,6 +167,8 @@ def test_boxes_of_each_format_are_in_the_records(tmp_path, kind):
         scale = 1 if kind != "yolo" else width * height  # YOLO knows no pixels
         areas = [(box[3] - box[1]) * (box[4] - box[2]) for box in boxes]
         assert np.allclose(values["area"] * scale, areas, rtol=1e-4)
+    assert shardmill("verify", tmp_path / "ds").returncode == 0
+    assert not {"image/class/label", "image/class/text"} & {f["name"] for f in manifest.features}
     counts = manifest.splits["train"].label_counts
     assert sum(counts.values()) == sum(
         len({box[0] for box in boxes}) for *_, boxes in facts.values()
@@ -365,3 +368,65 @@ def test_damaged_coco_fails_with_a_sentence(photos, tmp_path):
     assert done.returncode == 1
     assert "a.json is not whole JSON" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_loaders_give_boxes_in_named_formats(tmp_path):
+    """As KerasHub's and torchvision's formats are defined; padded for training, else ragged."""
+    import tensorflow as tf
+
+    folder, facts = write_images(tmp_path / "in"), truth()
+    write_voc(folder, facts)
+    write_masks(tmp_path / "masks")
+    output, both = tmp_path / "ds", {"annotations": "voc", "masks": tmp_path / "masks"}
+    _, manifest = build_dataset(input=folder, output=output, **both, **ONE)
+    wanted = {}
+    for key, ((width, height), _, boxes) in facts.items():
+        sides = np.reshape([box[1:] for box in boxes], (-1, 4)) / (width, height, width, height)
+        wanted[key] = sides * (64, 48, 64, 48), [manifest.labels.index(box[0]) for box in boxes]
+    x, y, right, lower = range(4)
+    shapes = {
+        "xyxy": lambda b: b, "yxyx": lambda b: b[:, [y, x, lower, right]],
+        "xywh": lambda b: np.c_[b[:, :2], b[:, 2:] - b[:, :2]],
+        "center_xywh": lambda b: np.c_[(b[:, :2] + b[:, 2:]) / 2, b[:, 2:] - b[:, :2]],
+    }  # fmt: skip
+    for name, shape in shapes.items():
+        scale = np.array((48, 64) * 2 if name == "yxyx" else (64, 48) * 2)
+        for form, divisor in ((f"boxes/{name}", 1), (f"boxes/rel_{name}", scale)):
+            records = open_dataset(output, features=["image/key", form, "classes"])
+            keys = [each["image/key"].decode() for each in records]
+            for each in records:
+                sides, ids = wanted[each["image/key"].decode()]
+                assert each["boxes"].shape == (len(sides), 4)
+                assert np.allclose(each["boxes"], shape(sides) / divisor, atol=1e-3)
+                assert each["classes"].tolist() == ids
+            batches = keras_dataset(output, batch_size=5, label=[form, "mask", "image/key"])
+            seen = []
+            for images, labels in batches:
+                assert images.shape[1:] == (48, 64, 3)
+                assert labels["mask"].shape[1:] == (48, 64, 1)
+                for row, (boxes, ids, key) in enumerate(
+                    zip(labels["boxes"], labels["labels"], labels["image/key"], strict=True)
+                ):
+                    sides, numbers = wanted[key.numpy().decode()]
+                    count = len(sides)
+                    assert np.allclose(boxes[:count], shape(sides) / divisor, atol=1e-3), row
+                    assert (boxes[count:].numpy() == -1).all()
+                    assert ids.numpy().tolist() == numbers + [-1] * (len(ids) - count)
+                    seen.append(key.numpy().decode())
+            assert sorted(seen) == sorted(keys)
+    single = keras_dataset(output, batch_size=None, label="boxes")
+    for (_, labels), each in zip(single, open_dataset(output, features=["boxes"]), strict=True):
+        assert np.allclose(labels["boxes"], each["boxes"])
+    images, masks = next(iter(keras_dataset(output, batch_size=3, label="mask")))
+    assert (images.shape, masks.shape, masks.dtype) == ((3, 48, 64, 3), (3, 48, 64, 1), tf.uint8)
+    ragged = next(iter(keras_dataset(output, features=["image", "boxes"], label=None)))
+    assert isinstance(ragged["boxes"], tf.RaggedTensor)
+    for options, code in (
+        ({"label": "boxes/abc"}, "box-format-unknown"), ({}, "records-without-label"),
+        ({"label": ["mask", "nose"]}, "reader-value-unknown"),
+    ):  # fmt: skip
+        with pytest.raises(ShardmillError) as caught:
+            keras_dataset(output, **options)
+        assert caught.value.id == code
+    with pytest.raises(ShardmillError, match="parse_example reads singly"):
+        feature_spec(output, features=["boxes"])

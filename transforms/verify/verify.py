@@ -205,7 +205,9 @@ def check_numbers(manifest: Manifest) -> Iterator[Finding]:
                 message = f"the split {name} has {stated:,} {unit}, but its shards have {actual:,}"
                 yield Finding(file, message)
         labelled = sum(split.label_counts.values())
-        if split.label_counts and labelled != split.num_examples:
+        config = manifest.build.config
+        several = config.get("annotations") or config.get("label_separator")
+        if split.label_counts and labelled != split.num_examples and not several:
             yield Finding(file, f"{labelled:,} labels for {split.num_examples:,} of {name}")
         listed = manifest.labels or tuple(split.label_counts)  # integer labels are not listed
         for label in sorted(set(split.label_counts) - set(listed))[:1]:
