@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import tensorflow as tf
 
 BOXES = "boxes"
+BOX_SIDES = ("xmin", "ymin", "xmax", "ymax")
 _DEFAULT = "rel_xyxy"
 _Sides = tuple[Any, Any, Any, Any]  # left, upper, right, lower: arrays or tensors
 _SHAPES: dict[str, Callable[[Any, Any, Any, Any], _Sides]] = {
@@ -48,8 +49,8 @@ def boxes_spec(name: str, sides: Sequence[str], size: Sequence[str]) -> FeatureS
     if form not in FORMATS:
         raise UsageError("box-format-unknown", form=form, known=", ".join(FORMATS))
     relative = form.startswith("rel_")
-    if not (all(sides) and (relative or all(size))):
-        raise UsageError("boxes-without-sides", name=name)
+    if not (relative or all(size)):
+        raise UsageError("boxes-without-size", name=name)
     parts = (*sides, *(() if relative else size))
     return FeatureSpec(name, "float32", None, False, parts=parts)
 

@@ -295,9 +295,9 @@ def _targets(
     forms = [] if label is None else [label] if isinstance(label, str) else label
     targets: dict[str, tuple[str, Callable[[Any], Any]]] = {}
     for form in forms:
-        if form.partition("/")[0] == BOXES and source.box_classes:
+        if form.partition("/")[0] == BOXES and source.has_boxes:
             targets[BOXES] = form, _dense
-            targets["labels"] = source.box_classes, _dense
+            targets["labels"] = source.spec_of("classes").name, _dense
         else:
             targets[form] = label_reader(source, form)
     only = isinstance(label, str) and len(targets) == 1

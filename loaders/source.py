@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from shardmill.loaders.boxes import BOXES, boxes_spec
+from shardmill.loaders.boxes import BOX_SIDES, BOXES, boxes_spec
 from shardmill.loaders.selection import Selection, ShardSlice, select
 from shardmill.schemas.dataset.catalog import read_table
 from shardmill.schemas.dataset.manifest import Manifest, Shard
@@ -19,7 +19,6 @@ from shardmill.schemas.example.parse import FeatureValues
 from shardmill.schemas.numbers import plural
 from shardmill.schemas.schema_pbtxt.feature_spec import FeatureSpec, parse_feature_specs
 from shardmill.schemas.schema_pbtxt.image_features import (
-    BOX_CLASSES,
     CLASS_ID,
     CLASS_TEXT,
     HEIGHT,
@@ -30,7 +29,6 @@ from shardmill.schemas.storage import join, open_storage
 
 # Names of features by their short names, which TFDS and Hugging Face datasets use too.
 LONG_NAMES = {each.short: each.name for each in IMAGE_FEATURES.values() if each.short}
-_BOX_SIDES = ("xmin", "ymin", "xmax", "ymax")
 _ID_SOURCES = (CLASS_ID, "label")
 _TEXT_SOURCES = (CLASS_TEXT, "label/text")
 
@@ -81,9 +79,14 @@ class Source:
         return frozenset({self.label_id, self.label_text, self._label_column("float32")} - {""})
 
     @property
-    def box_classes(self) -> str:
-        """Name of the feature with the class ids of boxes; empty if there is none."""
-        return self.named_by(BOX_CLASSES)
+    def box_sides(self) -> list[str]:
+        """Names of the features with the sides of boxes; empty for those that records lack."""
+        return [self.named_by(f"image/object/bbox/{side}") for side in BOX_SIDES]
+
+    @property
+    def has_boxes(self) -> bool:
+        """Whether records have boxes with all sides."""
+        return all(self.box_sides)
 
     @cached_property
     def sides(self) -> tuple[str, str]:
@@ -105,9 +108,8 @@ class Source:
             for spec in self.specs:
                 if spec.name == each:
                     return spec
-        if name.partition("/")[0] == BOXES and self.box_classes:
-            sides = [self.named_by(f"image/object/bbox/{side}") for side in _BOX_SIDES]
-            return boxes_spec(name, sides, self.sides[::-1])
+        if name.partition("/")[0] == BOXES and self.has_boxes:
+            return boxes_spec(name, self.box_sides, self.sides[::-1])
         known = format_names([spec.name for spec in self.specs])
         raise UsageError("feature-unknown", name=name, known=known)
 

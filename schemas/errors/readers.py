@@ -61,7 +61,7 @@ MESSAGES: dict[str, str] = {
     "records-not-joinable": "records of {folder} and {other} cannot be joined: they must be of one dataset, and opened with the same options.",
     "feature-not-text": "the feature {name!r} is not text: {error}",
     "box-format-unknown": "{form!r} is not a format of boxes: use one of {known}.",
-    "boxes-without-sides": "{name!r} needs all sides of boxes, and for pixels the size of the image: build with all features, or use boxes/rel_xyxy.",
+    "boxes-without-size": "{name!r} needs height and width of images, which the records lack: build with these features, or use boxes/rel_xyxy.",
     "feature-joined": "{name!r} is made of features that tf.io.parse_example reads singly: name {parts}.",
     "supervised-without-label": "as_supervised=True needs a label, and the features have none.",
     "cache-dir-failed": "cache_dir={folder!r} cannot be made: {error}; give a folder of a local disk.",
