@@ -81,11 +81,7 @@ def keras_dataset(  # noqa: PLR0913 - all but two are keyword-only
     A batch is ``(inputs, labels)``. Inputs are the images (uint8, [batch, height, width, channels])
     or arrays of the dataset; for rows, and for several features, a dict by feature. Labels have
     shape [batch], or [batch, n] for vectors. With ``label=None`` a batch is the inputs alone.
-
-    Of ``label="boxes"`` they are a dict as KerasHub takes it: ``boxes``, float32 of shape [batch,
-    boxes, 4], and ``labels``, class ids of shape [batch, boxes], filled up with -1. A format may
-    follow, as in ``boxes/xyxy`` for pixels; the default is ``boxes/rel_xyxy``. Of ``label="mask"``
-    they are the masks, uint8 of shape [batch, height, width, 1]. Several labels are a dict.
+    Several labels are a dict, and so is ``boxes`` or ``boxes/xyxy``, as KerasHub takes it.
 
     The dataset can be continued with tf.data: ``repeat``, ``map``, ``take``, ``with_options``.
     ``batch_size=None`` gives single examples for ``cache``, ``shuffle`` and ``batch``. Each pass
@@ -101,8 +97,7 @@ def keras_dataset(  # noqa: PLR0913 - all but two are keyword-only
         remainder: What happens to a last batch that is not full: ``keep`` it, ``drop`` it, or
             ``pad`` it: batches are then ``(inputs, labels, weights)``, and the weight of padding is
             0. None for ``keep``, with several hosts ``drop``; they cannot keep it.
-        label: ``id`` (integer or float), ``one_hot``, ``text``, ``boxes``, or a feature; or several
-            of them; None for no labels.
+        label: ``id`` (integer or float), ``one_hot``, ``text``, a feature; several; or None.
         features: The features that become inputs; None for images, arrays or all columns.
         balance: ``label``, or the weight of each label; see ``Stream``.
         fill: Values by feature that replace missing ones; see ``open_dataset``.

@@ -218,7 +218,7 @@ example, a folder with one subfolder per label:
     image_column: of.Text = of.text()
     label_column: of.Text = of.text()
     unlabeled_splits: of.Names = of.names()
-    annotations: of.Names = of.names()
+    annotations: of.Names = of.names(decides=False)
     masks: of.File = of.file(decides=False)
     boxes_frame: of.Choice[Literal["", "stored", "upright"]] = of.choice(("stored", "upright"), "")
     group_pattern: of.Text = of.text()

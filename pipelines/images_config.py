@@ -198,6 +198,10 @@ class ImagesConfig(ImagesOptions, BuildConfig):
         values = super().identity()
         if self.label_spec.fixed is not None:
             values["labels"] = list(self.label_spec.fixed)
+        if self.annotations:
+            values["annotations"] = self.annotations[0].partition(":")[0]
+        if self.masks:
+            values["masks"] = True
         return values
 
     def config_id(self) -> str:

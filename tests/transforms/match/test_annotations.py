@@ -79,7 +79,7 @@ BROKEN_XML = {
 
 
 @pytest.mark.parametrize("kind", BROKEN_XML)
-def test_hostile_xml_is_refused(kind):
+def test_hostile_xml_is_rejected(kind):
     """Entities are not expanded, and no other file is read."""
     with pytest.raises(AnnotationError, match=r".{10}"):
         parse_voc(BROKEN_XML[kind].encode())
@@ -87,7 +87,7 @@ def test_hostile_xml_is_refused(kind):
 
 @settings(max_examples=examples(150), deadline=None)
 @given(st.data())
-def test_damaged_annotations_are_refused_or_read(data):
+def test_damaged_annotations_are_rejected_or_read(data):
     """Random edits of files give boxes or a reason, never another exception."""
     objects = OBJECT.format(name="a", difficult=0, xmin=1, ymin=2, xmax=3, ymax=4)
     whole = [
