@@ -16,16 +16,13 @@ from shardmill.transforms.images.resize import RESIZES, ResizeSpec, Size
 from tests.conftest import examples
 from tests.support.pixel_tools import ORIENTATION
 
-FIELDS = ("text", "class_id", "difficult", "truncated", "is_crowd", "area")
-
 
 def annotation(boxes, size):
     """The fields of boxes (xmin, ymin, xmax, ymax) of one class."""
-    sides = dict(
-        zip(("xmin", "ymin", "xmax", "ymax"), map(list, zip(*boxes, strict=True)), strict=True)
-    )
-    others = dict.fromkeys(FIELDS, [1.0] * len(boxes))
-    return {"box/size": list(size)} | {f"box/{k}": v for k, v in {**sides, **others}.items()}
+    fields = {"size": list(size), "sides": [float(side) for box in boxes for side in box]}
+    others = {name: [1.0] * len(boxes) for name in ("text", "class_id", "area")}
+    fields |= {"flags": [0] * 3 * len(boxes), **others}
+    return {f"box/{name}": values for name, values in fields.items()}
 
 
 def drawn(size, box, orientation, upright):

@@ -139,9 +139,13 @@ def read_coco(path, labels=None):
 def boxes_of(ref):
     """The boxes of a reference as pycocotools gives them: category, and x, y, width, height."""
     fields = input_fields(ref, dict.fromkeys(ref.classes, 0))
-    x, y, right, lower = (np.array(fields[f"box/{side}"], np.float32) for side in SIDES)
+    x, y, right, lower = np.reshape(fields["box/sides"], (-1, 4)).astype(np.float32).T
     texts = [text.decode() for text in fields["box/text"]]
-    return texts, np.stack([x, y, right - x, lower - y], -1).reshape(-1, 4), fields["box/is_crowd"]
+    return (
+        texts,
+        np.stack([x, y, right - x, lower - y], -1).reshape(-1, 4),
+        fields["box/flags"][2::3],
+    )
 
 
 def check_coco(path):

@@ -12,7 +12,6 @@ from apache_beam.pvalue import AsDict
 from blake3 import blake3
 
 from shardmill.schemas.errors import InputError, StorageError
-from shardmill.schemas.example.parse import parse_example
 from shardmill.schemas.map_ordered import map_ordered, storage_threads
 from shardmill.schemas.refs import InputRef
 from shardmill.schemas.rejects import RejectedError
@@ -247,8 +246,7 @@ def _attach_entry(
         return image.rejected("no_annotation", f"nothing describes {image.key!r}")
     if entry.error:
         return image.rejected(entry.error, entry.message)
-    fields = {name: each.values for name, each in parse_example(entry.attached).items()}
-    return with_fields(image, fields)._replace(classes=entry.classes)
+    return image._replace(attached=entry.attached, classes=entry.classes)
 
 
 def _skipped(kind: str, key: str) -> MatchCounts:
