@@ -16,7 +16,7 @@ from shardmill.schemas.example.parse import FeatureValues, parse_example
 from shardmill.schemas.schema_pbtxt.feature_spec import FeatureSpec
 
 Fill = Mapping[str, bytes | str | int | float]
-IMAGE_ENCODINGS = ("jpeg", "png")
+IMAGE_ENCODINGS = ("jpeg", "png", "keep")  # JPEG or PNG, as its bytes say
 _Reader = Callable[[Any, dict[str, FeatureValues]], Any]  # from a feature's values and all features
 _DTYPES: dict[str, type[np.generic]] = {
     "bytes": np.object_,  # NumPy's own bytes type would drop trailing zeros
@@ -267,6 +267,8 @@ def decode_image(name: str, data: bytes, channels: int) -> Any:
         except Exception as error:  # Pillow's decoders raise many types
             raise FormatError("feature-not-image", name=name, error=error) from error
         pixels = pixels[:, :, None] if pixels.ndim == 2 else pixels
+    if channels == 3 and pixels.shape[2] == 1:  # a grey file that was kept
+        pixels = np.repeat(pixels, 3, axis=2)
     if channels and pixels.shape[2] != channels:
         raise FormatError("feature-channels", name=name, found=pixels.shape[2], channels=channels)
     return pixels

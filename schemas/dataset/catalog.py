@@ -32,6 +32,7 @@ class CatalogRow(NamedTuple):
         width: Width of the input in pixels, after the rotation that its EXIF data asks for.
         height: Its height.
         multi_frame: Whether only the first of several frames was used.
+        original: Whether ``--encoding=keep`` kept the file, one of ``ORIGINALS``.
         pixels: Number of pixels of the record's image.
         pixel_sums: Sum of the values of each channel.
         pixel_squares: Sum of their squares.
@@ -50,6 +51,7 @@ class CatalogRow(NamedTuple):
     width: int
     height: int
     multi_frame: bool
+    original: str
     pixels: int
     pixel_sums: Sequence[int]
     pixel_squares: Sequence[int]
@@ -119,7 +121,7 @@ def _schema() -> Any:
         {
             "record": whole, "key": text, "source": text, "input_bytes": whole,
             "input_version": text, "content_hash": text, "label": repeated, "width": pa.int32(),
-            "height": pa.int32(), "multi_frame": pa.bool_(), "pixels": whole,
+            "height": pa.int32(), "multi_frame": pa.bool_(), "original": repeated, "pixels": whole,
             "pixel_sums": pa.list_(whole), "pixel_squares": pa.list_(whole),
             "record_bytes": whole,
             **{name: kinds[kind] for name, kind in catalog_columns().items()},

@@ -19,8 +19,10 @@ from shardmill.schemas.schema_pbtxt.schema_text import (
     single_value,
 )
 
-Encoding = Literal["jpeg", "png", "raw"]
-ENCODINGS: tuple[Encoding, ...] = ("jpeg", "png", "raw")
+Encoding = Literal["jpeg", "png", "raw", "keep"]
+ENCODINGS: tuple[Encoding, ...] = ("jpeg", "png", "raw", "keep")
+# What ``keep`` did with a file; empty for other encodings. The last has a position by GPS.
+ORIGINALS = ("", "converted", "kept", "kept_with_position")
 Value = bytes | int
 
 

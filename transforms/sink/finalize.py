@@ -16,6 +16,7 @@ from shardmill.schemas.dataset.splits import split_order
 from shardmill.schemas.errors import OutputError, ShardmillError, StorageError
 from shardmill.schemas.map_ordered import map_ordered, storage_threads
 from shardmill.schemas.rejects import Reject
+from shardmill.schemas.schema_pbtxt.image_features import ORIGINALS
 from shardmill.schemas.storage import Storage, join
 from shardmill.transforms.publish.publish import FinalFile, Publisher
 from shardmill.transforms.sink.assemble import BuiltShard
@@ -124,6 +125,7 @@ def make_manifest(
         copies=copies.records,
         copies_across_splits=copies.across_splits,
         copies_with_other_labels=copies.labels_differ,
+        originals=_originals(whole.originals),
     )
     total = inputs.accepted + inputs.rejected + inputs.skipped + inputs.duplicates
     if inputs.matched != total:
@@ -159,6 +161,13 @@ def make_manifest(
         warnings=(*plan.warnings, *warnings),
         side_files=tuple(sorted(extra.files)),
     )
+
+
+def _originals(found: Mapping[str, int]) -> dict[str, int]:
+    """Return the counts of files that were kept and converted; none for other encodings."""
+    counts = {name: found.get(name, 0) for name in ORIGINALS[1:]}
+    counts["kept"] += counts["kept_with_position"]
+    return counts if any(counts.values()) else {}
 
 
 def _splits(spec: SinkSpec, listed: Sequence[str], built: Built) -> dict[str, Split]:
@@ -198,6 +207,10 @@ def _warnings(splits: dict[str, Split], inputs: Inputs) -> Iterator[str]:
             yield f"{empty} of {len(split.shards)} shards of {name} are empty: ask for fewer shards"
     if inputs.multi_frame:
         yield f"{inputs.multi_frame} files have several frames: only the first of each was used"
+    if positions := inputs.originals.get("kept_with_position"):
+        yield f"{positions} kept files contain a GPS position: --strip_metadata removes it"
+    if inputs.originals and not inputs.originals["kept"]:
+        yield "--encoding=keep kept no file: --resize=none keeps the sizes of images"
 
 
 def _check_versions(found: set[tuple[tuple[str, str], ...]]) -> None:

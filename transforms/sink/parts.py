@@ -278,6 +278,7 @@ def _write_items(
             if item.row is not None:
                 rows.append(item.row)
                 totals.multi_frame += item.row.multi_frame
+                totals.originals[item.row.original] += 1
     if rows:
         totals.summary = sum_rows(rows)
     return totals, rejects, rows

@@ -273,6 +273,7 @@ class Totals:
         rejects: Number of rejected inputs by reason.
         duplicates: Number of references that repeat the key of another.
         multi_frame: Number of records from files with several frames.
+        originals: Number of records by what ``--encoding=keep`` did with the file.
         versions: Versions of the codecs: one tuple of (name, version) pairs per distinct set.
         summary: Sums over the values of the records.
         failure: Smallest sentence of the parts that could not be made; empty if there are none.
@@ -286,6 +287,7 @@ class Totals:
     rejects: Counter[str] = field(default_factory=Counter)
     duplicates: int = 0
     multi_frame: int = 0
+    originals: Counter[str] = field(default_factory=Counter)
     versions: set[tuple[tuple[str, str], ...]] = field(default_factory=set)
     summary: Summary = field(default_factory=Summary)
     failure: str = ""
@@ -312,6 +314,7 @@ class Totals:
         self.rejects.update(other.rejects)
         self.duplicates += other.duplicates
         self.multi_frame += other.multi_frame
+        self.originals.update(other.originals)
         self.versions |= other.versions
         self.summary = merge_summaries((self.summary, other.summary))
         self.failure = min(filter(None, (self.failure, other.failure)), default="")

@@ -101,7 +101,7 @@ CRASHES = {
 }
 
 
-GOOD = EncodedImage("0" * 64, 3, 2, False, 6, [1, 2, 3], [4, 5, 6], {"image_hash": "a" * 64})
+GOOD = EncodedImage("0" * 64, "", 3, 2, False, 6, [1, 2, 3], [4, 5, 6], {"image_hash": "a" * 64})
 FORGED = [
     {"width": -1}, {"height": -1}, {"pixels": -6}, {"pixel_sums": [1, 2, -3]},
     {"pixel_sums": [1, 2]}, {"pixel_squares": [4, -5, 6]}, {"pixel_squares": [4, 5, 6, 7]},
