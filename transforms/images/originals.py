@@ -30,6 +30,8 @@ _PNG_PIXELS = frozenset({b"IHDR", b"IDAT", b"IEND", b"gAMA", b"cHRM", b"sRGB"})
 # A transparent color, further frames, the color space of a video; PLTE and others are critical.
 _PNG_CONVERTED = frozenset({b"tRNS", b"acTL", b"fcTL", b"fdAT", b"cICP"})
 _PNG_ANCILLARY = re.compile(rb"[a-z][A-Za-z][A-Z][A-Za-z]")
+# First column, first row and distance of rows of the passes of an interlaced PNG.
+_PASSES = ((0, 0, 8), (4, 0, 8), (0, 4, 8), (2, 0, 4), (0, 2, 4), (1, 0, 2), (0, 1, 2))
 _PIECE = 1 << 14  # bytes that are inflated at a time
 # Modes of files by the channels of records: readers repeat a grey channel.
 _MODES = {1: ("L",), 3: ("RGB", "L"), 4: ("RGBA",)}
@@ -151,24 +153,27 @@ def _png_chunks(data: bytes, image: Image.Image, *, strip: bool) -> Iterator[byt
         if not strip or kind in _PNG_PIXELS:
             yield data[at:end]
         at, previous = end, kind
-    _check_stream(b"".join(compressed), image.height * (image.width * len(image.mode) + 8))
+    width, height = image.size
+    passes = _PASSES if data[28] else ((0, 0, 1),)
+    rows = sum(len(range(y, height, step)) for x, y, step in passes if x < width)
+    _check_stream(b"".join(compressed), width * height * len(image.mode) + rows)
     _check_end(data, at, profile, strip=strip)
 
 
-def _check_stream(compressed: bytes, limit: int) -> None:
-    """Raise ValueError unless a zlib stream is complete: Pillow does not need its checksum.
+def _check_stream(compressed: bytes, size: int) -> None:
+    """Raise ValueError unless a zlib stream is complete, which Pillow does not require.
 
     Args:
         compressed: The stream.
-        limit: Most bytes that it may have inflated.
+        size: Bytes that it must have inflated.
     """
     stream = zlib.decompressobj()
     for start in range(0, len(compressed), _PIECE):
-        limit -= len(stream.decompress(compressed[start : start + _PIECE]))
-        if stream.eof or limit < 0:
+        size -= len(stream.decompress(compressed[start : start + _PIECE]))
+        if stream.eof or size < 0:
             break
-    if limit < 0 or not stream.eof:
-        raise ValueError("the pixels have no checksum")
+    if size != 0 or not stream.eof:
+        raise ValueError("another number of rows, or no checksum")
 
 
 def _check_end(data: bytes, end: int, profile: bytes, *, strip: bool) -> None:

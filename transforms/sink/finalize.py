@@ -210,7 +210,7 @@ def _warnings(splits: dict[str, Split], inputs: Inputs) -> Iterator[str]:
     if positions := inputs.originals.get("kept_with_position"):
         yield f"{positions} kept files contain a GPS position: --strip_metadata removes it"
     if inputs.originals and not inputs.originals["kept"]:
-        yield "--encoding=keep kept no file: --resize=none keeps the sizes of images"
+        yield "--encoding=keep kept no file: --resize=none keeps their sizes"
 
 
 def _check_versions(found: set[tuple[tuple[str, str], ...]]) -> None:
