@@ -36,6 +36,7 @@ _PIECE = 1 << 14  # bytes that are inflated at a time
 # Modes of files by the channels of records: readers repeat a grey channel.
 _MODES = {1: ("L",), 3: ("RGB", "L"), 4: ("RGBA",)}
 _LATITUDE, _LONGITUDE = 2, 4  # tags of EXIF's GPS directory
+_XMP_POSITION = b"GPSLatitude"
 
 
 def find_original(
@@ -66,7 +67,7 @@ def find_original(
         content = b"".join(read(data, image, strip=strip))
     except (IndexError, ValueError, struct.error, zlib.error):
         return None
-    return content, "kept" if strip or not _has_position(data, image) else "kept_with_position"
+    return content, "kept" if strip or not _has_position(image) else "kept_with_position"
 
 
 def _jpeg_segments(data: bytes, _: Image.Image, *, strip: bool) -> Iterator[bytes]:
@@ -183,10 +184,10 @@ def _check_end(data: bytes, end: int, profile: bytes, *, strip: bool) -> None:
         raise ValueError("bytes after the image, or another profile")
 
 
-def _has_position(data: bytes, image: Image.Image) -> bool:
+def _has_position(image: Image.Image) -> bool:
     """Return whether EXIF or XMP have a position; false if they are damaged."""
     try:
         position = image.getexif().get_ifd(ExifTags.IFD.GPSInfo)
     except Exception:  # noqa: BLE001 - getexif: damaged metadata does not affect the pixels
         position = {}
-    return _LATITUDE in position or _LONGITUDE in position or b"GPSLatitude" in data
+    return _LATITUDE in position or _LONGITUDE in position or _XMP_POSITION in image.info.get("xmp", b"")
