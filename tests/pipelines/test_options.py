@@ -124,6 +124,7 @@ WRONG = [
     ({"splits": 3}, "--splits=3 is a int, not a text: quote it."),
     ({"shard_bytes": "many"}, "--shard_bytes=many is not a size"),
     ({"root": b"x"}, "--root is a bytes, not a path"),
+    ({"strip_metadata": True}, "--strip_metadata needs --encoding=keep: images encoded as jpeg have no"),
     ({"encoding": "tiff"}, "--encoding=tiff is unknown: use jpeg, png, raw or keep."),
     ({"input": {"a": "b.jpg"}}, "--input is a dict, not a path: write the data to a file"),
     ({"input": np.zeros(3)}, "--input is a ndarray, not a path: write the data to a file"),
