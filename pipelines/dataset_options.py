@@ -222,7 +222,7 @@ example, a folder with one subfolder per label:
     only_shrink: of.Switch = of.switch()
     reducing_gap: of.Float = resizing.REDUCING_GAP
     encoding: of.Choice[Encoding] = resizing.ENCODING
-    strip_metadata: of.Switch = resizing.STRIP_METADATA
+    strip_metadata: of.Switch = of.switch()
     quality: of.Int = resizing.QUALITY
     channels: of.Int = of.whole(3, 1, 4, choices=("1", "3", "4"), pattern="1|3|4")
     shard_by: of.Choice[Literal["", "label"]] = of.choice(("label",), "")

@@ -128,7 +128,7 @@ def _inputs(report: dict[str, Any], layout: Layout) -> Parts:
     yield layout.line("  " + " + ".join(parts))
     if inputs["multi_frame"]:
         yield layout.line(f"  {inputs['multi_frame']:,} with several frames: the first of each")
-    if found := inputs.get("originals"):
+    if found := inputs["originals"]:
         yield layout.line(f"  {found['kept']:,} kept as they are, {found['converted']:,} converted")
     if inputs["copies"]:
         more = f"{plural(inputs['copies_across_splits'], 'content')} in several splits, "

@@ -175,6 +175,10 @@ def read_table(data: bytes, names: Sequence[str]) -> Any:
         # read_table would import pyarrow.dataset and pyarrow.compute, in 0.05 s.
         table = pq.ParquetFile(io.BytesIO(data)).read(columns=list(names), use_threads=False)
         table.validate(full=True)
+        if (
+            "original" not in table.column_names and "original" in names
+        ):  # written before --encoding=keep
+            table = table.append_column("original", pa.repeat("", len(table)))
         return table.select(names)
     except MemoryError:  # as ArrowMemoryError, which says nothing about the catalog
         raise

@@ -245,7 +245,7 @@ class Manifest:
             "generation": self.generation,
             **vars(self),
             "splits": {name: split.to_json(prefix) for name, split in self.splits.items()},
-            "inputs": _without_empty(vars(self.inputs), "originals"),
+            "inputs": vars(self.inputs),
             "build": _without_empty(vars(self.build), *_OPTIONAL),
             "damaged": list(map(vars, self.damaged)),
             "beside": [prefix + name for name in self.side_files],

@@ -15,7 +15,7 @@ import simplejpeg
 from PIL import Image, features
 
 from shardmill.schemas.errors import UsageError
-from shardmill.schemas.option_types import Choice, Float, Int, Switch
+from shardmill.schemas.option_types import Choice, Float, Int
 from shardmill.schemas.rejects import RejectedError
 from shardmill.schemas.schema_pbtxt.image_features import Encoding
 from shardmill.transforms.images import decode
@@ -27,7 +27,6 @@ from shardmill.transforms.images.resize import (
     MAX_PIXELS,
     QUALITY,
     REDUCING_GAP,
-    STRIP_METADATA,
     Geometry,
     Interpolation,
     ResizeSpec,
@@ -73,7 +72,7 @@ class ImageSpec:
     quality: Int = QUALITY
     channels: int = 3
     max_pixels: Int = MAX_PIXELS
-    strip_metadata: Switch = STRIP_METADATA
+    strip_metadata: bool = False
 
     def __post_init__(self) -> None:
         if self.channels not in MODES:

@@ -24,19 +24,17 @@ _COLOR = {0xE0: (b"JFIF\0", 14), 0xEE: (b"Adobe", 12)}
 _THUMBNAIL = 12  # offset of its width and height in a JFIF segment
 _AFTER_SCAN = re.compile(rb"\xff[^\x00\xd0-\xd7]")  # restart markers are part of the scan
 _SRGB = (b"sRGB", "sRGB".encode("utf-16-be"))  # in the description of a profile
-# Depth, color type, compression and filter of a PNG, by Pillow's mode.
-_PNG_HEADERS = {"L": b"\x08\0\0\0", "RGB": b"\x08\2\0\0", "RGBA": b"\x08\6\0\0"}
+# Size, depth, color type (grey, RGB, RGBA), compression, filter, and whether it is interlaced.
+_PNG_HEADER = re.compile(rb".{8}\x08[\0\2\6]\0\0[\0\1]", re.DOTALL)
 _PNG_PIXELS = frozenset({b"IHDR", b"IDAT", b"IEND", b"gAMA", b"cHRM", b"sRGB"})
 # A transparent color, further frames, the color space of a video; PLTE and others are critical.
 _PNG_CONVERTED = frozenset({b"tRNS", b"acTL", b"fcTL", b"fdAT", b"cICP"})
 _PNG_ANCILLARY = re.compile(rb"[a-z][A-Za-z][A-Z][A-Za-z]")
 # First column, first row and distance of rows of the passes of an interlaced PNG.
 _PASSES = ((0, 0, 8), (4, 0, 8), (0, 4, 8), (2, 0, 4), (0, 2, 4), (1, 0, 2), (0, 1, 2))
-_PIECE = 1 << 14  # bytes that are inflated at a time
 # Modes of files by the channels of records: readers repeat a grey channel.
 _MODES = {1: ("L",), 3: ("RGB", "L"), 4: ("RGBA",)}
 _LATITUDE, _LONGITUDE = 2, 4  # tags of EXIF's GPS directory
-_XMP_POSITION = b"GPSLatitude"
 
 
 def find_original(
@@ -94,10 +92,7 @@ def _jpeg_segments(data: bytes, _: Image.Image, *, strip: bool) -> Iterator[byte
             raise ValueError("a rare marker")
         if marker == _APP2:
             profile += data[at:end].partition(b"ICC_PROFILE\0")[2]
-        if kept or not strip:
-            yield data[at:end]
-        else:
-            yield _color_segment(marker, data[at + 4 : end])
+        yield data[at:end] if kept or not strip else _color_segment(marker, data[at + 4 : end])
         at = end
     # The pixels of a progressive image that ends early depend on the version of libjpeg.
     if len(components) != 1 or len(coefficients) != 64 * components[0]:
@@ -143,8 +138,7 @@ def _png_chunks(data: bytes, image: Image.Image, *, strip: bool) -> Iterator[byt
             or not (kind in _PNG_PIXELS or _PNG_ANCILLARY.fullmatch(kind))
             or (previous == b"") != (kind == b"IHDR")
             or (kind == b"IDAT" and compressed and previous != kind)
-            or (kind == b"IHDR" and content[8:12] != _PNG_HEADERS[image.mode])
-            or (kind == b"IHDR" and content[12:] not in (b"\0", b"\1"))  # interlaced
+            or (kind == b"IHDR" and not _PNG_HEADER.fullmatch(content))
         ):
             raise ValueError("a rare or damaged chunk")
         if kind == b"IDAT":
@@ -157,24 +151,11 @@ def _png_chunks(data: bytes, image: Image.Image, *, strip: bool) -> Iterator[byt
     width, height = image.size
     passes = _PASSES if data[28] else ((0, 0, 1),)
     rows = sum(len(range(y, height, step)) for x, y, step in passes if x < width)
-    _check_stream(b"".join(compressed), width * height * len(image.mode) + rows)
+    size, stream = width * height * len(image.mode) + rows, zlib.decompressobj()
+    # Unlike libpng, Pillow decodes fewer rows, and a stream without a checksum.
+    if len(stream.decompress(b"".join(compressed), size + 1)) != size or not stream.eof:
+        raise ValueError("too few or many rows, or no checksum")
     _check_end(data, at, profile, strip=strip)
-
-
-def _check_stream(compressed: bytes, size: int) -> None:
-    """Raise ValueError unless a zlib stream is complete, which Pillow does not require.
-
-    Args:
-        compressed: The stream.
-        size: Bytes that it must have inflated.
-    """
-    stream = zlib.decompressobj()
-    for start in range(0, len(compressed), _PIECE):
-        size -= len(stream.decompress(compressed[start : start + _PIECE]))
-        if stream.eof or size < 0:
-            break
-    if size != 0 or not stream.eof:
-        raise ValueError("another number of rows, or no checksum")
 
 
 def _check_end(data: bytes, end: int, profile: bytes, *, strip: bool) -> None:
@@ -190,4 +171,5 @@ def _has_position(image: Image.Image) -> bool:
         position = image.getexif().get_ifd(ExifTags.IFD.GPSInfo)
     except Exception:  # noqa: BLE001 - getexif: damaged metadata does not affect the pixels
         position = {}
-    return _LATITUDE in position or _LONGITUDE in position or _XMP_POSITION in image.info.get("xmp", b"")
+    in_exif = _LATITUDE in position or _LONGITUDE in position
+    return in_exif or b"GPSLatitude" in image.info.get("xmp", b"")

@@ -23,7 +23,6 @@ REDUCING_GAP = of.real(
     "1 or more, or 0 to decode every JPEG in full",
 )  # fmt: skip
 ENCODING = of.choice(ENCODINGS, "jpeg", {"jpg": "jpeg"})
-STRIP_METADATA = of.switch()
 QUALITY = of.whole(95, 1, 100, pattern="[1-9][0-9]?|100")
 MAX_PIXELS = of.whole(178_956_970, 1)  # Pillow's limit against decompression bombs
 MAX_SIDE = 65_500  # libjpeg's limit
