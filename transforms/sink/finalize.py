@@ -208,7 +208,7 @@ def _warnings(splits: dict[str, Split], inputs: Inputs) -> Iterator[str]:
     if inputs.multi_frame:
         yield f"{inputs.multi_frame} files have several frames: only the first of each was used"
     if positions := inputs.originals.get("kept_with_position"):
-        yield f"{positions} of the kept files have a GPS position: --strip_metadata removes it"
+        yield f"GPS positions are kept in {positions} of the files: --strip_metadata removes them"
     if inputs.originals and not inputs.originals["kept"]:
         yield "--encoding=keep kept no file: it keeps files whose size stays, as with --resize=none"
 

@@ -561,7 +561,7 @@ def test_kept_files_are_counted_and_stay_kept(work, capsys):
         "kept": 22, "kept_with_position": 1, "converted": 2,
     }  # fmt: skip
     assert manifest_of(output)["warnings"] == [
-        "1 of the kept files have a GPS position: --strip_metadata removes it"
+        "GPS positions are kept in 1 of the files: --strip_metadata removes them"
     ]
     rows = pd.read_parquet(output / "current" / "catalog").set_index("key")
     assert set(rows.index[rows.original == "converted"]) == converted
