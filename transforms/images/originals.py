@@ -26,7 +26,7 @@ _AFTER_SCAN = re.compile(rb"\xff[^\x00\xd0-\xd7]")  # restart markers are part o
 _SRGB = (b"sRGB", "sRGB".encode("utf-16-be"))  # in the description of a profile
 # Size, depth, color type (grey, RGB, RGBA), compression, filter, and whether it is interlaced.
 _PNG_HEADER = re.compile(rb".{8}\x08[\0\2\6]\0\0[\0\1]", re.DOTALL)
-_PNG_PIXELS = frozenset({b"IHDR", b"IDAT", b"IEND", b"gAMA", b"cHRM", b"sRGB"})
+_PNG_PIXELS = frozenset({b"IHDR", b"IDAT", b"IEND"})
 # A transparent color, further frames, the color space of a video; PLTE and others are critical.
 _PNG_CONVERTED = frozenset({b"tRNS", b"acTL", b"fcTL", b"fdAT", b"cICP"})
 _PNG_ANCILLARY = re.compile(rb"[a-z][A-Za-z][A-Z][A-Za-z]")
@@ -34,7 +34,7 @@ _PNG_ANCILLARY = re.compile(rb"[a-z][A-Za-z][A-Z][A-Za-z]")
 _PASSES = ((0, 0, 8), (4, 0, 8), (0, 4, 8), (2, 0, 4), (0, 2, 4), (1, 0, 2), (0, 1, 2))
 # Modes of files by the channels of records: readers repeat a grey channel.
 _MODES = {1: ("L",), 3: ("RGB", "L"), 4: ("RGBA",)}
-_LATITUDE, _LONGITUDE = 2, 4  # tags of EXIF's GPS directory
+_POSITION = frozenset({2, 4})  # latitude and longitude in EXIF's GPS directory
 
 
 def find_original(
@@ -152,9 +152,10 @@ def _png_chunks(data: bytes, image: Image.Image, *, strip: bool) -> Iterator[byt
     passes = _PASSES if data[28] else ((0, 0, 1),)
     rows = sum(len(range(y, height, step)) for x, y, step in passes if x < width)
     size, stream = width * height * len(image.mode) + rows, zlib.decompressobj()
+    inflated = len(stream.decompress(b"".join(compressed), size + 1))
     # Unlike libpng, Pillow decodes fewer rows, and a stream without a checksum.
-    if len(stream.decompress(b"".join(compressed), size + 1)) != size or not stream.eof:
-        raise ValueError("too few or many rows, or no checksum")
+    if inflated != size or not stream.eof or stream.unused_data:
+        raise ValueError("too few or many rows, no checksum, or bytes after it")
     _check_end(data, at, profile, strip=strip)
 
 
@@ -171,5 +172,4 @@ def _has_position(image: Image.Image) -> bool:
         position = image.getexif().get_ifd(ExifTags.IFD.GPSInfo)
     except Exception:  # noqa: BLE001 - getexif: damaged metadata does not affect the pixels
         position = {}
-    in_exif = _LATITUDE in position or _LONGITUDE in position
-    return in_exif or b"GPSLatitude" in image.info.get("xmp", b"")
+    return bool(_POSITION & position.keys()) or b"GPSLatitude" in image.info.get("xmp", b"")

@@ -28,7 +28,7 @@ SECRET = b"where I live"
 # What Pillow reports of a file without metadata: of pixels, and how to show them.
 PLAIN = {
     "jfif", "jfif_version", "jfif_unit", "jfif_density", "dpi", "adobe", "adobe_transform",
-    "progressive", "progression", "interlace", "gamma", "chromaticity", "srgb",
+    "progressive", "progression", "interlace",
 }  # fmt: skip
 PHOTO = saved(make_image(1, 45, 30), "JPEG")
 HEAD, BODY = PHOTO[:20], PHOTO[20:]  # SOI and JFIF, and the rest
@@ -214,6 +214,7 @@ CONVERTED = {
     "frames": saved(make_image(1, 9, 9), "PNG", save_all=True, append_images=[make_image(2, 9, 9)]),
     "video": png(5, 4, 8, 2, ROWS, png_chunk(b"cICP", b"\x09\x10\0\1")),
     "no checksum": PNG[:IDAT] + png_chunk(b"IDAT", zlib.compress(ROWS)[:-4]) + PNG[-12:],
+    "bytes after the rows": PNG[:IDAT] + png_chunk(b"IDAT", zlib.compress(ROWS) + SECRET) + PNG[-12:],
     "too few rows": png(5, 5, 8, 2, ROWS), "a row more": png(5, 3, 8, 2, ROWS),
     "a bomb": png(5, 4, 8, 2, ROWS + bytes(1 << 24)), "no IEND": PNG[:-12],
     "compression": with_header(PNG, 26, 1),
