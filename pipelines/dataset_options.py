@@ -181,7 +181,10 @@ class ImagesOptions(DatasetOptions):
         only_shrink: never enlarge an image
         reducing_gap: ``X``: decode JPEGs at a reduced scale that stays at least X times larger than
             the target (0: always full size)
-        encoding: ``TYPE``: jpeg, png, raw
+        encoding: ``TYPE``: jpeg, png, raw, or keep: copy JPEG and PNG files that are not resized
+            (--resize=none), and convert the others
+        strip_metadata: remove EXIF (GPS positions too), XMP, profiles and comments from the files
+            that --encoding=keep copies
         quality: ``Q``: JPEG quality, 1 to 100
         channels: ``N``: 3 (default), 1 (grey) or 4 (with alpha)
         shard_by: ``WHAT``: label: separate shards for each label
@@ -206,7 +209,7 @@ example, a folder with one subfolder per label:
         "splits unlabeled_splits group_pattern seed",
         "boxes and masks": "annotations masks boxes_frame",
         "pixels": "image_size resize interpolation only_shrink reducing_gap encoding quality "
-        "channels",
+        "channels strip_metadata",
         "records and shards": f"features {SHARDS} shard_by duplicates",
         "running": "max_reject_fraction workers beam_options",
         "limits of one image": "max_pixels decoder_memory decoder_seconds",
@@ -228,6 +231,7 @@ example, a folder with one subfolder per label:
     only_shrink: of.Switch = of.switch()
     reducing_gap: of.Float = resizing.REDUCING_GAP
     encoding: of.Choice[Encoding] = resizing.ENCODING
+    strip_metadata: of.Switch = of.switch()
     quality: of.Int = resizing.QUALITY
     channels: of.Int = of.whole(3, 1, 4, choices=("1", "3", "4"), pattern="1|3|4")
     shard_by: of.Choice[Literal["", "label"]] = of.choice(("label",), "")

@@ -94,6 +94,7 @@ class ImagesConfig(ImagesOptions, BuildConfig):
             quality=self.quality,
             channels=self.channels,
             max_pixels=self.max_pixels,
+            strip_metadata=self.strip_metadata,
         )
 
     @property

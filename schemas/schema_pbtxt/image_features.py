@@ -23,8 +23,10 @@ from shardmill.schemas.schema_pbtxt.schema_text import (
 if TYPE_CHECKING:
     from shardmill.schemas.example.serialize import FeatureValue
 
-Encoding = Literal["jpeg", "png", "raw"]
-ENCODINGS: tuple[Encoding, ...] = ("jpeg", "png", "raw")
+Encoding = Literal["jpeg", "png", "raw", "keep"]
+ENCODINGS: tuple[Encoding, ...] = ("jpeg", "png", "raw", "keep")
+# What ``keep`` did with a file; empty for other encodings. The last has a position by GPS.
+ORIGINALS = ("", "converted", "kept", "kept_with_position")
 Part = Literal["label", "boxes", "mask"]  # what not all images have
 
 

@@ -64,6 +64,8 @@ class Decoded(NamedTuple):
             ``image`` if the size of a scaled JPEG is not a whole number.
         turn: The EXIF orientation that ``image`` still has; 1 if Pillow has rotated it.
         multi_frame: Whether the file has several frames.
+        format: Pillow's name of the format.
+        strict: Whether it is a JPEG that was decoded without a warning of libjpeg.
     """
 
     image: Image.Image
@@ -71,6 +73,8 @@ class Decoded(NamedTuple):
     box: Box
     turn: int
     multi_frame: bool
+    format: str
+    strict: bool
 
 
 def plain_message(error: BaseException) -> str:
@@ -129,7 +133,8 @@ def decode_image(
             turned(Size(*image.size), orientation if turn == 1 else 1), orientation
         )
     pixels = fix_pixels(loaded, tile, data)
-    return Decoded(pixels, geometry, box or (0, 0, *pixels.size), turn, multi_frame)
+    facts = multi_frame, image.format or "", loaded is not image
+    return Decoded(pixels, geometry, box or (0, 0, *pixels.size), turn, *facts)
 
 
 def load_image(image: ImageFile.ImageFile, data: bytes) -> Image.Image:

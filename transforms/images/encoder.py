@@ -40,7 +40,7 @@ _IN_FLIGHT_BYTES = 256 << 20  # of files and records; a larger image is alone
 _BATCH = 16  # images, at most, of one request to a decoder
 _BATCH_BYTES = 1 << 20  # of their files and records
 # Records that keep the size of the image, in bytes per byte of a compressed file.
-_GROWTH = {"jpeg": 2, "png": 10, "raw": 15}
+_GROWTH = {"jpeg": 2, "png": 10, "raw": 15, "keep": 2}
 
 ClassIds: TypeAlias = dict[str, int]
 Results: TypeAlias = dict[str, Example | Reject]  # by key
@@ -75,8 +75,8 @@ class ImageEncoder:
         pixels = self.spec.target_bytes
         if not pixels:
             return None
-        sizes = {"raw": pixels, "png": pixels * 6 // 10, "jpeg": pixels // 5}
-        return sizes[self.spec.encoding] + 256
+        sizes = {"raw": pixels, "png": pixels * 6 // 10}
+        return sizes.get(self.spec.encoding, pixels // 5) + 256
 
     def versions(self) -> dict[str, str]:
         """Return the versions of all libraries that the bytes of shards depend on."""
