@@ -94,17 +94,17 @@ def _floats(values: np.ndarray) -> ByteStrings:
 
 def varints(values: np.ndarray) -> ByteStrings:
     """Return int64 values as protobuf varints: 1 to 9 bytes, 10 for a negative value."""
-    unsigned = np.ascontiguousarray(values, np.int64).view(np.uint64)
-    width = len(varint(int(unsigned.max(initial=0))))
-    digits = np.empty((unsigned.size, width), np.uint8)
-    used = np.empty(digits.shape, np.bool_)
+    rest = np.ascontiguousarray(values, np.int64).view(np.uint64)
+    width = len(varint(int(rest.max(initial=0))))
+    digits = np.empty((rest.size, width), np.uint8)
+    used = np.ones(digits.shape, np.bool_)  # zero has a digit too
+    sizes = np.ones(rest.size, np.int64)
     for place in range(width):
-        rest = unsigned >> np.uint64(7 * place)
-        digits[:, place] = rest.astype(np.uint8) | 0x80
-        used[:, place] = rest > 0
-    used[:, 0] = True  # zero has a digit too
-    sizes = used.sum(axis=1)
-    digits[np.arange(unsigned.size), sizes - 1] &= 0x7F
+        more = rest > 0x7F
+        digits[:, place] = rest.astype(np.uint8) & 0x7F | more.view(np.uint8) << 7
+        used[:, place + 1 : place + 2] = more[:, np.newaxis]  # nothing after the last place
+        sizes += more
+        rest = rest >> np.uint64(7)
     return ByteStrings(digits[used], offsets_from_sizes(sizes))
 
 
