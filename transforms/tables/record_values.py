@@ -43,9 +43,9 @@ def _value(column: int) -> str:
 
 
 def _cell_dtype(columns: Sequence[_Column]) -> np.dtype[np.void]:
-    fields = []
+    # Counts, of which nearly all are 1, follow each other: they compress faster and better so.
+    fields = [(_count(n), "<u4" if each.is_list else "u1") for n, each in enumerate(columns)]
     for number, column in enumerate(columns):
-        fields.append((_count(number), "<u4" if column.is_list else "u1"))
         if column.kind != "bytes" and not column.is_list:
             fields.append((_value(number), _DTYPES[column.kind]))
     return np.dtype(fields)

@@ -60,7 +60,7 @@ class RunFile:
 def run_id(*body: Any) -> str:
     """Return the identity of a run: a digest of all that decides its bytes, 32 hex digits."""
     text = json.dumps(body)
-    return hashlib.blake2b(text.encode(), digest_size=16, person=b"shardmill-run4").hexdigest()
+    return hashlib.blake2b(text.encode(), digest_size=16, person=b"shardmill-run5").hexdigest()
 
 
 def find_run(folder: str, name: str, content: str = "") -> RunFile | None:
