@@ -249,7 +249,6 @@ def _crcs(data: pa.Buffer, begins: np.ndarray, ends: np.ndarray) -> np.ndarray:
         batch = slice(first, first + _CRC_ROWS)
         start, stop = int(begins[first]), int(ends[batch][-1])
         copied = data.slice(start, stop - start).to_pybytes()
-        spans = map(slice, (begins[batch] - start).tolist(), (ends[batch] - start).tolist())
-        values = map(google_crc32c.value, map(copied.__getitem__, spans))
-        crcs[batch] = np.fromiter(values, np.uint32, ends[batch].size)
+        spans = zip((begins[batch] - start).tolist(), (ends[batch] - start).tolist(), strict=True)
+        crcs[batch] = [google_crc32c.value(copied[begin:end]) for begin, end in spans]
     return crcs
