@@ -46,7 +46,7 @@ class ByteStrings(NamedTuple):
     @classmethod
     def fixed(cls, data: np.ndarray, number: int) -> ByteStrings:
         """Return a number of byte strings of one size that are stored back to back."""
-        return cls(data, np.arange(number + 1, dtype=np.int64) * (data.size // number))
+        return cls(data, np.arange(number + 1, dtype=np.int64) * (data.size // max(1, number)))
 
     @property
     def number(self) -> int:

@@ -90,8 +90,7 @@ def flatten(values: pa.Array) -> tuple[pa.Array, np.ndarray | None]:
 
 
 def _floats(values: np.ndarray) -> ByteStrings:
-    data = values.astype("<f4", copy=False).view(np.uint8)
-    return ByteStrings(data, np.arange(values.size + 1, dtype=np.int64) * 4)
+    return ByteStrings.fixed(values.astype("<f4", copy=False).view(np.uint8), values.size)
 
 
 def varints(values: np.ndarray) -> ByteStrings:
