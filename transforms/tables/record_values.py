@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 from shardmill.transforms.statistics.sums import Kind, Sums, sum_values
 from shardmill.transforms.tables.table_source import TypedColumn, has_lists
 
-_CELLS, _COLUMNS = "cells", b"columns"
+_CELLS, _COLUMNS = "values", b"columns"
 _DTYPES: dict[Kind, str] = {"int64": "<i8", "float32": "<f4"}
 
 
@@ -59,7 +59,7 @@ def take_values(columns: Sequence[TypedColumn], order: npt.NDArray[np.int64]) ->
         order: Row number of each record; shape [records].
 
     Returns:
-        A table of one row per record. ``cells`` has for each column the number of values, and the
+        A table of one row per record. ``values`` has for each column the number of values, and the
         value itself if it is a number and not a list. A column of lists of numbers has a column.
     """
     described = tuple(
