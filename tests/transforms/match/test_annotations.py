@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from shardmill.schemas.errors import InputError
 from shardmill.schemas.refs import InputRef
 from shardmill.transforms.images.fields import input_fields
+from shardmill.transforms.match.annotations import coco
 from shardmill.transforms.match.annotations.boxes import AnnotationError
 from shardmill.transforms.match.annotations.coco import (
     SECTIONS,
@@ -229,6 +230,38 @@ def test_files_that_are_not_coco_are_one_sentence(tmp_path, text, code):
     with pytest.raises(InputError) as caught:
         read_categories(str(path))
     assert caught.value.id == code
+
+
+texts = st.text('[]{}"\\\\ab', max_size=6)
+documents = st.recursive(
+    texts, lambda each: st.lists(each, max_size=3) | st.dictionaries(texts, each, max_size=3)
+)
+
+
+def depth_of(value):
+    if isinstance(value, str):
+        return 0
+    parts = value.values() if isinstance(value, dict) else value
+    return 1 + max(map(depth_of, parts), default=0)
+
+
+@settings(max_examples=examples(150), deadline=None)
+@given(documents, st.integers(1, 9))
+def test_depth_of_json_is_measured_outside_of_strings(document, size):
+    """At any size of a read, whatever is in strings."""
+    deepest = depth_of(document)
+    text = json.dumps(document).encode()
+
+    def read(limit):
+        file = coco._Shallow(io.BytesIO(text))
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(coco, "_MAX_DEPTH", limit)
+            return b"".join(iter(lambda: file.read(size), b""))
+
+    assert read(deepest) == text
+    if deepest:
+        with pytest.raises(ValueError, match="nested"):
+            read(deepest - 1)
 
 
 PAIRS = {  # images, others, and what the images get
