@@ -60,7 +60,7 @@ class TinyEncoder:
                 digest = hashlib.blake2b(record, digest_size=32).hexdigest()
                 row = CatalogRow(
                     ref.key, ref.uri, ref.size, ref.version, digest, ref.label, 500, 375,
-                    False, PIXELS, [110 * PIXELS] * 3, [14_000 * PIXELS] * 3, RECORD,
+                    False, "", PIXELS, [110 * PIXELS] * 3, [14_000 * PIXELS] * 3, RECORD,
                 )  # fmt: skip
                 yield Example(record, ref.label, row)
         EVENTS["parts end"] = now()

@@ -40,9 +40,10 @@ def copy_shard(source: str, target: Path, index: Path) -> int:
 
 def feature_of(spec: Any, class_names: tuple[str, ...]) -> tfds.features.FeatureConnector:
     """Returns a feature as TFDS describes it; class names are those of its integers."""
-    if spec.encoding in ("jpeg", "png"):
+    if spec.encoding in ("jpeg", "png", "keep"):
         shape = spec.shape or (None, None, spec.channels or 3)
-        return tfds.features.Image(shape=shape, encoding_format=spec.encoding)
+        encoding = None if spec.encoding == "keep" else spec.encoding  # of each record
+        return tfds.features.Image(shape=shape, encoding_format=encoding)
     if spec.encoding == "raw":
         return tfds.features.Tensor(shape=spec.shape, dtype=spec.dtype, encoding="bytes")
     if class_names:

@@ -8,15 +8,18 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from shardmill.loaders.boxes import BOXES
 from shardmill.loaders.epoch_reader import PlacedRecord
 from shardmill.loaders.frameworks import require_framework
-from shardmill.loaders.record_decoder import Fill, select_features
+from shardmill.loaders.record_decoder import Fill, output_names, select_features
 from shardmill.loaders.records import open_encoded
 from shardmill.loaders.sampling import Weights
+from shardmill.loaders.source import Source
 from shardmill.loaders.steps import Remainder, batches, to_int
 from shardmill.loaders.stream import Stream, Where
 from shardmill.loaders.tf_parse import array_decoder, batch_parser, label_reader
 from shardmill.schemas.errors import InputError, UsageError
+from shardmill.schemas.schema_pbtxt.image_features import MASK
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -68,7 +71,7 @@ class Batching(NamedTuple):
 def keras_dataset(  # noqa: PLR0913 - all but two are keyword-only
     dataset: str | os.PathLike[str] | Stream, split: str = "train", *, batch_size: int | None = 32,
     shuffle: bool | int = False, seed: int = 0, remainder: Remainder | None = None,
-    label: str | None = "id", features: Sequence[str] | None = None,
+    label: str | Sequence[str] | None = "id", features: Sequence[str] | None = None,
     balance: Literal["label"] | Weights | None = None,
     fill: Fill | None = None, where: Where | None = None, limit: int | None = None,
     host: tuple[int, int] | None = None,
@@ -78,6 +81,7 @@ def keras_dataset(  # noqa: PLR0913 - all but two are keyword-only
     A batch is ``(inputs, labels)``. Inputs are the images (uint8, [batch, height, width, channels])
     or arrays of the dataset; for rows, and for several features, a dict by feature. Labels have
     shape [batch], or [batch, n] for vectors. With ``label=None`` a batch is the inputs alone.
+    Several labels are a dict, and so is ``boxes`` or ``boxes/xyxy``, as KerasHub takes it.
 
     The dataset can be continued with tf.data: ``repeat``, ``map``, ``take``, ``with_options``.
     ``batch_size=None`` gives single examples for ``cache``, ``shuffle`` and ``batch``. Each pass
@@ -93,7 +97,7 @@ def keras_dataset(  # noqa: PLR0913 - all but two are keyword-only
         remainder: What happens to a last batch that is not full: ``keep`` it, ``drop`` it, or
             ``pad`` it: batches are then ``(inputs, labels, weights)``, and the weight of padding is
             0. None for ``keep``, with several hosts ``drop``; they cannot keep it.
-        label: ``id`` (integer or float), ``one_hot``, ``text``, or a feature; None for no labels.
+        label: ``id`` (integer or float), ``one_hot``, ``text``, a feature; several; or None.
         features: The features that become inputs; None for images, arrays or all columns.
         balance: ``label``, or the weight of each label; see ``Stream``.
         fill: Values by feature that replace missing ones; see ``open_dataset``.
@@ -222,8 +226,8 @@ def _keeps(stream: Stream, place: PlacedRecord, payload: bytes) -> bool:
 
 
 def _parser(
-    stream: Stream, batching: Batching, features: Sequence[str] | None, label: str | None,
-    fill: Fill | None,
+    stream: Stream, batching: Batching, features: Sequence[str] | None,
+    label: str | Sequence[str] | None, fill: Fill | None,
 ) -> tuple[Callable[[Any], Any], Callable[..., Any], bool]:  # fmt: skip
     """Returns functions that turn serialized examples into elements of the dataset.
 
@@ -236,17 +240,21 @@ def _parser(
 
     source = stream.records.source
     batched = batching.batch_size is not None
-    label_name, read_label = (None, None) if label is None else label_reader(source, label)
+    targets = _targets(source, label)
     if features is None:
-        left_out = source.label_features | {label_name}
-        arrays = [name for name in source.arrays if name != label_name]
+        left_out = {
+            *source.label_features,
+            source.named_by(MASK),
+            *(name for name, _ in targets.values()),
+        }
+        arrays = [name for name in source.arrays if name not in left_out]
         features = arrays or [spec.name for spec in source.specs if spec.name not in left_out]
     inputs = select_features(source, features)
     if fill and stream.where:  # others are filled for the predicate
         fill = {name: value for name, value in fill.items() if name in {s.name for s in inputs}}
     specs = {spec.name: spec for spec in inputs}
-    if label_name is not None:
-        specs[label_name] = source.spec_of(label_name)
+    specs |= {name: source.spec_of(name) for name, _ in targets.values()}
+    shown = output_names(inputs, features)
     decoders = {
         name: array_decoder(spec, batched=batched) for name, spec in specs.items() if spec.encoding
     }
@@ -259,17 +267,41 @@ def _parser(
         return decoders[name](values) if name in decoders else values
 
     def finish(parsed: dict[str, Any], *weights: Any) -> Any:
-        values = {
-            name: read(spec.name, parsed[spec.name])
-            for name, spec in zip(features, inputs, strict=True)
+        values = {shown[spec.name]: read(spec.name, parsed[spec.name]) for spec in inputs}
+        given = values[shown[inputs[0].name]] if len(inputs) == 1 and inputs[0].encoding else values
+        labels = {
+            shown: read_label(read(name, parsed[name], flat=True))
+            for shown, (name, read_label) in targets.items()
         }
-        given = values[features[0]] if len(inputs) == 1 and inputs[0].encoding else values
-        if label_name is not None and read_label is not None:
-            labels = read_label(read(label_name, parsed[label_name], flat=True))
-            return (given, labels, *weights)
+        if labels:
+            return (given, labels.get("", labels), *weights)
         return (given, *weights) if weights else given
 
     return batch_parser(list(specs.values()), fill), finish, singly
+
+
+def _targets(
+    source: Source, label: str | Sequence[str] | None
+) -> dict[str, tuple[str, Callable[[Any], Any]]]:
+    """Returns the feature of each target, and a function of its values.
+
+    The name of the target is empty if it is the only one.
+    """
+    forms = [] if label is None else [label] if isinstance(label, str) else label
+    targets: dict[str, tuple[str, Callable[[Any], Any]]] = {}
+    for form in forms:
+        if form.partition("/")[0] == BOXES and source.has_boxes:
+            targets[BOXES] = form, _dense
+            targets["labels"] = source.spec_of("classes").name, _dense
+        else:
+            targets[form] = label_reader(source, form)
+    only = isinstance(label, str) and len(targets) == 1
+    return dict(zip([""], targets.values(), strict=True)) if only else targets
+
+
+def _dense(values: Any) -> Any:
+    """Returns ragged values filled up with -1; those of a single example as they are."""
+    return values.to_tensor(-1) if hasattr(values, "to_tensor") else values
 
 
 def _to_batches(

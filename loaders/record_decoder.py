@@ -10,13 +10,14 @@ from typing import Any
 
 import numpy as np
 
+from shardmill.loaders.boxes import BOXES, boxes_array
 from shardmill.loaders.source import LONG_NAMES, Source
 from shardmill.schemas.errors import FormatError, UsageError
 from shardmill.schemas.example.parse import FeatureValues, parse_example
 from shardmill.schemas.schema_pbtxt.feature_spec import FeatureSpec
 
 Fill = Mapping[str, bytes | str | int | float]
-IMAGE_ENCODINGS = ("jpeg", "png")
+IMAGE_ENCODINGS = ("jpeg", "png", "keep")  # JPEG or PNG, as its bytes say
 _Reader = Callable[[Any, dict[str, FeatureValues]], Any]  # from a feature's values and all features
 _DTYPES: dict[str, type[np.generic]] = {
     "bytes": np.object_,  # NumPy's own bytes type would drop trailing zeros
@@ -48,7 +49,8 @@ def select_features(source: Source, features: Sequence[str] | None) -> tuple[Fea
 def output_names(specs: Sequence[FeatureSpec], features: Sequence[str] | None) -> dict[str, str]:
     """Returns the names of values in an example by feature: the requested ones, or short ones."""
     if features is not None:
-        return {spec.name: name for spec, name in zip(specs, features, strict=True)}
+        pairs = zip(specs, features, strict=True)
+        return {spec.name: BOXES if spec.parts else name for spec, name in pairs}
     long = {spec.name for spec in specs}
     return {name: short for short, name in LONG_NAMES.items() if name in long and short not in long}
 
@@ -149,6 +151,9 @@ class RecordDecoder:
         return values
 
     def _reader(self, spec: FeatureSpec) -> _Reader:
+        if spec.name in self.classes:
+            ids = np.arange(self.classes[spec.name])
+            return lambda values, _: np.isin(ids, values).astype(np.float32)
         read = self._value_reader(spec)
         if not self.text or spec.kind != "bytes" or spec.encoding:
             return read
@@ -156,12 +161,12 @@ class RecordDecoder:
 
     def _value_reader(self, spec: FeatureSpec) -> _Reader:
         name, dtype, shape = spec.name, _DTYPES[spec.kind], spec.fixed
-        if name in self.classes:
-            ids = np.arange(self.classes[name])
-            return lambda values, _: np.isin(ids, values).astype(np.float32)
+        if spec.parts:
+            return lambda _, features: boxes_array(spec, features)
         make = bytes if spec.kind == "bytes" else dtype
         if self.decode and spec.encoding in IMAGE_ENCODINGS:
-            return lambda values, _: decode_image(name, single_value(name, values), spec.channels)
+            channels, kept = spec.channels, spec.encoding == "keep"
+            return lambda values, _: decode_image(name, single_value(name, values), channels, kept)
         if self.decode and spec.encoding == "raw":
             return lambda values, features: self._raw_array(
                 spec, single_value(name, values), features
@@ -254,8 +259,14 @@ def fixed_array(name: str, values: Any, dtype: type[np.generic], shape: tuple[in
         raise FormatError("feature-shape", name=name, values=len(values), shape=shape) from error
 
 
-def decode_image(name: str, data: bytes, channels: int) -> Any:
+def decode_image(name: str, data: bytes, channels: int, repeat_grey: bool = False) -> Any:
     """Returns the pixels of a JPEG or PNG image, as Pillow: uint8, [height, width, channels].
+
+    Args:
+        name: Name of the feature.
+        data: The image.
+        channels: Number of channels; 0 for any.
+        repeat_grey: Whether a grey image may have one of several channels, as in TensorFlow.
 
     Raises:
         FormatError: Pillow cannot decode it, or it has another number of channels.
@@ -272,6 +283,8 @@ def decode_image(name: str, data: bytes, channels: int) -> Any:
         except Exception as error:  # Pillow's decoders raise many types
             raise FormatError("feature-not-image", name=name, error=error) from error
         pixels = pixels[:, :, None] if pixels.ndim == 2 else pixels
+    if repeat_grey and pixels.shape[2] == 1:
+        pixels = np.repeat(pixels, channels or 1, axis=2)
     if channels and pixels.shape[2] != channels:
         raise FormatError("feature-channels", name=name, found=pixels.shape[2], channels=channels)
     return pixels

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from shardmill.loaders.boxes import BOX_SIDES, BOXES, boxes_spec
 from shardmill.loaders.selection import Selection, ShardSlice, select
 from shardmill.schemas.dataset.catalog import read_table
 from shardmill.schemas.dataset.manifest import Manifest, Shard
@@ -65,12 +66,12 @@ class Source:
     @cached_property
     def label_id(self) -> str:
         """Name of the feature with class ids or integer labels; empty if there is none."""
-        return self._named_by_source(_ID_SOURCES) or self._label_column("int64")
+        return self.named_by(*_ID_SOURCES) or self._label_column("int64")
 
     @cached_property
     def label_text(self) -> str:
         """Name of the feature with the text of labels; empty if there is none."""
-        return self._named_by_source(_TEXT_SOURCES) or self._label_column("bytes")
+        return self.named_by(*_TEXT_SOURCES) or self._label_column("bytes")
 
     @property
     def label_features(self) -> frozenset[str]:
@@ -95,10 +96,20 @@ class Source:
             raise UsageError("one-hot-without-classes")
         return max(numbers) + 1
 
+    @property
+    def box_sides(self) -> list[str]:
+        """Names of the features with the sides of boxes; empty for those that records lack."""
+        return [self.named_by(f"image/object/bbox/{side}") for side in BOX_SIDES]
+
+    @property
+    def has_boxes(self) -> bool:
+        """Whether records have boxes with all sides."""
+        return all(self.box_sides)
+
     @cached_property
     def sides(self) -> tuple[str, str]:
         """Names of the features with the height and width of images; empty if there are none."""
-        return self._named_by_source((HEIGHT,)), self._named_by_source((WIDTH,))
+        return self.named_by(HEIGHT), self.named_by(WIDTH)
 
     @cached_property
     def arrays(self) -> tuple[str, ...]:
@@ -115,6 +126,8 @@ class Source:
             for spec in self.specs:
                 if spec.name == each:
                     return spec
+        if name.partition("/")[0] == BOXES and self.has_boxes:
+            return boxes_spec(name, self.box_sides, self.sides[::-1])
         known = format_names([spec.name for spec in self.specs])
         raise UsageError("feature-unknown", name=name, known=known)
 
@@ -129,7 +142,8 @@ class Source:
                 return labels[value] if 0 <= value < len(labels) else str(value)
         return None
 
-    def _named_by_source(self, sources: Sequence[str]) -> str:
+    def named_by(self, *sources: str) -> str:
+        """Returns the name of the first feature of some sources; empty if there is none."""
         for feature in self.manifest.features:
             if feature.get("source") in sources:
                 return feature["name"]

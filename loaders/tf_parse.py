@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from shardmill.loaders.boxes import boxes_tensor
 from shardmill.loaders.frameworks import require_framework
 from shardmill.loaders.record_decoder import IMAGE_ENCODINGS, Fill, default_values, select_features
 from shardmill.loaders.source import Source, open_without_shards
@@ -47,7 +48,11 @@ def feature_spec(
         UsageError: A feature is unknown, or a fill value has another type.
     """
     require_framework("tensorflow")
-    specs = select_features(open_without_shards(path), features)
+    source = open_without_shards(path)
+    specs = select_features(source, features)
+    for spec in specs:
+        if spec.parts:
+            raise UsageError("feature-joined", name=spec.name, parts=", ".join(spec.parts))
     defaults = default_values([spec for spec in specs if spec.name in (fill or {})], fill)
     parsed = {spec.name: _parsed_as(spec, defaults, by_schema=True) for spec in specs}
     for name, form in parsed.items() if scalars else ():
@@ -89,8 +94,21 @@ def batch_parser(
     import tensorflow as tf
 
     defaults = default_values(specs, fill)
-    wanted = {spec.name: _parsed_as(spec, defaults, by_schema=False) for spec in specs}
-    return partial(tf.io.parse_example, features=wanted)
+    joined = [spec for spec in specs if spec.parts]
+    wanted = {
+        spec.name: _parsed_as(spec, defaults, by_schema=False) for spec in specs if not spec.parts
+    }
+    for spec in joined:
+        sides, size = spec.parts[:4], spec.parts[4:]
+        wanted |= dict.fromkeys(sides, tf.io.RaggedFeature(tf.float32, row_splits_dtype=tf.int64))
+        wanted |= dict.fromkeys(size, tf.io.FixedLenFeature([1], tf.int64))
+
+    def parse(serialized: tf.Tensor) -> dict[str, Any]:
+        parsed = tf.io.parse_example(serialized, wanted)
+        parsed |= {spec.name: boxes_tensor(spec, parsed) for spec in joined}
+        return {spec.name: parsed[spec.name] for spec in specs}
+
+    return parse if joined else partial(tf.io.parse_example, features=wanted)
 
 
 def array_decoder(spec: FeatureSpec, *, batched: bool) -> Callable[[tf.Tensor], tf.Tensor]:
@@ -114,7 +132,8 @@ def array_decoder(spec: FeatureSpec, *, batched: bool) -> Callable[[tf.Tensor], 
 
     # TensorFlow's default method is faster, but up to 22 of 255 off. [measured]
     jpeg = partial(tf.io.decode_jpeg, dct_method="INTEGER_ACCURATE")
-    decode = jpeg if spec.encoding == "jpeg" else tf.io.decode_png
+    # Both decode either format; only decode_png has alpha, which no JPEG has.
+    decode = tf.io.decode_png if spec.encoding == "png" or channels == 4 else jpeg
 
     def decode_one(data: tf.Tensor) -> tf.Tensor:
         return tf.ensure_shape(decode(data, channels), shape)

@@ -158,9 +158,9 @@ class ImagesOptions(DatasetOptions):
     Attributes:
         input: ``PATH``: a folder, glob, listing (.csv, .jsonl), image or archive (tar, zip,
             Parquet, TFRecord); may be repeated
-        splits: ``SHARES``: directory (default if all folders are named like splits), or listing, or
-            shares (default: train:0.9,validation:0.1), or folders and files as in
-            train:1,test=test/: shares divide the others
+        splits: ``SHARES``: directory (default if all folders are named like splits), listing,
+            imagesets (of PASCAL VOC), or shares (default: train:0.9,validation:0.1), or folders and
+            files as in train:1,test=test/: shares divide the others
         label_from: ``WHERE``: directory, filename, listing, none
         label_pattern: ``REGEX``: has a group (?P<label>...)
         labels: ``FILE``: one label per line; the first line is class 0
@@ -176,8 +176,9 @@ class ImagesOptions(DatasetOptions):
         null_values: ``LIST``: texts that mean null in a listing (default: as for tables)
         annotations: ``LIST``: boxes: voc or yolo (a file per image, in the input or in voc:DIR), or
             coco:FILE; the classes of yolo are the lines of --labels
-        boxes_frame: ``FRAME``: boxes refer to the image as stored in the file, or upright as its
-            EXIF data ask (default: as the size in the annotation says)
+        masks: ``DIR``: masks of the images, with the same names: pixels are classes
+        boxes_frame: ``FRAME``: boxes and masks refer to the image as stored in the file, or upright
+            as its EXIF data ask (default: as their size says)
         group_pattern: ``REGEX``: keys with the same match stay in one split
         image_size: ``SIZE``: 224 (default) or 180x320 (height x width)
         resize: ``HOW``: stretch, fit, pad, crop, none
@@ -185,7 +186,10 @@ class ImagesOptions(DatasetOptions):
         only_shrink: never enlarge an image
         reducing_gap: ``X``: decode JPEGs at a reduced scale that stays at least X times larger than
             the target (0: always full size)
-        encoding: ``TYPE``: jpeg, png, raw
+        encoding: ``TYPE``: jpeg, png, raw, or keep: copy JPEG and PNG files that are not resized
+            (--resize=none), and convert the others
+        strip_metadata: remove EXIF (GPS positions too), XMP, profiles and comments from the files
+            that --encoding=keep copies
         quality: ``Q``: JPEG quality, 1 to 100
         channels: ``N``: 3 (default), 1 (grey) or 4 (with alpha)
         shard_by: ``WHAT``: label: separate shards for each label
@@ -209,14 +213,14 @@ example, a folder with one subfolder per label:
         "labels and splits": "label_from label_pattern labels image_column label_column "
         "splits unlabeled_splits group_pattern seed",
         "listings": "label_separator types null_values",
-        "boxes": "annotations boxes_frame",
+        "boxes and masks": "annotations masks boxes_frame",
         "pixels": "image_size resize interpolation only_shrink reducing_gap encoding quality "
-        "channels",
+        "channels strip_metadata",
         "records and shards": f"features {SHARDS} shard_by duplicates",
         "running": "max_reject_fraction workers beam_options",
         "limits of one image": "max_pixels decoder_memory decoder_seconds",
     }
-    splits: SplitShares = _splits("directory", "listing")
+    splits: SplitShares = _splits("directory", "imagesets", "listing")
     label_from: of.Choice[LabelFrom] = LABEL_FROM
     label_pattern: of.Text = of.text()
     labels: of.File = of.file(decides=False)
@@ -226,7 +230,8 @@ example, a folder with one subfolder per label:
     label_separator: of.Text = of.text()
     types: of.Pairs = of.mapping()
     null_values: of.Option[tuple[str, ...] | None, str | Sequence[str] | None] = of.names(None)
-    annotations: of.Names = of.names()
+    annotations: of.Names = of.names(decides=False)
+    masks: of.File = of.file(decides=False)
     boxes_frame: of.Choice[Literal["", "stored", "upright"]] = of.choice(("stored", "upright"), "")
     group_pattern: of.Text = of.text()
     image_size: ImageSize = of.Option("text", _parse_size, "224", pattern="[0-9]+(x[0-9]+)?")
@@ -235,6 +240,7 @@ example, a folder with one subfolder per label:
     only_shrink: of.Switch = of.switch()
     reducing_gap: of.Float = resizing.REDUCING_GAP
     encoding: of.Choice[Encoding] = resizing.ENCODING
+    strip_metadata: of.Switch = of.switch()
     quality: of.Int = resizing.QUALITY
     channels: of.Int = of.whole(3, 1, 4, choices=("1", "3", "4"), pattern="1|3|4")
     shard_by: of.Choice[Literal["", "label"]] = of.choice(("label",), "")

@@ -39,13 +39,13 @@ class ImagesJob:
         config: The config.
         match: Which files to match.
         sink: What the build writes, and where.
-        annotations: Annotations of the images; None if they have none.
+        annotations: What the images have besides.
     """
 
     config: ImagesConfig
     match: MatchSpec
     sink: SinkSpec
-    annotations: AnnotationSpec | None = None
+    annotations: tuple[AnnotationSpec, ...] = ()
 
     def spool(self) -> Spool:
         """Return where archives without random access are spooled: a dry run writes no output."""
@@ -85,7 +85,7 @@ def resolve(config: ImagesConfig, *, runner: str = "") -> ImagesJob:
         compares=not config.overwrite and has_catalogs(config.absolute_output),
         warnings=warnings, hooks=ImagesHooks(labels_are_names=config.label_from == "filename"),
     )  # fmt: skip
-    return ImagesJob(config, match, sink, config.annotation_spec(match))
+    return ImagesJob(config, match, sink, config.annotation_specs(match))
 
 
 def outcomes(root: beam.Pipeline | beam.pvalue.PBegin, job: ImagesJob) -> beam.PCollection[Outcome]:
@@ -96,8 +96,8 @@ def outcomes(root: beam.Pipeline | beam.pvalue.PBegin, job: ImagesJob) -> beam.P
         config.label_spec,
         spool=job.spool() if job.match.archives else None,
     )
-    if job.annotations is not None:
-        matched = matched | "AttachAnnotations" >> AttachAnnotations(job.annotations)
+    for each in job.annotations:
+        matched = matched | f"Attach_{each.kind}" >> AttachAnnotations(each)
     if config.limit is not None:
         matched = matched | "TakeFirst" >> TakeFirst(config.limit, config.place_spec)
     outcome = matched | "WriteShards" >> WriteShards(job.sink, config.encoder)

@@ -23,7 +23,11 @@ from shardmill.transforms.images.decoder_pool import use_pool
 from shardmill.transforms.images.decoder_protocol import Limits
 from shardmill.transforms.images.encoder import ImageEncoder
 from shardmill.transforms.images.resize import ResizeSpec
-from shardmill.transforms.match.annotations.transform import AnnotationKind, AnnotationSpec
+from shardmill.transforms.match.annotations.transform import (
+    AnnotationKind,
+    AnnotationSource,
+    AnnotationSpec,
+)
 from shardmill.transforms.match.inputs import MatchSpec, PathKind
 from shardmill.transforms.match.labels import BELOW_SPLIT, LabelSpec, below_places, parse_labels
 from shardmill.transforms.runtime.process_pool import usable_cores
@@ -50,13 +54,13 @@ class ImagesConfig(ImagesOptions, BuildConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        self._check_annotations()
         self._check_duplicates()
         # The parsers of these values check them.
         _ = self.image_spec, self.place_spec, self.shard_spec, self.listing_options
         if self.listed is not None or self.source_id:
             _ = self.feature_set
         _ = LabelSpec(self.label_from, self.label_pattern)
-        self._check_annotations()
         if self.unlabeled_splits and self.label_from == "none":
             raise UsageError("unlabeled-useless")
         if self.shard_by == "label" and self.label_from == "none":
@@ -78,12 +82,12 @@ class ImagesConfig(ImagesOptions, BuildConfig):
             raise UsageError("annotations-without-names")
         if kinds and self.label_from not in ("directory", "none"):
             raise UsageError("annotations-and-labels", label_from=self.label_from)
-        if kinds and self.listed:
+        if "coco" in kinds and self.listed:
             raise UsageError("annotations-and-columns")
-        if self.boxes_frame and not kinds:
+        if self.boxes_frame and not (kinds or self.masks):
             raise UsageError("boxes-frame-useless", frame=self.boxes_frame)
-        if kinds:  # the boxes have the labels
-            vars(self)["label_from"] = "none"
+        if kinds or (self.masks and self.label_from == "directory"):
+            vars(self)["label_from"] = "none"  # boxes and pixels have the labels
 
     def _check_duplicates(self) -> None:
         if self.duplicates == "keep":
@@ -111,6 +115,7 @@ class ImagesConfig(ImagesOptions, BuildConfig):
             quality=self.quality,
             channels=self.channels,
             max_pixels=self.max_pixels,
+            strip_metadata=self.strip_metadata,
         )
 
     @property
@@ -133,9 +138,13 @@ class ImagesConfig(ImagesOptions, BuildConfig):
     @cached_property
     def feature_set(self) -> FeatureSet:
         """The features of a record."""
-        parts: list[Part] = ["label"] if self.label_from != "none" else []
+        has: dict[Part, bool] = {
+            "label": self.label_from != "none",
+            "boxes": bool(self.annotations),
+            "mask": bool(self.masks),
+        }
         return FeatureSet.parse(
-            self.features, ["boxes"] if self.annotations else parts,
+            self.features, [part for part, given in has.items() if given],
             several=bool(self.label_separator), listed=[*map(listed_feature, self.listed or ())],
         )  # fmt: skip
 
@@ -177,32 +186,31 @@ class ImagesConfig(ImagesOptions, BuildConfig):
             self.image_spec, self.feature_set, self.workers, self.limits, self.boxes_frame
         )
 
-    def annotation_spec(self, match: MatchSpec) -> AnnotationSpec | None:
-        """Return the annotations of the matched images; None if they have none.
+    def annotation_specs(self, match: MatchSpec) -> tuple[AnnotationSpec, ...]:
+        """Return the image sets, annotations and masks of the matched images.
 
         Raises:
             ShardmillError: They do not exist.
         """
-        if not self.annotations:
-            return None
-        if match.archives:
-            raise UsageError("annotations-and-archives", annotations=",".join(self.annotations))
-        kind = cast("AnnotationKind", self.annotations[0].partition(":")[0])
-        places = []
+        found: dict[AnnotationSource, list[str]] = {}
+        if self.shares.mode == "imagesets":
+            found["imagesets"] = [""]
         for item in self.annotations:
-            place = item.partition(":")[2] or match.root
-            path = absolute(place)
-            entry = open_storage(path).stat(path)
-            wanted = "file" if kind == "coco" else "dir"
-            if entry is None or entry.kind != wanted:
-                what = {"file": "a file", "dir": "a folder"}[wanted]
-                raise InputError("annotations-missing", item=item, what=what)
-            form: PathKind = "file" if kind == "coco" else "directory"
-            places.append(MatchSpec(form, path, path, match.follow_links, "any"))
-        fixed = self.label_spec.fixed
-        return AnnotationSpec(
-            kind, tuple(places), fixed or (), self.label_spec.known, root=match.root
-        )
+            kind, _, place = item.partition(":")
+            found.setdefault(cast("AnnotationKind", kind), []).append(place)
+        if self.masks:
+            found["masks"] = [self.masks]
+        if found and match.archives:
+            raise UsageError("annotations-and-archives", kind=next(iter(found)))
+        labels = self.label_spec
+        return tuple(
+            AnnotationSpec(
+                kind, tuple(_find_place(kind, place or match.root, match) for place in places),
+                labels.fixed or (), labels.known, match.root,
+                "Segmentation" if self.masks else "Main",
+            )
+            for kind, places in found.items()
+        )  # fmt: skip
 
     def start(self, answer: Answer, *, in_memory: bool) -> None:
         """Print a note about very large images, and start a decoder, which takes a while."""
@@ -229,6 +237,10 @@ class ImagesConfig(ImagesOptions, BuildConfig):
         values = super().identity()
         if self.label_spec.fixed is not None:
             values["labels"] = list(self.label_spec.fixed)
+        if self.annotations:
+            values["annotations"] = self.annotations[0].partition(":")[0]
+        if self.masks:
+            values["masks"] = True
         if self.listed:
             values["columns"] = format_schema(self.listed)
         return values
@@ -245,3 +257,23 @@ class ImagesConfig(ImagesOptions, BuildConfig):
             "limits": asdict(encoder.limits), "content_hash": "blake3",
         }  # fmt: skip
         return config_id("images", encoder.versions(), options)
+
+
+def _find_place(kind: AnnotationSource, place: str, match: MatchSpec) -> MatchSpec:
+    """Return what to match of a folder or file with annotations.
+
+    Raises:
+        InputError: It does not exist.
+    """
+    path = absolute(place)
+    entry = open_storage(path).stat(path)
+    if kind == "coco":
+        form: PathKind = "file"
+        exists = entry is not None and entry.kind == "file"
+    else:
+        form = "directory"
+        exists = entry is not None and entry.kind == "dir"
+    if not exists:
+        what = "a file" if kind == "coco" else "a folder"
+        raise InputError("annotations-missing", kind=kind, place=place, what=what)
+    return MatchSpec(form, path, path, match.follow_links, "any")

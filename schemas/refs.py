@@ -14,6 +14,7 @@ class EncodedImage(NamedTuple):
     """What is known of an image after it is encoded: fields of ``CatalogRow``."""
 
     content_hash: str
+    original: str
     width: int
     height: int
     multi_frame: bool
@@ -102,6 +103,7 @@ class InputRef(NamedTuple):
         attached: Values of features that are not in the file but in a listing or an annotation: a
             serialized tf.train.Example of their fields; empty for none.
         classes: The labels of a record that may have several, sorted; empty for others.
+        mask: Path, size and version of its mask; ``attached`` has the hash of its content.
     """
 
     key: str
@@ -118,6 +120,7 @@ class InputRef(NamedTuple):
     member: tuple[Any, ...] = ()
     attached: bytes = b""
     classes: tuple[str, ...] = ()
+    mask: tuple[Any, ...] = ()
 
     @property
     def labels(self) -> tuple[str, ...]:

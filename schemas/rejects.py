@@ -29,6 +29,7 @@ REASONS: dict[str, str] = {
     "jsonl": "the file is JSON Lines, among CSV files",
     "key_conflict": "another input has the same key, but is another file or has other values",
     "label_text": "the label has a line break or another control character",
+    "mask": "the mask has several channels, values above 255, or another size than the image",
     "member": "the member of an archive is damaged, encrypted, a link, or outside of the archive",
     "missing": "the cell is missing and its column is required",
     "no_annotation": "no file or entry of --annotations describes the image",

@@ -6,13 +6,14 @@ import base64
 import io
 import os
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache, partial
 from typing import Any
 
 import jinja2
 import numpy as np
 
+from shardmill.loaders.boxes import BOX_SIDES
 from shardmill.schemas.dataset.facts import describe_manifest
 from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.numbers import human_bytes, plural, short_number
@@ -26,6 +27,7 @@ _MIN_WIDTH = 1e-290  # of all bars; NumPy cannot divide much less
 
 SIDE = 96  # pixels
 _QUALITIES, _MAX_THUMBNAIL = (75, 50, 25, 10), 4000  # bytes: a page has about 300 thumbnails
+_BOX = "#ffd400"
 _MAX_CLASS_ID = 31  # of pixels that are class ids rather than shades of grey
 
 
@@ -76,10 +78,12 @@ def render_examples(title: str, examples: Sequence[Any]) -> str:
     return render("examples.html", {"title": title, "rows": rows})
 
 
-def _cell(value: Any, name: object) -> dict[str, Any]:
-    """Returns a thumbnail, or ``text``."""
+def _cell(value: Any, name: object, row: Mapping[Any, Any]) -> dict[str, Any]:
+    """Returns a thumbnail with the boxes of a row, or ``text``."""
     if isinstance(value, np.ndarray) and is_picture(value.shape, value.dtype):
-        return {**make_thumbnail(value), "alt": f"{name}, {value.shape}"}
+        sides = [row.get(f"image/object/bbox/{side}", ()) for side in BOX_SIDES]
+        boxes = np.stack(sides, axis=-1) if len({*map(len, sides)}) == 1 else np.empty((0, 4))
+        return {**make_thumbnail(value, boxes), "alt": f"{name}, {value.shape}"}
     text = value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else str(value)
     return {"text": " ".join(text.split())}
 
@@ -117,15 +121,16 @@ def is_picture(shape: Sequence[int], dtype: object, min_side: int = 8) -> bool:
     return dtype == np.uint8 and has_pixels and min(shape[:2]) >= min_side
 
 
-def make_thumbnail(pixels: Any) -> dict[str, Any]:
+def make_thumbnail(pixels: Any, boxes: Iterable[Sequence[float]] = ()) -> dict[str, Any]:
     """Returns the data URI of an image, and the width and height to show it in.
 
     Transparent pixels become white. Class ids of a segmentation are spread over all shades of grey.
 
     Args:
         pixels: uint8 of shape [height, width] or [height, width, 1, 3 or 4].
+        boxes: Left, upper, right and lower side of each box to draw, as fractions of the image.
     """
-    from PIL import Image
+    from PIL import Image, ImageDraw
 
     if pixels.ndim == 3 and pixels.shape[2] == 1:
         pixels = pixels[:, :, 0]
@@ -136,6 +141,11 @@ def make_thumbnail(pixels: Any) -> dict[str, Any]:
         pixels = pixels * np.uint8(255 // pixels.max())
     image = Image.fromarray(pixels)
     image.thumbnail((SIDE, SIDE))
+    drawn = np.multiply(np.reshape([*boxes], (-1, 4)), image.size * 2).round() - (0, 0, 1, 1)
+    image = image.convert("RGB") if len(drawn) else image
+    for left, upper, right, lower in drawn:
+        corners = left, upper, max(left, right), max(upper, lower)
+        ImageDraw.Draw(image).rectangle(corners, outline=_BOX)
     for quality in _QUALITIES:
         data = io.BytesIO()
         image.save(data, "JPEG", quality=quality, subsampling=0)

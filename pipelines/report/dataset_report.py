@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from shardmill.loaders.boxes import BOXES
 from shardmill.loaders.html.render import is_picture, make_histogram, make_thumbnail, render
 from shardmill.loaders.record_decoder import IMAGE_ENCODINGS, RecordDecoder
 from shardmill.loaders.records import Records, open_encoded
@@ -185,15 +186,18 @@ def _drawer(
 ) -> Callable[[SampledRecord], list[dict[str, Any]]]:
     """Returns a function that gives thumbnails of a record, with ``split`` and ``alt`` text."""
     images = tuple(filter(is_image, specs))[:2]  # such as a photo and its segmentation
-    decode = RecordDecoder(images, {}, True, records.source.sides, {})
+    source = records.source
+    boxes = (source.spec_of(BOXES),) if source.has_boxes else ()
+    decode = RecordDecoder((*images, *boxes), {}, True, source.sides, {})
 
     def draw(sample: SampledRecord) -> list[dict[str, Any]]:
         part, record, label, *_ = sample
         values = decode(records.files.payload(part, record)) if images else {}
-        where = f"record {record:,} of {records.source.shards[part].file}"
+        drawn = values.pop(BOXES, ())
+        where = f"record {record:,} of {source.shards[part].file}"
         alts = {name: f"{label or ''} {name}, {where}".strip() for name in values}
         return [
-            {**make_thumbnail(pixels), "split": splits[part], "alt": alts[name]}
+            {**make_thumbnail(pixels, drawn), "split": splits[part], "alt": alts[name]}
             for name, pixels in values.items() if is_picture(pixels.shape, pixels.dtype, 1)
         ]  # fmt: skip
 

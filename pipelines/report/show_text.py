@@ -130,6 +130,8 @@ def _inputs(report: dict[str, Any], layout: Layout) -> Parts:
         yield layout.line(f"  {inputs['multi_frame']:,} with several frames: the first of each")
     if inputs["boxes"]:
         yield layout.line(f"  boxes: {inputs['boxes']['boxes']:,}")
+    if found := inputs["originals"]:
+        yield layout.line(f"  {found['kept']:,} kept as they are, {found['converted']:,} converted")
     if inputs["copies"]:
         more = f"{plural(inputs['copies_across_splits'], 'content')} in several splits, "
         more += f"{inputs['copies_with_other_labels']:,} with several labels"

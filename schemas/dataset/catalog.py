@@ -32,6 +32,7 @@ class CatalogRow(NamedTuple):
         width: Width of the input in pixels, after the rotation that its EXIF data asks for.
         height: Its height.
         multi_frame: Whether only the first of several frames was used.
+        original: Whether ``--encoding=keep`` kept the file, one of ``ORIGINALS``.
         pixels: Number of pixels of the record's image.
         pixel_sums: Sum of the values of each channel.
         pixel_squares: Sum of their squares.
@@ -51,6 +52,7 @@ class CatalogRow(NamedTuple):
     width: int
     height: int
     multi_frame: bool
+    original: str
     pixels: int
     pixel_sums: Sequence[int]
     pixel_squares: Sequence[int]
@@ -126,7 +128,7 @@ def _schema() -> Any:
         {
             "record": whole, "key": text, "source": text, "input_bytes": whole,
             "input_version": text, "content_hash": text, "label": repeated, "width": pa.int32(),
-            "height": pa.int32(), "multi_frame": pa.bool_(), "pixels": whole,
+            "height": pa.int32(), "multi_frame": pa.bool_(), "original": repeated, "pixels": whole,
             "pixel_sums": pa.list_(whole), "pixel_squares": pa.list_(whole),
             "record_bytes": whole,
             **{name: kinds[kind] for name, kind in catalog_columns().items()},
@@ -180,6 +182,10 @@ def read_table(data: bytes, names: Sequence[str]) -> Any:
         # read_table would import pyarrow.dataset and pyarrow.compute, in 0.05 s.
         table = pq.ParquetFile(io.BytesIO(data)).read(columns=list(names), use_threads=False)
         table.validate(full=True)
+        if (
+            "original" not in table.column_names and "original" in names
+        ):  # written before --encoding=keep
+            table = table.append_column("original", pa.repeat("", len(table)))
         return table.select(names)
     except MemoryError:  # as ArrowMemoryError, which says nothing about the catalog
         raise

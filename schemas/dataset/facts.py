@@ -12,7 +12,7 @@ from shardmill.schemas.dataset.manifest import VERSION, Manifest
 from shardmill.schemas.errors import InputError, StorageError
 from shardmill.schemas.storage import open_storage
 
-_NOT_NUMBERS = frozenset({"root", "rejected_by_reason", "boxes"})
+_NOT_NUMBERS = frozenset({"root", "rejected_by_reason", "boxes", "originals"})
 
 
 def describe_manifest(manifest: Manifest, file: str) -> dict[str, Any]:
@@ -34,7 +34,8 @@ def describe_manifest(manifest: Manifest, file: str) -> dict[str, Any]:
 def _describe(manifest: Manifest) -> dict[str, Any]:
     inputs = asdict(manifest.inputs)
     _check_numbers(value for name, value in inputs.items() if name not in _NOT_NUMBERS)
-    _check_numbers((*inputs["rejected_by_reason"].values(), *inputs["boxes"].values()))
+    for name in _NOT_NUMBERS - {"root"}:
+        _check_numbers(inputs[name].values())
     for split in manifest.splits.values():
         _check_numbers((split.num_bytes, *split.label_counts.values()))
         _check_numbers(shard.bytes for shard in split.shards)

@@ -147,6 +147,8 @@ class Inputs:
         duplicates: Inputs that repeat another.
         rejected_by_reason: Rejected inputs by reason.
         multi_frame: Images of which only the first of several frames was used.
+        originals: Images by what ``--encoding=keep`` did: ``kept``, of which some are
+            ``kept_with_position``, and ``converted``; empty for other encodings.
         copies: Records whose input has the content of another.
         copies_across_splits: Contents in several splits.
         copies_with_other_labels: Contents with several labels.
@@ -165,6 +167,7 @@ class Inputs:
     copies_across_splits: int = 0
     copies_with_other_labels: int = 0
     boxes: dict[str, int] = field(default_factory=dict)
+    originals: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from typing import Literal, cast
 
 from shardmill.schemas.errors import UsageError
 
-SplitMode = Literal["fractions", "directory", "listing", "named"]
+SplitMode = Literal["fractions", "directory", "imagesets", "listing", "named"]
 # Names of splits in data, and the name of each split.
 SPLIT_FOLDERS = {
     "train": "train",
@@ -38,8 +38,8 @@ class Splits:
     """How examples are divided into splits.
 
     Attributes:
-        mode: ``fractions`` of the key hash, first ``directory`` of the key, a column of the
-            ``listing``, or ``named`` for files that have no other split.
+        mode: ``fractions`` of the key hash, first ``directory`` of the key, ``imagesets`` of PASCAL
+            VOC, a column of the ``listing``, or ``named`` for files that have no other split.
         shares: Name and share of each split, in order; empty unless the mode is ``fractions``.
         named: Name of a split, and the file, folder or glob whose files are in it, relative to the
             root; the first that contains a file counts.
@@ -57,7 +57,7 @@ class Splits:
             UsageError: A name or share is malformed, or the shares do not sum to 1.
         """
         text = DEFAULT_SPLITS if text is None else text
-        if text in ("directory", "listing"):
+        if text in ("directory", "imagesets", "listing"):
             return cls(cast("SplitMode", text))
         if _BARE_SHARES.fullmatch(text):
             pairs = zip(("train", "validation", "test"), re.split("[,:]", text), strict=False)

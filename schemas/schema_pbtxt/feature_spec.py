@@ -4,7 +4,8 @@ A tensorflow_metadata Schema cannot describe arrays that are stored as bytes. Su
 annotation tags, which other readers of the schema ignore:
 
 =================== ========================================================================
-``encoding=png``    the encoding of the array: ``jpeg``, ``png``, or ``raw`` for its values
+``encoding=png``    the encoding of the array: ``jpeg``, ``png``, ``keep`` for either of them as the
+                    bytes say, or ``raw`` for its values
 ``dtype=float32``   the NumPy type of the values; raw values are little-endian and in C order
 ``shape=28,28,1``   the shape of one record's array; empty for a scalar; omitted where it differs
                     from record to record
@@ -42,7 +43,7 @@ class FeatureSpec:
         fixed: Shape of the values where every record has the same number, such as ``(1,)``; None
             where the number varies.
         single: Whether a record has at most one value.
-        encoding: For bytes that hold an array: ``jpeg``, ``png`` or ``raw``; else empty.
+        encoding: For bytes that hold an array: one of ``ENCODINGS``; else empty.
         dtype: Little-endian type of the array's values; None for other features.
         shape: Shape of the array; None where it differs from record to record.
         channels: Channels of an image; 0 for other features.
@@ -50,6 +51,7 @@ class FeatureSpec:
         indices: Names in the records of the indices of a sparse feature, and the size of each axis.
         inner: Shape of each value of a ragged feature.
         is_sorted: Whether the indices of a sparse feature are sorted.
+        parts: Names in the records of the features that a feature of loaders is made of.
     """
 
     name: str
@@ -64,6 +66,7 @@ class FeatureSpec:
     indices: tuple[tuple[str, int], ...] = ()
     inner: tuple[int, ...] = ()
     is_sorted: bool = False
+    parts: tuple[str, ...] = ()
 
 
 def array_tags(
@@ -74,7 +77,7 @@ def array_tags(
     Args:
         dtype: Type of the values.
         shape: Shape of one record's array; None where it differs from record to record.
-        encoding: ``jpeg``, ``png`` or ``raw``.
+        encoding: One of ``ENCODINGS``.
         channels: Channels of an image; 0 for other arrays.
     """
     tags = [f"{ENCODING_TAG}={encoding}", f"{DTYPE_TAG}={dtype.name}"]

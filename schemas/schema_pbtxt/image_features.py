@@ -24,9 +24,11 @@ from shardmill.schemas.schema_pbtxt.schema_text import (
 if TYPE_CHECKING:
     from shardmill.schemas.example.serialize import FeatureValue
 
-Encoding = Literal["jpeg", "png", "raw"]
-ENCODINGS: tuple[Encoding, ...] = ("jpeg", "png", "raw")
-Part = Literal["label", "boxes"]  # what not all images have
+Encoding = Literal["jpeg", "png", "raw", "keep"]
+ENCODINGS: tuple[Encoding, ...] = ("jpeg", "png", "raw", "keep")
+# What ``keep`` did with a file; empty for other encodings. The last has a position by GPS.
+ORIGINALS = ("", "converted", "kept", "kept_with_position")
+Part = Literal["label", "boxes", "mask"]  # what not all images have
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,8 @@ class Feature:
         of_input: Whether it is a value of the input, which may change while the image does not.
         part: What images must have to have it; empty if all have it.
         count: Number of its values in a record: ``one``, ``some`` (one or none), ``any``.
-        column: Column of the catalog with the value, or the BLAKE3 hash of bytes; empty for none.
+        column: Column of the catalog with the value, or the BLAKE3 hash of bytes (of a mask that of
+            its file); empty for none.
         short: Its short name in loaders; empty for none.
     """
 
@@ -62,6 +65,8 @@ WIDTH = "image/width"
 CLASS_ID = "image/class/label"
 CLASS_TEXT = "image/class/text"
 KEY = "image/key"
+MASK_CLASS = "image/segmentation/class"
+MASK = f"{MASK_CLASS}/encoded"
 _BOX_FIELDS: tuple[tuple[str, Kind, str], ...] = (
     ("bbox/xmin", "float32", "box/xmin"),
     ("bbox/ymin", "float32", "box/ymin"),
@@ -98,7 +103,15 @@ IMAGE_FEATURES: dict[str, Feature] = {
         Feature(KEY, "bytes", "key", of_input=True),
         # As TensorFlow's Object Detection API names them; sides as fractions of the record's image.
         *(
-            Feature(f"image/object/{name}", kind, field, of_input=True, part="boxes", count="any")
+            Feature(
+                f"image/object/{name}",
+                kind,
+                field,
+                of_input=True,
+                part="boxes",
+                count="any",
+                short="classes" if field == "box/class_id" else "",
+            )
             for name, kind, field in _BOX_FIELDS
         ),
         *(
@@ -106,6 +119,8 @@ IMAGE_FEATURES: dict[str, Feature] = {
             for side in ("height", "width")
         ),
         Feature("image/source/orientation", "int64", "orientation", part="boxes"),
+        Feature(MASK, "bytes", "mask", part="mask", column="mask_hash", short="mask"),
+        Feature(f"{MASK_CLASS}/format", "bytes", "mask_format", part="mask"),
     )
 }
 
@@ -210,12 +225,12 @@ class FeatureSet:
         """Return the columns of the catalog that record its features.
 
         Args:
-            fields: Values by ``Feature.field``, and the counts of boxes by column.
+            fields: Values by ``Feature.field``, and others of the catalog by column.
         """
         from blake3 import blake3  # loaders do not need it
 
         columns = {each.column: fields[each.field] for _, each in self.features if each.column}
-        columns |= {name: fields[name] for name in BOX_COUNTS if name in self.catalogued}
+        columns |= {name: fields[name] for name in self.catalogued if name in fields}
         return {
             column: blake3(value).hexdigest() if isinstance(value, bytes) else value
             for column, value in columns.items()
@@ -228,22 +243,25 @@ class FeatureSet:
             for name, feature in sorted(self.features, key=lambda pair: pair[0])
         ]
 
-    def schema(self, labels: Sequence[str], tags: Sequence[str] = ()) -> str:
+    def schema(
+        self, labels: Sequence[str], tags: Sequence[str] = (), mask_tags: Sequence[str] = ()
+    ) -> str:
         """Return the text of ``schema.pbtxt``.
 
         Args:
             labels: All labels in the order of their class ids.
             tags: Annotation tags of the encoded image, as from ``feature_spec.array_tags``.
+            mask_tags: Those of the encoded mask.
         """
+        tagged = {ENCODED: tags, MASK: mask_tags}
         described = []
         for name, feature in sorted(self.features, key=lambda pair: pair[0]):
-            is_image = feature.name == ENCODED
-            fields = single_value(name, feature.kind, tags if is_image else ())
+            fields = single_value(name, feature.kind, tagged.get(feature.name, ()))
             if feature.count != "one":
                 count = {"min": 0} if feature.count == "any" else {"min": 1, "max": 1}
                 fields = feature_fields(name, feature.kind, required=False)
                 fields["value_count"] = count
-            if is_image:
+            if feature.name == ENCODED:
                 fields["image_domain"] = {}
             elif feature.field in ("class_id", "box/class_id"):
                 fields |= class_id_domain(name, labels)

@@ -10,7 +10,7 @@ import pytest
 
 from tests.conftest import ROOT, build_dataset
 from tests.support.array_tools import published
-from tests.support.examples_data import write_digits
+from tests.support.examples_data import write_digits, write_shapes
 
 pytestmark = pytest.mark.heavy
 
@@ -96,6 +96,33 @@ def test_keras_trains_on_several_labels_and_a_number(digits, tmp_path) -> None:
     assert right > 95
     off, spread = (float(each) for each in re.findall(r"by ([\d.]+)", output["ink"]))
     assert off < spread / 2
+
+
+OPTIONS = {"image_size": 64, "encoding": "png", "splits": "train:0.8,validation:0.2"}
+
+
+@pytest.mark.parametrize(
+    ("name", "least", "options"),
+    [("train_boxes.py", 25, {"annotations": "voc:{}/annotations"}),
+     ("train_masks.py", 25, {"masks": "{}/masks"})],
+)  # fmt: skip
+def test_tensorflow_trains_on_boxes_and_masks(name, least, options, tmp_path) -> None:
+    """Far better than the boxes of another picture, or than the most frequent class."""
+    write_shapes(tmp_path / "shapes", 400)
+    given = {flag: value.format(tmp_path / "shapes") for flag, value in options.items()}
+    build_dataset(input=tmp_path / "shapes" / "images", output=tmp_path / "ds", **given, **OPTIONS)
+    output, _ = train(name, tmp_path / "ds")
+    model, baseline = (float(output[key].partition("%")[0]) for key in ("model", "baseline"))
+    assert model > baseline + least
+    assert baseline < 40
+
+
+def test_detector_finds_cells_of_real_photos(shared_data, tmp_path) -> None:
+    options = {**OPTIONS, "image_size": "120x160", "encoding": "jpeg", "annotations": "voc"}
+    build_dataset(input=shared_data / "photos/voc_bccd", output=tmp_path / "ds", **options)
+    output, _ = train("train_boxes.py", tmp_path / "ds")
+    model, baseline = (float(output[key].partition("%")[0]) for key in ("model", "baseline"))
+    assert model > baseline + 15
 
 
 def test_torch_trains_on_images_without_tensorflow_and_beam(digits) -> None:

@@ -104,7 +104,7 @@ def test_columns_are_those_of_pandas(tmp_path_factory, kind, frame) -> None:
 
 @pytest.mark.parametrize("kind", ["csv", "jsonl"])
 def test_late_cells_decide_types_too(tmp_path, kind) -> None:
-    """All cells decide, not those of the first block: the last one is no integer."""
+    """All cells decide, not those of the first block: the last one is not an integer."""
     cells = {"path": "a.jpg", "late": [*range(20_000), 0.5], "new": [*[None] * 20_000, "x"]}
     path = write_listing(tmp_path / f"list.{kind}", pd.DataFrame(cells))
     _, columns, _ = open_listings(find_input(str(path)), ListingOptions())
@@ -302,7 +302,7 @@ FAULTS = [
     (b"PAR1" + bytes(60) + b"PAR1", {}, "cannot be read as a listing"),
     (b"name;file\na;b\n", {}, r"no column uri or path, only \['name', 'file'\]"),
     (b"path,a\nx.jpg,1,2\n", {}, "line 2: the row has 3 cells, not 2"),
-    (b"path,a\nx.jpg,1\n", {"annotations": "voc"}, "--annotations and columns of a listing"),
+    (b"path,a\nx.jpg,1\n", {"annotations": "coco:{}"}, "--annotations=coco and columns of a"),
 ]  # fmt: skip
 
 
@@ -312,6 +312,8 @@ def test_faults_of_listings_are_sentences(tmp_path, data, options, message) -> N
     (tmp_path / "000.jpg").rename(tmp_path / "x.jpg")
     (tmp_path / "list.csv").write_bytes(data)
     options = {"label_from": "none", "splits": "train:1", "image_size": 8, **options}
+    if "annotations" in options:
+        options["annotations"] = options["annotations"].format(tmp_path / "list.csv")
 
     def build() -> None:
         build_dataset(input=tmp_path / "list.csv", output=tmp_path / "ds", **options)[0].check()
@@ -346,6 +348,22 @@ def test_lists_and_other_forms_of_listings(tmp_path) -> None:
         found.append({e["image/key"][0]: (e.get("image/tags"), e["image/n"]) for e in rows})
     assert found[0] == {b"x/000.jpg": ([b"a", b"b"], [1, 2]), b"x/001.jpg": (None, [3])}
     assert found[1:] == found[:1] * 3
+
+
+def test_columns_and_boxes_are_in_one_record(tmp_path) -> None:
+    photos = make_photos(tmp_path / "in", {"x": 1})
+    box = "<bndbox><xmin>0</xmin><ymin>0</ymin><xmax>48</xmax><ymax>64</ymax></bndbox>"
+    (photos / "x/000.xml").write_text(
+        f"<annotation><object><name>cat</name>{box}</object></annotation>"
+    )
+    (photos / "list.csv").write_text("path,score\nx/000.jpg,0.5\n")
+    _, manifest = build_dataset(
+        input=photos / "list.csv", output=tmp_path / "ds", annotations="voc", image_size=8,
+        splits="train:1",
+    )  # fmt: skip
+    (example,) = tf_examples(tmp_path / "ds/current" / manifest.files[0])
+    assert example["image/score"] == example["image/object/bbox/xmax"] == [0.5]
+    assert example["image/object/class/text"] == [b"cat"]
 
 
 def test_several_listings_have_one_type(tmp_path) -> None:

@@ -124,7 +124,8 @@ WRONG = [
     ({"splits": 3}, "--splits=3 is a int, not a text: quote it."),
     ({"shard_bytes": "many"}, "--shard_bytes=many is not a size"),
     ({"root": b"x"}, "--root is a bytes, not a path"),
-    ({"encoding": "tiff"}, "--encoding=tiff is unknown: use jpeg, png or raw."),
+    ({"strip_metadata": True}, "--strip_metadata needs --encoding=keep: images encoded as jpeg have no"),
+    ({"encoding": "tiff"}, "--encoding=tiff is unknown: use jpeg, png, raw or keep."),
     ({"input": {"a": "b.jpg"}}, "--input is a dict, not a path: write the data to a file"),
     ({"input": np.zeros(3)}, "--input is a ndarray, not a path: write the data to a file"),
     ({"input": pd.DataFrame({"a": [1]})}, "--input is a DataFrame, not a path: write the data"),
@@ -179,7 +180,7 @@ def test_identity_has_all_options_but_those_that_change_no_byte(kind) -> None:
     assert free >= {"root", "keep", "update", "overwrite", "dry_run", "max_reject_fraction"}
     assert free <= {
         "root", "keep", "update", "overwrite", "dry_run", "max_reject_fraction", "beam_options",
-        "follow_links", "threads", "workers", "labels", "limit", "schema", "preprocessing",
+        "follow_links", "threads", "workers", "labels", "annotations", "masks", "limit", "schema", "preprocessing",
         "sample_bytes", "max_rejected_files",
     }  # fmt: skip
 

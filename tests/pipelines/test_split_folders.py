@@ -167,7 +167,7 @@ def test_lists_skipped_files_by_kind(tmp_path) -> None:
     source = make_photos(tmp_path / "in", {"cat": 2}, size=(8, 8))
     for name in ("cat/b.txt", "cat/a.TXT", "a.xml", ".DS_Store", "cat/._x.jpg", "b.txt"):
         (source / name).write_text("x")
-    wanted = "files skipped by their names: 3 .txt (b.txt), 2 hidden (.DS_Store), 1 .xml (a.xml)"
+    wanted = "skipped: 3 .txt (b.txt), 2 hidden (.DS_Store), 1 .xml (a.xml)"
     assert wanted in build(tmp_path).warnings
     flags = (f"--input={source}", f"--output={tmp_path}/other", "--dry_run")
     assert wanted in shardmill("images", *flags).stdout
@@ -183,7 +183,7 @@ def test_names_what_is_no_image(tmp_path) -> None:
         resolve_job("images", input=archive, output=tmp_path / "ds")
     outcome, _ = build_dataset(input=archive.parent, output=tmp_path / "ds")
     assert outcome.status == "failed"
-    assert "(files skipped by their names: 1 .zip (photos.ZIP))" in outcome.message
+    assert "(skipped: 1 .zip (photos.ZIP))" in outcome.message
 
 
 def test_warns_of_a_label_for_each_file(tmp_path) -> None:

@@ -15,7 +15,7 @@ from shardmill.pipelines import cli
 from tests.conftest import ROOT, SHARED, build_dataset, make_photos
 from tests.support.array_tools import published
 from tests.support.docs_tools import Block
-from tests.support.examples_data import write_digits, write_titanic
+from tests.support.examples_data import write_digits, write_shapes, write_titanic
 from tests.support.rows_tools import build_rows
 
 # Blocks that need a cluster, a cloud or a network, by their page and first words: the tests of
@@ -38,6 +38,7 @@ ELSEWHERE = {
     ),
     "docs/gcs.md": ("pip install", "deploy/gcs/install_emulator.sh"),
     "docs/runners.md": ("deploy/prism/install.sh",),
+    "docs/annotations.md": ("shardmill images --input=VOCdevkit",),
     "docs/storage.md": ("pip install",),
 }  # fmt: skip
 # Pages whose Python code a dedicated test runs.
@@ -176,9 +177,16 @@ def _dots(shelf: Shelf, folder: Path) -> None:
     shelf.put(folder, "examples")
 
 
+def _annotations_page(shelf: Shelf, folder: Path) -> None:
+    """Raccoons with boxes; generated squares with masks."""
+    shutil.copytree(SHARED / "photos" / "voc_raccoon", folder / "raccoons")
+    write_shapes(folder / "shapes", 40)
+
+
 # Creates the files in the folder in which the commands of a page are run.
 PREPARE: dict[str, Callable[[Shelf, Path], None]] = {
     "README.md": _front,
+    "docs/annotations.md": _annotations_page,
     "docs/arrays.md": _arrays_page,
     "docs/beam.md": _has("flower_photos"),
     "docs/catalog.md": _has("flower_photos", "ds"),

@@ -20,6 +20,11 @@ def write_digits(folder: Path) -> int:
     return int(_example("digits").write_digits(folder))
 
 
+def write_shapes(folder: Path, count: int) -> None:
+    """Write pictures with boxes and masks of the examples."""
+    _example("shapes").write_shapes(folder, count)
+
+
 def _example(name: str) -> ModuleType:
     spec = importlib.util.spec_from_file_location(name, ROOT / "examples" / f"{name}.py")
     assert spec is not None

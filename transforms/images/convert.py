@@ -19,6 +19,7 @@ from shardmill.schemas.option_types import Choice, Float, Int
 from shardmill.schemas.rejects import RejectedError
 from shardmill.schemas.schema_pbtxt.image_features import Encoding
 from shardmill.transforms.images import decode
+from shardmill.transforms.images.originals import find_original
 from shardmill.transforms.images.resampling import scale
 from shardmill.transforms.images.resize import (
     ENCODING,
@@ -37,6 +38,7 @@ from shardmill.transforms.statistics.sums import Sums, sum_pixels
 # A serialized protocol buffer has less than 2 GiB; the other features need a part of it.
 MAX_RECORD_BYTES = (1 << 31) - (1 << 20)
 MODES = {1: "L", 3: "RGB", 4: "RGBA"}
+_OF_CAMERAS = frozenset({"JPEG", "MPO", "HEIF"})  # lossy: as PNG, they would take far more bytes
 _ALPHA = frozenset({"LA", "La", "PA", "RGBA", "RGBa"})
 _BITS_PER_SAMPLE, _PHOTOMETRIC, _SAMPLE_FORMAT = 258, 262, 339
 _WHITE_IS_ZERO = 0
@@ -52,10 +54,12 @@ class ImageSpec:
         resize: Target size and how to reach it.
         interpolation: One of ``Interpolation``, the names of Pillow's filters.
         reducing_gap: Least ratio of the size that a JPEG is decoded at to the size after resizing.
-        encoding: ``jpeg``, ``png``, or ``raw`` (uint8, height x width x channels).
+        encoding: ``jpeg``, ``png``, ``raw`` (uint8, height x width x channels), or ``keep``: the
+            file if its size stays, else ``jpeg`` for images of cameras and ``png`` for others.
         quality: JPEG quality, 1 to 100.
         channels: 1 (grey), 3 (RGB) or 4 (RGBA; not with jpeg).
         max_pixels: Largest width times height that is decoded, or scaled to before cropping.
+        strip_metadata: Whether files that are kept lose their metadata.
 
     Raises:
         UsageError: A value is out of range, or two values cannot be combined.
@@ -68,12 +72,15 @@ class ImageSpec:
     quality: Int = QUALITY
     channels: int = 3
     max_pixels: Int = MAX_PIXELS
+    strip_metadata: bool = False
 
     def __post_init__(self) -> None:
         if self.channels not in MODES:
             raise UsageError("channels-invalid", channels=self.channels)
         if self.channels == 4 and self.encoding == "jpeg":
             raise UsageError("channels-without-alpha")
+        if self.strip_metadata and self.encoding != "keep":
+            raise UsageError("strip-metadata-without-keep", encoding=self.encoding)
         if self.target_bytes > MAX_RECORD_BYTES:
             size = self.resize.size
             raise UsageError(
@@ -110,12 +117,16 @@ class ConvertedImage(NamedTuple):
 
     Attributes:
         data: The encoded image, or its pixels.
+        format: ``jpeg``, ``png`` or ``raw``.
+        original: One of ``ORIGINALS``.
         geometry: Where the pixels of the file are in it.
         multi_frame: Whether the file has several frames, of which the first was converted.
         channels: Sums over the pixels of each channel, before they are encoded.
     """
 
     data: bytes
+    format: str
+    original: str
     geometry: Geometry
     multi_frame: bool
     channels: tuple[Sums, ...]
@@ -143,10 +154,10 @@ def convert_image(
     image = to_channels(decoded.image, spec.channels)
     image = _resize(image, decoded, spec)
     channels = sum_pixels(image.histogram())
-    encoded = _encode_pixels(image, spec)
+    encoded, name, original = _keep_or_encode(data, decoded, image, spec)
     if len(encoded) > MAX_RECORD_BYTES:
         raise RejectedError("encode", "too_large", f"{len(encoded):,} bytes do not fit a record")
-    return ConvertedImage(encoded, decoded.geometry, decoded.multi_frame, channels)
+    return ConvertedImage(encoded, name, original, decoded.geometry, decoded.multi_frame, channels)
 
 
 def to_channels(image: Image.Image, channels: int) -> Image.Image:
@@ -264,14 +275,27 @@ def _resize(image: Image.Image, decoded: decode.Decoded, spec: ImageSpec) -> Ima
     return image.crop((left, upper, left + geometry.size.width, upper + geometry.size.height))
 
 
-def _encode_pixels(image: Image.Image, spec: ImageSpec) -> bytes:
-    if spec.encoding == "raw":
+def _keep_or_encode(
+    data: bytes, decoded: decode.Decoded, image: Image.Image, spec: ImageSpec
+) -> tuple[bytes, str, str]:
+    """Return the bytes of a record's image, their format, and which of ``ORIGINALS`` they are."""
+    if spec.encoding != "keep":
+        return _encode_pixels(image, spec.encoding, spec.quality), spec.encoding, ""
+    name = "jpeg" if decoded.format in _OF_CAMERAS and spec.channels != 4 else "png"
+    kept = find_original(data, decoded, spec.channels, strip=spec.strip_metadata)
+    if kept is not None:
+        return kept[0], name, kept[1]
+    return _encode_pixels(image, name, spec.quality), name, "converted"
+
+
+def _encode_pixels(image: Image.Image, encoding: str, quality: int) -> bytes:
+    if encoding == "raw":
         return image.tobytes()
     buffer = io.BytesIO()
-    options = {"quality": spec.quality} if spec.encoding == "jpeg" else {}
+    options = {"quality": quality} if encoding == "jpeg" else {}
     image.info = {}  # profile, EXIF, resolution and comment, which Pillow would write
     with decode.reject_failures("encode", "encode"):
-        image.save(buffer, spec.encoding, **options)
+        image.save(buffer, encoding, **options)
     return buffer.getvalue()
 
 

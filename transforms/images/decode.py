@@ -64,6 +64,8 @@ class Decoded(NamedTuple):
             ``image`` if the size of a scaled JPEG is not a whole number.
         turn: The EXIF orientation that ``image`` still has; 1 if Pillow has rotated it.
         multi_frame: Whether the file has several frames.
+        format: Pillow's name of the format.
+        strict: Whether it is a JPEG that was decoded without a warning of libjpeg.
     """
 
     image: Image.Image
@@ -71,6 +73,8 @@ class Decoded(NamedTuple):
     box: Box
     turn: int
     multi_frame: bool
+    format: str
+    strict: bool
 
 
 def plain_message(error: BaseException) -> str:
@@ -102,7 +106,7 @@ def decode_image(
     """
     if not data:
         raise RejectedError("decode", "empty", "the file has no bytes")
-    image = _open(data)
+    image = open_image(data)
     width, height = image.size
     if width * height > max_pixels:
         raise RejectedError("decode", "too_large", f"{width}x{height} pixels exceed {max_pixels:,}")
@@ -118,10 +122,10 @@ def decode_image(
         if usual:
             box = _draft(image, geometry, gap)
         before_load(image)
-        loaded = (decode_jpeg(data, image) if usual else None) or _load(image, data)
+        loaded = (decode_jpeg(data, image) if usual else None) or load_image(image, data)
     else:
         before_load(image)
-        loaded = _load(image, data)
+        loaded = load_image(image, data)
         # After loading: Pillow rotates TIFFs then, and the EXIF of a PNG may follow its pixels.
         turn = _orientation(image)
         orientation = orientation if turn == 1 else turn
@@ -129,16 +133,27 @@ def decode_image(
             turned(Size(*image.size), orientation if turn == 1 else 1), orientation
         )
     pixels = fix_pixels(loaded, tile, data)
-    return Decoded(pixels, geometry, box or (0, 0, *pixels.size), turn, multi_frame)
+    facts = multi_frame, image.format or "", loaded is not image
+    return Decoded(pixels, geometry, box or (0, 0, *pixels.size), turn, *facts)
 
 
-def _load(image: ImageFile.ImageFile, data: bytes) -> Image.Image:
+def load_image(image: ImageFile.ImageFile, data: bytes) -> Image.Image:
+    """Decode the pixels of an image.
+
+    Raises:
+        RejectedError: They are damaged.
+    """
     with reject_failures("decode", "decode"):
         load_pixels(image, data)
     return image
 
 
-def _open(data: bytes) -> ImageFile.ImageFile:
+def open_image(data: bytes) -> ImageFile.ImageFile:
+    """Return an image whose header is read.
+
+    Raises:
+        RejectedError: The bytes are not an image.
+    """
     try:
         with reject_failures("decode", "decode"):
             return Image.open(io.BytesIO(data), formats=FORMATS)

@@ -40,6 +40,7 @@ from shardmill.transforms.images.decoder_protocol import (
     Request,
 )
 from shardmill.transforms.images.fields import place_boxes
+from shardmill.transforms.images.masks import MASK_FORMAT, convert_mask
 from shardmill.transforms.images.resampling import exact_extensions
 
 LARGE = 320 << 20  # bytes of memory (16 million pixels in color); decoded one at a time
@@ -178,7 +179,7 @@ def make_record(
     geometry, channels = image.geometry, image.channels
     fields = {
         "data": image.data,
-        "format": spec.image.encoding.encode(),
+        "format": image.format.encode(),
         "height": geometry.size.height,
         "width": geometry.size.width,
         "source_height": geometry.upright.height,
@@ -189,9 +190,12 @@ def make_record(
     }
     if spec.features.boxes:
         fields |= place_boxes(fields, geometry, spec.boxes_frame)
+    if "mask/data" in fields:
+        mask = convert_mask(fields["mask/data"], geometry, spec.boxes_frame)
+        fields |= {"mask": mask, "mask_format": MASK_FORMAT.encode()}
     encoded = EncodedImage(
-        blake3(content).hexdigest(), *geometry.upright, image.multi_frame, channels[0].values,
-        [each.total for each in channels], [each.squares for each in channels],
+        blake3(content).hexdigest(), image.original, *geometry.upright, image.multi_frame,
+        channels[0].values, [each.total for each in channels], [each.squares for each in channels],
         spec.features.columns(fields),
     )  # fmt: skip
     return encoded, encode_example(spec.features.values(fields))

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 
 import deflate
 import numpy as np
+from blake3 import blake3
 
 from shardmill.schemas.dataset.catalog import CatalogRow
 from shardmill.schemas.errors import ResourceError
@@ -39,7 +40,7 @@ _IN_FLIGHT_BYTES = 256 << 20  # of files and records; a larger image is alone
 _BATCH = 16  # images, at most, of one request to a decoder
 _BATCH_BYTES = 1 << 20  # of their files and records
 # Records that keep the size of the image, in bytes per byte of a compressed file.
-_GROWTH = {"jpeg": 2, "png": 10, "raw": 15}
+_GROWTH = {"jpeg": 2, "png": 10, "raw": 15, "keep": 2}
 
 ClassIds: TypeAlias = dict[str, int]
 Results: TypeAlias = dict[str, Example | Reject]  # by key
@@ -74,8 +75,8 @@ class ImageEncoder:
         pixels = self.spec.target_bytes
         if not pixels:
             return None
-        sizes = {"raw": pixels, "png": pixels * 6 // 10, "jpeg": pixels // 5}
-        return sizes[self.spec.encoding] + 256
+        sizes = {"raw": pixels, "png": pixels * 6 // 10}
+        return sizes.get(self.spec.encoding, pixels // 5) + 256
 
     def versions(self) -> dict[str, str]:
         """Return the versions of all libraries that the bytes of shards depend on."""
@@ -85,7 +86,9 @@ class ImageEncoder:
         """Return the text of ``schema.pbtxt`` for labels in the order of their class ids."""
         spec = self.spec
         tags = array_tags(np.dtype(np.uint8), spec.fixed_shape, spec.encoding, spec.channels)
-        return self.feature_set.schema(labels, tags)
+        shape = (*spec.fixed_shape[:2], 1) if spec.fixed_shape else None
+        mask_tags = array_tags(np.dtype(np.uint8), shape, "png", 1)
+        return self.feature_set.schema(labels, tags, mask_tags)
 
     def features(self) -> list[dict[str, Any]]:
         """Return name, type and source of each feature, for the manifest."""
@@ -115,14 +118,20 @@ class ImageEncoder:
 
         The decoder processes read local files. What they cannot read, and objects, is read here.
         """
+        fields = {ref.key: input_fields(ref, ids) for ref in refs}
         reusable = not self.feature_set.boxes or self.feature_set.name_of("orientation")
         taken = take_records([ref for ref in refs if ref.known and reusable])
-        results: Results = {
-            ref.key: self._update_record(ref, *taken[ref.key], ids)
-            for ref in refs
-            if ref.key in taken
-        }
-        items = [Item(ref, input_fields(ref, ids)) for ref in refs if ref.key not in results]
+        results: Results = {}
+        items = []
+        for ref in refs:
+            known, record = taken.get(ref.key, (None, b""))
+            mask = fields[ref.key].get("mask_hash")
+            if known and known.image.features.get("mask_hash") == mask:
+                results[ref.key] = self._update_record(ref, known, record, fields[ref.key])
+            else:
+                items.append(Item(ref, fields[ref.key]))
+        _read_masks(items, results)
+        items = [item for item in items if item.ref.key not in results]
         if not (scheme_of(refs[0].uri) or refs[0].member):
             small = [item for item in items if item.ref.size <= MAX_FILE_BYTES]
             _make_records(pool, task, small, results)
@@ -131,10 +140,10 @@ class ImageEncoder:
         return [results[ref.key] for ref in refs]
 
     def _update_record(
-        self, ref: InputRef, known: KnownRecord, record: bytes, ids: ClassIds
+        self, ref: InputRef, known: KnownRecord, record: bytes, fields: dict[str, Any]
     ) -> Example:
         """Return the example of a published record, with the current values of the input."""
-        image, fields = known.image, input_fields(ref, ids)
+        image = known.image
         names = [name for name, feature in self.feature_set.features if feature.of_input]
         if self.feature_set.boxes:
             made = parse_example(record)
@@ -209,6 +218,19 @@ def _make_records(
     for item, result in zip(items, made, strict=True):
         if result is not None:
             results[item.ref.key] = result
+
+
+def _read_masks(items: list[Item], results: Results) -> None:
+    """Add the contents of masks to the fields of items; add the rejects of those without."""
+    masked = [item for item in items if item.ref.mask]
+    contents = read_inputs([InputRef(item.ref.key, *item.ref.mask) for item in masked])
+    for item, content in zip(masked, contents, strict=True):
+        if isinstance(content, bytes) and blake3(content).hexdigest() == item.fields["mask_hash"]:
+            item.fields["mask/data"] = content
+        else:
+            error = content.error if isinstance(content, RejectedError) else "changed"
+            message = "its mask cannot be read or changed after it was matched"
+            results[item.ref.key] = Reject(item.ref.key, item.ref.uri, "read", error, message)
 
 
 def _read(items: list[Item], results: Results) -> list[Item]:

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from operator import mul
 from typing import Any, Literal
-
-import numpy as np
-import numpy.typing as npt
 
 from shardmill.schemas.example.parse import parse_example
 from shardmill.schemas.refs import InputRef
+from shardmill.schemas.schema_pbtxt.image_features import BOX_COUNTS
 from shardmill.transforms.images.resize import Geometry, Size
 
 BoxesFrame = Literal["", "stored", "upright"]
-Corners = npt.NDArray[np.float64]  # [boxes, 2, 2]: the corners of a box, each x and y
 _SIDES = ("xmin", "ymin", "xmax", "ymax")
-# Fields with one value for each box; those of a box that is left out are left out.
-_OF_BOXES = ("text", "class_id", "difficult", "truncated", "is_crowd", "area")
+_FLAGS = ("difficult", "truncated", "is_crowd")
+_Box = tuple[float, float, float, float]  # left, upper, right and lower side
+_LEAST = 1e-6  # of a side, as a fraction of the image: float32 cannot hold much less
 
 
 def input_fields(ref: InputRef, ids: Mapping[str, int]) -> dict[str, Any]:
@@ -30,11 +29,11 @@ def input_fields(ref: InputRef, ids: Mapping[str, int]) -> dict[str, Any]:
     if ref.attached:
         attached = parse_example(ref.attached)
         fields |= {name: feature.values for name, feature in attached.items()}
-        texts: Any = fields.get("box/text", ())
-        if "box/size" in fields:
-            fields["box/class_id"] = [ids[text.decode()] for text in texts]
-            return fields
-    if ref.classes:
+        if ref.mask:
+            fields["mask_hash"] = fields["mask_hash"][0].decode()
+    if "box/size" in fields:
+        fields["box/class_id"] = [ids[text.decode()] for text in fields["box/text"]]
+    elif ref.classes:
         fields["label"] = [text.encode() for text in ref.classes]
         fields["class_id"] = [ids[text] for text in ref.classes]
     elif ref.label is not None:
@@ -48,84 +47,86 @@ def place_boxes(
     """Return the fields of boxes as they are in the record, and their counts for the catalog.
 
     Args:
-        fields: Fields of an annotation: for each box its sides in pixels of the annotation's image,
-            and ``box/size``, width and height of that image: 1 and 1 if sides are fractions, 0 and
-            0 if it is unknown.
+        fields: Fields of an annotation: ``box/sides`` (for each box left, upper, right and lower in
+            pixels of the annotation's image), ``box/flags``, ``box/text``, ``box/class_id``,
+            ``box/area``; and ``box/size``, width and height of that image: 1 and 1 if sides are
+            fractions, 0 and 0 if it is unknown.
         geometry: Where the pixels of the file are in the record.
         frame: What boxes refer to: the image in the file before or after it is rotated; empty to
             decide by ``box/size`` if the rotation changes the size.
     """
-    sides = [np.array(fields.get(f"box/{side}", ()), np.float64) for side in _SIDES]
-    corners = np.stack(sides, axis=1).reshape(-1, 2, 2) if len(sides[0]) else np.empty((0, 2, 2))
     given = Size(*fields["box/size"])
-    is_fraction = given == (1, 1)
-    known = given != (0, 0) and not is_fraction
+    known = given not in ((0, 0), (1, 1))
     is_stored = frame == "stored" or (
         not frame and given == geometry.stored != geometry.upright and known
     )
     source = geometry.stored if is_stored else geometry.upright
-    if is_fraction:
-        corners = corners * source
-    whole = _is_box(corners)
-    inside = np.clip(corners, 0, source)
-    shown = _is_box(inside)
-    placed = place_points(inside, geometry, stored=is_stored)
-    placed.sort(axis=1)
-    cut = np.clip(placed, 0, geometry.size)
-    kept = _is_box((cut / geometry.size).astype(np.float32)) & whole & shown
-    clipped = np.logical_or.reduce((inside != corners).reshape(-1, 4), axis=1)
-    result: dict[str, Any] = {
-        f"box/{side}": values
-        for side, values in zip(
-            _SIDES, (cut / geometry.size).reshape(-1, 4)[kept].T.tolist(), strict=True
-        )
+    unit = source if given == (1, 1) else (1, 1)
+    counts = dict.fromkeys(BOX_COUNTS, 0)
+    counts["boxes_size_differs"] = int(known and given not in (geometry.stored, geometry.upright))
+    counts["boxes_stored_frame"] = int(is_stored)
+    kept, placed = [], []
+    sides = fields["box/sides"]
+    for number, box in enumerate(zip(*(sides[side::4] for side in range(4)), strict=True)):
+        left, upper, right, lower = box if unit == (1, 1) else map(mul, box, unit * 2)
+        if not (left < right and upper < lower):  # also NaN
+            counts["boxes_empty"] += 1
+            continue
+        inside = max(left, 0), max(upper, 0), min(right, source.width), min(lower, source.height)
+        if not (inside[0] < inside[2] and inside[1] < inside[3]):
+            counts["boxes_outside"] += 1
+            continue
+        result = _place_box(inside, geometry, stored=is_stored)
+        if min(result[2] - result[0], result[3] - result[1]) < _LEAST:
+            counts["boxes_cropped"] += 1
+            continue
+        counts["boxes_clipped"] += inside != (left, upper, right, lower)
+        kept.append(number)
+        placed.append(result)
+    counts["boxes"] = len(kept)
+    columns: dict[str, Any] = dict(
+        zip(_FLAGS, (fields["box/flags"][n::3] for n in range(3)), strict=True)
+    )
+    columns |= {name: fields[f"box/{name}"] for name in ("text", "class_id", "area")}
+    return {
+        **counts,
+        **{f"box/{side}": [box[n] for box in placed] for n, side in enumerate(_SIDES)},
+        **{f"box/{name}": [values[n] for n in kept] for name, values in columns.items()},
     }
-    for name in _OF_BOXES:
-        values = fields.get(f"box/{name}", ())
-        result[f"box/{name}"] = [value for value, keep in zip(values, kept, strict=True) if keep]
-    return result | {
-        "boxes": int(kept.sum()),
-        "boxes_clipped": int((kept & clipped).sum()),
-        "boxes_empty": int((~whole).sum()),
-        "boxes_outside": int((whole & ~shown).sum()),
-        "boxes_cropped": int((whole & shown & ~kept).sum()),
-        "boxes_size_differs": int(known and given not in (geometry.stored, geometry.upright)),
-        "boxes_stored_frame": int(is_stored),
-    }
 
 
-def _is_box(corners: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-    """Return whether corners are those of boxes with an area; not of NaN."""
-    is_box: npt.NDArray[np.bool_] = np.logical_and.reduce(corners[:, 0] < corners[:, 1], axis=1)
-    return is_box
-
-
-def place_points(points: Corners, geometry: Geometry, *, stored: bool) -> Corners:
-    """Return where points of a file are in its record, in pixels of it.
+def _place_box(box: _Box, geometry: Geometry, *, stored: bool) -> _Box:
+    """Return the sides of a box as fractions of the record's image, which clips it.
 
     Args:
-        points: The points; last axis x and y, in pixels from the upper left corner.
+        box: The sides in pixels of the file.
         geometry: Where the pixels of the file are in the record.
-        stored: Whether the points are those of the image before it is rotated.
+        stored: Whether they are those of the image before it is rotated.
     """
-    if stored:
-        points = rotate_points(points, geometry.stored, geometry.orientation)
-    ratio = np.divide(geometry.scaled, geometry.upright)
-    return points * ratio + (geometry.left, geometry.top)
+    left, upper, right, lower = (
+        rotate_box(box, geometry.stored, geometry.orientation) if stored else box
+    )
+    scaled, upright, size = geometry.scaled, geometry.upright, geometry.size
+    x, y = scaled.width / upright.width, scaled.height / upright.height
+    return (
+        max(left * x + geometry.left, 0) / size.width,
+        max(upper * y + geometry.top, 0) / size.height,
+        min(right * x + geometry.left, size.width) / size.width,
+        min(lower * y + geometry.top, size.height) / size.height,
+    )
 
 
-def rotate_points(points: Corners, stored: Size, orientation: int) -> Corners:
-    """Return points of a stored image where its EXIF orientation (TIFF 6.0, tag 274) moves them.
+def rotate_box(box: _Box, stored: Size, orientation: int) -> _Box:
+    """Return a box of a stored image where its EXIF orientation (TIFF 6.0, tag 274) moves it.
 
     Args:
-        points: The points; last axis x and y.
+        box: Left, upper, right and lower side.
         stored: Size of the image before it is rotated.
         orientation: Its EXIF orientation, 1 to 8.
     """
-    x, y = points[..., 0], points[..., 1]
-    right, below = stored.width - x, stored.height - y
-    upright = {
-        1: (x, y), 2: (right, y), 3: (right, below), 4: (x, below),
-        5: (y, x), 6: (below, x), 7: (below, right), 8: (y, right),
-    }  # fmt: skip
-    return np.stack(upright[orientation], axis=-1)
+    left, upper, right, lower = box
+    if orientation in (2, 3, 7, 8):
+        left, right = stored.width - right, stored.width - left
+    if orientation in (3, 4, 6, 7):
+        upper, lower = stored.height - lower, stored.height - upper
+    return (upper, left, lower, right) if orientation >= 5 else (left, upper, right, lower)

@@ -86,4 +86,4 @@ def describe_skipped(kinds: Iterable[tuple[str, int, str]]) -> tuple[str, ...]:
     ordered = sorted(kinds, key=lambda kind: (-kind[1], kind))
     shown = [f"{number:,} {kind} ({key})" for kind, number, key in ordered[:_MAX_KINDS]]
     shown += [f"{len(ordered) - _MAX_KINDS} more kinds"] * (len(ordered) > _MAX_KINDS)
-    return (f"files skipped by their names: {', '.join(shown)}",) * bool(shown)
+    return (f"skipped: {', '.join(shown)}",) * bool(shown)

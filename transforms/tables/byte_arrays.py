@@ -43,6 +43,11 @@ class ByteStrings(NamedTuple):
         all_bytes = np.frombuffer(b"" if data is None else data, np.uint8)
         return cls(all_bytes[offsets[0] : offsets[-1]], offsets - offsets[0])
 
+    @classmethod
+    def fixed(cls, data: np.ndarray, number: int) -> ByteStrings:
+        """Return a number of byte strings of one size that are stored back to back."""
+        return cls(data, np.arange(number + 1, dtype=np.int64) * (data.size // max(1, number)))
+
     @property
     def number(self) -> int:
         """Number of byte strings."""
@@ -52,6 +57,12 @@ class ByteStrings(NamedTuple):
     def sizes(self) -> np.ndarray:
         """Length of each string in bytes, int64[n]."""
         return np.diff(self.offsets)
+
+    @property
+    def width(self) -> int:
+        """Length of all strings, or 0 if they are empty, or differ in it."""
+        sizes = self.sizes
+        return int(sizes[0]) if sizes.size and (sizes == sizes[0]).all() else 0
 
     def arrow(self) -> pa.LargeBinaryArray:
         """Return the strings as an Arrow array without a copy; 64-bit offsets do not overflow."""
@@ -88,6 +99,22 @@ def rank_sizes(sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return np.flatnonzero(seen), (np.cumsum(seen) - 1)[sizes]
 
 
+def join_fixed(arrays: Sequence[ByteStrings]) -> ByteStrings:
+    """Return the first strings of all arrays as one string, the second ones as another, and so on.
+
+    Args:
+        arrays: At least one; of one number, each with a ``width``.
+    """
+    rows, at = arrays[0].number, 0
+    widths = [strings.data.size // rows for strings in arrays]
+    data = np.empty(rows * sum(widths), np.uint8)
+    for strings, width in zip(arrays, widths, strict=True):
+        kind = f"V{width}"  # a strided copy of whole strings
+        np.ndarray((rows,), kind, data, at, (sum(widths),))[:] = strings.data.view(kind)
+        at += width
+    return ByteStrings.fixed(data, rows)
+
+
 def prepend_headers(strings: ByteStrings, header: Callable[[int], bytes]) -> ByteStrings:
     """Return each byte string with a header in front that depends only on its size.
 
@@ -95,6 +122,11 @@ def prepend_headers(strings: ByteStrings, header: Callable[[int], bytes]) -> Byt
         strings: The byte strings.
         header: Returns the header for a size in bytes, empty for 0 alone; called once per size.
     """
+    size = strings.width
+    if size:  # as of float32 values
+        start = header(size)
+        starts = np.frombuffer(start * strings.number, np.uint8)
+        return join_fixed([ByteStrings.fixed(starts, strings.number), strings])
     distinct, ranks = rank_sizes(strings.sizes)
     headers = ByteStrings.of(map(header, distinct.tolist()))
     ids = np.column_stack((ranks, headers.number + np.arange(strings.number)))

@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import itertools
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import TypeAlias
 
 import google_crc32c
 import numpy as np
@@ -28,6 +29,7 @@ from shardmill.schemas.tfrecord.framing import FOOTER_BYTES, HEADER_BYTES, mask,
 from shardmill.transforms.tables.byte_arrays import (
     ByteStrings,
     concatenate,
+    join_fixed,
     offsets_from_sizes,
     prepend_headers,
     rank_sizes,
@@ -88,23 +90,22 @@ def flatten(values: pa.Array) -> tuple[pa.Array, np.ndarray | None]:
 
 
 def _floats(values: np.ndarray) -> ByteStrings:
-    data = values.astype("<f4", copy=False).view(np.uint8)
-    return ByteStrings(data, np.arange(values.size + 1, dtype=np.int64) * 4)
+    return ByteStrings.fixed(values.astype("<f4", copy=False).view(np.uint8), values.size)
 
 
 def varints(values: np.ndarray) -> ByteStrings:
     """Return int64 values as protobuf varints: 1 to 9 bytes, 10 for a negative value."""
-    unsigned = np.ascontiguousarray(values, np.int64).view(np.uint64)
-    width = len(varint(int(unsigned.max(initial=0))))
-    digits = np.empty((unsigned.size, width), np.uint8)
-    used = np.empty(digits.shape, np.bool_)
+    rest = np.ascontiguousarray(values, np.int64).view(np.uint64)
+    width = len(varint(int(rest.max(initial=0))))
+    digits = np.empty((rest.size, width), np.uint8)
+    used = np.ones(digits.shape, np.bool_)  # zero has a digit too
+    sizes = np.ones(rest.size, np.int64)
     for place in range(width):
-        rest = unsigned >> np.uint64(7 * place)
-        digits[:, place] = rest.astype(np.uint8) | 0x80
-        used[:, place] = rest > 0
-    used[:, 0] = True  # zero has a digit too
-    sizes = used.sum(axis=1)
-    digits[np.arange(unsigned.size), sizes - 1] &= 0x7F
+        more = rest > 0x7F
+        digits[:, place] = rest.astype(np.uint8) & 0x7F | more.view(np.uint8) << 7
+        used[:, place + 1 : place + 2] = more[:, np.newaxis]  # nothing after the last place
+        sizes += more
+        rest = rest >> np.uint64(7)
     return ByteStrings(digits[used], offsets_from_sizes(sizes))
 
 
@@ -167,13 +168,14 @@ def prepare(columns: Sequence[TypedColumn], order: np.ndarray) -> PreparedRows:
         ValueError: Values do not have the column's kind.
     """
     by_name = sorted(columns, key=lambda column: column.name.encode())
-    encoded = [_encode_column(column, order) for column in by_name]
+    encoded = [*_join_columns(_encode_column(column, order) for column in by_name)]
     payloads = np.zeros(len(order), np.int64)
     codes = np.empty((len(encoded) + 2, len(order)), np.int32)
     codes[-1] = 0
     used = _FOOTER.number
-    for number, (entries, indices) in enumerate(encoded, 1):
-        np.add(indices, used + 1, out=codes[number])
+    for number, (entries, given) in enumerate(encoded, 1):
+        indices = np.arange(len(order)) if given is None else given
+        np.add(indices, used + 1, out=codes[number], casting="same_kind")
         # The size of index -1, of a row without a value, is the last one.
         payloads += np.take(np.append(entries.sizes, 0), indices)
         used += entries.number + 1
@@ -186,18 +188,30 @@ def prepare(columns: Sequence[TypedColumn], order: np.ndarray) -> PreparedRows:
     return PreparedRows(pieces.arrow(), codes, lengths)
 
 
-def _encode_column(column: TypedColumn, order: np.ndarray) -> tuple[ByteStrings, np.ndarray]:
+_Encoded: TypeAlias = tuple[ByteStrings, np.ndarray | None]
+
+
+def _join_columns(encoded: Iterable[_Encoded]) -> Iterator[_Encoded]:
+    """Yield the entries of columns, and one for those of adjacent columns that all rows have.
+
+    They are joined if those of each column have one size, as of float32 values: to copy them one by
+    one takes more time and memory.
+    """
+    groups = itertools.groupby(encoded, lambda each: each[1] is None and each[0].width > 0)
+    for fixed, group in groups:
+        yield from [(join_fixed([entries for entries, _ in group]), None)] if fixed else group
+
+
+def _encode_column(column: TypedColumn, order: np.ndarray) -> _Encoded:
     """Return the encoded entries of a column, and the index of each row's entry, int32[rows].
 
-    The index of a row without a value is -1.
+    The index of a row without a value is -1; None if there is one entry for each row.
     """
     name, kind, values, indices = column
     if indices is None or 2 * len(values) > len(order):
         # Nearly one value per row: values in row order keep memory access sequential.
-        values, indices = column.take(order), np.arange(len(order), dtype=np.int32)
-    else:
-        indices = np.take(indices, order)
-    return encode_entries(name, kind, values), indices
+        return encode_entries(name, kind, column.take(order)), None
+    return encode_entries(name, kind, values), np.take(indices, order)
 
 
 def _frame_header(size: int) -> bytes:
@@ -234,7 +248,6 @@ def _crcs(data: pa.Buffer, begins: np.ndarray, ends: np.ndarray) -> np.ndarray:
         batch = slice(first, first + _CRC_ROWS)
         start, stop = int(begins[first]), int(ends[batch][-1])
         copied = data.slice(start, stop - start).to_pybytes()
-        spans = map(slice, (begins[batch] - start).tolist(), (ends[batch] - start).tolist())
-        values = map(google_crc32c.value, map(copied.__getitem__, spans))
-        crcs[batch] = np.fromiter(values, np.uint32, ends[batch].size)
+        spans = zip((begins[batch] - start).tolist(), (ends[batch] - start).tolist(), strict=True)
+        crcs[batch] = [google_crc32c.value(copied[begin:end]) for begin, end in spans]
     return crcs

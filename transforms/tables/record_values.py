@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 from shardmill.transforms.statistics.sums import Kind, Sums, sum_values
 from shardmill.transforms.tables.table_source import TypedColumn, has_lists
 
-_CELLS, _COLUMNS = "cells", b"columns"
+_CELLS, _COLUMNS = "values", b"columns"
 _DTYPES: dict[Kind, str] = {"int64": "<i8", "float32": "<f4"}
 
 
@@ -43,9 +43,9 @@ def _value(column: int) -> str:
 
 
 def _cell_dtype(columns: Sequence[_Column]) -> np.dtype[np.void]:
-    fields = []
+    # Counts, of which nearly all are 1, follow each other: they compress faster and better so.
+    fields = [(_count(n), "<u4" if each.is_list else "u1") for n, each in enumerate(columns)]
     for number, column in enumerate(columns):
-        fields.append((_count(number), "<u4" if column.is_list else "u1"))
         if column.kind != "bytes" and not column.is_list:
             fields.append((_value(number), _DTYPES[column.kind]))
     return np.dtype(fields)
@@ -59,7 +59,7 @@ def take_values(columns: Sequence[TypedColumn], order: npt.NDArray[np.int64]) ->
         order: Row number of each record; shape [records].
 
     Returns:
-        A table of one row per record. ``cells`` has for each column the number of values, and the
+        A table of one row per record. ``values`` has for each column the number of values, and the
         value itself if it is a number and not a list. A column of lists of numbers has a column.
     """
     described = tuple(

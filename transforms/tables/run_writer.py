@@ -28,6 +28,7 @@ from shardmill.transforms.tables.segments import Origin, Run, RunBlock
 from shardmill.transforms.tables.table import Table, transformed_labels
 from shardmill.transforms.tables.table_source import TypedBatch, has_lists
 
+RUN_LAYOUT = 2  # of the columns of runs: those of another one are made again
 MAX_RUNS = 256  # that are merged to parts; more of them are merged to larger runs first
 _TRANSFORM_ROWS = 1 << 16  # per call of the TensorFlow Transform graph
 _SLICE_BYTES = 4 << 20  # of records per call of encode_rows, about

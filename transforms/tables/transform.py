@@ -40,6 +40,7 @@ from shardmill.transforms.sink.transform import (
 from shardmill.transforms.tables.encoder import RowEncoder
 from shardmill.transforms.tables.planning import RowsSpec, count_file, plan_rows
 from shardmill.transforms.tables.run_writer import (
+    RUN_LAYOUT,
     find_run,
     group_of,
     make_run,
@@ -233,7 +234,7 @@ def write_runs(
     def name_of(batch: int) -> str:
         digest = f"{ref.digest():032x}"
         sample = () if last is None else (last,)
-        return run_id(spec.sink.config_id, digest, unit.identity, batch, graph, *sample)
+        return run_id(RUN_LAYOUT, spec.sink.config_id, digest, unit.identity, batch, graph, *sample)
 
     finished = find_run(spec.sink.runs, name_of(0)) if unit.single else None
     if finished and finished.ctime != ref.ctime:

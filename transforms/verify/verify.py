@@ -205,8 +205,8 @@ def check_numbers(manifest: Manifest) -> Iterator[Finding]:
                 message = f"the split {name} has {stated:,} {unit}, but its shards have {actual:,}"
                 yield Finding(file, message)
         labelled = sum(split.label_counts.values())
-        one_each = split.label_counts and not manifest.label_separator
-        if one_each and labelled != split.num_examples:
+        several = manifest.build.config.get("annotations") or manifest.label_separator
+        if split.label_counts and labelled != split.num_examples and not several:
             yield Finding(file, f"{labelled:,} labels for {split.num_examples:,} of {name}")
         listed = manifest.labels or tuple(split.label_counts)  # integer labels are not listed
         for label in sorted(set(split.label_counts) - set(listed))[:1]:

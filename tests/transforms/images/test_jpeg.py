@@ -21,7 +21,7 @@ def decoded(data: bytes, size: int, gap: float) -> tuple:
     except RejectedError as error:
         return error.error, error.message
     image = found.image
-    return image.mode, image.size, image.tobytes(), image.info.keys(), *found[1:]
+    return image.mode, image.size, image.tobytes(), image.info.keys(), *found[1:-1]
 
 
 def compare(data: bytes, monkeypatch) -> int:

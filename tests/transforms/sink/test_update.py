@@ -1,5 +1,6 @@
 """--update takes unchanged records from the published shards; the result equals a new build."""
 
+import io
 import json
 import os
 import shutil
@@ -16,6 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
+from shardmill.pipelines.cli import main
 from shardmill.schemas.dataset.catalog import catalog_name
 from shardmill.schemas.refs import InputRef
 from shardmill.schemas.schema_pbtxt.image_features import IMAGE_FEATURES, Feature
@@ -140,7 +142,7 @@ CHOICES = {
     "shards": [{"num_shards": None, "shard_bytes": None, "shard_examples": None, **choice}
                for choice in ({"shard_examples": 6}, {"num_shards": 2}, {"shard_bytes": "2KiB"})],
     "by_label": [{"shard_by": "label"}, {}, {}],
-    "encoding": [{"encoding": "png"}, {"encoding": "raw"}, {}],
+    "encoding": [{"encoding": "keep", "resize": "none"}, {"encoding": "raw"}, {}],
 }  # fmt: skip
 
 
@@ -537,6 +539,59 @@ def test_catalog_describes_each_record(work):
             assert (row.input_bytes, row.label) == (len(data), row.key.split("/")[0])
             rotated = row.key == "bee/rotated.jpg"
             assert (row.width, row.height) == ((20, 30) if rotated else (24, 16))
+
+
+def test_kept_files_are_counted_and_stay_kept(work, capsys):
+    """Bytes are judged by the files, pixels by Pillow; tf.data batches JPEG and PNG together."""
+    from shardmill.loaders import keras_dataset, open_dataset
+
+    photos, output = work / "photos", work / "out"
+    exif = Image.Exif()
+    exif.get_ifd(0x8825)[2] = (47.0, 22.0, 0.0)
+    make_image(1, 24, 16).save(photos / "bee" / "located.jpg", exif=exif)
+    make_image(2, 24, 16, "L").save(photos / "bee" / "grey.png")
+    make_image(3, 24, 16, "P").save(photos / "cat" / "palette.png")
+    make_image(4, 12, 16).save(photos / "dog" / "narrow.jpg")
+    converted = {"cat/palette.png", "dog/narrow.jpg"}
+    options = {"encoding": "keep", "image_size": "16x24"}
+    assert update(work, **options) == 0
+    add(photos, "bee/new.jpg")
+    assert update(work, **options) == 23
+    assert manifest_of(output)["inputs"]["originals"] == {
+        "kept": 22, "kept_with_position": 1, "converted": 2,
+    }  # fmt: skip
+    assert manifest_of(output)["warnings"] == [
+        "GPS positions are kept in 1 of the files: --strip_metadata removes them"
+    ]
+    rows = pd.read_parquet(output / "current" / "catalog").set_index("key")
+    assert set(rows.index[rows.original == "converted"]) == converted
+    assert [*rows.index[rows.original == "kept_with_position"]] == ["bee/located.jpg"]
+    for name in ("train", "validation"):
+        expected = []
+        for stored, record in zip(
+            open_dataset(output, name, decode=False), open_dataset(output, name), strict=True
+        ):
+            key, data = stored["image/key"].decode(), stored["image/encoded"]
+            assert (data == (photos / key).read_bytes()) == (key not in converted)
+            assert stored["image/format"] == (b"png" if key.endswith(".png") else b"jpeg")
+            with Image.open(io.BytesIO(data)) as image:
+                assert image.format == stored["image/format"].decode().upper()
+                expected.append(np.array(image.convert("RGB")))
+            assert np.array_equal(record["image"], expected[-1])
+        batches = keras_dataset(output, name, batch_size=4, shuffle=False, label=None)
+        assert np.array_equal(np.concatenate([each.numpy() for each in batches]), expected)
+    assert main(["verify", str(output)]) == 0
+    assert main(["show", str(output)]) == 0
+    assert "22 kept as they are, 2 converted" in capsys.readouterr().out
+    assert update(work, **options, strip_metadata=True) == 0  # other records
+    assert manifest_of(output)["inputs"]["originals"]["kept_with_position"] == 0
+    (photos / "bee" / "new.jpg").unlink()
+    assert update(work, **options, strip_metadata=True) == 23
+    assert manifest_of(output)["inputs"]["originals"]["kept"] == 21
+
+
+def manifest_of(output: Path) -> dict:
+    return json.loads((output / "manifest.json").read_text())
 
 
 def test_counts_of_files_that_are_no_inputs_are_current(work):

@@ -1,10 +1,16 @@
 """Number of parts of tables; expected values are computed by hand."""
 
+import hashlib
+import json
+
 import pytest
 
 from shardmill.schemas.dataset.shard_names import ShardTemplate
+from shardmill.schemas.refs import InputRef
 from shardmill.transforms.sink.division import ShardSpec
 from shardmill.transforms.tables.planning import count_row_parts
+from shardmill.transforms.tables.table_source import Unit
+from shardmill.transforms.tables.transform import count_content
 
 MIB = 1 << 20
 
@@ -26,3 +32,13 @@ MIB = 1 << 20
 def test_number_of_parts(text_bytes, growth, shards, parts) -> None:
     spec = ShardSpec(ShardTemplate("{split}-{index}-of-{total}"), **shards)
     assert count_row_parts(spec, growth, 64.0, text_bytes) == parts
+
+
+def test_content_id_is_pinned():
+    """Manifests hold it: another one would rebuild every table whose files were only touched."""
+    unit = Unit(
+        tuple(InputRef("a.csv", "/in/a.csv", 30, "7")), 0, 10, single=True, identity=(0, 10, 2)
+    )
+    body = json.dumps(["a.csv", [0, 10, 2], "ab12"]).encode()
+    digest = hashlib.blake2b(body, digest_size=16, person=b"shardmill-run4").hexdigest()
+    assert count_content(unit, "ab12").contents == int(digest, 16)

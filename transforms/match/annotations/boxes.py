@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from shardmill.schemas.example.serialize import encode_example
+from shardmill.schemas.example.parse import parse_example
+from shardmill.schemas.example.serialize import FeatureValue, encode_example
 from shardmill.schemas.refs import InputRef
 from shardmill.schemas.rejects import RejectedError
 from shardmill.transforms.match.labels import check_label
@@ -74,25 +75,24 @@ def attach(
             check_label(text, labels)
     except RejectedError as error:
         return ref.rejected(error.error, error.message)
-    area = [
-        float((box.xmax - box.xmin) * (box.ymax - box.ymin) if box.area is None else box.area)
-        for box in boxes
-    ]
-    attached = encode_example(
-        {
-            "box/size": [annotation.width, annotation.height],
-            "box/text": [box.text.encode() for box in boxes],
-            "box/area": area,
-            **{
-                f"box/{side}": [float(getattr(box, side)) for box in boxes]
-                for side in ("xmin", "ymin", "xmax", "ymax")
-            },
-            **{
-                f"box/{flag}": [int(getattr(box, flag)) for box in boxes]
-                for flag in ("difficult", "truncated", "is_crowd")
-            },
-        }
-    )
-    if len(attached) > _MAX_BYTES:
+    fields: dict[str, FeatureValue] = {
+        "box/size": (annotation.width, annotation.height),
+        "box/text": [box.text.encode() for box in boxes],
+        "box/sides": [float(side) for box in boxes for side in box[1:5]],
+        "box/flags": [int(flag) for box in boxes for flag in box[5:8]],
+        "box/area": [_area(box) for box in boxes],
+    }
+    made = with_fields(ref, fields)
+    if len(made.attached) > _MAX_BYTES:
         return ref.rejected("annotation", f"{len(boxes):,} boxes exceed {_MAX_BYTES:,} bytes")
-    return ref._replace(attached=attached, classes=tuple(classes))
+    return made._replace(classes=tuple(classes))
+
+
+def _area(box: Box) -> float:
+    return float((box.xmax - box.xmin) * (box.ymax - box.ymin) if box.area is None else box.area)
+
+
+def with_fields(ref: InputRef, fields: Mapping[str, FeatureValue]) -> InputRef:
+    """Return a reference with more values of features, by field."""
+    known = {name: feature.values for name, feature in parse_example(ref.attached).items()}
+    return ref._replace(attached=encode_example({**known, **fields}))

@@ -6,7 +6,9 @@ import io
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from operator import itemgetter
-from typing import Any
+from typing import IO, Any
+
+import numpy as np
 
 from shardmill.schemas.errors import InputError
 from shardmill.schemas.refs import InputRef
@@ -19,6 +21,12 @@ Row = tuple[Any, ...]
 Section = tuple[str, str]  # a path, and ``images`` or ``annotations``
 SECTIONS = ("images", "annotations")
 _BUFFER_BYTES = 1 << 20
+_MAX_DEPTH = 100  # COCO's files need 6
+_QUOTE = 2
+_STEPS = np.zeros(256, np.int8)  # by the code of a character: how it changes the depth
+_STEPS[[ord(code) for code in "[{"]] = 1
+_STEPS[[ord(code) for code in "]}"]] = -1
+_STEPS[ord('"')] = _QUOTE
 
 
 def read_categories(path: str) -> dict[tuple[str, str], str]:
@@ -56,7 +64,7 @@ def _items(path: str, name: str) -> Iterator[dict[str, Any]]:
     import ijson
 
     with open_storage(path).open_at(path) as reader:
-        stream = io.BufferedReader(ReaderStream(reader), _BUFFER_BYTES)
+        stream = _Shallow(io.BufferedReader(ReaderStream(reader), _BUFFER_BYTES))
         try:
             for item in ijson.items(stream, f"{name}.item", use_float=True):
                 if not isinstance(item, dict):
@@ -64,6 +72,39 @@ def _items(path: str, name: str) -> Iterator[dict[str, Any]]:
                 yield item
         except (ijson.JSONError, ValueError) as error:
             raise InputError("annotations-not-json", path=path, error=error) from error
+
+
+class _Shallow:
+    """Reads JSON that is not nested deeply: the parser keeps the path of each level in memory.
+
+    Args:
+        file: The JSON.
+    """
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self._escape, self._in_string, self._depth = b"", False, 0
+
+    def read(self, size: int = -1) -> bytes:
+        """Return the next bytes.
+
+        Raises:
+            ValueError: They are nested more than ``_MAX_DEPTH`` deep.
+        """
+        data = self._file.read(size)
+        # Without escaped characters, each quote begins or ends a string.
+        text = (self._escape + data).replace(b"\\\\", b"")
+        self._escape = b"\\" if text.endswith(b"\\") else b""
+        steps = _STEPS[np.frombuffer(text.replace(b'\\"', b""), np.uint8)]
+        steps = steps[steps != 0]
+        if len(steps):
+            is_quote = steps == _QUOTE
+            in_string = np.logical_xor.accumulate(is_quote) ^ self._in_string
+            depths = np.cumsum(np.where(is_quote | in_string, 0, steps)) + self._depth
+            if depths.max() > _MAX_DEPTH:
+                raise ValueError(f"it is nested more than {_MAX_DEPTH} deep")
+            self._in_string, self._depth = bool(in_string[-1]), int(depths[-1])
+        return data
 
 
 def make_references(

@@ -11,7 +11,7 @@ from shardmill.schemas.refs import InputRef
 _FOLDERS = frozenset(
     {
         "annotation", "annotations", "annots", "image", "images", "img", "imgs", "jpegimages",
-        "label", "labels", "mask", "masks", "segmentationclass", "xml", "xmls",
+        "label", "labels", "mask", "masks", "xml", "xmls",
     }
 )  # fmt: skip
 
@@ -65,7 +65,7 @@ def _usual_folders(images: Sequence[InputRef], others: Sequence[InputRef]) -> _P
 
 def _layout(key: str) -> tuple[str, ...]:
     names = posixpath.dirname(key).split("/")
-    return tuple("" if name.lower() in _FOLDERS else name for name in names if name)
+    return tuple(name for name in names if name and name.lower() not in _FOLDERS)
 
 
 def _end_of_path(images: Sequence[InputRef], others: Sequence[InputRef]) -> _Pairs:

@@ -1,19 +1,26 @@
-"""AttachAnnotations: gives references the boxes of their annotations."""
+"""AttachAnnotations: gives references what annotations, masks and image sets say of them."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import apache_beam as beam
 from apache_beam.pvalue import AsDict
+from blake3 import blake3
 
 from shardmill.schemas.errors import InputError, StorageError
 from shardmill.schemas.map_ordered import map_ordered, storage_threads
 from shardmill.schemas.refs import InputRef
 from shardmill.schemas.rejects import RejectedError
-from shardmill.transforms.match.annotations.boxes import Annotation, AnnotationError, attach
+from shardmill.transforms.match.annotations.boxes import (
+    Annotation,
+    AnnotationError,
+    attach,
+    with_fields,
+)
 from shardmill.transforms.match.annotations.coco import (
     SECTIONS,
     make_references,
@@ -27,10 +34,21 @@ from shardmill.transforms.match.counts import MatchCounts
 from shardmill.transforms.match.inputs import MatchSpec
 from shardmill.transforms.match.read_input import read_inputs
 from shardmill.transforms.match.transform import MatchedInputs, MatchFiles, find_inputs
-from shardmill.transforms.match.walk import is_junk
+from shardmill.transforms.match.walk import escape_name, is_junk, make_key
 
 AnnotationKind = Literal["voc", "yolo", "coco"]
-_SUFFIXES = {"voc": ".xml", "yolo": ".txt"}
+# Besides files with boxes: masks, and PASCAL VOC's lists of the images of each split.
+AnnotationSource = Literal[AnnotationKind, "masks", "imagesets"]
+_NAMES: dict[str, re.Pattern[str]] = {
+    "voc": re.compile(r".*\.xml", re.IGNORECASE),
+    "yolo": re.compile(r".*\.txt", re.IGNORECASE),
+    "masks": re.compile(r".*\.(png|bmp|gif|tiff?)", re.IGNORECASE),
+    "imagesets": re.compile(r"(.*/)?ImageSets/(Main|Segmentation)/(train|val|test)\.txt"),
+}
+_SUFFIXES = {"voc": ".xml", "yolo": ".txt", "coco": ".json"}  # of files that are skipped as images
+_UNPAIRED = {"voc": ".xml", "yolo": ".txt", "coco": "of COCO", "masks": "masks",
+             "imagesets": "of an image set"}  # fmt: skip
+_VOC_MASKS = re.compile(r"(.*/)?Segmentation(Class|Object)(Aug|Raw)?/[^/]*")
 _BATCH = 64
 _THREADS = 4  # that read local files
 _Paired = tuple[InputRef | None, InputRef | None]
@@ -41,36 +59,49 @@ class AnnotationSpec:
     """Annotations of images; a small picklable value.
 
     Attributes:
-        kind: ``voc`` or ``yolo``: a file for each image; ``coco``: files for many images.
+        kind: ``voc`` or ``yolo``: a file for each image; ``coco``: files for many images; or
+            ``masks`` or ``imagesets``.
         places: The folders of files that match all of them, or the files of ``coco``.
         names: The classes of ``yolo`` by number.
         labels: The labels that boxes may have; None for any.
         root: Folder that holds the images.
+        task: Folder of the lists of ``imagesets``.
     """
 
-    kind: AnnotationKind
+    kind: AnnotationSource
     places: tuple[MatchSpec, ...]
     names: tuple[str, ...] = ()
     labels: frozenset[str] | None = None
     root: str = ""
-
-    def parse(self, data: bytes) -> Annotation:
-        """Return the annotation of a file.
-
-        Raises:
-            AnnotationError: It cannot be used.
-        """
-        return parse_voc(data) if self.kind == "voc" else parse_yolo(data, self.names)
+    task: Literal["Main", "Segmentation"] = "Main"
 
     def is_annotation(self, ref: InputRef) -> bool:
         """Return whether a file is named like an annotation."""
-        suffix = _SUFFIXES[self.kind]
-        return ref.key.lower().endswith(suffix) and not is_junk(ref.key.rpartition("/")[2])
+        match = _NAMES[self.kind].fullmatch(ref.key)
+        hidden = is_junk(ref.key.rpartition("/")[2])
+        return match is not None and not hidden and (match.re.groups < 3 or match[2] == self.task)
+
+    def is_image(self, ref: InputRef) -> bool:
+        """Return whether a matched image is one, and not a mask in the same folder."""
+        folders = [f"{place.input.rstrip('/')}/" for place in self.places]
+        return self.kind != "masks" or not ref.uri.startswith(tuple(folders))
+
+    def attach(self, ref: InputRef, file: InputRef, content: bytes) -> InputRef:
+        """Return an image with what a file says of it.
+
+        Raises:
+            AnnotationError: The file cannot be used.
+        """
+        if self.kind == "masks":
+            made = with_fields(ref, {"mask_hash": blake3(content).hexdigest().encode()})
+            return made._replace(mask=(file.uri, file.size, file.version))
+        found = parse_voc(content) if self.kind == "voc" else parse_yolo(content, self.names)
+        return attach(ref, found, self.labels)
 
     def without_files(self, counts: MatchCounts) -> MatchCounts:
         """Return the counts of the images' input without the skipped files that are annotations."""
         inside = [place.input for place in self.places if self._is_inside(place.input)]
-        suffix = _SUFFIXES.get(self.kind, ".json") if inside else ""
+        suffix = _SUFFIXES.get(self.kind, "") if inside else ""
         kinds = []
         for kind, number, key in counts.kinds:
             fewer = 0 if kind != suffix else len(inside) if self.kind == "coco" else number
@@ -89,7 +120,7 @@ class AttachAnnotations(beam.PTransform):
     """Attaches annotations to matched images: ``matched | AttachAnnotations(spec)``.
 
     Gives ``MatchedInputs``. Images without an annotation are rejects, except those of YOLO, which
-    have no boxes. Annotations without an image are counted as skipped.
+    have no boxes; those in no image set are skipped, as are annotations without an image.
 
     Args:
         spec: The annotations.
@@ -102,7 +133,8 @@ class AttachAnnotations(beam.PTransform):
         spec = self.spec
         root = matched.refs.pipeline
         found, fatal = self._entries(root) if spec.kind == "coco" else self._files(root)
-        keyed = {"images": matched.refs, "others": found}
+        images = matched.refs | "Images" >> beam.Filter(spec.is_image)
+        keyed = {"images": images, "others": found}
         groups = {
             name: refs
             | f"Key_{name}"
@@ -125,12 +157,15 @@ class AttachAnnotations(beam.PTransform):
             root | f"Annotations{number}" >> MatchFiles(place)
             for number, place in enumerate(self.spec.places, 1)
         ]
-        refs = [each.refs for each in found] | "AllFiles" >> beam.Flatten()
+        every = [each.refs for each in found] | "AllFiles" >> beam.Flatten()
+        refs = every | "Named" >> beam.Filter(self.spec.is_annotation)
+        if self.spec.kind == "imagesets":
+            refs = refs | "ReadSets" >> beam.FlatMap(_read_set).with_output_types(InputRef)
         counts = [each.counts for each in found] | "AllCounts" >> beam.Flatten()
         fatal = counts | "KeepFatal" >> beam.Map(
             lambda each: MatchCounts(fatal=each.fatal)
         ).with_output_types(MatchCounts)
-        return MatchedInputs(refs | "Named" >> beam.Filter(self.spec.is_annotation), fatal)
+        return MatchedInputs(refs, fatal)
 
     def _entries(self, root: beam.Pipeline) -> MatchedInputs:
         paths, labels = [place.input for place in self.spec.places], self.spec.labels
@@ -169,38 +204,63 @@ def _read(inputs: Any, name: str, read: Any, kind: Any) -> Any:
     return inputs | name >> typed.with_outputs("counts", main="found")
 
 
+def _read_set(file: InputRef) -> Iterator[InputRef]:
+    """Yield a reference with the split for each image of a list (VOC devkit_doc.pdf, section 4)."""
+    folder = file.key.split("ImageSets/")[0]
+    (content,) = read_inputs([file])
+    if isinstance(content, RejectedError):
+        raise StorageError("imagesets-unreadable", path=file.uri, why=content.message)
+    for line in content.decode("utf-8", "surrogateescape").splitlines():
+        name, *_ = line.split() or [""]
+        if name:
+            key = make_key(f"{folder}JPEGImages/{name}.jpg")
+            yield InputRef(key, file.uri, split=stem_of(file.key))
+
+
 def _attach(pairs: Sequence[_Paired], spec: AnnotationSpec) -> Iterator[InputRef | MatchCounts]:
-    """Yield images with their boxes or the reason why they are rejected, and counts of others."""
+    """Yield images with their annotations or the reason of a reject, and counts of others."""
     files: list[tuple[InputRef, InputRef]] = []
     for image, other in pairs:
-        if image is None:
-            if other is not None:
-                kind = f"{_SUFFIXES.get(spec.kind, 'COCO entry')} without an image"
-                yield MatchCounts(1, kinds=((kind, 1, other.key or other.uri),))
-        elif image.error:
-            yield image
-        elif other is None and spec.kind == "yolo":  # by its convention, without boxes
-            yield attach(image, Annotation(1, 1))
-        elif other is None:
-            yield image.rejected("no_annotation", f"nothing describes {image.key!r}")
-        elif spec.kind != "coco":
+        if image and other and not image.error and spec.kind in ("voc", "yolo", "masks"):
             files.append((image, other))
-        elif other.error:
-            yield image.rejected(other.error, other.message)
-        else:
-            yield image._replace(attached=other.attached, classes=other.classes)
+        elif image:
+            yield image if image.error else _attach_entry(image, other, spec)
+        elif other and spec.kind in _UNPAIRED:
+            yield _skipped(f"{_UNPAIRED[spec.kind]} without an image", other.key or other.uri)
     threads = (storage_threads(files[0][1].uri) or _THREADS) if files else 0
-    yield from map_ordered(lambda pair: _with_file(*pair, spec), files, threads)
+    yield from map_ordered(lambda pair: _attach_file(*pair, spec), files, threads)
 
 
-def _with_file(ref: InputRef, file: InputRef, spec: AnnotationSpec) -> InputRef:
-    """Return an image with the boxes of a file."""
+def _attach_entry(
+    image: InputRef, entry: InputRef | None, spec: AnnotationSpec
+) -> InputRef | MatchCounts:
+    """Return an image with an entry of a file that describes many, or without any annotation."""
+    if spec.kind == "imagesets":
+        found = entry and image._replace(split=entry.split)
+        return found or _skipped("in no image set", image.key)
+    if entry is None and spec.kind == "voc" and _VOC_MASKS.fullmatch(image.key):
+        return _skipped("masks of VOC", image.key)
+    if entry is None and spec.kind == "yolo":  # by its convention, without boxes
+        return attach(image, Annotation(1, 1))
+    if entry is None:
+        return image.rejected("no_annotation", f"nothing describes {image.key!r}")
+    if entry.error:
+        return image.rejected(entry.error, entry.message)
+    return image._replace(attached=entry.attached, classes=entry.classes)
+
+
+def _skipped(kind: str, key: str) -> MatchCounts:
+    return MatchCounts(1, kinds=((kind, 1, escape_name(key)),))
+
+
+def _attach_file(ref: InputRef, file: InputRef, spec: AnnotationSpec) -> InputRef:
+    """Return an image with what a file says of it."""
     if file.error:
         return ref.rejected(file.error, f"{file.key}: {file.message}")
     (content,) = read_inputs([file])
     if isinstance(content, RejectedError):
         return ref.rejected(content.error, f"{file.key}: {content.message}")
     try:
-        return attach(ref, spec.parse(content), spec.labels)
+        return spec.attach(ref, file, content)
     except AnnotationError as error:
         return ref.rejected("annotation", f"{file.key}: {error}")

@@ -33,10 +33,10 @@ def parse_voc(data: bytes) -> Annotation:
 
 
 class _Builder(ET.TreeBuilder):
-    """Refuses document types, which may declare entities of any size or of other files."""
+    """Rejects document types, which may declare entities of any size or of other files."""
 
     def doctype(self, name: str, *_: Any) -> None:
-        """Refuse it."""
+        """Reject it."""
         raise AnnotationError(f"it declares the document type {name[:40]!r}")
 
 

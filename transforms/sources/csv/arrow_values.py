@@ -23,7 +23,7 @@ _TEXTS = (
     pa.string(), pa.large_string(), pa.string_view(), pa.binary(), pa.large_binary(),
     pa.binary_view(),
 )  # fmt: skip
-_HEAD_ROWS = 4096
+_HEAD_ROWS = 2048
 
 
 def flatten_fields(

@@ -41,6 +41,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 EXACT_FLOAT32, _EXACT_FLOAT64 = 1 << 24, 1 << 53  # below them all integers are exact
 _INT64_DIGITS = 19
 _CELLS_AT_ONCE = 1 << 15
+_FEW_COLUMNS = 8  # whose cells take longer to join than the calls that this saves
 _GREATEST, _LEAST = "9223372036854775807", "9223372036854775808"
 
 
@@ -73,7 +74,8 @@ def columns_at_once(rows: int) -> int:
 
     A table may have many columns and few rows: then calls would take longer than parsing.
     """
-    return max(1, _CELLS_AT_ONCE // max(1, rows))
+    columns = _CELLS_AT_ONCE // max(1, rows)
+    return columns if columns >= _FEW_COLUMNS else 1
 
 
 def other_characters(texts: pa.Array, characters: bytes) -> bytes:

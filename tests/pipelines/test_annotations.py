@@ -1,0 +1,432 @@
+"""Datasets of images with boxes and masks, from annotations that the tests write."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+from shardmill.loaders import feature_spec, keras_dataset, open_dataset
+from shardmill.schemas.errors import ShardmillError
+from tests.conftest import build_dataset, make_image, shardmill
+from tests.support.readers import tf_records
+
+NAMES = ("cat", "dög", "owl")
+ONE = {"splits": "train:1", "image_size": (48, 64)}
+KEYS = [f"JPEGImages/{number:02d}.jpg" for number in range(12)]
+
+
+def truth(seed=0):
+    """Upright size, orientation and boxes (class, xmin, ymin, xmax, ymax in pixels) by key."""
+    rng = np.random.default_rng(seed)
+    found = {}
+    for number, key in enumerate(KEYS):
+        width, height = 40 + 5 * number, 90 - 3 * number
+        boxes = []
+        for _ in range(number % 4):
+            left, upper = rng.integers(0, (width - 9, height - 9))
+            right, lower = rng.integers((left + 4, upper + 4), (width, height))
+            boxes.append((NAMES[rng.integers(3)], int(left), int(upper), int(right), int(lower)))
+        found[key] = ((width, height), 6 if number % 3 == 2 else 1, boxes)
+    return found
+
+
+def write_images(folder: Path) -> Path:
+    for seed, (key, ((width, height), orientation, _)) in enumerate(truth().items()):
+        (folder / key).parent.mkdir(parents=True, exist_ok=True)
+        size = (height, width) if orientation == 6 else (width, height)
+        exif = Image.Exif()
+        exif[274] = orientation
+        make_image(seed, *size).save(folder / key, quality=90, exif=exif)
+    return folder
+
+
+def write_voc(folder: Path, facts: dict) -> None:
+    (folder / "Annotations").mkdir(exist_ok=True)
+    for key, ((width, height), _, boxes) in facts.items():
+        objects = "".join(
+            f"<object><name>{name}</name><truncated>{left % 2}</truncated><bndbox><xmin>{left}</xmin>"
+            f"<ymin>{upper}</ymin><xmax>{right}</xmax><ymax>{lower}</ymax></bndbox></object>"
+            for name, left, upper, right, lower in boxes
+        )
+        (folder / "Annotations" / f"{Path(key).stem}.xml").write_text(
+            f"<annotation><size><width>{width}</width><height>{height}</height></size>{objects}"
+            "</annotation>"
+        )
+
+
+def write_yolo(folder: Path, facts: dict) -> dict:
+    (folder / "labels").mkdir(exist_ok=True)
+    (folder / "classes.names").write_text("\n".join(NAMES))
+    for key, ((width, height), _, boxes) in facts.items():
+        lines = [
+            f"{NAMES.index(name)} {(left + right) / 2 / width} {(upper + lower) / 2 / height} "
+            f"{(right - left) / width} {(lower - upper) / height}"
+            for name, left, upper, right, lower in boxes
+        ]
+        if lines:  # by its convention, no file means no boxes
+            (folder / "labels" / f"{Path(key).stem}.txt").write_text("\n".join(lines))
+    return {"annotations": "yolo", "labels": folder / "classes.names"}
+
+
+def write_coco(folder: Path, facts: dict) -> dict:
+    images, entries, names = [], [], (*NAMES, "ant")
+    for number, (key, ((width, height), _, boxes)) in enumerate(facts.items()):
+        name = Path(key).name
+        images.append({"id": number, "file_name": name, "width": width, "height": height})
+        entries += [
+            {"image_id": number, "category_id": 7 + names.index(name), "iscrowd": 0,
+             "bbox": [left, upper, right - left, lower - upper],
+             "area": (right - left) * (lower - upper)}
+            for name, left, upper, right, lower in boxes
+        ]  # fmt: skip
+    categories = [{"id": 7 + number, "name": name} for number, name in enumerate(names)]
+    body = {"annotations": entries, "images": images, "categories": categories}
+    (folder / "all.json").write_text(json.dumps(body))
+    return {"annotations": f"coco:{folder / 'all.json'}"}
+
+
+def write(kind: str, folder: Path, facts: dict) -> dict:
+    """Write annotations of a kind, and return the options of a build."""
+    if kind == "voc":
+        write_voc(folder, facts)
+        return {"annotations": "voc"}
+    return write_yolo(folder, facts) if kind == "yolo" else write_coco(folder, facts)
+
+
+def read(output: Path, manifest) -> dict:
+    """The records by key, by TensorFlow with the features of its Object Detection API."""
+    import tensorflow as tf
+
+    output /= manifest.generation
+    boxes = {name: tf.io.VarLenFeature(tf.float32) for name in (
+        "image/object/bbox/xmin", "image/object/bbox/xmax", "image/object/bbox/ymin",
+        "image/object/bbox/ymax", "image/object/area",
+    )}  # fmt: skip
+    others = {name: tf.io.VarLenFeature(tf.int64) for name in (
+        "image/object/class/label", "image/object/difficult", "image/object/truncated",
+        "image/object/is_crowd",
+    )}  # fmt: skip
+    wanted = {
+        "image/encoded": tf.io.FixedLenFeature((), tf.string),
+        "image/key": tf.io.FixedLenFeature((), tf.string),
+        "image/object/class/text": tf.io.VarLenFeature(tf.string), **boxes, **others,
+    }  # fmt: skip
+    found = {}
+    for split in manifest.splits.values():
+        for shard in split.shards:
+            for payload in tf_records(output / shard.file):
+                parsed = tf.io.parse_single_example(payload, wanted)
+                values = {
+                    name: tf.sparse.to_dense(each).numpy()
+                    if name not in ("image/encoded", "image/key")
+                    else each.numpy()
+                    for name, each in parsed.items()
+                }
+                found[values["image/key"].decode()] = values
+    return found
+
+
+def shards_and_catalogs(output: Path, manifest) -> list:
+    """All bytes of the records, and the catalogs without times."""
+    output /= manifest.generation
+    names = [shard.file for split in manifest.splits.values() for shard in split.shards]
+    tables = [pq.read_table(output / shard.catalog.file).drop_columns("input_ctime")
+              for split in manifest.splits.values() for shard in split.shards]  # fmt: skip
+    return [(output / name).read_bytes() for name in names] + tables
+
+
+@pytest.mark.parametrize("kind", ["voc", "yolo", "coco"])
+def test_boxes_of_each_format_are_in_the_records(tmp_path, kind):
+    """TensorFlow reads the same boxes, which are those that the test wrote."""
+    folder, facts = write_images(tmp_path / "in"), truth()
+    options = write(kind, folder, facts)
+    outcome, manifest = build_dataset(input=folder, output=tmp_path / "ds", **options, **ONE)
+    assert outcome.status == "published"
+    assert manifest.inputs.boxes["boxes"] == sum(len(boxes) for *_, boxes in facts.values())
+    assert not any(value for name, value in manifest.inputs.boxes.items() if name != "boxes")
+    records = read(tmp_path / "ds", manifest)
+    assert records.keys() == facts.keys()
+    used = sorted({box[0] for *_, boxes in facts.values() for box in boxes}, key=str.encode)
+    assert list(manifest.labels) == (list(NAMES) if kind == "yolo" else used)
+    for key, ((width, height), _, boxes) in facts.items():
+        values = {name.rpartition("/")[2]: each for name, each in records[key].items()}
+        texts = [text.decode() for text in records[key]["image/object/class/text"]]
+        assert texts == [name for name, *_ in boxes]
+        assert list(records[key]["image/object/class/label"]) == [
+            manifest.labels.index(t) for t in texts
+        ]
+        sides = np.stack([values[side] for side in ("xmin", "ymin", "xmax", "ymax")], -1)
+        wanted = np.reshape([box[1:] for box in boxes], (-1, 4)) / (width, height, width, height)
+        assert np.allclose(sides, wanted, atol=1e-5), key
+        truncated = [box[1] % 2 if kind == "voc" else 0 for box in boxes]
+        assert list(values["truncated"]) == truncated
+        scale = 1 if kind != "yolo" else width * height  # YOLO knows no pixels
+        areas = [(box[3] - box[1]) * (box[4] - box[2]) for box in boxes]
+        assert np.allclose(values["area"] * scale, areas, rtol=1e-4)
+    assert shardmill("verify", tmp_path / "ds").returncode == 0
+    assert not {"image/class/label", "image/class/text"} & {f["name"] for f in manifest.features}
+    counts = manifest.splits["train"].label_counts
+    assert sum(counts.values()) == sum(
+        len({box[0] for box in boxes}) for *_, boxes in facts.values()
+    )
+
+
+@pytest.mark.parametrize("kind", ["voc", "yolo", "coco"])
+def test_update_of_annotations_reuses_all_pixels(tmp_path, kind):
+    """Its shards are those of a build from scratch, also where labels got other numbers."""
+    folder, facts = write_images(tmp_path / "in"), truth()
+    options = write(kind, folder, facts) | ONE
+    crop = {"resize": "crop"}
+    build_dataset(input=folder, output=tmp_path / "ds", **options, **crop)
+    facts = truth(seed=1)
+    if kind != "yolo":
+        facts[KEYS[5]][2].append(("ant", 1, 2, 30, 40))
+    write(kind, folder, facts)
+    failed, _ = build_dataset(input=folder, output=tmp_path / "ds", **options, **crop)
+    assert failed.status == "failed", "changed annotations are not up to date"
+    outcome, manifest = build_dataset(
+        input=folder, output=tmp_path / "ds", update=True, **options, **crop
+    )
+    assert (outcome.status, outcome.reused) == ("published", len(KEYS))
+    _, fresh = build_dataset(input=folder, output=tmp_path / "fresh", **options, **crop)
+    assert shards_and_catalogs(tmp_path / "ds", manifest) == shards_and_catalogs(
+        tmp_path / "fresh", fresh
+    )
+    assert manifest.inputs.boxes == fresh.inputs.boxes
+    again, _ = build_dataset(input=folder, output=tmp_path / "ds", update=True, **options, **crop)
+    assert again.status == "up_to_date"
+
+
+def test_what_has_no_partner_is_reported(tmp_path):
+    """Images without annotation and damaged annotations are rejects; others are counted."""
+    folder = write_images(tmp_path / "in")
+    write_voc(folder, truth())
+    notes = folder / "Annotations"
+    (notes / "00.xml").unlink()
+    (notes / "01.xml").write_text("<annotation>")
+    (notes / "02.xml").write_text('<!DOCTYPE a SYSTEM "x"><annotation/>')
+    (notes / "stray.xml").write_text("<annotation/>")
+    (notes / ".hidden.xml").write_text("<annotation/>")
+    options = {"annotations": "voc", "max_reject_fraction": 0.5, **ONE}
+    _, manifest = build_dataset(input=folder, output=tmp_path / "ds", **options)
+    assert manifest.inputs.rejected_by_reason == {"annotation": 2, "no_annotation": 1}
+    assert (manifest.inputs.accepted, manifest.inputs.skipped) == (9, 2)
+    assert "1 hidden" in " ".join(manifest.warnings)
+    assert "1 .xml without an image (Annotations/stray.xml)" in " ".join(manifest.warnings)
+    # In another folder, given by name; other files of the images' folder are still reported.
+    shutil.move(notes, tmp_path / "xml")
+    (folder / "JPEGImages" / "note.xml").write_text("<annotation/>")
+    options["annotations"] = f"voc:{tmp_path / 'xml'}"
+    _, manifest = build_dataset(input=folder, output=tmp_path / "ds2", **options)
+    assert (manifest.inputs.accepted, manifest.inputs.skipped) == (9, 2)
+
+
+def write_masks(folder: Path, seed=0) -> None:
+    """Palette PNGs of the upright size for some images, of the stored size for others."""
+    folder.mkdir(exist_ok=True)
+    rng = np.random.default_rng(seed)
+    for number, (key, ((width, height), orientation, _)) in enumerate(truth().items()):
+        stored = orientation == 6 and number % 2
+        shape = (width, height) if stored else (height, width)
+        mask = Image.fromarray(rng.integers(0, 4, shape, dtype=np.uint8), "P")
+        mask.putpalette([9, 9, 9, 200, 0, 0, 0, 200, 0, 0, 0, 200])
+        mask.save(folder / f"{Path(key).stem}.png")
+
+
+def masks_of(output: Path, manifest) -> dict[str, np.ndarray]:
+    """The masks by key, decoded by TensorFlow."""
+    import tensorflow as tf
+
+    output /= manifest.generation
+    features = {name: tf.io.FixedLenFeature((), tf.string)
+                for name in ("image/key", "image/segmentation/class/encoded")}  # fmt: skip
+    found = {}
+    for shard in manifest.splits["train"].shards:
+        for payload in tf_records(output / shard.file):
+            parsed = tf.io.parse_single_example(payload, features)
+            mask = tf.io.decode_png(parsed["image/segmentation/class/encoded"])
+            found[parsed["image/key"].numpy().decode()] = mask.numpy()[..., 0]
+    return found
+
+
+def test_masks_keep_their_classes(tmp_path):
+    """The indices of palettes, upright, as another library reads them; not mixed by resizing."""
+    folder = write_images(tmp_path / "in")
+    write_masks(tmp_path / "masks")
+    options = {"masks": tmp_path / "masks", "splits": "train:1", "resize": "none"}
+    _, manifest = build_dataset(input=folder, output=tmp_path / "ds", **options)
+    found = masks_of(tmp_path / "ds", manifest)
+    for number, (key, ((width, height), orientation, _)) in enumerate(truth().items()):
+        wanted = np.array(Image.open(tmp_path / "masks" / f"{Path(key).stem}.png"))
+        wanted = np.rot90(wanted, -1) if orientation == 6 and number % 2 else wanted
+        assert found[key].shape == (height, width)
+        assert np.array_equal(found[key], wanted), key
+    assert manifest.labels == ()
+    _, manifest = build_dataset(
+        input=folder, output=tmp_path / "small", **{**options, **ONE, "resize": "pad"}
+    )
+    for mask in masks_of(tmp_path / "small", manifest).values():
+        assert mask.shape == (48, 64)
+        assert set(np.unique(mask)) <= {0, 1, 2, 3}
+
+
+def test_update_decodes_images_of_changed_masks(tmp_path):
+    """Only these, and gives the bytes of a build from scratch."""
+    folder = write_images(tmp_path / "in")
+    write_masks(tmp_path / "masks")
+    options = {"input": folder, "masks": tmp_path / "masks", **ONE}
+    build_dataset(output=tmp_path / "ds", **options)
+    Image.new("L", (40, 90), 3).save(tmp_path / "masks" / "00.png")
+    outcome, manifest = build_dataset(output=tmp_path / "ds", update=True, **options)
+    assert (outcome.status, outcome.reused) == ("published", len(KEYS) - 1)
+    _, fresh = build_dataset(output=tmp_path / "fresh", **options)
+    assert shards_and_catalogs(tmp_path / "ds", manifest) == shards_and_catalogs(
+        tmp_path / "fresh", fresh
+    )
+
+
+def test_masks_that_do_not_fit_are_rejects(tmp_path):
+    folder = write_images(tmp_path / "in")
+    masks = folder / "SegmentationClass"  # inside of the input: not images themselves
+    write_masks(masks)
+    Image.new("L", (40, 91)).save(masks / "00.png")
+    Image.new("RGB", (45, 87)).save(masks / "01.png")
+    (masks / "02.png").write_bytes(b"no image")
+    Image.fromarray(np.full((81, 55), 256, np.uint16)).save(masks / "03.png")
+    (masks / "04.png").unlink()
+    Image.new("L", (9, 9)).save(masks / "stray.png")
+    options = {"masks": masks, "max_reject_fraction": 0.5, **ONE}
+    _, manifest = build_dataset(input=folder, output=tmp_path / "ds", **options)
+    reasons = {"mask": 3, "no_annotation": 1, "not_an_image": 1}
+    assert manifest.inputs.rejected_by_reason == reasons
+    assert (manifest.inputs.accepted, manifest.inputs.skipped) == (7, 1)
+
+
+def test_image_sets_are_the_splits(tmp_path):
+    """Those of PASCAL VOC; images in none are skipped, and names without an image reported."""
+    folder = write_images(tmp_path / "in" / "VOC2012")
+    write_voc(folder, truth())
+    sets = folder / "ImageSets" / "Main"
+    sets.mkdir(parents=True)
+    (sets / "train.txt").write_text("00\n01\n02\n")
+    (sets / "val.txt").write_text("03\n04\n99\n")
+    (sets / "trainval.txt").write_text("00\n01\n02\n03\n04\n")
+    (sets / "cat_train.txt").write_text("05  1\n06 -1\n")
+    options = {"annotations": "voc", "splits": "imagesets", "image_size": 32}
+    _, manifest = build_dataset(input=tmp_path / "in", output=tmp_path / "ds", **options)
+    assert {name: split.num_examples for name, split in manifest.splits.items()} == {
+        "train": 3, "validation": 2,
+    }  # fmt: skip
+    warnings = " ".join(manifest.warnings)
+    assert "7 in no image set (VOC2012/JPEGImages/05.jpg)" in warnings
+    assert "1 of an image set without an image (VOC2012/JPEGImages/99.jpg)" in warnings
+    assert manifest.inputs.rejected == 0
+
+
+def test_features_can_be_chosen(tmp_path):
+    """Without the orientation, an update decodes again; the result is the same."""
+    folder = write_images(tmp_path / "in")
+    write_voc(folder, truth())
+    features = "image=image/encoded,image/key,x=image/object/bbox/xmin,id=image/object/class/label"
+    options = {"input": folder, "annotations": "voc", "features": features, **ONE}
+    build_dataset(output=tmp_path / "ds", **options)
+    write_voc(folder, truth(seed=1))
+    outcome, manifest = build_dataset(output=tmp_path / "ds", update=True, **options)
+    _, fresh = build_dataset(output=tmp_path / "fresh", **options)
+    assert outcome.reused == 0
+    assert shards_and_catalogs(tmp_path / "ds", manifest) == shards_and_catalogs(
+        tmp_path / "fresh", fresh
+    )
+
+
+WRONG = {
+    "annotations-unknown": {"annotations": "xml"},
+    "annotations-several-kinds": {"annotations": "voc,coco:a.json"},
+    "annotations-without-names": {"annotations": "yolo"},
+    "annotations-and-labels": {"annotations": "voc", "label_from": "filename"},
+    "annotations-missing": {"annotations": "coco:absent.json"},
+    "boxes-frame-useless": {"boxes_frame": "stored"},
+    "shard-by-label-without-labels": {"annotations": "voc", "shard_by": "label"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("code", WRONG)
+def test_wrong_options_are_one_sentence(photos, tmp_path, code):
+    with pytest.raises(ShardmillError) as caught:
+        build_dataset(input=photos, output=tmp_path / "ds", **WRONG[code])
+    assert caught.value.id == code
+
+
+def test_damaged_coco_fails_with_a_sentence(photos, tmp_path):
+    (tmp_path / "a.json").write_text('{"categories": [{"id": 1, "name": "a"}], "images": [')
+    done = shardmill("images", f"--input={photos}", f"--output={tmp_path / 'ds'}",
+                     f"--annotations=coco:{tmp_path / 'a.json'}")  # fmt: skip
+    assert done.returncode == 1
+    assert "a.json is not whole JSON" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_loaders_give_boxes_in_named_formats(tmp_path):
+    """As KerasHub's and torchvision's formats are defined; padded for training, else ragged."""
+    import tensorflow as tf
+
+    folder, facts = write_images(tmp_path / "in"), truth()
+    write_voc(folder, facts)
+    write_masks(tmp_path / "masks")
+    output, both = tmp_path / "ds", {"annotations": "voc", "masks": tmp_path / "masks"}
+    _, manifest = build_dataset(input=folder, output=output, **both, **ONE)
+    wanted = {}
+    for key, ((width, height), _, boxes) in facts.items():
+        sides = np.reshape([box[1:] for box in boxes], (-1, 4)) / (width, height, width, height)
+        wanted[key] = sides * (64, 48, 64, 48), [manifest.labels.index(box[0]) for box in boxes]
+    x, y, right, lower = range(4)
+    shapes = {
+        "xyxy": lambda b: b, "yxyx": lambda b: b[:, [y, x, lower, right]],
+        "xywh": lambda b: np.c_[b[:, :2], b[:, 2:] - b[:, :2]],
+        "center_xywh": lambda b: np.c_[(b[:, :2] + b[:, 2:]) / 2, b[:, 2:] - b[:, :2]],
+    }  # fmt: skip
+    for name, shape in shapes.items():
+        scale = np.array((48, 64) * 2 if name == "yxyx" else (64, 48) * 2)
+        for form, divisor in ((f"boxes/{name}", 1), (f"boxes/rel_{name}", scale)):
+            records = open_dataset(output, features=["image/key", form, "classes"])
+            keys = [each["image/key"].decode() for each in records]
+            for each in records:
+                sides, ids = wanted[each["image/key"].decode()]
+                assert each["boxes"].shape == (len(sides), 4)
+                assert np.allclose(each["boxes"], shape(sides) / divisor, atol=1e-3)
+                assert each["classes"].tolist() == ids
+            batches = keras_dataset(output, batch_size=5, label=[form, "mask", "image/key"])
+            seen = []
+            for images, labels in batches:
+                assert images.shape[1:] == (48, 64, 3)
+                assert labels["mask"].shape[1:] == (48, 64, 1)
+                for row, (boxes, ids, key) in enumerate(
+                    zip(labels["boxes"], labels["labels"], labels["image/key"], strict=True)
+                ):
+                    sides, numbers = wanted[key.numpy().decode()]
+                    count = len(sides)
+                    assert np.allclose(boxes[:count], shape(sides) / divisor, atol=1e-3), row
+                    assert (boxes[count:].numpy() == -1).all()
+                    assert ids.numpy().tolist() == numbers + [-1] * (len(ids) - count)
+                    seen.append(key.numpy().decode())
+            assert sorted(seen) == sorted(keys)
+    single = keras_dataset(output, batch_size=None, label="boxes")
+    for (_, labels), each in zip(single, open_dataset(output, features=["boxes"]), strict=True):
+        assert np.allclose(labels["boxes"], each["boxes"])
+    images, masks = next(iter(keras_dataset(output, batch_size=3, label="mask")))
+    assert (images.shape, masks.shape, masks.dtype) == ((3, 48, 64, 3), (3, 48, 64, 1), tf.uint8)
+    ragged = next(iter(keras_dataset(output, features=["image", "boxes"], label=None)))
+    assert isinstance(ragged["boxes"], tf.RaggedTensor)
+    for options, code in (
+        ({"label": "boxes/abc"}, "box-format-unknown"), ({}, "records-without-label"),
+        ({"label": ["mask", "nose"]}, "reader-value-unknown"),
+    ):  # fmt: skip
+        with pytest.raises(ShardmillError) as caught:
+            keras_dataset(output, **options)
+        assert caught.value.id == code
+    with pytest.raises(ShardmillError, match="parse_example reads singly"):
+        feature_spec(output, features=["boxes"])

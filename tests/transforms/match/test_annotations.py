@@ -1,0 +1,291 @@
+"""Annotations of PASCAL VOC, YOLO and COCO are read as independent programs read them."""
+
+import contextlib
+import io
+import json
+import random
+from xml.dom import minidom
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shardmill.schemas.errors import InputError
+from shardmill.schemas.refs import InputRef
+from shardmill.transforms.images.fields import input_fields
+from shardmill.transforms.match.annotations import coco
+from shardmill.transforms.match.annotations.boxes import AnnotationError
+from shardmill.transforms.match.annotations.coco import (
+    SECTIONS,
+    make_references,
+    read_categories,
+    read_section,
+)
+from shardmill.transforms.match.annotations.pairing import pair, stem_of
+from shardmill.transforms.match.annotations.voc import parse_voc
+from shardmill.transforms.match.annotations.yolo import parse_yolo
+from tests.conftest import examples
+
+SIDES = ("xmin", "ymin", "xmax", "ymax")
+VOC = """<?xml version="1.0"?><annotation><size><width>{width}</width><height>{height}</height>
+<depth>3</depth></size>{objects}</annotation>"""
+OBJECT = """<object><name>{name}</name><difficult>{difficult}</difficult>
+<part><name>head</name><bndbox><xmin>1</xmin><ymin>1</ymin><xmax>2</xmax><ymax>2</ymax></bndbox></part>
+<bndbox><ymin>{ymin}</ymin><xmin>{xmin}</xmin><xmax>{xmax}</xmax><ymax>{ymax}</ymax></bndbox></object>"""
+
+
+def text_of(node, *names):
+    """The text of an element by minidom, among its direct children."""
+    for name in names:
+        node = next(child for child in node.childNodes if child.nodeName == name)
+    return node.firstChild.data.strip()
+
+
+def test_voc_sets_equal_another_parser(shared_data):
+    """All real annotations, by an XML library that shares no code with ours."""
+    paths = sorted((shared_data / "photos").glob("voc_*/**/*.xml"))
+    assert len(paths) == 167
+    for path in paths:
+        root = minidom.parseString(path.read_bytes()).documentElement
+        wanted = [
+            (text_of(each, "name"), *(float(text_of(each, "bndbox", side)) for side in SIDES))
+            for each in root.getElementsByTagName("object")
+        ]
+        found = parse_voc(path.read_bytes())
+        assert [tuple(box[:5]) for box in found.boxes] == wanted, path
+        assert (found.width, found.height) == tuple(
+            int(text_of(root, "size", side)) for side in ("width", "height")
+        )
+
+
+def test_parts_of_voc_objects_are_not_boxes():
+    objects = OBJECT.format(name=" Ünï \n", difficult=1, xmin=3.5, ymin=4, xmax=9, ymax=1e1)
+    found = parse_voc(VOC.format(width=0, height=-1, objects=objects).encode())
+    assert [tuple(box) for box in found.boxes] == [("Ünï", 3.5, 4, 9, 10, True, False, False, None)]
+
+
+BOMB = (
+    '<!DOCTYPE a [<!ENTITY a "aaaaaaaaaa"><!ENTITY b "&a;&a;&a;&a;&a;&a;&a;&a;">]><annotation>&b;'
+)
+EXTERNAL = '<!DOCTYPE a [<!ENTITY x SYSTEM "file:///etc/passwd">]><annotation>&x;</annotation>'
+BROKEN_XML = {
+    "bomb": BOMB, "external entity": EXTERNAL, "empty": "", "text": "hello",
+    "unknown encoding": '<?xml version="1.0" encoding="x-none"?><annotation/>',
+    "cut": VOC.format(width=1, height=1, objects="")[:-5], "undefined": "<annotation>&x;</annotation>",
+    "other": "<svg/>", "no name": VOC.format(width=1, height=1, objects="<object/>"),
+    "deep": "<a>" * 100_000, "nan": VOC.format(width=1, height=1, objects=OBJECT.format(
+        name="a", difficult=0, xmin="nan", ymin=1, xmax=2, ymax=3)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", BROKEN_XML)
+def test_hostile_xml_is_rejected(kind):
+    """Entities are not expanded, and no other file is read."""
+    with pytest.raises(AnnotationError, match=r".{10}"):
+        parse_voc(BROKEN_XML[kind].encode())
+
+
+@settings(max_examples=examples(150), deadline=None)
+@given(st.data())
+def test_damaged_annotations_are_rejected_or_read(data):
+    """Random edits of files give boxes or a reason, never another exception."""
+    objects = OBJECT.format(name="a", difficult=0, xmin=1, ymin=2, xmax=3, ymax=4)
+    whole = [
+        VOC.format(width=5, height=6, objects=objects).encode(),
+        b"0 .5 .5 .1 .1\n1 0 0 1 1 0 1\n",
+    ]
+    number = data.draw(st.integers(0, 1))
+    text = bytearray(whole[number])
+    for _ in range(data.draw(st.integers(1, 4))):
+        at = data.draw(st.integers(0, len(text) - 1))
+        text[at : at + data.draw(st.integers(0, 9))] = data.draw(st.binary(max_size=4))
+        text = text or bytearray(b" ")
+    with contextlib.suppress(AnnotationError):
+        parse_voc(bytes(text)) if number == 0 else parse_yolo(bytes(text), ["a", "b"])
+
+
+def test_yolo_boxes_and_outlines():
+    text = "\ufeff1 0.5 0.5 0.2 0.4\r\n\n0 0.1 0.2 0.9 0.3 0.5 0.8\n"
+    found = parse_yolo(text.encode(), ["cat", "dog"])
+    assert (found.width, found.height) == (1, 1)
+    assert [box.text for box in found.boxes] == ["dog", "cat"]
+    sides = [[*map(float, box[1:5])] for box in found.boxes]
+    assert np.allclose(sides, [[0.4, 0.3, 0.6, 0.7], [0.1, 0.2, 0.9, 0.8]])
+    for line in (
+        "2 0 0 1 1",
+        "-1 0 0 1 1",
+        "0.5 0 0 1 1",
+        "0 0 0 1",
+        "a 0 0 1 1",
+        "0 0 0 1 1 1",
+        "0 nan 0 1 1",
+    ):
+        with pytest.raises(AnnotationError, match="line 1"):
+            parse_yolo(line.encode(), ["cat", "dog"])
+
+
+def read_coco(path, labels=None):
+    """References by file name, as the pipeline groups them."""
+    groups = {}
+    for name in SECTIONS:
+        for key, row in read_section((str(path), name)):
+            groups.setdefault(key, []).append(row)
+    for rows in groups.values():
+        random.Random(0).shuffle(rows)  # runners group in any order
+    made = (make_references(each, read_categories(str(path)), labels) for each in groups.items())
+    return {ref.key: ref for refs in made for ref in refs}
+
+
+def boxes_of(ref):
+    """The boxes of a reference as pycocotools gives them: category, and x, y, width, height."""
+    fields = input_fields(ref, dict.fromkeys(ref.classes, 0))
+    x, y, right, lower = np.reshape(fields["box/sides"], (-1, 4)).astype(np.float32).T
+    texts = [text.decode() for text in fields["box/text"]]
+    return (
+        texts,
+        np.stack([x, y, right - x, lower - y], -1).reshape(-1, 4),
+        fields["box/flags"][2::3],
+    )
+
+
+def check_coco(path):
+    """Compare all images with pycocotools."""
+    from pycocotools.coco import COCO
+
+    with contextlib.redirect_stdout(io.StringIO()):
+        judge = COCO(path)
+    found = read_coco(path)
+    for number, image in judge.imgs.items():
+        ref = found.pop(image["file_name"])
+        wanted = judge.imgToAnns[number]
+        texts, boxes, crowds = boxes_of(ref)
+        assert texts == [judge.cats[each["category_id"]]["name"] for each in wanted]
+        assert np.allclose(boxes, np.reshape([each["bbox"] for each in wanted], (-1, 4)), atol=1e-3)
+        assert crowds == [each.get("iscrowd", 0) for each in wanted]
+        fields = input_fields(ref, dict.fromkeys(ref.classes, 0))
+        assert fields["box/size"] == [image["width"], image["height"]]
+        assert np.allclose(fields["box/area"], [each["area"] for each in wanted])
+    return found
+
+
+def test_coco_set_equals_pycocotools(shared_data):
+    assert not check_coco(shared_data / "photos" / "coco_dali" / "instances.json")
+
+
+@pytest.mark.parametrize(
+    "order", ["images annotations categories", "categories annotations images"]
+)
+def test_coco_of_any_order_equals_pycocotools(tmp_path, order):
+    """Sections may come in any order; segmentations and other keys are left out."""
+    rng = np.random.default_rng(1)
+    whole = {
+        "images": [{"id": n, "file_name": f"d/{n}.jpg", "width": 90, "height": 80} for n in range(9)],
+        "categories": [{"id": n, "name": name} for n, name in ((3, "cat"), (1, "dog é"))],
+        "annotations": [
+            {"id": n, "image_id": int(rng.integers(8)), "category_id": [1, 3][n % 2], "area": 5.5,
+             "bbox": (rng.random(4) * 40).tolist(), "iscrowd": (n % 3 == 0 and 1) or 0,
+             "segmentation": [[1, 2, 3]]}
+            for n in range(50)
+        ],
+    }  # fmt: skip
+    path = tmp_path / "a.json"
+    path.write_text(
+        json.dumps({"info": {"categories": []}, **{k: whole[k] for k in order.split()}})
+    )
+    assert not check_coco(path)
+    whole["annotations"].append({"image_id": 77, "category_id": 1, "bbox": [1, 2, 3, 4]})
+    path.write_text(json.dumps(whole))
+    assert list(read_coco(path)) == [*(f"d/{n}.jpg" for n in range(9)), ""]
+    for change in (
+        {"category_id": 9},
+        {"bbox": None},
+        {"bbox": [1, 2, 3]},
+        {"bbox": [1, 2, "3", 4]},
+    ):
+        whole["annotations"][-1] = {"image_id": 8, "category_id": 1, "bbox": [1, 2, 3, 4]} | change
+        path.write_text(json.dumps(whole))
+        assert read_coco(path)["d/8.jpg"].error == "annotation", change
+
+
+DEEP = "[" * 99_999
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("", "annotations-not-json"), ('{"categories": [', "annotations-not-json"),
+        ('{"categories": [1]}', "annotations-not-coco"), ("[]", "annotations-without-categories"),
+        ('{"categories": []}', "annotations-without-categories"), (DEEP, "annotations-not-json"), (f'["\\"", {DEEP}', "annotations-not-json"),
+        (f'{{"categories": [{{"id": 1, "name": "{DEEP}"}}]}}', ""),
+    ],
+    ids=lambda value: value[:20],
+)  # fmt: skip
+def test_files_that_are_not_coco_are_one_sentence(tmp_path, text, code):
+    path = tmp_path / "a.json"
+    path.write_text(text)
+    if not code:
+        assert read_categories(str(path)) == {(str(path), "1"): DEEP}
+        return
+    with pytest.raises(InputError) as caught:
+        read_categories(str(path))
+    assert caught.value.id == code
+
+
+texts = st.text('[]{}"\\\\ab', max_size=6)
+documents = st.recursive(
+    texts, lambda each: st.lists(each, max_size=3) | st.dictionaries(texts, each, max_size=3)
+)
+
+
+def depth_of(value):
+    if isinstance(value, str):
+        return 0
+    parts = value.values() if isinstance(value, dict) else value
+    return 1 + max(map(depth_of, parts), default=0)
+
+
+@settings(max_examples=examples(150), deadline=None)
+@given(documents, st.integers(1, 9))
+def test_depth_of_json_is_measured_outside_of_strings(document, size):
+    """At any size of a read, whatever is in strings."""
+    deepest = depth_of(document)
+    text = json.dumps(document).encode()
+
+    def read(limit):
+        file = coco._Shallow(io.BytesIO(text))
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(coco, "_MAX_DEPTH", limit)
+            return b"".join(iter(lambda: file.read(size), b""))
+
+    assert read(deepest) == text
+    if deepest:
+        with pytest.raises(ValueError, match="nested"):
+            read(deepest - 1)
+
+
+PAIRS = {  # images, others, and what the images get
+    "same folder": (["a/x.jpg", "b/x.jpg"], ["b/x.xml", "a/x.xml"], ["a/x.xml", "b/x.xml"]),
+    "voc": (["V/JPEGImages/x.jpg"], ["V/Annotations/x.xml"], ["V/Annotations/x.xml"]),
+    "two years": (["7/JPEGImages/x.jpg", "8/JPEGImages/x.jpg"], ["8/Annotations/x.xml"], [None, "8/Annotations/x.xml"]),
+    "yolo": (["images/val/x.jpg", "images/train/x.png"], ["labels/train/x.txt", "labels/val/x.txt"], ["labels/train/x.txt", "labels/val/x.txt"]),
+    "coco": (["coco/val2017/x.jpg", "coco/x.jpg"], ["val2017/x.jpg"], ["val2017/x.jpg", None]),
+    "elsewhere": (["photos/x.jpg"], ["x.xml"], ["x.xml"]),
+    "other tree": (["p/q/x.jpg"], ["r/x.xml"], ["r/x.xml"]),
+    "ambiguous": (["p/x.jpg", "q/x.jpg"], ["r/x.xml"], [None, None]),
+    "two kinds": (["a/x.jpg", "a/x.png"], ["a/x.xml"], ["a/x.xml", "a/x.xml"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", PAIRS)
+def test_images_find_their_annotations(case):
+    """By the folders of usual layouts; never one of two equally likely ones."""
+    images, others, wanted = PAIRS[case]
+    pairs = list(
+        pair([InputRef(key, key) for key in images], [InputRef(key, key) for key in others])
+    )
+    found = {image.key: other and other.key for image, other in pairs if image}
+    assert found == dict(zip(sorted(images), wanted, strict=True))
+    unused = {other.key for image, other in pairs if image is None}
+    assert unused == set(others) - set(found.values())
+    assert {stem_of(key) for key in images + others} == {"x"}
