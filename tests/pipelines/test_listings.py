@@ -370,7 +370,7 @@ def test_several_listings_have_one_type(tmp_path) -> None:
     """Columns of several listings are one feature, optional if some inputs lack it."""
     photos = make_photos(tmp_path / "in", {"x": 4})
     (photos / "a.csv").write_text("path,n\nx/000.jpg,1\nx/001.jpg,2\n")
-    (photos / "b.csv").write_text("uri,path,m\nx/002.jpg,,3\n")
+    (photos / "b.csv").write_text("uri,path,m\nx/002.jpg,,16777217\nx/003.jpg,,0.5\n")
     options = {"output": tmp_path / "ds", "label_from": "none", "image_size": 8}
     job = resolve_job("images", input=[photos / "a.csv", photos / "b.csv"], **options)
     assert [(each.name, each.required) for each in job.config.listed] == [
@@ -378,6 +378,7 @@ def test_several_listings_have_one_type(tmp_path) -> None:
         ("m", False),
     ]
     assert any("'path' of the listing is not used" in each for each in job.sink.warnings)
+    assert any("'m': '16777217' becomes 16777216; --types=m:text" in e for e in job.sink.warnings)
     (photos / "b.csv").write_text("path,n\nx/002.jpg,z\n")
     with pytest.raises(InputError, match=r"'n' of .*b.csv has another type than in the other"):
         resolve_job("images", input=[photos / "a.csv", photos / "b.csv"], **options)

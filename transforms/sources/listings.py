@@ -88,8 +88,8 @@ def open_listings(
         options: What is read.
 
     Returns:
-        The input, with a ``Listing`` for each; the columns that become features, which
-        are required if all rows have them; and warnings about columns that are not used.
+        The input, with a ``Listing`` for each; the columns that become features, which are required
+        if all rows have them; and warnings about columns that are not used, and rounded values.
 
     Raises:
         ShardmillError: A listing cannot be read, lacks a column, or an option names an unknown one.
@@ -107,6 +107,10 @@ def open_listings(
         for column in each.infer(chosen):
             if columns.setdefault(column.name, column) != column:
                 raise InputError("listing-types-differ", name=column.name, source=each.ref.uri)
+            rounding = each.sample.profiles[column.name].rounding
+            if rounding and column.kind == "float32":
+                text = f"float32 rounds values of the column {column.name!r}: {rounding}; "
+                warnings[f"{text}--types={column.name}:text keeps their texts"] = None
     features = tuple(columns.values())
     opened = {path: replace(each, features=features) for path, each in listings.items()}
     required = {*columns} if len(opened) == len(parts) else set()
