@@ -65,8 +65,6 @@ class ImagesConfig(ImagesOptions, BuildConfig):
             raise UsageError("unlabeled-useless")
         if self.shard_by == "label" and self.label_from == "none":
             raise UsageError("shard-by-label-without-labels")
-        if self.label_separator and self.label_from != "listing":
-            raise UsageError("label-separator-useless", separator=self.label_separator)
         if self.shard_by == "label" and self.label_separator:
             raise UsageError("shard-by-label-of-several")
 

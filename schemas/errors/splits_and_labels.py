@@ -35,7 +35,7 @@ MESSAGES: dict[str, str] = {
     "boxes-frame-useless": "--boxes_frame={frame} has no effect without --annotations or --masks: leave it out.",
     "imagesets-unreadable": "{path} cannot be read: {why}.",
     "splits-problem": "--splits={text}: {problem}.",
-    "label-separator-useless": "--label_separator={separator} needs labels of a listing: set --label_from=listing.",
+    "label-separator-useless": "--label_separator={separator} needs labels of listings: set --label_from=listing, and give listings as --input.",
     "shard-by-label-of-several": "--shard_by=label and several labels of an image cannot be combined: leave one of them out.",
     "annotations-and-columns": "--annotations=coco and columns of a listing that become features cannot be combined: leave the columns out with --features.",
 }

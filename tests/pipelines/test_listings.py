@@ -208,6 +208,24 @@ def test_several_labels_are_lists(tagged, tmp_path) -> None:
     assert {each["label"]: len(each["pictures"]) for each in page["sheets"]} == counts.to_dict()
 
 
+def test_labels_of_sets_are_checked_one_by_one(tagged, tmp_path) -> None:
+    """Unknown and empty labels are rejects; unlabelled splits have none of several labels."""
+    photos = tagged[1].parent
+    cells = ["sky|tree", "tree", "rock|sky", "sky||tree", "sky", "tree"]
+    write_listing(photos / "more.csv", random_frame(6, label=cells))
+    (tmp_path / "labels").write_text("tree\nsky\n")
+    _, manifest = build_dataset(
+        input=photos / "more.csv", output=tmp_path / "ds", label_from="listing", image_size=8,
+        label_separator="|", labels=tmp_path / "labels", max_reject_fraction=0.5,
+        splits="train:1,test=x/000.jpg", unlabeled_splits="test",
+    )  # fmt: skip
+    assert manifest.inputs.rejected_by_reason == {"label_text": 1, "unknown_label": 1}
+    (unlabelled,) = tf_examples(tmp_path / "ds/current" / manifest.splits["test"].shards[0].file)
+    assert not [name for name in unlabelled if "class" in name]
+    assert manifest.splits["test"].label_counts == {}
+    assert [*verify_dataset(find_dataset(str(tmp_path / "ds")))] == []
+
+
 def test_loaders_give_vectors(tagged) -> None:
     """``one_hot`` has a 1 for each label in Keras, torch and NumPy; a column is a target."""
     import torch
@@ -292,7 +310,7 @@ FAULTS = [
     (b"path,a\nx.jpg,z\n", {"types": "a:int"}, "line 2, column a: 'z' is not an int64"),
     (b"path,a\nx.jpg,z\n", {"types": "b:int"}, "--types=b is not a column: the listing has 'a'"),
     (b"path,a\nx.jpg,z\n", {"features": "image/b"}, "'image/b' is not NAME=SOURCE"),
-    (b"path,label\nx.jpg,z\n", {"label_separator": "|"}, "needs labels of a listing"),
+    (b"path,label\nx.jpg,z\n", {"label_separator": "|"}, "needs labels of listings"),
     (b"path,label\nx.jpg,z\n", {"label_separator": "|", "label_from": "listing",
                                 "shard_by": "label"}, "--shard_by=label and several labels"),
     (b'{"path": "x.jpg", "label": ["a"]}\n', {"label_from": "listing"}, "need --label_separator"),

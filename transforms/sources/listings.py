@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from shardmill.schemas.dataset.splits import Splits
-from shardmill.schemas.errors import InputError, format_names
+from shardmill.schemas.errors import InputError, UsageError, format_names
 from shardmill.schemas.example.serialize import encode_example
 from shardmill.schemas.refs import InputRef
 from shardmill.schemas.rejects import RejectedError
@@ -98,6 +98,8 @@ def open_listings(
     paths = (each.input for each in parts if each.kind == "listing")
     tabular = [path for path in paths if not path.lower().endswith(".txt")]
     listings = {path: _read_columns(path, options) for path in tabular}
+    if options.separator and not (options.labelled and len(listings) == len(parts)):
+        raise UsageError("label-separator-useless", separator=options.separator)
     names = [*dict.fromkeys(name for each in listings.values() for name in each.others)]
     chosen = options.choose(names)
     columns: dict[str, Column] = {}
