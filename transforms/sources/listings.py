@@ -188,7 +188,8 @@ class Listing:
                 raise InputError(
                     "listing-column-missing", source=source, name=name, columns=columns
                 )
-        for name in (*_PATHS, *(_ROLES[1:] if self.options.separator else _ROLES)):
+        single = self.options.labelled and not self.options.separator
+        for name in (*_PATHS, *(_ROLES if single else _ROLES[1:])):
             profile = self.sample.profiles.get(name)
             if self.kind != "csv" and profile and is_list(profile.kind):
                 raise InputError("listing-column-lists", source=source, name=name)
