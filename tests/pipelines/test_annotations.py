@@ -15,7 +15,7 @@ from tests.support.annotation_tools import (
     KEYS,
     NAMES,
     truth,
-    write,
+    write_annotations,
     write_images,
     write_masks,
     write_voc,
@@ -71,7 +71,7 @@ def shards_and_catalogs(output: Path, manifest) -> list:
 def test_boxes_of_each_format_are_in_the_records(tmp_path, kind):
     """TensorFlow reads the same boxes, which are those that the test wrote."""
     folder, facts = write_images(tmp_path / "in"), truth()
-    options = write(kind, folder, facts)
+    options = write_annotations(kind, folder, facts)
     outcome, manifest = build_dataset(input=folder, output=tmp_path / "ds", **options, **ONE)
     assert outcome.status == "published"
     assert manifest.inputs.boxes["boxes"] == sum(len(boxes) for *_, boxes in facts.values())
@@ -107,13 +107,13 @@ def test_boxes_of_each_format_are_in_the_records(tmp_path, kind):
 def test_update_of_annotations_reuses_all_pixels(tmp_path, kind):
     """Its shards are those of a build from scratch, also where labels got other numbers."""
     folder, facts = write_images(tmp_path / "in"), truth()
-    options = write(kind, folder, facts) | ONE
+    options = write_annotations(kind, folder, facts) | ONE
     crop = {"resize": "crop"}
     build_dataset(input=folder, output=tmp_path / "ds", **options, **crop)
     facts = truth(seed=1)
     if kind != "yolo":
         facts[KEYS[5]][2].append(("ant", 1, 2, 30, 40))
-    write(kind, folder, facts)
+    write_annotations(kind, folder, facts)
     failed, _ = build_dataset(input=folder, output=tmp_path / "ds", **options, **crop)
     assert failed.status == "failed", "changed annotations are not up to date"
     outcome, manifest = build_dataset(

@@ -86,7 +86,7 @@ def write_coco(folder: Path, facts: dict) -> dict:
     return {"annotations": f"coco:{folder / 'all.json'}"}
 
 
-def write(kind: str, folder: Path, facts: dict) -> dict:
+def write_annotations(kind: str, folder: Path, facts: dict) -> dict:
     """Write annotations of a kind, and return the options of a build."""
     if kind == "voc":
         write_voc(folder, facts)
