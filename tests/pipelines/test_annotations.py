@@ -1,5 +1,6 @@
 """Datasets of images with boxes and masks, from annotations that the tests write."""
 
+import os
 import shutil
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from PIL import Image
 
 from shardmill.loaders import feature_spec, keras_dataset, open_dataset
 from shardmill.schemas.errors import ShardmillError
-from tests.conftest import build_dataset, shardmill
+from tests.conftest import build_dataset, examples, make_image, shardmill
 from tests.support.annotation_tools import (
     KEYS,
     NAMES,
@@ -346,3 +347,59 @@ def test_loaders_give_boxes_in_named_formats(tmp_path):
         assert caught.value.id == code
     with pytest.raises(ShardmillError, match="parse_example reads singly"):
         feature_spec(output, features=["boxes"])
+
+
+def edit(rng: np.random.Generator, folder: Path, masks: Path, facts: dict) -> None:
+    """Change images, annotations or masks in a random way."""
+    keys = [key for key in facts if (folder / key).exists()]
+    key = keys[rng.integers(len(keys))]
+    mask = masks / f"{Path(key).stem}.png"
+    match rng.integers(7):
+        case 0:  # other boxes
+            facts[key] = truth(int(rng.integers(1 << 30)))[key]
+        case 1:  # no boxes
+            facts[key] = (*facts[key][:2], [])
+        case 2 if len(keys) > 6:  # a removed image, perhaps with its annotations
+            (folder / key).unlink()
+            if rng.integers(2):
+                mask.unlink()
+                (folder / "Annotations" / f"{Path(key).stem}.xml").unlink(missing_ok=True)
+                del facts[key]
+        case 3:  # another class
+            size, orientation, boxes = facts[key]
+            facts[key] = size, orientation, [("ant", *box[1:]) for box in boxes]
+        case 4:  # another mask of equal size and time
+            pixels, status = np.array(Image.open(mask)), mask.stat()
+            Image.fromarray(3 - pixels).save(mask)
+            os.utime(mask, ns=(status.st_atime_ns, status.st_mtime_ns))
+        case 5:  # the pixels of another image
+            (width, height), orientation, _ = facts[key]
+            size = (height, width) if orientation == 6 else (width, height)
+            make_image(int(rng.integers(1 << 30)), *size).save(folder / key, quality=90)
+            facts[key] = (width, height) if orientation == 1 else (height, width), 1, facts[key][2]
+            Image.new("L", facts[key][0], 1).save(mask)
+        case _:  # a touched image
+            os.utime(folder / key)
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("seed", range(examples(12)))
+def test_any_edits_give_the_records_of_a_build_from_scratch(tmp_path, seed):
+    """Boxes, masks, classes and pixels of a chain of updates are those of a new build."""
+    rng, facts = np.random.default_rng(seed), truth()
+    folder, masks = write_images(tmp_path / "in"), tmp_path / "masks"
+    write_masks(masks)
+    options = {
+        "input": folder, "masks": masks, "max_reject_fraction": 0.9, **ONE,
+        "resize": ["stretch", "crop", "pad"][seed % 3],
+    }  # fmt: skip
+    for step in range(5):
+        options |= write_annotations("voc" if seed % 2 else "coco", folder, facts)
+        _, manifest = build_dataset(output=tmp_path / "ds", update=True, **options)
+        _, fresh = build_dataset(output=tmp_path / f"fresh{step}", **options)
+        found = shards_and_catalogs(tmp_path / "ds", manifest)
+        assert found == shards_and_catalogs(tmp_path / f"fresh{step}", fresh), step
+        assert manifest.inputs.boxes == fresh.inputs.boxes
+        assert manifest.warnings == fresh.warnings
+        for _ in range(rng.integers(1, 4)):
+            edit(rng, folder, masks, facts)
