@@ -9,7 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from shardmill.loaders import feature_spec, keras_dataset, open_dataset
+from shardmill.loaders import feature_spec, keras_dataset, open_dataset, torch_dataset
+from shardmill.loaders.boxes import FORMATS
 from shardmill.schemas.errors import ShardmillError
 from tests.conftest import build_dataset, examples, make_image, shardmill
 from tests.support.annotation_tools import (
@@ -287,50 +288,60 @@ def test_damaged_coco_fails_with_a_sentence(photos, tmp_path):
     assert "Traceback" not in done.stderr
 
 
-def test_loaders_give_boxes_in_named_formats(tmp_path):
-    """As KerasHub's and torchvision's formats are defined; padded for training, else ragged."""
-    import tensorflow as tf
-
-    folder, facts = write_images(tmp_path / "in"), truth()
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory) -> tuple[Path, dict]:
+    """A dataset with boxes and masks; sides in pixels and class ids by key."""
+    base = tmp_path_factory.mktemp("trained")
+    folder, facts = write_images(base / "in"), truth()
     write_voc(folder, facts)
-    write_masks(tmp_path / "masks")
-    output, both = tmp_path / "ds", {"annotations": "voc", "masks": tmp_path / "masks"}
-    _, manifest = build_dataset(input=folder, output=output, **both, **ONE)
+    write_masks(base / "masks")
+    options = {"annotations": "voc", "masks": base / "masks", **ONE}
+    _, manifest = build_dataset(input=folder, output=base / "ds", **options)
     wanted = {}
     for key, ((width, height), _, boxes) in facts.items():
         sides = np.reshape([box[1:] for box in boxes], (-1, 4)) / (width, height, width, height)
-        wanted[key] = sides * (64, 48, 64, 48), [manifest.labels.index(box[0]) for box in boxes]
-    x, y, right, lower = range(4)
-    shapes = {
-        "xyxy": lambda b: b, "yxyx": lambda b: b[:, [y, x, lower, right]],
-        "xywh": lambda b: np.c_[b[:, :2], b[:, 2:] - b[:, :2]],
-        "center_xywh": lambda b: np.c_[(b[:, :2] + b[:, 2:]) / 2, b[:, 2:] - b[:, :2]],
-    }  # fmt: skip
-    for name, shape in shapes.items():
-        scale = np.array((48, 64) * 2 if name == "yxyx" else (64, 48) * 2)
-        for form, divisor in ((f"boxes/{name}", 1), (f"boxes/rel_{name}", scale)):
-            records = open_dataset(output, features=["image/key", form, "classes"])
-            keys = [each["image/key"].decode() for each in records]
-            for each in records:
-                sides, ids = wanted[each["image/key"].decode()]
-                assert each["boxes"].shape == (len(sides), 4)
-                assert np.allclose(each["boxes"], shape(sides) / divisor, atol=1e-3)
-                assert each["classes"].tolist() == ids
-            batches = keras_dataset(output, batch_size=5, label=[form, "mask", "image/key"])
-            seen = []
-            for images, labels in batches:
-                assert images.shape[1:] == (48, 64, 3)
-                assert labels["mask"].shape[1:] == (48, 64, 1)
-                for row, (boxes, ids, key) in enumerate(
-                    zip(labels["boxes"], labels["labels"], labels["image/key"], strict=True)
-                ):
-                    sides, numbers = wanted[key.numpy().decode()]
-                    count = len(sides)
-                    assert np.allclose(boxes[:count], shape(sides) / divisor, atol=1e-3), row
-                    assert (boxes[count:].numpy() == -1).all()
-                    assert ids.numpy().tolist() == numbers + [-1] * (len(ids) - count)
-                    seen.append(key.numpy().decode())
-            assert sorted(seen) == sorted(keys)
+        ids = [manifest.labels.index(box[0]) for box in boxes]
+        wanted[key.encode()] = sides.astype(np.float32) * (64, 48, 64, 48), ids
+    return base / "ds", wanted
+
+
+@pytest.mark.parametrize("name", sorted({*FORMATS} - {"rel_xywh"}))  # which Keras lacks
+def test_loaders_give_boxes_in_named_formats(trained, name):
+    """As Keras converts them; padded for training, else ragged."""
+    import keras
+
+    output, wanted = trained
+
+    def check(key, found) -> None:
+        sides = wanted[key][0].astype(np.float32)
+        judged = keras.utils.bounding_boxes.convert_format(sides[None], "xyxy", name, 48, 64)[0]
+        assert np.allclose(found, judged, atol=1e-3)
+
+    records = open_dataset(output, features=["image/key", f"boxes/{name}", "classes"])
+    for each in records:
+        check(each["image/key"], each["boxes"])
+        assert each["classes"].tolist() == wanted[each["image/key"]][1]
+    seen = set()
+    batches = keras_dataset(output, batch_size=5, label=[f"boxes/{name}", "mask", "image/key"])
+    for images, labels in batches.as_numpy_iterator():
+        assert images.shape[1:] == (48, 64, 3)
+        assert labels["mask"].shape[1:] == (48, 64, 1)
+        for boxes, ids, key in zip(
+            labels["boxes"], labels["labels"], labels["image/key"], strict=True
+        ):
+            count = len(wanted[key][1])
+            check(key, boxes[:count])
+            assert (boxes[count:] == -1).all()
+            assert ids.tolist() == wanted[key][1] + [-1] * (len(ids) - count)
+            seen.add(key)
+    assert seen == wanted.keys()
+
+
+def test_boxes_and_masks_of_single_examples_and_workers(trained):
+    import tensorflow as tf
+    import torch
+
+    output, wanted = trained
     single = keras_dataset(output, batch_size=None, label="boxes")
     for (_, labels), each in zip(single, open_dataset(output, features=["boxes"]), strict=True):
         assert np.allclose(labels["boxes"], each["boxes"])
@@ -338,15 +349,28 @@ def test_loaders_give_boxes_in_named_formats(tmp_path):
     assert (images.shape, masks.shape, masks.dtype) == ((3, 48, 64, 3), (3, 48, 64, 1), tf.uint8)
     ragged = next(iter(keras_dataset(output, features=["image", "boxes"], label=None)))
     assert isinstance(ragged["boxes"], tf.RaggedTensor)
-    for options, code in (
-        ({"label": "boxes/abc"}, "box-format-unknown"), ({}, "records-without-label"),
-        ({"label": ["mask", "nose"]}, "reader-value-unknown"),
-    ):  # fmt: skip
-        with pytest.raises(ShardmillError) as caught:
-            keras_dataset(output, **options)
-        assert caught.value.id == code
+    features = ["image/key", "boxes/xyxy", "classes", "mask"]
+    loader = torch.utils.data.DataLoader(
+        torch_dataset(output, features=features), batch_size=4, num_workers=2, collate_fn=list
+    )
+    examples = [each for batch in loader for each in batch]
+    assert {each["image/key"] for each in examples} == wanted.keys()
+    for each in examples:
+        assert np.allclose(each["boxes"], wanted[each["image/key"]][0], atol=1e-3)
+        assert each["mask"].shape == (48, 64, 1)
+
+
+@pytest.mark.parametrize(
+    ("options", "code"),
+    [({"label": "boxes/abc"}, "box-format-unknown"), ({}, "records-without-label"),
+     ({"label": ["mask", "nose"]}, "reader-value-unknown")],
+)  # fmt: skip
+def test_wrong_targets_are_one_sentence(trained, options, code):
+    with pytest.raises(ShardmillError) as caught:
+        keras_dataset(trained[0], **options)
+    assert caught.value.id == code
     with pytest.raises(ShardmillError, match="parse_example reads singly"):
-        feature_spec(output, features=["boxes"])
+        feature_spec(trained[0], features=["boxes"])
 
 
 def edit(rng: np.random.Generator, folder: Path, masks: Path, facts: dict) -> None:
