@@ -122,7 +122,9 @@ class ImagesConfig(ImagesOptions, BuildConfig):
             "boxes": bool(self.annotations),
             "mask": bool(self.masks),
         }
-        return FeatureSet.parse(self.features, [part for part, given in has.items() if given])
+        parts = [part for part, given in has.items() if given]
+        found = FeatureSet.parse(self.features, parts)
+        return replace(found, keeps=self.encoding == "keep")
 
     @cached_property
     def label_spec(self) -> LabelSpec:

@@ -76,8 +76,8 @@ def test_boxes_of_each_format_are_in_the_records(tmp_path, kind):
     options = write_annotations(kind, folder, facts)
     outcome, manifest = build_dataset(input=folder, output=tmp_path / "ds", **options, **ONE)
     assert outcome.status == "published"
-    assert manifest.inputs.boxes["boxes"] == sum(len(boxes) for *_, boxes in facts.values())
-    assert not any(value for name, value in manifest.inputs.boxes.items() if name != "boxes")
+    assert manifest.inputs.counts["boxes"] == sum(len(boxes) for *_, boxes in facts.values())
+    assert not any(value for name, value in manifest.inputs.counts.items() if name != "boxes")
     records = read(tmp_path / "ds", manifest)
     assert records.keys() == facts.keys()
     used = sorted({box[0] for *_, boxes in facts.values() for box in boxes}, key=str.encode)
@@ -126,7 +126,7 @@ def test_update_of_annotations_reuses_all_pixels(tmp_path, kind):
     assert shards_and_catalogs(tmp_path / "ds", manifest) == shards_and_catalogs(
         tmp_path / "fresh", fresh
     )
-    assert manifest.inputs.boxes == fresh.inputs.boxes
+    assert manifest.inputs.counts == fresh.inputs.counts
     again, _ = build_dataset(input=folder, output=tmp_path / "ds", update=True, **options, **crop)
     assert again.status == "up_to_date"
 
@@ -423,7 +423,7 @@ def test_any_edits_give_the_records_of_a_build_from_scratch(tmp_path, seed):
         _, fresh = build_dataset(output=tmp_path / f"fresh{step}", **options)
         found = shards_and_catalogs(tmp_path / "ds", manifest)
         assert found == shards_and_catalogs(tmp_path / f"fresh{step}", fresh), step
-        assert manifest.inputs.boxes == fresh.inputs.boxes
+        assert manifest.inputs.counts == fresh.inputs.counts
         assert manifest.warnings == fresh.warnings
         for _ in range(rng.integers(1, 4)):
             edit(rng, folder, masks, facts)

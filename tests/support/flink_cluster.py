@@ -395,7 +395,7 @@ def boxes_case(tmp_path_factory) -> Case:
         folder, "images", f"--input={source}", f"--annotations={annotations}",
         f"--masks={folder / 'masks'}", "--image_size=64", "--shard_examples=2",
     )  # fmt: skip
-    assert case.manifest["inputs"]["boxes"]["boxes"] == sum(
+    assert case.manifest["inputs"]["counts"]["boxes"] == sum(
         len(each[2]) for each in truth().values()
     )
     return case
