@@ -141,10 +141,11 @@ class ImagesConfig(ImagesOptions, BuildConfig):
             "boxes": bool(self.annotations),
             "mask": bool(self.masks),
         }
-        return FeatureSet.parse(
+        found = FeatureSet.parse(
             self.features, [part for part, given in has.items() if given],
             several=bool(self.label_separator), listed=[*map(listed_feature, self.listed or ())],
         )  # fmt: skip
+        return replace(found, keeps=self.encoding == "keep")
 
     @cached_property
     def listing_options(self) -> ListingOptions:

@@ -14,7 +14,6 @@ class EncodedImage(NamedTuple):
     """What is known of an image after it is encoded: fields of ``CatalogRow``."""
 
     content_hash: str
-    original: str
     width: int
     height: int
     multi_frame: bool

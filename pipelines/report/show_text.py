@@ -128,9 +128,10 @@ def _inputs(report: dict[str, Any], layout: Layout) -> Parts:
     yield layout.line("  " + " + ".join(parts))
     if inputs["multi_frame"]:
         yield layout.line(f"  {inputs['multi_frame']:,} with several frames: the first of each")
-    if inputs["boxes"]:
-        yield layout.line(f"  boxes: {inputs['boxes']['boxes']:,}")
-    if found := inputs["originals"]:
+    found = inputs["counts"]
+    if "boxes" in found:
+        yield layout.line(f"  boxes: {found['boxes']:,}")
+    if "kept" in found:
         yield layout.line(f"  {found['kept']:,} kept as they are, {found['converted']:,} converted")
     if inputs["copies"]:
         more = f"{plural(inputs['copies_across_splits'], 'content')} in several splits, "

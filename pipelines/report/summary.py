@@ -146,8 +146,8 @@ def _published(
     reused = f", {outcome.parts_reused:,} reused" if outcome.parts_reused else ""
     rows.append(("parts", f"{outcome.parts_made:,} made{reused}"))
     rows += [("changes", line) for line in outcome.changes]
-    if counts.originals:
-        kept, converted = counts.originals["kept"], counts.originals["converted"]
+    if "kept" in counts.counts:
+        kept, converted = counts.counts["kept"], counts.counts["converted"]
         rows.append(("kept", f"{plural(kept, 'file')} as they are, {converted:,} converted"))
     if outcome.reused:
         rows.append(("reused", f"{plural(outcome.reused, 'record')} of unchanged inputs"))

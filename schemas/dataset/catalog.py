@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from shardmill.schemas.dataset.shard_names import CATALOG
 from shardmill.schemas.errors import FormatError
 from shardmill.schemas.refs import EncodedImage, InputRef
-from shardmill.schemas.schema_pbtxt.image_features import BOX_COUNTS, catalog_columns
+from shardmill.schemas.schema_pbtxt.image_features import COUNTS, catalog_columns
 
 _BATCH_ROWS = 1024
 
@@ -32,13 +32,12 @@ class CatalogRow(NamedTuple):
         width: Width of the input in pixels, after the rotation that its EXIF data asks for.
         height: Its height.
         multi_frame: Whether only the first of several frames was used.
-        original: Whether ``--encoding=keep`` kept the file, one of ``ORIGINALS``.
         pixels: Number of pixels of the record's image.
         pixel_sums: Sum of the values of each channel.
         pixel_squares: Sum of their squares.
         record_bytes: Bytes of the record in the uncompressed shard, with the frame.
         features: Columns that record features of the record: BLAKE3 hashes or numbers, and
-            counts of boxes.
+            counts.
         input_ctime: Time of the last change of the file or its attributes, in nanoseconds; 0 for
             objects. Two builds of the same inputs may differ in it.
     """
@@ -52,7 +51,6 @@ class CatalogRow(NamedTuple):
     width: int
     height: int
     multi_frame: bool
-    original: str
     pixels: int
     pixel_sums: Sequence[int]
     pixel_squares: Sequence[int]
@@ -72,7 +70,7 @@ class CatalogRow(NamedTuple):
     def counts(self) -> dict[str, int]:
         """Values of the columns that are counts."""
         features = self.features
-        return {name: features[name] for name in BOX_COUNTS if features.get(name) is not None}
+        return {name: features[name] for name in COUNTS if features.get(name) is not None}
 
     @property
     def image(self) -> EncodedImage:
@@ -128,7 +126,7 @@ def _schema() -> Any:
         {
             "record": whole, "key": text, "source": text, "input_bytes": whole,
             "input_version": text, "content_hash": text, "label": repeated, "width": pa.int32(),
-            "height": pa.int32(), "multi_frame": pa.bool_(), "original": repeated, "pixels": whole,
+            "height": pa.int32(), "multi_frame": pa.bool_(), "pixels": whole,
             "pixel_sums": pa.list_(whole), "pixel_squares": pa.list_(whole),
             "record_bytes": whole,
             **{name: kinds[kind] for name, kind in catalog_columns().items()},
@@ -182,10 +180,6 @@ def read_table(data: bytes, names: Sequence[str]) -> Any:
         # read_table would import pyarrow.dataset and pyarrow.compute, in 0.05 s.
         table = pq.ParquetFile(io.BytesIO(data)).read(columns=list(names), use_threads=False)
         table.validate(full=True)
-        if (
-            "original" not in table.column_names and "original" in names
-        ):  # written before --encoding=keep
-            table = table.append_column("original", pa.repeat("", len(table)))
         return table.select(names)
     except MemoryError:  # as ArrowMemoryError, which says nothing about the catalog
         raise

@@ -12,7 +12,7 @@ from shardmill.schemas.dataset.manifest import VERSION, Manifest
 from shardmill.schemas.errors import InputError, StorageError
 from shardmill.schemas.storage import open_storage
 
-_NOT_NUMBERS = frozenset({"root", "rejected_by_reason", "boxes", "originals"})
+_NOT_NUMBERS = frozenset({"root", "rejected_by_reason", "counts"})
 
 
 def describe_manifest(manifest: Manifest, file: str) -> dict[str, Any]:

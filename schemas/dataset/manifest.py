@@ -147,12 +147,10 @@ class Inputs:
         duplicates: Inputs that repeat another.
         rejected_by_reason: Rejected inputs by reason.
         multi_frame: Images of which only the first of several frames was used.
-        originals: Images by what ``--encoding=keep`` did: ``kept``, of which some are
-            ``kept_with_position``, and ``converted``; empty for other encodings.
         copies: Records whose input has the content of another.
         copies_across_splits: Contents in several splits.
         copies_with_other_labels: Contents with several labels.
-        boxes: Sums of the columns of the catalog that count boxes.
+        counts: Sums of the columns of the catalog that are counts.
     """
 
     root: str
@@ -166,8 +164,7 @@ class Inputs:
     copies: int = 0
     copies_across_splits: int = 0
     copies_with_other_labels: int = 0
-    boxes: dict[str, int] = field(default_factory=dict)
-    originals: dict[str, int] = field(default_factory=dict)
+    counts: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -247,7 +244,7 @@ class Manifest:
             "generation": self.generation,
             **vars(self),
             "splits": {name: split.to_json(prefix) for name, split in self.splits.items()},
-            "inputs": _without_empty(vars(self.inputs), "boxes"),
+            "inputs": vars(self.inputs),
             "build": _without_empty(vars(self.build), *_OPTIONAL),
             "damaged": list(map(vars, self.damaged)),
             "beside": [prefix + name for name in self.side_files],

@@ -7,7 +7,11 @@ tensorflow/core/example/example.proto and feature.proto.
 
 from __future__ import annotations
 
+import functools
+import sys
+from array import array
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -15,12 +19,13 @@ FeatureValue = bytes | int | float | Sequence[bytes] | Sequence[int] | Sequence[
 
 _BYTES_LIST, _FLOAT_LIST, _INT64_LIST = b"\x0a", b"\x12", b"\x1a"
 _U64 = (1 << 64) - 1
+_SMALL = [bytes((value,)) for value in range(0x80)]
 
 
 def varint(value: int) -> bytes:
     """Return a protobuf varint; negative numbers are encoded as 64-bit two's complement."""
     if 0 <= value < 0x80:
-        return bytes((value,))
+        return _SMALL[value]
     value &= _U64
     out = bytearray()
     while value > 0x7F:
@@ -31,7 +36,7 @@ def varint(value: int) -> bytes:
 
 
 def _block(tag: bytes, content: bytes) -> bytes:
-    return b"".join((tag, varint(len(content)), content))
+    return b"%b%b%b" % (tag, varint(len(content)), content)
 
 
 def encode_feature(value: FeatureValue) -> bytes:
@@ -42,16 +47,20 @@ def encode_feature(value: FeatureValue) -> bytes:
     Raises:
         TypeError: A value is not bytes, int or float.
     """
-    values: Sequence[object] = [value] if isinstance(value, bytes | int | float) else value
+    values: Sequence[Any] = [value] if isinstance(value, (bytes, int, float)) else value
     if not values:
         return b""
     first = values[0]
     if isinstance(first, bytes):
-        return _block(_BYTES_LIST, b"".join(_block(b"\x0a", v) for v in values))  # type: ignore[arg-type]
-    if isinstance(first, int | np.integer):
-        return _block(_INT64_LIST, _block(b"\x0a", b"".join(varint(int(v)) for v in values)))  # type: ignore[call-overload]
-    if isinstance(first, float | np.floating):
-        return _block(_FLOAT_LIST, _block(b"\x0a", np.asarray(values, dtype="<f4").tobytes()))
+        return _block(_BYTES_LIST, b"".join([_block(b"\x0a", each) for each in values]))
+    if isinstance(first, (int, np.integer)):
+        packed = b"".join([varint(int(each)) for each in values])
+        return _block(_INT64_LIST, _block(b"\x0a", packed))
+    if isinstance(first, (float, np.floating)):
+        floats = array("f", values)
+        if sys.byteorder == "big":
+            floats.byteswap()
+        return _block(_FLOAT_LIST, _block(b"\x0a", floats.tobytes()))
     raise TypeError(f"a feature must be bytes, int or float, not {type(first).__name__}")
 
 
@@ -63,10 +72,16 @@ def encode_example(features: Mapping[str, FeatureValue]) -> bytes:
     """
     if not features:
         return b""
-    names = sorted(features, key=lambda text: text.encode())
-    return _block(b"\x0a", b"".join(encode_entry(name, features[name]) for name in names))
+    names = sorted(features, key=str.encode)
+    return _block(b"\x0a", b"".join([encode_entry(name, features[name]) for name in names]))
 
 
 def encode_entry(name: str, value: FeatureValue) -> bytes:
     """Return one feature as ``encode_example`` writes it."""
-    return _block(b"\x0a", _block(b"\x0a", name.encode()) + _block(b"\x12", encode_feature(value)))
+    feature = encode_feature(value)
+    return _block(b"\x0a", b"%b\x12%b%b" % (_name(name), varint(len(feature)), feature))
+
+
+@functools.lru_cache
+def _name(name: str) -> bytes:
+    return _block(b"\x0a", name.encode())

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
 Encoding = Literal["jpeg", "png", "raw", "keep"]
 ENCODINGS: tuple[Encoding, ...] = ("jpeg", "png", "raw", "keep")
-# What ``keep`` did with a file; empty for other encodings. The last has a position by GPS.
-ORIGINALS = ("", "converted", "kept", "kept_with_position")
 Part = Literal["label", "boxes", "mask"]  # what not all images have
 
 
@@ -79,7 +77,12 @@ _BOX_FIELDS: tuple[tuple[str, Kind, str], ...] = (
     ("is_crowd", "int64", "box/is_crowd"),
     ("area", "float32", "box/area"),
 )
-# Columns of the catalog that count boxes, or are 1 for some images; and the warning about them.
+# Columns of the catalog that are counts, or 1 for some images; and the warning about their sums.
+ORIGINAL_COUNTS = {  # with the encoding ``keep``
+    "kept": "",
+    "kept_with_position": "kept files with a GPS position, which --strip_metadata removes",
+    "converted": "",
+}
 BOX_COUNTS = {
     "boxes": "",
     "boxes_clipped": "boxes that reach outside of their images and were clipped",
@@ -90,6 +93,7 @@ BOX_COUNTS = {
     "boxes_stored_frame": "annotations with the size of their images before these are rotated as "
     "EXIF data ask, of which boxes were rotated too",
 }
+COUNTS = ORIGINAL_COUNTS | BOX_COUNTS
 
 IMAGE_FEATURES: dict[str, Feature] = {
     feature.name: feature
@@ -139,9 +143,11 @@ class FeatureSet:
 
     Attributes:
         features: (name in the record, feature), in the order of the flag.
+        keeps: Whether files may be kept as they are.
     """
 
     features: tuple[tuple[str, Feature], ...]
+    keeps: bool = False
 
     @classmethod
     def parse(
@@ -203,8 +209,9 @@ class FeatureSet:
     @cached_property
     def catalogued(self) -> dict[str, Kind]:
         """Columns of the catalog that record its features, with the types of the features."""
-        counts: dict[str, Kind] = dict.fromkeys(BOX_COUNTS if self.boxes else (), "int64")
-        return {each.column: each.kind for _, each in self.features if each.column} | counts
+        counts = (ORIGINAL_COUNTS if self.keeps else {}) | (BOX_COUNTS if self.boxes else {})
+        columns = {each.column: each.kind for _, each in self.features if each.column}
+        return {**columns, **dict.fromkeys(counts, "int64")}
 
     def values(
         self, fields: Mapping[str, FeatureValue], *, of_input: bool = False
@@ -271,5 +278,5 @@ class FeatureSet:
 
 def catalog_columns() -> dict[str, Kind]:
     """Return the columns of the catalog that record features: ``bytes`` are texts there."""
-    counts: dict[str, Kind] = dict.fromkeys(BOX_COUNTS, "int64")
-    return {each.column: each.kind for each in IMAGE_FEATURES.values() if each.column} | counts
+    columns = {each.column: each.kind for each in IMAGE_FEATURES.values() if each.column}
+    return {**columns, **dict.fromkeys(COUNTS, "int64")}

@@ -16,6 +16,7 @@ import pytest
 
 from tests.conftest import ROOT, make_archives, make_photos, shardmill
 from tests.support.airflow_server import SHARDMILL, Airflow, Run, run_airflow, wait_until
+from tests.support.annotation_tools import truth, write_images, write_masks, write_voc
 from tests.support.examples_data import write_titanic
 from tests.support.flink_cluster import finished_parts
 from tests.support.hostile_files import CODEC, write_hostile
@@ -64,6 +65,10 @@ def settings(base: Path, timeout: str) -> str:
             "command": "images", "input": f"{base}/in/flowers/{{{{ day() }}}}",
             "flags": ["--image_size=24", "--num_shards=2"], "schedule": "0 0 * * *",
             "check": ["--min_examples=train:10", "--finished_after={{ day_end() }}"],
+        },
+        "datasets.boxes": {
+            "command": "images", "input": f"{base}/in/boxes/{{{{ day() }}}}",
+            "flags": ["--annotations=voc", f"--masks={base}/in/boxes/{{{{ day() }}}}/masks"],
         },
         "datasets.steady": {"command": "images", "input": f"{base}/in/slow", "flags": slow},
         "datasets.slow": {
@@ -151,7 +156,7 @@ def airflow(base):
     os.environ.update({name: f"planted-{name}" for name in PLANTED})
     os.environ["AIRFLOW_CONN_STORE"] = "generic://user:planted-TOKEN@host"
     with run_airflow(base / "home", base / "settings.toml") as running:
-        ids = {"titanic", "flowers", "steady", "slow", "wrong", "nowhere", "demanding"}
+        ids = {"titanic", "flowers", "boxes", "steady", "slow", "wrong", "nowhere", "demanding"}
         wanted = {f"shardmill_{name}" for name in ids} | {
             f"shardmill_{name}_training" for name in ("titanic", "flowers", "demanding")
         }
@@ -439,6 +444,19 @@ def test_a_backfill_of_two_days(airflow, base):
         made = [each["image/class/text"][0] for each in examples_in(base / "ds" / "flowers" / day)]
         assert (made.count(b"cat"), made.count(b"dog")) == (12 * archives, 9 * archives)
         assert shardmill("verify", base / "ds" / "flowers" / day).returncode == 0
+
+
+def test_boxes_and_masks_of_a_day(airflow, base):
+    folder = write_images(base / "in" / "boxes" / DAY)
+    write_voc(folder, truth())
+    write_masks(folder / "masks")
+    run = airflow.trigger("shardmill_boxes", "boxes", day=DAY)
+    assert run.wait()["images"] == "success"
+    made = examples_in(base / "ds" / "boxes" / DAY)
+    assert sum(len(each.get("image/object/class/text", ())) for each in made) == sum(
+        len(boxes) for *_, boxes in truth().values()
+    )
+    assert all(each["image/segmentation/class/encoded"] for each in made)
 
 
 PARSE = """

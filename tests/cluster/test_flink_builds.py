@@ -11,7 +11,15 @@ from tests.support.hostile_files import HostileCase, hostile_environment
 pytest_plugins = ["tests.support.flink_cluster"]
 pytestmark = pytest.mark.timeout(1800)
 
-CASES = ["image_case", "archive_case", "rows_case", "arrays_case", "parquet_case", "jsonl_case"]
+CASES = [
+    "image_case",
+    "archive_case",
+    "boxes_case",
+    "rows_case",
+    "arrays_case",
+    "parquet_case",
+    "jsonl_case",
+]
 
 
 @pytest.mark.parametrize("name", CASES)

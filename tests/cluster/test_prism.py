@@ -87,7 +87,16 @@ def are_lost(found: dict[str, str], expected: dict[str, str]) -> bool:
 
 
 @pytest.mark.parametrize(
-    "name", ["image_case", "archive_case", "rows_case", "arrays_case", "parquet_case", "jsonl_case"]
+    "name",
+    [
+        "image_case",
+        "archive_case",
+        "boxes_case",
+        "rows_case",
+        "arrays_case",
+        "parquet_case",
+        "jsonl_case",
+    ],
 )
 def test_the_same_bytes(name, request, tmp_path):
     case, output = request.getfixturevalue(name), tmp_path / "out"

@@ -1,6 +1,6 @@
 """Datasets of images with boxes and masks, from annotations that the tests write."""
 
-import json
+import os
 import shutil
 from pathlib import Path
 
@@ -9,92 +9,22 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from shardmill.loaders import feature_spec, keras_dataset, open_dataset
+from shardmill.loaders import feature_spec, keras_dataset, open_dataset, torch_dataset
+from shardmill.loaders.boxes import FORMATS
 from shardmill.schemas.errors import ShardmillError
-from tests.conftest import build_dataset, make_image, shardmill
+from tests.conftest import build_dataset, examples, make_image, shardmill
+from tests.support.annotation_tools import (
+    KEYS,
+    NAMES,
+    truth,
+    write_annotations,
+    write_images,
+    write_masks,
+    write_voc,
+)
 from tests.support.readers import tf_records
 
-NAMES = ("cat", "dög", "owl")
 ONE = {"splits": "train:1", "image_size": (48, 64)}
-KEYS = [f"JPEGImages/{number:02d}.jpg" for number in range(12)]
-
-
-def truth(seed=0):
-    """Upright size, orientation and boxes (class, xmin, ymin, xmax, ymax in pixels) by key."""
-    rng = np.random.default_rng(seed)
-    found = {}
-    for number, key in enumerate(KEYS):
-        width, height = 40 + 5 * number, 90 - 3 * number
-        boxes = []
-        for _ in range(number % 4):
-            left, upper = rng.integers(0, (width - 9, height - 9))
-            right, lower = rng.integers((left + 4, upper + 4), (width, height))
-            boxes.append((NAMES[rng.integers(3)], int(left), int(upper), int(right), int(lower)))
-        found[key] = ((width, height), 6 if number % 3 == 2 else 1, boxes)
-    return found
-
-
-def write_images(folder: Path) -> Path:
-    for seed, (key, ((width, height), orientation, _)) in enumerate(truth().items()):
-        (folder / key).parent.mkdir(parents=True, exist_ok=True)
-        size = (height, width) if orientation == 6 else (width, height)
-        exif = Image.Exif()
-        exif[274] = orientation
-        make_image(seed, *size).save(folder / key, quality=90, exif=exif)
-    return folder
-
-
-def write_voc(folder: Path, facts: dict) -> None:
-    (folder / "Annotations").mkdir(exist_ok=True)
-    for key, ((width, height), _, boxes) in facts.items():
-        objects = "".join(
-            f"<object><name>{name}</name><truncated>{left % 2}</truncated><bndbox><xmin>{left}</xmin>"
-            f"<ymin>{upper}</ymin><xmax>{right}</xmax><ymax>{lower}</ymax></bndbox></object>"
-            for name, left, upper, right, lower in boxes
-        )
-        (folder / "Annotations" / f"{Path(key).stem}.xml").write_text(
-            f"<annotation><size><width>{width}</width><height>{height}</height></size>{objects}"
-            "</annotation>"
-        )
-
-
-def write_yolo(folder: Path, facts: dict) -> dict:
-    (folder / "labels").mkdir(exist_ok=True)
-    (folder / "classes.names").write_text("\n".join(NAMES))
-    for key, ((width, height), _, boxes) in facts.items():
-        lines = [
-            f"{NAMES.index(name)} {(left + right) / 2 / width} {(upper + lower) / 2 / height} "
-            f"{(right - left) / width} {(lower - upper) / height}"
-            for name, left, upper, right, lower in boxes
-        ]
-        if lines:  # by its convention, no file means no boxes
-            (folder / "labels" / f"{Path(key).stem}.txt").write_text("\n".join(lines))
-    return {"annotations": "yolo", "labels": folder / "classes.names"}
-
-
-def write_coco(folder: Path, facts: dict) -> dict:
-    images, entries, names = [], [], (*NAMES, "ant")
-    for number, (key, ((width, height), _, boxes)) in enumerate(facts.items()):
-        name = Path(key).name
-        images.append({"id": number, "file_name": name, "width": width, "height": height})
-        entries += [
-            {"image_id": number, "category_id": 7 + names.index(name), "iscrowd": 0,
-             "bbox": [left, upper, right - left, lower - upper],
-             "area": (right - left) * (lower - upper)}
-            for name, left, upper, right, lower in boxes
-        ]  # fmt: skip
-    categories = [{"id": 7 + number, "name": name} for number, name in enumerate(names)]
-    body = {"annotations": entries, "images": images, "categories": categories}
-    (folder / "all.json").write_text(json.dumps(body))
-    return {"annotations": f"coco:{folder / 'all.json'}"}
-
-
-def write(kind: str, folder: Path, facts: dict) -> dict:
-    """Write annotations of a kind, and return the options of a build."""
-    if kind == "voc":
-        write_voc(folder, facts)
-        return {"annotations": "voc"}
-    return write_yolo(folder, facts) if kind == "yolo" else write_coco(folder, facts)
 
 
 def read(output: Path, manifest) -> dict:
@@ -143,11 +73,11 @@ def shards_and_catalogs(output: Path, manifest) -> list:
 def test_boxes_of_each_format_are_in_the_records(tmp_path, kind):
     """TensorFlow reads the same boxes, which are those that the test wrote."""
     folder, facts = write_images(tmp_path / "in"), truth()
-    options = write(kind, folder, facts)
+    options = write_annotations(kind, folder, facts)
     outcome, manifest = build_dataset(input=folder, output=tmp_path / "ds", **options, **ONE)
     assert outcome.status == "published"
-    assert manifest.inputs.boxes["boxes"] == sum(len(boxes) for *_, boxes in facts.values())
-    assert not any(value for name, value in manifest.inputs.boxes.items() if name != "boxes")
+    assert manifest.inputs.counts["boxes"] == sum(len(boxes) for *_, boxes in facts.values())
+    assert not any(value for name, value in manifest.inputs.counts.items() if name != "boxes")
     records = read(tmp_path / "ds", manifest)
     assert records.keys() == facts.keys()
     used = sorted({box[0] for *_, boxes in facts.values() for box in boxes}, key=str.encode)
@@ -179,13 +109,13 @@ def test_boxes_of_each_format_are_in_the_records(tmp_path, kind):
 def test_update_of_annotations_reuses_all_pixels(tmp_path, kind):
     """Its shards are those of a build from scratch, also where labels got other numbers."""
     folder, facts = write_images(tmp_path / "in"), truth()
-    options = write(kind, folder, facts) | ONE
+    options = write_annotations(kind, folder, facts) | ONE
     crop = {"resize": "crop"}
     build_dataset(input=folder, output=tmp_path / "ds", **options, **crop)
     facts = truth(seed=1)
     if kind != "yolo":
         facts[KEYS[5]][2].append(("ant", 1, 2, 30, 40))
-    write(kind, folder, facts)
+    write_annotations(kind, folder, facts)
     failed, _ = build_dataset(input=folder, output=tmp_path / "ds", **options, **crop)
     assert failed.status == "failed", "changed annotations are not up to date"
     outcome, manifest = build_dataset(
@@ -196,7 +126,7 @@ def test_update_of_annotations_reuses_all_pixels(tmp_path, kind):
     assert shards_and_catalogs(tmp_path / "ds", manifest) == shards_and_catalogs(
         tmp_path / "fresh", fresh
     )
-    assert manifest.inputs.boxes == fresh.inputs.boxes
+    assert manifest.inputs.counts == fresh.inputs.counts
     again, _ = build_dataset(input=folder, output=tmp_path / "ds", update=True, **options, **crop)
     assert again.status == "up_to_date"
 
@@ -223,18 +153,6 @@ def test_what_has_no_partner_is_reported(tmp_path):
     options["annotations"] = f"voc:{tmp_path / 'xml'}"
     _, manifest = build_dataset(input=folder, output=tmp_path / "ds2", **options)
     assert (manifest.inputs.accepted, manifest.inputs.skipped) == (9, 2)
-
-
-def write_masks(folder: Path, seed=0) -> None:
-    """Palette PNGs of the upright size for some images, of the stored size for others."""
-    folder.mkdir(exist_ok=True)
-    rng = np.random.default_rng(seed)
-    for number, (key, ((width, height), orientation, _)) in enumerate(truth().items()):
-        stored = orientation == 6 and number % 2
-        shape = (width, height) if stored else (height, width)
-        mask = Image.fromarray(rng.integers(0, 4, shape, dtype=np.uint8), "P")
-        mask.putpalette([9, 9, 9, 200, 0, 0, 0, 200, 0, 0, 0, 200])
-        mask.save(folder / f"{Path(key).stem}.png")
 
 
 def masks_of(output: Path, manifest) -> dict[str, np.ndarray]:
@@ -370,50 +288,60 @@ def test_damaged_coco_fails_with_a_sentence(photos, tmp_path):
     assert "Traceback" not in done.stderr
 
 
-def test_loaders_give_boxes_in_named_formats(tmp_path):
-    """As KerasHub's and torchvision's formats are defined; padded for training, else ragged."""
-    import tensorflow as tf
-
-    folder, facts = write_images(tmp_path / "in"), truth()
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory) -> tuple[Path, dict]:
+    """A dataset with boxes and masks; sides in pixels and class ids by key."""
+    base = tmp_path_factory.mktemp("trained")
+    folder, facts = write_images(base / "in"), truth()
     write_voc(folder, facts)
-    write_masks(tmp_path / "masks")
-    output, both = tmp_path / "ds", {"annotations": "voc", "masks": tmp_path / "masks"}
-    _, manifest = build_dataset(input=folder, output=output, **both, **ONE)
+    write_masks(base / "masks")
+    options = {"annotations": "voc", "masks": base / "masks", **ONE}
+    _, manifest = build_dataset(input=folder, output=base / "ds", **options)
     wanted = {}
     for key, ((width, height), _, boxes) in facts.items():
         sides = np.reshape([box[1:] for box in boxes], (-1, 4)) / (width, height, width, height)
-        wanted[key] = sides * (64, 48, 64, 48), [manifest.labels.index(box[0]) for box in boxes]
-    x, y, right, lower = range(4)
-    shapes = {
-        "xyxy": lambda b: b, "yxyx": lambda b: b[:, [y, x, lower, right]],
-        "xywh": lambda b: np.c_[b[:, :2], b[:, 2:] - b[:, :2]],
-        "center_xywh": lambda b: np.c_[(b[:, :2] + b[:, 2:]) / 2, b[:, 2:] - b[:, :2]],
-    }  # fmt: skip
-    for name, shape in shapes.items():
-        scale = np.array((48, 64) * 2 if name == "yxyx" else (64, 48) * 2)
-        for form, divisor in ((f"boxes/{name}", 1), (f"boxes/rel_{name}", scale)):
-            records = open_dataset(output, features=["image/key", form, "classes"])
-            keys = [each["image/key"].decode() for each in records]
-            for each in records:
-                sides, ids = wanted[each["image/key"].decode()]
-                assert each["boxes"].shape == (len(sides), 4)
-                assert np.allclose(each["boxes"], shape(sides) / divisor, atol=1e-3)
-                assert each["classes"].tolist() == ids
-            batches = keras_dataset(output, batch_size=5, label=[form, "mask", "image/key"])
-            seen = []
-            for images, labels in batches:
-                assert images.shape[1:] == (48, 64, 3)
-                assert labels["mask"].shape[1:] == (48, 64, 1)
-                for row, (boxes, ids, key) in enumerate(
-                    zip(labels["boxes"], labels["labels"], labels["image/key"], strict=True)
-                ):
-                    sides, numbers = wanted[key.numpy().decode()]
-                    count = len(sides)
-                    assert np.allclose(boxes[:count], shape(sides) / divisor, atol=1e-3), row
-                    assert (boxes[count:].numpy() == -1).all()
-                    assert ids.numpy().tolist() == numbers + [-1] * (len(ids) - count)
-                    seen.append(key.numpy().decode())
-            assert sorted(seen) == sorted(keys)
+        ids = [manifest.labels.index(box[0]) for box in boxes]
+        wanted[key.encode()] = sides.astype(np.float32) * (64, 48, 64, 48), ids
+    return base / "ds", wanted
+
+
+@pytest.mark.parametrize("name", sorted({*FORMATS} - {"rel_xywh"}))  # which Keras lacks
+def test_loaders_give_boxes_in_named_formats(trained, name):
+    """As Keras converts them; padded for training, else ragged."""
+    import keras
+
+    output, wanted = trained
+
+    def check(key, found) -> None:
+        sides = wanted[key][0].astype(np.float32)
+        judged = keras.utils.bounding_boxes.convert_format(sides[None], "xyxy", name, 48, 64)[0]
+        assert np.allclose(found, judged, atol=1e-3)
+
+    records = open_dataset(output, features=["image/key", f"boxes/{name}", "classes"])
+    for each in records:
+        check(each["image/key"], each["boxes"])
+        assert each["classes"].tolist() == wanted[each["image/key"]][1]
+    seen = set()
+    batches = keras_dataset(output, batch_size=5, label=[f"boxes/{name}", "mask", "image/key"])
+    for images, labels in batches.as_numpy_iterator():
+        assert images.shape[1:] == (48, 64, 3)
+        assert labels["mask"].shape[1:] == (48, 64, 1)
+        for boxes, ids, key in zip(
+            labels["boxes"], labels["labels"], labels["image/key"], strict=True
+        ):
+            count = len(wanted[key][1])
+            check(key, boxes[:count])
+            assert (boxes[count:] == -1).all()
+            assert ids.tolist() == wanted[key][1] + [-1] * (len(ids) - count)
+            seen.add(key)
+    assert seen == wanted.keys()
+
+
+def test_boxes_and_masks_of_single_examples_and_workers(trained):
+    import tensorflow as tf
+    import torch
+
+    output, wanted = trained
     single = keras_dataset(output, batch_size=None, label="boxes")
     for (_, labels), each in zip(single, open_dataset(output, features=["boxes"]), strict=True):
         assert np.allclose(labels["boxes"], each["boxes"])
@@ -421,12 +349,81 @@ def test_loaders_give_boxes_in_named_formats(tmp_path):
     assert (images.shape, masks.shape, masks.dtype) == ((3, 48, 64, 3), (3, 48, 64, 1), tf.uint8)
     ragged = next(iter(keras_dataset(output, features=["image", "boxes"], label=None)))
     assert isinstance(ragged["boxes"], tf.RaggedTensor)
-    for options, code in (
-        ({"label": "boxes/abc"}, "box-format-unknown"), ({}, "records-without-label"),
-        ({"label": ["mask", "nose"]}, "reader-value-unknown"),
-    ):  # fmt: skip
-        with pytest.raises(ShardmillError) as caught:
-            keras_dataset(output, **options)
-        assert caught.value.id == code
+    features = ["image/key", "boxes/xyxy", "classes", "mask"]
+    loader = torch.utils.data.DataLoader(
+        torch_dataset(output, features=features), batch_size=4, num_workers=2, collate_fn=list
+    )
+    examples = [each for batch in loader for each in batch]
+    assert {each["image/key"] for each in examples} == wanted.keys()
+    for each in examples:
+        assert np.allclose(each["boxes"], wanted[each["image/key"]][0], atol=1e-3)
+        assert each["mask"].shape == (48, 64, 1)
+
+
+@pytest.mark.parametrize(
+    ("options", "code"),
+    [({"label": "boxes/abc"}, "box-format-unknown"), ({}, "records-without-label"),
+     ({"label": ["mask", "nose"]}, "reader-value-unknown")],
+)  # fmt: skip
+def test_wrong_targets_are_one_sentence(trained, options, code):
+    with pytest.raises(ShardmillError) as caught:
+        keras_dataset(trained[0], **options)
+    assert caught.value.id == code
     with pytest.raises(ShardmillError, match="parse_example reads singly"):
-        feature_spec(output, features=["boxes"])
+        feature_spec(trained[0], features=["boxes"])
+
+
+def edit(rng: np.random.Generator, folder: Path, masks: Path, facts: dict) -> None:
+    """Change images, annotations or masks in a random way."""
+    keys = [key for key in facts if (folder / key).exists()]
+    key = keys[rng.integers(len(keys))]
+    mask = masks / f"{Path(key).stem}.png"
+    match rng.integers(7):
+        case 0:  # other boxes
+            facts[key] = truth(int(rng.integers(1 << 30)))[key]
+        case 1:  # no boxes
+            facts[key] = (*facts[key][:2], [])
+        case 2 if len(keys) > 6:  # a removed image, perhaps with its annotations
+            (folder / key).unlink()
+            if rng.integers(2):
+                mask.unlink()
+                (folder / "Annotations" / f"{Path(key).stem}.xml").unlink(missing_ok=True)
+                del facts[key]
+        case 3:  # another class
+            size, orientation, boxes = facts[key]
+            facts[key] = size, orientation, [("ant", *box[1:]) for box in boxes]
+        case 4:  # another mask of equal size and time
+            pixels, status = np.array(Image.open(mask)), mask.stat()
+            Image.fromarray(3 - pixels).save(mask)
+            os.utime(mask, ns=(status.st_atime_ns, status.st_mtime_ns))
+        case 5:  # the pixels of another image
+            (width, height), orientation, _ = facts[key]
+            size = (height, width) if orientation == 6 else (width, height)
+            make_image(int(rng.integers(1 << 30)), *size).save(folder / key, quality=90)
+            facts[key] = (width, height) if orientation == 1 else (height, width), 1, facts[key][2]
+            Image.new("L", facts[key][0], 1).save(mask)
+        case _:  # a touched image
+            os.utime(folder / key)
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("seed", range(examples(12)))
+def test_any_edits_give_the_records_of_a_build_from_scratch(tmp_path, seed):
+    """Boxes, masks, classes and pixels of a chain of updates are those of a new build."""
+    rng, facts = np.random.default_rng(seed), truth()
+    folder, masks = write_images(tmp_path / "in"), tmp_path / "masks"
+    write_masks(masks)
+    options = {
+        "input": folder, "masks": masks, "max_reject_fraction": 0.9, **ONE,
+        "resize": ["stretch", "crop", "pad"][seed % 3],
+    }  # fmt: skip
+    for step in range(5):
+        options |= write_annotations("voc" if seed % 2 else "coco", folder, facts)
+        _, manifest = build_dataset(output=tmp_path / "ds", update=True, **options)
+        _, fresh = build_dataset(output=tmp_path / f"fresh{step}", **options)
+        found = shards_and_catalogs(tmp_path / "ds", manifest)
+        assert found == shards_and_catalogs(tmp_path / f"fresh{step}", fresh), step
+        assert manifest.inputs.counts == fresh.inputs.counts
+        assert manifest.warnings == fresh.warnings
+        for _ in range(rng.integers(1, 4)):
+            edit(rng, folder, masks, facts)

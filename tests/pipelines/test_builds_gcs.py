@@ -19,8 +19,9 @@ from shardmill.schemas.errors import UsageError
 from shardmill.schemas.storage import open_storage
 from shardmill.schemas.storage.gcs import GcsStorage
 from shardmill.transforms.sources.arrays import array_source
-from tests.conftest import ROOT, SOAK, make_archives, make_photos, shardmill
+from tests.conftest import ROOT, SOAK, build_dataset, make_archives, make_photos, shardmill
 from tests.support import fault_tools
+from tests.support.annotation_tools import truth, write_annotations, write_images, write_masks
 from tests.support.array_tools import run_spec, spec_of
 from tests.support.fault_tools import PROGRESS, check_manifest
 from tests.support.gcs_builds import build, download, flags_of, run_command, upload
@@ -362,6 +363,30 @@ def test_archives_in_a_bucket_give_the_bytes_of_local_ones(bucket, tmp_path):
 
 def shard_bytes(folder: Path) -> list[bytes]:
     return [path.read_bytes() for path in sorted(current(folder).glob("*.tfrecord.gz"))]
+
+
+@pytest.mark.parametrize("kind", ["voc", "coco"])
+def test_annotations_in_a_bucket_give_the_bytes_of_local_ones(kind, bucket, tmp_path):
+    """Files with boxes, and masks, are read where they are; an update of boxes too."""
+    folder = write_images(tmp_path / "in")
+    write_masks(folder / "masks")
+
+    def build_both(seed: int, **options) -> None:
+        given = write_annotations(kind, folder, truth(seed))["annotations"]
+        source = upload(folder, f"{bucket}/in")
+        local = {"input": folder, "masks": folder / "masks", "annotations": given}
+        remote = {"input": source, "masks": f"{source}/masks", "annotations": given}
+        if kind == "coco":
+            remote["annotations"] = f"coco:{source}/all.json"
+        for place, output in ((local, tmp_path / "disk"), (remote, f"{bucket}/ds")):
+            outcome, _ = build_dataset(output=output, image_size=32, **place, **options)
+            assert outcome.status == "published"
+            assert outcome.reused == (12 if options else 0)
+
+    build_both(0)
+    build_both(1, update=True)
+    found = download(f"{bucket}/ds", tmp_path / "found")
+    assert dataset_files(found) == dataset_files(tmp_path / "disk")
 
 
 @pytest.mark.parametrize("image", ["", "pixels"])

@@ -118,7 +118,7 @@ class ConvertedImage(NamedTuple):
     Attributes:
         data: The encoded image, or its pixels.
         format: ``jpeg``, ``png`` or ``raw``.
-        original: One of ``ORIGINALS``.
+        original: ``kept``, ``kept_with_position`` or ``converted`` with the encoding ``keep``.
         geometry: Where the pixels of the file are in it.
         multi_frame: Whether the file has several frames, of which the first was converted.
         channels: Sums over the pixels of each channel, before they are encoded.
@@ -278,7 +278,7 @@ def _resize(image: Image.Image, decoded: decode.Decoded, spec: ImageSpec) -> Ima
 def _keep_or_encode(
     data: bytes, decoded: decode.Decoded, image: Image.Image, spec: ImageSpec
 ) -> tuple[bytes, str, str]:
-    """Return the bytes of a record's image, their format, and which of ``ORIGINALS`` they are."""
+    """Return the bytes of a record's image, their format, and what was done with the file."""
     if spec.encoding != "keep":
         return _encode_pixels(image, spec.encoding, spec.quality), spec.encoding, ""
     name = "jpeg" if decoded.format in _OF_CAMERAS and spec.channels != 4 else "png"

@@ -186,6 +186,9 @@ def make_record(
         "source_width": geometry.upright.width,
         "orientation": geometry.orientation,
         "multi_frame": int(image.multi_frame),
+        "kept": int(image.original.startswith("kept")),
+        "kept_with_position": int(image.original == "kept_with_position"),
+        "converted": int(image.original == "converted"),
         **source.fields,
     }
     if spec.features.boxes:
@@ -194,7 +197,7 @@ def make_record(
         mask = convert_mask(fields["mask/data"], geometry, spec.boxes_frame)
         fields |= {"mask": mask, "mask_format": MASK_FORMAT.encode()}
     encoded = EncodedImage(
-        blake3(content).hexdigest(), image.original, *geometry.upright, image.multi_frame,
+        blake3(content).hexdigest(), *geometry.upright, image.multi_frame,
         channels[0].values, [each.total for each in channels], [each.squares for each in channels],
         spec.features.columns(fields),
     )  # fmt: skip

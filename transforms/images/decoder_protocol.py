@@ -15,7 +15,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from shardmill.schemas.refs import EncodedImage
-from shardmill.schemas.schema_pbtxt.image_features import ORIGINALS, FeatureSet
+from shardmill.schemas.schema_pbtxt.image_features import FeatureSet
 from shardmill.transforms.images.convert import ImageSpec
 from shardmill.transforms.images.fields import BoxesFrame
 
@@ -141,14 +141,13 @@ class DecoderSpec:
         """Format of the fields of ``EncodedImage``, each of the type that the catalog needs."""
         kinds = self.features.catalogued.values()
         columns = "".join("32s" if kind == "bytes" else "q" for kind in kinds)
-        return f"<32sBii?q{2 * self.image.channels}q{columns}"
+        return f"<32sii?q{2 * self.image.channels}q{columns}"
 
     def pack(self, image: EncodedImage) -> bytes:
         """Return the fields of an encoded image as bytes."""
-        digest, original, *numbers, sums, squares, features = image
-        head = bytes.fromhex(digest), ORIGINALS.index(original)
+        digest, *numbers, sums, squares, features = image
         columns = (bytes.fromhex(v) if isinstance(v, str) else v for v in features.values())
-        return struct.pack(self.layout, *head, *numbers, *sums, *squares, *columns)
+        return struct.pack(self.layout, bytes.fromhex(digest), *numbers, *sums, *squares, *columns)
 
     def unpack(self, data: bytes) -> EncodedImage:
         """Return the fields of bytes that a hostile file may have written.
@@ -156,15 +155,14 @@ class DecoderSpec:
         Raises:
             struct.error: They are not those of an image.
         """
-        digest, original, *rest = struct.unpack(self.layout, data)
+        digest, *rest = struct.unpack(self.layout, data)
         bands = self.image.channels
         numbers, values = rest[: 4 + 2 * bands], rest[4 + 2 * bands :]
-        if min(numbers) < 0 or original >= len(ORIGINALS):
-            raise struct.error("a number is out of range")
+        if min(numbers) < 0:
+            raise struct.error("a number is negative")
         columns = {
             name: value.hex() if isinstance(value, bytes) else value
             for name, value in zip(self.features.catalogued, values, strict=True)
         }
         sums, squares = numbers[4:-bands], numbers[-bands:]
-        facts = digest.hex(), ORIGINALS[original], *numbers[:4]
-        return EncodedImage._make([*facts, sums, squares, columns])
+        return EncodedImage._make([digest.hex(), *numbers[:4], sums, squares, columns])

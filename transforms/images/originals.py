@@ -40,7 +40,7 @@ _POSITION = frozenset({2, 4})  # latitude and longitude in EXIF's GPS directory
 def find_original(
     data: bytes, decoded: Decoded, channels: int, *, strip: bool = False
 ) -> tuple[bytes, str] | None:
-    """Return the file if a record may contain it, and which of ``ORIGINALS`` it is.
+    """Return the file if a record may contain it, and whether it has a position.
 
     Args:
         data: Content of the file.

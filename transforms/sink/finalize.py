@@ -16,7 +16,7 @@ from shardmill.schemas.dataset.splits import split_order
 from shardmill.schemas.errors import OutputError, ShardmillError, StorageError
 from shardmill.schemas.map_ordered import map_ordered, storage_threads
 from shardmill.schemas.rejects import Reject
-from shardmill.schemas.schema_pbtxt.image_features import BOX_COUNTS, ORIGINALS
+from shardmill.schemas.schema_pbtxt.image_features import COUNTS
 from shardmill.schemas.storage import Storage, join
 from shardmill.transforms.publish.publish import FinalFile, Publisher
 from shardmill.transforms.sink.assemble import BuiltShard
@@ -125,8 +125,7 @@ def make_manifest(
         copies=copies.records,
         copies_across_splits=copies.across_splits,
         copies_with_other_labels=copies.labels_differ,
-        boxes={name: whole.counts[name] for name in BOX_COUNTS if name in whole.counts},
-        originals=_originals(whole.originals),
+        counts={name: whole.counts[name] for name in COUNTS if name in whole.counts},
     )
     total = inputs.accepted + inputs.rejected + inputs.skipped + inputs.duplicates
     if inputs.matched != total:
@@ -162,13 +161,6 @@ def make_manifest(
         warnings=(*plan.warnings, *warnings),
         side_files=tuple(sorted(extra.files)),
     )
-
-
-def _originals(found: Mapping[str, int]) -> dict[str, int]:
-    """Return the counts of files that were kept and converted; none for other encodings."""
-    counts = {name: found.get(name, 0) for name in ORIGINALS[1:]}
-    counts["kept"] += counts["kept_with_position"]
-    return counts if any(counts.values()) else {}
 
 
 def _splits(spec: SinkSpec, listed: Sequence[str], built: Built) -> dict[str, Split]:
@@ -208,12 +200,10 @@ def _warnings(splits: dict[str, Split], inputs: Inputs) -> Iterator[str]:
             yield f"{empty} of {len(split.shards)} shards of {name} are empty: ask for fewer shards"
     if inputs.multi_frame:
         yield f"{inputs.multi_frame} files have several frames: only the first of each was used"
-    for name, number in inputs.boxes.items():
-        if number and BOX_COUNTS[name]:
-            yield f"{BOX_COUNTS[name]}: {number:,}"
-    if positions := inputs.originals.get("kept_with_position"):
-        yield f"GPS positions are kept in {positions} of the files: --strip_metadata removes them"
-    if inputs.originals and not inputs.originals["kept"]:
+    for name, number in inputs.counts.items():
+        if number and COUNTS[name]:
+            yield f"{COUNTS[name]}: {number:,}"
+    if inputs.counts.get("kept") == 0:
         yield "--encoding=keep kept no file: it keeps files whose size stays, as with --resize=none"
 
 

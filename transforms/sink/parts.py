@@ -277,7 +277,6 @@ def _write_items(
                 rows.append(item.row)
                 totals.multi_frame += item.row.multi_frame
                 totals.counts.update(item.row.counts)
-                totals.originals[item.row.original] += 1
     if rows:
         totals.summary = sum_rows(rows)
     return totals, rejects, rows

@@ -274,7 +274,6 @@ class Totals:
         duplicates: Number of references that repeat the key of another.
         multi_frame: Number of records from files with several frames.
         counts: Sums of the columns of the catalog that are counts.
-        originals: Number of records by what ``--encoding=keep`` did with the file.
         versions: Versions of the codecs: one tuple of (name, version) pairs per distinct set.
         summary: Sums over the values of the records.
         failure: Smallest sentence of the parts that could not be made; empty if there are none.
@@ -289,7 +288,6 @@ class Totals:
     duplicates: int = 0
     multi_frame: int = 0
     counts: Counter[str] = field(default_factory=Counter)
-    originals: Counter[str] = field(default_factory=Counter)
     versions: set[tuple[tuple[str, str], ...]] = field(default_factory=set)
     summary: Summary = field(default_factory=Summary)
     failure: str = ""
@@ -317,7 +315,6 @@ class Totals:
         self.duplicates += other.duplicates
         self.multi_frame += other.multi_frame
         self.counts.update(other.counts)
-        self.originals.update(other.originals)
         self.versions |= other.versions
         self.summary = merge_summaries((self.summary, other.summary))
         self.failure = min(filter(None, (self.failure, other.failure)), default="")

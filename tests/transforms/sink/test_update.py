@@ -557,15 +557,15 @@ def test_kept_files_are_counted_and_stay_kept(work, capsys):
     assert update(work, **options) == 0
     add(photos, "bee/new.jpg")
     assert update(work, **options) == 23
-    assert manifest_of(output)["inputs"]["originals"] == {
+    assert manifest_of(output)["inputs"]["counts"] == {
         "kept": 22, "kept_with_position": 1, "converted": 2,
     }  # fmt: skip
     assert manifest_of(output)["warnings"] == [
-        "GPS positions are kept in 1 of the files: --strip_metadata removes them"
+        "kept files with a GPS position, which --strip_metadata removes: 1"
     ]
     rows = pd.read_parquet(output / "current" / "catalog").set_index("key")
-    assert set(rows.index[rows.original == "converted"]) == converted
-    assert [*rows.index[rows.original == "kept_with_position"]] == ["bee/located.jpg"]
+    assert set(rows.index[rows.converted == 1]) == converted
+    assert [*rows.index[rows.kept_with_position == 1]] == ["bee/located.jpg"]
     for name in ("train", "validation"):
         expected = []
         for stored, record in zip(
@@ -584,10 +584,10 @@ def test_kept_files_are_counted_and_stay_kept(work, capsys):
     assert main(["show", str(output)]) == 0
     assert "22 kept as they are, 2 converted" in capsys.readouterr().out
     assert update(work, **options, strip_metadata=True) == 0  # other records
-    assert manifest_of(output)["inputs"]["originals"]["kept_with_position"] == 0
+    assert manifest_of(output)["inputs"]["counts"]["kept_with_position"] == 0
     (photos / "bee" / "new.jpg").unlink()
     assert update(work, **options, strip_metadata=True) == 23
-    assert manifest_of(output)["inputs"]["originals"]["kept"] == 21
+    assert manifest_of(output)["inputs"]["counts"]["kept"] == 21
 
 
 def manifest_of(output: Path) -> dict:
