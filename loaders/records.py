@@ -345,9 +345,7 @@ def open_encoded(path: str | os.PathLike[str], split: str, fill: Fill | None = N
     return Records(source, View(decoder, None, None), Caches(None))
 
 
-def _supervised(
-    source: Source, decoder: RecordDecoder, form: str
-) -> tuple[tuple[str, ...], str]:  # fmt: skip
+def _supervised(source: Source, decoder: RecordDecoder, form: str) -> tuple[tuple[str, ...], str]:
     """Returns the names of inputs and label in an example.
 
     Raises:

@@ -8,7 +8,6 @@ from shardmill.pipelines.tool_options import CountConfig
 from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.dataset.shard_names import MANIFEST
 from shardmill.schemas.errors import FormatError, StorageError, UsageError
-from shardmill.schemas.schema_pbtxt.image_features import KEY
 from shardmill.schemas.storage import absolute, join, open_storage
 from shardmill.transforms.count.counting import CountSpec
 from shardmill.transforms.match.inputs import MatchSpec, find_inputs
@@ -41,7 +40,7 @@ def resolve(config: CountConfig, *, runner: str = "") -> CountJob:
     """
     inputs = [*map(_current_generation, config.paths)]
     match = find_inputs(inputs, config.root, follow_links=config.follow_links, wanted="records")
-    match, *_ = open_listings(match, ListingOptions(features=KEY))
+    match, *_ = open_listings(match, ListingOptions(features="image/key"))
     manifest = absolute(config.manifest) if config.manifest else ""
     if manifest:
         _check_manifest(manifest)

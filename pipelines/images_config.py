@@ -12,11 +12,7 @@ from shardmill.pipelines.dataset_options import ImagesOptions
 from shardmill.pipelines.report.answer import Answer
 from shardmill.schemas.errors import InputError, UsageError
 from shardmill.schemas.schema_pbtxt.columns import Column, format_schema
-from shardmill.schemas.schema_pbtxt.image_features import (
-    FeatureSet,
-    Part,
-    listed_feature,
-)
+from shardmill.schemas.schema_pbtxt.image_features import FeatureSet, Part, listed_feature
 from shardmill.schemas.storage import absolute, open_storage
 from shardmill.transforms.images.convert import ImageSpec
 from shardmill.transforms.images.decoder_pool import use_pool
@@ -170,13 +166,8 @@ class ImagesConfig(ImagesOptions, BuildConfig):
         if self.label_from == "directory" and not pattern:
             places = [place for _, place in self.shares.named]
             pattern = BELOW_SPLIT if self.shares.mode == "directory" else below_places(places)
-        return LabelSpec(
-            self.label_from,
-            pattern,
-            fixed,
-            self.place_spec.is_unlabeled,
-            bool(self.label_separator),
-        )
+        several = bool(self.label_separator)
+        return LabelSpec(self.label_from, pattern, fixed, self.place_spec.is_unlabeled, several)
 
     @cached_property
     def encoder(self) -> ImageEncoder:
