@@ -76,8 +76,6 @@ class ImagesConfig(ImagesOptions, BuildConfig):
             raise UsageError("annotations-without-names")
         if kinds and self.label_from not in ("directory", "none"):
             raise UsageError("annotations-and-labels", label_from=self.label_from)
-        if "coco" in kinds and self.listed:
-            raise UsageError("annotations-and-columns")
         if self.boxes_frame and not (kinds or self.masks):
             raise UsageError("boxes-frame-useless", frame=self.boxes_frame)
         if kinds or (self.masks and self.label_from == "directory"):

@@ -142,6 +142,12 @@ class InputRef(NamedTuple):
         label = () if self.label is None else (self.label,)
         return _digest(*fields, *label, *([f"\1{self.attached.hex()}"] if self.attached else ()))
 
+    def values_digest(self) -> str:
+        """Return a digest of the attached values as 32 hexadecimal digits; empty for none."""
+        if not self.attached:
+            return ""
+        return hashlib.blake2b(self.attached, digest_size=16).hexdigest()
+
     def ctime_digest(self) -> int:
         """Return a 128-bit digest of the key and the ctime."""
         return _digest(self.key, str(self.ctime))

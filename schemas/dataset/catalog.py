@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from shardmill.schemas.dataset.shard_names import CATALOG
 from shardmill.schemas.errors import FormatError
 from shardmill.schemas.refs import EncodedImage, InputRef
-from shardmill.schemas.schema_pbtxt.image_features import COUNTS, catalog_columns
+from shardmill.schemas.schema_pbtxt.image_features import COUNTS, VALUES, catalog_columns
 
 _BATCH_ROWS = 1024
 
@@ -61,9 +61,12 @@ class CatalogRow(NamedTuple):
     @classmethod
     def of(cls, ref: InputRef, image: EncodedImage, record_bytes: int) -> CatalogRow:
         """Return the row of the record of an input."""
+        fields = image._asdict()
+        if ref.attached or VALUES in image.features:
+            fields["features"] = {**image.features, VALUES: ref.values_digest() or None}
         return cls(
             ref.key, ref.uri, ref.size, ref.version, label=ref.label, record_bytes=record_bytes,
-            input_ctime=ref.ctime, **image._asdict(),
+            input_ctime=ref.ctime, **fields,
         )  # fmt: skip
 
     @property
@@ -180,6 +183,10 @@ def read_table(data: bytes, names: Sequence[str]) -> Any:
         # read_table would import pyarrow.dataset and pyarrow.compute, in 0.05 s.
         table = pq.ParquetFile(io.BytesIO(data)).read(columns=list(names), use_threads=False)
         table.validate(full=True)
+        for name in catalog_columns().keys() & {*names} - {
+            *table.column_names
+        }:  # of an older version
+            table = table.append_column(name, pa.nulls(len(table)))
         return table.select(names)
     except MemoryError:  # as ArrowMemoryError, which says nothing about the catalog
         raise

@@ -37,5 +37,4 @@ MESSAGES: dict[str, str] = {
     "splits-problem": "--splits={text}: {problem}.",
     "label-separator-useless": "--label_separator={separator} needs labels of listings: set --label_from=listing, and give listings as --input.",
     "shard-by-label-of-several": "--shard_by=label and several labels of an image cannot be combined: leave one of them out.",
-    "annotations-and-columns": "--annotations=coco and columns of a listing that become features cannot be combined: leave the columns out with --features.",
 }

@@ -94,6 +94,7 @@ BOX_COUNTS = {
     "EXIF data ask, of which boxes were rotated too",
 }
 COUNTS = ORIGINAL_COUNTS | BOX_COUNTS
+VALUES = "values_digest"  # column of the catalog: of the values of listings and annotations
 
 IMAGE_FEATURES: dict[str, Feature] = {
     feature.name: feature
@@ -279,4 +280,4 @@ class FeatureSet:
 def catalog_columns() -> dict[str, Kind]:
     """Return the columns of the catalog that record features: ``bytes`` are texts there."""
     columns = {each.column: each.kind for each in IMAGE_FEATURES.values() if each.column}
-    return {**columns, **dict.fromkeys(COUNTS, "int64")}
+    return {**columns, **dict.fromkeys(COUNTS, "int64"), VALUES: "bytes"}

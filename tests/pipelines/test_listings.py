@@ -19,14 +19,23 @@ from shardmill.loaders import (
     open_dataset,
     torch_dataset,
 )
+from shardmill.pipelines.diff.compare import compare_datasets
 from shardmill.pipelines.report.dataset_report import gather
 from shardmill.schemas.dataset.catalog import read_table
 from shardmill.schemas.errors import InputError, ShardmillError, UsageError
 from shardmill.schemas.example.parse import parse_example
 from shardmill.transforms.match.inputs import find_input, read_listing
+from shardmill.transforms.sink.outcome import Outcome
 from shardmill.transforms.sources.listings import ListingOptions, open_listings
 from shardmill.transforms.verify.verify import find_dataset, verify_dataset
 from tests.conftest import build_dataset, examples, make_photos, resolve_job
+from tests.support.annotation_tools import (
+    KEYS,
+    truth,
+    write_annotations,
+    write_images,
+    write_masks,
+)
 from tests.support.readers import tf_examples, tf_records
 
 CELLS = {
@@ -322,7 +331,6 @@ FAULTS = [
     (b"PAR1" + bytes(60) + b"PAR1", {}, "cannot be read as a listing"),
     (b"name;file\na;b\n", {}, r"no column uri or path, only \['name', 'file'\]"),
     (b"path,a\nx.jpg,1,2\n", {}, "line 2: the row has 3 cells, not 2"),
-    (b"path,a\nx.jpg,1\n", {"annotations": "coco:{}"}, "--annotations=coco and columns of a"),
 ]  # fmt: skip
 
 
@@ -332,8 +340,6 @@ def test_faults_of_listings_are_sentences(tmp_path, data, options, message) -> N
     (tmp_path / "000.jpg").rename(tmp_path / "x.jpg")
     (tmp_path / "list.csv").write_bytes(data)
     options = {"label_from": "none", "splits": "train:1", "image_size": 8, **options}
-    if "annotations" in options:
-        options["annotations"] = options["annotations"].format(tmp_path / "list.csv")
 
     def build() -> None:
         build_dataset(input=tmp_path / "list.csv", output=tmp_path / "ds", **options)[0].check()
@@ -370,20 +376,40 @@ def test_lists_and_other_forms_of_listings(tmp_path) -> None:
     assert found[1:] == found[:1] * 3
 
 
-def test_columns_and_boxes_are_in_one_record(tmp_path) -> None:
-    photos = make_photos(tmp_path / "in", {"x": 1})
-    box = "<bndbox><xmin>0</xmin><ymin>0</ymin><xmax>48</xmax><ymax>64</ymax></bndbox>"
-    (photos / "x/000.xml").write_text(
-        f"<annotation><object><name>cat</name>{box}</object></annotation>"
-    )
-    (photos / "list.csv").write_text("path,score\nx/000.jpg,0.5\n")
-    _, manifest = build_dataset(
-        input=photos / "list.csv", output=tmp_path / "ds", annotations="voc", image_size=8,
-        splits="train:1",
-    )  # fmt: skip
-    (example,) = tf_examples(tmp_path / "ds/current" / manifest.files[0])
-    assert example["image/score"] == example["image/object/bbox/xmax"] == [0.5]
-    assert example["image/object/class/text"] == [b"cat"]
+@pytest.mark.parametrize("kind", ["voc", "yolo", "coco"])
+def test_columns_and_boxes_are_in_one_record(tmp_path, kind) -> None:
+    """An update says that a changed cell or box changed a record, and takes its pixels."""
+    folder, facts = write_images(tmp_path / "in"), truth()
+    mask_options = {"masks": tmp_path / "masks"}
+    write_masks(tmp_path / "masks")
+
+    def build(scores) -> tuple[Outcome, dict]:
+        options = write_annotations(kind, folder, facts) | mask_options
+        lines = (f"{key},{score}\n" for key, score in zip(facts, scores, strict=True))
+        (folder / "list.csv").write_text("path,score\n" + "".join(lines))
+        outcome, manifest = build_dataset(
+            input=folder / "list.csv", output=tmp_path / "ds", image_size=8, splits="train:1",
+            update=True, **options,
+        )  # fmt: skip
+        examples = tf_examples(tmp_path / "ds/current" / manifest.files[0])
+        return outcome, {each["image/key"][0].decode(): each for each in examples}
+
+    _, found = build(range(12))
+    for (key, (*_, boxes)), score in zip(facts.items(), range(12), strict=True):
+        texts = [text.decode() for text in found[key].get("image/object/class/text", [])]
+        assert texts == [box[0] for box in boxes]
+        assert found[key]["image/score"] == [score]
+        assert found[key]["image/segmentation/class/encoded"]
+    facts[KEYS[3]] = (*facts[KEYS[3]][:2], [])
+    outcome, found = build([*range(11), 99])
+    assert outcome.reused == 12
+    assert found[KEYS[11]]["image/score"] == [99]
+    assert not found[KEYS[3]]["image/object/class/text"]
+    assert outcome.changes == (f"2 changed: {KEYS[3]}, {KEYS[11]}",)
+    compared = compare_datasets(*map(str, sorted((tmp_path / "ds").glob("gen-*"))), 0)
+    assert compared["records"]["changed"] == {
+        "all": 2, "image": 0, "input": 0, "label": 0, "values": 2, "split": 0,
+    }  # fmt: skip
 
 
 def test_several_listings_have_one_type(tmp_path) -> None:

@@ -63,8 +63,11 @@ def write_yolo(folder: Path, facts: dict) -> dict:
             f"{(right - left) / width} {(lower - upper) / height}"
             for name, left, upper, right, lower in boxes
         ]
-        if lines:  # by its convention, no file means no boxes
-            (folder / "labels" / f"{Path(key).stem}.txt").write_text("\n".join(lines))
+        path = folder / "labels" / f"{Path(key).stem}.txt"
+        if lines:
+            path.write_text("\n".join(lines))
+        else:  # by its convention, no file means no boxes
+            path.unlink(missing_ok=True)
     return {"annotations": "yolo", "labels": folder / "classes.names"}
 
 

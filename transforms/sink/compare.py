@@ -114,7 +114,7 @@ def compare_key(
         # A published reject has no path: any other file of its key may be the one it was.
         if not same and rejects:
             rejects -= 1
-        elif not same or ref.label != old.label:
+        elif not same or (ref.label, ref.values_digest()) != (old.label, old.values):
             yield TaggedOutput(_CHANGES, (kind, key))
     if gone:
         yield TaggedOutput(_GONE, (old.size, gone))

@@ -18,6 +18,7 @@ from shardmill.schemas.dataset.shard_names import REJECTS
 from shardmill.schemas.errors import FormatError, ShardmillError
 from shardmill.schemas.refs import InputRef, KnownRecord, Reference
 from shardmill.schemas.rejects import TRANSIENT
+from shardmill.schemas.schema_pbtxt.image_features import VALUES
 from shardmill.schemas.storage import RandomReader, join, open_storage, to_relative
 from shardmill.schemas.tfrecord.framing import crc32c, unframe
 from shardmill.schemas.tfrecord.gzip_member import (
@@ -49,6 +50,7 @@ class PublishedRow(NamedTuple):
         path: See ``path_of``.
         ctime: Its ctime.
         record: Its packed ``KnownRecord``; empty if records of the build have other features.
+        values: Digest of its attached values.
     """
 
     size: int = -1
@@ -57,6 +59,7 @@ class PublishedRow(NamedTuple):
     path: str = ""
     ctime: int = 0
     record: bytes = b""
+    values: str = ""
 
 
 def path_of(uri: str, key: str, root: str) -> str:
@@ -107,7 +110,13 @@ def read_rows(
         yield (
             row.key,
             PublishedRow(
-                row.input_bytes, row.input_version, row.label, path_below, row.input_ctime, record
+                row.input_bytes,
+                row.input_version,
+                row.label,
+                path_below,
+                row.input_ctime,
+                record,
+                row.features[VALUES] or "",
             ),
         )
 

@@ -92,6 +92,13 @@ def _area(box: Box) -> float:
     return float((box.xmax - box.xmin) * (box.ymax - box.ymin) if box.area is None else box.area)
 
 
+def with_attached(ref: InputRef, other: InputRef) -> InputRef:
+    """Return a reference with the values that another one has, too."""
+    if not ref.attached:  # then nothing is parsed
+        return ref._replace(attached=other.attached)
+    return with_fields(ref, {k: each.values for k, each in parse_example(other.attached).items()})
+
+
 def with_fields(ref: InputRef, fields: Mapping[str, FeatureValue]) -> InputRef:
     """Return a reference with more values of features, by field."""
     known = {name: feature.values for name, feature in parse_example(ref.attached).items()}

@@ -19,6 +19,7 @@ from shardmill.transforms.match.annotations.boxes import (
     Annotation,
     AnnotationError,
     attach,
+    with_attached,
     with_fields,
 )
 from shardmill.transforms.match.annotations.coco import (
@@ -246,7 +247,7 @@ def _attach_entry(
         return image.rejected("no_annotation", f"nothing describes {image.key!r}")
     if entry.error:
         return image.rejected(entry.error, entry.message)
-    return image._replace(attached=entry.attached, classes=entry.classes)
+    return with_attached(image, entry)._replace(classes=entry.classes)
 
 
 def _skipped(kind: str, key: str) -> MatchCounts:
