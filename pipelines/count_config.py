@@ -11,7 +11,6 @@ from shardmill.schemas.errors import FormatError, StorageError, UsageError
 from shardmill.schemas.storage import absolute, join, open_storage
 from shardmill.transforms.count.counting import CountSpec
 from shardmill.transforms.match.inputs import MatchSpec, find_inputs
-from shardmill.transforms.sources.listings import ListingOptions, open_listings
 
 
 @dataclass(frozen=True)
@@ -40,7 +39,10 @@ def resolve(config: CountConfig, *, runner: str = "") -> CountJob:
     """
     inputs = [*map(_current_generation, config.paths)]
     match = find_inputs(inputs, config.root, follow_links=config.follow_links, wanted="records")
-    match, *_ = open_listings(match, ListingOptions(features="image/key"))
+    if match.kind in ("listing", "several"):
+        from shardmill.transforms.sources.listings import ListingOptions, open_listings
+
+        match, *_ = open_listings(match, ListingOptions(features="image/key"))
     manifest = absolute(config.manifest) if config.manifest else ""
     if manifest:
         _check_manifest(manifest)

@@ -75,7 +75,7 @@ MESSAGES: dict[str, str] = {
     "normalization-without-pixels": "the manifest has no pixel statistics for {split!r}: name a feature, or compute them.",
     "images-not-batchable": "{name!r} holds images of different sizes, which cannot be batched: resize them with batch_size=None and map, or build with --resize=stretch, pad or crop.",
     "arrays-not-batchable": "{name!r} holds arrays of different shapes, which cannot be batched: read them with open_dataset, or build with --resize=stretch, pad or crop.",
-    "records-without-label": "the records have no label: give label='boxes' or 'mask' if they have them, label=None or the name of a feature, or build the dataset with labels.",
+    "records-without-label": "the records have no label: give label=None or the name of a feature, such as boxes or mask, or build the dataset with labels.",
     "ids-with-supervised": "as_supervised=True has no place for ids=True: read dicts, or make pairs of them with transform.",
     "keras-transform-ignored": "keras_dataset applies neither the transform nor the ids of the records: open them without, and use the map method of the result.",
     "where-raised": "where raised {error!r:.200} in {filename}, line {lineno}, for record {record:,} of {path}: repair it.",

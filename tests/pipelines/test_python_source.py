@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections import Counter
 from itertools import chain
 from pathlib import Path
 
@@ -538,7 +539,9 @@ def test_a_module_that_writes_when_it_is_imported_is_read_by_one_process(tmp_pat
         check=False, timeout=100,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert sorted(done.stdout.split()) == ["60", "imported", "imported", "imported"]
+    printed = Counter(done.stdout.split())  # a process may be ended before it imports the module
+    assert printed["60"] == 1
+    assert 2 <= printed["imported"] <= 3
     assert {path.name for path in (tmp_path / "ds").glob(".*")} == set()
 
 

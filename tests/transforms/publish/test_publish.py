@@ -203,7 +203,9 @@ def test_rollback_command(published, capsys):
     assert cli.main(["files", str(published)]) == 0
     path = published / now(published).generation / "train-0.gz"
     assert capsys.readouterr().out == f"{path}\n"
-    for wrong in ("", str(published / "missing"), str(published / "manifest.json")):
+    assert cli.main(["rollback", ""]) == 2
+    assert "DIR" in capsys.readouterr().err
+    for wrong in (str(published / "missing"), str(published / "manifest.json")):
         assert cli.main(["rollback", wrong]) == 1
         assert "is not a folder: give the folder of a dataset" in capsys.readouterr().err
 

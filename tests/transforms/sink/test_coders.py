@@ -19,6 +19,7 @@ REFERENCES = st.one_of(
         NUMBER,
         st.text(),
         st.none() | st.text(),
+        mask=st.just(()) | st.tuples(st.text(), NUMBER, st.text()),
         member=st.just(()) | st.tuples(st.text(), NUMBER, st.text(), NUMBER, NUMBER, st.just(-1)),
     ),
     st.builds(SegmentRef, *[st.text()] * 2, *[NUMBER] * 3, st.text(), *[NUMBER] * 2),
