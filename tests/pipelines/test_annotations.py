@@ -1,5 +1,6 @@
 """Datasets of images with boxes and masks, from annotations that the tests write."""
 
+import json
 import os
 import shutil
 from pathlib import Path
@@ -155,6 +156,31 @@ def test_what_has_no_partner_is_reported(tmp_path):
     assert (manifest.inputs.accepted, manifest.inputs.skipped) == (9, 2)
 
 
+def test_folders_with_a_coco_file_each(tmp_path):
+    """Their images have the same names, and ids; neither file counts as skipped."""
+    files = []
+    for seed, split in enumerate(("train", "valid")):
+        folder = tmp_path / "in" / split
+        folder.mkdir(parents=True)
+        make_image(seed, 40, 30).save(folder / "1.jpg")
+        files.append(folder / "all.json")
+        body = {
+            "images": [{"id": 1, "file_name": "1.jpg"}], "categories": [{"id": 1, "name": split}],
+            "annotations": [{"image_id": 1, "category_id": 1, "bbox": [0, 0, 9, 9]}],
+        }  # fmt: skip
+        files[-1].write_text(json.dumps(body))
+    named = ",".join(f"coco:{file}" for file in files)
+    _, manifest = build_dataset(
+        input=tmp_path / "in", output=tmp_path / "ds", annotations=named, **ONE
+    )
+    texts = {
+        key: [*each["image/object/class/text"]]
+        for key, each in read(tmp_path / "ds", manifest).items()
+    }
+    assert texts == {"train/1.jpg": [b"train"], "valid/1.jpg": [b"valid"]}
+    assert (manifest.inputs.matched, manifest.inputs.skipped, manifest.warnings) == (2, 0, ())
+
+
 def masks_of(output: Path, manifest) -> dict[str, np.ndarray]:
     """The masks by key, decoded by TensorFlow."""
     import tensorflow as tf
@@ -216,12 +242,29 @@ def test_masks_that_do_not_fit_are_rejects(tmp_path):
     (masks / "02.png").write_bytes(b"no image")
     Image.fromarray(np.full((81, 55), 256, np.uint16)).save(masks / "03.png")
     (masks / "04.png").unlink()
+    Image.new("L", (65, 75)).save(masks / "05.png", "jpeg")  # would mix classes
     Image.new("L", (9, 9)).save(masks / "stray.png")
     options = {"masks": masks, "max_reject_fraction": 0.5, **ONE}
     _, manifest = build_dataset(input=folder, output=tmp_path / "ds", **options)
-    reasons = {"mask": 3, "no_annotation": 1, "not_an_image": 1}
+    reasons = {"mask": 4, "no_annotation": 1, "not_an_image": 1}
     assert manifest.inputs.rejected_by_reason == reasons
-    assert (manifest.inputs.accepted, manifest.inputs.skipped) == (7, 1)
+    assert (manifest.inputs.accepted, manifest.inputs.skipped) == (6, 1)
+
+
+def test_masks_next_to_their_images(tmp_path):
+    """Are not images; a mask follows --boxes_frame also in an update."""
+    folder, exif = tmp_path / "in", Image.Exif()
+    folder.mkdir()
+    exif[274] = 3  # rotates by 180 degrees and keeps the size
+    make_image(0, 40, 30).save(folder / "a.jpg", exif=exif)
+    Image.fromarray(np.arange(1200, dtype=np.uint16).reshape(30, 40) // 5).save(folder / "a.png")
+    options = {"input": folder, "masks": folder, "splits": "train:1", "resize": "none"}
+    found = []
+    for frame in ("upright", "stored"):
+        options |= {"boxes_frame": frame, "update": True, "output": tmp_path / "ds"}
+        found.append(masks_of(tmp_path / "ds", build_dataset(**options)[1]))
+    assert [*found[0]] == ["a.jpg"]
+    assert np.array_equal(found[0]["a.jpg"][::-1, ::-1], found[1]["a.jpg"])
 
 
 def test_image_sets_are_the_splits(tmp_path):
