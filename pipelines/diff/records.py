@@ -24,6 +24,7 @@ from shardmill.schemas.example.parse import parse_example
 _THREADS = 8  # that read catalogs
 _IMAGE_COLUMNS = {
     "key": "key", "image": "image_hash", "input": "content_hash", "label": "label",
+    "annotation": "annotation_hash",
 }  # fmt: skip
 _ROW_COLUMNS = ("key", "content", "label")
 

@@ -14,7 +14,11 @@ from typing import Any, NamedTuple
 from shardmill.schemas.dataset.shard_names import CATALOG
 from shardmill.schemas.errors import FormatError
 from shardmill.schemas.refs import EncodedImage, InputRef
-from shardmill.schemas.schema_pbtxt.image_features import COUNTS, catalog_columns
+from shardmill.schemas.schema_pbtxt.image_features import (
+    ANNOTATION_HASH,
+    COUNTS,
+    catalog_columns,
+)
 
 _BATCH_ROWS = 1024
 
@@ -61,6 +65,10 @@ class CatalogRow(NamedTuple):
     @classmethod
     def of(cls, ref: InputRef, image: EncodedImage, record_bytes: int) -> CatalogRow:
         """Return the row of the record of an input."""
+        from blake3 import blake3  # loaders do not need it
+
+        digest = blake3(ref.attached).hexdigest() if ref.attached else None
+        image = image._replace(features={**image.features, ANNOTATION_HASH: digest})
         return cls(
             ref.key, ref.uri, ref.size, ref.version, label=ref.label, record_bytes=record_bytes,
             input_ctime=ref.ctime, **image._asdict(),

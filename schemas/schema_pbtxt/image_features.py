@@ -64,6 +64,7 @@ CLASS_TEXT = "image/class/text"
 KEY = "image/key"
 MASK_CLASS = "image/segmentation/class"
 MASK = f"{MASK_CLASS}/encoded"
+ANNOTATION_HASH = "annotation_hash"  # column of the catalog
 _BOX_FIELDS: tuple[tuple[str, Kind, str], ...] = (
     ("bbox/xmin", "float32", "box/xmin"),
     ("bbox/ymin", "float32", "box/ymin"),
@@ -267,4 +268,4 @@ class FeatureSet:
 def catalog_columns() -> dict[str, Kind]:
     """Return the columns of the catalog that record features: ``bytes`` are texts there."""
     columns = {each.column: each.kind for each in IMAGE_FEATURES.values() if each.column}
-    return {**columns, **dict.fromkeys(COUNTS, "int64")}
+    return {**columns, ANNOTATION_HASH: "bytes", **dict.fromkeys(COUNTS, "int64")}

@@ -12,6 +12,7 @@ from PIL import Image
 
 from shardmill.loaders import feature_spec, keras_dataset, open_dataset, torch_dataset
 from shardmill.loaders.boxes import FORMATS
+from shardmill.pipelines.diff.compare import compare_datasets
 from shardmill.schemas.errors import ShardmillError
 from tests.conftest import build_dataset, examples, make_image, shardmill
 from tests.support.annotation_tools import (
@@ -123,6 +124,10 @@ def test_update_of_annotations_reuses_all_pixels(tmp_path, kind):
         input=folder, output=tmp_path / "ds", update=True, **options, **crop
     )
     assert (outcome.status, outcome.reused) == ("published", len(KEYS))
+    known = str(tmp_path / "ds" / manifest.previous[0])
+    changed = compare_datasets(known, str(tmp_path / "ds"), 0)["records"]["changed"]
+    edited = sum(truth()[key][2] != boxes for key, (*_, boxes) in facts.items())
+    assert (changed["all"], changed["annotation"]) == (edited, edited)
     _, fresh = build_dataset(input=folder, output=tmp_path / "fresh", **options, **crop)
     assert shards_and_catalogs(tmp_path / "ds", manifest) == shards_and_catalogs(
         tmp_path / "fresh", fresh
@@ -292,13 +297,17 @@ def test_features_can_be_chosen(tmp_path):
     """Without the orientation, an update decodes again; the result is the same."""
     folder = write_images(tmp_path / "in")
     write_voc(folder, truth())
-    features = "image=image/encoded,image/key,x=image/object/bbox/xmin,id=image/object/class/label"
+    sides = ",".join(f"{s}=image/object/bbox/{s}" for s in ("xmin", "ymin", "xmax", "ymax"))
+    features = f"image=image/encoded,image/key,{sides},id=image/object/class/label"
     options = {"input": folder, "annotations": "voc", "features": features, **ONE}
     build_dataset(output=tmp_path / "ds", **options)
     write_voc(folder, truth(seed=1))
     outcome, manifest = build_dataset(output=tmp_path / "ds", update=True, **options)
     _, fresh = build_dataset(output=tmp_path / "fresh", **options)
     assert outcome.reused == 0
+    images, target = next(iter(keras_dataset(tmp_path / "ds", label="boxes", batch_size=12)))
+    assert images.shape[:3] == (12, 48, 64)
+    assert target["boxes"].shape[:2] == target["labels"].shape
     assert shards_and_catalogs(tmp_path / "ds", manifest) == shards_and_catalogs(
         tmp_path / "fresh", fresh
     )
