@@ -169,7 +169,7 @@ class ImagesConfig(ImagesOptions, BuildConfig):
         labels = self.label_spec
         return tuple(
             AnnotationSpec(
-                kind, tuple(_find_place(kind, place or match.root, match) for place in places),
+                kind, tuple({_find_place(kind, place or match.root, match): 0 for place in places}),
                 labels.fixed or (), labels.known, match.root,
                 "Segmentation" if self.masks else "Main",
             )

@@ -174,7 +174,7 @@ def test_folders_with_a_coco_file_each(tmp_path):
             "annotations": [{"image_id": 1, "category_id": 1, "bbox": [0, 0, 9, 9]}],
         }  # fmt: skip
         files[-1].write_text(json.dumps(body))
-    named = ",".join(f"coco:{file}" for file in files)
+    named = ",".join(f"coco:{file}" for file in [*files, files[0]])  # one twice
     _, manifest = build_dataset(
         input=tmp_path / "in", output=tmp_path / "ds", annotations=named, **ONE
     )
@@ -278,18 +278,21 @@ def test_image_sets_are_the_splits(tmp_path):
     write_voc(folder, truth())
     sets = folder / "ImageSets" / "Main"
     sets.mkdir(parents=True)
-    (sets / "train.txt").write_text("00\n01\n02\n")
-    (sets / "val.txt").write_text("03\n04\n99\n")
+    (sets / "train.txt").write_text("00\n01\n02\n02 (1)\n06\n")
+    (sets / "val.txt").write_text("03\n04\n06\n99\n")
+    for file in ("JPEGImages/02.jpg", "Annotations/02.xml"):
+        name, suffix = file.split(".")
+        shutil.copy(folder / file, folder / f"{name} (1).{suffix}")
     (sets / "trainval.txt").write_text("00\n01\n02\n03\n04\n")
     (sets / "cat_train.txt").write_text("05  1\n06 -1\n")
     options = {"annotations": "voc", "splits": "imagesets", "image_size": 32}
     _, manifest = build_dataset(input=tmp_path / "in", output=tmp_path / "ds", **options)
     assert {name: split.num_examples for name, split in manifest.splits.items()} == {
-        "train": 3, "validation": 2,
+        "train": 4, "validation": 2,
     }  # fmt: skip
     warnings = " ".join(manifest.warnings)
-    assert "7 in no image set (VOC2012/JPEGImages/05.jpg)" in warnings
-    assert "1 of an image set without an image (VOC2012/JPEGImages/99.jpg)" in warnings
+    assert "7 in no image set or in several (VOC2012/JPEGImages/05.jpg)" in warnings
+    assert "3 of an image set without an image (VOC2012/JPEGImages/06.jpg)" in warnings
     assert manifest.inputs.rejected == 0
 
 

@@ -206,6 +206,9 @@ def test_coco_of_any_order_equals_pycocotools(tmp_path, order):
         whole["annotations"][-1] = {"image_id": 8, "category_id": 1, "bbox": [1, 2, 3, 4]} | change
         path.write_text(json.dumps(whole))
         assert read_coco(path)["d/8.jpg"].error == "annotation", change
+    whole["images"].append({"id": 7, "file_name": "other.jpg"})  # as of two files joined
+    path.write_text(json.dumps(whole))
+    assert read_coco(path)["other.jpg"].error == read_coco(path)["d/7.jpg"].error == "annotation"
 
 
 DEEP = "[" * 99_999

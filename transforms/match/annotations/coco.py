@@ -132,6 +132,8 @@ def make_references(
     for name, width, height in images or [("", 0, 0)]:
         made = InputRef(make_key(str(name).replace("\\", "/")), path)
         found, why = [], ""
+        if len({other[0] for other in images}) > 1:
+            why = "several images of its file have the same id"
         for _, sides, category, is_crowd, area in boxes:
             text = categories.get((path, category))
             if text is None:

@@ -217,7 +217,7 @@ def _read_set(file: InputRef) -> Iterator[InputRef]:
     if isinstance(content, RejectedError):
         raise StorageError("imagesets-unreadable", path=file.uri, why=content.message)
     for line in content.decode("utf-8", "surrogateescape").splitlines():
-        name, *_ = line.split() or [""]
+        name = line.strip()
         if name:
             key = make_key(f"{folder}JPEGImages/{name}.jpg")
             yield InputRef(key, file.uri, split=stem_of(file.key))
@@ -243,7 +243,7 @@ def _attach_entry(
     """Return an image with an entry of a file that describes many, or without any annotation."""
     if spec.kind == "imagesets":
         found = entry and image._replace(split=entry.split)
-        return found or _skipped("in no image set", image.key)
+        return found or _skipped("in no image set or in several", image.key)
     if entry is None and spec.kind == "voc" and _VOC_MASKS.fullmatch(image.key):
         return _skipped("masks of VOC", image.key)
     if entry is None and spec.kind == "yolo":  # by its convention, without boxes
