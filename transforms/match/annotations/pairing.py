@@ -60,7 +60,7 @@ def _by(names: Iterable[tuple[Any, InputRef]]) -> dict[Any, InputRef]:
     return {
         name: refs[0]
         for name, refs in found.items()
-        if len(refs) == 1 or len({ref.attached or ref for ref in refs}) == 1
+        if len({ref.attached or ref for ref in refs}) == 1
     }
 
 
