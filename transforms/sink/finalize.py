@@ -204,7 +204,7 @@ def _warnings(splits: dict[str, Split], inputs: Inputs) -> Iterator[str]:
         if number and COUNTS[name]:
             yield f"{COUNTS[name]}: {number:,}"
     if inputs.counts.get("boxes") == 0:
-        yield "no image has a box: check --annotations"
+        yield "no record has a box: check --annotations"
     if inputs.counts.get("kept") == 0:
         yield "--encoding=keep kept no file: it keeps files whose size stays, as with --resize=none"
 

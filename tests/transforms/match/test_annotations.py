@@ -251,7 +251,7 @@ def depth_of(value):
 @settings(max_examples=examples(150), deadline=None)
 @given(documents, st.integers(1, 9))
 def test_depth_of_json_is_measured_outside_of_strings(document, size):
-    """At any size of a read, whatever is in strings."""
+    """At any size of a read, with any strings."""
     deepest = depth_of(document)
     text = json.dumps(document).encode()
 
