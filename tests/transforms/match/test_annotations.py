@@ -291,7 +291,7 @@ def test_images_find_their_annotations(case):
     pairs = list(
         pair([InputRef(key, key) for key in images], [InputRef(key, key) for key in others])
     )
-    found = {image.key: other and other.key for image, other in pairs if image}
+    found = {i.key: o.key if o and not o.error else None for i, o in pairs if i}
     assert found == dict(zip(sorted(images), wanted, strict=True))
     unused = {other.key for image, other in pairs if image is None}
     assert unused == set(others) - set(found.values())

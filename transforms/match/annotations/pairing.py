@@ -30,7 +30,7 @@ def pair(
     They belong together if an entry names the image as seen from the folder of its file; else if
     their paths or folders are the same; else if folders differ only in the names of usual layouts;
     else if an entry names the end of the path of one image; else if they are all of their stem.
-    What describes an image in two ways does not describe it.
+    If several do equally, an image gets the first, rejected.
 
     Args:
         images: All images whose names have one stem.
@@ -53,14 +53,15 @@ _Pairs = Iterator[tuple[InputRef, InputRef]]
 
 
 def _by(names: Iterable[tuple[Any, InputRef]]) -> dict[Any, InputRef]:
-    """Return what has each name, and the first of several that say the same."""
+    """Return what has each name: the first of several that say the same, else a rejected one."""
     found: dict[Any, list[InputRef]] = {}
     for name, ref in names:
         found.setdefault(name, []).append(ref)
     return {
         name: refs[0]
-        for name, refs in found.items()
         if len({ref.attached or ref for ref in refs}) == 1
+        else refs[0].rejected("no_annotation", f"{refs[1].uri} describes the image as well")
+        for name, refs in found.items()
     }
 
 

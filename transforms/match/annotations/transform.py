@@ -242,7 +242,7 @@ def _attach_entry(
 ) -> InputRef | MatchCounts:
     """Return an image with an entry of a file that describes many, or without any annotation."""
     if spec.kind == "imagesets":
-        found = entry and image._replace(split=entry.split)
+        found = entry and not entry.error and image._replace(split=entry.split)
         return found or _skipped("in no image set or in several", image.key)
     if entry is None and spec.kind == "voc" and _VOC_MASKS.fullmatch(image.key):
         return _skipped("masks of VOC", image.key)
