@@ -122,7 +122,8 @@ class Source:
         Raises:
             UsageError: The feature is unknown.
         """
-        for each in (name, LONG_NAMES.get(name)):
+        long = LONG_NAMES.get(name, "")
+        for each in (name, long, self.named_by(long)):
             for spec in self.specs:
                 if spec.name == each:
                     return spec

@@ -193,7 +193,7 @@ class ImagesConfig(ImagesOptions, BuildConfig):
         labels = self.label_spec
         return tuple(
             AnnotationSpec(
-                kind, tuple(_find_place(kind, place or match.root, match) for place in places),
+                kind, tuple({_find_place(kind, place or match.root, match): 0 for place in places}),
                 labels.fixed or (), labels.known, match.root,
                 "Segmentation" if self.masks else "Main",
             )
@@ -240,10 +240,12 @@ class ImagesConfig(ImagesOptions, BuildConfig):
     def record_id(self) -> str:
         """Return the digest of the options and codecs that decide the features of a record."""
         encoder = self.encoder
-        options = {
+        options: dict[str, Any] = {
             "spec": asdict(encoder.spec), "features": encoder.feature_set.pairs,
             "limits": asdict(encoder.limits), "content_hash": "blake3",
         }  # fmt: skip
+        if self.masks:  # boxes are placed again
+            options["boxes_frame"] = self.boxes_frame
         return config_id("images", encoder.versions(), options)
 
 

@@ -3,8 +3,9 @@
 ``--json`` prints one object: ``status`` (``same`` or ``different``), ``before`` and ``after`` (the
 paths); ``records`` (null if none were compared; ``not_compared`` says why), which has ``added``,
 ``removed``, ``renamed`` (pairs of an added and a removed record of the same content), ``changed``
-({``all``, ``image``: bytes of the record's image, ``input``: bytes of the file, ``label``,
-``split``}; of rows ``content`` instead of the first two), ``same``, ``repeated_keys`` (records that
+({``all``, ``image``: bytes of the record's image, ``input``: bytes of the file, ``values``:
+boxes, mask and columns of a listing, ``label``, ``split``}; of rows ``content`` instead of the
+first three), ``same``, ``repeated_keys`` (records that
 were not compared) and ``examples`` of each kind, with ``key``, ``label``, ``split``, ``shard`` and
 ``record``; ``shards`` (``before``, ``after``, ``equal``); and lists of all that differs in
 ``splits``, ``labels`` (number by split), ``statistics``, ``features``, ``options``, ``codecs`` and

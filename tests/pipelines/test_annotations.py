@@ -1,5 +1,6 @@
 """Datasets of images with boxes and masks, from annotations that the tests write."""
 
+import json
 import os
 import shutil
 from pathlib import Path
@@ -11,6 +12,7 @@ from PIL import Image
 
 from shardmill.loaders import feature_spec, keras_dataset, open_dataset, torch_dataset
 from shardmill.loaders.boxes import FORMATS
+from shardmill.pipelines.diff.compare import compare_datasets
 from shardmill.schemas.errors import ShardmillError
 from tests.conftest import build_dataset, examples, make_image, shardmill
 from tests.support.annotation_tools import (
@@ -122,6 +124,10 @@ def test_update_of_annotations_reuses_all_pixels(tmp_path, kind):
         input=folder, output=tmp_path / "ds", update=True, **options, **crop
     )
     assert (outcome.status, outcome.reused) == ("published", len(KEYS))
+    known = str(tmp_path / "ds" / manifest.previous[0])
+    changed = compare_datasets(known, str(tmp_path / "ds"), 0)["records"]["changed"]
+    edited = sum(truth()[key][2] != boxes for key, (*_, boxes) in facts.items())
+    assert (changed["all"], changed["values"]) == (edited, edited)
     _, fresh = build_dataset(input=folder, output=tmp_path / "fresh", **options, **crop)
     assert shards_and_catalogs(tmp_path / "ds", manifest) == shards_and_catalogs(
         tmp_path / "fresh", fresh
@@ -153,6 +159,31 @@ def test_what_has_no_partner_is_reported(tmp_path):
     options["annotations"] = f"voc:{tmp_path / 'xml'}"
     _, manifest = build_dataset(input=folder, output=tmp_path / "ds2", **options)
     assert (manifest.inputs.accepted, manifest.inputs.skipped) == (9, 2)
+
+
+def test_folders_with_a_coco_file_each(tmp_path):
+    """Their images have the same names, and ids; neither file counts as skipped."""
+    files = []
+    for seed, split in enumerate(("train", "valid")):
+        folder = tmp_path / "in" / split
+        folder.mkdir(parents=True)
+        make_image(seed, 40, 30).save(folder / "1.jpg")
+        files.append(folder / "all.json")
+        body = {
+            "images": [{"id": 1, "file_name": "1.jpg"}], "categories": [{"id": 1, "name": split}],
+            "annotations": [{"image_id": 1, "category_id": 1, "bbox": [0, 0, 9, 9]}],
+        }  # fmt: skip
+        files[-1].write_text(json.dumps(body))
+    named = ",".join(f"coco:{file}" for file in [*files, files[0]])  # one twice
+    _, manifest = build_dataset(
+        input=tmp_path / "in", output=tmp_path / "ds", annotations=named, **ONE
+    )
+    texts = {
+        key: [*each["image/object/class/text"]]
+        for key, each in read(tmp_path / "ds", manifest).items()
+    }
+    assert texts == {"train/1.jpg": [b"train"], "valid/1.jpg": [b"valid"]}
+    assert (manifest.inputs.matched, manifest.inputs.skipped, manifest.warnings) == (2, 0, ())
 
 
 def masks_of(output: Path, manifest) -> dict[str, np.ndarray]:
@@ -216,12 +247,29 @@ def test_masks_that_do_not_fit_are_rejects(tmp_path):
     (masks / "02.png").write_bytes(b"no image")
     Image.fromarray(np.full((81, 55), 256, np.uint16)).save(masks / "03.png")
     (masks / "04.png").unlink()
+    Image.new("L", (65, 75)).save(masks / "05.png", "jpeg")  # would mix classes
     Image.new("L", (9, 9)).save(masks / "stray.png")
     options = {"masks": masks, "max_reject_fraction": 0.5, **ONE}
     _, manifest = build_dataset(input=folder, output=tmp_path / "ds", **options)
-    reasons = {"mask": 3, "no_annotation": 1, "not_an_image": 1}
+    reasons = {"mask": 4, "no_annotation": 1, "not_an_image": 1}
     assert manifest.inputs.rejected_by_reason == reasons
-    assert (manifest.inputs.accepted, manifest.inputs.skipped) == (7, 1)
+    assert (manifest.inputs.accepted, manifest.inputs.skipped) == (6, 1)
+
+
+def test_masks_next_to_their_images(tmp_path):
+    """Are not images; a mask follows --boxes_frame also in an update."""
+    folder, exif = tmp_path / "in", Image.Exif()
+    folder.mkdir()
+    exif[274] = 3  # rotates by 180 degrees and keeps the size
+    make_image(0, 40, 30).save(folder / "a.jpg", exif=exif)
+    Image.fromarray(np.arange(1200, dtype=np.uint16).reshape(30, 40) // 5).save(folder / "a.png")
+    options = {"input": folder, "masks": folder, "splits": "train:1", "resize": "none"}
+    found = []
+    for frame in ("upright", "stored"):
+        options |= {"boxes_frame": frame, "update": True, "output": tmp_path / "ds"}
+        found.append(masks_of(tmp_path / "ds", build_dataset(**options)[1]))
+    assert [*found[0]] == ["a.jpg"]
+    assert np.array_equal(found[0]["a.jpg"][::-1, ::-1], found[1]["a.jpg"])
 
 
 def test_image_sets_are_the_splits(tmp_path):
@@ -230,18 +278,21 @@ def test_image_sets_are_the_splits(tmp_path):
     write_voc(folder, truth())
     sets = folder / "ImageSets" / "Main"
     sets.mkdir(parents=True)
-    (sets / "train.txt").write_text("00\n01\n02\n")
-    (sets / "val.txt").write_text("03\n04\n99\n")
+    (sets / "train.txt").write_text("00\n01\n02\n02 (1)\n06\n")
+    (sets / "val.txt").write_text("03\n04\n06\n99\n")
+    for file in ("JPEGImages/02.jpg", "Annotations/02.xml"):
+        name, suffix = file.split(".")
+        shutil.copy(folder / file, folder / f"{name} (1).{suffix}")
     (sets / "trainval.txt").write_text("00\n01\n02\n03\n04\n")
     (sets / "cat_train.txt").write_text("05  1\n06 -1\n")
     options = {"annotations": "voc", "splits": "imagesets", "image_size": 32}
     _, manifest = build_dataset(input=tmp_path / "in", output=tmp_path / "ds", **options)
     assert {name: split.num_examples for name, split in manifest.splits.items()} == {
-        "train": 3, "validation": 2,
+        "train": 4, "validation": 2,
     }  # fmt: skip
     warnings = " ".join(manifest.warnings)
-    assert "7 in no image set (VOC2012/JPEGImages/05.jpg)" in warnings
-    assert "1 of an image set without an image (VOC2012/JPEGImages/99.jpg)" in warnings
+    assert "7 in no image set or in several (VOC2012/JPEGImages/05.jpg)" in warnings
+    assert "3 of an image set without an image (VOC2012/JPEGImages/06.jpg)" in warnings
     assert manifest.inputs.rejected == 0
 
 
@@ -249,13 +300,17 @@ def test_features_can_be_chosen(tmp_path):
     """Without the orientation, an update decodes again; the result is the same."""
     folder = write_images(tmp_path / "in")
     write_voc(folder, truth())
-    features = "image=image/encoded,image/key,x=image/object/bbox/xmin,id=image/object/class/label"
+    sides = ",".join(f"{s}=image/object/bbox/{s}" for s in ("xmin", "ymin", "xmax", "ymax"))
+    features = f"image=image/encoded,image/key,{sides},id=image/object/class/label"
     options = {"input": folder, "annotations": "voc", "features": features, **ONE}
     build_dataset(output=tmp_path / "ds", **options)
     write_voc(folder, truth(seed=1))
     outcome, manifest = build_dataset(output=tmp_path / "ds", update=True, **options)
     _, fresh = build_dataset(output=tmp_path / "fresh", **options)
     assert outcome.reused == 0
+    images, target = next(iter(keras_dataset(tmp_path / "ds", label="boxes", batch_size=12)))
+    assert images.shape[:3] == (12, 48, 64)
+    assert target["boxes"].shape[:2] == target["labels"].shape
     assert shards_and_catalogs(tmp_path / "ds", manifest) == shards_and_catalogs(
         tmp_path / "fresh", fresh
     )

@@ -13,6 +13,9 @@ from shardmill.transforms.images.fields import BoxesFrame
 from shardmill.transforms.images.resize import Geometry, Size
 
 _MODES = frozenset({"1", "L", "P", "I", "I;16", "I;16B"})
+_FORMATS = frozenset({"PNG", "GIF", "BMP", "TIFF"})
+_RULE = "masks are PNG, GIF, BMP or TIFF of one channel"
+_STEPS = {"L;2": 85, "L;4": 17}
 MASK_FORMAT = "png"
 
 
@@ -39,11 +42,15 @@ def convert_mask(data: bytes, geometry: Geometry, frame: BoxesFrame = "") -> byt
             f"the mask has {size.width}x{size.height} pixels, and the image "
             f"{wanted.width}x{wanted.height}",
         )  # fmt: skip
-    if image.mode not in _MODES:
+    if image.mode not in _MODES or image.format not in _FORMATS:
         raise RejectedError(
-            "decode", "mask", f"the mask has the mode {image.mode} instead of one channel"
-        )
-    classes = np.asarray(decode.load_image(image, data))
+            "decode", "mask",
+            f"the mask has the format {image.format} and the mode {image.mode}: {_RULE}",
+        )  # fmt: skip
+    # Pillow spreads 2 and 4 bits of grey over all shades.
+    tile = str(image.tile[:1])
+    step = next((step for name, step in _STEPS.items() if name in tile), 1)
+    classes = np.asarray(decode.load_image(image, data)) // step
     if classes.size and not 0 <= int(classes.min()) <= int(classes.max()) <= 0xFF:
         raise RejectedError("decode", "mask", f"the mask has the value {classes.max()}, above 255")
     mask = Image.fromarray(classes.astype(np.uint8))

@@ -203,6 +203,8 @@ def _warnings(splits: dict[str, Split], inputs: Inputs) -> Iterator[str]:
     for name, number in inputs.counts.items():
         if number and COUNTS[name]:
             yield f"{COUNTS[name]}: {number:,}"
+    if inputs.counts.get("boxes") == 0:
+        yield "no record has a box: check --annotations"
     if inputs.counts.get("kept") == 0:
         yield "--encoding=keep kept no file: it keeps files whose size stays, as with --resize=none"
 

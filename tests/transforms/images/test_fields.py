@@ -14,7 +14,7 @@ from shardmill.transforms.images.fields import place_boxes
 from shardmill.transforms.images.masks import convert_mask
 from shardmill.transforms.images.resize import RESIZES, ResizeSpec, Size
 from tests.conftest import examples
-from tests.support.pixel_tools import ORIENTATION
+from tests.support.pixel_tools import ORIENTATION, png
 
 
 def annotation(boxes, size):
@@ -93,6 +93,19 @@ def test_boxes_and_masks_are_where_the_pixels_are(case):
         # Where the border cuts a box, half of the slope of a resized edge is missing.
         assert np.abs(np.subtract(edges(row), (left, right))).max() <= 0.5 + 1e-6
         assert np.abs(np.subtract(edges(column), (upper, lower))).max() <= 0.5 + 1e-6
+
+
+@pytest.mark.parametrize("depth", [1, 2, 4, 8])
+def test_classes_of_grey_masks_of_few_bits(depth):
+    """Viewers spread them over all shades of grey."""
+    classes = np.arange(64).reshape(4, 16) % min(1 << depth, 7)
+    rows = b""
+    for row in classes:
+        bits = "".join(format(value, f"0{depth}b") for value in row)
+        rows += b"\0" + bytes(int(bits[n : n + 8], 2) for n in range(0, len(bits), 8))
+    geometry = ResizeSpec(Size(1, 1), "none").geometry(Size(16, 4), 1)
+    found = convert_mask(png(16, 4, depth, 0, rows), geometry)
+    assert np.array_equal(Image.open(io.BytesIO(found)), classes)
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))

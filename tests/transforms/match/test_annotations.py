@@ -177,13 +177,13 @@ def test_coco_set_equals_pycocotools(shared_data):
     "order", ["images annotations categories", "categories annotations images"]
 )
 def test_coco_of_any_order_equals_pycocotools(tmp_path, order):
-    """Sections may come in any order; segmentations and other keys are left out."""
+    """Sections in any order, ids as pandas writes them; other keys are left out."""
     rng = np.random.default_rng(1)
     whole = {
         "images": [{"id": n, "file_name": f"d/{n}.jpg", "width": 90, "height": 80} for n in range(9)],
         "categories": [{"id": n, "name": name} for n, name in ((3, "cat"), (1, "dog é"))],
         "annotations": [
-            {"id": n, "image_id": int(rng.integers(8)), "category_id": [1, 3][n % 2], "area": 5.5,
+            {"id": n, "image_id": [int, float][n % 2](rng.integers(8)), "category_id": [1, 3.0][n % 2], "area": 5.5,
              "bbox": (rng.random(4) * 40).tolist(), "iscrowd": (n % 3 == 0 and 1) or 0,
              "segmentation": [[1, 2, 3]]}
             for n in range(50)
@@ -206,6 +206,9 @@ def test_coco_of_any_order_equals_pycocotools(tmp_path, order):
         whole["annotations"][-1] = {"image_id": 8, "category_id": 1, "bbox": [1, 2, 3, 4]} | change
         path.write_text(json.dumps(whole))
         assert read_coco(path)["d/8.jpg"].error == "annotation", change
+    whole["images"].append({"id": 7, "file_name": "other.jpg"})  # as of two files joined
+    path.write_text(json.dumps(whole))
+    assert read_coco(path)["other.jpg"].error == read_coco(path)["d/7.jpg"].error == "annotation"
 
 
 DEEP = "[" * 99_999
@@ -248,7 +251,7 @@ def depth_of(value):
 @settings(max_examples=examples(150), deadline=None)
 @given(documents, st.integers(1, 9))
 def test_depth_of_json_is_measured_outside_of_strings(document, size):
-    """At any size of a read, whatever is in strings."""
+    """At any size of a read, with any strings."""
     deepest = depth_of(document)
     text = json.dumps(document).encode()
 
@@ -273,6 +276,10 @@ PAIRS = {  # images, others, and what the images get
     "elsewhere": (["photos/x.jpg"], ["x.xml"], ["x.xml"]),
     "other tree": (["p/q/x.jpg"], ["r/x.xml"], ["r/x.xml"]),
     "ambiguous": (["p/x.jpg", "q/x.jpg"], ["r/x.xml"], [None, None]),
+    "coco, one name twice": (["t/x.jpg", "v/x.jpg"], ["x.jpg"], [None, None]),
+    "coco, two suffixes": (["a/x.jpg", "a/x.png"], ["a/x.png", "a/x.jpg"], ["a/x.jpg", "a/x.png"]),
+    "left over": (["a/x.jpg", "b/x.jpg"], ["a/x.xml", "r/x.xml"], ["a/x.xml", None]),
+    "two folders of one image": (["JPEGImages/x.jpg"], ["labels/x.xml", "xmls/x.xml"], [None]),
     "two kinds": (["a/x.jpg", "a/x.png"], ["a/x.xml"], ["a/x.xml", "a/x.xml"]),
 }  # fmt: skip
 
@@ -284,7 +291,7 @@ def test_images_find_their_annotations(case):
     pairs = list(
         pair([InputRef(key, key) for key in images], [InputRef(key, key) for key in others])
     )
-    found = {image.key: other and other.key for image, other in pairs if image}
+    found = {i.key: o.key if o and not o.error else None for i, o in pairs if i}
     assert found == dict(zip(sorted(images), wanted, strict=True))
     unused = {other.key for image, other in pairs if image is None}
     assert unused == set(others) - set(found.values())

@@ -37,7 +37,7 @@ def read_categories(path: str) -> dict[tuple[str, str], str]:
     """
     found = {}
     for item in _items(path, "categories"):
-        found[path, repr(item.get("id"))] = str(item.get("name", ""))
+        found[path, _id(item.get("id"))] = str(item.get("name", ""))
     if not found:
         raise InputError("annotations-without-categories", path=path)
     return found
@@ -53,11 +53,16 @@ def read_section(section: Section) -> Iterator[tuple[str, Row]]:
     for position, item in enumerate(_items(path, name)):
         if name == "images":
             row: Row = (item.get("file_name"), item.get("width"), item.get("height"))
-            yield f"{path}\0{item.get('id')!r}", row
+            yield f"{path}\0{_id(item.get('id'))}", row
         else:
-            box, category = item.get("bbox"), repr(item.get("category_id"))
+            box, category = item.get("bbox"), _id(item.get("category_id"))
             row = (position, box, category, item.get("iscrowd"), item.get("area"))
-            yield f"{path}\0{item.get('image_id')!r}", row
+            yield f"{path}\0{_id(item.get('image_id'))}", row
+
+
+def _id(value: Any) -> str:
+    is_whole = isinstance(value, float) and value.is_integer()  # as pandas writes ids
+    return repr(int(value) if is_whole else value)
 
 
 def _items(path: str, name: str) -> Iterator[dict[str, Any]]:
@@ -127,6 +132,8 @@ def make_references(
     for name, width, height in images or [("", 0, 0)]:
         made = InputRef(make_key(str(name).replace("\\", "/")), path)
         found, why = [], ""
+        if len({other[0] for other in images}) > 1:
+            why = "several images of its file have the same id"
         for _, sides, category, is_crowd, area in boxes:
             text = categories.get((path, category))
             if text is None:
@@ -136,7 +143,9 @@ def make_references(
             else:
                 x, y, w, h = sides
                 found.append(Box(text, x, y, x + w, y + h, is_crowd=is_crowd == 1, area=area))
-        known = all(type(side) is int and 0 < side < 1 << 31 for side in (width, height))
+        known = (width, height) != (1, 1) and all(
+            type(side) is int and 0 < side < 1 << 31 for side in (width, height)
+        )
         if why:
             yield made.rejected("annotation", why)
         else:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
 from shardmill.schemas.refs import InputRef
 
@@ -26,9 +27,10 @@ def pair(
 ) -> Iterator[tuple[InputRef | None, InputRef | None]]:
     """Yield each image with what describes it or None, and None with what describes no image.
 
-    They belong together if their folders are the same; else if these differ only in the names of
-    usual layouts; else if all images and all others have different stems, or an image and the end
-    of its path are named by an entry.
+    They belong together if an entry names the image as seen from the folder of its file; else if
+    their paths or folders are the same; else if folders differ only in the names of usual layouts;
+    else if an entry names the end of the path of one image; else if they are all of their stem.
+    If several do equally, an image gets the first, rejected.
 
     Args:
         images: All images whose names have one stem.
@@ -36,10 +38,13 @@ def pair(
     """
     found: dict[InputRef, InputRef] = {}
     ordered, unused = sorted(images), sorted(others)
-    for match in (_same_folder, _usual_folders, _end_of_path, _only_ones):
+    are_only = len(ordered) == len(unused) == 1
+    for match in (_next_to, _same_path, _same_folder, _usual_folders, _end_of_path):
         found |= match([image for image in ordered if image not in found], unused)
         used = {*found.values()}
         unused = [other for other in unused if other not in used]
+    if are_only and unused:
+        found[ordered[0]] = unused.pop()
     yield from ((image, found.get(image)) for image in ordered)
     yield from ((None, other) for other in unused)
 
@@ -47,20 +52,41 @@ def pair(
 _Pairs = Iterator[tuple[InputRef, InputRef]]
 
 
+def _by(names: Iterable[tuple[Any, InputRef]]) -> dict[Any, InputRef]:
+    """Return what has each name: the first of several that say the same, else a rejected one."""
+    found: dict[Any, list[InputRef]] = {}
+    for name, ref in names:
+        found.setdefault(name, []).append(ref)
+    return {
+        name: refs[0]
+        if len({ref.attached or ref for ref in refs}) == 1
+        else refs[0].rejected("no_annotation", f"{refs[1].uri} describes the image as well")
+        for name, refs in found.items()
+    }
+
+
+def _equal(
+    images: Sequence[InputRef], others: Sequence[InputRef], name: Callable[[str], Any]
+) -> _Pairs:
+    by_name = _by((name(other.key), other) for other in others)
+    return ((image, by_name[n]) for image in images if (n := name(image.key)) in by_name)
+
+
+def _next_to(images: Sequence[InputRef], others: Sequence[InputRef]) -> _Pairs:
+    by_uri = _by((posixpath.join(posixpath.dirname(o.uri), o.key), o) for o in others)
+    return ((image, by_uri[image.uri]) for image in images if image.uri in by_uri)
+
+
+def _same_path(images: Sequence[InputRef], others: Sequence[InputRef]) -> _Pairs:
+    return _equal(images, others, str)
+
+
 def _same_folder(images: Sequence[InputRef], others: Sequence[InputRef]) -> _Pairs:
-    by_folder = {posixpath.dirname(each.key): each for each in reversed(others)}
-    for image in images:
-        other = by_folder.get(posixpath.dirname(image.key))
-        if other is not None:
-            yield image, other
+    return _equal(images, others, posixpath.dirname)
 
 
 def _usual_folders(images: Sequence[InputRef], others: Sequence[InputRef]) -> _Pairs:
-    by_folder = {_layout(each.key): each for each in reversed(others)}
-    for image in images:
-        other = by_folder.get(_layout(image.key))
-        if other is not None:
-            yield image, other
+    return _equal(images, others, _layout)
 
 
 def _layout(key: str) -> tuple[str, ...]:
@@ -69,15 +95,11 @@ def _layout(key: str) -> tuple[str, ...]:
 
 
 def _end_of_path(images: Sequence[InputRef], others: Sequence[InputRef]) -> _Pairs:
-    by_key = {other.key: other for other in reversed(others)}
+    by_key = _by((other.key, other) for other in others)
+    ends: dict[str, list[InputRef]] = {}
     for image in images:
         names = image.key.split("/")
-        ends = ("/".join(names[number:]) for number in range(len(names)))
-        other = next((by_key[end] for end in ends if end in by_key), None)
-        if other is not None:
-            yield image, other
-
-
-def _only_ones(images: Sequence[InputRef], others: Sequence[InputRef]) -> _Pairs:
-    if len(images) == len(others) == 1:
-        yield images[0], others[0]
+        end = next((e for n in range(len(names)) if (e := "/".join(names[n:])) in by_key), None)
+        if end is not None:
+            ends.setdefault(end, []).append(image)
+    return ((images[0], by_key[end]) for end, images in ends.items() if len(images) == 1)

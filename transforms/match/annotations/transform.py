@@ -31,7 +31,7 @@ from shardmill.transforms.match.annotations.coco import (
 from shardmill.transforms.match.annotations.pairing import pair, stem_of
 from shardmill.transforms.match.annotations.voc import parse_voc
 from shardmill.transforms.match.annotations.yolo import parse_yolo
-from shardmill.transforms.match.counts import MatchCounts
+from shardmill.transforms.match.counts import MatchCounts, sum_counts
 from shardmill.transforms.match.inputs import MatchSpec
 from shardmill.transforms.match.read_input import read_inputs
 from shardmill.transforms.match.transform import MatchedInputs, MatchFiles, find_inputs
@@ -84,8 +84,10 @@ class AnnotationSpec:
 
     def is_image(self, ref: InputRef) -> bool:
         """Return whether a matched image is one, and not a mask in the same folder."""
-        folders = [f"{place.input.rstrip('/')}/" for place in self.places]
-        return self.kind != "masks" or not ref.uri.startswith(tuple(folders))
+        folders = tuple(f"{place.input.rstrip('/')}/" for place in self.places)
+        if self.kind != "masks" or not ref.uri.startswith(folders):
+            return True
+        return f"{self.root.rstrip('/')}/".startswith(folders) and not self.is_annotation(ref)
 
     def attach(self, ref: InputRef, file: InputRef, content: bytes) -> InputRef:
         """Return an image with what a file says of it.
@@ -105,7 +107,9 @@ class AnnotationSpec:
         suffix = _SUFFIXES.get(self.kind, "") if inside else ""
         kinds = []
         for kind, number, key in counts.kinds:
-            fewer = 0 if kind != suffix else len(inside) if self.kind == "coco" else number
+            fewer = 0 if kind != suffix else number
+            if self.kind == "coco":
+                fewer = min(fewer, len(inside))
             counts = counts._replace(skipped=counts.skipped - fewer)
             kinds += [(kind, number - fewer, key)] if number > fewer else []
         return counts._replace(kinds=tuple(kinds))
@@ -148,7 +152,9 @@ class AttachAnnotations(beam.PTransform):
             | "Batch" >> beam.BatchElements(min_batch_size=1, max_batch_size=_BATCH)
             | "Attach" >> find_inputs(lambda pairs: _attach(pairs, spec))
         )
-        counts = matched.counts | "WithoutFiles" >> beam.Map(spec.without_files).with_output_types(
+        # One sum: partial counts do not say which of their files are annotations.
+        total = matched.counts | "SumSkipped" >> beam.CombineGlobally(sum_counts)
+        counts = total | "WithoutFiles" >> beam.Map(spec.without_files).with_output_types(
             MatchCounts
         )
         return MatchedInputs(refs, (counts, fatal, unused) | "Counts" >> beam.Flatten())
@@ -212,7 +218,7 @@ def _read_set(file: InputRef) -> Iterator[InputRef]:
     if isinstance(content, RejectedError):
         raise StorageError("imagesets-unreadable", path=file.uri, why=content.message)
     for line in content.decode("utf-8", "surrogateescape").splitlines():
-        name, *_ = line.split() or [""]
+        name = line.strip()
         if name:
             key = make_key(f"{folder}JPEGImages/{name}.jpg")
             yield InputRef(key, file.uri, split=stem_of(file.key))
@@ -237,8 +243,8 @@ def _attach_entry(
 ) -> InputRef | MatchCounts:
     """Return an image with an entry of a file that describes many, or without any annotation."""
     if spec.kind == "imagesets":
-        found = entry and image._replace(split=entry.split)
-        return found or _skipped("in no image set", image.key)
+        found = entry and not entry.error and image._replace(split=entry.split)
+        return found or _skipped("in no image set or in several", image.key)
     if entry is None and spec.kind == "voc" and _VOC_MASKS.fullmatch(image.key):
         return _skipped("masks of VOC", image.key)
     if entry is None and spec.kind == "yolo":  # by its convention, without boxes

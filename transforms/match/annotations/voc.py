@@ -29,6 +29,8 @@ def parse_voc(data: bytes) -> Annotation:
     if root.tag != "annotation":
         raise AnnotationError(f"its element is {root.tag!r} instead of 'annotation'")
     width, height = (_number(root.findtext(f"size/{side}"), 0) for side in ("width", "height"))
+    if (width, height) == (1, 1):  # which would mean fractions
+        width = height = 0
     return Annotation(int(width), int(height), [_box(each) for each in root.findall("object")])
 
 
