@@ -169,10 +169,10 @@ class ImagesOptions(DatasetOptions):
         label_column: ``NAME``: column or feature of their labels (default: label;
             image/class/text, else image/class/label), or name in the .json members of tar and zip
         unlabeled_splits: ``NAMES``: splits whose images need no labels, and get none
-        label_separator: ``TEXT``: between the labels of an image in a listing, such as |: images
+        label_separator: ``TEXT``: between the labels of an image in a listing, such as ;: images
             may have several labels, or none
         types: ``PAIRS``: types of columns of a listing that become features, as for tables; after
-            int, float and bytes the text between the values of a cell may follow, as in tags:text:|
+            int, float and bytes the text between the values of a cell may follow, as in tags:text:;
         null_values: ``LIST``: texts that mean null in a listing (default: as for tables)
         annotations: ``LIST``: boxes: voc or yolo (a file per image, in the input or in voc:DIR), or
             coco:FILE; the classes of yolo are the lines of --labels
@@ -275,7 +275,7 @@ class RowsOptions(DatasetOptions):
         types: ``PAIRS``: types of columns, as in zip:bytes,price:float,day:date:%d.%m.%Y: int,
             float, bytes, datetime (seconds since 1970) or date (days); the latter two are ISO 8601
             unless a format follows, and after the others the text between the values of a cell may
-            follow, as in tags:text:|
+            follow, as in tags:text:;
         defaults: ``PAIRS``: texts that replace missing cells, as in age:0
         decimal: ``CHAR``: before the fraction of a number: . (default) or ,
         thousands: ``CHAR``: between groups of three digits of a number
