@@ -40,7 +40,7 @@ MISTAKES = [
     (f"{BUILD} --labels=photos", "is a folder"),
     (f"{BUILD} --root=people.csv", "root"),
     # Places
-    ("images flat out", "set --label_from=none, or give the folder above"),
+    ("images flat out", "set --label_from=none or --label_column, or give the folder above"),
     ("images people.csv out", "use `shardmill rows`"),
     ("images cut.zip out", "is cut short"),
     ("images archives out", "unpack archives first"),
