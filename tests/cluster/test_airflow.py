@@ -16,7 +16,13 @@ import pytest
 
 from tests.conftest import ROOT, make_archives, make_photos, shardmill
 from tests.support.airflow_server import SHARDMILL, Airflow, Run, run_airflow, wait_until
-from tests.support.annotation_tools import truth, write_images, write_masks, write_voc
+from tests.support.annotation_tools import (
+    truth,
+    write_images,
+    write_listing,
+    write_masks,
+    write_voc,
+)
 from tests.support.examples_data import write_titanic
 from tests.support.flink_cluster import finished_parts
 from tests.support.hostile_files import CODEC, write_hostile
@@ -67,7 +73,7 @@ def settings(base: Path, timeout: str) -> str:
             "check": ["--min_examples=train:10", "--finished_after={{ day_end() }}"],
         },
         "datasets.boxes": {
-            "command": "images", "input": f"{base}/in/boxes/{{{{ day() }}}}",
+            "command": "images", "input": f"{base}/in/boxes/{{{{ day() }}}}/list.csv",
             "flags": ["--annotations=voc", f"--masks={base}/in/boxes/{{{{ day() }}}}/masks"],
         },
         "datasets.steady": {"command": "images", "input": f"{base}/in/slow", "flags": slow},
@@ -450,6 +456,7 @@ def test_boxes_and_masks_of_a_day(airflow, base):
     folder = write_images(base / "in" / "boxes" / DAY)
     write_voc(folder, truth())
     write_masks(folder / "masks")
+    write_listing(folder)
     run = airflow.trigger("shardmill_boxes", "boxes", day=DAY)
     assert run.wait()["images"] == "success"
     made = examples_in(base / "ds" / "boxes" / DAY)
@@ -457,6 +464,7 @@ def test_boxes_and_masks_of_a_day(airflow, base):
         len(boxes) for *_, boxes in truth().values()
     )
     assert all(each["image/segmentation/class/encoded"] for each in made)
+    assert sorted(each["image/score"][0] for each in made) == [n / 4 for n in range(12)]
 
 
 PARSE = """

@@ -21,7 +21,13 @@ from shardmill.schemas.storage.gcs import GcsStorage
 from shardmill.transforms.sources.arrays import array_source
 from tests.conftest import ROOT, SOAK, build_dataset, make_archives, make_photos, shardmill
 from tests.support import fault_tools
-from tests.support.annotation_tools import truth, write_annotations, write_images, write_masks
+from tests.support.annotation_tools import (
+    truth,
+    write_annotations,
+    write_images,
+    write_listing,
+    write_masks,
+)
 from tests.support.array_tools import run_spec, spec_of
 from tests.support.fault_tools import PROGRESS, check_manifest
 from tests.support.gcs_builds import build, download, flags_of, run_command, upload
@@ -373,9 +379,10 @@ def test_annotations_in_a_bucket_give_the_bytes_of_local_ones(kind, bucket, tmp_
 
     def build_both(seed: int, **options) -> None:
         given = write_annotations(kind, folder, truth(seed))["annotations"]
+        write_listing(folder)
         source = upload(folder, f"{bucket}/in")
-        local = {"input": folder, "masks": folder / "masks", "annotations": given}
-        remote = {"input": source, "masks": f"{source}/masks", "annotations": given}
+        local = {"input": folder / "list.csv", "masks": folder / "masks", "annotations": given}
+        remote = {"input": f"{source}/list.csv", "masks": f"{source}/masks", "annotations": given}
         if kind == "coco":
             remote["annotations"] = f"coco:{source}/all.json"
         for place, output in ((local, tmp_path / "disk"), (remote, f"{bucket}/ds")):

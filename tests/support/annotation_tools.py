@@ -107,3 +107,14 @@ def write_masks(folder: Path, seed=0) -> None:
         mask = Image.fromarray(rng.integers(0, 4, shape, dtype=np.uint8), "P")
         mask.putpalette([9, 9, 9, 200, 0, 0, 0, 200, 0, 0, 0, 200])
         mask.save(folder / f"{Path(key).stem}.png")
+
+
+def write_listing(folder: Path) -> Path:
+    """Write a listing with a number and a text, which some images lack; return its path."""
+    texts = ("Ünï, two" * (number % 3) for number in range(len(KEYS)))
+    lines = (
+        f'{key},{number / 4},"{text}"\n'
+        for number, (key, text) in enumerate(zip(KEYS, texts, strict=True))
+    )
+    (folder / "list.csv").write_text("path,score,caption\n" + "".join(lines))
+    return folder / "list.csv"

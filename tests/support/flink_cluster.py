@@ -20,7 +20,13 @@ import psutil
 import pytest
 
 from tests.conftest import ADDRESS, ROOT, make_archives, make_photos, shardmill
-from tests.support.annotation_tools import truth, write_coco, write_images, write_masks
+from tests.support.annotation_tools import (
+    truth,
+    write_coco,
+    write_images,
+    write_listing,
+    write_masks,
+)
 from tests.support.fault_tools import Ended
 from tests.support.readers import dataset_files
 from tests.support.servers import free_port, wait_until
@@ -386,13 +392,13 @@ def archive_case(tmp_path_factory) -> Case:
 
 @pytest.fixture(scope="session")
 def boxes_case(tmp_path_factory) -> Case:
-    """Photos with boxes in files and in one file, and with masks."""
+    """Photos of a listing with further columns, with boxes in one file, and with masks."""
     folder = tmp_path_factory.mktemp("boxes")
     source = write_images(folder / "in")
     annotations = write_coco(source, truth())["annotations"]
     write_masks(folder / "masks")
     case = make_case(
-        folder, "images", f"--input={source}", f"--annotations={annotations}",
+        folder, "images", f"--input={write_listing(source)}", f"--annotations={annotations}",
         f"--masks={folder / 'masks'}", "--image_size=64", "--shard_examples=2",
     )  # fmt: skip
     assert case.manifest["inputs"]["counts"]["boxes"] == sum(
