@@ -1,5 +1,6 @@
 """Datasets of images with boxes and masks, from annotations that the tests write."""
 
+import contextlib
 import json
 import os
 import shutil
@@ -14,6 +15,8 @@ from shardmill.loaders import feature_spec, keras_dataset, open_dataset, torch_d
 from shardmill.loaders.boxes import FORMATS
 from shardmill.pipelines.diff.compare import compare_datasets
 from shardmill.schemas.errors import ShardmillError
+from shardmill.transforms.images import encoder
+from shardmill.transforms.match.read_input import read_inputs
 from tests.conftest import build_dataset, examples, make_image, shardmill
 from tests.support.annotation_tools import (
     KEYS,
@@ -238,7 +241,8 @@ def test_update_decodes_images_of_changed_masks(tmp_path):
     )
 
 
-def test_masks_that_do_not_fit_are_rejects(tmp_path):
+@pytest.mark.parametrize("link", ["", "masks", "input"])
+def test_masks_that_do_not_fit_are_rejects(tmp_path, link):
     folder = write_images(tmp_path / "in")
     masks = folder / "SegmentationClass"  # inside of the input: not images themselves
     write_masks(masks)
@@ -249,8 +253,11 @@ def test_masks_that_do_not_fit_are_rejects(tmp_path):
     (masks / "04.png").unlink()
     Image.new("L", (65, 75)).save(masks / "05.png", "jpeg")  # would mix classes
     Image.new("L", (9, 9)).save(masks / "stray.png")
-    options = {"masks": masks, "max_reject_fraction": 0.5, **ONE}
-    _, manifest = build_dataset(input=folder, output=tmp_path / "ds", **options)
+    for name, path in (("masks", masks), ("input", folder)):
+        (tmp_path / name).symlink_to(path)
+    given = {"masks": masks, "input": folder} | ({link: tmp_path / link} if link else {})
+    options = {**given, "max_reject_fraction": 0.5, **ONE}
+    _, manifest = build_dataset(output=tmp_path / "ds", **options)
     reasons = {"mask": 4, "no_annotation": 1, "not_an_image": 1}
     assert manifest.inputs.rejected_by_reason == reasons
     assert (manifest.inputs.accepted, manifest.inputs.skipped) == (6, 1)
@@ -314,6 +321,55 @@ def test_features_can_be_chosen(tmp_path):
     assert shards_and_catalogs(tmp_path / "ds", manifest) == shards_and_catalogs(
         tmp_path / "fresh", fresh
     )
+
+
+def test_boxes_without_a_usable_class_are_rejects(tmp_path):
+    """An image is not published with some of its boxes; the others are not lost."""
+    folder, facts = write_images(tmp_path / "in"), truth()
+    for number, name in enumerate(("", "two\nlines", "moose")):
+        facts[KEYS[number]] = (*facts[KEYS[number]][:2], [("cat", 1, 2, 9, 9), (name, 1, 2, 9, 9)])
+    write_voc(folder, facts)
+    (tmp_path / "labels.txt").write_text("\n".join(NAMES))
+    options = {"annotations": "voc", "max_reject_fraction": 0.5, **ONE}
+    _, manifest = build_dataset(
+        input=folder, output=tmp_path / "ds", labels=tmp_path / "labels.txt", **options
+    )
+    assert manifest.inputs.rejected_by_reason == {"label_text": 2, "unknown_label": 1}
+    assert manifest.labels == NAMES
+    many = "0 .5 .5 .1 .1\n" * 40_000  # more than shuffles should carry
+    yolo = write_annotations("yolo", folder, facts := truth())
+    (folder / "labels" / "05.txt").write_text(many)
+    _, manifest = build_dataset(input=folder, output=tmp_path / "ds2", **{**options, **yolo})
+    assert manifest.inputs.rejected_by_reason == {"annotation": 1}
+    assert manifest.inputs.accepted == len(facts) - 1
+
+
+def test_a_mask_that_changes_before_it_is_read_is_no_record(tmp_path, monkeypatch):
+    """Its boxes and its hash are those of before; the next run looks at the image again."""
+    folder, masks = write_images(tmp_path / "in"), tmp_path / "masks"
+    masks.mkdir()
+    for number, (key, ((width, height), *_)) in enumerate(truth().items()):
+        Image.new("L", (width, height), number).save(masks / f"{Path(key).stem}.bmp")
+    options = {"input": folder, "masks": masks, "max_reject_fraction": 0.5, **ONE}
+
+    mask, later = masks / "03.bmp", tmp_path / "later.bmp"
+    Image.new("L", truth()[KEYS[3]][0], 7).save(later)
+    status = mask.stat()
+    os.utime(later, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+    def read_late(refs):
+        if refs and refs[0].uri.startswith(str(masks)):
+            with contextlib.suppress(FileNotFoundError):  # once, at a moment
+                later.replace(mask)
+        return read_inputs(refs)
+
+    monkeypatch.setattr(encoder, "read_inputs", read_late)
+    _, manifest = build_dataset(output=tmp_path / "ds", **options)
+    assert manifest.inputs.rejected_by_reason == {"changed": 1}
+    monkeypatch.undo()
+    outcome, manifest = build_dataset(output=tmp_path / "ds", update=True, **options)
+    assert (outcome.reused, manifest.inputs.rejected_by_reason) == (11, {})
+    assert 7 in masks_of(tmp_path / "ds", manifest)[KEYS[3]]
 
 
 WRONG = {

@@ -1,5 +1,6 @@
 """Annotations of PASCAL VOC, YOLO and COCO are read as independent programs read them."""
 
+import codecs
 import contextlib
 import io
 import json
@@ -194,6 +195,9 @@ def test_coco_of_any_order_equals_pycocotools(tmp_path, order):
         json.dumps({"info": {"categories": []}, **{k: whole[k] for k in order.split()}})
     )
     assert not check_coco(path)
+    found = read_coco(path)
+    path.write_bytes(codecs.BOM_UTF8 + path.read_bytes())
+    assert read_coco(path) == found
     whole["annotations"].append({"image_id": 77, "category_id": 1, "bbox": [1, 2, 3, 4]})
     path.write_text(json.dumps(whole))
     assert list(read_coco(path)) == [*(f"d/{n}.jpg" for n in range(9)), ""]
@@ -218,6 +222,7 @@ DEEP = "[" * 99_999
     ("text", "code"),
     [
         ("", "annotations-not-json"), ('{"categories": [', "annotations-not-json"),
+        ('{"categories": [{"id": NaN}]}', "annotations-not-json"),
         ('{"categories": [1]}', "annotations-not-coco"), ("[]", "annotations-without-categories"),
         ('{"categories": []}', "annotations-without-categories"), (DEEP, "annotations-not-json"), (f'["\\"", {DEEP}', "annotations-not-json"),
         (f'{{"categories": [{{"id": 1, "name": "{DEEP}"}}]}}', ""),
@@ -233,6 +238,8 @@ def test_files_that_are_not_coco_are_one_sentence(tmp_path, text, code):
     with pytest.raises(InputError) as caught:
         read_categories(str(path))
     assert caught.value.id == code
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < len(str(path)) + 200
 
 
 texts = st.text('[]{}"\\\\ab', max_size=6)

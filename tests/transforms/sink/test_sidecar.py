@@ -1,9 +1,14 @@
-"""The payload of a part stays as long as a sidecar names it."""
+"""The payload of a part stays as long as a sidecar names it; what its identity depends on."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from shardmill.schemas.errors import StorageError
+from shardmill.schemas.refs import InputRef
 from shardmill.schemas.storage.local import LocalStorage
+from shardmill.transforms.sink.parts import part_id
+from shardmill.transforms.sink.placement import PartKey
 from shardmill.transforms.sink.sidecar import create_sidecar, seal, unseal
 
 
@@ -39,3 +44,16 @@ def test_any_damaged_byte_of_a_sidecar_is_noticed() -> None:
     for at in range(len(data)):
         assert unseal(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :], lambda _: 1) is None
         assert unseal(data[:at], lambda _: 1) is None
+
+
+@given(
+    st.sets(st.sampled_from("abcdef"), min_size=1),
+    st.permutations("abcdef"),
+    st.permutations("abcdef"),
+)
+def test_a_part_is_that_of_the_class_ids_in_its_records(classes, before, after):
+    """Of one label or of several: a part of other numbers must not be used again."""
+    key, several = PartKey("train", "", 0), InputRef("k", "u", classes=tuple(sorted(classes)))
+    for ref in (several, InputRef("k", "u", label=min(classes))):
+        equal = all(before.index(label) == after.index(label) for label in ref.labels)
+        assert (part_id("c", key, [ref], before) == part_id("c", key, [ref], after)) == equal

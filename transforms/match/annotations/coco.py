@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+from codecs import BOM_UTF8
 from collections.abc import Iterable, Iterator, Mapping
 from operator import itemgetter
 from typing import IO, Any
@@ -21,6 +22,7 @@ Row = tuple[Any, ...]
 Section = tuple[str, str]  # a path, and ``images`` or ``annotations``
 SECTIONS = ("images", "annotations")
 _BUFFER_BYTES = 1 << 20
+_MAX_PROBLEM = 100  # characters
 _MAX_DEPTH = 100  # COCO's files need 6
 _QUOTE = 2
 _STEPS = np.zeros(256, np.int8)  # by the code of a character: how it changes the depth
@@ -69,14 +71,18 @@ def _items(path: str, name: str) -> Iterator[dict[str, Any]]:
     import ijson
 
     with open_storage(path).open_at(path) as reader:
-        stream = _Shallow(io.BufferedReader(ReaderStream(reader), _BUFFER_BYTES))
+        file = io.BufferedReader(ReaderStream(reader), _BUFFER_BYTES)
+        if file.peek(len(BOM_UTF8)).startswith(BOM_UTF8):
+            file.read(len(BOM_UTF8))
+        stream = _Shallow(file)
         try:
             for item in ijson.items(stream, f"{name}.item", use_float=True):
                 if not isinstance(item, dict):
                     raise InputError("annotations-not-coco", path=path, name=name, item=item)
                 yield item
         except (ijson.JSONError, ValueError) as error:
-            raise InputError("annotations-not-json", path=path, error=error) from error
+            why = " ".join(str(error).split())[:_MAX_PROBLEM]  # it repeats some of the file
+            raise InputError("annotations-not-json", path=path, error=why) from error
 
 
 class _Shallow:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -15,6 +17,7 @@ from shardmill.schemas.errors import InputError, StorageError
 from shardmill.schemas.map_ordered import map_ordered, storage_threads
 from shardmill.schemas.refs import InputRef
 from shardmill.schemas.rejects import RejectedError
+from shardmill.schemas.storage import scheme_of
 from shardmill.transforms.match.annotations.boxes import (
     Annotation,
     AnnotationError,
@@ -84,10 +87,12 @@ class AnnotationSpec:
 
     def is_image(self, ref: InputRef) -> bool:
         """Return whether a matched image is one, and not a mask in the same folder."""
-        folders = tuple(f"{place.input.rstrip('/')}/" for place in self.places)
-        if self.kind != "masks" or not ref.uri.startswith(folders):
+        if self.kind != "masks":
             return True
-        return f"{self.root.rstrip('/')}/".startswith(folders) and not self.is_annotation(ref)
+        masks, root = map(_real_folder, (self.places[0].input, self.root))
+        if root.startswith(masks):  # they are next to the images
+            return not self.is_annotation(ref)
+        return not make_key(f"{root}{ref.key}").startswith(make_key(masks))
 
     def attach(self, ref: InputRef, file: InputRef, content: bytes) -> InputRef:
         """Return an image with what a file says of it.
@@ -116,8 +121,14 @@ class AnnotationSpec:
 
     def _is_inside(self, path: str) -> bool:
         """Return whether a folder or file is in the folder of the images, or that in the folder."""
-        one, other = (f"{each.rstrip('/')}/" for each in (path, self.root))
+        one, other = map(_real_folder, (path, self.root))
         return one.startswith(other) or other.startswith(one)
+
+
+@functools.cache
+def _real_folder(path: str) -> str:
+    """Return a path without links, and with a slash at its end."""
+    return f"{(path if scheme_of(path) else os.path.realpath(path)).rstrip('/')}/"
 
 
 @dataclass(eq=False)
