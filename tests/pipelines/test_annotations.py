@@ -372,6 +372,18 @@ def test_a_mask_that_changes_before_it_is_read_is_no_record(tmp_path, monkeypatc
     assert 7 in masks_of(tmp_path / "ds", manifest)[KEYS[3]]
 
 
+def test_copies_with_other_boxes_are_counted(tmp_path):
+    """As copies with other labels are; those with equal boxes are not among them."""
+    folder, facts = write_images(tmp_path / "in"), truth()
+    for key, boxes in ((KEYS[5], facts[KEYS[5]][2]), (KEYS[7], [])):
+        copy = key.replace(".jpg", "b.jpg")
+        shutil.copy(folder / key, folder / copy)
+        facts[copy] = (*facts[key][:2], boxes)
+    write_voc(folder, facts)
+    _, manifest = build_dataset(input=folder, output=tmp_path / "ds", annotations="voc", **ONE)
+    assert (manifest.inputs.copies, manifest.inputs.copies_with_other_labels) == (2, 1)
+
+
 WRONG = {
     "annotations-unknown": {"annotations": "xml"},
     "annotations-several-kinds": {"annotations": "voc,coco:a.json"},

@@ -13,6 +13,7 @@ from apache_beam.pvalue import AsSingleton, TaggedOutput
 
 from shardmill.schemas.dataset.catalog import read_table
 from shardmill.schemas.refs import InputRef
+from shardmill.schemas.schema_pbtxt.image_features import VALUES
 from shardmill.schemas.storage import join, open_storage
 from shardmill.transforms.match.counts import MatchCounts
 from shardmill.transforms.match.transform import MatchedInputs, find_inputs
@@ -91,8 +92,10 @@ def list_contents(
         return
     with raise_if_stale():
         data = open_storage(spec.output).read(join(spec.output, shard.files[-1].source))
-    table = read_table(data, ("content_hash", "key", "label"))
-    digests, keys, labels = table.to_pydict().values()
+    table = read_table(data, ("content_hash", "key", "label", VALUES))
+    digests, keys, texts, values = table.to_pydict().values()
+    # What annotations say of an image is its label too.
+    labels = [f"{text}\0{each}" if each else text for text, each in zip(texts, values, strict=True)]
     many = {digest: list[Content]() for digest, n in Counter(digests).items() if n > _MANY}
     groups: dict[int, list[Content]] = defaultdict(list)
     for digest, key, label in zip(digests, keys, labels, strict=True):
