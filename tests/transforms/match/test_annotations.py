@@ -130,8 +130,8 @@ def read_coco(path, labels=None):
     """References by file name, as the pipeline groups them."""
     groups = {}
     for name in SECTIONS:
-        for key, row in read_section((str(path), name)):
-            groups.setdefault(key, []).append(row)
+        for key, rows in read_section((str(path), name)):
+            groups.setdefault(key, []).append(rows)
     for rows in groups.values():
         random.Random(0).shuffle(rows)  # runners group in any order
     made = (make_references(each, read_categories(str(path)), labels) for each in groups.items())
@@ -213,6 +213,26 @@ def test_coco_of_any_order_equals_pycocotools(tmp_path, order):
     whole["images"].append({"id": 7, "file_name": "other.jpg"})  # as of two files joined
     path.write_text(json.dumps(whole))
     assert read_coco(path)["other.jpg"].error == read_coco(path)["d/7.jpg"].error == "annotation"
+
+
+ENTRY = {
+    "images": {"id": 1, "file_name": "a.jpg", "width": 10, "height": 10},
+    "annotations": {"image_id": 1, "category_id": 1, "bbox": [1, 2, 3, 4], "area": 3, "iscrowd": 0},
+    "categories": {"id": 1, "name": "c"},
+}
+ODD = (None, True, -1, 0, 1.5, 1e300, 10**30, "", "x", "\ud800", "é\n", [], [[1]], {}, {"a": 1})
+
+
+@pytest.mark.parametrize("section", ENTRY)
+def test_values_of_any_type_are_rejects_or_one_sentence(tmp_path, section):
+    """Each field of an entry, each entry and each section, of each type of JSON."""
+    whole, path = {name: [each] for name, each in ENTRY.items()}, tmp_path / "a.json"
+    entries = [{**ENTRY[section], field: odd} for field in ENTRY[section] for odd in ODD]
+    for value in [*([each] for each in (*entries, *ODD)), *ODD]:
+        path.write_text(json.dumps({**whole, section: value}))
+        with contextlib.suppress(InputError):
+            for ref in read_coco(path).values():
+                assert ref.error in ("", "annotation", "label_text")
 
 
 DEEP = "[" * 99_999

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+import itertools
 import math
 from codecs import BOM_UTF8
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from operator import itemgetter
 from typing import IO, Any
@@ -22,6 +24,7 @@ Row = tuple[Any, ...]
 Section = tuple[str, str]  # a path, and ``images`` or ``annotations``
 SECTIONS = ("images", "annotations")
 _BUFFER_BYTES = 1 << 20
+_WAITING = 1 << 17  # entries that wait to be grouped
 _MAX_PROBLEM = 100  # characters
 _MAX_DEPTH = 100  # COCO's files need 6
 _QUOTE = 2
@@ -45,21 +48,26 @@ def read_categories(path: str) -> dict[tuple[str, str], str]:
     return found
 
 
-def read_section(section: Section) -> Iterator[tuple[str, Row]]:
-    """Yield the entries of images or annotations by path and id of their image.
+def read_section(section: Section) -> Iterator[tuple[str, list[Row]]]:
+    """Yield some entries of images or annotations by path and id of their image.
 
     Raises:
         InputError: The file is not JSON of COCO.
     """
     path, name = section
+    groups = defaultdict[str, list[Row]](list)  # a runner spends more on a value than on its bytes
     for position, item in enumerate(_items(path, name)):
         if name == "images":
-            row: Row = (item.get("file_name"), item.get("width"), item.get("height"))
-            yield f"{path}\0{_id(item.get('id'))}", row
+            number = item.get("id")
+            row: Row = (str(item.get("file_name")), item.get("width"), item.get("height"))
         else:
-            box, category = item.get("bbox"), _id(item.get("category_id"))
-            row = (position, box, category, item.get("iscrowd"), item.get("area"))
-            yield f"{path}\0{_id(item.get('image_id'))}", row
+            number, category = item.get("image_id"), _id(item.get("category_id"))
+            row = (position, item.get("bbox"), category, item.get("iscrowd"), item.get("area"))
+        groups[f"{path}\0{_id(number)}"].append(row)
+        if position % _WAITING == _WAITING - 1:
+            yield from groups.items()
+            groups.clear()
+    yield from groups.items()
 
 
 def _id(value: Any) -> str:
@@ -119,7 +127,7 @@ class _Shallow:
 
 
 def make_references(
-    group: tuple[str, Iterable[Row]], categories: Mapping[tuple[str, str], str],
+    group: tuple[str, Iterable[list[Row]]], categories: Mapping[tuple[str, str], str],
     labels: frozenset[str] | None,
 ) -> Iterator[InputRef]:  # fmt: skip
     """Yield a reference with the boxes of each image of one id; its key is the name of the file.
@@ -131,12 +139,12 @@ def make_references(
         categories: See ``read_categories``.
         labels: The labels that boxes may have; None for any.
     """
-    path, rows = group[0].partition("\0")[0], list(group[1])
+    path, rows = group[0].partition("\0")[0], [*itertools.chain(*group[1])]
     images = [row for row in rows if len(row) == len(("file_name", "width", "height"))]
     # In the order of the file: that of a group differs from run to run.
     boxes = sorted((row for row in rows if row not in images), key=itemgetter(0))
     for name, width, height in images or [("", 0, 0)]:
-        made = InputRef(make_key(str(name).replace("\\", "/")), path)
+        made = InputRef(make_key(name.replace("\\", "/")), path)
         found, why = [], ""
         if len({other[0] for other in images}) > 1:
             why = "several images of its file have the same id"

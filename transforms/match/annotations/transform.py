@@ -194,7 +194,7 @@ class AttachAnnotations(beam.PTransform):
         )  # fmt: skip
         rows, damaged = _read(
             root | "Sections" >> beam.Create(sections) | beam.Reshuffle(), "ReadSections",
-            read_section, tuple[str, tuple[Any, ...]],
+            read_section, tuple[str, list[Any]],
         )  # fmt: skip
         refs = (
             rows
