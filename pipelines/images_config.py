@@ -23,6 +23,7 @@ from shardmill.transforms.match.annotations.transform import (
     AnnotationKind,
     AnnotationSource,
     AnnotationSpec,
+    flag_of,
 )
 from shardmill.transforms.match.inputs import MatchSpec, PathKind
 from shardmill.transforms.match.labels import BELOW_SPLIT, LabelSpec, below_places, parse_labels
@@ -265,5 +266,6 @@ def _find_place(kind: AnnotationSource, place: str, match: MatchSpec) -> MatchSp
         exists = entry is not None and entry.kind == "dir"
     if not exists:
         what = "a file" if kind == "coco" else "a folder"
-        raise InputError("annotations-missing", kind=kind, place=place, what=what)
+        flag = flag_of(kind) + (":" if kind in get_args(AnnotationKind) else "=") + place
+        raise InputError("annotations-missing", flag=flag, what=what)
     return MatchSpec(form, path, path, match.follow_links, "any")

@@ -14,6 +14,7 @@ from apache_beam.pvalue import AsDict
 from blake3 import blake3
 
 from shardmill.schemas.errors import InputError, StorageError
+from shardmill.schemas.errors.catalogue import coded
 from shardmill.schemas.map_ordered import map_ordered, storage_threads
 from shardmill.schemas.refs import InputRef
 from shardmill.schemas.rejects import RejectedError
@@ -48,6 +49,13 @@ _NAMES: dict[str, re.Pattern[str]] = {
     "yolo": re.compile(r".*\.txt", re.IGNORECASE),
     "masks": re.compile(r".*\.(png|bmp|gif|tiff?)", re.IGNORECASE),
     "imagesets": re.compile(r"(.*/)?ImageSets/(Main|Segmentation)/(train|val|test)\.txt"),
+}
+_FLAGS = {"masks": "--masks", "imagesets": "--splits=imagesets"}  # others are of --annotations
+_WANTED = {  # for messages
+    "voc": ".xml files",
+    "yolo": ".txt files",
+    "masks": "PNG, GIF, BMP or TIFF files",
+    "imagesets": "train.txt, val.txt or test.txt in ImageSets/{task}",
 }
 _SUFFIXES = {"voc": ".xml", "yolo": ".txt", "coco": ".json"}  # of files that are skipped as images
 _UNPAIRED = {"voc": ".xml", "yolo": ".txt", "coco": "of COCO", "masks": "masks",
@@ -84,6 +92,15 @@ class AnnotationSpec:
         match = _NAMES[self.kind].fullmatch(ref.key)
         hidden = is_junk(ref.key.rpartition("/")[2])
         return match is not None and not hidden and (match.re.groups < 3 or match[2] == self.task)
+
+    def check_number(self, files: int) -> MatchCounts:
+        """Return what makes the input unusable if no file is named like an annotation."""
+        if files:
+            return MatchCounts()
+        wanted = _WANTED[self.kind].format(task=self.task)
+        places = ", ".join(place.input for place in self.places)
+        flag = flag_of(self.kind)
+        return MatchCounts(fatal=coded("annotations-none", flag=flag, wanted=wanted, place=places))
 
     def is_image(self, ref: InputRef) -> bool:
         """Return whether a matched image is one, and not a mask in the same folder."""
@@ -123,6 +140,11 @@ class AnnotationSpec:
         """Return whether a folder or file is in the folder of the images, or that in the folder."""
         one, other = map(_real_folder, (path, self.root))
         return one.startswith(other) or other.startswith(one)
+
+
+def flag_of(kind: AnnotationSource) -> str:
+    """Return the flag that names files of a kind."""
+    return _FLAGS.get(kind, f"--annotations={kind}")
 
 
 @functools.cache
@@ -183,7 +205,12 @@ class AttachAnnotations(beam.PTransform):
         fatal = counts | "KeepFatal" >> beam.Map(
             lambda each: MatchCounts(fatal=each.fatal)
         ).with_output_types(MatchCounts)
-        return MatchedInputs(refs, fatal)
+        none = (
+            refs
+            | "CountFiles" >> beam.combiners.Count.Globally()
+            | "CheckFiles" >> beam.Map(self.spec.check_number).with_output_types(MatchCounts)
+        )
+        return MatchedInputs(refs, (fatal, none) | "AllFatal" >> beam.Flatten())
 
     def _entries(self, root: beam.Pipeline) -> MatchedInputs:
         paths, labels = [place.input for place in self.spec.places], self.spec.labels
