@@ -110,7 +110,10 @@ def test_boxes_of_each_format_are_in_the_records(tmp_path, kind):
     )
 
 
-@pytest.mark.parametrize("kind", ["voc", "yolo", "coco"])
+@pytest.mark.parametrize(
+    "kind",
+    ["voc", *(pytest.param(each, marks=pytest.mark.heavy) for each in ("yolo", "coco"))],
+)
 def test_update_of_annotations_reuses_all_pixels(tmp_path, kind):
     """Its shards are those of a build from scratch, also where labels got other numbers."""
     folder, facts = write_images(tmp_path / "in"), truth()
@@ -303,6 +306,7 @@ def test_image_sets_are_the_splits(tmp_path):
     assert manifest.inputs.rejected == 0
 
 
+@pytest.mark.heavy
 def test_features_can_be_chosen(tmp_path):
     """Without the orientation, an update decodes again; the result is the same."""
     folder = write_images(tmp_path / "in")
@@ -484,6 +488,7 @@ def test_loaders_give_boxes_in_named_formats(trained, name):
     assert seen == wanted.keys()
 
 
+@pytest.mark.heavy
 def test_boxes_and_masks_of_single_examples_and_workers(trained):
     import tensorflow as tf
     import torch

@@ -89,7 +89,9 @@ def _items(path: str, name: str) -> Iterator[dict[str, Any]]:
                     raise InputError("annotations-not-coco", path=path, name=name, item=item)
                 yield item
         except (ijson.JSONError, ValueError) as error:
-            why = (str(error).splitlines() or [""])[0][:_MAX_PROBLEM]  # then it repeats the file
+            why = (str(error).splitlines() or [""])[0][:_MAX_PROBLEM].rstrip(
+                "."
+            )  # then it repeats the file
             raise InputError("annotations-not-json", path=path, error=why) from error
 
 
