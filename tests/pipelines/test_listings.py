@@ -3,6 +3,7 @@
 import io
 import json
 import random
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -24,8 +25,12 @@ from shardmill.pipelines.report.dataset_report import gather
 from shardmill.schemas.dataset.catalog import read_table
 from shardmill.schemas.errors import InputError, ShardmillError, UsageError
 from shardmill.schemas.example.parse import parse_example
+from shardmill.schemas.refs import InputRef
+from shardmill.schemas.schema_pbtxt.columns import Column
 from shardmill.transforms.match.inputs import find_input, read_listing
 from shardmill.transforms.sink.outcome import Outcome
+from shardmill.transforms.sources import listings
+from shardmill.transforms.sources.jsonl.jsonl_source import JsonLinesSource, sample_jsonl
 from shardmill.transforms.sources.listings import ListingOptions, open_listings
 from shardmill.transforms.verify.verify import find_dataset, verify_dataset
 from tests.conftest import build_dataset, examples, make_photos, resolve_job
@@ -118,6 +123,29 @@ def test_late_cells_decide_types_too(tmp_path, kind) -> None:
     path = write_listing(tmp_path / f"list.{kind}", pd.DataFrame(cells))
     _, columns, _ = open_listings(find_input(str(path)), ListingOptions())
     assert [(each.name, each.kind) for each in columns] == [("late", "float32"), ("new", "bytes")]
+
+
+@pytest.mark.parametrize("features", ["", "image/a"])
+def test_late_keys_of_json_lines(tmp_path, monkeypatch, features) -> None:
+    """A key after the rows that decide columns is an error, unless columns are chosen; a group is used."""
+    kinds = listings._KINDS | {"jsonl": (partial(sample_jsonl, most=1 << 12), JsonLinesSource)}
+    monkeypatch.setattr(listings, "_KINDS", kinds)
+    rows = [{"path": f"{n}.jpg", "a": n} for n in range(1_000)]
+    rows += [{"path": "y.jpg", "a": 0.5, "group": "g"}, {"path": "z.jpg", "late": 1}]
+    path = write_listing(tmp_path / "list.jsonl", pd.DataFrame(rows[:-1]).astype({"a": object}))
+    types = {"a": Column("a", "float32")}
+    options = ListingOptions(features=features, types=types)
+
+    def read() -> list[InputRef]:
+        return [*read_listing(open_listings(find_input(str(path)), options)[0])]
+
+    assert [each.group for each in read()] == [*[""] * 1_000, "g"]
+    write_listing(path, pd.DataFrame(rows).astype({"a": object}))
+    if features:
+        assert len(read()) == 1_002
+    else:
+        with pytest.raises(InputError, match="line 1002: it has the key 'late', which the first"):
+            read()
 
 
 def random_frame(count: int, **columns) -> pd.DataFrame:
@@ -315,9 +343,9 @@ FAULTS = [
     (b"path,height\nx.jpg,1\n", {}, "would be the feature image/height, which images"),
     (b"path,\nx.jpg,1\n", {}, "has the column '' without a name or twice"),
     (b"path,a, a\nx.jpg,1,2\n", {}, "has the column 'a' without a name or twice"),
-    (b"path,a\nx.jpg,1\nx.jpg,2\n", {}, r"'x.jpg' is listed with the as \[1\] and \[2\]"),
-    (b"path,a\nx.jpg,1\nx.jpg,\n", {}, r"'x.jpg' is listed with the as None and \[1\]"),
-    (b"path,a\nx.jpg,z\n", {"types": "a:int"}, "line 2, column a: 'z' is not an int64"),
+    (b"path,a\nx.jpg,1\nx.jpg,2\n", {}, r"'x.jpg' is listed with the a \[1\] and with \[2\]"),
+    (b"path,a\nx.jpg,1\nx.jpg,\n", {}, r"'x.jpg' is listed with the a None and with \[1\]"),
+    (b"path,a\nx.jpg,z\n", {"types": "a:int"}, "'z' is not an int64: .* BYTES with --types or in"),
     (b"path,a\nx.jpg,z\n", {"types": "b:int"}, "--types=b is not a column: the listing has 'a'"),
     (b"path,a\nx.jpg,z\n", {"features": "image/b"}, "'image/b' is not NAME=SOURCE"),
     (b"path,label\nx.jpg,z\n", {"label_separator": "|"}, "needs labels of listings"),
