@@ -116,6 +116,16 @@ def test_columns_are_those_of_pandas(tmp_path_factory, kind, frame) -> None:
                 assert [*feature.values] == [make(written)] == [make(read)]
 
 
+@pytest.mark.parametrize(("kind", "expected"), [("csv", []), ("jsonl", [b""]), ("parquet", [b""])])
+def test_empty_texts(tmp_path, kind, expected) -> None:
+    """An empty text is a value in the formats that have null, as in tables."""
+    path = write_listing(tmp_path / f"list.{kind}", pd.DataFrame({"path": ["a"], "c": [""]}))
+    match = open_listings(find_input(str(path), listing=True), ListingOptions())[0]
+    (ref,) = read_listing(match)
+    found = parse_example(ref.attached) if ref.attached else {}
+    assert [each.values for each in found.values()] == ([expected] if expected else [])
+
+
 @pytest.mark.parametrize("kind", ["csv", "jsonl"])
 def test_late_cells_decide_types_too(tmp_path, kind) -> None:
     """All cells decide, not those of the first block: the last one is not an integer."""
@@ -248,9 +258,10 @@ def test_several_labels_are_lists(tagged, tmp_path) -> None:
 def test_labels_of_sets_are_checked_one_by_one(tagged, tmp_path) -> None:
     """Unknown and empty labels are rejects; unlabelled splits have none of several labels."""
     photos = tagged[1].parent
-    cells = ["sky|tree", "tree", "rock|sky", "sky||tree", "sky", "tree"]
+    sky = "sky\N{COMBINING ACUTE ACCENT}"  # as macOS writes it
+    cells = [f"{sky}|tree", "tree", f"rock|{sky}", f"{sky}||tree", sky, "tree"]
     write_listing(photos / "more.csv", random_frame(6, label=cells))
-    (tmp_path / "labels").write_text("tree\nsky\n")
+    (tmp_path / "labels").write_text("tree\nsk\N{LATIN SMALL LETTER Y WITH ACUTE}\n")
     _, manifest = build_dataset(
         input=photos / "more.csv", output=tmp_path / "ds", label_from="listing", image_size=8,
         label_separator="|", labels=tmp_path / "labels", max_reject_fraction=0.5,
@@ -453,6 +464,8 @@ def test_several_listings_have_one_type(tmp_path) -> None:
     ]
     assert any("'path' of the listing is not used" in each for each in job.sink.warnings)
     assert any("'m': '16777217' becomes 16777216; --types=m:text" in e for e in job.sink.warnings)
+    job = resolve_job("images", input=[photos / "a.csv", photos / "x"], **options)
+    assert [(each.name, each.required) for each in job.config.listed] == [("n", False)]
     (photos / "b.csv").write_text("path,n\nx/002.jpg,z\n")
     with pytest.raises(InputError, match=r"'n' of .*b.csv has another type than in the other"):
         resolve_job("images", input=[photos / "a.csv", photos / "b.csv"], **options)
