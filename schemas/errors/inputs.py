@@ -27,7 +27,7 @@ MESSAGES: dict[str, str] = {
     "listing-column-missing": "{source} has no column {name}, only {columns}: a listing is a CSV with a header, JSON Lines or Parquet, with the columns uri or path, perhaps label, split, group, and others that become features; for a table use `shardmill rows`.",
     "listing-malformed": "{source}, line {line}: {error}; a listing is a CSV with a header, JSON Lines or Parquet, with the columns uri or path, perhaps label, split, group, and others that become features; for a table use `shardmill rows`.",
     "listing-cell-empty": "{where}: the {name} is empty.",
-    "listing-entry-twice": "{key!r} is listed with the {field}s {mine!r} and {theirs!r}: keep one of the two entries.",
+    "listing-entry-twice": "{key!r} is listed with the {field} {mine!r} and with {theirs!r}: keep one of the two entries.",
     "listing-entry-other-root": "{where}: {entry!r} is not under the root {root}: all entries must share its scheme; set --root to their common folder.",
     "listing-entry-outside-root": "{where}: {entry!r} leads outside the root {root}: remove the entry or set --root to a folder that holds it.",
     "listing-too-large": "{input} is over 2 GiB: cut the listing into several.",

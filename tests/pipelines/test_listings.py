@@ -3,6 +3,7 @@
 import io
 import json
 import random
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -24,8 +25,12 @@ from shardmill.pipelines.report.dataset_report import gather
 from shardmill.schemas.dataset.catalog import read_table
 from shardmill.schemas.errors import InputError, ShardmillError, UsageError
 from shardmill.schemas.example.parse import parse_example
+from shardmill.schemas.refs import InputRef
+from shardmill.schemas.schema_pbtxt.columns import Column
 from shardmill.transforms.match.inputs import find_input, read_listing
 from shardmill.transforms.sink.outcome import Outcome
+from shardmill.transforms.sources import listings
+from shardmill.transforms.sources.jsonl.jsonl_source import JsonLinesSource, sample_jsonl
 from shardmill.transforms.sources.listings import ListingOptions, open_listings
 from shardmill.transforms.verify.verify import find_dataset, verify_dataset
 from tests.conftest import build_dataset, examples, make_photos, resolve_job
@@ -111,6 +116,16 @@ def test_columns_are_those_of_pandas(tmp_path_factory, kind, frame) -> None:
                 assert [*feature.values] == [make(written)] == [make(read)]
 
 
+@pytest.mark.parametrize(("kind", "expected"), [("csv", []), ("jsonl", [b""]), ("parquet", [b""])])
+def test_empty_texts(tmp_path, kind, expected) -> None:
+    """An empty text is a value in the formats that have null, as in tables."""
+    path = write_listing(tmp_path / f"list.{kind}", pd.DataFrame({"path": ["a"], "c": [""]}))
+    match = open_listings(find_input(str(path), listing=True), ListingOptions())[0]
+    (ref,) = read_listing(match)
+    found = parse_example(ref.attached) if ref.attached else {}
+    assert [each.values for each in found.values()] == ([expected] if expected else [])
+
+
 @pytest.mark.parametrize("kind", ["csv", "jsonl"])
 def test_late_cells_decide_types_too(tmp_path, kind) -> None:
     """All cells decide, not those of the first block: the last one is not an integer."""
@@ -118,6 +133,29 @@ def test_late_cells_decide_types_too(tmp_path, kind) -> None:
     path = write_listing(tmp_path / f"list.{kind}", pd.DataFrame(cells))
     _, columns, _ = open_listings(find_input(str(path)), ListingOptions())
     assert [(each.name, each.kind) for each in columns] == [("late", "float32"), ("new", "bytes")]
+
+
+@pytest.mark.parametrize("features", ["", "image/a"])
+def test_late_keys_of_json_lines(tmp_path, monkeypatch, features) -> None:
+    """A key after the rows that decide columns is an error, unless columns are chosen; a group is used."""
+    kinds = listings._KINDS | {"jsonl": (partial(sample_jsonl, most=1 << 12), JsonLinesSource)}
+    monkeypatch.setattr(listings, "_KINDS", kinds)
+    rows = [{"path": f"{n}.jpg", "a": n} for n in range(1_000)]
+    rows += [{"path": "y.jpg", "a": 0.5, "group": "g"}, {"path": "z.jpg", "late": 1}]
+    path = write_listing(tmp_path / "list.jsonl", pd.DataFrame(rows[:-1]).astype({"a": object}))
+    types = {"a": Column("a", "float32")}
+    options = ListingOptions(features=features, types=types)
+
+    def read() -> list[InputRef]:
+        return [*read_listing(open_listings(find_input(str(path)), options)[0])]
+
+    assert [each.group for each in read()] == [*[""] * 1_000, "g"]
+    write_listing(path, pd.DataFrame(rows).astype({"a": object}))
+    if features:
+        assert len(read()) == 1_002
+    else:
+        with pytest.raises(InputError, match="line 1002: it has the key 'late', which the first"):
+            read()
 
 
 def random_frame(count: int, **columns) -> pd.DataFrame:
@@ -220,9 +258,10 @@ def test_several_labels_are_lists(tagged, tmp_path) -> None:
 def test_labels_of_sets_are_checked_one_by_one(tagged, tmp_path) -> None:
     """Unknown and empty labels are rejects; unlabelled splits have none of several labels."""
     photos = tagged[1].parent
-    cells = ["sky|tree", "tree", "rock|sky", "sky||tree", "sky", "tree"]
+    sky = "sky\N{COMBINING ACUTE ACCENT}"  # as macOS writes it
+    cells = [f"{sky}|tree", "tree", f"rock|{sky}", f"{sky}||tree", sky, "tree"]
     write_listing(photos / "more.csv", random_frame(6, label=cells))
-    (tmp_path / "labels").write_text("tree\nsky\n")
+    (tmp_path / "labels").write_text("tree\nsk\N{LATIN SMALL LETTER Y WITH ACUTE}\n")
     _, manifest = build_dataset(
         input=photos / "more.csv", output=tmp_path / "ds", label_from="listing", image_size=8,
         label_separator="|", labels=tmp_path / "labels", max_reject_fraction=0.5,
@@ -315,9 +354,9 @@ FAULTS = [
     (b"path,height\nx.jpg,1\n", {}, "would be the feature image/height, which images"),
     (b"path,\nx.jpg,1\n", {}, "has the column '' without a name or twice"),
     (b"path,a, a\nx.jpg,1,2\n", {}, "has the column 'a' without a name or twice"),
-    (b"path,a\nx.jpg,1\nx.jpg,2\n", {}, r"'x.jpg' is listed with the as \[1\] and \[2\]"),
-    (b"path,a\nx.jpg,1\nx.jpg,\n", {}, r"'x.jpg' is listed with the as None and \[1\]"),
-    (b"path,a\nx.jpg,z\n", {"types": "a:int"}, "line 2, column a: 'z' is not an int64"),
+    (b"path,a\nx.jpg,1\nx.jpg,2\n", {}, r"'x.jpg' is listed with the a \[1\] and with \[2\]"),
+    (b"path,a\nx.jpg,1\nx.jpg,\n", {}, r"'x.jpg' is listed with the a None and with \[1\]"),
+    (b"path,a\nx.jpg,z\n", {"types": "a:int"}, "'z' is not an int64: .* BYTES with --types or in"),
     (b"path,a\nx.jpg,z\n", {"types": "b:int"}, "--types=b is not a column: the listing has 'a'"),
     (b"path,a\nx.jpg,z\n", {"features": "image/b"}, "'image/b' is not NAME=SOURCE"),
     (b"path,label\nx.jpg,z\n", {"label_separator": "|"}, "needs labels of listings"),
@@ -425,6 +464,8 @@ def test_several_listings_have_one_type(tmp_path) -> None:
     ]
     assert any("'path' of the listing is not used" in each for each in job.sink.warnings)
     assert any("'m': '16777217' becomes 16777216; --types=m:text" in e for e in job.sink.warnings)
+    job = resolve_job("images", input=[photos / "a.csv", photos / "x"], **options)
+    assert [(each.name, each.required) for each in job.config.listed] == [("n", False)]
     (photos / "b.csv").write_text("path,n\nx/002.jpg,z\n")
     with pytest.raises(InputError, match=r"'n' of .*b.csv has another type than in the other"):
         resolve_job("images", input=[photos / "a.csv", photos / "b.csv"], **options)

@@ -485,6 +485,10 @@ def test_sources_that_one_process_reads(tmp_path, monkeypatch, requests):
     monkeypatch.setattr(range_reader, "_SOURCE_BYTES", 100)
     second = shardmill.write(Mixed(1, 70), tmp_path / "large", workers=2)
     assert shards(first) == shards(second)
+    source = Mixed(1, 70, odd="function")
+    source.place = 3
+    with pytest.raises(InputError, match="Record 3: the field 'a' is <function"):
+        shardmill.write(source, tmp_path / "function", workers=2)
     monkeypatch.setattr(range_reader, "WORTH_SECONDS", 8)
     shardmill.write(Mixed(1, 70), tmp_path / "fast", workers=2)
     assert not requests

@@ -135,7 +135,10 @@ def test_too_many_bad_rows_name_the_column_and_the_fix(tmp_path, capsys) -> None
     assert (code, out) == (1, "")
     assert err.count("\n") == 1
     assert "140 rows do not fit the type of column 'n', which was inferred" in err
-    assert "late.csv:3002, 'n/a 0' is not an int64: make it FLOAT or BYTES in the schema" in err
+    assert (
+        "late.csv:3002, 'n/a 0' is not an int64: make it FLOAT or BYTES with --types or in the schema"
+        in err
+    )
     assert [p.name for p in (tmp_path / "ds").iterdir() if not p.name.startswith(".")] == []
     # The fix of the message works, and so does accepting the loss with the same schema.
     (inferred,) = (tmp_path / "ds").glob(".build-*/schema.pbtxt")

@@ -252,7 +252,10 @@ def test_values_after_the_sample_stop_the_build_after_a_handful(tmp_path) -> Non
     data.to_csv(tmp_path / "in.csv", index=False)
     message = failed(**options, overwrite=True)
     assert "21 rows do not fit the type of column 'code', which was inferred" in message
-    assert "in.csv:19002, '7b' is not an int64: make it FLOAT or BYTES in the schema" in message
+    assert (
+        "in.csv:19002, '7b' is not an int64: make it FLOAT or BYTES with --types or in the schema"
+        in message
+    )
     options |= {"sample_bytes": "16MiB", "output": tmp_path / "all"}
     _, manifest = published(**options)
     assert (manifest.written, manifest.inputs.rejected) == (20_000, 0)

@@ -206,7 +206,7 @@ def _warnings(splits: dict[str, Split], inputs: Inputs) -> Iterator[str]:
     if inputs.counts.get("boxes") == 0:
         yield "no record has a box: check --annotations"
     if inputs.counts.get("kept") == 0:
-        yield "--encoding=keep kept no file: it keeps files whose size stays, as with --resize=none"
+        yield "--encoding=keep kept no file: all differ in size (--resize), rotation or kind"
 
 
 def _check_versions(found: set[tuple[tuple[str, str], ...]]) -> None:

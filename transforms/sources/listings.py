@@ -32,7 +32,7 @@ from shardmill.transforms.tables.column_options import unknown_column
 from shardmill.transforms.tables.row_rejects import RowReject
 from shardmill.transforms.tables.table_source import TableSpec, TypedBatch
 
-_SAMPLE_BYTES = 64 << 20
+_SAMPLE_BYTES = 32 << 20  # which take 500 MB of memory
 _KINDS: dict[str, tuple[Callable[..., Sample], Any]] = {
     "csv": (sample_file, CsvSource),
     "parquet": (sample_parquet, ParquetSource),
@@ -149,7 +149,7 @@ class Listing:
     options: ListingOptions
     features: tuple[Column, ...] = ()
 
-    @property
+    @cached_property
     def path(self) -> str:
         """The column that names inputs."""
         return next(name for name in _PATHS if name in self.names)
@@ -160,14 +160,16 @@ class Listing:
         options = self.options
         used = (self.path, *(_ROLES if options.labelled else _ROLES[1:]))
         texts = (Column(name, "bytes", required=False) for name in used)
-        columns = (each for each in (*texts, *self.features) if each.name in self.names)
+        known = (*self.names, *(_ROLES if self.kind == "jsonl" else ()))  # which may come late
+        columns = (each for each in (*texts, *self.features) if each.name in known)
         rules = options.rules
         if self.kind != "csv" and rules == CellRules():  # as for tables, an empty text is a value
             rules = replace(rules, texts=frozenset())
         table = TableSpec(tuple(columns), PlaceSpec(Splits.parse(None)))
         return _KINDS[self.kind][1](
-            table, self.dialect, rules, profiles=self.sample.profiles, range_bytes=_RANGE_BYTES
-        )
+            table, self.dialect, rules, profiles=self.sample.profiles, range_bytes=_RANGE_BYTES,
+            base=() if options.features else self.names,  # late keys of JSON Lines are errors
+        )  # fmt: skip
 
     @property
     def others(self) -> list[str]:

@@ -134,6 +134,5 @@ def unknown_column(flag: str, name: str, have: str, columns: Sequence[str]) -> U
     """
     near = difflib.get_close_matches(name, columns, 1)
     hint = f"; did you mean {near[0]!r}?" if near else "."
-    return UsageError(
-        "column-unknown", flag=flag, name=name, have=have, columns=format_names(columns), hint=hint
-    )
+    known = format_names(columns) or "none"
+    return UsageError("column-unknown", flag=flag, name=name, have=have, columns=known, hint=hint)

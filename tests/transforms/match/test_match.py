@@ -333,11 +333,11 @@ def test_rejects_malformed_listings(listing, data: bytes, message: str) -> None:
 def test_merges_entries_of_one_key() -> None:
     a, b = InputRef("k", "u", label="x"), InputRef("k", "u", label="x")
     assert list(merge_entries("k", [a, b])) == [a, DUPLICATE]
-    with pytest.raises(InputError, match="'k' is listed with the labels 'x' and 'y'"):
+    with pytest.raises(InputError, match="'k' is listed with the label 'x' and with 'y'"):
         list(merge_entries("k", [a, b._replace(label="y")]))
-    with pytest.raises(InputError, match="'k' is listed with the labels None and 'x'"):
+    with pytest.raises(InputError, match="'k' is listed with the label None and with 'x'"):
         list(merge_entries("k", [a, b._replace(label=None)]))
-    with pytest.raises(InputError, match="with the splits"):
+    with pytest.raises(InputError, match="with the split "):
         list(merge_entries("k", [a, b._replace(split="test")]))
 
 
@@ -387,7 +387,10 @@ def test_transform_reads_listings(tmp_path) -> None:
 @pytest.mark.parametrize(
     ("entries", "message"),
     [
-        (b"1.jpg,x\n1.jpg,y\n", "'1.jpg' is listed with the labels 'x' and 'y': keep one of the"),
+        (
+            b"1.jpg,x\n1.jpg,y\n",
+            "'1.jpg' is listed with the label 'x' and with 'y': keep one of the",
+        ),
         (b"1.jpg,x\n../2.jpg,x\n", "list.csv, line 3: '../2.jpg' leads outside the root"),
     ],
 )

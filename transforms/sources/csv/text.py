@@ -120,7 +120,7 @@ class CsvText:
             controls = len(text) - len(text.translate(None, _CONTROLS))
             most = max(_MIN_CONTROLS, _MAX_CONTROL_SHARE * len(text))
             if controls > min(most, _UTF_16_CONTROLS * len(text)):
-                kind = "binary data, or UTF-16 without a mark: then set --encoding=utf-16"
+                kind = "binary data, or UTF-16 without a mark (of rows, set --encoding=utf-16)"
             found = json_format(text)
         if wanted == found and not kind:
             return

@@ -247,10 +247,14 @@ def describe_misfit(
     if offsets is not None:  # the first wrong value
         pieces = pieces.filter(pa.array(_parse_single(column, pieces, rules)[1] > 0))
     text = shown(next(iter(arrow_values.to_texts(pieces).to_pylist()), None) or b"")
-    others = "FLOAT or BYTES" if column.kind == "int64" else "BYTES"
+    text_type = "BYTES with --types or in the schema"
+    others = f"FLOAT or {text_type}" if column.kind == "int64" else text_type
     if fault is text_parser.CellFault.MISSING:
         if has_lists(cells.dictionary) and cells.dictionary[index].is_valid:
-            return f"a value of the list is missing: fill it in, or use --drop={column.name}"
+            return (
+                f"a value of the list is missing: fill it in, or use --drop={column.name} "
+                "(of a listing, --features)"
+            )
         return (
             f"{text} is missing, but a value is required: make it optional (presence "
             "{ min_fraction: 0 } and no shape) or give it a default (annotation "
@@ -263,20 +267,20 @@ def describe_misfit(
         return f"{text} is {_describe_bounds(column)}: widen the domain in the schema"
     if fault is text_parser.CellFault.PADDED:
         return (
-            f"{text} has leading zeros: make it BYTES in the schema to keep them, or allow them "
-            f'with annotation {{ tag: "{ZERO_PADDED_TAG}" }}'
+            f"{text} has leading zeros: make it {text_type} to keep them, or allow them in the "
+            f'schema with annotation {{ tag: "{ZERO_PADDED_TAG}" }}'
         )
     if fault is text_parser.CellFault.OVERFLOW:
-        return f"{text} is out of range of {column.kind}: make it {others} in the schema"
+        return f"{text} is out of range of {column.kind}: make it {others}"
     if column.time:
         form = column.time_format or "YYYY-MM-DD, which a time and an offset may follow"
         return f"{text} is not a {column.time} of the form {form}: change its format in --types"
     if column.booleans:
         yes, no = column.booleans
-        return f"{text} is neither {yes!r} nor {no!r}: make it BYTES in the schema"
+        return f"{text} is neither {yes!r} nor {no!r}: make it {text_type}"
     article = "an" if column.kind == "int64" else "a"
     return (
-        f"{text} is not {article} {column.kind}: make it {others} in the schema, or list it in "
+        f"{text} is not {article} {column.kind}: make it {others}, or list it in "
         "--null_values if it means missing"
     )
 

@@ -110,15 +110,15 @@ class JsonLinesSource(CsvSource):
 
     @cached_property
     def _explicit(self) -> pa.Schema:
-        """Types of the keys: all of the first lines, or those of the columns of a given schema."""
+        """Types of the keys: all of the first lines, or those of the columns only."""
         kinds = {name: (each.path, each.kind) for name, each in self.profiles.items()}
+        for column in self.table.columns:
+            path, kind = kinds.get(column.name, ((column.name,), None))
+            if kind is None or (pa.types.is_integer(kind) and column.kind == "float32"):
+                kind = _TYPES[column.kind]
+                kind = pa.list_(kind) if column.several else kind
+            kinds[column.name] = path, kind
         if not self.base:
-            for column in self.table.columns:
-                path, kind = kinds.get(column.name, ((column.name,), None))
-                if kind is None or (pa.types.is_integer(kind) and column.kind == "float32"):
-                    kind = _TYPES[column.kind]
-                    kind = pa.list_(kind) if column.several else kind
-                kinds[column.name] = path, kind
             wanted = {*self.table.named, *(column.name for column in self.table.columns)}
             kinds = {name: each for name, each in kinds.items() if name in wanted}
         return explicit_schema(dict(kinds.values()))

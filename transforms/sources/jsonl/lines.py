@@ -205,7 +205,7 @@ def _find_fault(line: bytes, options: pj.ParseOptions) -> _Fault | None:
         return _Fault(
             "json",
             f"it has the key {shown(new[0])}, which the first rows do not have: read more of them "
-            "with --sample_bytes, or name it in a --schema",
+            "with --sample_bytes, or name it in a --schema (of a listing, in the first row)",
         )
     return None
 

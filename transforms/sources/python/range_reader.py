@@ -90,10 +90,11 @@ class RangeReader:
             yield piece
             left = left[1:]
             if len(first) < _CHECKED:
-                first.append(_digest(piece))
+                with contextlib.suppress(Exception):  # a value may be one that cannot be pickled
+                    first.append(_digest(piece))
             num_bytes += piece[2]
             remaining = len(left) * ((seconds - num_bytes / _RATE) / left.start - _RECORD_SECONDS)
-        if not left or not self._start(source, measure, first):
+        if not (left and first and self._start(source, measure, first)):
             self.close()
             yield from pieces
             return

@@ -186,7 +186,7 @@ INT64, FLOAT32 = Column("c", "int64"), Column("c", "float32")
 NOT_INT64 = (b"1e3", b"0x10", b"1_000", b"1,000", b"--1", b"-", b"1 2")
 MISFITS = [
     *((INT64, text, "cast", "not an int64") for text in NOT_INT64),
-    (INT64, b"3.5", "cast", "'3.5' is not an int64: make it FLOAT or BYTES in the schema"),
+    (INT64, b"3.5", "cast", "'3.5' is not an int64: make it FLOAT or BYTES with --types or"),
     (INT64, b" ", "cast", "' ' is not an int64"),
     (INT64, "\uff11\uff12".encode(), "cast", "'\uff11\uff12' is not an int64"),
     (INT64, b"\xff", "cast", r"'\\xff' is not an int64"),
