@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import resource
 import sys
 from collections.abc import Callable
 
@@ -10,6 +11,7 @@ from shardmill.pipelines.commands import COMMANDS, find_parser, load_command
 from shardmill.pipelines.input_kinds import INPUT_KINDS
 from shardmill.schemas.errors import ResourceError, ShardmillError, UsageError
 
+_ADDRESS_SPACE = 3 << 30  # bytes; a build of three images takes 2.4 GB
 _LIST = "\n".join(f"  {name:<10} {text}" for name, text in COMMANDS.items())
 _USAGE = f"""\
 usage: shardmill COMMAND [FLAGS]
@@ -90,6 +92,16 @@ def _with_resources(run: Callable[[], int]) -> int:
         raise ResourceError("command-memory") from error
 
 
+def _check_address_space() -> None:
+    """Fail before work starts: Python waits forever for a new thread whose memory ran out.
+
+    ``threading.Thread.start`` waits for an event that a thread does not set if it fails before.
+    """
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if limit != resource.RLIM_INFINITY and limit < _ADDRESS_SPACE:
+        raise ResourceError("address-space", limit=limit)
+
+
 def _dispatch(argv: list[str]) -> int:
     if not argv or argv[0] in ("-h", "--help", "help"):
         print(_USAGE)
@@ -102,6 +114,8 @@ def _dispatch(argv: list[str]) -> int:
     if argv[0] not in COMMANDS:
         known = ", ".join(COMMANDS)
         raise UsageError("command-unknown", command=argv[0], known=known)
+    if argv[0] in (*INPUT_KINDS, "count", "verify") and not {"-h", "--help"} & {*argv}:
+        _check_address_space()
     if argv[0] in INPUT_KINDS:
         from shardmill.pipelines.commands.build import parse_build, run_build  # slow to import
 

@@ -46,6 +46,7 @@ MESSAGES: dict[str, str] = {
     "image-needs-memory": "{uri} ({width}x{height} pixels, {size:bytes}) needs {needed} memory to be decoded, which could not be allocated ({why}): add memory, or set --max_pixels below its size, so that it is rejected.",
     "input-needs-memory": "{uri} has {size:bytes}, and reading it needs more memory than this process can have: add memory, or set --workers lower.",
     "worker-memory": "A process cannot have more memory: use a machine or workers with more memory, or set --threads lower. Finished parts are kept.",
+    "address-space": "Processes are limited to {limit:bytes} of address space (ulimit -v), builds take up to 3 GiB: raise that limit, and limit the memory of a container instead.",
     "command-memory": "This process cannot have more memory or threads: raise its limits (ulimit -v and ulimit -u, or those of its container), or use a machine with more memory.",
     "decoder-not-started": "The process that decodes images did not start ({reason}): check memory, the limits of processes (ulimit -u) and that {python} can import shardmill.",
     "resizer-differs": "cykooz-resizer {version} does not give the pixels here that it gives on other machines: install the version of constraints.txt, or build on other machines.",

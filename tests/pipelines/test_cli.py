@@ -9,6 +9,7 @@ import sys
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 
+from shardmill.pipelines.cli import report_errors
 from shardmill.pipelines.commands import COMMANDS, find_parser
 from shardmill.pipelines.commands.beam_flags import beam_option_names
 from shardmill.pipelines.commands.build import parse_build
@@ -252,14 +253,25 @@ def test_warns_of_very_large_records(tmp_path, capsys) -> None:
         assert ("--image_size=5000x8 makes records of 5000x8 pixels" in err) == warned
 
 
-@pytest.mark.heavy
-def test_too_little_memory_is_one_sentence(tmp_path):
-    """Apache Beam can be imported, but not run, in 800 MB of address space."""
-    source = make_photos(tmp_path / "in", {"cat": 3})
-    limited = 'ulimit -v 800000 && exec "$@"'
-    args = ["images", f"--input={source}", f"--output={tmp_path / 'out'}"]
-    command = ["sh", "-c", limited, "sh", sys.executable, "-m", "shardmill", *args]
-    done = subprocess.run(command, check=False, capture_output=True, text=True)
+@pytest.mark.parametrize("kilobytes", [200_000, 800_000, 3_000_000])
+@pytest.mark.parametrize("command", ["images --input=in", "count", "verify"])
+def test_too_little_address_space_is_one_sentence(tmp_path, command, kilobytes):
+    """Before work starts: later, Python waited for threads that could not start, sometimes."""
+    command = [sys.executable, "-m", "shardmill", *command.split(), f"--output={tmp_path / 'out'}"]
+    limited = f'ulimit -v {kilobytes} && exec "$@"'
+    done = subprocess.run(
+        ["sh", "-c", limited, "sh", *command], check=False, capture_output=True, text=True
+    )
     assert done.returncode == ResourceError.exit_code
-    assert "cannot have more memory or threads: raise its limits (ulimit -v" in done.stderr
+    assert "of address space (ulimit -v), builds take up to 3 GiB: raise that" in done.stderr
     assert "Traceback" not in done.stderr
+    assert not [*tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("can't start new thread")])
+def test_too_little_memory_is_one_sentence(capsys, error):
+    def fail() -> int:
+        raise error
+
+    assert report_errors(fail, json=False) == ResourceError.exit_code
+    assert "cannot have more memory or threads: raise its limits" in capsys.readouterr().err
