@@ -92,6 +92,7 @@ BOX_COUNTS = {
     "boxes_size_differs": "annotations with another size than their images, which was ignored",
     "boxes_stored_frame": "annotations with the size of their images before these are rotated as "
     "EXIF data ask, of which boxes were rotated too",
+    "outlines": "outlines of objects, of which only the boxes were read",
 }
 COUNTS = ORIGINAL_COUNTS | BOX_COUNTS
 VALUES = "values_digest"  # column of the catalog: of the values of listings and annotations

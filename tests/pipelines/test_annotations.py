@@ -490,6 +490,8 @@ def test_loaders_give_boxes_in_named_formats(trained, name):
 
 @pytest.mark.heavy
 def test_boxes_and_masks_of_single_examples_and_workers(trained):
+    """Also flipped by Keras, whose layers take the names and formats of the targets."""
+    import keras
     import tensorflow as tf
     import torch
 
@@ -497,6 +499,19 @@ def test_boxes_and_masks_of_single_examples_and_workers(trained):
     single = keras_dataset(output, batch_size=None, label="boxes")
     for (_, labels), each in zip(single, open_dataset(output, features=["boxes"]), strict=True):
         assert np.allclose(labels["boxes"], each["boxes"])
+    flip = keras.layers.RandomFlip("horizontal", bounding_box_format="xyxy", seed=0)
+    pairs = keras_dataset(output, batch_size=12, label="boxes/xyxy")
+    flipped = pairs.map(lambda images, target: flip({"images": images, "bounding_boxes": target}))
+    for (images, target), after in zip(pairs, flipped, strict=True):
+        count = target["labels"].numpy() >= 0
+        before, moved = target["boxes"].numpy(), after["bounding_boxes"]["boxes"].numpy()
+        is_flipped = (after["images"].numpy() != images.numpy()).any(axis=(1, 2, 3))
+        assert 0 < is_flipped.sum() < 12
+        mirrored = np.stack(
+            [64 - before[..., 2], before[..., 1], 64 - before[..., 0], before[..., 3]], -1
+        )
+        expected = np.where(is_flipped[:, None, None], mirrored, before)
+        assert np.allclose(moved[count], expected[count], atol=1e-3)
     images, masks = next(iter(keras_dataset(output, batch_size=3, label="mask")))
     assert (images.shape, masks.shape, masks.dtype) == ((3, 48, 64, 3), (3, 48, 64, 1), tf.uint8)
     ragged = next(iter(keras_dataset(output, features=["image", "boxes"], label=None)))

@@ -371,24 +371,27 @@ def shard_bytes(folder: Path) -> list[bytes]:
     return [path.read_bytes() for path in sorted(current(folder).glob("*.tfrecord.gz"))]
 
 
-@pytest.mark.parametrize("kind", ["voc", "coco"])
+@pytest.mark.parametrize("kind", ["voc", "yolo", "coco"])
 def test_annotations_in_a_bucket_give_the_bytes_of_local_ones(kind, bucket, tmp_path):
     """Files with boxes, and masks, are read where they are; an update of boxes too."""
     folder = write_images(tmp_path / "in")
     write_masks(folder / "masks")
 
     def build_both(seed: int, **options) -> None:
-        given = write_annotations(kind, folder, truth(seed))["annotations"]
+        given = write_annotations(kind, folder, truth(seed))
+        options |= {"labels": given["labels"]} if kind == "yolo" else {}
+        reused = 12 if "update" in options else 0
         write_listing(folder)
         source = upload(folder, f"{bucket}/in")
-        local = {"input": folder / "list.csv", "masks": folder / "masks", "annotations": given}
-        remote = {"input": f"{source}/list.csv", "masks": f"{source}/masks", "annotations": given}
+        options |= {"annotations": given["annotations"], "resize": "none", "encoding": "keep"}
+        local = {"input": folder / "list.csv", "masks": folder / "masks"}
+        remote = {"input": f"{source}/list.csv", "masks": f"{source}/masks"}
         if kind == "coco":
             remote["annotations"] = f"coco:{source}/all.json"
         for place, output in ((local, tmp_path / "disk"), (remote, f"{bucket}/ds")):
-            outcome, _ = build_dataset(output=output, image_size=32, **place, **options)
+            outcome, _ = build_dataset(output=output, **{**options, **place})
             assert outcome.status == "published"
-            assert outcome.reused == (12 if options else 0)
+            assert outcome.reused == reused
 
     build_both(0)
     build_both(1, update=True)

@@ -399,11 +399,12 @@ def boxes_case(tmp_path_factory) -> Case:
     write_masks(folder / "masks")
     case = make_case(
         folder, "images", f"--input={write_listing(source)}", f"--annotations={annotations}",
-        f"--masks={folder / 'masks'}", "--image_size=64", "--shard_examples=2",
+        f"--masks={folder / 'masks'}", "--resize=none", "--encoding=keep", "--shard_examples=2",
     )  # fmt: skip
     assert case.manifest["inputs"]["counts"]["boxes"] == sum(
         len(each[2]) for each in truth().values()
     )
+    assert case.manifest["inputs"]["counts"]["kept"] == 8  # the others are rotated
     return case
 
 

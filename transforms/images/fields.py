@@ -49,8 +49,9 @@ def place_boxes(
     Args:
         fields: Fields of an annotation: ``box/sides`` (for each box left, upper, right and lower in
             pixels of the annotation's image), ``box/flags``, ``box/text``, ``box/class_id``,
-            ``box/area``; and ``box/size``, width and height of that image: 1 and 1 if sides are
-            fractions, 0 and 0 if it is unknown.
+            ``box/area``; ``box/outlines``, the number of outlines; and ``box/size``,
+            width and height of that image: 1 and 1 if sides are fractions, 0 and 0 if it is
+            unknown.
         geometry: Where the pixels of the file are in the record.
         frame: What boxes refer to: the image in the file before or after it is rotated; empty to
             decide by ``box/size`` if the rotation changes the size.
@@ -65,6 +66,7 @@ def place_boxes(
     counts = dict.fromkeys(BOX_COUNTS, 0)
     counts["boxes_size_differs"] = int(known and given not in (geometry.stored, geometry.upright))
     counts["boxes_stored_frame"] = int(is_stored)
+    counts["outlines"] = fields["box/outlines"][0]
     kept, placed = [], []
     sides = fields["box/sides"]
     for number, box in enumerate(zip(*(sides[side::4] for side in range(4)), strict=True)):

@@ -19,7 +19,11 @@ from tests.support.pixel_tools import ORIENTATION, png
 
 def annotation(boxes, size):
     """The fields of boxes (xmin, ymin, xmax, ymax) of one class."""
-    fields = {"size": list(size), "sides": [float(side) for box in boxes for side in box]}
+    fields = {
+        "size": list(size),
+        "outlines": [0],
+        "sides": [float(side) for box in boxes for side in box],
+    }
     others = {name: [1.0] * len(boxes) for name in ("text", "class_id", "area")}
     fields |= {"flags": [0] * 3 * len(boxes), **others}
     return {f"box/{name}": values for name, values in fields.items()}

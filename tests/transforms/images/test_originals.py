@@ -215,6 +215,7 @@ CONVERTED = {
     "video": png(5, 4, 8, 2, ROWS, png_chunk(b"cICP", b"\x09\x10\0\1")),
     "no checksum": PNG[:IDAT] + png_chunk(b"IDAT", zlib.compress(ROWS)[:-4]) + PNG[-12:],
     "bytes after the rows": PNG[:IDAT] + png_chunk(b"IDAT", zlib.compress(ROWS) + SECRET) + PNG[-12:],
+    "rows in two places": PNG[:-12] + png_chunk(b"tIME", bytes(7)) + png_chunk(b"IDAT", b"") + PNG[-12:],
     "too few rows": png(5, 5, 8, 2, ROWS), "a row more": png(5, 3, 8, 2, ROWS),
     "a bomb": png(5, 4, 8, 2, ROWS + bytes(1 << 24)), "no IEND": PNG[:-12],
     "compression": with_header(PNG, 26, 1),

@@ -111,6 +111,7 @@ def test_yolo_boxes_and_outlines():
     found = parse_yolo(text.encode(), ["cat", "dog"])
     assert (found.width, found.height) == (1, 1)
     assert [box.text for box in found.boxes] == ["dog", "cat"]
+    assert found.outlines == 1
     sides = [[*map(float, box[1:5])] for box in found.boxes]
     assert np.allclose(sides, [[0.4, 0.3, 0.6, 0.7], [0.1, 0.2, 0.9, 0.8]])
     for line in (
@@ -163,6 +164,8 @@ def check_coco(path):
         texts, boxes, crowds = boxes_of(ref)
         assert texts == [judge.cats[each["category_id"]]["name"] for each in wanted]
         assert np.allclose(boxes, np.reshape([each["bbox"] for each in wanted], (-1, 4)), atol=1e-3)
+        fields = input_fields(ref, dict.fromkeys(ref.classes, 0))
+        assert fields["box/outlines"] == [sum(bool(each.get("segmentation")) for each in wanted)]
         assert crowds == [each.get("iscrowd", 0) for each in wanted]
         fields = input_fields(ref, dict.fromkeys(ref.classes, 0))
         assert fields["box/size"] == [image["width"], image["height"]]

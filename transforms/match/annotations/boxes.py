@@ -47,11 +47,13 @@ class Annotation(NamedTuple):
         width: Width of the image in pixels; 0 if it is unknown, 1 if sides are fractions.
         height: Its height.
         boxes: Its boxes.
+        outlines: Number of objects whose outlines are in it too.
     """
 
     width: int = 0
     height: int = 0
     boxes: Sequence[Box] = ()
+    outlines: int = 0
 
 
 class AnnotationError(Exception):
@@ -77,6 +79,7 @@ def attach(
         return ref.rejected(error.error, error.message)
     fields: dict[str, FeatureValue] = {
         "box/size": (annotation.width, annotation.height),
+        "box/outlines": annotation.outlines,
         "box/text": [box.text.encode() for box in boxes],
         "box/sides": [float(side) for box in boxes for side in box[1:5]],
         "box/flags": [int(flag) for box in boxes for flag in box[5:8]],

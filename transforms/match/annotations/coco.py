@@ -62,7 +62,8 @@ def read_section(section: Section) -> Iterator[tuple[str, list[Row]]]:
             row: Row = (str(item.get("file_name")), item.get("width"), item.get("height"))
         else:
             number, category = item.get("image_id"), _id(item.get("category_id"))
-            row = (position, item.get("bbox"), category, item.get("iscrowd"), item.get("area"))
+            flags = item.get("iscrowd"), bool(item.get("segmentation"))
+            row = (position, item.get("bbox"), category, flags, item.get("area"))
         groups[f"{path}\0{_id(number)}"].append(row)
         if position % _WAITING == _WAITING - 1:
             yield from groups.items()
@@ -89,9 +90,8 @@ def _items(path: str, name: str) -> Iterator[dict[str, Any]]:
                     raise InputError("annotations-not-coco", path=path, name=name, item=item)
                 yield item
         except (ijson.JSONError, ValueError) as error:
-            why = (str(error).splitlines() or [""])[0][:_MAX_PROBLEM].rstrip(
-                "."
-            )  # then it repeats the file
+            why, *_ = str(error).splitlines() or [""]  # the others repeat some of the file
+            why = why[:_MAX_PROBLEM].rstrip(".")
             raise InputError("annotations-not-json", path=path, error=why) from error
 
 
@@ -150,7 +150,7 @@ def make_references(
         found, why = [], ""
         if len({other[0] for other in images}) > 1:
             why = "several images of its file have the same id"
-        for _, sides, category, is_crowd, area in boxes:
+        for _, sides, category, (is_crowd, _), area in boxes:
             text = categories.get((path, category))
             if text is None:
                 why = f"the category {category} is not in its categories"
@@ -166,7 +166,8 @@ def make_references(
             yield made.rejected("annotation", why)
         else:
             frame = Annotation(width, height) if known else Annotation()
-            yield attach(made, frame._replace(boxes=found), labels)
+            outlines = sum(outlined for _, _, _, (_, outlined), _ in boxes)
+            yield attach(made, frame._replace(boxes=found, outlines=outlines), labels)
 
 
 def _is_box(sides: Any) -> bool:

@@ -23,7 +23,7 @@ def parse_yolo(data: bytes, names: Sequence[str]) -> Annotation:
     Raises:
         AnnotationError: A line is neither, or its class has no name.
     """
-    boxes = []
+    boxes, outlines = [], 0
     try:
         lines = data.decode("utf-8-sig").splitlines()
     except UnicodeDecodeError as error:
@@ -44,8 +44,9 @@ def parse_yolo(data: bytes, names: Sequence[str]) -> Annotation:
             raise AnnotationError(
                 f"line {number} has the class {line.split()[0]}, --labels has {len(names)} lines"
             )
+        outlines += count > _BOX
         boxes.append(Box(names[int(values[0])], *_sides(values[1:])))
-    return Annotation(1, 1, boxes)
+    return Annotation(1, 1, boxes, outlines)
 
 
 def _sides(values: Sequence[float]) -> tuple[float, float, float, float]:
