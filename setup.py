@@ -121,6 +121,7 @@ setup(
         "numpy>=1.26",
         "pillow>=12.1.1,<13",
         "pyarrow>=21",
+        "pyyaml>=6,<7",
         "rich>=13.7",
         'tomli>=2; python_version < "3.11"',
         "simplejpeg>=1.9,<2",

@@ -163,7 +163,7 @@ class ImagesOptions(DatasetOptions):
             files as in train:1,test=test/: shares divide the others
         label_from: ``WHERE``: directory, filename, listing, none
         label_pattern: ``REGEX``: has a group (?P<label>...)
-        labels: ``FILE``: one label per line; the first line is class 0
+        labels: ``FILE``: one label per line, the first is class 0; or a .yaml file with names
         image_column: ``NAME``: column of Parquet files, or feature of TFRecords, that holds images
             (default: the only one of images; image/encoded)
         label_column: ``NAME``: column or feature of their labels (default: label;

@@ -56,7 +56,7 @@ def write_voc(folder: Path, facts: dict) -> None:
 def write_yolo(folder: Path, facts: dict) -> dict:
     """Write files of YOLO; return the options of a build."""
     (folder / "labels").mkdir(exist_ok=True)
-    (folder / "classes.names").write_text("\n".join(NAMES))
+    (folder / "data.yaml").write_text(f"path: .\nnames: {dict(enumerate(NAMES))}\n")
     for key, ((width, height), _, boxes) in facts.items():
         lines = [
             f"{NAMES.index(name)} {(left + right) / 2 / width} {(upper + lower) / 2 / height} "
@@ -68,7 +68,7 @@ def write_yolo(folder: Path, facts: dict) -> dict:
             path.write_text("\n".join(lines))
         else:  # by its convention, no file means no boxes
             path.unlink(missing_ok=True)
-    return {"annotations": "yolo", "labels": folder / "classes.names"}
+    return {"annotations": "yolo", "labels": folder / "data.yaml"}
 
 
 def write_coco(folder: Path, facts: dict) -> dict:

@@ -136,14 +136,39 @@ def sort_labels(labels: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted(labels, key=str.encode))
 
 
+def _read_names(text: str, source: str) -> list[str]:
+    """Return the names of classes in a YAML file, a list or a mapping of class ids.
+
+    Raises:
+        UsageError: It has none, or some that are not single lines.
+    """
+    import yaml  # slow to import
+
+    try:
+        found = yaml.safe_load(text)["names"]
+        names = dict(enumerate(found)) if isinstance(found, list) else {**found}
+        listed = [names[number] for number in range(len(names))]
+    except (yaml.YAMLError, LookupError, RecursionError, TypeError) as error:
+        raise UsageError("labels-not-yaml", source=source) from error
+    # A name that YAML reads as a boolean, a date or a number was written otherwise: yes, 1.0.
+    if not all(isinstance(each, str) and len(each.splitlines()) == 1 for each in listed):
+        raise UsageError("labels-not-yaml", source=source)
+    return listed
+
+
 def parse_labels(text: str, source: str) -> tuple[str, ...]:
-    """Return the labels of a labels file: one per line, in the order of class ids.
+    """Return the labels of a labels file, in the order of class ids.
+
+    It has one per line, or is a YAML file with ``names`` of classes, as data sets for YOLO have it:
+    https://docs.ultralytics.com/datasets/detect/
 
     Raises:
         UsageError: The file is empty, or a label is empty or listed twice.
     """
     # As in keys: macOS may write the folder of a label in NFD.
-    lines = unicodedata.normalize("NFC", text.removeprefix("\ufeff")).splitlines()
+    text = unicodedata.normalize("NFC", text.removeprefix("\ufeff"))
+    is_yaml = source.lower().endswith((".yaml", ".yml"))
+    lines = _read_names(text, source) if is_yaml else text.splitlines()
     if not lines:
         raise UsageError("labels-empty", source=source)
     for number, line in enumerate(lines, 1):

@@ -54,6 +54,27 @@ def test_parses_labels_files() -> None:
             parse_labels(text, "f")
 
 
+def test_parses_names_of_yolo_data_sets() -> None:
+    """A list, or class ids in any order; anything else is one sentence, also a bomb."""
+    head = "path: ../coco8\ntrain: images/train\nnames:"
+    for names in ("[cat, 'no']", "\n  1: 'no'\n  0: cat", "\n- cat\n- 'no'  # comment"):
+        assert parse_labels(f"\ufeff{head} {names}\n", "data.yaml") == ("cat", "no")
+    wrong = (
+        "[cat, no]",
+        "{1: a, 2: b}",
+        "",
+        "cat",
+        "[1]",
+        "['']",
+        '["a\\nb"]',
+        "{a: 0}",
+        "[" * 9999,
+    )
+    for text in (*(f"{head} {each}" for each in wrong), "", "a", "- a", "a: &x [*x]", "\0"):
+        with pytest.raises(UsageError, match="no list 'names' of texts"):
+            parse_labels(text, "data.YML")
+
+
 @pytest.mark.parametrize(
     ("key", "label"),
     [
