@@ -19,7 +19,7 @@ MESSAGES: dict[str, str] = {
     "too-many-rejects": "{rejected:,} of {considered:,} inputs were rejected ({reasons}), {rule}: {report} lists each with its reason; {step}.",
     "listing-encoding": "{source} is not UTF-8: save it as UTF-8.",
     "listing-unreadable": "{source} cannot be read as a listing: {message}.",
-    "listing-columns": "{source} has the column {name!r} without a name or twice, of {columns}: give each column a different name.",
+    "listing-columns": "{source} has the column {name!r} twice, of {columns}: give each column a different name.",
     "listing-column-lists": "{source}: the column {name} holds lists, but it must hold one text; lists of labels need --label_separator.",
     "listing-types-differ": "The column {name!r} of {source} has another type than in the other listings: give it one, as in --types={name}:float.",
     "listing-column-taken": "A column of the listing would be the feature {name}, which images have: rename it, or choose features with --features.",

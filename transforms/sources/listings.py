@@ -21,9 +21,10 @@ from shardmill.transforms.match.labels import sort_labels
 from shardmill.transforms.match.listing import find_sizes, key_of_entry
 from shardmill.transforms.match.walk import make_key
 from shardmill.transforms.sink.placement import PlaceSpec
-from shardmill.transforms.sources.csv.arrow_values import is_list
+from shardmill.transforms.sources.csv.arrow_values import PANDAS_INDEX, is_list
 from shardmill.transforms.sources.csv.cell_rules import CellRules
 from shardmill.transforms.sources.csv.dialect import Dialect
+from shardmill.transforms.sources.csv.row_ranges import make_unique
 from shardmill.transforms.sources.csv.sample import Sample, read_start, sample_file
 from shardmill.transforms.sources.csv.source import CsvSource
 from shardmill.transforms.sources.jsonl.jsonl_source import JsonLinesSource, sample_jsonl
@@ -138,6 +139,7 @@ class Listing:
         names: Names of its columns.
         sample: What its first rows say of them.
         options: What is read of it.
+        nameless: Those that the header does not name, which are not used.
         features: Columns of all listings that become features.
     """
 
@@ -147,6 +149,7 @@ class Listing:
     names: tuple[str, ...]
     sample: Sample
     options: ListingOptions
+    nameless: tuple[str, ...] = ()
     features: tuple[Column, ...] = ()
 
     @cached_property
@@ -174,7 +177,7 @@ class Listing:
     @property
     def others(self) -> list[str]:
         """The columns that may become features."""
-        return [name for name in self.names if name not in (*_PATHS, *_ROLES)]
+        return [name for name in self.names if name not in (*_PATHS, *_ROLES, *self.nameless)]
 
     def check(self) -> Listing:
         """Return the listing, after checking that it has the columns that are needed.
@@ -198,7 +201,7 @@ class Listing:
         return self
 
     def warn(self) -> Iterator[str]:
-        """Yield a warning for each column with a meaning that is not used."""
+        """Yield a warning for each column that is not used, unless an option says so."""
         for name, flag, used in (
             ("label", "label_from", self.options.labelled), ("split", "splits", self.options.split),
         ):  # fmt: skip
@@ -206,6 +209,8 @@ class Listing:
                 yield f"the column {name!r} of the listing is not used: --{flag}=listing uses it"
         if {*_PATHS} <= {*self.names}:
             yield "the column 'path' of the listing is not used: 'uri' says where inputs are"
+        for name in self.nameless:  # such as the index that pandas writes
+            yield f"{name} of the listing has no name and is not used: name it in the header"
 
     def infer(self, chosen: Sequence[str]) -> Iterator[Column]:
         """Yield some columns, with the types that their values have or are given."""
@@ -303,16 +308,20 @@ def _read_columns(path: str, options: ListingOptions) -> Listing:
             dialect, names = Dialect(delimiter), header
         if has_path:
             break
-    for name, count in Counter(names).items():
-        if not name or count > 1:
+    for name, count in Counter(filter(None, names)).items():
+        if count > 1:
             shown = format_names(names)
             raise InputError("listing-columns", source=path, name=name, columns=shown)
+    header, names = names, make_unique(names)
     dialect = replace(dialect, columns=names)
     size = _SAMPLE_BYTES if {*names}.difference(_PATHS, _ROLES) or kind != "csv" else _HEAD_BYTES
     sample = _KINDS[kind][0](ref, dialect, options.rules, size)
     if not names and sample.ref.error not in ("", "empty"):
         raise _unreadable(path, sample.ref.error, sample.ref.message)
-    return Listing(ref, kind, dialect, names or sample.columns, sample, options).check()
+    names = names or sample.columns
+    given = zip(names, header or names, strict=True)
+    nameless = tuple(name for name, each in given if not each or each.startswith(PANDAS_INDEX))
+    return Listing(ref, kind, dialect, names, sample, options, nameless).check()
 
 
 def _raise_first(ref: InputRef, rejects: Sequence[RowReject]) -> None:

@@ -24,6 +24,7 @@ _TEXTS = (
     pa.binary_view(),
 )  # fmt: skip
 _HEAD_ROWS = 2048
+PANDAS_INDEX = "__index_level_"  # pandas writes an index without a name as such a column
 
 
 def flatten_fields(

@@ -345,10 +345,10 @@ def _name_columns(first: list[str], dialect: Dialect) -> tuple[str, ...]:
             )
         return dialect.columns
     names = first if dialect.header == "first" else [""] * len(first)
-    return _make_unique(names)
+    return make_unique(names)
 
 
-def _make_unique(names: Sequence[str]) -> tuple[str, ...]:
+def make_unique(names: Sequence[str]) -> tuple[str, ...]:
     """Return names of which none is empty or repeated.
 
     The first column of a name keeps it, and the next ones are ``name_2``, ``name_3`` and so on; the

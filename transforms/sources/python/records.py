@@ -20,13 +20,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardmill.schemas.errors import InputError, UsageError, format_names
-from shardmill.transforms.sources.csv.arrow_values import is_list, is_text
+from shardmill.transforms.sources.csv.arrow_values import PANDAS_INDEX, is_list, is_text
 from shardmill.transforms.sources.python.images import to_bytes
 
 UNIT_ROWS, UNIT_BYTES = 1 << 16, 64 << 20
 _STEP = 1 << 10  # rows of a table that are measured at a time
 _MISFIT = (pa.ArrowException, TypeError, ValueError, OverflowError)
-_INDEX = "__index_level_"  # pandas writes an index without a name as such a column
 Record = dict[str, Any]
 Batch: TypeAlias = pa.Table | list[Record]
 Piece: TypeAlias = tuple[Record, int, int]  # a record, 1, and its bytes
@@ -139,7 +138,7 @@ def _join(held: list[Any]) -> Batch:
 
 def _slices(tables: Iterable[pa.Table]) -> Iterator[tuple[pa.Table, int, int]]:
     for table in tables:
-        plain = table.drop([name for name in table.column_names if name.startswith(_INDEX)])
+        plain = table.drop([name for name in table.column_names if name.startswith(PANDAS_INDEX)])
         plain = plain.replace_schema_metadata(None)
         for start in range(0, len(plain), _STEP):
             piece = plain.slice(start, _STEP)
