@@ -44,6 +44,7 @@ class Option(Generic[Value_co, Given_contra]):
             choice with a pattern has no other values.
         decides: Whether it changes the content of the dataset, and is part of its identity.
         required: Whether a command line must give it.
+        is_list: Whether its texts are divided by commas; a flag that is repeated adds items.
     """
 
     kind: Literal["switch", "number", "text"]
@@ -53,6 +54,7 @@ class Option(Generic[Value_co, Given_contra]):
     pattern: str = ""
     decides: bool = True
     required: bool = False
+    is_list: bool = False
     name: str = field(default="", init=False)
 
     def __set_name__(self, owner: type, name: str) -> None:
@@ -203,7 +205,7 @@ def names(default: str | None = "", **rules: Any) -> Any:
         listed = value.split(",") if isinstance(value, str) else value
         return tuple(_parse_text(flag, each) for each in listed) if value else ()
 
-    return Option("text", parse, default, **rules)
+    return Option("text", parse, default, is_list=True, **rules)
 
 
 def pairs(default: str | None, separator: str, read: Callable[[str], Any], **rules: Any) -> Any:
@@ -223,7 +225,7 @@ def pairs(default: str | None, separator: str, read: Callable[[str], Any], **rul
             value = ",".join(_parse_text(flag, each) for each in value)
         return read(_parse_text(flag, value))
 
-    return Option("text", parse, default, **rules)
+    return Option("text", parse, default, is_list=True, **rules)
 
 
 def mapping(**rules: Any) -> Any:
@@ -242,7 +244,7 @@ def mapping(**rules: Any) -> Any:
             raise UsageError("value-not-pair", flag=flag, value=wrong)
         return items
 
-    return Option("text", parse, "", **rules)
+    return Option("text", parse, "", is_list=True, **rules)
 
 
 def beam_options() -> Any:

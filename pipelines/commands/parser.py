@@ -28,6 +28,17 @@ class _Switch(argparse.Action):
         setattr(namespace, self.dest, (flag or "").partition("=")[2] or True)
 
 
+class _Join(argparse.Action):
+    """Joins the lists of a flag that is repeated."""
+
+    def __call__(
+        self, _: object, namespace: argparse.Namespace, text: Any, __: object = None
+    ) -> None:
+        """Store the text after that of an earlier flag, if there is one."""
+        earlier = getattr(namespace, self.dest, None)
+        setattr(namespace, self.dest, text if earlier is None else f"{earlier},{text}")
+
+
 class Parser(argparse.ArgumentParser):
     """An argument parser that reports an error as a ``UsageError`` of one sentence.
 
@@ -179,6 +190,8 @@ def _add_options(table: type, names: Iterable[str], add: Callable[..., Any]) -> 
             how: dict[str, Any] = {"required": option is not None and option.required}
             if name == "beam_options":
                 how = {"action": "append"}
+            if option is not None and option.is_list:
+                how |= {"action": _Join}
             if option is None and "Sequence" in str(declared[name].type):
                 how = {"action": "extend", "nargs": "+"}
             add(f"--{name}", **how, default=SUPPRESS, metavar=metavar, help=text)

@@ -115,6 +115,17 @@ def test_values_mean_the_same_in_every_form(config, name, given, tmp_path) -> No
         assert getattr(again, name) == getattr(first, name)
 
 
+@pytest.mark.parametrize("command", INPUT_KINDS)
+def test_a_repeated_flag_adds_items_to_its_list(command) -> None:
+    """No item of an earlier flag is lost, as that of --input is not."""
+    options = options_of(TABLES[command])
+    lists = [name for name, option in options.items() if option.is_list]
+    assert {"splits", *{"annotations", "select", "arrays"}.intersection(options)} <= {*lists}
+    for name in lists:
+        words = ["--input=i", "--output=o", f"--{name}=a:1", f"--{name}=b=2,c:3"]
+        assert vars(find_parser(command).parse_known_args(words)[0])[name] == "a:1,b=2,c:3"
+
+
 WRONG = [
     ({"quality": "x"}, "--quality=x is not a whole number."),
     ({"quality": 9.5}, "--quality=9.5 is not a whole number."),
