@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 
 from shardmill.loaders.selection import select
 from shardmill.schemas.dataset.manifest import Manifest
-from shardmill.schemas.dataset.read_manifest import find_dataset, load_manifest
+from shardmill.schemas.dataset.read_manifest import load_manifest, open_manifest
 from shardmill.schemas.errors import UsageError
 from shardmill.schemas.numbers import plural
 from shardmill.schemas.storage import join
@@ -93,7 +93,7 @@ def files(path: str | os.PathLike[str], split: str = "train") -> list[str]:
         InputError: The manifest does not exist, or this release cannot read it.
         UsageError: The split is unknown.
     """
-    folder, manifest = find_dataset(path)
+    *_, folder, manifest = open_manifest(path)
     return [join(folder, part.shard.file) for part in select(manifest, split).parts]
 
 

@@ -15,10 +15,11 @@ import warnings
 from collections.abc import Iterable
 from typing import Any
 
+from shardmill.loaders.selection import find_split
 from shardmill.schemas.dataset.catalog import parse_catalog
 from shardmill.schemas.dataset.facts import default_split, describe_manifest, read_rejects
 from shardmill.schemas.dataset.manifest import Manifest
-from shardmill.schemas.dataset.read_manifest import files_folder, find_manifest, read_manifest
+from shardmill.schemas.dataset.read_manifest import open_manifest
 from shardmill.schemas.dataset.shard_names import MANIFEST, REJECTS, check_not_lost
 from shardmill.schemas.errors import FormatError, InputError, StorageError, UsageError
 from shardmill.schemas.example.parse import FeatureValues, looks_like_example, parse_example
@@ -80,14 +81,10 @@ def describe_dataset(path: str, records: int, split: str, key: str = "") -> dict
         InputError: The manifest cannot be read.
         UsageError: The split is unknown.
     """
-    folder, file = find_manifest(path)
-    manifest = read_manifest(folder, file)
-    report = describe_manifest(manifest, file)
-    if split and split not in manifest.splits:
-        known = ", ".join(manifest.splits) or "none"
-        raise UsageError("show-split-unknown", split=split, known=known)
-    base = files_folder(folder, file, manifest)
-    report = {"kind": "dataset", "path": folder or file, "manifest": file, **report}
+    opened = open_manifest(path)
+    _, file, base, manifest = opened
+    about = {"kind": "dataset", "path": opened.path, "manifest": file}
+    report = about | describe_manifest(manifest)
     report["split"] = chosen = split or default_split(manifest)
     rejects = () if manifest.root else read_rejects(join(base, REJECTS))
     report["rejects"] = list(itertools.islice(rejects, MAX_REJECTS))
@@ -95,7 +92,7 @@ def describe_dataset(path: str, records: int, split: str, key: str = "") -> dict
     if found is not None:
         shown = read_records([join(base, found["shard"])], 1, found["record"])
     else:
-        shards = manifest.splits[chosen].shards if chosen else ()
+        shards = find_split(manifest, chosen).shards if chosen else ()
         paths = [join(base, shard.file) for shard in shards if shard.records]
         shown = read_records(paths, records, split=chosen)
     return {**report, "records": shown}
@@ -112,8 +109,7 @@ def find_key(base: str, manifest: Manifest, key: str) -> dict[str, Any]:
     Raises:
         InputError: There is no catalog, no such input, or a catalog is damaged.
     """
-    shards = [shard for split in manifest.splits.values() for shard in split.shards]
-    for shard in shards:
+    for shard in manifest.shards:
         if shard.catalog is None:
             continue
         path = join(base, shard.catalog.file)
