@@ -129,5 +129,5 @@ def _load_counted(path: str) -> Manifest:
 
 def _reject_count(path: str, flags: CheckOptions) -> None:
     for each in fields(flags):
-        if each.name not in _OF_COUNTS and getattr(flags, each.name):
+        if each.name not in _OF_COUNTS and getattr(flags, each.name) != each.default:
             raise UsageError("check-rule-of-dataset", name=each.name, path=path)

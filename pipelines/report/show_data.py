@@ -10,17 +10,17 @@ import base64
 import codecs
 import itertools
 import math
-import shlex
 import warnings
 from collections.abc import Iterable
 from typing import Any
 
 from shardmill.loaders.selection import find_split
-from shardmill.schemas.dataset.catalog import parse_catalog
+from shardmill.loaders.source import open_catalog
+from shardmill.schemas.dataset.catalog import row_columns
 from shardmill.schemas.dataset.facts import default_split, describe_manifest, read_rejects
 from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.dataset.read_manifest import open_manifest
-from shardmill.schemas.dataset.shard_names import MANIFEST, REJECTS, check_not_lost
+from shardmill.schemas.dataset.shard_names import REJECTS
 from shardmill.schemas.errors import FormatError, InputError, StorageError, UsageError
 from shardmill.schemas.example.parse import FeatureValues, looks_like_example, parse_example
 from shardmill.schemas.file_signatures import image_format
@@ -43,16 +43,11 @@ def describe_path(path: str, *, records: int = 3, split: str = "", key: str = ""
         InputError: There is nothing, or nothing that can be shown.
         UsageError: The split is unknown, or there are no splits.
     """
-    storage = open_storage(path)
-    entry = storage.stat(path) if path else None
+    entry = open_storage(path).stat(path) if path else None
     if entry is None:
         raise InputError("show-path-missing", path=path or "the path")
-    manifest = join(path, MANIFEST)
-    if storage.stat(manifest) if entry.kind == "dir" else path.endswith(".json"):
+    if entry.kind == "dir" or path.endswith(".json"):
         return describe_dataset(path, records, split, key)
-    if entry.kind == "dir":
-        check_not_lost(manifest)
-        raise InputError("show-folder", path=path, quoted=shlex.quote(path))
     if key or split:
         flag = f"--key={key}" if key else f"--split={split}"
         raise UsageError("show-without-manifest", flag=flag, path=path)
@@ -109,19 +104,12 @@ def find_key(base: str, manifest: Manifest, key: str) -> dict[str, Any]:
     Raises:
         InputError: There is no catalog, no such input, or a catalog is damaged.
     """
-    for shard in manifest.shards:
-        if shard.catalog is None:
-            continue
-        path = join(base, shard.catalog.file)
-        try:
-            rows = parse_catalog(open_storage(path).read(path))
-        except (FormatError, FileNotFoundError) as error:
-            raise InputError("show-catalog-unreadable", path=path, error=error) from error
-        for number, row in enumerate(rows):
-            if row.key == key:
-                columns = {**row._asdict(), **row.features}
-                del columns["features"]
-                return {"shard": shard.file, "record": number, **columns}
+    for shard in (shard for shard in manifest.shards if shard.catalog):
+        keys = open_catalog(base, shard, ["key"]).column("key").to_pylist()
+        if key in keys:
+            record = keys.index(key)
+            (row,) = open_catalog(base, shard, row_columns()).slice(record, 1).to_pylist()
+            return {"shard": shard.file, "record": record, **row}
     if not manifest.catalogs:
         raise InputError("show-key-without-catalog", key=key)
     raise InputError("show-key-unknown", key=key, root=manifest.inputs.root)

@@ -200,7 +200,7 @@ def test_detects_compression_from_the_bytes(tmp_path, suffix, compression, pack)
     ("make", "said"),
     [
         (lambda path: None, "does not exist"),
-        (lambda path: path.mkdir(), "or count such files by `shardmill count --input="),
+        (lambda path: path.mkdir(), "or count TFRecord files by `shardmill count`"),
         (lambda path: path.write_text("hello\n" * 30), "cannot be shown"),
         (lambda path: (path.mkdir(), (path / "manifest.json").write_text("{}")), "not a Shardmill manifest"),
     ],
