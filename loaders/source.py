@@ -236,7 +236,7 @@ def _check_shards(source: Source) -> None:
     sizes = {}
     for folder in {os.path.dirname(path) for path in source.paths}:  # one request for each
         for entry in storage.list_dir(folder):
-            path = join(folder, entry.path.rpartition("/")[2])
+            path = join(folder, entry.name)
             sizes[path] = entry.size if entry.kind == "file" else -1
     for path, shard in zip(source.paths, source.shards, strict=True):
         size = sizes.get(path)

@@ -216,9 +216,8 @@ def check_files(dataset: Dataset) -> Iterator[Finding]:
         return
     listed = {*manifest.files, *shard_names.RESERVED}
     for entry in open_storage(dataset.root).list_dir(dataset.root):
-        name = entry.path.rpartition("/")[2]
-        if name not in listed and not name.startswith("."):
-            yield Finding(name, _NOT_LISTED)
+        if entry.name not in listed and not entry.name.startswith("."):
+            yield Finding(entry.name, _NOT_LISTED)
     yield from _check_labels(dataset)
     yield from _check_rejects(dataset)
 

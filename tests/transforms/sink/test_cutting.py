@@ -109,7 +109,7 @@ def test_shards_have_the_records_of_the_parts_in_order(
     assert [name for shard in built for name in shard.rejects] == [
         part.rejects for part in parts if part.rejects
     ]
-    assert sorted((output / "b/shards").iterdir()) == sorted(paths)  # no pieces
+    assert sorted((output / ".build-b/shards").iterdir()) == sorted(paths)  # no pieces
     joined = output / "joined"
     joined.write_bytes(b"".join(path.read_bytes() for path in paths))
     assert read(joined, packing) == list(itertools.chain(*contents))
