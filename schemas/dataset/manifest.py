@@ -321,10 +321,6 @@ class Manifest:
         """The catalogs of all shards, by split."""
         return tuple(shard.catalog for shard in self.shards if shard.catalog is not None)
 
-    def to_own(self) -> Manifest:
-        """Return the manifest that is stored inside the folder of the generation."""
-        return replace(self, generation="", previous=())
-
     def folder(self, base: str) -> str:
         """Return the folder of the dataset's files.
 
