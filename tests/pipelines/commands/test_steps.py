@@ -269,7 +269,7 @@ def test_reports_a_missing_manifest(tmp_path, monkeypatch, capsys):
     for path in ("empty", "nowhere", "nowhere/manifest.json"):
         said = sentence_here(capsys, "steps", path, "--batch_size=4", code=1)
         assert "manifest.json does not exist" in said or "nowhere does not exist" in said
-        assert "give a dataset or its manifest.json." in said
+        assert "give a dataset or its manifest.json, or count" in said
     sentence_here(capsys, "steps", "folder", "--batch_size=4", code=1)
     assert "ftp:// is not supported" in sentence_here(
         capsys, "steps", "ftp://b/x", "--batch_size=4"
