@@ -276,17 +276,7 @@ def measure_finish(size: int, folder: Path) -> dict:
     jobs = step("plan", lambda: list(plan_shards(sink.shards, series, size, parts)))
     built = step(
         "assemble",
-        lambda: [
-            assemble_shard(
-                storage,
-                sink.output,
-                sink.build_name,
-                job,
-                sink.shards.template,
-                sink.packing(encoder.packing),
-            )
-            for job in jobs
-        ],
+        lambda: [assemble_shard(storage, sink, job, sink.packing(encoder.packing)) for job in jobs],
     )
     census = Census({series: (size + size // 10, 0)}, matched=size + size // 10)
     spec = replace(sink, max_reject_fraction=0.5)

@@ -322,14 +322,10 @@ class ShardFiles:
 
     def _record_offsets(self, members: Members, number: int, content: bytes) -> list[int]:
         offsets = record_offsets(content)
-        expected = int(members.first[number + 1] - members.first[number])
-        if len(offsets) - 1 != expected:
-            raise FormatError(
-                "member-index-wrong",
-                offset=int(members.offset[number]),
-                found=len(offsets) - 1,
-                expected=expected,
-            )
+        found, expected = len(offsets) - 1, members.first[number + 1] - members.first[number]
+        if found != expected:
+            at = members.offset[number]
+            raise FormatError("member-index-wrong", offset=at, found=found, expected=expected)
         return offsets
 
     def _damaged(self, shard: int, record: int, error: Exception) -> InputError:

@@ -12,7 +12,7 @@ from shardmill.loaders.boxes import BOX_SIDES, BOXES, boxes_spec
 from shardmill.loaders.selection import Selection, ShardSlice, select
 from shardmill.schemas.dataset.catalog import read_table
 from shardmill.schemas.dataset.manifest import Manifest, Shard
-from shardmill.schemas.dataset.read_manifest import find_dataset
+from shardmill.schemas.dataset.read_manifest import open_manifest
 from shardmill.schemas.dataset.shard_names import SCHEMA, check_not_deleted
 from shardmill.schemas.errors import FormatError, InputError, UsageError, format_names
 from shardmill.schemas.example.parse import FeatureValues
@@ -166,7 +166,7 @@ def open_source(path: str | os.PathLike[str], split: str) -> Source:
         InputError: The manifest or schema cannot be read, or a shard is missing or of another size.
         UsageError: A split is unknown.
     """
-    folder, manifest = find_dataset(path)
+    *_, folder, manifest = open_manifest(path)
     selection = select(manifest, split)
     manifest, lacking = manifest.of_shards({part.shard.file for part in selection.parts})
     specs = read_specs(folder, manifest, *lacking)
@@ -181,7 +181,7 @@ def open_without_shards(path: str | os.PathLike[str]) -> Source:
     Raises:
         InputError: The manifest or schema cannot be read.
     """
-    folder, manifest = find_dataset(path)
+    *_, folder, manifest = open_manifest(path)
     return Source(folder, manifest, Selection("", ()), _by_name(read_specs(folder, manifest)))
 
 
@@ -236,7 +236,7 @@ def _check_shards(source: Source) -> None:
     sizes = {}
     for folder in {os.path.dirname(path) for path in source.paths}:  # one request for each
         for entry in storage.list_dir(folder):
-            path = join(folder, entry.path.rpartition("/")[2])
+            path = join(folder, entry.name)
             sizes[path] = entry.size if entry.kind == "file" else -1
     for path, shard in zip(source.paths, source.shards, strict=True):
         size = sizes.get(path)

@@ -10,7 +10,7 @@ import functools
 import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -18,8 +18,10 @@ from shardmill.loaders.frameworks import require_framework
 from shardmill.loaders.records import Records, open_encoded
 from shardmill.loaders.selection import ShardSlice, find_split, select
 from shardmill.loaders.source import read_catalog
+from shardmill.loaders.steps import check_word
 from shardmill.schemas.dataset.manifest import Manifest, Split
 from shardmill.schemas.dataset.read_manifest import load_manifest
+from shardmill.schemas.dataset.statistics import Statistics
 from shardmill.schemas.errors import UsageError
 from shardmill.schemas.example.parse import parse_example
 
@@ -108,9 +110,7 @@ def normalization(
         UsageError: The split is unknown or has no such statistics, the framework is unknown, or a
             slice is of a manifest without a path.
     """
-    if framework not in get_args(Framework):
-        known = "'keras', 'torch' or 'jax'"
-        raise UsageError("reader-value-unknown", name="framework", value=framework, known=known)
+    check_word("framework", str(framework), Framework)
     if framework != "jax":
         require_framework(framework)
     moments = find_moments(manifest, split, feature)
@@ -196,9 +196,7 @@ def _open(dataset: Dataset, split: str) -> Records:
 
 
 def _moments_of(split: Split, feature: str | None) -> Moments | None:
-    statistics = split.statistics
-    if statistics is None:
-        return None
+    statistics = split.statistics or Statistics()
     pixels = statistics.pixels
     if feature is None:
         if pixels is None:

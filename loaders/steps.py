@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 
 from shardmill.loaders.selection import select
 from shardmill.schemas.dataset.manifest import Manifest
-from shardmill.schemas.dataset.read_manifest import find_dataset, load_manifest
+from shardmill.schemas.dataset.read_manifest import load_manifest, open_manifest
 from shardmill.schemas.errors import UsageError
 from shardmill.schemas.numbers import plural
 from shardmill.schemas.storage import join
@@ -72,8 +72,7 @@ def batches(examples: int, batch_size: int, remainder: Remainder | None, hosts: 
     if batch_size % hosts:
         above = -(-batch_size // hosts) * hosts
         raise UsageError("batch-not-divisible", batch_size=batch_size, hosts=hosts, above=above)
-    if remainder not in (None, *get_args(Remainder)):
-        raise unknown_remainder(remainder)
+    check_word("remainder", remainder, Remainder)
     full, rest = divmod(examples, batch_size)
     drops = remainder == "drop" or (remainder != "pad" and hosts > 1)
     return full + (rest > 0 and not drops)
@@ -93,14 +92,16 @@ def files(path: str | os.PathLike[str], split: str = "train") -> list[str]:
         InputError: The manifest does not exist, or this release cannot read it.
         UsageError: The split is unknown.
     """
-    folder, manifest = find_dataset(path)
+    *_, folder, manifest = open_manifest(path)
     return [join(folder, part.shard.file) for part in select(manifest, split).parts]
 
 
-def unknown_remainder(remainder: object) -> UsageError:
-    """Returns the error for an unknown ``remainder``."""
-    known = "keep, drop or pad"
-    return UsageError("reader-value-unknown", name="remainder", value=remainder, known=known)
+def check_word(name: str, value: object, words: Any) -> None:
+    """Checks that an argument is None or one of the words of a ``Literal``."""
+    *others, last = get_args(words)
+    if value not in (None, *others, last):
+        known = f"{', '.join(others)} or {last}"
+        raise UsageError("reader-value-unknown", name=name, value=value, known=known)
 
 
 def to_int(name: str, value: Any, least: int = 0) -> int:

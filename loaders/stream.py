@@ -7,7 +7,7 @@ import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property, partial
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 from typing_extensions import Self
@@ -26,7 +26,7 @@ from shardmill.loaders.pieces import Deal, Reader, count, size_of
 from shardmill.loaders.position import Position, digest_of, parse_state
 from shardmill.loaders.records import Records
 from shardmill.loaders.sampling import Balance, Weights, filter_records
-from shardmill.loaders.steps import Remainder, to_int, unknown_remainder
+from shardmill.loaders.steps import Remainder, check_word, to_int
 from shardmill.schemas.errors import UsageError
 from shardmill.schemas.map_ordered import map_ordered
 
@@ -101,11 +101,8 @@ class Stream:
             raise UsageError("stream-of-no-records", records=records)
         if not isinstance(shuffle, bool):
             raise UsageError("shuffle-invalid", shuffle=shuffle)
-        if remainder not in (None, *get_args(Remainder)):
-            raise unknown_remainder(remainder)
-        if order not in (None, *get_args(Order)):
-            known = "records or blocks"
-            raise UsageError("reader-value-unknown", name="order", value=order, known=known)
+        check_word("remainder", remainder, Remainder)
+        check_word("order", order, Order)
         if isinstance(where, Mapping):
             records, where = filter_records(records, where), None
         if where is not None and not callable(where):

@@ -108,7 +108,7 @@ def batch_parser(
         parsed |= {spec.name: boxes_tensor(spec, parsed) for spec in joined}
         return {spec.name: parsed[spec.name] for spec in specs}
 
-    return parse if joined else partial(tf.io.parse_example, features=wanted)
+    return parse
 
 
 def array_decoder(spec: FeatureSpec, *, batched: bool) -> Callable[[tf.Tensor], tf.Tensor]:

@@ -185,12 +185,16 @@ def check_named(config: RowsConfig, schema: Sequence[Column], columns: Sequence[
         name = getattr(config, flag)
         if name and name not in columns:
             raise unknown_column(flag, name, "the input has", columns)
-    if not config.label:
-        return
-    names = [column.name for column in schema]
-    if config.label not in names:
+    if config.label:
         have = "the input has" if config.label not in columns else "the schema has"
-        raise unknown_column("label", config.label, have, names)
-    label = next(column for column in schema if column.name == config.label)
-    if label.separator or label.several:
-        raise UsageError("label-several-values", label=config.label)
+        check_label(config.label, schema, have)
+
+
+def check_label(label: str, columns: Sequence[Column], have: str) -> None:
+    """Check that the label is a column with one value; ``have`` says whose the columns are."""
+    names = [column.name for column in columns]
+    if label not in names:
+        raise unknown_column("label", label, have, names)
+    found = columns[names.index(label)]
+    if found.separator or found.several:
+        raise UsageError("label-several-values", label=label)

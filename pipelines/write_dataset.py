@@ -15,6 +15,7 @@ from apache_beam.typehints.native_type_compatibility import convert_to_python_ty
 from apache_beam.typehints.row_type import RowTypeConstraint
 
 from shardmill.pipelines.build_config import BuildConfig, config_id, read_option_file
+from shardmill.pipelines.rows_config import check_label
 from shardmill.schemas.dataset.splits import Splits
 from shardmill.schemas.errors import UsageError
 from shardmill.schemas.option_types import Path, parse_path
@@ -104,7 +105,8 @@ class WriteDataset(beam.PTransform):
     def _spec(self, columns: tuple[Column, ...], runner: str) -> ElementsSpec:
         """Return what to write, where, and how."""
         config, label, split = self._config, self._label, self._split
-        _check_label(label, columns)
+        if label:
+            check_label(label, columns, "the schema has")
         columns = tuple(replace(e, required=e.required or e.name == label) for e in columns)
         splits = Splits("directory") if split else config.shares
         place = PlaceSpec(splits, config.seed)
@@ -124,15 +126,6 @@ class WriteDataset(beam.PTransform):
         table = TableSpec(columns, place, label, key_name, split_by=split_name if split else "")
         reader = ElementReader(table, self._key, split)
         return ElementsSpec(replace(sink, place=place), reader, versions, unique)
-
-
-def _check_label(label: str, columns: tuple[Column, ...]) -> None:
-    """Check that the label, if there is one, is a column with one value."""
-    found = [each for each in columns if each.name == label]
-    if label and not found:
-        raise unknown_column("label", label, "the schema has", [each.name for each in columns])
-    if any(each.several or each.separator for each in found):
-        raise UsageError("label-several-values", label=label)
 
 
 def _read_schema(schema: Path) -> tuple[Column, ...]:

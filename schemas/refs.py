@@ -167,8 +167,8 @@ class SegmentRef(NamedTuple):
     The first and last block may hold records of neighboring parts too.
 
     Attributes:
-        run: Identity of the run; segments of a part are ordered by it.
-        path: Path of the run file.
+        key: Identity of the run; segments of a part are ordered by it.
+        uri: Path of the run file.
         offset: Offset of the first block in the run file.
         length: Bytes of all blocks in the run file.
         crc32c: CRC-32C of these bytes.
@@ -177,8 +177,8 @@ class SegmentRef(NamedTuple):
         parts: Number of parts of the split.
     """
 
-    run: str
-    path: str
+    key: str
+    uri: str
     offset: int
     length: int
     crc32c: int
@@ -186,21 +186,11 @@ class SegmentRef(NamedTuple):
     part: int
     parts: int
 
-    @property
-    def key(self) -> str:
-        """Identity of the run."""
-        return self.run
-
-    @property
-    def uri(self) -> str:
-        """Path of the run file."""
-        return self.path
-
     def digest(self) -> int:
         """Return a 128-bit digest of the run, the content, the split and the part."""
         version = f"{self.crc32c:08x}"
         part = f"{self.part}/{self.parts}"
-        return _digest(self.run, str(self.length), version, "", self.split, part)
+        return _digest(self.key, str(self.length), version, "", self.split, part)
 
 
 Reference = InputRef | SegmentRef

@@ -62,7 +62,7 @@ def render_summary(
         findings: ``line``, ``remedy`` and ``name`` of each.
         notes: What could not be read for them.
     """
-    page = {"path": path, "findings": findings, "notes": notes, **describe_manifest(manifest, path)}
+    page = {"path": path, "findings": findings, "notes": notes, **describe_manifest(manifest)}
     return render("summary.html", page)
 
 

@@ -11,14 +11,8 @@ from typing import Any, ClassVar
 from shardmill.pipelines.manifest_rules import Rules, Verdict, judge
 from shardmill.pipelines.report.answer import Answer
 from shardmill.schemas import option_types as of
-from shardmill.schemas.dataset.facts import describe_manifest
 from shardmill.schemas.dataset.manifest import Manifest
-from shardmill.schemas.dataset.read_manifest import (
-    files_folder,
-    find_manifest,
-    load_manifest,
-    read_manifest,
-)
+from shardmill.schemas.dataset.read_manifest import FoundManifest, load_manifest, open_manifest
 from shardmill.schemas.errors import OutputError, UsageError
 from shardmill.schemas.printable import printable
 from shardmill.schemas.storage import open_storage
@@ -65,18 +59,18 @@ Exit codes: 0 all rules hold, 1 one does not, 2 usage error."""
 
 def run(flags: CheckOptions, answer: Answer) -> int:
     """Print for each rule whether it holds; return the exit code."""
-    folder, path = find_manifest(flags.dataset)
-    manifest = read_manifest(folder, path)
+    opened = open_manifest(flags.dataset)
+    manifest, path = opened.manifest, opened.path
     counted = _load_counted(flags.counted) if flags.counted else None
     if manifest.root:
-        _reject_count(path, flags)
+        _reject_count(opened.file, flags)
     verdicts = list(judge(manifest, flags, dt.datetime.now(dt.timezone.utc), counted))
-    findings, notes = _find(folder, path, manifest, flags)
+    findings, notes = _find(opened, flags)
     failing = [each for each in findings if each["fails"]]
     verdicts += [Verdict(f"{each['name']}: {each['line']}", each["remedy"]) for each in failing]
     if flags.limits:  # what was not read may be above a limit
         verdicts += [Verdict(f"the sample is not complete: {note}", _SAMPLE) for note in notes]
-    answer.say(f"Checked {folder or path}")
+    answer.say(f"Checked {path}")
     for verdict in verdicts:
         answer.say(f"  {'ok    ' if verdict.holds else 'fault '} {verdict.line}")
     for each in findings:
@@ -88,20 +82,18 @@ def run(flags: CheckOptions, answer: Answer) -> int:
     rules_json = [{"holds": each.holds, **asdict(each)} for each in verdicts]
     status = "failed" if broken else "ok"
     examples = {name: split.num_examples for name, split in manifest.splits.items()}
-    facts = {"manifest": path, "config_id": manifest.build.config_id, "examples": examples}
-    body = {"status": status, "dataset": folder or path, **facts, "rules": rules_json}
+    facts = {"manifest": opened.file, "config_id": manifest.build.config_id, "examples": examples}
+    body = {"status": status, "dataset": path, **facts, "rules": rules_json}
     answer.give({**body, "findings": findings, "notes": notes})
     if not broken:
         return 0
     more = f" ({len(broken) - 1} more of the rules are broken)" if len(broken) > 1 else ""
-    sentence = f"{folder or path}: {broken[0].line}: {broken[0].remedy}{more}."
+    sentence = f"{path}: {broken[0].line}: {broken[0].remedy}{more}."
     print(f"shardmill: {printable(sentence)}", file=sys.stderr)
     return OutputError.exit_code
 
 
-def _find(
-    folder: str, path: str, manifest: Manifest, flags: CheckOptions
-) -> tuple[list[dict[str, Any]], list[str]]:
+def _find(opened: FoundManifest, flags: CheckOptions) -> tuple[list[dict[str, Any]], list[str]]:
     """Return the findings, and what could not be read."""
     notes: list[str] = []
     if not flags.findings and not flags.limits:
@@ -109,10 +101,9 @@ def _find(
     from shardmill.pipelines.report.dataset_report import sample_records  # imports NumPy
     from shardmill.pipelines.report.findings import LIMITS, find_problems
 
-    describe_manifest(manifest, path)  # checks its numbers
     given = _load_limits(flags.limits, LIMITS) if flags.limits else {}
-    samples = sample_records(files_folder(folder, path, manifest), manifest, notes)[1]
-    found = find_problems(manifest, samples, {**LIMITS, **given})
+    samples = sample_records(opened.base, opened.manifest, notes)[1]
+    found = find_problems(opened.manifest, samples, {**LIMITS, **given})
     return [{**each._asdict(), "fails": each.name in given} for each in found], notes
 
 
@@ -138,5 +129,5 @@ def _load_counted(path: str) -> Manifest:
 
 def _reject_count(path: str, flags: CheckOptions) -> None:
     for each in fields(flags):
-        if each.name not in _OF_COUNTS and getattr(flags, each.name):
+        if each.name not in _OF_COUNTS and getattr(flags, each.name) != each.default:
             raise UsageError("check-rule-of-dataset", name=each.name, path=path)

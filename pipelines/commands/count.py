@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from shardmill.pipelines import run as runs
 from shardmill.pipelines.commands import find_parser
 from shardmill.pipelines.commands.beam_flags import check_beam_flags
-from shardmill.pipelines.commands.build import finish_run
+from shardmill.pipelines.commands.build import check_accepts_files, finish_run
 from shardmill.pipelines.input_kinds import MEBIBYTES
 from shardmill.pipelines.report.answer import Answer
 from shardmill.pipelines.report.quiet import quiet_import
@@ -31,7 +31,6 @@ CountOptions = CountConfig  # the table of the command
 def run(config: CountConfig, answer: Answer, beam_flags: Sequence[str] = ()) -> int:
     """Count TFRecord files; return the exit code."""
     config, runner, beam_flags = configure(config, beam_flags)
-    from shardmill.pipelines.commands.build import check_accepts_files
     from shardmill.pipelines.count_config import resolve
     from shardmill.pipelines.report.summary import log_summary, render_count
     from shardmill.transforms.runtime.process_pool import close_all

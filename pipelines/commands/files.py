@@ -9,7 +9,7 @@ from typing import ClassVar
 from shardmill.loaders.selection import select
 from shardmill.pipelines.report.answer import Answer
 from shardmill.schemas import option_types as of
-from shardmill.schemas.dataset.read_manifest import find_dataset
+from shardmill.schemas.dataset.read_manifest import open_manifest
 from shardmill.schemas.dataset.shard_names import is_generation
 from shardmill.schemas.printable import printable
 from shardmill.schemas.storage import join
@@ -35,7 +35,7 @@ example:
 
 def run(flags: FilesOptions, answer: Answer) -> int:
     """Print the paths; return the exit code."""
-    folder, manifest = find_dataset(flags.dataset)
+    *_, folder, manifest = open_manifest(flags.dataset)
     paths = [join(folder, part.shard.file) for part in select(manifest, flags.split).parts]
     name = os.path.basename(folder)
     version = name if is_generation(name) else None

@@ -10,7 +10,7 @@ from shardmill.loaders.selection import Selection, select
 from shardmill.loaders.steps import steps_per_epoch
 from shardmill.pipelines.report.answer import Answer
 from shardmill.schemas import option_types as of
-from shardmill.schemas.dataset.read_manifest import find_manifest, read_manifest
+from shardmill.schemas.dataset.read_manifest import open_manifest
 
 
 @dataclass(kw_only=True)
@@ -42,8 +42,7 @@ example:
 
 def run(flags: StepsOptions, answer: Answer) -> int:
     """Print the number of steps; return the exit code."""
-    folder, path = find_manifest(flags.manifest)
-    manifest = read_manifest(folder, path)
+    _, path, _, manifest = open_manifest(flags.manifest)
     selection = select(manifest, flags.split)
     steps = steps_per_epoch(
         manifest, flags.split, flags.batch_size,

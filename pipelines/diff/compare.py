@@ -9,7 +9,7 @@ from typing import Any
 
 from shardmill.pipelines.diff.records import Side, compare_records
 from shardmill.schemas.dataset.manifest import Manifest, Shard
-from shardmill.schemas.dataset.read_manifest import files_folder, find_manifest, read_manifest
+from shardmill.schemas.dataset.read_manifest import open_manifest
 from shardmill.schemas.errors import ShardmillError
 from shardmill.schemas.numbers import short_number
 from shardmill.schemas.storage import join
@@ -113,10 +113,10 @@ def _shown(value: Any) -> str:
 
 
 def _open(path: str) -> Side:
-    folder, file = find_manifest(path)
-    manifest = read_manifest(folder, file)
+    opened = open_manifest(path)
+    manifest = opened.manifest
     shards = tuple((k, shard) for k, split in manifest.splits.items() for shard in split.shards)
-    return Side(folder or file, files_folder(folder, file, manifest), manifest, shards)
+    return Side(opened.path, opened.base, manifest, shards)
 
 
 def _why_not_compared(sides: Sequence[Side], *, read: bool) -> str:

@@ -21,7 +21,7 @@ from shardmill.pipelines.report.findings import SampledRecord, choose_examples, 
 from shardmill.pipelines.report.reject_pictures import draw_rejects
 from shardmill.schemas.dataset.facts import describe_manifest, read_rejects
 from shardmill.schemas.dataset.manifest import Manifest
-from shardmill.schemas.dataset.read_manifest import files_folder, find_manifest, read_manifest
+from shardmill.schemas.dataset.read_manifest import open_manifest
 from shardmill.schemas.dataset.shard_names import CURRENT, REJECTS, is_generation
 from shardmill.schemas.errors import OutputError, ShardmillError, UsageError
 from shardmill.schemas.example.parse import parse_example
@@ -61,8 +61,8 @@ def report(dataset: Path, output: Path | None = None, *, inputs: Path | None = N
         OutputError: The file exists and is not a report.
         UsageError: The file would be inside the dataset, or the folder of inputs does not exist.
     """
-    folder, file = find_manifest(dataset)
-    manifest = read_manifest(folder, file)
+    opened = open_manifest(dataset)
+    folder, file, base, manifest = opened
     own = absolute(folder or os.path.splitext(file)[0])
     if folder and (own.endswith(f"/{CURRENT}") or is_generation(os.path.basename(own))):
         own = os.path.dirname(own)
@@ -70,8 +70,8 @@ def report(dataset: Path, output: Path | None = None, *, inputs: Path | None = N
     _check_output(target, own if folder else "")
     if inputs and not os.path.isdir(inputs):
         raise UsageError("report-inputs-missing", path=inputs)
-    page = gather(files_folder(folder, file, manifest), file, manifest, inputs)
-    html = render("report.html", {**page, "name": os.path.basename(own), "path": folder or file})
+    page = gather(base, manifest, inputs)
+    html = render("report.html", {**page, "name": os.path.basename(own), "path": opened.path})
     open_storage(target).replace(target, html.encode())
     return target
 
@@ -93,16 +93,15 @@ def _check_output(target: str, dataset: str) -> None:
         raise OutputError("report-exists", target=target)
 
 
-def gather(base: str, file: str, manifest: Manifest, inputs: Path | None) -> dict[str, Any]:
+def gather(base: str, manifest: Manifest, inputs: Path | None) -> dict[str, Any]:
     """Returns the values that the page shows.
 
     Args:
         base: Folder of the shards.
-        file: Path of the manifest.
         manifest: The manifest.
         inputs: Folder of the inputs, whose rejected images are drawn.
     """
-    page = {**describe_manifest(manifest, file), "notes": [], "sheets": []}
+    page = {**describe_manifest(manifest), "notes": [], "sheets": []}
     notes: list[str] = page["notes"]
     specs, samples = sample_records(base, manifest, notes)
     problems = [] if manifest.root else find_problems(manifest, samples)

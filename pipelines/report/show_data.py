@@ -10,16 +10,17 @@ import base64
 import codecs
 import itertools
 import math
-import shlex
 import warnings
 from collections.abc import Iterable
 from typing import Any
 
-from shardmill.schemas.dataset.catalog import parse_catalog
+from shardmill.loaders.selection import find_split
+from shardmill.loaders.source import open_catalog
+from shardmill.schemas.dataset.catalog import row_columns
 from shardmill.schemas.dataset.facts import default_split, describe_manifest, read_rejects
 from shardmill.schemas.dataset.manifest import Manifest
-from shardmill.schemas.dataset.read_manifest import files_folder, find_manifest, read_manifest
-from shardmill.schemas.dataset.shard_names import MANIFEST, REJECTS, check_not_lost
+from shardmill.schemas.dataset.read_manifest import open_manifest
+from shardmill.schemas.dataset.shard_names import REJECTS
 from shardmill.schemas.errors import FormatError, InputError, StorageError, UsageError
 from shardmill.schemas.example.parse import FeatureValues, looks_like_example, parse_example
 from shardmill.schemas.file_signatures import image_format
@@ -42,16 +43,11 @@ def describe_path(path: str, *, records: int = 3, split: str = "", key: str = ""
         InputError: There is nothing, or nothing that can be shown.
         UsageError: The split is unknown, or there are no splits.
     """
-    storage = open_storage(path)
-    entry = storage.stat(path) if path else None
+    entry = open_storage(path).stat(path) if path else None
     if entry is None:
         raise InputError("show-path-missing", path=path or "the path")
-    manifest = join(path, MANIFEST)
-    if storage.stat(manifest) if entry.kind == "dir" else path.endswith(".json"):
+    if entry.kind == "dir" or path.endswith(".json"):
         return describe_dataset(path, records, split, key)
-    if entry.kind == "dir":
-        check_not_lost(manifest)
-        raise InputError("show-folder", path=path, quoted=shlex.quote(path))
     if key or split:
         flag = f"--key={key}" if key else f"--split={split}"
         raise UsageError("show-without-manifest", flag=flag, path=path)
@@ -80,14 +76,10 @@ def describe_dataset(path: str, records: int, split: str, key: str = "") -> dict
         InputError: The manifest cannot be read.
         UsageError: The split is unknown.
     """
-    folder, file = find_manifest(path)
-    manifest = read_manifest(folder, file)
-    report = describe_manifest(manifest, file)
-    if split and split not in manifest.splits:
-        known = ", ".join(manifest.splits) or "none"
-        raise UsageError("show-split-unknown", split=split, known=known)
-    base = files_folder(folder, file, manifest)
-    report = {"kind": "dataset", "path": folder or file, "manifest": file, **report}
+    opened = open_manifest(path)
+    _, file, base, manifest = opened
+    about = {"kind": "dataset", "path": opened.path, "manifest": file}
+    report = about | describe_manifest(manifest)
     report["split"] = chosen = split or default_split(manifest)
     rejects = () if manifest.root else read_rejects(join(base, REJECTS))
     report["rejects"] = list(itertools.islice(rejects, MAX_REJECTS))
@@ -95,7 +87,7 @@ def describe_dataset(path: str, records: int, split: str, key: str = "") -> dict
     if found is not None:
         shown = read_records([join(base, found["shard"])], 1, found["record"])
     else:
-        shards = manifest.splits[chosen].shards if chosen else ()
+        shards = find_split(manifest, chosen).shards if chosen else ()
         paths = [join(base, shard.file) for shard in shards if shard.records]
         shown = read_records(paths, records, split=chosen)
     return {**report, "records": shown}
@@ -112,20 +104,12 @@ def find_key(base: str, manifest: Manifest, key: str) -> dict[str, Any]:
     Raises:
         InputError: There is no catalog, no such input, or a catalog is damaged.
     """
-    shards = [shard for split in manifest.splits.values() for shard in split.shards]
-    for shard in shards:
-        if shard.catalog is None:
-            continue
-        path = join(base, shard.catalog.file)
-        try:
-            rows = parse_catalog(open_storage(path).read(path))
-        except (FormatError, FileNotFoundError) as error:
-            raise InputError("show-catalog-unreadable", path=path, error=error) from error
-        for number, row in enumerate(rows):
-            if row.key == key:
-                columns = {**row._asdict(), **row.features}
-                del columns["features"]
-                return {"shard": shard.file, "record": number, **columns}
+    for shard in (shard for shard in manifest.shards if shard.catalog):
+        keys = open_catalog(base, shard, ["key"]).column("key").to_pylist()
+        if key in keys:
+            record = keys.index(key)
+            (row,) = open_catalog(base, shard, row_columns()).slice(record, 1).to_pylist()
+            return {"shard": shard.file, "record": record, **row}
     if not manifest.catalogs:
         raise InputError("show-key-without-catalog", key=key)
     raise InputError("show-key-unknown", key=key, root=manifest.inputs.root)

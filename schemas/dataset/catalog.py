@@ -167,7 +167,12 @@ def parse_catalog(data: bytes) -> Catalog:
     Raises:
         FormatError: It is not a catalog.
     """
-    return Catalog(read_table(data, (*_COLUMNS, *catalog_columns(), "record_id")))
+    return Catalog(read_table(data, (*row_columns(), "record_id")))
+
+
+def row_columns() -> list[str]:
+    """Return the names of the columns of a row."""
+    return [*_COLUMNS, *catalog_columns()]
 
 
 def read_table(data: bytes, names: Sequence[str]) -> Any:
@@ -183,10 +188,8 @@ def read_table(data: bytes, names: Sequence[str]) -> Any:
         # read_table would import pyarrow.dataset and pyarrow.compute, in 0.05 s.
         table = pq.ParquetFile(io.BytesIO(data)).read(columns=list(names), use_threads=False)
         table.validate(full=True)
-        for name in catalog_columns().keys() & {*names} - {
-            *table.column_names
-        }:  # of an older version
-            table = table.append_column(name, pa.nulls(len(table)))
+        for name in (catalog_columns().keys() & {*names}) - {*table.column_names}:
+            table = table.append_column(name, pa.nulls(len(table)))  # of an older version
         return table.select(names)
     except MemoryError:  # as ArrowMemoryError, which says nothing about the catalog
         raise

@@ -8,7 +8,7 @@ manifest.schema.json is its JSON Schema.
 from __future__ import annotations
 
 import json
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, NamedTuple, TypeVar
 
@@ -279,9 +279,13 @@ class Manifest:
             body["build"] = _known(Build, body["build"])
             body["damaged"] = [_known(Damaged, each) for each in body.get("damaged", ())]
             body["side_files"] = [_file(name, prefix) for name in body.get("beside", ())]
-            return _known(cls, {name: body[name] for name in _REQUIRED} | body)
+            found = _known(cls, {name: body[name] for name in _REQUIRED} | body)
+            names = (each["name"] for each in found.features)
+            # A TypeError unless all are texts.
+            "".join((*names, *found.label_features, *found.labels, *found.build.command))
         except (KeyError, TypeError, AttributeError) as error:
             raise FormatError("manifest-malformed", error=error) from error
+        return found
 
     def of_shards(self, files: Container[str]) -> tuple[Manifest, frozenset[str]]:
         """Return the manifest without labels if some files have none, and their features."""
@@ -317,10 +321,6 @@ class Manifest:
         """The catalogs of all shards, by split."""
         return tuple(shard.catalog for shard in self.shards if shard.catalog is not None)
 
-    def to_own(self) -> Manifest:
-        """Return the manifest that is stored inside the folder of the generation."""
-        return replace(self, generation="", previous=())
-
     def folder(self, base: str) -> str:
         """Return the folder of the dataset's files.
 
@@ -336,8 +336,21 @@ class Manifest:
 
 def _known(kind: type[T], body: Mapping[str, Any]) -> T:
     """Return a value of its fields, lists as tuples; fields of later releases are ignored."""
-    given = {each.name: body[each.name] for each in fields(kind) if each.name in body}  # type: ignore[arg-type]
-    return kind(**{k: tuple(v) if isinstance(v, list) else v for k, v in given.items()})
+    given: dict[str, Any] = {}
+    for each in fields(kind):  # type: ignore[arg-type]
+        if each.name in body:
+            value = body[each.name]
+            if each.type == "int":
+                _check_numbers(each.name, [value])
+            elif each.type == "dict[str, int]":
+                _check_numbers(each.name, value.values())
+            given[each.name] = tuple(value) if each.type.startswith("tuple") else value
+    return kind(**given)
+
+
+def _check_numbers(name: str, numbers: Iterable[Any]) -> None:
+    if any(type(number) is not int or number < 0 for number in numbers):
+        raise FormatError("manifest-not-number", name=name)
 
 
 def _without_empty(body: dict[str, Any], *names: str) -> dict[str, Any]:

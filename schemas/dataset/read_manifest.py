@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import NamedTuple
 
 from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.dataset.shard_names import MANIFEST, check_not_lost, is_generation
@@ -10,29 +11,52 @@ from shardmill.schemas.errors import FormatError, InputError, UsageError
 from shardmill.schemas.storage import join, open_storage, scheme_of
 
 
-def find_dataset(path: str | os.PathLike[str]) -> tuple[str, Manifest]:
-    """Returns the folder of the shards of a dataset, and its manifest; see ``find_manifest``."""
-    folder, file = find_manifest(path)
-    manifest = read_manifest(folder, file)
-    return files_folder(folder, file, manifest), manifest
+class FoundManifest(NamedTuple):
+    """A manifest, and where it is.
 
-
-def files_folder(folder: str, file: str, manifest: Manifest) -> str:
-    """Returns the folder that the file names of a manifest are relative to.
-
-    Args:
-        folder: The folder of the dataset, as ``find_manifest`` returned it.
-        file: The path of the manifest.
+    Attributes:
+        folder: The folder of the dataset; empty if the path is a file of another name, such as the
+            manifest of a count.
+        file: Path of the manifest.
+        base: The folder that file names are relative to.
         manifest: The manifest.
     """
-    return manifest.root or manifest.folder(folder or os.path.dirname(file) or ".")
+
+    folder: str
+    file: str
+    base: str
+    manifest: Manifest
+
+    @property
+    def path(self) -> str:
+        """The folder of the dataset, else the file."""
+        return self.folder or self.file
 
 
-def find_manifest(path: str | os.PathLike[str]) -> tuple[str, str]:
-    """Returns the folder of a dataset and the path of its manifest, given either of them.
+def open_manifest(path: str | os.PathLike[str], *, counts: bool = True) -> FoundManifest:
+    """Returns the manifest of a dataset.
 
-    The folder is empty if the path is a file of another name, such as the manifest of a count.
+    Args:
+        path: The dataset's folder or its manifest.json, on any storage.
+        counts: Whether the examples of each split must be those of its shards, as wrong ones would
+            lead to wrong steps.
+
+    Raises:
+        InputError: It does not exist, or this release cannot read it.
     """
+    folder, file = _find_manifest(path)
+    manifest = _read_manifest(folder, file, counts=counts)
+    base = manifest.root or manifest.folder(folder or os.path.dirname(file) or ".")
+    return FoundManifest(folder, file, base, manifest)
+
+
+def load_manifest(path: str | os.PathLike[str]) -> Manifest:
+    """Returns the manifest of a dataset; see ``open_manifest``."""
+    return open_manifest(path).manifest
+
+
+def _find_manifest(path: str | os.PathLike[str]) -> tuple[str, str]:
+    """Returns the folder of a dataset and the path of its manifest, given either of them."""
     text = os.fsdecode(path)
     if not text:
         raise UsageError("manifest-path-empty")
@@ -50,25 +74,15 @@ def find_manifest(path: str | os.PathLike[str]) -> tuple[str, str]:
     return (above or ".") if name == MANIFEST else "", text
 
 
-def load_manifest(path: str | os.PathLike[str]) -> Manifest:
-    """Returns the manifest of a dataset.
-
-    Args:
-        path: The dataset's folder or its manifest.json, on any storage.
-
-    Raises:
-        InputError: It does not exist, or this release cannot read it.
-    """
-    return read_manifest(*find_manifest(path))
-
-
-def read_manifest(folder: str, file: str) -> Manifest:
-    """Returns the manifest that ``find_manifest`` found; see ``load_manifest``."""
+def _read_manifest(folder: str, file: str, *, counts: bool) -> Manifest:
     storage, data = open_storage(file), b""
     try:
         data = storage.read(file)
         manifest = Manifest.from_json(data)
-        _check_counts(manifest)
+        for name, split in manifest.splits.items() if counts else ():
+            stated, found = split.num_examples, sum(shard.records for shard in split.shards)
+            if stated != found:
+                raise FormatError("manifest-counts-differ", stated=stated, name=name, found=found)
     except FileNotFoundError as error:
         check_not_lost(file)
         raise InputError("dataset-missing", file=file) from error
@@ -80,19 +94,3 @@ def read_manifest(folder: str, file: str) -> Manifest:
     except (RecursionError, ValueError) as error:
         raise InputError("manifest-not-json", file=file) from error
     return manifest
-
-
-def _check_counts(manifest: Manifest) -> None:
-    """Checks the numbers of examples, which would otherwise lead to wrong steps.
-
-    Raises:
-        FormatError: A number is invalid, or a split and its shards disagree.
-    """
-    for name, split in manifest.splits.items():
-        counts = [split.num_examples, *(shard.records for shard in split.shards)]
-        if any(type(count) is not int or count < 0 for count in counts):
-            raise FormatError("manifest-count-not-number", name=name)
-        if counts[0] != sum(counts[1:]):
-            raise FormatError(
-                "manifest-counts-differ", stated=counts[0], name=name, found=sum(counts[1:])
-            )

@@ -143,9 +143,7 @@ def _check_field(rule: str, field: str, spec: str, conversion: str | None) -> No
 
 def list_generations(storage: Storage, output: str) -> list[str]:
     """Return the names of all generations in an output, the latest first."""
-    names = (
-        entry.path.rsplit("/", 1)[-1] for entry in storage.list_dir(output) if entry.kind == "dir"
-    )
+    names = (entry.name for entry in storage.list_dir(output) if entry.kind == "dir")
     return sorted(filter(is_generation, names), reverse=True)
 
 

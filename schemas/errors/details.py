@@ -6,7 +6,7 @@ MESSAGES: dict[str, str] = {
     "manifest-malformed": "a field of the manifest is missing or malformed ({error!r})",
     "manifest-file-outside": "the manifest names the file {file!r}, which is outside its folder",
     "manifest-label-not-text": "the shard {file!r} has the label {label!r}, not a text",
-    "manifest-count-not-number": "a count of the split {name!r} is not a number of examples",
+    "manifest-not-number": "its {name} is not a number, 0 or more",
     "manifest-counts-differ": "it states {stated:examples} for the split {name!r}, but its shards have {found}",
     "schema-type-missing": "{source} does not give the feature {name!r} a type",
     "schema-dtype-missing": "{source}: the feature {name!r} holds raw values without a dtype",

@@ -27,7 +27,6 @@ MESSAGES: dict[str, str] = {
     "duplicates-and-listing": "--duplicates={duplicates} and a listing cannot be combined, since both say what belongs together: remove the copies from the listing.",
     "show-key-without-catalog": "--key={key}: the dataset has no catalog; only images have one.",
     "show-key-unknown": "--key={key}: no record was made of such an input; keys are paths relative to {root}.",
-    "show-catalog-unreadable": "{path} cannot be read: {error}; run `shardmill verify`.",
     "catalog-foreign": "it is not a catalog ({error})",
     "catalog-record-ids": "it has records of {found} record_ids",
     "catalog-size-differs": "its size does not match its catalog",

@@ -40,6 +40,11 @@ class Entry(NamedTuple):
     ctime: int = 0
     changed_ns: int | None = None
 
+    @property
+    def name(self) -> str:
+        """Last part of the path."""
+        return self.path.rpartition("/")[2]
+
 
 class RandomReader(Protocol):
     """A file that is open for random access.

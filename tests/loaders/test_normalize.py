@@ -89,7 +89,7 @@ def test_equal_values_become_zero(tmp_path) -> None:
         ({"feature": None}, "no pixel statistics"),
         ({"feature": None, "split": "train[:5]"}, "no pixel statistics"),
         ({"split": "test"}, "no split 'test': it has train"),
-        ({"framework": "mxnet"}, "framework='mxnet' is unknown: use 'keras'"),
+        ({"framework": "mxnet"}, "framework='mxnet' is unknown: use keras, torch or jax"),
     ],
 )
 def test_rejects_missing_statistics(options, words, table) -> None:

@@ -252,7 +252,7 @@ def test_several_labels_are_lists(tagged, tmp_path) -> None:
     weights = {manifest.labels.index(k): counts.sum() / (3 * n) for k, n in counts.items()}
     assert class_weights(dataset) == pytest.approx(weights)
     assert class_weights(dataset, "train[:100%]") == pytest.approx(weights)
-    page = gather(records.source.folder, str(dataset / "manifest.json"), manifest, None)
+    page = gather(records.source.folder, manifest, None)
     assert {each["label"]: len(each["pictures"]) for each in page["sheets"]} == counts.to_dict()
 
 

@@ -25,4 +25,4 @@ def test_digests_are_pinned(ref: Reference, key: str, digest: int) -> None:
 def test_a_digest_ignores_where_a_file_is_and_why_it_was_rejected() -> None:
     moved = FILE._replace(uri="gs://b/cat/1.jpg", message="anything")
     assert moved.digest() == FILE.digest()
-    assert SEGMENT._replace(path="/elsewhere", offset=0).digest() == SEGMENT.digest()
+    assert SEGMENT._replace(uri="/elsewhere", offset=0).digest() == SEGMENT.digest()

@@ -104,16 +104,15 @@ def find_leftovers(storage: Storage, output: str) -> Leftovers:
     foreign = [(name, why) for name, why in named.items() if why]
     leftovers, problems = [], []
     for entry in storage.list_dir(output):
-        name = entry.path.rsplit("/", 1)[-1]
-        kind = classify(name, entry.kind, entry.size)
-        if kind is None or name in named:
+        kind = classify(entry.name, entry.kind, entry.size)
+        if kind is None or entry.name in named:
             continue
         try:
-            why = _why_foreign(storage, entry, name, kind)
+            why = _why_foreign(storage, entry, kind)
             if why:
-                foreign.append((name, why))
+                foreign.append((entry.name, why))
             else:
-                leftovers.append(_measure(storage, entry, name, kind))
+                leftovers.append(_measure(storage, entry, kind))
         except ShardmillError as error:
             problems.append(str(error))
         except FileNotFoundError:  # another command deleted it
@@ -121,25 +120,24 @@ def find_leftovers(storage: Storage, output: str) -> Leftovers:
     return Leftovers(tuple(leftovers), tuple(foreign), tuple(problems))
 
 
-def _why_foreign(storage: Storage, entry: Entry, name: str, kind: Kind) -> str:
+def _why_foreign(storage: Storage, entry: Entry, kind: Kind) -> str:
     """Return why Shardmill did not write an item with such a name, or an empty text."""
     if is_link(entry.path):
         return "it is a link, which Shardmill never creates; delete it yourself if it is not needed"
-    if kind != "build" or _IS_BUILD.fullmatch(name):
+    if kind != "build" or _IS_BUILD.fullmatch(entry.name):
         return ""
     for found in storage.list_dir(entry.path):
-        inner = found.path.rsplit("/", 1)[-1]
-        if not _IN_BUILD.fullmatch(inner):
+        if not _IN_BUILD.fullmatch(found.name):
             return (
-                f"it holds {inner!r}, which builds never create; "
+                f"it holds {found.name!r}, which builds never create; "
                 "delete it yourself if it is not needed"
             )
     return ""
 
 
-def _measure(storage: Storage, entry: Entry, name: str, kind: Kind) -> Leftover:
+def _measure(storage: Storage, entry: Entry, kind: Kind) -> Leftover:
     if kind == "file":
-        return Leftover(name, kind, 1, entry.size, entry.changed_ns)
+        return Leftover(entry.name, kind, 1, entry.size, entry.changed_ns)
     files = size = 0
     changed = [entry.changed_ns] if entry.version else []  # folders of object stores have no time
     for found in storage.walk(entry.path):
@@ -149,7 +147,7 @@ def _measure(storage: Storage, entry: Entry, name: str, kind: Kind) -> Leftover:
             size += found.size
     times = [time for time in changed if time is not None]
     known = bool(times) and len(times) == len(changed)
-    return Leftover(name, kind, files, size, max(times) if known else None)
+    return Leftover(entry.name, kind, files, size, max(times) if known else None)
 
 
 def remove(storage: Storage, output: str, item: Leftover, older_than_ns: int, now_ns: int) -> bool:
@@ -180,7 +178,7 @@ def remove(storage: Storage, output: str, item: Leftover, older_than_ns: int, no
             return True
         if item.kind == "generation" and item.name in _named(storage, output):
             return False
-        if _measure(storage, entry, item.name, item.kind).is_recent(older_than_ns, now_ns):
+        if _measure(storage, entry, item.kind).is_recent(older_than_ns, now_ns):
             return False
         storage.delete_tree(path)
         for found in storage.walk(path):

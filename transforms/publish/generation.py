@@ -118,10 +118,9 @@ def open_output(storage: Storage, output: str) -> Published:
     published = read_published(storage, output)
     # A folder with a manifest is a dataset, also with files of people next to it: they are kept.
     for found in () if published.version else storage.list_dir(output):
-        name = found.path.rsplit("/", 1)[-1]
-        own = name.startswith(".") or shard_names.is_generation(name)
-        if not own and name not in {*_SYSTEM_FILES, shard_names.CURRENT}:
-            raise OutputError("output-not-dataset", output=output, name=name)
+        own = found.name.startswith(".") or shard_names.is_generation(found.name)
+        if not own and found.name not in {*_SYSTEM_FILES, shard_names.CURRENT}:
+            raise OutputError("output-not-dataset", output=output, name=found.name)
     if published.manifest is not None and not published.manifest.generation:
         raise OutputError("output-is-copy", output=output)
     return published
@@ -144,11 +143,10 @@ def find_damage(storage: Storage, folder: str, manifest: Manifest) -> str:
         folder: Folder of the generation.
         manifest: Its manifest.
     """
-    sizes = {found.path.rsplit("/", 1)[-1]: found.size for found in storage.list_dir(folder)}
+    sizes = {found.name: found.size for found in storage.list_dir(folder)}
     if manifest.catalogs:
         inside = storage.list_dir(join(folder, shard_names.CATALOG))
-        prefix = shard_names.CATALOG + "/"
-        sizes |= {prefix + found.path.rsplit("/", 1)[-1]: found.size for found in inside}
+        sizes |= {f"{shard_names.CATALOG}/{found.name}": found.size for found in inside}
     listed: list[Shard | CatalogFile] = [*manifest.shards, *manifest.catalogs]
     # Sizes come from one listing: an up-to-date check must not need a call for each shard.
     for file in listed:

@@ -87,7 +87,7 @@ class Publisher:
         """Publish a finished build.
 
         Args:
-            manifest: Its manifest.
+            manifest: Its manifest, without a generation.
             files: All its other files.
 
         Returns:
@@ -106,7 +106,7 @@ class Publisher:
                 return None
             with contextlib.ExitStack() as undo:
                 earlier = self._keep_earlier(manifest, old.manifest, locked=locked)
-                generation = self._write(manifest.to_own(), files, undo)
+                generation = self._write(manifest, files, undo)
                 new = replace(manifest, generation=generation, previous=earlier)
                 text = new.to_json()
                 # From here on the new manifest may be published, also if the call fails.

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 from shardmill.schemas.dataset.catalog import catalog_name, format_catalog
 from shardmill.schemas.dataset.manifest import CatalogFile, Shard
-from shardmill.schemas.dataset.shard_names import ShardTemplate
 from shardmill.schemas.errors import OutputError, StaleBuildError
 from shardmill.schemas.map_ordered import map_ordered, storage_threads
 from shardmill.schemas.storage import Storage, join
@@ -27,7 +26,7 @@ from shardmill.transforms.sink.division import (
 from shardmill.transforms.sink.parts import PartFile, parse_sidecar
 from shardmill.transforms.sink.placement import REJECTED, Series
 from shardmill.transforms.sink.record_writer import cut_part, loses_records, repack
-from shardmill.transforms.sink.spec import PARTS_FOLDER, SHARDS_FOLDER, SinkSpec
+from shardmill.transforms.sink.spec import SHARDS_FOLDER, SinkSpec
 
 
 class PartSlice(NamedTuple):
@@ -108,22 +107,13 @@ def plan_shards(
         yield ShardJob(series, index, total, tuple(mine))
 
 
-def assemble_shard(
-    storage: Storage,
-    output: str,
-    build: str,
-    job: ShardJob,
-    template: ShardTemplate,
-    packing: Packing,
-) -> BuiltShard:
+def assemble_shard(storage: Storage, spec: SinkSpec, job: ShardJob, packing: Packing) -> BuiltShard:
     """Concatenate the slices of a shard to a file with a temporary name.
 
     Args:
         storage: Storage of the output.
-        output: The output folder.
-        build: Name of the build folder in it.
+        spec: Output and options of the build.
         job: The shard to assemble.
-        template: Pattern of the final name.
         packing: Compression of the parts. A gzip shard without records is an empty member.
 
     Raises:
@@ -136,16 +126,17 @@ def assemble_shard(
         return BuiltShard(job.series, 0, rejects=rejects)
     full = [each for each in job.slices if each.part.payload]
     records = sum(each.stop - each.first for each in full)
-    name = template.format(job.series.split, job.index, job.total, records, job.series.label)
+    names = spec.shards.template
+    name = names.format(job.series.split, job.index, job.total, records, job.series.label)
     # Not the final name: attempts with other parts must not write to one file.
-    source = f"{build}/{SHARDS_FOLDER}/{_content_id(job, full)}"
-    path = join(output, source)
+    source = f"{spec.build_name}/{SHARDS_FOLDER}/{_content_id(job, full)}"
+    path = join(spec.output, source)
     size, crc = 0, 0
     if not full:
         empty = b"" if packing == "none" else empty_shard()
         with storage.open_write(path) as target:
             size, crc = target.write(empty), crc32c(empty)
-    with _open_slices(storage, join(output, build, PARTS_FOLDER), full, path, packing) as pieces:
+    with _open_slices(storage, spec.parts, full, path, packing) as pieces:
         for _, num_bytes, piece_crc in pieces:
             # gzip members may be concatenated (RFC 1952 section 2.2), so the checksum of the shard
             # follows from those of its parts, and the bytes are not read.

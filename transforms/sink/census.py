@@ -185,17 +185,15 @@ class Changes:
     def add(self, change: tuple[Kind, str]) -> None:
         """Add one input."""
         kind, key = change
-        self._add(kind, 1, [key])
+        self.merge(Changes({kind: 1}, {kind: [key]}))
 
     def merge(self, other: Changes) -> None:
         """Add other changes."""
         for kind, count in other.counts.items():
-            self._add(kind, count, other.examples[kind])
-
-    def _add(self, kind: str, count: int, keys: list[str]) -> None:
-        self.counts[kind] = self.counts.get(kind, 0) + count
-        # The smallest keys of all are among the smallest of each part, in any order of merging.
-        self.examples[kind] = sorted([*self.examples.get(kind, []), *keys])[:_CHANGED]
+            self.counts[kind] = self.counts.get(kind, 0) + count
+            # The smallest keys of all are among the smallest of each part, in any order.
+            keys = [*self.examples.get(kind, []), *other.examples[kind]]
+            self.examples[kind] = sorted(keys)[:_CHANGED]
 
     def lines(self) -> tuple[str, ...]:
         """Return a line for each kind of change, with its number and some keys."""

@@ -106,19 +106,9 @@ def read_rows(
         record = b""
         if location is not None:
             record = KnownRecord(str(number), row.image, *location, row.record_bytes).pack()
-        path_below = path_of(row.source, row.key, root)
-        yield (
-            row.key,
-            PublishedRow(
-                row.input_bytes,
-                row.input_version,
-                row.label,
-                path_below,
-                row.input_ctime,
-                record,
-                row.features[VALUES] or "",
-            ),
-        )
+        size, version, label, ctime = row.input_bytes, row.input_version, row.label, row.input_ctime
+        place, values = path_of(row.source, row.key, root), row.features[VALUES] or ""
+        yield row.key, PublishedRow(size, version, label, place, ctime, record, values)
 
 
 def read_rejected(folder: str) -> Iterator[tuple[str, PublishedRow]]:

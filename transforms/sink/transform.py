@@ -144,11 +144,10 @@ def failure_of(error: MemoryError | ShardmillError) -> str:
 
 
 def _assemble(job: ShardJob, spec: SinkSpec, encoder: Encoder[Any]) -> BuiltShard:
-    storage, template = open_storage(spec.output), spec.shards.template
-    packing = spec.packing(encoder.packing)
+    storage = open_storage(spec.output)
     try:
         with raise_if_stale():
-            shard = assemble_shard(storage, spec.output, spec.build_name, job, template, packing)
+            shard = assemble_shard(storage, spec, job, spec.packing(encoder.packing))
             shard = add_catalog(storage, spec, job, shard)
     except (MemoryError, OutputError, StorageError) as error:
         return BuiltShard(job.series, job.index, failure=failure_of(error))
@@ -304,12 +303,12 @@ class BuildShards(beam.PTransform):
     def expand(self, inputs: BuildInput) -> beam.PCollection[Outcome]:
         """Wires parts, shards and publication."""
         spec, encoder = self.spec, self.encoder
+        plan, census = AsSingleton(inputs.plan), AsSingleton(inputs.census)
         parts = (
             inputs.placed
             | "PackPlaced" >> pack_values(PartKey, PLACED)
             | "GroupByPart" >> beam.GroupByKey()
-            | "WriteParts"
-            >> beam.Map(_write_part, AsSingleton(inputs.plan), spec=spec, encoder=encoder)
+            | "WriteParts" >> beam.Map(_write_part, plan, spec=spec, encoder=encoder)
         )
         totals = parts | "SumParts" >> beam.CombinePerKey(SumInto(Totals, _add_part))
         files = parts | "ListPartFiles" >> beam.MapTuple(
@@ -320,24 +319,15 @@ class BuildShards(beam.PTransform):
             (planned, files)
             | "AddEmptySeries" >> beam.Flatten()
             | "GroupBySeries" >> beam.GroupByKey()
-            | "PlanShards" >> beam.FlatMap(_shard_jobs, plan=AsSingleton(inputs.plan), spec=spec)
+            | "PlanShards" >> beam.FlatMap(_shard_jobs, plan, spec=spec)
             | "SpreadShards" >> beam.Reshuffle()
             | "AssembleShards" >> beam.Map(_assemble, spec=spec, encoder=encoder)
         )
-        return (
-            inputs.plan.pipeline
-            | "Start" >> beam.Impulse()
-            | "Publish"
-            >> beam.Map(
-                _finish,
-                AsList(shards),
-                AsList(totals),
-                AsSingleton(inputs.plan),
-                AsSingleton(inputs.census),
-                shards | CountCopies(inputs.plan, spec) if spec.record_id else Copies(),
-                spec=spec,
-                encoder=encoder,
-            )
+        copies = shards | CountCopies(inputs.plan, spec) if spec.record_id else Copies()
+        built = AsList(shards), AsList(totals)
+        start = inputs.plan.pipeline | "Start" >> beam.Impulse()
+        return start | "Publish" >> beam.Map(
+            _finish, *built, plan, census, copies, spec=spec, encoder=encoder
         )
 
 

@@ -42,7 +42,7 @@ def merge_segments(
         OutputError: A run file is damaged.
         FileNotFoundError: A run file does not exist.
     """
-    threads = storage_threads(refs[0].path)
+    threads = storage_threads(refs[0].uri)
     found = [each for each in map_ordered(segments.read_records, refs, threads) if len(each)]
     # A segment is read whole and sorted; to merge sorted segments row by row would take longer.
     if not found:  # the blocks hold records of neighboring parts only

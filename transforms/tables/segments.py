@@ -223,10 +223,10 @@ def read_records(ref: SegmentRef) -> pa.Table:
 
 
 def _read_blocks(ref: SegmentRef) -> Iterator[pa.Buffer]:
-    with open_storage(ref.path).open_at(ref.path) as reader:
+    with open_storage(ref.uri).open_at(ref.uri) as reader:
         packed = reader.read_at(ref.offset, ref.length)
     if google_crc32c.value(packed) != ref.crc32c:
-        raise OutputError("part-damaged", path=ref.path)
+        raise OutputError("part-damaged", path=ref.uri)
     view, at, codec = memoryview(packed), 0, pa.Codec(_CODEC)
     while at < len(view):
         length, size = _SIZES.unpack_from(view, at)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -11,8 +12,8 @@ from typing import NamedTuple
 from shardmill.schemas.dataset import shard_names
 from shardmill.schemas.dataset.catalog import parse_catalog
 from shardmill.schemas.dataset.manifest import Manifest, Shard
-from shardmill.schemas.dataset.shard_names import check_not_lost
-from shardmill.schemas.errors import FormatError, InputError, UsageError
+from shardmill.schemas.dataset.read_manifest import open_manifest
+from shardmill.schemas.errors import FormatError, UsageError
 from shardmill.schemas.numbers import plural
 from shardmill.schemas.refs import InputRef
 from shardmill.schemas.rejects import Reject
@@ -70,30 +71,14 @@ def find_dataset(path: str) -> Dataset:
     Raises:
         InputError: There is no dataset, or its manifest cannot be read.
     """
-    storage = open_storage(path)
-    entry = storage.stat(path)
-    if entry is None:
-        raise InputError("dataset-missing", file=path)
-    is_folder, data = entry.kind == "dir", b""
-    output = path if is_folder else path.rpartition("/")[0] or "."
-    path = join(path, shard_names.MANIFEST) if is_folder else path
-    try:
-        data = storage.read(path)
-        manifest = Manifest.from_json(data)
-    except FileNotFoundError as error:
-        check_not_lost(path)
-        raise InputError("verify-without-manifest", folder=output) from error
-    except FormatError as error:
-        check_not_lost(path, data)
-        raise InputError("manifest-unreadable", file=path, error=error, fix="") from error
+    *_, folder, manifest = found = open_manifest(path, counts=False)
     if manifest.root:
-        return Dataset(manifest.root, manifest)
-    folder = manifest.folder(output)
+        return Dataset(folder, manifest)
     try:
-        schema = storage.read(join(folder, shard_names.SCHEMA)).decode()
+        schema = open_storage(folder).read(join(folder, shard_names.SCHEMA)).decode()
     except (FileNotFoundError, UnicodeDecodeError):
         schema = ""  # reported by make_checker
-    return Dataset(folder, manifest, schema, output)
+    return Dataset(folder, manifest, schema, found.folder or os.path.dirname(found.file) or ".")
 
 
 def verify_dataset(
@@ -231,9 +216,8 @@ def check_files(dataset: Dataset) -> Iterator[Finding]:
         return
     listed = {*manifest.files, *shard_names.RESERVED}
     for entry in open_storage(dataset.root).list_dir(dataset.root):
-        name = entry.path.rpartition("/")[2]
-        if name not in listed and not name.startswith("."):
-            yield Finding(name, _NOT_LISTED)
+        if entry.name not in listed and not entry.name.startswith("."):
+            yield Finding(entry.name, _NOT_LISTED)
     yield from _check_labels(dataset)
     yield from _check_rejects(dataset)
 

@@ -128,7 +128,7 @@ def test_shows_the_requested_records_and_split(dataset) -> None:
     assert not any(line.startswith("Records") for line in shown(dataset, records=0))
     everything = describe_path(str(dataset), records=10_000)["records"]["first"]
     assert len(everything) == json.loads((dataset / "manifest.json").read_text())["splits"]["train"]["num_examples"]  # fmt: skip
-    with pytest.raises(UsageError, match="no such split; it has train, validation"):
+    with pytest.raises(UsageError, match=r"no split .*: it has train, validation"):
         describe_path(str(dataset), split="test")
     assert describe_path(str(dataset / "manifest.json")) == describe_path(str(dataset))
     assert shardmill("show", dataset, "--records=-1").returncode == 2
@@ -200,7 +200,7 @@ def test_detects_compression_from_the_bytes(tmp_path, suffix, compression, pack)
     ("make", "said"),
     [
         (lambda path: None, "does not exist"),
-        (lambda path: path.mkdir(), "or count such files by `shardmill count --input="),
+        (lambda path: path.mkdir(), "or count TFRecord files by `shardmill count`"),
         (lambda path: path.write_text("hello\n" * 30), "cannot be shown"),
         (lambda path: (path.mkdir(), (path / "manifest.json").write_text("{}")), "not a Shardmill manifest"),
     ],

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from shardmill.loaders import steps_per_epoch
 from shardmill.loaders.selection import select
 from shardmill.schemas.dataset.manifest import Manifest
-from shardmill.schemas.dataset.read_manifest import find_manifest, load_manifest
+from shardmill.schemas.dataset.read_manifest import load_manifest, open_manifest
 from shardmill.schemas.errors import InputError, UsageError
 from shardmill.schemas.storage import open_storage
 from tests.conftest import cpu_seconds, shardmill
@@ -200,7 +200,7 @@ def test_accepts_paths_of_datasets_and_manifests(ds, monkeypatch):
         assert steps_per_epoch(path, "train", 4) == 5
     shutil.copy("manifest.json", "other.json")
     assert steps_per_epoch("other.json", "train", 4) == 5
-    assert find_manifest("other.json") == ("", "other.json")
+    assert open_manifest("other.json")[:2] == ("", "other.json")
     for path, message in (
         ("", "is empty"),
         (Path("gs://bucket/ds"), "is not a URI: give gs://... as a str"),
@@ -227,6 +227,9 @@ CHANGES = [
     (("num_examples",), 16, "it states 16 examples for the split 'train', but its shards have 17"),
     (("shards", 0, "records"), None, "is not a number"),
     (("shards", 0, "records"), 5.0, "is not a number"),
+    (("num_bytes",), "x", "num_bytes is not a number"),
+    (("label_counts",), {"cat": -1}, "label_counts is not a number"),
+    (("shards", 0, "bytes"), None, "is not a number"),
     (("shards", 0, "file"), "../x", "outside its folder"),
     (("label_counts",), ["abc"], "not a Shardmill manifest"),
     (("shards",), {"a": 1}, "missing or malformed"),
@@ -266,7 +269,7 @@ def test_reports_a_missing_manifest(tmp_path, monkeypatch, capsys):
     for path in ("empty", "nowhere", "nowhere/manifest.json"):
         said = sentence_here(capsys, "steps", path, "--batch_size=4", code=1)
         assert "manifest.json does not exist" in said or "nowhere does not exist" in said
-        assert "give a dataset or its manifest.json." in said
+        assert "give a dataset or its manifest.json, or count" in said
     sentence_here(capsys, "steps", "folder", "--batch_size=4", code=1)
     assert "ftp:// is not supported" in sentence_here(
         capsys, "steps", "ftp://b/x", "--batch_size=4"

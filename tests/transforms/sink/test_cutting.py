@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from shardmill.schemas.dataset.shard_names import ShardTemplate
+from shardmill.schemas.dataset.splits import Splits
 from shardmill.schemas.errors import OutputError
 from shardmill.schemas.storage import open_storage
 from shardmill.schemas.storage.local import LocalStorage
@@ -20,9 +20,9 @@ from shardmill.schemas.tfrecord.gzip_member import read_index
 from shardmill.transforms.sink.assemble import BuiltShard, assemble_shard, plan_shards
 from shardmill.transforms.sink.division import ShardSpec
 from shardmill.transforms.sink.parts import PartFile
-from shardmill.transforms.sink.placement import Series
+from shardmill.transforms.sink.placement import PlaceSpec, Series
 from shardmill.transforms.sink.record_writer import MemberWriter, cut_part
-from shardmill.transforms.sink.spec import PARTS_FOLDER
+from shardmill.transforms.sink.spec import PARTS_FOLDER, SinkSpec
 from shardmill.transforms.verify.verify import find_dataset, verify_dataset
 from tests.conftest import build_dataset, examples, make_photos
 from tests.support.fault_tools import Watched, check_dataset, zygote
@@ -56,9 +56,10 @@ def write_parts(folder: Path, contents: list[list[bytes]], packing: str) -> list
 
 
 def assemble(output: Path, parts: list[PartFile], shards: int, packing: str) -> list[BuiltShard]:
-    storage, template = open_storage(str(output)), ShardTemplate()
-    jobs = plan_shards(ShardSpec(num_shards=shards), TRAIN, len(parts), parts[::-1])
-    return [assemble_shard(storage, str(output), "b", job, template, packing) for job in jobs]
+    place, cut = PlaceSpec(Splits.parse("train:1")), ShardSpec(num_shards=shards)
+    sink, storage = SinkSpec(str(output), "b", place, cut), open_storage(str(output))
+    jobs = plan_shards(cut, TRAIN, len(parts), parts[::-1])
+    return [assemble_shard(storage, sink, job, packing) for job in jobs]
 
 
 def read(path: Path, packing: str) -> list[bytes]:
@@ -97,7 +98,7 @@ def test_shards_have_the_records_of_the_parts_in_order(
     rng = random.Random(seed)
     contents = [[rng.randbytes(rng.choice([0, 1, 30, 150])) for _ in range(n)] for n in counts]
     output = tmp_path_factory.mktemp("cut")
-    parts = write_parts(output / "b" / PARTS_FOLDER, contents, packing)
+    parts = write_parts(output / ".build-b" / PARTS_FOLDER, contents, packing)
     built = assemble(output, parts, shards, packing)
     paths = [output / shard.files[0].source for shard in built]
     found = [check_shard(*each, packing) for each in zip(paths, built, strict=True)]
@@ -108,7 +109,7 @@ def test_shards_have_the_records_of_the_parts_in_order(
     assert [name for shard in built for name in shard.rejects] == [
         part.rejects for part in parts if part.rejects
     ]
-    assert sorted((output / "b/shards").iterdir()) == sorted(paths)  # no pieces
+    assert sorted((output / ".build-b/shards").iterdir()) == sorted(paths)  # no pieces
     joined = output / "joined"
     joined.write_bytes(b"".join(path.read_bytes() for path in paths))
     assert read(joined, packing) == list(itertools.chain(*contents))
@@ -122,7 +123,7 @@ def test_shards_have_the_records_of_the_parts_in_order(
 def test_tensorflow_reads_cut_shards(packing, tmp_path) -> None:
     rng = random.Random(3)
     contents = [[rng.randbytes(rng.randint(0, 200)) for _ in range(n)] for n in (70, 0, 1, 90, 33)]
-    parts = write_parts(tmp_path / "b" / PARTS_FOLDER, contents, packing)
+    parts = write_parts(tmp_path / ".build-b" / PARTS_FOLDER, contents, packing)
     for shards in (1, 3, 7):
         kind = "" if packing == "none" else "GZIP"
         built = assemble(tmp_path, parts, shards, packing)
@@ -157,8 +158,8 @@ def test_cuts_parts_with_several_indexes_and_large_members(tmp_path, monkeypatch
     monkeypatch.setattr("shardmill.schemas.tfrecord.count_file._WHOLE_MEMBER", 4_000)
     rng = random.Random(1)
     records = [rng.randbytes(5_000 if n % 50 == 7 else 40) for n in range(400)]
-    (part,) = write_parts(tmp_path / "b" / PARTS_FOLDER, [records], "stored")
-    data = (tmp_path / "b" / PARTS_FOLDER / part.payload).read_bytes()
+    (part,) = write_parts(tmp_path / ".build-b" / PARTS_FOLDER, [records], "stored")
+    data = (tmp_path / ".build-b" / PARTS_FOLDER / part.payload).read_bytes()
     assert data.count(b"\x1f\x8b\x08\x04") >= 2
     built = assemble(tmp_path, [part], 3, "stored")
     assert [gzip_records(tmp_path / shard.files[0].source) for shard in built] == [
@@ -168,7 +169,7 @@ def test_cuts_parts_with_several_indexes_and_large_members(tmp_path, monkeypatch
 
 @pytest.mark.parametrize("packing", PACKINGS)
 def test_damaged_part_is_one_sentence(packing, tmp_path) -> None:
-    folder = tmp_path / "b" / PARTS_FOLDER
+    folder = tmp_path / ".build-b" / PARTS_FOLDER
     (part,) = write_parts(folder, [[b"x" * 10] * 3], packing)
     data = (folder / "0.part").read_bytes()
     with pytest.raises(OutputError, match=r"0\.part is damaged \(.*\): run again"):
@@ -186,7 +187,7 @@ def test_damaged_part_is_one_sentence(packing, tmp_path) -> None:
 def test_another_builder_may_cut_the_same_parts(tmp_path, monkeypatch) -> None:
     """It begins and ends after this builder has cut a part, and before it reads the pieces."""
     contents = [[b"%d" % (n * part) * 50 for n in range(20)] for part in range(1, 4)]
-    parts = write_parts(tmp_path / "b" / PARTS_FOLDER, contents, "stored")
+    parts = write_parts(tmp_path / ".build-b" / PARTS_FOLDER, contents, "stored")
     built, concat = [], LocalStorage.concat
 
     def concat_later(storage, pieces, path) -> None:

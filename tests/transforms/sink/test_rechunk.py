@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from shardmill.schemas.dataset.shard_names import DEFAULT_TEMPLATE, ShardTemplate
+from shardmill.schemas.dataset.splits import Splits
 from shardmill.schemas.storage import open_storage
 from shardmill.schemas.tfrecord.count_file import count_file
 from shardmill.schemas.tfrecord.framing import crc32c, frame
@@ -14,10 +14,11 @@ from shardmill.schemas.tfrecord.inflate import TENSORFLOW_READS, find_early_stop
 from shardmill.transforms.sink import assemble as assembling
 from shardmill.transforms.sink import record_writer
 from shardmill.transforms.sink.assemble import BuiltShard, PartSlice, ShardJob, assemble_shard
+from shardmill.transforms.sink.division import ShardSpec
 from shardmill.transforms.sink.parts import PartFile
-from shardmill.transforms.sink.placement import Series
+from shardmill.transforms.sink.placement import PlaceSpec, Series
 from shardmill.transforms.sink.record_writer import MemberWriter
-from shardmill.transforms.sink.spec import PARTS_FOLDER
+from shardmill.transforms.sink.spec import PARTS_FOLDER, SinkSpec
 from shardmill.transforms.verify.verify import find_dataset, verify_dataset
 from tests.conftest import build_dataset
 from tests.support.readers import dataset_files, gzip_records, tf_records
@@ -84,8 +85,8 @@ def assemble(build: Path, parts: tuple[PartFile, ...], packing: str, **cut: int)
     """Assemble a shard from parts, of which the last one may be cut."""
     *whole, last = (PartSlice(part, 0, part.records) for part in parts)
     job = ShardJob(Series("train", ""), 0, 1, (*whole, last._replace(**cut)))
-    template, storage = ShardTemplate(DEFAULT_TEMPLATE), open_storage(str(build))
-    return assemble_shard(storage, str(build.parent), build.name, job, template, packing)
+    sink = SinkSpec(str(build.parent), "b", PlaceSpec(Splits.parse("train:1")), ShardSpec())
+    return assemble_shard(open_storage(str(build)), sink, job, packing)
 
 
 @pytest.mark.parametrize("cut", [{}, {"first": 5}, {"stop": 80}])
@@ -94,16 +95,16 @@ def test_repacks_a_shard_that_tensorflow_would_not_read(packing, cut, tmp_path) 
     pack = stored_member if packing == "stored" else deflated_member
     # In a part, an index replaces the header of the first member.
     large = record_for(TENSORFLOW_READS + 4 - 502, pack)
-    folder = tmp_path / PARTS_FOLDER
+    folder = tmp_path / ".build-b" / PARTS_FOLDER
     found = (write_part(folder, 0, [large], packing), write_part(folder, 1, SMALL, packing))
     joined = tmp_path / "joined.tfrecord.gz"
     joined.write_bytes((folder / "0.part").read_bytes() + (folder / "1.part").read_bytes())
     assert found[0].num_bytes == TENSORFLOW_READS + 4
     assert len(tf_records(joined)) == 1
 
-    shard = assemble(tmp_path, found, packing, **cut)
-    assert shard == assemble(tmp_path, found, packing, **cut)
-    path = tmp_path.parent / shard.files[0].source
+    shard = assemble(folder.parent, found, packing, **cut)
+    assert shard == assemble(folder.parent, found, packing, **cut)
+    path = tmp_path / shard.files[0].source
     data = path.read_bytes()
     assert (shard.shard.bytes, shard.shard.crc32c) == (len(data), f"{crc32c(data):08x}")
     wanted = [large, *SMALL[cut.get("first") : cut.get("stop")]]
@@ -126,11 +127,11 @@ def test_repacks_until_tensorflow_reads_the_shard(tmp_path, monkeypatch) -> None
 
 
 def test_other_shards_are_the_concatenation_of_their_parts(tmp_path) -> None:
-    folder = tmp_path / PARTS_FOLDER
+    folder = tmp_path / ".build-b" / PARTS_FOLDER
     found = (write_part(folder, 0, SMALL * 6, "stored"), write_part(folder, 1, SMALL, "stored"))
-    shard = assemble(tmp_path, found, "stored")
+    shard = assemble(folder.parent, found, "stored")
     joined = (folder / "0.part").read_bytes() + (folder / "1.part").read_bytes()
-    assert (tmp_path.parent / shard.files[0].source).read_bytes() == joined
+    assert (tmp_path / shard.files[0].source).read_bytes() == joined
 
 
 @pytest.mark.parametrize("encoding", ["jpeg", "raw"])

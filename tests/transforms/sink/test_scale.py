@@ -194,9 +194,7 @@ def build_by_hand(folder, count: int) -> tuple[dict[str, int], Manifest]:
         files.append(part.file)
     counted = CountingStorage(storage)
     built = [
-        assemble.assemble_shard(
-            counted, wanted.output, wanted.build_name, job, wanted.shards.template, "stored"
-        )
+        assemble.assemble_shard(counted, wanted, job, "stored")
         for job in assemble.plan_shards(wanted.shards, TRAIN, count, files)
     ]
     census = replace(census_of(make_refs(count)), matched=count + count // 2)

@@ -91,9 +91,9 @@ def test_parts_hold_each_record_once_in_order(
 def test_a_damaged_run_is_an_error(tmp_path) -> None:
     run = write_run(tmp_path, "r", {"a": [5]})
     (ref,) = segments.of_slices(run, "a", 1)
-    data = bytearray((tmp_path / ref.path).read_bytes())
+    data = bytearray((tmp_path / ref.uri).read_bytes())
     data[ref.offset + 20] ^= 1
-    (tmp_path / ref.path).write_bytes(data)
+    (tmp_path / ref.uri).write_bytes(data)
     with pytest.raises(OutputError, match="is damaged: run again"):
         segments.read_records(ref)
 

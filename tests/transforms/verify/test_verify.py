@@ -323,7 +323,7 @@ def test_rejects_folder_without_dataset_in_one_sentence(tmp_path, capsys) -> Non
     with pytest.raises(InputError, match="does not exist"):
         find_dataset(str(tmp_path / "nothing"))
     assert main(["verify", str(tmp_path)]) == 1
-    assert "has no manifest.json: run `shardmill count" in capsys.readouterr().err
+    assert "or count TFRecord files by `shardmill count`" in capsys.readouterr().err
     (tmp_path / "manifest.json").write_text("{}")
     assert main(["verify", str(tmp_path)]) == 1
     assert "cannot be read" in capsys.readouterr().err
