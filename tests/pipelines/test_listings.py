@@ -120,11 +120,13 @@ def test_columns_are_those_of_pandas(tmp_path_factory, kind, frame) -> None:
 @pytest.mark.parametrize(("kind", "expected"), [("csv", []), ("jsonl", [b""]), ("parquet", [b""])])
 def test_empty_texts(tmp_path, kind, expected) -> None:
     """An empty text is a value in the formats that have null, as in tables."""
-    path = write_listing(tmp_path / f"list.{kind}", pd.DataFrame({"path": ["a"], "c": [""]}))
+    named = {"csv": "path", "jsonl": "file_name", "parquet": "uri"}[kind]
+    path = write_listing(tmp_path / f"list.{kind}", pd.DataFrame({named: ["a"], "c": [""]}))
     match = open_listings(find_input(str(path), listing=True), ListingOptions())[0]
     (ref,) = read_listing(match)
     found = parse_example(ref.attached) if ref.attached else {}
     assert [each.values for each in found.values()] == ([expected] if expected else [])
+    assert ref.key == "a"
 
 
 @pytest.mark.parametrize("kind", ["csv", "jsonl"])
@@ -368,7 +370,7 @@ FAULTS = [
     (b'{"path": "x.jpg", "a": 1}\n{"path": \n', {}, "line 2"),
     (b'{"path": "x.jpg", "a": [[1]]}\n', {}, "The column 'a' has the type"),
     (b"PAR1" + bytes(60) + b"PAR1", {}, "cannot be read as a listing"),
-    (b"name;file\na;b\n", {}, r"no column uri or path, only \['name', 'file'\]"),
+    (b"name;file\na;b\n", {}, r"no column uri, path or file_name, only \['name', 'file'\]"),
     (b"path,a\nx.jpg,1,2\n", {}, "line 2: the row has 3 cells, not 2"),
 ]  # fmt: skip
 

@@ -40,7 +40,7 @@ _KINDS: dict[str, tuple[Callable[..., Sample], Any]] = {
     "jsonl": (partial(sample_jsonl, most=_SAMPLE_BYTES), JsonLinesSource),
 }
 _DELIMITERS = (",", ";", "\t", "|")
-_PATHS = ("uri", "path")
+_PATHS = ("uri", "path", "file_name")  # the last one is that of Hugging Face's metadata files
 _ROLES = ("label", "split", "group")
 _HEAD_BYTES = 64 << 10
 _RANGE_BYTES = 1 << 20  # of rows that are in memory at a time
@@ -207,8 +207,8 @@ class Listing:
         ):  # fmt: skip
             if name in self.names and not used:
                 yield f"the column {name!r} of the listing is not used: --{flag}=listing uses it"
-        if {*_PATHS} <= {*self.names}:
-            yield "the column 'path' of the listing is not used: 'uri' says where inputs are"
+        for name in {*_PATHS}.intersection(self.names) - {self.path}:
+            yield f"the column {name!r} of the listing is not used: {self.path!r} names the inputs"
         for name in self.nameless:  # such as the index that pandas writes
             yield f"{name} of the listing has no name and is not used: name it in the header"
 

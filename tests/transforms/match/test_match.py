@@ -309,9 +309,9 @@ def test_parses_listings(listing) -> None:
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (b"name,label\na,b\n", "no column uri or path"),
+        (b"name,label\na,b\n", "no column uri, path or file_name"),
         (b"path\na\n", "no column label"),
-        (b"", "no column uri or path"),
+        (b"", "no column uri, path or file_name"),
         (b"path,label\n../x.jpg,a\n", "leads outside the root"),
         (b"path,label\na/../../x.jpg,a\n", "leads outside the root"),
         (b"path,label\n/etc/passwd,a\n", "leads outside the root"),
