@@ -15,22 +15,17 @@ from shardmill.schemas.errors import InputError, ShardmillError, StorageError
 from shardmill.schemas.refs import InputRef
 from shardmill.schemas.storage import scheme_of
 from shardmill.transforms.match.containers.expand import Spooler, expand
-from shardmill.transforms.match.containers.tar_members import list_images
-from shardmill.transforms.match.counts import (
-    Linked,
-    MatchCounts,
-    keep_first,
-    sum_counts,
-)
+from shardmill.transforms.match.containers.members import list_images
+from shardmill.transforms.match.counts import Linked, MatchCounts, keep_first, sum_counts
 from shardmill.transforms.match.inputs import (
     MatchSpec,
     find_listed,
     find_single,
+    merge_entries,
     read_listing,
     walk_input,
 )
 from shardmill.transforms.match.labels import LabelSpec
-from shardmill.transforms.match.listing import merge_entries
 from shardmill.transforms.match.walk import Found, WalkTask, first_level
 from shardmill.transforms.runtime.sum_into import singleton_sum
 from shardmill.transforms.runtime.tuple_coder import TupleCoder

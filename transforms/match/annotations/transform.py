@@ -23,6 +23,8 @@ from shardmill.transforms.match.annotations.boxes import (
     Annotation,
     AnnotationError,
     attach,
+    parse_voc,
+    parse_yolo,
     with_attached,
     with_fields,
 )
@@ -33,8 +35,6 @@ from shardmill.transforms.match.annotations.coco import (
     read_section,
 )
 from shardmill.transforms.match.annotations.pairing import pair, stem_of
-from shardmill.transforms.match.annotations.voc import parse_voc
-from shardmill.transforms.match.annotations.yolo import parse_yolo
 from shardmill.transforms.match.counts import MatchCounts, sum_counts
 from shardmill.transforms.match.inputs import MatchSpec
 from shardmill.transforms.match.read_input import read_inputs

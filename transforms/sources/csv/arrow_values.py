@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from shardmill.schemas.schema_pbtxt.columns import INT64_MAX, INT64_MIN, TimeKind
 from shardmill.schemas.schema_pbtxt.schema_text import Kind
-from shardmill.transforms.sources.csv.text_parser import CellFault, Parsed, no_faults
+from shardmill.transforms.sources.csv.text_parser import CellFault, Parsed, find_missing, no_faults
 from shardmill.transforms.tables.table_source import MAX_LABELS, has_lists
 
 is_type = pa.types
@@ -134,11 +134,6 @@ def text_cells(cells: pa.DictionaryArray) -> pa.DictionaryArray:
     merged = pc.dictionary_encode(texts)  # a null and an empty text are equal
     indices = merged.indices.take(cells.indices)
     return pa.DictionaryArray.from_arrays(indices, merged.dictionary)
-
-
-def find_missing(values: pa.Array) -> np.ndarray:
-    """Return which values are missing: nulls and NaN; bool[n]."""
-    return np.asarray(pc.is_null(values, nan_is_null=True).to_numpy(zero_copy_only=False))
 
 
 def convert_values(kind: Kind, values: pa.Array) -> Parsed:

@@ -23,7 +23,7 @@ from shardmill.schemas.schema_pbtxt.columns import (
     fold_boolean,
 )
 from shardmill.transforms.sources.csv import arrow_values, text_parser
-from shardmill.transforms.sources.csv.cell_rules import CellRules
+from shardmill.transforms.sources.csv.text_parser import CellRules
 from shardmill.transforms.tables.byte_arrays import ByteStrings, offsets_from_sizes
 from shardmill.transforms.tables.table_source import ARROW_TYPES, TypedColumn, has_lists
 
@@ -186,7 +186,7 @@ def _parse_single(
     if column.kind == "bytes":
         texts, faults = arrow_values.to_texts(texts), text_parser.no_faults(texts)
         if texts.null_count:  # in lists
-            faults[arrow_values.find_missing(texts)] = text_parser.CellFault.MISSING
+            faults[text_parser.find_missing(texts)] = text_parser.CellFault.MISSING
             texts = pc.fill_null(texts, b"")
         if column.values is not None:
             allowed = text_parser.is_one_of(texts, (text.encode() for text in column.values))

@@ -12,7 +12,7 @@ import pyarrow as pa
 from shardmill.schemas.errors import InputError, shown
 from shardmill.schemas.rejects import RejectedError
 from shardmill.schemas.schema_pbtxt.columns import Column
-from shardmill.transforms.sources.csv import arrow_values
+from shardmill.transforms.sources.csv import arrow_values, text_parser
 from shardmill.transforms.sources.csv.sample import Sample
 
 
@@ -68,7 +68,7 @@ def _profile_cells(profile: TypedProfile, cells: pa.DictionaryArray) -> TypedPro
         cells: The cells, as from ``encode_cells``.
     """
     found = cells.dictionary.drop_null()
-    full = not arrow_values.find_missing(cells.dictionary).any()
+    full = not text_parser.find_missing(cells.dictionary).any()
     if not len(found):
         return profile
     value = found[0].as_py()

@@ -12,23 +12,15 @@ import pyarrow as pa
 
 from shardmill.schemas.refs import InputRef
 from shardmill.transforms.sources.csv.arrow_values import flatten_columns
-from shardmill.transforms.sources.csv.cell_rules import CellRules
 from shardmill.transforms.sources.csv.cells import Cells
 from shardmill.transforms.sources.csv.dialect import Dialect
 from shardmill.transforms.sources.csv.row_bounds import Rows
-from shardmill.transforms.sources.csv.row_ranges import (
-    TO_END,
-    RowRange,
-    read_first,
-)
+from shardmill.transforms.sources.csv.row_ranges import TO_END, RowRange, read_first
 from shardmill.transforms.sources.csv.sample import open_start
 from shardmill.transforms.sources.csv.source import COMPRESSION_RATIO, CsvSource
 from shardmill.transforms.sources.csv.text import CsvText, open_text
-from shardmill.transforms.sources.csv.typed_sample import (
-    TypedSample,
-    profile_rows,
-    profiles_of,
-)
+from shardmill.transforms.sources.csv.text_parser import CellRules
+from shardmill.transforms.sources.csv.typed_sample import TypedSample, profile_rows, profiles_of
 from shardmill.transforms.sources.jsonl.lines import explicit_schema, merge_types, parse_lines
 from shardmill.transforms.tables.table_source import TableInput
 
