@@ -69,17 +69,14 @@ def _find_kind(kind: pa.DataType) -> Kind | None:
         return _find_kind(kind.storage_type)
     if is_type.is_dictionary(kind):
         return _find_kind(kind.value_type)
-    if is_type.is_integer(kind) or is_type.is_boolean(kind) or _is_time(kind):
+    is_time = is_type.is_temporal(kind) and not is_type.is_interval(kind)
+    if is_type.is_integer(kind) or is_type.is_boolean(kind) or is_time:
         return "int64"
     if is_type.is_floating(kind):
         return "float32"
     if is_type.is_decimal(kind):
         return "float32" if kind.scale > 0 else "int64"
     return "bytes" if is_text(kind) or is_type.is_null(kind) else None
-
-
-def _is_time(kind: pa.DataType) -> bool:
-    return bool(is_type.is_temporal(kind) and not is_type.is_interval(kind))
 
 
 def is_text(kind: pa.DataType) -> bool:
@@ -147,7 +144,7 @@ def convert_values(kind: Kind, values: pa.Array) -> Parsed:
     missing = find_missing(values)
     faults[missing] = CellFault.MISSING
     if is_type.is_temporal(values.type):
-        values = _to_numbers(values)
+        values = values.view(pa.int32() if values.type.bit_width == 32 else pa.int64())
     if kind == "float32":
         doubles = pc.fill_null(values.cast(pa.float64()), 0.0).to_numpy()
         with np.errstate(over="ignore"):
@@ -163,7 +160,9 @@ def convert_values(kind: Kind, values: pa.Array) -> Parsed:
         faults[pc.fill_null(values, 0).to_numpy() > INT64_MAX] = CellFault.OVERFLOW
     usable = pa.array(faults != CellFault.NONE)
     values = pc.if_else(usable, pa.scalar(None, values.type), values)
-    return Parsed(pc.fill_null(_to_int64(values), 0).to_numpy(), faults)
+    if is_type.is_boolean(values.type):
+        values = values.cast(pa.int8())
+    return Parsed(pc.fill_null(values.cast(pa.int64()), 0).to_numpy(), faults)
 
 
 def in_unit(values: pa.Array, time: TimeKind) -> pa.Array:
@@ -181,14 +180,3 @@ def in_unit(values: pa.Array, time: TimeKind) -> pa.Array:
     if is_type.is_timestamp(kind):
         values = pc.floor_temporal(values, unit="second")
     return values.cast(pa.timestamp("s", getattr(kind, "tz", None)), safe=False)
-
-
-def _to_int64(values: pa.Array) -> pa.Array:
-    if is_type.is_boolean(values.type):
-        values = values.cast(pa.int8())
-    return values.cast(pa.int64())
-
-
-def _to_numbers(times: pa.Array) -> pa.Array:
-    """Return dates or times as integers in their unit."""
-    return times.view(pa.int32() if times.type.bit_width == 32 else pa.int64())

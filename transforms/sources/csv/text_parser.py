@@ -81,11 +81,6 @@ def columns_at_once(rows: int) -> int:
     return columns if columns >= _FEW_COLUMNS else 1
 
 
-def other_characters(texts: pa.Array, characters: bytes) -> bytes:
-    """Return the concatenated bytes of a binary array without the given ASCII characters."""
-    return ByteStrings.of_arrow(texts).data.tobytes().translate(None, characters)
-
-
 def as_strings(texts: pa.Array) -> pa.Array:
     """Return the same bytes as Arrow strings, not validated; use with ASCII functions only."""
     return texts.view(pa.string())
@@ -244,7 +239,7 @@ def _parse_time(text: bytes, form: str) -> int | None:
 
 def _trim_plain(texts: pa.Array, characters: bytes) -> pa.Array | None:
     """Return the trimmed texts if they contain only these characters and white space."""
-    others = other_characters(texts, characters)
+    others = ByteStrings.of_arrow(texts).data.tobytes().translate(None, characters)
     if others.translate(None, SPACES.encode()):
         return None
     return trim(texts) if others else texts
