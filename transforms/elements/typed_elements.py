@@ -67,10 +67,10 @@ class ElementReader(TextTable):
             _type_column(column, [each.values.get(column.name) for each in read], rejects)
             for column in self.table.columns
         ]
+        columns = [_distinct(c) if c.name == self.table.label else c for c in columns]
         keys = [each.key for each in read]
         texts = {self.table.key: _texts(keys), self.table.split_by: _texts([e.split for e in read])}
-        batch = TypedBatch(InputRef("", ""), columns, rejects, texts, len(read), "")
-        return with_counted(batch, self.table.label), keys
+        return TypedBatch(InputRef("", ""), columns, rejects, texts, len(read), ""), keys
 
 
 class _Element(NamedTuple):
@@ -246,13 +246,8 @@ def _rows_of(
     return found
 
 
-def with_counted(batch: TypedBatch, label: str) -> TypedBatch:
-    """Return a batch whose label, if there is one, refers to distinct values."""
-    columns = [_distinct(each) if each.name == label else each for each in batch.columns]
-    return batch._replace(columns=columns)
-
-
 def _distinct(column: TypedColumn) -> TypedColumn:
+    """Return a column that refers to distinct values, so that they are counted as labels."""
     encoded = column.values.dictionary_encode()
     indices = pc.fill_null(encoded.indices, -1).to_numpy().astype(np.int32)
     return column._replace(values=encoded.dictionary, indices=indices)

@@ -15,15 +15,15 @@ import struct
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from shardmill.schemas.dataset.catalog import CatalogRow
 from shardmill.schemas.dataset.statistics import FeatureStatistics, PixelStatistics, Statistics
+from shardmill.schemas.schema_pbtxt.schema_text import Kind
 
-Kind = Literal["int64", "float32", "bytes"]
 # Binary digits after the point of sums. The smallest float32 is 2**-149: there are enough digits
 # left to represent the mean and variance of such numbers.
 _FRACTION_BITS: dict[Kind, int] = {"int64": 0, "float32": 256, "bytes": 0}

@@ -19,7 +19,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shardmill.transforms.statistics.sums import Kind, Sums, sum_values
+from shardmill.schemas.schema_pbtxt.schema_text import Kind
+from shardmill.transforms.statistics.sums import Sums, sum_values
 from shardmill.transforms.tables.table_source import TypedColumn, has_lists
 
 _CELLS, _COLUMNS = "values", b"columns"

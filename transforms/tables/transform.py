@@ -87,7 +87,7 @@ class WriteRows(beam.PTransform):
         )
         counted = files | "CountFiles" >> singleton_sum(SumInto(Census, count_file))
         census = total_census(counted, matched)
-        planned = census | "PlanParts" >> beam.Map(_plan, spec)
+        planned = census | "PlanParts" >> beam.Map(plan_rows, spec)
         contents = files | "HashInputs" >> beam.ParDo(
             MapOrdered(hash_input, _INSPECTIONS), spec.source, AsSingleton(planned)
         )
@@ -138,10 +138,6 @@ class WriteRows(beam.PTransform):
             built = BuildGraph(spec, spec.preprocessing, last)
             graph = AsSingleton((units, plan) | "BuildTransformGraph" >> built)
         return last, graph
-
-
-def _plan(census: Census, spec: RowsSpec) -> Plan:  # by name: a lambda takes 1 KB of the job
-    return plan_rows(spec, census)
 
 
 def announced(

@@ -61,6 +61,7 @@ _SUFFIXES = {"voc": ".xml", "yolo": ".txt", "coco": ".json"}  # of files that ar
 _UNPAIRED = {"voc": ".xml", "yolo": ".txt", "coco": "of COCO", "masks": "masks",
              "imagesets": "of an image set"}  # fmt: skip
 _VOC_MASKS = re.compile(r"(.*/)?Segmentation(Class|Object)(Aug|Raw)?/[^/]*")
+_FATAL = (InputError, StorageError, FileNotFoundError)  # of a file for many images
 _BATCH = 64
 _THREADS = 4  # that read local files
 _Paired = tuple[InputRef | None, InputRef | None]
@@ -215,14 +216,22 @@ class AttachAnnotations(beam.PTransform):
     def _entries(self, root: beam.Pipeline) -> MatchedInputs:
         paths, labels = [place.input for place in self.spec.places], self.spec.labels
         sections = [(path, name) for path in paths for name in SECTIONS]
-        categories, broken = _read(
-            root | "Paths" >> beam.Create(paths), "ReadCategories",
-            lambda path: read_categories(path).items(), tuple[tuple[str, str], str],
-        )  # fmt: skip
-        rows, damaged = _read(
-            root | "Sections" >> beam.Create(sections) | beam.Reshuffle(), "ReadSections",
-            read_section, tuple[str, list[Any]],
-        )  # fmt: skip
+        categories, broken = (
+            root
+            | "Paths" >> beam.Create(paths)
+            | "ReadCategories"
+            >> find_inputs(
+                lambda path: read_categories(path).items(),
+                _FATAL,
+                kind=tuple[tuple[str, str], str],
+            )
+        )
+        rows, damaged = (
+            root
+            | "Sections" >> beam.Create(sections)
+            | beam.Reshuffle()
+            | "ReadSections" >> find_inputs(read_section, _FATAL, kind=tuple[str, list[Any]])
+        )
         refs = (
             rows
             | "GroupById" >> beam.GroupByKey()
@@ -233,20 +242,6 @@ class AttachAnnotations(beam.PTransform):
             ).with_output_types(InputRef)
         )
         return MatchedInputs(refs, (broken, damaged) | "Damaged" >> beam.Flatten())
-
-
-def _read(inputs: Any, name: str, read: Any, kind: Any) -> Any:
-    """Return what a function yields of each input, and the counts of what makes it unusable."""
-
-    def call(each: Any) -> Iterator[Any]:
-        try:
-            yield from read(each)
-        except (InputError, StorageError, FileNotFoundError) as error:
-            fatal = getattr(error, "coded", str(error))
-            yield beam.pvalue.TaggedOutput("counts", MatchCounts(fatal=fatal))
-
-    typed = beam.FlatMap(call).with_output_types(kind, counts=MatchCounts)
-    return inputs | name >> typed.with_outputs("counts", main="found")
 
 
 def _read_set(file: InputRef) -> Iterator[InputRef]:

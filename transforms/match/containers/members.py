@@ -186,22 +186,6 @@ _ZIP64, _IN_ZIP64 = 1, 0xFFFFFFFF  # 4.5.3: the value is in the extra field
 _READ_BYTES = 1 << 20
 
 
-class _Directory(NamedTuple):
-    """The central directory.
-
-    Attributes:
-        start: Offset in the file.
-        end: Offset after it.
-        entries: Number of entries; modulo 65,536 in archives without ZIP64.
-        shift: Bytes before the archive, such as a program that extracts it.
-    """
-
-    start: int
-    end: int
-    entries: int
-    shift: int
-
-
 def list_zip(reader: RandomReader, path: str) -> Iterator[ArchiveMember]:
     """Yield the members of a zip archive, except folders.
 
@@ -213,22 +197,27 @@ def list_zip(reader: RandomReader, path: str) -> Iterator[ArchiveMember]:
         InputError: The archive is damaged or cut short.
     """
     try:
-        directory = _find_directory(reader)
+        start, end, entries, shift = _find_directory(reader)
         with io.BufferedReader(ReaderStream(reader), _READ_BYTES) as stream:
-            stream.seek(directory.start)
+            stream.seek(start)
             number = 0
-            while stream.tell() < directory.end:
+            while stream.tell() < end:
                 number += 1
-                member = _read_entry(stream, directory.shift)
+                member = _read_entry(stream, shift)
                 if not member.name.endswith("/"):
                     yield member
-        if (number - directory.entries) % (1 << 16):
-            raise ValueError(f"its directory has {number:,} members, not {directory.entries:,}")
+        if (number - entries) % (1 << 16):
+            raise ValueError(f"its directory has {number:,} members, not {entries:,}")
     except (ValueError, struct.error) as error:
         raise InputError("archive-damaged", path=path, why=str(error)) from error
 
 
-def _find_directory(reader: RandomReader) -> _Directory:
+def _find_directory(reader: RandomReader) -> tuple[int, int, int, int]:
+    """Return what the end of a zip archive says of its central directory.
+
+    That is its offset, the offset after it, the number of entries (modulo 65,536 without ZIP64),
+    and the bytes before the archive, such as a program that extracts it.
+    """
     size = _END_64.size + _LOCATOR_BYTES + _END.size + _MAX_COMMENT
     first = max(0, reader.size - size)
     tail = reader.read_at(first, size)
@@ -244,7 +233,7 @@ def _find_directory(reader: RandomReader) -> _Directory:
     start = first + at - size
     if start < offset:
         raise ValueError("its directory is cut short")
-    return _Directory(start, start + size, entries, start - offset)
+    return start, start + size, entries, start - offset
 
 
 def _read_entry(stream: BinaryIO, shift: int) -> ArchiveMember:

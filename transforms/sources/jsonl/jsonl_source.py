@@ -111,7 +111,7 @@ class JsonLinesSource(CsvSource):
                 kind = pa.list_(kind) if column.several else kind
             kinds[column.name] = path, kind
         if not self.base:
-            wanted = {*self.table.named, *(column.name for column in self.table.columns)}
+            wanted = self.table.wanted
             kinds = {name: each for name, each in kinds.items() if name in wanted}
         return explicit_schema(dict(kinds.values()))
 
@@ -122,6 +122,5 @@ class JsonLinesSource(CsvSource):
         del columns, dialect
         found = parse_lines(batches, text, self._explicit, others=not self.base)
         table = pa.concat_tables([self._explicit.empty_table(), *found.tables])
-        names = {*self.table.named, *(column.name for column in self.table.columns)}
-        cells = flatten_columns(table, names)
+        cells = flatten_columns(table, self.table.wanted)
         return Cells(cells, found.offsets, found.lines, found.rejects, text.hash.hexdigest())

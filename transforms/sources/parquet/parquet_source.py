@@ -271,9 +271,8 @@ class ParquetSource(FileSource):
         for table, content in self._tables(unit):
             check_unchanged(ref)
             rows = np.arange(first, first + len(table))
-            names = {*self.table.named, *(column.name for column in self.table.columns)}
             lines = rows + (ref.key != RECORD)  # indices start at 0, lines at 1
-            cells = Cells(flatten_columns(table, names), rows, lines, [], content)
+            cells = Cells(flatten_columns(table, self.table.wanted), rows, lines, [], content)
             first += len(table)
             batch = self.type_cells(ref, cells)
             del table, cells
@@ -283,8 +282,7 @@ class ParquetSource(FileSource):
         """Yield rows of a unit, and the BLAKE3 of what was read of the file up to them."""
         ref, (*group, step, size) = InputRef(*unit.ref), unit.detail
         profiles = read_footer(ref).profiles
-        names = [*self.table.named, *(column.name for column in self.table.columns)]
-        found = [profiles[name].path[0] for name in names if name in profiles]
+        found = [profiles[name].path[0] for name in self.table.wanted if name in profiles]
         top = found or [next(iter(profiles.values())).path[0]]  # its rows are counted
         with open_parquet(ref) as (file, content):
 

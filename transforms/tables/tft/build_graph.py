@@ -20,7 +20,6 @@ from shardmill.schemas.dataset import shard_names
 from shardmill.schemas.errors import InputError, OutputError
 from shardmill.schemas.rejects import RejectedError
 from shardmill.schemas.schema_pbtxt.columns import Column, format_schema
-from shardmill.schemas.schema_pbtxt.schema_text import Kind
 from shardmill.schemas.storage import Storage, join, open_storage
 from shardmill.transforms.runtime import progress
 from shardmill.transforms.runtime.map_do_fn import MapOrdered
@@ -127,11 +126,6 @@ def _list_files(storage: Storage, folder: str) -> list[str]:
 
 
 _TEMP = "temp"
-_FILLERS: dict[Kind, pa.Array] = {
-    "int64": pa.array([1], pa.int64()),
-    "float32": pa.array([1.0], pa.float32()),
-    "bytes": pa.array([b"a"], pa.binary()),
-}
 # Errors that TensorFlow Transform raises while it runs or saves a graph.
 _TRANSFORM_ERRORS = (
     re.compile(
@@ -203,7 +197,8 @@ def filler_batch(columns: Sequence[Column]) -> pa.RecordBatch:
 
     ``AnalyzeRows`` needs a row even if an earlier graph is reused or nothing is built.
     """
-    filler = [TypedColumn(each.name, each.kind, _FILLERS[each.kind], None) for each in columns]
+    values = ((each, b"a" if each.kind == "bytes" else 1) for each in columns)
+    filler = [TypedColumn(each.name, each.kind, pa.array([value]), None) for each, value in values]
     return transformer.to_record_batch(filler, np.zeros(1, np.int64))
 
 
