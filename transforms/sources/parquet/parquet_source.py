@@ -19,19 +19,19 @@ from shardmill.schemas.refs import InputRef
 from shardmill.schemas.rejects import RejectedError
 from shardmill.schemas.storage import open_storage
 from shardmill.schemas.storage.base import RandomReader, ReaderStream, one_line
-from shardmill.transforms.sources.csv.arrow_values import flatten_columns
+from shardmill.transforms.sources.csv.arrow_values import (
+    TypedProfile,
+    TypedSample,
+    flatten_columns,
+    profile_rows,
+    profiles_of,
+    same_type,
+)
 from shardmill.transforms.sources.csv.cells import Cells
 from shardmill.transforms.sources.csv.dialect import Dialect
 from shardmill.transforms.sources.csv.sample import Sample, open_start
 from shardmill.transforms.sources.csv.source import FileSource, check_unchanged
 from shardmill.transforms.sources.csv.text_parser import CellRules
-from shardmill.transforms.sources.csv.typed_sample import (
-    TypedProfile,
-    TypedSample,
-    profile_rows,
-    profiles_of,
-    same_type,
-)
 from shardmill.transforms.tables.table_source import TableInput, TypedBatch, Unit
 
 FIRST_RECORD = b"shardmill.first_record"  # index in the Python source of the first row of a file
