@@ -27,7 +27,7 @@ from shardmill.transforms.runtime.map_do_fn import MapOrdered
 from shardmill.transforms.runtime.sum_into import SumInto, singleton_sum
 from shardmill.transforms.sink.census import Census
 from shardmill.transforms.sink.outcome import Outcome
-from shardmill.transforms.sink.placement import Placed
+from shardmill.transforms.sink.placement import Placed, hash_key
 from shardmill.transforms.sink.plan import Plan, compare_content
 from shardmill.transforms.sink.spec import SinkSpec
 from shardmill.transforms.sink.transform import (
@@ -42,7 +42,6 @@ from shardmill.transforms.tables.planning import RowsSpec, count_file, plan_rows
 from shardmill.transforms.tables.run_writer import (
     RUN_LAYOUT,
     find_run,
-    group_of,
     make_run,
     merge_runs,
     run_id,
@@ -62,6 +61,7 @@ from shardmill.transforms.tables.tft.build_graph import BuildGraph
 
 RANGES, REJECTED_FILES, RUNS, MANY, COUNTS = "ranges", "rejected", "runs", "many", "counts"
 _INSPECTIONS = 16
+MAX_RUNS = 256  # that are merged to parts; more of them are merged to larger runs first
 
 
 @dataclass(eq=False)
@@ -304,6 +304,7 @@ class CutSegments(beam.PTransform):
 
 
 def group_run(run: Run, count: int) -> Iterator[Any]:
-    """Yield a run; if there are too many, with the number of its group."""
-    group = group_of(run, count)
-    yield run if group < 0 else TaggedOutput(MANY, (group, run))
+    """Yield a run; if there are too many, with the number of the group that it is merged in."""
+    # The group follows from the run alone, so that no step must see all runs in order.
+    group = hash_key(0, run.key).position % MAX_RUNS
+    yield run if count <= MAX_RUNS else TaggedOutput(MANY, (group, run))

@@ -113,7 +113,7 @@ def test_no_part_opens_more_runs_than_the_limit(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(encoder, "merge_segments", merged)
     results = []
     for limit in (256, 3):
-        monkeypatch.setattr(run_writer, "MAX_RUNS", limit)
+        monkeypatch.setattr("shardmill.transforms.tables.transform.MAX_RUNS", limit)
         output = tmp_path / f"out{limit}"
         assert build_rows(output=output, **flags)[0].status == "published"
         shards = sorted(current(output).glob("*.tfrecord.gz"))

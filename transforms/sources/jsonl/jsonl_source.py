@@ -95,24 +95,15 @@ def parse_lines(
             tables.append(found)
             kept.append(np.arange(first, after))
         else:
-            error, message, column = found
-            place = int(valid.offsets[first]), int(valid.lines[first])
-            rejects.append(RowReject(*place, error, message, column=column))
+            offset, line = int(valid.offsets[first]), int(valid.lines[first])
+            rejects.append(found._replace(offset=offset, line=line))
     rows = np.concatenate(kept)
     return Lines(tables, valid.offsets[rows], valid.lines[rows], sorted(rejects))
 
 
-class _Fault(NamedTuple):
-    """What is wrong with a line: see ``RowReject``."""
-
-    error: str
-    message: str
-    column: str = ""
-
-
 def _parse(
     valid: ValidRows, first: int, after: int, options: pj.ParseOptions
-) -> Iterator[tuple[int, int, pa.Table | _Fault]]:
+) -> Iterator[tuple[int, int, pa.Table | RowReject]]:
     """Yield spans of lines with their rows, and lines with what is wrong with them.
 
     Of lines that Arrow cannot parse together, those that it surely rejects are found if there are
@@ -131,12 +122,12 @@ def _parse(
         yield from _parse_few(valid, first, after, options)
     elif line := valid.row(first).strip():
         fault = _find_fault(line, options)
-        yield first, after, fault or _Fault("json", f"{found}: {shown(line)}")
+        yield first, after, fault or _fault("json", f"{found}: {shown(line)}")
 
 
 def _parse_few(
     valid: ValidRows, first: int, after: int, options: pj.ParseOptions
-) -> Iterator[tuple[int, int, pa.Table | _Fault]]:
+) -> Iterator[tuple[int, int, pa.Table | RowReject]]:
     """Do as ``_parse`` for a few lines that Arrow cannot parse together."""
     start = first
     for row in range(first, after):
@@ -200,28 +191,33 @@ def _is_whole(valid: ValidRows, first: int, after: int) -> bool:
     return all(line.startswith(b"{") and line.endswith(b"}") for line in lines)
 
 
-def _find_fault(line: bytes, options: pj.ParseOptions) -> _Fault | None:
+def _fault(error: str, message: str, column: str = "") -> RowReject:
+    """Return the reject of a line whose place is not known yet."""
+    return RowReject(0, 0, error, message, column=column)
+
+
+def _find_fault(line: bytes, options: pj.ParseOptions) -> RowReject | None:
     """Return why Arrow cannot parse a line, or None if that is not known."""
     if not line.strip():
         return None
     try:
         values = json.loads(line.decode())
     except json.JSONDecodeError as error:
-        return _Fault("json", f"{error}: {shown(line)}")
+        return _fault("json", f"{error}: {shown(line)}")
     except ValueError:  # an integer of thousands of digits
         return None
     if not isinstance(values, dict):
-        return _Fault("json", f"it is not a JSON object: {shown(line)}")
+        return _fault("json", f"it is not a JSON object: {shown(line)}")
     if options.explicit_schema is None:
         return None
     for field in options.explicit_schema:
         value = values.get(field.name)
         if not _fits(value, field.type):
             message = f"{shown(json.dumps(value))} is not {field.type}, the type in the first rows"
-            return _Fault("cast", message, field.name)
+            return _fault("cast", message, field.name)
     new = [key for key in values if key not in options.explicit_schema.names]
     if new and options.unexpected_field_behavior == "error":
-        return _Fault(
+        return _fault(
             "json",
             f"it has the key {shown(new[0])}, which the first rows do not have: read more of them "
             "with --sample_bytes, or name it in a --schema (of a listing, in the first row)",
