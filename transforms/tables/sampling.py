@@ -1,4 +1,4 @@
-"""SampleRows: find which rows are the random sample that ``--limit`` asks for.
+"""Find which rows are the random sample that ``--limit`` asks for.
 
 Each row has a rank, a hash of its position. The sample is the rows of the smallest ranks: it
 depends on keys and seed only, rows are in the split and the order that they have in the whole
@@ -8,17 +8,13 @@ table, and a larger sample contains a smaller one.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
-import apache_beam as beam
 import numpy as np
 import numpy.typing as npt
 
 from shardmill.schemas.rejects import RejectedError
 from shardmill.transforms.runtime import progress
-from shardmill.transforms.runtime.map_do_fn import MapOrdered
 from shardmill.transforms.tables import row_hash
 from shardmill.transforms.tables.planning import RowsSpec
 from shardmill.transforms.tables.table import hash_rows
@@ -26,29 +22,6 @@ from shardmill.transforms.tables.table_source import TableSpec, TypedBatch, Unit
 
 Ranks = npt.NDArray[np.uint64]
 _EVERY = (1 << 63) - 1
-
-
-@dataclass(eq=False)
-class SampleRows(beam.PTransform):
-    """Finds the last rank of a sample: ``units | SampleRows(spec)``.
-
-    Memory depends on the size of the sample: 8 bytes a row.
-
-    Args:
-        spec: Options of the build, with a ``limit``.
-    """
-
-    spec: RowsSpec
-
-    def expand(self, units: beam.PCollection[Any]) -> beam.PCollection[int]:
-        """Wire the ranks of units and their merging."""
-        limit = self.spec.limit or 0
-        return (
-            units
-            | "RankRows" >> beam.ParDo(MapOrdered(rank_rows, self.spec.threads), self.spec)
-            | "MergeRanks" >> beam.CombineGlobally(partial(smallest, limit=limit))
-            | "FindLast" >> beam.Map(lambda ranks: int(ranks.max()) if len(ranks) else _EVERY)
-        )
 
 
 def rank_rows(values: tuple[Any, ...], spec: RowsSpec) -> Iterator[Ranks]:
@@ -63,9 +36,14 @@ def rank_rows(values: tuple[Any, ...], spec: RowsSpec) -> Iterator[Ranks]:
 
 
 def smallest(ranks: Iterable[Ranks], limit: int) -> Ranks:
-    """Return the smallest of all ranks, up to a number of them."""
+    """Return the smallest of all ranks, up to a number of them; memory is 8 bytes for each."""
     every = np.concatenate([np.zeros(0, np.uint64), *ranks])
     return every if len(every) <= limit else np.partition(every, limit - 1)[:limit]
+
+
+def last_rank(ranks: Ranks) -> int:
+    """Return the last of the smallest ranks, or one that no rank exceeds if there are none."""
+    return int(ranks.max()) if len(ranks) else _EVERY
 
 
 def sample_batch(spec: TableSpec, batch: TypedBatch, last: int) -> TypedBatch:
@@ -74,7 +52,7 @@ def sample_batch(spec: TableSpec, batch: TypedBatch, last: int) -> TypedBatch:
     Args:
         spec: Schema and placement.
         batch: The rows.
-        last: What ``SampleRows`` found.
+        last: The last rank of the sample; see ``last_rank``.
     """
     of_rows, of_rejects = _ranks(spec, batch)
     left_out = batch.rows.leave_out(of_rows > last, of_rejects > last)

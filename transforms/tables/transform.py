@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import apache_beam as beam
@@ -47,7 +48,7 @@ from shardmill.transforms.tables.run_writer import (
     run_id,
     transform_table,
 )
-from shardmill.transforms.tables.sampling import SampleRows, sample_batch
+from shardmill.transforms.tables.sampling import last_rank, rank_rows, sample_batch, smallest
 from shardmill.transforms.tables.segments import (
     Origin,
     Run,
@@ -133,7 +134,12 @@ class WriteRows(beam.PTransform):
         """Wire what is read before rows are written; return ``last`` and ``graph`` for them."""
         spec, last, graph = self.spec, None, ""
         if spec.limit is not None:
-            last = AsSingleton(units | "SampleRows" >> SampleRows(spec))
+            last = AsSingleton(
+                units
+                | "RankRows" >> beam.ParDo(MapOrdered(rank_rows, spec.threads), spec)
+                | "MergeRanks" >> beam.CombineGlobally(partial(smallest, limit=spec.limit))
+                | "FindLastRank" >> beam.Map(last_rank)
+            )
         if spec.preprocessing is not None:
             built = BuildGraph(spec, spec.preprocessing, last)
             graph = AsSingleton((units, plan) | "BuildTransformGraph" >> built)
