@@ -27,9 +27,7 @@ from shardmill.transforms.sink.spec import BuildHooks, ExtraFiles
 from shardmill.transforms.statistics.sums import Summary, Totals
 from shardmill.transforms.tables import segments
 from shardmill.transforms.tables.byte_arrays import ByteStrings
-from shardmill.transforms.tables.record_values import sum_records
 from shardmill.transforms.tables.row_rejects import FEW_ROWS, describe_lost_files
-from shardmill.transforms.tables.segments import read_lines
 from shardmill.transforms.tables.table_source import (
     MAX_LABELS,
     TOO_MANY_LABELS,
@@ -79,7 +77,7 @@ def merge_segments(
             yield _conflict(here, other, _shown_key(frames[row].as_py(), key))
         order = order[~repeated]
     # Sums of floats depend on the order of adding: it is that of the records, never that of runs.
-    summary = Summary(sum_records(records, order)) if summarize else Summary()
+    summary = Summary(segments.sum_records(records, order)) if summarize else Summary()
     totals = Totals(duplicates=duplicates, summary=summary)
     lengths = ByteStrings.of_arrow(frames).sizes[order]
     for start, stop in segments.slices(lengths, _BLOCK_BYTES):
@@ -174,7 +172,7 @@ class RowEncoder:
         """Yield the rejects of segments without a split, then the merged records of the others."""
         for ref in refs:
             if not ref.split:
-                yield from (Reject(**json.loads(line)) for line in read_lines(ref))
+                yield from (Reject(**json.loads(line)) for line in segments.read_lines(ref))
         found = [ref for ref in refs if ref.split]
         if found:
             table = self.source.table

@@ -48,7 +48,6 @@ from shardmill.transforms.tables.run_writer import (
     run_id,
     transform_table,
 )
-from shardmill.transforms.tables.sampling import last_rank, rank_rows, sample_batch, smallest
 from shardmill.transforms.tables.segments import (
     Origin,
     Run,
@@ -56,7 +55,13 @@ from shardmill.transforms.tables.segments import (
     cut_segments,
     place_rejects,
 )
-from shardmill.transforms.tables.table import place_batch
+from shardmill.transforms.tables.table import (
+    last_rank,
+    place_batch,
+    rank_rows,
+    sample_batch,
+    smallest,
+)
 from shardmill.transforms.tables.table_source import TableInput, TableSource, Unit
 from shardmill.transforms.tables.tft.build_graph import BuildGraph
 

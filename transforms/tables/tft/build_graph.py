@@ -27,8 +27,7 @@ from shardmill.transforms.sink.plan import Plan
 from shardmill.transforms.sink.sidecar import create_sidecar, find_sidecar, seal
 from shardmill.transforms.sink.spec import ExtraFiles
 from shardmill.transforms.tables.planning import RowsSpec
-from shardmill.transforms.tables.sampling import sample_batch
-from shardmill.transforms.tables.table import place_batch
+from shardmill.transforms.tables.table import place_batch, sample_batch
 from shardmill.transforms.tables.table_source import TypedColumn, Unit, list_features
 from shardmill.transforms.tables.tft import transformer
 from shardmill.transforms.tables.tft.preprocessing import Preprocessing, describe
