@@ -22,6 +22,7 @@ from shardmill.schemas.example.parse import ExampleError, parse_example
 from shardmill.schemas.refs import InputRef
 from shardmill.schemas.rejects import RejectedError
 from shardmill.schemas.schema_pbtxt.columns import Column
+from shardmill.transforms.sources.python.records import size_of_value
 from shardmill.transforms.tables.encode import flatten
 from shardmill.transforms.tables.row_rejects import RejectCollector
 from shardmill.transforms.tables.table_source import (
@@ -135,19 +136,9 @@ def values_of(element: Any, lists: set[str]) -> Mapping[str, Any]:
 
 def size_of(element: Any) -> int:
     """Return the approximate bytes that an element takes in memory."""
-    if isinstance(element, bytes):
-        return len(element) + _ELEMENT_BYTES
     if hasattr(element, "ByteSize"):
         return int(element.ByteSize()) + _ELEMENT_BYTES
-    values = element._asdict() if hasattr(element, "_asdict") else element
-    each = values.values() if isinstance(values, Mapping) else ()
-    return sum((getattr(v, "nbytes", 0) or _length(v) for v in each), _ELEMENT_BYTES)
-
-
-def _length(value: Any) -> int:
-    if isinstance(value, str | bytes):
-        return len(value)
-    return 8 * len(value) if hasattr(value, "__len__") else 8
+    return size_of_value(element._asdict() if hasattr(element, "_asdict") else element)
 
 
 def _to_text(word: str, value: Any) -> bytes:

@@ -7,7 +7,7 @@ import itertools
 import os
 import posixpath
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -17,10 +17,8 @@ from shardmill.schemas.refs import InputRef
 from shardmill.schemas.storage import absolute, join, open_storage, scheme_of
 from shardmill.transforms.match.containers.expand import is_archive
 from shardmill.transforms.match.counts import (
-    DUPLICATE,
     Linked,
     MatchCounts,
-    first_usable,
     keep_first,
     sum_counts,
 )
@@ -332,29 +330,31 @@ def match_now(spec: MatchSpec) -> tuple[list[InputRef], MatchCounts]:
     """
     found: list[Found]
     if spec.kind == "several":
-        each, counts = zip(*map(match_now, spec.parts), strict=True)
-        ordered = sorted(itertools.chain(*each), key=first_usable, reverse=True)
-        refs = {ref.key: ref for ref in ordered}
-        repeated = [DUPLICATE] * (sum(map(len, each)) - len(refs))
-        return sorted(refs.values()), sum_counts([*counts, *repeated])
-    if spec.kind == "file":
+        refs, counts = zip(*map(match_now, spec.parts), strict=True)
+        found = [*counts, *_merge((ref.key, ref) for ref in itertools.chain(*refs))]
+    elif spec.kind == "file":
         found = [find_single(spec)]
     elif spec.kind == "listing":
-        listed: dict[str, list[InputRef]] = {}
-        for ref in read_listing(spec):
-            listed.setdefault(ref.key, []).append(ref)
-        merged = (each for key, refs in listed.items() for each in merge_entries(key, refs))
-        found = [find_listed(each, spec) if isinstance(each, InputRef) else each for each in merged]
+        listed = _merge(((ref.key, ref) for ref in read_listing(spec)), merge_entries)
+        found = [find_listed(each, spec) if isinstance(each, InputRef) else each for each in listed]
     else:
         walked = [each for task in first_level(spec.top) for each in walk_input(spec, task)]
-        linked: dict[str, list[InputRef]] = {}
-        for each in walked:
-            if isinstance(each, Linked):
-                linked.setdefault(each.path, []).append(each.ref)
-        found = [each for each in walked if not isinstance(each, Linked)]
-        found += (each for refs in linked.values() for each in keep_first(refs))
-    counts = sum_counts(each for each in found if isinstance(each, MatchCounts))
-    return sorted(each for each in found if isinstance(each, InputRef)), counts
+        linked = _merge(each for each in walked if isinstance(each, Linked))
+        found = [*(each for each in walked if not isinstance(each, Linked)), *linked]
+    total = sum_counts(each for each in found if isinstance(each, MatchCounts))
+    return sorted(each for each in found if isinstance(each, InputRef)), total
+
+
+def _merge(
+    named: Iterable[tuple[str, InputRef]],
+    merge: Callable[[str, Iterable[InputRef]], Iterable[Found]] = lambda _, refs: keep_first(refs),
+) -> Iterator[Found]:
+    """Yield what is made of the references of each name: one, and a count for each other."""
+    groups: dict[str, list[InputRef]] = {}
+    for name, ref in named:
+        groups.setdefault(name, []).append(ref)
+    for name, refs in groups.items():
+        yield from merge(name, refs)
 
 
 def find_listed(ref: InputRef, spec: MatchSpec) -> InputRef:

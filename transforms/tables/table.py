@@ -1,8 +1,8 @@
-"""Place the typed rows of a batch, and sort them by split and position; sample them for ``--limit``.
+"""Place the typed rows of a batch, sort them by split and position, and sample them.
 
-Each row has a rank, a hash of its position. The sample is the rows of the smallest ranks: it
-depends on keys and seed only, rows are in the split and the order that they have in the whole
-table, and a larger sample contains a smaller one.
+For ``--limit``, each row has a rank, a hash of its position. The sample is the rows of the smallest
+ranks: it depends on keys and seed only, rows are in the split and the order that they have in the
+whole table, and a larger sample contains a smaller one.
 """
 
 from __future__ import annotations

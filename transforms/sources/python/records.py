@@ -65,7 +65,7 @@ class Measure:
             name: to_bytes(index, name, each) if name == self.image else _plain(each)
             for name, each in value.items()
         }
-        yield record, 1, _size(record)
+        yield record, 1, size_of_value(record)
 
 
 def to_bytes(index: int, name: str, value: Any) -> Any:
@@ -188,13 +188,13 @@ def _slices(tables: Iterable[pa.Table]) -> Iterator[tuple[pa.Table, int, int]]:
             yield piece, len(piece), piece.nbytes
 
 
-def _size(value: Any) -> int:
+def size_of_value(value: Any) -> int:
     """Return about the bytes of a value, by its content: getsizeof depends on how it was made."""
     if isinstance(value, Mapping):
-        return sum(map(_size, value.values()))
+        return sum(map(size_of_value, value.values()))
     if isinstance(value, list | tuple):
         are_numbers = not value or isinstance(value[0], int | float)
-        return 32 + (8 * len(value) if are_numbers else sum(map(_size, value)))
+        return 32 + (8 * len(value) if are_numbers else sum(map(size_of_value, value)))
     if isinstance(value, str | bytes | bytearray):
         return 32 + len(value)
     return int(getattr(value, "nbytes", 32))
