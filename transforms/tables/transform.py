@@ -219,9 +219,13 @@ def cut(
     try:
         yield from map(tuple, source.units(item))
     except RejectedError as rejection:
-        rejected = ref.rejected(rejection.error, rejection.message)
-        yield TaggedOutput(REJECTED_FILES, TableInput(rejected))
-        yield TaggedOutput(COUNTS, Census(matched=1))
+        yield from _rejected(ref, rejection)
+
+
+def _rejected(ref: InputRef, rejection: RejectedError) -> Iterator[TaggedOutput]:
+    rejected = ref.rejected(rejection.error, rejection.message)
+    yield TaggedOutput(REJECTED_FILES, TableInput(rejected))
+    yield TaggedOutput(COUNTS, Census(matched=1))
 
 
 def write_runs(
@@ -270,10 +274,7 @@ def write_runs(
                 break
         yield TaggedOutput(COUNTS, count_content(unit, content))
     except RejectedError as rejection:
-        rejected = ref.rejected(rejection.error, rejection.message)
-        rejected = rejected._replace(key=f"{ref.key}@{unit.start}")
-        yield TaggedOutput(REJECTED_FILES, TableInput(rejected))
-        yield TaggedOutput(COUNTS, Census(matched=1))
+        yield from _rejected(ref._replace(key=f"{ref.key}@{unit.start}"), rejection)
     except (InputError, MemoryError, ResourceError, StorageError) as error:
         yield TaggedOutput(COUNTS, Census(counts=MatchCounts(fatal=failure_of(error))))
 

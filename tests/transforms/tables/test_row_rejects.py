@@ -38,7 +38,7 @@ def test_counts_ragged_rows(quoted: bool, tmp_path) -> None:
     (rest,) = (reject for reject in found.rejects if reject.rows > 1)
     assert (rest.line, rest.rows) == (17, 25)
     more = "24 more rows up to line 89 are rejected for the same reason"
-    assert rest.message == f"the row has 1 cell, not 2: 'one'; {more}"
+    assert rest.message == f"the row has 4 cells, not 2: 'x,y,z,'; {more}"
 
 
 def test_counts_bad_quotes_and_encodings(tmp_path) -> None:

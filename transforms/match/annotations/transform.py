@@ -37,7 +37,7 @@ from shardmill.transforms.match.annotations.coco import (
 from shardmill.transforms.match.annotations.pairing import pair, stem_of
 from shardmill.transforms.match.counts import MatchCounts, sum_counts
 from shardmill.transforms.match.inputs import MatchSpec
-from shardmill.transforms.match.read_input import read_inputs
+from shardmill.transforms.match.read_input import read_input
 from shardmill.transforms.match.transform import MatchedInputs, MatchFiles, find_inputs
 from shardmill.transforms.match.walk import escape_name, is_junk, make_key
 
@@ -247,9 +247,10 @@ class AttachAnnotations(beam.PTransform):
 def _read_set(file: InputRef) -> Iterator[InputRef]:
     """Yield a reference with the split for each image of a list (VOC devkit_doc.pdf, section 4)."""
     folder = file.key.split("ImageSets/")[0]
-    (content,) = read_inputs([file])
-    if isinstance(content, RejectedError):
-        raise StorageError("imagesets-unreadable", path=file.uri, why=content.message)
+    try:
+        content = read_input(file)
+    except RejectedError as error:
+        raise StorageError("imagesets-unreadable", path=file.uri, why=error.message) from error
     for line in content.decode("utf-8", "surrogateescape").splitlines():
         name = line.strip()
         if name:
@@ -297,10 +298,9 @@ def _attach_file(ref: InputRef, file: InputRef, spec: AnnotationSpec) -> InputRe
     """Return an image with what a file says of it."""
     if file.error:
         return ref.rejected(file.error, f"{file.key}: {file.message}")
-    (content,) = read_inputs([file])
-    if isinstance(content, RejectedError):
-        return ref.rejected(content.error, f"{file.key}: {content.message}")
     try:
-        return spec.attach(ref, file, content)
+        return spec.attach(ref, file, read_input(file))
+    except RejectedError as error:
+        return ref.rejected(error.error, f"{file.key}: {error.message}")
     except AnnotationError as error:
         return ref.rejected("annotation", f"{file.key}: {error}")

@@ -102,8 +102,6 @@ def _describe_unsupported(dtype: np.dtype[Any], source: str) -> str | None:
         return coded("npy-structured", source=source)
     if dtype.kind == "O":
         return coded("npy-objects", source=source)
-    if dtype.kind in "Mm":
-        return coded("npy-not-numbers", source=source, dtype=dtype.name, type="int64")
     if dtype.kind == "V":
         return coded("npy-void", source=source, dtype=dtype.str[1:])
     if dtype.kind in _WIDEST and dtype.itemsize > _WIDEST[dtype.kind]:
@@ -111,7 +109,8 @@ def _describe_unsupported(dtype: np.dtype[Any], source: str) -> str | None:
         return coded("npy-long-double", source=source, dtype=dtype.name, wide=wide)
     if dtype.kind in _NUMBERS + "SU":
         return None
-    return coded("npy-not-numbers", source=source, dtype=dtype.name, type="float64")
+    kind = "int64" if dtype.kind in "Mm" else "float64"
+    return coded("npy-not-numbers", source=source, dtype=dtype.name, type=kind)
 
 
 def _describe_start(start: bytes, source: str) -> str:
@@ -269,13 +268,8 @@ def _array_file(
     shape = str(array.shape)
     shape = shape if len(shape) <= 60 else f"{shape[:60]}...)"
     dtype, wanted = array.dtype.name, array.num_bytes
-    if found < wanted:
-        raise InputError(
-            "npy-truncated", source=source, shape=shape, dtype=dtype, num_bytes=wanted, found=found
-        )
-    raise InputError(
-        "npy-trailing-data", source=source, shape=shape, dtype=dtype, num_bytes=wanted, found=found
-    )
+    error = "npy-truncated" if found < wanted else "npy-trailing-data"
+    raise InputError(error, source=source, shape=shape, dtype=dtype, num_bytes=wanted, found=found)
 
 
 @contextlib.contextmanager
