@@ -131,16 +131,12 @@ def cut_blocks(split: str, records: pa.Table, slices: int = 1) -> Iterator[tuple
     bounds = [0, *(np.flatnonzero(np.diff(slots)) + 1).tolist(), len(position)]
     for start, stop in itertools.pairwise(bounds):
         size = int(ends[stop - 1]) - (int(ends[start - 1]) if start else 0)
-        packed = _pack(records.slice(start, stop - start))
+        content = pa.BufferOutputStream()
+        with pa.ipc.new_stream(content, records.schema) as stream:
+            stream.write_table(records.slice(start, stop - start))
+        packed = _compress(content.getvalue())
         first, last = int(position[start]), int(position[stop - 1])
         yield RunBlock(split, first, last, len(packed), google_crc32c.value(packed), size), packed
-
-
-def _pack(records: pa.Table) -> bytes:
-    content = pa.BufferOutputStream()
-    with pa.ipc.new_stream(content, records.schema) as stream:
-        stream.write_table(records)
-    return _compress(content.getvalue())
 
 
 def pack_lines(lines: Sequence[str]) -> tuple[RunBlock, bytes]:
