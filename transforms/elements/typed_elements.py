@@ -8,7 +8,7 @@ float32, and texts become bytes. NaN is a value.
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -22,6 +22,7 @@ from shardmill.schemas.example.parse import ExampleError, parse_example
 from shardmill.schemas.refs import InputRef
 from shardmill.schemas.rejects import RejectedError
 from shardmill.schemas.schema_pbtxt.columns import Column
+from shardmill.transforms.sources.csv.typed_cells import find_outside
 from shardmill.transforms.sources.python.records import size_of_value
 from shardmill.transforms.tables.encode import flatten
 from shardmill.transforms.tables.row_rejects import RejectCollector
@@ -180,9 +181,13 @@ def _type_column(column: Column, values: list[Any], rejects: RejectCollector) ->
     if column.required:
         missing = pc.is_null(typed).to_numpy(zero_copy_only=False)
         rejects.add(missing, "missing", column.name, lambda _: "a value is required but missing")
-    for outside, reason, rule in _outside(column, typed):
-        message = f"a value {rule}: change it, or the domain in the schema"
-        rejects.add(outside, reason, column.name, lambda _, message=message: message)  # type: ignore[misc]
+    reason, rule = "range", "outside the bounds"
+    if column.values is not None:
+        reason, rule = "domain", "not in the string_domain"
+    flat, offsets = flatten(typed)
+    message = f"a value is {rule}: change it, or the domain in the schema"
+    outside = _rows_of(find_outside(column, flat), offsets)
+    rejects.add(outside, reason, column.name, lambda _: message)
     return TypedColumn(column.name, column.kind, typed, None)
 
 
@@ -207,23 +212,6 @@ def _convert(values: list[Any], kind: pa.DataType) -> pa.Array:
         if overflows.any() and np.isfinite(flat.cast(pa.float64()).to_numpy()[overflows]).any():
             raise OverflowError
     return typed
-
-
-def _outside(column: Column, typed: pa.Array) -> Iterator[tuple[npt.NDArray[np.bool_], str, str]]:
-    """Yield which elements break a rule of the schema's domain, the reason, and the rule."""
-    bounds = (column.low, column.high)
-    if bounds == (None, None) and column.values is None:
-        return
-    flat, offsets = flatten(typed)
-    if column.values is not None:
-        allowed = pa.array([text.encode() for text in column.values], pa.binary())
-        wrong = pc.invert(pc.is_in(flat, value_set=allowed)).to_numpy(zero_copy_only=False)
-        yield _rows_of(wrong, offsets), "domain", "is not in the string_domain"
-        return
-    numbers = flat.to_numpy()
-    low, high = (-np.inf if bounds[0] is None else bounds[0]), bounds[1]
-    wrong = (numbers < low) | (numbers > (np.inf if high is None else high))
-    yield _rows_of(wrong, offsets), "range", "is outside the bounds"
 
 
 def _rows_of(
