@@ -22,6 +22,7 @@ from shardmill.schemas.example.parse import ExampleError, parse_example
 from shardmill.schemas.refs import InputRef
 from shardmill.schemas.rejects import RejectedError
 from shardmill.schemas.schema_pbtxt.columns import Column
+from shardmill.transforms.sources.csv.arrow_values import number_rows
 from shardmill.transforms.sources.csv.typed_cells import find_outside
 from shardmill.transforms.sources.python.records import size_of_value
 from shardmill.transforms.tables.encode import flatten
@@ -71,7 +72,8 @@ class ElementReader(TextTable):
         ]
         columns = [_distinct(c) if c.name == self.table.label else c for c in columns]
         keys = [each.key for each in read]
-        texts = {self.table.key: _texts(keys), self.table.split_by: _texts([e.split for e in read])}
+        named = {self.table.key: keys, self.table.split_by: [each.split for each in read]}
+        texts = {name: number_rows(pa.array(each, pa.binary())) for name, each in named.items()}
         return TypedBatch(InputRef("", ""), columns, rejects, texts, len(read), ""), keys
 
 
@@ -152,11 +154,6 @@ def _to_text(word: str, value: Any) -> bytes:
         return b"%d" % int(value)
     message = f"the {word} is of type {type(value).__name__}: give a text, bytes or an integer"
     raise RejectedError("decode", "cast", message)
-
-
-def _texts(values: Sequence[bytes]) -> pa.DictionaryArray:
-    rows = pa.array(np.arange(len(values), dtype=np.int32))
-    return pa.DictionaryArray.from_arrays(rows, pa.array(values, pa.binary()))
 
 
 def _type_column(column: Column, values: list[Any], rejects: RejectCollector) -> TypedColumn:

@@ -98,15 +98,16 @@ def encode_cells(values: pa.Array) -> pa.DictionaryArray:
     if is_type.is_dictionary(kind):
         return encode_cells(values.dictionary_decode())
     if is_list(kind):
-        return _number_rows(values.cast(pa.list_(_plain(kind.value_type))))
+        return number_rows(values.cast(pa.list_(_plain(kind.value_type))))
     values = values.cast(_plain(kind))
     head = values.slice(0, _HEAD_ROWS)
     if pc.count_distinct(head).as_py() > max(MAX_LABELS, 3 * len(head) // 4):
-        return _number_rows(values)  # to find the few that are equal takes longer
+        return number_rows(values)  # to find the few that are equal takes longer
     return pc.dictionary_encode(values, null_encoding="encode")
 
 
-def _number_rows(values: pa.Array) -> pa.DictionaryArray:
+def number_rows(values: pa.Array) -> pa.DictionaryArray:
+    """Return values as cells that each refer to their own value."""
     rows = pa.array(np.arange(len(values), dtype=np.int32))
     return pa.DictionaryArray.from_arrays(rows, values)
 
