@@ -268,8 +268,13 @@ def _array_file(
     shape = str(array.shape)
     shape = shape if len(shape) <= 60 else f"{shape[:60]}...)"
     dtype, wanted = array.dtype.name, array.num_bytes
-    error = "npy-truncated" if found < wanted else "npy-trailing-data"
-    raise InputError(error, source=source, shape=shape, dtype=dtype, num_bytes=wanted, found=found)
+    if found < wanted:
+        raise InputError(
+            "npy-truncated", source=source, shape=shape, dtype=dtype, num_bytes=wanted, found=found
+        )
+    raise InputError(
+        "npy-trailing-data", source=source, shape=shape, dtype=dtype, num_bytes=wanted, found=found
+    )
 
 
 @contextlib.contextmanager
