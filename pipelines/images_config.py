@@ -29,7 +29,7 @@ from shardmill.transforms.match.inputs import MatchSpec, PathKind
 from shardmill.transforms.match.labels import BELOW_SPLIT, LabelSpec, below_places, parse_labels
 from shardmill.transforms.runtime.process_pool import usable_cores
 from shardmill.transforms.sink.placement import PlaceSpec
-from shardmill.transforms.sources.csv.cell_rules import CellRules
+from shardmill.transforms.sources.csv.text_parser import CellRules
 from shardmill.transforms.sources.listings import ListingOptions
 from shardmill.transforms.tables.column_options import ColumnOptions
 

@@ -25,9 +25,8 @@ from shardmill.schemas.option_types import Path, whole
 from shardmill.schemas.storage import join, open_storage, scheme_of
 
 if TYPE_CHECKING:
-    from shardmill.transforms.sources.python.images import ImageFiles
     from shardmill.transforms.sources.python.records import Batch
-    from shardmill.transforms.sources.python.spool import TableFiles
+    from shardmill.transforms.sources.python.spool import ImageFiles, TableFiles
 
 _LABELS = "labels.txt"
 _NAMED = {  # options that are set by parameters, or not
@@ -102,8 +101,7 @@ def _prepare(
     Raises:
         UsageError: The call has an option that the kind lacks.
     """
-    from shardmill.transforms.sources.python.images import ImageFiles
-    from shardmill.transforms.sources.python.spool import LIST, TableFiles
+    from shardmill.transforms.sources.python.spool import LIST, ImageFiles, TableFiles
 
     kind, table_of = ("images", ImagesOptions) if named["image"] else ("rows", RowsOptions)
     check_names("write", options, {each.name for each in attributes(table_of)} - _NAMED[kind])

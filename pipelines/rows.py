@@ -23,9 +23,8 @@ from shardmill.transforms.match.inputs import MatchSpec, match_now
 from shardmill.transforms.match.transform import MatchFiles
 from shardmill.transforms.sink.outcome import Outcome, RaiseIfFailed
 from shardmill.transforms.sink.spec import SinkSpec
-from shardmill.transforms.sources.csv.file_source import partition_columns
 from shardmill.transforms.sources.csv.sample import Sample
-from shardmill.transforms.sources.csv.source import CsvSource
+from shardmill.transforms.sources.csv.source import CsvSource, partition_columns
 from shardmill.transforms.sources.jsonl.jsonl_source import JsonLinesSource
 from shardmill.transforms.sources.parquet.parquet_source import ParquetSource
 from shardmill.transforms.tables.encoder import RowsHooks

@@ -19,8 +19,8 @@ from shardmill.schemas.dataset.splits import Splits
 from shardmill.schemas.errors import UsageError
 from shardmill.schemas.schema_pbtxt.columns import Column, parse_schema
 from shardmill.transforms.sink.placement import PlaceSpec
-from shardmill.transforms.sources.csv.cell_rules import CellRules
 from shardmill.transforms.sources.csv.dialect import Dialect
+from shardmill.transforms.sources.csv.text_parser import CellRules
 from shardmill.transforms.sources.csv.typed_cells import check_default
 from shardmill.transforms.tables.column_options import ColumnOptions, unknown_column
 from shardmill.transforms.tables.table_source import TableSpec, with_names

@@ -408,7 +408,7 @@ def tasks_of(source: Path, output: Path):
     tasks = [
         tuple(unit) for file in files if not file.ref.error for unit in job.spec.source.units(file)
     ]
-    assert plan_rows(job.spec, census).status == "build"
+    assert plan_rows(census, job.spec).status == "build"
     return job.spec, tasks
 
 

@@ -18,7 +18,6 @@ from shardmill.schemas.errors import UsageError
 from shardmill.schemas.example.serialize import encode_example
 from shardmill.schemas.schema_pbtxt.columns import Column
 from shardmill.transforms.elements import transform
-from shardmill.transforms.tables import run_writer
 from tests.conftest import ROOT
 from tests.support.element_tools import OPTIONS, expected, random_elements, read, write
 from tests.support.readers import current, dataset_files, tf_example, tf_records
@@ -55,7 +54,7 @@ def test_bytes_do_not_depend_on_bundles_and_order(
     run_bytes, most_runs, plain, tmp_path, monkeypatch
 ) -> None:
     monkeypatch.setattr(transform, "RUN_BYTES", run_bytes)
-    monkeypatch.setattr(run_writer, "MAX_RUNS", most_runs)
+    monkeypatch.setattr("shardmill.transforms.tables.transform.MAX_RUNS", most_runs)
     write(tmp_path / "ds", random.Random(run_bytes).sample(ELEMENTS, 300))
     assert dataset_files(tmp_path / "ds") == dataset_files(plain)
     assert manifest_of(tmp_path / "ds").build.input_id == manifest_of(plain).build.input_id

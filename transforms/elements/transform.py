@@ -38,8 +38,7 @@ from shardmill.transforms.sink.spec import SinkSpec
 from shardmill.transforms.sink.transform import BuildInput, BuildShards, failure_of
 from shardmill.transforms.tables import segments
 from shardmill.transforms.tables.byte_arrays import ByteStrings
-from shardmill.transforms.tables.encoder import RowEncoder, RowsHooks
-from shardmill.transforms.tables.merge import merge_segments
+from shardmill.transforms.tables.encoder import RowEncoder, RowsHooks, merge_segments
 from shardmill.transforms.tables.planning import count_row_parts
 from shardmill.transforms.tables.run_writer import encode_splits, find_run, run_id, write_run
 from shardmill.transforms.tables.segments import Origin, Run

@@ -8,7 +8,7 @@ float32, and texts become bytes. NaN is a value.
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -22,6 +22,9 @@ from shardmill.schemas.example.parse import ExampleError, parse_example
 from shardmill.schemas.refs import InputRef
 from shardmill.schemas.rejects import RejectedError
 from shardmill.schemas.schema_pbtxt.columns import Column
+from shardmill.transforms.sources.csv.arrow_values import number_rows
+from shardmill.transforms.sources.csv.typed_cells import find_outside
+from shardmill.transforms.sources.python.records import size_of_value
 from shardmill.transforms.tables.encode import flatten
 from shardmill.transforms.tables.row_rejects import RejectCollector
 from shardmill.transforms.tables.table_source import (
@@ -67,10 +70,11 @@ class ElementReader(TextTable):
             _type_column(column, [each.values.get(column.name) for each in read], rejects)
             for column in self.table.columns
         ]
+        columns = [_distinct(c) if c.name == self.table.label else c for c in columns]
         keys = [each.key for each in read]
-        texts = {self.table.key: _texts(keys), self.table.split_by: _texts([e.split for e in read])}
-        batch = TypedBatch(InputRef("", ""), columns, rejects, texts, len(read), "")
-        return with_counted(batch, self.table.label), keys
+        named = {self.table.key: keys, self.table.split_by: [each.split for each in read]}
+        texts = {name: number_rows(pa.array(each, pa.binary())) for name, each in named.items()}
+        return TypedBatch(InputRef("", ""), columns, rejects, texts, len(read), ""), keys
 
 
 class _Element(NamedTuple):
@@ -135,19 +139,9 @@ def values_of(element: Any, lists: set[str]) -> Mapping[str, Any]:
 
 def size_of(element: Any) -> int:
     """Return the approximate bytes that an element takes in memory."""
-    if isinstance(element, bytes):
-        return len(element) + _ELEMENT_BYTES
     if hasattr(element, "ByteSize"):
         return int(element.ByteSize()) + _ELEMENT_BYTES
-    values = element._asdict() if hasattr(element, "_asdict") else element
-    each = values.values() if isinstance(values, Mapping) else ()
-    return sum((getattr(v, "nbytes", 0) or _length(v) for v in each), _ELEMENT_BYTES)
-
-
-def _length(value: Any) -> int:
-    if isinstance(value, str | bytes):
-        return len(value)
-    return 8 * len(value) if hasattr(value, "__len__") else 8
+    return size_of_value(element._asdict() if hasattr(element, "_asdict") else element)
 
 
 def _to_text(word: str, value: Any) -> bytes:
@@ -160,11 +154,6 @@ def _to_text(word: str, value: Any) -> bytes:
         return b"%d" % int(value)
     message = f"the {word} is of type {type(value).__name__}: give a text, bytes or an integer"
     raise RejectedError("decode", "cast", message)
-
-
-def _texts(values: Sequence[bytes]) -> pa.DictionaryArray:
-    rows = pa.array(np.arange(len(values), dtype=np.int32))
-    return pa.DictionaryArray.from_arrays(rows, pa.array(values, pa.binary()))
 
 
 def _type_column(column: Column, values: list[Any], rejects: RejectCollector) -> TypedColumn:
@@ -189,9 +178,13 @@ def _type_column(column: Column, values: list[Any], rejects: RejectCollector) ->
     if column.required:
         missing = pc.is_null(typed).to_numpy(zero_copy_only=False)
         rejects.add(missing, "missing", column.name, lambda _: "a value is required but missing")
-    for outside, reason, rule in _outside(column, typed):
-        message = f"a value {rule}: change it, or the domain in the schema"
-        rejects.add(outside, reason, column.name, lambda _, message=message: message)  # type: ignore[misc]
+    reason, rule = "range", "outside the bounds"
+    if column.values is not None:
+        reason, rule = "domain", "not in the string_domain"
+    flat, offsets = flatten(typed)
+    message = f"a value is {rule}: change it, or the domain in the schema"
+    outside = _rows_of(find_outside(column, flat), offsets)
+    rejects.add(outside, reason, column.name, lambda _: message)
     return TypedColumn(column.name, column.kind, typed, None)
 
 
@@ -218,23 +211,6 @@ def _convert(values: list[Any], kind: pa.DataType) -> pa.Array:
     return typed
 
 
-def _outside(column: Column, typed: pa.Array) -> Iterator[tuple[npt.NDArray[np.bool_], str, str]]:
-    """Yield which elements break a rule of the schema's domain, the reason, and the rule."""
-    bounds = (column.low, column.high)
-    if bounds == (None, None) and column.values is None:
-        return
-    flat, offsets = flatten(typed)
-    if column.values is not None:
-        allowed = pa.array([text.encode() for text in column.values], pa.binary())
-        wrong = pc.invert(pc.is_in(flat, value_set=allowed)).to_numpy(zero_copy_only=False)
-        yield _rows_of(wrong, offsets), "domain", "is not in the string_domain"
-        return
-    numbers = flat.to_numpy()
-    low, high = (-np.inf if bounds[0] is None else bounds[0]), bounds[1]
-    wrong = (numbers < low) | (numbers > (np.inf if high is None else high))
-    yield _rows_of(wrong, offsets), "range", "is outside the bounds"
-
-
 def _rows_of(
     wrong: npt.NDArray[np.bool_], offsets: npt.NDArray[np.int64] | None
 ) -> npt.NDArray[np.bool_]:
@@ -246,13 +222,8 @@ def _rows_of(
     return found
 
 
-def with_counted(batch: TypedBatch, label: str) -> TypedBatch:
-    """Return a batch whose label, if there is one, refers to distinct values."""
-    columns = [_distinct(each) if each.name == label else each for each in batch.columns]
-    return batch._replace(columns=columns)
-
-
 def _distinct(column: TypedColumn) -> TypedColumn:
+    """Return a column that refers to distinct values, so that they are counted as labels."""
     encoded = column.values.dictionary_encode()
     indices = pc.fill_null(encoded.indices, -1).to_numpy().astype(np.int32)
     return column._replace(values=encoded.dictionary, indices=indices)

@@ -26,7 +26,7 @@ from shardmill.schemas.storage import RandomReader, join, open_storage
 from shardmill.schemas.tfrecord.reader import open_records
 from shardmill.schemas.tfrecord.scanner import DamagedError
 from shardmill.transforms.match.containers.expand import Members, expand_members
-from shardmill.transforms.match.containers.tar_members import (
+from shardmill.transforms.match.containers.members import (
     SpooledImage,
     list_spool,
     list_tar,
@@ -34,10 +34,14 @@ from shardmill.transforms.match.containers.tar_members import (
 )
 from shardmill.transforms.match.read_input import MAX_FILE_BYTES
 from shardmill.transforms.match.walk import make_key
-from shardmill.transforms.sources.csv.file_source import check_unchanged
-from shardmill.transforms.sources.parquet.parquet_file import open_parquet, read_footer, read_tables
-from shardmill.transforms.sources.python.images import ImageFiles
+from shardmill.transforms.sources.csv.source import check_unchanged
+from shardmill.transforms.sources.parquet.parquet_source import (
+    open_parquet,
+    read_footer,
+    read_tables,
+)
 from shardmill.transforms.sources.python.records import to_table
+from shardmill.transforms.sources.python.spool import ImageFiles
 
 _STEP, _BYTES = 64, 8 << 20  # rows that are decoded at a time, and bytes that are held
 # Of Hugging Face ``datasets``; of TensorFlow's Object Detection API and of Shardmill.

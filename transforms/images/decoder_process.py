@@ -31,17 +31,9 @@ from shardmill.schemas.refs import EncodedImage
 from shardmill.schemas.rejects import RejectedError
 from shardmill.schemas.storage.local import LocalStorage
 from shardmill.transforms.images import decoder_protocol as protocol
-from shardmill.transforms.images.convert import ConvertedImage, convert_image
-from shardmill.transforms.images.decoder_protocol import (
-    DecoderSpec,
-    Input,
-    Kind,
-    Opened,
-    Request,
-)
-from shardmill.transforms.images.fields import place_boxes
-from shardmill.transforms.images.masks import MASK_FORMAT, convert_mask
-from shardmill.transforms.images.resampling import exact_extensions
+from shardmill.transforms.images.convert import ConvertedImage, convert_image, exact_extensions
+from shardmill.transforms.images.decoder_protocol import DecoderSpec, Input, Kind, Opened, Request
+from shardmill.transforms.images.fields import MASK_FORMAT, convert_mask, place_boxes
 
 LARGE = 320 << 20  # bytes of memory (16 million pixels in color); decoded one at a time
 _ONE_BYTE = frozenset({"1", "L", "P"})  # Pillow's other modes have 4 bytes per pixel, or few have 2

@@ -1,30 +1,30 @@
-"""Find the inputs that ``--input`` names: a folder, a glob, a listing or a file."""
+"""Find the inputs that ``--input`` names: a folder, a glob, a file, or a listing of others."""
 
 from __future__ import annotations
 
 import contextlib
 import itertools
+import os
 import posixpath
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from shardmill.schemas.errors import InputError, UsageError
+from shardmill.schemas.example.parse import parse_example
 from shardmill.schemas.refs import InputRef
 from shardmill.schemas.storage import absolute, join, open_storage, scheme_of
 from shardmill.transforms.match.containers.expand import is_archive
 from shardmill.transforms.match.counts import (
-    DUPLICATE,
     Linked,
     MatchCounts,
-    first_usable,
     keep_first,
     sum_counts,
 )
-from shardmill.transforms.match.listing import find_sizes, merge_entries, parse_paths
 from shardmill.transforms.match.next_steps import next_step
 from shardmill.transforms.match.walk import (
+    OUTSIDE_ROOT,
     Found,
     PathFilter,
     WalkTask,
@@ -34,9 +34,90 @@ from shardmill.transforms.match.walk import (
     glob_regex,
     glob_root,
     is_other,
+    leads_outside,
     make_key,
     walk,
 )
+
+
+def parse_paths(data: bytes, source: str, root: str) -> Iterator[InputRef]:
+    """Yield a reference for each line of a list of paths, except empty and ``#`` lines.
+
+    Raises:
+        InputError: It is not UTF-8, or an entry has another scheme or leads outside the root.
+    """
+    try:
+        lines = data.decode("utf-8-sig").splitlines()
+    except UnicodeDecodeError as error:
+        raise InputError("listing-encoding", source=source) from error
+    for number, line in enumerate(lines, 1):
+        entry = line.strip()
+        if entry and not entry.startswith("#"):
+            yield InputRef(*key_of_entry(entry, root, f"{source}, line {number}"))
+
+
+def key_of_entry(entry: str, root: str, where: str) -> tuple[str, str]:
+    """Return the key and the URI of an entry of a listing.
+
+    Args:
+        entry: A path, relative to the root or absolute, or a URI.
+        root: Folder that the entry must not leave.
+        where: Place of the entry, for messages.
+
+    Raises:
+        InputError: The entry is outside the root.
+    """
+    if scheme_of(entry) != scheme_of(root) and (scheme_of(entry) or entry.startswith("/")):
+        raise InputError("listing-entry-other-root", where=where, entry=entry, root=root)
+    absolute = scheme_of(entry) or entry.startswith("/")
+    path = entry if absolute else join(root, entry)
+    prefix = root.rstrip("/") + "/"
+    leaves = ".." in path[len(prefix) :].split("/") or "\0" in path
+    if not scheme_of(path):
+        path = os.path.normpath(path)
+    if leaves or not path.startswith(prefix):
+        raise InputError("listing-entry-outside-root", where=where, entry=entry, root=root)
+    relative = path[len(prefix) :]
+    return make_key(relative), join(root, relative)
+
+
+def find_sizes(ref: InputRef, root: str, *, follow_links: bool) -> InputRef:
+    """Return a listed reference with its size and version, or rejected if it cannot be read."""
+    try:
+        entry = open_storage(ref.uri).stat(ref.uri)
+    except OSError as error:
+        return ref.rejected("not_found", str(error))
+    if entry is None:
+        return ref.rejected("not_found", "the file does not exist")
+    if not scheme_of(ref.uri) and not follow_links and leads_outside(ref.uri, root):
+        return ref.rejected(*OUTSIDE_ROOT)
+    if entry.kind != "file":
+        return ref.rejected("not_a_file", "a folder, pipe, socket or device")
+    return ref._replace(size=entry.size, version=entry.version, ctime=entry.ctime)
+
+
+def merge_entries(key: str, refs: Iterable[InputRef]) -> Iterator[InputRef | MatchCounts]:
+    """Yield one reference of a key that is listed once or more, and a count for each other.
+
+    Raises:
+        InputError: Two entries of the key disagree.
+    """
+    first, *others = ordered = sorted(refs, key=lambda ref: (ref.label or "", ref))
+    mine = _values(first)
+    for theirs in map(_values, others):
+        for field in {**mine, **theirs}:
+            one, two = mine.get(field), theirs.get(field)
+            if one != two:
+                raise InputError("listing-entry-twice", key=key, field=field, mine=one, theirs=two)
+    yield from keep_first(ordered)
+
+
+def _values(ref: InputRef) -> dict[str, Any]:
+    """Return what a listing says of an input, apart from its path."""
+    attached = parse_example(ref.attached).items() if ref.attached else ()
+    columns = {name.removeprefix("listing/"): [*each.values] for name, each in attached}
+    return {"label": ref.label, "split": ref.split, "group": ref.group, **columns}
+
 
 PathKind = Literal["directory", "glob", "listing", "file", "several"]
 _MAX_LISTING_BYTES = 2 << 30
@@ -249,29 +330,31 @@ def match_now(spec: MatchSpec) -> tuple[list[InputRef], MatchCounts]:
     """
     found: list[Found]
     if spec.kind == "several":
-        each, counts = zip(*map(match_now, spec.parts), strict=True)
-        ordered = sorted(itertools.chain(*each), key=first_usable, reverse=True)
-        refs = {ref.key: ref for ref in ordered}
-        repeated = [DUPLICATE] * (sum(map(len, each)) - len(refs))
-        return sorted(refs.values()), sum_counts([*counts, *repeated])
-    if spec.kind == "file":
+        refs, counts = zip(*map(match_now, spec.parts), strict=True)
+        found = [*counts, *_merge((ref.key, ref) for ref in itertools.chain(*refs))]
+    elif spec.kind == "file":
         found = [find_single(spec)]
     elif spec.kind == "listing":
-        listed: dict[str, list[InputRef]] = {}
-        for ref in read_listing(spec):
-            listed.setdefault(ref.key, []).append(ref)
-        merged = (each for key, refs in listed.items() for each in merge_entries(key, refs))
-        found = [find_listed(each, spec) if isinstance(each, InputRef) else each for each in merged]
+        listed = _merge(((ref.key, ref) for ref in read_listing(spec)), merge_entries)
+        found = [find_listed(each, spec) if isinstance(each, InputRef) else each for each in listed]
     else:
         walked = [each for task in first_level(spec.top) for each in walk_input(spec, task)]
-        linked: dict[str, list[InputRef]] = {}
-        for each in walked:
-            if isinstance(each, Linked):
-                linked.setdefault(each.path, []).append(each.ref)
-        found = [each for each in walked if not isinstance(each, Linked)]
-        found += (each for refs in linked.values() for each in keep_first(refs))
-    counts = sum_counts(each for each in found if isinstance(each, MatchCounts))
-    return sorted(each for each in found if isinstance(each, InputRef)), counts
+        linked = _merge(each for each in walked if isinstance(each, Linked))
+        found = [*(each for each in walked if not isinstance(each, Linked)), *linked]
+    total = sum_counts(each for each in found if isinstance(each, MatchCounts))
+    return sorted(each for each in found if isinstance(each, InputRef)), total
+
+
+def _merge(
+    named: Iterable[tuple[str, InputRef]],
+    merge: Callable[[str, Iterable[InputRef]], Iterable[Found]] = lambda _, refs: keep_first(refs),
+) -> Iterator[Found]:
+    """Yield what is made of the references of each name: one, and a count for each other."""
+    groups: dict[str, list[InputRef]] = {}
+    for name, ref in named:
+        groups.setdefault(name, []).append(ref)
+    for name, refs in groups.items():
+        yield from merge(name, refs)
 
 
 def find_listed(ref: InputRef, spec: MatchSpec) -> InputRef:

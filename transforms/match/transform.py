@@ -15,22 +15,17 @@ from shardmill.schemas.errors import InputError, ShardmillError, StorageError
 from shardmill.schemas.refs import InputRef
 from shardmill.schemas.storage import scheme_of
 from shardmill.transforms.match.containers.expand import Spooler, expand
-from shardmill.transforms.match.containers.tar_members import list_images
-from shardmill.transforms.match.counts import (
-    Linked,
-    MatchCounts,
-    keep_first,
-    sum_counts,
-)
+from shardmill.transforms.match.containers.members import list_images
+from shardmill.transforms.match.counts import Linked, MatchCounts, keep_first, sum_counts
 from shardmill.transforms.match.inputs import (
     MatchSpec,
     find_listed,
     find_single,
+    merge_entries,
     read_listing,
     walk_input,
 )
 from shardmill.transforms.match.labels import LabelSpec
-from shardmill.transforms.match.listing import merge_entries
 from shardmill.transforms.match.walk import Found, WalkTask, first_level
 from shardmill.transforms.runtime.sum_into import singleton_sum
 from shardmill.transforms.runtime.tuple_coder import TupleCoder
@@ -170,31 +165,32 @@ class MergeRepeated(beam.PTransform):
 
 
 def find_inputs(
-    function: Callable[[Any], Iterable[Found]],
-    fatal: type[ShardmillError] | tuple[type[ShardmillError], ...] = (),
+    function: Callable[[Any], Iterable[Any]],
+    fatal: type[Exception] | tuple[type[Exception], ...] = (),
     *tags: str,
+    kind: Any = InputRef,
 ) -> beam.PTransform:
-    """Return a step that applies a function and gives references and counts as two outputs.
+    """Return a step that applies a function and gives what it finds and counts as two outputs.
 
     Args:
         function: Takes an element and gives what was found.
         fatal: Errors of the function that make the whole input unusable and that no retry fixes.
         tags: Names of further outputs: ``_LINKED`` if the function gives ``Linked``.
+        kind: Type of what is found.
     """
 
-    def call(element: Any) -> Iterator[InputRef | TaggedOutput]:
+    def call(element: Any) -> Iterator[Any]:
         try:
             for each in function(element):
-                if isinstance(each, InputRef):
-                    yield each
-                elif isinstance(each, Linked):
+                if isinstance(each, Linked):
                     yield TaggedOutput(_LINKED, tuple(each))
                 else:
-                    yield TaggedOutput(_COUNTS, each)
+                    yield TaggedOutput(_COUNTS, each) if isinstance(each, MatchCounts) else each
         except fatal as error:
-            yield TaggedOutput(_COUNTS, MatchCounts(fatal=error.coded))
+            fatal_error = getattr(error, "coded", str(error))
+            yield TaggedOutput(_COUNTS, MatchCounts(fatal=fatal_error))
 
     typed = beam.FlatMap(call).with_output_types(
-        InputRef, counts=MatchCounts, linked=tuple[str, InputRef]
+        kind, counts=MatchCounts, linked=tuple[str, InputRef]
     )
     return typed.with_outputs(_COUNTS, *tags, main=_REFS)

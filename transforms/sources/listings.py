@@ -16,17 +16,16 @@ from shardmill.schemas.example.serialize import encode_example
 from shardmill.schemas.refs import InputRef
 from shardmill.schemas.rejects import RejectedError
 from shardmill.schemas.schema_pbtxt.columns import Column
-from shardmill.transforms.match.inputs import MatchSpec
+from shardmill.transforms.match.inputs import MatchSpec, find_sizes, key_of_entry
 from shardmill.transforms.match.labels import sort_labels
-from shardmill.transforms.match.listing import find_sizes, key_of_entry
 from shardmill.transforms.match.walk import make_key
 from shardmill.transforms.sink.placement import PlaceSpec
 from shardmill.transforms.sources.csv.arrow_values import PANDAS_INDEX, is_list
-from shardmill.transforms.sources.csv.cell_rules import CellRules
 from shardmill.transforms.sources.csv.dialect import Dialect
 from shardmill.transforms.sources.csv.row_ranges import make_unique
 from shardmill.transforms.sources.csv.sample import Sample, read_start, sample_file
 from shardmill.transforms.sources.csv.source import CsvSource
+from shardmill.transforms.sources.csv.text_parser import CellRules
 from shardmill.transforms.sources.jsonl.jsonl_source import JsonLinesSource, sample_jsonl
 from shardmill.transforms.sources.parquet.parquet_source import ParquetSource, sample_parquet
 from shardmill.transforms.tables.column_options import unknown_column

@@ -15,15 +15,15 @@ import struct
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from shardmill.schemas.dataset.catalog import CatalogRow
 from shardmill.schemas.dataset.statistics import FeatureStatistics, PixelStatistics, Statistics
+from shardmill.schemas.schema_pbtxt.schema_text import Kind
 
-Kind = Literal["int64", "float32", "bytes"]
 # Binary digits after the point of sums. The smallest float32 is 2**-149: there are enough digits
 # left to represent the mean and variance of such numbers.
 _FRACTION_BITS: dict[Kind, int] = {"int64": 0, "float32": 256, "bytes": 0}
@@ -97,8 +97,7 @@ class Summary(NamedTuple):
 def merge_summaries(summaries: Iterable[Summary]) -> Summary:
     """Return the sums over the records of all summaries, features sorted by name.
 
-    Raises:
-        ValueError: Summaries differ in the kind of a feature or the number of channels.
+    The kind of a feature and the number of channels are the same in all of them.
     """
     features: dict[str, list[Sums]] = defaultdict(list)
     channels: list[tuple[Sums, ...]] = []
@@ -119,8 +118,6 @@ def _merge_sums(sums: Sequence[Sums]) -> Sums:
     kinds, examples, values, nan, infinite, minima, maxima, totals, squares = zip(
         *sums, strict=True
     )
-    if len(set(kinds)) > 1:
-        raise ValueError(f"cannot merge sums of {' and '.join(sorted(set(kinds)))}")
     return Sums(
         kinds[0], sum(examples), sum(values), sum(nan), sum(infinite),
         min((each for each in minima if each is not None), default=None),
@@ -186,27 +183,17 @@ def sum_values(values: npt.NDArray[Any], examples: int = 1) -> Sums:
     """Return the sums over the values of a feature.
 
     Args:
-        values: Integers that fit int64, or float16 or float32; any shape. Sums of floats depend on
-            their order.
+        values: int64 or float32; shape [n]. Sums of floats depend on their order.
         examples: Number of records with at least one of the values.
-
-    Raises:
-        TypeError: The array has another dtype.
     """
-    flat = values.reshape(-1)
-    if np.can_cast(flat.dtype, np.int64):
-        return _with_bounds(Sums("int64", examples, flat.size), flat.astype(np.int64, copy=False))
-    if not np.can_cast(flat.dtype, np.float32):
-        raise TypeError(
-            f"cannot sum values of dtype {flat.dtype}: convert them to int64 or float32, "
-            "which are the numbers that a tf.train.Example holds"
-        )
-    finite = np.isfinite(flat)
+    if values.dtype == np.int64:
+        return _with_bounds(Sums("int64", examples, values.size), values)
+    finite = np.isfinite(values)
     if finite.all():
-        return _with_bounds(Sums("float32", examples, flat.size), flat)
-    nan = int(np.count_nonzero(np.isnan(flat)))
-    infinite = flat.size - int(np.count_nonzero(finite)) - nan
-    return _with_bounds(Sums("float32", examples, flat.size, nan, infinite), flat[finite])
+        return _with_bounds(Sums("float32", examples, values.size), values)
+    nan = int(np.count_nonzero(np.isnan(values)))
+    infinite = values.size - int(np.count_nonzero(finite)) - nan
+    return _with_bounds(Sums("float32", examples, values.size, nan, infinite), values[finite])
 
 
 def _with_bounds(sums: Sums, finite: npt.NDArray[Any]) -> Sums:

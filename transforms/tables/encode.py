@@ -34,15 +34,10 @@ from shardmill.transforms.tables.byte_arrays import (
     prepend_headers,
     rank_sizes,
 )
-from shardmill.transforms.tables.table_source import TypedColumn, has_lists
+from shardmill.transforms.tables.table_source import ARROW_TYPES, TypedColumn, has_lists
 
 _FIRST, _SECOND = b"\x0a", b"\x12"  # tags of the length-delimited fields 1 and 2
 _LIST_TAGS: dict[Kind, bytes] = {"bytes": b"\x0a", "float32": b"\x12", "int64": b"\x1a"}
-_TYPES: dict[Kind, tuple[pa.DataType, ...]] = {
-    "int64": (pa.int64(),),
-    "float32": (pa.float32(),),
-    "bytes": (pa.binary(), pa.large_binary()),
-}
 
 
 def encode_entries(name: str, kind: Kind, values: pa.Array) -> ByteStrings:
@@ -59,7 +54,7 @@ def encode_entries(name: str, kind: Kind, values: pa.Array) -> ByteStrings:
     flat, offsets = flatten(values)
     if flat.null_count:
         raise ValueError(f"a list in the column {name!r} contains a null")
-    if flat.type not in _TYPES[kind]:
+    if flat.type != ARROW_TYPES[kind] and (kind, flat.type) != ("bytes", pa.large_binary()):
         raise ValueError(f"the column {name!r} holds {flat.type}, not {kind}")
     if kind == "bytes":
         items = ByteStrings.of_arrow(flat)

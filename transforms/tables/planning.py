@@ -83,7 +83,7 @@ def why_files_lost(census: Census, limit: int) -> str:
     return coded("rows-too-many-files", lost=describe_lost_files(lost.total(), limit, key, message))
 
 
-def plan_rows(spec: RowsSpec, census: Census) -> Plan:
+def plan_rows(census: Census, spec: RowsSpec) -> Plan:
     """Return the plan for the matched files, after checking the output."""
     problem = why_unusable(census, spec.sink.hooks, spec.sink.input or spec.sink.root)
     problem = problem or why_files_lost(census, spec.max_rejected_files)

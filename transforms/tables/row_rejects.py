@@ -11,7 +11,7 @@ import numpy.typing as npt
 from shardmill.schemas.refs import InputRef
 from shardmill.schemas.rejects import Reject
 
-MAX_LISTED = 10_000  # bad rows of one range and kind that are reported individually
+MAX_LISTED = 10_000  # bad rows of one range and step that are reported individually
 FEW_ROWS = 10  # or one of a thousand: more rows are never rejected by an inferred rule
 
 Mask = npt.NDArray[np.bool_]

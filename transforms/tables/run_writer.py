@@ -17,19 +17,16 @@ import pyarrow as pa
 
 from shardmill.schemas.rejects import Reject
 from shardmill.schemas.storage import join, open_storage
-from shardmill.transforms.sink.placement import hash_key
 from shardmill.transforms.sink.sidecar import create_sidecar, find_sidecar, seal
 from shardmill.transforms.tables import segments
 from shardmill.transforms.tables.byte_arrays import ByteStrings, offsets_from_sizes
 from shardmill.transforms.tables.encode import encode_rows, prepare
-from shardmill.transforms.tables.record_values import take_values
 from shardmill.transforms.tables.row_hash import part_numbers
-from shardmill.transforms.tables.segments import Origin, Run, RunBlock
+from shardmill.transforms.tables.segments import Origin, Run, RunBlock, take_values
 from shardmill.transforms.tables.table import Table, transformed_labels
 from shardmill.transforms.tables.table_source import TypedBatch, has_lists
 
 RUN_LAYOUT = 2  # of the columns of runs: those of another one are made again
-MAX_RUNS = 256  # that are merged to parts; more of them are merged to larger runs first
 _TRANSFORM_ROWS = 1 << 16  # per call of the TensorFlow Transform graph
 _SLICE_BYTES = 4 << 20  # of records per call of encode_rows, about
 _MERGE_BYTES = 32 << 20  # of records that are merged at a time
@@ -201,17 +198,6 @@ def encode_splits(table: Table, origin: Origin) -> Iterator[tuple[str, pa.Table,
             data = np.frombuffer(encode_rows(prepared, begin, end), np.uint8)
             frames = ByteStrings(data, offsets_from_sizes(prepared.lengths[begin:end])).arrow()
             yield split, rows.slice(begin, end - begin).append_column(segments.FRAME, frames), parts
-
-
-def group_of(run: Run, count: int) -> int:
-    """Return the number of the group that a run is merged in, or -1 if it stays as it is.
-
-    Args:
-        run: The run.
-        count: Number of all runs.
-    """
-    # The group follows from the run alone, so that no step must see all runs in order.
-    return -1 if count <= MAX_RUNS else hash_key(0, run.key).position % MAX_RUNS
 
 
 def merge_runs(folder: str, group: int, runs: Sequence[Run]) -> Run:

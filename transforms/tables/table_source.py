@@ -135,6 +135,11 @@ class TableSpec(PickledOnce):
         return without_required(self.columns, self.label)
 
     @property
+    def wanted(self) -> set[str]:
+        """Columns that are read: those of the schema, and those that an option names."""
+        return {*self.named, *(column.name for column in self.columns)}
+
+    @property
     def named(self) -> list[str]:
         """Columns that each input must have because an option names them."""
         return [name for name in (self.key, self.group_by, self.split_by) if name]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import apache_beam as beam
@@ -27,7 +28,7 @@ from shardmill.transforms.runtime.map_do_fn import MapOrdered
 from shardmill.transforms.runtime.sum_into import SumInto, singleton_sum
 from shardmill.transforms.sink.census import Census
 from shardmill.transforms.sink.outcome import Outcome
-from shardmill.transforms.sink.placement import Placed
+from shardmill.transforms.sink.placement import Placed, hash_key
 from shardmill.transforms.sink.plan import Plan, compare_content
 from shardmill.transforms.sink.spec import SinkSpec
 from shardmill.transforms.sink.transform import (
@@ -42,13 +43,11 @@ from shardmill.transforms.tables.planning import RowsSpec, count_file, plan_rows
 from shardmill.transforms.tables.run_writer import (
     RUN_LAYOUT,
     find_run,
-    group_of,
     make_run,
     merge_runs,
     run_id,
     transform_table,
 )
-from shardmill.transforms.tables.sampling import SampleRows, sample_batch
 from shardmill.transforms.tables.segments import (
     Origin,
     Run,
@@ -56,12 +55,19 @@ from shardmill.transforms.tables.segments import (
     cut_segments,
     place_rejects,
 )
-from shardmill.transforms.tables.table import place_batch
+from shardmill.transforms.tables.table import (
+    last_rank,
+    place_batch,
+    rank_rows,
+    sample_batch,
+    smallest,
+)
 from shardmill.transforms.tables.table_source import TableInput, TableSource, Unit
 from shardmill.transforms.tables.tft.build_graph import BuildGraph
 
 RANGES, REJECTED_FILES, RUNS, MANY, COUNTS = "ranges", "rejected", "runs", "many", "counts"
 _INSPECTIONS = 16
+MAX_RUNS = 256  # that are merged to parts; more of them are merged to larger runs first
 
 
 @dataclass(eq=False)
@@ -87,7 +93,7 @@ class WriteRows(beam.PTransform):
         )
         counted = files | "CountFiles" >> singleton_sum(SumInto(Census, count_file))
         census = total_census(counted, matched)
-        planned = census | "PlanParts" >> beam.Map(_plan, spec)
+        planned = census | "PlanParts" >> beam.Map(plan_rows, spec)
         contents = files | "HashInputs" >> beam.ParDo(
             MapOrdered(hash_input, _INSPECTIONS), spec.source, AsSingleton(planned)
         )
@@ -133,15 +139,16 @@ class WriteRows(beam.PTransform):
         """Wire what is read before rows are written; return ``last`` and ``graph`` for them."""
         spec, last, graph = self.spec, None, ""
         if spec.limit is not None:
-            last = AsSingleton(units | "SampleRows" >> SampleRows(spec))
+            last = AsSingleton(
+                units
+                | "RankRows" >> beam.ParDo(MapOrdered(rank_rows, spec.threads), spec)
+                | "MergeRanks" >> beam.CombineGlobally(partial(smallest, limit=spec.limit))
+                | "FindLastRank" >> beam.Map(last_rank)
+            )
         if spec.preprocessing is not None:
             built = BuildGraph(spec, spec.preprocessing, last)
             graph = AsSingleton((units, plan) | "BuildTransformGraph" >> built)
         return last, graph
-
-
-def _plan(census: Census, spec: RowsSpec) -> Plan:  # by name: a lambda takes 1 KB of the job
-    return plan_rows(spec, census)
 
 
 def announced(
@@ -212,9 +219,13 @@ def cut(
     try:
         yield from map(tuple, source.units(item))
     except RejectedError as rejection:
-        rejected = ref.rejected(rejection.error, rejection.message)
-        yield TaggedOutput(REJECTED_FILES, TableInput(rejected))
-        yield TaggedOutput(COUNTS, Census(matched=1))
+        yield from _rejected(ref, rejection)
+
+
+def _rejected(ref: InputRef, rejection: RejectedError) -> Iterator[TaggedOutput]:
+    rejected = ref.rejected(rejection.error, rejection.message)
+    yield TaggedOutput(REJECTED_FILES, TableInput(rejected))
+    yield TaggedOutput(COUNTS, Census(matched=1))
 
 
 def write_runs(
@@ -263,10 +274,7 @@ def write_runs(
                 break
         yield TaggedOutput(COUNTS, count_content(unit, content))
     except RejectedError as rejection:
-        rejected = ref.rejected(rejection.error, rejection.message)
-        rejected = rejected._replace(key=f"{ref.key}@{unit.start}")
-        yield TaggedOutput(REJECTED_FILES, TableInput(rejected))
-        yield TaggedOutput(COUNTS, Census(matched=1))
+        yield from _rejected(ref._replace(key=f"{ref.key}@{unit.start}"), rejection)
     except (InputError, MemoryError, ResourceError, StorageError) as error:
         yield TaggedOutput(COUNTS, Census(counts=MatchCounts(fatal=failure_of(error))))
 
@@ -308,6 +316,7 @@ class CutSegments(beam.PTransform):
 
 
 def group_run(run: Run, count: int) -> Iterator[Any]:
-    """Yield a run; if there are too many, with the number of its group."""
-    group = group_of(run, count)
-    yield run if group < 0 else TaggedOutput(MANY, (group, run))
+    """Yield a run; if there are too many, with the number of the group that it is merged in."""
+    # The group follows from the run alone, so that no step must see all runs in order.
+    group = hash_key(0, run.key).position % MAX_RUNS
+    yield run if count <= MAX_RUNS else TaggedOutput(MANY, (group, run))

@@ -392,7 +392,7 @@ def test_a_process_that_does_not_start_is_one_sentence(tmp_path, monkeypatch):
 def test_a_process_that_would_scale_to_other_pixels_does_not_start(tmp_path, monkeypatch):
     photos(tmp_path / "in", 1)
     (tmp_path / "sitecustomize.py").write_text(
-        "from shardmill.transforms.images import resampling\nresampling._SAMPLE_HASH = ''\n"
+        "from shardmill.transforms.images import convert\nconvert._SAMPLE_HASH = ''\n"
     )
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     with pytest.raises(ShardmillError, match=r"did not start \(.*cykooz-resizer .* other machines"):

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from shardmill.transforms.images.convert import ImageSpec, convert_image
-from shardmill.transforms.images.fields import place_boxes
-from shardmill.transforms.images.masks import convert_mask
+from shardmill.transforms.images.fields import convert_mask, place_boxes
 from shardmill.transforms.images.resize import RESIZES, ResizeSpec, Size
 from tests.conftest import examples
 from tests.support.pixel_tools import ORIENTATION, png

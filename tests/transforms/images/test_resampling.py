@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from shardmill.schemas.errors import ShardmillError
-from shardmill.transforms.images import resampling
-from shardmill.transforms.images.convert import to_channels
+from shardmill.transforms.images import convert
+from shardmill.transforms.images.convert import exact_extensions, scale, to_channels
 from shardmill.transforms.images.decode import decode_image
-from shardmill.transforms.images.resampling import exact_extensions, scale
 from shardmill.transforms.images.resize import Interpolation, ResizeSpec, Size
 from tests.conftest import examples, make_image
 from tests.support.pixel_tools import saved
@@ -96,8 +95,8 @@ def test_pixels_do_not_depend_on_the_cpu(extensions, monkeypatch):
     resizer.cpu_extensions = extensions
     if resizer.cpu_extensions != extensions:
         pytest.skip("this machine does not have them")
-    assert resampling.hash_samples(extensions) == resampling._SAMPLE_HASH
-    monkeypatch.setattr(resampling, "exact_extensions", lambda: extensions)
+    assert convert.hash_samples(extensions) == convert._SAMPLE_HASH
+    monkeypatch.setattr(convert, "exact_extensions", lambda: extensions)
     digest = blake3()
     for number in range(60):
         chosen = random.Random(number)
@@ -118,15 +117,15 @@ def unchecked():
 
 @pytest.mark.usefixtures("unchecked")
 def test_extensions_that_give_other_pixels_are_not_used(monkeypatch):
-    right = resampling._SAMPLE_HASH
+    right = convert._SAMPLE_HASH
     monkeypatch.setattr(
-        resampling, "hash_samples", lambda used: right if used == CpuExtensions.none else ""
+        convert, "hash_samples", lambda used: right if used == CpuExtensions.none else ""
     )
     assert exact_extensions() == CpuExtensions.none
 
 
 @pytest.mark.usefixtures("unchecked")
 def test_a_resizer_that_gives_other_pixels_is_an_error(monkeypatch):
-    monkeypatch.setattr(resampling, "_SAMPLE_HASH", "of another version")
+    monkeypatch.setattr(convert, "_SAMPLE_HASH", "of another version")
     with pytest.raises(ShardmillError, match=r"cykooz-resizer \d.* pixels"):
         exact_extensions()

@@ -16,7 +16,7 @@ from shardmill.schemas.errors import InputError
 from shardmill.schemas.refs import InputRef
 from shardmill.transforms.images.fields import input_fields
 from shardmill.transforms.match.annotations import coco
-from shardmill.transforms.match.annotations.boxes import AnnotationError
+from shardmill.transforms.match.annotations.boxes import AnnotationError, parse_voc, parse_yolo
 from shardmill.transforms.match.annotations.coco import (
     SECTIONS,
     make_references,
@@ -24,8 +24,6 @@ from shardmill.transforms.match.annotations.coco import (
     read_section,
 )
 from shardmill.transforms.match.annotations.pairing import pair, stem_of
-from shardmill.transforms.match.annotations.voc import parse_voc
-from shardmill.transforms.match.annotations.yolo import parse_yolo
 from tests.conftest import examples
 
 SIDES = ("xmin", "ymin", "xmax", "ymax")

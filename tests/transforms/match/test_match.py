@@ -19,11 +19,11 @@ from shardmill.transforms.match.inputs import (
     MatchSpec,
     find_input,
     match_now,
+    merge_entries,
     read_listing,
     walk_input,
 )
 from shardmill.transforms.match.labels import LabelSpec, parse_labels
-from shardmill.transforms.match.listing import merge_entries
 from shardmill.transforms.match.transform import MatchFiles
 from shardmill.transforms.match.walk import check_apart, first_level, glob_regex
 from shardmill.transforms.sources.listings import ListingOptions, open_listings

@@ -26,8 +26,8 @@ from shardmill.schemas.rejects import RejectedError
 from shardmill.schemas.schema_pbtxt.columns import Column
 from shardmill.schemas.storage.local import LocalReader
 from shardmill.transforms.sink.placement import PlaceSpec
-from shardmill.transforms.sources.csv.cell_rules import CellRules
 from shardmill.transforms.sources.csv.dialect import Dialect
+from shardmill.transforms.sources.csv.text_parser import CellRules
 from shardmill.transforms.sources.jsonl.jsonl_source import JsonLinesSource, sample_jsonl
 from shardmill.transforms.sources.parquet.parquet_source import (
     ParquetSource,

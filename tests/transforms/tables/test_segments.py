@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 from shardmill.schemas.errors import OutputError
 from shardmill.transforms.sink.placement import PartKey, Series, part_of
 from shardmill.transforms.sink.plan import Plan
-from shardmill.transforms.tables import encoder, merge, run_writer, segments
+from shardmill.transforms.tables import encoder, run_writer, segments
 from shardmill.transforms.tables.segments import Origin, Run
 from tests.conftest import examples
 from tests.support.rows_tools import build_rows, current, make_table
 
-MERGE = merge.merge_segments
+MERGE = encoder.merge_segments
 POSITIONS = st.lists(
     st.integers(0, 2**64 - 1) | st.sampled_from([0, 2**63, 2**64 - 1]), min_size=1, max_size=30
 )
@@ -113,7 +113,7 @@ def test_no_part_opens_more_runs_than_the_limit(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(encoder, "merge_segments", merged)
     results = []
     for limit in (256, 3):
-        monkeypatch.setattr(run_writer, "MAX_RUNS", limit)
+        monkeypatch.setattr("shardmill.transforms.tables.transform.MAX_RUNS", limit)
         output = tmp_path / f"out{limit}"
         assert build_rows(output=output, **flags)[0].status == "published"
         shards = sorted(current(output).glob("*.tfrecord.gz"))

@@ -15,12 +15,12 @@ from shardmill.schemas.rejects import RejectedError
 from shardmill.schemas.schema_pbtxt.columns import Column
 from shardmill.schemas.tfrecord.framing import FOOTER_BYTES, HEADER_BYTES
 from shardmill.transforms.sink.placement import PlaceSpec
-from shardmill.transforms.sources.csv.cell_rules import CellRules
 from shardmill.transforms.sources.csv.cells import Cells
 from shardmill.transforms.sources.csv.dialect import Dialect
 from shardmill.transforms.sources.csv.infer import infer_column, profile_columns
 from shardmill.transforms.sources.csv.sample import check_columns, missing_columns
 from shardmill.transforms.sources.csv.source import CsvSource
+from shardmill.transforms.sources.csv.text_parser import CellRules
 from shardmill.transforms.sources.csv.typed_cells import type_cells, type_columns
 from shardmill.transforms.tables.encode import encode_rows, prepare
 from shardmill.transforms.tables.table import place_batch

@@ -1,9 +1,11 @@
-"""Boxes of an annotation, as a reference carries them."""
+"""Boxes of annotations as references carry them; and those of PASCAL VOC and YOLO."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
+from xml.etree import ElementTree as ET
 
 from shardmill.schemas.example.parse import parse_example
 from shardmill.schemas.example.serialize import FeatureValue, encode_example
@@ -106,3 +108,108 @@ def with_fields(ref: InputRef, fields: Mapping[str, FeatureValue]) -> InputRef:
     """Return a reference with more values of features, by field."""
     known = {name: feature.values for name, feature in parse_example(ref.attached).items()}
     return ref._replace(attached=encode_example({**known, **fields}))
+
+
+_SIDES = ("xmin", "ymin", "xmax", "ymax")
+_MAX_SIDE = 1 << 24  # float32 has all integers up to here
+
+
+def parse_voc(data: bytes) -> Annotation:
+    """Return the boxes of an annotation of PASCAL VOC (devkit_doc.pdf of VOC2012, section 3).
+
+    Sides are taken as they are: programs write both pixel numbers from 1, as PASCAL does, and
+    distances from 0, and differ by half a pixel from either.
+
+    Raises:
+        AnnotationError: It is not XML, has a document type (with which entities would be declared),
+            or an object has no name or no numeric sides.
+    """
+    try:
+        parser = ET.XMLParser(target=_Builder())  # noqa: S314 - no document types
+        root = ET.XML(data, parser)
+    except (ET.ParseError, ValueError, LookupError) as error:  # of unknown encodings
+        raise AnnotationError(f"it is not XML: {error}") from error
+    if root.tag != "annotation":
+        raise AnnotationError(f"its element is {root.tag!r} instead of 'annotation'")
+    width, height = (_number(root.findtext(f"size/{side}"), 0) for side in ("width", "height"))
+    if (width, height) == (1, 1):  # which would mean fractions
+        width = height = 0
+    return Annotation(int(width), int(height), [_box(each) for each in root.findall("object")])
+
+
+class _Builder(ET.TreeBuilder):
+    """Rejects document types, which may declare entities of any size or of other files."""
+
+    def doctype(self, name: str, *_: Any) -> None:
+        """Reject it."""
+        raise AnnotationError(f"it declares the document type {name[:40]!r}")
+
+
+def _box(item: ET.Element) -> Box:
+    text = (item.findtext("name") or "").strip()
+    left, upper, right, lower = (_number(item.findtext(f"bndbox/{side}")) for side in _SIDES)
+    difficult, truncated = (_number(item.findtext(n), 0) == 1 for n in ("difficult", "truncated"))
+    return Box(text, left, upper, right, lower, difficult, truncated)
+
+
+def _number(text: str | None, default: float | None = None) -> float:
+    """Return a number; raise AnnotationError if there is none and no default."""
+    try:
+        number = float(text or "")
+    except ValueError:
+        number = _MAX_SIDE
+    if abs(number) < _MAX_SIDE:  # not NaN
+        return number
+    if default is None:
+        raise AnnotationError(f"a side of a box is {text!r} instead of a number")
+    return default
+
+
+_BOX = 5  # numbers of a box: class, center and size; those of an outline are 7 or more
+
+
+def parse_yolo(data: bytes, names: Sequence[str]) -> Annotation:
+    """Return the boxes of an annotation of YOLO, whose sides are fractions of the upright image.
+
+    A line is ``CLASS X Y WIDTH HEIGHT`` with the center of the box, or ``CLASS X Y X Y X Y ...``
+    with the corners of an outline, whose box is taken.
+
+    Args:
+        data: The file.
+        names: The classes by number.
+
+    Raises:
+        AnnotationError: A line is neither, or its class has no name.
+    """
+    boxes, outlines = [], 0
+    try:
+        lines = data.decode("utf-8-sig").splitlines()
+    except UnicodeDecodeError as error:
+        raise AnnotationError(f"it is not UTF-8: {error.reason}") from error
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            values = [float(word) for word in line.split()]
+        except ValueError:
+            values = []
+        count = len(values)
+        if (count != _BOX and (count < _BOX + 2 or not count % 2)) or not all(
+            map(math.isfinite, values)
+        ):
+            raise AnnotationError(f"line {number} is {line[:80]!r}, not CLASS X Y WIDTH HEIGHT")
+        if not (values[0].is_integer() and 0 <= values[0] < len(names)):
+            raise AnnotationError(
+                f"line {number} has the class {line.split()[0]}, --labels has {len(names)} lines"
+            )
+        outlines += count > _BOX
+        boxes.append(Box(names[int(values[0])], *_sides(values[1:])))
+    return Annotation(1, 1, boxes, outlines)
+
+
+def _sides(values: Sequence[float]) -> tuple[float, float, float, float]:
+    if len(values) == _BOX - 1:
+        x, y, width, height = values
+        return x - width / 2, y - height / 2, x + width / 2, y + height / 2
+    xs, ys = values[::2], values[1::2]
+    return min(xs), min(ys), max(xs), max(ys)

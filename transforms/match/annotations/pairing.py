@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from shardmill.schemas.refs import InputRef
@@ -39,7 +40,9 @@ def pair(
     found: dict[InputRef, InputRef] = {}
     ordered, unused = sorted(images), sorted(others)
     are_only = len(ordered) == len(unused) == 1
-    for match in (_next_to, _same_path, _same_folder, _usual_folders, _end_of_path):
+    alike = [partial(_equal, name=each) for each in (str, posixpath.dirname, _layout)]
+    rules: tuple[Callable[..., _Pairs], ...] = (_next_to, *alike, _end_of_path)
+    for match in rules:
         found |= match([image for image in ordered if image not in found], unused)
         used = {*found.values()}
         unused = [other for other in unused if other not in used]
@@ -68,6 +71,7 @@ def _by(names: Iterable[tuple[Any, InputRef]]) -> dict[Any, InputRef]:
 def _equal(
     images: Sequence[InputRef], others: Sequence[InputRef], name: Callable[[str], Any]
 ) -> _Pairs:
+    """Yield the pairs whose keys give the same name: the path, the folder or the layout."""
     by_name = _by((name(other.key), other) for other in others)
     return ((image, by_name[n]) for image in images if (n := name(image.key)) in by_name)
 
@@ -77,19 +81,8 @@ def _next_to(images: Sequence[InputRef], others: Sequence[InputRef]) -> _Pairs:
     return ((image, by_uri[image.uri]) for image in images if image.uri in by_uri)
 
 
-def _same_path(images: Sequence[InputRef], others: Sequence[InputRef]) -> _Pairs:
-    return _equal(images, others, str)
-
-
-def _same_folder(images: Sequence[InputRef], others: Sequence[InputRef]) -> _Pairs:
-    return _equal(images, others, posixpath.dirname)
-
-
-def _usual_folders(images: Sequence[InputRef], others: Sequence[InputRef]) -> _Pairs:
-    return _equal(images, others, _layout)
-
-
 def _layout(key: str) -> tuple[str, ...]:
+    """Return the folders of a key, without those of usual layouts."""
     names = posixpath.dirname(key).split("/")
     return tuple(name for name in names if name and name.lower() not in _FOLDERS)
 

@@ -23,6 +23,8 @@ from shardmill.transforms.match.annotations.boxes import (
     Annotation,
     AnnotationError,
     attach,
+    parse_voc,
+    parse_yolo,
     with_attached,
     with_fields,
 )
@@ -33,11 +35,9 @@ from shardmill.transforms.match.annotations.coco import (
     read_section,
 )
 from shardmill.transforms.match.annotations.pairing import pair, stem_of
-from shardmill.transforms.match.annotations.voc import parse_voc
-from shardmill.transforms.match.annotations.yolo import parse_yolo
 from shardmill.transforms.match.counts import MatchCounts, sum_counts
 from shardmill.transforms.match.inputs import MatchSpec
-from shardmill.transforms.match.read_input import read_inputs
+from shardmill.transforms.match.read_input import read_input
 from shardmill.transforms.match.transform import MatchedInputs, MatchFiles, find_inputs
 from shardmill.transforms.match.walk import escape_name, is_junk, make_key
 
@@ -61,6 +61,7 @@ _SUFFIXES = {"voc": ".xml", "yolo": ".txt", "coco": ".json"}  # of files that ar
 _UNPAIRED = {"voc": ".xml", "yolo": ".txt", "coco": "of COCO", "masks": "masks",
              "imagesets": "of an image set"}  # fmt: skip
 _VOC_MASKS = re.compile(r"(.*/)?Segmentation(Class|Object)(Aug|Raw)?/[^/]*")
+_FATAL = (InputError, StorageError, FileNotFoundError)  # of a file for many images
 _BATCH = 64
 _THREADS = 4  # that read local files
 _Paired = tuple[InputRef | None, InputRef | None]
@@ -215,14 +216,22 @@ class AttachAnnotations(beam.PTransform):
     def _entries(self, root: beam.Pipeline) -> MatchedInputs:
         paths, labels = [place.input for place in self.spec.places], self.spec.labels
         sections = [(path, name) for path in paths for name in SECTIONS]
-        categories, broken = _read(
-            root | "Paths" >> beam.Create(paths), "ReadCategories",
-            lambda path: read_categories(path).items(), tuple[tuple[str, str], str],
-        )  # fmt: skip
-        rows, damaged = _read(
-            root | "Sections" >> beam.Create(sections) | beam.Reshuffle(), "ReadSections",
-            read_section, tuple[str, list[Any]],
-        )  # fmt: skip
+        categories, broken = (
+            root
+            | "Paths" >> beam.Create(paths)
+            | "ReadCategories"
+            >> find_inputs(
+                lambda path: read_categories(path).items(),
+                _FATAL,
+                kind=tuple[tuple[str, str], str],
+            )
+        )
+        rows, damaged = (
+            root
+            | "Sections" >> beam.Create(sections)
+            | beam.Reshuffle()
+            | "ReadSections" >> find_inputs(read_section, _FATAL, kind=tuple[str, list[Any]])
+        )
         refs = (
             rows
             | "GroupById" >> beam.GroupByKey()
@@ -235,26 +244,13 @@ class AttachAnnotations(beam.PTransform):
         return MatchedInputs(refs, (broken, damaged) | "Damaged" >> beam.Flatten())
 
 
-def _read(inputs: Any, name: str, read: Any, kind: Any) -> Any:
-    """Return what a function yields of each input, and the counts of what makes it unusable."""
-
-    def call(each: Any) -> Iterator[Any]:
-        try:
-            yield from read(each)
-        except (InputError, StorageError, FileNotFoundError) as error:
-            fatal = getattr(error, "coded", str(error))
-            yield beam.pvalue.TaggedOutput("counts", MatchCounts(fatal=fatal))
-
-    typed = beam.FlatMap(call).with_output_types(kind, counts=MatchCounts)
-    return inputs | name >> typed.with_outputs("counts", main="found")
-
-
 def _read_set(file: InputRef) -> Iterator[InputRef]:
     """Yield a reference with the split for each image of a list (VOC devkit_doc.pdf, section 4)."""
     folder = file.key.split("ImageSets/")[0]
-    (content,) = read_inputs([file])
-    if isinstance(content, RejectedError):
-        raise StorageError("imagesets-unreadable", path=file.uri, why=content.message)
+    try:
+        content = read_input(file)
+    except RejectedError as error:
+        raise StorageError("imagesets-unreadable", path=file.uri, why=error.message) from error
     for line in content.decode("utf-8", "surrogateescape").splitlines():
         name = line.strip()
         if name:
@@ -302,10 +298,9 @@ def _attach_file(ref: InputRef, file: InputRef, spec: AnnotationSpec) -> InputRe
     """Return an image with what a file says of it."""
     if file.error:
         return ref.rejected(file.error, f"{file.key}: {file.message}")
-    (content,) = read_inputs([file])
-    if isinstance(content, RejectedError):
-        return ref.rejected(content.error, f"{file.key}: {content.message}")
     try:
-        return spec.attach(ref, file, content)
+        return spec.attach(ref, file, read_input(file))
+    except RejectedError as error:
+        return ref.rejected(error.error, f"{file.key}: {error.message}")
     except AnnotationError as error:
         return ref.rejected("annotation", f"{file.key}: {error}")

@@ -17,8 +17,7 @@ from shardmill.schemas.refs import InputRef, MemberRange
 from shardmill.schemas.rejects import RejectedError
 from shardmill.schemas.storage import RandomReader, open_storage
 from shardmill.schemas.tfrecord.framing import starts_record
-from shardmill.transforms.match.containers.tar_members import ArchiveMember, list_tar
-from shardmill.transforms.match.containers.zip_members import list_zip
+from shardmill.transforms.match.containers.members import ArchiveMember, list_tar, list_zip
 from shardmill.transforms.match.counts import MatchCounts, count_skipped
 from shardmill.transforms.match.read_input import read_range
 from shardmill.transforms.match.walk import escape_name, is_junk, is_other, is_utf8, make_key

@@ -3,19 +3,25 @@
 Booleans are 0 and 1. Dates, times, timestamps and durations are int64 in the unit of the file.
 Decimals with digits after the point are float32, others int64. Texts, binary values and
 enumerations are bytes. A list has 0 to n values; fields of structs are columns named by their path.
+``TypedSample`` is what the first rows of such files say of their columns.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shardmill.schemas.schema_pbtxt.columns import INT64_MAX, INT64_MIN, TimeKind
+from shardmill.schemas.errors import InputError, shown
+from shardmill.schemas.rejects import RejectedError
+from shardmill.schemas.schema_pbtxt.columns import INT64_MAX, INT64_MIN, Column, TimeKind
 from shardmill.schemas.schema_pbtxt.schema_text import Kind
-from shardmill.transforms.sources.csv.text_parser import CellFault, Parsed, no_faults
+from shardmill.transforms.sources.csv.sample import Sample
+from shardmill.transforms.sources.csv.text_parser import CellFault, Parsed, find_missing, no_faults
 from shardmill.transforms.tables.table_source import MAX_LABELS, has_lists
 
 is_type = pa.types
@@ -70,17 +76,14 @@ def _find_kind(kind: pa.DataType) -> Kind | None:
         return _find_kind(kind.storage_type)
     if is_type.is_dictionary(kind):
         return _find_kind(kind.value_type)
-    if is_type.is_integer(kind) or is_type.is_boolean(kind) or _is_time(kind):
+    is_time = is_type.is_temporal(kind) and not is_type.is_interval(kind)
+    if is_type.is_integer(kind) or is_type.is_boolean(kind) or is_time:
         return "int64"
     if is_type.is_floating(kind):
         return "float32"
     if is_type.is_decimal(kind):
         return "float32" if kind.scale > 0 else "int64"
     return "bytes" if is_text(kind) or is_type.is_null(kind) else None
-
-
-def _is_time(kind: pa.DataType) -> bool:
-    return bool(is_type.is_temporal(kind) and not is_type.is_interval(kind))
 
 
 def is_text(kind: pa.DataType) -> bool:
@@ -96,15 +99,16 @@ def encode_cells(values: pa.Array) -> pa.DictionaryArray:
     if is_type.is_dictionary(kind):
         return encode_cells(values.dictionary_decode())
     if is_list(kind):
-        return _number_rows(values.cast(pa.list_(_plain(kind.value_type))))
+        return number_rows(values.cast(pa.list_(_plain(kind.value_type))))
     values = values.cast(_plain(kind))
     head = values.slice(0, _HEAD_ROWS)
     if pc.count_distinct(head).as_py() > max(MAX_LABELS, 3 * len(head) // 4):
-        return _number_rows(values)  # to find the few that are equal takes longer
+        return number_rows(values)  # to find the few that are equal takes longer
     return pc.dictionary_encode(values, null_encoding="encode")
 
 
-def _number_rows(values: pa.Array) -> pa.DictionaryArray:
+def number_rows(values: pa.Array) -> pa.DictionaryArray:
+    """Return values as cells that each refer to their own value."""
     rows = pa.array(np.arange(len(values), dtype=np.int32))
     return pa.DictionaryArray.from_arrays(rows, values)
 
@@ -137,11 +141,6 @@ def text_cells(cells: pa.DictionaryArray) -> pa.DictionaryArray:
     return pa.DictionaryArray.from_arrays(indices, merged.dictionary)
 
 
-def find_missing(values: pa.Array) -> np.ndarray:
-    """Return which values are missing: nulls and NaN; bool[n]."""
-    return np.asarray(pc.is_null(values, nan_is_null=True).to_numpy(zero_copy_only=False))
-
-
 def convert_values(kind: Kind, values: pa.Array) -> Parsed:
     """Convert values of an Arrow type to those of a feature of numbers.
 
@@ -153,7 +152,7 @@ def convert_values(kind: Kind, values: pa.Array) -> Parsed:
     missing = find_missing(values)
     faults[missing] = CellFault.MISSING
     if is_type.is_temporal(values.type):
-        values = _to_numbers(values)
+        values = values.view(pa.int32() if values.type.bit_width == 32 else pa.int64())
     if kind == "float32":
         doubles = pc.fill_null(values.cast(pa.float64()), 0.0).to_numpy()
         with np.errstate(over="ignore"):
@@ -169,7 +168,9 @@ def convert_values(kind: Kind, values: pa.Array) -> Parsed:
         faults[pc.fill_null(values, 0).to_numpy() > INT64_MAX] = CellFault.OVERFLOW
     usable = pa.array(faults != CellFault.NONE)
     values = pc.if_else(usable, pa.scalar(None, values.type), values)
-    return Parsed(pc.fill_null(_to_int64(values), 0).to_numpy(), faults)
+    if is_type.is_boolean(values.type):
+        values = values.cast(pa.int8())
+    return Parsed(pc.fill_null(values.cast(pa.int64()), 0).to_numpy(), faults)
 
 
 def in_unit(values: pa.Array, time: TimeKind) -> pa.Array:
@@ -189,12 +190,142 @@ def in_unit(values: pa.Array, time: TimeKind) -> pa.Array:
     return values.cast(pa.timestamp("s", getattr(kind, "tz", None)), safe=False)
 
 
-def _to_int64(values: pa.Array) -> pa.Array:
-    if is_type.is_boolean(values.type):
-        values = values.cast(pa.int8())
-    return values.cast(pa.int64())
+class TypedProfile(NamedTuple):
+    """The type of a column.
+
+    Attributes:
+        path: Name of the column, or names of the structs around it and of its field.
+        kind: Its Arrow type.
+        full: Whether no value is missing in the rows that were examined.
+        rounding: An example of an integer that float32 rounds, as a clause, or empty.
+        example: A value and the type, for people; empty if all are missing.
+    """
+
+    path: tuple[str, ...]
+    kind: pa.DataType
+    full: bool = False
+    rounding: str = ""
+    example: str = ""
+
+    @property
+    def is_text(self) -> bool:
+        """Whether a cell is a text that could be a number."""
+        return False
 
 
-def _to_numbers(times: pa.Array) -> pa.Array:
-    """Return dates or times as integers in their unit."""
-    return times.view(pa.int32() if times.type.bit_width == 32 else pa.int64())
+def same_type(first: pa.DataType, second: pa.DataType) -> bool:
+    """Return whether values of two types have the same meaning in records."""
+    if is_type.is_null(first) or is_type.is_null(second):
+        return True
+    return _meaning(first) == _meaning(second)
+
+
+def _meaning(kind: pa.DataType) -> object:
+    return find_type(kind), kind if is_type.is_temporal(kind) else None
+
+
+def profile_rows(profiles: Mapping[str, TypedProfile], table: pa.Table) -> dict[str, TypedProfile]:
+    """Return profiles with what some rows say of their columns."""
+    usable = {name for name, each in profiles.items() if find_type(each.kind)}
+    cells = flatten_columns(table, usable)
+    return {
+        name: _profile_cells(each, cells[name]) if name in cells else each
+        for name, each in profiles.items()
+    }
+
+
+def _profile_cells(profile: TypedProfile, cells: pa.DictionaryArray) -> TypedProfile:
+    """Return a profile with what some cells of its column say.
+
+    Args:
+        profile: The profile.
+        cells: The cells, as from ``encode_cells``.
+    """
+    found = cells.dictionary.drop_null()
+    full = not find_missing(cells.dictionary).any()
+    if not len(found):
+        return profile
+    value = found[0].as_py()
+    text = value if isinstance(value, str | bytes) else str(value)
+    rounding = ""
+    if is_type.is_floating(found.type) or is_type.is_integer(found.type):
+        doubles = found.cast(pa.float64(), safe=False).to_numpy()
+        with np.errstate(over="ignore", invalid="ignore"):
+            floats = doubles.astype(np.float32)
+        bad = np.flatnonzero(
+            (doubles == np.trunc(doubles)) & np.isfinite(floats) & (floats != doubles)
+        )
+        if len(bad):
+            rounding = f"{int(doubles[bad[0]])} becomes {int(floats[bad[0]])}"
+    return profile._replace(full=full, rounding=rounding, example=f"{shown(text)} ({profile.kind})")
+
+
+@dataclass(frozen=True)
+class TypedSample(Sample):
+    """The sample of files whose columns have types; ``profiles`` has a ``TypedProfile`` of each."""
+
+    @staticmethod
+    def infer_column(name: str, profile: Any, given: Column | None = None) -> Column:
+        """Return the column of a type, or of a given type that replaces it.
+
+        Raises:
+            InputError: Records cannot hold such values.
+        """
+        found = find_type(profile.kind)
+        if found is None:
+            raise InputError("column-unsupported", name=name, type=profile.kind)
+        kind, several = found
+        column = given or Column(name, kind)
+        required = profile.full and not several
+        return replace(column, name=name, required=required, several=several)
+
+    @staticmethod
+    def merge_profiles(first: Any, second: Any) -> Any:
+        """Return the profile of a column of two files.
+
+        Raises:
+            RejectedError: They have different types.
+        """
+        if not same_type(first.kind, second.kind):
+            raise RejectedError(
+                "read",
+                "columns",
+                f"its column {'.'.join(second.path)!r} is {second.kind}, and {first.kind} in "
+                "other files: give them one type, or state it with --schema",
+            )
+        kept = second if is_type.is_null(first.kind) else first
+        return kept._replace(
+            full=first.full and second.full,
+            rounding=first.rounding or second.rounding,
+            example=first.example or second.example,
+        )
+
+    def describe(self, column: Column, *, missing: bool) -> str:  # noqa: ARG002 - not counted
+        """See ``Sample.describe``."""
+        profile = self.profiles.get(column.name)
+        example = profile.example if profile else ""
+        return f"{column.kind}, such as: {example}" if example else column.kind
+
+    def list_findings(self, columns: Sequence[Column]) -> Iterable[str]:  # noqa: ARG002
+        """Return nothing: no type was guessed."""
+        return ()
+
+    def exact(self, columns: Sequence[Column]) -> tuple[str, ...]:  # noqa: ARG002
+        """Return nothing: that decimals become float32 is the rule of their type."""
+        return ()
+
+
+def profiles_of(fields: Iterable[pa.Field]) -> dict[str, TypedProfile]:
+    """Return the profile of each column of a schema by its name.
+
+    Raises:
+        RejectedError: Two columns have one name.
+    """
+    profiles: dict[str, TypedProfile] = {}
+    for path, kind in flatten_fields(fields):
+        name = ".".join(path)
+        if name in profiles:
+            message = f"it has two columns named {shown(name)}: rename one of them"
+            raise RejectedError("read", "columns", message)
+        profiles[name] = TypedProfile(path, kind)
+    return profiles

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -26,7 +26,7 @@ from shardmill.transforms.sources.csv.row_bounds import (
 )
 from shardmill.transforms.sources.csv.text import CsvText, undecodable_byte
 from shardmill.transforms.tables import row_rejects
-from shardmill.transforms.tables.row_rejects import RowReject
+from shardmill.transforms.tables.row_rejects import RejectCollector, RowReject
 
 MAX_COLUMNS = 100_000
 _BOM = b"\xef\xbb\xbf"
@@ -124,15 +124,16 @@ def make_cells(
     ragged = np.array([*found], np.int64)
     kept = np.ones(len(valid.starts), np.bool_)
     kept[ragged] = False
-    messages = (_describe_ragged(row) for row in details)
-    rejects = _list_rejects(valid.offsets[ragged], valid.lines[ragged], "ragged", messages)
+    offsets, lines = valid.offsets[ragged], valid.lines[ragged]
+    rejects = _reject_rows(offsets, lines, "ragged", lambda row: _describe_ragged(details[row]))
     if table.num_rows != np.count_nonzero(kept):
         raise RuntimeError(f"Arrow read {table.num_rows} of {np.count_nonzero(kept)} rows")
     if "" in columns[-1:]:
         filled = pc.not_equal(pc.binary_length(table.column(len(columns) - 1).cast(pa.binary())), 0)
         rows = np.flatnonzero(kept)[text_parser.to_mask(filled.combine_chunks())]
-        messages = (f"the row has {len(columns)} cells, not {len(columns) - 1}" for _ in rows)
-        rejects += _list_rejects(valid.offsets[rows], valid.lines[rows], "ragged", messages)
+        message = f"the row has {len(columns)} cells, not {len(columns) - 1}"
+        offsets, lines = valid.offsets[rows], valid.lines[rows]
+        rejects += _reject_rows(offsets, lines, "ragged", lambda _: message)
         table, kept[rows] = table.filter(pc.invert(filled)), False
     named = enumerate(filter(None, columns))
     return Cells(
@@ -144,38 +145,22 @@ def make_cells(
     )
 
 
-def _list_rejects(
-    offsets: Ints, lines: Ints, error: str, messages: Iterator[str]
+def _reject_rows(
+    offsets: Ints, lines: Ints, reasons: str | np.ndarray, describe: Callable[[int], str]
 ) -> list[RowReject]:
-    """Return the first ``MAX_LISTED`` rows as rejects, and one reject that counts the others.
-
-    Args:
-        offsets: Offset of each row, ascending.
-        lines: First line of each row.
-        error: Reason of all of them.
-        messages: What is wrong with each row that is listed.
-    """
-    limit = row_rejects.MAX_LISTED
-    starts = zip(offsets[:limit].tolist(), lines[:limit].tolist(), strict=True)
-    rejects = [RowReject(*start, error, next(messages)) for start in starts]
-    others = lines[limit:].tolist()
-    if others:
-        message = (
-            f"{len(others):,} rows of lines {others[0]} to {others[-1]} are rejected as {error}"
-        )
-        rejects.append(RowReject(int(offsets[limit]), others[0], error, message, len(others)))
-    return rejects
+    """Return rows as rejects; see ``RejectCollector``."""
+    rejects = RejectCollector(offsets, lines)
+    rejects.add(np.ones(len(offsets), np.bool_), reasons, "", describe)
+    return rejects.rejects()
 
 
 def list_bad_rows(batches: Sequence[Rows]) -> list[RowReject]:
     """Return the rejects of rows with broken quotes and of rows that are too long."""
     bad = [(rows.offset + row.start, row) for rows in batches for row in rows.bad]
-    rejects: list[RowReject] = []
-    for error in sorted({row.error for _, row in bad}):
-        found = [(at, row.line, row.message) for at, row in bad if row.error == error]
-        offsets, lines, messages = zip(*found, strict=True)
-        rejects += _list_rejects(np.array(offsets), np.array(lines), error, iter(messages))
-    return rejects
+    offsets = np.array([at for at, _ in bad], np.int64)
+    lines = np.array([row.line for _, row in bad], np.int64)
+    reasons = np.array([row.error for _, row in bad], np.str_)
+    return _reject_rows(offsets, lines, reasons, lambda number: bad[number][1].message)
 
 
 def split_row(row: bytes, text: CsvText, dialect: Dialect) -> list[str]:
@@ -228,8 +213,12 @@ def decode_rows(valid: ValidRows, text: CsvText) -> tuple[ValidRows, list[RowRej
     rows = range(len(valid.starts))
     found = ((row, undecodable_byte(valid.row(row), text.codec, text.encoding)) for row in rows)
     bad = {row: byte for row, byte in found if byte >= 0}
-    messages = (f"the row has {_describe_byte(byte, text.encoding)}" for byte in bad.values())
-    rejects = _list_rejects(valid.offsets[[*bad]], valid.lines[[*bad]], "encoding", messages)
+    wrong = [*bad.values()]
+
+    def describe(number: int) -> str:
+        return f"the row has {_describe_byte(wrong[number], text.encoding)}"
+
+    rejects = _reject_rows(valid.offsets[[*bad]], valid.lines[[*bad]], "encoding", describe)
     return _in_utf_8(valid.replaced(dict.fromkeys(bad, b"")), text), rejects
 
 
@@ -323,7 +312,7 @@ def parse_rows(
 
     def skip(row: csv.InvalidRow) -> str:
         ragged[row.number - 1] = row.actual_columns
-        if len(listed) < row_rejects.MAX_LISTED:
+        if len(listed) <= row_rejects.MAX_LISTED:  # the next one describes the others
             text = row.text.replace(separator.decode(), dialect.separator)
             listed.append(row._replace(text=text))
         return "skip"

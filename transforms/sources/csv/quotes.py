@@ -90,18 +90,11 @@ def read_quotes(text: TextBlock) -> Quotes:
     # A quote next to another one may be half of a doubled quote, which ends one part of a cell and
     # starts the next: so each half may stand for either.
     starts, ends = opens | ~first, closes | ~last
-    if _alternate(starts, ends, text.ending):
+    # Usually the first of each two quotes starts a part of a cell, and the other ends it.
+    even = len(starts) % 2 == 0 or text.ending == "more"
+    if even and starts[0::2].all() and ends[1::2].all():
         return Quotes(offsets, [])
     return _walk(text, offsets[first], offsets[last], opens[first], closes[last])
-
-
-def _alternate(starts: Bools, ends: Bools, ending: Ending) -> bool:
-    """Return whether the first of each two quotes starts a part of a cell, and the other ends it.
-
-    Doubled quotes end a part and start the next one.
-    """
-    even = len(starts) % 2 == 0 or ending == "more"
-    return bool(even and starts[0::2].all() and ends[1::2].all())
 
 
 def _walk(text: TextBlock, first: Ints, last: Ints, opens: Bools, closes: Bools) -> Quotes:

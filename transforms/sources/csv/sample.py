@@ -17,11 +17,11 @@ from shardmill.schemas.map_ordered import map_ordered
 from shardmill.schemas.refs import InputRef
 from shardmill.schemas.rejects import RejectedError
 from shardmill.schemas.schema_pbtxt.columns import Column
-from shardmill.transforms.sources.csv import findings, infer
-from shardmill.transforms.sources.csv.cell_rules import CellRules
+from shardmill.transforms.sources.csv import infer
 from shardmill.transforms.sources.csv.cells import NO_CELLS
 from shardmill.transforms.sources.csv.dialect import Dialect, HeaderMode
 from shardmill.transforms.sources.csv.row_ranges import Head, read_head
+from shardmill.transforms.sources.csv.text_parser import CellRules
 
 MAX_TOTAL_BYTES = 256 << 20  # of text sampled from all files together
 MIN_FILE_BYTES = 64 << 10  # of text sampled from each file
@@ -85,7 +85,7 @@ class Sample:
 
     def list_findings(self, columns: Sequence[Column]) -> Iterable[str]:
         """Return sentences about the columns of an inferred schema that need a look."""
-        return findings.list_findings(columns, self.profiles)
+        return infer.list_findings(columns, self.profiles)
 
     @property
     def row_bytes(self) -> float:
@@ -216,7 +216,7 @@ def sample_file(ref: InputRef, dialect: Dialect, rules: CellRules, sample_bytes:
         return Sample((ref,))
     cells = head.cells
     profiles = {
-        name: each._replace(problem=findings.find_problem(name, each, cells, ref.key))
+        name: each._replace(problem=infer.find_problem(name, each, cells, ref.key))
         for name, each in infer.profile_columns(cells.columns, rules).items()
     }
     rows = len(cells.offsets)

@@ -2,7 +2,7 @@
 
 Arrow parses the texts, but it also accepts ``0x10`` and turns ``1e400`` into infinity. An array
 that contains only characters of plain numbers is left to Arrow; any other is classified by regular
-expressions first.
+expressions first. ``CellRules`` say which texts are missing, and how numbers are written.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from enum import IntEnum
 from typing import Any, NamedTuple
@@ -19,7 +20,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from shardmill.schemas.errors import UsageError
 from shardmill.schemas.schema_pbtxt.columns import SPACES, TimeKind
+from shardmill.schemas.schema_pbtxt.schema_text import Kind
 from shardmill.transforms.tables.byte_arrays import ByteStrings
 
 FaultCodes = npt.NDArray[np.uint8]
@@ -78,11 +81,6 @@ def columns_at_once(rows: int) -> int:
     return columns if columns >= _FEW_COLUMNS else 1
 
 
-def other_characters(texts: pa.Array, characters: bytes) -> bytes:
-    """Return the concatenated bytes of a binary array without the given ASCII characters."""
-    return ByteStrings.of_arrow(texts).data.tobytes().translate(None, characters)
-
-
 def as_strings(texts: pa.Array) -> pa.Array:
     """Return the same bytes as Arrow strings, not validated; use with ASCII functions only."""
     return texts.view(pa.string())
@@ -101,6 +99,11 @@ def to_mask(flags: pa.Array) -> Mask:
 def is_one_of(texts: pa.Array, values: Iterable[bytes]) -> Mask:
     """Return which texts of a binary array are among some values."""
     return to_mask(pc.is_in(texts, value_set=pa.array(sorted(values), pa.binary())))
+
+
+def find_missing(values: pa.Array) -> np.ndarray:
+    """Return which values are missing: nulls and NaN; bool[n]."""
+    return np.asarray(pc.is_null(values, nan_is_null=True).to_numpy(zero_copy_only=False))
 
 
 def no_faults(texts: pa.Array) -> FaultCodes:
@@ -236,7 +239,7 @@ def _parse_time(text: bytes, form: str) -> int | None:
 
 def _trim_plain(texts: pa.Array, characters: bytes) -> pa.Array | None:
     """Return the trimmed texts if they contain only these characters and white space."""
-    others = other_characters(texts, characters)
+    others = ByteStrings.of_arrow(texts).data.tobytes().translate(None, characters)
     if others.translate(None, SPACES.encode()):
         return None
     return trim(texts) if others else texts
@@ -261,3 +264,85 @@ def _any_padded(texts: pa.Array) -> bool:
 def _to_float32(doubles: npt.NDArray[np.float64]) -> npt.NDArray[np.float32]:
     with np.errstate(over="ignore"):
         return doubles.astype(np.float32)
+
+
+# Texts of missing numbers unless --null_values is given: the defaults of pyarrow.csv, and the
+# values that R, pandas, Python and the UCI archive write.
+NUMERIC_NULLS = frozenset(
+    {"", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN"}
+    | {"<NA>", "?", "N/A", "NA", "NULL", "NaN", "None", "n/a", "nan", "null"}
+)
+_INFINITIES = frozenset(
+    f"{sign}{case(word)}".encode()
+    for sign in ("", "+", "-")
+    for word in ("inf", "infinity")
+    for case in (str.lower, str.upper, str.title)
+)
+
+
+@dataclass(frozen=True)
+class CellRules:
+    """How the texts of cells are read.
+
+    Attributes:
+        numbers: Texts of missing cells in int64 and float32 columns, ignoring white space around.
+        texts: Exact texts of missing cells in bytes columns.
+        decimal: Character before the fraction of a number.
+        thousands: Character between groups of three digits of a number, or empty.
+
+    Raises:
+        UsageError: ``thousands`` is part of other numbers.
+    """
+
+    numbers: frozenset[bytes] = frozenset(text.encode() for text in NUMERIC_NULLS)
+    texts: frozenset[bytes] = frozenset({b""})
+    decimal: str = "."
+    thousands: str = ""
+
+    def __post_init__(self) -> None:
+        if len(self.thousands) > 1 or self.thousands in {*"0123456789+-eE", self.decimal}:
+            raise UsageError("thousands-invalid", text=self.thousands, decimal=self.decimal)
+
+    @classmethod
+    def of(cls, texts: Iterable[str] | None, *, infinity: bool = True, **marks: str) -> CellRules:
+        """Return the rules of options.
+
+        Args:
+            texts: Texts of missing cells in all columns; None for the default.
+            infinity: Whether infinity is a number; if not, it is missing.
+            marks: ``decimal`` and ``thousands``.
+        """
+        numbers, others = cls.numbers, cls.texts
+        if texts is not None:
+            numbers = others = frozenset(text.encode() for text in texts)
+        return cls(numbers if infinity else numbers | _INFINITIES, others, **marks)
+
+    def plain(self, texts: pa.Array) -> pa.Array:
+        """Return the texts with numbers as in program text; other texts do not become numbers."""
+        if self.thousands:
+            mark, point = re.escape(self.thousands), re.escape(self.decimal)
+            grouped = rf"\A\s*[+-]?[0-9]{{1,3}}({mark}[0-9]{{3}})+({point}[0-9]*)?\s*\z"
+            joined = pc.replace_substring(texts, self.thousands, "")
+            texts = pc.if_else(pc.match_substring_regex(texts, grouped), joined, texts)
+        if self.decimal == ".":
+            return texts
+        return pc.replace_substring(pc.replace_substring(texts, ".", "\0"), self.decimal, ".")
+
+    def missing(self, kind: Kind, cells: pa.Array) -> Mask:
+        """Return which distinct cells of a column are missing; nulls are."""
+        found = find_missing(cells)
+        if cells.type != pa.binary():
+            return found
+        texts = pc.fill_null(cells, b"-")
+        other = self.missing_texts(texts) if kind == "bytes" else self.missing_numbers(texts)
+        return found | other
+
+    def missing_texts(self, texts: pa.Array) -> Mask:
+        """Return which texts of a bytes column are missing."""
+        return is_one_of(texts, self.texts)
+
+    def missing_numbers(self, texts: pa.Array) -> Mask:
+        """Return which texts of a numeric column are missing."""
+        # A cell of white space only is not empty.
+        trimmed = is_one_of(trim(texts), self.numbers - {b""})
+        return is_one_of(texts, self.numbers) | trimmed

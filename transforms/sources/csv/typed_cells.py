@@ -5,7 +5,6 @@ Only the distinct texts of a column are converted; rows refer to them by index.
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -23,7 +22,7 @@ from shardmill.schemas.schema_pbtxt.columns import (
     fold_boolean,
 )
 from shardmill.transforms.sources.csv import arrow_values, text_parser
-from shardmill.transforms.sources.csv.cell_rules import CellRules
+from shardmill.transforms.sources.csv.text_parser import CellRules
 from shardmill.transforms.tables.byte_arrays import ByteStrings, offsets_from_sizes
 from shardmill.transforms.tables.table_source import ARROW_TYPES, TypedColumn, has_lists
 
@@ -186,19 +185,27 @@ def _parse_single(
     if column.kind == "bytes":
         texts, faults = arrow_values.to_texts(texts), text_parser.no_faults(texts)
         if texts.null_count:  # in lists
-            faults[arrow_values.find_missing(texts)] = text_parser.CellFault.MISSING
+            faults[text_parser.find_missing(texts)] = text_parser.CellFault.MISSING
             texts = pc.fill_null(texts, b"")
-        if column.values is not None:
-            allowed = text_parser.is_one_of(texts, (text.encode() for text in column.values))
-            faults[~allowed] = text_parser.CellFault.DOMAIN
+        faults[find_outside(column, texts)] = text_parser.CellFault.DOMAIN
         return texts, faults
-    values, faults = _parse_numbers(column, texts, rules)
-    if (column.low, column.high) != (None, None):
-        low = -math.inf if column.low is None else column.low
-        high = math.inf if column.high is None else column.high
-        outside = (values < low) | (values > high)
-        faults[outside & (faults == text_parser.CellFault.NONE)] = text_parser.CellFault.BOUNDS
-    return pa.array(values, ARROW_TYPES[column.kind]), faults
+    numbers, faults = _parse_numbers(column, texts, rules)
+    values = pa.array(numbers, ARROW_TYPES[column.kind])
+    outside = find_outside(column, values) & (faults == text_parser.CellFault.NONE)
+    faults[outside] = text_parser.CellFault.BOUNDS
+    return values, faults
+
+
+def find_outside(column: Column, values: pa.Array) -> text_parser.Mask:
+    """Return which values, texts or numbers, are outside of the domain of the schema."""
+    outside = np.zeros(len(values), np.bool_)
+    if column.values is not None:
+        outside |= ~text_parser.is_one_of(values, (text.encode() for text in column.values))
+    if column.low is not None:
+        outside |= values.to_numpy() < column.low
+    if column.high is not None:
+        outside |= values.to_numpy() > column.high
+    return outside
 
 
 def _parse_numbers(column: Column, texts: pa.Array, rules: CellRules) -> text_parser.Parsed:

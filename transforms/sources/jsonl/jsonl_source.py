@@ -1,36 +1,292 @@
-"""JsonLinesSource: the objects of JSON Lines files as typed columns."""
+"""JsonLinesSource: the objects of JSON Lines files as typed columns.
+
+Arrow parses lines together; those that it cannot parse are found one by one.
+"""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.json as pj
 
+from shardmill.schemas.errors import shown
 from shardmill.schemas.refs import InputRef
-from shardmill.transforms.sources.csv.arrow_values import flatten_columns
-from shardmill.transforms.sources.csv.cell_rules import CellRules
-from shardmill.transforms.sources.csv.cells import Cells
-from shardmill.transforms.sources.csv.dialect import Dialect
-from shardmill.transforms.sources.csv.row_bounds import Rows
-from shardmill.transforms.sources.csv.row_ranges import (
-    TO_END,
-    RowRange,
-    read_first,
-)
-from shardmill.transforms.sources.csv.sample import open_start
-from shardmill.transforms.sources.csv.source import COMPRESSION_RATIO, CsvSource
-from shardmill.transforms.sources.csv.text import CsvText, open_text
-from shardmill.transforms.sources.csv.typed_sample import (
+from shardmill.schemas.schema_pbtxt.columns import INT64_MAX, INT64_MIN
+from shardmill.transforms.sources.csv.arrow_values import (
     TypedSample,
+    flatten_columns,
     profile_rows,
     profiles_of,
 )
-from shardmill.transforms.sources.jsonl.lines import explicit_schema, merge_types, parse_lines
+from shardmill.transforms.sources.csv.cells import (
+    Cells,
+    ValidRows,
+    decode_rows,
+    join_rows,
+    list_bad_rows,
+)
+from shardmill.transforms.sources.csv.dialect import Dialect
+from shardmill.transforms.sources.csv.row_bounds import Rows
+from shardmill.transforms.sources.csv.row_ranges import TO_END, RowRange, read_first
+from shardmill.transforms.sources.csv.sample import open_start
+from shardmill.transforms.sources.csv.source import COMPRESSION_RATIO, CsvSource
+from shardmill.transforms.sources.csv.text import CsvText, open_text
+from shardmill.transforms.sources.csv.text_parser import CellRules
+from shardmill.transforms.tables.row_rejects import RowReject
 from shardmill.transforms.tables.table_source import TableInput
+
+_ARROW_WORDS = re.compile(r"^JSON parse error: | in row \d+$")
+_STRING = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
+_OPEN, _CLOSE = b"{}"
+_FEW = 64  # lines that are looked at one by one
+_MAX_DEPTH = 100
+_TOO_DEEP = f"it is nested more than {_MAX_DEPTH} levels deep"
+
+
+class Lines(NamedTuple):
+    """Lines as rows.
+
+    Attributes:
+        tables: The rows, in order; several if some lines between them cannot be parsed.
+        offsets: int64[rows], offset of each row in the text.
+        lines: int64[rows], number of each row's line.
+        rejects: The lines that cannot be parsed, in order.
+    """
+
+    tables: list[pa.Table]
+    offsets: np.ndarray
+    lines: np.ndarray
+    rejects: list[RowReject]
+
+
+def parse_lines(
+    batches: Sequence[Rows], text: CsvText, schema: pa.Schema | None, *, others: bool
+) -> Lines:
+    """Parse consecutive lines.
+
+    Args:
+        batches: The lines.
+        text: The text that contains them.
+        schema: Types of the keys; None to infer them.
+        others: Whether objects may have other keys, which are ignored.
+    """
+    valid, rejects = decode_rows(join_rows(batches), text)
+    rejects += list_bad_rows(batches)
+    deep = _find_deep(valid)
+    rejects += [
+        RowReject(int(valid.offsets[row]), int(valid.lines[row]), "json", _TOO_DEEP) for row in deep
+    ]
+    valid = valid.replaced(dict.fromkeys(deep, b"")) if deep else valid
+    options = pj.ParseOptions(
+        explicit_schema=schema,
+        unexpected_field_behavior="infer" if schema is None else "ignore" if others else "error",
+    )
+    tables, kept = [], [np.zeros(0, np.int64)]
+    for first, after, found in _parse(valid, 0, len(valid.starts), options):
+        if isinstance(found, pa.Table):
+            tables.append(found)
+            kept.append(np.arange(first, after))
+        else:
+            offset, line = int(valid.offsets[first]), int(valid.lines[first])
+            rejects.append(found._replace(offset=offset, line=line))
+    rows = np.concatenate(kept)
+    return Lines(tables, valid.offsets[rows], valid.lines[rows], sorted(rejects))
+
+
+def _parse(
+    valid: ValidRows, first: int, after: int, options: pj.ParseOptions
+) -> Iterator[tuple[int, int, pa.Table | RowReject]]:
+    """Yield spans of lines with their rows, and lines with what is wrong with them.
+
+    Of lines that Arrow cannot parse together, those that it surely rejects are found if there are
+    few; else halves are parsed again, so that Arrow alone decides about all others.
+    """
+    if first == after:
+        return
+    found = _read(valid, first, after, options)
+    if isinstance(found, pa.Table):
+        yield first, after, found
+    elif after - first > _FEW:
+        middle = (first + after) // 2
+        yield from _parse(valid, first, middle, options)
+        yield from _parse(valid, middle, after, options)
+    elif after - first > 1:
+        yield from _parse_few(valid, first, after, options)
+    elif line := valid.row(first).strip():
+        fault = _find_fault(line, options)
+        yield first, after, fault or _fault("json", f"{found}: {shown(line)}")
+
+
+def _parse_few(
+    valid: ValidRows, first: int, after: int, options: pj.ParseOptions
+) -> Iterator[tuple[int, int, pa.Table | RowReject]]:
+    """Do as ``_parse`` for a few lines that Arrow cannot parse together."""
+    start = first
+    for row in range(first, after):
+        fault = _find_fault(valid.row(row), options)
+        if fault:
+            yield from _parse(valid, start, row, options)
+            yield row, row + 1, fault
+            start = row + 1
+    if start > first:
+        yield from _parse(valid, start, after, options)
+    else:  # most likely their types differ
+        for row in range(first, after):
+            yield from _parse(valid, row, row + 1, options)
+
+
+def _read(valid: ValidRows, first: int, after: int, options: pj.ParseOptions) -> pa.Table | str:
+    """Return the rows of lines, or why Arrow cannot parse them."""
+    if not _is_whole(valid, first, after):
+        return "it is not one JSON object"
+    if options.explicit_schema is None and after - first == 1:
+        with contextlib.suppress(ValueError, OverflowError, pa.ArrowException):
+            return pa.Table.from_pylist([json.loads(valid.row(first))])  # 20 times as fast
+    end = int(valid.starts[after]) if after < len(valid.starts) else len(valid.data)
+    data = memoryview(valid.data)[int(valid.starts[first]) : end]
+    reading = pj.ReadOptions(use_threads=False, block_size=len(data) + 1)
+    try:
+        table = pj.read_json(pa.BufferReader(data), reading, options)
+    except pa.ArrowInvalid as error:
+        return _ARROW_WORDS.sub("", str(error))
+    return table if len(table) == after - first else "it is more than one JSON object"
+
+
+def _find_deep(valid: ValidRows) -> list[int]:
+    """Return the lines that are nested so deeply that a parser could run out of stack."""
+    if not len(valid.starts):
+        return []
+    view = np.frombuffer(valid.data, np.uint8)
+    opened = np.add.reduceat((view | 0x20) == ord("{"), valid.starts, dtype=np.int64)  # [ too
+    suspects = np.flatnonzero(opened > _MAX_DEPTH).tolist()
+    return [row for row in suspects if _depth(valid.row(row)) > _MAX_DEPTH]
+
+
+def _depth(line: bytes) -> int:
+    text = np.frombuffer(_STRING.sub(b"", line), np.uint8) | 0x20
+    steps = (text == ord("{")).astype(np.int64) - (text == ord("}"))
+    return int(steps.cumsum().max(initial=0))
+
+
+def _is_whole(valid: ValidRows, first: int, after: int) -> bool:
+    """Return whether each line begins and ends with a brace.
+
+    Then no object reaches into the next line: between its braces there would be a comma. As many
+    objects as lines are then one in each.
+    """
+    view = np.frombuffer(valid.data, np.uint8)
+    starts = valid.starts[first : after + 1]
+    ends = starts[1:] if len(starts) > after - first else np.append(starts[1:], len(view))
+    begins = view[starts[: after - first]] == _OPEN
+    unusual = np.flatnonzero(~begins | (view[np.maximum(ends - 2, 0)] != _CLOSE))
+    lines = (valid.row(first + row).strip() for row in unusual.tolist())
+    return all(line.startswith(b"{") and line.endswith(b"}") for line in lines)
+
+
+def _fault(error: str, message: str, column: str = "") -> RowReject:
+    """Return the reject of a line whose place is not known yet."""
+    return RowReject(0, 0, error, message, column=column)
+
+
+def _find_fault(line: bytes, options: pj.ParseOptions) -> RowReject | None:
+    """Return why Arrow cannot parse a line, or None if that is not known."""
+    if not line.strip():
+        return None
+    try:
+        values = json.loads(line.decode())
+    except json.JSONDecodeError as error:
+        return _fault("json", f"{error}: {shown(line)}")
+    except ValueError:  # an integer of thousands of digits
+        return None
+    if not isinstance(values, dict):
+        return _fault("json", f"it is not a JSON object: {shown(line)}")
+    if options.explicit_schema is None:
+        return None
+    for field in options.explicit_schema:
+        value = values.get(field.name)
+        if not _fits(value, field.type):
+            message = f"{shown(json.dumps(value))} is not {field.type}, the type in the first rows"
+            return _fault("cast", message, field.name)
+    new = [key for key in values if key not in options.explicit_schema.names]
+    if new and options.unexpected_field_behavior == "error":
+        return _fault(
+            "json",
+            f"it has the key {shown(new[0])}, which the first rows do not have: read more of them "
+            "with --sample_bytes, or name it in a --schema (of a listing, in the first row)",
+        )
+    return None
+
+
+def _fits(value: Any, kind: pa.DataType) -> bool:
+    """Return whether a value may be of a type."""
+    if value is None:
+        return True
+    if isinstance(value, bool):
+        return bool(pa.types.is_boolean(kind))
+    if isinstance(value, int):
+        inside = INT64_MIN <= value <= INT64_MAX
+        return bool(pa.types.is_floating(kind) or (pa.types.is_integer(kind) and inside))
+    if isinstance(value, float):
+        return bool(pa.types.is_floating(kind))
+    if isinstance(value, list):
+        return pa.types.is_list(kind) and all(_fits(each, kind.value_type) for each in value)
+    if isinstance(value, dict):
+        return pa.types.is_struct(kind) and all(_fits(value.get(f.name), f.type) for f in kind)
+    return bool(pa.types.is_string(kind))
+
+
+def merge_types(tables: Iterable[pa.Table]) -> pa.Schema:
+    """Return the types of the keys of all rows: the first of each, apart from int64 and double.
+
+    Texts that look like times are texts.
+    """
+    found: dict[str, pa.Field] = {}
+    for field in (each for table in tables for each in table.schema):
+        plain = pa.field(field.name, _plain(field.type))
+        known = found.setdefault(field.name, plain)
+        with contextlib.suppress(pa.ArrowTypeError):  # lines with the second type are rejected
+            (found[field.name],) = pa.unify_schemas(
+                [pa.schema([known]), pa.schema([plain])], promote_options="permissive"
+            )
+    return pa.schema(found.values())
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_list(kind):
+        return pa.list_(_plain(kind.value_type))
+    if pa.types.is_struct(kind):
+        return pa.struct([(each.name, _plain(each.type)) for each in kind])
+    return pa.string() if pa.types.is_timestamp(kind) else kind
+
+
+def explicit_schema(kinds: Mapping[tuple[str, ...], pa.DataType]) -> pa.Schema:
+    """Return the schema of columns by their paths; those without a value are texts."""
+    return pa.schema(_nest({path: _filled(kind) for path, kind in kinds.items()}))
+
+
+def _nest(kinds: Mapping[tuple[str, ...], pa.DataType]) -> list[pa.Field]:
+    inner: dict[str, dict[tuple[str, ...], pa.DataType]] = {}
+    for (name, *rest), kind in kinds.items():
+        inner.setdefault(name, {})[tuple(rest)] = kind
+    return [
+        pa.field(name, each[()] if () in each else pa.struct(_nest(each)))
+        for name, each in inner.items()
+    ]
+
+
+def _filled(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_list(kind):
+        return pa.list_(_filled(kind.value_type))
+    return pa.string() if pa.types.is_null(kind) else kind
+
 
 _SAMPLE_BYTES = 4 << 20
 _HEAD_BYTES = 64 << 10
@@ -119,7 +375,7 @@ class JsonLinesSource(CsvSource):
                 kind = pa.list_(kind) if column.several else kind
             kinds[column.name] = path, kind
         if not self.base:
-            wanted = {*self.table.named, *(column.name for column in self.table.columns)}
+            wanted = self.table.wanted
             kinds = {name: each for name, each in kinds.items() if name in wanted}
         return explicit_schema(dict(kinds.values()))
 
@@ -130,6 +386,5 @@ class JsonLinesSource(CsvSource):
         del columns, dialect
         found = parse_lines(batches, text, self._explicit, others=not self.base)
         table = pa.concat_tables([self._explicit.empty_table(), *found.tables])
-        names = {*self.table.named, *(column.name for column in self.table.columns)}
-        cells = flatten_columns(table, names)
+        cells = flatten_columns(table, self.table.wanted)
         return Cells(cells, found.offsets, found.lines, found.rejects, text.hash.hexdigest())

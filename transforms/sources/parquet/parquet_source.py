@@ -1,31 +1,185 @@
-"""ParquetSource: the rows of Parquet files as typed columns."""
+"""ParquetSource: footers and row groups of Parquet files, and their rows as typed columns."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
+from blake3 import blake3
 
+from shardmill.schemas.errors import ChangedError, StorageError
+from shardmill.schemas.file_signatures import describe_format
 from shardmill.schemas.refs import InputRef
 from shardmill.schemas.rejects import RejectedError
-from shardmill.transforms.sources.csv.arrow_values import flatten_columns
-from shardmill.transforms.sources.csv.cell_rules import CellRules
+from shardmill.schemas.storage import open_storage
+from shardmill.schemas.storage.base import RandomReader, ReaderStream, one_line
+from shardmill.transforms.sources.csv.arrow_values import (
+    TypedProfile,
+    TypedSample,
+    flatten_columns,
+    profile_rows,
+    profiles_of,
+    same_type,
+)
 from shardmill.transforms.sources.csv.cells import Cells
 from shardmill.transforms.sources.csv.dialect import Dialect
-from shardmill.transforms.sources.csv.file_source import FileSource, check_unchanged
 from shardmill.transforms.sources.csv.sample import Sample, open_start
-from shardmill.transforms.sources.csv.typed_sample import TypedSample, profile_rows, same_type
-from shardmill.transforms.sources.parquet.parquet_file import (
-    Footer,
-    Group,
-    open_parquet,
-    read_footer,
-    read_tables,
-)
+from shardmill.transforms.sources.csv.source import FileSource, check_unchanged
+from shardmill.transforms.sources.csv.text_parser import CellRules
 from shardmill.transforms.tables.table_source import TableInput, TypedBatch, Unit
+
+FIRST_RECORD = b"shardmill.first_record"  # index in the Python source of the first row of a file
+_MAGIC, _ENCRYPTED = b"PAR1", b"PARE"
+_BUFFERS = 16 << 20  # of the column chunks that are read at a time, together
+_MIN_BUFFER, _MAX_BUFFER = 64 << 10, 1 << 20
+
+
+class Group(NamedTuple):
+    """A row group.
+
+    Attributes:
+        number: Its number in the file.
+        first: Number of its first row in the file, or in the Python source.
+        rows: Number of its rows.
+        num_bytes: Uncompressed size of its columns.
+    """
+
+    number: int
+    first: int
+    rows: int
+    num_bytes: int
+
+
+class Footer(NamedTuple):
+    """What the footer of a file says.
+
+    Attributes:
+        profiles: Type of each column by its name.
+        groups: The row groups that have rows.
+        of_python: Whether its rows are records of a Python source.
+    """
+
+    profiles: Mapping[str, TypedProfile]
+    groups: tuple[Group, ...]
+    of_python: bool
+
+
+class _HashedStream(ReaderStream):
+    """A stream that hashes all that is read."""
+
+    def __init__(self, reader: RandomReader) -> None:
+        super().__init__(reader)
+        self.hash = blake3()
+
+    def readinto(self, buffer: Any) -> int:
+        """Read into a buffer; return the number of bytes."""
+        size = super().readinto(buffer)
+        self.hash.update(memoryview(buffer)[:size])
+        return size
+
+
+@contextlib.contextmanager
+def open_parquet(ref: InputRef) -> Iterator[tuple[pq.ParquetFile, Any]]:
+    """Open a Parquet file; the second value is the BLAKE3 of what was read so far.
+
+    Raises:
+        RejectedError: It is not a Parquet file, is damaged, or changed.
+        MemoryError: Memory ran out, which says nothing about the file.
+        StorageError: The storage failed.
+    """
+    try:
+        with open_storage(ref.uri).open_at(ref.uri) as reader:
+            head = reader.read_at(0, 64)
+            if not head.startswith((_MAGIC, _ENCRYPTED)):
+                kind = describe_format(head) or "another kind of file"
+                raise RejectedError("read", "other_table", f"it is not a Parquet file but {kind}")
+            stream = _HashedStream(reader)
+            yield _open(stream), stream.hash
+    except (FileNotFoundError, ChangedError) as error:
+        raise RejectedError("read", "changed", "the file changed while it was read") from error
+    except (MemoryError, StorageError):  # an ArrowMemoryError is both kinds of error
+        raise
+    except (pa.ArrowException, OSError, ValueError) as error:  # raised by Arrow
+        check_unchanged(ref)
+        why = one_line(error)
+        if "encrypt" in why or "decrypt" in why:
+            raise RejectedError(
+                "read", "parquet", "it is encrypted: write it without encryption"
+            ) from error
+        message = f"its Parquet data is damaged, cut short or unsupported ({why}): write it again"
+        raise RejectedError("read", "parquet", message) from error
+
+
+def _open(stream: _HashedStream) -> pq.ParquetFile:
+    metadata = pq.read_metadata(stream)
+    buffer = _BUFFERS // max(1, metadata.num_columns)
+    # A buffer makes Arrow read column chunks piece by piece instead of as a whole.
+    size = min(max(buffer, _MIN_BUFFER), _MAX_BUFFER)
+    return pq.ParquetFile(
+        stream, metadata=metadata, buffer_size=size, pre_buffer=False,
+        page_checksum_verification=True, arrow_extensions_enabled=False,
+        coerce_int96_timestamp_unit="us",  # times of Spark exceed the range of nanoseconds
+    )  # fmt: skip
+
+
+@lru_cache(maxsize=10_000)
+def read_footer(ref: InputRef) -> Footer:
+    """Return the footer of a file.
+
+    Raises:
+        RejectedError: It is not a Parquet file, is damaged, or has two columns of one name.
+    """
+    with open_parquet(ref) as (file, _):
+        found, groups = file.metadata, []
+        index = (found.metadata or {}).get(FIRST_RECORD)
+        first = int(index or 0)
+        for number in range(found.num_row_groups):
+            group = found.row_group(number)
+            if group.num_rows:
+                groups.append(Group(number, first, group.num_rows, group.total_byte_size))
+            first += group.num_rows
+        return Footer(profiles_of(file.schema_arrow), tuple(groups), index is not None)
+
+
+def read_tables(
+    file: pq.ParquetFile, group: Group, columns: Sequence[str] | None, step: int, size: int
+) -> Iterator[pa.Table]:
+    """Yield the rows of a row group, some at a time.
+
+    Args:
+        file: The file.
+        group: The row group.
+        columns: Names of the columns to read, those of structs without the path in them, or None
+            for all.
+        step: Number of rows that are decoded at a time.
+        size: Decoded bytes from which rows are yielded; 0: all rows at once.
+
+    Raises:
+        ValueError: The file has fewer or more rows, as Arrow raises for other damage.
+    """
+    held: list[pa.RecordBatch] = []
+    rows = num_bytes = 0
+    for batch in file.iter_batches(
+        batch_size=step, row_groups=[group.number], columns=columns, use_threads=False
+    ):
+        held.append(batch)
+        rows += len(batch)
+        num_bytes += batch.nbytes
+        if size and num_bytes >= size:
+            full, held, num_bytes = [pa.Table.from_batches(held)], [], 0
+            del batch
+            yield full.pop()  # no reference stays while the rows are encoded
+    if rows != group.rows:
+        raise ValueError(f"row group {group.number} has {rows} rows, not {group.rows}")
+    if held:
+        yield pa.Table.from_batches(held)
+
 
 BATCH_BYTES = 4 << 20  # of decoded rows
 RECORD = "record"  # key of all files with the records of a Python source
@@ -117,9 +271,8 @@ class ParquetSource(FileSource):
         for table, content in self._tables(unit):
             check_unchanged(ref)
             rows = np.arange(first, first + len(table))
-            names = {*self.table.named, *(column.name for column in self.table.columns)}
             lines = rows + (ref.key != RECORD)  # indices start at 0, lines at 1
-            cells = Cells(flatten_columns(table, names), rows, lines, [], content)
+            cells = Cells(flatten_columns(table, self.table.wanted), rows, lines, [], content)
             first += len(table)
             batch = self.type_cells(ref, cells)
             del table, cells
@@ -129,8 +282,7 @@ class ParquetSource(FileSource):
         """Yield rows of a unit, and the BLAKE3 of what was read of the file up to them."""
         ref, (*group, step, size) = InputRef(*unit.ref), unit.detail
         profiles = read_footer(ref).profiles
-        names = [*self.table.named, *(column.name for column in self.table.columns)]
-        found = [profiles[name].path[0] for name in names if name in profiles]
+        found = [profiles[name].path[0] for name in self.table.wanted if name in profiles]
         top = found or [next(iter(profiles.values())).path[0]]  # its rows are counted
         with open_parquet(ref) as (file, content):
 

@@ -8,6 +8,7 @@ Hugging Face ``datasets`` that are not streamed. All others give dicts, one afte
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,11 +22,11 @@ import pyarrow.compute as pc
 
 from shardmill.schemas.errors import InputError, UsageError, format_names
 from shardmill.transforms.sources.csv.arrow_values import PANDAS_INDEX, is_list, is_text
-from shardmill.transforms.sources.python.images import to_bytes
 
 UNIT_ROWS, UNIT_BYTES = 1 << 16, 64 << 20
 _STEP = 1 << 10  # rows of a table that are measured at a time
 _MISFIT = (pa.ArrowException, TypeError, ValueError, OverflowError)
+_MODES = frozenset({"1", "I", "I;16", "L", "LA", "P", "RGB", "RGBA"})  # those of PNG
 Record = dict[str, Any]
 Batch: TypeAlias = pa.Table | list[Record]
 Piece: TypeAlias = tuple[Record, int, int]  # a record, 1, and its bytes
@@ -63,7 +64,48 @@ class Measure:
             name: to_bytes(index, name, each) if name == self.image else _plain(each)
             for name, each in value.items()
         }
-        yield record, 1, _size(record)
+        yield record, 1, size_of_value(record)
+
+
+def to_bytes(index: int, name: str, value: Any) -> Any:
+    """Return the bytes of an image of Pillow, or of an array of pixels: a PNG of equal pixels.
+
+    Images are turned upright, as their Exif orientation says. An image that Pillow fails to load
+    has no bytes, and becomes a reject. Other values are returned as they are.
+
+    Args:
+        index: Place of the record in the source.
+        name: Name of the field.
+        value: The value; an array has the shape [height, width] or [height, width, channels].
+
+    Raises:
+        InputError: It is neither, or its pixels are not integers of 8 or 16 bits.
+    """
+    if value is None or isinstance(value, bytes | dict):
+        return value
+    from PIL import Image, ImageOps
+
+    try:
+        if isinstance(value, Image.Image):
+            image = value
+        else:
+            pixels = np.asarray(value)
+            if pixels.dtype.kind not in "bu" or pixels.ndim < 2:
+                raise TypeError
+            image = Image.fromarray(pixels[..., 0] if pixels.shape[2:] == (1,) else pixels)
+        if image.mode == "F":
+            raise TypeError
+    except (TypeError, ValueError) as error:
+        kind = type(value).__name__
+        raise InputError("source-image-invalid", index=index, name=name, kind=kind) from error
+    file = io.BytesIO()
+    try:
+        image = ImageOps.exif_transpose(image)
+        image = image if image.mode in _MODES else image.convert("RGB")
+        image.save(file, "PNG", compress_level=0)
+    except (OSError, SyntaxError, ValueError):  # it is loaded only now
+        return b""
+    return file.getvalue()
 
 
 def read_units(
@@ -145,13 +187,13 @@ def _slices(tables: Iterable[pa.Table]) -> Iterator[tuple[pa.Table, int, int]]:
             yield piece, len(piece), piece.nbytes
 
 
-def _size(value: Any) -> int:
+def size_of_value(value: Any) -> int:
     """Return about the bytes of a value, by its content: getsizeof depends on how it was made."""
     if isinstance(value, Mapping):
-        return sum(map(_size, value.values()))
+        return sum(map(size_of_value, value.values()))
     if isinstance(value, list | tuple):
         are_numbers = not value or isinstance(value[0], int | float)
-        return 32 + (8 * len(value) if are_numbers else sum(map(_size, value)))
+        return 32 + (8 * len(value) if are_numbers else sum(map(size_of_value, value)))
     if isinstance(value, str | bytes | bytearray):
         return 32 + len(value)
     return int(getattr(value, "nbytes", 32))

@@ -8,8 +8,8 @@ files: what other calls leave in the folder is not an input.
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import google_crc32c
@@ -19,17 +19,19 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from blake3 import blake3
 
-from shardmill.schemas.errors import InputError
+from shardmill.schemas.errors import InputError, UsageError, format_names
 from shardmill.schemas.storage import join, open_storage
+from shardmill.transforms.match.containers.members import SpooledImage, pack_images
+from shardmill.transforms.match.walk import make_key
 from shardmill.transforms.runtime import progress
 from shardmill.transforms.sources.csv.arrow_values import is_list, is_text
-from shardmill.transforms.sources.parquet.parquet_file import FIRST_RECORD
-from shardmill.transforms.sources.python.images import ImageFiles
+from shardmill.transforms.sources.parquet.parquet_source import FIRST_RECORD
 from shardmill.transforms.sources.python.records import Batch, to_table
 from shardmill.transforms.tables.byte_arrays import ByteStrings
 
 KEY = "__key__"  # column of the keys that a function returns
 LIST = "list.txt"  # names of the files
+_MAX_CLASSES = 1 << 16  # of labels that are numbers
 
 
 @dataclass
@@ -47,6 +49,108 @@ class TableFiles:
             table, file, row_group_size=len(table), write_statistics=False, write_page_checksum=True
         )
         return file.getvalue()
+
+
+@dataclass
+class ImageFiles:
+    """Archives of the images of a source.
+
+    Attributes:
+        image: Field of the images.
+        key: Field of their keys; by default, their places in the source identify them.
+        label: Field of their labels, if they have any.
+        split: Field of their splits, if it names them.
+        classes: Number of classes if all labels are such numbers, from 0; 0 before the first.
+        unused: The other fields.
+    """
+
+    image: str
+    key: str
+    label: str
+    split: str
+    classes: int | None = field(default=0, init=False)
+    unused: tuple[str, ...] = field(default=(), init=False)
+    suffix: ClassVar = ".tar"
+
+    def encode(self, table: pa.Table, first: int) -> bytes:
+        """Return the archive of the images of a unit; see ``images``."""
+        file = io.BytesIO()
+        pack_images(self.images(table, first), file)
+        return file.getvalue()
+
+    def images(self, table: pa.Table, first: int) -> Iterator[SpooledImage]:
+        """Yield the images of a table.
+
+        Args:
+            table: The records.
+            first: Index of the first one in the source.
+
+        Raises:
+            ShardmillError: A field is missing, or a value is not of its kind.
+        """
+        parts = [f"{self.image}.bytes", f"{self.image}.path"]  # as Hugging Face has them
+        split_up = self.image not in table.column_names and parts[0] in table.column_names
+        image = parts[0] if split_up else self.image
+        fields = [image, *filter(None, (self.key, self.label, self.split))]
+        self.unused = tuple(n for n in table.column_names if n not in (*fields, *parts))
+        data = self._read_images(table, image, first)
+        keys = self._read_texts(table, self.key, first)
+        labels = self._read_texts(table, self.label, first)
+        splits = self._read_texts(table, self.split, first)
+        if self.label and self.classes is not None:
+            self._count_classes(table[self.label])
+        for row, index in enumerate(range(first, first + len(table))):
+            key = make_key(keys[row] or "") if self.key else f"record:{index}"
+            label = make_key(labels[row] or "") if self.label else None
+            digest = blake3(data[row]).hexdigest(16)
+            yield SpooledImage(index, key, label, splits[row] or "", digest, data[row])
+
+    def _read_images(self, table: pa.Table, name: str, first: int) -> list[bytes]:
+        values = self._column(table, name)
+        kind = values.type
+        texts = pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view
+        is_binary = is_text(kind) and not any(check(kind) for check in texts)
+        if not (pa.types.is_null(kind) or is_binary):
+            raise InputError("source-image-invalid", index=first, name=self.image, kind=kind)
+        data = [value or b"" for value in values.to_pylist()]
+        path = f"{self.image}.path"
+        if name != self.image and path in table.column_names:
+            for row, value in enumerate(table[path].to_pylist()):
+                if value and not data[row]:
+                    raise InputError("source-image-path", index=first + row, path=value)
+        return data
+
+    def _read_texts(self, table: pa.Table, name: str, first: int) -> list[str | None]:
+        """Return the values of a field of keys, labels or splits; none if it has no name."""
+        values = self._column(table, name) if name else pa.nulls(len(table))
+        kind = values.type
+        types = pa.types
+        try:
+            if types.is_floating(kind) or types.is_nested(kind) or types.is_temporal(kind):
+                raise pa.ArrowInvalid
+            texts: list[str | None] = values.cast(pa.string()).to_pylist()
+        except pa.ArrowException as error:
+            raise InputError(
+                "source-value-invalid", index=first, name=name, value=repr(values[0].as_py()),
+                kind=kind, wanted="a text or an integer",
+            ) from error  # fmt: skip
+        if name == self.key and name and None in texts:
+            raise InputError("source-key-missing", index=first + texts.index(None), name=name)
+        return texts
+
+    def _column(self, table: pa.Table, name: str) -> pa.ChunkedArray:
+        if name not in table.column_names:
+            names = format_names(table.column_names)
+            raise UsageError("source-field-missing", name=name, names=names)
+        return table[name]
+
+    def _count_classes(self, labels: pa.ChunkedArray) -> None:
+        if pa.types.is_integer(labels.type):
+            low, high = (each or 0 for each in pc.min_max(labels).as_py().values())
+            are_classes = 0 <= low <= high < _MAX_CLASSES
+            self.classes = max(self.classes or 0, high + 1) if are_classes else None
+        elif not pa.types.is_null(labels.type):
+            self.classes = None
 
 
 def write_spool(

@@ -1,11 +1,14 @@
-"""BuildGraph: analyze training rows with TensorFlow Transform, once per build; store the graph."""
+"""BuildGraph: analyze training rows with TensorFlow Transform, once per build.
+
+The graph of the first builder is stored and used by all.
+"""
 
 from __future__ import annotations
 
 import re
 import uuid
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import apache_beam as beam
@@ -13,29 +16,115 @@ import numpy as np
 import pyarrow as pa
 from apache_beam.pvalue import AsSingleton
 
-from shardmill.schemas.errors import InputError
+from shardmill.schemas.dataset import shard_names
+from shardmill.schemas.errors import InputError, OutputError
 from shardmill.schemas.rejects import RejectedError
 from shardmill.schemas.schema_pbtxt.columns import Column, format_schema
-from shardmill.schemas.schema_pbtxt.schema_text import Kind
-from shardmill.schemas.storage import join, open_storage
+from shardmill.schemas.storage import Storage, join, open_storage
 from shardmill.transforms.runtime import progress
 from shardmill.transforms.runtime.map_do_fn import MapOrdered
 from shardmill.transforms.sink.plan import Plan
+from shardmill.transforms.sink.sidecar import create_sidecar, find_sidecar, seal
+from shardmill.transforms.sink.spec import ExtraFiles
 from shardmill.transforms.tables.planning import RowsSpec
-from shardmill.transforms.tables.sampling import sample_batch
-from shardmill.transforms.tables.table import place_batch
-from shardmill.transforms.tables.table_source import TypedColumn, Unit
+from shardmill.transforms.tables.table import place_batch, sample_batch
+from shardmill.transforms.tables.table_source import TypedColumn, Unit, list_features
 from shardmill.transforms.tables.tft import transformer
-from shardmill.transforms.tables.tft.graph_store import FOLDER, find_graph, store_graph
 from shardmill.transforms.tables.tft.preprocessing import Preprocessing, describe
-from shardmill.transforms.tables.tft.transformer import to_record_batch
+from shardmill.transforms.tables.tft.transformer import (
+    to_record_batch,
+    transformed_features,
+    transformed_schema,
+)
+
+FOLDER = "transforms"
+
+
+@dataclass(frozen=True)
+class StoredGraph:
+    """The graph of a build.
+
+    Two analyses of the same rows may give graphs that differ in bytes, and in the last bits of
+    float sums. The name of the folder is unique and identifies the graph: runs that were encoded
+    with another graph are not reused.
+
+    Attributes:
+        folder: Path of its folder, relative to the build folder.
+        files: Paths of its files, relative to its folder.
+        schema: Text of the schema.pbtxt of the transformed features.
+    """
+
+    folder: str
+    files: tuple[str, ...]
+    schema: str
+
+    def extra_files(self) -> ExtraFiles:
+        """Return the files that are published, their schema and features."""
+        files = {f"{shard_names.TRANSFORM}/{file}": f"{self.folder}/{file}" for file in self.files}
+        return ExtraFiles(files, self.schema, list_features(transformed_features(self.schema)))
+
+
+def find_graph(build: str, input_id: str) -> StoredGraph | None:
+    """Return the graph of a build, or None if there is none.
+
+    A graph with missing files is forgotten, so that the analysis runs again.
+    """
+    storage = open_storage(build)
+
+    def load(body: dict[str, Any]) -> StoredGraph | None:
+        graph = StoredGraph(**{**body, "files": tuple(body["files"])})
+        present = set(_list_files(storage, join(build, graph.folder)))
+        return graph if present >= set(graph.files) else None
+
+    return find_sidecar(storage, sidecar_path(build, input_id), load)
+
+
+def read_graph(build: str, input_id: str) -> StoredGraph:
+    """Return the graph of a build.
+
+    Raises:
+        OutputError: There is none.
+    """
+    graph = find_graph(build, input_id)
+    if graph is None:
+        raise OutputError("part-gone", path=sidecar_path(build, input_id))
+    return graph
+
+
+def store_graph(build: str, input_id: str, path: str) -> StoredGraph:
+    """Make a finished graph the graph of a build, unless another builder was first.
+
+    Args:
+        build: The build folder; its name covers the preprocessing source and all versions.
+        input_id: Identity of the inputs and of their ctimes.
+        path: Folder of the graph in the build folder; deleted if another graph is used.
+
+    Returns:
+        The graph that all builders use.
+    """
+    storage = open_storage(build)
+    folder = path[len(build.rstrip("/")) + 1 :]
+    graph = StoredGraph(folder, tuple(_list_files(storage, path)), transformed_schema(path))
+    winner = create_sidecar(
+        storage, sidecar_path(build, input_id), seal(asdict(graph)), graph,
+        lambda: find_graph(build, input_id),
+    )  # fmt: skip
+    if winner.folder != folder:
+        storage.delete_tree(path)
+    return winner
+
+
+def sidecar_path(build: str, input_id: str) -> str:
+    """Return the path of the sidecar that names the graph of a build."""
+    return join(build, f"transform-{input_id}.json")
+
+
+def _list_files(storage: Storage, folder: str) -> list[str]:
+    root = len(folder.rstrip("/")) + 1
+    return sorted(entry.path[root:] for entry in storage.walk(folder) if entry.kind == "file")
+
 
 _TEMP = "temp"
-_FILLERS: dict[Kind, pa.Array] = {
-    "int64": pa.array([1], pa.int64()),
-    "float32": pa.array([1.0], pa.float32()),
-    "bytes": pa.array([b"a"], pa.binary()),
-}
 # Errors that TensorFlow Transform raises while it runs or saves a graph.
 _TRANSFORM_ERRORS = (
     re.compile(
@@ -107,7 +196,8 @@ def filler_batch(columns: Sequence[Column]) -> pa.RecordBatch:
 
     ``AnalyzeRows`` needs a row even if an earlier graph is reused or nothing is built.
     """
-    filler = [TypedColumn(each.name, each.kind, _FILLERS[each.kind], None) for each in columns]
+    values = ((each, b"a" if each.kind == "bytes" else 1) for each in columns)
+    filler = [TypedColumn(each.name, each.kind, pa.array([value]), None) for each, value in values]
     return transformer.to_record_batch(filler, np.zeros(1, np.int64))
 
 

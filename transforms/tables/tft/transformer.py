@@ -158,9 +158,7 @@ class Transformer:
             yield name, tensor, None if width == 1 else np.arange(rows + 1) * width
 
 
-@lru_cache(maxsize=2)
-def _transformer(folder: str) -> Transformer:
-    return Transformer(folder)
+_transformer = lru_cache(maxsize=2)(Transformer)
 
 
 def transformer_of(folder: str) -> Transformer:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardmill.schemas.errors import InputError
-from shardmill.transforms.sources.arrays.npy_header import parse_header
+from shardmill.transforms.sources.arrays.array_file import parse_header
 
 
 @pytest.mark.parametrize("version", [(1, 0), (2, 0), (3, 0)])

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardmill.schemas.schema_pbtxt.columns import Column, format_schema, parse_schema
-from shardmill.transforms.sources.csv.cell_rules import CellRules
 from shardmill.transforms.sources.csv.infer import infer_column, merge_profiles, profile_columns
+from shardmill.transforms.sources.csv.text_parser import CellRules
 from shardmill.transforms.sources.csv.typed_cells import type_cells
 from tests.conftest import examples
 

@@ -10,8 +10,12 @@ from hypothesis import strategies as st
 
 from shardmill.schemas.errors import UsageError
 from shardmill.schemas.schema_pbtxt.columns import Column
-from shardmill.transforms.sources.csv.cell_rules import NUMERIC_NULLS, CellRules
-from shardmill.transforms.sources.csv.text_parser import parse_float32, parse_int64
+from shardmill.transforms.sources.csv.text_parser import (
+    NUMERIC_NULLS,
+    CellRules,
+    parse_float32,
+    parse_int64,
+)
 from shardmill.transforms.sources.csv.typed_cells import (
     check_default,
     describe_misfit,

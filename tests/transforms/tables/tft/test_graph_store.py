@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from shardmill.schemas.errors import OutputError
-from shardmill.transforms.tables.tft.graph_store import (
+from shardmill.transforms.tables.tft.build_graph import (
     FOLDER,
     find_graph,
     read_graph,
