@@ -100,7 +100,7 @@ def test_boxes_and_masks_are_where_the_pixels_are(case):
     left, upper, right, lower = np.multiply(sides, (width, height, width, height))
     assert 0 <= left < right <= width
     assert 0 <= upper < lower <= height
-    for picture in (pixels, moved * (255 / 200)):
+    for picture in (pixels, moved / 200 * 255):
         row, column = picture.max(axis=0), picture.max(axis=1)
         if row.max() < 255:  # a box that is thin, or of which the border leaves a slope only
             continue
