@@ -37,8 +37,8 @@ from shardmill.transforms.sink.reuse import take_records
 from shardmill.transforms.sink.spec import BuildHooks
 
 _IN_FLIGHT_BYTES = 256 << 20  # of files and records; a larger image is alone
-_BATCH = 16  # images, at most, of one request to a decoder
-_BATCH_BYTES = 1 << 20  # of their files and records
+_BATCH = 32  # images, at most, of one request to a decoder
+_BATCH_BYTES = 4 << 20  # of their files and records
 # Records that keep the size of the image, in bytes per byte of a compressed file.
 _GROWTH = {"jpeg": 2, "png": 10, "raw": 15, "keep": 2}
 
