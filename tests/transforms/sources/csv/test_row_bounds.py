@@ -119,17 +119,6 @@ def test_ranges_contain_the_rows_of_the_whole_file(
     assert len(set(starts)) == len(starts)
 
 
-def test_ranges_of_one_byte_contain_one_row(tmp_path: Path) -> None:
-    data = b'a,b\n1,2\r\n"x\ny",3\n\n4\n5,6'
-    whole = read_bytes(tmp_path, data)
-    parts = ranges_of(tmp_path / "some.csv", Dialect(), 1)
-    assert [part.start for part in parts] == [4, 9, 18, 20]
-    assert [part.line for part in parts] == [2, 3, 6, 7]
-    assert read_csv(tmp_path / "some.csv", Dialect(), 1) == whole
-    assert whole.rows == [["1", "2"], ["x\ny", "3"], ["5", "6"]]
-    assert [(reject.line, reject.error) for reject in whole.rejects] == [(6, "ragged")]
-
-
 CELLS = st.text(st.sampled_from("ab \",;|\n\ré1#'"), max_size=6)
 TABLES = st.integers(1, 4).flatmap(
     lambda width: st.lists(st.lists(CELLS, min_size=width, max_size=width), min_size=1, max_size=8)
