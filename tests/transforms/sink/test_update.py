@@ -190,22 +190,6 @@ def test_any_sequence_of_edits_equals_a_new_build(pristine, tmp_path, sequence):
         update(work, **options)
 
 
-def shards_of(output: Path, *labels: str) -> dict[str, bytes]:
-    found = [path for label in labels for path in output.glob(f"current/*-{label}-*.gz")]
-    return {path.name: path.read_bytes() for path in found}
-
-
-@pytest.mark.heavy
-def test_shards_of_untouched_labels_keep_their_bytes(work):
-    options = {"shard_by": "label", "num_shards": 2, "shard_examples": None}
-    update(work, **options)
-    before = shards_of(work / "out", "bee", "cat")
-    shutil.rmtree(work / "photos" / "dog")
-    add(work / "photos", "owl/0.jpg")
-    assert update(work, **options) == 13
-    assert shards_of(work / "out", "bee", "cat") == before
-
-
 DAMAGE: dict[str, tuple[str, Callable[[Path], object], range]] = {
     "a record": ("train-00000*.tfrecord*", flip, range(10, 15)),
     "a catalog": ("catalog/train-00000*", flip, range(10, 15)),
