@@ -1,5 +1,6 @@
 """Shared by many tests: generated photos, the real data, builds and commands."""
 
+import gc
 import importlib.util
 import os
 import re
@@ -50,6 +51,7 @@ TEMPORARY.mkdir(exist_ok=True)
 os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(TEMPORARY))
 
 beam_cache.install()  # in the process of the tests; commands run Beam unchanged
+os.fsync = os.fstat  # nor are the disks of these tests switched off; an invalid file is an error
 
 
 @pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
@@ -67,6 +69,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         grouped = any(item.iter_markers("xdist_group")) or any(item.iter_markers("heavy"))
         if not grouped and _imports(function, TENSORFLOW):
             item.add_marker(pytest.mark.xdist_group("tensorflow"))
+
+
+def pytest_collection_finish() -> None:
+    """Keep what was imported and collected from the collector, which took a fifth of each build."""
+    gc.collect()
+    gc.freeze()
 
 
 def _imports(function: FunctionType, packages: Sequence[str]) -> bool:

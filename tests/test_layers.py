@@ -14,6 +14,7 @@ import pytest
 
 from tests.conftest import build_dataset, make_photos
 
+pytestmark = pytest.mark.xdist_group("layers")  # which parse all modules once
 ROOT = Path(__file__).resolve().parent.parent
 ALLOWED = {
     "api": {"loaders", "pipelines", "schemas"},

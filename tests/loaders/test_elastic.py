@@ -9,7 +9,7 @@ from collections import Counter
 import pytest
 
 from shardmill.loaders import Stream, open_dataset
-from tests.support.loader_tools import PACKS, write_numbered
+from tests.support.loader_tools import write_numbered
 
 RUNS = 200 if os.environ.get("SHARDMILL_SOAK") else 12
 SIZES = [40, 0, 25, 7, 60, 1, 130]
@@ -51,11 +51,9 @@ class Job:
             yield [int(row["id"]) for batch in batches for row in batch if row.get("weight", 1)]
 
 
-@pytest.fixture(scope="module", params=PACKS)
-def records(request, tmp_path_factory):
-    return open_dataset(
-        write_numbered(tmp_path_factory.mktemp("ids") / "ds", SIZES, 6, PACKS[request.param])
-    )
+@pytest.fixture(scope="module")
+def records(tmp_path_factory):
+    return open_dataset(write_numbered(tmp_path_factory.mktemp("ids") / "ds", SIZES, 6))
 
 
 def layout(rng: random.Random) -> tuple[int, int, int]:

@@ -19,7 +19,6 @@ from shardmill.schemas.errors import UsageError
 from shardmill.schemas.example.serialize import encode_example
 from tests.support.loader_tools import (
     CELLS,
-    PHOTOS,
     ROWS,
     cells,
     expected_cells,
@@ -491,17 +490,9 @@ def test_labels_are_sampled_by_weight(hosts, images):
 # Class weights.
 
 
-def test_class_weights_equal_those_of_scikit_learn(images, tmp_path):
-    from sklearn.utils.class_weight import compute_class_weight
-
+def test_class_weights_of_rows(tmp_path):
     from shardmill.loaders import class_weights
 
-    y = [row["label"] for row in open_dataset(images("jpeg"))]
-    classes = np.unique(y)
-    assert len(classes) == len(PHOTOS)
-    weights = compute_class_weight("balanced", classes=classes, y=y)
-    expected = dict(zip(classes.tolist(), weights, strict=True))
-    assert class_weights(images("jpeg")) == pytest.approx(expected)
     integers = labelled(tmp_path / "integers", "INT", [2, 0, 2], {"2": 2, "0": 1, "7": 0})
     assert class_weights(integers) == pytest.approx({2: 0.75, 0: 1.5})
     texts = labelled(tmp_path / "texts", "BYTES", [b"no", b"yes"], {"no": 1, "yes": 1})

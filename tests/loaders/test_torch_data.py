@@ -1,6 +1,7 @@
 """PyTorch's DataLoader and Grain read each record once from the loaders."""
 
 import copy
+import itertools
 import json
 import pickle
 import time
@@ -407,20 +408,6 @@ def test_grain_map_dataset(ds):
     assert sorted(checked_ids(batches)) == list(range(TOTAL))
 
 
-def test_grain_data_loader(ds):
-    import grain
-
-    records = open_dataset(ds)
-    sampler = grain.samplers.IndexSampler(
-        TOTAL, shuffle=True, num_epochs=1, seed=4, shard_options=grain.sharding.NoSharding()
-    )
-    loader = grain.DataLoader(
-        data_source=records, sampler=sampler, worker_count=0,
-        operations=[grain.transforms.Batch(8, drop_remainder=False)],
-    )  # fmt: skip
-    assert sorted(checked_ids(loader)) == list(range(TOTAL))
-
-
 @pytest.mark.parametrize("threads", [0, 4])
 def test_a_state_of_grain_continues(threads, ds):
     """Records have no position: Grain's iterators are restored exactly, in any epoch."""
@@ -457,6 +444,7 @@ def test_a_state_of_the_data_loader_of_grain_continues(ds):
         )  # fmt: skip
 
     whole = [checked_ids([batch]) for batch in make()]
+    assert sorted(itertools.chain(*whole)) == sorted([*range(TOTAL)] * 2)
     begun = make()
     first = [checked_ids([next(begun)]) for _ in range(5)]
     state = begun.get_state()

@@ -253,8 +253,10 @@ def test_warns_of_very_large_records(tmp_path, capsys) -> None:
         assert ("--image_size=5000x8 makes records of 5000x8 pixels" in err) == warned
 
 
-@pytest.mark.parametrize("kilobytes", [200_000, 800_000, 3_000_000])
-@pytest.mark.parametrize("command", ["images --input=in", "count", "verify"])
+@pytest.mark.parametrize(
+    ("command", "kilobytes"),
+    [("images --input=in", 200_000), ("count", 800_000), ("verify", 3_000_000)],
+)
 def test_too_little_address_space_is_one_sentence(tmp_path, command, kilobytes):
     """Before work starts: later, Python waited for threads that could not start, sometimes."""
     command = [sys.executable, "-m", "shardmill", *command.split(), f"--output={tmp_path / 'out'}"]

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from shardmill.schemas.errors import InputError, ShardmillError
+from shardmill.schemas.errors import ShardmillError
 from shardmill.schemas.schema_pbtxt.columns import Column, format_schema, parse_schema
 from shardmill.transforms.sources.csv import source
 from tests.support.rows_tools import build_rows, published, rejects_of, run_here
@@ -75,7 +75,7 @@ def test_a_file_with_a_nearly_equal_column_name_fails_the_build(name, tmp_path, 
     folder = tmp_path / "in"
     folder.mkdir()
     for number in range(4):
-        part = table(1_000 * number, 1_000)
+        part = table(100 * number, 100)
         part = part.rename(columns={"price": name}) if number == 1 else part
         part.to_csv(folder / f"{number}.csv", index=False)
     flags = [f"--input={folder}", f"--output={tmp_path / 'ds'}", f"--splits={TRAIN}"]
@@ -85,7 +85,7 @@ def test_a_file_with_a_nearly_equal_column_name_fails_the_build(name, tmp_path, 
     assert not (tmp_path / "ds").exists()
     options = {"input": folder, "output": tmp_path / "ds", "splits": TRAIN}
     examples, manifest = published(**options, max_rejected_files=1)
-    assert (len(examples), manifest.inputs.rejected_by_reason) == (3_000, {"columns": 1})
+    assert (len(examples), manifest.inputs.rejected_by_reason) == (300, {"columns": 1})
     # A schema in which the column is optional does not hide it.
     columns = [replace(each, required=False) for each in schema_of(tmp_path / "ds").values()]
     (tmp_path / "schema.pbtxt").write_text(format_schema(columns))
@@ -112,7 +112,7 @@ def test_different_tables_in_one_folder_fail_the_build(tmp_path, capsys) -> None
 def test_files_with_fewer_columns_join(names, tmp_path) -> None:
     """Kaggle's test.csv lacks the label; no column is lost in any order of the files."""
     (tmp_path / "in").mkdir()
-    test, train = table(500, 600), table(0, 500, survived=np.arange(500) % 2)
+    test, train = table(50, 60), table(0, 50, survived=np.arange(50) % 2)
     test.to_csv(tmp_path / "in" / names[0], index=False)
     train.to_csv(tmp_path / "in" / names[1], index=False)
     options = {"input": tmp_path / "in", "splits": TRAIN}
@@ -129,7 +129,7 @@ def test_files_with_fewer_columns_join(names, tmp_path) -> None:
     columns = [*schema_of(tmp_path / "ds").values(), Column("other", "float32", required=False)]
     (tmp_path / "schema.pbtxt").write_text(format_schema(columns))
     _, manifest = published(**options, output=tmp_path / "3", schema=tmp_path / "schema.pbtxt")
-    assert manifest.written == 1_100
+    assert manifest.written == 110
 
 
 def test_the_lost_rest_of_a_compressed_file_fails_the_build(tmp_path) -> None:
@@ -175,40 +175,15 @@ def test_a_file_that_changes_while_a_range_is_read_fails_the_build(tmp_path, mon
 # Delimiters and headers.
 
 
-@pytest.mark.parametrize(("delimiter", "shown"), [(";", "';'"), ("\t", "'\\t'"), ("|", "'|'")])
-def test_names_the_delimiter_of_a_one_column_read(delimiter, shown, tmp_path) -> None:
-    path = tmp_path / "in.csv"
-    table(0, 50).to_csv(path, index=False, sep=delimiter)
-    options = {"input": path, "splits": TRAIN}
-    with pytest.raises(InputError, match=r"in\.csv, with --delimiter=',' it has the") as error:
-        build_rows(**options, output=tmp_path / "ds")
-    assert f"but with --delimiter={shown} it has 3: set that" in str(error.value)
-    examples, _ = published(**options, output=tmp_path / "ds", delimiter=delimiter)
-    assert frame_of(examples, ["id", "price"])["price"].tolist() == table(0, 50)["price"].tolist()
-    examples, _ = published(**options, output=tmp_path / "one", columns="line", header="first")
-    assert sorted(example["line"][0] for example in examples) == sorted(
-        line.encode() for line in path.read_text().splitlines()[1:]
-    )
-
-
 def test_one_column_of_sentences_is_read(tmp_path) -> None:
     lines = [f"words; {', '.join('abcdef'[: n % 5])} | and more {n}" for n in range(60)]
     pd.DataFrame({"text": lines}).to_csv(tmp_path / "in.tsv", index=False, sep="\t")
     examples, _ = published(input=tmp_path / "in.tsv", output=tmp_path / "ds", splits=TRAIN)
     assert sorted(example["text"][0].decode() for example in examples) == sorted(lines)
-
-
-def test_warns_of_a_header_of_numbers(tmp_path, capsys) -> None:
-    table(0, 50).to_csv(tmp_path / "in.csv", index=False, header=False)
-    flags = [f"--input={tmp_path / 'in.csv'}", f"--output={tmp_path / 'ds'}"]
-    code, out, _ = run_here(capsys, "rows", *flags)
-    assert code == 0
-    assert "2 of 3 columns have numbers as names, such as '0' over numbers such as '1': set" in out
-    _, manifest = published(
-        input=tmp_path / "in.csv", output=tmp_path / "two", header="none", splits=TRAIN
-    )
-    assert manifest.written == 50
-    assert not manifest.warnings
+    table(0, 50).to_csv(tmp_path / "in.csv", index=False, sep=";")
+    options = {"input": tmp_path / "in.csv", "splits": TRAIN, "columns": "line", "header": "first"}
+    examples, _ = published(**options, output=tmp_path / "one")
+    assert len(examples) == 50
 
 
 def test_files_without_a_header_need_equal_numbers_of_columns(tmp_path) -> None:
@@ -241,24 +216,24 @@ def test_gaps_after_the_sample_are_missing_values(tmp_path) -> None:
 
 
 def test_values_after_the_sample_stop_the_build_after_a_handful(tmp_path) -> None:
-    data = table(0, 20_000, code="7")
-    data.loc[19_000:19_019, "code"] = "7b"  # 20 rows: one of a thousand
+    data = table(0, 12_000, code="7")
+    data.loc[11_000:11_011, "code"] = "7b"  # 12 rows: one of a thousand
     data.to_csv(tmp_path / "in.csv", index=False)
     options = {"input": tmp_path / "in.csv", "output": tmp_path / "ds", **SMALL}
     _, manifest = published(**options)
-    assert manifest.inputs.rejected_by_reason == {"cast": 20}
+    assert manifest.inputs.rejected_by_reason == {"cast": 12}
     assert {reject["column"] for reject in rejects_of(tmp_path / "ds")} == {"code"}
-    data.loc[19_020, "code"] = "7b"
+    data.loc[11_012, "code"] = "7b"
     data.to_csv(tmp_path / "in.csv", index=False)
     message = failed(**options, overwrite=True)
-    assert "21 rows do not fit the type of column 'code', which was inferred" in message
+    assert "13 rows do not fit the type of column 'code', which was inferred" in message
     assert (
-        "in.csv:19002, '7b' is not an int64: make it FLOAT or BYTES with --types or in the schema"
+        "in.csv:11002, '7b' is not an int64: make it FLOAT or BYTES with --types or in the schema"
         in message
     )
     options |= {"sample_bytes": "16MiB", "output": tmp_path / "all"}
     _, manifest = published(**options)
-    assert (manifest.written, manifest.inputs.rejected) == (20_000, 0)
+    assert (manifest.written, manifest.inputs.rejected) == (12_000, 0)
 
 
 # Digits.
@@ -293,16 +268,16 @@ def test_warns_when_float32_rounds(case, tmp_path) -> None:
 
 
 def test_integers_after_the_sample_are_not_rounded(tmp_path) -> None:
-    data = table(0, 20_000, x=0.5)
-    data.loc[15_000:, "x"] = np.arange(5_000) + 123_456_001.0
+    data = table(0, 6_000, x=0.5)
+    data.loc[5_000:, "x"] = np.arange(1_000) + 123_456_001.0
     data.to_csv(tmp_path / "in.csv", index=False)
     options = {"input": tmp_path / "in.csv", "output": tmp_path / "ds", **SMALL}
     message = failed(**options)
     rounded = sum(float(np.float32(x)) != x for x in data["x"])
     assert f"{rounded:,} rows do not fit the type of column 'x'" in message
-    assert "in.csv:15002, '123456001.0' is rounded by float32: make it BYTES in the" in message
+    assert "in.csv:5002, '123456001.0' is rounded by float32: make it BYTES in the" in message
     (schema,) = (tmp_path / "ds").glob(".build-*/schema.pbtxt")
     (tmp_path / "given.pbtxt").write_text(schema.read_text())
     options |= {"schema": tmp_path / "given.pbtxt", "output": tmp_path / "given"}
     _, manifest = published(**options)
-    assert manifest.written == 20_000
+    assert manifest.written == 6_000

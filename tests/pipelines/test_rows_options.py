@@ -101,51 +101,13 @@ def test_applies_an_edited_schema(tmp_path) -> None:
     assert manifest.labels == ("A", "B")
 
 
-def test_null_values_are_missing_cells(tmp_path) -> None:
-    rows = [["1", "x"], ["-", "-"], ["", ""], ["3", "NA"]]
-    path = make_table(tmp_path / "in.csv", ["n", "t"], rows)
-    examples, manifest = published(
-        input=path, output=tmp_path / "ds", null_values=",-", splits=TRAIN
-    )
-    assert "--null_values=,-" in manifest.build.command
-    assert counted(examples) == counted([{"n": [1], "t": [b"x"]}, {}, {}, {"n": [3], "t": [b"NA"]}])
-    assert manifest.inputs.rejected == 0
-
-
 # Files.
 
 TABLE = 'id,città,x\n1,Zürich,0.5\n2,"a,\nb",1.5\n3,,2.5\n'
-TABLE_EXAMPLES = counted([
-    {"id": [1], "città": ["Zürich".encode()], "x": [0.5]},
-    {"id": [2], "città": [b"a,\nb"], "x": [1.5]},
-    {"id": [3], "x": [2.5]},
-])  # fmt: skip
 PACKERS = {
     "gz": gzip.compress, "bz2": bz2.compress, "xz": lzma.compress,
     "zst": zstandard.ZstdCompressor().compress,
 }  # fmt: skip
-FORMS = {
-    "semicolon and apostrophes.csv": (
-        TABLE.replace('"a,\nb"', "'a#\nb'").replace(",", ";").replace("#", ",").encode("latin-1"),
-        {"delimiter": ";", "quote": "'", "encoding": "latin-1"},
-    ),
-    "renamed.csv": (
-        ("# notes\n" + TABLE.replace("id,città,x", "A,B,C")).encode(),
-        {"columns": "id,città,x", "header": "first", "skip_lines": 1},
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", FORMS)
-def test_reads_file_formats(name, tmp_path) -> None:
-    data, options = FORMS[name]
-    (tmp_path / "in").mkdir()
-    (tmp_path / "in" / name).write_bytes(data)
-    examples, manifest = published(
-        input=tmp_path / "in" / name, output=tmp_path / "ds", splits=TRAIN, **options
-    )
-    assert counted(examples) == TABLE_EXAMPLES
-    assert manifest.inputs.rejected == 0
 
 
 def test_reads_a_folder_of_mixed_line_breaks_and_compressions(tmp_path) -> None:
@@ -276,20 +238,6 @@ def test_an_update_names_the_files_that_changed(tmp_path) -> None:
         count_file(other, TableInput(InputRef(f"{number_}", "")))
         census.merge(other)
         assert len(census.known_files) == (0 if number_ == MAX_FILES else number_ + 1)
-
-
-def test_seed_changes_order_and_splits(tmp_path) -> None:
-    path = make_table(tmp_path / "in.csv", ["n"], [[n] for n in range(200)])
-    orders, sides = [], []
-    for seed in (0, 1):
-        _, manifest = build_rows(input=path, output=tmp_path / f"{seed}", seed=seed)
-        found = by_split(tmp_path / f"{seed}", manifest)
-        orders.append([example["n"][0] for example in found["train"]])
-        sides.append({example["n"][0] for example in found["validation"]})
-    assert orders[0] != sorted(orders[0])
-    assert orders[0] != orders[1]
-    assert sides[0] != sides[1]
-    assert all(5 < len(side) < 40 for side in sides)
 
 
 def test_groups_stay_in_one_split_across_files(tmp_path) -> None:

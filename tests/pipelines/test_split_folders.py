@@ -111,17 +111,6 @@ def test_names_of_split_folders() -> None:
         assert split_of_folder(name) == split, name
 
 
-def test_flat_folders_of_kaggle_are_no_labels(tmp_path) -> None:
-    """Dogs vs. Cats: train/cat.0.jpg, test1/1.jpg."""
-    make_photos(tmp_path / "in", {"train": 3, "test1": 2}, size=(8, 8))
-    manifest = build(tmp_path)
-    assert {name: split.num_examples for name, split in manifest.splits.items()} == {
-        "train": 3, "test": 2,
-    }  # fmt: skip
-    assert manifest.labels == ()
-    assert manifest.warnings[0].startswith("the folders 'test1', 'train' were taken as splits")
-
-
 @pytest.mark.parametrize("kind", ["images", "rows"])
 def test_split_folders_below_the_input_are_a_warning(tmp_path, kind) -> None:
     make_photos(tmp_path / "in", {"a/b/train/cat": 2, "a/b/test/cat": 2}, size=(8, 8))
@@ -134,13 +123,6 @@ def test_split_folders_below_the_input_are_a_warning(tmp_path, kind) -> None:
     (tmp_path / "in/a/more").mkdir()
     (tmp_path / "in/a/b/loop").symlink_to(tmp_path / "in")
     assert resolve_job(kind, input=tmp_path / "in", output=tmp_path / "ds").sink.warnings == ()
-
-
-def test_split_folders_next_to_others_are_a_warning(tmp_path) -> None:
-    make_photos(tmp_path / "in", {"train/cat": 2, "val/cat": 2, "more/cat": 2}, size=(8, 8))
-    manifest = build(tmp_path)
-    assert sum(split.num_examples for split in manifest.splits.values()) == 6
-    assert "'train', 'val' look like splits, but not 'more'" in manifest.warnings[0]
 
 
 def test_globs(tmp_path) -> None:

@@ -48,8 +48,7 @@ def test_records_are_the_elements(plain) -> None:
     assert len({record for file in files for record in tf_records(file)}) == 300
 
 
-@pytest.mark.parametrize("run_bytes", [1, 200, 3_000])
-@pytest.mark.parametrize("most_runs", [256, 4])
+@pytest.mark.parametrize(("run_bytes", "most_runs"), [(1, 256), (200, 4), (3_000, 4)])
 def test_bytes_do_not_depend_on_bundles_and_order(
     run_bytes, most_runs, plain, tmp_path, monkeypatch
 ) -> None:

@@ -8,9 +8,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
-
-UNITS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 
 
 def expected(table: pa.Table) -> Counter:
@@ -68,6 +65,3 @@ def write_lines(path: Path, rows: list[dict]) -> Path:
     """Write rows as JSON Lines."""
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
-
-
-__all__ = ["counted", "expected", "frozen", "pc", "write_lines"]

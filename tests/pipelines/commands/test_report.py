@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from shardmill.pipelines.report.show_data import describe_path
-from tests.conftest import build_dataset, make_photos, shardmill
+from tests.conftest import build_dataset, shardmill
 from tests.support.gcs_builds import upload
 from tests.support.page_tools import check_page
 from tests.support.rows_tools import run_here
@@ -109,14 +109,3 @@ def test_show_prints_the_statistics_of_rows(tmp_path) -> None:
         found = [float(text.replace(",", "")) for text in rows[name]]
         assert found == pytest.approx(expected, rel=1e-5)
     assert rows["city"] == ["1", "-", "-", "-", "-"]
-
-
-def test_show_of_a_dataset_without_statistics(tmp_path, photos) -> None:
-    make_photos(tmp_path / "more", {"a": 1})
-    data = tmp_path / "data"
-    data.mkdir()
-    (data / "x.tfrecord").write_bytes(b"")
-    assert shardmill("count", f"--input={data}", f"--manifest={tmp_path}/c.json").returncode == 0
-    done = shardmill("show", tmp_path / "c.json")
-    assert done.returncode == 0
-    assert "Statistics" not in done.stdout

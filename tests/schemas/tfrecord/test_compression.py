@@ -147,7 +147,8 @@ def test_finds_a_record_in_any_content(fill, place):
     noise = (fill * (place + 1))[:place]
     data = noise + framing.frame(b"here") + noise
     assert describe_other_content(data, len(data)) == ""
-    assert describe_other_content(noise * 99, 99 * len(noise)) != ""
+    many = (noise * 99)[: 1 << 20]
+    assert describe_other_content(many, len(many)) != ""
 
 
 def inflate_all(data: bytes, steps=(), start=0, warn=None) -> bytes:

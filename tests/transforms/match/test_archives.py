@@ -97,13 +97,13 @@ def archives(photos) -> dict[str, Path]:
     }
 
 
-@pytest.mark.parametrize("kind", ["pax", "gnu", "deflated", "stored"])
-def test_an_archive_gives_the_records_of_its_folder(photos, archives, kind, tmp_path) -> None:
+def test_an_archive_gives_the_records_of_its_folder(photos, archives, tmp_path) -> None:
     loose = build(photos, tmp_path / "loose")
-    packed = build(archives[kind], tmp_path / "packed")
-    assert records(tmp_path / "packed") == records(tmp_path / "loose")
-    assert len(records(tmp_path / "loose")) == packed.inputs.matched == loose.inputs.matched == 15
-    assert packed.labels == loose.labels == ("cat", "dog")
+    for kind, archive in archives.items():
+        packed = build(archive, tmp_path / kind)
+        assert records(tmp_path / kind) == records(tmp_path / "loose"), kind
+        assert packed.inputs.matched == loose.inputs.matched == 15
+        assert packed.labels == loose.labels == ("cat", "dog")
 
 
 def pack(path: Path, members: dict[str, bytes]) -> Path:

@@ -1,6 +1,7 @@
 """``shardmill clean`` deletes what unfinished builds left, and no other file."""
 
 import errno
+import itertools
 import json
 import os
 import shutil
@@ -392,10 +393,9 @@ def test_ages() -> None:
 def test_survives_a_kill_before_any_step(output, tmp_path):
     make_files(output, [publications.BUILD], OUR_FILES + OUR_EMPTY_FILES)
     make_old(output)
-    kills = 0
-    while True:
+    for step in itertools.count(1, 1 if SOAK else 3):
         copy = shutil.copytree(output, tmp_path / "copy", symlinks=True)
-        ended = run(copy, watch=faults.Watched(copy, at=(kills + 1,)))
+        ended = run(copy, watch=faults.Watched(copy, at=(step,)))
         if ended.code == 0:
             break
         assert ended.code == -signal.SIGKILL
@@ -404,8 +404,7 @@ def test_survives_a_kill_before_any_step(output, tmp_path):
         faults.check_dataset(copy)
         assert hidden(copy) == []
         shutil.rmtree(copy)
-        kills += 1
-    assert kills > 15
+    assert step > 15
 
 
 def test_two_cleans_at_once(output, tmp_path):

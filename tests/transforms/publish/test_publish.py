@@ -28,21 +28,13 @@ STORAGE = LocalStorage()
 NEW = ("--num_shards=2", "--seed=5", "--overwrite")
 
 
-def run(source: Path, output: Path, *flags: object, **options) -> faults.Ended:
-    return faults.zygote().run(*faults.few_parts(source, output, *flags), **options)
+def run(source: Path, output: Path, *flags: object) -> faults.Ended:
+    return faults.ended_here(*faults.few_parts(source, output, *flags))
 
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory) -> Path:
     return faults.make_source(tmp_path_factory.mktemp("publish") / "photos", {"cat": 9, "dog": 9})
-
-
-@pytest.fixture(scope="module")
-def wanted(source, tmp_path_factory) -> dict[str, bytes]:
-    """The reproducible files of the new dataset, built without faults."""
-    output = tmp_path_factory.mktemp("publish") / "out"
-    assert run(source, output, *NEW).code == 0
-    return faults.check_dataset(output)
 
 
 @pytest.fixture(scope="module")
@@ -283,14 +275,14 @@ def test_a_version_is_no_output(source, old, tmp_path, flags):
             ["rollback", output / name],
             ["clean", output / name, "--older_than=0"],
         ):
-            ended = faults.zygote().run(*command)
+            ended = faults.ended_here(*command)
             assert ended.code == 1
             flag = "--output=" if len(command) > 3 else ""
             assert ended.sentence == (
                 f"shardmill: {flag}{output / name} is a version of the dataset {output}: "
                 f"use {flag}{output}."
             )
-        assert faults.zygote().run("verify", output / name).code == 0
+        assert faults.ended_here("verify", output / name).code == 0
     assert files_of(output) == before
     with pytest.raises(OutputError, match="is a version of the dataset gs://bucket/ds: use"):
         roll_back(STORAGE, f"gs://bucket/ds/{generation}")
@@ -303,7 +295,7 @@ def test_a_copy_of_a_version_is_no_output(source, old, tmp_path):
     for flags in (("--update",), ("--overwrite",), ("--dry_run",)):
         assert "is a copy of one version" in run(source, output, "--seed=7", *flags).sentence
     for command in ("verify", "show", "files"):
-        assert faults.zygote().run(command, output).code == 0
+        assert faults.ended_here(command, output).code == 0
     assert files_of(output) == before
 
 
@@ -354,7 +346,7 @@ def test_manifest_of_a_count_is_never_replaced(source, tmp_path):
     shutil.copytree(tmp_path / "ds" / "current", output)
     (output / "manifest.json").unlink()
     command = ["count", f"--input={output}", f"--manifest={output}/manifest.json"]
-    assert faults.zygote().run(*command).code == 0
+    assert faults.ended_here(*command).code == 0
     before = files_of(output)
     assert "is the manifest of a count" in run(source, output, "--overwrite").sentence
     assert files_of(output) == before
@@ -400,13 +392,13 @@ def test_verify_names_a_command_that_repairs_damage_of_the_same_size(source, old
     wanted = faults.check_dataset(output)
     faults.flip(next((output / "current").glob("train-00000-*")))
     assert "up to date" in run(source, output, "--num_shards=4", "--seed=2", "--update").stdout
-    ended = faults.zygote().run("verify", output)
+    ended = faults.ended_here("verify", output)
     assert ended.code == 1
     command = ended.stderr.split("`")[1].split()
     assert command[:2] == ["shardmill", "images"]
-    assert faults.zygote().run(*command[1:]).code == 0
+    assert faults.ended_here(*command[1:]).code == 0
     assert files_of(output / "current").items() >= without_manifest(wanted).items()
-    assert faults.zygote().run("verify", output).code == 0
+    assert faults.ended_here("verify", output).code == 0
 
 
 @pytest.mark.parametrize(
@@ -424,7 +416,7 @@ def test_impossible_names_are_rejected_before_anything_is_written(
     assert message in ended.sentence
     assert files_of(output) == before
     for command in ("verify", "clean"):
-        assert faults.zygote().run(command, output).code == 0
+        assert faults.ended_here(command, output).code == 0
 
 
 # Buckets.

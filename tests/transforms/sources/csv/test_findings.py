@@ -1,7 +1,6 @@
 """What was inferred is said: nearly numeric columns, headers and delimiters, with evidence and flags."""
 
 import io
-import itertools
 import re
 from pathlib import Path
 
@@ -68,7 +67,12 @@ def find(folder: Path, **options):
 
 
 @pytest.mark.parametrize(
-    ("form", "delimiter", "header"), itertools.product(FORMS, DELIMITERS, [True, False])
+    ("form", "delimiter", "header"),
+    [
+        (form, delimiter, (number + shift) % 2 == 0)
+        for number, form in enumerate(FORMS)
+        for shift, delimiter in enumerate(DELIMITERS)
+    ],
 )
 def test_each_table_says_what_to_change(form, delimiter, header, tmp_path) -> None:
     text = make(tmp_path, form, delimiter, header)
