@@ -51,7 +51,6 @@ TEMPORARY.mkdir(exist_ok=True)
 os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(TEMPORARY))
 
 beam_cache.install()  # in the process of the tests; commands run Beam unchanged
-os.fsync = os.fstat  # nor are the disks of these tests switched off; an invalid file is an error
 
 
 @pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
