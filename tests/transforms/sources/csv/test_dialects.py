@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from shardmill.schemas.errors import UsageError
 from shardmill.transforms.sources.csv.dialect import Dialect
-from shardmill.transforms.sources.csv.row_ranges import _make_unique
+from shardmill.transforms.sources.csv.row_ranges import make_unique
 from tests.conftest import examples
 from tests.support.csv_tools import Reading, read_bytes
 
@@ -150,7 +150,7 @@ def test_no_two_columns_have_one_name(header, columns, folder) -> None:
 @settings(max_examples=examples(200))
 @given(st.lists(st.sampled_from(["", "a", "a_2", "column_1", "column_2", "a_2_2"]), min_size=1))
 def test_names_of_the_header_are_kept(names) -> None:
-    unique = _make_unique(names)
+    unique = make_unique(names)
     assert len(set(unique)) == len(names)
     assert "" not in unique
     for name in {*names} - {""}:
