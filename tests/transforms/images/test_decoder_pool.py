@@ -247,7 +247,7 @@ def test_records_larger_than_a_pipe(tmp_path):
 
 def test_requests_hold_few_images_and_bytes_in_order(tmp_path):
     encoder = ImagesConfig(str(tmp_path), f"{tmp_path}-out", image_size="16").encoder
-    sizes = [10] * 40 + [400_000] * 5 + [3_000_000, 10]
+    sizes = [10] * 40 + [1_600_000] * 5 + [12_000_000, 10]
     refs = [InputRef(str(number), "", size) for number, size in enumerate(sizes)]
     batches = [batch for batch, _ in encoder._batches(refs, 16)]
     assert [ref for batch in batches for ref in batch] == refs
