@@ -86,7 +86,11 @@ def test_nothing_is_tested_without_an_environment(start, tmp_path):
 
 @pytest.mark.parametrize(
     ("hung", "number"),
-    [("lint", signal.SIGTERM), ("test-all", signal.SIGINT), ("test-prism", signal.SIGTERM)],
+    [
+        ("lint", signal.SIGTERM),
+        pytest.param("test-all", signal.SIGINT, marks=pytest.mark.heavy),
+        pytest.param("test-prism", signal.SIGTERM, marks=pytest.mark.heavy),
+    ],
 )
 def test_leaves_no_process_when_it_is_stopped(hung, number, start, tmp_path):
     """Neither one that ignores signals in another session."""

@@ -311,7 +311,7 @@ def test_key_finds_duplicates_and_conflicts(tmp_path) -> None:
     assert one.read_bytes() == two.read_bytes()
 
 
-@pytest.mark.parametrize("finished", ["runs", "parts"])
+@pytest.mark.parametrize("finished", ["runs", pytest.param("parts", marks=pytest.mark.heavy)])
 def test_a_resumed_build_of_moved_files_names_their_new_paths(tmp_path, finished) -> None:
     """Finished runs and parts hold rejects; none of them stores the path of the input."""
     rows = [[f"k{n}", n] for n in range(60)]
@@ -397,7 +397,8 @@ def test_golden_shard_bytes(tmp_path) -> None:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("key", ["n", pytest.param("", marks=pytest.mark.heavy)])
+@pytest.mark.heavy
+@pytest.mark.parametrize("key", ["n", ""])
 def test_limit_takes_a_random_sample_of_rows(key, tmp_path, monkeypatch) -> None:
     """Exactly N rows, rejects included, in the splits that they have in the whole table; a larger
     sample contains a smaller one; neither threads nor ranges decide."""

@@ -384,6 +384,7 @@ def test_concat_joins_in_order(place, count):
     check_concat(place, count)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("place", ["local", "emulator"], indirect=True)
 def test_concat_composes_in_three_levels(place):
     check_concat(place, 1100)

@@ -210,7 +210,7 @@ def save_rows(folder: Path, rows: int) -> Path:
     return folder / "X.npy"
 
 
-@pytest.mark.parametrize("compression", ["gzip", "none"])
+@pytest.mark.parametrize("compression", ["gzip", pytest.param("none", marks=pytest.mark.heavy)])
 def test_build_has_shards_of_equal_size(compression, tmp_path) -> None:
     """5,000 records in 64 shards; they had 59 to 100 when whole parts were dealt."""
     options = {

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import apache_beam as beam
+import pytest
 from apache_beam.coders import FastPrimitivesCoder, registry
 
 from shardmill.schemas.dataset.manifest import Manifest, Shard
@@ -237,6 +238,7 @@ def test_job_graph_does_not_grow_with_the_inputs(tmp_path) -> None:
     assert sizes[1] < 500_000
 
 
+@pytest.mark.heavy
 def test_listings_are_decoded_line_by_line(tmp_path) -> None:
     code = (
         "import sys\n"

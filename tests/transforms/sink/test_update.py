@@ -531,6 +531,7 @@ def test_catalog_describes_each_record(work):
             assert (row.width, row.height) == ((20, 30) if rotated else (24, 16))
 
 
+@pytest.mark.heavy
 def test_kept_files_are_counted_and_stay_kept(work, capsys):
     """Bytes are judged by the files, pixels by Pillow; tf.data batches JPEG and PNG together."""
     from shardmill.loaders import keras_dataset, open_dataset
