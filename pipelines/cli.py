@@ -92,11 +92,16 @@ def _with_resources(run: Callable[[], int]) -> int:
         raise ResourceError("command-memory") from error
 
 
-def _check_address_space() -> None:
-    """Fail before work starts: Python waits forever for a new thread whose memory ran out.
+def check_address_space(command: str) -> None:
+    """Fail before a pipeline starts: Python waits forever for a new thread whose memory ran out.
 
     ``threading.Thread.start`` waits for an event that a thread does not set if it fails before.
+
+    Raises:
+        ResourceError: The limit of this process is too small.
     """
+    if command not in (*INPUT_KINDS, "count", "verify"):
+        return
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     if limit != resource.RLIM_INFINITY and limit < _ADDRESS_SPACE:
         raise ResourceError("address-space", limit=limit)
@@ -114,8 +119,8 @@ def _dispatch(argv: list[str]) -> int:
     if argv[0] not in COMMANDS:
         known = ", ".join(COMMANDS)
         raise UsageError("command-unknown", command=argv[0], known=known)
-    if argv[0] in (*INPUT_KINDS, "count", "verify") and not {"-h", "--help"} & {*argv}:
-        _check_address_space()
+    if not {"-h", "--help"} & {*argv}:
+        check_address_space(argv[0])
     if argv[0] in INPUT_KINDS:
         from shardmill.pipelines.commands.build import parse_build, run_build  # slow to import
 

@@ -253,17 +253,27 @@ def test_warns_of_very_large_records(tmp_path, capsys) -> None:
         assert ("--image_size=5000x8 makes records of 5000x8 pixels" in err) == warned
 
 
+CALL = """\
+import shardmill, sys
+try:
+    shardmill.images("in", "out")
+except shardmill.ShardmillError as error:
+    sys.exit(str(error))"""
+
+
 @pytest.mark.parametrize(
-    ("command", "kilobytes"),
-    [("images --input=in", 200_000), ("count", 800_000), ("verify", 3_000_000)],
+    ("words", "kilobytes"),
+    [
+        (["-m", "shardmill", "images", "--input=in", "--output=out"], 200_000),
+        (["-m", "shardmill", "count", "--input=in"], 800_000),
+        (["-m", "shardmill", "verify", "out"], 3_000_000),
+        (["-c", CALL], 3_000_000),
+    ],
 )
-def test_too_little_address_space_is_one_sentence(tmp_path, command, kilobytes):
+def test_too_little_address_space_is_one_sentence(tmp_path, words, kilobytes):
     """Before work starts: later, Python waited for threads that could not start, sometimes."""
-    command = [sys.executable, "-m", "shardmill", *command.split(), f"--output={tmp_path / 'out'}"]
-    limited = f'ulimit -v {kilobytes} && exec "$@"'
-    done = subprocess.run(
-        ["sh", "-c", limited, "sh", *command], check=False, capture_output=True, text=True
-    )
+    limited = ["sh", "-c", f'ulimit -v {kilobytes} && exec "$@"', "sh", sys.executable, *words]
+    done = subprocess.run(limited, check=False, capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == ResourceError.exit_code
     assert "of address space (ulimit -v), builds take up to 3 GiB: raise that" in done.stderr
     assert "Traceback" not in done.stderr
