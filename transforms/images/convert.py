@@ -51,6 +51,15 @@ _SAMPLE_SCALES: tuple[tuple[Size, Box], ...] = (
     (Size(150, 3), (0, 0, 66.25, 44.5)),
 )
 _SAMPLE_HASH = "0fe4725388f4765dcd99b5b418254a6c087037cba59382aa64f05ffaa0874769"
+# A serialized protocol buffer has less than 2 GiB; the other features need a part of it.
+MAX_RECORD_BYTES = (1 << 31) - (1 << 20)
+MODES = {1: "L", 3: "RGB", 4: "RGBA"}
+_OF_CAMERAS = frozenset({"JPEG", "MPO", "HEIF"})  # lossy: as PNG, they would take far more bytes
+_ALPHA = frozenset({"LA", "La", "PA", "RGBA", "RGBa"})
+_BITS_PER_SAMPLE, _PHOTOMETRIC, _SAMPLE_FORMAT = 258, 262, 339
+_WHITE_IS_ZERO = 0
+_SIGNED = 2
+_AVERAGING = frozenset({"box", "bilinear", "bicubic", "lanczos"})
 
 
 def scale(image: Image.Image, size: Size, box: Box, interpolation: Interpolation) -> Image.Image:
@@ -101,17 +110,6 @@ def hash_samples(extensions: CpuExtensions) -> str:
         for size, box in _SAMPLE_SCALES:
             digest.update(_scale_bilinear(image, size, box, extensions).tobytes())
     return digest.hexdigest()
-
-
-# A serialized protocol buffer has less than 2 GiB; the other features need a part of it.
-MAX_RECORD_BYTES = (1 << 31) - (1 << 20)
-MODES = {1: "L", 3: "RGB", 4: "RGBA"}
-_OF_CAMERAS = frozenset({"JPEG", "MPO", "HEIF"})  # lossy: as PNG, they would take far more bytes
-_ALPHA = frozenset({"LA", "La", "PA", "RGBA", "RGBa"})
-_BITS_PER_SAMPLE, _PHOTOMETRIC, _SAMPLE_FORMAT = 258, 262, 339
-_WHITE_IS_ZERO = 0
-_SIGNED = 2
-_AVERAGING = frozenset({"box", "bilinear", "bicubic", "lanczos"})
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,11 @@ _SIDES = ("xmin", "ymin", "xmax", "ymax")
 _FLAGS = ("difficult", "truncated", "is_crowd")
 _Box = tuple[float, float, float, float]  # left, upper, right and lower side
 _LEAST = 1e-6  # of a side, as a fraction of the image: float32 cannot hold much less
+_MODES = frozenset({"1", "L", "P", "I", "I;16", "I;16B"})
+_FORMATS = frozenset({"PNG", "GIF", "BMP", "TIFF"})
+_RULE = "masks are PNG, GIF, BMP or TIFF of one channel"
+_STEPS = {"L;2": 85, "L;4": 17}
+MASK_FORMAT = "png"
 
 
 def input_fields(ref: InputRef, ids: Mapping[str, int]) -> dict[str, Any]:
@@ -138,13 +143,6 @@ def rotate_box(box: _Box, stored: Size, orientation: int) -> _Box:
     if orientation in (3, 4, 6, 7):
         upper, lower = stored.height - lower, stored.height - upper
     return (upper, left, lower, right) if orientation >= 5 else (left, upper, right, lower)
-
-
-_MODES = frozenset({"1", "L", "P", "I", "I;16", "I;16B"})
-_FORMATS = frozenset({"PNG", "GIF", "BMP", "TIFF"})
-_RULE = "masks are PNG, GIF, BMP or TIFF of one channel"
-_STEPS = {"L;2": 85, "L;4": 17}
-MASK_FORMAT = "png"
 
 
 def convert_mask(data: bytes, geometry: Geometry, frame: BoxesFrame = "") -> bytes:

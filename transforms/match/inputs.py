@@ -39,6 +39,19 @@ from shardmill.transforms.match.walk import (
     walk,
 )
 
+PathKind = Literal["directory", "glob", "listing", "file", "several"]
+_MAX_LISTING_BYTES = 2 << 30
+_MAX_OPENED = 1_000  # files in which an archive is looked for
+_HEAD_BYTES, _FEW_LINES = 64 << 10, 10  # of a text file that may be a table
+_DELIMITER = re.compile(r"[,;|\s]")
+# Suffixes of files that list inputs, one path per line or as tables; a table's CSV is an input.
+_LISTS: dict[Wanted, tuple[str, ...]] = {
+    "images": (".csv", ".jsonl"),
+    "records": (".csv", ".txt"),
+    "rows": (".txt",),
+    "any": (),
+}
+
 
 def parse_paths(data: bytes, source: str, root: str) -> Iterator[InputRef]:
     """Yield a reference for each line of a list of paths, except empty and ``#`` lines.
@@ -117,20 +130,6 @@ def _values(ref: InputRef) -> dict[str, Any]:
     attached = parse_example(ref.attached).items() if ref.attached else ()
     columns = {name.removeprefix("listing/"): [*each.values] for name, each in attached}
     return {"label": ref.label, "split": ref.split, "group": ref.group, **columns}
-
-
-PathKind = Literal["directory", "glob", "listing", "file", "several"]
-_MAX_LISTING_BYTES = 2 << 30
-_MAX_OPENED = 1_000  # files in which an archive is looked for
-_HEAD_BYTES, _FEW_LINES = 64 << 10, 10  # of a text file that may be a table
-_DELIMITER = re.compile(r"[,;|\s]")
-# Suffixes of files that list inputs, one path per line or as tables; a table's CSV is an input.
-_LISTS: dict[Wanted, tuple[str, ...]] = {
-    "images": (".csv", ".jsonl"),
-    "records": (".csv", ".txt"),
-    "rows": (".txt",),
-    "any": (),
-}
 
 
 @dataclass(frozen=True)

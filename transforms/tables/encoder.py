@@ -37,6 +37,7 @@ from shardmill.transforms.tables.table_source import (
 
 _BLOCK_BYTES = 8 << 20
 _MAX_SHOWN = 100
+_INFERRED_RULES = frozenset({"cast", "range", "missing"})
 
 
 def merge_segments(
@@ -143,9 +144,6 @@ def _count_labels(records: pa.Table, chosen: npt.NDArray[np.int64]) -> Counter[s
     labels = records[segments.LABEL].chunk(0).take(pa.array(chosen))
     values, counts = labels.drop_null().value_counts().flatten()
     return Counter(dict(zip(values.to_pylist(), counts.to_pylist(), strict=True)))
-
-
-_INFERRED_RULES = frozenset({"cast", "range", "missing"})
 
 
 @dataclass(frozen=True)

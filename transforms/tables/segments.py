@@ -52,6 +52,8 @@ POSITION, FRAME, KEY, ORIGIN, LABEL = "position", "frame", "key", "origin", "lab
 BLOCK_BYTES = 256 << 10  # of records; parts of 64 MiB of 256 runs read as much of each
 _CODEC = "lz4"
 _SIZES = struct.Struct("<II")
+_CELLS, _COLUMNS = "values", b"columns"
+_DTYPES: dict[Kind, str] = {"int64": "<i8", "float32": "<f4"}
 
 
 class RunBlock(NamedTuple):
@@ -276,10 +278,6 @@ def slices(lengths: npt.NDArray[np.int64], max_bytes: int) -> Iterator[tuple[int
         stop = max(start + 1, int(np.searchsorted(ends, done + max_bytes, side="right")))
         yield start, stop
         start, done = stop, int(ends[stop - 1])
-
-
-_CELLS, _COLUMNS = "values", b"columns"
-_DTYPES: dict[Kind, str] = {"int64": "<i8", "float32": "<f4"}
 
 
 class _Column(NamedTuple):

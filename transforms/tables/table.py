@@ -36,6 +36,8 @@ from shardmill.transforms.tables.table_source import (
 Mask = npt.NDArray[np.bool_]
 MAX_SPLITS = 100  # distinct split names in one range
 MAX_SPLIT_NAME = 64
+Ranks = npt.NDArray[np.uint64]
+_EVERY = (1 << 63) - 1
 
 
 class Table(NamedTuple):
@@ -221,10 +223,6 @@ def _split_problem(name: str) -> str | None:
     if len(name) > MAX_SPLIT_NAME:
         return f"the split name {shown(name)} has more than {MAX_SPLIT_NAME} characters"
     return check_split_name(name)
-
-
-Ranks = npt.NDArray[np.uint64]
-_EVERY = (1 << 63) - 1
 
 
 def rank_rows(values: tuple[Any, ...], spec: RowsSpec) -> Iterator[Ranks]:

@@ -14,6 +14,9 @@ from shardmill.schemas.rejects import RejectedError
 from shardmill.transforms.match.labels import check_label
 
 _MAX_BYTES = 1 << 20  # of the boxes of an image: shuffles carry them
+_SIDES = ("xmin", "ymin", "xmax", "ymax")
+_MAX_SIDE = 1 << 24  # float32 has all integers up to here
+_BOX = 5  # numbers of a box: class, center and size; those of an outline are 7 or more
 
 
 class Box(NamedTuple):
@@ -110,10 +113,6 @@ def with_fields(ref: InputRef, fields: Mapping[str, FeatureValue]) -> InputRef:
     return ref._replace(attached=encode_example({**known, **fields}))
 
 
-_SIDES = ("xmin", "ymin", "xmax", "ymax")
-_MAX_SIDE = 1 << 24  # float32 has all integers up to here
-
-
 def parse_voc(data: bytes) -> Annotation:
     """Return the boxes of an annotation of PASCAL VOC (devkit_doc.pdf of VOC2012, section 3).
 
@@ -163,9 +162,6 @@ def _number(text: str | None, default: float | None = None) -> float:
     if default is None:
         raise AnnotationError(f"a side of a box is {text!r} instead of a number")
     return default
-
-
-_BOX = 5  # numbers of a box: class, center and size; those of an outline are 7 or more
 
 
 def parse_yolo(data: bytes, names: Sequence[str]) -> Annotation:

@@ -23,6 +23,17 @@ from shardmill.transforms.match.read_input import DEFLATED, STORED
 _MAX_HEADER = 1 << 20  # bytes of the extended header of a member
 RECORD = "SHARDMILL.record"  # keyword of extended headers: see ``pack_images``
 _BLOCK = 512  # IEEE Std 1003.1, pax: an archive ends with two blocks of zeros
+# 4.3.12: flags, method, time, CRC-32, sizes, lengths of name, extra field and comment, attributes,
+# offset of the local header.
+_ENTRY = struct.Struct("<4s4xHHIIIIHHH4xII")
+# 4.3.16 and 4.3.14: number of entries, size and offset of the directory, and length of the comment.
+_END = struct.Struct("<4s6xHIIH")
+_END_64 = struct.Struct("<4s28xQQQ")
+_LOCATOR_BYTES = 20  # 4.3.15: between the two
+_MAX_COMMENT = (1 << 16) - 1
+_ENCRYPTED, _UTF8 = 1, 1 << 11  # 4.4.4
+_ZIP64, _IN_ZIP64 = 1, 0xFFFFFFFF  # 4.5.3: the value is in the extra field
+_READ_BYTES = 1 << 20
 
 
 class ArchiveMember(NamedTuple):
@@ -171,19 +182,6 @@ def list_spool(
             where = MemberRange(path, reader.size, "", member.offset, member.length)
             key, uri = name(member.name, key)
             yield InputRef(key, uri, member.size, version, label, split, member=tuple(where))
-
-
-# 4.3.12: flags, method, time, CRC-32, sizes, lengths of name, extra field and comment, attributes,
-# offset of the local header.
-_ENTRY = struct.Struct("<4s4xHHIIIIHHH4xII")
-# 4.3.16 and 4.3.14: number of entries, size and offset of the directory, and length of the comment.
-_END = struct.Struct("<4s6xHIIH")
-_END_64 = struct.Struct("<4s28xQQQ")
-_LOCATOR_BYTES = 20  # 4.3.15: between the two
-_MAX_COMMENT = (1 << 16) - 1
-_ENCRYPTED, _UTF8 = 1, 1 << 11  # 4.4.4
-_ZIP64, _IN_ZIP64 = 1, 0xFFFFFFFF  # 4.5.3: the value is in the extra field
-_READ_BYTES = 1 << 20
 
 
 def list_zip(reader: RandomReader, path: str) -> Iterator[ArchiveMember]:

@@ -37,6 +37,10 @@ _READERS = {
     # Only field names can be other than ASCII, which is where version 3 differs from version 2.
     (3, 0): npy_format.read_array_header_2_0,
 }
+_BOMB_BYTES, _BOMB_RATIO = 1 << 30, 500
+_ZIP_ERRORS = (
+    zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError,
+)  # fmt: skip
 
 
 class NpyHeader(NamedTuple):
@@ -124,12 +128,6 @@ def _describe_start(start: bytes, source: str) -> str:
         return coded("npy-unknown-format", source=source, start=start[:6].hex(" "))
     fix = "" if ": " in description else ": save it with numpy.save"
     return coded("npy-other-format", source=source, description=description, fix=fix)
-
-
-_BOMB_BYTES, _BOMB_RATIO = 1 << 30, 500
-_ZIP_ERRORS = (
-    zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError,
-)  # fmt: skip
 
 
 @dataclass(frozen=True)

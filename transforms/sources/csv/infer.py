@@ -41,6 +41,12 @@ CellKind = Literal[
     "cells", "empty", "nulls", "integers", "decimals", "coded", "wide", "booleans", "texts"
 ]
 _NOT_NUMBERS: tuple[CellKind, ...] = ("texts", "wide", "coded")  # they make a column text
+_NEARLY = 0.9  # share of the cells with a value that are numbers in a nearly numeric column
+_FORMS = {  # the first one counts where a cell is a number in several
+    "--thousands=,": CellRules(thousands=","),
+    "--decimal=,": CellRules(decimal=","),
+    "--decimal=, --thousands=.": CellRules(decimal=",", thousands="."),
+}
 
 
 class ColumnProfile(NamedTuple):
@@ -295,14 +301,6 @@ def _booleans(profile: ColumnProfile) -> tuple[str, str] | None:
 def _in_case_of(other: str, word: str) -> str:
     """Return a word that does not occur in the case of the other word of its pair."""
     return word.upper() if other.isupper() else word.title() if other.istitle() else word
-
-
-_NEARLY = 0.9  # share of the cells with a value that are numbers in a nearly numeric column
-_FORMS = {  # the first one counts where a cell is a number in several
-    "--thousands=,": CellRules(thousands=","),
-    "--decimal=,": CellRules(decimal=","),
-    "--decimal=, --thousands=.": CellRules(decimal=",", thousands="."),
-}
 
 
 def find_problem(name: str, profile: ColumnProfile, cells: Cells, key: str) -> str:

@@ -46,6 +46,7 @@ from shardmill.transforms.tables.table_source import (
 _MISSING = (
     "__HIVE_DEFAULT_PARTITION__"  # org.apache.hadoop.hive.conf: hive.exec.default.partition.name
 )
+COMPRESSION_RATIO = 6  # typical for text
 
 
 @dataclass(frozen=True)
@@ -187,9 +188,6 @@ def _typed_column(
             ),
         )
     return typed.column
-
-
-COMPRESSION_RATIO = 6  # typical for text
 
 
 @dataclass(frozen=True)

@@ -46,6 +46,18 @@ _INT64_DIGITS = 19
 _CELLS_AT_ONCE = 1 << 15
 _FEW_COLUMNS = 8  # whose cells take longer to join than the calls that this saves
 _GREATEST, _LEAST = "9223372036854775807", "9223372036854775808"
+# Texts of missing numbers unless --null_values is given: the defaults of pyarrow.csv, and the
+# values that R, pandas, Python and the UCI archive write.
+NUMERIC_NULLS = frozenset(
+    {"", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN"}
+    | {"<NA>", "?", "N/A", "NA", "NULL", "NaN", "None", "n/a", "nan", "null"}
+)
+_INFINITIES = frozenset(
+    f"{sign}{case(word)}".encode()
+    for sign in ("", "+", "-")
+    for word in ("inf", "infinity")
+    for case in (str.lower, str.upper, str.title)
+)
 
 
 class CellFault(IntEnum):
@@ -264,20 +276,6 @@ def _any_padded(texts: pa.Array) -> bool:
 def _to_float32(doubles: npt.NDArray[np.float64]) -> npt.NDArray[np.float32]:
     with np.errstate(over="ignore"):
         return doubles.astype(np.float32)
-
-
-# Texts of missing numbers unless --null_values is given: the defaults of pyarrow.csv, and the
-# values that R, pandas, Python and the UCI archive write.
-NUMERIC_NULLS = frozenset(
-    {"", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN"}
-    | {"<NA>", "?", "N/A", "NA", "NULL", "NaN", "None", "n/a", "nan", "null"}
-)
-_INFINITIES = frozenset(
-    f"{sign}{case(word)}".encode()
-    for sign in ("", "+", "-")
-    for word in ("inf", "infinity")
-    for case in (str.lower, str.upper, str.title)
-)
 
 
 @dataclass(frozen=True)

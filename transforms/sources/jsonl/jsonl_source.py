@@ -49,6 +49,9 @@ _OPEN, _CLOSE = b"{}"
 _FEW = 64  # lines that are looked at one by one
 _MAX_DEPTH = 100
 _TOO_DEEP = f"it is nested more than {_MAX_DEPTH} levels deep"
+_SAMPLE_BYTES = 4 << 20
+_HEAD_BYTES = 64 << 10
+_TYPES = {"int64": pa.int64(), "float32": pa.float64(), "bytes": pa.string()}
 
 
 class Lines(NamedTuple):
@@ -286,11 +289,6 @@ def _filled(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_list(kind):
         return pa.list_(_filled(kind.value_type))
     return pa.string() if pa.types.is_null(kind) else kind
-
-
-_SAMPLE_BYTES = 4 << 20
-_HEAD_BYTES = 64 << 10
-_TYPES = {"int64": pa.int64(), "float32": pa.float64(), "bytes": pa.string()}
 
 
 @dataclass(frozen=True)

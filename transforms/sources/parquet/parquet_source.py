@@ -38,6 +38,10 @@ FIRST_RECORD = b"shardmill.first_record"  # index in the Python source of the fi
 _MAGIC, _ENCRYPTED = b"PAR1", b"PARE"
 _BUFFERS = 16 << 20  # of the column chunks that are read at a time, together
 _MIN_BUFFER, _MAX_BUFFER = 64 << 10, 1 << 20
+BATCH_BYTES = 4 << 20  # of decoded rows
+RECORD = "record"  # key of all files with the records of a Python source
+_MAX_STEP = 1 << 16
+_SAMPLE_ROWS = 10_000
 
 
 class Group(NamedTuple):
@@ -179,12 +183,6 @@ def read_tables(
         raise ValueError(f"row group {group.number} has {rows} rows, not {group.rows}")
     if held:
         yield pa.Table.from_batches(held)
-
-
-BATCH_BYTES = 4 << 20  # of decoded rows
-RECORD = "record"  # key of all files with the records of a Python source
-_MAX_STEP = 1 << 16
-_SAMPLE_ROWS = 10_000
 
 
 def sample_parquet(ref: InputRef, dialect: Dialect, rules: CellRules, sample_bytes: int) -> Sample:

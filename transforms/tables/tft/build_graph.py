@@ -38,6 +38,17 @@ from shardmill.transforms.tables.tft.transformer import (
 )
 
 FOLDER = "transforms"
+_TEMP = "temp"
+# Errors that TensorFlow Transform raises while it runs or saves a graph.
+_TRANSFORM_ERRORS = (
+    re.compile(
+        r'An error occurred while trying to apply the transformation: "(.*?)"\.\n', re.DOTALL
+    ),
+    re.compile(r"(Feature \S+ \(.*?\) had invalid (?:shape|dtype) .*?)(?: \[while running|\n|$)"),
+    re.compile(r"(The order of analyzers in your `preprocessing_fn` .*?)(?: \[while|\n|$)"),
+)
+TRAIN = "train"
+BATCH_ROWS = 8_192
 
 
 @dataclass(frozen=True)
@@ -124,17 +135,6 @@ def _list_files(storage: Storage, folder: str) -> list[str]:
     return sorted(entry.path[root:] for entry in storage.walk(folder) if entry.kind == "file")
 
 
-_TEMP = "temp"
-# Errors that TensorFlow Transform raises while it runs or saves a graph.
-_TRANSFORM_ERRORS = (
-    re.compile(
-        r'An error occurred while trying to apply the transformation: "(.*?)"\.\n', re.DOTALL
-    ),
-    re.compile(r"(Feature \S+ \(.*?\) had invalid (?:shape|dtype) .*?)(?: \[while running|\n|$)"),
-    re.compile(r"(The order of analyzers in your `preprocessing_fn` .*?)(?: \[while|\n|$)"),
-)
-
-
 @dataclass(eq=False)
 class AnalyzeRows(beam.PTransform):
     """Analyzes rows and writes the transform graph: ``batches | AnalyzeRows(...)``.
@@ -213,10 +213,6 @@ def analysis_error(error: BaseException) -> InputError | None:
             problem = describe(ValueError(match.group(1))).partition(": ")[2]
             return InputError("preprocessing-analysis-failed", problem=problem)
     return None
-
-
-TRAIN = "train"
-BATCH_ROWS = 8_192
 
 
 @dataclass(eq=False)
