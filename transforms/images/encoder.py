@@ -99,8 +99,8 @@ class ImageEncoder:
         ids: ClassIds = {label: number for number, label in enumerate(labels)}
         task = DecoderSpec(self.spec, self.feature_set, self.limits, self.boxes_frame)
         workers = self.workers or usable_cores()
-        threads = 2 * workers + storage_threads(refs[0].file) if refs else 0
-        batches = self._batches(refs, min(_BATCH, -(-len(refs) // (4 * workers))))
+        threads = 2 * workers + (storage_threads(refs[0].file) if refs else 0)
+        batches = self._batches(refs, threads)
         with (
             use_pool(workers) as pool,
             contextlib.closing(map_ordered(
@@ -163,9 +163,11 @@ class ImageEncoder:
         return Example(record, ref.labels, row, taken=True)
 
     def _batches(
-        self, refs: Sequence[InputRef], largest: int
+        self, refs: Sequence[InputRef], threads: int
     ) -> Iterator[tuple[list[InputRef], int]]:
         """Yield references that one request holds, in order, and the bytes of files and records."""
+        # Two requests for each thread: those of storage wait, and none should have nothing to read.
+        largest = min(_BATCH, -(-len(refs) // (2 * threads)))
         growth, expected = _GROWTH[self.spec.encoding], self.expected_bytes
         batch: list[InputRef] = []
         size = 0

@@ -246,12 +246,20 @@ def test_records_larger_than_a_pipe(tmp_path):
 
 
 def test_requests_hold_few_images_and_bytes_in_order(tmp_path):
+    """Each thread that waits for storage has images to read."""
     encoder = ImagesConfig(str(tmp_path), f"{tmp_path}-out", image_size="16").encoder
-    sizes = [10] * 40 + [1_600_000] * 5 + [12_000_000, 10]
+    sizes = [10] * 80 + [1_600_000] * 5 + [12_000_000, 10]
     refs = [InputRef(str(number), "", size) for number, size in enumerate(sizes)]
-    batches = [batch for batch, _ in encoder._batches(refs, 16)]
-    assert [ref for batch in batches for ref in batch] == refs
-    assert [len(batch) for batch in batches] == [16, 16, 10, 2, 1, 1, 1]
+
+    def lengths(threads):
+        batches = [batch for batch, _ in encoder._batches(refs, threads)]
+        assert [ref for batch in batches for ref in batch] == refs
+        return [len(batch) for batch in batches]
+
+    assert lengths(1) == [32, 32, 18, 2, 1, 1, 1]
+    for threads in range(1, 40):
+        assert len(lengths(threads)) >= min(len(refs), 2 * threads) / 2
+        assert max(lengths(threads)) == min(32, -(-len(refs) // (2 * threads)))
 
 
 def test_a_failure_costs_no_other_image_of_its_request(tmp_path):
