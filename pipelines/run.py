@@ -226,7 +226,10 @@ class _Run:
                     runner.wait(result)
         except BaseException as error:
             if signals:
-                if runner.in_process or runner.cancel(options, result):
+                if runner.in_process:
+                    _end_samplers()
+                    raise
+                if runner.cancel(options, result):
                     raise
                 remark = f"the job may still run on {runner.name}: cancel it there"
                 raise Interrupted(signals[0], remark) from error
@@ -263,6 +266,19 @@ class _Run:
             # cases, the folder may have parts of the same options with other inputs.
             open_storage(self.output).delete_tree(self.build)
         return outcome
+
+
+def _end_samplers() -> None:
+    """End the threads that an interrupt leaves if it comes while Beam starts a bundle.
+
+    ``StateSampler.start`` starts a thread that no one would stop, and for which Python would wait.
+    """
+    from apache_beam.runners.worker.statesampler import StateSampler
+
+    for thread in threading.enumerate():
+        sampler = getattr(getattr(thread, "_target", None), "__self__", None)
+        if isinstance(sampler, StateSampler) and not sampler.finished:
+            sampler.stop()
 
 
 @contextlib.contextmanager

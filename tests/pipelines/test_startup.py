@@ -193,3 +193,36 @@ def test_a_command_loads_only_what_it_needs(words, folder):
     command = [sys.executable, "-c", LIGHT, COMMANDS[words], *words.split()]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+INTERRUPTED = """
+import signal, sys, threading
+
+from apache_beam.runners.worker.statesampler import StateSampler
+
+from shardmill.pipelines import cli
+
+start = threading.Thread.start
+
+def start_and_interrupt(thread):
+    sampled = isinstance(getattr(getattr(thread, "_target", None), "__self__", None), StateSampler)
+    start(thread)
+    if sampled:
+        threading.Thread.start = start
+        signal.raise_signal(signal.SIGINT)
+
+threading.Thread.start = start_and_interrupt
+sys.exit(cli.main(sys.argv[1:]))
+"""
+
+
+def test_an_interrupt_while_beam_starts_a_bundle_ends_the_command(tmp_path):
+    """Beam leaves a thread then, for which Python would wait forever."""
+    (tmp_path / "a.csv").write_text("x\n1\n2\n")
+    words = ["rows", f"--input={tmp_path / 'a.csv'}", f"--output={tmp_path / 'ds'}"]
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED, *words],
+        capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 130, done.stderr
+    assert "Traceback" not in done.stderr

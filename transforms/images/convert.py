@@ -365,6 +365,7 @@ def _encode_pixels(image: Image.Image, encoding: str, quality: int) -> bytes:
     return buffer.getvalue()
 
 
+@functools.cache
 def codec_versions() -> dict[str, str]:
     """Return the versions of all libraries that the bytes of an image record depend on."""
     names = ("pil", "libjpeg_turbo", "zlib", "zlib_ng", "webp", "avif", "jpg_2000", "libtiff")

@@ -99,7 +99,7 @@ class ImageEncoder:
         ids: ClassIds = {label: number for number, label in enumerate(labels)}
         task = DecoderSpec(self.spec, self.feature_set, self.limits, self.boxes_frame)
         workers = self.workers or usable_cores()
-        threads = 2 * workers + (storage_threads(refs[0].file) if refs else 0)
+        threads = workers + 1 + (storage_threads(refs[0].file) if refs else 0)
         batches = self._batches(refs, threads)
         with (
             use_pool(workers) as pool,
@@ -194,6 +194,7 @@ class ImagesHooks(BuildHooks):
     inputs: str = "images"
     wanted: str = "an image"
     archives: tuple[str, ...] = ARCHIVE_SUFFIXES
+    parts_at_once: int = 2
 
     def next_step(self, name: str, default: str) -> str:
         """Return what to do with a file that is not an image."""

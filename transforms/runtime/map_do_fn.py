@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any
 
 import apache_beam as beam
 from apache_beam.transforms.window import GlobalWindows
 from apache_beam.utils.windowed_value import WindowedValue
 
-from shardmill.schemas.map_ordered import map_ordered
 from shardmill.transforms.runtime.process_pool import usable_cores
-
-_ROUNDS = 64  # calls per thread that are started together
 
 
 class MapOrdered(beam.DoFn):
@@ -30,31 +29,42 @@ class MapOrdered(beam.DoFn):
     def __init__(self, function: Callable[..., Iterable[Any]], threads: int) -> None:
         self._function = function
         self._threads = threads
-        self._waiting: list[tuple[Any, ...]] = []
+        self._calls: deque[Future[list[Any]]] = deque()
 
     def setup(self) -> None:
-        """Count the cores here, not where the job was submitted."""
+        """Count the cores here, not where the job was submitted, and start the threads."""
         self._threads = self._threads or usable_cores()
+        self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="elements")
+
+    def teardown(self) -> None:
+        """End the threads."""
+        self._pool.shutdown()
 
     def start_bundle(self) -> None:
-        """Discard what a failed bundle left."""
-        self._waiting = []
+        """Forget the calls of a failed bundle."""
+        self._calls = deque()
 
     def process(self, element: Any, *args: Any) -> Iterator[Any]:
-        """Keep an element; yield the outputs of all kept ones when there are many."""
-        self._waiting.append((element, *args))
-        if len(self._waiting) >= _ROUNDS * self._threads:
-            yield from self._call_all()
+        """Call the function for an element; yield the outputs of the oldest one of many."""
+        call = self._function
+        self._calls.append(self._pool.submit(lambda: [*call(element, *args)]))
+        if len(self._calls) > 2 * self._threads:
+            yield from self._take()
 
     def finish_bundle(self) -> Iterator[WindowedValue]:
         """Yield the outputs of all remaining elements."""
-        yield from map(_in_window, self._call_all())
+        while self._calls:
+            yield from map(_in_window, self._take())
 
-    def _call_all(self) -> Iterator[Any]:
-        waiting, self._waiting = self._waiting, []
-        call = lambda element: list(self._function(*element))  # noqa: E731
-        for outputs in map_ordered(call, waiting, self._threads):
-            yield from outputs
+    def _take(self) -> list[Any]:
+        """Return the outputs of the oldest call; after an error, wait until no call is running."""
+        try:
+            return self._calls.popleft().result()
+        except BaseException:
+            for call in self._calls:
+                call.cancel()
+            wait(self._calls)
+            raise
 
 
 def _in_window(output: Any) -> Any:
