@@ -105,7 +105,7 @@ class ImageEncoder:
             use_pool(workers) as pool,
             contextlib.closing(map_ordered(
                 lambda batch: self._encode_batch(pool, task, batch[0], ids), batches, threads,
-                size_of=lambda batch: batch[1], max_size=_IN_FLIGHT_BYTES // pool.users,
+                size_of=lambda batch: batch[1], max_size=_IN_FLIGHT_BYTES // max(2, pool.users),
             )) as results,
         ):  # fmt: skip
             for made in results:

@@ -24,11 +24,16 @@ class MapOrdered(beam.DoFn):
         function: Takes an element and the side inputs of ``ParDo``, and returns the outputs.
         threads: Number of elements that are worked on at a time; 0 for one per core of the machine
             that it runs on.
+        window: Number of elements that are taken at a time, which a runner cannot give to other
+            workers any more; 0 for twice the threads.
     """
 
-    def __init__(self, function: Callable[..., Iterable[Any]], threads: int) -> None:
+    def __init__(
+        self, function: Callable[..., Iterable[Any]], threads: int, window: int = 0
+    ) -> None:
         self._function = function
         self._threads = threads
+        self._window = window
         self._calls: deque[Future[list[Any]]] = deque()
 
     def setup(self) -> None:
@@ -45,11 +50,11 @@ class MapOrdered(beam.DoFn):
         self._calls = deque()
 
     def process(self, element: Any, *args: Any) -> Iterator[Any]:
-        """Call the function for an element; yield the outputs of the oldest one of many."""
+        """Call the function for an element, after yielding the outputs of the oldest of many."""
+        if len(self._calls) >= (self._window or 2 * self._threads):
+            yield from self._take()
         call = self._function
         self._calls.append(self._pool.submit(lambda: [*call(element, *args)]))
-        if len(self._calls) > 2 * self._threads:
-            yield from self._take()
 
     def finish_bundle(self) -> Iterator[WindowedValue]:
         """Yield the outputs of all remaining elements."""

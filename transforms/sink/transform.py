@@ -340,12 +340,12 @@ class BuildShards(beam.PTransform):
         """Wires parts, shards and publication."""
         spec, encoder = self.spec, self.encoder
         plan, census = AsSingleton(inputs.plan), AsSingleton(inputs.census)
+        at_once = [spec.hooks.parts_at_once] * 2
         parts = (
             inputs.placed
             | "PackPlaced" >> pack_values(PartKey, PLACED)
             | "GroupByPart" >> beam.GroupByKey()
-            | "WriteParts"
-            >> beam.ParDo(_WriteParts(_write_part, spec.hooks.parts_at_once), plan, spec, encoder)
+            | "WriteParts" >> beam.ParDo(_WriteParts(_write_part, *at_once), plan, spec, encoder)
         )
         totals = parts | "SumParts" >> beam.CombinePerKey(SumInto(Totals, _add_part))
         files = parts | "ListPartFiles" >> beam.MapTuple(
