@@ -207,6 +207,17 @@ WRONG = {
     "new field": ([{"a": 1}] * 70 + [{"a": 1, "b": 2}], "Record 70 has the field 'b'"),
     "number": ([{"a": 1}, 5], "Record 1 is 5"),
     "empty": ([], "has no records"),
+    "time among dates": (
+        [{"a": TIME.date()}, {"a": TIME}],
+        "Record 1: the field 'a' is .*datetime",
+    ),
+    "nanoseconds": ([{"a": TIME}, {"a": pd.Timestamp(1)}], "Record 1: the field 'a' is .*001'"),
+    "no fields": ([{}, {}], r"Record 0 is \{\}"),
+    "pandas of several types": (pd.DataFrame({"a": [1, "x"]}), "Conversion failed for column a"),
+    "pandas of one name": (pd.DataFrame([[1, 2]], columns=["a", "a"]), "Duplicate column names"),
+    "arrow of one name": (pa.table([[1], [2]], names=["a", "a"]), "two fields of one name"),
+    "polars of objects": (pl.DataFrame({"a": [1], "b": [Path("x")]}), "no type for .* 'b'"),
+    "interval": (pa.table({"a": [pa.MonthDayNano((1, 2, 3))]}), "month_day_nano_interval"),
 }
 
 
@@ -216,6 +227,43 @@ def test_values_that_do_not_fit(tmp_path, kind):
     with pytest.raises(InputError, match=sentence):
         shardmill.write(source, tmp_path / "ds")
     assert not (tmp_path / "ds" / "manifest.json").exists()
+
+
+ALSO = {
+    "masked": ([{"a": v} for v in np.ma.array([1, 2, 3], mask=[0, 1, 0])], {"a": [1, None, 3]}),
+    "days": (
+        [
+            {"a": np.datetime64(day), "b": [np.datetime64("1970-01-02")]}
+            for day in ("1969-12-31", "NaT")
+        ],
+        {"a": [-1, None], "b": [[1], [1]]},
+    ),
+    "nanoseconds": (
+        [{"a": pd.Timestamp(n)} for n in (1, 1000)],
+        {"a": pa.array([1, 1000], pa.timestamp("ns"))},
+    ),
+    "categories": (
+        pl.DataFrame({"a": ["x", None, "y"], "b": [["x"], [], ["y", "x"]]}).cast(
+            {"a": pl.Categorical, "b": pl.List(pl.Enum(["x", "y"]))}
+        ),
+        {"a": ["x", None, "y"], "b": [["x"], [], ["y", "x"]]},
+    ),
+    "missing lists of one size": (
+        pa.table({"a": pa.array([[1, 2], None, [3, 4]], pa.list_(pa.int8(), 2))}),
+        {"a": [[1, 2], None, [3, 4]]},
+    ),
+    "late records without fields": (
+        [{"a": 1}] * 64 + [{}] * 64,
+        {"a": [1] * 64 + [None] * 64},
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", ALSO)
+def test_values_that_arrow_reads_otherwise(tmp_path, kind):
+    source, wanted = ALSO[kind]
+    built = shardmill.write(source, tmp_path / "ds")
+    assert counted(check_dataset(tmp_path / "ds", built.manifest)) == expected(pa.table(wanted))
 
 
 def test_a_type_may_be_known_late(tmp_path):

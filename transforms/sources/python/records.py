@@ -8,6 +8,7 @@ Hugging Face ``datasets`` that are not streamed. All others give dicts, one afte
 from __future__ import annotations
 
 import contextlib
+import datetime as dt
 import io
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -26,6 +27,7 @@ from shardmill.transforms.sources.csv.arrow_values import PANDAS_INDEX, is_list,
 UNIT_ROWS, UNIT_BYTES = 1 << 16, 64 << 20
 _STEP = 1 << 10  # rows of a table that are measured at a time
 _MISFIT = (pa.ArrowException, TypeError, ValueError, OverflowError)
+_UNITS = {"M": ("Y", "M", "W", "D", "h", "m", "generic"), "m": ("W", "D", "h", "m")}
 _MODES = frozenset({"1", "I", "I;16", "L", "LA", "P", "RGB", "RGBA"})  # those of PNG
 Record = dict[str, Any]
 Batch: TypeAlias = pa.Table | list[Record]
@@ -61,7 +63,7 @@ class Measure:
             names = format_names([*value])
             raise InputError("source-field-missing", name=self.image, names=names)
         record = {
-            name: to_bytes(index, name, each) if name == self.image else _plain(each)
+            name: to_bytes(index, name, each) if self.image and name == self.image else _plain(each)
             for name, each in value.items()
         }
         yield record, 1, size_of_value(record)
@@ -126,13 +128,34 @@ def read_units(
     if not names and hasattr(source, "with_format") and hasattr(source, "__len__"):
         yield from _cut(_slices(source.with_format("arrow").iter(_STEP)))
     elif not names and hasattr(source, "__arrow_c_stream__"):
-        try:
-            batches = pa.RecordBatchReader.from_stream(source)
-        except pa.ArrowInvalid as error:  # of a column
-            raise _not_a_source(source) from error
+        batches = _open_table(source)
         yield from _cut(_slices(pa.Table.from_batches([batch]) for batch in batches))
     else:
         yield from _cut(read(source, Measure(image, tuple(names))))
+
+
+def _open_table(source: Any) -> pa.RecordBatchReader:
+    """Return a reader of a table.
+
+    Raises:
+        UsageError: It is a single column.
+        InputError: Arrow has no type for a column, or two have one name.
+    """
+    schema = getattr(source, "schema", None)
+    if isinstance(schema, Mapping):  # of Polars, which would give the addresses of objects
+        objects = [name for name, kind in schema.items() if str(kind) == "Object"]
+        if objects:
+            reason = f"Polars has no type for the values of {format_names(objects)}"
+            raise InputError("source-table-invalid", reason=reason)
+    try:
+        reader = pa.RecordBatchReader.from_stream(source)
+    except _MISFIT as error:
+        if not hasattr(source, "columns"):
+            raise _not_a_source(source) from error
+        raise InputError("source-table-invalid", reason=": ".join(map(str, error.args))) from error
+    if len({*reader.schema.names}) < len(reader.schema.names):
+        raise InputError("source-fields-alike", names=format_names(reader.schema.names))
+    return reader
 
 
 def iterate(source: Any) -> Iterator[Any]:
@@ -206,10 +229,21 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list):
         scalars = not value or isinstance(value[0], int | float | str | bytes)
         return value.copy() if scalars else [_plain(each) for each in value]
-    if hasattr(value, "__array__") and not isinstance(value, np.generic):
-        array = np.asarray(value).copy()
-        return array if array.ndim else array[()]
-    return value
+    if isinstance(value, dt.datetime | dt.timedelta):  # Arrow ignores nanoseconds of pandas
+        has_more = getattr(value, "nanosecond", 0) or getattr(value, "nanoseconds", 0)
+        return getattr(value, "asm8", value) if has_more else value
+    if isinstance(value, np.ma.MaskedArray):
+        return value.tolist()
+    if not hasattr(value, "__array__"):
+        return value
+    array = np.asarray(value)
+    kind = array.dtype.kind
+    if kind in _UNITS and np.datetime_data(array.dtype)[0] in _UNITS[kind]:  # not those of Arrow
+        return array.tolist()
+    if isinstance(value, np.generic):
+        return value
+    array = array.copy()
+    return array if array.ndim else array[()]
 
 
 def to_table(unit: Batch, schema: pa.Schema | None, first: int) -> pa.Table:
@@ -227,8 +261,11 @@ def to_table(unit: Batch, schema: pa.Schema | None, first: int) -> pa.Table:
     Raises:
         InputError: A value does not fit, or a record has a field that earlier units lack.
     """
+    count = len(unit)
     if isinstance(unit, list):
         names = dict.fromkeys(chain.from_iterable(unit))
+        if not names and schema is None:
+            raise InputError("source-record-invalid", index=first, value=repr(unit[0]))
         unit = pa.table({n: _to_array(n, [each.get(n) for each in unit], first) for n in names})
     while any(pa.types.is_struct(field.type) for field in unit.schema):
         unit = unit.flatten()
@@ -241,7 +278,7 @@ def to_table(unit: Batch, schema: pa.Schema | None, first: int) -> pa.Table:
         if name not in schema.names and not pa.types.is_null(values.type):
             index = first + pc.index(values.is_valid(), True).as_py()
             raise InputError("source-field-new", index=index, name=name)
-    missing = pa.chunked_array([pa.nulls(len(unit))])
+    missing = pa.chunked_array([pa.nulls(count)])
     pairs = [(field, columns.get(field.name, missing)) for field in schema]
     return pa.table({field.name: _conform(field, values, first) for field, values in pairs})
 
@@ -255,8 +292,11 @@ def _to_array(name: str, values: list[Any], first: int) -> pa.Array:
     with contextlib.suppress(*_MISFIT):
         found = pa.array(values)
         # Arrow takes a number among times for one, in their unit, and a boolean for a float.
-        kinds = int | float if pa.types.is_temporal(found.type) else bool | np.bool_
-        plain = not (pa.types.is_temporal(found.type) or pa.types.is_floating(found.type))
+        # Of a time among dates it takes the day.
+        temporal = pa.types.is_temporal(found.type)
+        kinds = int | float if temporal else bool | np.bool_
+        kinds |= dt.datetime if pa.types.is_date(found.type) else kinds
+        plain = not (temporal or pa.types.is_floating(found.type))
         if plain or not any(isinstance(value, kinds) for value in values):
             return found
     kind, arrays = pa.null(), []
@@ -272,10 +312,23 @@ def _to_array(name: str, values: list[Any], first: int) -> pa.Array:
 
 def _without_type(values: pa.ChunkedArray) -> pa.ChunkedArray:
     """Return the values of a column, or nulls if all are missing or empty lists."""
+    if values.type != (kind := _stored_type(values.type)):
+        values = values.cast(kind)
     empty = values.null_count == len(values)
     if is_list(values.type) and pa.types.is_null(values.type.value_type):
         empty = not pc.sum(pc.list_value_length(values)).as_py()
     return pa.chunked_array([pa.nulls(len(values))]) if empty else values
+
+
+def _stored_type(kind: pa.DataType) -> pa.DataType:
+    """Return a type of the same values that PyArrow writes to Parquet and reads again."""
+    if pa.types.is_dictionary(kind) and pa.types.is_string_view(kind.value_type):  # of Polars
+        return pa.dictionary(kind.index_type, pa.string())
+    if is_list(kind):
+        inner = _stored_type(kind.value_type)
+        if inner != kind.value_type or pa.types.is_fixed_size_list(kind):  # which may be missing
+            return pa.large_list(inner)
+    return kind
 
 
 def _conform(field: pa.Field, values: pa.ChunkedArray, first: int) -> pa.ChunkedArray:

@@ -45,9 +45,11 @@ class TableFiles:
         """Return the file of a unit; see ``ImageFiles.encode``."""
         table = table.combine_chunks().replace_schema_metadata({FIRST_RECORD: str(first)})
         file = io.BytesIO()
-        pq.write_table(
-            table, file, row_group_size=len(table), write_statistics=False, write_page_checksum=True
-        )
+        size, options = len(table), {"write_statistics": False, "write_page_checksum": True}
+        try:
+            pq.write_table(table, file, row_group_size=size, **options)
+        except pa.ArrowNotImplementedError as error:  # an interval of DuckDB
+            raise InputError("source-table-invalid", reason=error) from error
         return file.getvalue()
 
 
