@@ -19,7 +19,7 @@ from shardmill.schemas.example.serialize import encode_example
 from shardmill.schemas.schema_pbtxt.columns import Column
 from shardmill.transforms.elements import transform
 from tests.conftest import ROOT
-from tests.support.element_tools import OPTIONS, expected, random_elements, read, write
+from tests.support.element_tools import OPTIONS, SCHEMA, expected, random_elements, read, write
 from tests.support.readers import current, dataset_files, tf_example, tf_records
 
 ELEMENTS = random_elements(300)
@@ -157,6 +157,21 @@ def test_bad_elements_are_rejects_with_their_key(plain, tmp_path, monkeypatch) -
         assert [1 for k, r, text in found if (k, r) == (key, reason) and words in text], words
     with pytest.raises(Exception, match="max_reject_fraction"):
         write(tmp_path / "strict", elements, max_reject_fraction=0.01)
+
+
+@pytest.mark.parametrize("run_bytes", [1, 1 << 20])
+def test_elements_may_have_different_types_of_numbers(tmp_path, monkeypatch, run_bytes) -> None:
+    """Whether an element is a reject does not depend on the elements that are read with it."""
+    monkeypatch.setattr(transform, "RUN_BYTES", run_bytes)
+    big = (1 << 60) + 1
+    values = [(1, [0.5]), (True, [big]), (2.0, [np.float32(0.1)]), (big, [(1 << 24) + 1])]
+    values[2:2] = [("3", [0.25])]  # a reject
+    schema = SCHEMA.replace("min: -5 max: 5", "min: 0")
+    elements = [{"id": str(n), "label": label, "x": x} for n, (label, x) in enumerate(values)]
+    write(tmp_path / "ds", elements, schema=schema)
+    records = [row for split in read(tmp_path / "ds").values() for row in split.values()]
+    found = {(*row["label"], *row["x"]) for row in records}
+    assert found == {(1, 0.5), (1, 1 << 60), (2, float(np.float32(0.1))), (big, 1 << 24)}
 
 
 class Person(NamedTuple):

@@ -163,13 +163,15 @@ def _type_column(column: Column, values: list[Any], rejects: RejectCollector) ->
     wrong: dict[int, str] = {}
     try:
         typed = _convert(values, kind)
-    except _CONVERSION_ERRORS:  # find the elements
+    except _CONVERSION_ERRORS:  # of some elements, or of types that Arrow does not mix
+        fitting = []
         for row, value in enumerate(values):
             try:
-                _convert([value], kind)
+                fitting.append(_convert([value], kind))
             except _CONVERSION_ERRORS:
                 wrong[row] = f"{reprlib.repr(value)} is not {kind}, the type in the schema"
-        typed = _convert([None if n in wrong else v for n, v in enumerate(values)], kind)
+                fitting.append(pa.nulls(1, kind))
+        typed = pa.concat_arrays(fitting)
     if column.default is not None:
         typed = pc.fill_null(typed, pa.scalar(column.default).cast(kind))
     bad = np.zeros(len(values), bool)
@@ -203,6 +205,9 @@ def _convert(values: list[Any], kind: pa.DataType) -> pa.Array:
     is_number |= pa.types.is_boolean(flat.type)
     if flat.null_count or (len(flat) and is_number == pa.types.is_binary(wanted)):
         raise TypeError
+    if pa.types.is_floating(wanted) and pa.types.is_integer(flat.type):  # as those among floats
+        doubles = pa.float64() if wanted is kind else pa.list_(pa.float64())
+        array = array.cast(doubles, safe=False)
     typed = array.cast(kind)
     if pa.types.is_floating(wanted):
         overflows = np.isinf(flatten(typed)[0].to_numpy())
