@@ -79,8 +79,10 @@ def resolve(config: RowsConfig, *, runner: str = "") -> RowsJob:
     in_files = given and tuple(each for each in given if each.name not in partitions)
     sample = sample_input(config, refs, counts, in_files, kind)
     _check_partitions(partitions, sample)
-    # A preprocessing_fn must know what is required before all rows are read.
-    strict = sample.complete or preprocessing is not None
+    # A preprocessing_fn must know what is required before all rows are read. The sample of a typed
+    # file does not count the texts of --null_values.
+    counted = sample.complete and (kind == "csv" or config.null_values is None)
+    strict = counted or preprocessing is not None
     table = config.table(given or _infer(config, sample, partitions, strict=strict))
     check_named(config, table.features, chosen.check([*sample.columns, *partitions]))
     _check_train_split(config, preprocessing)
@@ -120,7 +122,8 @@ def _infer(
     """Return the columns that the files and their folders have, without those left out."""
     chosen, (label, *_, split) = config.column_options, config.named
     names = [*sample.columns, *partitions]
-    omitted = {name for name in names if not chosen.keeps(name, label)} | {split}
+    omitted = {name for name in names if not chosen.keeps(name, label)}
+    omitted |= {split} if split else set()  # a column of a typed file may have an empty name
     of_folders = (each for name, each in partitions.items() if name not in omitted)
     return (*sample.infer(label, omitted, chosen.types, strict=strict), *of_folders)
 

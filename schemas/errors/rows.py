@@ -25,7 +25,7 @@ MESSAGES: dict[str, str] = {
     "schema-feature-twice": "{source} has the feature {name!r} twice: remove one",
     "schema-feature-invalid": "{source}: the feature {name!r} {error}.",
     "column-invalid": "The column {name!r} {problem}.",
-    "column-unnamed": "A column of the schema has no name: give each feature a name.",
+    "column-unnamed": "A column has no name: give it one, in the files or in the schema, or name the other columns with --select.",
     "schema-column-invalid": "{source}: {error}",
     "schema-invalid": "{error}.",
     "character-invalid": "--{flag}={value!r}: must be one ASCII character other than a line break, or empty if none has this meaning.",

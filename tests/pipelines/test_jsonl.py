@@ -179,3 +179,19 @@ def test_special_numbers_follow_their_rule(tmp_path) -> None:
     infinite = {"a": float("-inf"), "big": 12345678901234567890.0}
     assert counted(examples) == counted([{"a": 1.5, "big": 1.0}, {}, infinite])
     assert any("float32 rounds values of 'big'" in each for each in manifest.warnings)
+
+
+def test_texts_that_mean_missing_make_a_column_optional(tmp_path) -> None:
+    path = write_lines(tmp_path / "t.jsonl", [{"a": "NA", "n": -9}, {"a": "x", "n": 1}])
+    examples, manifest = published(input=path, output=tmp_path / "ds", null_values=("NA", "-9"))
+    assert counted(examples) == counted([{"n": -9}, {"a": "x", "n": 1}])
+    assert manifest.inputs.rejected == 0
+
+
+def test_a_column_without_a_name_is_never_left_out_silently(tmp_path, capsys) -> None:
+    path = write_lines(tmp_path / "t.jsonl", [{"": 1, "b": 2}])
+    code, _, err = run_here(capsys, "rows", str(path), str(tmp_path / "ds"))
+    assert code == 2, err
+    assert "A column has no name" in err
+    examples, _ = published(input=path, output=tmp_path / "ds", select=("b",))
+    assert counted(examples) == counted([{"b": 2}])

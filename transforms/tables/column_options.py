@@ -95,7 +95,7 @@ class ColumnOptions:
 
     def keeps(self, name: str, label: str) -> bool:
         """Return whether a column becomes a feature, given the label."""
-        return name not in self.drop and (not self.select or name in (*self.select, label))
+        return name not in self.drop and (not self.select or name in (*self.select, label or None))
 
     def apply(self, columns: Iterable[Column], label: str) -> tuple[Column, ...]:
         """Return the columns that become features, with types and defaults.
