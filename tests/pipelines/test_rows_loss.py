@@ -108,6 +108,14 @@ def test_different_tables_in_one_folder_fail_the_build(tmp_path, capsys) -> None
         assert "01.csv, it has no column 'a0', 'b0', 'c0', but 'a1', 'b1', 'c1'" in err
 
 
+def test_a_file_of_empty_lines_is_one_sentence(tmp_path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.csv").write_text("a,b\n1,2\n")
+    (tmp_path / "in" / "b.csv").write_text("\n\n")
+    message = failed(input=tmp_path / "in", output=tmp_path / "ds")
+    assert "b.csv, it has no column 'a', 'b', nor any other: give it those" in message
+
+
 @pytest.mark.parametrize("names", [("test.csv", "train.csv"), ("z_test.csv", "train.csv")])
 def test_files_with_fewer_columns_join(names, tmp_path) -> None:
     """Kaggle's test.csv lacks the label; no column is lost in any order of the files."""

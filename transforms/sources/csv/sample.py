@@ -319,6 +319,7 @@ def check_columns(
     else:
         missing = [name for name in base if name not in present] if lacks_half else missing
         instead = f"but {format_names(extra)}" if extra else f"only {format_names(columns)}"
+        instead = instead if columns else "nor any other"
         fit = "most files" if base else "the schema, or make them optional there"
         message = f"it has no column {format_names(missing)}, {instead}: give it those of {fit}"
     raise RejectedError("read", "columns", message)
