@@ -79,10 +79,8 @@ def resolve(config: RowsConfig, *, runner: str = "") -> RowsJob:
     in_files = given and tuple(each for each in given if each.name not in partitions)
     sample = sample_input(config, refs, counts, in_files, kind)
     _check_partitions(partitions, sample)
-    # A preprocessing_fn must know what is required before all rows are read. The sample of a typed
-    # file does not count the texts of --null_values.
-    counted = sample.complete and (kind == "csv" or config.null_values is None)
-    strict = counted or preprocessing is not None
+    # A preprocessing_fn must know what is required before all rows are read.
+    strict = preprocessing is not None or _counts_missing(config, sample, kind)
     table = config.table(given or _infer(config, sample, partitions, strict=strict))
     check_named(config, table.features, chosen.check([*sample.columns, *partitions]))
     _check_train_split(config, preprocessing)
@@ -114,6 +112,11 @@ def resolve(config: RowsConfig, *, runner: str = "") -> RowsJob:
     described = [sample.describe(each, missing=config.dry_run) for each in table.columns]
     columns = dict(zip((each.name for each in table.features), described, strict=True))
     return RowsJob(match, spec, columns)
+
+
+def _counts_missing(config: RowsConfig, sample: Sample, kind: str) -> bool:
+    """Return whether a sample has all missing cells; those of types ignore ``--null_values``."""
+    return sample.complete and (kind == "csv" or config.null_values is None)
 
 
 def _infer(
