@@ -29,6 +29,7 @@ from shardmill.loaders.source import Source, open_source
 from shardmill.loaders.steps import to_int
 from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.errors import FormatError, InputError, ShardmillError, UsageError
+from shardmill.schemas.schema_pbtxt.image_features import MASK
 
 Transform = Callable[[dict[str, Any]], Any]
 Numbers = Sequence[SupportsIndex] | npt.NDArray[Any]
@@ -325,7 +326,8 @@ def open_dataset(  # noqa: PLR0913 - all but two are named
     decoder = RecordDecoder(specs, defaults, decode, source.sides, names, text, classes)
     if ids and as_supervised:
         raise UsageError("ids-with-supervised")
-    supervised = _supervised(source, decoder, label) if as_supervised else None
+    mask = source.named_by(MASK) if features is None else ""
+    supervised = _supervised(source, decoder, label, mask) if as_supervised else None
     disk = None if cache_dir is None else DiskCache(cache_dir, cache_dir_bytes)
     return Records(source, View(decoder, supervised, transform, ids), Caches(cache_bytes, disk))
 
@@ -345,12 +347,17 @@ def open_encoded(path: str | os.PathLike[str], split: str, fill: Fill | None = N
     return Records(source, View(decoder, None, None), Caches(None))
 
 
-def _supervised(source: Source, decoder: RecordDecoder, form: str) -> tuple[tuple[str, ...], str]:
-    """Returns the names of inputs and label in an example.
+def _supervised(
+    source: Source, decoder: RecordDecoder, form: Any, mask: str
+) -> tuple[tuple[str, ...], str]:
+    """Returns the names of inputs, of which a mask is none, and of the label in an example.
 
     Raises:
         UsageError: There is no label, or none of that form.
     """
+    if not isinstance(form, str):
+        known = "'id', 'one_hot', 'text', or the name of one feature"
+        raise UsageError("reader-value-unknown", name="label", value=form, known=known)
     shown = {spec.name: decoder.names.get(spec.name, spec.name) for spec in decoder.specs}
     forms = {"id": (source.label_id, source.label_text, *source.label_features)}
     forms |= {"one_hot": (source.label_id,), "text": (source.label_text,)}
@@ -360,7 +367,6 @@ def _supervised(source: Source, decoder: RecordDecoder, form: str) -> tuple[tupl
         raise UsageError("supervised-without-label")
     if form == "id" and source.manifest.label_separator:
         raise UsageError("label-id-of-several")
-    inputs = [name for name in source.arrays if name in shown] or [
-        name for name in shown if name not in {*source.label_features, label}
-    ]
+    others = [name for name in shown if name not in {*source.label_features, label, mask}]
+    inputs = [name for name in source.arrays if name in others] or others
     return tuple(shown[name] for name in inputs), shown[label]

@@ -313,6 +313,7 @@ def test_features_can_be_chosen(tmp_path):
     write_voc(folder, truth())
     sides = ",".join(f"{s}=image/object/bbox/{s}" for s in ("xmin", "ymin", "xmax", "ymax"))
     features = f"image=image/encoded,image/key,{sides},id=image/object/class/label"
+    features += ",image/object/class/label=image/object/area"  # a name of another feature
     options = {"input": folder, "annotations": "voc", "features": features, **ONE}
     build_dataset(output=tmp_path / "ds", **options)
     write_voc(folder, truth(seed=1))
@@ -322,6 +323,7 @@ def test_features_can_be_chosen(tmp_path):
     images, target = next(iter(keras_dataset(tmp_path / "ds", label="boxes", batch_size=12)))
     assert images.shape[:3] == (12, 48, 64)
     assert target["boxes"].shape[:2] == target["labels"].shape
+    assert target["labels"].dtype == "int64"
     assert shards_and_catalogs(tmp_path / "ds", manifest) == shards_and_catalogs(
         tmp_path / "fresh", fresh
     )
@@ -538,6 +540,16 @@ def test_wrong_targets_are_one_sentence(trained, options, code):
     assert caught.value.id == code
     with pytest.raises(ShardmillError, match="parse_example reads singly"):
         feature_spec(trained[0], features=["boxes"])
+
+
+def test_pairs_of_open_dataset_are_those_of_keras(trained):
+    """A mask that is the label is no input too; several labels are one sentence."""
+    image, mask = open_dataset(trained[0], as_supervised=True, label="mask")[0]
+    images, masks = next(iter(keras_dataset(trained[0], label="mask", batch_size=1)))
+    assert np.array_equal(image, images[0])
+    assert np.array_equal(mask, masks[0])
+    with pytest.raises(ShardmillError, match=r"label=\['boxes', 'mask'\] is unknown"):
+        open_dataset(trained[0], as_supervised=True, label=["boxes", "mask"])
 
 
 def edit(rng: np.random.Generator, folder: Path, masks: Path, facts: dict) -> None:
