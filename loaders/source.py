@@ -123,7 +123,7 @@ class Source:
             UsageError: The feature is unknown.
         """
         long = LONG_NAMES.get(name, "")
-        for each in (name, long, self.named_by(long)):
+        for each in (name, self.named_by(long), long):
             for spec in self.specs:
                 if spec.name == each:
                     return spec
