@@ -177,8 +177,9 @@ def find_inputs(patterns: Sequence[str], root: str = "", **options: Any) -> Matc
         return replace(one, root=one.input) if is_one else one
     common = root or common_root([each.root for each in found])
     parts = tuple(find_input(pattern, common, **options) for pattern in patterns)
-    whole = ", ".join(each.input for each in parts)
-    return MatchSpec("several", whole, parts[0].root, wanted=parts[0].wanted, parts=parts)
+    whole, archives = ", ".join(each.input for each in parts), any(p.archives for p in parts)
+    root, wanted = parts[0].root, parts[0].wanted
+    return MatchSpec("several", whole, root, wanted=wanted, parts=parts, archives=archives)
 
 
 def common_root(roots: Sequence[str]) -> str:

@@ -221,6 +221,17 @@ def build_or_raise(source: Path, output: Path, **options: object):
     outcome.check()
 
 
+def test_several_archives_are_those_of_a_glob(files, at_home) -> None:
+    named = [at_home / "1.parquet", at_home / "2.tar.gz"]
+    for path, make in zip(named, (columns, lambda each: gzip.compress(tar(each))), strict=True):
+        path.write_bytes(make(files))
+    build(named, at_home / "ds", label_column="kind", label_from="none")
+    build(at_home / "[12]*", at_home / "glob", label_column="kind", label_from="none")
+    found = [open_dataset(at_home / name, split="train", decode=False) for name in ("ds", "glob")]
+    assert [*found[0]] == [*found[1]]
+    assert len(found[0]) == 30
+
+
 def test_splits_without_labels_may_lack_the_column(files, at_home) -> None:
     """Named splits are those of files in a folder, as Hugging Face has them."""
     folder = at_home / "data"
@@ -247,7 +258,7 @@ def test_what_a_row_lacks_is_one_reject(files, at_home) -> None:
     data = [*files.values()]
     table = pa.table(
         {
-            "image": pa.array([None, b"", b"no image", *data], pa.binary()),
+            "image": [None, *({"bytes": e, "path": "x.jpg"} for e in (b"", b"no image", *data))],
             "label": pa.array(["a", "a", "a", *["b"] * 14, None]),
         }
     )

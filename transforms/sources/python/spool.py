@@ -114,13 +114,13 @@ class ImageFiles:
         is_binary = is_text(kind) and not any(check(kind) for check in texts)
         if not (pa.types.is_null(kind) or is_binary):
             raise InputError("source-image-invalid", index=first, name=self.image, kind=kind)
-        data = [value or b"" for value in values.to_pylist()]
+        data: list[bytes | None] = values.to_pylist()
         path = f"{self.image}.path"
         if name != self.image and path in table.column_names:
             for row, value in enumerate(table[path].to_pylist()):
-                if value and not data[row]:
+                if value and data[row] is None:
                     raise InputError("source-image-path", index=first + row, path=value)
-        return data
+        return [value or b"" for value in data]
 
     def _read_texts(self, table: pa.Table, name: str, first: int) -> list[str | None]:
         """Return the values of a field of keys, labels or splits; none if it has no name."""
