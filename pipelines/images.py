@@ -73,8 +73,12 @@ def resolve(config: ImagesConfig, *, runner: str = "") -> ImagesJob:
         match = MatchSpec("listing", path, path.rpartition("/")[0], archives=True)
     else:
         match = config.find_inputs("images", listing=listing)
+    for flag in () if match.archives else ("image_column", "label_column"):
+        if value := getattr(config, flag):
+            raise UsageError("archive-column-useless", flag=flag, value=value)
     config, warnings = resolve_splits(config, match)
-    if match.kind == "listing" and not match.archives and config.duplicates != "keep":
+    listings = (each.kind == "listing" and not each.archives for each in match.parts or (match,))
+    if config.duplicates != "keep" and any(listings):
         raise UsageError("duplicates-and-listing", duplicates=config.duplicates)
     match, listed, found = open_listings(match, config.listing_options)
     config, warnings = replace(config, listed=listed), (*warnings, *found)

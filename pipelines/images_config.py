@@ -58,6 +58,8 @@ class ImagesConfig(ImagesOptions, BuildConfig):
         if self.listed is not None or self.source_id:
             _ = self.feature_set
         _ = LabelSpec(self.label_from, self.label_pattern)
+        if self.group_pattern and self.shares.mode != "fractions":
+            raise UsageError("group-pattern-useless", splits=self.splits)
         if self.unlabeled_splits and self.label_from == "none":
             raise UsageError("unlabeled-useless")
         if self.shard_by == "label" and self.label_from == "none":

@@ -7,6 +7,7 @@ MESSAGES: dict[str, str] = {
     "input-not-image": "--input={pattern} is not named like an image: {step}.",
     "archive-damaged": "The archive {path} cannot be read: {why}. Replace it, or leave it out of --input.",
     "archive-image-missing": "{path} has no column of images that is found {by} among {names}: name it with --image_column, or leave the file out of --input; for a table use `shardmill rows`.",
+    "archive-column-useless": "--{flag}={value} names a column of archives, and the input has none: leave it out; the labels of a listing are in its column label.",
     "archive-label-missing": "{path} has no column of labels named {wanted}, only {names}: name it with --label_column, or set --label_from=none.",
     "archive-rejected": "The archive {path} cannot be read: {why}.",
     "input-glob-folder-missing": "--input={pattern} matched no files: there is no folder {literal}.",

@@ -11,6 +11,7 @@ MESSAGES: dict[str, str] = {
     "splits-listing-of-rows": "--splits=listing is for images: use --split_by=COLUMN for a column of split names.",
     "group-by-useless": "--group_by={group_by} has no effect with --split_by={split_by}: remove it.",
     "group-pattern-invalid": "--group_pattern={group_pattern} is not a regular expression: {error}.",
+    "group-pattern-useless": "--group_pattern has no effect with --splits={splits}, which names the split of each image: leave it out, or divide the images by shares such as --splits=train:0.9,validation:0.1.",
     "label-pattern-invalid": "--label_pattern={pattern} is not a regular expression: {error}.",
     "label-pattern-without-group": "--label_pattern={pattern} has no group called label: mark the label as in '(?P<label>[^.]+)\\..*'.",
     "label-pattern-useless": "--label_pattern has no use with --label_from={label_from}: use --label_from=directory or filename.",

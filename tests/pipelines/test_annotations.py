@@ -397,6 +397,8 @@ WRONG = {
     "annotations-and-labels": {"annotations": "voc", "label_from": "filename"},
     "annotations-missing": {"annotations": "coco:absent.json"},
     "boxes-frame-useless": {"boxes_frame": "stored"},
+    "group-pattern-useless": {"splits": "imagesets", "group_pattern": "x"},
+    "archive-column-useless": {"label_column": "x"},
     "shard-by-label-without-labels": {"annotations": "voc", "shard_by": "label"},
 }  # fmt: skip
 

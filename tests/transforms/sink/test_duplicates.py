@@ -121,8 +121,9 @@ def test_a_listing_is_rejected(photos, tmp_path):
     listing = tmp_path / "list.csv"
     listing.write_text("path\n" + "".join(f"{path}\n" for path in photos.glob("*/*.jpg")))
     done = shardmill(
-        "images", f"--input={listing}", f"--output={tmp_path / 'ds'}", "--duplicates=drop"
-    )
+        "images", f"--input={listing}", f"--input={listing}", f"--output={tmp_path / 'ds'}",
+        "--duplicates=drop",
+    )  # fmt: skip
     assert (done.returncode, "a listing cannot be combined" in done.stderr) == (2, True)
     assert not (tmp_path / "ds").exists()
 
