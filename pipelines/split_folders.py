@@ -68,7 +68,7 @@ def _relative_places(splits: Splits, match: MatchSpec) -> Splits:
         relative = path[len(inside) :] if path.startswith(inside) else place
         glob = any(character in place for character in "*?[")
         if (
-            not (glob or match.archives)
+            not (glob or (match.archives and not match.parts))
             and open_storage(root).stat(join(root, relative.rstrip("/"))) is None
         ):
             raise UsageError("splits-place-missing", splits=splits, place=place, root=root)

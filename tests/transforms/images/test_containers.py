@@ -230,6 +230,8 @@ def test_several_archives_are_those_of_a_glob(files, at_home) -> None:
     found = [open_dataset(at_home / name, split="train", decode=False) for name in ("ds", "glob")]
     assert [*found[0]] == [*found[1]]
     assert len(found[0]) == 30
+    with pytest.raises(ShardmillError, match=r"'3\.tar' does not exist"):
+        build(named, at_home / "new", splits="train:1,test=3.tar")
 
 
 def test_splits_without_labels_may_lack_the_column(files, at_home) -> None:
