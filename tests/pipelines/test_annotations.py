@@ -545,7 +545,7 @@ def test_wrong_targets_are_one_sentence(trained, options, code):
 
 
 def test_pairs_of_open_dataset_are_those_of_keras(trained):
-    """A mask that is the label is no input too; several labels are one sentence."""
+    """A mask that is the label is not an input too; several labels are one sentence."""
     image, mask = open_dataset(trained[0], as_supervised=True, label="mask")[0]
     images, masks = next(iter(keras_dataset(trained[0], label="mask", batch_size=1)))
     assert np.array_equal(image, images[0])
