@@ -99,13 +99,13 @@ class ImageEncoder:
         ids: ClassIds = {label: number for number, label in enumerate(labels)}
         task = DecoderSpec(self.spec, self.feature_set, self.limits, self.boxes_frame)
         workers = self.workers or usable_cores()
-        threads = workers + 1 + (storage_threads(refs[0].file) if refs else 0)
+        threads = 2 * workers + (storage_threads(refs[0].file) if refs else 0)
         batches = self._batches(refs, threads)
         with (
             use_pool(workers) as pool,
             contextlib.closing(map_ordered(
                 lambda batch: self._encode_batch(pool, task, batch[0], ids), batches, threads,
-                size_of=lambda batch: batch[1], max_size=_IN_FLIGHT_BYTES // max(2, pool.users),
+                size_of=lambda batch: batch[1], max_size=_IN_FLIGHT_BYTES // pool.users,
             )) as results,
         ):  # fmt: skip
             for made in results:
@@ -194,7 +194,6 @@ class ImagesHooks(BuildHooks):
     inputs: str = "images"
     wanted: str = "an image"
     archives: tuple[str, ...] = ARCHIVE_SUFFIXES
-    parts_at_once: int = 2
 
     def next_step(self, name: str, default: str) -> str:
         """Return what to do with a file that is not an image."""

@@ -40,15 +40,12 @@ class BuildHooks:
         inputs: Word for inputs in messages.
         wanted: What the names of inputs say that they are, for messages.
         archives: Suffixes of archives that may hold inputs.
-        parts_at_once: Parts that a worker makes at a time: while one ends, its processes work for
-            the next.
     """
 
     reports_inputs: bool = True
     inputs: str = "inputs"
     wanted: str = "an input"
     archives: tuple[str, ...] = ()
-    parts_at_once: int = 1
 
     def next_step(self, name: str, default: str) -> str:  # noqa: ARG002
         """Return what to do with a file that is not of this kind.

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 import apache_beam as beam
 from apache_beam.pvalue import AsList, AsSingleton
-from apache_beam.utils.windowed_value import WindowedValue
 
 from shardmill.schemas.errors import OutputError, ResourceError, ShardmillError, StorageError
 from shardmill.schemas.refs import InputRef, Reference
@@ -22,7 +21,6 @@ from shardmill.schemas.storage import join, open_storage
 from shardmill.transforms.match.counts import MatchCounts
 from shardmill.transforms.match.transform import MatchedInputs
 from shardmill.transforms.runtime import metrics, progress
-from shardmill.transforms.runtime.map_do_fn import MapOrdered
 from shardmill.transforms.runtime.packing import pack_values, unpack
 from shardmill.transforms.runtime.sum_into import SumInto, singleton_sum
 from shardmill.transforms.sink.assemble import (
@@ -83,23 +81,9 @@ def pack_inputs(refs: beam.PCollection[InputRef], name: str) -> beam.PCollection
     return keyed | f"Pack{name}" >> pack_values(int, INPUTS)
 
 
-class MadePart(NamedTuple):
-    """A part that was made or found in this run.
-
-    Attributes:
-        part: The part.
-        milliseconds: How long that took.
-        sizes: Bytes of each input.
-    """
-
-    part: Part
-    milliseconds: int
-    sizes: list[int]
-
-
 def _write_part(
-    element: tuple[PartKey, list[bytes]], plan: Plan, spec: SinkSpec, encoder: Encoder[Any]
-) -> Iterator[MadePart]:
+    element: tuple[PartKey, Iterable[bytes]], plan: Plan, spec: SinkSpec, encoder: Encoder[Any]
+) -> tuple[tuple[str, str], Part]:
     key, packed = element
     refs, duplicates = order_refs(unpack(packed, PLACED))
     started = time.monotonic()
@@ -108,37 +92,17 @@ def _write_part(
             part = _find_or_write(key, refs, plan, spec, encoder)
     except (MemoryError, ResourceError, StorageError) as error:
         part = Part(key, totals=Totals(made=1, failure=failure_of(error)))
-    part.totals.duplicates += duplicates
-    sizes = [ref.size if isinstance(ref, InputRef) else ref.length for ref in refs]
-    yield MadePart(part, round(1000 * (time.monotonic() - started)), sizes)
-
-
-class _WriteParts(MapOrdered):
-    """Makes several parts at a time; the thread of the bundle reads groups and counts."""
-
-    def process(self, element: tuple[PartKey, Iterable[bytes]], *args: Any) -> Iterator[Any]:
-        """Start a part; yield the parts that are made by their series."""
-        key, packed = element
-        yield from map(_count_part, super().process((key, [*packed]), *args))
-
-    def finish_bundle(self) -> Iterator[WindowedValue]:
-        """Yield the parts that remain."""
-        for made in super().finish_bundle():
-            yield made.with_value(_count_part(made.value))
-
-
-def _count_part(made: MadePart) -> tuple[tuple[str, str], Part]:
-    """Count a part; return it by its series."""
-    part, totals = made.part, made.part.totals
+    totals = part.totals
+    totals.duplicates += duplicates
     (metrics.PARTS_FOUND if totals.reused else metrics.PARTS_MADE).inc()
     if not totals.reused:
-        metrics.ENCODE_MILLISECONDS.update(made.milliseconds)
-        for size in made.sizes:
-            metrics.INPUT_BYTES.update(size)
+        metrics.ENCODE_MILLISECONDS.update(round(1000 * (time.monotonic() - started)))
+        for ref in refs:
+            metrics.INPUT_BYTES.update(ref.size if isinstance(ref, InputRef) else ref.length)
     metrics.EXAMPLES.inc(totals.records)
     metrics.REJECTS.inc(sum(totals.rejects.values()))
     metrics.PART_BYTES.update(part.num_bytes)
-    return (part.key.split, part.key.label), part
+    return (key.split, key.label), part
 
 
 def _find_or_write(
@@ -340,12 +304,11 @@ class BuildShards(beam.PTransform):
         """Wires parts, shards and publication."""
         spec, encoder = self.spec, self.encoder
         plan, census = AsSingleton(inputs.plan), AsSingleton(inputs.census)
-        at_once = [spec.hooks.parts_at_once] * 2
         parts = (
             inputs.placed
             | "PackPlaced" >> pack_values(PartKey, PLACED)
             | "GroupByPart" >> beam.GroupByKey()
-            | "WriteParts" >> beam.ParDo(_WriteParts(_write_part, *at_once), plan, spec, encoder)
+            | "WriteParts" >> beam.Map(_write_part, plan, spec=spec, encoder=encoder)
         )
         totals = parts | "SumParts" >> beam.CombinePerKey(SumInto(Totals, _add_part))
         files = parts | "ListPartFiles" >> beam.MapTuple(

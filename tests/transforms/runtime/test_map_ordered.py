@@ -105,37 +105,5 @@ def test_do_fn_counts_the_cores_of_the_machine_that_it_runs_on(monkeypatch) -> N
     do_fn = MapOrdered(wait, 0)  # where the job is submitted
     monkeypatch.setattr(map_do_fn, "usable_cores", lambda: 3)
     do_fn.setup()
-    do_fn.start_bundle()
     assert not [output for number in range(3) for output in do_fn.process(number)]
     assert [output.value for output in do_fn.finish_bundle()] == [0, 1, 2]
-    do_fn.teardown()
-
-
-def test_do_fn_limits_waiting_calls_and_leaves_none_running_after_an_error() -> None:
-    started, ended = threading.Event(), []
-
-    def call(number: int):
-        if number == 1:
-            assert started.wait(60)
-            raise FileNotFoundError(number)
-        if number == 2:  # runs while the error is raised
-            started.set()
-            time.sleep(0.05)
-        ended.append(number)
-        yield number
-
-    do_fn = MapOrdered(call, 2)
-    do_fn.setup()
-    do_fn.start_bundle()
-    outputs = [[*do_fn.process(number)] for number in range(4)]
-    assert outputs == [[], [], [], []]
-    assert [*do_fn.process(4)] == [0]  # the oldest of five: four may wait
-    with pytest.raises(FileNotFoundError):
-        [*do_fn.process(5)]
-    assert 2 in ended
-    before = len(ended)
-    do_fn.start_bundle()  # the runner tries the bundle again
-    assert [*do_fn.process(6)] == []
-    assert [output.value for output in do_fn.finish_bundle()] == [6]
-    do_fn.teardown()
-    assert len(ended) == before + 1

@@ -4,7 +4,6 @@ import pickle
 import random
 import subprocess
 import sys
-import threading
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -12,7 +11,6 @@ from dataclasses import replace
 import apache_beam as beam
 import pytest
 from apache_beam.coders import FastPrimitivesCoder, registry
-from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
 from shardmill.schemas.dataset.manifest import Manifest, Shard
 from shardmill.schemas.dataset.shard_names import DEFAULT_TEMPLATE, ShardTemplate
@@ -33,7 +31,7 @@ from shardmill.transforms.sink.encoder import Example, Item
 from shardmill.transforms.sink.finalize import Built, finish
 from shardmill.transforms.sink.placement import PartKey, Placed, PlaceSpec, Series
 from shardmill.transforms.sink.plan import make_plan
-from shardmill.transforms.sink.spec import BuildHooks, SinkSpec
+from shardmill.transforms.sink.spec import SinkSpec
 from shardmill.transforms.sources.listings import ListingOptions, open_listings
 from shardmill.transforms.statistics.sums import Summary, Sums, Totals
 
@@ -258,30 +256,3 @@ def test_listings_are_decoded_line_by_line(tmp_path) -> None:
     lines = "".join(f"{n:0100}.jpg,label\n" for n in range(300_000))  # 35 MB
     (tmp_path / "x.csv").write_text(f"path,label\n{lines}")
     subprocess.run([sys.executable, "-c", code], check=True, cwd=tmp_path)
-
-
-class _TwoAtATime(BuildHooks):
-    parts_at_once = 2
-
-
-class _MeetingEncoder(KeyEncoder):
-    """Encodes a part only while another one is encoded too."""
-
-    met = threading.Barrier(2)
-
-    def encode(self, refs, labels) -> Iterator[Item]:
-        yield from super().encode(refs, labels)
-        self.met.wait(20)
-
-
-def test_a_worker_makes_as_many_parts_at_a_time_as_the_kind_of_input_wants(tmp_path) -> None:
-    sink = replace(spec(tmp_path / "ds", num_shards=4), hooks=_TwoAtATime())
-    pipeline = beam.Pipeline(runner=FnApiRunner())
-    refs = pipeline | beam.Create(make_refs(200))
-    _ = refs | transform.WriteShards(sink, _MeetingEncoder())
-    counted = pipeline.run()
-    manifest = Manifest.from_json((tmp_path / "ds" / "manifest.json").read_bytes())
-    assert manifest.written == 200
-    assert [shard.records for shard in manifest.shards] == [50] * 4
-    found = counted.metrics().query()["counters"]
-    assert {each.key.metric.name: each.committed for each in found}["examples_encoded"] == 200
