@@ -326,10 +326,11 @@ def open_dataset(  # noqa: PLR0913 - all but two are named
     decoder = RecordDecoder(specs, defaults, decode, source.sides, names, text, classes)
     if ids and as_supervised:
         raise UsageError("ids-with-supervised")
-    mask = source.named_by(MASK) if features is None else ""
-    supervised = _supervised(source, decoder, label, mask) if as_supervised else None
+    pair = (
+        _supervised(source, decoder, label, chosen=features is not None) if as_supervised else None
+    )
     disk = None if cache_dir is None else DiskCache(cache_dir, cache_dir_bytes)
-    return Records(source, View(decoder, supervised, transform, ids), Caches(cache_bytes, disk))
+    return Records(source, View(decoder, pair, transform, ids), Caches(cache_bytes, disk))
 
 
 def open_encoded(path: str | os.PathLike[str], split: str, fill: Fill | None = None) -> Records:
@@ -348,9 +349,9 @@ def open_encoded(path: str | os.PathLike[str], split: str, fill: Fill | None = N
 
 
 def _supervised(
-    source: Source, decoder: RecordDecoder, form: Any, mask: str
+    source: Source, decoder: RecordDecoder, form: Any, *, chosen: bool
 ) -> tuple[tuple[str, ...], str]:
-    """Returns the names of inputs, of which a mask is none, and of the label in an example.
+    """Returns the names of inputs, and of the label, in an example; a mask is one only if chosen.
 
     Raises:
         UsageError: There is no label, or none of that form.
@@ -367,6 +368,7 @@ def _supervised(
         raise UsageError("supervised-without-label")
     if form == "id" and source.manifest.label_separator:
         raise UsageError("label-id-of-several")
+    mask = "" if chosen else source.named_by(MASK)
     others = [name for name in shown if name not in {*source.label_features, label, mask}]
     inputs = [name for name in source.arrays if name in others] or others
     return tuple(shown[name] for name in inputs), shown[label]
