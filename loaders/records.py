@@ -326,9 +326,7 @@ def open_dataset(  # noqa: PLR0913 - all but two are named
     decoder = RecordDecoder(specs, defaults, decode, source.sides, names, text, classes)
     if ids and as_supervised:
         raise UsageError("ids-with-supervised")
-    pair = (
-        _supervised(source, decoder, label, chosen=features is not None) if as_supervised else None
-    )
+    pair = _supervised(source, decoder, label, features) if as_supervised else None
     disk = None if cache_dir is None else DiskCache(cache_dir, cache_dir_bytes)
     return Records(source, View(decoder, pair, transform, ids), Caches(cache_bytes, disk))
 
@@ -349,7 +347,7 @@ def open_encoded(path: str | os.PathLike[str], split: str, fill: Fill | None = N
 
 
 def _supervised(
-    source: Source, decoder: RecordDecoder, form: Any, *, chosen: bool
+    source: Source, decoder: RecordDecoder, form: Any, features: object
 ) -> tuple[tuple[str, ...], str]:
     """Returns the names of inputs, and of the label, in an example; a mask is one only if chosen.
 
@@ -368,7 +366,7 @@ def _supervised(
         raise UsageError("supervised-without-label")
     if form == "id" and source.manifest.label_separator:
         raise UsageError("label-id-of-several")
-    mask = "" if chosen else source.named_by(MASK)
+    mask = source.named_by(MASK) if features is None else ""
     others = [name for name in shown if name not in {*source.label_features, label, mask}]
     inputs = [name for name in source.arrays if name in others] or others
     return tuple(shown[name] for name in inputs), shown[label]
