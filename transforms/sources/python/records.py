@@ -292,10 +292,10 @@ def _to_array(name: str, values: list[Any], first: int) -> pa.Array:
     with contextlib.suppress(*_MISFIT):
         found = pa.array(values)
         # Arrow takes a number among times for one, in their unit, and a boolean for a float.
-        # Of a time among dates it takes the day.
         temporal = pa.types.is_temporal(found.type)
         kinds = int | float if temporal else bool | np.bool_
-        kinds |= dt.datetime if pa.types.is_date(found.type) else kinds
+        if pa.types.is_date(found.type):  # of a time it takes the day
+            kinds |= dt.datetime
         plain = not (temporal or pa.types.is_floating(found.type))
         if plain or not any(isinstance(value, kinds) for value in values):
             return found
