@@ -34,7 +34,6 @@ shardmill COMMAND --help lists the flags of a command."""
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command and return its exit code."""
-    gc.set_threshold(*_GARBAGE)
     arguments = sys.argv[1:] if argv is None else argv
     json, debug = "--json" in arguments, "--debug" in arguments
     run = lambda: report_errors(lambda: _dispatch(arguments), json=json, debug=debug)  # noqa: E731
@@ -53,6 +52,7 @@ def report_errors(run: Callable[[], int], *, json: bool, debug: bool = False) ->
         json: Whether to print an error as an object, too.
         debug: Whether to raise the error instead.
     """
+    gc.set_threshold(*_GARBAGE)
     code = _run(run, json=json, debug=debug)
     quiet = sys.modules.get("shardmill.pipelines.report.quiet")  # only if a command imported it
     if quiet is not None:

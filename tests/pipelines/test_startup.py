@@ -12,6 +12,7 @@ import time
 
 import pytest
 
+from shardmill.pipelines import cli
 from shardmill.pipelines.report.quiet import quiet_import
 from shardmill.pipelines.runners import find_runner
 from shardmill.schemas.errors import UsageError
@@ -226,3 +227,14 @@ def test_an_interrupt_while_beam_starts_a_bundle_ends_the_command(tmp_path):
     )  # fmt: skip
     assert done.returncode == 130, done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_commands_and_calls_look_for_garbage_rarely():
+    """Both run by this function; Python's own threshold costs a quarter of the parent's time."""
+    before = gc.get_threshold()
+    try:
+        gc.set_threshold(700, 10, 10)
+        assert cli.report_errors(lambda: 0, json=False) == 0
+        assert gc.get_threshold() > (10_000, 0, 0)
+    finally:
+        gc.set_threshold(*before)
