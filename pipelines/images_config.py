@@ -79,8 +79,13 @@ class ImagesConfig(ImagesOptions, BuildConfig):
             raise UsageError("annotations-without-names")
         if kinds and self.label_from not in ("directory", "none"):
             raise UsageError("annotations-and-labels", label_from=self.label_from)
-        if self.boxes_frame and not (kinds or self.masks):
-            raise UsageError("boxes-frame-useless", frame=self.boxes_frame)
+        for flag, used, why in (
+            ("boxes_frame", True, "without --annotations or --masks"),
+            ("labels", self.label_from == "none", "with --label_from=none"),
+        ):
+            value = getattr(self, flag)
+            if value and used and not (kinds or self.masks):
+                raise UsageError("option-useless", flag=flag, value=value, why=why)
         if kinds or (self.masks and self.label_from == "directory"):
             vars(self)["label_from"] = "none"  # boxes and pixels have the labels
 

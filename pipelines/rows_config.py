@@ -57,7 +57,8 @@ class RowsConfig(RowsOptions, BuildConfig):
         if self.unlabeled_splits and self.preprocessing:
             raise UsageError("unlabeled-and-preprocessing")
         if self.split_by and self.group_by:
-            raise UsageError("group-by-useless", group_by=self.group_by, split_by=self.split_by)
+            why = f"with --split_by={self.split_by}"
+            raise UsageError("option-useless", flag="group_by", value=self.group_by, why=why)
 
     @cached_property
     def place_spec(self) -> PlaceSpec:

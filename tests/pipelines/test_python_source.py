@@ -217,6 +217,7 @@ WRONG = {
     "pandas of one name": (pd.DataFrame([[1, 2]], columns=["a", "a"]), "Duplicate column names"),
     "arrow of one name": (pa.table([[1], [2]], names=["a", "a"]), "two fields of one name"),
     "polars of objects": (pl.DataFrame({"a": [1], "b": [Path("x")]}), "no type for .* 'b'"),
+    "set": ([{"a": [1]}, {"a": {1, 2}}], "Record 1: the field 'a' is frozenset"),
     "interval": (pa.table({"a": [pa.MonthDayNano((1, 2, 3))]}), "month_day_nano_interval"),
 }
 
@@ -231,6 +232,10 @@ def test_values_that_do_not_fit(tmp_path, kind):
 
 ALSO = {
     "masked": ([{"a": v} for v in np.ma.array([1, 2, 3], mask=[0, 1, 0])], {"a": [1, None, 3]}),
+    "runs": (
+        pa.table({"a": pa.RunEndEncodedArray.from_arrays([2, 3], pa.array(["x", None]))}),
+        {"a": ["x", "x", None]},
+    ),
     "days": (
         [
             {"a": np.datetime64(day), "b": [np.datetime64("1970-01-02")]}
@@ -377,6 +382,11 @@ NO_IMAGES = {
     "text": ([{"x": "a.jpg"}], {}, "Record 0: the field 'x' is a str, not an image"),
     "floats": ([{"x": b""}, {"x": np.zeros((2, 2))}], {}, "Record 1: the field 'x' is a ndarray"),
     "channels first": ([{"x": np.zeros((3, 8, 8), "u1")}], {}, r"\[height, width, channels\] of 8"),
+    "masked": (
+        [{"x": np.ma.array(np.ones((2, 2), "u1"), mask=np.eye(2))}],
+        {},
+        "Record 0: the field 'x' is a MaskedArray",
+    ),
     "path": ([{"x": {"bytes": None, "path": "a.jpg"}}], {}, "the path of an image, 'a.jpg'"),
     "column": (pa.table({"x": ["a.jpg"]}), {}, "Record 0: the field 'x' is a string"),
     "no field": ([{"x": b""}], {"label": "y"}, "no field 'y', only 'x'"),

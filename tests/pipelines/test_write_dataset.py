@@ -134,6 +134,8 @@ BAD = [
     ({"id": "e", "x": [1e300]}, "cast", "is not list"),
     ({"id": "f", "x": [1.0, None]}, "cast", "is not list"),
     ({"id": "g", "words": b"text"}, "cast", "is not list"),
+    ({"id": "s", "words": {b"a", b"b"}}, "cast", "is not list"),
+    ({"id": "m", "x": np.ma.array([1.0, 2.0], mask=[0, 1])}, "cast", "is not list"),
     ({"id": "h", "wrods": []}, "columns", "does not name 'wrods'"),
     ({"x": [1.0]}, "missing", "missing"),
     ({"id": 1.5}, "cast", "the key is of type float"),

@@ -38,6 +38,8 @@ from shardmill.transforms.tables.table_source import (
 
 Getter = str | Callable[[Any], Any]  # a name of a feature, or a function of the element
 _ELEMENT_BYTES = 64  # of an element in memory, besides its values
+# The order of a set differs between processes, and Arrow ignores a mask.
+_UNCLEAR = (set, np.ma.MaskedArray)
 _CONVERSION_ERRORS = (pa.ArrowException, ArithmeticError, TypeError, ValueError)
 
 
@@ -196,6 +198,8 @@ def _convert(values: list[Any], kind: pa.DataType) -> pa.Array:
     Raises:
         Exception: One of ``_CONVERSION_ERRORS``: a value does not fit.
     """
+    if any(isinstance(each, _UNCLEAR) for each in values):
+        raise TypeError
     array = pa.array(values)
     if has_lists(array) != pa.types.is_list(kind) and array.type != pa.null():
         raise TypeError

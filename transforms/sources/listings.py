@@ -100,6 +100,9 @@ def open_listings(
     listings = {path: _read_columns(path, options) for path in tabular}
     if options.separator and not (options.labelled and len(listings) == len(parts)):
         raise UsageError("label-separator-useless", separator=options.separator)
+    if options.rules != CellRules() and not listings:
+        value = b",".join(sorted(options.rules.texts)).decode()
+        raise UsageError("option-useless", flag="null_values", value=value, why="without a listing")
     names = [*dict.fromkeys(name for each in listings.values() for name in each.others)]
     chosen = options.choose(names)
     columns: dict[str, Column] = {}

@@ -92,7 +92,7 @@ def to_bytes(index: int, name: str, value: Any) -> Any:
             image = value
         else:
             pixels = np.asarray(value)
-            if pixels.dtype.kind not in "bu" or pixels.ndim < 2:
+            if pixels.dtype.kind not in "bu" or pixels.ndim < 2 or np.ma.is_masked(value):
                 raise TypeError
             image = Image.fromarray(pixels[..., 0] if pixels.shape[2:] == (1,) else pixels)
         if image.mode == "F":
@@ -234,6 +234,8 @@ def _plain(value: Any) -> Any:
         return getattr(value, "asm8", value) if has_more else value
     if isinstance(value, np.ma.MaskedArray):
         return value.tolist()
+    if isinstance(value, set):
+        return frozenset(value)  # which Arrow refuses: the order of a set differs between runs
     if not hasattr(value, "__array__"):
         return value
     array = np.asarray(value)
@@ -312,6 +314,8 @@ def _to_array(name: str, values: list[Any], first: int) -> pa.Array:
 
 def _without_type(values: pa.ChunkedArray) -> pa.ChunkedArray:
     """Return the values of a column, or nulls if all are missing or empty lists."""
+    if pa.types.is_run_end_encoded(values.type):
+        values = pc.run_end_decode(values)
     if values.type != (kind := _stored_type(values.type)):
         values = values.cast(kind)
     empty = values.null_count == len(values)
