@@ -36,6 +36,7 @@ class Census:
         examples: The smallest keys by reason, a few of each, and their messages.
         counts: Counts of the files that give no reference.
         files: Identity of each file by its key; of more than ``MAX_FILES`` not of all.
+        grouped: Number of references to which ``--group_pattern`` gives a group.
     """
 
     series: dict[Series, tuple[int, int]] = field(default_factory=dict)
@@ -48,6 +49,7 @@ class Census:
     examples: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
     counts: MatchCounts = MatchCounts()  # noqa: RUF009 - it is a tuple
     files: dict[str, str] = field(default_factory=dict)
+    grouped: int = 0
 
     @property
     def input_id(self) -> str:
@@ -74,15 +76,19 @@ class Census:
         """Number of references that are placed in parts."""
         return sum(count for count, _ in self.series.values())
 
-    def add(self, ref: InputRef, series: Series, size: int | None = None) -> None:
+    def add(
+        self, ref: InputRef, series: Series, size: int | None = None, *, grouped: bool = False
+    ) -> None:
         """Count one reference.
 
         Args:
             ref: The reference.
             series: Its series.
             size: Bytes for planning, where they are not the size of the file.
+            grouped: Whether ``--group_pattern`` gives it a group.
         """
         self.matched += 1
+        self.grouped += grouped
         self.identity = (self.identity + ref.digest()) % _MODULUS
         self.ctimes = (self.ctimes + ref.ctime_digest()) % _MODULUS
         count, total = self.series.get(series, (0, 0))
@@ -105,6 +111,7 @@ class Census:
             self.series[series] = (mine[0] + count, mine[1] + size)
         self.labels |= other.labels
         self.matched += other.matched
+        self.grouped += other.grouped
         self.identity = (self.identity + other.identity) % _MODULUS
         self.ctimes = (self.ctimes + other.ctimes) % _MODULUS
         self.contents = (self.contents + other.contents) % _MODULUS

@@ -151,6 +151,10 @@ class PlaceSpec:
         found = named if named is not None else match.group(1 if match.re.groups else 0)
         return found or ref.key
 
+    def in_group(self, ref: InputRef) -> bool:
+        """Return whether the pattern gives a reference a group."""
+        return bool(self.group_pattern) and self.group_of(ref) != ref.key
+
     def named_split(self, key: str) -> str:
         """Return the split that ``--splits`` names for a file, or an empty text."""
         return next((name for name, place in self._places if place.fullmatch(key)), "")

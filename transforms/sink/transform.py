@@ -237,9 +237,11 @@ class WriteShards(beam.PTransform):
             InputRef
         )
         packed = pack_inputs(refs, "Inputs")
-        counted = refs | "CountInputs" >> singleton_sum(
-            SumInto(Census, lambda census, ref: census.add(ref, place.series_of(ref)))
-        )
+
+        def count(census: Census, ref: InputRef) -> None:
+            census.add(ref, place.series_of(ref), grouped=place.in_group(ref))
+
+        counted = refs | "CountInputs" >> singleton_sum(SumInto(Census, count))
         census = total_census(counted, matched)
         plan = census | "PlanParts" >> beam.Map(_plan_and_announce, spec, self.encoder)
         if spec.compares:
