@@ -50,11 +50,17 @@ class Update:
         return {**done, "unchanged": len(set(keys) & set(self._before)), **self._judge(tool, keys)}
 
     def _build(self, tool: str, keys: list[str], case: str) -> dict:
-        """Runs a tool on a folder that has exactly these keys."""
-        shutil.rmtree(self._source, ignore_errors=True)
+        """Runs a tool on a folder that has exactly these keys.
+
+        The other files are left as they are: a new link changes the ctime of a file, and Shardmill
+        hashes files with another ctime.
+        """
         for label in ("class_0", "class_1"):
-            (self._source / label).mkdir(parents=True)
-        for key in keys:
+            (self._source / label).mkdir(parents=True, exist_ok=True)
+        present = {str(path.relative_to(self._source)) for path in self._source.glob("*/*")}
+        for key in present - {*keys}:
+            (self._source / key).unlink()
+        for key in {*keys} - present:
             os.link(self._pool / key, self._source / key)
         name, *encoding = tool.split()
         flags = [f"--encoding={each}" for each in encoding]
