@@ -19,6 +19,7 @@ from shardmill.pipelines.commands import COMMANDS
 from shardmill.pipelines.report.json_log import logged
 from shardmill.schemas.errors import InputError, UsageError
 from tests.conftest import ROOT, make_photos
+from tests.support.fault_tools import PROGRESS
 from tests.support.record_tools import framed
 from tests.support.rows_tools import make_table
 
@@ -177,7 +178,7 @@ def test_json_of_every_command(folder):
     for words in commands:
         done = run(*words, "--json")
         found = json.loads(done.stdout)
-        assert (done.returncode, done.stderr) == (0, ""), done
+        assert (done.returncode, PROGRESS.sub("", done.stderr)) == (0, ""), done
         _, status, keys = documented[words[0]]
         statuses.append(found.pop("status"))
         assert f"`{statuses[-1]}`" in status, done
