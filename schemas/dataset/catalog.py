@@ -185,8 +185,10 @@ def read_table(data: bytes, names: Sequence[str]) -> Any:
     import pyarrow.parquet as pq
 
     try:
-        # read_table would import pyarrow.dataset and pyarrow.compute, in 0.05 s.
-        table = pq.ParquetFile(io.BytesIO(data)).read(columns=list(names), use_threads=False)
+        # read_table would import pyarrow.dataset and pyarrow.compute, in 0.05 s. A BytesIO would be
+        # read by a thread of Arrow, which aborts the process if that ends while the thread starts.
+        file = pq.ParquetFile(pa.BufferReader(data))
+        table = file.read(columns=list(names), use_threads=False)
         table.validate(full=True)
         for name in (catalog_columns().keys() & {*names}) - {*table.column_names}:
             table = table.append_column(name, pa.nulls(len(table)))  # of an older version

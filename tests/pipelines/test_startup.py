@@ -196,6 +196,22 @@ def test_a_command_loads_only_what_it_needs(words, folder):
     assert done.returncode == 0, done.stderr
 
 
+THREADS = """
+import os, sys
+import pyarrow.parquet
+from shardmill.schemas.dataset.catalog import row_columns, read_table
+before = os.listdir("/proc/self/task")
+read_table(open(sys.argv[1], "rb").read(), row_columns())
+assert os.listdir("/proc/self/task") == before
+"""
+
+
+def test_a_catalog_is_read_without_threads(folder):
+    """Arrow aborts a process that ends while one of its threads starts."""
+    catalog, *_ = (folder / "ds" / "current" / "catalog").iterdir()
+    subprocess.run([sys.executable, "-c", THREADS, catalog], check=True)
+
+
 INTERRUPTED = """
 import signal, sys, threading
 
