@@ -158,7 +158,10 @@ class Storage(Protocol):
         """Delete a folder and its content if it exists; object stores delete what they list."""
 
     def list_dir(self, path: str) -> Iterator[Entry]:
-        """Yield the entries of a folder, sorted by name; nothing if it does not exist."""
+        """Yield the entries of a folder, sorted by name; nothing if it does not exist.
+
+        A link to nothing has the kind ``other``.
+        """
 
     def walk(self, path: str) -> Iterator[Entry]:
         """Yield all entries below a folder, recursively; nothing if it does not exist.

@@ -335,6 +335,15 @@ def test_does_not_reuse_parts_of_a_changed_input(tmp_path) -> None:
     assert not found[0] & found[1]
 
 
+@pytest.mark.parametrize("broken", [lambda path: path.symlink_to("/nothing.npy"), os.mkfifo])
+def test_a_broken_link_among_arrays_is_not_left_out(tmp_path, broken) -> None:
+    options = folder_of(a__npy=X)(tmp_path)
+    broken(options["input"] / "b.npy")
+    with pytest.raises(InputError, match=r"/b.npy .*: replace it by a file, or exclude it"):
+        spec_of(output=tmp_path / "ds", **options)
+    spec_of(output=tmp_path / "ds", arrays="a", **options)
+
+
 def test_warns_of_skipped_files(tmp_path) -> None:
     for name in ("README.md", ".DS_Store", "notes.txt"):
         (tmp_path / "arrays").mkdir(exist_ok=True)

@@ -194,11 +194,11 @@ def _folder(path: str, shown: str) -> _Source:
         name = entry.path.rstrip("/").rpartition("/")[2]
         if is_junk(name):
             continue
-        if entry.kind == "file" and name.endswith(".npy"):
+        if entry.kind != "dir" and name.endswith(".npy"):
             if not is_utf8(name):
                 raise InputError("array-name-not-utf8", shown=shown, name=name)
             arrays[name.removesuffix(".npy")] = partial(
-                open_npy, entry, name.removesuffix(".npy"), f"{shown}, {name}"
+                _open_file, entry, name.removesuffix(".npy"), f"{shown}, {name}"
             )
         elif entry.kind == "dir" or name.endswith(".npz"):
             what = "the folder" if entry.kind == "dir" else "the archive"
@@ -208,6 +208,13 @@ def _folder(path: str, shown: str) -> _Source:
     if not arrays:
         raise InputError("folder-without-npy", shown=shown)
     return _Source(arrays, others)
+
+
+def _open_file(entry: Entry, name: str, source: str) -> ArrayFile:
+    """Open a .npy file of a folder; a link to nothing, or a pipe, is an error."""
+    if entry.kind == "other":
+        _entry(entry.path, "input", "replace it by a file, or exclude it with --arrays")
+    return open_npy(entry, name, source)
 
 
 def _chosen(source: _Source, query: ArraysQuery) -> list[str]:
