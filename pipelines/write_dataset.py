@@ -76,6 +76,10 @@ class WriteDataset(beam.PTransform):
             raise UsageError("option-unknown", command="WriteDataset", name=name, hint=hint)
         if duplicates not in ("error", "drop"):
             raise UsageError("duplicates-invalid", duplicates=duplicates)
+        for name, value in (("key", key), ("split", split), ("label", label)):
+            if not (isinstance(value, str) or (callable(value) and name != "label")):
+                kind = type(value).__name__
+                raise UsageError("value-not-text", flag=name, value=value, kind=kind)
         self._config = config = BuildConfig((), output, **options)
         if split and config.splits is not None:
             raise UsageError("split-by-and-splits", split_by=split, splits=config.splits)
@@ -156,12 +160,14 @@ def columns_of(element_type: Any) -> Iterator[Column]:
 
 
 def _column_of(name: str, hint: Any) -> Column:
-    inner, several = hint, False
+    inner, several, optional = hint, False, False
     if get_origin(hint) in (Union, types.UnionType):
-        inner = next((each for each in get_args(hint) if each is not type(None)), hint)
-    optional = inner is not hint and len(get_args(hint)) == 2
+        others = {*get_args(hint)} - {type(None)}
+        optional = len(others) == 1 < len(get_args(hint))
+        inner = others.pop() if optional else hint
     if get_origin(inner) in (list, tuple, collections.abc.Sequence):
-        inner, several = get_args(inner)[0], True
+        kinds = {*get_args(inner)} - {...}
+        inner, several = (kinds.pop(), True) if len(kinds) == 1 else (hint, False)
     for kind, classes in _KINDS.items():
         if isinstance(inner, type) and issubclass(inner, classes):
             return Column(name, kind, required=not (optional or several), several=several)

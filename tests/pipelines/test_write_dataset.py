@@ -208,12 +208,21 @@ def test_typed_rows_need_no_schema(tmp_path) -> None:
             write(tmp_path / "wrong", people, None, step, schema="", **name)
 
 
+@pytest.mark.parametrize("hint", [int | str, int | str | None, tuple[int, str], list[int | None]])
+def test_fields_of_several_types_need_a_schema(hint) -> None:
+    with pytest.raises(UsageError, match="The field 'x' has the type"):
+        list(columns_of(NamedTuple("Mixed", [("x", hint)])))
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
         ({"splits": "directory"}, "splits=directory does not work for elements"),
         ({"split": "id"}, "cannot be combined"),
         ({"duplicates": "keep"}, "must be 'error' or 'drop'"),
+        ({"key": None}, "--key=None is a NoneType, not a text"),
+        ({"split": 5, "splits": None}, "--split=5 is a int, not a text"),
+        ({"label": 5}, "--label=5 is a int, not a text"),
         ({"label": "y"}, "label=y is not a column"),
         ({"label": "x"}, "several values"),
         ({"schema": ""}, "have no schema"),
