@@ -115,7 +115,7 @@ def test_equal_keys(tmp_path, monkeypatch) -> None:
     datasets = []
     for number, run_bytes in enumerate((1, 1_000, 1 << 20)):
         monkeypatch.setattr(transform, "RUN_BYTES", run_bytes)
-        with pytest.raises(Exception, match="3 elements repeat the key of another one") as caught:
+        with pytest.raises(Exception, match="3 elements with the key of another one") as caught:
             write(tmp_path / f"error{number}", copies)
         assert repr(name) in str(caught.value)
         write(tmp_path / f"{number}", random.Random(number).sample(copies, 43), duplicates="drop")

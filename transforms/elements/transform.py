@@ -109,7 +109,7 @@ class ElementsHooks(RowsHooks):
         if not keys:
             return ""
         return (
-            f"{plural(len(keys), 'element')} repeat the key of another one, such as "
+            f"{plural(len(keys), 'element')} with the key of another one, such as "
             f"{shown(min(keys))}: give each element a different key, or set duplicates='drop' to "
             "keep one of equal elements"
         )
