@@ -66,6 +66,8 @@ class DiskCache:
                     "cache-copy-failed", path=path, folder=self._folder, error=error.strerror
                 ) from error
             self._drop_oldest(copy)
+        except OSError:  # a copy of another user, or on a read-only disk, can still be read
+            pass
         return str(copy)
 
     def _copy(self, path: str, shard: Shard, copy: Path) -> None:

@@ -87,7 +87,7 @@ def write(  # noqa: PLR0913 - each names a part of a record
     _check_space(found, getattr(source, "nbytes", None))
     with closing(RangeReader(workers)) as pool:
         digest = _write_files(read_units(source, pool.read, image, fields), found, find_key, files)
-    table = _spooled(table, files, find_class_names(source, label), found)
+    table = _spooled(table, files, find_class_names(source, label), found, digest)
     body = run(kind, table, source_id=source_id or digest)
     open_storage(found).delete_tree(join(found, SPOOL_FOLDER))
     return build_result(body | {"seconds": time.monotonic() - started})
@@ -123,12 +123,14 @@ def _check(kind: str, table: Any) -> Any:
     return config
 
 
-def _spooled(table: Any, files: ImageFiles | TableFiles, names: Sequence[str], output: str) -> Any:
+def _spooled(
+    table: Any, files: ImageFiles | TableFiles, names: Sequence[str], output: str, digest: str
+) -> Any:
     """Return options with the files as input, and with the classes of labels that are numbers."""
     from shardmill.transforms.sources.python.spool import LIST
 
     spool = join(output, SPOOL_FOLDER, "spool")
-    table = replace(table, input=join(spool, LIST))
+    table = replace(table, input=join(spool, LIST.format(digest)))
     classes = getattr(files, "classes", 0)
     if not classes or table.labels:
         return table

@@ -3,6 +3,7 @@
 MESSAGES: dict[str, str] = {
     "input-missing": "--input={pattern} does not exist: give a folder, a glob, a listing or a file.",
     "path-not-utf8": "The path {shown} is not valid UTF-8: rename it.",
+    "current-folder-deleted": "The path {path!r} is relative, and the current folder was deleted: change to another folder, or give an absolute path.",
     "folder-denied": "The folder {path} cannot be listed, and all its files would be missing: give this user the permission to read it, or set --input to a glob that leaves it out.",
     "input-not-image": "--input={pattern} is not named like an image: {step}.",
     "archive-damaged": "The archive {path} cannot be read: {why}. Replace it, or leave it out of --input.",

@@ -210,16 +210,18 @@ def absolute(path: str) -> str:
     """Return an absolute path; URIs are not changed.
 
     Raises:
-        UsageError: The path is not valid UTF-8.
+        UsageError: The path is not valid UTF-8, or the current folder was deleted.
     """
     if scheme_of(path):
         return path.rstrip("/") if scheme_of(path.rstrip("/")) else path
-    path = os.path.abspath(os.path.expanduser(path))
     try:
+        path = os.path.abspath(os.path.expanduser(path))
         path.encode()  # paths are part of manifests
     except UnicodeEncodeError:
         shown = os.fsencode(path).decode("utf-8", "backslashreplace")
         raise UsageError("path-not-utf8", shown=shown) from None
+    except FileNotFoundError:
+        raise UsageError("current-folder-deleted", path=path) from None
     return path
 
 

@@ -199,7 +199,7 @@ class GcsStorage(ObjectStorage):
             )  # fmt: skip
             yield from map(_entry, pages)
             for prefix in pages.prefixes:
-                yield Entry(f"gs://{bucket}/{prefix.rstrip('/')}", 0, "", "dir")
+                yield Entry(f"gs://{bucket}/{prefix[:-1]}", 0, "", "dir")
 
     def checksum(self, path: str) -> int:
         """Return the CRC-32C that the service stores, without a download."""

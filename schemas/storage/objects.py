@@ -36,7 +36,7 @@ def split_uri(uri: str) -> tuple[str, str]:
 
 def folder_prefix(name: str) -> str:
     """Return the common prefix of the names of all objects in a folder."""
-    return name.rstrip("/") + "/" if name.rstrip("/") else ""
+    return name if name.endswith("/") or not name else name + "/"
 
 
 def missing_bucket_error(action: str, uri: str) -> StorageError:
@@ -124,9 +124,12 @@ class ObjectStorage(Storage):
                 pass
 
     def list_dir(self, path: str) -> Iterator[Entry]:
-        """Yield the objects and prefixes directly below a folder, sorted by name."""
+        """Yield the objects and prefixes directly below a folder, sorted by name.
+
+        The name of a folder is empty if the names of its objects have two slashes in a row.
+        """
         entries = self._list("list", path, flat=False)
-        yield from sorted(each for each in entries if not each.path.endswith("/"))
+        yield from sorted(e for e in entries if e.kind == "dir" or not e.path.endswith("/"))
 
     def walk(self, path: str) -> Iterator[Entry]:
         """Return the objects below a folder, sorted by name, from one listing."""

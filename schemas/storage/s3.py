@@ -244,7 +244,7 @@ class S3Storage(ObjectStorage):
                 for item in page.get("Contents", []):
                     yield entry_of(f"s3://{bucket}/{item['Key']}", item)
                 for each in page.get("CommonPrefixes", []):
-                    yield Entry(f"s3://{bucket}/{each['Prefix'].rstrip('/')}", 0, "", "dir")
+                    yield Entry(f"s3://{bucket}/{each['Prefix'][:-1]}", 0, "", "dir")
 
 
 def split_object(uri: str, *, exists: bool = False) -> tuple[str, str]:

@@ -1,11 +1,13 @@
 """Copies of shards: made once, checked, safe for several threads and processes, limited in size."""
 
+import errno
 import fcntl
 import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -32,6 +34,16 @@ def test_a_copy_is_made_once(ds, tmp_path):
     assert Path(copy).read_bytes() == Path(path).read_bytes()
     Path(path).unlink()
     assert cache.path_of(path, shard) == copy
+
+
+def test_a_copy_that_cannot_be_marked_as_used_is_read(ds, tmp_path, monkeypatch):
+    """As on a read-only disk, or if another user made it."""
+    cache = DiskCache(tmp_path / "cache", 1 << 30)
+    (path, shard), *_ = shards(ds)
+    copy = cache.path_of(path, shard)
+    for number in (errno.EROFS, errno.EPERM):
+        monkeypatch.setattr(os, "utime", Mock(side_effect=OSError(number, "")))
+        assert cache.path_of(path, shard) == copy
 
 
 def test_many_threads_and_processes_copy_one_shard(ds, tmp_path):

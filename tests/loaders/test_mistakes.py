@@ -231,7 +231,7 @@ MISTAKES = [
     ("opened()[[3, 72]]", IndexError, "there is no example 72: there are 72"),
     ("opened()[::0]", ValueError, "slice step cannot be zero"),
     ("Stream(opened()[::-2])", UsageError, "a Stream reads records in their order: sort the numbers of picked records"),
-    ("opened() + open_dataset('empty')", UsageError, "records of ds and empty cannot be joined"),
+    ("opened() + open_dataset('empty')", UsageError, "ds and ", "empty cannot be joined"),
     ("opened() + [1]", TypeError, "unsupported operand"),
     # Caches.
     ("open_dataset('ds', cache_dir='notes.txt')", UsageError, "cache_dir='notes.txt' cannot be made: File exists; give a folder of a local disk"),

@@ -320,6 +320,13 @@ def test_pickle_is_small_and_reads_the_same(many):
     assert lengths(again, range(120)) == [50 + i * 700 for i in range(120)]
 
 
+def test_a_relative_path_is_that_of_the_folder_in_which_it_was_opened(many, tmp_path, monkeypatch):
+    monkeypatch.chdir(many)
+    records = pickle.loads(pickle.dumps(open_dataset(".")))
+    monkeypatch.chdir(tmp_path)
+    assert lengths(records, range(120)) == [50 + i * 700 for i in range(120)]
+
+
 @pytest.mark.parametrize("cache_bytes", [0, 64 << 20])
 def test_sixteen_threads_read_concurrently(cache_bytes, many, monkeypatch):
     # With one open file, a thread often evicts a file that another thread reads.

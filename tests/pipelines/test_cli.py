@@ -105,6 +105,14 @@ def test_rejects_flags_in_one_sentence_and_writes_nothing(
     assert sorted(tmp_path.rglob("*")) == before
 
 
+def test_a_relative_path_in_a_deleted_folder_is_one_sentence(tmp_path, monkeypatch, capsys) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    found = sentence_here(capsys, "images", "in", str(tmp_path / "ds"), code=2)
+    assert "The path 'in' is relative, and the current folder was deleted" in found
+
+
 @pytest.mark.parametrize(
     ("args", "message"),
     [

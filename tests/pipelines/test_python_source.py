@@ -13,6 +13,7 @@ import sys
 from collections import Counter
 from itertools import chain
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pandas as pd
@@ -658,3 +659,19 @@ def test_script_thread_and_loop(tmp_path, has_file):
     numbers = {name: number for name, (number, _) in called.items()}
     assert numbers == {"script": 3, "loop": 3, "thread": 3, "daemon": 1}
     assert len({value for _, value in called.values()}) == 1
+
+
+def test_two_calls_at_a_time_never_publish_the_values_of_the_other(tmp_path, monkeypatch) -> None:
+    """The second call writes its files after the first did, and before that reads them."""
+    build, ds = python_source.run, tmp_path / "ds"
+
+    def overtaken(*args, **options):
+        monkeypatch.setattr(python_source, "run", Mock(side_effect=KeyboardInterrupt))
+        with contextlib.suppress(KeyboardInterrupt):
+            shardmill.write([{"a": 2}] * 20, ds)
+        return build(*args, **options)
+
+    monkeypatch.setattr(python_source, "run", overtaken)
+    with pytest.raises(ShardmillError):
+        shardmill.write([{"a": 1}] * 20, ds)
+    assert not (ds / "manifest.json").exists()

@@ -15,6 +15,7 @@ from shardmill.schemas.errors import InputError, UsageError
 from shardmill.schemas.example.parse import parse_example
 from shardmill.schemas.refs import InputRef
 from shardmill.schemas.storage import absolute, join, open_storage, scheme_of
+from shardmill.schemas.storage.base import replaced_error
 from shardmill.transforms.match.containers.expand import is_archive
 from shardmill.transforms.match.counts import (
     Linked,
@@ -366,12 +367,15 @@ def read_listing(spec: MatchSpec) -> Iterator[InputRef]:
     """Yield the references of a listing, without sizes.
 
     Raises:
-        ShardmillError: The listing is broken or too large.
+        ShardmillError: The listing is broken or too large, or was deleted since it was found.
     """
     if spec.table is not None:
         yield from spec.table.entries(spec.root)
         return
-    data = open_storage(spec.input).read(spec.input)
+    try:
+        data = open_storage(spec.input).read(spec.input)
+    except FileNotFoundError as error:  # such as that of `write`, by another call for its output
+        raise replaced_error("read", spec.input) from error
     if len(data) > _MAX_LISTING_BYTES:
         raise InputError("listing-too-large", input=spec.input)
     yield from parse_paths(data, spec.input, spec.root)

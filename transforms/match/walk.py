@@ -149,7 +149,7 @@ def folder_names(root: str) -> list[str]:
         return []
     entries = itertools.islice(open_storage(root).list_dir(root), _MAX_LISTED)
     names = [entry.path.rpartition("/")[2] for entry in entries if entry.kind == "dir"]
-    return [name for name in names if not is_junk(name)]
+    return [name for name in names if name and not is_junk(name)]
 
 
 def first_level(root: str) -> Iterator[WalkTask]:
@@ -158,7 +158,7 @@ def first_level(root: str) -> Iterator[WalkTask]:
     if scheme_of(root):
         for entry in open_storage(root).list_dir(root):
             if entry.kind == "dir":
-                yield WalkTask(entry.path.rsplit("/", 1)[-1], deep=True)
+                yield WalkTask(entry.path.rsplit("/", 1)[-1] or "/", deep=True)
         return
     for name in folder_names(root):
         # Names cross a shuffle as text: undecodable bytes with a reversible escape.

@@ -15,7 +15,7 @@ from google.auth import exceptions as auth
 from shardmill.schemas.errors import StorageError
 from shardmill.schemas.storage.gcs import GcsStorage, translate_errors
 from shardmill.transforms.match.counts import count_skipped
-from shardmill.transforms.match.walk import WalkTask, walk
+from shardmill.transforms.match.walk import first_level, walk
 from shardmill.transforms.sink.encoder import Example
 from shardmill.transforms.sink.parts import PartJob, find_part, write_part
 from shardmill.transforms.sink.placement import PartKey
@@ -224,16 +224,14 @@ def test_stream_fails_if_the_object_is_replaced(strict_bucket, front):
 
 def test_walk_finds_each_object_once(bucket):
     storage = GcsStorage()
-    names = ["a/b/c.jpg", "a/x.jpg", "top.jpg", "b#/y.jpg", ".hidden/z.jpg", "d/"]
+    names = ["a/b/c.jpg", "a/x.jpg", "top.jpg", "b#/y.jpg", "/a/x.jpg", "e//x.jpg"]
+    names += [".hidden/z.jpg", "d/"]
     for name in names:
         storage.replace(f"{bucket}/{name}", b"x")
-    tasks = [WalkTask(name, deep=name != "") for name in ("", "a", "b#", ".hidden", "d")]
-    found = [ref for task in tasks for ref in walk(bucket, task, follow_links=False)]
+    found = [ref for task in first_level(bucket) for ref in walk(bucket, task, follow_links=False)]
     hidden = count_skipped(".hidden/z.jpg")
     assert hidden in found
-    assert sorted(ref.key for ref in found if ref != hidden) == sorted(
-        {*names[:-2]} - {".hidden/z.jpg"}
-    )
+    assert sorted(ref.key for ref in found if ref != hidden) == sorted(names[:-2])
 
 
 @pytest.mark.parametrize("key", ["", "key.json"])

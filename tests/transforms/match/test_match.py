@@ -12,7 +12,7 @@ from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardmill.schemas.errors import InputError, UsageError
+from shardmill.schemas.errors import InputError, StorageError, UsageError
 from shardmill.schemas.refs import InputRef
 from shardmill.transforms.match.counts import DUPLICATE, Linked, MatchCounts
 from shardmill.transforms.match.inputs import (
@@ -401,3 +401,12 @@ def test_unusable_listing_is_a_fatal_count(tmp_path, entries, message) -> None:
     _, counts = run_match(tmp_path, spec=spec, labels=LabelSpec("listing"))
     assert (counts.skipped, counts.duplicates) == (0, 0)
     assert message in counts.fatal
+
+
+def test_a_listing_that_is_deleted_after_it_was_found_is_one_sentence(tmp_path):
+    """As by another call of ``write`` for one output, whose listing has the same name."""
+    (tmp_path / "list.txt").write_text("a.jpg\n")
+    spec = find_input(str(tmp_path / "list.txt"), listing=True)
+    (tmp_path / "list.txt").unlink()
+    with pytest.raises(StorageError, match="replaced at the same time; run again"):
+        list(read_listing(spec))

@@ -30,7 +30,7 @@ from shardmill.transforms.sources.python.records import Batch, to_table
 from shardmill.transforms.tables.byte_arrays import ByteStrings
 
 KEY = "__key__"  # column of the keys that a function returns
-LIST = "list.txt"  # names of the files
+LIST = "list-{}.txt"  # names of the files of a digest
 _MAX_CLASSES = 1 << 16  # of labels that are numbers
 
 
@@ -174,7 +174,7 @@ def write_spool(
     """
     storage = open_storage(folder)
     found = {entry.path.rsplit("/", 1)[-1]: entry for entry in storage.list_dir(folder)}
-    found.pop(LIST, None)
+    found = {name: entry for name, entry in found.items() if name.endswith(files.suffix)}
     values, names, first, shown = blake3(), [], 0, progress.current()
     schema: pa.Schema | None = None
     for unit in units:
@@ -204,8 +204,9 @@ def write_spool(
     for name in found:
         storage.delete(join(folder, name))
     listed = "".join(f"{name}\n" for name in names)
-    storage.replace(join(folder, LIST), listed.encode())
     digest: str = values.hexdigest(16)
+    # Another call for this output may write other values at the same time.
+    storage.replace(join(folder, LIST.format(digest)), listed.encode())
     return digest
 
 
