@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from shardmill.transforms.sources.python.records import Batch
     from shardmill.transforms.sources.python.spool import ImageFiles, TableFiles
 
-_LABELS = "labels.txt"
+_LABELS = "labels-{}.txt"
 _NAMED = {  # options that are set by parameters, or not
     "rows": frozenset({"input", "label", "key", "split_by", "dry_run"}),
     "images": frozenset({"input", "label_from", "label_pattern", "dry_run"}),
@@ -134,7 +134,7 @@ def _spooled(
     classes = getattr(files, "classes", 0)
     if not classes or table.labels:
         return table
-    path = join(spool, _LABELS)
+    path = join(spool, _LABELS.format(digest))
     text = "".join(f"{name}\n" for name in names or map(str, range(classes)))
     open_storage(spool).replace(path, text.encode())
     return replace(table, labels=path)

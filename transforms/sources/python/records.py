@@ -235,7 +235,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, np.ma.MaskedArray):
         return value.tolist()
     if isinstance(value, set):
-        return frozenset(value)  # which Arrow refuses: the order of a set differs between runs
+        return frozenset(value)  # no type of Arrow: the order of a set differs between runs
     if not hasattr(value, "__array__"):
         return value
     array = np.asarray(value)
