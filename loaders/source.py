@@ -25,7 +25,7 @@ from shardmill.schemas.schema_pbtxt.image_features import (
     IMAGE_FEATURES,
     WIDTH,
 )
-from shardmill.schemas.storage import absolute, join, open_storage
+from shardmill.schemas.storage import join, open_storage, scheme_of
 
 # Names of features by their short names, which TFDS and Hugging Face datasets use too.
 LONG_NAMES = {each.short: each.name for each in IMAGE_FEATURES.values() if each.short}
@@ -167,7 +167,8 @@ def open_source(path: str | os.PathLike[str], split: str) -> Source:
         UsageError: A split is unknown.
     """
     *_, folder, manifest = open_manifest(path)
-    folder = absolute(folder)  # the process, or one that unpickles it, may change its folder
+    if not scheme_of(folder):  # the process, or one that unpickles it, may change its folder
+        folder = os.path.abspath(folder)
     selection = select(manifest, split)
     manifest, lacking = manifest.of_shards({part.shard.file for part in selection.parts})
     specs = read_specs(folder, manifest, *lacking)

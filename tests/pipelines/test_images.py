@@ -278,12 +278,12 @@ def test_config_id_depends_on_options_that_change_bytes(photos, tmp_path) -> Non
     assert grouped.place_spec.seed == 3
 
 
-def test_a_group_pattern_that_matches_no_key_is_a_warning(photos, tmp_path) -> None:
+def test_a_group_pattern_that_groups_nothing_is_a_warning(photos, tmp_path) -> None:
     """Copies of one scene would be in several splits."""
     options = {"input": photos, "image_size": 8}
-    for pattern, warned in ((r"^cat/.(.)", False), ("(patient[0-9]+)_", True)):
+    for pattern, warned in ((r"^cat/.(.)", False), ("(patient[0-9]+)_", True), (".+", True)):
         _, manifest = build_dataset(output=tmp_path / pattern[:3], group_pattern=pattern, **options)
-        sentence = f"--group_pattern={pattern} matches no key: each input is a group"
+        sentence = f"--group_pattern={pattern} groups nothing: each input is alone"
         assert (sentence in manifest.warnings) is warned
 
 

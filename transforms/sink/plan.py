@@ -119,7 +119,7 @@ def make_plan(
     parts = plan_parts(census.series, expected_bytes, spec.shards)
     warnings = (*spec.warnings, *input_warnings(census, spec.hooks))
     if (pattern := spec.place.group_pattern) and not census.grouped:
-        warnings += (f"--group_pattern={pattern} matches no key: each input is a group",)
+        warnings += (f"--group_pattern={pattern} groups nothing: each input is alone",)
     plan = Plan(
         "build", "", parts, labels, census.input_id, warnings=warnings, ctime_id=census.ctime_id,
         groups=1 + census.refs // _GROUP_INPUTS,
