@@ -67,7 +67,7 @@ def shardmill(name: str, by_label: bool, epoch: int) -> Order:
         found, records = order.places(np.arange(len(order)))
         return found * sizes[0] + records
     read = []
-    for each in order.windows([Piece(0, len(order), 0, len(order))]):
+    for each in order.windows([Piece(0, len(order))]):
         chunks = [chunk.part * sizes[0] + np.array(chunk.records) for chunk in each.chunks]
         firsts = np.cumsum([0, *map(len, chunks)])
         read.append(np.concatenate(chunks)[firsts[each.owners] + each.offsets])

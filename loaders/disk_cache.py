@@ -51,8 +51,7 @@ class DiskCache:
             InputError: The shard does not match the manifest, or the disk is full.
             StorageError: The storage failed.
         """
-        name = shard.file.replace("/", "-")
-        copy = self._folder / f"{shard.crc32c}-{shard.bytes}-{name}{_SUFFIX}"
+        copy = self._copy_of(shard)
         try:
             os.utime(copy)  # marks it as used
         except FileNotFoundError:
@@ -69,6 +68,27 @@ class DiskCache:
         except OSError:  # a copy of another user, or on a read-only disk, can still be read
             pass
         return str(copy)
+
+    def drop_damaged(self, shard: Shard) -> str:
+        """Delete the copy of a shard if its bytes are not those of the shard, as after a crash.
+
+        Args:
+            shard: The entry of the shard in the manifest.
+
+        Returns:
+            Path of the copy that was deleted; empty if there is none, or it is sound.
+        """
+        copy = str(self._copy_of(shard))
+        storage = open_storage(copy)
+        with contextlib.suppress(FileNotFoundError):
+            if shard.crc32c not in (None, f"{storage.checksum(copy):08x}"):
+                storage.delete(copy)
+                return copy
+        return ""
+
+    def _copy_of(self, shard: Shard) -> Path:
+        name = shard.file.replace("/", "-")
+        return self._folder / f"{shard.crc32c}-{shard.bytes}-{name}{_SUFFIX}"
 
     def _copy(self, path: str, shard: Shard, copy: Path) -> None:
         part = copy.with_suffix(".part")

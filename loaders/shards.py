@@ -268,10 +268,11 @@ class ShardFiles:
             self._members(shard)
 
     def _open_new(self, shard: int) -> OpenFile:
-        path, entry = self._paths[shard], self._shards[shard]
-        if self._limits.disk is not None and scheme_of(path):
+        path, entry, disk = self._paths[shard], self._shards[shard], self._limits.disk
+        if disk is not None and scheme_of(path):
             with contextlib.suppress(DamagedError):  # another process deleted the copy again
-                return OpenFile(self._limits.disk.path_of(path, entry), entry.bytes)
+                return OpenFile(disk.path_of(path, entry), entry.bytes)
+            disk.drop_damaged(entry)  # or its size is wrong
         return OpenFile(path, entry.bytes)
 
     @cached_property
@@ -331,6 +332,11 @@ class ShardFiles:
     def _damaged(self, shard: int, record: int, error: Exception) -> InputError:
         if isinstance(error.__cause__, FileNotFoundError):
             check_not_deleted(self._folder)
+        disk = self._limits.disk
+        copy = disk.drop_damaged(self._shards[shard]) if disk else ""
+        if copy:
+            self.close()
+            return InputError("cache-copy-damaged", path=self._paths[shard], copy=copy)
         reason = error.fault.message if isinstance(error, DamagedError) else str(error)
         return InputError(
             "record-damaged",

@@ -71,6 +71,7 @@ MESSAGES: dict[str, str] = {
     "cache-dir-invalid": "cache_dir={folder!r} must be a folder of a local disk.",
     "cache-copy-failed": "{path} cannot be copied to {folder}: {error}; free space, or give another cache_dir.",
     "cache-copy-differs": "{path} has {size:bytes} with the CRC-32C {checksum:08x}, and the manifest says {expected:,} and {crc32c}: run `shardmill verify`.",
+    "cache-copy-damaged": "{copy}, the copy of {path}, was damaged, as by a crash of this machine, and is deleted now: read again.",
     "normalization-without-mean": "the manifest has no mean of the feature {feature!r} for {split!r}: name a numeric column with values.",
     "normalization-without-pixels": "the manifest has no pixel statistics for {split!r}: name a feature, or compute them.",
     "images-not-batchable": "{name!r} holds images of different sizes, which cannot be batched: resize them with batch_size=None and map, or build with --resize=stretch, pad or crop.",

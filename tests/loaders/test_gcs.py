@@ -1,5 +1,6 @@
 """The loaders on gs://: the same records, with few requests."""
 
+import re
 import time
 
 import pytest
@@ -98,6 +99,36 @@ def test_copies_on_disk_need_no_requests(uri, front, tmp_path):
     assert [int(again[n]["id"]) for n in (59, 3, 30)] == [59, 3, 30]
     assert sorted(int(row["id"]) for row in Stream(again)) == list(range(TOTAL))
     assert front.counts().total() == 0
+
+
+DAMAGES = {
+    "empty": lambda data: b"",
+    "half": lambda data: data[: len(data) // 2],
+    "longer": lambda data: data + b"x",
+    "zeros": lambda data: bytes(len(data)),
+    "zeros at the end": lambda data: data[: len(data) // 2] + bytes(len(data) - len(data) // 2),
+    "a flipped byte": lambda data: data[:200] + bytes([data[200] ^ 255]) + data[201:],
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_copy_on_disk_that_is_damaged_is_made_again(damage, uri, tmp_path):
+    """As after a crash of the machine; the shard itself is sound."""
+    options = {"cache_dir": tmp_path / "cache"}
+    list(open_dataset(uri, **options))
+    copies = {copy: copy.read_bytes() for copy in (tmp_path / "cache").glob("*.copy")}
+    assert len(copies) == SHARDS
+    for copy, data in copies.items():
+        copy.write_bytes(DAMAGES[damage](data))
+    records = open_dataset(uri, **options)
+    for _ in range(SHARDS):
+        try:
+            assert [int(row["id"]) for row in records] == list(range(TOTAL))
+        except InputError as error:
+            assert re.search("the copy of gs://.*, was damaged", str(error))
+    assert [int(row["id"]) for row in records] == list(range(TOTAL))
+    assert [int(row["id"]) for row in open_dataset(uri, **options)] == list(range(TOTAL))
+    assert {copy: copy.read_bytes() for copy in copies} == copies
 
 
 def test_keras_dataset_reads_each_member_once(uri, front):

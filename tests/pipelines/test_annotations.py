@@ -503,8 +503,10 @@ def test_boxes_and_masks_of_single_examples_and_workers(trained):
 
     output, wanted = trained
     single = keras_dataset(output, batch_size=None, label="boxes")
-    for (_, labels), each in zip(single, open_dataset(output, features=["boxes"]), strict=True):
-        assert np.allclose(labels["boxes"], each["boxes"])
+    pairs = open_dataset(output, as_supervised=True, label="boxes")
+    for (_, labels), (image, boxes) in zip(single, pairs, strict=True):
+        assert image.shape == (48, 64, 3)
+        assert np.allclose(labels["boxes"], boxes)
     flip = keras.layers.RandomFlip("horizontal", bounding_box_format="xyxy", seed=0)
     pairs = keras_dataset(output, batch_size=12, label="boxes/xyxy")
     flipped = pairs.map(lambda images, target: flip({"images": images, "bounding_boxes": target}))
