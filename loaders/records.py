@@ -15,7 +15,6 @@ import numpy as np
 import numpy.typing as npt
 from typing_extensions import Self
 
-from shardmill.loaders.boxes import BOXES
 from shardmill.loaders.disk_cache import DiskCache
 from shardmill.loaders.record_decoder import (
     Fill,
@@ -321,9 +320,6 @@ def open_dataset(  # noqa: PLR0913 - all but two are named
         raise UsageError("transform-not-function", transform=transform)
     source = open_source(path, split)
     specs = select_features(source, features)
-    if as_supervised and features is None and str(label).partition("/")[0] == BOXES:
-        # Boxes are read where they are named only; a column may have that name.
-        specs = (*specs, *(spec for spec in [source.spec_of(label)] if spec.parts))
     names = output_names(specs, features) if decode else {}
     classes = {source.label_id: source.num_classes} if label == "one_hot" else {}
     defaults = default_values(specs, fill)

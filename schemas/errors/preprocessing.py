@@ -21,5 +21,6 @@ MESSAGES: dict[str, str] = {
     "preprocessing-rows-differ": "preprocessing_fn returns {found:,} entries of the feature {name!r} for {rows:rows}: every feature must have one entry per row.",
     "preprocessing-sparse-unordered": "preprocessing_fn returns the sparse feature {name!r} with rows out of order: use tf.sparse.reorder.",
     "preprocessing-sparse-gaps": "preprocessing_fn returns the sparse feature {name!r} with gaps between the values of a row, which a record cannot store: make it dense with tf.sparse.to_dense, or set its shape with tft.experimental.annotate_sparse_output_shape.",
+    "preprocessing-storage": "--preprocessing cannot have its output on {scheme}:// with workers on other machines, where TensorFlow does not write: leave out --runner, or give an --output on gs:// or in a folder that all workers share.",
     "preprocessing-not-file": "--preprocessing={path} {what}: name a Python file with a preprocessing_fn.",
 }

@@ -66,7 +66,7 @@ MESSAGES: dict[str, str] = {
     "box-format-unknown": "{form!r} is not a format of boxes: use one of {known}.",
     "boxes-without-size": "{name!r} needs height and width of images, which the records lack: build with these features, or use boxes/rel_xyxy.",
     "feature-joined": "{name!r} is made of features that tf.io.parse_example reads singly: name {parts}.",
-    "supervised-without-label": "as_supervised=True needs a label, and the features have none.",
+    "supervised-without-label": "as_supervised=True needs a label, and the features have none: name it in features, as in features=['image', 'boxes'].",
     "cache-dir-failed": "cache_dir={folder!r} cannot be made: {error}; give a folder of a local disk.",
     "cache-dir-invalid": "cache_dir={folder!r} must be a folder of a local disk.",
     "cache-copy-failed": "{path} cannot be copied to {folder}: {error}; free space, or give another cache_dir.",

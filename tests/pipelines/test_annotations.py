@@ -14,7 +14,7 @@ from PIL import Image
 from shardmill.loaders import feature_spec, keras_dataset, open_dataset, torch_dataset
 from shardmill.loaders.boxes import FORMATS
 from shardmill.pipelines.diff.compare import compare_datasets
-from shardmill.schemas.errors import ShardmillError
+from shardmill.schemas.errors import ShardmillError, UsageError
 from shardmill.transforms.images import encoder
 from shardmill.transforms.match.read_input import read_inputs
 from tests.conftest import build_dataset, examples, make_image, make_photos, shardmill
@@ -503,7 +503,10 @@ def test_boxes_and_masks_of_single_examples_and_workers(trained):
 
     output, wanted = trained
     single = keras_dataset(output, batch_size=None, label="boxes")
-    pairs = open_dataset(output, as_supervised=True, label="boxes")
+    with pytest.raises(UsageError, match=r"name it in features, as in features=\['image', 'boxes'"):
+        open_dataset(output, as_supervised=True, label="boxes")
+    options = {"as_supervised": True, "label": "boxes", "features": ["image", "boxes"]}
+    pairs = open_dataset(output, **options)
     for (_, labels), (image, boxes) in zip(single, pairs, strict=True):
         assert image.shape == (48, 64, 3)
         assert np.allclose(labels["boxes"], boxes)

@@ -17,10 +17,10 @@ import pyarrow as pa
 from apache_beam.pvalue import AsSingleton
 
 from shardmill.schemas.dataset import shard_names
-from shardmill.schemas.errors import InputError, OutputError
+from shardmill.schemas.errors import InputError, OutputError, UsageError
 from shardmill.schemas.rejects import RejectedError
 from shardmill.schemas.schema_pbtxt.columns import Column, format_schema
-from shardmill.schemas.storage import Storage, join, open_storage
+from shardmill.schemas.storage import Storage, join, open_storage, scheme_of
 from shardmill.transforms.runtime import progress
 from shardmill.transforms.runtime.map_do_fn import MapOrdered
 from shardmill.transforms.sink.plan import Plan
@@ -32,6 +32,7 @@ from shardmill.transforms.tables.table_source import TypedColumn, Unit, list_fea
 from shardmill.transforms.tables.tft import transformer
 from shardmill.transforms.tables.tft.preprocessing import Preprocessing, describe
 from shardmill.transforms.tables.tft.transformer import (
+    copy_folder,
     to_record_batch,
     transformed_features,
     transformed_schema,
@@ -108,13 +109,17 @@ def store_graph(build: str, input_id: str, path: str) -> StoredGraph:
     Args:
         build: The build folder; its name covers the preprocessing source and all versions.
         input_id: Identity of the inputs and of their ctimes.
-        path: Folder of the graph in the build folder; deleted if another graph is used.
+        path: Folder of the graph, which is copied to the build folder if it is not in it; deleted
+            if another graph is used.
 
     Returns:
         The graph that all builders use.
     """
     storage = open_storage(build)
-    folder = path[len(build.rstrip("/")) + 1 :]
+    folder = join(FOLDER, path.rpartition("/")[2])
+    if path != join(build, folder):
+        copy_folder(path, join(build, folder))
+        path = join(build, folder)
     graph = StoredGraph(folder, tuple(_list_files(storage, path)), transformed_schema(path))
     winner = create_sidecar(
         storage, sidecar_path(build, input_id), seal(asdict(graph)), graph,
@@ -254,11 +259,31 @@ class BuildGraph(beam.PTransform):
             | "SumRows" >> beam.CombineGlobally(sum)
         )
         folder = batches | "AnalyzeRows" >> AnalyzeRows(
-            spec.table.features, self.preprocessing, join(spec.sink.build, FOLDER)
+            spec.table.features, self.preprocessing, _scratch(ranges.pipeline, spec.sink.build)
         )
         return folder | "StoreGraph" >> beam.Map(
             choose_graph, spec=spec, plan=AsSingleton(plan), rows=AsSingleton(rows)
         )
+
+
+def _scratch(pipeline: beam.Pipeline, build: str) -> str:
+    """Return the folder that an analysis writes to.
+
+    TensorFlow writes objects of no service but gs://, and those with credentials of its own, so the
+    runner of this process has a folder on its disk.
+
+    Raises:
+        UsageError: Workers on several machines have no folder that TensorFlow can write to.
+    """
+    # Workers of other runners do not need it.
+    from apache_beam.runners.portability.fn_api_runner import FnApiRunner
+
+    scheme = scheme_of(build)
+    if scheme and isinstance(pipeline.runner, FnApiRunner):
+        return str(pipeline.local_tempdir)
+    if scheme not in ("", "gs"):
+        raise UsageError("preprocessing-storage", scheme=scheme)
+    return join(build, FOLDER)
 
 
 def train_batches(

@@ -101,8 +101,10 @@ class Transformer:
         self._adapter = TensorAdapter(config)
         with tempfile.TemporaryDirectory(prefix="shardmill-") as copy:
             model = join(folder, MODEL)
-            # Loading reads the vocabularies into tables: the files are not needed afterwards.
-            self._model = tf.saved_model.load(_fetch(model, copy) if scheme_of(model) else model)
+            # TensorFlow reads objects with other credentials. Loading reads the vocabularies into
+            # tables: the files are not needed afterwards.
+            local = copy_folder(model, copy) if scheme_of(model) else model
+            self._model = tf.saved_model.load(local)
         self._names = [field.name for field in config.arrow_schema]
 
     def apply(self, columns: Sequence[TypedColumn], order: np.ndarray) -> list[TypedColumn]:
@@ -212,8 +214,8 @@ def _check_no_gaps(name: str, indices: np.ndarray, starts: np.ndarray) -> None:
         raise InputError("preprocessing-sparse-gaps", name=name)
 
 
-def _fetch(folder: str, copy: str) -> str:
-    """Copy a remote folder to a local one; TensorFlow's file system uses other credentials."""
+def copy_folder(folder: str, copy: str) -> str:
+    """Copy the files of a folder to another storage; return the path of the copy."""
     source, target = open_storage(folder), open_storage(copy)
     for entry in source.walk(folder):
         if entry.kind == "file":

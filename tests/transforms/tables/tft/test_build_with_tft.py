@@ -4,13 +4,19 @@ import os
 import random
 from pathlib import Path
 
+import apache_beam as beam
 import pytest
 
-from shardmill.schemas.errors import StorageError
+from shardmill.pipelines.rows import build_rows as build
+from shardmill.pipelines.rows_config import RowsConfig
+from shardmill.schemas.errors import StorageError, UsageError
+from shardmill.schemas.storage import open_storage
 from shardmill.transforms.publish.publish import Publisher
+from shardmill.transforms.tables.tft.transformer import copy_folder
 from tests.support.rows_tools import build_rows, by_split, check_dataset, frozen, make_table
 from tests.transforms.statistics.test_statistics import check_rows
 
+pytest_plugins = ["tests.support.gcs_server", "tests.support.s3_server"]
 pytestmark = pytest.mark.heavy
 
 PREPROCESSING = """
@@ -116,6 +122,40 @@ def test_a_transformed_dataset(tmp_path) -> None:
     examples = check_dataset(tmp_path / "ds", manifest)
     assert not (tmp_path / "ds" / GRAPH).exists()
     assert set(map(frozen, examples)) == {frozen(row) for split in rows.values() for row in split}
+
+
+@pytest.mark.xdist_group("transform")
+@pytest.mark.parametrize("service", ["strict_bucket", "s3_bucket"])
+def test_the_output_may_be_in_a_bucket(service, request, tmp_path) -> None:
+    """TensorFlow has no credentials for it: the analysis is on the disk, the graph is copied."""
+    import tensorflow_transform as tft
+
+    bucket = request.getfixturevalue(service)
+    (tmp_path / "pp.py").write_text(PREPROCESSING)
+    options = {"input": penguins(tmp_path / "in.csv"), "preprocessing": tmp_path / "pp.py"}
+    build_rows(**options, output=tmp_path / "here")
+    outcome, manifest = build_rows(**options, output=f"{bucket}/o ut")
+    assert outcome.status == "published", outcome
+    storage = open_storage(bucket)
+    names = [entry.path.removeprefix(f"{bucket}/o ut/") for entry in storage.walk(bucket)]
+    assert {name.partition("/")[0] for name in names} == {manifest.generation, "manifest.json"}
+    copy = copy_folder(f"{bucket}/o ut", str(tmp_path / "there"))
+    shards = [(tmp_path / "here/current" / name).read_bytes() for name in manifest.files]
+    there = Path(copy) / manifest.generation
+    assert [(there / name).read_bytes() for name in manifest.files] == shards
+    output = tft.TFTransformOutput(str(there / "transform_fn"))
+    assert output.vocabulary_by_name("island") == [b"Biscoe", b"Dream"]
+    assert build_rows(**options, output=f"{bucket}/o ut")[0].status == "up_to_date"
+
+
+def test_workers_on_other_machines_need_a_storage_of_tensorflow(s3_bucket, tmp_path) -> None:
+    (tmp_path / "pp.py").write_text(PREPROCESSING)
+    config = RowsConfig(
+        input=penguins(tmp_path / "in.csv"), preprocessing=str(tmp_path / "pp.py"),
+        output=f"{s3_bucket}/ds",
+    )  # fmt: skip
+    with pytest.raises(UsageError, match="its output on s3:// with workers on other machines"):
+        build(beam.Pipeline(runner="PrismRunner"), config)
 
 
 SHAPES = """
