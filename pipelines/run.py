@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import hashlib
 import os
 import shutil
 import signal
 import sys
+import tempfile
 import threading
 import uuid
 from collections import Counter
@@ -166,11 +168,15 @@ class _Run:
             Staged: The job was staged instead.
         """
         import apache_beam as beam
+        from apache_beam.runners.portability.job_server import StopOnExitJobServer
 
         from shardmill.pipelines.runners.options import CachedOptions
         from shardmill.transforms.runtime import progress
         from shardmill.transforms.sink import outcome as outcomes
 
+        # Beam's handler of Ctrl-C stops a server under a lock, for which a second one would wait
+        # forever: keep the handler that the server found. The server ends with this process.
+        StopOnExitJobServer._sigint_handler = property(lambda it: it._original_sigint_handler)  # noqa: SLF001
         in_process = self.runner.in_process
         parts = progress.Progress(phase="starting", unit="parts", rejects_name="")
         shown = self.new_progress() if in_process else parts
@@ -217,7 +223,8 @@ class _Run:
                 find_job = lambda: runner.find_job(options, result)  # noqa: E731
                 with monitor_job(progress, self.build, find_job) as job:
                     try:
-                        result = pipeline.run()
+                        with _temporary_files():
+                            result = pipeline.run()
                     except Exception as error:
                         result = runner.find_running(error, options)
                         if result is None:
@@ -266,6 +273,29 @@ class _Run:
             # cases, the folder may have parts of the same options with other inputs.
             open_storage(self.output).delete_tree(self.build)
         return outcome
+
+
+@contextlib.contextmanager
+def _temporary_files() -> Iterator[None]:
+    """Let Beam make the temporary folders that it leaves in one that this process deletes.
+
+    A process that ends takes a signal at once.
+    """
+    before, folder = tempfile.gettempdir(), tempfile.mkdtemp(prefix="shardmill-")
+    # First, so that it is deleted after the files of a server that Beam stops at the end.
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    tempfile.tempdir = folder
+    try:
+        yield
+    finally:
+        tempfile.tempdir = before
+        atexit.register(_reset_signals)  # last, so that it is the first that runs
+
+
+def _reset_signals() -> None:
+    """Let Ctrl-C end this process at once, while Beam waits for the end of a server."""
+    for each in SIGNALS if threading.current_thread() is threading.main_thread() else ():
+        signal.signal(each, signal.SIG_DFL)
 
 
 def _end_samplers() -> None:

@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import signal
+import time
 from pathlib import Path
 
 import apache_beam as beam
@@ -165,6 +166,28 @@ def test_the_server_ends_with_its_command(number, build, image_case):
     assert out == ""
     wait_until(lambda: not server.is_running() or server.status() == psutil.STATUS_ZOMBIE, 10)
     resume(image_case, output)
+
+
+@pytest.mark.parametrize("pause", [0.02, 0.3, 1.05])
+def test_a_second_interrupt_ends_the_command_at_once(pause, build, image_case):
+    """Also while Beam stops its server."""
+    client, server, output = build
+    client.send_signal(signal.SIGINT)
+    time.sleep(pause)
+    client.send_signal(signal.SIGINT)
+    out, err = client.communicate(timeout=10)
+    assert (client.returncode, out) in ((130, ""), (-signal.SIGINT, ""))
+    assert "Traceback" not in err
+    wait_until(lambda: not server.is_running() or server.status() == psutil.STATUS_ZOMBIE, 10)
+    resume(image_case, output)
+
+
+def test_a_run_leaves_no_temporary_folder(image_case, tmp_path):
+    (tmp_path / "tmp").mkdir()
+    args = [*image_case.args(tmp_path / "out"), *FLAGS]
+    done = shardmill(*args, env={**os.environ, "TMPDIR": str(tmp_path / "tmp")})
+    assert done.returncode == 0, done.stderr
+    assert not list((tmp_path / "tmp").iterdir())
 
 
 def test_its_server_dies(build, image_case):

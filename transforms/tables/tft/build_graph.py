@@ -269,7 +269,7 @@ class BuildGraph(beam.PTransform):
 def _scratch(pipeline: beam.Pipeline, build: str) -> str:
     """Return the folder that an analysis writes to.
 
-    TensorFlow writes objects of no service but gs://, and those with credentials of its own, so the
+    TensorFlow writes objects of no service but gs://, and those with other credentials, so the
     runner of this process has a folder on its disk.
 
     Raises:
