@@ -33,7 +33,7 @@ EPOCHS = 16  # alternating between readers
 ALTERNATING = (
     "Times of whole processes vary more than readers differ, so here the epochs of all readers "
     "alternate in one process; each figure compares two consecutive epochs. TensorFlow's default "
-    "method of decoding JPEGs is faster and up to 22 of 255 levels from the pixels that Pillow and "
+    "method of decoding JPEGs is up to 22 of 255 levels from the pixels that Pillow and "
     "`keras_dataset` give; of the other readers only `tuned_same_pixels` gives these."
 )
 PARSING = (

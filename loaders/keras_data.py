@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 _BLOCK = 256  # records that go to TensorFlow together: each call costs half a millisecond
 _BLOCK_BYTES = 8 << 20
+_AHEAD = 2  # blocks
 
 
 class Batching(NamedTuple):
@@ -319,6 +320,7 @@ def _to_batches(
         return finish(parse(serialized), *weights)
 
     dataset = tf.data.Dataset.from_generator(blocks, output_signature=signature)
+    dataset = dataset.prefetch(_AHEAD)  # read them while others are decoded
     if batching.batch_size is not None:
         dataset = dataset.rebatch(batching.of_host, drop_remainder=batching.remainder != "keep")
     if singly:

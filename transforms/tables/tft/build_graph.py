@@ -17,10 +17,11 @@ import pyarrow as pa
 from apache_beam.pvalue import AsSingleton
 
 from shardmill.schemas.dataset import shard_names
-from shardmill.schemas.errors import InputError, OutputError, UsageError
+from shardmill.schemas.errors import InputError, OutputError, StorageError, UsageError
 from shardmill.schemas.rejects import RejectedError
 from shardmill.schemas.schema_pbtxt.columns import Column, format_schema
 from shardmill.schemas.storage import Storage, join, open_storage, scheme_of
+from shardmill.schemas.storage.base import one_line
 from shardmill.transforms.runtime import progress
 from shardmill.transforms.runtime.map_do_fn import MapOrdered
 from shardmill.transforms.sink.plan import Plan
@@ -158,6 +159,7 @@ class AnalyzeRows(beam.PTransform):
         scratch: A folder, local or gs://, that all workers share.
 
     Raises:
+        StorageError: TensorFlow cannot write there.
         UsageError: The function cannot be traced.
     """
 
@@ -174,6 +176,7 @@ class AnalyzeRows(beam.PTransform):
         config = transformer.adapter_config(schema)
         # A process caches the tables of a saved model by its path: each analysis needs its own.
         folder = join(self.scratch, f"transform-{uuid.uuid4().hex}")
+        _make_folder(join(folder, _TEMP))
         # Each phase of the analysis reads the rows again instead of materializing them.
         with tft_beam.Context(
             temp_dir=join(folder, _TEMP), use_deep_copy_optimization=True, force_tf_compat_v1=False
@@ -185,6 +188,23 @@ class AnalyzeRows(beam.PTransform):
         return written | "WriteRawSchema" >> beam.Map(
             _write_raw_schema, folder=folder, schema=schema
         ).with_output_types(str)
+
+
+def _make_folder(path: str) -> None:
+    """Make a folder as TensorFlow Transform will write its files.
+
+    Raises:
+        StorageError: TensorFlow cannot.
+    """
+    import tensorflow as tf
+
+    try:
+        tf.io.gfile.makedirs(path)
+    except tf.errors.OpError as error:
+        remedy = "let TensorFlow write there, on gs:// with Google's default credentials"
+        raise StorageError(
+            "storage-failed", action="write", path=path, error=one_line(error), remedy=remedy
+        ) from error
 
 
 def _write_raw_schema(_: Any, folder: str, schema: str) -> str:

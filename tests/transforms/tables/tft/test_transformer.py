@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from shardmill.schemas.errors import InputError, UsageError
+from shardmill.schemas.errors import InputError, StorageError, UsageError
 from shardmill.schemas.schema_pbtxt.columns import Column, format_schema
 from shardmill.transforms.tables.table_source import TypedColumn
 from shardmill.transforms.tables.tft.build_graph import AnalyzeRows, analysis_error, filler_batch
@@ -139,6 +139,12 @@ def analyze(folder, preprocessing, made=None, columns=COLUMNS) -> str:
     with open(found) as lines:
         (only,) = lines.read().split()
     return only
+
+
+def test_a_folder_that_tensorflow_cannot_write_is_one_sentence(tmp_path, preprocessing):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StorageError, match="is not a directory; let TensorFlow write there"):
+        analyze(tmp_path / "file", preprocessing)
 
 
 @pytest.fixture(scope="module")
