@@ -76,15 +76,15 @@ class DiskCache:
             shard: The entry of the shard in the manifest.
 
         Returns:
-            Path of the copy that was deleted; empty if there is none, or it is sound.
+            Path of the copy if it is deleted, by this process or another one; empty if it is sound.
         """
         copy = str(self._copy_of(shard))
         storage = open_storage(copy)
         with contextlib.suppress(FileNotFoundError):
-            if shard.crc32c not in (None, f"{storage.checksum(copy):08x}"):
-                storage.delete(copy)
-                return copy
-        return ""
+            if shard.crc32c in (None, f"{storage.checksum(copy):08x}"):
+                return ""
+            storage.delete(copy)
+        return copy
 
     def _copy_of(self, shard: Shard) -> Path:
         name = shard.file.replace("/", "-")

@@ -330,17 +330,18 @@ class ShardFiles:
         return offsets
 
     def _damaged(self, shard: int, record: int, error: Exception) -> InputError:
+        path, disk, copy = self._paths[shard], self._limits.disk, ""
         if isinstance(error.__cause__, FileNotFoundError):
             check_not_deleted(self._folder)
-        disk = self._limits.disk
-        copy = disk.drop_damaged(self._shards[shard]) if disk else ""
+        elif disk and scheme_of(path):
+            copy = disk.drop_damaged(self._shards[shard])
         if copy:
             self.close()
-            return InputError("cache-copy-damaged", path=self._paths[shard], copy=copy)
+            return InputError("cache-copy-damaged", path=path, copy=copy)
         reason = error.fault.message if isinstance(error, DamagedError) else str(error)
         return InputError(
             "record-damaged",
-            path=self._paths[shard],
+            path=path,
             record=record,
             reason=reason,
             folder=self._folder,

@@ -168,15 +168,11 @@ class _Run:
             Staged: The job was staged instead.
         """
         import apache_beam as beam
-        from apache_beam.runners.portability.job_server import StopOnExitJobServer
 
         from shardmill.pipelines.runners.options import CachedOptions
         from shardmill.transforms.runtime import progress
         from shardmill.transforms.sink import outcome as outcomes
 
-        # Beam's handler of Ctrl-C stops a server under a lock, for which a second one would wait
-        # forever: keep the handler that the server found. The server ends with this process.
-        StopOnExitJobServer._sigint_handler = property(lambda it: it._original_sigint_handler)  # noqa: SLF001
         in_process = self.runner.in_process
         parts = progress.Progress(phase="starting", unit="parts", rejects_name="")
         shown = self.new_progress() if in_process else parts
@@ -223,7 +219,7 @@ class _Run:
                 find_job = lambda: runner.find_job(options, result)  # noqa: E731
                 with monitor_job(progress, self.build, find_job) as job:
                     try:
-                        with _temporary_files():
+                        with _submitting():
                             result = pipeline.run()
                     except Exception as error:
                         result = runner.find_running(error, options)
@@ -276,25 +272,31 @@ class _Run:
 
 
 @contextlib.contextmanager
-def _temporary_files() -> Iterator[None]:
-    """Let Beam make the temporary folders that it leaves in one that this process deletes.
+def _submitting() -> Iterator[None]:
+    """Undo at the end of this process what Beam does to it when it submits a job.
 
-    A process that ends takes a signal at once.
+    It leaves temporary folders, and replaces the handler of Ctrl-C if it starts a server: its own
+    handler stops the server under a lock, for which a second Ctrl-C would wait forever.
     """
+    from apache_beam.runners.portability.job_server import StopOnExitJobServer
+
+    # The handler that the server found is kept.
+    StopOnExitJobServer._sigint_handler = property(lambda it: it._original_sigint_handler)  # noqa: SLF001
     before, folder = tempfile.gettempdir(), tempfile.mkdtemp(prefix="shardmill-")
-    # First, so that it is deleted after the files of a server that Beam stops at the end.
+    # Functions are called in reverse order: this one after Beam has stopped its server, which has
+    # files in the folder, and the last one before, since Beam waits a second for the server.
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     tempfile.tempdir = folder
     try:
         yield
     finally:
         tempfile.tempdir = before
-        atexit.register(_reset_signals)  # last, so that it is the first that runs
+        atexit.register(_end_at_once)
 
 
-def _reset_signals() -> None:
-    """Let Ctrl-C end this process at once, while Beam waits for the end of a server."""
-    for each in SIGNALS if threading.current_thread() is threading.main_thread() else ():
+def _end_at_once() -> None:
+    """Let a signal end this process without a traceback."""
+    for each in SIGNALS:
         signal.signal(each, signal.SIG_DFL)
 
 

@@ -51,9 +51,14 @@ def servers(client: int) -> list[psutil.Process]:
 
 @pytest.fixture
 def build(image_case, tmp_path):
-    """Start a build; yield its process, its server and its output once it has finished parts."""
-    output = tmp_path / "out"
-    client = start_shardmill(*image_case.args(output), *FLAGS)
+    """Start a build; yield its process, its server and its output once it has finished parts.
+
+    Its temporary folder is ``tmp``.
+    """
+    output, temporary = tmp_path / "out", tmp_path / "tmp"
+    temporary.mkdir()
+    environment = {**os.environ, "TMPDIR": str(temporary)}
+    client = start_shardmill(*image_case.args(output), *FLAGS, env=environment)
     wait_until(lambda: finished_parts(output) >= 5 or client.poll() is not None)
     assert client.poll() is None, client.stderr.read()
     (server,) = servers(client.pid)
@@ -163,6 +168,7 @@ def test_the_server_ends_with_its_command(number, build, image_case):
     else:
         assert client.returncode == 128 + number
         assert re.fullmatch(r"shardmill: interrupted.*; run again to resume\.\n", message), message
+        assert not list((output.parent / "tmp").iterdir())
     assert out == ""
     wait_until(lambda: not server.is_running() or server.status() == psutil.STATUS_ZOMBIE, 10)
     resume(image_case, output)
@@ -182,7 +188,7 @@ def test_a_second_interrupt_ends_the_command_at_once(pause, build, image_case):
     resume(image_case, output)
 
 
-def test_a_run_leaves_no_temporary_folder(image_case, tmp_path):
+def test_a_whole_run_leaves_no_temporary_folder(image_case, tmp_path):
     (tmp_path / "tmp").mkdir()
     args = [*image_case.args(tmp_path / "out"), *FLAGS]
     done = shardmill(*args, env={**os.environ, "TMPDIR": str(tmp_path / "tmp")})

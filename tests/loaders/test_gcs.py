@@ -133,6 +133,20 @@ def test_a_copy_on_disk_that_is_damaged_is_made_again(damage, uri, tmp_path):
     assert {copy: copy.read_bytes() for copy in copies} == copies
 
 
+def test_all_readers_of_a_damaged_copy_say_so(long_shards, tmp_path):
+    """Also those that have it open while another one deletes it, as workers of a DataLoader do."""
+    readers = [open_dataset(long_shards, cache_dir=tmp_path / "cache") for _ in range(3)]
+    assert [int(reader[LONG - 1]["id"]) for reader in readers] == [LONG - 1] * 3
+    (copy,) = (tmp_path / "cache").glob("*.copy")
+    with copy.open("r+b") as file:
+        file.seek(copy.stat().st_size // 4)
+        file.write(bytes(copy.stat().st_size // 2))
+    for reader in readers:
+        with pytest.raises(InputError, match=r"the copy of gs://.*, was damaged"):
+            reader[LONG // 2]
+    assert [int(reader[LONG // 2]["id"]) for reader in readers] == [LONG // 2] * 3
+
+
 def test_keras_dataset_reads_each_member_once(uri, front):
     dataset = keras_dataset(uri, label=None, batch_size=7, shuffle=True)
     assert int(dataset.cardinality()) == steps_per_epoch(uri, "train", 7) == 9
