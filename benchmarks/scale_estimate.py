@@ -49,8 +49,8 @@ class Costs:
     ref_bytes: float = 160
     content_bytes: float = 69
     ref_cpu: float = 118e-6
-    image_cpu: float = 2.32e-3
-    row_cpu: float = 15.64e-6
+    image_cpu: float = 1.38e-3
+    row_cpu: float = 7.35e-6
     row_packed: float = 46.2
     shard_json: float = 137
     part_bytes: float = 123
