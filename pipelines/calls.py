@@ -263,7 +263,7 @@ def run(command: str, options: Any, **more: Any) -> dict[str, Any]:
 
 def _run_as_child() -> int:
     """Run the command whose options the calling process gives, and return its exit code."""
-    from shardmill.pipelines.cli import check_address_space, report_errors
+    from shardmill.pipelines.cli import check_process, report_errors
     from shardmill.pipelines.commands import load_command
     from shardmill.pipelines.commands.build import configure, run_build
     from shardmill.pipelines.input_kinds import INPUT_KINDS
@@ -273,7 +273,7 @@ def _run_as_child() -> int:
     answer = Answer(json=True)
 
     def run_command() -> int:
-        check_address_space(command)
+        check_process(command)
         if command in INPUT_KINDS:
             return run_build(command, *configure(command, vars(options) | more, [], answer))
         code: int = load_command(command).run(options, answer)

@@ -97,16 +97,20 @@ def _with_resources(run: Callable[[], int]) -> int:
         raise ResourceError("command-memory") from error
 
 
-def check_address_space(command: str) -> None:
-    """Fail before a pipeline starts: Python waits forever for a new thread whose memory ran out.
+def check_process(command: str) -> None:
+    """Fail before a pipeline starts where this process cannot run it.
 
+    Apache Beam reads docstrings. Python waits forever for a new thread whose memory ran out:
     ``threading.Thread.start`` waits for an event that a thread does not set if it fails before.
 
     Raises:
+        UsageError: Python runs without docstrings.
         ResourceError: The limit of this process is too small.
     """
     if command not in (*INPUT_KINDS, "count", "verify"):
         return
+    if command in INPUT_KINDS and sys.flags.optimize > 1:
+        raise UsageError("python-without-docstrings")
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     if limit != resource.RLIM_INFINITY and limit < _ADDRESS_SPACE:
         raise ResourceError("address-space", limit=limit)
@@ -125,7 +129,7 @@ def _dispatch(argv: list[str]) -> int:
         known = ", ".join(COMMANDS)
         raise UsageError("command-unknown", command=argv[0], known=known)
     if not {"-h", "--help"} & {*argv}:
-        check_address_space(argv[0])
+        check_process(argv[0])
     if argv[0] in INPUT_KINDS:
         from shardmill.pipelines.commands.build import parse_build, run_build  # slow to import
 

@@ -9,6 +9,7 @@ MESSAGES: dict[str, str] = {
     "flag-of-other-command-and-beam": "{flag} belongs to {owners}: write --beam_options={name}=VALUE for Apache Beam's option of that name.",
     "flag-of-other-command": "{flag} belongs to {owners}: remove it.",
     "option-unknown": "shardmill.{command} has no option {name}; {hint}",
+    "python-without-docstrings": "Apache Beam does not run without docstrings: omit -OO and PYTHONOPTIMIZE=2 (-O works).",
     "arguments-invalid": "{problem}; see {command} --help.",
     "value-unknown": "--{flag}={value} is unknown: use {shown}.",
     "runner-unknown": "--runner={name} is unknown: use DirectRunner, PrismRunner, FlinkRunner or DataflowRunner.",

@@ -2,10 +2,12 @@
 
 import argparse
 import json
+import os
 import re
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 
@@ -286,6 +288,20 @@ def test_too_little_address_space_is_one_sentence(tmp_path, words, kilobytes):
     assert "of address space (ulimit -v), builds take up to 3 GiB: raise that" in done.stderr
     assert "Traceback" not in done.stderr
     assert not [*tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize(("level", "runs"), [("1", True), ("2", False)])
+def test_python_without_docstrings_is_one_sentence(tmp_path, level, runs):
+    """Apache Beam fails with a traceback when it is imported by ``python -OO``."""
+    np.save(tmp_path / "x.npy", np.zeros((3, 2)))
+    words = [sys.executable, "-m", "shardmill", "arrays", "--input=x.npy", "--output=ds"]
+    environment = {**os.environ, "PYTHONOPTIMIZE": level}
+    done = subprocess.run(
+        words, check=False, capture_output=True, text=True, cwd=tmp_path, env=environment
+    )
+    assert (done.returncode == 0) is runs, done.stderr
+    assert ("omit -OO" in done.stderr) is not runs
+    assert "Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize("error", [MemoryError(), RuntimeError("can't start new thread")])
