@@ -23,7 +23,7 @@ endif
 .DEFAULT_GOAL := help
 .PHONY: help demo test light test-all test-heavy environment servers test-flink test-prism test-gcs test-s3 test-airflow test-interop \
   test-wheel test-pythons test-lowest dist release-check lint types docs docs-look soak bench bench-startup bench-count bench-peers bench-rows \
-  bench-reading bench-elements \
+  bench-reading bench-elements test-benchmarks \
   bench-scale constraints format clean
 
 help:  ## Show this list
@@ -172,6 +172,14 @@ types: $(VENV)/.installed-dev-$(STATE)  ## Check types
 format: $(VENV)/.installed-lint-$(STATE)  ## Fix what style checks can fix
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
+
+# Each benchmark with little data; of the other tools only Shardmill, which needs no separate environment.
+SMALL = "count.py --small" "elements.py --count=20000 --repeats=1" "images.py --small" "reading.py --small" "rows.py --small" \
+  "scale.py --small" "startup.py" "wide_tables.py --repeats=1 --shapes 500x12" \
+  "peers.py .cache/small --tools shardmill --counts 5 10 --large 1 2 --rows 100 200 --photos 50 --added 5 --removed 2 --rounds 1"
+test-benchmarks: $(VENV)/.installed-dev-$(STATE) $(VENV)/.installed-bench-$(STATE)  ## Run each benchmark with little data (a quarter of an hour)
+	@rm -rf .cache/small
+	@set -e; for each in $(SMALL); do echo "== $$each"; $(BIN)/python benchmarks/$$each; done
 
 bench: $(VENV)/.installed-dev-$(STATE) $(VENV)/.installed-bench-$(STATE)  ## Measure speed and memory (half an hour)
 	@$(BIN)/python benchmarks/images.py

@@ -268,7 +268,9 @@ def main() -> None:
             if size <= flags.most:
                 measure(stage, size // (SMALL if flags.small else 1), results, flags.work)
     found = load(results)
-    if flags.small or not all(found.values()):
+    if flags.small:
+        sys.exit(not all(found[stage] for stage in flags.only or SIZES))
+    if not all(found.values()):
         return
     plot(found, PICTURE)
     before, _, rest = PAGE.read_text().partition(BEGIN)

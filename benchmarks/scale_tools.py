@@ -17,7 +17,7 @@ from typing import Any
 from shardmill.schemas.dataset.catalog import CatalogRow
 from shardmill.schemas.dataset.shard_names import DEFAULT_TEMPLATE, ShardTemplate
 from shardmill.schemas.dataset.splits import Splits
-from shardmill.schemas.refs import InputRef
+from shardmill.schemas.refs import EncodedImage, InputRef
 from shardmill.schemas.storage import Storage
 from shardmill.schemas.tfrecord.gzip_member import Packing
 from shardmill.transforms.runtime import progress
@@ -58,11 +58,11 @@ class TinyEncoder:
             else:
                 record = ref.key.encode().ljust(RECORD - 16)
                 digest = hashlib.blake2b(record, digest_size=32).hexdigest()
-                row = CatalogRow(
-                    ref.key, ref.uri, ref.size, ref.version, digest, ref.label, 500, 375,
-                    False, "", PIXELS, [110 * PIXELS] * 3, [14_000 * PIXELS] * 3, RECORD,
+                image = EncodedImage(
+                    digest, 500, 375, False, PIXELS, [110 * PIXELS] * 3, [14_000 * PIXELS] * 3,
+                    {"image_hash": digest},
                 )  # fmt: skip
-                yield Example(record, ref.label, row)
+                yield Example(record, ref.labels, CatalogRow.of(ref, image, RECORD))
         EVENTS["parts end"] = now()
 
     def versions(self) -> dict[str, str]:
