@@ -5,6 +5,7 @@ MESSAGES: dict[str, str] = {
     "path-not-utf8": "The path {shown} is not valid UTF-8: rename it.",
     "current-folder-deleted": "The path {path!r} is relative, and the current folder was deleted: change to another folder, or give an absolute path.",
     "folder-denied": "The folder {path} cannot be listed, and all its files would be missing: give this user the permission to read it, or set --input to a glob that leaves it out.",
+    "folder-failed": "The folder {path} cannot be listed ({why}), and all its files would be missing: run again when it is there, and nothing moves or deletes folders of the input.",
     "input-not-image": "--input={pattern} is not named like an image: {step}.",
     "archive-damaged": "The archive {path} cannot be read: {why}. Replace it, or leave it out of --input.",
     "archive-image-missing": "{path} has no column of images that is found {by} among {names}: name it with --image_column, or leave the file out of --input; for a table use `shardmill rows`.",

@@ -144,8 +144,8 @@ def folder_names(root: str) -> list[str]:
     Of an object store, only folders among the first entries are returned.
     """
     if not scheme_of(root):
-        with contextlib.suppress(PermissionError):
-            return [e.name for e in _scan(root) if _is_dir(e) and not is_junk(e.name)]
+        with contextlib.suppress(InputError):
+            return _list_folders(root)
         return []
     entries = itertools.islice(open_storage(root).list_dir(root), _MAX_LISTED)
     names = [entry.path.rpartition("/")[2] for entry in entries if entry.kind == "dir"]
@@ -154,13 +154,19 @@ def folder_names(root: str) -> list[str]:
 
 def first_level(root: str) -> Iterator[WalkTask]:
     """Yield the pieces of a walk: the files of the root, and each folder in it."""
-    yield WalkTask("", deep=False)
     if scheme_of(root):
+        yield WalkTask("", deep=False)
         for entry in open_storage(root).list_dir(root):
             if entry.kind == "dir":
                 yield WalkTask(entry.path.rsplit("/", 1)[-1] or "/", deep=True)
         return
-    for name in folder_names(root):
+    try:
+        names = _list_folders(root)
+    except InputError:  # the walk raises it again, unless the folder can be listed by then
+        yield WalkTask("", deep=True)
+        return
+    yield WalkTask("", deep=False)
+    for name in names:
         # Names cross a shuffle as text: undecodable bytes with a reversible escape.
         yield WalkTask(os.fsencode(name).decode("latin-1"), deep=True)
 
@@ -210,9 +216,23 @@ def walk(
         yield from walker.walk(folder, walker.real_path(folder), deep=task.deep)
 
 
+def _list_folders(root: str) -> list[str]:
+    return [each.name for each in _scan(root) if _is_dir(each) and not is_junk(each.name)]
+
+
 def _scan(folder: str) -> list[os.DirEntry[str]]:
-    with os.scandir(folder) as entries:
-        return sorted(entries, key=lambda entry: os.fsencode(entry.name))
+    """Return what is in a local folder.
+
+    Raises:
+        InputError: It cannot be listed.
+    """
+    try:
+        with os.scandir(folder) as entries:
+            return sorted(entries, key=lambda entry: os.fsencode(entry.name))
+    except PermissionError as error:
+        raise InputError("folder-denied", path=escape_name(folder)) from error
+    except OSError as error:  # it was moved or deleted meanwhile, or the disk fails
+        raise InputError("folder-failed", path=escape_name(folder), why=error.strerror) from error
 
 
 def _is_dir(entry: os.DirEntry[str]) -> bool:
@@ -261,11 +281,7 @@ class _LocalWalk:
             return
         if linked:
             self.entered.add(real)
-        try:
-            entries = _scan(path)
-        except PermissionError as error:
-            raise InputError("folder-denied", path=escape_name(path)) from error
-        for entry in entries:
+        for entry in _scan(path):
             relative = f"{folder}/{entry.name}" if folder else entry.name
             entry_real = os.path.join(real, entry.name)
             if _is_dir(entry) and not is_junk(entry.name):

@@ -3,6 +3,7 @@
 import os
 import pickle
 import re
+import shutil
 import socket
 from pathlib import Path
 
@@ -25,7 +26,7 @@ from shardmill.transforms.match.inputs import (
 )
 from shardmill.transforms.match.labels import LabelSpec, parse_labels
 from shardmill.transforms.match.transform import MatchFiles
-from shardmill.transforms.match.walk import check_apart, first_level, glob_regex
+from shardmill.transforms.match.walk import check_apart, first_level, glob_regex, walk
 from shardmill.transforms.sources.listings import ListingOptions, open_listings
 from tests.conftest import make_image
 
@@ -221,6 +222,28 @@ def test_folders_that_cannot_be_listed(tmp_path) -> None:
             match(tmp_path / "root/no")
     finally:
         os.seteuid(0)
+
+
+@pytest.mark.parametrize("gone", ["b", "a/c"])
+def test_a_folder_that_disappears_while_it_is_matched_ends_the_run(tmp_path, gone) -> None:
+    """All its files would be missing; it was a traceback."""
+    for name in ("a/b/1.jpg", "a/c/2.jpg", "b/3.jpg"):
+        touch(tmp_path / name)
+    tasks = [*first_level(str(tmp_path))]
+    found = (each for task in tasks for each in walk(str(tmp_path), task, follow_links=False))
+    assert next(found).key == "a/b/1.jpg"
+    shutil.rmtree(tmp_path / gone)
+    with pytest.raises(InputError, match=rf"/{gone} cannot be listed \(No such .* run again when"):
+        list(found)
+
+
+def test_a_root_that_cannot_be_listed_at_first_is_walked_as_a_whole(tmp_path) -> None:
+    """A failure of a moment must not leave out all folders."""
+    root = tmp_path / "root"
+    tasks = [*first_level(str(root))]
+    touch(root / "a/b/1.jpg")
+    found = [each for task in tasks for each in walk(str(root), task, follow_links=False)]
+    assert [each.key for each in found] == ["a/b/1.jpg"]
 
 
 def test_paths_must_be_utf8(tmp_path) -> None:
