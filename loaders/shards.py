@@ -23,18 +23,14 @@ from shardmill.schemas.dataset.shard_names import check_not_deleted
 from shardmill.schemas.errors import FormatError, InputError
 from shardmill.schemas.example.parse import parse_example
 from shardmill.schemas.storage import scheme_of
-from shardmill.schemas.tfrecord.framing import (
-    payload_at,
-    record_offsets,
-    unframe,
-)
+from shardmill.schemas.tfrecord.framing import payload_at, record_offsets, unframe
 from shardmill.schemas.tfrecord.gzip_member import (
     INDEX_BYTES,
     find_blocks,
     stored_range,
     strip_block_headers,
 )
-from shardmill.schemas.tfrecord.inflate import InflateError, inflate_member
+from shardmill.schemas.tfrecord.inflate import inflate_member
 from shardmill.schemas.tfrecord.members import Members, OpenFile, read_members
 from shardmill.schemas.tfrecord.scanner import DamagedError
 
@@ -170,7 +166,7 @@ class ShardFiles:
         """
         try:
             return unframe(self._framed_record(shard, record))
-        except (FormatError, InflateError) as error:
+        except FormatError as error:
             raise self._damaged(shard, record, error) from error
 
     def id_of(self, shard: int, record: int, payload: bytes) -> str:
@@ -200,7 +196,7 @@ class ShardFiles:
         """
         try:
             bounds: list[int] = self._members(shard).first.tolist()
-        except (FormatError, InflateError) as error:
+        except FormatError as error:
             raise self._damaged(shard, 0, error) from error
         return bounds
 
@@ -224,7 +220,7 @@ class ShardFiles:
             offsets = self._record_offsets(members, number, content)[first - base : stop - base + 1]
             for start, end in pairwise(offsets):
                 payloads.append(payload_at(content, start, end))
-        except (FormatError, InflateError) as error:
+        except FormatError as error:
             raise self._damaged(shard, first + len(payloads), error) from error
         return payloads
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 import deflate
 
+from shardmill.schemas.errors import FormatError
 from shardmill.schemas.file_signatures import GZIP
 from shardmill.schemas.storage import RandomReader
 from shardmill.schemas.tfrecord.gzip_member import FHCRC, GZIP_TRAILER_BYTES, deflate_offset
@@ -25,7 +26,7 @@ _GZIP_BITS = 31  # zlib's window bits for the gzip format
 _MAX_DATALESS = 16  # bytes at the end of a member that may yield no data: trailer and last codes
 
 
-class InflateError(Exception):
+class InflateError(FormatError):
     """Compressed data is damaged; ``reason`` is one of ``scanner.FAULTS``."""
 
     def __init__(self, reason: str, message: str) -> None:

@@ -34,7 +34,8 @@ def kinds() -> set[str]:
     while grown:
         more = {name for name, of in bases.items() if of & names} - names
         names, grown = names | more, bool(more)
-    return names - {"DamagedError", "ExampleError", "TooLargeError"}  # reasons of rejects
+    # Those that have reasons, or become rejects.
+    return names - {"DamagedError", "ExampleError", "InflateError", "TooLargeError"}
 
 
 def sites(source: str, names: set[str]) -> Iterator[tuple[int, ast.expr, set[str]]]:

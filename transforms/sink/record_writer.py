@@ -24,12 +24,7 @@ import numpy.typing as npt
 from shardmill.schemas.errors import FormatError, OutputError
 from shardmill.schemas.storage import RandomReader, Storage
 from shardmill.schemas.tfrecord.count_file import read_members
-from shardmill.schemas.tfrecord.framing import (
-    combine_crc32c,
-    crc32c,
-    frame_pieces,
-    record_offsets,
-)
+from shardmill.schemas.tfrecord.framing import combine_crc32c, crc32c, frame_pieces, record_offsets
 from shardmill.schemas.tfrecord.gzip_member import (
     HEADER,
     INDEX_BYTES,
@@ -43,12 +38,7 @@ from shardmill.schemas.tfrecord.gzip_member import (
     pack_body,
     read_index,
 )
-from shardmill.schemas.tfrecord.inflate import (
-    TENSORFLOW_READS,
-    InflateError,
-    find_early_stop,
-    inflate_member,
-)
+from shardmill.schemas.tfrecord.inflate import TENSORFLOW_READS, find_early_stop, inflate_member
 from shardmill.schemas.tfrecord.reader import RecordReader, open_records
 from shardmill.schemas.tfrecord.scanner import DamagedError
 from shardmill.transforms.runtime.process_pool import usable_cores
@@ -280,7 +270,7 @@ def cut_part(
         try:
             if copy(reader, first, stop, writer) != stop - first:
                 raise FormatError("part-records-wrong")
-        except (FormatError, InflateError) as error:
+        except FormatError as error:
             raise OutputError("part-damaged-detail", source=source, error=error) from error
         writer.close()
     return writer.num_bytes, writer.crc

@@ -31,13 +31,12 @@ from shardmill.schemas.tfrecord.gzip_member import (
     stored_range,
     strip_block_headers,
 )
-from shardmill.schemas.tfrecord.inflate import InflateError, inflate_member
-from shardmill.schemas.tfrecord.scanner import DamagedError
+from shardmill.schemas.tfrecord.inflate import inflate_member
 from shardmill.transforms.publish.generation import is_shard
 
 _HEADERS = (GZIP_HEADER_BYTES, INDEX_BYTES)
 # What may be wrong with published files or their storage; then inputs are decoded.
-_FAILURES = (FormatError, InflateError, DamagedError, ShardmillError, OSError)
+_FAILURES = (ShardmillError, OSError)
 
 
 class PublishedRow(NamedTuple):
