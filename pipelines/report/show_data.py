@@ -25,6 +25,7 @@ from shardmill.schemas.errors import FormatError, InputError, StorageError, Usag
 from shardmill.schemas.example.parse import FeatureValues, looks_like_example, parse_example
 from shardmill.schemas.file_signatures import image_format
 from shardmill.schemas.storage import join, open_storage
+from shardmill.schemas.tfrecord.open_file import detect_compression, open_file
 from shardmill.schemas.tfrecord.reader import TooLargeError, open_records
 from shardmill.schemas.tfrecord.scanner import DamagedError
 
@@ -61,9 +62,9 @@ def describe_file(path: str, records: int) -> dict[str, Any]:
         InputError: It has no TFRecords.
     """
     try:
-        with open_records(path) as reader:
+        with open_file(path, "") as reader:
             report = {"kind": "file", "path": path, "bytes": reader.size}
-            report["compression"] = reader.compression
+            report["compression"] = detect_compression(reader)
     except DamagedError as error:
         raise InputError("show-unreadable", path=path, error=error) from error
     return {**report, "records": read_records([path], records)}
@@ -129,8 +130,8 @@ def read_records(
     for path in paths if count else ():
         begun = begun or path
         try:
-            with open_records(path, _MAX_RECORD) as reader:
-                for payload in itertools.islice(reader, skip, None):
+            with open_records(path, _MAX_RECORD) as payloads:
+                for payload in itertools.islice(payloads, skip, None):
                     first.append({"file": path, **describe_record(payload)})
                     if len(first) == count:
                         break

@@ -17,45 +17,38 @@ class TooLargeError(FormatError):
     """A record is larger than the caller's limit."""
 
 
-class RecordReader:
-    """The payloads of an open file's records; may be iterated over repeatedly.
+def read_payloads(
+    reader: RandomReader, compression: Compression, limit: int = 0
+) -> Iterator[bytes]:
+    """Yield each valid payload of an open file.
 
-    Attributes:
-        compression: Compression of the file.
-        size: Size of the file in bytes.
+    Args:
+        reader: The file.
+        compression: Its compression.
+        limit: See ``open_records``.
+
+    Raises:
+        DamagedError: At the first damaged or incomplete record.
+        TooLargeError: At the first record over the limit.
     """
-
-    def __init__(self, reader: RandomReader, compression: Compression, limit: int) -> None:
-        self.compression = compression
-        self.size = reader.size
-        self._reader = reader
-        self._limit = limit
-
-    def __iter__(self) -> Iterator[bytes]:
-        """Yield each valid payload.
-
-        Raises:
-            DamagedError: At the first damaged or incomplete record.
-            TooLargeError: At the first record over the limit.
-        """
-        taken: list[bytes] = []
-        scanner = RecordScanner(take=taken.append)
-        chunks = raw_chunks(self._reader, 0, self.size)
-        content = gzip_chunks(chunks) if self.compression == "gzip" else chunks
-        for _ in scan_content(scanner, content, self.compression, self.size):
-            yield from taken
-            taken.clear()
-            size = scanner.pending_end - scanner.offset
-            if 0 < self._limit < size:
-                raise TooLargeError(
-                    f"record {scanner.records:,} at byte {scanner.offset:,} has {size:,} bytes, "
-                    f"over the limit of {self._limit:,}"
-                )
+    taken: list[bytes] = []
+    scanner = RecordScanner(take=taken.append)
+    chunks = raw_chunks(reader, 0, reader.size)
+    content = gzip_chunks(chunks) if compression == "gzip" else chunks
+    for _ in scan_content(scanner, content, compression, reader.size):
+        yield from taken
+        taken.clear()
+        size = scanner.pending_end - scanner.offset
+        if 0 < limit < size:
+            raise TooLargeError(
+                f"record {scanner.records:,} at byte {scanner.offset:,} has {size:,} bytes, "
+                f"over the limit of {limit:,}"
+            )
 
 
 @contextlib.contextmanager
-def open_records(path: str, limit: int = 0) -> Iterator[RecordReader]:
-    """Open a TFRecord file for sequential reading.
+def open_records(path: str, limit: int = 0) -> Iterator[Iterator[bytes]]:
+    """Open a TFRecord file to read its payloads one after the other.
 
     Args:
         path: Path or URI of the file.
@@ -66,4 +59,4 @@ def open_records(path: str, limit: int = 0) -> Iterator[RecordReader]:
         StorageError: The storage failed.
     """
     with open_file(path, "") as reader:
-        yield RecordReader(reader, detect_compression(reader), limit)
+        yield read_payloads(reader, detect_compression(reader), limit)

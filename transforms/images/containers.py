@@ -24,7 +24,6 @@ from shardmill.schemas.refs import InputRef, MemberRange
 from shardmill.schemas.rejects import RejectedError
 from shardmill.schemas.storage import RandomReader, join, open_storage
 from shardmill.schemas.tfrecord.reader import open_records
-from shardmill.schemas.tfrecord.scanner import DamagedError
 from shardmill.transforms.match.containers.expand import Members, expand_members
 from shardmill.transforms.match.containers.members import (
     SpooledImage,
@@ -105,7 +104,7 @@ class Spool:
             else:
                 pack_images(self._examples(ref), file)
             check_unchanged(ref)
-        except (DamagedError, DecompressionError, FormatError) as error:
+        except (DecompressionError, FormatError) as error:
             raise InputError("archive-damaged", path=ref.uri, why=str(error)) from error
         except RejectedError as error:
             raise InputError("archive-damaged", path=ref.uri, why=error.message) from error

@@ -39,7 +39,7 @@ from shardmill.schemas.tfrecord.gzip_member import (
     read_index,
 )
 from shardmill.schemas.tfrecord.inflate import TENSORFLOW_READS, find_early_stop, inflate_member
-from shardmill.schemas.tfrecord.reader import RecordReader, open_records
+from shardmill.schemas.tfrecord.reader import open_records, read_payloads
 from shardmill.schemas.tfrecord.scanner import DamagedError
 from shardmill.transforms.runtime.process_pool import usable_cores
 
@@ -279,7 +279,7 @@ def cut_part(
 def _copy_records(reader: RandomReader, first: int, stop: int, writer: MemberWriter) -> int:
     """Copy records of an uncompressed part; return their number."""
     copied = 0
-    for record in itertools.islice(RecordReader(reader, "none", 0), first, stop):
+    for record in itertools.islice(read_payloads(reader, "none"), first, stop):
         writer.add(record)
         copied += 1
     return copied

@@ -338,15 +338,6 @@ def test_open_records_yields_the_payloads_before_the_damage(tmp_path):
         assert payloads == [b"abc", b"de"]
 
 
-def test_open_records_can_be_iterated_repeatedly(tmp_path):
-    path = tmp_path / "file"
-    path.write_bytes(gzip.compress(framed([b"abc", b"de"])))
-    with open_records(str(path)) as records:
-        assert list(records) == list(records) == [b"abc", b"de"]
-        assert next(iter(records)) == b"abc"
-        assert (records.compression, records.size) == ("gzip", path.stat().st_size)
-
-
 def test_errors_of_the_caller_are_not_faults_of_the_file(tmp_path):
     path = tmp_path / "file"
     path.write_bytes(frame(b"abc"))
