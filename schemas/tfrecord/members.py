@@ -16,7 +16,7 @@ from shardmill.schemas.tfrecord.gzip_member import HEADER, read_index
 from shardmill.schemas.tfrecord.open_file import open_file
 
 _CHUNK_BYTES = 2 << 20  # of an uncompressed file, read at a time in sequential reading
-_HEADER_READ_BYTES = 1 << 12
+_HEADERS_IN_GAP = 4  # reads of headers: 4 KiB each on a local disk, 1 MiB on an object store
 
 
 class OpenFile:
@@ -30,7 +30,7 @@ class OpenFile:
         with contextlib.ExitStack() as stack:
             self._reader: RandomReader = stack.enter_context(open_file(path, "", size))
             weakref.finalize(self, stack.pop_all().close)  # also before the interpreter ends
-        self.size = self._reader.size
+        self.size, self.gap = self._reader.size, self._reader.gap
 
     def read_at(self, offset: int, length: int) -> bytes:
         """See ``RandomReader.read_at``."""
@@ -83,22 +83,19 @@ def read_members(file: OpenFile, folder: str, path: str, records: int) -> Member
 def _find_chunks(file: OpenFile) -> list[tuple[int, int, int]]:
     """Returns (offset, bytes, records) of chunks of whole records of an uncompressed file."""
     chunks: list[tuple[int, int, int]] = []
-    at = start = records = 0
+    at = start = number = first = 0
     data, data_start = b"", 0
     while at < file.size:
         if at + HEADER_BYTES > data_start + len(data):
-            data, data_start = file.read_at(at, _HEADER_READ_BYTES), at
+            data, data_start = file.read_at(at, file.gap // _HEADERS_IN_GAP), at
         header = data[at - data_start : at - data_start + HEADER_BYTES]
         if not starts_record(header):
-            if at:
-                before = sum(number for *_, number in chunks)
-                raise FormatError("record-length-crc", number=before + records)
-            raise FormatError("first-length-crc")
+            raise FormatError("record-length-crc", number=number)
         at += HEADER_BYTES + int.from_bytes(header[:8], "little") + FOOTER_BYTES
         if at > file.size:
-            raise FormatError("file-ends-inside-record")
-        records += 1
+            raise FormatError("record-truncated", number=number)
+        number += 1
         if at - start >= _CHUNK_BYTES or at == file.size:
-            chunks.append((start, at - start, records))
-            start, records = at, 0
+            chunks.append((start, at - start, number - first))
+            start, first = at, number
     return chunks

@@ -72,7 +72,7 @@ class _CheckedReader:
             data = self._read_at(offset, length)
             if len(data) < min(length, self.size - offset):
                 raise ChangedError("changed-became-shorter")
-        if not offset and length <= _HEAD:
+        if not offset and len(data) <= _HEAD:
             self._head = data
         return data
 
