@@ -32,17 +32,14 @@ def select_features(source: Source, features: Sequence[str] | None) -> tuple[Fea
     """Returns the specs of the named features, or of all if None.
 
     Raises:
-        UsageError: A name is unknown, two name one feature, or the list is empty.
+        UsageError: A name is unknown, two name one feature, or it is not a list of names.
     """
     if features is None:
         return source.specs
-    if isinstance(features, str):
-        raise UsageError("reader-features-str", features=features)
-    if not features:
-        raise UsageError("reader-features-empty")
-    specs = tuple(source.spec_of(name) for name in features)
-    if len({spec.name for spec in specs}) < len(specs):
-        raise UsageError("reader-features-twice", features=list(features))
+    names = () if isinstance(features, str) else features
+    specs = tuple(source.spec_of(name) for name in names)
+    if not 0 < len(specs) == len({spec.name for spec in specs}):
+        raise UsageError("reader-features-invalid", features=features)
     return specs
 
 
@@ -80,8 +77,6 @@ def default_values(
         elif required:
             raise UsageError("fill-needed", name=spec.name)
     for name in given:
-        if all(spec.name != name for spec in specs):
-            raise UsageError("fill-unknown", name=name)
         raise UsageError("fill-useless", name=name)
     return defaults
 

@@ -89,7 +89,7 @@ class Balance:
         valid = [float(each) for each in numbers if each >= 0]
         total = sum(valid)
         if len(valid) < len(weights) or not 0 < total < float("inf"):
-            raise UsageError("weights-negative", weights=dict(weights))
+            raise UsageError("balance-invalid", balance=balance)
         self.weights = {n: float(each) / total for n, each in sorted(weights.items()) if each > 0}
         self._numbers = {name: np.asarray(picks)[labels == name] for name in self.weights}
         self.num_examples = sum(map(len, self._numbers.values()))

@@ -60,11 +60,9 @@ def select(manifest: Manifest, split: str) -> Selection:
     parts: list[ShardSlice] = []
     for term in split.split("+"):
         match = _TERM.fullmatch(term.strip())
-        if match is None:
-            raise UsageError("split-malformed", term=term)
+        if match is None or not match[1].strip():
+            raise UsageError("split-malformed", split=split)
         name, first, stop = match[1].strip(), match[2], match[3]
-        if not name:
-            raise UsageError("split-name-empty", split=split)
         chosen = find_split(manifest, name)
         if first is None:
             parts += [ShardSlice(shard, 0, shard.records) for shard in chosen.shards]

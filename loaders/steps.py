@@ -10,7 +10,6 @@ from shardmill.loaders.selection import select
 from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.dataset.read_manifest import load_manifest, open_manifest
 from shardmill.schemas.errors import UsageError
-from shardmill.schemas.numbers import plural
 from shardmill.schemas.storage import join
 
 Remainder = Literal["keep", "drop", "pad"]
@@ -52,12 +51,8 @@ def steps_per_epoch(
         return steps
     parts = selection.parts
     if hosts > len(parts):
-        raise UsageError(
-            "shards-fewer-than-hosts",
-            split=selection.split,
-            shards=plural(len(parts), "shard"),
-            hosts=hosts,
-        )
+        split, found = selection.split, len(parts)
+        raise UsageError("shards-fewer-than-hosts", split=split, found=found, hosts=hosts)
     smallest = min(sum(part.records for part in parts[i::hosts]) for i in range(hosts))
     return smallest // (batch_size // hosts)
 
