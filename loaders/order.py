@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import accumulate, pairwise
 from typing import NamedTuple
 
@@ -122,20 +122,32 @@ class EpochOrder:
 
     def _chunks(self, start: int, stop: int, end: int) -> Iterator[Chunk]:
         """Yields the chunks of a range of the order; ``end`` is that of all that is read."""
-        sizes = [sum(map(self._size, group)) for group in self._groups]
-        ends = list(accumulate(sizes))
-        for number, (group, size, after) in enumerate(zip(self._groups, sizes, ends, strict=True)):
-            if after - size < stop and after > start:
-                chunks = self._interleaved(group)
-                most = min(end, after + _WINDOWS_AHEAD * self.window)
-                for each in self._groups[number + 1 : bisect_left(ends, most, number) + 1]:
-                    self.ahead(each)
-                at = after - size
-                for part, records in chunks:
-                    low, high = max(start - at, 0), min(stop - at, len(records))
-                    if low < high:
-                        yield Chunk(part, records[low:high])
-                    at += len(records)
+        ends = self._group_ends
+        for group in range(bisect_right(ends, start), bisect_left(ends, stop) + 1):
+            places, chunks = self._last_group(group)
+            most = min(end, ends[group] + _WINDOWS_AHEAD * self.window)
+            following = {*range(group + 1, bisect_left(ends, most, group) + 1)}
+            for each in sorted(following - self._fetched):
+                self._fetched.add(each)
+                self.ahead(self._groups[each])
+            cut = slice(max(0, bisect_right(places, start) - 1), bisect_left(places, stop))
+            for at, (part, records) in zip(places[cut], chunks[cut], strict=False):
+                yield Chunk(part, records[max(start - at, 0) : stop - at])
+
+    @cached_property
+    def _fetched(self) -> set[int]:
+        """Groups that were fetched ahead."""
+        return set()
+
+    @cached_property
+    def _last_group(self) -> Callable[[int], tuple[list[int], list[Chunk]]]:
+        """``_interleaved``, which many windows need of one group."""
+        return lru_cache(maxsize=1)(self._interleaved)
+
+    @cached_property
+    def _group_ends(self) -> list[int]:
+        """Place after each group in the order of members."""
+        return list(accumulate(sum(map(self._size, group)) for group in self._groups))
 
     @cached_property
     def _groups(self) -> list[list[int]]:
@@ -147,15 +159,17 @@ class EpochOrder:
             return [numbers]
         return [numbers[at : at + GROUP] for at in range(0, len(numbers), GROUP)]
 
-    def _interleaved(self, group: Sequence[int]) -> list[Chunk]:
-        """Returns the chunks of some parts, those of each evenly spread."""
+    def _interleaved(self, group: int) -> tuple[list[int], list[Chunk]]:
+        """Returns the chunks of a group, those of each part evenly spread, and their places."""
         placed: list[tuple[float, int, Chunk]] = []
-        read = [number for number in group if self._size(number)]
+        read = [number for number in self._groups[group] if self._size(number)]
         for number, bounds in zip(read, self.bounds(read), strict=True):
             chunks = self._chunks_of(number, np.array(bounds))
             offset = self._key("offset", number) / (1 << 64)
             placed += [((at + offset) / len(chunks), number, c) for at, c in enumerate(chunks)]
-        return [chunk for *_, chunk in sorted(placed, key=lambda each: each[:2])]
+        chunks = [chunk for *_, chunk in sorted(placed, key=lambda each: each[:2])]
+        begin = self._group_ends[group] - sum(map(self._size, read))
+        return list(accumulate((len(c.records) for c in chunks), initial=begin)), chunks
 
     def _size(self, number: int) -> int:
         return self._cuts[number + 1] - self._cuts[number]

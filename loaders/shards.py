@@ -22,6 +22,7 @@ from shardmill.loaders.source import Source, read_catalog
 from shardmill.schemas.dataset.shard_names import check_not_deleted
 from shardmill.schemas.errors import FormatError, InputError
 from shardmill.schemas.example.parse import parse_example
+from shardmill.schemas.map_ordered import map_ordered
 from shardmill.schemas.storage import scheme_of
 from shardmill.schemas.tfrecord.framing import payload_at, record_offsets, unframe
 from shardmill.schemas.tfrecord.gzip_member import (
@@ -202,8 +203,8 @@ class ShardFiles:
 
     def bounds_of(self, shards: Sequence[int]) -> list[list[int]]:
         """Returns the member bounds of several shards; remote ones are opened at the same time."""
-        self.open_ahead(shards)
-        return [self.member_bounds(shard) for shard in shards]
+        threads = _REMOTE_THREADS if self.is_remote else 0
+        return list(map_ordered(self.member_bounds, shards, threads))
 
     def payloads(self, shard: int, first: int, stop: int) -> list[bytes]:
         """Returns the payloads of records first to stop - 1, which are of one member.

@@ -223,3 +223,18 @@ def test_blocks_open_only_the_shards_of_a_share():
     pieces = share_of([Piece(0, len(order))], reader, "keep")
     assert sum(len(w.owners) for w in order.windows(pieces)) == len(order) // 10
     assert len(opened) <= 10 + 2 * 3  # in groups of four
+
+
+def test_blocks_open_and_fetch_each_shard_once():
+    for by_label in (False, True):
+        parts, opened, fetched = make(0, by_label).parts, [], []
+        bounds = [*range(0, parts[0].records, MEMBER), parts[0].records]
+        order = EpochOrder(
+            parts, None, True, "0/0", WINDOW,
+            lambda n, bounds=bounds, opened=opened: opened.extend(n) or [bounds] * len(n),
+            fetched.extend,
+        )  # fmt: skip
+        windows = order.windows([Piece(0, len(order))])
+        assert sum(len(window.owners) for window in windows) == len(order)
+        assert sorted(opened) == [*range(len(parts))]
+        assert sorted(fetched) == ([] if by_label else sorted(opened[4:]))
