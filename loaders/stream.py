@@ -252,7 +252,7 @@ class Stream:
         """Returns what is read and how, as far as it decides what is at a position."""
         return {
             "split": self.records.source.selection.split,
-            "records": digest_of(self.records),
+            "records": self._digest,
             "shuffle": self.shuffle,
             "order": self.order,
             "seed": self.seed,
@@ -262,6 +262,10 @@ class Stream:
             "limit": self.limit,
             "balance": None if self._balance is None else self._balance.weights,
         }
+
+    @cached_property
+    def _digest(self) -> str:
+        return digest_of(self.records)
 
     def __len__(self) -> int:
         """Returns the number of examples of this host in an epoch, over all of its workers.
