@@ -201,13 +201,11 @@ def _to_feature(column: Column) -> dict[str, Any]:
         tags.append(f"{SEPARATOR_TAG}={column.separator}")
     if column.default is not None:
         tags.append(f"{DEFAULT_TAG}={column.default}")
-    domain = _to_domain(column)
-    several = column.several or column.separator
-    if column.required and not several:
-        return schema_text.single_value(column.name, column.kind, tags) | domain
-    count = {"min": 0} if several else {"min": 1, "max": 1}
-    fields = schema_text.feature_fields(column.name, column.kind, tags, required=column.required)
-    return {**fields, "value_count": count, **domain}
+    several = column.several or bool(column.separator)
+    fields = schema_text.feature_fields(
+        column.name, column.kind, tags, required=column.required, several=several
+    )
+    return fields | _to_domain(column)
 
 
 def _to_domain(column: Column) -> dict[str, dict[str, Any]]:

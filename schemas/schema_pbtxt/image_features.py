@@ -18,7 +18,6 @@ from shardmill.schemas.schema_pbtxt.schema_text import (
     class_id_domain,
     feature_fields,
     format_schema_text,
-    single_value,
 )
 
 if TYPE_CHECKING:
@@ -265,11 +264,10 @@ class FeatureSet:
         tagged = {ENCODED: tags, MASK: mask_tags}
         described = []
         for name, feature in sorted(self.features, key=lambda pair: pair[0]):
-            fields = single_value(name, feature.kind, tagged.get(feature.name, ()))
-            if feature.count != "one":
-                count = {"min": 0} if feature.count == "any" else {"min": 1, "max": 1}
-                fields = feature_fields(name, feature.kind, required=False)
-                fields["value_count"] = count
+            fields = feature_fields(
+                name, feature.kind, tagged.get(feature.name, ()),
+                required=feature.count == "one", several=feature.count == "any",
+            )  # fmt: skip
             if feature.name == ENCODED:
                 fields["image_domain"] = {}
             elif feature.field in ("class_id", "box/class_id"):

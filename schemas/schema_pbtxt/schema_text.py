@@ -23,24 +23,25 @@ _MAX_PROBLEM = 200
 
 
 def feature_fields(
-    name: str, kind: Kind, tags: Sequence[str] = (), *, required: bool = True
-) -> dict[str, Any]:
-    """Return a feature to write, without the number of its values.
+    name: str, kind: Kind, tags: Sequence[str] = (), *, required: bool = True,
+    several: bool = False,
+) -> dict[str, Any]:  # fmt: skip
+    """Return a feature to write.
 
     Args:
         name: Name of the feature.
         kind: What the values are.
         tags: The tags of its annotation.
         required: Whether every example has the feature.
+        several: Whether an example may have any number of values, not one.
     """
     presence = {"min_fraction": 1.0, "min_count": 1} if required else {"min_fraction": 0.0}
-    annotation = {"annotation": {"tag": tags}} if tags else {}
-    return {"name": name, "type": TYPES[kind], "presence": presence, **annotation}
-
-
-def single_value(name: str, kind: Kind, tags: Sequence[str] = ()) -> dict[str, Any]:
-    """Return a feature to write, of which every example has exactly one value."""
-    return {**feature_fields(name, kind, tags), "shape": {"dim": [{"size": 1}]}}
+    fields = {"name": name, "type": TYPES[kind], "presence": presence}
+    if required and not several:
+        fields["shape"] = {"dim": [{"size": 1}]}
+    else:
+        fields["value_count"] = {"min": 0} if several else {"min": 1, "max": 1}
+    return {**fields, "annotation": {"tag": tags}} if tags else fields
 
 
 def class_id_domain(name: str, labels: Sequence[str]) -> dict[str, Any]:

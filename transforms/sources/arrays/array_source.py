@@ -137,16 +137,16 @@ class ArraySource(PickledOnce):
     def schema(self, labels: Sequence[str]) -> str:
         """Return the text of ``schema.pbtxt``, given the labels in the order of their ids."""
         features = [
-            schema_text.single_value(
+            schema_text.feature_fields(
                 a.name, "bytes", array_tags(a.dtype.newbyteorder("<"), a.shape[1:])
             )
             for a in self.input.arrays
         ]
         label = self.input.label
         if label:
-            class_id = schema_text.single_value(label.name, "int64")
+            class_id = schema_text.feature_fields(label.name, "int64")
             if label.texts:
-                features.append(schema_text.single_value(label.text_name, "bytes"))
+                features.append(schema_text.feature_fields(label.text_name, "bytes"))
                 class_id |= schema_text.class_id_domain(label.name, labels)
             features.append(class_id)
         return schema_text.format_schema_text(_by_name(features))
