@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-from shardmill.schemas.dataset.shard_names import CATALOG
 from shardmill.schemas.errors import FormatError
 from shardmill.schemas.refs import EncodedImage, InputRef
 from shardmill.schemas.schema_pbtxt.image_features import COUNTS, VALUES, catalog_columns
@@ -112,11 +111,6 @@ class Catalog:
             columns = {name: batch.column(name).to_pylist() for name in _COLUMNS}
             columns["features"] = batch.select(list(catalog_columns())).to_pylist()
             yield from map(CatalogRow, *(columns[name] for name in CatalogRow._fields))
-
-
-def catalog_name(shard: str) -> str:
-    """Return the name of a shard's catalog in the generation."""
-    return f"{CATALOG}/{shard.removesuffix('.gz').removesuffix('.tfrecord')}.parquet"
 
 
 def _schema() -> Any:

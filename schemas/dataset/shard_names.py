@@ -59,8 +59,16 @@ def is_generation(name: str) -> bool:
     return _GENERATION.fullmatch(name) is not None
 
 
+def catalog_name(shard: str) -> str:
+    """Return the name of a shard's catalog in the generation."""
+    return f"{CATALOG}/{shard.removesuffix('.gz').removesuffix('.tfrecord')}.parquet"
+
+
 def check_file_names(names: Iterable[str]) -> None:
-    """Check that all names of shards are possible on common file systems, at the same time.
+    """Check that all shards and their catalogs are possible on common file systems, together.
+
+    Args:
+        names: The names of the shards.
 
     Raises:
         OutputError: A name is too long or reserved, or two are equal where case or the Unicode
@@ -68,17 +76,18 @@ def check_file_names(names: Iterable[str]) -> None:
     """
     seen = {name.casefold(): name for name in RESERVED}
     for name in names:
-        size = len(name.encode())
-        if size > _MAX_NAME_BYTES:
-            raise OutputError(
-                "shard-name-too-long", name=name[:40], size=size, most=_MAX_NAME_BYTES
-            )
-        folded = unicodedata.normalize("NFC", unicodedata.normalize("NFC", name).casefold())
-        if folded in seen:
-            raise OutputError("shard-names-alike", seen=seen[folded], name=name)
+        for path in (name, catalog_name(name)):
+            size = len(path.rpartition("/")[2].encode())
+            if size > _MAX_NAME_BYTES:
+                raise OutputError(
+                    "shard-name-too-long", name=name[:40], size=size, most=_MAX_NAME_BYTES
+                )
+            folded = unicodedata.normalize("NFC", unicodedata.normalize("NFC", path).casefold())
+            if folded in seen:
+                raise OutputError("shard-names-alike", seen=seen[folded], name=name)
+            seen[folded] = name
         if _DEVICE.fullmatch(name):
             raise OutputError("shard-name-device", name=name)
-        seen[folded] = name
 
 
 def quote_label(label: str) -> str:

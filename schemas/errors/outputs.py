@@ -16,7 +16,7 @@ MESSAGES: dict[str, str] = {
     "output-holds-count": "{path} is the manifest of a count, and its files were not built here: choose another --output.",
     "rejects-damaged": "rejects.jsonl is damaged: add --overwrite to build the dataset again.",
     "shard-name-too-long": "The shard {name!r}... would have a name of {size:bytes}, and file systems allow {most}: shorten the label or --shard_name, or build without --shard_by=label.",
-    "shard-names-alike": "The shards {seen!r} and {name!r} would be one file on disks that ignore case or the form of Unicode text: rename a label or split, or choose another --shard_name.",
+    "shard-names-alike": "The shards {seen!r} and {name!r} would be one file on disks that ignore case or the form of Unicode text, or have one catalog: rename a label or split, or choose another --shard_name.",
     "shard-name-device": "The shard {name!r} would have the name of a device on Windows: rename the label or split, or choose another --shard_name.",
     "build-folder-gone": "{path} is gone: another command published or cleaned this output; run again.",
     "publish-source-changed": "{source} was changed by another command: run again.",

@@ -9,8 +9,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from shardmill.schemas.dataset.catalog import catalog_name, format_catalog
+from shardmill.schemas.dataset.catalog import format_catalog
 from shardmill.schemas.dataset.manifest import CatalogFile, Shard
+from shardmill.schemas.dataset.shard_names import catalog_name
 from shardmill.schemas.errors import OutputError, StaleBuildError
 from shardmill.schemas.map_ordered import map_ordered, storage_threads
 from shardmill.schemas.storage import Storage, join

@@ -67,14 +67,16 @@ def test_names_that_one_disk_could_not_hold_together() -> None:
     for names in (
         ["US.gz", "us.gz"], ["e\u0301.gz", "\u00e9.gz"], ["E\u0301.gz", "\u00e9.gz"],
         ["stra\u00dfe.gz", "STRASSE.gz"], ["x.gz", "Labels.TXT"], ["manifest.json"],
-        ["a.gz", "b.gz", "a.gz"],
+        ["a.gz", "b.gz", "a.gz"], ["a", "a.gz"], ["a.tfrecord", "A.tfrecord.gz"],
     ):  # fmt: skip
         with pytest.raises(OutputError, match="would be one file on disks that ignore case"):
             check_file_names(names)
     for name in ("con", "NUL.gz", "Com1.tfrecord.gz", "aux.a.b"):
         with pytest.raises(OutputError, match="name of a device on Windows"):
             check_file_names([name])
-    check_file_names(["conference.gz", "com10.gz", "a" * 255])
+    check_file_names(["conference.gz", "com10.gz", "a" * 243 + ".tfrecord.gz", "labels.txt.gz"])
+    with pytest.raises(OutputError, match="a name of 263 bytes"):  # of its catalog
+        check_file_names(["a" * 255])
     with pytest.raises(OutputError, match="a name of 256 bytes, and file systems allow 255"):
         check_file_names(["a" * 250 + "\u00e9\u00e9\u00e9"])
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from shardmill.pipelines.cli import main
-from shardmill.schemas.dataset.catalog import catalog_name
+from shardmill.schemas.dataset.shard_names import catalog_name
 from shardmill.schemas.refs import InputRef
 from shardmill.schemas.schema_pbtxt.image_features import IMAGE_FEATURES, Feature
 from shardmill.transforms.match.walk import _LocalWalk, make_key
