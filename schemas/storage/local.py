@@ -73,7 +73,7 @@ def _temporary_file(path: str) -> Iterator[BinaryIO]:
     """Open a new temporary file; delete it at the end unless the block renamed it."""
     folder, name = os.path.split(path)
     os.makedirs(folder or ".", exist_ok=True)
-    temporary = os.path.join(folder, f".{name[:64]}.{uuid.uuid4().hex}.tmp")
+    temporary = os.path.join(folder, f".{name[:48]}.{uuid.uuid4().hex}.tmp")
     try:
         with open(temporary, "xb", _CHUNK) as file:
             yield file

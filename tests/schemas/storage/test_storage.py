@@ -30,7 +30,7 @@ pytest_plugins = ["tests.support.gcs_server", "tests.support.s3_server"]
 NAMES = [
     "plain.txt", "with space", "ünïcode-é", "u\u0308 decomposed", "日本語", "emoji 🐈", "hash#tag",
     "question?mark", "50%25 percent %2F", "plus+and&equals=", "star*[bracket]{brace}",
-    "quote'\"back\\slash", "semi;colon:comma,", "~tilde-$dollar@at!", ".hidden", "trailing dot.",
+    "quote'\"back\\slash", "semi;colon:comma,", "~tilde-$dollar@at!", ".hidden", "trailing dot.", "🐈" * 60,
 ]  # fmt: skip
 
 
