@@ -17,8 +17,7 @@ import numpy.typing as npt
 from shardmill.loaders.disk_cache import DiskCache
 from shardmill.loaders.lru_cache import LruCache, Spare, spare_bytes
 from shardmill.loaders.order import GROUP, Chunk
-from shardmill.loaders.selection import ShardSlice
-from shardmill.loaders.source import Source, read_catalog
+from shardmill.loaders.source import Source, open_catalog
 from shardmill.schemas.dataset.shard_names import check_not_deleted
 from shardmill.schemas.errors import FormatError, InputError
 from shardmill.schemas.example.parse import parse_example
@@ -184,8 +183,7 @@ class ShardFiles:
                 return f"{entry.file}:{record}"
             key = found.values[0]
             return key.decode("utf-8", "backslashreplace") if isinstance(key, bytes) else str(key)
-        whole = ShardSlice(entry, 0, entry.records)
-        make = lambda: read_catalog(self._folder, whole, ["key"])[0]  # noqa: E731
+        make = lambda: open_catalog(self._folder, entry, ["key"]).column("key").to_pylist()  # noqa: E731
         keys = self._cache.keys.get(shard, make, lambda made: sum(map(sys.getsizeof, made)))
         return str(keys[record])
 

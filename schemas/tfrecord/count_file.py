@@ -21,13 +21,12 @@ from shardmill.schemas.tfrecord.inflate import (
     raw_chunks,
 )
 from shardmill.schemas.tfrecord.open_file import (
-    ACCESS_REASONS,
     Compression,
     describe_other_content,
     detect_compression,
     open_file,
 )
-from shardmill.schemas.tfrecord.scanner import DamagedError, FileFault, RecordScanner
+from shardmill.schemas.tfrecord.scanner import LOCATED, DamagedError, FileFault, RecordScanner
 
 Check = Literal["records", "index"]
 Take = Callable[[bytes], object]
@@ -92,8 +91,7 @@ def count_file(
 def _count_indexed(
     reader: RandomReader, members: Sequence[IndexedMember], check: Check, take: Take | None
 ) -> FileCount:
-    warning = _warning(members)
-    found = FileCount(0, reader.size, "", "gzip", warnings=(warning,) * bool(warning))
+    found = FileCount(0, reader.size, "", "gzip", warnings=tuple(_warnings(members)))
     if check == "index":
         return found._replace(records=sum(member.records for member in members))
     scanned = _scan_members(reader, members, take)
@@ -104,15 +102,17 @@ def _count_indexed(
     return whole._replace(warnings=before + whole.warnings)
 
 
-def _warning(members: Sequence[IndexedMember]) -> str:
-    """Return a warning if TensorFlow would not read all records of a file; else empty."""
+def _warnings(members: Sequence[IndexedMember]) -> Iterator[str]:
+    """Yield a warning if TensorFlow would not read all records of a file."""
     # The index shows both cases without inflating a member.
     for member, following in itertools.pairwise(members):
         if not member.records and following.records:
-            return empty_member_warning(member.offset)
+            yield empty_member_warning(member.offset)
+            return
     ends = [member.offset + member.num_bytes for member in members]
     end = find_early_stop(ends, ends[-1])
-    return early_stop_warning(end) if end >= 0 else ""
+    if end >= 0:
+        yield early_stop_warning(end)
 
 
 def _summed(chunks: Iterable[bytes], crc: google_crc32c.Checksum) -> Iterator[bytes]:
@@ -172,7 +172,7 @@ def _scan_members(
                 # Later members may have other bounds than the index says, so none is scanned.
                 return None
     except (DamagedError, InflateError) as error:
-        if isinstance(error, DamagedError) and error.fault.reason in ACCESS_REASONS:
+        if isinstance(error, DamagedError) and error.fault.reason not in LOCATED:
             raise
         # The member may be damaged, or the index names other bytes than those of a member. Only a
         # scan of the whole file, which does not use the index, distinguishes them.

@@ -27,7 +27,6 @@ from shardmill.schemas.tfrecord.scanner import DamagedError, FileFault
 
 Compression = Literal["none", "gzip"]
 
-ACCESS_REASONS = ("changed", "not_found", "unreadable")  # not related to a place in the file
 _HEAD = 4096  # the first bytes are cached: several functions read them
 _SEARCHED = 1 << 20  # bytes in which a valid record is searched if the first one is damaged
 

@@ -37,7 +37,8 @@ FAULTS = {
     "not_found": "the file does not exist, or no longer",
     "unreadable": "reading the file is not allowed",
 }
-_LOCATED = frozenset({"truncated", "length_crc", "payload_crc", "bad_gzip", "trailing_garbage"})
+# Reasons with a place in the file; the others concern all of it.
+LOCATED = frozenset({"truncated", "length_crc", "payload_crc", "bad_gzip", "trailing_garbage"})
 _FOOTER = struct.Struct("<I")
 _LENGTH = struct.Struct("<Q")
 _MANY = 64  # records from which on a vectorised check is faster
@@ -59,7 +60,7 @@ class FileFault(NamedTuple):
     message: str
 
     def __str__(self) -> str:
-        if self.reason not in _LOCATED:
+        if self.reason not in LOCATED:
             return self.message
         return f"record {self.record:,} at byte {self.offset:,}: {self.message}"
 
