@@ -15,6 +15,7 @@ from shardmill.schemas.storage import open_storage, scheme_of
 from shardmill.schemas.tfrecord.scanner import DamagedError, FileFault
 
 _SUFFIX = ".copy"
+_NAME = 48  # characters of the name of a shard, so that the copy's has at most 255 bytes
 
 
 class DiskCache:
@@ -87,7 +88,7 @@ class DiskCache:
         return copy
 
     def _copy_of(self, shard: Shard) -> Path:
-        name = shard.file.replace("/", "-")
+        name = shard.file.replace("/", "-")[-_NAME:]
         return self._folder / f"{shard.crc32c}-{shard.bytes}-{name}{_SUFFIX}"
 
     def _copy(self, path: str, shard: Shard, copy: Path) -> None:

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -44,6 +45,14 @@ def test_a_copy_that_cannot_be_marked_as_used_is_read(ds, tmp_path, monkeypatch)
     for number in (errno.EROFS, errno.EPERM):
         monkeypatch.setattr(os, "utime", Mock(side_effect=OSError(number, "")))
         assert cache.path_of(path, shard) == copy
+
+
+def test_a_shard_with_a_long_name_is_copied(ds, tmp_path):
+    (path, shard), *_ = shards(ds)
+    long = replace(shard, file=f"train-{'%E4%B8%AD' * 25}-00000-of-00001.gz")
+    (tmp_path / long.file).write_bytes(Path(path).read_bytes())
+    copy = DiskCache(tmp_path / "cache", 1 << 30).path_of(str(tmp_path / long.file), long)
+    assert Path(copy).read_bytes() == Path(path).read_bytes()
 
 
 def test_many_threads_and_processes_copy_one_shard(ds, tmp_path):
