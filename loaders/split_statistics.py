@@ -16,7 +16,7 @@ import numpy as np
 
 from shardmill.loaders.frameworks import require_framework
 from shardmill.loaders.records import Records, open_encoded
-from shardmill.loaders.selection import ShardSlice, find_split, select
+from shardmill.loaders.selection import find_split, select
 from shardmill.loaders.source import read_catalog
 from shardmill.loaders.steps import check_word
 from shardmill.schemas.dataset.manifest import Manifest, Split
@@ -24,9 +24,11 @@ from shardmill.schemas.dataset.read_manifest import load_manifest
 from shardmill.schemas.dataset.statistics import Statistics
 from shardmill.schemas.errors import UsageError
 from shardmill.schemas.example.parse import parse_example
+from shardmill.schemas.map_ordered import map_ordered, storage_threads
 
 Dataset = Manifest | str | os.PathLike[str]
 Framework = Literal["keras", "torch", "jax"]
+_PIXELS = ("pixels", "pixel_sums", "pixel_squares")
 _SMALLEST_STD = 1e-7  # as Keras: a column of equal values becomes 0, not NaN
 
 
@@ -161,9 +163,15 @@ def read_catalog_columns(records: Records, names: Sequence[str]) -> list[list[An
     Raises:
         InputError: A catalog cannot be read, or has no such column.
     """
-    source = records.source
-    parts = [read_catalog(source.folder, part, names) for part in source.selection.parts]
+    parts = list(_read_catalogs(records, names))
     return [[value for part in parts for value in part[at]] for at in range(len(names))]
+
+
+def _read_catalogs(records: Records, names: Sequence[str]) -> Iterator[list[list[Any]]]:
+    """Yields columns of the catalog of each part; remote ones are read at the same time."""
+    folder = records.source.folder
+    read = functools.partial(read_catalog, folder, names=names)
+    return map_ordered(read, records.source.selection.parts, storage_threads(folder))
 
 
 def find_moments(dataset: Dataset, split: str, feature: str | None) -> Moments | None:
@@ -177,7 +185,7 @@ def find_moments(dataset: Dataset, split: str, feature: str | None) -> Moments |
     if any(found) and "[" in split:
         records = _open(dataset, split)
         if feature is None:
-            found = [_pixel_moments(records, part) for part in records.source.selection.parts]
+            found = [_pixel_moments(*columns) for columns in _read_catalogs(records, _PIXELS)]
         else:
             found = [_value_moments(each) for each in _read_feature(records, feature)]
     return _pool([each for each in found if each is not None and each.size])
@@ -209,10 +217,8 @@ def _moments_of(split: Split, feature: str | None) -> Moments | None:
     return Moments(finite, np.array([column.mean]), np.array([column.std]))
 
 
-def _pixel_moments(records: Records, part: ShardSlice) -> Moments:
+def _pixel_moments(pixels: list[int], *sums: list[list[int]]) -> Moments:
     """Returns the moments of the pixels of a part, from exact sums."""
-    names = ["pixels", "pixel_sums", "pixel_squares"]
-    pixels, *sums = read_catalog(records.source.folder, part, names)
     count = sum(pixels)
     totals, squares = (np.array([sum(c) for c in zip(*each, strict=True)], object) for each in sums)
     variance = (count * squares - totals * totals) / count**2
