@@ -303,7 +303,8 @@ class Manifest:
     @property
     def label_features(self) -> frozenset[str]:
         """Names of all features with the label."""
-        classes = [each["name"] for each in self.features if "/class/" in each.get("source", "")]
+        sources = {each["name"]: each.get("source", "") for each in self.features}
+        classes = [name for name, source in sources.items() if "image/class/" in source]
         return frozenset([self.build.config.get("label") or "", *classes])
 
     @property

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from PIL import Image
 
 from shardmill import loaders
 from shardmill.pipelines.arrays_config import ArraysConfig
@@ -128,6 +129,18 @@ def test_folders_of_images_are_named(tmp_path) -> None:
         assert verify_dataset(find_dataset(str(tmp_path / f"ds{number}"))) == []
     records = loaders.open_dataset(tmp_path / "ds0", "test")
     assert {"image", "label"} & {*records[0]} == {"image"}
+    # Masks are not labels.
+    make_photos(tmp_path / "masks", {"train/cat": 3, "train/dog": 2, "test": 4}, size=(8, 8))
+    for path in (tmp_path / "masks").rglob("*.jpg"):
+        Image.open(path).convert("L").save(path.with_suffix(".png"))
+        path.unlink()
+    _, manifest = build_dataset(
+        output=tmp_path / "masked", splits="train:1,test=test", masks=str(tmp_path / "masks"),
+        label_from="filename", label_pattern="train/(?P<label>[a-z]+)/.*", **common,
+    )  # fmt: skip
+    assert manifest.splits["train"].label_counts == {"cat": 3, "dog": 2}
+    records = loaders.open_dataset(tmp_path / "masked", "test")
+    assert {"image", "label", "mask"} & {*records[0]} == {"image", "mask"}
     # A file in a named folder has no label, and the folder is none.
     common["unlabeled_splits"] = ""
     _, manifest = build_dataset(
