@@ -10,7 +10,7 @@ from pathlib import Path
 import google_crc32c
 
 from shardmill.schemas.dataset.manifest import Shard
-from shardmill.schemas.errors import InputError, UsageError
+from shardmill.schemas.errors import DeniedError, InputError, UsageError
 from shardmill.schemas.storage import open_storage, scheme_of
 from shardmill.schemas.tfrecord.scanner import DamagedError, FileFault
 
@@ -61,6 +61,8 @@ class DiskCache:
             except FileNotFoundError as error:
                 fault = FileFault("not_found", 0, 0, "the file does not exist")
                 raise DamagedError(fault) from error
+            except DeniedError:  # an OSError too, but of the storage
+                raise
             except OSError as error:
                 raise InputError(
                     "cache-copy-failed", path=path, folder=self._folder, error=error.strerror

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import BinaryIO
 
+from shardmill.schemas.errors import DeniedError
 from shardmill.schemas.storage.base import RandomReader, ReaderStream
 from shardmill.schemas.tfrecord.inflate import InflateError, gzip_chunks
 
@@ -115,7 +116,9 @@ def _zstd(source: BinaryIO) -> Iterator[bytes]:
     while True:
         try:
             out = stream.read(_CHUNK)
-        except OSError as error:  # raised by Arrow; storage errors are not OSErrors
+        except DeniedError:  # an OSError too
+            raise
+        except OSError as error:  # raised by Arrow
             truncated = any(text in str(error) for text in _ZSTD_TRUNCATED)
             raise _damaged("zstd", error, untrusted=not truncated) from error
         if not out:

@@ -14,7 +14,8 @@ import pytest
 
 from shardmill.loaders.disk_cache import DiskCache
 from shardmill.schemas.dataset.read_manifest import load_manifest
-from shardmill.schemas.errors import InputError, UsageError
+from shardmill.schemas.errors import DeniedError, InputError, UsageError
+from shardmill.schemas.storage.local import LocalStorage
 from shardmill.schemas.tfrecord.scanner import DamagedError
 from tests.support.loader_tools import write_numbered
 
@@ -134,6 +135,14 @@ def test_a_copy_that_fails_leaves_no_file(ds, tmp_path):
     with pytest.raises(DamagedError, match="does not exist"):
         DiskCache(tmp_path / "cache", 1 << 30).path_of(path, shard)
     assert [file.suffix for file in (tmp_path / "cache").iterdir()] == [".lock"]
+
+
+def test_a_shard_that_may_not_be_read_is_an_error_of_the_storage(ds, tmp_path, monkeypatch):
+    (path, shard), *_ = shards(ds)
+    denied = DeniedError("storage-denied", action="read", uri=path, why="Access Denied")
+    monkeypatch.setattr(LocalStorage, "open_at", Mock(side_effect=denied))
+    with pytest.raises(DeniedError, match="Access Denied; check the credentials"):
+        DiskCache(tmp_path / "cache", 1 << 30).path_of(path, shard)
 
 
 def test_a_folder_that_cannot_be_made_is_an_error(tmp_path):

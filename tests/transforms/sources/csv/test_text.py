@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardmill.schemas import decompress
-from shardmill.schemas.errors import ChangedError
+from shardmill.schemas.errors import ChangedError, DeniedError
 from shardmill.schemas.rejects import RejectedError
 from shardmill.schemas.tfrecord.framing import frame
 from shardmill.transforms.sources.csv.dialect import Dialect
@@ -129,6 +129,23 @@ PACKED = {
     "xz": lzma.compress,
     "zstd": lambda data: pa.compress(data, "zstd", asbytes=True),
 }
+
+
+@pytest.mark.parametrize("kind", PACKED)
+def test_expired_credentials_are_no_damage(kind) -> None:
+    data = PACKED[kind](random.Random(0).randbytes(4 << 20))
+    denied = DeniedError("storage-denied", action="read", uri="s3://b/x", why="ExpiredToken")
+
+    class Reader:
+        size = len(data)
+
+        def read_at(self, offset: int, length: int) -> bytes:
+            if offset > 1 << 20:
+                raise denied
+            return data[offset : offset + length]
+
+    with pytest.raises(DeniedError, match="ExpiredToken"):
+        list(decompress.decompress(Reader(), kind))
 
 
 @pytest.mark.parametrize("pack", PACKED.values(), ids=PACKED)
