@@ -265,7 +265,7 @@ class Manifest:
         try:
             body = json.loads(text)
             version = body["version"]
-        except (ValueError, TypeError, KeyError) as error:
+        except (RecursionError, ValueError, TypeError, KeyError) as error:
             raise FormatError("manifest-foreign", error=error) from error
         if version != VERSION:
             older = isinstance(version, int) and version < VERSION
@@ -283,7 +283,7 @@ class Manifest:
             names = (each["name"] for each in found.features)
             # A TypeError unless all are texts.
             "".join((*names, *found.label_features, *found.labels, *found.build.command))
-        except (KeyError, TypeError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise FormatError("manifest-malformed", error=error) from error
         return found
 

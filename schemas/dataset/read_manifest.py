@@ -91,6 +91,4 @@ def _read_manifest(folder: str, file: str, *, counts: bool) -> Manifest:
         fix = "build or copy the dataset again" if folder else f"give a dataset or its {MANIFEST}"
         fix = f"; {fix}" if error.__cause__ else ""
         raise InputError("manifest-unreadable", file=file, error=error, fix=fix) from error
-    except (RecursionError, ValueError) as error:
-        raise InputError("manifest-not-json", file=file) from error
     return manifest

@@ -24,6 +24,5 @@ MESSAGES: dict[str, str] = {
     "limits-unreadable": "--limits={path} cannot be read: {error}.",
     "limits-invalid": "--limits={path}: {name} must be the name of a finding with a number; the names are {known}.",
     "check-rule-of-dataset": "--{name} asks how a dataset was built, and {path} is the manifest of a count: give the folder of the dataset.",
-    "manifest-not-json": "{file} cannot be read: it is not a Shardmill manifest.",
     "manifest-unreadable": "{file} cannot be read: {error}{fix}.",
 }

@@ -1,5 +1,6 @@
 """Steps per epoch: the command and the function, their errors, and start-up time."""
 
+import contextlib
 import json
 import shutil
 import statistics
@@ -13,7 +14,7 @@ from shardmill.loaders import steps_per_epoch
 from shardmill.loaders.selection import select
 from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.dataset.read_manifest import load_manifest, open_manifest
-from shardmill.schemas.errors import InputError, UsageError
+from shardmill.schemas.errors import FormatError, InputError, UsageError
 from shardmill.schemas.storage import open_storage
 from tests.conftest import cpu_seconds, shardmill
 from tests.support.fault_tools import sentence_here
@@ -231,7 +232,7 @@ CHANGES = [
     (("label_counts",), {"cat": -1}, "label_counts is not a number"),
     (("shards", 0, "bytes"), None, "is not a number"),
     (("shards", 0, "file"), "../x", "outside its folder"),
-    (("label_counts",), ["abc"], "not a Shardmill manifest"),
+    (("label_counts",), ["abc"], "missing or malformed"),
     (("shards",), {"a": 1}, "missing or malformed"),
 ]
 
@@ -259,6 +260,9 @@ def test_rejects_a_damaged_manifest(number, ds, capsys):
         assert said.startswith(f"shardmill: {ds}/manifest.json cannot be read: ")
         with pytest.raises(InputError, match=r"manifest\.json cannot be read"):
             steps_per_epoch(path, "train", 4)
+    # Builds and counts over it have other messages, and no traceback.
+    with contextlib.suppress(FormatError):
+        Manifest.from_json((ds / "manifest.json").read_bytes())
 
 
 def test_reports_a_missing_manifest(tmp_path, monkeypatch, capsys):
