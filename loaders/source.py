@@ -201,9 +201,12 @@ def open_catalog(folder: str, shard: Shard, names: Sequence[str]) -> Any:
     """
     path = join(folder, shard.catalog.file if shard.catalog else "")
     try:
-        return read_table(open_storage(path).read(path), names)
+        table = read_table(open_storage(path).read(path), names)
+        if len(table) != shard.records:
+            raise FormatError("shard-records-differ", found=len(table), expected=shard.records)
     except (FileNotFoundError, IsADirectoryError, FormatError) as error:
         raise InputError("catalog-unreadable", path=path, error=error) from error
+    return table
 
 
 def _by_name(specs: Iterable[FeatureSpec]) -> tuple[FeatureSpec, ...]:

@@ -1,12 +1,15 @@
 """Filters of the catalog, and as many examples of each label: known lengths, resumable."""
 
 import json
+import shutil
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from shardmill.loaders import Stream, balanced, keras_dataset, open_dataset, torch_dataset
+from shardmill.schemas.dataset.catalog import format_catalog
 from shardmill.schemas.errors import InputError, UsageError
 from tests.support.loader_tools import write_numbered
 from tests.support.rows_tools import build_rows
@@ -170,6 +173,14 @@ def test_a_filter_of_the_catalog_has_a_length(images):
     assert texts(loaded) == ["ant"] * len(ants)
     shuffled = Stream(records, shuffle=True, order="blocks", where={"label": "ant"})
     assert texts(shuffled) == ["ant"] * len(ants)
+
+
+def test_a_catalog_of_another_shard_is_rejected(images, tmp_path):
+    ds = shutil.copytree(Path(images("jpeg")), tmp_path / "ds", symlinks=True)
+    for file in (ds / "current" / "catalog").iterdir():
+        file.write_bytes(format_catalog([], "id"))
+    with pytest.raises(InputError, match="cannot be read: it has 0 records and the manifest says"):
+        Stream(open_dataset(ds), where={"label": "ant"})
 
 
 @pytest.mark.parametrize("several", [list, np.array, dict.fromkeys, iter, set])
