@@ -129,7 +129,7 @@ def test_equal_keys(tmp_path, monkeypatch) -> None:
 BAD = [
     ({"id": "a", "label": "text"}, "cast", "'text' is not int64"),
     ({"id": "b", "label": 1.5}, "cast", "1.5 is not int64"),
-    ({"id": "c", "label": 6}, "range", "outside the bounds"),
+    ({"id": "c\u2028\x85\n", "label": 6}, "range", "outside the bounds"),  # which end lines of text
     ({"id": "d", "x": 1.0}, "cast", "is not list"),
     ({"id": "e", "x": [1e300]}, "cast", "is not list"),
     ({"id": "f", "x": [1.0, None]}, "cast", "is not list"),

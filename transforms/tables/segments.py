@@ -209,9 +209,9 @@ def place_rejects(plan: Plan, ref: InputRef | SegmentRef) -> placement.Placed:
     return placement.PartKey(*placement.REJECTED, number), placement.PlacedRef(order, ref)
 
 
-def read_lines(ref: SegmentRef) -> list[str]:
+def read_lines(ref: SegmentRef) -> list[bytes]:
     """Return the lines of a segment of rejects."""
-    return [line for data in _read_blocks(ref) for line in data.to_pybytes().decode().splitlines()]
+    return [line for data in _read_blocks(ref) for line in data.to_pybytes().splitlines()]
 
 
 def read_records(ref: SegmentRef) -> pa.Table:
