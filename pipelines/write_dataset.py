@@ -25,6 +25,7 @@ from shardmill.transforms.elements.transform import ElementsHooks, ElementsSpec,
 from shardmill.transforms.elements.typed_elements import ElementReader, Getter
 from shardmill.transforms.sink.outcome import Outcome, RaiseIfFailed
 from shardmill.transforms.sink.placement import PlaceSpec
+from shardmill.transforms.sources.csv.typed_cells import check_default
 from shardmill.transforms.tables.column_options import unknown_column
 from shardmill.transforms.tables.table_source import TableSpec
 
@@ -109,6 +110,8 @@ class WriteDataset(beam.PTransform):
     def _spec(self, columns: tuple[Column, ...], runner: str) -> ElementsSpec:
         """Return what to write, where, and how."""
         config, label, split = self._config, self._label, self._split
+        for column in columns:
+            check_default(column)
         if label:
             check_label(label, columns, "the schema has")
         columns = tuple(replace(e, required=e.required or e.name == label) for e in columns)

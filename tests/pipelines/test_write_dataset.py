@@ -16,7 +16,7 @@ from shardmill.pipelines.write_dataset import columns_of
 from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.errors import UsageError
 from shardmill.schemas.example.serialize import encode_example
-from shardmill.schemas.schema_pbtxt.columns import Column
+from shardmill.schemas.schema_pbtxt.columns import Column, format_schema
 from shardmill.transforms.elements import transform
 from tests.conftest import ROOT
 from tests.support.element_tools import OPTIONS, SCHEMA, expected, random_elements, read, write
@@ -208,6 +208,27 @@ def test_typed_rows_need_no_schema(tmp_path) -> None:
             write(tmp_path / "wrong", people, None, step, schema="", **name)
 
 
+def test_defaults_replace_missing_values(tmp_path) -> None:
+    columns = [
+        Column("id", "bytes"),
+        Column("day", "int64", time="date", default="1970-01-11"),
+        Column("flag", "int64", booleans=("yes", "no"), default="Yes"),
+        Column("several", "float32", several=True, default="1.5"),
+        Column("tags", "bytes", separator="|", default="a|b"),
+    ]
+    elements = [{"id": "a"}, {"id": "b", "day": 5, "flag": False, "several": [], "tags": ["c"]}]
+    write(tmp_path / "ds", elements, schema=format_schema(columns), splits="train:1")
+    missing, given = (read(tmp_path / "ds")["train"][key] for key in (b"a", b"b"))
+    assert missing == {
+        "id": [b"a"],
+        "day": [10],
+        "flag": [1],
+        "several": [1.5],
+        "tags": [b"a", b"b"],
+    }
+    assert given == {"id": [b"b"], "day": [5], "flag": [0], "tags": [b"c"]}
+
+
 @pytest.mark.parametrize("hint", [int | str, int | str | None, tuple[int, str], list[int | None]])
 def test_fields_of_several_types_need_a_schema(hint) -> None:
     with pytest.raises(UsageError, match="The field 'x' has the type"):
@@ -228,6 +249,10 @@ def test_fields_of_several_types_need_a_schema(hint) -> None:
         ({"schema": ""}, "have no schema"),
         ({"schema": "missing.pbtxt"}, "missing.pbtxt"),
         ({"dry_run": True}, "has no option dry_run"),
+        (
+            {"schema": format_schema([Column("id", "int64", default="x")])},
+            "'id' has a wrong default",
+        ),
     ],
 )
 def test_mistakes_are_one_sentence(options, words, tmp_path) -> None:

@@ -23,7 +23,7 @@ from shardmill.schemas.refs import InputRef
 from shardmill.schemas.rejects import RejectedError
 from shardmill.schemas.schema_pbtxt.columns import Column
 from shardmill.transforms.sources.csv.arrow_values import number_rows
-from shardmill.transforms.sources.csv.typed_cells import find_outside
+from shardmill.transforms.sources.csv.typed_cells import default_value, find_outside
 from shardmill.transforms.sources.python.records import size_of_value
 from shardmill.transforms.tables.encode import flatten
 from shardmill.transforms.tables.row_rejects import RejectCollector
@@ -175,7 +175,7 @@ def _type_column(column: Column, values: list[Any], rejects: RejectCollector) ->
                 fitting.append(pa.nulls(1, kind))
         typed = pa.concat_arrays(fitting)
     if column.default is not None:
-        typed = pc.fill_null(typed, pa.scalar(column.default).cast(kind))
+        typed = pc.coalesce(typed, default_value(column)[0])
     bad = np.zeros(len(values), bool)
     bad[[*wrong]] = True
     rejects.add(bad, "cast", column.name, lambda row: wrong[row])

@@ -109,7 +109,7 @@ def type_cells(column: Column, cells: pa.DictionaryArray, rules: CellRules) -> T
     values, faults[present] = _parse(column, given, rules)
     indices = np.full(len(texts), -1, np.int32)
     indices[present] = np.arange(len(values), dtype=np.int32)
-    default = _default_value(column) if any_missing else None
+    default = default_value(column) if any_missing else None
     if default is not None:
         indices[missing] = len(values)
         values = pa.concat_arrays([values, default])
@@ -139,7 +139,7 @@ def find_rounded(column: TypedColumn, cells: pa.DictionaryArray) -> text_parser.
     return rounded
 
 
-def _default_value(column: Column) -> pa.Array | None:
+def default_value(column: Column) -> Any:
     """Return an array with the value of missing cells, or None if they have none."""
     if column.default is not None:
         value = _parse(column, pa.array([column.default.encode()], pa.binary()), CellRules())[0]
