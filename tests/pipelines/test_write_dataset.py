@@ -161,6 +161,16 @@ def test_bad_elements_are_rejects_with_their_key(plain, tmp_path, monkeypatch) -
         write(tmp_path / "strict", elements, max_reject_fraction=0.01)
 
 
+def test_all_bad_elements_are_listed(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr("shardmill.transforms.tables.row_rejects.MAX_LISTED", 2)
+    elements = [ELEMENTS[0], *({"id": f"bad{number}", "label": 6} for number in range(9))]
+    for name, some in (("1", elements), ("2", elements[::-1])):
+        write(tmp_path / name, some)
+        assert len(shardmill.BuildResult("published", str(tmp_path / name)).rejects) == 9
+    assert dataset_files(tmp_path / "1") == dataset_files(tmp_path / "2")
+    write(tmp_path / "1", elements[::-1])  # which is up to date
+
+
 @pytest.mark.parametrize("run_bytes", [1, 1 << 20])
 def test_elements_may_have_different_types_of_numbers(tmp_path, monkeypatch, run_bytes) -> None:
     """Whether an element is a reject does not depend on the elements that are read with it."""

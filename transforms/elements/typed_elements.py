@@ -65,6 +65,7 @@ class ElementReader(TextTable):
         read = [_read_element(self, each, lists, names) for each in elements]
         numbers = np.arange(len(read))
         rejects = RejectCollector(numbers, numbers + 1)
+        rejects.most = len(read)  # the bundle decides which elements are the first
         problems = [each.problem for each in read]
         reasons = np.array([each.error if each else "" for each in problems])
         rejects.add(reasons != "", reasons, "", lambda row: str(problems[row].message))  # type: ignore[union-attr]

@@ -40,9 +40,10 @@ class RowReject(NamedTuple):
 class RejectCollector:
     """Collects rows that are rejected; a row keeps the first reason it got.
 
-    The first ``MAX_LISTED`` rows are reported individually, the others are counted.
+    The first rows are reported individually, the others are counted.
 
     Attributes:
+        most: Number of rows that are reported individually.
         ids: int64[rows], identity of each row in its input.
         bad: bool[rows], which rows are rejected.
         lines: int64[rows], number of each row's first line.
@@ -59,7 +60,7 @@ class RejectCollector:
         self, ids: npt.NDArray[np.int64], lines: npt.NDArray[np.int64],
         rejects: Sequence[RowReject] = (),
     ) -> None:  # fmt: skip
-        rows = len(ids)
+        rows, self.most = len(ids), MAX_LISTED
         self.ids = ids
         self.lines = lines
         self.without_cells = rejects
@@ -100,7 +101,7 @@ class RejectCollector:
     def rejects(self) -> list[RowReject]:
         """Return all rejects, ordered by row."""
         rows = np.flatnonzero(self.bad & ~self.left_out)
-        listed, counted = rows[:MAX_LISTED], rows[MAX_LISTED:]
+        listed, counted = rows[: self.most], rows[self.most :]
         rejects = [*self.without_cells, *self._list(listed)]
         checks = self._check_ids[counted]
         rejects += [self._count(counted[checks == check]) for check in np.unique(checks)]
