@@ -33,7 +33,7 @@ from shardmill.transforms.tables.table_source import (
     TextTable,
     TypedBatch,
     TypedColumn,
-    has_lists,
+    is_list,
 )
 
 Getter = str | Callable[[Any], Any]  # a name of a feature, or a function of the element
@@ -202,10 +202,10 @@ def _convert(values: list[Any], kind: pa.DataType) -> pa.Array:
     if any(isinstance(each, _UNCLEAR) for each in values):
         raise TypeError
     array = pa.array(values)
-    if has_lists(array) != pa.types.is_list(kind) and array.type != pa.null():
+    if is_list(array.type) != is_list(kind) and array.type != pa.null():
         raise TypeError
     flat, offsets = flatten(array)
-    wanted = kind if offsets is None or not pa.types.is_list(kind) else kind.value_type
+    wanted = kind if offsets is None or not is_list(kind) else kind.value_type
     is_number = pa.types.is_integer(flat.type) or pa.types.is_floating(flat.type)
     is_number |= pa.types.is_boolean(flat.type)
     if flat.null_count or (len(flat) and is_number == pa.types.is_binary(wanted)):

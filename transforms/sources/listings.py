@@ -20,7 +20,7 @@ from shardmill.transforms.match.inputs import MatchSpec, find_sizes, key_of_entr
 from shardmill.transforms.match.labels import sort_labels
 from shardmill.transforms.match.walk import make_key
 from shardmill.transforms.sink.placement import PlaceSpec
-from shardmill.transforms.sources.csv.arrow_values import PANDAS_INDEX, is_list
+from shardmill.transforms.sources.csv.arrow_values import PANDAS_INDEX
 from shardmill.transforms.sources.csv.dialect import Dialect
 from shardmill.transforms.sources.csv.row_ranges import make_unique
 from shardmill.transforms.sources.csv.sample import Sample, read_start, sample_file
@@ -30,7 +30,7 @@ from shardmill.transforms.sources.jsonl.jsonl_source import JsonLinesSource, sam
 from shardmill.transforms.sources.parquet.parquet_source import ParquetSource, sample_parquet
 from shardmill.transforms.tables.column_options import unknown_column
 from shardmill.transforms.tables.row_rejects import RowReject
-from shardmill.transforms.tables.table_source import TableSpec, TypedBatch
+from shardmill.transforms.tables.table_source import TableSpec, TypedBatch, is_list
 
 _SAMPLE_BYTES = 32 << 20  # which take 500 MB of memory
 _KINDS: dict[str, tuple[Callable[..., Sample], Any]] = {

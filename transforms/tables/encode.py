@@ -34,7 +34,7 @@ from shardmill.transforms.tables.byte_arrays import (
     prepend_headers,
     rank_sizes,
 )
-from shardmill.transforms.tables.table_source import ARROW_TYPES, TypedColumn, has_lists
+from shardmill.transforms.tables.table_source import ARROW_TYPES, TypedColumn, is_list
 
 _FIRST, _SECOND = b"\x0a", b"\x12"  # tags of the length-delimited fields 1 and 2
 _LIST_TAGS: dict[Kind, bytes] = {"bytes": b"\x0a", "float32": b"\x12", "int64": b"\x1a"}
@@ -76,7 +76,7 @@ def flatten(values: pa.Array) -> tuple[pa.Array, np.ndarray | None]:
     Returns:
         The values without nulls; None instead of offsets if each row has exactly one value.
     """
-    if has_lists(values):
+    if is_list(values.type):
         counts = pc.fill_null(pc.list_value_length(values), 0)
         return values.flatten(), offsets_from_sizes(counts.to_numpy())
     if not values.null_count:

@@ -24,7 +24,7 @@ from shardmill.transforms.tables.encode import encode_rows, prepare
 from shardmill.transforms.tables.row_hash import part_numbers
 from shardmill.transforms.tables.segments import Origin, Run, RunBlock, take_values
 from shardmill.transforms.tables.table import Table, transformed_labels
-from shardmill.transforms.tables.table_source import TypedBatch, has_lists
+from shardmill.transforms.tables.table_source import TypedBatch, is_list
 
 RUN_LAYOUT = 2  # of the columns of runs: those of another one are made again
 _TRANSFORM_ROWS = 1 << 16  # per call of the TensorFlow Transform graph
@@ -170,7 +170,7 @@ def transform_table(table: Table, folder: str, label: str) -> Table:
     ]
     labels = table.labels
     for each in columns:
-        if each.name == label and each.kind != "float32" and not has_lists(each.values):
+        if each.name == label and each.kind != "float32" and not is_list(each.values.type):
             labels = transformed_labels(each.values)
     return table._replace(columns=columns, order=np.arange(len(table.order)), labels=labels)
 

@@ -46,7 +46,7 @@ from shardmill.transforms.sink.plan import Plan
 from shardmill.transforms.statistics.sums import Sums, sum_values
 from shardmill.transforms.tables.byte_arrays import ByteStrings
 from shardmill.transforms.tables.row_hash import part_numbers
-from shardmill.transforms.tables.table_source import TypedColumn, has_lists
+from shardmill.transforms.tables.table_source import TypedColumn, is_list
 
 POSITION, FRAME, KEY, ORIGIN, LABEL = "position", "frame", "key", "origin", "label"
 BLOCK_BYTES = 256 << 10  # of records; parts of 64 MiB of 256 runs read as much of each
@@ -317,7 +317,7 @@ def take_values(columns: Sequence[TypedColumn], order: npt.NDArray[np.int64]) ->
         value itself if it is a number and not a list. A column of lists of numbers has a column.
     """
     described = tuple(
-        _Column(column.name, column.kind, has_lists(column.values)) for column in columns
+        _Column(column.name, column.kind, is_list(column.values.type)) for column in columns
     )
     cells = np.zeros(len(order), _cell_dtype(described))
     lists = {}

@@ -64,9 +64,10 @@ class TypedColumn(NamedTuple):
         return self.values.take(pa.array(indices, mask=indices < 0))
 
 
-def has_lists(values: pa.Array) -> bool:
-    """Return whether the values of a column are lists."""
-    return bool(pa.types.is_list(values.type) or pa.types.is_large_list(values.type))
+def is_list(kind: pa.DataType) -> bool:
+    """Return whether values of a type are lists."""
+    types = pa.types
+    return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
 
 
 MAX_LABELS = 1_000

@@ -22,7 +22,7 @@ from shardmill.schemas.schema_pbtxt.columns import INT64_MAX, INT64_MIN, Column,
 from shardmill.schemas.schema_pbtxt.schema_text import Kind
 from shardmill.transforms.sources.csv.sample import Sample
 from shardmill.transforms.sources.csv.text_parser import CellFault, Parsed, find_missing, no_faults
-from shardmill.transforms.tables.table_source import MAX_LABELS, has_lists
+from shardmill.transforms.tables.table_source import MAX_LABELS, is_list
 
 is_type = pa.types
 _TEXTS = (
@@ -61,14 +61,6 @@ def find_type(kind: pa.DataType) -> tuple[Kind, bool] | None:
     several = is_list(kind)
     found = _find_kind(kind.value_type if several else kind)
     return (found, several) if found else None
-
-
-def is_list(kind: pa.DataType) -> bool:
-    """Return whether values of a type are lists."""
-    return any(
-        check(kind)
-        for check in (is_type.is_list, is_type.is_large_list, is_type.is_fixed_size_list)
-    )
 
 
 def _find_kind(kind: pa.DataType) -> Kind | None:
@@ -126,7 +118,7 @@ def _plain(kind: pa.DataType) -> pa.DataType:
 
 def to_texts(values: pa.Array) -> pa.Array:
     """Return values as binary texts, for messages, keys and columns that a schema makes BYTES."""
-    if has_lists(values):
+    if is_list(values.type):
         return pa.nulls(len(values), pa.binary())
     if values.type == pa.binary():
         return values

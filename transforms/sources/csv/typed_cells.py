@@ -24,7 +24,7 @@ from shardmill.schemas.schema_pbtxt.columns import (
 from shardmill.transforms.sources.csv import arrow_values, text_parser
 from shardmill.transforms.sources.csv.text_parser import CellRules
 from shardmill.transforms.tables.byte_arrays import ByteStrings, offsets_from_sizes
-from shardmill.transforms.tables.table_source import ARROW_TYPES, TypedColumn, has_lists
+from shardmill.transforms.tables.table_source import ARROW_TYPES, TypedColumn, is_list
 
 _REASONS = np.array(["", "cast", "cast", "range", "range", "domain", "missing"])  # by CellFault
 
@@ -71,7 +71,7 @@ def _type_together(
     """Yield the typed values of columns that differ in their names only."""
     first = columns[0]
     found = None
-    single = not first.separator and not has_lists(cells[0].dictionary)
+    single = not first.separator and not is_list(cells[0].dictionary.type)
     if len(columns) > 1 and single and first.default is None:
         texts = [each.dictionary for each in cells]
         starts = offsets_from_sizes(np.array([*map(len, texts)])).tolist()
@@ -166,7 +166,7 @@ def _parse(
 
 def _split(column: Column, texts: pa.Array) -> tuple[pa.Array, npt.NDArray[Any] | None]:
     """Return the values of cells, and offsets of each cell's values if it may have several."""
-    if has_lists(texts):
+    if is_list(texts.type):
         return texts.flatten(), offsets_from_sizes(pc.list_value_length(texts).to_numpy())
     if not column.separator:
         return texts, None
@@ -257,7 +257,7 @@ def describe_misfit(
     text_type = "BYTES with --types or in the schema"
     others = f"FLOAT or {text_type}" if column.kind == "int64" else text_type
     if fault is text_parser.CellFault.MISSING:
-        if has_lists(cells.dictionary) and cells.dictionary[index].is_valid:
+        if is_list(cells.dictionary.type) and cells.dictionary[index].is_valid:
             return (
                 f"a value of the list is missing: fill it in, or use --drop={column.name} "
                 "(of a listing, --features)"

@@ -22,7 +22,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardmill.schemas.errors import InputError, UsageError, format_names
-from shardmill.transforms.sources.csv.arrow_values import PANDAS_INDEX, is_list, is_text
+from shardmill.transforms.sources.csv.arrow_values import PANDAS_INDEX, is_text
+from shardmill.transforms.tables.table_source import is_list
 
 UNIT_ROWS, UNIT_BYTES = 1 << 16, 64 << 20
 _STEP = 1 << 10  # rows of a table that are measured at a time

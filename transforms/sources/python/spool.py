@@ -24,10 +24,11 @@ from shardmill.schemas.storage import join, open_storage
 from shardmill.transforms.match.containers.members import SpooledImage, pack_images
 from shardmill.transforms.match.walk import make_key
 from shardmill.transforms.runtime import progress
-from shardmill.transforms.sources.csv.arrow_values import is_list, is_text
+from shardmill.transforms.sources.csv.arrow_values import is_text
 from shardmill.transforms.sources.parquet.parquet_source import FIRST_RECORD
 from shardmill.transforms.sources.python.records import Batch, to_table
 from shardmill.transforms.tables.byte_arrays import ByteStrings
+from shardmill.transforms.tables.table_source import is_list
 
 KEY = "__key__"  # column of the keys that a function returns
 LIST = "list-{}.txt"  # names of the files of a digest
