@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import itertools
 import multiprocessing
 import pickle
 import signal
@@ -17,7 +18,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from itertools import chain
 from multiprocessing.connection import Connection
 from queue import SimpleQueue
 from typing import Any, ClassVar
@@ -75,7 +75,7 @@ class RangeReader:
             source: The source.
             measure: The function; processes import its module.
         """
-        pieces = chain.from_iterable(map(measure, enumerate(iterate(source))))
+        pieces = itertools.starmap(measure, enumerate(iterate(source)))
         left = range(len(source) if self._processes > 1 and _is_indexable(source) else 0)
         first: list[bytes] = []
         seconds, num_bytes, remaining = 0.0, 0, 0.0
@@ -106,7 +106,7 @@ class RangeReader:
         for records, found in replies:
             yield from found
             for index in records[len(found) :]:  # too large for one reply, or an error
-                yield from measure((index, source[index]))
+                yield measure(index, source[index])
 
     def _start(self, source: Any, measure: Measure, first: list[bytes]) -> bool:
         """Start the processes; return whether each reads the first records as this process did.
@@ -210,7 +210,7 @@ def serve(requests: int, lifeline: int) -> None:
     exit_with_parent(Connection(lifeline))
     with Connection(requests) as connection, contextlib.suppress(Exception):
         source, measure, number, most = pickle.loads(connection.recv_bytes())  # noqa: S301 - of the caller
-        first = (piece for index in range(number) for piece in measure((index, source[index])))
+        first = (measure(index, source[index]) for index in range(number))
         connection.send_bytes(b"".join(map(_digest, first)))
         while True:
             connection.send_bytes(_read_range(source, measure, connection.recv(), most))
@@ -225,11 +225,11 @@ def _read_range(source: Any, measure: Measure, records: range, most: int) -> byt
     pieces: list[Piece] = []
     with contextlib.suppress(BaseException):  # the calling process meets it again
         for index in records:
-            for piece in measure((index, source[index])):
-                if piece[0].get(measure.image) == b"":
-                    return _dump(pieces)
-                pieces.append(piece)
-            most -= pieces[-1][2]
+            piece = measure(index, source[index])
+            if piece[0].get(measure.image) == b"":
+                break
+            pieces.append(piece)
+            most -= piece[2]
             if most <= 0:
                 break
         return _dump(pieces)

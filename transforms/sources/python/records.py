@@ -47,13 +47,12 @@ class Measure:
     image: str
     names: tuple[str, ...]
 
-    def __call__(self, item: tuple[int, Any]) -> Iterator[Piece]:
-        """Yield a record as a new dict, since sources may use theirs again, and its size.
+    def __call__(self, index: int, value: Any) -> Piece:
+        """Return a record as a new dict, since sources may use theirs again, and its size.
 
         Raises:
             InputError: The value is not a dict, or has no image.
         """
-        index, value = item
         if self.names and isinstance(value, tuple | list) and len(value) == len(self.names):
             value = dict(zip(self.names, value, strict=True))
         if hasattr(value, "_asdict"):
@@ -67,7 +66,7 @@ class Measure:
             name: to_bytes(index, name, each) if self.image and name == self.image else _plain(each)
             for name, each in value.items()
         }
-        yield record, 1, size_of_value(record)
+        return record, 1, size_of_value(record)
 
 
 def to_bytes(index: int, name: str, value: Any) -> Any:

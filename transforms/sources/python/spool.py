@@ -39,7 +39,6 @@ _MAX_CLASSES = 1 << 16  # of labels that are numbers
 class TableFiles:
     """Parquet files of the records of a source."""
 
-    image: ClassVar = ""
     suffix: ClassVar = ".parquet"
 
     def encode(self, table: pa.Table, first: int) -> bytes:
