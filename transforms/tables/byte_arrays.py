@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-_DENSE_SIZES = 1 << 16
+_NOTHING = pa.scalar(b"", pa.large_binary())
 
 
 class ByteStrings(NamedTuple):
@@ -21,13 +22,6 @@ class ByteStrings(NamedTuple):
 
     data: np.ndarray
     offsets: np.ndarray
-
-    @classmethod
-    def of(cls, items: Iterable[bytes]) -> ByteStrings:
-        """Return a few Python byte strings as one array."""
-        strings = list(items)
-        data = np.frombuffer(b"".join(strings), np.uint8)
-        return cls(data, offsets_from_sizes(np.array([len(item) for item in strings], np.int64)))
 
     @classmethod
     def of_arrow(cls, array: pa.Array) -> ByteStrings:
@@ -77,26 +71,18 @@ def offsets_from_sizes(sizes: np.ndarray) -> np.ndarray:
     return offsets
 
 
-def concatenate(arrays: Sequence[ByteStrings]) -> ByteStrings:
-    """Return the byte strings of all arrays, in order."""
-    data = np.concatenate([strings.data for strings in arrays])
-    sizes = np.concatenate([strings.sizes for strings in arrays])
-    return ByteStrings(data, offsets_from_sizes(sizes))
-
-
-def rank_sizes(sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the distinct sizes, ascending, and the rank of each size among them.
+def headers_of(
+    sizes: np.ndarray, header: Callable[[int], bytes]
+) -> tuple[pa.LargeBinaryArray, np.ndarray]:
+    """Return the distinct headers of items, and the index of each item's header; int32[n].
 
     Args:
-        sizes: int64[n], not negative.
+        sizes: Bytes of each item; int64[n].
+        header: Returns the header for a size; called once per size.
     """
-    most = int(sizes.max(initial=0))
-    if most > _DENSE_SIZES:
-        return np.unique(sizes, return_inverse=True)
-    # Sizes are small and have few values: a table of them takes less time than a sort.
-    seen = np.zeros(most + 1, np.bool_)
-    seen[sizes] = True
-    return np.flatnonzero(seen), (np.cumsum(seen) - 1)[sizes]
+    encoded = pa.array(sizes).dictionary_encode()
+    headers = pa.array([*map(header, encoded.dictionary.to_pylist())], pa.large_binary())
+    return headers, encoded.indices.to_numpy()
 
 
 def join_fixed(arrays: Sequence[ByteStrings]) -> ByteStrings:
@@ -127,9 +113,6 @@ def prepend_headers(strings: ByteStrings, header: Callable[[int], bytes]) -> Byt
         start = header(size)
         starts = np.frombuffer(start * strings.number, np.uint8)
         return join_fixed([ByteStrings.fixed(starts, strings.number), strings])
-    distinct, ranks = rank_sizes(strings.sizes)
-    headers = ByteStrings.of(map(header, distinct.tolist()))
-    ids = np.column_stack((ranks, headers.number + np.arange(strings.number)))
-    pieces = concatenate([headers, strings]).arrow().take(pa.array(ids.reshape(-1)))
-    both = ByteStrings.of_arrow(pieces)
-    return ByteStrings(both.data, both.offsets[::2])
+    headers, rows = headers_of(strings.sizes, header)
+    both = pc.binary_join_element_wise(headers.take(pa.array(rows)), strings.arrow(), _NOTHING)
+    return ByteStrings.of_arrow(both)

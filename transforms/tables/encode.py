@@ -28,11 +28,10 @@ from shardmill.schemas.schema_pbtxt.schema_text import Kind
 from shardmill.schemas.tfrecord.framing import FOOTER_BYTES, HEADER_BYTES, mask, masked_crc
 from shardmill.transforms.tables.byte_arrays import (
     ByteStrings,
-    concatenate,
+    headers_of,
     join_fixed,
     offsets_from_sizes,
     prepend_headers,
-    rank_sizes,
 )
 from shardmill.transforms.tables.table_source import ARROW_TYPES, TypedColumn, is_list
 
@@ -131,8 +130,8 @@ def _single_value_header(name: str, size: int) -> bytes:
 
 
 _FEATURES = b"\x0a"
-_EMPTY = ByteStrings.of([b""])
-_FOOTER = ByteStrings.of([bytes(FOOTER_BYTES)])
+_EMPTY = pa.array([b""], pa.large_binary())
+_FOOTER = pa.array([bytes(FOOTER_BYTES)], pa.large_binary())
 # Rows copied at a time to compute their CRCs; the copy stays in the CPU cache.
 _CRC_ROWS = 256
 
@@ -167,20 +166,18 @@ def prepare(columns: Sequence[TypedColumn], order: np.ndarray) -> PreparedRows:
     payloads = np.zeros(len(order), np.int64)
     codes = np.empty((len(encoded) + 2, len(order)), np.int32)
     codes[-1] = 0
-    used = _FOOTER.number
+    pieces, used = [_FOOTER], len(_FOOTER)
     for number, (entries, given) in enumerate(encoded, 1):
         indices = np.arange(len(order)) if given is None else given
         np.add(indices, used + 1, out=codes[number], casting="same_kind")
         # The size of index -1, of a row without a value, is the last one.
         payloads += np.take(np.append(entries.sizes, 0), indices)
+        pieces += [_EMPTY, entries.arrow()]
         used += entries.number + 1
-    distinct, ranks = rank_sizes(payloads)
-    headers = ByteStrings.of(map(_frame_header, distinct.tolist()))
-    np.add(ranks, used, out=codes[0], casting="same_kind")
-    lengths = payloads + headers.sizes[ranks] + FOOTER_BYTES
-    entries_of = itertools.chain.from_iterable((_EMPTY, entries) for entries, _ in encoded)
-    pieces = concatenate([_FOOTER, *entries_of, headers])
-    return PreparedRows(pieces.arrow(), codes, lengths)
+    headers, rows = headers_of(payloads, _frame_header)
+    np.add(rows, used, out=codes[0], casting="same_kind")
+    lengths = payloads + ByteStrings.of_arrow(headers).sizes[rows] + FOOTER_BYTES
+    return PreparedRows(pa.concat_arrays([*pieces, headers]), codes, lengths)
 
 
 _Encoded: TypeAlias = tuple[ByteStrings, np.ndarray | None]

@@ -110,7 +110,8 @@ def test_pieces_are_addressed_with_64_bits() -> None:
     # With 32-bit offsets Arrow raises or overflows where a slice reaches 2 GiB.
     column = TypedColumn("id", "bytes", pa.array([b"row", b""]), None)
     assert prepare([column], np.arange(2)).pieces.type == pa.large_binary()
-    assert ByteStrings.of([b"ab", b"", b"c"]).arrow().to_pylist() == [b"ab", b"", b"c"]
+    texts = [b"ab", b"", b"c"]
+    assert ByteStrings.of_arrow(pa.array(texts)).arrow().to_pylist() == texts
 
 
 @pytest.mark.parametrize(

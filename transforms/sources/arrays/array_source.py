@@ -209,7 +209,9 @@ class ArraySource(PickledOnce):
 
     def _columns(self, batch: tuple[Raw, ...]) -> list[TypedColumn]:
         columns = [
-            TypedColumn(array.name, "bytes", _to_arrow(rows), None)
+            TypedColumn(
+                array.name, "bytes", ByteStrings.fixed(rows.reshape(-1), len(rows)).arrow(), None
+            )
             for array, rows in zip(self.input.arrays, batch, strict=False)
         ]
         if self.input.label:
@@ -240,10 +242,3 @@ def label_columns(label: ArrayLabels, values: npt.NDArray[Any]) -> list[TypedCol
         TypedColumn(label.name, "int64", ids, indices),
         TypedColumn(label.text_name, "bytes", names, indices),
     ]
-
-
-def _to_arrow(rows: Raw) -> pa.LargeBinaryArray:
-    """Return rows of bytes as an Arrow array, without a copy."""
-    count, width = rows.shape
-    offsets = np.arange(count + 1, dtype=np.int64) * width
-    return ByteStrings(np.ascontiguousarray(rows).reshape(-1), offsets).arrow()
