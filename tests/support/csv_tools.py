@@ -2,13 +2,15 @@
 
 import csv
 import io
-import itertools
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from shardmill.transforms.sources.csv.cells import Cells, make_cells
 from shardmill.transforms.sources.csv.dialect import Dialect
 from shardmill.transforms.sources.csv.row_ranges import (
+    RANGE_BYTES,
     RowRange,
     read_head,
     read_range,
@@ -38,14 +40,23 @@ def ranges_of(
     return [*split_ranges(str(path), dialect, ranges, range_bytes)]
 
 
+def read_cells(
+    path: Path | str, dialect: Dialect, columns: Sequence[str], ranges: Sequence[RowRange],
+    range_bytes: int = RANGE_BYTES,
+) -> Iterator[Cells]:  # fmt: skip
+    """Yield the cells of some ranges of a file."""
+    for part in ranges:
+        for rows, text in read_range(str(path), dialect, part, range_bytes):
+            yield make_cells(rows, columns, text)
+
+
 def read_csv(path: Path, dialect: Dialect | None = None, range_bytes: int = 1 << 20) -> Reading:
     """Read a file in ranges."""
     dialect = dialect or Dialect()
     columns = read_head(str(path), dialect, 1).columns
     reading = Reading(columns, [], [], [], [])
     ranges = ranges_of(path, dialect, range_bytes)
-    parts = (read_range(str(path), dialect, columns, part, range_bytes) for part in ranges)
-    for cells in itertools.chain.from_iterable(parts):
+    for cells in read_cells(path, dialect, columns, ranges, range_bytes):
         assert tuple(cells.columns) == tuple(filter(None, columns))
         assert all(not column.null_count for column in cells.columns.values())
         texts = [

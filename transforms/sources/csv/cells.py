@@ -97,16 +97,13 @@ class Cells:
 NO_CELLS = Cells({}, np.zeros(0, np.int64), np.zeros(0, np.int64), [])
 
 
-def make_cells(
-    batches: Sequence[Rows], columns: Sequence[str], text: CsvText, dialect: Dialect
-) -> Cells:
+def make_cells(batches: Sequence[Rows], columns: Sequence[str], text: CsvText) -> Cells:
     """Parse rows into cells.
 
     Args:
         batches: Consecutive rows.
         columns: Name of each column; an empty last one if rows end with a delimiter.
         text: The text that contains the rows.
-        dialect: Dialect of the text.
 
     Returns:
         The cells. Rows with broken quotes, undecodable bytes or a wrong number of cells are
@@ -115,6 +112,7 @@ def make_cells(
     Raises:
         RejectedError: The text cannot be parsed with this delimiter.
     """
+    dialect = text.dialect
     valid, undecodable = decode_rows(join_rows(batches), text)
     # Arrow sees the columns as numbers: names may be arbitrary.
     table, found, details = parse_rows(valid.data, len(columns), dialect)
@@ -163,7 +161,7 @@ def list_bad_rows(batches: Sequence[Rows]) -> list[RowReject]:
     return _reject_rows(offsets, lines, reasons, lambda number: bad[number][1].message)
 
 
-def split_row(row: bytes, text: CsvText, dialect: Dialect) -> list[str]:
+def split_row(row: bytes, text: CsvText) -> list[str]:
     """Return the cells of one row.
 
     Raises:
@@ -180,7 +178,7 @@ def split_row(row: bytes, text: CsvText, dialect: Dialect) -> list[str]:
     if byte >= 0:
         message = f"its first row has {_describe_byte(byte, text.encoding)}"
         raise RejectedError("read", "encoding", message)
-    line = row.decode(text.codec)
+    line, dialect = row.decode(text.codec), text.dialect
     special = dialect.strip or dialect.escape or (dialect.quote and dialect.quote in line)
     if not special:
         return line.split(dialect.separator)  # Arrow takes long for many columns

@@ -6,7 +6,7 @@ import contextlib
 import itertools
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -109,9 +109,9 @@ def _read_head(
 ) -> Head:
     with open_text(uri, dialect) as text:
         text.check()
-        header, columns, body = _find_body(text, dialect)
+        header, columns, body = _find_body(text)
         first, ranges = read_first(text, body, sample_bytes, range_bytes)
-        cells = make_cells(first, columns, text, dialect)
+        cells = make_cells(first, columns, text)
         return Head(columns, cells, text.seekable, ranges, header)
 
 
@@ -175,23 +175,16 @@ def split_ranges(
 
 
 def read_range(
-    uri: str,
-    dialect: Dialect,
-    columns: Sequence[str],
-    row_range: RowRange,
-    range_bytes: int = RANGE_BYTES,
-    make: Callable[..., Cells] = make_cells,
-) -> Iterator[Cells]:
-    """Yield the cells of a range.
+    uri: str, dialect: Dialect, row_range: RowRange, range_bytes: int = RANGE_BYTES
+) -> Iterator[tuple[list[Rows], CsvText]]:
+    """Yield the rows of a range, and their text.
 
     Args:
         uri: The file.
         dialect: Dialect of the file.
-        columns: Name of each column, as from ``read_head``.
         row_range: The range.
         range_bytes: A range up to the end of the file is yielded in pieces of this size, split
             like ``split_ranges`` does.
-        make: Parses rows; see ``make_cells``.
 
     Raises:
         ChangedError: The file became shorter or was replaced.
@@ -203,7 +196,7 @@ def read_range(
         batches = scan_rows(text, row_range)
         one = row_range.end >= 0
         for rows in [[*batches]] if one else split_rows(batches, row_range.start, range_bytes):
-            yield make(rows, columns, text, dialect)
+            yield rows, text
 
 
 def hash_range(uri: str, dialect: Dialect, row_range: RowRange) -> str:
@@ -276,13 +269,12 @@ def cut_ranges(batches: Iterable[Rows], whole: RowRange, range_bytes: int) -> It
     yield RowRange(start, whole.end, line)
 
 
-def _find_body(
-    text: CsvText, dialect: Dialect
-) -> tuple[tuple[str, ...], tuple[str, ...], RowRange]:
+def _find_body(text: CsvText) -> tuple[tuple[str, ...], tuple[str, ...], RowRange]:
     """Return the cells of the header, the column names, and the range of all rows after it."""
+    dialect = text.dialect
     offset = _skip_lines(text, dialect.skip_lines)
     whole = RowRange(offset, TO_END, dialect.skip_lines + 1)
-    first, bad = _first_row(text, whole, dialect)
+    first, bad = _first_row(text, whole)
     if first is None:
         if bad is not None:
             raise RejectedError("read", bad.error, f"line {bad.line}: {bad.message}")
@@ -290,9 +282,9 @@ def _find_body(
         return (), columns, whole
     start, end = int(first.starts[0]), int(first.ends[0])
     row = bytes(first.data[start:end])
-    header = split_row(row, text, dialect)
+    header = split_row(row, text)
     header[0] = header[0].removeprefix("\ufeff")
-    extra = _has_extra_delimiter(first, len(dialect.columns) or len(header), text, dialect)
+    extra = _has_extra_delimiter(first, len(dialect.columns) or len(header), text)
     if dialect.header == "none":
         return (), _name_columns(header[: len(header) - extra], dialect) + ("",) * extra, whole
     columns = _name_columns(header, dialect) + ("",) * extra
@@ -303,34 +295,32 @@ def _find_body(
     return names, columns, RowRange(first.offset + end, TO_END, line)
 
 
-def _has_extra_delimiter(first: Rows, columns: int, text: CsvText, dialect: Dialect) -> bool:
+def _has_extra_delimiter(first: Rows, columns: int, text: CsvText) -> bool:
     """Return whether the first row of data ends with a delimiter after the cells of all columns."""
-    number = int(dialect.header == "first")
+    number = int(text.dialect.header == "first")
     if number >= len(first.starts):
         return False
     row = bytes(first.data[first.starts[number] : first.ends[number]])
     with contextlib.suppress(RejectedError):  # which only this row is then
         if row.endswith(text.syntax.delimiter):
-            cells = split_row(row, text, dialect)
+            cells = split_row(row, text)
             return len(cells) == columns + 1 and not cells[-1]
     return False
 
 
-def _first_row(
-    text: CsvText, whole: RowRange, dialect: Dialect
-) -> tuple[Rows | None, BadRow | None]:
+def _first_row(text: CsvText, whole: RowRange) -> tuple[Rows | None, BadRow | None]:
     """Return rows that start with the header (or first valid row), else the bad row found."""
     # A header that cannot be read loses the names of all columns: the file is rejected. Without a
     # header, the first valid row gives the number of columns, and bad ones before it are rejects.
     first_bad: BadRow | None = None
     for rows in scan_rows(text, whole):
         bad = next(iter(rows.bad), None)
-        if bad and dialect.header == "first" and rows.row_starts()[1][0] == bad.line:
+        if bad and text.dialect.header == "first" and rows.row_starts()[1][0] == bad.line:
             return None, bad if bad.error in _FILE_ERRORS else bad._replace(error="header")
         if len(rows.starts):
             return rows, None
         first_bad = first_bad or bad
-    return None, None if dialect.columns else first_bad
+    return None, None if text.dialect.columns else first_bad
 
 
 def _name_columns(first: list[str], dialect: Dialect) -> tuple[str, ...]:

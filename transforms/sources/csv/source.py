@@ -194,11 +194,9 @@ def _typed_column(
 class CsvSource(FileSource):
     """The ``TableSource`` of CSV files: a unit is a range of a file."""
 
-    def make_cells(
-        self, batches: Sequence[Rows], columns: Sequence[str], text: CsvText, dialect: Dialect
-    ) -> Cells:
+    def make_cells(self, batches: Sequence[Rows], columns: Sequence[str], text: CsvText) -> Cells:
         """Parse rows into cells; see ``cells.make_cells``."""
-        return make_cells(batches, columns, text, dialect)
+        return make_cells(batches, columns, text)
 
     def inspect(self, ref: InputRef) -> TableInput:
         """Return a file with the names of its columns, or rejected."""
@@ -231,9 +229,8 @@ class CsvSource(FileSource):
         dialect = self.dialect.for_name(ref.key)
         check_unchanged(ref)
         try:
-            for cells in read_range(
-                ref.uri, dialect, columns, RowRange(*part), self.range_bytes, self.make_cells
-            ):
+            for rows, text in read_range(ref.uri, dialect, RowRange(*part), self.range_bytes):
+                cells = self.make_cells(rows, columns, text)
                 check_unchanged(ref)  # before use: callers take one batch of a single unit
                 yield self.type_cells(ref, cells)
         except (FileNotFoundError, ChangedError) as error:

@@ -43,6 +43,7 @@ class CsvText:
     """The text of an open CSV file.
 
     Attributes:
+        dialect: Dialect of the file.
         size: Size of the file in bytes.
         seekable: Whether offsets in the text are offsets in the file, so that reading may start
             anywhere.
@@ -63,6 +64,7 @@ class CsvText:
             head_bytes: Number of bytes to detect them from; 0 means uncompressed text without a
                 byte order mark.
         """
+        self.dialect = dialect
         self.size = reader.size
         self.fault: DecompressionError | None = None
         self.hash = blake3()

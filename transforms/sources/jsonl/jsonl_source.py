@@ -377,11 +377,9 @@ class JsonLinesSource(CsvSource):
             kinds = {name: each for name, each in kinds.items() if name in wanted}
         return explicit_schema(dict(kinds.values()))
 
-    def make_cells(
-        self, batches: Sequence[Rows], columns: Sequence[str], text: CsvText, dialect: Dialect
-    ) -> Cells:
+    def make_cells(self, batches: Sequence[Rows], columns: Sequence[str], text: CsvText) -> Cells:
         """Parse lines into cells."""
-        del columns, dialect
+        del columns
         found = parse_lines(batches, text, self._explicit, others=not self.base)
         table = pa.concat_tables([self._explicit.empty_table(), *found.tables])
         cells = flatten_columns(table, self.table.wanted)

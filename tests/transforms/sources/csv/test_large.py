@@ -13,13 +13,8 @@ import pytest
 from shardmill.transforms.sources.csv import row_bounds
 from shardmill.transforms.sources.csv.dialect import Dialect
 from shardmill.transforms.sources.csv.row_bounds import RowScanner, Syntax
-from shardmill.transforms.sources.csv.row_ranges import (
-    RANGE_BYTES,
-    RowRange,
-    read_head,
-    read_range,
-)
-from tests.support.csv_tools import ranges_of
+from shardmill.transforms.sources.csv.row_ranges import RANGE_BYTES, RowRange, read_head
+from tests.support.csv_tools import ranges_of, read_cells
 
 pytestmark = pytest.mark.heavy
 
@@ -32,11 +27,10 @@ def numbers_and_rejects(path: Path) -> tuple[np.ndarray, list, list[RowRange]]:
     columns = read_head(str(path), dialect, 1 << 16).columns
     parts = ranges_of(path, dialect, RANGE_BYTES)
     numbers, rejects = [], []
-    for part in parts:
-        for cells in read_range(str(path), dialect, columns, part):
-            keys = cells.columns["key"]
-            numbers.append(np.array(keys.dictionary.to_pylist(), object)[keys.indices.to_numpy()])
-            rejects.extend(cells.rejects)
+    for cells in read_cells(path, dialect, columns, parts):
+        keys = cells.columns["key"]
+        numbers.append(np.array(keys.dictionary.to_pylist(), object)[keys.indices.to_numpy()])
+        rejects.extend(cells.rejects)
     return np.concatenate(numbers).astype(np.int64), rejects, parts
 
 
@@ -58,6 +52,7 @@ def test_an_unclosed_quote_in_a_large_file_rejects_one_row(quoted: bool, tmp_pat
 
 READ = """
 import resource, sys
+from shardmill.transforms.sources.csv.cells import make_cells
 from shardmill.transforms.sources.csv.dialect import Dialect
 from shardmill.transforms.sources.csv.row_ranges import split_ranges, read_head, read_range
 def peak():
@@ -67,7 +62,8 @@ before = peak()
 head = read_head(path, dialect, 1 << 20)
 rows, rejects = 0, []
 for part in split_ranges(path, dialect, head.ranges):
-    for cells in read_range(path, dialect, head.columns, part):
+    for found, text in read_range(path, dialect, part):
+        cells = make_cells(found, head.columns, text)
         rows += len(cells.lines)
         rejects += [(reject.line, reject.error) for reject in cells.rejects]
 print((rows, rejects, peak() - before))

@@ -159,7 +159,7 @@ def test_reads_compressed_files_of_several_streams(pack, tmp_path: Path) -> None
     assert same
     path = str(tmp_path / "some.csv")
     assert ranges_of(path, Dialect()) == [RowRange(4, -1, 2)]
-    chunks = read_range(path, Dialect(), ("x", "y"), RowRange(4, -1, 2), 9_999)
+    chunks = read_range(path, Dialect(), RowRange(4, -1, 2), 9_999)
     assert len(list(chunks)) > 20
     assert not read_head(path, Dialect(), 1).seekable
 
@@ -322,7 +322,7 @@ def test_raises_if_a_file_is_missing_or_became_shorter(tmp_path: Path) -> None:
         read_head(str(path), Dialect(), 1)
     path.write_text("a,b\n1,2\n")
     with pytest.raises(ChangedError):
-        list(read_range(str(path), Dialect(), ("a", "b"), RowRange(4, 99, 2)))
+        list(read_range(str(path), Dialect(), RowRange(4, 99, 2)))
 
 
 def test_tsv_files_have_tabs() -> None:
