@@ -6,6 +6,7 @@ Arrow parses lines together; those that it cannot parse are found one by one.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -117,33 +118,22 @@ def _parse(
     found = _read(valid, first, after, options)
     if isinstance(found, pa.Table):
         yield first, after, found
-    elif after - first > _FEW:
-        middle = (first + after) // 2
-        yield from _parse(valid, first, middle, options)
-        yield from _parse(valid, middle, after, options)
-    elif after - first > 1:
-        yield from _parse_few(valid, first, after, options)
-    elif line := valid.row(first).strip():
-        fault = _find_fault(line, options)
-        yield first, after, fault or _fault("json", f"{found}: {shown(line)}")
-
-
-def _parse_few(
-    valid: ValidRows, first: int, after: int, options: pj.ParseOptions
-) -> Iterator[tuple[int, int, pa.Table | RowReject]]:
-    """Do as ``_parse`` for a few lines that Arrow cannot parse together."""
+        return
+    few = range(first, after if after - first <= _FEW else first)
+    faults = {row: fault for row in few if (fault := _find_fault(valid.row(row), options))}
     start = first
-    for row in range(first, after):
-        fault = _find_fault(valid.row(row), options)
-        if fault:
-            yield from _parse(valid, start, row, options)
-            yield row, row + 1, fault
-            start = row + 1
+    for row, fault in faults.items():
+        yield from _parse(valid, start, row, options)
+        yield row, row + 1, fault
+        start = row + 1
     if start > first:
         yield from _parse(valid, start, after, options)
-    else:  # most likely their types differ
-        for row in range(first, after):
-            yield from _parse(valid, row, row + 1, options)
+    elif after - first > 1:  # the types of few lines most likely differ
+        bounds = range(first, after + 1) if few else (first, (first + after) // 2, after)
+        for begin, end in itertools.pairwise(bounds):
+            yield from _parse(valid, begin, end, options)
+    elif line := valid.row(first).strip():
+        yield first, after, _fault("json", f"{found}: {shown(line)}")
 
 
 def _read(valid: ValidRows, first: int, after: int, options: pj.ParseOptions) -> pa.Table | str:
@@ -201,7 +191,8 @@ def _fault(error: str, message: str, column: str = "") -> RowReject:
 
 def _find_fault(line: bytes, options: pj.ParseOptions) -> RowReject | None:
     """Return why Arrow cannot parse a line, or None if that is not known."""
-    if not line.strip():
+    line = line.strip()
+    if not line:
         return None
     try:
         values = json.loads(line.decode())
