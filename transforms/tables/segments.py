@@ -129,7 +129,7 @@ def cut_blocks(split: str, records: pa.Table, slices: int = 1) -> Iterator[tuple
     # The highest bits of a position give its slot. A part of 2**n is a whole number of slots, and
     # positions are hashes, so that slots have about the same size.
     bits = (slices * int(ends[-1] // BLOCK_BYTES)).bit_length()
-    slots = position >> np.uint64(64 - bits) if bits else np.zeros(len(position), np.uint64)
+    slots = part_numbers(position, 1 << bits)
     bounds = [0, *(np.flatnonzero(np.diff(slots)) + 1).tolist(), len(position)]
     for start, stop in itertools.pairwise(bounds):
         size = int(ends[stop - 1]) - (int(ends[start - 1]) if start else 0)

@@ -214,7 +214,7 @@ def _named_splits(
     ids: Mapping[str, int] = {name: number for number, name in enumerate(names)}
     id_of_text = np.array([ids.get(name, -1) for name in of_texts], np.int32)
     rows = cells.indices.to_numpy()
-    numbers: npt.NDArray[np.int32] = id_of_text[rows] if texts else np.zeros(0, np.int32)
+    numbers: npt.NDArray[np.int32] = id_of_text[rows]
     rejects.add(numbers < 0, "no_split", column, lambda row: str(problems[rows[row]]))
     return names, numbers
 
