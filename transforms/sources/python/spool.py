@@ -173,8 +173,7 @@ def write_spool(
         ShardmillError: The source has no record, or one that does not fit; or the storage failed.
     """
     storage = open_storage(folder)
-    found = {entry.path.rsplit("/", 1)[-1]: entry for entry in storage.list_dir(folder)}
-    found = {name: entry for name, entry in found.items() if name.endswith(files.suffix)}
+    found = {e.name: e for e in storage.list_dir(folder) if e.name.endswith(files.suffix)}
     values, names, first, shown = blake3(), [], 0, progress.current()
     schema: pa.Schema | None = None
     for unit in units:

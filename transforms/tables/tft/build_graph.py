@@ -20,7 +20,7 @@ from shardmill.schemas.dataset import shard_names
 from shardmill.schemas.errors import InputError, OutputError, StorageError, UsageError
 from shardmill.schemas.rejects import RejectedError
 from shardmill.schemas.schema_pbtxt.columns import Column, format_schema
-from shardmill.schemas.storage import Storage, join, open_storage, scheme_of
+from shardmill.schemas.storage import join, open_storage, scheme_of
 from shardmill.schemas.storage.base import one_line
 from shardmill.transforms.runtime import progress
 from shardmill.transforms.runtime.map_do_fn import MapOrdered
@@ -34,6 +34,7 @@ from shardmill.transforms.tables.tft import transformer
 from shardmill.transforms.tables.tft.preprocessing import Preprocessing, describe
 from shardmill.transforms.tables.tft.transformer import (
     copy_folder,
+    list_files,
     to_record_batch,
     transformed_features,
     transformed_schema,
@@ -86,7 +87,7 @@ def find_graph(build: str, input_id: str) -> StoredGraph | None:
 
     def load(body: dict[str, Any]) -> StoredGraph | None:
         graph = StoredGraph(**{**body, "files": tuple(body["files"])})
-        present = set(_list_files(storage, join(build, graph.folder)))
+        present = set(list_files(storage, join(build, graph.folder)))
         return graph if present >= set(graph.files) else None
 
     return find_sidecar(storage, sidecar_path(build, input_id), load)
@@ -121,7 +122,7 @@ def store_graph(build: str, input_id: str, path: str) -> StoredGraph:
     if path != join(build, folder):
         copy_folder(path, join(build, folder))
         path = join(build, folder)
-    graph = StoredGraph(folder, tuple(_list_files(storage, path)), transformed_schema(path))
+    graph = StoredGraph(folder, tuple(list_files(storage, path)), transformed_schema(path))
     winner = create_sidecar(
         storage, sidecar_path(build, input_id), seal(asdict(graph)), graph,
         lambda: find_graph(build, input_id),
@@ -134,11 +135,6 @@ def store_graph(build: str, input_id: str, path: str) -> StoredGraph:
 def sidecar_path(build: str, input_id: str) -> str:
     """Return the path of the sidecar that names the graph of a build."""
     return join(build, f"transform-{input_id}.json")
-
-
-def _list_files(storage: Storage, folder: str) -> list[str]:
-    root = len(folder.rstrip("/")) + 1
-    return sorted(entry.path[root:] for entry in storage.walk(folder) if entry.kind == "file")
 
 
 @dataclass(eq=False)

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from shardmill.schemas.errors import InputError, OutputError
 from shardmill.schemas.schema_pbtxt.schema_text import Kind, kind_of, parse_proto, parse_schema_text
-from shardmill.schemas.storage import join, open_storage, scheme_of
+from shardmill.schemas.storage import Storage, join, open_storage, scheme_of
 from shardmill.transforms.tables.byte_arrays import offsets_from_sizes
 from shardmill.transforms.tables.encode import flatten
 from shardmill.transforms.tables.table_source import ARROW_TYPES, TypedColumn
@@ -217,12 +217,15 @@ def _check_no_gaps(name: str, indices: np.ndarray, starts: np.ndarray) -> None:
 def copy_folder(folder: str, copy: str) -> str:
     """Copy the files of a folder to another storage; return the path of the copy."""
     source, target = open_storage(folder), open_storage(copy)
-    for entry in source.walk(folder):
-        if entry.kind == "file":
-            target.replace(
-                join(copy, entry.path[len(folder.rstrip("/")) + 1 :]), source.read(entry.path)
-            )
+    for file in list_files(source, folder):
+        target.replace(join(copy, file), source.read(join(folder, file)))
     return copy
+
+
+def list_files(storage: Storage, folder: str) -> list[str]:
+    """Return the paths of the files of a folder, relative to it."""
+    root = len(folder.rstrip("/")) + 1
+    return sorted(entry.path[root:] for entry in storage.walk(folder) if entry.kind == "file")
 
 
 def _read_text(path: str) -> str:
