@@ -127,8 +127,8 @@ class WriteDataset(beam.PTransform):
         unique = self._duplicates == "error"
         hooks = ElementsHooks(label, label=label, unique=unique)
         sink = config.sink_spec(identity, "", config=options, runner=runner, hooks=hooks)
-        key_name, split_name = (
-            name if callable(each) or not each else each for name, each in names.items()
+        key_name, split_name = (  # of a function one that no feature has
+            f"{name}()" if callable(each) or not each else each for name, each in names.items()
         )
         table = TableSpec(columns, place, label, key_name, split_by=split_name if split else "")
         reader = ElementReader(table, self._key, split)

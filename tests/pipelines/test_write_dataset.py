@@ -239,6 +239,14 @@ def test_defaults_replace_missing_values(tmp_path) -> None:
     assert given == {"id": [b"b"], "day": [5], "flag": [0], "tags": [b"c"]}
 
 
+def test_a_field_may_have_the_name_of_a_function(tmp_path) -> None:
+    schema = format_schema([Column("id", "bytes"), Column("key", "bytes")])
+    elements = [{"id": str(number), "key": "train"} for number in range(3)]
+    options = {"schema": schema, "splits": None, "split": "key", "duplicates": "drop"}
+    write(tmp_path / "ds", elements, key=lambda element: element["id"], **options)
+    assert len(read(tmp_path / "ds")["train"]) == 3
+
+
 @pytest.mark.parametrize("hint", [int | str, int | str | None, tuple[int, str], list[int | None]])
 def test_fields_of_several_types_need_a_schema(hint) -> None:
     with pytest.raises(UsageError, match="The field 'x' has the type"):
