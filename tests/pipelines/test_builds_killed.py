@@ -434,6 +434,16 @@ def test_concurrent_attempts_at_a_range_return_the_same_segments(tmp_path):
     assert payloads == set(folder.glob("*.run"))
 
 
+def test_too_many_splits_reach_the_command_as_a_value(tmp_path):
+    """A runner would repeat what raises an error."""
+    path = tmp_path / "in.csv"
+    path.write_text("split,x\n" + "".join(f"s{row},1\n" for row in range(101)))
+    job = resolve(RowsConfig(str(path), str(tmp_path / "ds"), split_by="split"))
+    (unit,) = job.spec.source.units(job.spec.source.inspect(match_now(job.match)[0][0]))
+    (found,) = write_runs(tuple(unit), job.spec)
+    assert "--split_by=split names more than 100 splits" in found.value.counts.fatal
+
+
 PREPROCESSING = """
 import tensorflow_transform as tft
 

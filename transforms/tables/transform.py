@@ -17,7 +17,7 @@ from apache_beam import Flatten
 from apache_beam.pvalue import AsIter, AsSingleton, TaggedOutput
 
 import shardmill.transforms.sink.coders  # noqa: F401 - registers the coders
-from shardmill.schemas.errors import ChangedError, InputError, ResourceError, StorageError
+from shardmill.schemas.errors import ResourceError, ShardmillError, StorageError
 from shardmill.schemas.refs import InputRef
 from shardmill.schemas.rejects import RejectedError
 from shardmill.schemas.storage import join, to_relative
@@ -190,10 +190,10 @@ def hash_input(item: TableInput, source: TableSource, plan: Plan) -> Iterator[Ce
     try:
         for unit in source.units(item):
             found.merge(count_content(unit, source.content(unit)))
-    except (ChangedError, FileNotFoundError, InputError, RejectedError):
-        pass  # the next build reports it
     except (MemoryError, ResourceError, StorageError) as error:
         found = Census(counts=MatchCounts(fatal=failure_of(error)))
+    except (FileNotFoundError, RejectedError, ShardmillError):
+        pass  # the next build reports it
     yield found
 
 
@@ -275,7 +275,7 @@ def write_runs(
         yield TaggedOutput(COUNTS, count_content(unit, content))
     except RejectedError as rejection:
         yield from _rejected(ref._replace(key=f"{ref.key}@{unit.start}"), rejection)
-    except (InputError, MemoryError, ResourceError, StorageError) as error:
+    except (MemoryError, ShardmillError) as error:
         yield TaggedOutput(COUNTS, Census(counts=MatchCounts(fatal=failure_of(error))))
 
 
