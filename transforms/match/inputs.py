@@ -61,7 +61,7 @@ def parse_paths(data: bytes, source: str, root: str) -> Iterator[InputRef]:
         InputError: It is not UTF-8, or an entry has another scheme or leads outside the root.
     """
     try:
-        lines = data.decode("utf-8-sig").splitlines()
+        lines = [line.decode("utf-8-sig") for line in data.splitlines()]
     except UnicodeDecodeError as error:
         raise InputError("listing-encoding", source=source) from error
     for number, line in enumerate(lines, 1):

@@ -426,6 +426,12 @@ def test_unusable_listing_is_a_fatal_count(tmp_path, entries, message) -> None:
     assert message in counts.fatal
 
 
+def test_lists_of_paths_have_lines_as_files_have(tmp_path):
+    (tmp_path / "list.txt").write_bytes("\ufeffa\u2028\x0cb.jpg\r\n\nc.jpg".encode())
+    refs = read_listing(find_input(str(tmp_path / "list.txt"), listing=True))
+    assert [ref.key for ref in refs] == ["a\u2028\x0cb.jpg", "c.jpg"]
+
+
 def test_a_listing_that_is_deleted_after_it_was_found_is_one_sentence(tmp_path):
     """As by another call of ``write`` for one output, whose listing has the same name."""
     (tmp_path / "list.txt").write_text("a.jpg\n")
