@@ -119,13 +119,11 @@ def _describe_unsupported(dtype: np.dtype[Any], source: str) -> str | None:
 
 def _describe_start(start: bytes, source: str) -> str:
     """Return what a file without the signature of .npy is, with the fix."""
+    description = describe_format(start) or f"one that begins with {start[:6].hex(' ')}"
     if not start:
-        return coded("npy-empty", source=source)
-    if start[:1] == b"\x80":
-        return coded("npy-pickle", source=source)
-    description = describe_format(start)
-    if not description:
-        return coded("npy-unknown-format", source=source, start=start[:6].hex(" "))
+        description = "an empty file"
+    elif start[:1] == b"\x80":
+        description = "a pickle, which is never loaded"
     fix = "" if ": " in description else ": save it with numpy.save"
     return coded("npy-other-format", source=source, description=description, fix=fix)
 
@@ -264,15 +262,10 @@ def _array_file(
     if found == array.num_bytes:
         return array
     shape = str(array.shape)
-    shape = shape if len(shape) <= 60 else f"{shape[:60]}...)"
-    dtype, wanted = array.dtype.name, array.num_bytes
-    if found < wanted:
-        raise InputError(
-            "npy-truncated", source=source, shape=shape, dtype=dtype, num_bytes=wanted, found=found
-        )
     raise InputError(
-        "npy-trailing-data", source=source, shape=shape, dtype=dtype, num_bytes=wanted, found=found
-    )
+        "npy-size", source=source, shape=shape if len(shape) <= 60 else f"{shape[:60]}...)",
+        dtype=array.dtype.name, num_bytes=array.num_bytes, found=found,
+    )  # fmt: skip
 
 
 @contextlib.contextmanager
