@@ -104,19 +104,17 @@ class Rows(NamedTuple):
         order = np.argsort(starts)
         return starts[order] + self.offset, lines[order]
 
-    def split(self, at: int, line: int) -> tuple[Rows, Rows]:
-        """Split at a row that starts at an offset of the text and at a line."""
-        cut = at - self.offset
+    def before(self, end: int) -> Rows:
+        """Return the rows that start before an offset in the text."""
+        starts, lines = self.row_starts()
+        number = int(np.searchsorted(starts, end))
+        if number == len(starts):
+            return self
+        cut = int(starts[number]) - self.offset
         row = int(np.searchsorted(self.starts, cut))
+        valid = (self.starts[:row], self.ends[:row], self.lines[:row])
         bad = [entry for entry in self.bad if entry.start < cut]
-        rest = [
-            entry._replace(start=entry.start - cut, end=entry.end - cut)
-            for entry in self.bad[len(bad) :]
-        ]
-        before = (self.starts[:row], self.ends[:row], self.lines[:row])
-        after = (self.starts[row:] - cut, self.ends[row:] - cut, self.lines[row:])
-        head = Rows(self.data[:cut], self.offset, *before, bad, line)
-        return head, Rows(self.data[cut:], at, *after, rest, self.next_line)
+        return Rows(self.data[:cut], self.offset, *valid, bad, int(lines[number]))
 
 
 def choose_separator(data: bytes, delimiter: bytes) -> bytes:

@@ -129,14 +129,19 @@ def read_first(
     # Rows are found in blocks, of which the last one reaches beyond the sample: its rows are not
     # sampled, but one may start a range, which need not be searched again then.
     batches: list[Rows] = []
+    end = body.start + sample_bytes
     for rows in scan_rows(text, body):
         batches.append(rows)
-        if rows.row_starts()[0][-1] >= body.start + sample_bytes:
+        if rows.row_starts()[0][-1] >= end:
             break
-    ranges: Iterable[RowRange] = [body] if batches else []
-    if text.seekable and batches:
+    if not batches:
+        return [], ()
+    ranges: Iterable[RowRange] = [body]
+    if text.seekable:
         ranges = cut_ranges(batches, body._replace(end=text.size), range_bytes)
-    return next(split_rows(batches, body.start, sample_bytes), []), tuple(ranges)
+    if batches[0].row_starts()[0][0] < end:  # else long comments are before the first row
+        batches = [rows.before(end) for rows in batches]
+    return batches, tuple(ranges)
 
 
 def split_ranges(
@@ -183,8 +188,8 @@ def read_range(
         uri: The file.
         dialect: Dialect of the file.
         row_range: The range.
-        range_bytes: A range up to the end of the file is yielded in pieces of this size, split
-            like ``split_ranges`` does.
+        range_bytes: A range up to the end of the file is yielded in pieces of this size, or one
+            that is up to a block larger.
 
     Raises:
         ChangedError: The file became shorter or was replaced.
@@ -195,7 +200,7 @@ def read_range(
     with open_range(uri, dialect, row_range) as text:
         batches = scan_rows(text, row_range)
         one = row_range.end >= 0
-        for rows in [[*batches]] if one else split_rows(batches, row_range.start, range_bytes):
+        for rows in [[*batches]] if one else group_rows(batches, range_bytes):
             yield rows, text
 
 
@@ -235,23 +240,14 @@ def scan_rows(text: CsvText, row_range: RowRange) -> Iterator[Rows]:
     yield Rows(memoryview(b""), scanner.offset, none, none, none, [bad], scanner.line)
 
 
-def split_rows(batches: Iterable[Rows], start: int, size: int) -> Iterator[list[Rows]]:
-    """Yield rows in pieces that are split like ranges."""
-    # As cut_ranges does, but with the rows. A piece starts at a row, valid or bad, since offsets
-    # of both are the same however the file is read.
-    # A block may hold several starts of pieces, or none.
+def group_rows(batches: Iterable[Rows], size: int) -> Iterator[list[Rows]]:
+    """Yield rows in pieces of at least ``size`` bytes, except the last one."""
     piece: list[Rows] = []
-    for batch in batches:
-        rows = batch
-        starts, lines = rows.row_starts()
-        first = 0
-        while (cut := first + int(np.searchsorted(starts[first:], start + size))) < len(starts):
-            start = int(starts[cut])
-            before, rows = rows.split(start, int(lines[cut]))
-            if piece or cut > first:
-                yield [*piece, before]
-            piece, first = [], cut
+    for rows in batches:
         piece.append(rows)
+        if sum(len(each.data) for each in piece) >= size:
+            yield piece
+            piece = []
     if piece:
         yield piece
 

@@ -245,13 +245,13 @@ def _skip_bytes(pieces: Iterator[bytes], size: int) -> Iterator[bytes]:
 
 
 def _to_blocks(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    """Yield a stream in blocks of about ``BLOCK_BYTES``."""
+    """Yield a stream in blocks of ``BLOCK_BYTES``, which decide the batches of rows."""
     held = bytearray()
     for piece in pieces:
         held += piece
-        if len(held) >= BLOCK_BYTES:
-            yield bytes(held)
-            held.clear()
+        while len(held) >= BLOCK_BYTES:
+            yield bytes(held[:BLOCK_BYTES])
+            del held[:BLOCK_BYTES]
     yield bytes(held)
 
 
