@@ -178,7 +178,8 @@ def write_spool(
     schema: pa.Schema | None = None
     for unit in units:
         table = to_table(_with_keys(unit, key) if key else unit, schema, first)
-        schema = _widen(schema, table.schema)
+        # Columns that had no value before get a type.
+        schema = pa.unify_schemas([schema, table.schema]) if schema else table.schema
         for name, column in zip(table.column_names, table.columns, strict=True):
             values.update(name.encode())
             hash_values(values, column.combine_chunks())
@@ -212,14 +213,6 @@ def write_spool(
 def _with_keys(unit: Batch, key: Callable[[Any], Any]) -> list[dict[str, Any]]:
     records = unit.to_pylist() if isinstance(unit, pa.Table) else unit
     return [{**record, KEY: str(key(record))} for record in records]
-
-
-def _widen(schema: pa.Schema | None, found: pa.Schema) -> pa.Schema:
-    """Return a schema with the types of columns that had no value before."""
-    if schema is None:
-        return found
-    pairs = zip(schema, found, strict=True)
-    return pa.schema([new if pa.types.is_null(old.type) else old for old, new in pairs])
 
 
 def hash_values(digest: Any, values: pa.Array) -> None:
