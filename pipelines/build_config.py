@@ -198,7 +198,7 @@ def read_option_file(flag: str, path: str, remedy: str) -> str:
     if entry.kind == "dir":
         raise UsageError("option-file-folder", flag=flag, path=path, remedy=remedy)
     try:
-        return storage.read(path).decode("utf-8")
+        return storage.read(path).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise UsageError("option-file-not-utf8", flag=flag, path=path, remedy=remedy) from error
 

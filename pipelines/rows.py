@@ -30,7 +30,7 @@ from shardmill.transforms.sources.parquet.parquet_source import ParquetSource
 from shardmill.transforms.tables.encoder import RowsHooks
 from shardmill.transforms.tables.planning import RowsSpec
 from shardmill.transforms.tables.table_source import TableSpec
-from shardmill.transforms.tables.tft.preprocessing import Preprocessing, load_preprocessing
+from shardmill.transforms.tables.tft.preprocessing import Preprocessing
 from shardmill.transforms.tables.transform import WriteRows
 
 _TRANSFORM = ("tensorflow", "tensorflow-transform")
@@ -72,7 +72,7 @@ def resolve(config: RowsConfig, *, runner: str = "") -> RowsJob:
     config, notes = (config, ()) if config.split_by else resolve_splits(config, match)
     chosen = config.column_options
     given = config.read_schema()
-    preprocessing = load_preprocessing(config.preprocessing) if config.preprocessing else None
+    preprocessing = config.read_preprocessing()
     refs, counts = match_now(match)
     kind = find_kind(config, refs, given)
     partitions = partition_columns(refs, config.cell_rules) if config.partitions else {}

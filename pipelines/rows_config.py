@@ -118,17 +118,31 @@ class RowsConfig(RowsOptions, BuildConfig):
         columns = parse_schema(text, f"--schema={self.schema}")
         return with_names(columns, self.column_options.original_names)
 
+    def read_preprocessing(self) -> Preprocessing | None:
+        """Return the preprocessing_fn, whose file is executed once to check it; None without one.
+
+        Raises:
+            UsageError: The file is missing, is not Python, fails to run, or has no such function.
+        """
+        if not self.preprocessing:
+            return None
+        from shardmill.transforms.tables.tft.preprocessing import Preprocessing
+
+        remedy = "a Python file with a preprocessing_fn"
+        text = read_option_file("preprocessing", self.preprocessing, remedy)
+        found = Preprocessing(self.preprocessing, text)
+        _ = found.function
+        return found
+
     def start(self, answer: Answer, *, in_memory: bool) -> None:  # noqa: ARG002
         """Import what --preprocessing needs, without TensorFlow's remarks about drivers."""
         if not self.preprocessing or answer.debug:
             return
         with quiet_import():
-            from shardmill.transforms.tables.tft.preprocessing import load_preprocessing
-
             os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
             with quiet_stderr():
                 # First, so that a mistake in it is reported without the import.
-                load_preprocessing(self.preprocessing)
+                self.read_preprocessing()
                 with contextlib.suppress(ImportError):  # resolving the options reports it
                     import tensorflow_transform.beam  # noqa: F401
 

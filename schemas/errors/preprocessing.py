@@ -4,8 +4,6 @@ MESSAGES: dict[str, str] = {
     "preprocessing-needs-package": "--preprocessing needs TensorFlow Transform: pip install 'shardmill[tft]'.",
     "preprocessing-without-train": "--preprocessing analyzes the split train, which is missing from --splits={splits}: add it.",
     "preprocessing-without-rows": "No row is in the split train, which --preprocessing learns from: check --splits.",
-    "preprocessing-too-large": "--preprocessing={path} has {size:bytes}: that is not a Python file.",
-    "preprocessing-not-utf8": "--preprocessing={path} is not UTF-8 (byte {byte}): save it as UTF-8 text.",
     "preprocessing-not-python": "--preprocessing={path} is not valid Python ({problem}): fix it.",
     "preprocessing-without-function": "--preprocessing={path} has no function preprocessing_fn: define preprocessing_fn(inputs), which returns a dict of tensors.",
     "preprocessing-run-failed": "{where}: running the file fails with {error}.",
@@ -22,5 +20,4 @@ MESSAGES: dict[str, str] = {
     "preprocessing-sparse-unordered": "preprocessing_fn returns the sparse feature {name!r} with rows out of order: use tf.sparse.reorder.",
     "preprocessing-sparse-gaps": "preprocessing_fn returns the sparse feature {name!r} with gaps between the values of a row, which a record cannot store: make it dense with tf.sparse.to_dense, or set its shape with tft.experimental.annotate_sparse_output_shape.",
     "preprocessing-storage": "--preprocessing cannot have its output on {scheme}:// with workers on other machines, where TensorFlow does not write: leave out --runner, or give an --output on gs:// or in a folder that all workers share.",
-    "preprocessing-not-file": "--preprocessing={path} {what}: name a Python file with a preprocessing_fn.",
 }

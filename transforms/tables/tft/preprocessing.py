@@ -1,4 +1,4 @@
-"""Preprocessing: load, check and call the user's preprocessing_fn.
+"""Preprocessing: execute, check and call the user's preprocessing_fn.
 
 Workers receive the source text, not a pickled function, and execute it once per process. This
 module does not import TensorFlow; the user's file imports what it needs.
@@ -18,10 +18,8 @@ from typing import Any
 
 from shardmill.schemas.errors import UsageError, format_names
 from shardmill.schemas.errors.catalogue import coded
-from shardmill.schemas.storage import open_storage
 
 FUNCTION = "preprocessing_fn"
-_MAX_BYTES = 16 << 20
 _SHOWN = 300
 _DTYPES = ("int64", "float32", "string")
 _CASTS = {"bool": "tf.int64", "half": "tf.float32", "bfloat16": "tf.float32"}
@@ -93,33 +91,6 @@ class Preprocessing:
                     "preprocessing-feature-invalid", path=self.path, name=name, problem=problem
                 )
         return outputs
-
-
-def load_preprocessing(path: str) -> Preprocessing:
-    """Read a file, execute it once to check it, and return it.
-
-    Args:
-        path: A local path or gs:// URI.
-
-    Raises:
-        UsageError: The file does not exist, is not UTF-8 or Python, fails to run, or has no
-            preprocessing_fn.
-        StorageError: The storage failed.
-    """
-    storage = open_storage(path)
-    entry = storage.stat(path)
-    if entry is None or entry.kind == "dir":
-        what = "does not exist" if entry is None else "is a folder"
-        raise UsageError("preprocessing-not-file", path=path, what=what)
-    if entry.size > _MAX_BYTES:
-        raise UsageError("preprocessing-too-large", path=path, size=entry.size)
-    try:
-        source = storage.read(path).decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise UsageError("preprocessing-not-utf8", path=path, byte=error.start) from error
-    preprocessing = Preprocessing(path, source)
-    _ = preprocessing.function
-    return preprocessing
 
 
 def _where(error: BaseException, path: str) -> str:

@@ -3,16 +3,18 @@
 import pickle
 import shutil
 import textwrap
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
+from shardmill.pipelines.rows_config import RowsConfig
 from shardmill.schemas.errors import InputError, StorageError, UsageError
 from shardmill.schemas.schema_pbtxt.columns import Column, format_schema
 from shardmill.transforms.tables.table_source import TypedColumn
 from shardmill.transforms.tables.tft.build_graph import AnalyzeRows, analysis_error, filler_batch
-from shardmill.transforms.tables.tft.preprocessing import Preprocessing, load_preprocessing
+from shardmill.transforms.tables.tft.preprocessing import Preprocessing
 from shardmill.transforms.tables.tft.transformer import (
     Transformer,
     adapter_config,
@@ -147,11 +149,17 @@ def test_a_folder_that_tensorflow_cannot_write_is_one_sentence(tmp_path, preproc
         analyze(tmp_path / "file", preprocessing)
 
 
+def load(path: Path) -> Preprocessing:
+    found = RowsConfig("in.csv", "ds", preprocessing=str(path)).read_preprocessing()
+    assert found is not None
+    return found
+
+
 @pytest.fixture(scope="module")
 def preprocessing(tmp_path_factory) -> Preprocessing:
     path = tmp_path_factory.mktemp("user") / "pre.py"
     path.write_text(SOURCE)
-    return load_preprocessing(str(path))
+    return load(path)
 
 
 @pytest.fixture(scope="module")
@@ -266,7 +274,7 @@ def test_rejects_a_bad_file_in_one_sentence(case, tmp_path) -> None:
     source, pieces = BAD_FILES[case]
     path = tmp_path / "pre.py"
     path.write_text(source)
-    check_rejection(lambda: load_preprocessing(str(path)), str(path), *pieces)
+    check_rejection(lambda: load(path), str(path), *pieces)
 
 
 def test_rejects_a_file_that_does_not_exist_or_is_not_text(tmp_path) -> None:
@@ -274,17 +282,18 @@ def test_rejects_a_file_that_does_not_exist_or_is_not_text(tmp_path) -> None:
     for path, problem in (
         (tmp_path / "none.py", "does not exist"),
         (tmp_path, "is a folder"),
-        (tmp_path / "latin.py", "not UTF-8 (byte 5)"),
+        (tmp_path / "latin.py", "is not UTF-8: give a Python file"),
     ):
-        check_rejection(lambda path=path: load_preprocessing(str(path)), problem)
+        check_rejection(lambda path=path: load(path), problem)
 
 
 def test_pickles_the_source_text(tmp_path) -> None:
     path = tmp_path / "pre.py"
     path.write_text(
-        "def one():\n    return two()\n\ndef two():\n    return 2\n\npreprocessing_fn = one\n"
+        "def one():\n    return two()\n\ndef two():\n    return 2\n\npreprocessing_fn = one\n",
+        encoding="utf-8-sig",
     )
-    loaded = load_preprocessing(str(path))
+    loaded = load(path)
     travelled = pickle.dumps(loaded)
     assert b"def two" in travelled
     path.unlink()
