@@ -105,10 +105,11 @@ class LocalStorage(Storage):
     @contextlib.contextmanager
     def open_at(self, path: str) -> Iterator[RandomReader]:
         """Open a regular file for random access; the reader keeps its descriptor."""
-        with _translate_errors("read", path):
-            file = os.fdopen(_open_input(path), "rb", 0)
-        with file:
-            yield LocalReader(path, file.fileno())
+        with contextlib.ExitStack() as stack:
+            with _translate_errors("read", path):
+                file = stack.enter_context(os.fdopen(_open_input(path), "rb", 0))
+                reader = LocalReader(path, file.fileno())
+            yield reader
 
     @contextlib.contextmanager
     def open_write(self, path: str) -> Iterator[BinaryIO]:
@@ -226,8 +227,13 @@ def _open_input(path: str) -> int:
         if error.errno != errno.ENXIO:  # of a socket
             raise
         raise ChangedError("changed-to-other") from error
-    if not stat_flags.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
+    is_file = False
+    try:
+        is_file = stat_flags.S_ISREG(os.fstat(descriptor).st_mode)
+    finally:
+        if not is_file:
+            os.close(descriptor)
+    if not is_file:
         raise ChangedError("changed-to-other")
     return descriptor
 

@@ -288,11 +288,11 @@ def test_image_sets_are_the_splits(tmp_path):
     write_voc(folder, truth())
     sets = folder / "ImageSets" / "Main"
     sets.mkdir(parents=True)
-    (sets / "train.txt").write_text("00\n01\n02\n02 (1)\n06\n")
+    (sets / "train.txt").write_text("00\n01\n02\n02\u2028(1)\n06\n", encoding="utf-8")
     (sets / "val.txt").write_text("03\n04\n06\n99\n")
     for file in ("JPEGImages/02.jpg", "Annotations/02.xml"):
         name, suffix = file.split(".")
-        shutil.copy(folder / file, folder / f"{name} (1).{suffix}")
+        shutil.copy(folder / file, folder / f"{name}\u2028(1).{suffix}")
     (sets / "trainval.txt").write_text("00\n01\n02\n03\n04\n")
     (sets / "cat_train.txt").write_text("05  1\n06 -1\n")
     options = {"annotations": "voc", "splits": "imagesets", "image_size": 32}

@@ -144,7 +144,7 @@ def folder_names(root: str) -> list[str]:
     Of an object store, only folders among the first entries are returned.
     """
     if not scheme_of(root):
-        with contextlib.suppress(InputError):
+        with contextlib.suppress(OSError):
             return _list_folders(root)
         return []
     entries = itertools.islice(open_storage(root).list_dir(root), _MAX_LISTED)
@@ -162,7 +162,7 @@ def first_level(root: str) -> Iterator[WalkTask]:
         return
     try:
         names = _list_folders(root)
-    except InputError:  # the walk raises it again, unless the folder can be listed by then
+    except OSError:  # the walk reports it, unless the folder can be listed by then
         yield WalkTask("", deep=True)
         return
     yield WalkTask("", deep=False)
@@ -210,10 +210,16 @@ def walk(
     if scheme_of(root):
         yield from _walk_objects(root, task, wanted, matches, prefix)
         return
-    walker = _LocalWalk(root, follow_links, wanted, matches, prefix)
     folder = os.fsdecode(task.folder.encode("latin-1"))
-    if not folder or matches.folder(folder):
+    if folder and not matches.folder(folder):
+        return
+    try:
+        walker = _LocalWalk(root, follow_links, wanted, matches, prefix)
         yield from walker.walk(folder, walker.real_path(folder), deep=task.deep)
+    except OSError as error:  # one of the disk, or a folder was moved or deleted meanwhile
+        name = "folder-denied" if isinstance(error, PermissionError) else "folder-failed"
+        path = escape_name(error.filename or root)
+        raise InputError(name, path=path, why=error.strerror) from error
 
 
 def _list_folders(root: str) -> list[str]:
@@ -221,18 +227,8 @@ def _list_folders(root: str) -> list[str]:
 
 
 def _scan(folder: str) -> list[os.DirEntry[str]]:
-    """Return what is in a local folder.
-
-    Raises:
-        InputError: It cannot be listed.
-    """
-    try:
-        with os.scandir(folder) as entries:
-            return sorted(entries, key=lambda entry: os.fsencode(entry.name))
-    except PermissionError as error:
-        raise InputError("folder-denied", path=escape_name(folder)) from error
-    except OSError as error:  # it was moved or deleted meanwhile, or the disk fails
-        raise InputError("folder-failed", path=escape_name(folder), why=error.strerror) from error
+    with os.scandir(folder) as entries:
+        return sorted(entries, key=lambda entry: os.fsencode(entry.name))
 
 
 def _is_dir(entry: os.DirEntry[str]) -> bool:

@@ -2,6 +2,7 @@
 
 import errno
 import inspect
+import itertools
 import multiprocessing
 import os
 import random
@@ -202,6 +203,31 @@ def test_open_at_passes_errors_of_its_block(place):
         with pytest.raises(type(error)) as caught, place.storage.open_at(place.path("x")):
             raise error
         assert caught.value is error
+
+
+@pytest.mark.parametrize(
+    ("call", "number"), [("open", 0), ("fstat", 0), ("fstat", 1), ("pread", 0), ("pread", 1)]
+)
+def test_a_failure_of_a_disk_at_any_call_is_one_of_the_storage(tmp_path, monkeypatch, call, number):
+    """Such as ESTALE of NFS, also after a file was opened; that was a traceback."""
+    (tmp_path / "x").write_bytes(b"abc")
+    storage, real, calls = open_storage(str(tmp_path)), getattr(os, call), itertools.count()
+
+    def fail(*args):
+        if next(calls) == number:
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+        return real(*args)
+
+    def read():
+        with storage.open_at(str(tmp_path / "x")) as reader:
+            reader.read_at(0, 5)
+
+    before = len(os.listdir("/proc/self/fd"))
+    with monkeypatch.context() as patch:
+        patch.setattr(os, call, fail)
+        with pytest.raises(StorageError, match="Stale file handle"):
+            read()
+    assert len(os.listdir("/proc/self/fd")) == before
 
 
 @pytest.mark.parametrize("gone", [False, True])

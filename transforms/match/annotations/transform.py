@@ -251,8 +251,8 @@ def _read_set(file: InputRef) -> Iterator[InputRef]:
         content = read_input(file)
     except RejectedError as error:
         raise StorageError("imagesets-unreadable", path=file.uri, why=error.message) from error
-    for line in content.decode("utf-8", "surrogateescape").splitlines():
-        name = line.strip()
+    for line in content.splitlines():
+        name = line.decode("utf-8", "surrogateescape").strip()
         if name:
             key = make_key(f"{folder}JPEGImages/{name}.jpg")
             yield InputRef(key, file.uri, split=stem_of(file.key))
