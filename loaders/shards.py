@@ -326,6 +326,8 @@ class ShardFiles:
 
     def _damaged(self, shard: int, record: int, error: Exception) -> InputError:
         path, disk, copy = self._paths[shard], self._limits.disk, ""
+        if isinstance(error, DamagedError) and error.fault.reason == "unreadable":
+            return InputError("shard-denied", path=path)
         if isinstance(error.__cause__, FileNotFoundError):
             check_not_deleted(self._folder)
         elif disk and scheme_of(path):

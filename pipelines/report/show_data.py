@@ -24,6 +24,7 @@ from shardmill.schemas.dataset.shard_names import REJECTS
 from shardmill.schemas.errors import FormatError, InputError, StorageError, UsageError
 from shardmill.schemas.example.parse import FeatureValues, looks_like_example, parse_example
 from shardmill.schemas.file_signatures import image_format
+from shardmill.schemas.map_ordered import map_ordered, storage_threads
 from shardmill.schemas.storage import join, open_storage
 from shardmill.schemas.tfrecord.open_file import detect_compression, open_file
 from shardmill.schemas.tfrecord.reader import TooLargeError, open_records
@@ -105,8 +106,10 @@ def find_key(base: str, manifest: Manifest, key: str) -> dict[str, Any]:
     Raises:
         InputError: There is no catalog, no such input, or a catalog is damaged.
     """
-    for shard in (shard for shard in manifest.shards if shard.catalog):
-        keys = open_catalog(base, shard, ["key"]).column("key").to_pylist()
+    shards = [shard for shard in manifest.shards if shard.catalog]
+    read = lambda shard: open_catalog(base, shard, ["key"]).column("key").to_pylist()  # noqa: E731
+    every = map_ordered(read, shards, storage_threads(base))
+    for shard, keys in zip(shards, every, strict=True):
         if key in keys:
             record = keys.index(key)
             (row,) = open_catalog(base, shard, row_columns()).slice(record, 1).to_pylist()

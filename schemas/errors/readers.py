@@ -88,6 +88,7 @@ MESSAGES: dict[str, str] = {
     "version-deleted": "{output} was published again, and its version {name} was deleted while it was read: open the dataset again, or build with a larger --keep to keep more versions.",
     "shard-differs": "{path} {how}: run `shardmill verify {folder}` to see what else is wrong, and build or copy the dataset again.",
     "record-unlike-schema": "{path}, record {record:,}: {error}; run `shardmill verify {folder}` to see what else is wrong.",
+    "shard-denied": "{path} may not be read by this process: give its user the permission, or give it credentials that have it.",
     "record-damaged": "{path}, record {record:,}: {reason}; run `shardmill verify {folder}` to see what else is wrong, and build or copy the dataset again.",
     "feature-name-taken": "the records have a feature {name!r}, and ids=True adds a sample_id to each example, remainder='pad' a weight: leave it out of features, or omit the option.",
     "number-invalid": "{name}={value!r:.60} must be an integer, {least} or more.",

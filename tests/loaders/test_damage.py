@@ -3,6 +3,7 @@
 import dataclasses
 import gzip
 import json
+import os
 import random
 import re
 import shutil
@@ -343,3 +344,19 @@ def test_records_that_do_not_match_the_schema(tmp_path):
             records[number]
         where = f"train-0.tfrecord, record {number}: "
         check_sentence(error.value, where, part, "shardmill verify")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="acts for another user")
+def test_a_shard_that_may_not_be_read_is_not_called_damaged(ds) -> None:
+    assert len(list(open_dataset(ds, "train"))) == len(PAYLOADS)  # imports what it needs
+    for path in ds.rglob("train*"):
+        path.chmod(0)
+    for folder in (ds, *ds.parents):
+        folder.chmod(folder.stat().st_mode | 0o055)
+    os.seteuid(65534)
+    try:
+        for read in (lambda records: records[0], list, lambda records: list(Stream(records))):
+            with pytest.raises(InputError, match="may not be read by this process"):
+                read(open_dataset(ds, "train"))
+    finally:
+        os.seteuid(0)
