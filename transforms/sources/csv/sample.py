@@ -94,8 +94,23 @@ class Sample:
 
     @property
     def ref(self) -> InputRef:
-        """The file of a sample of one."""
+        """The first file."""
         return self.refs[0]
+
+    def with_file(self, other: Sample) -> Sample:
+        """Return the sample of these files and of one with the same columns."""
+        merge, profiles = self.merge_profiles, other.profiles
+        return replace(
+            self,
+            refs=(*self.refs, *other.refs),
+            profiles={name: merge(each, profiles[name]) for name, each in self.profiles.items()},
+            rows=self.rows + other.rows,
+            text_bytes=self.text_bytes + other.text_bytes,
+            complete=self.complete and other.complete,
+            problem=self.problem or other.problem,
+            repeated=self.repeated or other.repeated,
+            cells=self.cells or other.cells,
+        )
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -147,16 +162,16 @@ def sample_files(
         header: Whether files have a header.
     """
     usable = [ref for ref in refs if not ref.error]
-    samples = list(map_ordered(sample_one, usable, _THREADS))
+    samples = _merge_alike(map_ordered(sample_one, usable, _THREADS))
     valid = [sample for sample in samples if not sample.ref.error and sample.profiles]
     base, profiles, joined, rejected = _join(valid, set(needed), header)
     partial: dict[str, str] = {}
     for sample in joined:
         for name in profiles.keys() - sample.profiles.keys():
             partial.setdefault(name, sample.ref.key)
-    others = (rejected.get(sample.ref.key, sample.ref) for sample in samples)
+    others = (rejected.get(ref.key, ref) for sample in samples for ref in sample.refs)
     return (type(samples[0]) if samples else Sample)(
-        (*(ref for ref in refs if ref.error), *others),
+        (*(ref for ref in refs if ref.error), *sorted(others)),
         base,
         profiles,
         partial,
@@ -167,6 +182,16 @@ def sample_files(
         next((sample.repeated for sample in joined if sample.repeated), ()),
         next((sample.cells for sample in joined if sample.cells), ()),
     )
+
+
+def _merge_alike(samples: Iterable[Sample]) -> list[Sample]:
+    """Return samples, one for all files whose columns have the same names and types."""
+    merged: dict[Any, Sample] = {}
+    for sample in samples:
+        kinds = tuple((name, getattr(each, "kind", "")) for name, each in sample.profiles.items())
+        same = (sample.base, kinds) if kinds else sample.ref  # files without rows stay alone
+        merged[same] = merged[same].with_file(sample) if same in merged else sample
+    return [*merged.values()]
 
 
 def sample_size(refs: Sequence[InputRef], sample_bytes: int) -> int:
@@ -186,11 +211,14 @@ def _join(
         return (), {}, [], {}
     needed &= set().union(*(sample.profiles for sample in valid))
     complete = [sample for sample in valid if needed <= sample.profiles.keys()] or valid
-    counts = Counter(frozenset(sample.profiles) for sample in complete)
+    counts = Counter[frozenset[str]]()
+    for sample in complete:
+        counts[frozenset(sample.profiles)] += len(sample.refs)
     # The most frequent columns; of equally frequent ones the most, then those of the first file.
     first = max(complete, key=lambda each: (counts[frozenset(each.profiles)], len(each.profiles)))
     base = first.base
-    profiles, joined, rejected = dict(first.profiles), [first], {}
+    profiles, joined = dict(first.profiles), [first]
+    rejected: dict[str, InputRef] = {}
     for sample in (each for each in valid if each is not first):
         try:
             check_columns(sample.base, profiles, sorted(needed), base, header)
@@ -201,8 +229,8 @@ def _join(
                 for name, profile in sample.profiles.items()
             }
         except RejectedError as rejection:
-            ref = sample.ref.rejected(rejection.error, rejection.message)
-            rejected[ref.key] = ref
+            text = rejection.error, rejection.message
+            rejected |= {ref.key: ref.rejected(*text) for ref in sample.refs}
         else:
             joined.append(sample)
     return base, profiles, joined, rejected
@@ -254,8 +282,15 @@ def read_start(ref: InputRef, dialect: Dialect, sample_bytes: int) -> tuple[Inpu
         ref, lambda: read_head(ref.uri, dialect.for_name(ref.key), sample_bytes or _HEAD_BYTES)
     )
     if head and sample_bytes and len(_starts) < _MAX_STARTS:
-        _starts[place] = head._replace(cells=NO_CELLS)
+        names = _share(head.columns), _share(head.header)
+        _starts[place] = head._replace(cells=NO_CELLS, columns=names[0], header=names[1])
     return ref, head
+
+
+@lru_cache(maxsize=16)
+def _share(names: tuple[str, ...]) -> tuple[str, ...]:
+    """Return equal names of several files as one object."""
+    return names
 
 
 def open_start(ref: InputRef, read: Callable[[], _Start]) -> tuple[InputRef, _Start | None]:
