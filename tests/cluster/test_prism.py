@@ -77,6 +77,9 @@ def resume(case, output: Path) -> None:
     case.check(output)
 
 
+_ATTEMPTS = 8  # on a busy machine Prism has lost counters in three runs one after the other
+
+
 def are_lost(found: dict[str, str], expected: dict[str, str]) -> bool:
     """Return whether counters lack those of some bundles; they have all names, and none is larger.
 
@@ -106,7 +109,7 @@ def are_lost(found: dict[str, str], expected: dict[str, str]) -> bool:
 )
 def test_the_same_bytes(name, request, tmp_path):
     case, output = request.getfixturevalue(name), tmp_path / "out"
-    for _ in range(3):
+    for _ in range(_ATTEMPTS):
         shutil.rmtree(output, ignore_errors=True)
         done = shardmill(*case.args(output), *FLAGS, "--debug")
         assert done.returncode == 0, done.stderr
