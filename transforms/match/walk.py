@@ -216,10 +216,11 @@ def walk(
     try:
         walker = _LocalWalk(root, follow_links, wanted, matches, prefix)
         yield from walker.walk(folder, walker.real_path(folder), deep=task.deep)
-    except OSError as error:  # one of the disk, or a folder was moved or deleted meanwhile
-        name = "folder-denied" if isinstance(error, PermissionError) else "folder-failed"
-        path = escape_name(error.filename or root)
-        raise InputError(name, path=path, why=error.strerror) from error
+    except PermissionError as error:
+        raise InputError("folder-denied", path=escape_name(error.filename or root)) from error
+    except OSError as error:  # the disk fails, or a folder was moved or deleted meanwhile
+        path, why = escape_name(error.filename or root), error.strerror
+        raise InputError("folder-failed", path=path, why=why) from error
 
 
 def _list_folders(root: str) -> list[str]:
