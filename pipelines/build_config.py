@@ -28,6 +28,7 @@ from shardmill.transforms.sink.spec import SinkSpec
 
 _MODES = frozenset({"update", "overwrite", "dry_run", "beam_options"})
 
+_MAX_OPTION_FILE = 256 << 20  # bytes; more is data that was named by mistake
 Config = TypeVar("Config", bound="BuildConfig")
 
 
@@ -189,7 +190,7 @@ def read_option_file(flag: str, path: str, remedy: str) -> str:
         remedy: What to give instead, for messages.
 
     Raises:
-        UsageError: The file is missing, a folder, or not UTF-8.
+        UsageError: The file is missing, a folder, too large, or not UTF-8.
     """
     storage = open_storage(path)
     entry = storage.stat(path)
@@ -197,6 +198,9 @@ def read_option_file(flag: str, path: str, remedy: str) -> str:
         raise UsageError("option-file-missing", flag=flag, path=path, remedy=remedy)
     if entry.kind == "dir":
         raise UsageError("option-file-folder", flag=flag, path=path, remedy=remedy)
+    if entry.size > _MAX_OPTION_FILE:
+        size = entry.size
+        raise UsageError("option-file-too-large", flag=flag, path=path, size=size, remedy=remedy)
     try:
         return storage.read(path).decode("utf-8-sig")
     except UnicodeDecodeError as error:

@@ -15,6 +15,7 @@ from shardmill.schemas.dataset.manifest import Build, Inputs, Manifest, Shard, S
 from shardmill.schemas.dataset.splits import split_order
 from shardmill.schemas.errors import OutputError, ShardmillError, StorageError
 from shardmill.schemas.map_ordered import map_ordered, storage_threads
+from shardmill.schemas.numbers import plural
 from shardmill.schemas.rejects import Reject
 from shardmill.schemas.schema_pbtxt.image_features import COUNTS
 from shardmill.schemas.storage import Storage, join
@@ -199,7 +200,8 @@ def _warnings(splits: dict[str, Split], inputs: Inputs) -> Iterator[str]:
         elif empty:
             yield f"{empty} of {len(split.shards)} shards of {name} are empty: ask for fewer shards"
     if inputs.multi_frame:
-        yield f"{inputs.multi_frame} files have several frames: only the first of each was used"
+        files = plural(inputs.multi_frame, "file")
+        yield f"{files} with several frames: only the first of each was used"
     for name, number in inputs.counts.items():
         if number and COUNTS[name]:
             yield f"{COUNTS[name]}: {number:,}"

@@ -1,5 +1,6 @@
 """TensorFlow Transform on rows; a pipeline of tft_beam alone is the judge."""
 
+import os
 import pickle
 import shutil
 import textwrap
@@ -279,10 +280,13 @@ def test_rejects_a_bad_file_in_one_sentence(case, tmp_path) -> None:
 
 def test_rejects_a_file_that_does_not_exist_or_is_not_text(tmp_path) -> None:
     (tmp_path / "latin.py").write_bytes("# café\n".encode("latin-1"))
+    (tmp_path / "data.py").touch()
+    os.truncate(tmp_path / "data.py", (256 << 20) + 1)
     for path, problem in (
         (tmp_path / "none.py", "does not exist"),
         (tmp_path, "is a folder"),
         (tmp_path / "latin.py", "is not UTF-8: give a Python file"),
+        (tmp_path / "data.py", "has 268,435,457 bytes: give a Python file"),
     ):
         check_rejection(lambda path=path: load(path), problem)
 
