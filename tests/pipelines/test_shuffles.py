@@ -139,3 +139,33 @@ def test_values_of_a_key_do_not_grow_with_the_inputs(tmp_path, largest, monkeypa
     parts, shards = 4 * (240 + 120) // 16, (240 + 120) // 40
     assert many["GroupBySeries"] < 160 * parts
     assert many["GroupByContent"] < 60 * (2 * 16 + 4 * shards)
+
+
+def test_a_stored_collection_has_few_bytes_per_input(tmp_path, monkeypatch) -> None:
+    """The in-memory runner holds what it stores: references are packed before it stores them."""
+    stored: dict[str, int] = defaultdict(int)
+    get_buffer, append = execution.BundleContextManager.get_buffer, execution.ListBuffer.append
+
+    def named(self, buffer_id, transform_id):
+        buffer = get_buffer(self, buffer_id, transform_id)
+        kind, name = execution.split_buffer_id(buffer_id)
+        if kind == "materialize":
+            collections = self.execution_context.pipeline_components.pcollections
+            # That of a flatten has the name of the step.
+            buffer.stored_as = collections[name].unique_name if name in collections else name
+        return buffer
+
+    def measured(self, element):
+        stored[getattr(self, "stored_as", "impulse")] += len(element)
+        append(self, element)
+
+    monkeypatch.setattr(execution.BundleContextManager, "get_buffer", named)
+    monkeypatch.setattr(execution.ListBuffer, "append", measured)
+    photos = make_photos(tmp_path / "in", {"a": 100}, size=(8, 8))
+    options = {"input": photos, "output": tmp_path / "out", "image_size": "8"}
+    build_dataset(**options)
+    make_photos(photos, {"b": 1}, size=(8, 8))
+    build_dataset(**options, update=True)
+    ours = {name: size for name, size in stored.items() if "WriteShards" in name}
+    assert "WriteShards/ComparePublished/AllCompared" in ours
+    assert {name: size for name, size in ours.items() if size > 201 * 100} == {}

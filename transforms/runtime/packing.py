@@ -30,8 +30,17 @@ def pack_values(key: type, coder: Coder = _ANY) -> beam.ParDo:
     return beam.ParDo(_PackValues(coder)).with_output_types(typed)
 
 
+def pack_all(coder: Coder) -> beam.ParDo:
+    """Return a step that packs all values, for a runner that stores them.
+
+    Args:
+        coder: Coder of the values.
+    """
+    return beam.ParDo(_PackAll(coder)).with_output_types(bytes)
+
+
 def unpack(packed: Iterable[bytes], coder: Coder = _ANY) -> Iterator[Any]:
-    """Yield the values that ``pack_values`` packed with the same coder."""
+    """Yield the values that were packed with the same coder."""
     for some in packed:
         yield from map(coder.decode, _ANY.decode(zlib.decompress(some)))
 
@@ -47,7 +56,7 @@ class _PackValues(beam.DoFn):
         self._values = defaultdict[Any, list[bytes]](list)
         self._waiting = 0
 
-    def process(self, element: tuple[Any, Any]) -> Iterator[tuple[Any, bytes]]:
+    def process(self, element: Any) -> Iterator[Any]:
         """Add a value; yield the packed values when there are many."""
         key, value = element
         self._values[key].append(self._coder.encode(value))
@@ -59,8 +68,19 @@ class _PackValues(beam.DoFn):
         """Yield the packed values that remain."""
         yield from map(GlobalWindows.windowed_value, self._pack())
 
-    def _pack(self) -> Iterator[tuple[Any, bytes]]:
+    def _pack(self) -> Iterator[Any]:
         values = self._values
         self.start_bundle()
         for key, some in values.items():
             yield key, zlib.compress(_ANY.encode(some), 1)
+
+
+class _PackAll(_PackValues):
+    """See ``pack_all``."""
+
+    def process(self, element: Any) -> Iterator[Any]:
+        """Add a value; yield the packed values when there are many."""
+        return super().process((None, element))
+
+    def _pack(self) -> Iterator[Any]:
+        return (packed for _, packed in super()._pack())

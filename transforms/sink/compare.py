@@ -24,7 +24,7 @@ from shardmill.schemas.map_ordered import map_ordered, storage_threads
 from shardmill.schemas.refs import InputRef, KnownRecord
 from shardmill.schemas.rejects import RejectedError
 from shardmill.transforms.match.read_input import read_inputs
-from shardmill.transforms.runtime.packing import pack_values, unpack
+from shardmill.transforms.runtime.packing import pack_all, pack_values, unpack
 from shardmill.transforms.runtime.sum_into import SumInto, singleton_sum
 from shardmill.transforms.sink.census import Changes
 from shardmill.transforms.sink.coders import INPUTS
@@ -190,19 +190,40 @@ def _read_published(
         yield plan.group_of(key), (key, tuple(row))
 
 
-def _key_inputs(packed: tuple[int, bytes], plan: Plan) -> Iterator[InputRef | TaggedOutput]:
+def _key_inputs(packed: bytes, plan: Plan) -> Iterator[InputRef | TaggedOutput]:
     """Yield references as they are, or with their groups if they are compared."""
-    for ref in unpack(packed[1:], INPUTS):
+    for ref in unpack([packed], INPUTS):
         is_compared = plan.published and not ref.error
         yield TaggedOutput(_NEW, (plan.group_of(ref.key), tuple(ref))) if is_compared else ref
+
+
+def _join_by_content(
+    refs: beam.PCollection[tuple[str, Any]], gone: beam.PCollection[tuple[int, bytes]]
+) -> beam.PCollection[InputRef]:
+    """Return new inputs, with the records of published inputs that are gone and had their content.
+
+    Args:
+        refs: The inputs by the hash of their content.
+        gone: Sizes and records of the published inputs.
+    """
+    gone = gone | "KeyByContent" >> beam.MapTuple(
+        lambda _, record: (KnownRecord.unpack(record).image.content_hash, record)
+    ).with_output_types(tuple[str, Any])
+    return (
+        {"refs": refs, "gone": gone}
+        | "JoinByContent" >> beam.CoGroupByKey()
+        | "MatchContent" >> beam.FlatMap(
+            lambda pair: match_content(pair[1]["refs"], pair[1]["gone"])
+        ).with_output_types(InputRef)
+    )  # fmt: skip
 
 
 @dataclass(eq=False)
 class ComparePublished(beam.PTransform):
     """Compares packed references with the dataset that the plan names.
 
-    Gives all references, unchanged ones with their published records, and a side input of one
-    ``Changes``.
+    Gives all references packed again, unchanged ones with their published records, and a side input
+    of one ``Changes``.
 
     Args:
         plan: One ``Plan``.
@@ -213,8 +234,8 @@ class ComparePublished(beam.PTransform):
     spec: SinkSpec
 
     def expand(
-        self, packed: beam.PCollection[tuple[int, bytes]]
-    ) -> tuple[beam.PCollection[InputRef], AsSingleton]:
+        self, packed: beam.PCollection[bytes]
+    ) -> tuple[beam.PCollection[bytes], AsSingleton]:
         """Wires the joins by key and by content."""
         plan, spec = AsSingleton(self.plan), self.spec
         root, content = spec.root, spec.update == "content"
@@ -223,7 +244,7 @@ class ComparePublished(beam.PTransform):
         ).with_outputs(_NEW, main="refs")
         kept = (
             {
-                "refs": keyed | "PackInputs" >> pack_values(int),
+                "refs": keyed | "PackKeyed" >> pack_values(int),
                 "rows": self._read_rows(plan) | "PackRows" >> pack_values(int),
             }
             | "JoinByKey" >> beam.CoGroupByKey()
@@ -252,20 +273,15 @@ class ComparePublished(beam.PTransform):
             .with_output_types(InputRef, new=tuple[str, Any], changes=tuple[str, str])
             .with_outputs(_NEW, _CHANGES, main="refs")
         )
-        gone = kept[_GONE] | "KeyByContent" >> beam.MapTuple(
-            lambda _, record: (KnownRecord.unpack(record).image.content_hash, record)
-        ).with_output_types(tuple[str, Any])
-        matched = (
-            {"refs": hashed[_NEW], "gone": gone}
-            | "JoinByContent" >> beam.CoGroupByKey()
-            | "MatchContent" >> beam.FlatMap(
-                lambda pair: match_content(pair[1]["refs"], pair[1]["gone"])
-            ).with_output_types(InputRef)
-        )  # fmt: skip
         changed = (kept[_CHANGES], hashed[_CHANGES]) | "AllChanges" >> beam.Flatten()
         changes = changed | "SumChanges" >> singleton_sum(SumInto(Changes, Changes.add))
-        every = (direct, kept["refs"], hashed["refs"], matched) | "AllCompared" >> beam.Flatten()
-        return every, changes
+        # Packed before they are flattened: a runner may store what it flattens.
+        compared = {
+            "Direct": direct, "Unchanged": kept["refs"], "Hashed": hashed["refs"],
+            "Matched": _join_by_content(hashed[_NEW], kept[_GONE]),
+        }  # fmt: skip
+        every = [refs | f"Pack{name}" >> pack_all(INPUTS) for name, refs in compared.items()]
+        return every | "AllCompared" >> beam.Flatten(), changes
 
     def _read_rows(self, plan: AsSingleton) -> beam.PCollection[tuple[int, Any]]:
         return (

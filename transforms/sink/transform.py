@@ -21,7 +21,7 @@ from shardmill.schemas.storage import join, open_storage
 from shardmill.transforms.match.counts import MatchCounts
 from shardmill.transforms.match.transform import MatchedInputs
 from shardmill.transforms.runtime import metrics, progress
-from shardmill.transforms.runtime.packing import pack_values, unpack
+from shardmill.transforms.runtime.packing import pack_all, pack_values, unpack
 from shardmill.transforms.runtime.sum_into import SumInto, singleton_sum
 from shardmill.transforms.sink.assemble import (
     BuiltShard,
@@ -73,12 +73,6 @@ def place_refs(place: PlaceSpec, refs: Iterable[InputRef], plan: Plan) -> Iterat
         position = place.position_of(ref)
         part = part_of(position, plan.parts_of(series))
         yield PartKey(*series, part), PlacedRef(position.to_bytes(8, "big"), ref)
-
-
-def pack_inputs(refs: beam.PCollection[InputRef], name: str) -> beam.PCollection[tuple[int, bytes]]:
-    """Return references that a runner stores until their plan is made, in little space."""
-    keyed = refs | f"Key{name}" >> beam.WithKeys(0)
-    return keyed | f"Pack{name}" >> pack_values(int, INPUTS)
 
 
 def _write_part(
@@ -236,7 +230,8 @@ class WriteShards(beam.PTransform):
         refs = matched.refs | "AssignSplits" >> beam.Map(place.with_split).with_output_types(
             InputRef
         )
-        packed = pack_inputs(refs, "Inputs")
+        # A runner stores references until their plan is made.
+        packed = refs | "PackInputs" >> pack_all(INPUTS)
 
         def count(census: Census, ref: InputRef) -> None:
             census.add(ref, place.series_of(ref), grouped=place.in_group(ref))
@@ -245,13 +240,12 @@ class WriteShards(beam.PTransform):
         census = total_census(counted, matched)
         plan = census | "PlanParts" >> beam.Map(_plan_and_announce, spec, self.encoder)
         if spec.compares:
-            refs, changes = packed | "ComparePublished" >> ComparePublished(plan, spec)
-            packed = pack_inputs(refs, "Compared")
+            packed, changes = packed | "ComparePublished" >> ComparePublished(plan, spec)
             plan = plan | "AddChanges" >> beam.Map(
                 _add_changes, changes, AsSingleton(census), spec
             ).with_output_types(Plan)
         placed = packed | "PlaceInputs" >> beam.FlatMap(
-            lambda some, plan: place_refs(place, unpack(some[1:], INPUTS), plan), AsSingleton(plan)
+            lambda some, plan: place_refs(place, unpack([some], INPUTS), plan), AsSingleton(plan)
         ).with_output_types(Placed)
         return BuildInput(placed, plan, census) | BuildShards(spec, self.encoder)
 
