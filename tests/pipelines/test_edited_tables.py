@@ -96,7 +96,14 @@ def same_as_from_scratch(path: Path, build) -> bool:
 
 
 @pytest.mark.parametrize(
-    "work", TABLES if SOAK else ["in.csv", "dtype.npy", "in.npz"], indirect=True
+    "work",
+    TABLES
+    if SOAK
+    else [
+        "in.csv",
+        *(pytest.param(each, marks=pytest.mark.heavy) for each in ("dtype.npy", "in.npz")),
+    ],
+    indirect=True,
 )
 def test_a_table_of_which_the_ctime_alone_differs_is_read(work) -> None:
     build, edit, path = work

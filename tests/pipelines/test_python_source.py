@@ -98,7 +98,13 @@ SOURCES = {
 }
 
 
-@pytest.mark.parametrize("kind", SOURCES)
+QUICK = ("generator", "pandas", "streaming", "grain")
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [pytest.param(kind, marks=[pytest.mark.heavy] * (kind not in QUICK)) for kind in SOURCES],
+)
 def test_all_values_of_each_source(tmp_path, kind):
     built = shardmill.write(SOURCES[kind](), tmp_path / "ds")
     assert built.splits == {"train": 180, "validation": 20} or sum(built.splits.values()) == 200
@@ -534,6 +540,7 @@ def test_a_killed_process_is_one_sentence(tmp_path, requests):
     assert int(start) <= source.place <= int(stop)
 
 
+@pytest.mark.heavy
 def test_sources_that_one_process_reads(tmp_path, monkeypatch, requests):
     """Values that depend on what was read before, and what cannot be pickled or is too large."""
     built = shardmill.write(Stateful(1, 70), tmp_path / "state", workers=2)
@@ -555,7 +562,9 @@ def test_sources_that_one_process_reads(tmp_path, monkeypatch, requests):
     assert not requests
 
 
-@pytest.mark.parametrize("kind", [Reused, Longer, Words])
+@pytest.mark.parametrize(
+    "kind", [Reused, *(pytest.param(kind, marks=pytest.mark.heavy) for kind in (Longer, Words))]
+)
 def test_odd_sources_have_all_their_values(tmp_path, requests, kind):
     for workers in (1, 2):
         built = shardmill.write(kind(), tmp_path / str(workers), workers=workers)
@@ -567,6 +576,7 @@ def test_odd_sources_have_all_their_values(tmp_path, requests, kind):
     assert bool(requests) == (kind is not Longer)
 
 
+@pytest.mark.heavy
 def test_images_that_load_in_the_calling_process_only(tmp_path, monkeypatch, requests):
     folder = make_photos(tmp_path / "photos", {"a": 60}, size=(64, 48))
     for path in sorted(folder.rglob("*.jpg"))[40::7]:
@@ -596,6 +606,7 @@ print(shardmill.write(Source(), "ds", workers=2).manifest.written)
 """
 
 
+@pytest.mark.heavy
 def test_a_module_that_writes_when_it_is_imported_is_read_by_one_process(tmp_path):
     """Processes import it again to unpickle the source; they must not write it again."""
     (tmp_path / "job.py").write_text(IMPORTED)

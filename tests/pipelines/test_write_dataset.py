@@ -48,7 +48,10 @@ def test_records_are_the_elements(plain) -> None:
     assert len({record for file in files for record in tf_records(file)}) == 300
 
 
-@pytest.mark.parametrize(("run_bytes", "most_runs"), [(1, 256), (200, 4), (3_000, 4)])
+@pytest.mark.parametrize(
+    ("run_bytes", "most_runs"),
+    [(200, 4), *(pytest.param(*each, marks=pytest.mark.heavy) for each in ((1, 256), (3_000, 4)))],
+)
 def test_bytes_do_not_depend_on_bundles_and_order(
     run_bytes, most_runs, plain, tmp_path, monkeypatch
 ) -> None:

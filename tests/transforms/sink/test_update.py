@@ -203,7 +203,13 @@ DAMAGE: dict[str, tuple[str, Callable[[Path], object], range]] = {
 
 
 @pytest.mark.parametrize(
-    ("what", "encoding"), [*((what, "jpeg") for what in DAMAGE), ("a record", "raw")]
+    ("what", "encoding"),
+    [
+        pytest.param(
+            what, encoding, marks=[pytest.mark.heavy] * (what not in {"a record", "a catalog"})
+        )
+        for what, encoding in (*((what, "jpeg") for what in DAMAGE), ("a record", "raw"))
+    ],
 )
 def test_inputs_of_damaged_records_are_decoded(work, what, encoding):
     pattern, spoil, reused = DAMAGE[what]
