@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -33,7 +33,7 @@ from shardmill.transforms.match.next_steps import next_step, remedy_of
 from shardmill.transforms.match.read_input import MAX_FILE_BYTES, read_inputs
 from shardmill.transforms.runtime.process_pool import usable_cores
 from shardmill.transforms.sink.encoder import Example
-from shardmill.transforms.sink.reuse import take_records
+from shardmill.transforms.sink.reuse import record_path, take_records
 from shardmill.transforms.sink.spec import BuildHooks
 
 _IN_FLIGHT_BYTES = 256 << 20  # of files and records; a larger image is alone
@@ -113,31 +113,33 @@ class ImageEncoder:
 
     def _encode_batch(
         self, pool: DecoderPool, task: DecoderSpec, refs: Sequence[InputRef], ids: ClassIds
-    ) -> list[Example | Reject]:
+    ) -> Iterable[Example | Reject]:
         """Return the example or reject of each reference.
 
-        The decoder processes read local files. What they cannot read, and objects, is read here.
+        Records of a local dataset are read by the thread that iterates over the result: they are in
+        the page cache, and threads that read them only wait for each other.
         """
         fields = {ref.key: input_fields(ref, ids) for ref in refs}
         reusable = not self.feature_set.boxes or self.feature_set.name_of("orientation")
-        taken = take_records([ref for ref in refs if ref.known and reusable])
+        known = [ref for ref in refs if ref.known and reusable]
         results: Results = {}
-        items = []
-        for ref in refs:
-            known, record = taken.get(ref.key, (None, b""))
-            mask = fields[ref.key].get("mask_hash")
-            if known and known.image.features.get("mask_hash") == mask:
-                results[ref.key] = self._update_record(ref, known, record, fields[ref.key])
-            else:
-                items.append(Item(ref, fields[ref.key]))
-        _read_masks(items, results)
-        items = [item for item in items if item.ref.key not in results]
-        if not (scheme_of(refs[0].uri) or refs[0].member):
-            small = [item for item in items if item.ref.size <= MAX_FILE_BYTES]
-            _make_records(pool, task, small, results)
-            items = [item for item in items if item.ref.key not in results]
-        _make_records(pool, task, _read(items, results), results)
-        return [results[ref.key] for ref in refs]
+        new = [ref for ref in refs if not (ref.known and reusable)]
+        _decode(pool, task, [Item(ref, fields[ref.key]) for ref in new], results)
+
+        def take() -> Iterator[Example | Reject]:
+            taken = take_records(known)
+            items = []
+            for ref in known:
+                found, record = taken.get(ref.key, (None, b""))
+                mask = fields[ref.key].get("mask_hash")
+                if found and found.image.features.get("mask_hash") == mask:
+                    results[ref.key] = self._update_record(ref, found, record, fields[ref.key])
+                else:
+                    items.append(Item(ref, fields[ref.key]))
+            _decode(pool, task, items, results)
+            yield from (results[ref.key] for ref in refs)
+
+        return [*take()] if known and scheme_of(record_path(known[0])) else take()
 
     def _update_record(
         self, ref: InputRef, known: KnownRecord, record: bytes, fields: dict[str, Any]
@@ -210,6 +212,20 @@ class ImagesHooks(BuildHooks):
                 f"each of the {usable:,} files has another label, such as {min(labels)!r}: set a "
                 "--label_pattern that takes the class out of the name, or --label_from=none"
             )
+
+
+def _decode(pool: DecoderPool, task: DecoderSpec, items: list[Item], results: Results) -> None:
+    """Add the example or reject of each image.
+
+    The decoder processes read local files. What they cannot read, and objects, is read here.
+    """
+    _read_masks(items, results)
+    items = [item for item in items if item.ref.key not in results]
+    if items and not (scheme_of(items[0].ref.uri) or items[0].ref.member):
+        small = [item for item in items if item.ref.size <= MAX_FILE_BYTES]
+        _make_records(pool, task, small, results)
+        items = [item for item in items if item.ref.key not in results]
+    _make_records(pool, task, _read(items, results), results)
 
 
 def _make_records(

@@ -175,6 +175,11 @@ def with_path(ref: Reference, paths: Sequence[bytes]) -> Reference:
     return ref._replace(known=b"%b\0%b" % (paths[int(number)], packed))
 
 
+def record_path(ref: InputRef) -> str:
+    """Return the path of the shard of the known record of a reference, see ``with_path``."""
+    return ref.known.partition(b"\0")[0].decode()
+
+
 def take_records(refs: Sequence[InputRef]) -> Mapping[str, tuple[KnownRecord, bytes]]:
     """Return the published records of inputs by key; without those that cannot be read.
 
