@@ -44,9 +44,13 @@ class KnownRecord(NamedTuple):
     record_bytes: int
 
     def pack(self) -> bytes:
-        """Return all fields as bytes: many records cross shuffles, and are in memory at a time."""
+        """Return all known fields as bytes: many records cross shuffles, and are in memory at a time."""
         shard, (digest, *facts, features), *place = self
-        columns = {k: bytes.fromhex(v) if isinstance(v, str) else v for k, v in features.items()}
+        columns = {
+            name: bytes.fromhex(value) if isinstance(value, str) else value
+            for name, value in features.items()
+            if value is not None  # of the many columns that few datasets have
+        }
         packed = pickle.dumps(((bytes.fromhex(digest), *facts, columns), place))
         return b"%b\0%b" % (shard.encode(), packed)
 

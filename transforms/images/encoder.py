@@ -100,6 +100,8 @@ class ImageEncoder:
         task = DecoderSpec(self.spec, self.feature_set, self.limits, self.boxes_frame)
         workers = self.workers or usable_cores()
         threads = 2 * workers + (storage_threads(refs[0].file) if refs else 0)
+        if all(ref.known and not scheme_of(record_path(ref)) for ref in refs):
+            threads = 0
         batches = self._batches(refs, threads)
         with (
             use_pool(workers) as pool,
@@ -169,7 +171,7 @@ class ImageEncoder:
     ) -> Iterator[tuple[list[InputRef], int]]:
         """Yield references that one request holds, in order, and the bytes of files and records."""
         # Two requests for each thread: those of storage wait, and none should have nothing to read.
-        largest = min(_BATCH, -(-len(refs) // (2 * threads)))
+        largest = min(_BATCH, -(-len(refs) // (2 * threads or 1)))
         growth, expected = _GROWTH[self.spec.encoding], self.expected_bytes
         batch: list[InputRef] = []
         size = 0
