@@ -44,7 +44,7 @@ class KnownRecord(NamedTuple):
     record_bytes: int
 
     def pack(self) -> bytes:
-        """Return all known fields as bytes: many records cross shuffles, and are in memory at a time."""
+        """Return what is known as bytes: many cross shuffles, and are in memory at a time."""
         shard, (digest, *facts, features), *place = self
         columns = {
             name: bytes.fromhex(value) if isinstance(value, str) else value
