@@ -84,13 +84,10 @@ def test_nothing_is_tested_without_an_environment(start, tmp_path):
     assert {*targets(tmp_path)} <= {"servers", "environment"}
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("hung", "number"),
-    [
-        ("lint", signal.SIGTERM),
-        pytest.param("test-all", signal.SIGINT, marks=pytest.mark.heavy),
-        pytest.param("test-prism", signal.SIGTERM, marks=pytest.mark.heavy),
-    ],
+    [("lint", signal.SIGTERM), ("test-all", signal.SIGINT), ("test-prism", signal.SIGTERM)],
 )
 def test_leaves_no_process_when_it_is_stopped(hung, number, start, tmp_path):
     """Neither one that ignores signals in another session."""

@@ -76,7 +76,8 @@ def test_reads_rows(by_hand, tmp_path) -> None:
     assert sum("x" in row for row in read) == 14
 
 
-@pytest.mark.parametrize("packing", [pytest.param("stored", marks=pytest.mark.heavy), "deflated"])
+@pytest.mark.heavy
+@pytest.mark.parametrize("packing", ["stored", "deflated"])
 def test_reads_many_members_and_several_indexes(packing, by_hand, tmp_path) -> None:
     path, target = tmp_path / "many.tfrecord.gz", io.BytesIO()
     writer = MemberWriter(target, packing, member_bytes=200)

@@ -290,7 +290,9 @@ def test_too_little_address_space_is_one_sentence(tmp_path, words, kilobytes):
     assert not [*tmp_path.iterdir()]
 
 
-@pytest.mark.parametrize(("level", "runs"), [("1", True), ("2", False)])
+@pytest.mark.parametrize(
+    ("level", "runs"), [pytest.param("1", True, marks=pytest.mark.heavy), ("2", False)]
+)
 def test_python_without_docstrings_is_one_sentence(tmp_path, level, runs):
     """Apache Beam fails with a traceback when it is imported by ``python -OO``."""
     np.save(tmp_path / "x.npy", np.zeros((3, 2)))

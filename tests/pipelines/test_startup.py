@@ -189,7 +189,17 @@ def folder(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("words", COMMANDS)
+# The others load less than these, or the same.
+QUICK = ("steps", "count ds", "show", "report", "images", "rows")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        pytest.param(words, marks=[pytest.mark.heavy] * (not words.startswith(QUICK)))
+        for words in COMMANDS
+    ],
+)
 def test_a_command_loads_only_what_it_needs(words, folder):
     command = [sys.executable, "-c", LIGHT, COMMANDS[words], *words.split()]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)

@@ -181,6 +181,7 @@ def test_polars_reads_the_values_of_a_parquet_file_too(
     assert [row for batch in batches for row in batch.rows.ids] == [*range(len(read))]
 
 
+@pytest.mark.heavy
 @given(frames({**{name: POLARS[name] for name in JSON_TYPES}, "Float64": (pl.Float64(), FLOATS)}))
 @ONCE
 def test_polars_reads_the_values_of_a_json_lines_file_too(tmp_path, frame) -> None:
