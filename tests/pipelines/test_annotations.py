@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import shutil
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -242,6 +243,33 @@ def test_update_decodes_images_of_changed_masks(tmp_path):
     assert shards_and_catalogs(tmp_path / "ds", manifest) == shards_and_catalogs(
         tmp_path / "fresh", fresh
     )
+
+
+@pytest.mark.parametrize("what", ["masks", "boxes"])
+def test_records_that_are_not_taken_are_decoded_in_parallel(tmp_path, monkeypatch, what):
+    """Also where all are known: each mask changed, or no record has what placing boxes needs."""
+    folder = write_images(tmp_path / "in")
+    write_masks(tmp_path / "masks")
+    write_voc(folder, truth())
+    kinds = {
+        "masks": {"masks": tmp_path / "masks"},
+        "boxes": {"annotations": "voc", "features": "image/encoded,image/object/bbox/xmin"},
+    }
+    options = {"input": folder, **kinds[what], **ONE}
+    build_dataset(output=tmp_path / "ds", **options)
+    write_masks(tmp_path / "masks", seed=1)
+    threads: list[str] = []
+    plain = encoder._decode
+
+    def decode(pool, task, items, results):
+        threads.extend([threading.current_thread().name] * bool(items))
+        plain(pool, task, items, results)
+
+    monkeypatch.setattr(encoder, "_decode", decode)
+    outcome, _ = build_dataset(output=tmp_path / "ds", update=True, **options, seed=1)
+    assert (outcome.status, outcome.reused) == ("published", 0)
+    assert threads
+    assert all(name.startswith("ordered") for name in threads)
 
 
 @pytest.mark.parametrize("link", ["", "masks", "input"])

@@ -189,7 +189,7 @@ def folder(tmp_path_factory):
     return folder
 
 
-# The others load less than these, or the same.
+# No module is forbidden to the others that is not forbidden to one of these.
 QUICK = ("steps", "count ds", "show", "report", "images", "rows")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, TypeAlias
 
 import deflate
@@ -100,8 +101,8 @@ class ImageEncoder:
         task = DecoderSpec(self.spec, self.feature_set, self.limits, self.boxes_frame)
         workers = self.workers or usable_cores()
         threads = 2 * workers + (storage_threads(refs[0].file) if refs else 0)
-        if all(ref.known and not scheme_of(record_path(ref)) for ref in refs):
-            threads = 0
+        if all(self._takes(ref) and not (ref.mask or scheme_of(record_path(ref))) for ref in refs):
+            threads = 0  # nothing is decoded, and no storage is waited for
         batches = self._batches(refs, threads)
         with (
             use_pool(workers) as pool,
@@ -122,26 +123,45 @@ class ImageEncoder:
         the page cache, and threads that read them only wait for each other.
         """
         fields = {ref.key: input_fields(ref, ids) for ref in refs}
-        reusable = not self.feature_set.boxes or self.feature_set.name_of("orientation")
-        known = [ref for ref in refs if ref.known and reusable]
+        known_keys = {ref.key for ref in refs if self._takes(ref, fields[ref.key].get("mask_hash"))}
+        known = [ref for ref in refs if ref.key in known_keys]
+        new = [Item(ref, fields[ref.key]) for ref in refs if ref.key not in known_keys]
         results: Results = {}
-        new = [ref for ref in refs if not (ref.known and reusable)]
-        _decode(pool, task, [Item(ref, fields[ref.key]) for ref in new], results)
+        _decode(pool, task, new, results)
 
         def take() -> Iterator[Example | Reject]:
             taken = take_records(known)
-            items = []
             for ref in known:
-                found, record = taken.get(ref.key, (None, b""))
-                mask = fields[ref.key].get("mask_hash")
-                if found and found.image.features.get("mask_hash") == mask:
-                    results[ref.key] = self._update_record(ref, found, record, fields[ref.key])
-                else:
-                    items.append(Item(ref, fields[ref.key]))
-            _decode(pool, task, items, results)
+                if ref.key in taken:
+                    results[ref.key] = self._update_record(ref, *taken[ref.key], fields[ref.key])
+            damaged = [Item(ref, fields[ref.key]) for ref in known if ref.key not in taken]
+            _decode(pool, task, damaged, results)
             yield from (results[ref.key] for ref in refs)
 
         return [*take()] if known and scheme_of(record_path(known[0])) else take()
+
+    @cached_property
+    def _can_place_boxes(self) -> bool:
+        """Whether boxes can be placed in a record again, which needs the orientation of images."""
+        return not self.feature_set.boxes or bool(self.feature_set.name_of("orientation"))
+
+    @cached_property
+    def _has_masks(self) -> bool:
+        """Whether records have masks."""
+        return bool(self.feature_set.name_of("mask"))
+
+    def _takes(self, ref: InputRef, mask_hash: str | None = None) -> bool:
+        """Return whether the known record of a reference is taken, unless it is damaged.
+
+        Args:
+            ref: The reference.
+            mask_hash: Hash of its mask.
+        """
+        if not (ref.known and self._can_place_boxes):
+            return False
+        if not (ref.mask or self._has_masks):
+            return True
+        return KnownRecord.unpack(ref.known).image.features.get("mask_hash") == mask_hash
 
     def _update_record(
         self, ref: InputRef, known: KnownRecord, record: bytes, fields: dict[str, Any]
