@@ -85,11 +85,11 @@ def has_entries(payload: bytes, entries: Sequence[bytes]) -> bool:
         payload: The example.
         entries: Features of different names, as from ``encode_entry``.
     """
-    found = 0
+    found, wanted = 0, tuple(entries)
     try:
         stop, pos = _block(payload, 0, _FIRST)
         while pos < stop:
-            found += payload.startswith(tuple(entries), pos)
+            found += payload.startswith(wanted, pos)
             pos, _ = _block(payload, pos, _FIRST)
     except (NotCanonicalError, IndexError):
         return False

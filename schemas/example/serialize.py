@@ -47,7 +47,9 @@ def encode_feature(value: FeatureValue) -> bytes:
     Raises:
         TypeError: A value is not bytes, int or float.
     """
-    values: Sequence[Any] = [value] if isinstance(value, (bytes, int, float)) else value
+    if isinstance(value, bytes):  # most values, of which a list would take twice the time
+        return _block(_BYTES_LIST, _block(b"\x0a", value))
+    values: Sequence[Any] = [value] if isinstance(value, (int, float)) else value
     if not values:
         return b""
     first = values[0]

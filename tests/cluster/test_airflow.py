@@ -170,7 +170,7 @@ def airflow(base):
             lambda: {dag["dag_id"] for dag in running.call("/dags?limit=100")["dags"]} >= wanted,
             120, "the DAGs",
         )  # fmt: skip
-        # Two wrong tables break no other DAG. A file of its own reports them, in any order with
+        # Two wrong tables break no other DAG. A separate file reports them, in any order with
         # the files of the DAGs.
         (error,) = wait_until(
             lambda: running.call("/importErrors")["import_errors"], 120, "the error of the tables"

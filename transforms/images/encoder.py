@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterable, Iterator, Sequence
+import itertools
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, TypeAlias
@@ -40,6 +41,7 @@ from shardmill.transforms.sink.spec import BuildHooks
 _IN_FLIGHT_BYTES = 256 << 20  # of files and records; a larger image is alone
 _BATCH = 32  # images, at most, of one request to a decoder
 _BATCH_BYTES = 4 << 20  # of their files and records
+_THREAD_BYTES = 1 << 20  # of new files among known ones that are worth the start of a process
 # Records that keep the size of the image, in bytes per byte of a compressed file.
 _GROWTH = {"jpeg": 2, "png": 10, "raw": 15, "keep": 2}
 
@@ -100,10 +102,18 @@ class ImageEncoder:
         ids: ClassIds = {label: number for number, label in enumerate(labels)}
         task = DecoderSpec(self.spec, self.feature_set, self.limits, self.boxes_frame)
         workers = self.workers or usable_cores()
-        threads = 2 * workers + (storage_threads(refs[0].file) if refs else 0)
-        if all(self._takes(ref) and not (ref.mask or scheme_of(record_path(ref))) for ref in refs):
-            threads = 0  # nothing is decoded, and no storage is waited for
-        batches = self._batches(refs, threads)
+        # Records of a local dataset are read by the thread that iterates over the result: they are
+        # in the page cache, and threads that read them only wait for each other.
+        direct = {ref.key for ref in refs if self._takes(ref) and not scheme_of(record_path(ref))}
+        others = [ref for ref in refs if ref.key not in direct]
+        threads = 2 * workers
+        if others and scheme_of(others[0].file):
+            threads += storage_threads(others[0].file)
+        elif direct or not others:
+            threads = min(threads, -(-sum(ref.size for ref in others) // _THREAD_BYTES))
+        # Before the first result of map_ordered, threads have begun with the next batches: that of
+        # an empty batch is there at once.
+        batches = itertools.chain([([], 0)], self._batches(others, threads))
         with (
             use_pool(workers) as pool,
             contextlib.closing(map_ordered(
@@ -111,34 +121,29 @@ class ImageEncoder:
                 size_of=lambda batch: batch[1], max_size=_IN_FLIGHT_BYTES // pool.users,
             )) as results,
         ):  # fmt: skip
-            for made in results:
-                yield from made
+            made = itertools.chain.from_iterable(results)
+            next(results)
+            for is_direct, group in itertools.groupby(refs, lambda ref: ref.key in direct):
+                run = [*group]
+                if not is_direct:
+                    yield from itertools.islice(made, len(run))
+                for first in range(0, len(run) if is_direct else 0, _BATCH):
+                    yield from self._encode_batch(pool, task, run[first : first + _BATCH], ids)
 
     def _encode_batch(
         self, pool: DecoderPool, task: DecoderSpec, refs: Sequence[InputRef], ids: ClassIds
-    ) -> Iterable[Example | Reject]:
-        """Return the example or reject of each reference.
-
-        Records of a local dataset are read by the thread that iterates over the result: they are in
-        the page cache, and threads that read them only wait for each other.
-        """
+    ) -> list[Example | Reject]:
+        """Return the example or reject of each reference."""
         fields = {ref.key: input_fields(ref, ids) for ref in refs}
-        known_keys = {ref.key for ref in refs if self._takes(ref, fields[ref.key].get("mask_hash"))}
-        known = [ref for ref in refs if ref.key in known_keys]
-        new = [Item(ref, fields[ref.key]) for ref in refs if ref.key not in known_keys]
-        results: Results = {}
+        taken = take_records([ref for ref in refs if self._takes(ref)])
+        new = [Item(ref, fields[ref.key]) for ref in refs if ref.key not in taken]
+        results: Results = {
+            ref.key: self._update_record(ref, *taken[ref.key], fields[ref.key])
+            for ref in refs
+            if ref.key in taken
+        }
         _decode(pool, task, new, results)
-
-        def take() -> Iterator[Example | Reject]:
-            taken = take_records(known)
-            for ref in known:
-                if ref.key in taken:
-                    results[ref.key] = self._update_record(ref, *taken[ref.key], fields[ref.key])
-            damaged = [Item(ref, fields[ref.key]) for ref in known if ref.key not in taken]
-            _decode(pool, task, damaged, results)
-            yield from (results[ref.key] for ref in refs)
-
-        return [*take()] if known and scheme_of(record_path(known[0])) else take()
+        return [results[ref.key] for ref in refs]
 
     @cached_property
     def _can_place_boxes(self) -> bool:
@@ -150,18 +155,15 @@ class ImageEncoder:
         """Whether records have masks."""
         return bool(self.feature_set.name_of("mask"))
 
-    def _takes(self, ref: InputRef, mask_hash: str | None = None) -> bool:
-        """Return whether the known record of a reference is taken, unless it is damaged.
-
-        Args:
-            ref: The reference.
-            mask_hash: Hash of its mask.
-        """
+    def _takes(self, ref: InputRef) -> bool:
+        """Return whether the known record of a reference is taken, unless it is damaged."""
         if not (ref.known and self._can_place_boxes):
             return False
         if not (ref.mask or self._has_masks):
             return True
-        return KnownRecord.unpack(ref.known).image.features.get("mask_hash") == mask_hash
+        known = KnownRecord.unpack(ref.known).image.features.get("mask_hash")
+        current = parse_example(ref.attached)["mask_hash"].values if ref.mask else ()
+        return known == (current[0].decode() if current else None)
 
     def _update_record(
         self, ref: InputRef, known: KnownRecord, record: bytes, fields: dict[str, Any]

@@ -6,17 +6,20 @@ on a value than on its bytes.
 
 from __future__ import annotations
 
-import zlib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 import apache_beam as beam
+import deflate
 from apache_beam.coders import Coder, FastPrimitivesCoder
 from apache_beam.transforms.window import GlobalWindows
 
+from shardmill.transforms.runtime.tuple_coder import PRIMITIVES
+
 _WAITING = 1 << 17  # values of a bundle that wait to be packed
 _ANY = FastPrimitivesCoder()
+_SIZE_BYTES = 6  # of the number of bytes before they are compressed
 
 
 def pack_values(key: type, coder: Coder = _ANY) -> beam.ParDo:
@@ -42,7 +45,9 @@ def pack_all(coder: Coder) -> beam.ParDo:
 def unpack(packed: Iterable[bytes], coder: Coder = _ANY) -> Iterator[Any]:
     """Yield the values that were packed with the same coder."""
     for some in packed:
-        yield from map(coder.decode, _ANY.decode(zlib.decompress(some)))
+        size = int.from_bytes(some[:_SIZE_BYTES], "big")
+        encoded = bytes(deflate.deflate_decompress(some[_SIZE_BYTES:], size))
+        yield from map(coder.decode, PRIMITIVES.decode(encoded))
 
 
 class _PackValues(beam.DoFn):
@@ -72,7 +77,9 @@ class _PackValues(beam.DoFn):
         values = self._values
         self.start_bundle()
         for key, some in values.items():
-            yield key, zlib.compress(_ANY.encode(some), 1)
+            encoded = PRIMITIVES.encode(some)
+            size = len(encoded).to_bytes(_SIZE_BYTES, "big")
+            yield key, size + deflate.deflate_compress(encoded, 1)
 
 
 class _PackAll(_PackValues):

@@ -6,6 +6,9 @@ from typing import Any
 
 from apache_beam import coders
 
+# The implementation, since the coder's own methods take as long again to find it.
+PRIMITIVES = coders.FastPrimitivesCoder().get_impl()
+
 
 class TupleCoder(coders.Coder):
     """Codes a NamedTuple of primitives as the plain tuple that it is.
@@ -16,7 +19,6 @@ class TupleCoder(coders.Coder):
 
     def __init__(self, factory: type) -> None:
         self.factory = factory
-        self._tuples = coders.FastPrimitivesCoder()
 
     @classmethod
     def from_type_hint(cls, typehint: Any, registry: object) -> TupleCoder:  # noqa: ARG003
@@ -25,12 +27,12 @@ class TupleCoder(coders.Coder):
 
     def encode(self, value: tuple[object, ...]) -> bytes:
         """Return the bytes of a tuple."""
-        encoded: bytes = self._tuples.encode(tuple(value))
+        encoded: bytes = PRIMITIVES.encode(tuple(value))
         return encoded
 
     def decode(self, encoded: bytes) -> Any:
         """Return the tuple of some bytes."""
-        return self.factory(*self._tuples.decode(encoded))
+        return self.factory(*PRIMITIVES.decode(encoded))
 
     def is_deterministic(self) -> bool:
         """Return True: equal tuples have equal bytes, so they can be keys of a shuffle."""

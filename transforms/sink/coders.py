@@ -7,7 +7,7 @@ from typing import Any, cast
 from apache_beam import coders
 
 from shardmill.schemas.refs import InputRef, SegmentRef
-from shardmill.transforms.runtime.tuple_coder import TupleCoder
+from shardmill.transforms.runtime.tuple_coder import PRIMITIVES, TupleCoder
 from shardmill.transforms.sink.placement import PartKey, PlacedRef
 
 # The coder writes a reference's index in this tuple: append only.
@@ -24,7 +24,7 @@ class PlacedRefCoder(TupleCoder):
 
     def decode(self, encoded: bytes) -> PlacedRef:
         """Return the ``PlacedRef`` of some bytes."""
-        number, order, *fields = self._tuples.decode(encoded)
+        number, order, *fields = PRIMITIVES.decode(encoded)
         return PlacedRef(order, _REFERENCES[number](*fields))
 
 

@@ -21,6 +21,8 @@ from shardmill.pipelines.cli import main
 from shardmill.schemas.dataset.shard_names import catalog_name
 from shardmill.schemas.refs import InputRef
 from shardmill.schemas.schema_pbtxt.image_features import IMAGE_FEATURES, Feature
+from shardmill.transforms.images import decoder as decoders
+from shardmill.transforms.images import decoder_pool
 from shardmill.transforms.match.walk import _LocalWalk, make_key
 from shardmill.transforms.sink.compare import compare_key, hash_candidates
 from shardmill.transforms.sink.reuse import PublishedRow, path_of
@@ -632,3 +634,25 @@ def test_a_dataset_on_a_read_only_disk_is_up_to_date(disk, tmp_path, kind):
         ended = shardmill(*command, "--seed=5", "--update")
         assert ended.returncode == 1
         assert "Read-only file system" in ended.stderr
+
+
+@pytest.mark.parametrize(("added", "most"), [(6, 1), (0, 0)])
+def test_few_new_images_among_known_ones_start_one_decoder(tmp_path, monkeypatch, added, most):
+    photos = make_photos(tmp_path / "photos", {"a": 40, "b": 40})
+    options = {"input": photos, "image_size": "8", "num_shards": 1, "workers": 2}
+    build_dataset(output=tmp_path / "ds", **options)
+    for number in range(added):
+        make_image(number, 40, 30).save(photos / "ab"[number % 2] / f"{number}5.png")
+    decoder_pool.close_all()
+    started: list[decoders.Decoder] = []
+
+    def start() -> decoders.Decoder:
+        started.append(decoders.Decoder())
+        return started[-1]
+
+    monkeypatch.setattr(decoder_pool, "Decoder", start)
+    outcome, _ = build_dataset(output=tmp_path / "ds", update=True, **options, seed=1)
+    assert outcome.reused == 80
+    assert len(started) == most
+    build_dataset(output=tmp_path / "new", **options, seed=1)
+    assert dataset_files(tmp_path / "ds") == dataset_files(tmp_path / "new")
