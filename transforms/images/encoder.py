@@ -162,8 +162,8 @@ class ImageEncoder:
         if not (ref.mask or self._has_masks):
             return True
         known = KnownRecord.unpack(ref.known).image.features.get("mask_hash")
-        current = parse_example(ref.attached)["mask_hash"].values if ref.mask else ()
-        return known == (current[0].decode() if current else None)
+        current = parse_example(ref.attached)["mask_hash"].values if ref.mask else [b""]
+        return [(known or "").encode()] == current
 
     def _update_record(
         self, ref: InputRef, known: KnownRecord, record: bytes, fields: dict[str, Any]
