@@ -265,7 +265,7 @@ def _run_as_child() -> int:
     """Run the command whose options the calling process gives, and return its exit code."""
     from shardmill.pipelines.cli import check_process, report_errors
     from shardmill.pipelines.commands import load_command
-    from shardmill.pipelines.commands.build import configure, run_build
+    from shardmill.pipelines.commands.build import configure, import_arrow, run_build
     from shardmill.pipelines.input_kinds import INPUT_KINDS
     from shardmill.pipelines.report.answer import Answer
 
@@ -275,6 +275,7 @@ def _run_as_child() -> int:
     def run_command() -> int:
         check_process(command)
         if command in INPUT_KINDS:
+            import_arrow(command)
             return run_build(command, *configure(command, vars(options) | more, [], answer))
         code: int = load_command(command).run(options, answer)
         return code

@@ -10,6 +10,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from shardmill.pipelines import run
@@ -27,6 +28,7 @@ from shardmill.schemas.storage import open_storage, scheme_of
 if TYPE_CHECKING:
     from shardmill.transforms.sink.outcome import Outcome
 
+_ARROW_POOL = "ARROW_DEFAULT_MEMORY_POOL"
 T = TypeVar("T")
 Build = tuple[Any, list[str], Answer]  # config, Beam's options, and how to answer
 
@@ -41,7 +43,22 @@ def parse_build(kind: str, argv: list[str]) -> Build:
     Raises:
         UsageError: A flag is unknown, missing or malformed.
     """
-    return configure(kind, *parse_flags(find_parser(kind), argv))
+    values, beam_flags, answer = parse_flags(find_parser(kind), argv)
+    import_arrow(kind)
+    return configure(kind, values, beam_flags, answer)
+
+
+def import_arrow(kind: str) -> None:
+    """Import Arrow with the memory pool for a kind of input, which it chooses only then.
+
+    Args:
+        kind: Name of the kind of input.
+    """
+    pool = INPUT_KINDS[kind].arrow_pool
+    if pool and _ARROW_POOL not in os.environ:
+        os.environ[_ARROW_POOL] = pool
+        import_module("pyarrow")
+        del os.environ[_ARROW_POOL]  # processes that this one starts may choose another
 
 
 def configure(kind: str, values: Mapping[str, Any], beam_flags: list[str], answer: Answer) -> Build:

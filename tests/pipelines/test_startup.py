@@ -264,3 +264,15 @@ def test_commands_and_calls_look_for_garbage_rarely():
         assert gc.get_threshold() > (10_000, 0, 0)
     finally:
         gc.set_threshold(*before)
+
+
+@pytest.mark.parametrize(("kind", "pool"), [("images", "system"), ("rows", "")])
+def test_arrow_takes_little_memory_for_catalogs(kind, pool):
+    """The variable is not inherited by other commands, which this process may start."""
+    code = f"from shardmill.pipelines.commands.build import import_arrow; import_arrow({kind!r})\n"
+    code += "import os, pyarrow as pa; print(pa.default_memory_pool().backend_name)\n"
+    code += "print(os.environ.get('ARROW_DEFAULT_MEMORY_POOL'))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    used, inherited = done.stdout.split()
+    assert inherited == "None"
+    assert (used == "system") == bool(pool)
