@@ -36,8 +36,24 @@ class Update:
         keys = sorted(str(path.relative_to(self._pool)) for path in self._pool.glob("*/*"))
         self._added = set(keys[:: len(keys) // added][:added])
         self._before = [key for key in keys if key not in self._added]
-        removed = set(self._before[:: photos // removed][:removed])
-        self._after = [key for key in keys if key not in removed]
+        gone = set(self._before[:: photos // removed][:removed])
+        self._after = [key for key in keys if key not in gone]
+        self._folders = bench.work / f"photos-of-updates-{photos}-{added}-{removed}"
+        if not self._folders.exists():
+            shutil.rmtree(self._states, ignore_errors=True)
+            self._link_photos()
+
+    def _link_photos(self) -> None:
+        """Makes the folders before and after the change.
+
+        A new link changes the ctime of a file, and Shardmill hashes files with another ctime, so
+        all links are made before the first build.
+        """
+        for name, keys in (("before", self._before), ("after", self._after)):
+            for label in ("class_0", "class_1"):
+                (self._folders / name / label).mkdir(parents=True)
+            for key in keys:
+                os.link(self._pool / key, self._folders / name / key)
 
     def run(self, tool: str, case: str) -> dict:
         """Runs a case and returns what was measured, and what the dataset then has."""
@@ -45,23 +61,15 @@ class Update:
             self._bench.fresh()
         else:
             self._restore(tool)
-        keys = self._before if case == "again" or case.endswith("seed") else self._after
-        done = self._build(tool, keys, case)
+        is_before = case == "again" or case.endswith("seed")
+        keys = self._before if is_before else self._after
+        done = self._build(tool, "before" if is_before else "after", case)
         return {**done, "unchanged": len(set(keys) & set(self._before)), **self._judge(tool, keys)}
 
-    def _build(self, tool: str, keys: list[str], case: str) -> dict:
-        """Runs a tool on a folder that has exactly these keys.
-
-        The other files are left as they are: a new link changes the ctime of a file, and Shardmill
-        hashes files with another ctime.
-        """
-        for label in ("class_0", "class_1"):
-            (self._source / label).mkdir(parents=True, exist_ok=True)
-        present = {str(path.relative_to(self._source)) for path in self._source.glob("*/*")}
-        for key in present - {*keys}:
-            (self._source / key).unlink()
-        for key in {*keys} - present:
-            os.link(self._pool / key, self._source / key)
+    def _build(self, tool: str, folder: str, case: str) -> dict:
+        """Runs a tool on a folder, whose path is the same before and after the change."""
+        self._source.unlink(missing_ok=True)
+        self._source.symlink_to(self._folders / folder, target_is_directory=True)
         name, *encoding = tool.split()
         flags = [f"--encoding={each}" for each in encoding]
         if name == "shardmill":
@@ -74,7 +82,7 @@ class Update:
         state = self._states / tool
         if not state.exists():
             self._bench.fresh()
-            self._build(tool, self._before, "new")
+            self._build(tool, "before", "new")
             state.parent.mkdir(exist_ok=True)
             self._bench.run_folder.rename(state)
         shutil.rmtree(self._bench.run_folder, ignore_errors=True)
