@@ -77,8 +77,9 @@ A dataset of {photos:,} photos, all files different; then {added:,} are added be
 and {removed:,} removed. *Update* is the same command on the changed folder: `--update` of
 Shardmill, the cache of Hugging Face datasets, and for the added photos `mode="append"` of LitData
 and `incremental_mode="extend"` of img2dataset. TFDS has no update: that is its new build. *Per
-unchanged* is (update - nothing changed) / unchanged photos. Keys are read with the tool. Records
-are *shuffled* if their positions correlate neither with the sorted keys nor with being added. *Same
+unchanged* is (update - nothing changed) / unchanged photos: decoding the added photos is in it,
+and none is decoded where only the seed differs. Keys are read with the tool. Records are
+*shuffled* if their positions correlate neither with the sorted keys nor with being added. *Same
 bytes*: an update has those of a new build, a new build those of the other rounds.
 
 {updates}
