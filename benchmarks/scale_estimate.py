@@ -49,7 +49,7 @@ class Costs:
     ref_bytes: float = 160
     content_bytes: float = 69
     ref_cpu: float = 78e-6
-    image_cpu: float = 1.38e-3
+    image_cpu: float = 1.36e-3
     row_cpu: float = 7.35e-6
     row_packed: float = 46.2
     shard_json: float = 137
