@@ -19,7 +19,8 @@ from shardmill.schemas.refs import InputRef
 from shardmill.schemas.storage import absolute, join
 from shardmill.transforms.images.containers import Spool
 from shardmill.transforms.images.encoder import ImagesHooks
-from shardmill.transforms.match.annotations.transform import AnnotationSpec, AttachAnnotations
+from shardmill.transforms.match.annotations.annotation_spec import AnnotationSpec
+from shardmill.transforms.match.annotations.transform import AttachAnnotations
 from shardmill.transforms.match.counts import MatchCounts
 from shardmill.transforms.match.inputs import MatchSpec
 from shardmill.transforms.match.transform import MatchedInputs, MatchFiles

@@ -19,7 +19,7 @@ from shardmill.transforms.images.decoder_pool import use_pool
 from shardmill.transforms.images.decoder_protocol import Limits
 from shardmill.transforms.images.encoder import ImageEncoder
 from shardmill.transforms.images.resize import ResizeSpec
-from shardmill.transforms.match.annotations.transform import (
+from shardmill.transforms.match.annotations.annotation_spec import (
     AnnotationKind,
     AnnotationSource,
     AnnotationSpec,

@@ -131,7 +131,9 @@ LIGHT_MODULES = """shardmill shardmill.loaders shardmill.pipelines.cli
     shardmill.transforms.runtime.process_pool shardmill.transforms.verify.verify
     shardmill.pipelines.commands.verify shardmill.pipelines.commands.show
     shardmill.pipelines.commands.clean shardmill.pipelines.commands.steps
-    shardmill.pipelines.commands.report shardmill.pipelines.report.dataset_report"""
+    shardmill.pipelines.commands.report shardmill.pipelines.report.dataset_report
+    shardmill.pipelines.images_config shardmill.pipelines.rows_config
+    shardmill.pipelines.arrays_config"""
 
 
 def test_light_imports_load_neither_beam_nor_tensorflow() -> None:
