@@ -28,7 +28,7 @@ class Update:
     """Runs cases in WORK/run, from a copy of what the tool wrote before the change."""
 
     def __init__(self, bench: Any, photos: int, added: int, removed: int) -> None:
-        self._bench, self._source = bench, bench.work / "photos"
+        self._bench, self._source = bench, bench.work / "photos-of-updates"
         self._pool = bench.work / f"photos-different-{photos + added}"
         self._states = bench.work / f"states-{photos}"
         make = [sys.executable, str(HERE / "photos.py"), str(self._pool), str(photos + added)]
@@ -49,11 +49,14 @@ class Update:
         A new link changes the ctime of a file, and Shardmill hashes files with another ctime, so
         all links are made before the first build.
         """
+        made = self._folders.with_suffix(".made")
+        shutil.rmtree(made, ignore_errors=True)  # of a run that was interrupted
         for name, keys in (("before", self._before), ("after", self._after)):
             for label in ("class_0", "class_1"):
-                (self._folders / name / label).mkdir(parents=True)
+                (made / name / label).mkdir(parents=True)
             for key in keys:
-                os.link(self._pool / key, self._folders / name / key)
+                os.link(self._pool / key, made / name / key)
+        made.rename(self._folders)
 
     def run(self, tool: str, case: str) -> dict:
         """Runs a case and returns what was measured, and what the dataset then has."""

@@ -5,6 +5,7 @@ import gc
 import importlib
 import logging
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import time
 import pytest
 
 from shardmill.pipelines import cli
+from shardmill.pipelines.commands import find_parser
 from shardmill.pipelines.report.quiet import quiet_import
 from shardmill.pipelines.runners import find_runner
 from shardmill.schemas.errors import UsageError
@@ -228,6 +230,7 @@ import signal, sys, threading
 from apache_beam.runners.worker.statesampler import StateSampler
 
 from shardmill.pipelines import cli
+from shardmill.pipelines.commands import find_parser
 
 start = threading.Thread.start
 
@@ -266,13 +269,27 @@ def test_commands_and_calls_look_for_garbage_rarely():
         gc.set_threshold(*before)
 
 
-@pytest.mark.parametrize(("kind", "pool"), [("images", "system"), ("rows", "")])
-def test_arrow_takes_little_memory_for_catalogs(kind, pool):
+COMMANDS = {
+    "command": "from shardmill.pipelines.cli import main; main([kind, *sys.argv[2:-1]])",
+    "call": "from shardmill.pipelines.calls import _run_as_child; _run_as_child()",
+}
+
+
+@pytest.mark.parametrize("launcher", COMMANDS)
+@pytest.mark.parametrize(("kind", "is_system"), [("images", True), ("rows", False)])
+def test_arrow_takes_little_memory_for_catalogs(tmp_path, kind, is_system, launcher):
     """The variable is not inherited by other commands, which this process may start."""
-    code = f"from shardmill.pipelines.commands.build import import_arrow; import_arrow({kind!r})\n"
-    code += "import os, pyarrow as pa; print(pa.default_memory_pool().backend_name)\n"
-    code += "print(os.environ.get('ARROW_DEFAULT_MEMORY_POOL'))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    used, inherited = done.stdout.split()
+    code = f"import sys, os; kind = sys.argv[1]; {COMMANDS[launcher]}\n"
+    code += "import pyarrow as pa\n"
+    code += "print('pool', pa.default_memory_pool().backend_name, os.environ.get(sys.argv[-1]))"
+    options = find_parser(kind).table(input=str(tmp_path / "none"), output=str(tmp_path / "ds"))
+    given = tmp_path / "given"
+    given.write_bytes(pickle.dumps((kind, options, {})))
+    flags = [f"--input={options.input}", f"--output={options.output}"]
+    words = [sys.executable, "-c", code, kind, *flags, "ARROW_DEFAULT_MEMORY_POOL"]
+    with given.open("rb") as file:
+        done = subprocess.run(words, stdin=file, capture_output=True, text=True, check=True)
+    assert "does not exist" in done.stdout + done.stderr
+    _, used, inherited = done.stdout.splitlines()[-1].split()
     assert inherited == "None"
-    assert (used == "system") == bool(pool)
+    assert (used == "system") == is_system

@@ -127,8 +127,8 @@ class ImageEncoder:
                 run = [*group]
                 if not is_direct:
                     yield from itertools.islice(made, len(run))
-                for first in range(0, len(run) if is_direct else 0, _BATCH):
-                    yield from self._encode_batch(pool, task, run[first : first + _BATCH], ids)
+                for batch, _ in self._batches(run if is_direct else [], 0):
+                    yield from self._encode_batch(pool, task, batch, ids)
 
     def _encode_batch(
         self, pool: DecoderPool, task: DecoderSpec, refs: Sequence[InputRef], ids: ClassIds

@@ -22,7 +22,7 @@ from shardmill.schemas.dataset.shard_names import catalog_name
 from shardmill.schemas.refs import InputRef
 from shardmill.schemas.schema_pbtxt.image_features import IMAGE_FEATURES, Feature
 from shardmill.transforms.images import decoder as decoders
-from shardmill.transforms.images import decoder_pool
+from shardmill.transforms.images import decoder_pool, encoder
 from shardmill.transforms.match.walk import _LocalWalk, make_key
 from shardmill.transforms.sink.compare import compare_key, hash_candidates
 from shardmill.transforms.sink.reuse import PublishedRow, path_of
@@ -656,3 +656,20 @@ def test_few_new_images_among_known_ones_start_one_decoder(tmp_path, monkeypatch
     assert len(started) == most
     build_dataset(output=tmp_path / "new", **options, seed=1)
     assert dataset_files(tmp_path / "ds") == dataset_files(tmp_path / "new")
+
+
+def test_large_known_records_are_read_a_few_at_a_time(tmp_path, monkeypatch):
+    photos = make_photos(tmp_path / "photos", {"a": 12}, size=(24, 16))
+    options = {"input": photos, "image_size": "800", "encoding": "raw", "num_shards": 1}
+    build_dataset(output=tmp_path / "ds", **options)
+    read: list[int] = []
+    plain = encoder.take_records
+
+    def take(refs):
+        read.append(len(refs))
+        return plain(refs)
+
+    monkeypatch.setattr(encoder, "take_records", take)
+    outcome, _ = build_dataset(output=tmp_path / "ds", update=True, **options, seed=1)
+    assert outcome.reused == sum(read) == 12
+    assert max(read) == 2  # records of 1.9 MB, and batches of 4 MiB
