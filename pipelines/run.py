@@ -329,6 +329,8 @@ def _interruptible() -> Iterator[list[int]]:
         decoders = sys.modules.get("shardmill.transforms.images.decoder_pool")
         if decoders is not None:  # the runner waits for its threads, and they for decoders
             decoders.cancel_all()
+        if "shardmill.transforms.runtime.progress" in sys.modules:
+            sys.modules["shardmill.transforms.runtime.progress"].interrupt()
         raise KeyboardInterrupt
 
     if threading.current_thread() is not threading.main_thread():

@@ -33,6 +33,7 @@ class Progress:
         rejects_name: Word for rejected inputs; empty where they are not counted.
         notices: Lines to be shown once.
         counted: What was counted by ``add_once``.
+        is_interrupted: Whether the run must end.
     """
 
     phase: str = "matching"
@@ -44,10 +45,17 @@ class Progress:
     rejects_name: str = "rejected"
     notices: deque[str] = field(default_factory=deque)
     counted: set[Any] = field(default_factory=set)
+    is_interrupted: bool = False
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def add(self, inputs: int, rejects: int = 0) -> None:
-        """Count processed inputs, and how many of them were rejected."""
+        """Count processed inputs, and how many of them were rejected.
+
+        Raises:
+            KeyboardInterrupt: The run was interrupted.
+        """
+        if self.is_interrupted:
+            raise KeyboardInterrupt
         with self.lock:
             self.done += inputs
             self.rejects += rejects
@@ -77,6 +85,16 @@ def collect(progress: Progress) -> Iterator[None]:
         yield
     finally:
         _shown.remove(progress)
+
+
+def interrupt() -> None:
+    """Make the work of this process fail when it is counted next.
+
+    Python drops an exception that a signal handler raises in a destructor or the callback of a weak
+    reference, such as at the end of a thread: the run would go on.
+    """
+    for progress in _shown:
+        progress.is_interrupted = True
 
 
 def current() -> Progress:

@@ -1,0 +1,42 @@
+"""An interrupt whose exception Python drops, as in a destructor, ends a build all the same."""
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.conftest import make_photos
+
+CODE = """
+import os, signal, sys
+from shardmill.pipelines import cli
+from shardmill.transforms.sink import parts
+
+class Dropped:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGNAL)
+
+plain, made = parts.create_sidecar, []
+def create(*args, **options):
+    made.append(plain(*args, **options))
+    if len(made) == 2:
+        Dropped()  # deleted at once; Python ignores what its destructor raises
+    return made[-1]
+
+parts.create_sidecar = create
+sys.exit(cli.main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+def test_it_ends_the_build(tmp_path, name):
+    photos = make_photos(tmp_path / "photos", {"a": 40}, size=(20, 20))
+    flags = [f"--input={photos}", f"--output={tmp_path / 'ds'}", "--image_size=8"]
+    words = [sys.executable, "-c", CODE.replace("SIGNAL", name), "images", *flags]
+    done = subprocess.run(
+        [*words, "--shard_examples=5"], capture_output=True, text=True, check=False, timeout=120
+    )
+    assert done.returncode == {"SIGINT": 130, "SIGTERM": 143}[name]
+    assert "shardmill: interrupted; run again to resume." in done.stderr
+    assert not (tmp_path / "ds" / "manifest.json").exists()
+    assert len(list(tmp_path.glob("ds/.build-*/parts/*.json"))) == 2
