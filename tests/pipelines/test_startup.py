@@ -269,17 +269,17 @@ def test_commands_and_calls_look_for_garbage_rarely():
         gc.set_threshold(*before)
 
 
-COMMANDS = {
+LAUNCHERS = {
     "command": "from shardmill.pipelines.cli import main; main([kind, *sys.argv[2:-1]])",
     "call": "from shardmill.pipelines.calls import _run_as_child; _run_as_child()",
 }
 
 
-@pytest.mark.parametrize("launcher", COMMANDS)
+@pytest.mark.parametrize("launcher", LAUNCHERS)
 @pytest.mark.parametrize(("kind", "is_system"), [("images", True), ("rows", False)])
 def test_arrow_takes_little_memory_for_catalogs(tmp_path, kind, is_system, launcher):
     """The variable is not inherited by other commands, which this process may start."""
-    code = f"import sys, os; kind = sys.argv[1]; {COMMANDS[launcher]}\n"
+    code = f"import sys, os; kind = sys.argv[1]; {LAUNCHERS[launcher]}\n"
     code += "import pyarrow as pa\n"
     code += "print('pool', pa.default_memory_pool().backend_name, os.environ.get(sys.argv[-1]))"
     options = find_parser(kind).table(input=str(tmp_path / "none"), output=str(tmp_path / "ds"))
