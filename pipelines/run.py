@@ -317,6 +317,9 @@ def _end_samplers() -> None:
 def _interruptible() -> Iterator[list[int]]:
     """Record Ctrl-C and SIGTERM, which runners turn into their own errors; a second one kills.
 
+    It kills after the block, too: as an exception, it would be lost in the callback of a weak
+    reference, such as those that delete temporary folders.
+
     Raises:
         Interrupted: A signal came, and the error that followed.
     """
@@ -344,5 +347,5 @@ def _interruptible() -> Iterator[list[int]]:
             raise
         raise Interrupted(signals[0]) from error
     finally:
-        for each, handler in before.items():
+        for each, handler in before.items() if not signals else ():
             signal.signal(each, handler)

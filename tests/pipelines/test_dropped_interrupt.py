@@ -1,5 +1,6 @@
 """An interrupt whose exception Python drops, as in a destructor, ends a build all the same."""
 
+import signal
 import subprocess
 import sys
 
@@ -24,19 +25,26 @@ def create(*args, **options):
     return made[-1]
 
 parts.create_sidecar = create
-sys.exit(cli.main(sys.argv[1:]))
+code = cli.main(sys.argv[1:])
+if "AGAIN" == "yes":
+    Dropped()
+sys.exit(code)
 """
 
 
+@pytest.mark.parametrize("again", ["no", "yes"])
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
-def test_it_ends_the_build(tmp_path, name):
+def test_it_ends_the_build(tmp_path, name, again):
+    """Another one, until the process exits, ends it at once."""
     photos = make_photos(tmp_path / "photos", {"a": 40}, size=(20, 20))
     flags = [f"--input={photos}", f"--output={tmp_path / 'ds'}", "--image_size=8"]
-    words = [sys.executable, "-c", CODE.replace("SIGNAL", name), "images", *flags]
+    code = CODE.replace("SIGNAL", name).replace("AGAIN", again)
+    words = [sys.executable, "-c", code, "images", *flags]
     done = subprocess.run(
         [*words, "--shard_examples=5"], capture_output=True, text=True, check=False, timeout=120
     )
-    assert done.returncode == {"SIGINT": 130, "SIGTERM": 143}[name]
+    number = signal.Signals[name]
+    assert done.returncode == (-number if again == "yes" else 128 + number)
     assert "shardmill: interrupted; run again to resume." in done.stderr
     assert not (tmp_path / "ds" / "manifest.json").exists()
     assert len(list(tmp_path.glob("ds/.build-*/parts/*.json"))) == 2
