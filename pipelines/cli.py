@@ -104,11 +104,14 @@ def check_process(command: str) -> None:
     ``threading.Thread.start`` waits for an event that a thread does not set if it fails before.
 
     Raises:
-        UsageError: Python runs without docstrings.
+        UsageError: Python runs without docstrings, or decodes the names of files by another
+            encoding than other machines: a file would have other keys here.
         ResourceError: The limit of this process is too small.
     """
     if command not in (*INPUT_KINDS, "count", "verify"):
         return
+    if (encoding := sys.getfilesystemencoding()) != "utf-8":
+        raise UsageError("file-names-not-utf8", encoding=encoding)
     if command in INPUT_KINDS and sys.flags.optimize > 1:
         raise UsageError("python-without-docstrings")
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)

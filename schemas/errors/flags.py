@@ -10,6 +10,7 @@ MESSAGES: dict[str, str] = {
     "flag-of-other-command": "{flag} belongs to {owners}: remove it.",
     "option-unknown": "shardmill.{command} has no option {name}; {hint}",
     "python-without-docstrings": "Apache Beam does not run without docstrings: omit -OO and PYTHONOPTIMIZE=2 (-O works).",
+    "file-names-not-utf8": "Python reads names of files as {encoding} here, not as UTF-8, which would change keys: set PYTHONUTF8=1.",
     "arguments-invalid": "{problem}; see {command} --help.",
     "value-unknown": "--{flag}={value} is unknown: use {shown}.",
     "runner-unknown": "--runner={name} is unknown: use DirectRunner, PrismRunner, FlinkRunner or DataflowRunner.",

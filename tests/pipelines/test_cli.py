@@ -17,7 +17,7 @@ from shardmill.pipelines.commands.beam_flags import beam_option_names
 from shardmill.pipelines.commands.build import parse_build
 from shardmill.pipelines.input_kinds import INPUT_KINDS
 from shardmill.pipelines.runners import IN_MEMORY, take_runner
-from shardmill.schemas.errors import ResourceError
+from shardmill.schemas.errors import ResourceError, UsageError
 from tests.conftest import make_photos, shardmill
 from tests.support.fault_tools import sentence_here
 from tests.support.rows_tools import run_here
@@ -304,6 +304,20 @@ def test_python_without_docstrings_is_one_sentence(tmp_path, level, runs):
     assert (done.returncode == 0) is runs, done.stderr
     assert ("omit -OO" in done.stderr) is not runs
     assert "Traceback" not in done.stderr
+
+
+def test_names_that_are_not_read_as_utf8_are_refused(tmp_path):
+    """In a locale of another encoding, the same file would have another key."""
+    make_photos(tmp_path / "photos", {"é": 1})
+    words = [sys.executable, "-m", "shardmill", "images", "photos", "ds", "--image_size=8"]
+    environment = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    done = subprocess.run(
+        words, check=False, capture_output=True, text=True, cwd=tmp_path, env=environment
+    )
+    assert done.returncode == UsageError.exit_code
+    assert "as ascii here, not as UTF-8, which would change keys: set PYTHONUTF8=1." in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "ds").exists()
 
 
 @pytest.mark.parametrize("error", [MemoryError(), RuntimeError("can't start new thread")])
