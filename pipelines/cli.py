@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import re
 import resource
 import sys
@@ -10,7 +11,7 @@ from collections.abc import Callable
 
 from shardmill.pipelines.commands import COMMANDS, find_parser, load_command
 from shardmill.pipelines.input_kinds import INPUT_KINDS
-from shardmill.schemas.errors import ResourceError, ShardmillError, UsageError
+from shardmill.schemas.errors import OutputError, ResourceError, ShardmillError, UsageError
 
 _ADDRESS_SPACE = 3 << 30  # bytes; a build of three images takes 2.4 GB
 # Objects after which garbage is looked for: with 700, Python spends a quarter of the time of
@@ -90,11 +91,27 @@ def _run(run: Callable[[], int], *, json: bool, debug: bool) -> int:
 
 def _with_resources(run: Callable[[], int]) -> int:
     try:
-        return run()
+        code = run()
+        print(end="", flush=True)
+    except BrokenPipeError:
+        raise
+    except OSError:
+        _check_stdout()
+        raise
     except (MemoryError, RuntimeError) as error:
         if isinstance(error, RuntimeError) and "can't start new thread" not in str(error):
             raise
         raise ResourceError("command-memory") from error
+    return code
+
+
+def _check_stdout() -> None:
+    """Fail if nothing can be written to standard output."""
+    try:
+        print(flush=True)
+    except OSError as error:
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - or Python fails when it exits
+        raise OutputError("stdout-not-writable", problem=error.strerror) from error
 
 
 def check_process(command: str) -> None:

@@ -47,6 +47,7 @@ MESSAGES: dict[str, str] = {
     "worker-memory": "A process cannot have more memory: use a machine or workers with more memory, or set --threads lower. Finished parts are kept.",
     "address-space": "Processes are limited to {limit:bytes} of address space (ulimit -v), builds take up to 3 GiB: raise that limit, and limit the memory of a container instead.",
     "command-memory": "This process cannot have more memory or threads: raise its limits (ulimit -v and ulimit -u, or those of its container), or use a machine with more memory.",
+    "stdout-not-writable": "Standard output cannot be written ({problem}), so the answer is incomplete: send it to a disk with free space, and run again.",
     "decoder-not-started": "The process that decodes images did not start ({reason}): check memory, the limits of processes (ulimit -u) and that {python} can import shardmill.",
     "resizer-differs": "cykooz-resizer {version} does not give the pixels here that it gives on other machines: install the version of constraints.txt, or build on other machines.",
     "process-killed": "A process that read files was killed, perhaps because memory ran out: run again, with a smaller --processes if so.",

@@ -17,7 +17,7 @@ from shardmill.pipelines.commands.beam_flags import beam_option_names
 from shardmill.pipelines.commands.build import parse_build
 from shardmill.pipelines.input_kinds import INPUT_KINDS
 from shardmill.pipelines.runners import IN_MEMORY, take_runner
-from shardmill.schemas.errors import ResourceError, UsageError
+from shardmill.schemas.errors import OutputError, ResourceError, UsageError
 from tests.conftest import make_photos, shardmill
 from tests.support.fault_tools import sentence_here
 from tests.support.rows_tools import run_here
@@ -318,6 +318,22 @@ def test_names_that_are_not_read_as_utf8_are_refused(tmp_path):
     assert "as ascii here, not as UTF-8, which would change keys: set PYTHONUTF8=1." in done.stderr
     assert "Traceback" not in done.stderr
     assert not (tmp_path / "ds").exists()
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("words", [["--version"], ["arrays", "x.npy", "ds"]])
+def test_a_full_disk_of_standard_output_is_one_sentence(tmp_path, words, unbuffered):
+    np.save(tmp_path / "x.npy", np.zeros((3, 2)))
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "shardmill", *words], check=False, stdout=full,
+            stderr=subprocess.PIPE, text=True, cwd=tmp_path,
+            env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+        )  # fmt: skip
+    assert done.returncode == OutputError.exit_code
+    sentence = "Standard output cannot be written (No space left on device), so the answer is incom"
+    assert done.stderr.startswith(f"shardmill: {sentence}")
+    assert done.stderr.count("\n") == 2
 
 
 @pytest.mark.parametrize("error", [MemoryError(), RuntimeError("can't start new thread")])
