@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import io
 import os
 import re
 import resource
@@ -54,6 +55,8 @@ def report_errors(run: Callable[[], int], *, json: bool, debug: bool = False) ->
         debug: Whether to raise the error instead.
     """
     gc.set_threshold(*_GARBAGE)
+    if isinstance(sys.stdout, io.TextIOWrapper):  # whose encoding may lack characters of the data
+        sys.stdout.reconfigure(errors="backslashreplace")
     code = _run(run, json=json, debug=debug)
     quiet = sys.modules.get("shardmill.pipelines.report.quiet")  # only if a command imported it
     if quiet is not None:

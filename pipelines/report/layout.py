@@ -5,7 +5,6 @@ Text from data is escaped and never parsed as rich's markup.
 
 from __future__ import annotations
 
-import io
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -119,9 +118,6 @@ def print_to_stdout(render: Callable[[Layout], Iterable[RenderableType]]) -> Non
     Args:
         render: Returns the lines and tables for a layout: a terminal's width, or that of a pipe.
     """
-    # Data may have characters that the encoding of the output lacks.
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")
     console = _console(sys.stdout)
     width = console.width if console.is_terminal else PIPE_WIDTH
     layout = Layout(width, console.options.ascii_only)

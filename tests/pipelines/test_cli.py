@@ -1,6 +1,8 @@
 """The command: each usage error is one sentence, before anything is written."""
 
 import argparse
+import contextlib
+import io
 import json
 import os
 import re
@@ -11,7 +13,7 @@ import numpy as np
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 
-from shardmill.pipelines.cli import report_errors
+from shardmill.pipelines.cli import main, report_errors
 from shardmill.pipelines.commands import COMMANDS, find_parser
 from shardmill.pipelines.commands.beam_flags import beam_option_names
 from shardmill.pipelines.commands.build import parse_build
@@ -318,6 +320,23 @@ def test_names_that_are_not_read_as_utf8_are_refused(tmp_path):
     assert "as ascii here, not as UTF-8, which would change keys: set PYTHONUTF8=1." in done.stderr
     assert "Traceback" not in done.stderr
     assert not (tmp_path / "ds").exists()
+
+
+def test_all_commands_print_names_that_the_output_cannot_encode(tmp_path, monkeypatch, capfd):
+    """A character becomes an escape, or what the command has for it."""
+    monkeypatch.chdir(tmp_path)
+    np.save("é中.npy", np.zeros((3, 2)))
+    for words in (
+        "arrays é中.npy é", "arrays é中.npy é", "arrays é中.npy é --update --seed=1", "show é",
+        "verify é", "files é", "steps é --batch_size=2", "diff é/current é", "report é", "check é",
+        "clean é", "rollback é", "count é/current/*.gz --manifest=é.json",
+    ):  # fmt: skip
+        output = io.TextIOWrapper(io.BytesIO(), "ascii")
+        with contextlib.redirect_stdout(output):
+            code = main(words.split())
+        assert code == 0, capfd.readouterr().err
+        output.flush()
+        assert output.buffer.getvalue().isascii()
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])
