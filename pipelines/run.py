@@ -329,6 +329,7 @@ def _interruptible() -> Iterator[list[int]]:
         signals.append(number)
         for each in SIGNALS:
             signal.signal(each, signal.SIG_DFL)
+        sys.unraisablehook = lambda _: None  # Python prints a traceback where it drops the error
         decoders = sys.modules.get("shardmill.transforms.images.decoder_pool")
         if decoders is not None:  # the runner waits for its threads, and they for decoders
             decoders.cancel_all()
