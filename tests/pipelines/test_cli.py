@@ -308,7 +308,7 @@ def test_python_without_docstrings_is_one_sentence(tmp_path, level, runs):
     assert "Traceback" not in done.stderr
 
 
-def test_names_that_are_not_read_as_utf8_are_refused(tmp_path):
+def test_names_that_are_not_read_as_utf8_stop_a_command(tmp_path):
     """In a locale of another encoding, the same file would have another key."""
     make_photos(tmp_path / "photos", {"é": 1})
     words = [sys.executable, "-m", "shardmill", "images", "photos", "ds", "--image_size=8"]
