@@ -319,6 +319,9 @@ def _to_batches(
     def make(serialized: Any, *weights: Any) -> Any:
         return finish(parse(serialized), *weights)
 
+    # They decide nothing by a tensor, and to convert such functions takes longer than a batch.
+    as_they_are = tf.autograph.experimental.do_not_convert
+    parse, finish, make = map(as_they_are, (parse, finish, make))
     dataset = tf.data.Dataset.from_generator(blocks, output_signature=signature)
     dataset = dataset.prefetch(_AHEAD)  # read them while others are decoded
     if batching.batch_size is not None:
