@@ -74,6 +74,18 @@ def labels_of(dataset) -> list:
 # Length.
 
 
+@pytest.mark.parametrize("batch_size", [4, None])
+def test_functions_are_not_converted(batch_size, ids, monkeypatch):
+    """AutoGraph would take longer than the first batch."""
+    from tensorflow.python.autograph.impl import api
+
+    converted = []
+    plain = api._convert_actual
+    monkeypatch.setattr(api, "_convert_actual", lambda f, *a: converted.append(f) or plain(f, *a))
+    next(iter(keras_dataset(ids, batch_size=batch_size, label=None)))
+    assert [f for f in converted if "shardmill" in f.__module__] == []
+
+
 @pytest.mark.parametrize("drop", [False, True])
 @pytest.mark.parametrize("batch_size", [1, 2, 5, 17, 33, 34, 35, 1000])
 def test_cardinality_is_the_number_of_batches(batch_size, drop, ids):
