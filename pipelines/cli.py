@@ -78,11 +78,15 @@ def _run(run: Callable[[], int], *, json: bool, debug: bool) -> int:
         if json:
             from json import dumps
 
-            print(dumps({**body, "error": str(error), "address": address}))
+            try:
+                print(dumps({**body, "error": str(error), "address": address}), flush=True)
+            except OSError:  # the sentence still goes to standard error
+                _drop_stdout()
         if not write_log("error", text, **body, address=address):
             print(f"shardmill: {text}\nSee {address}", file=sys.stderr)
         return error.exit_code
     except BrokenPipeError:
+        _drop_stdout()
         sys.stderr.close()
         return 1
     except KeyboardInterrupt:
@@ -113,8 +117,13 @@ def _check_stdout() -> None:
     try:
         print(flush=True)
     except OSError as error:
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - or Python fails when it exits
+        _drop_stdout()
         raise OutputError("stdout-not-writable", problem=error.strerror) from error
+
+
+def _drop_stdout() -> None:
+    """Discard what standard output cannot take: Python would fail to write it when it exits."""
+    sys.stdout = open(os.devnull, "w")  # noqa: SIM115
 
 
 def check_process(command: str) -> None:

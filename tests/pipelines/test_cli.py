@@ -355,6 +355,25 @@ def test_a_full_disk_of_standard_output_is_one_sentence(tmp_path, words, unbuffe
     assert done.stderr.count("\n") == 2
 
 
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("words", [["--help"], ["show", "none", "--json"]])
+def test_an_output_that_nobody_reads_is_no_traceback(words, unbuffered):
+    """Also where the answer is that of an error, and on a full disk."""
+    environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+    unread, pipe = os.pipe()
+    os.close(unread)
+    for output in (pipe, os.open("/dev/full", os.O_WRONLY)):
+        done = subprocess.run(
+            [sys.executable, "-m", "shardmill", *words], check=False, stdout=output,
+            stderr=subprocess.PIPE, text=True, env=environment,
+        )  # fmt: skip
+        os.close(output)
+        assert done.returncode in (1, 2)
+        assert "Traceback" not in done.stderr
+        assert "Exception ignored" not in done.stderr
+        assert ("none does not exist" in done.stderr) is ("none" in words)
+
+
 @pytest.mark.parametrize("error", [MemoryError(), RuntimeError("can't start new thread")])
 def test_too_little_memory_is_one_sentence(capsys, error):
     def fail() -> int:
