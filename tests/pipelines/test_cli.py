@@ -357,7 +357,7 @@ def test_a_full_disk_of_standard_output_is_one_sentence(tmp_path, words, unbuffe
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 @pytest.mark.parametrize("words", [["--help"], ["show", "none", "--json"]])
-def test_an_output_that_nobody_reads_is_no_traceback(words, unbuffered):
+def test_a_closed_pipe_or_full_disk_of_standard_output_is_no_traceback(words, unbuffered):
     """Also where the answer is that of an error, and on a full disk."""
     environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
     unread, pipe = os.pipe()
