@@ -43,8 +43,7 @@ from shardmill.transforms.match.inputs import find_input, read_listing, walk_inp
 from shardmill.transforms.match.labels import LabelSpec
 from shardmill.transforms.match.walk import first_level
 from shardmill.transforms.runtime import progress
-from shardmill.transforms.runtime.sum_into import SumInto
-from shardmill.transforms.runtime.tuple_coder import TupleCoder
+from shardmill.transforms.runtime.beam_steps import SumInto, TupleCoder
 from shardmill.transforms.sink.assemble import assemble_shard, plan_shards
 from shardmill.transforms.sink.census import Census
 from shardmill.transforms.sink.coders import PlacedRefCoder

@@ -28,7 +28,7 @@ from shardmill.schemas.rejects import Reject
 from shardmill.schemas.storage import join
 from shardmill.transforms.elements.typed_elements import ElementReader, size_of
 from shardmill.transforms.match.counts import MatchCounts
-from shardmill.transforms.runtime.sum_into import SumInto
+from shardmill.transforms.runtime.beam_steps import SumInto
 from shardmill.transforms.sink.census import Census
 from shardmill.transforms.sink.encoder import Item
 from shardmill.transforms.sink.outcome import Outcome, delete_unused_build

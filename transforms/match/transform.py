@@ -27,8 +27,7 @@ from shardmill.transforms.match.inputs import (
 )
 from shardmill.transforms.match.labels import LabelSpec
 from shardmill.transforms.match.walk import Found, WalkTask, first_level
-from shardmill.transforms.runtime.sum_into import singleton_sum
-from shardmill.transforms.runtime.tuple_coder import TupleCoder
+from shardmill.transforms.runtime.beam_steps import TupleCoder, singleton_sum
 
 for _type in (InputRef, MatchCounts):  # what matching sends through shuffles
     coders.registry.register_coder(_type, TupleCoder)

@@ -7,7 +7,7 @@ from typing import Any, cast
 from apache_beam import coders
 
 from shardmill.schemas.refs import InputRef, SegmentRef
-from shardmill.transforms.runtime.tuple_coder import PRIMITIVES, TupleCoder
+from shardmill.transforms.runtime.beam_steps import PRIMITIVES, TupleCoder
 from shardmill.transforms.sink.placement import PartKey, PlacedRef
 
 # The coder writes a reference's index in this tuple: append only.

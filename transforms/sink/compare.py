@@ -24,8 +24,13 @@ from shardmill.schemas.map_ordered import map_ordered, storage_threads
 from shardmill.schemas.refs import InputRef, KnownRecord
 from shardmill.schemas.rejects import RejectedError
 from shardmill.transforms.match.read_input import read_inputs
-from shardmill.transforms.runtime.packing import pack_all, pack_values, unpack
-from shardmill.transforms.runtime.sum_into import SumInto, singleton_sum
+from shardmill.transforms.runtime.beam_steps import (
+    SumInto,
+    pack_all,
+    pack_values,
+    singleton_sum,
+    unpack,
+)
 from shardmill.transforms.sink.census import Changes
 from shardmill.transforms.sink.coders import INPUTS
 from shardmill.transforms.sink.plan import Plan

@@ -21,8 +21,13 @@ from shardmill.schemas.storage import join, open_storage
 from shardmill.transforms.match.counts import MatchCounts
 from shardmill.transforms.match.transform import MatchedInputs
 from shardmill.transforms.runtime import metrics, progress
-from shardmill.transforms.runtime.packing import pack_all, pack_values, unpack
-from shardmill.transforms.runtime.sum_into import SumInto, singleton_sum
+from shardmill.transforms.runtime.beam_steps import (
+    SumInto,
+    pack_all,
+    pack_values,
+    singleton_sum,
+    unpack,
+)
 from shardmill.transforms.sink.assemble import (
     BuiltShard,
     ShardJob,

@@ -24,8 +24,7 @@ from shardmill.schemas.storage import join, to_relative
 from shardmill.transforms.match.counts import MatchCounts
 from shardmill.transforms.match.transform import MatchedInputs
 from shardmill.transforms.runtime import progress
-from shardmill.transforms.runtime.map_do_fn import MapOrdered
-from shardmill.transforms.runtime.sum_into import SumInto, singleton_sum
+from shardmill.transforms.runtime.beam_steps import MapOrdered, SumInto, singleton_sum
 from shardmill.transforms.sink.census import Census
 from shardmill.transforms.sink.outcome import Outcome
 from shardmill.transforms.sink.placement import Placed, hash_key

@@ -10,8 +10,8 @@ from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from apache_beam.testing.util import assert_that, equal_to
 
 from shardmill.schemas.map_ordered import map_ordered, storage_threads
-from shardmill.transforms.runtime import map_do_fn
-from shardmill.transforms.runtime.map_do_fn import MapOrdered
+from shardmill.transforms.runtime import beam_steps
+from shardmill.transforms.runtime.beam_steps import MapOrdered
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_do_fn_counts_the_cores_of_the_machine_that_it_runs_on(monkeypatch) -> N
         yield number
 
     do_fn = MapOrdered(wait, 0)  # where the job is submitted
-    monkeypatch.setattr(map_do_fn, "usable_cores", lambda: 3)
+    monkeypatch.setattr(beam_steps, "usable_cores", lambda: 3)
     do_fn.setup()
     assert not [output for number in range(3) for output in do_fn.process(number)]
     assert [output.value for output in do_fn.finish_bundle()] == [0, 1, 2]

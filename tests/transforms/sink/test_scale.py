@@ -21,7 +21,7 @@ from shardmill.transforms.match.inputs import find_input
 from shardmill.transforms.match.labels import LabelSpec
 from shardmill.transforms.match.transform import MatchFiles
 from shardmill.transforms.runtime import packing
-from shardmill.transforms.runtime.sum_into import SumInto
+from shardmill.transforms.runtime.beam_steps import SumInto
 from shardmill.transforms.sink import assemble, parts, transform
 from shardmill.transforms.sink.census import Census
 from shardmill.transforms.sink.coders import PLACED

@@ -23,7 +23,7 @@ from shardmill.schemas.schema_pbtxt.columns import Column, format_schema
 from shardmill.schemas.storage import join, open_storage, scheme_of
 from shardmill.schemas.storage.base import one_line
 from shardmill.transforms.runtime import progress
-from shardmill.transforms.runtime.map_do_fn import MapOrdered
+from shardmill.transforms.runtime.beam_steps import MapOrdered
 from shardmill.transforms.sink.plan import Plan
 from shardmill.transforms.sink.sidecar import create_sidecar, find_sidecar, seal
 from shardmill.transforms.sink.spec import ExtraFiles
