@@ -23,7 +23,7 @@ from shardmill.schemas.tfrecord.framing import frame
 from shardmill.transforms.images.convert import convert_image
 from shardmill.transforms.images.encoder import ImageEncoder
 from shardmill.transforms.match.read_input import read_input
-from shardmill.transforms.sink.encoder import Example
+from shardmill.transforms.sink.spec import Example
 
 
 def list_refs(folder: Path) -> list[InputRef]:

@@ -14,8 +14,7 @@ from fractions import Fraction
 from pathlib import Path
 
 from shardmill.schemas.dataset.shard_names import DEFAULT_TEMPLATE, ShardTemplate
-from shardmill.transforms.sink.division import ShardSpec, count_shards, plan_parts
-from shardmill.transforms.sink.placement import Series
+from shardmill.transforms.sink.placement import Series, ShardSpec, count_shards, plan_parts
 from shardmill.transforms.sources.csv.row_ranges import RANGE_BYTES
 from shardmill.transforms.tables.planning import count_row_parts
 

@@ -48,13 +48,11 @@ from shardmill.transforms.sink.assemble import assemble_shard, plan_shards
 from shardmill.transforms.sink.census import Census
 from shardmill.transforms.sink.coders import PlacedRefCoder
 from shardmill.transforms.sink.duplicates import Copies
-from shardmill.transforms.sink.encoder import Item
 from shardmill.transforms.sink.finalize import Built, finish
-from shardmill.transforms.sink.outcome import report, take_reported
 from shardmill.transforms.sink.parts import PartJob, order_refs, part_id, write_part
 from shardmill.transforms.sink.placement import PartKey, PlacedRef, Series
 from shardmill.transforms.sink.plan import Plan, make_plan
-from shardmill.transforms.sink.spec import SinkSpec
+from shardmill.transforms.sink.spec import Item, SinkSpec, report, take_reported
 from shardmill.transforms.sink.transform import WriteShards, place_refs
 from shardmill.transforms.sources.listings import ListingOptions, open_listings
 from shardmill.transforms.statistics.sums import Totals

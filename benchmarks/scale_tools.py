@@ -21,10 +21,8 @@ from shardmill.schemas.refs import EncodedImage, InputRef
 from shardmill.schemas.storage import Storage
 from shardmill.schemas.tfrecord.gzip_member import Packing
 from shardmill.transforms.runtime import progress
-from shardmill.transforms.sink.division import ShardSpec
-from shardmill.transforms.sink.encoder import Example, Item
-from shardmill.transforms.sink.placement import PlaceSpec
-from shardmill.transforms.sink.spec import SinkSpec
+from shardmill.transforms.sink.placement import PlaceSpec, ShardSpec
+from shardmill.transforms.sink.spec import Example, Item, SinkSpec
 
 FOLDERS = 1_000  # labels
 ROOT = "gs://some-bucket/imagenet/train"

@@ -13,8 +13,9 @@ import deflate
 
 from shardmill.pipelines.arrays_config import ArraysConfig
 from shardmill.pipelines.build_config import config_id
-from shardmill.transforms.sink.division import count_parts
-from shardmill.transforms.sink.outcome import Outcome, RaiseIfFailed
+from shardmill.transforms.runtime.beam_steps import RaiseIfFailed
+from shardmill.transforms.sink.placement import count_parts
+from shardmill.transforms.sink.spec import Outcome
 from shardmill.transforms.sources.arrays.array_source import ArraySource
 from shardmill.transforms.sources.arrays.labels import MAX_TEXTS
 from shardmill.transforms.sources.arrays.resolve_input import InputArrays, resolve_input

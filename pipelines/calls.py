@@ -264,9 +264,8 @@ def run(command: str, options: Any, **more: Any) -> dict[str, Any]:
 def _run_as_child() -> int:
     """Run the command whose options the calling process gives, and return its exit code."""
     from shardmill.pipelines.cli import check_process, report_errors
-    from shardmill.pipelines.commands import load_command
+    from shardmill.pipelines.commands import INPUT_KINDS, load_command
     from shardmill.pipelines.commands.build import configure, import_arrow, run_build
-    from shardmill.pipelines.input_kinds import INPUT_KINDS
     from shardmill.pipelines.report.answer import Answer
 
     command, options, more = pickle.load(sys.stdin.buffer)  # noqa: S301 - the calling process wrote it

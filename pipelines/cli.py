@@ -10,8 +10,7 @@ import resource
 import sys
 from collections.abc import Callable
 
-from shardmill.pipelines.commands import COMMANDS, find_parser, load_command
-from shardmill.pipelines.input_kinds import INPUT_KINDS
+from shardmill.pipelines.commands import COMMANDS, INPUT_KINDS, find_parser, load_command
 from shardmill.schemas.errors import OutputError, ResourceError, ShardmillError, UsageError
 
 _ADDRESS_SPACE = 3 << 30  # bytes; a build of three images takes 2.4 GB
@@ -41,7 +40,7 @@ def main(argv: list[str] | None = None) -> int:
     run = lambda: report_errors(lambda: _dispatch(arguments), json=json, debug=debug)  # noqa: E731
     if not re.search(r"--log[-_]format[= ]json( |$)", " ".join(arguments)):
         return run()
-    from shardmill.pipelines.report.json_log import logged
+    from shardmill.pipelines.report.terminal import logged
 
     return logged(run)
 
@@ -58,7 +57,7 @@ def report_errors(run: Callable[[], int], *, json: bool, debug: bool = False) ->
     if isinstance(sys.stdout, io.TextIOWrapper):  # whose encoding may lack characters of the data
         sys.stdout.reconfigure(errors="backslashreplace")
     code = _run(run, json=json, debug=debug)
-    quiet = sys.modules.get("shardmill.pipelines.report.quiet")  # only if a command imported it
+    quiet = sys.modules.get("shardmill.pipelines.report.terminal")  # only if a command imported it
     if quiet is not None:
         quiet.close_stderr_after_failure()
     return code
@@ -70,8 +69,8 @@ def _run(run: Callable[[], int], *, json: bool, debug: bool) -> int:
     except ShardmillError as error:
         if debug:
             raise
-        from shardmill.pipelines.report.json_log import write_log
-        from shardmill.schemas.printable import printable
+        from shardmill.pipelines.report.terminal import write_log
+        from shardmill.schemas.numbers import printable
 
         address, text = error.address, printable(str(error))
         body = {"status": "failed", "type": type(error).__name__, "id": error.id}
@@ -167,7 +166,7 @@ def _dispatch(argv: list[str]) -> int:
 
         return run_build(argv[0], *parse_build(argv[0], argv[1:]))
     if argv[0] in ("count", "verify"):  # they accept Beam's flags too
-        from shardmill.pipelines.commands.beam_flags import parse_flags
+        from shardmill.pipelines.commands.parser import parse_flags
 
         values, beam_flags, answer = parse_flags(parser := find_parser(argv[0]), argv[1:])
         return int(load_command(argv[0]).run(parser.table(**values), answer, beam_flags))

@@ -11,7 +11,8 @@ from shardmill.pipelines.count_config import CountJob, resolve
 from shardmill.pipelines.tool_options import CountConfig
 from shardmill.transforms.count.transform import CountRecords
 from shardmill.transforms.match.transform import MatchFiles
-from shardmill.transforms.sink.outcome import Outcome, RaiseIfFailed
+from shardmill.transforms.runtime.beam_steps import RaiseIfFailed
+from shardmill.transforms.sink.spec import Outcome
 
 
 def outcomes(root: beam.Pipeline | beam.pvalue.PBegin, job: CountJob) -> beam.PCollection[Outcome]:

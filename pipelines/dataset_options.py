@@ -17,8 +17,13 @@ from shardmill.schemas.dataset.splits import DEFAULT_SPLITS, Splits
 from shardmill.schemas.schema_pbtxt.image_features import Encoding
 from shardmill.transforms.images import resize as resizing
 from shardmill.transforms.match.labels import LABEL_FROM, LabelFrom
-from shardmill.transforms.sink.division import NUM_SHARDS, SHARD_BYTES, SHARD_EXAMPLES
-from shardmill.transforms.sink.placement import SEED, DuplicatesMode
+from shardmill.transforms.sink.placement import (
+    NUM_SHARDS,
+    SEED,
+    SHARD_BYTES,
+    SHARD_EXAMPLES,
+    DuplicatesMode,
+)
 from shardmill.transforms.sources.csv.dialect import SKIP_LINES, WHITESPACE, HeaderMode
 
 BeamOptions = of.Option[tuple[str, ...], Mapping[str, Any] | Sequence[str]]

@@ -15,19 +15,18 @@ import apache_beam as beam
 from shardmill.pipelines.images_config import ImagesConfig
 from shardmill.pipelines.split_folders import resolve_splits
 from shardmill.schemas.errors import UsageError
-from shardmill.schemas.refs import InputRef
+from shardmill.schemas.refs import InputRef, MatchCounts
 from shardmill.schemas.storage import absolute, join
 from shardmill.transforms.images.containers import Spool
 from shardmill.transforms.images.encoder import ImagesHooks
 from shardmill.transforms.match.annotations.annotation_spec import AnnotationSpec
 from shardmill.transforms.match.annotations.transform import AttachAnnotations
-from shardmill.transforms.match.counts import MatchCounts
 from shardmill.transforms.match.inputs import MatchSpec
 from shardmill.transforms.match.transform import MatchedInputs, MatchFiles
 from shardmill.transforms.publish.generation import has_catalogs
-from shardmill.transforms.sink.outcome import Outcome, RaiseIfFailed, delete_unused_build
+from shardmill.transforms.runtime.beam_steps import RaiseIfFailed
 from shardmill.transforms.sink.placement import PlaceSpec
-from shardmill.transforms.sink.spec import SinkSpec
+from shardmill.transforms.sink.spec import Outcome, SinkSpec, delete_unused_build
 from shardmill.transforms.sink.transform import WriteShards
 from shardmill.transforms.sources.listings import open_listings
 

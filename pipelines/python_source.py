@@ -151,7 +151,7 @@ def _write_files(
     files: ImageFiles | TableFiles,
 ) -> str:  # fmt: skip
     """Write the records to files in the output, and show the progress; return their digest."""
-    from shardmill.pipelines.report.progress_display import show_progress
+    from shardmill.pipelines.report.terminal import show_progress
     from shardmill.transforms.runtime import progress
     from shardmill.transforms.sources.python.spool import write_spool
 

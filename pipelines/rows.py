@@ -21,8 +21,8 @@ from shardmill.schemas.errors import UsageError, format_names
 from shardmill.schemas.schema_pbtxt.columns import Column, format_schema
 from shardmill.transforms.match.inputs import MatchSpec, match_now
 from shardmill.transforms.match.transform import MatchFiles
-from shardmill.transforms.sink.outcome import Outcome, RaiseIfFailed
-from shardmill.transforms.sink.spec import SinkSpec
+from shardmill.transforms.runtime.beam_steps import RaiseIfFailed
+from shardmill.transforms.sink.spec import Outcome, SinkSpec
 from shardmill.transforms.sources.csv.sample import Sample
 from shardmill.transforms.sources.csv.source import CsvSource, partition_columns
 from shardmill.transforms.sources.jsonl.jsonl_source import JsonLinesSource

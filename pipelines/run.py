@@ -18,9 +18,13 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from shardmill.pipelines.input_kinds import IMAGES, NewProgress
-from shardmill.pipelines.report.progress_display import show_progress
-from shardmill.pipelines.report.quiet import SIGNALS, delayed_signals, quiet_threads
+from shardmill.pipelines.commands import IMAGES, NewProgress
+from shardmill.pipelines.report.terminal import (
+    SIGNALS,
+    delayed_signals,
+    quiet_threads,
+    show_progress,
+)
 from shardmill.pipelines.runners import Job, Runner, find_runner
 from shardmill.pipelines.runners.base import find_shardmill_error
 from shardmill.schemas.errors import OutputError, StaleBuildError
@@ -30,7 +34,7 @@ if TYPE_CHECKING:
     import apache_beam as beam
 
     from shardmill.transforms.runtime.progress import Progress
-    from shardmill.transforms.sink.outcome import Outcome
+    from shardmill.transforms.sink.spec import Outcome
 
 EXIT_INTERRUPTED = 130
 _MAX_STALE_ATTEMPTS = 3
@@ -169,9 +173,9 @@ class _Run:
         """
         import apache_beam as beam
 
-        from shardmill.pipelines.runners.options import CachedOptions
         from shardmill.transforms.runtime import progress
-        from shardmill.transforms.sink import outcome as outcomes
+        from shardmill.transforms.runtime.beam_steps import CachedOptions, RaiseIfFailed
+        from shardmill.transforms.sink import spec as outcomes
 
         in_process = self.runner.in_process
         parts = progress.Progress(phase="starting", unit="parts", rejects_name="")
@@ -186,7 +190,7 @@ class _Run:
             outcome = define(pipeline)
             staged = self.runner.staged_at(options)
             if staged:  # no command will read its outcome: the job itself must fail
-                outcome | "RaiseIfFailed" >> outcomes.RaiseIfFailed()
+                outcome | "RaiseIfFailed" >> RaiseIfFailed()
             else:
                 pid = os.getpid() if in_process else 0
                 report = beam.Map(outcomes.report, self.run_id, pid, self.output)
@@ -254,7 +258,7 @@ class _Run:
             OutputError: There is no outcome.
             StaleBuildError: An equal command, which waited for the same job, took it.
         """
-        from shardmill.transforms.sink import outcome as outcomes
+        from shardmill.transforms.sink import spec as outcomes
 
         outcome = outcomes.take_reported(self.run_id)
         if outcome is None:  # another process published

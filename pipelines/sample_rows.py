@@ -7,9 +7,8 @@ from collections.abc import Callable, Container, Sequence
 from shardmill.pipelines.rows_config import RowsConfig, check_options
 from shardmill.schemas.errors import InputError, format_names
 from shardmill.schemas.errors.catalogue import coded
-from shardmill.schemas.refs import InputRef
+from shardmill.schemas.refs import InputRef, MatchCounts
 from shardmill.schemas.schema_pbtxt.columns import Column, check_texts
-from shardmill.transforms.match.counts import MatchCounts
 from shardmill.transforms.sink.census import Census, why_unusable
 from shardmill.transforms.sink.placement import REJECTED, Series
 from shardmill.transforms.sources.csv.sample import (

@@ -23,8 +23,9 @@ from shardmill.schemas.schema_pbtxt.columns import Column, format_schema, parse_
 from shardmill.schemas.schema_pbtxt.schema_text import Kind
 from shardmill.transforms.elements.transform import ElementsHooks, ElementsSpec, WriteElements
 from shardmill.transforms.elements.typed_elements import ElementReader, Getter
-from shardmill.transforms.sink.outcome import Outcome, RaiseIfFailed
+from shardmill.transforms.runtime.beam_steps import RaiseIfFailed
 from shardmill.transforms.sink.placement import PlaceSpec
+from shardmill.transforms.sink.spec import Outcome
 from shardmill.transforms.sources.csv.typed_cells import check_default
 from shardmill.transforms.tables.column_options import unknown_column
 from shardmill.transforms.tables.table_source import TableSpec

@@ -1,4 +1,4 @@
-"""Formats numbers for people, and parses sizes and durations."""
+"""Formats numbers and texts for people, and parses sizes and durations."""
 
 from __future__ import annotations
 
@@ -79,3 +79,14 @@ def format_bytes(size: int) -> str:
     """Return the shortest text of which ``parse_bytes`` returns a size."""
     value, unit = max((value, unit) for unit, value in _SIZES.items() if size % value == 0)
     return f"{size // value}{unit}iB" if unit else str(size)
+
+
+def printable(text: str) -> str:
+    """Return a text with its unprintable characters escaped.
+
+    File names and data may hold anything: no character may move the cursor, change colours or
+    break a line.
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

@@ -22,12 +22,12 @@ from hypothesis import settings
 from PIL import Image
 
 from shardmill.pipelines import run
-from shardmill.pipelines.input_kinds import INPUT_KINDS
+from shardmill.pipelines.commands import INPUT_KINDS
 from shardmill.pipelines.runners import IN_MEMORY
 from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.storage import open_storage
 from shardmill.transforms.publish.generation import read_published
-from shardmill.transforms.sink.outcome import Outcome
+from shardmill.transforms.sink.spec import Outcome
 from tests.support import beam_cache
 
 FRAMEWORKS = ("tensorflow", "keras", "torch", "jax")

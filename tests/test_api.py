@@ -8,7 +8,7 @@ import pytest
 
 import shardmill
 from shardmill import loaders, pipelines
-from shardmill.pipelines.input_kinds import INPUT_KINDS
+from shardmill.pipelines.commands import INPUT_KINDS
 from tests.conftest import cpu_seconds
 
 PACKAGES = [

@@ -8,12 +8,12 @@ from .match.inputs import find_input as find_input
 from .match.labels import LabelSpec as LabelSpec
 from .match.read_input import read_input as read_input
 from .match.transform import MatchFiles as MatchFiles
-from .sink.division import ShardSpec as ShardSpec
-from .sink.encoder import Encoder as Encoder
-from .sink.encoder import Example as Example
-from .sink.outcome import Outcome as Outcome
-from .sink.outcome import RaiseIfFailed as RaiseIfFailed
+from .runtime.beam_steps import RaiseIfFailed as RaiseIfFailed
 from .sink.placement import PlaceSpec as PlaceSpec
+from .sink.placement import ShardSpec as ShardSpec
+from .sink.spec import Encoder as Encoder
+from .sink.spec import Example as Example
+from .sink.spec import Outcome as Outcome
 from .sink.spec import SinkSpec as SinkSpec
 from .sink.transform import WriteShards as WriteShards
 from .tables.planning import RowsSpec as RowsSpec

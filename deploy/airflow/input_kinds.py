@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from shardmill.pipelines.input_kinds import INPUT_KINDS
+from shardmill.pipelines.commands import INPUT_KINDS
 
 FILE = Path(__file__).parent / "dags" / "shardmill_airflow" / "input_kinds.json"
 

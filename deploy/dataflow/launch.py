@@ -13,7 +13,7 @@ import os
 import sys
 
 from shardmill.pipelines.cli import main
-from shardmill.pipelines.input_kinds import INPUT_KINDS
+from shardmill.pipelines.commands import INPUT_KINDS
 
 COMMANDS = (*INPUT_KINDS, "count")
 IMAGE_VARIABLE = "SHARDMILL_SDK_IMAGE"

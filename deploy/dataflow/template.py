@@ -19,8 +19,7 @@ from typing import Any
 
 from launch import COMMANDS
 
-from shardmill.pipelines.commands import find_parser
-from shardmill.pipelines.input_kinds import INPUT_KINDS
+from shardmill.pipelines.commands import INPUT_KINDS, find_parser
 from shardmill.schemas.option_types import Option
 
 METADATA = Path(__file__).with_name("metadata.json")

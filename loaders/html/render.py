@@ -16,8 +16,7 @@ import numpy as np
 from shardmill.loaders.boxes import BOX_SIDES
 from shardmill.schemas.dataset.facts import describe_manifest
 from shardmill.schemas.dataset.manifest import Manifest
-from shardmill.schemas.numbers import human_bytes, plural, short_number
-from shardmill.schemas.printable import printable
+from shardmill.schemas.numbers import human_bytes, plural, printable, short_number
 from shardmill.schemas.rejects import REASONS
 from shardmill.schemas.tfrecord.scanner import FAULTS
 

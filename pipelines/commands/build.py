@@ -14,19 +14,17 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from shardmill.pipelines import run
-from shardmill.pipelines.commands import find_parser
-from shardmill.pipelines.commands.beam_flags import check_beam_flags, parse_flags
-from shardmill.pipelines.input_kinds import INPUT_KINDS
+from shardmill.pipelines.commands import INPUT_KINDS, find_parser
+from shardmill.pipelines.commands.parser import check_beam_flags, parse_flags
 from shardmill.pipelines.report.answer import Answer
-from shardmill.pipelines.report.progress_display import hide_progress
-from shardmill.pipelines.report.quiet import quiet_import, quiet_logs
+from shardmill.pipelines.report.terminal import hide_progress, quiet_import, quiet_logs
 from shardmill.pipelines.runners import IN_MEMORY, find_runner, take_runner
 from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.errors import OutputError
 from shardmill.schemas.storage import open_storage, scheme_of
 
 if TYPE_CHECKING:
-    from shardmill.transforms.sink.outcome import Outcome
+    from shardmill.transforms.sink.spec import Outcome
 
 _ARROW_POOL = "ARROW_DEFAULT_MEMORY_POOL"
 T = TypeVar("T")

@@ -14,7 +14,7 @@ from shardmill.schemas import option_types as of
 from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.dataset.read_manifest import FoundManifest, load_manifest, open_manifest
 from shardmill.schemas.errors import OutputError, UsageError
-from shardmill.schemas.printable import printable
+from shardmill.schemas.numbers import printable
 from shardmill.schemas.storage import open_storage
 
 if sys.version_info >= (3, 11):

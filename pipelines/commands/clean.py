@@ -11,8 +11,7 @@ from typing import ClassVar
 from shardmill.pipelines.report.answer import Answer
 from shardmill.schemas import option_types as of
 from shardmill.schemas.errors import InputError, ShardmillError, UsageError
-from shardmill.schemas.numbers import human_bytes, human_duration, parse_duration, plural
-from shardmill.schemas.printable import printable
+from shardmill.schemas.numbers import human_bytes, human_duration, parse_duration, plural, printable
 from shardmill.schemas.storage import absolute, open_storage
 from shardmill.transforms.publish import cleanup
 from shardmill.transforms.publish.generation import check_no_version

@@ -11,7 +11,7 @@ from shardmill.pipelines.report.answer import Answer
 from shardmill.schemas import option_types as of
 from shardmill.schemas.dataset.read_manifest import open_manifest
 from shardmill.schemas.dataset.shard_names import is_generation
-from shardmill.schemas.printable import printable
+from shardmill.schemas.numbers import printable
 from shardmill.schemas.storage import join
 
 

@@ -10,17 +10,15 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from shardmill.pipelines.commands import MEBIBYTES
 from shardmill.pipelines.commands.build import finish_run
-from shardmill.pipelines.input_kinds import MEBIBYTES
 from shardmill.pipelines.report.answer import Answer
-from shardmill.pipelines.report.progress_display import hide_progress, show_progress
-from shardmill.pipelines.report.quiet import quiet_import
+from shardmill.pipelines.report.terminal import hide_progress, quiet_import, show_progress
 from shardmill.pipelines.run import run_pipeline
 from shardmill.pipelines.runners import IN_MEMORY, find_runner, take_runner
 from shardmill.pipelines.tool_options import VerifyOptions
 from shardmill.schemas.errors import OutputError, UsageError
-from shardmill.schemas.numbers import human_bytes
-from shardmill.schemas.printable import printable
+from shardmill.schemas.numbers import human_bytes, printable
 from shardmill.schemas.storage import absolute
 
 if TYPE_CHECKING:

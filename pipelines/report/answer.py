@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from shardmill.schemas.printable import printable
+from shardmill.schemas.numbers import printable
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -17,7 +17,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from shardmill.schemas.printable import printable
+from shardmill.schemas.numbers import printable
 
 Align = Literal["left", "right"]
 PIPE_WIDTH = 100

@@ -12,8 +12,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from shardmill.pipelines.report.layout import Layout, fields, whole_line
-from shardmill.schemas.numbers import human_bytes, plural, short_number
-from shardmill.schemas.printable import printable
+from shardmill.schemas.numbers import human_bytes, plural, printable, short_number
 
 MAX_ROWS = 20
 MAX_SPLIT_COLUMNS = 4

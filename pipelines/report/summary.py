@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
-from shardmill.pipelines.report.json_log import has_log, write_log
 from shardmill.pipelines.report.layout import fields, whole_line
+from shardmill.pipelines.report.terminal import has_log, write_log
 from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.dataset.shard_names import CURRENT, MANIFEST, REJECTS
 from shardmill.schemas.errors import OutputError
@@ -18,7 +18,7 @@ from shardmill.schemas.numbers import human_bytes, plural
 from shardmill.schemas.storage import join, scheme_of
 
 if TYPE_CHECKING:
-    from shardmill.transforms.sink.outcome import Outcome
+    from shardmill.transforms.sink.spec import Outcome
 
 _MAX_LISTED = 20
 _MAX_LABELS = 10

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from shardmill.pipelines.report.quiet import THREAD_PREFIX
+from shardmill.pipelines.report.terminal import THREAD_PREFIX
 from shardmill.schemas import errors
 from shardmill.schemas.errors import OutputError, ShardmillError, UsageError
 from shardmill.schemas.storage import join, open_storage

@@ -20,9 +20,8 @@ from google.protobuf import json_format
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardmill.pipelines.commands import find_parser
+from shardmill.pipelines.commands import INPUT_KINDS, find_parser
 from shardmill.pipelines.commands.build import parse_build
-from shardmill.pipelines.input_kinds import INPUT_KINDS
 from shardmill.pipelines.manifest_rules import Rules
 from shardmill.pipelines.runners import find_runner, take_runner
 from tests.conftest import ROOT, examples

@@ -17,9 +17,8 @@ from google.cloud import dataflow
 from google.cloud.devtools import cloudbuild
 from google.protobuf import json_format
 
-from shardmill.pipelines.commands import find_parser
+from shardmill.pipelines.commands import INPUT_KINDS, find_parser
 from shardmill.pipelines.commands.build import parse_build
-from shardmill.pipelines.input_kinds import INPUT_KINDS
 from shardmill.pipelines.runners.dataflow import Dataflow
 from tests.conftest import ROOT
 

@@ -28,7 +28,7 @@ def checkout(tmp_path_factory) -> Path:
         shutil.copytree(ROOT / name, package / name, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copytree(ROOT / "deploy", folder / "deploy")
     entry, *files = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.MULTILINE)
-    kinds = package / "pipelines" / "input_kinds.py"
+    kinds = package / "pipelines" / "commands" / "__init__.py"
     before, last, after = kinds.read_text().partition('        InputKind("arrays"')
     kinds.write_text(f"{before}        {entry.strip()},\n{last}{after}")
     assert len(files) == 2

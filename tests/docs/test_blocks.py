@@ -6,7 +6,7 @@ import subprocess
 import pytest
 
 from shardmill.pipelines.commands import find_parser
-from shardmill.pipelines.commands.beam_flags import check_beam_flags
+from shardmill.pipelines.commands.parser import check_beam_flags
 from tests.conftest import ROOT, SHARED
 from tests.support.docs_pages import DEDICATED, PREPARE, Shelf, elsewhere
 from tests.support.docs_tools import (

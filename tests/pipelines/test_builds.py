@@ -8,7 +8,7 @@ import pytest
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
 from shardmill import pipelines
-from shardmill.pipelines.input_kinds import INPUT_KINDS
+from shardmill.pipelines.commands import INPUT_KINDS
 from shardmill.schemas.dataset.manifest import Manifest
 from tests.conftest import SOAK, build_dataset, make_photos, shardmill
 from tests.support.readers import dataset_files, dataset_splits

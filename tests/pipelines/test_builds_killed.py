@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from shardmill.pipelines.report.quiet import delayed_signals
+from shardmill.pipelines.report.terminal import delayed_signals
 from shardmill.pipelines.rows import resolve
 from shardmill.pipelines.rows_config import RowsConfig
 from shardmill.transforms.match.inputs import match_now

@@ -16,7 +16,7 @@ import pytest
 
 import shardmill
 from shardmill.pipelines.commands import COMMANDS
-from shardmill.pipelines.report.json_log import logged
+from shardmill.pipelines.report.terminal import logged
 from shardmill.schemas.errors import InputError, UsageError
 from tests.conftest import ROOT, make_photos
 from tests.support.fault_tools import PROGRESS

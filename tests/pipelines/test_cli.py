@@ -14,10 +14,9 @@ import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from shardmill.pipelines.cli import main, report_errors
-from shardmill.pipelines.commands import COMMANDS, find_parser
-from shardmill.pipelines.commands.beam_flags import beam_option_names
+from shardmill.pipelines.commands import COMMANDS, INPUT_KINDS, find_parser
 from shardmill.pipelines.commands.build import parse_build
-from shardmill.pipelines.input_kinds import INPUT_KINDS
+from shardmill.pipelines.commands.parser import beam_option_names
 from shardmill.pipelines.runners import IN_MEMORY, take_runner
 from shardmill.schemas.errors import OutputError, ResourceError, UsageError
 from tests.conftest import make_photos, shardmill

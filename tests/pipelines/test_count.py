@@ -20,9 +20,9 @@ import pytest
 
 from shardmill.loaders import steps_per_epoch
 from shardmill.pipelines import cli, run
+from shardmill.pipelines.commands import MEBIBYTES
 from shardmill.pipelines.count import build_count, outcomes
 from shardmill.pipelines.count_config import CountConfig, CountJob, resolve
-from shardmill.pipelines.input_kinds import MEBIBYTES
 from shardmill.pipelines.report.summary import render_count
 from shardmill.pipelines.runners import IN_MEMORY
 from shardmill.schemas.dataset.manifest import Manifest

@@ -28,7 +28,7 @@ from shardmill.schemas.example.parse import parse_example
 from shardmill.schemas.refs import InputRef
 from shardmill.schemas.schema_pbtxt.columns import Column
 from shardmill.transforms.match.inputs import find_input, read_listing
-from shardmill.transforms.sink.outcome import Outcome
+from shardmill.transforms.sink.spec import Outcome
 from shardmill.transforms.sources import listings
 from shardmill.transforms.sources.jsonl.jsonl_source import JsonLinesSource, sample_jsonl
 from shardmill.transforms.sources.listings import ListingOptions, open_listings

@@ -13,9 +13,8 @@ import shardmill
 from shardmill.pipelines import dataset_options as tables
 from shardmill.pipelines import tool_options
 from shardmill.pipelines.arrays_config import ArraysConfig
-from shardmill.pipelines.commands import find_parser
+from shardmill.pipelines.commands import INPUT_KINDS, find_parser
 from shardmill.pipelines.images_config import ImagesConfig
-from shardmill.pipelines.input_kinds import INPUT_KINDS
 from shardmill.pipelines.rows_config import RowsConfig
 from shardmill.schemas.dataset.splits import Splits
 from shardmill.schemas.errors import UsageError
@@ -25,8 +24,7 @@ from shardmill.transforms.images.convert import ImageSpec
 from shardmill.transforms.images.decode import MAX_PIXELS
 from shardmill.transforms.images.resize import ResizeSpec, Size
 from shardmill.transforms.match.labels import LabelSpec
-from shardmill.transforms.sink.division import ShardSpec
-from shardmill.transforms.sink.placement import PlaceSpec
+from shardmill.transforms.sink.placement import PlaceSpec, ShardSpec
 from shardmill.transforms.sources.csv.dialect import Dialect
 
 TABLES = {

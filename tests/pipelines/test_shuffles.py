@@ -17,7 +17,7 @@ from apache_beam.utils.windowed_value import WindowedValue
 from shardmill.pipelines import arrays, count, images, rows
 from shardmill.pipelines.tool_options import CountConfig
 from shardmill.pipelines.write_dataset import WriteDataset
-from shardmill.transforms.sink import division, plan
+from shardmill.transforms.sink import placement, plan
 from tests.conftest import ROOT, build_dataset, make_photos, resolve_job
 from tests.support.element_tools import OPTIONS
 
@@ -115,7 +115,7 @@ def largest(monkeypatch) -> dict[str, int]:
 def test_values_of_a_key_do_not_grow_with_the_inputs(tmp_path, largest, monkeypatch) -> None:
     """Four times the inputs have more keys, not larger ones; parts are listed in a few bytes."""
     monkeypatch.setattr(plan, "_GROUP_INPUTS", 16)
-    monkeypatch.setattr(division, "PART_REFS", 16)
+    monkeypatch.setattr(placement, "PART_REFS", 16)
     sizes = []
     for count_ in (60, 240):
         folder = tmp_path / str(count_)

@@ -15,7 +15,7 @@ import pytest
 
 from shardmill.pipelines import cli
 from shardmill.pipelines.commands import find_parser
-from shardmill.pipelines.report.quiet import quiet_import
+from shardmill.pipelines.report.terminal import quiet_import
 from shardmill.pipelines.runners import find_runner
 from shardmill.schemas.errors import UsageError
 from shardmill.schemas.storage.gcs import GcsStorage
@@ -132,7 +132,7 @@ def test_an_ignored_interrupt_stays_ignored_while_beam_is_imported():
     code = """
 import signal
 signal.signal(signal.SIGINT, signal.SIG_IGN)
-from shardmill.pipelines.report.quiet import quiet_import
+from shardmill.pipelines.report.terminal import quiet_import
 with quiet_import():
     for _ in range(3):
         signal.raise_signal(signal.SIGINT)
@@ -144,7 +144,7 @@ print(signal.getsignal(signal.SIGINT) == signal.SIG_IGN)
 
 FROZEN = """
 import gc, sys
-from shardmill.pipelines.report.quiet import quiet_import
+from shardmill.pipelines.report.terminal import quiet_import
 with quiet_import():
     import {module}
 print(gc.get_freeze_count() > 0, gc.isenabled())

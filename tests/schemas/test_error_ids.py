@@ -15,7 +15,7 @@ from shardmill.schemas.errors import (
     UsageError,
 )
 from shardmill.schemas.errors.catalogue import PAGE, coded
-from shardmill.transforms.sink.outcome import Outcome
+from shardmill.transforms.sink.spec import Outcome
 
 SENTENCE = "--input=x does not exist: give a folder, a glob, a listing or a file."
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from shardmill.schemas.dataset.manifest import Manifest
-from shardmill.transforms.sink.outcome import Outcome
+from shardmill.transforms.sink.spec import Outcome
 from shardmill.transforms.tables.planning import RowsSpec
 from tests.conftest import build_dataset, resolve_job, run_job
 from tests.support.rows_tools import by_split, check_dataset

@@ -228,7 +228,7 @@ def _import_commands() -> None:
 
 def main() -> None:
     """Serve orders until stdin ends."""
-    from shardmill.pipelines.report.quiet import quiet_import
+    from shardmill.pipelines.report.terminal import quiet_import
 
     with quiet_import():
         _import_commands()

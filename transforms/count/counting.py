@@ -21,7 +21,7 @@ from shardmill.schemas.dataset.splits import split_order
 from shardmill.schemas.errors import DeniedError, FormatError, OutputError, ShardmillError
 from shardmill.schemas.map_ordered import map_ordered
 from shardmill.schemas.numbers import plural
-from shardmill.schemas.refs import InputRef
+from shardmill.schemas.refs import InputRef, MatchCounts
 from shardmill.schemas.storage import join, open_storage
 from shardmill.schemas.tfrecord.count_file import (
     INFLATE_COST,
@@ -30,7 +30,6 @@ from shardmill.schemas.tfrecord.count_file import (
     count_file,
 )
 from shardmill.schemas.tfrecord.scanner import FileFault
-from shardmill.transforms.match.counts import MatchCounts
 from shardmill.transforms.match.inputs import MatchSpec, match_now
 from shardmill.transforms.runtime import progress
 from shardmill.transforms.runtime.process_pool import run_all

@@ -9,13 +9,12 @@ import apache_beam as beam
 from apache_beam.pvalue import AsList
 
 from shardmill.schemas.errors import OutputError
-from shardmill.schemas.refs import InputRef
+from shardmill.schemas.refs import InputRef, MatchCounts
 from shardmill.transforms.count import counting
 from shardmill.transforms.count.counting import CountedFile, CountSpec
-from shardmill.transforms.match.counts import MatchCounts
 from shardmill.transforms.match.transform import MatchedInputs, MergeRepeated
 from shardmill.transforms.runtime import metrics
-from shardmill.transforms.sink.outcome import Outcome
+from shardmill.transforms.sink.spec import Outcome
 
 _MAX_BATCH = 10_000  # files of a bundle that are counted together
 

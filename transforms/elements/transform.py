@@ -23,18 +23,15 @@ import shardmill.transforms.sink.coders  # noqa: F401 - registers the coders
 from shardmill.schemas.errors import ShardmillError, shown
 from shardmill.schemas.errors.catalogue import coded
 from shardmill.schemas.numbers import plural
-from shardmill.schemas.refs import SegmentRef
+from shardmill.schemas.refs import MatchCounts, SegmentRef
 from shardmill.schemas.rejects import Reject
 from shardmill.schemas.storage import join
 from shardmill.transforms.elements.typed_elements import ElementReader, size_of
-from shardmill.transforms.match.counts import MatchCounts
 from shardmill.transforms.runtime.beam_steps import SumInto
 from shardmill.transforms.sink.census import Census
-from shardmill.transforms.sink.encoder import Item
-from shardmill.transforms.sink.outcome import Outcome, delete_unused_build
 from shardmill.transforms.sink.placement import REJECTED, Series
 from shardmill.transforms.sink.plan import Plan, decide_status
-from shardmill.transforms.sink.spec import SinkSpec
+from shardmill.transforms.sink.spec import Item, Outcome, SinkSpec, delete_unused_build
 from shardmill.transforms.sink.transform import BuildInput, BuildShards, failure_of
 from shardmill.transforms.tables import segments
 from shardmill.transforms.tables.byte_arrays import ByteStrings

@@ -28,7 +28,7 @@ from shardmill.transforms.images.decoder_protocol import (
     Opened,
     Request,
 )
-from shardmill.transforms.sink.encoder import Example
+from shardmill.transforms.sink.spec import Example
 
 _MODULE = "shardmill.transforms.images.decoder_process"
 # No secrets: what a hostile file makes of a decoder could send them away.

@@ -20,7 +20,7 @@ from shardmill.transforms.images.decoder import (
     open_decoders,
 )
 from shardmill.transforms.images.decoder_protocol import DecoderSpec, Opened
-from shardmill.transforms.sink.encoder import Example
+from shardmill.transforms.sink.spec import Example
 
 _IDLE_SECONDS = 60.0
 _REJECTS: dict[FailureKind, tuple[str, str]] = {

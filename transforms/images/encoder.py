@@ -34,9 +34,8 @@ from shardmill.transforms.match.containers.expand import ARCHIVE_SUFFIXES
 from shardmill.transforms.match.next_steps import next_step, remedy_of
 from shardmill.transforms.match.read_input import MAX_FILE_BYTES, read_inputs
 from shardmill.transforms.runtime.process_pool import usable_cores
-from shardmill.transforms.sink.encoder import Example
 from shardmill.transforms.sink.reuse import record_path, take_records
-from shardmill.transforms.sink.spec import BuildHooks
+from shardmill.transforms.sink.spec import BuildHooks, Example
 
 _IN_FLIGHT_BYTES = 256 << 20  # of files and records; a larger image is alone
 _BATCH = 32  # images, at most, of one request to a decoder

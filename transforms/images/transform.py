@@ -10,7 +10,7 @@ import apache_beam as beam
 import shardmill.transforms.match.transform  # noqa: F401 - registers the coders
 from shardmill.schemas.refs import InputRef
 from shardmill.schemas.rejects import Reject
-from shardmill.transforms.sink.encoder import Encoder, Item, encode_refs
+from shardmill.transforms.sink.spec import Encoder, Item, encode_refs
 
 EXAMPLES, REJECTS = "examples", "rejects"
 _BATCH_SIZE = 64

@@ -13,16 +13,16 @@ from typing import Any, Literal
 
 from shardmill.schemas.errors import InputError, UsageError
 from shardmill.schemas.example.parse import parse_example
-from shardmill.schemas.refs import InputRef
-from shardmill.schemas.storage import absolute, join, open_storage, scheme_of
-from shardmill.schemas.storage.base import replaced_error
-from shardmill.transforms.match.containers.expand import is_archive
-from shardmill.transforms.match.counts import (
+from shardmill.schemas.refs import (
+    InputRef,
     Linked,
     MatchCounts,
     keep_first,
     sum_counts,
 )
+from shardmill.schemas.storage import absolute, join, open_storage, scheme_of
+from shardmill.schemas.storage.base import replaced_error
+from shardmill.transforms.match.containers.expand import is_archive
 from shardmill.transforms.match.next_steps import next_step
 from shardmill.transforms.match.walk import (
     OUTSIDE_ROOT,

@@ -15,9 +15,8 @@ from typing import Literal, NamedTuple
 
 from shardmill.schemas.dataset.foreign_names import SIDE_SUFFIXES, claims_other
 from shardmill.schemas.errors import InputError, UsageError
-from shardmill.schemas.refs import InputRef
+from shardmill.schemas.refs import DUPLICATE, InputRef, Linked, MatchCounts, count_skipped
 from shardmill.schemas.storage import absolute, join, open_storage, scheme_of
-from shardmill.transforms.match.counts import DUPLICATE, Linked, MatchCounts, count_skipped
 
 _JUNK_NAMES = frozenset(
     {

@@ -1,4 +1,4 @@
-"""What pipelines share: a coder of tuples, packed values, sums, and calls on several threads.
+"""What pipelines share: a coder of tuples, packed values, sums, ordered calls, views of options.
 
 Values are packed for shuffles, many small ones of a key as one that is compressed: references of
 one part repeat most of each other's bytes, and a runner spends more time and memory on a value than
@@ -9,11 +9,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from dataclasses import dataclass
+from operator import methodcaller
+from typing import Any, TypeVar
 
 import apache_beam as beam
 import deflate
 from apache_beam import coders
+from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.transforms.window import GlobalWindows
 from apache_beam.utils.windowed_value import WindowedValue
 
@@ -26,6 +29,7 @@ _WAITING = 1 << 17  # values of a bundle that wait to be packed
 _ANY = coders.FastPrimitivesCoder()
 _SIZE_BYTES = 6  # of the number of bytes before they are compressed
 _ROUNDS = 64  # calls per thread that are started together
+_View = TypeVar("_View", bound=PipelineOptions)
 
 
 class TupleCoder(coders.Coder):
@@ -182,6 +186,15 @@ class SumInto(beam.CombineFn):
         return accumulator
 
 
+@dataclass(eq=False)
+class RaiseIfFailed(beam.PTransform):
+    """Fails the pipeline if no dataset was published: ``outcomes | RaiseIfFailed()``."""
+
+    def expand(self, pcoll: beam.PCollection[Any]) -> beam.PCollection[Any]:
+        """Wires the check."""
+        return pcoll | "Check" >> beam.Map(methodcaller("check"))
+
+
 class MapOrdered(beam.DoFn):
     """Calls a function for elements on threads, and yields its outputs in their order.
 
@@ -228,3 +241,23 @@ def _in_window(output: Any) -> Any:
     if isinstance(output, beam.pvalue.TaggedOutput):
         return beam.pvalue.TaggedOutput(output.tag, GlobalWindows.windowed_value(output.value))
     return GlobalWindows.windowed_value(output)
+
+
+class CachedOptions(PipelineOptions):
+    """Pipeline options that make each view of them once.
+
+    Wiring a build asks for 500 views, and Beam parses the flags for each: half of the time of the
+    wiring. All views share the values, so that one of each kind suffices.
+    """
+
+    def view_as(self, cls: type[_View]) -> _View:
+        """See ``PipelineOptions.view_as``."""
+        views: dict[type, Any] = self.__dict__.setdefault("_views", {})
+        if cls not in views:
+            views[cls] = super().view_as(cls)
+        view: _View = views[cls]
+        return view
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the state without views: a copy has its own values, and makes its own views."""
+        return {**super().__getstate__(), "_views": {}}

@@ -18,14 +18,15 @@ from shardmill.schemas.storage import Storage, join
 from shardmill.schemas.tfrecord.framing import combine_crc32c, crc32c
 from shardmill.schemas.tfrecord.gzip_member import Packing, empty_shard
 from shardmill.transforms.publish.publish import FinalFile
-from shardmill.transforms.sink.division import (
+from shardmill.transforms.sink.parts import PartFile, parse_sidecar
+from shardmill.transforms.sink.placement import (
+    REJECTED,
+    Series,
     ShardSpec,
     count_shards,
     deal_parts,
     deal_records,
 )
-from shardmill.transforms.sink.parts import PartFile, parse_sidecar
-from shardmill.transforms.sink.placement import REJECTED, Series
 from shardmill.transforms.sink.record_writer import cut_part, loses_records, repack
 from shardmill.transforms.sink.spec import SHARDS_FOLDER, SinkSpec
 

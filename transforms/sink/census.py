@@ -9,8 +9,7 @@ from typing import Literal
 
 from shardmill.schemas.errors.catalogue import coded
 from shardmill.schemas.numbers import plural
-from shardmill.schemas.refs import InputRef
-from shardmill.transforms.match.counts import MatchCounts, describe_skipped, sum_counts
+from shardmill.schemas.refs import InputRef, MatchCounts, describe_skipped, sum_counts
 from shardmill.transforms.sink.placement import Series
 from shardmill.transforms.sink.spec import BuildHooks
 

@@ -12,10 +12,9 @@ import apache_beam as beam
 from apache_beam.pvalue import AsSingleton, TaggedOutput
 
 from shardmill.schemas.dataset.catalog import read_table
-from shardmill.schemas.refs import InputRef
+from shardmill.schemas.refs import InputRef, MatchCounts
 from shardmill.schemas.schema_pbtxt.image_features import VALUES
 from shardmill.schemas.storage import join, open_storage
-from shardmill.transforms.match.counts import MatchCounts
 from shardmill.transforms.match.transform import MatchedInputs, find_inputs
 from shardmill.transforms.runtime.beam_steps import SumInto, singleton_sum
 from shardmill.transforms.sink.assemble import BuiltShard, raise_if_stale

@@ -23,12 +23,10 @@ from shardmill.transforms.publish.publish import FinalFile, Publisher
 from shardmill.transforms.sink.assemble import BuiltShard
 from shardmill.transforms.sink.census import Census
 from shardmill.transforms.sink.duplicates import Copies
-from shardmill.transforms.sink.encoder import Encoder
-from shardmill.transforms.sink.outcome import Outcome, Status
 from shardmill.transforms.sink.parts import parse_sidecar
 from shardmill.transforms.sink.placement import REJECTED, Series
 from shardmill.transforms.sink.plan import Plan
-from shardmill.transforms.sink.spec import ExtraFiles, SinkSpec
+from shardmill.transforms.sink.spec import Encoder, ExtraFiles, Outcome, SinkSpec, Status
 from shardmill.transforms.statistics.sums import Totals, compute_statistics
 
 _SHOWN_REJECTS = 3

@@ -25,8 +25,7 @@ from shardmill.transforms.publish.generation import (
     why_not_up_to_date,
 )
 from shardmill.transforms.sink.census import Census, compare_files, input_warnings, why_unusable
-from shardmill.transforms.sink.division import plan_parts
-from shardmill.transforms.sink.placement import REJECTED, Series
+from shardmill.transforms.sink.placement import REJECTED, Series, plan_parts
 from shardmill.transforms.sink.spec import SinkSpec
 
 MAX_PARTS = 1 << 21  # of a build; each is a file with a sidecar

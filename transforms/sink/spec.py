@@ -1,21 +1,119 @@
-"""SinkSpec: the output and the options of a build, and the hooks of a kind of input."""
+"""What the sink is given, and what a run returns: Encoder, SinkSpec, hooks of a kind, Outcome."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+import itertools
+import json
+import os
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar
+
+import numpy as np
+import numpy.typing as npt
 
 from shardmill.schemas.dataset import shard_names
+from shardmill.schemas.dataset.catalog import CatalogRow
 from shardmill.schemas.dataset.manifest import Split
+from shardmill.schemas.errors import ShardmillError
+from shardmill.schemas.refs import InputRef, Reference
 from shardmill.schemas.rejects import Reject
-from shardmill.schemas.storage import join
+from shardmill.schemas.storage import join, open_storage
 from shardmill.schemas.tfrecord.gzip_member import Packing
-from shardmill.transforms.sink.division import ShardSpec
-from shardmill.transforms.sink.placement import DuplicatesMode, PlaceSpec
+from shardmill.transforms.sink.placement import DuplicatesMode, PlaceSpec, ShardSpec
+from shardmill.transforms.statistics.sums import Totals
 
 PARTS_FOLDER = "parts"  # in the build folder
 SHARDS_FOLDER = "shards"
+_reported: dict[str, Outcome] = {}  # by run, of runs whose workers are threads of this process
+Status = Literal["published", "up_to_date", "failed", "dry_run", "verified"]
+
+
+class Example(NamedTuple):
+    """One record to write.
+
+    Attributes:
+        record: The payload: a serialized tf.train.Example, or other bytes of the encoder.
+        labels: Texts of its labels for the counts in the manifest: several, one or none.
+        row: Row of the catalog, from which statistics are computed; all records have one, or none.
+        taken: Whether it was taken from the published dataset.
+    """
+
+    record: bytes
+    labels: tuple[str, ...] = ()
+    row: CatalogRow | None = None
+    taken: bool = False
+
+
+class Block(NamedTuple):
+    """Many records to write at once.
+
+    Attributes:
+        frames: The records, framed as in a TFRecord file, one after another.
+        lengths: Bytes of each frame; int64, shape [records].
+        totals: Counts and sums of these records, and of the records of the blocks that follow it
+            as far as their totals lack these sums.
+    """
+
+    frames: memoryview
+    lengths: npt.NDArray[np.int64]
+    totals: Totals
+
+
+Item = Example | Reject | Block
+RefT_contra = TypeVar("RefT_contra", bound=Reference, contravariant=True)
+
+
+class Encoder(Protocol[RefT_contra]):
+    """Encodes references as records; a small picklable value that is sent to every worker.
+
+    The same references must give the same records in the same order on every machine, or datasets
+    are not reproducible. Inputs that were rejected while matching are never given to it.
+    """
+
+    @property
+    def packing(self) -> Packing:
+        """Compression of the members of a gzip shard."""
+
+    @property
+    def expected_bytes(self) -> int | None:
+        """Expected bytes of a record; None for as many as its input."""
+
+    def encode(self, refs: Sequence[RefT_contra], labels: Sequence[str]) -> Iterator[Item]:
+        """Yield the records and rejects of references, in an order that these alone decide.
+
+        Args:
+            refs: References of one part in their final order.
+            labels: All labels in the order of their class ids.
+        """
+
+    def versions(self) -> dict[str, str]:
+        """Return the versions of all code that decides the bytes of records."""
+
+    def schema(self, labels: Sequence[str]) -> str:
+        """Return the text of ``schema.pbtxt``."""
+
+    def features(self) -> list[dict[str, Any]]:
+        """Return the features as the manifest lists them."""
+
+
+def encode_refs(
+    encoder: Encoder[Any], refs: Iterable[Reference], labels: Sequence[str]
+) -> Iterator[Item]:
+    """Yield the records and rejects of references, those rejected while matching included.
+
+    Args:
+        encoder: Encodes the others.
+        refs: References in their final order.
+        labels: All labels in the order of their class ids.
+    """
+    for rejected, group in itertools.groupby(
+        refs, lambda ref: isinstance(ref, InputRef) and bool(ref.error)
+    ):
+        if rejected:
+            yield from (ref.to_reject() for ref in group if isinstance(ref, InputRef))
+        else:
+            yield from encoder.encode(list(group), labels)
 
 
 class ExtraFiles(NamedTuple):
@@ -198,3 +296,97 @@ class SinkSpec:
     def runs(self) -> str:
         """Path of the folder of runs."""
         return join(self.build, "runs")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The result of a run.
+
+    Attributes:
+        status: ``published``, ``up_to_date``, ``failed``, ``dry_run`` or ``verified``.
+        message: One sentence for a person when nothing was published.
+        parts_made: Number of parts that this run made.
+        parts_reused: Number of finished parts that it reused.
+        matched: Number of inputs matched now; those of the manifest may be older.
+        skipped: Number of files that were skipped by their names.
+        duplicates: Number of inputs that repeat another, as far as they were not read.
+        series: For a dry run: split, label, references, input bytes and parts of each series.
+        manifest: Text of the published manifest; another builder may replace the file before the
+            caller reads it.
+        reused: Number of records that were taken from the published dataset.
+        changes: For a dry run: what changed since the published dataset, a line for each kind; for
+            ``verified``: the findings, each as JSON.
+        labels: For a dry run: all labels, where they are known before the build.
+    """
+
+    status: Status
+    message: str = ""
+    parts_made: int = 0
+    parts_reused: int = 0
+    matched: int = 0
+    skipped: int = 0
+    duplicates: int = 0
+    series: tuple[tuple[str, str, int, int, int], ...] = ()
+    manifest: str = ""
+    reused: int = 0
+    changes: tuple[str, ...] = ()
+    labels: tuple[str, ...] = ()
+
+    def check(self) -> Outcome:
+        """Return the outcome unless it is a failure.
+
+        Raises:
+            ShardmillError: The run failed; the message says why.
+        """
+        if self.status == "failed":
+            raise ShardmillError(self.message)
+        return self
+
+
+def report(outcome: Outcome, run_id: str, pid: int, folder: str) -> Outcome:
+    """Hand an outcome to the process that started the run; return the outcome.
+
+    Args:
+        outcome: The outcome.
+        run_id: Identity of the run.
+        pid: Process that started the run; 0 if the runner works on other machines. Beam's
+            in-memory runner may work in child processes
+            (``--direct_running_mode=multi_processing``).
+        folder: Folder of the small file that another process writes; empty for no file.
+    """
+    if pid == os.getpid():
+        _reported[run_id] = outcome
+    elif folder:
+        text = json.dumps(asdict(outcome)).encode()
+        open_storage(folder).replace(outcome_path(folder, run_id), text)
+    return outcome
+
+
+def take_reported(run_id: str) -> Outcome | None:
+    """Return the outcome that this process reported, and forget it; None when there is none."""
+    return _reported.pop(run_id, None)
+
+
+def fetch(run_id: str, folder: str) -> Outcome | None:
+    """Return the outcome that another process wrote to a file, or None; delete the file."""
+    storage = open_storage(folder)
+    path = outcome_path(folder, run_id)
+    try:
+        body = json.loads(storage.read(path))
+    except FileNotFoundError:
+        return None
+    storage.delete(path)
+    body["series"] = tuple(tuple(row) for row in body["series"])
+    return Outcome(**body)
+
+
+def outcome_path(folder: str, run_id: str) -> str:
+    """Return the path of the file with the outcome of a run."""
+    return join(folder, f"{shard_names.OUTCOME_PREFIX}{run_id}.json")
+
+
+def delete_unused_build(outcome: Outcome, spec: SinkSpec) -> Outcome:
+    """Return an outcome; of a dataset that is up to date, delete what was written for it."""
+    if outcome.status == "up_to_date":
+        open_storage(spec.output).delete_tree(spec.build)
+    return outcome

@@ -15,10 +15,9 @@ import apache_beam as beam
 from apache_beam.pvalue import AsList, AsSingleton
 
 from shardmill.schemas.errors import OutputError, ResourceError, ShardmillError, StorageError
-from shardmill.schemas.refs import InputRef, Reference
+from shardmill.schemas.refs import InputRef, MatchCounts, Reference
 from shardmill.schemas.rejects import Reject
 from shardmill.schemas.storage import join, open_storage
-from shardmill.transforms.match.counts import MatchCounts
 from shardmill.transforms.match.transform import MatchedInputs
 from shardmill.transforms.runtime import metrics, progress
 from shardmill.transforms.runtime.beam_steps import (
@@ -40,9 +39,7 @@ from shardmill.transforms.sink.census import Census, Changes
 from shardmill.transforms.sink.coders import INPUTS, PLACED
 from shardmill.transforms.sink.compare import ComparePublished, add_changes
 from shardmill.transforms.sink.duplicates import Copies, CountCopies, HandleDuplicates
-from shardmill.transforms.sink.encoder import Encoder, Item, encode_refs
 from shardmill.transforms.sink.finalize import Built, finish, planned_outcome
-from shardmill.transforms.sink.outcome import Outcome
 from shardmill.transforms.sink.parts import (
     Part,
     PartFile,
@@ -62,7 +59,7 @@ from shardmill.transforms.sink.placement import (
 )
 from shardmill.transforms.sink.plan import Plan, make_plan
 from shardmill.transforms.sink.reuse import with_path
-from shardmill.transforms.sink.spec import SinkSpec
+from shardmill.transforms.sink.spec import Encoder, Item, Outcome, SinkSpec, encode_refs
 from shardmill.transforms.statistics.sums import Totals
 
 # A PartFile as plain values; crosses a shuffle.

@@ -22,8 +22,7 @@ from shardmill.schemas.schema_pbtxt.columns import format_schema, parse_schema
 from shardmill.schemas.tfrecord.framing import FOOTER_BYTES, HEADER_BYTES
 from shardmill.schemas.tfrecord.gzip_member import Packing
 from shardmill.transforms.match.next_steps import next_step, remedy_of
-from shardmill.transforms.sink.encoder import Block, Item
-from shardmill.transforms.sink.spec import BuildHooks, ExtraFiles
+from shardmill.transforms.sink.spec import Block, BuildHooks, ExtraFiles, Item
 from shardmill.transforms.statistics.sums import Summary, Totals
 from shardmill.transforms.tables import segments
 from shardmill.transforms.tables.byte_arrays import ByteStrings

@@ -10,8 +10,7 @@ from functools import partial
 
 from shardmill.schemas.errors.catalogue import coded
 from shardmill.transforms.sink.census import MAX_FILES, Census, input_warnings, why_unusable
-from shardmill.transforms.sink.division import ShardSpec, count_parts
-from shardmill.transforms.sink.placement import REJECTED, Series
+from shardmill.transforms.sink.placement import REJECTED, Series, ShardSpec, count_parts
 from shardmill.transforms.sink.plan import Plan, decide_status
 from shardmill.transforms.sink.spec import SinkSpec
 from shardmill.transforms.tables.row_rejects import describe_lost_files

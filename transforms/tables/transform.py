@@ -18,18 +18,16 @@ from apache_beam.pvalue import AsIter, AsSingleton, TaggedOutput
 
 import shardmill.transforms.sink.coders  # noqa: F401 - registers the coders
 from shardmill.schemas.errors import ResourceError, ShardmillError, StorageError
-from shardmill.schemas.refs import InputRef
+from shardmill.schemas.refs import InputRef, MatchCounts
 from shardmill.schemas.rejects import RejectedError
 from shardmill.schemas.storage import join, to_relative
-from shardmill.transforms.match.counts import MatchCounts
 from shardmill.transforms.match.transform import MatchedInputs
 from shardmill.transforms.runtime import progress
 from shardmill.transforms.runtime.beam_steps import MapOrdered, SumInto, singleton_sum
 from shardmill.transforms.sink.census import Census
-from shardmill.transforms.sink.outcome import Outcome
 from shardmill.transforms.sink.placement import Placed, hash_key
 from shardmill.transforms.sink.plan import Plan, compare_content
-from shardmill.transforms.sink.spec import SinkSpec
+from shardmill.transforms.sink.spec import Outcome, SinkSpec
 from shardmill.transforms.sink.transform import (
     BuildInput,
     BuildShards,

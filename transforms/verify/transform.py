@@ -8,7 +8,7 @@ import json
 import apache_beam as beam
 from apache_beam.pvalue import AsList
 
-from shardmill.transforms.sink.outcome import Outcome
+from shardmill.transforms.sink.spec import Outcome
 from shardmill.transforms.verify.verify import Dataset, check_shard, find_dataset, make_checker
 
 

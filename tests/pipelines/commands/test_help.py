@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 from shardmill.pipelines.commands import find_parser
-from shardmill.pipelines.commands.beam_flags import parse_flags
+from shardmill.pipelines.commands.parser import parse_flags
 
 LIGHT = """
 import contextlib, io, sys

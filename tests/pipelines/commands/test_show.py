@@ -23,7 +23,7 @@ from shardmill.pipelines.report.show_data import describe_bytes, describe_path, 
 from shardmill.pipelines.report.show_text import render
 from shardmill.schemas.errors import InputError, UsageError
 from shardmill.schemas.example.serialize import encode_example
-from shardmill.schemas.printable import printable
+from shardmill.schemas.numbers import printable
 from shardmill.schemas.tfrecord.framing import frame, masked_crc
 from tests.conftest import ADDRESS, build_dataset, examples, make_image, make_photos, shardmill
 from tests.support.publications import damaged

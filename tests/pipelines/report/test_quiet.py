@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from shardmill.pipelines.report.quiet import THREAD_PREFIX, quiet_threads
+from shardmill.pipelines.report.terminal import THREAD_PREFIX, quiet_threads
 
 
 def printed(name: str, text: str) -> threading.Thread:

@@ -17,7 +17,7 @@ from google.cloud import dataflow
 
 from shardmill.pipelines import run
 from shardmill.pipelines.cli import main
-from shardmill.pipelines.input_kinds import INPUT_KINDS
+from shardmill.pipelines.commands import INPUT_KINDS
 from shardmill.pipelines.runners.dataflow import Dataflow
 from shardmill.schemas.errors import UsageError
 from shardmill.schemas.storage import open_storage

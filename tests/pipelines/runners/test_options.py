@@ -5,7 +5,7 @@ import pickle
 
 from apache_beam.options.pipeline_options import GoogleCloudOptions, PipelineOptions
 
-from shardmill.pipelines.runners.options import CachedOptions
+from shardmill.transforms.runtime.beam_steps import CachedOptions
 
 FLAGS = ["--experiments=a", "--project=p", "--impersonate_service_account=me"]
 

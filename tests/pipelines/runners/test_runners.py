@@ -11,8 +11,7 @@ import pytest
 from apache_beam.utils.subprocess_server import JavaJarServer
 
 from shardmill.pipelines.report import progress_display
-from shardmill.pipelines.report.json_log import logged
-from shardmill.pipelines.report.progress_display import progress_line
+from shardmill.pipelines.report.terminal import logged, progress_line
 from shardmill.pipelines.runners import IN_MEMORY, Job, find_runner, take_runner
 from shardmill.pipelines.runners.base import (
     find_shardmill_error,
@@ -32,8 +31,7 @@ from shardmill.schemas.storage import open_storage
 from shardmill.transforms.publish.cleanup import find_leftovers
 from shardmill.transforms.runtime import metrics
 from shardmill.transforms.runtime.progress import Progress, find_total, leave_total
-from shardmill.transforms.sink.division import ShardSpec
-from shardmill.transforms.sink.placement import PlaceSpec, Series
+from shardmill.transforms.sink.placement import PlaceSpec, Series, ShardSpec
 from shardmill.transforms.sink.plan import Plan
 from shardmill.transforms.sink.spec import SinkSpec
 from shardmill.transforms.sink.transform import announce

@@ -13,12 +13,12 @@ from google.api_core import exceptions as api
 from google.auth import exceptions as auth
 
 from shardmill.schemas.errors import StorageError
+from shardmill.schemas.refs import count_skipped
 from shardmill.schemas.storage.gcs import GcsStorage, translate_errors
-from shardmill.transforms.match.counts import count_skipped
 from shardmill.transforms.match.walk import first_level, walk
-from shardmill.transforms.sink.encoder import Example
 from shardmill.transforms.sink.parts import PartJob, find_part, write_part
 from shardmill.transforms.sink.placement import PartKey
+from shardmill.transforms.sink.spec import Example
 from tests.conftest import ADDRESS, shardmill
 
 pytest_plugins = ["tests.support.gcs_server"]

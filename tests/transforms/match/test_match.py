@@ -14,8 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardmill.schemas.errors import InputError, StorageError, UsageError
-from shardmill.schemas.refs import InputRef
-from shardmill.transforms.match.counts import DUPLICATE, Linked, MatchCounts
+from shardmill.schemas.refs import DUPLICATE, InputRef, Linked, MatchCounts
 from shardmill.transforms.match.inputs import (
     MatchSpec,
     find_input,

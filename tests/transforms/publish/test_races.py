@@ -13,9 +13,9 @@ import pytest
 
 from shardmill.schemas.rejects import Reject
 from shardmill.schemas.storage.local import LocalStorage
-from shardmill.transforms.sink.encoder import Example
 from shardmill.transforms.sink.parts import PartJob, find_part, parse_sidecar, write_part
 from shardmill.transforms.sink.placement import PartKey
+from shardmill.transforms.sink.spec import Example
 from tests.support import fault_tools as faults
 
 pytestmark = pytest.mark.heavy

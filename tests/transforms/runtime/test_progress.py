@@ -5,10 +5,10 @@ from concurrent.futures import ThreadPoolExecutor
 from shardmill.pipelines import run
 from shardmill.pipelines.images import outcomes, resolve
 from shardmill.pipelines.images_config import ImagesConfig
-from shardmill.pipelines.report.progress_display import progress_line
+from shardmill.pipelines.report.terminal import progress_line
 from shardmill.pipelines.runners import IN_MEMORY
 from shardmill.transforms.runtime import progress
-from shardmill.transforms.sink.outcome import Outcome
+from shardmill.transforms.sink.spec import Outcome
 from tests.conftest import make_photos
 
 

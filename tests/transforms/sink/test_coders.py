@@ -6,8 +6,7 @@ from hypothesis import strategies as st
 
 import shardmill.transforms.match.transform
 import shardmill.transforms.sink.coders  # noqa: F401 - registers coders
-from shardmill.schemas.refs import InputRef, SegmentRef
-from shardmill.transforms.match.counts import MatchCounts
+from shardmill.schemas.refs import InputRef, MatchCounts, SegmentRef
 from shardmill.transforms.sink.placement import PartKey, PlacedRef
 
 NUMBER = st.integers(0, 2**62)

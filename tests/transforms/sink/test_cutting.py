@@ -18,9 +18,8 @@ from shardmill.schemas.storage.local import LocalStorage
 from shardmill.schemas.tfrecord.framing import crc32c
 from shardmill.schemas.tfrecord.gzip_member import read_index
 from shardmill.transforms.sink.assemble import BuiltShard, assemble_shard, plan_shards
-from shardmill.transforms.sink.division import ShardSpec
 from shardmill.transforms.sink.parts import PartFile
-from shardmill.transforms.sink.placement import PlaceSpec, Series
+from shardmill.transforms.sink.placement import PlaceSpec, Series, ShardSpec
 from shardmill.transforms.sink.record_writer import MemberWriter, cut_part
 from shardmill.transforms.sink.spec import PARTS_FOLDER, SinkSpec
 from shardmill.transforms.verify.verify import find_dataset, verify_dataset

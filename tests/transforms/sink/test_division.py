@@ -7,18 +7,20 @@ from hypothesis import strategies as st
 from shardmill.schemas.dataset.shard_names import DEFAULT_TEMPLATE, ShardTemplate
 from shardmill.schemas.dataset.splits import Splits
 from shardmill.transforms.sink.assemble import plan_shards
-from shardmill.transforms.sink.division import (
+from shardmill.transforms.sink.parts import PartFile
+from shardmill.transforms.sink.placement import (
     PART_BYTES,
     PART_INPUT_BYTES,
     PART_REFS,
+    REJECTED,
+    PlaceSpec,
+    Series,
     ShardSpec,
     count_parts,
     count_shards,
     deal_parts,
     plan_parts,
 )
-from shardmill.transforms.sink.parts import PartFile
-from shardmill.transforms.sink.placement import REJECTED, PlaceSpec, Series
 from shardmill.transforms.sink.plan import Plan, decide_status
 from shardmill.transforms.sink.spec import SinkSpec
 

@@ -14,9 +14,8 @@ from shardmill.schemas.tfrecord.inflate import TENSORFLOW_READS, find_early_stop
 from shardmill.transforms.sink import assemble as assembling
 from shardmill.transforms.sink import record_writer
 from shardmill.transforms.sink.assemble import BuiltShard, PartSlice, ShardJob, assemble_shard
-from shardmill.transforms.sink.division import ShardSpec
 from shardmill.transforms.sink.parts import PartFile
-from shardmill.transforms.sink.placement import PlaceSpec, Series
+from shardmill.transforms.sink.placement import PlaceSpec, Series, ShardSpec
 from shardmill.transforms.sink.record_writer import MemberWriter
 from shardmill.transforms.sink.spec import PARTS_FOLDER, SinkSpec
 from shardmill.transforms.verify.verify import find_dataset, verify_dataset

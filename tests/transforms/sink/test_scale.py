@@ -25,13 +25,11 @@ from shardmill.transforms.runtime.beam_steps import SumInto
 from shardmill.transforms.sink import assemble, parts, transform
 from shardmill.transforms.sink.census import Census
 from shardmill.transforms.sink.coders import PLACED
-from shardmill.transforms.sink.division import ShardSpec
 from shardmill.transforms.sink.duplicates import Copies
-from shardmill.transforms.sink.encoder import Example, Item
 from shardmill.transforms.sink.finalize import Built, finish
-from shardmill.transforms.sink.placement import PartKey, Placed, PlaceSpec, Series
+from shardmill.transforms.sink.placement import PartKey, Placed, PlaceSpec, Series, ShardSpec
 from shardmill.transforms.sink.plan import make_plan
-from shardmill.transforms.sink.spec import SinkSpec
+from shardmill.transforms.sink.spec import Example, Item, SinkSpec
 from shardmill.transforms.sources.listings import ListingOptions, open_listings
 from shardmill.transforms.statistics.sums import Summary, Sums, Totals
 

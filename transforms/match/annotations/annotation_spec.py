@@ -11,7 +11,7 @@ from typing import Literal
 from blake3 import blake3
 
 from shardmill.schemas.errors.catalogue import coded
-from shardmill.schemas.refs import InputRef
+from shardmill.schemas.refs import InputRef, MatchCounts
 from shardmill.schemas.storage import scheme_of
 from shardmill.transforms.match.annotations.boxes import (
     attach,
@@ -19,7 +19,6 @@ from shardmill.transforms.match.annotations.boxes import (
     parse_yolo,
     with_fields,
 )
-from shardmill.transforms.match.counts import MatchCounts
 from shardmill.transforms.match.inputs import MatchSpec
 from shardmill.transforms.match.walk import is_junk, make_key
 

@@ -12,7 +12,7 @@ from apache_beam.pvalue import AsDict
 
 from shardmill.schemas.errors import InputError, StorageError
 from shardmill.schemas.map_ordered import map_ordered, storage_threads
-from shardmill.schemas.refs import InputRef
+from shardmill.schemas.refs import InputRef, MatchCounts, sum_counts
 from shardmill.schemas.rejects import RejectedError
 from shardmill.transforms.match.annotations.annotation_spec import AnnotationSpec
 from shardmill.transforms.match.annotations.boxes import (
@@ -28,7 +28,6 @@ from shardmill.transforms.match.annotations.coco import (
     read_section,
 )
 from shardmill.transforms.match.annotations.pairing import pair, stem_of
-from shardmill.transforms.match.counts import MatchCounts, sum_counts
 from shardmill.transforms.match.read_input import read_input
 from shardmill.transforms.match.transform import MatchedInputs, MatchFiles, find_inputs
 from shardmill.transforms.match.walk import escape_name, make_key
