@@ -16,7 +16,7 @@ from pathlib import Path
 from shardmill.schemas.dataset.shard_names import DEFAULT_TEMPLATE, ShardTemplate
 from shardmill.transforms.sink.placement import Series, ShardSpec, count_shards, plan_parts
 from shardmill.transforms.sources.csv.row_ranges import RANGE_BYTES
-from shardmill.transforms.tables.planning import count_row_parts
+from shardmill.transforms.tables.table import count_row_parts
 
 PAGE = Path(__file__).parents[1] / "docs" / "scale.md"
 SHARES = {"train": Fraction(9, 10), "validation": Fraction(1, 10)}

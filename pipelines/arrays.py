@@ -20,7 +20,7 @@ from shardmill.transforms.sources.arrays.array_source import ArraySource
 from shardmill.transforms.sources.arrays.labels import MAX_TEXTS
 from shardmill.transforms.sources.arrays.resolve_input import InputArrays, resolve_input
 from shardmill.transforms.tables.encoder import RowsHooks
-from shardmill.transforms.tables.planning import RowsSpec
+from shardmill.transforms.tables.table import RowsSpec
 from shardmill.transforms.tables.table_source import MAX_LABELS, TableSpec
 from shardmill.transforms.tables.transform import WriteRows
 

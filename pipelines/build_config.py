@@ -21,8 +21,8 @@ from shardmill.schemas.option_types import as_text, options_of, parse_path
 from shardmill.schemas.storage import absolute, open_storage
 from shardmill.transforms.match.inputs import MatchSpec, find_inputs
 from shardmill.transforms.match.walk import Wanted, check_apart
+from shardmill.transforms.publish.generation import FORMAT_VERSION
 from shardmill.transforms.sink.placement import PlaceSpec, ShardSpec
-from shardmill.transforms.sink.sidecar import FORMAT_VERSION
 from shardmill.transforms.sink.spec import SinkSpec
 
 _MODES = frozenset({"update", "overwrite", "dry_run", "beam_options"})

@@ -16,8 +16,8 @@ from shardmill.schemas.schema_pbtxt.image_features import FeatureSet, Part, list
 from shardmill.schemas.storage import absolute, open_storage
 from shardmill.transforms.images.convert import ImageSpec
 from shardmill.transforms.images.decoder_pool import use_pool
-from shardmill.transforms.images.decoder_protocol import Limits
 from shardmill.transforms.images.encoder import ImageEncoder
+from shardmill.transforms.images.fields import Limits
 from shardmill.transforms.images.resize import ResizeSpec
 from shardmill.transforms.match.annotations.annotation_spec import (
     AnnotationKind,

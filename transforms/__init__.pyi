@@ -16,5 +16,5 @@ from .sink.spec import Example as Example
 from .sink.spec import Outcome as Outcome
 from .sink.spec import SinkSpec as SinkSpec
 from .sink.transform import WriteShards as WriteShards
-from .tables.planning import RowsSpec as RowsSpec
+from .tables.table import RowsSpec as RowsSpec
 from .tables.transform import WriteRows as WriteRows

@@ -20,7 +20,7 @@ from shardmill.pipelines.rows import resolve
 from shardmill.pipelines.rows_config import RowsConfig
 from shardmill.transforms.match.inputs import match_now
 from shardmill.transforms.sink.census import Census
-from shardmill.transforms.tables.planning import count_file, plan_rows
+from shardmill.transforms.tables.table import count_file, plan_rows
 from shardmill.transforms.tables.transform import write_runs
 from tests.conftest import TEMPORARY, start_shardmill
 from tests.support.fault_tools import (

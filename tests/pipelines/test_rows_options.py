@@ -18,7 +18,7 @@ from shardmill.schemas.refs import InputRef
 from shardmill.schemas.schema_pbtxt.columns import Column, format_schema
 from shardmill.transforms.sink.census import MAX_FILES, Census
 from shardmill.transforms.sources.csv.source import CsvSource
-from shardmill.transforms.tables.planning import count_file
+from shardmill.transforms.tables.table import count_file
 from shardmill.transforms.tables.table_source import TableInput
 from tests.support.readers import dataset_files, dataset_splits, gzip_records, tf_example
 from tests.support.rows_tools import (

@@ -165,7 +165,7 @@ def test_bad_elements_are_rejects_with_their_key(plain, tmp_path, monkeypatch) -
 
 
 def test_all_bad_elements_are_listed(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr("shardmill.transforms.tables.row_rejects.MAX_LISTED", 2)
+    monkeypatch.setattr("shardmill.transforms.tables.table_source.MAX_LISTED", 2)
     elements = [ELEMENTS[0], *({"id": f"bad{number}", "label": 6} for number in range(9))]
     for name, some in (("1", elements), ("2", elements[::-1])):
         write(tmp_path / name, some)

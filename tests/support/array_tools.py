@@ -8,7 +8,7 @@ import numpy as np
 
 from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.transforms.sink.spec import Outcome
-from shardmill.transforms.tables.planning import RowsSpec
+from shardmill.transforms.tables.table import RowsSpec
 from tests.conftest import build_dataset, resolve_job, run_job
 from tests.support.rows_tools import by_split, check_dataset
 

@@ -16,7 +16,7 @@ from shardmill.transforms.sources.csv.row_ranges import (
     read_range,
     split_ranges,
 )
-from shardmill.transforms.tables.row_rejects import RowReject
+from shardmill.transforms.tables.table_source import RowReject
 
 
 class Reading(NamedTuple):

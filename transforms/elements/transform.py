@@ -36,10 +36,9 @@ from shardmill.transforms.sink.transform import BuildInput, BuildShards, failure
 from shardmill.transforms.tables import segments
 from shardmill.transforms.tables.byte_arrays import ByteStrings
 from shardmill.transforms.tables.encoder import RowEncoder, RowsHooks, merge_segments
-from shardmill.transforms.tables.planning import count_row_parts
 from shardmill.transforms.tables.run_writer import encode_splits, find_run, run_id, write_run
 from shardmill.transforms.tables.segments import Origin, Run
-from shardmill.transforms.tables.table import Table, place_batch
+from shardmill.transforms.tables.table import Table, count_row_parts, place_batch
 from shardmill.transforms.tables.transform import CutSegments
 
 RUN_BYTES = 16 << 20  # of elements in memory

@@ -26,9 +26,9 @@ from shardmill.transforms.sources.csv.arrow_values import number_rows
 from shardmill.transforms.sources.csv.typed_cells import default_value, find_outside
 from shardmill.transforms.sources.python.records import size_of_value
 from shardmill.transforms.tables.encode import flatten
-from shardmill.transforms.tables.row_rejects import RejectCollector
 from shardmill.transforms.tables.table_source import (
     ARROW_TYPES,
+    RejectCollector,
     TableSpec,
     TextTable,
     TypedBatch,

@@ -19,9 +19,13 @@ from shardmill.schemas.errors import ShardmillError
 from shardmill.schemas.refs import InputRef
 from shardmill.schemas.rejects import REASONS, Reject
 from shardmill.schemas.tfrecord.framing import FOOTER_BYTES, HEADER_BYTES
-from shardmill.transforms.images import decoder_protocol as protocol
 from shardmill.transforms.images.convert import MAX_RECORD_BYTES
-from shardmill.transforms.images.decoder_protocol import (
+from shardmill.transforms.images.fields import (
+    GO,
+    HEAD,
+    LENGTH,
+    MAX_FIELDS,
+    NO_MEMORY_EXIT,
     DecoderSpec,
     Input,
     Kind,
@@ -187,7 +191,7 @@ class Decoder:
             if reply.kind == Kind.OPENED:
                 self.opened = _parse(Opened.unpack, reply)
                 with large:
-                    self._write(protocol.GO)
+                    self._write(GO)
                     reply = self._receive()
             yield self._result(reply, item.ref, spec)
 
@@ -199,7 +203,7 @@ class Decoder:
             for ref, fields, data in items
         ]
         request = pickle.dumps(Request(spec.pickled, alone, inputs))
-        self._write(protocol.LENGTH.pack(len(request)) + request)
+        self._write(LENGTH.pack(len(request)) + request)
         for item in items:
             if item.data:
                 self._write(item.data)
@@ -234,9 +238,9 @@ class Decoder:
 
     def _receive(self) -> _Reply:
         """Return the next reply."""
-        kind, fields, size = protocol.HEAD.unpack(self._read(protocol.HEAD.size))
+        kind, fields, size = HEAD.unpack(self._read(HEAD.size))
         # A codec may have written to the memory of the process, or to its socket.
-        if kind not in _KINDS or fields > protocol.MAX_FIELDS or size > _MAX_PAYLOAD:
+        if kind not in _KINDS or fields > MAX_FIELDS or size > _MAX_PAYLOAD:
             raise FailureError("crash")
         return _Reply(kind, self._read(fields), self._read(size))
 
@@ -267,7 +271,7 @@ def _failure_kind(code: int, opened: Opened) -> FailureKind:
     """
     if code == -signal.SIGPROF:
         return "timeout"
-    if code == protocol.NO_MEMORY_EXIT:
+    if code == NO_MEMORY_EXIT:
         return "machine"
     if code < 0 and code not in _CRASHES:
         return "killed"

@@ -19,7 +19,7 @@ from shardmill.transforms.images.decoder import (
     Item,
     open_decoders,
 )
-from shardmill.transforms.images.decoder_protocol import DecoderSpec, Opened
+from shardmill.transforms.images.fields import DecoderSpec, Opened
 from shardmill.transforms.sink.spec import Example
 
 _IDLE_SECONDS = 60.0

@@ -30,10 +30,21 @@ from shardmill.schemas.example.serialize import encode_example
 from shardmill.schemas.refs import EncodedImage
 from shardmill.schemas.rejects import RejectedError
 from shardmill.schemas.storage.local import LocalStorage
-from shardmill.transforms.images import decoder_protocol as protocol
 from shardmill.transforms.images.convert import ConvertedImage, convert_image, exact_extensions
-from shardmill.transforms.images.decoder_protocol import DecoderSpec, Input, Kind, Opened, Request
-from shardmill.transforms.images.fields import MASK_FORMAT, convert_mask, place_boxes
+from shardmill.transforms.images.fields import (
+    GO,
+    HEAD,
+    LENGTH,
+    MASK_FORMAT,
+    NO_MEMORY_EXIT,
+    DecoderSpec,
+    Input,
+    Kind,
+    Opened,
+    Request,
+    convert_mask,
+    place_boxes,
+)
 
 LARGE = 320 << 20  # bytes of memory (16 million pixels in color); decoded one at a time
 _ONE_BYTE = frozenset({"1", "L", "P"})  # Pillow's other modes have 4 bytes per pixel, or few have 2
@@ -70,7 +81,7 @@ class Server:
             try:
                 request = self._receive()
             except MemoryError:
-                return protocol.NO_MEMORY_EXIT
+                return NO_MEMORY_EXIT
             if request is None:
                 return 0
             (spec_text, announce, inputs), contents = request
@@ -87,10 +98,10 @@ class Server:
     def _receive(self) -> tuple[Request, list[bytes]] | None:
         """Return a request and the content of each image that comes with it; None at the end."""
         read = self._requests.read
-        head = read(protocol.LENGTH.size)
+        head = read(LENGTH.size)
         if not head:
             return None
-        request: Request = pickle.loads(read(*protocol.LENGTH.unpack(head)))  # noqa: S301 - of the worker
+        request: Request = pickle.loads(read(*LENGTH.unpack(head)))  # noqa: S301 - of the worker
         return request, [read(0 if each.path else each.size) for each in request.inputs]
 
     def _set_limits(self, spec: DecoderSpec) -> None:
@@ -135,10 +146,10 @@ class Server:
         if always or needed > LARGE:
             self._send(Kind.OPENED, self._opened.pack())
             self._flush()
-            self._requests.read(len(protocol.GO))
+            self._requests.read(len(GO))
 
     def _send(self, kind: Kind, fields: bytes = b"", payload: bytes = b"") -> None:
-        self._pending += protocol.HEAD.pack(kind, len(fields), len(payload)) + fields
+        self._pending += HEAD.pack(kind, len(fields), len(payload)) + fields
         if len(payload) > _PENDING_BYTES:
             self._flush()
             self._socket.sendall(payload)

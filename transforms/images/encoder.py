@@ -27,8 +27,13 @@ from shardmill.schemas.tfrecord.gzip_member import Packing
 from shardmill.transforms.images.convert import ImageSpec, codec_versions
 from shardmill.transforms.images.decoder import FRAME_BYTES, Item
 from shardmill.transforms.images.decoder_pool import DecoderPool, use_pool
-from shardmill.transforms.images.decoder_protocol import DecoderSpec, Limits
-from shardmill.transforms.images.fields import BoxesFrame, input_fields, place_boxes
+from shardmill.transforms.images.fields import (
+    BoxesFrame,
+    DecoderSpec,
+    Limits,
+    input_fields,
+    place_boxes,
+)
 from shardmill.transforms.images.resize import Size, turned
 from shardmill.transforms.match.containers.expand import ARCHIVE_SUFFIXES
 from shardmill.transforms.match.next_steps import next_step, remedy_of

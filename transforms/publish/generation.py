@@ -1,12 +1,19 @@
-"""What is published at an output: the manifest, and the generation that it names."""
+"""What is published at an output: the manifest, and the generation that it names; and sidecars.
+
+Sidecars are small JSON files that mark a file as finished, sealed with their own CRC-32C. One is
+written last and create-if-absent. Of several workers that make the same file, the first one wins,
+and all continue with its file.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+import google_crc32c
 
 from shardmill.schemas.dataset import shard_names
 from shardmill.schemas.dataset.manifest import CatalogFile, Manifest, Shard
@@ -19,6 +26,8 @@ from shardmill.schemas.storage import Storage, join, open_storage, scheme_of
 _SYSTEM_FILES = frozenset({"lost+found", "Thumbs.db", "desktop.ini"})
 _MAX_CHANGED = 4  # options in a message
 _MAX_SHOWN = 60  # characters of a value
+FORMAT_VERSION = 4  # of shards and sidecars; part of every config_id
+T = TypeVar("T")
 
 
 class Published(NamedTuple):
@@ -249,3 +258,82 @@ def why_not_up_to_date(
     if not damaged:
         return ""
     return coded("published-file-damaged", path=join(old.folder(output), damaged))
+
+
+def seal(body: dict[str, Any]) -> bytes:
+    """Return the content of a sidecar: the body, and a CRC-32C of it."""
+    return _seal(json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode())
+
+
+def _seal(body: bytes) -> bytes:
+    return b'%b,"seal":%d}' % (body[:-1], google_crc32c.value(body))
+
+
+def unseal(data: bytes, load: Callable[[dict[str, Any]], T | None]) -> T | None:
+    """Return what the body of a sidecar describes, or None if it is damaged.
+
+    Args:
+        data: Content of the sidecar.
+        load: See ``find_sidecar``.
+    """
+    body = data.rpartition(b',"seal":')[0] + b"}"
+    try:
+        return load(json.loads(body)) if data == _seal(body) else None
+    except (TypeError, KeyError, ValueError, AttributeError, FileNotFoundError):
+        return None
+
+
+def find_sidecar(
+    storage: Storage, path: str, load: Callable[[dict[str, Any]], T | None]
+) -> T | None:
+    """Return what a sidecar describes, or None if that must be made.
+
+    A sidecar that is damaged, or whose files are missing or damaged, is deleted.
+
+    Args:
+        storage: Storage of the build folder.
+        path: The sidecar.
+        load: Returns what a body describes. Returns None, or raises TypeError, KeyError, ValueError
+            or FileNotFoundError, if the body is another version's or its files are not whole.
+    """
+    try:
+        data = storage.read(path)
+    except FileNotFoundError:
+        return None
+    found = unseal(data, load)
+    if found is None:
+        storage.delete(path)
+    return found
+
+
+def create_sidecar(
+    storage: Storage,
+    path: str,
+    data: bytes,
+    own: T,
+    find: Callable[[], T | None],
+    payload: str = "",
+) -> T:
+    """Write a sidecar unless another worker was first; return what the existing one describes.
+
+    Args:
+        storage: Storage of the build folder.
+        path: The sidecar.
+        data: Its sealed content.
+        own: What it describes.
+        find: Returns what the sidecar of another worker describes, as ``find_sidecar`` does.
+        payload: File of this worker, deleted if the sidecar of another worker counts or none can
+            be written; empty for none. An interrupt leaves it to the clean-up after publishing.
+    """
+    try:
+        winner = own if storage.create(path, data) else find()
+        if winner is None:  # the files of the other worker are missing or damaged
+            storage.create(path, data)
+            winner = own
+    except Exception:  # such as a full disk: leave no payload that no sidecar names
+        if payload and storage.stat(path) is None:
+            storage.delete(payload)
+        raise
+    if payload and winner is not own:
+        storage.delete(payload)
+    return winner

@@ -17,10 +17,10 @@ from shardmill.schemas.refs import InputRef, Reference
 from shardmill.schemas.rejects import TRANSIENT, Reject
 from shardmill.schemas.storage import Storage, from_relative, join, to_relative
 from shardmill.schemas.tfrecord.gzip_member import Packing
+from shardmill.transforms.publish.generation import create_sidecar, find_sidecar, seal, unseal
 from shardmill.transforms.sink.compare import hash_inputs
 from shardmill.transforms.sink.placement import PartKey, PlacedRef
 from shardmill.transforms.sink.record_writer import MemberWriter
-from shardmill.transforms.sink.sidecar import create_sidecar, find_sidecar, seal, unseal
 from shardmill.transforms.sink.spec import Block, Item
 from shardmill.transforms.statistics.sums import Totals, sum_rows
 

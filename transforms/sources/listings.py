@@ -29,8 +29,7 @@ from shardmill.transforms.sources.csv.text_parser import CellRules
 from shardmill.transforms.sources.jsonl.jsonl_source import JsonLinesSource, sample_jsonl
 from shardmill.transforms.sources.parquet.parquet_source import ParquetSource, sample_parquet
 from shardmill.transforms.tables.column_options import unknown_column
-from shardmill.transforms.tables.row_rejects import RowReject
-from shardmill.transforms.tables.table_source import TableSpec, TypedBatch, is_list
+from shardmill.transforms.tables.table_source import RowReject, TableSpec, TypedBatch, is_list
 
 _SAMPLE_BYTES = 32 << 20  # which take 500 MB of memory
 _KINDS: dict[str, tuple[Callable[..., Sample], Any]] = {

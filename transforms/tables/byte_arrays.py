@@ -1,15 +1,57 @@
-"""Byte strings stored in one array: concatenated and prefixed without a Python loop."""
+"""Byte strings stored in one array, and hashes of them and of row numbers, without a Python loop.
+
+The hashes decide each row's split and position. A row's identity is its file and byte offset, or
+the text of a key column. A hash has two 64-bit halves, one for the split and one for the position,
+computed alike from different salts. Golden tests pin the hashes: a change would reshuffle every
+user's splits. They spread well and are cheap; they do not resist an attacker who searches for
+collisions.
+
+Definition, with all sums and products modulo 2**64::
+
+    step(state, word):  x = (state ^ word) + 0x9E3779B97F4A7C15
+                        x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9
+                        x = (x ^ x >> 27) * 0x94D049BB133111EB
+                        x ^ x >> 31
+    salts:              blake2b of the file's key (for texts: of nothing), 16 bytes, salted with the
+                        seed as 16 bytes little-endian, personalised "shardmill-row" ("-text"); two
+                        big-endian numbers, for the split and for the position
+    of an offset:       step(step(salt, offset), salt)
+    of a text:          the salt, stepped over the text's words, then over its length in bytes;
+                        words are 8 bytes little-endian, the last padded with zeros; a text of
+                        more than 128 bytes is replaced by its 16 bytes of blake2b
+
+``step`` is splitmix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number generators", 2014)
+with its published constants.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import hashlib
+import struct
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from shardmill.schemas.dataset.splits import Splits
+
 _NOTHING = pa.scalar(b"", pa.large_binary())
+_ROW, _TEXT = b"shardmill-row", b"shardmill-text"
+_WORD = 8  # bytes
+_MAX_STEPPED_BYTES = 128  # longer texts are hashed by blake2b first: few texts share a late step
+_DIGEST_BYTES = 16
+_GAMMA = np.uint64(0x9E3779B97F4A7C15)
+_MIXES = (
+    (np.uint64(30), np.uint64(0xBF58476D1CE4E5B9)),
+    (np.uint64(27), np.uint64(0x94D049BB133111EB)),
+)
+_LAST_SHIFT = np.uint64(31)
+# Mask of the bits that belong to a text in its next word, indexed by the bytes left (0 to 8).
+_WORD_MASKS = np.array([(1 << 8 * size) - 1 for size in range(_WORD + 1)], np.uint64)
+_HALF_BITS = np.uint64(32)
+_LOW_MASK = np.uint64(0xFFFFFFFF)
 
 
 class ByteStrings(NamedTuple):
@@ -116,3 +158,128 @@ def prepend_headers(strings: ByteStrings, header: Callable[[int], bytes]) -> Byt
     headers, rows = headers_of(strings.sizes, header)
     both = pc.binary_join_element_wise(headers.take(pa.array(rows)), strings.arrow(), _NOTHING)
     return ByteStrings.of_arrow(both)
+
+
+class Hashes(NamedTuple):
+    """The two halves of each row's hash.
+
+    Attributes:
+        split: uint64[rows], decides the split.
+        position: uint64[rows], position in the global order.
+    """
+
+    split: np.ndarray
+    position: np.ndarray
+
+
+def hash_offsets(seed: int, file_key: str, offsets: np.ndarray) -> Hashes:
+    """Return the hashes of rows identified by file and offset; distinct within a file.
+
+    Args:
+        seed: 0 to 2**64 - 1.
+        file_key: Key of the file.
+        offsets: int64[rows], offset of each row's first byte.
+    """
+    words = offsets.astype(np.uint64)
+    split, position = (
+        _step(_step(np.full(words.shape, salt), words), salt)
+        for salt in _salts(seed, file_key.encode(), _ROW)
+    )
+    return Hashes(split, position)
+
+
+def hash_texts(seed: int, texts: pa.Array) -> Hashes:
+    """Return the hashes of rows identified by a text; equal texts have equal hashes.
+
+    Args:
+        seed: 0 to 2**64 - 1.
+        texts: binary, large_binary or a dictionary of them, without nulls.
+    """
+    if isinstance(texts, pa.DictionaryArray):
+        distinct = hash_texts(seed, texts.dictionary)
+        indices = texts.indices.to_numpy()
+        return Hashes(distinct.split[indices], distinct.position[indices])
+    strings = ByteStrings.of_arrow(texts)
+    halves = [np.full(strings.number, salt) for salt in _salts(seed, b"", _TEXT)]
+    for rows, words in _iter_words(strings):
+        for half in halves:
+            half[rows] = _step(half[rows], words)
+    lengths = strings.sizes.astype(np.uint64)
+    split, position = (_step(half, lengths) for half in halves)
+    return Hashes(split, position)
+
+
+def split_numbers(splits: Splits, hashes: np.ndarray) -> np.ndarray:
+    """Return the index into ``splits.names`` of each hash, as ``Splits.of_hash`` does; int32[rows].
+
+    Args:
+        splits: Splits by fractions.
+        hashes: uint64[rows].
+    """
+    # No hash reaches 2**64, which does not fit into uint64 either.
+    bounds = [bound for bound in splits.bounds if bound < 1 << 64]
+    indices = np.searchsorted(np.array(bounds, np.uint64), hashes, side="right")
+    return indices.astype(np.int32)
+
+
+def rank(position: np.ndarray) -> np.ndarray:
+    """Return the rank of rows in a random order that is independent of their positions.
+
+    It is below 2**63, as Beam's coder of integers demands.
+    """
+    result: np.ndarray = _step(position, np.uint64(0)) >> np.uint64(1)
+    return result
+
+
+def part_numbers(position: np.ndarray, parts: int) -> np.ndarray:
+    """Return the part of each position, as ``part_of`` does; int64[rows].
+
+    Args:
+        position: uint64[rows].
+        parts: Number of equal slices of the order, 1 to 2**31.
+    """
+    factor = np.uint64(parts)
+    # The product has up to 95 bits; the products of its halves and their sum fit into 64.
+    low = (position & _LOW_MASK) * factor >> _HALF_BITS
+    result: np.ndarray = ((position >> _HALF_BITS) * factor + low >> _HALF_BITS).astype(np.int64)
+    return result
+
+
+def _salts(seed: int, key: bytes, person: bytes) -> tuple[np.uint64, np.uint64]:
+    digest = hashlib.blake2b(
+        key, digest_size=_DIGEST_BYTES, salt=seed.to_bytes(16, "little"), person=person
+    ).digest()
+    split, position = struct.unpack(">QQ", digest)
+    return np.uint64(split), np.uint64(position)
+
+
+def _step(states: np.ndarray, words: np.ndarray | np.uint64) -> np.ndarray:
+    result: np.ndarray = states ^ words
+    result += _GAMMA
+    for shift, factor in _MIXES:
+        result ^= result >> shift
+        result *= factor
+    result ^= result >> _LAST_SHIFT
+    return result
+
+
+def _iter_words(texts: ByteStrings) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yield, for n = 0, 1, …, the indices of texts with an n-th word, and those words."""
+    begins, left = texts.offsets[:-1].copy(), texts.sizes
+    long = np.flatnonzero(left > _MAX_STEPPED_BYTES)
+    spans = zip(begins[long].tolist(), texts.offsets[long + 1].tolist(), strict=True)
+    digests = [
+        hashlib.blake2b(texts.data[begin:end].tobytes(), digest_size=_DIGEST_BYTES).digest()
+        for begin, end in spans
+    ]
+    begins[long] = texts.data.size + np.arange(long.size) * _DIGEST_BYTES
+    left[long] = _DIGEST_BYTES
+    padding = np.frombuffer(b"".join(digests) + bytes(_WORD), np.uint8)
+    padded = np.concatenate([texts.data, padding])
+    view = np.ndarray((padded.size - _WORD + 1,), "<u8", padded, strides=(1,))
+    rows = np.flatnonzero(left)
+    while rows.size:
+        yield rows, view[begins[rows]] & _WORD_MASKS[np.minimum(left[rows], _WORD)]
+        begins += _WORD
+        left -= _WORD
+        rows = rows[left[rows] > 0]

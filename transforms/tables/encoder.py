@@ -26,12 +26,13 @@ from shardmill.transforms.sink.spec import Block, BuildHooks, ExtraFiles, Item
 from shardmill.transforms.statistics.sums import Summary, Totals
 from shardmill.transforms.tables import segments
 from shardmill.transforms.tables.byte_arrays import ByteStrings
-from shardmill.transforms.tables.row_rejects import FEW_ROWS, describe_lost_files
 from shardmill.transforms.tables.table_source import (
+    FEW_ROWS,
     MAX_LABELS,
     TOO_MANY_LABELS,
     TableSource,
     TextTable,
+    describe_lost_files,
 )
 
 _BLOCK_BYTES = 8 << 20

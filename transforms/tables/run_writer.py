@@ -17,11 +17,10 @@ import pyarrow as pa
 
 from shardmill.schemas.rejects import Reject
 from shardmill.schemas.storage import join, open_storage
-from shardmill.transforms.sink.sidecar import create_sidecar, find_sidecar, seal
+from shardmill.transforms.publish.generation import create_sidecar, find_sidecar, seal
 from shardmill.transforms.tables import segments
-from shardmill.transforms.tables.byte_arrays import ByteStrings, offsets_from_sizes
+from shardmill.transforms.tables.byte_arrays import ByteStrings, offsets_from_sizes, part_numbers
 from shardmill.transforms.tables.encode import encode_rows, prepare
-from shardmill.transforms.tables.row_hash import part_numbers
 from shardmill.transforms.tables.segments import Origin, Run, RunBlock, take_values
 from shardmill.transforms.tables.table import Table, transformed_labels
 from shardmill.transforms.tables.table_source import TypedBatch, is_list

@@ -44,8 +44,7 @@ from shardmill.schemas.tfrecord.framing import combine_crc32c
 from shardmill.transforms.sink import placement
 from shardmill.transforms.sink.plan import Plan
 from shardmill.transforms.statistics.sums import Sums, sum_values
-from shardmill.transforms.tables.byte_arrays import ByteStrings
-from shardmill.transforms.tables.row_hash import part_numbers
+from shardmill.transforms.tables.byte_arrays import ByteStrings, part_numbers
 from shardmill.transforms.tables.table_source import TypedColumn, is_list
 
 POSITION, FRAME, KEY, ORIGIN, LABEL = "position", "frame", "key", "origin", "label"

@@ -1,4 +1,4 @@
-"""Place the typed rows of a batch, sort them by split and position, and sample them.
+"""RowsSpec: a build of rows, its plan by sizes of files; and how rows are placed and sampled.
 
 For ``--limit``, each row has a rank, a hash of its position. The sample is the rows of the smallest
 ranks: it depends on keys and seed only, rows are in the split and the order that they have in the
@@ -8,7 +8,11 @@ whole table, and a larger sample contains a smaller one.
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,26 +22,154 @@ import pyarrow.compute as pc
 
 from shardmill.schemas.dataset.splits import SPLIT_FOLDERS, check_split_name
 from shardmill.schemas.errors import InputError, UsageError, shown
+from shardmill.schemas.errors.catalogue import coded
 from shardmill.schemas.rejects import Reject, RejectedError
 from shardmill.transforms.match.labels import has_control
 from shardmill.transforms.runtime import progress
-from shardmill.transforms.tables import row_hash
-from shardmill.transforms.tables.planning import RowsSpec
-from shardmill.transforms.tables.row_rejects import RejectCollector, to_reject
+from shardmill.transforms.sink.census import MAX_FILES, Census, input_warnings, why_unusable
+from shardmill.transforms.sink.placement import REJECTED, Series, ShardSpec, count_parts
+from shardmill.transforms.sink.plan import Plan, decide_status
+from shardmill.transforms.sink.spec import SinkSpec
+from shardmill.transforms.tables import byte_arrays
 from shardmill.transforms.tables.table_source import (
     MAX_LABELS,
     TOO_MANY_LABELS,
+    RejectCollector,
+    TableInput,
+    TableSource,
     TableSpec,
     TypedBatch,
     TypedColumn,
     Unit,
+    describe_lost_files,
+    to_reject,
 )
+from shardmill.transforms.tables.tft.preprocessing import Preprocessing
 
 Mask = npt.NDArray[np.bool_]
 MAX_SPLITS = 100  # distinct split names in one range
 MAX_SPLIT_NAME = 64
 Ranks = npt.NDArray[np.uint64]
 _EVERY = (1 << 63) - 1
+PART_BYTES = 64 << 20  # of uncompressed records; a part is merged in memory
+_COMPRESSION_RATIO = 6  # of deflate on rows, with a margin
+_REJECT_BYTES = 64 << 20  # of text per part of rejects
+_MAX_PARTS = 1 << 16
+UNPLACED = Series("*", "")  # files whose rows are in different splits
+
+
+@dataclass(frozen=True)
+class RowsSpec:
+    """All options of a build of rows; a small picklable value that every worker receives.
+
+    Attributes:
+        sink: What is written, and where.
+        source: What gives the rows.
+        versions: Versions of all code that decides bytes.
+        growth: Estimated bytes of records per byte of text.
+        row_bytes: Estimated bytes of text per row.
+        threads: Ranges that a worker processes in parallel; 0 for one per core.
+        max_rejected_files: Largest accepted number of files that are rejected as a whole.
+        preprocessing: The preprocessing_fn of TensorFlow Transform, if any.
+        parts: Number of parts of each split, if it is known; else it follows from the sizes above.
+        labels: Labels in the order of their class ids, if records have ids.
+        limit: Number of rows of a random sample; None for all rows.
+    """
+
+    sink: SinkSpec
+    source: TableSource
+    versions: Mapping[str, str]
+    growth: float
+    row_bytes: float
+    threads: int
+    max_rejected_files: int = 0
+    preprocessing: Preprocessing | None = None
+    parts: tuple[tuple[str, int], ...] = ()
+    labels: tuple[str, ...] = ()
+    limit: int | None = None
+
+    @property
+    def table(self) -> TableSpec:
+        """Schema and placement of rows."""
+        return self.source.table
+
+
+def count_file(census: Census, file: TableInput) -> None:
+    """Add an inspected file to a census; its size is that of its rows."""
+    series = Series(file.ref.split, "") if file.ref.split else UNPLACED
+    series = REJECTED if file.ref.error else series
+    census.add(file.ref, series, file.num_bytes)
+    if len(census.files) <= MAX_FILES:
+        census.files[file.ref.key] = f"{file.ref.digest():032x}"
+
+
+def why_files_lost(census: Census, limit: int) -> str:
+    """Return why the matched files are unacceptable if too many are rejected, or an empty text.
+
+    A file without bytes loses no rows and is not counted.
+    """
+    lost = census.errors - Counter(empty=census.errors["empty"])
+    if lost.total() <= limit:
+        return ""
+    key, message = min(census.examples[error][0] for error in lost)
+    return coded("rows-too-many-files", lost=describe_lost_files(lost.total(), limit, key, message))
+
+
+def plan_rows(census: Census, spec: RowsSpec) -> Plan:
+    """Return the plan for the matched files, after checking the output."""
+    problem = why_unusable(census, spec.sink.hooks, spec.sink.input or spec.sink.root)
+    problem = problem or why_files_lost(census, spec.max_rejected_files)
+    if problem:
+        return Plan("failed", problem)
+    parts, default_parts = _plan_parts(spec, census)
+    warnings = (*spec.sink.warnings, *input_warnings(census, spec.sink.hooks))
+    plan = Plan(
+        "build", "", parts, spec.labels, census.input_id, default_parts, warnings,
+        ctime_id=census.ctime_id,
+    )  # fmt: skip
+    return decide_status(spec.sink, plan, files=census.known_files)
+
+
+def _plan_parts(spec: RowsSpec, census: Census) -> tuple[dict[Series, int], int]:
+    """Return the number of parts of each series, and that of splits that are not known yet."""
+    if spec.parts:
+        return {Series(name, ""): count for name, count in spec.parts}, 0
+    splits = spec.sink.place.splits
+    parts_of = partial(count_row_parts, spec.sink.shards, spec.growth, spec.row_bytes)
+    sizes = {name: size for name, (_, size) in census.series.items() if name != REJECTED}
+    total = sum(sizes.values())
+    one_shard = ShardSpec(spec.sink.shards.template, num_shards=1)
+    rejected = {REJECTED: count_parts(total, 0, one_shard, _REJECT_BYTES, _MAX_PARTS)}
+    if spec.limit is not None and total:
+        share = min(Fraction(1), spec.limit * Fraction(spec.row_bytes) / total)
+        sizes = {name: int(share * size) for name, size in sizes.items()}
+    if spec.table.split_by:
+        return rejected, parts_of(sum(sizes.values()))
+    unplaced = sizes.pop(UNPLACED, 0)
+    for name, share in splits.shares:
+        if share:
+            sizes[Series(name, "")] = sizes.get(Series(name, ""), 0) + int(share * unplaced)
+    return {name: parts_of(size) for name, size in sizes.items()} | rejected, 0
+
+
+def count_row_parts(shards: ShardSpec, growth: float, row_bytes: float, text_bytes: int) -> int:
+    """Return the number of parts of some text.
+
+    Args:
+        shards: Number or size of the shards.
+        growth: See ``RowsSpec``.
+        row_bytes: See ``RowsSpec``.
+        text_bytes: Bytes of the text.
+    """
+    rows = text_bytes / Fraction(row_bytes)
+    record_bytes = Fraction(growth) * Fraction(row_bytes)
+    return count_parts(
+        rows,
+        rows * record_bytes / _COMPRESSION_RATIO,
+        shards,
+        part_refs=PART_BYTES / record_bytes,
+        max_parts=_MAX_PARTS * (shards.num_shards or 1),
+    )
 
 
 class Table(NamedTuple):
@@ -159,13 +291,13 @@ def _without_labels(label: str, batch: TypedBatch, labeled: Mask) -> TypedBatch:
     return batch._replace(columns=columns)
 
 
-def hash_rows(spec: TableSpec, batch: TypedBatch) -> row_hash.Hashes:
+def hash_rows(spec: TableSpec, batch: TypedBatch) -> byte_arrays.Hashes:
     """Return the hashes of all rows of a batch; rows without a key are rejected."""
     if not spec.key:
-        return row_hash.hash_offsets(spec.place.seed, batch.ref.key, batch.rows.ids)
+        return byte_arrays.hash_offsets(spec.place.seed, batch.ref.key, batch.rows.ids)
     keys = batch.texts[spec.key]
     batch.rows.add(_is_empty(keys), "missing", spec.key, lambda _: "the --key is missing")
-    return row_hash.hash_texts(spec.place.seed, keys)
+    return byte_arrays.hash_texts(spec.place.seed, keys)
 
 
 def _is_empty(cells: pa.DictionaryArray) -> Mask:
@@ -191,9 +323,9 @@ def _assign_splits(
     if spec.group_by:
         groups = batch.texts[spec.group_by]
         # A row without a group is placed alone, like an image.
-        of_groups = row_hash.hash_texts(spec.place.seed, groups).split
+        of_groups = byte_arrays.hash_texts(spec.place.seed, groups).split
         hashes = np.where(_is_empty(groups), hashes, of_groups)
-    return spec.place.splits.names, row_hash.split_numbers(spec.place.splits, hashes)
+    return spec.place.splits.names, byte_arrays.split_numbers(spec.place.splits, hashes)
 
 
 def _named_splits(
@@ -264,5 +396,5 @@ def _ranks(spec: TableSpec, batch: TypedBatch) -> tuple[Ranks, Ranks]:
     """Return the ranks of the rows, and of those that are rejected without cells, by their ids."""
     positions = hash_rows(spec, batch).position
     ids = np.array([reject.offset for reject in batch.rows.without_cells], np.int64)
-    rejected = row_hash.hash_offsets(spec.place.seed, batch.ref.key, ids).position
-    return row_hash.rank(positions), row_hash.rank(rejected)
+    rejected = byte_arrays.hash_offsets(spec.place.seed, batch.ref.key, ids).position
+    return byte_arrays.rank(positions), byte_arrays.rank(rejected)

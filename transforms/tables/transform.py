@@ -36,7 +36,6 @@ from shardmill.transforms.sink.transform import (
     total_census,
 )
 from shardmill.transforms.tables.encoder import RowEncoder
-from shardmill.transforms.tables.planning import RowsSpec, count_file, plan_rows
 from shardmill.transforms.tables.run_writer import (
     RUN_LAYOUT,
     find_run,
@@ -53,8 +52,11 @@ from shardmill.transforms.tables.segments import (
     place_rejects,
 )
 from shardmill.transforms.tables.table import (
+    RowsSpec,
+    count_file,
     last_rank,
     place_batch,
+    plan_rows,
     rank_rows,
     sample_batch,
     smallest,

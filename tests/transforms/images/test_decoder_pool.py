@@ -24,7 +24,7 @@ from shardmill.schemas.schema_pbtxt.image_features import FeatureSet
 from shardmill.transforms.images import decoder as decoders
 from shardmill.transforms.images import decoder_pool
 from shardmill.transforms.images.convert import ImageSpec
-from shardmill.transforms.images.decoder_protocol import DecoderSpec, Limits
+from shardmill.transforms.images.fields import DecoderSpec, Limits
 from shardmill.transforms.images.resize import ResizeSpec, Size
 from shardmill.transforms.match.inputs import find_input, walk_input
 from shardmill.transforms.match.walk import WalkTask
@@ -413,7 +413,7 @@ import sys
 signal.signal(signal.SIGINT, signal.default_int_handler)  # background processes ignore it
 from shardmill.transforms.images.decoder import Decoder, Item
 from shardmill.transforms.images.decoder_pool import use_pool
-from shardmill.transforms.images.decoder_protocol import DecoderSpec, Limits
+from shardmill.transforms.images.fields import DecoderSpec, Limits
 from shardmill.transforms.images.convert import ImageSpec
 from shardmill.transforms.images.resize import ResizeSpec, Size
 from shardmill.schemas.schema_pbtxt.image_features import FeatureSet

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from shardmill.schemas.errors import StorageError
 from shardmill.schemas.refs import InputRef
 from shardmill.schemas.storage.local import LocalStorage
+from shardmill.transforms.publish.generation import create_sidecar, seal, unseal
 from shardmill.transforms.sink.parts import part_id
 from shardmill.transforms.sink.placement import PartKey
-from shardmill.transforms.sink.sidecar import create_sidecar, seal, unseal
 
 
 class FailingStorage(LocalStorage):

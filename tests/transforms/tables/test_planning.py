@@ -8,7 +8,7 @@ import pytest
 from shardmill.schemas.dataset.shard_names import ShardTemplate
 from shardmill.schemas.refs import InputRef
 from shardmill.transforms.sink.placement import ShardSpec
-from shardmill.transforms.tables.planning import count_row_parts
+from shardmill.transforms.tables.table import count_row_parts
 from shardmill.transforms.tables.table_source import Unit
 from shardmill.transforms.tables.transform import count_content
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from shardmill.schemas.dataset.splits import Splits
 from shardmill.transforms.sink.placement import part_of
-from shardmill.transforms.tables.row_hash import (
+from shardmill.transforms.tables.byte_arrays import (
     Hashes,
     hash_offsets,
     hash_texts,
@@ -30,7 +30,7 @@ texts = st.one_of(
 )
 
 
-# The definition in the docstring of row_hash, on Python integers.
+# The definition in the docstring of byte_arrays, on Python integers.
 def slow_text(seed: int, text: bytes) -> tuple[int, ...]:
     data = text if len(text) <= 128 else hashlib.blake2b(text, digest_size=16).digest()
     halves = []

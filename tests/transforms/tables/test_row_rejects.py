@@ -5,7 +5,7 @@ import pytest
 from shardmill.schemas.schema_pbtxt.columns import Column, format_schema
 from shardmill.transforms.sources.csv.dialect import Dialect
 from shardmill.transforms.sources.csv.row_ranges import read_head
-from shardmill.transforms.tables import row_rejects
+from shardmill.transforms.tables import table_source
 from tests.support.rows_tools import check_dataset, make_table, published, rejects_of
 from tests.transforms.verify.test_verify import findings_of
 
@@ -14,7 +14,7 @@ LISTED = 5
 
 @pytest.fixture(autouse=True)
 def list_few_rejects(monkeypatch) -> None:
-    monkeypatch.setattr(row_rejects, "MAX_LISTED", LISTED)
+    monkeypatch.setattr(table_source, "MAX_LISTED", LISTED)
 
 
 @pytest.mark.parametrize("quoted", [False, True])

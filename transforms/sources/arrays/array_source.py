@@ -30,9 +30,9 @@ from shardmill.transforms.sources.arrays.array_file import (
 from shardmill.transforms.sources.arrays.labels import LABEL, LABEL_TEXT, ArrayLabels, decode_label
 from shardmill.transforms.sources.arrays.resolve_input import InputArrays
 from shardmill.transforms.tables.byte_arrays import ByteStrings
-from shardmill.transforms.tables.row_rejects import RejectCollector
 from shardmill.transforms.tables.table_source import (
     PickledOnce,
+    RejectCollector,
     TableInput,
     TableSpec,
     TypedBatch,

@@ -15,8 +15,7 @@ from pyarrow import csv
 from shardmill.schemas.errors import shown
 from shardmill.schemas.rejects import RejectedError
 from shardmill.transforms.sources.csv import text_parser
-from shardmill.transforms.sources.csv.dialect import UTF_8, Dialect
-from shardmill.transforms.sources.csv.quotes import CR, LF, Ints, read_quotes
+from shardmill.transforms.sources.csv.dialect import CR, LF, UTF_8, Dialect, Ints, read_quotes
 from shardmill.transforms.sources.csv.row_bounds import (
     Rows,
     Syntax,
@@ -25,8 +24,8 @@ from shardmill.transforms.sources.csv.row_bounds import (
     prepare_text,
 )
 from shardmill.transforms.sources.csv.text import CsvText, undecodable_byte
-from shardmill.transforms.tables import row_rejects
-from shardmill.transforms.tables.row_rejects import RejectCollector, RowReject
+from shardmill.transforms.tables import table_source
+from shardmill.transforms.tables.table_source import RejectCollector, RowReject
 
 MAX_COLUMNS = 100_000
 _BOM = b"\xef\xbb\xbf"
@@ -310,7 +309,7 @@ def parse_rows(
 
     def skip(row: csv.InvalidRow) -> str:
         ragged[row.number - 1] = row.actual_columns
-        if len(listed) <= row_rejects.MAX_LISTED:  # the next one describes the others
+        if len(listed) <= table_source.MAX_LISTED:  # the next one describes the others
             text = row.text.replace(separator.decode(), dialect.separator)
             listed.append(row._replace(text=text))
         return "skip"

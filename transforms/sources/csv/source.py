@@ -32,9 +32,9 @@ from shardmill.transforms.sources.csv.row_ranges import (
 from shardmill.transforms.sources.csv.sample import check_columns, missing_columns, read_start
 from shardmill.transforms.sources.csv.text import CsvText
 from shardmill.transforms.sources.csv.text_parser import CellRules
-from shardmill.transforms.tables.row_rejects import RejectCollector
 from shardmill.transforms.tables.table_source import (
     PickledOnce,
+    RejectCollector,
     TableInput,
     TableSpec,
     TextTable,

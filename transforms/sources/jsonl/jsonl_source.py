@@ -41,8 +41,7 @@ from shardmill.transforms.sources.csv.sample import open_start
 from shardmill.transforms.sources.csv.source import COMPRESSION_RATIO, CsvSource
 from shardmill.transforms.sources.csv.text import CsvText, open_text
 from shardmill.transforms.sources.csv.text_parser import CellRules
-from shardmill.transforms.tables.row_rejects import RowReject
-from shardmill.transforms.tables.table_source import TableInput
+from shardmill.transforms.tables.table_source import RowReject, TableInput
 
 _ARROW_WORDS = re.compile(r"^JSON parse error: | in row \d+$")
 _STRING = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)

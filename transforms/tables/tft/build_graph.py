@@ -22,13 +22,12 @@ from shardmill.schemas.rejects import RejectedError
 from shardmill.schemas.schema_pbtxt.columns import Column, format_schema
 from shardmill.schemas.storage import join, open_storage, scheme_of
 from shardmill.schemas.storage.base import one_line
+from shardmill.transforms.publish.generation import create_sidecar, find_sidecar, seal
 from shardmill.transforms.runtime import progress
 from shardmill.transforms.runtime.beam_steps import MapOrdered
 from shardmill.transforms.sink.plan import Plan
-from shardmill.transforms.sink.sidecar import create_sidecar, find_sidecar, seal
 from shardmill.transforms.sink.spec import ExtraFiles
-from shardmill.transforms.tables.planning import RowsSpec
-from shardmill.transforms.tables.table import place_batch, sample_batch
+from shardmill.transforms.tables.table import RowsSpec, place_batch, sample_batch
 from shardmill.transforms.tables.table_source import TypedColumn, Unit, list_features
 from shardmill.transforms.tables.tft import transformer
 from shardmill.transforms.tables.tft.preprocessing import Preprocessing, describe

@@ -46,7 +46,7 @@ def test_forgets_a_damaged_graph_and_identifies_its_successor(damage, tmp_path) 
     elif damage == "sidecar cut":
         sidecar.write_bytes(sidecar.read_bytes()[:-9])
     else:
-        from shardmill.transforms.sink.sidecar import seal
+        from shardmill.transforms.publish.generation import seal
 
         sidecar.write_bytes(seal({"folder": first.folder, "digest": "0", "files": list(FILES)}))
     assert find_graph(build, "id") is None
