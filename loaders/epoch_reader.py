@@ -26,7 +26,7 @@ from shardmill.loaders.pieces import (
 from shardmill.loaders.position import Position
 from shardmill.loaders.shards import ShardFiles
 from shardmill.loaders.steps import Remainder
-from shardmill.schemas.map_ordered import map_ordered
+from shardmill.schemas.storage.base import map_ordered
 
 _KEPT_BYTES = 8 << 20
 _PLACES = 4096  # records that are placed at one time

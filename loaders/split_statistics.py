@@ -24,7 +24,7 @@ from shardmill.schemas.dataset.read_manifest import load_manifest
 from shardmill.schemas.dataset.statistics import Statistics
 from shardmill.schemas.errors import UsageError
 from shardmill.schemas.example.parse import parse_example
-from shardmill.schemas.map_ordered import map_ordered, storage_threads
+from shardmill.schemas.storage.base import map_ordered, storage_threads
 
 Dataset = Manifest | str | os.PathLike[str]
 Framework = Literal["keras", "torch", "jax"]

@@ -28,7 +28,7 @@ from shardmill.loaders.records import Records
 from shardmill.loaders.sampling import Balance, Weights, filter_records
 from shardmill.loaders.steps import Remainder, check_word, to_int
 from shardmill.schemas.errors import UsageError
-from shardmill.schemas.map_ordered import map_ordered
+from shardmill.schemas.storage.base import map_ordered
 
 Order = Literal["records", "blocks"]
 Where = Callable[[Any], bool] | Mapping[str, Any]

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 
 import apache_beam as beam
 
+from shardmill.pipelines.build_config import resolve_splits
 from shardmill.pipelines.images_config import ImagesConfig
-from shardmill.pipelines.split_folders import resolve_splits
 from shardmill.schemas.errors import UsageError
 from shardmill.schemas.refs import InputRef, MatchCounts
 from shardmill.schemas.storage import absolute, join

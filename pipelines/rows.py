@@ -13,9 +13,8 @@ from typing import Any
 
 import apache_beam as beam
 
-from shardmill.pipelines.build_config import config_id
+from shardmill.pipelines.build_config import config_id, resolve_splits
 from shardmill.pipelines.rows_config import RowsConfig, check_named, check_options, codec_versions
-from shardmill.pipelines.split_folders import resolve_splits
 from shardmill.schemas.errors import InputError, UsageError, format_names
 from shardmill.schemas.errors.catalogue import coded
 from shardmill.schemas.refs import InputRef, MatchCounts

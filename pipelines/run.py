@@ -25,8 +25,7 @@ from shardmill.pipelines.report.terminal import (
     quiet_threads,
     show_progress,
 )
-from shardmill.pipelines.runners import Job, Runner, find_runner
-from shardmill.pipelines.runners.base import find_shardmill_error
+from shardmill.pipelines.runners.base import Job, Runner, find_runner, find_shardmill_error
 from shardmill.schemas.errors import OutputError, StaleBuildError
 from shardmill.schemas.storage import open_storage
 

@@ -23,7 +23,7 @@ from PIL import Image
 
 from shardmill.pipelines import run
 from shardmill.pipelines.commands import INPUT_KINDS
-from shardmill.pipelines.runners import IN_MEMORY
+from shardmill.pipelines.runners.base import IN_MEMORY
 from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.storage import open_storage
 from shardmill.transforms.publish.generation import read_published

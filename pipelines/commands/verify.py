@@ -15,7 +15,7 @@ from shardmill.pipelines.commands.build import finish_run
 from shardmill.pipelines.report.answer import Answer
 from shardmill.pipelines.report.terminal import hide_progress, quiet_import, show_progress
 from shardmill.pipelines.run import run_pipeline
-from shardmill.pipelines.runners import IN_MEMORY, find_runner, take_runner
+from shardmill.pipelines.runners.base import IN_MEMORY, find_runner, take_runner
 from shardmill.pipelines.tool_options import VerifyOptions
 from shardmill.schemas.errors import OutputError, UsageError
 from shardmill.schemas.numbers import human_bytes, printable

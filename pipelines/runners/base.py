@@ -19,6 +19,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from shardmill.pipelines.report.terminal import THREAD_PREFIX
@@ -44,6 +45,8 @@ _SHOWN = 100  # characters of an error of Beam
 _MIN_PAUSE, _MAX_PAUSE = 1.0, 60.0  # seconds
 _NEARLY_DONE = 0.9  # of the expected parts: from here on, assembling may have started
 _MAX_SHARE = 0.02  # of the time that is spent listing files
+# Class of each module; a module is imported when its runner is used.
+_CLASSES = {"flink": "Flink", "prism": "Prism", "dataflow": "Dataflow"}
 
 
 @dataclass(frozen=True)
@@ -374,3 +377,23 @@ def _count_sidecars(build: str, folder: str) -> int:
     """Return the number of sidecars in a folder of a build."""
     path = join(build, folder)
     return sum(entry.path.endswith(".json") for entry in open_storage(path).list_dir(path))
+
+
+def find_runner(name: str) -> Runner:
+    """Return the runner of a name.
+
+    Args:
+        name: A name as ``take_runner`` returns it; upper or lower case.
+
+    Raises:
+        UsageError: Shardmill was not tried on the runner.
+    """
+    if name == IN_MEMORY:
+        return InMemory(name)
+    module = name.lower().removesuffix("runner")
+    if module not in _CLASSES:
+        if "." not in name and module != "portable":  # a class, or the job server of any runner
+            raise UsageError("runner-unknown", name=name)
+        return Runner(name)
+    found: type[Runner] = getattr(import_module(f"{__package__}.{module}"), _CLASSES[module])
+    return found(name)

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from shardmill.pipelines.commands import INPUT_KINDS, find_parser
 from shardmill.pipelines.commands.build import parse_build
 from shardmill.pipelines.manifest_rules import Rules
-from shardmill.pipelines.runners import find_runner, take_runner
+from shardmill.pipelines.runners.base import find_runner, take_runner
 from tests.conftest import ROOT, examples
 from tests.deploy.test_dataflow_template import PARAMETERS, modules  # noqa: F401 - a fixture
 from tests.support.servers import wait_until

@@ -17,7 +17,7 @@ from shardmill.pipelines.cli import main, report_errors
 from shardmill.pipelines.commands import COMMANDS, INPUT_KINDS, find_parser
 from shardmill.pipelines.commands.build import parse_build
 from shardmill.pipelines.commands.parser import beam_option_names
-from shardmill.pipelines.runners import IN_MEMORY, take_runner
+from shardmill.pipelines.runners.base import IN_MEMORY, take_runner
 from shardmill.schemas.errors import OutputError, ResourceError, UsageError
 from tests.conftest import make_photos, shardmill
 from tests.support.fault_tools import sentence_here

@@ -24,7 +24,7 @@ from shardmill.pipelines.commands import MEBIBYTES
 from shardmill.pipelines.count import build_count, outcomes
 from shardmill.pipelines.count_config import CountConfig, CountJob, resolve
 from shardmill.pipelines.report.summary import render_count
-from shardmill.pipelines.runners import IN_MEMORY
+from shardmill.pipelines.runners.base import IN_MEMORY
 from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.errors import InputError, OutputError, ShardmillError, UsageError
 from shardmill.schemas.storage import open_storage

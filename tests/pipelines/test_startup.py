@@ -16,7 +16,7 @@ import pytest
 from shardmill.pipelines import cli
 from shardmill.pipelines.commands import find_parser
 from shardmill.pipelines.report.terminal import quiet_import
-from shardmill.pipelines.runners import find_runner
+from shardmill.pipelines.runners.base import find_runner
 from shardmill.schemas.errors import UsageError
 from shardmill.schemas.storage.gcs import GcsStorage
 from tests.conftest import ADDRESS, build_dataset, cpu_seconds, make_photos

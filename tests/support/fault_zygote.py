@@ -217,7 +217,7 @@ def _import_commands() -> None:
     """Import what commands import, apart from TensorFlow, so that no child needs to."""
     import shardmill.pipelines
     import shardmill.transforms
-    from shardmill.pipelines.runners import IN_MEMORY, find_runner
+    from shardmill.pipelines.runners.base import IN_MEMORY, find_runner
 
     for package in (shardmill.pipelines, shardmill.transforms):
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):

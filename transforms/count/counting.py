@@ -19,10 +19,10 @@ from shardmill.schemas.dataset.manifest import Build, Damaged, Inputs, Manifest,
 from shardmill.schemas.dataset.shard_names import MANIFEST, is_generation
 from shardmill.schemas.dataset.splits import split_order
 from shardmill.schemas.errors import DeniedError, FormatError, OutputError, ShardmillError
-from shardmill.schemas.map_ordered import map_ordered
 from shardmill.schemas.numbers import plural
 from shardmill.schemas.refs import InputRef, MatchCounts
 from shardmill.schemas.storage import join, open_storage
+from shardmill.schemas.storage.base import map_ordered
 from shardmill.schemas.tfrecord.count_file import (
     INFLATE_COST,
     Check,

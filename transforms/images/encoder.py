@@ -17,12 +17,12 @@ from shardmill.schemas.dataset.catalog import CatalogRow
 from shardmill.schemas.errors import ResourceError
 from shardmill.schemas.example.parse import has_entries, parse_example
 from shardmill.schemas.example.serialize import encode_entry, encode_example
-from shardmill.schemas.map_ordered import map_ordered, storage_threads
 from shardmill.schemas.refs import InputRef, KnownRecord
 from shardmill.schemas.rejects import Reject, RejectedError
 from shardmill.schemas.schema_pbtxt.feature_spec import array_tags
 from shardmill.schemas.schema_pbtxt.image_features import BOX_COUNTS, FeatureSet
 from shardmill.schemas.storage import scheme_of
+from shardmill.schemas.storage.base import map_ordered, storage_threads
 from shardmill.schemas.tfrecord.gzip_member import Packing
 from shardmill.transforms.images.convert import ImageSpec, codec_versions
 from shardmill.transforms.images.decoder import FRAME_BYTES, Item

@@ -20,7 +20,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.transforms.window import GlobalWindows
 from apache_beam.utils.windowed_value import WindowedValue
 
-from shardmill.schemas.map_ordered import map_ordered
+from shardmill.schemas.storage.base import map_ordered
 from shardmill.transforms.runtime.process_pool import usable_cores
 
 # The implementation, since the coder's own methods take as long again to find it.

@@ -14,11 +14,11 @@ from shardmill.schemas.dataset import shard_names
 from shardmill.schemas.dataset.manifest import Build, Inputs, Manifest, Shard, Split
 from shardmill.schemas.dataset.splits import split_order
 from shardmill.schemas.errors import OutputError, ShardmillError, StorageError
-from shardmill.schemas.map_ordered import map_ordered, storage_threads
 from shardmill.schemas.numbers import plural
 from shardmill.schemas.rejects import Reject
 from shardmill.schemas.schema_pbtxt.image_features import COUNTS
 from shardmill.schemas.storage import Storage, join
+from shardmill.schemas.storage.base import map_ordered, storage_threads
 from shardmill.transforms.publish.publish import FinalFile, Publisher
 from shardmill.transforms.sink.assemble import BuiltShard
 from shardmill.transforms.sink.census import Census

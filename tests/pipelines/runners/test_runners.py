@@ -12,10 +12,13 @@ from apache_beam.utils.subprocess_server import JavaJarServer
 
 from shardmill.pipelines.report import progress_display
 from shardmill.pipelines.report.terminal import logged, progress_line
-from shardmill.pipelines.runners import IN_MEMORY, Job, find_runner, take_runner
 from shardmill.pipelines.runners.base import (
+    IN_MEMORY,
+    Job,
+    find_runner,
     find_shardmill_error,
     kill_with_parent_prefix,
+    take_runner,
     update_progress,
 )
 from shardmill.schemas.dataset.shard_names import DEFAULT_TEMPLATE, ShardTemplate

@@ -9,7 +9,7 @@ from apache_beam.pvalue import AsSingleton
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from apache_beam.testing.util import assert_that, equal_to
 
-from shardmill.schemas.map_ordered import map_ordered, storage_threads
+from shardmill.schemas.storage.base import map_ordered, storage_threads
 from shardmill.transforms.runtime import beam_steps
 from shardmill.transforms.runtime.beam_steps import MapOrdered
 

@@ -6,7 +6,7 @@ from shardmill.pipelines import run
 from shardmill.pipelines.images import outcomes, resolve
 from shardmill.pipelines.images_config import ImagesConfig
 from shardmill.pipelines.report.terminal import progress_line
-from shardmill.pipelines.runners import IN_MEMORY
+from shardmill.pipelines.runners.base import IN_MEMORY
 from shardmill.transforms.runtime import progress
 from shardmill.transforms.sink.spec import Outcome
 from tests.conftest import make_photos

@@ -9,7 +9,7 @@ import pytest
 from shardmill.pipelines.cli import main
 from shardmill.pipelines.commands import verify as commands_verify
 from shardmill.pipelines.run import run_pipeline
-from shardmill.pipelines.runners import IN_MEMORY
+from shardmill.pipelines.runners.base import IN_MEMORY
 from shardmill.schemas.errors import InputError
 from shardmill.schemas.example.parse import parse_example
 from shardmill.schemas.example.serialize import encode_example

@@ -11,9 +11,9 @@ import apache_beam as beam
 from apache_beam.pvalue import AsDict
 
 from shardmill.schemas.errors import InputError, StorageError
-from shardmill.schemas.map_ordered import map_ordered, storage_threads
 from shardmill.schemas.refs import InputRef, MatchCounts, sum_counts
 from shardmill.schemas.rejects import RejectedError
+from shardmill.schemas.storage.base import map_ordered, storage_threads
 from shardmill.transforms.match.annotations.annotation_spec import AnnotationSpec
 from shardmill.transforms.match.annotations.boxes import (
     Annotation,

@@ -26,7 +26,7 @@ import cloudpickle
 from blake3 import blake3
 
 from shardmill.schemas.errors import ShardmillError
-from shardmill.schemas.map_ordered import map_ordered
+from shardmill.schemas.storage.base import map_ordered
 from shardmill.transforms.runtime.process_pool import exit_with_parent, uninterrupted, usable_cores
 from shardmill.transforms.sources.python.records import Measure, Piece, iterate
 
