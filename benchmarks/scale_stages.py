@@ -45,8 +45,7 @@ from shardmill.transforms.match.walk import first_level
 from shardmill.transforms.runtime import progress
 from shardmill.transforms.runtime.beam_steps import SumInto, TupleCoder
 from shardmill.transforms.sink.assemble import assemble_shard, plan_shards
-from shardmill.transforms.sink.census import Census
-from shardmill.transforms.sink.coders import PlacedRefCoder
+from shardmill.transforms.sink.census import Census, PlacedRefCoder
 from shardmill.transforms.sink.duplicates import Copies
 from shardmill.transforms.sink.finalize import Built, finish
 from shardmill.transforms.sink.parts import PartJob, order_refs, part_id, write_part

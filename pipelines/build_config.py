@@ -16,7 +16,7 @@ from typing import Any, TypeVar, cast
 from typing_extensions import Self
 
 from shardmill.pipelines.dataset_options import DatasetOptions
-from shardmill.pipelines.report.answer import Answer
+from shardmill.pipelines.report.terminal import Answer
 from shardmill.schemas.dataset.shard_names import DEFAULT_TEMPLATE, LABEL_TEMPLATE, ShardTemplate
 from shardmill.schemas.dataset.splits import DEFAULT_SPLITS, Splits, split_of_folder
 from shardmill.schemas.errors import UsageError, format_names

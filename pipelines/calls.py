@@ -266,7 +266,7 @@ def _run_as_child() -> int:
     from shardmill.pipelines.cli import check_process, report_errors
     from shardmill.pipelines.commands import INPUT_KINDS, load_command
     from shardmill.pipelines.commands.build import configure, import_arrow, run_build
-    from shardmill.pipelines.report.answer import Answer
+    from shardmill.pipelines.report.terminal import Answer
 
     command, options, more = pickle.load(sys.stdin.buffer)  # noqa: S301 - the calling process wrote it
     answer = Answer(json=True)

@@ -9,7 +9,7 @@ from typing import Any, cast, get_args
 
 from shardmill.pipelines.build_config import BuildConfig, config_id, read_option_file
 from shardmill.pipelines.dataset_options import ImagesOptions
-from shardmill.pipelines.report.answer import Answer
+from shardmill.pipelines.report.terminal import Answer
 from shardmill.schemas.errors import InputError, UsageError
 from shardmill.schemas.schema_pbtxt.columns import Column, format_schema
 from shardmill.schemas.schema_pbtxt.image_features import FeatureSet, Part, listed_feature

@@ -116,7 +116,7 @@ def _prepare(
 def _check(kind: str, table: Any) -> Any:
     """Return the config of a build of which the source was not read yet, and check its output."""
     from shardmill.pipelines.commands.build import configure, prepare_output
-    from shardmill.pipelines.report.answer import Answer
+    from shardmill.pipelines.report.terminal import Answer
 
     config, *_ = configure(kind, vars(table) | {"source_id": "python"}, [], Answer())
     prepare_output(config.absolute_output)

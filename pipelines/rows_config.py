@@ -13,8 +13,7 @@ import deflate
 
 from shardmill.pipelines.build_config import BuildConfig, read_option_file
 from shardmill.pipelines.dataset_options import RowsOptions
-from shardmill.pipelines.report.answer import Answer
-from shardmill.pipelines.report.terminal import quiet_import, quiet_stderr
+from shardmill.pipelines.report.terminal import Answer, quiet_import, quiet_stderr
 from shardmill.schemas.dataset.splits import Splits
 from shardmill.schemas.errors import UsageError
 from shardmill.schemas.schema_pbtxt.columns import Column, parse_schema

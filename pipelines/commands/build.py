@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from shardmill.pipelines import run
 from shardmill.pipelines.commands import INPUT_KINDS, find_parser
 from shardmill.pipelines.commands.parser import check_beam_flags, parse_flags
-from shardmill.pipelines.report.answer import Answer
-from shardmill.pipelines.report.terminal import hide_progress, quiet_import, quiet_logs
+from shardmill.pipelines.report.terminal import Answer, hide_progress, quiet_import, quiet_logs
 from shardmill.pipelines.runners.base import IN_MEMORY, find_runner, take_runner
 from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.errors import OutputError

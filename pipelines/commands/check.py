@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, ClassVar
 
 from shardmill.pipelines.manifest_rules import Rules, Verdict, judge
-from shardmill.pipelines.report.answer import Answer
+from shardmill.pipelines.report.terminal import Answer
 from shardmill.schemas import option_types as of
 from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.dataset.read_manifest import FoundManifest, load_manifest, open_manifest

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-from shardmill.pipelines.report.answer import Answer
+from shardmill.pipelines.report.terminal import Answer
 from shardmill.schemas import option_types as of
 from shardmill.schemas.errors import InputError, ShardmillError, UsageError
 from shardmill.schemas.numbers import human_bytes, human_duration, parse_duration, plural, printable

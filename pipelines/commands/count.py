@@ -12,8 +12,7 @@ from shardmill.pipelines import run as runs
 from shardmill.pipelines.commands import MEBIBYTES, find_parser
 from shardmill.pipelines.commands.build import check_accepts_files, finish_run
 from shardmill.pipelines.commands.parser import check_beam_flags
-from shardmill.pipelines.report.answer import Answer
-from shardmill.pipelines.report.terminal import quiet_import
+from shardmill.pipelines.report.terminal import Answer, quiet_import
 from shardmill.pipelines.runners.base import IN_MEMORY, find_runner, take_runner
 from shardmill.pipelines.tool_options import CountConfig
 from shardmill.schemas.dataset.manifest import Manifest

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 
 from shardmill.pipelines.commands import MEBIBYTES
 from shardmill.pipelines.commands.build import finish_run
-from shardmill.pipelines.report.answer import Answer
-from shardmill.pipelines.report.terminal import hide_progress, quiet_import, show_progress
+from shardmill.pipelines.report.terminal import Answer, hide_progress, quiet_import, show_progress
 from shardmill.pipelines.run import run_pipeline
 from shardmill.pipelines.runners.base import IN_MEMORY, find_runner, take_runner
 from shardmill.pipelines.tool_options import VerifyOptions

@@ -1,4 +1,6 @@
-"""What a command writes to standard error: progress, lines of a log, and nothing of libraries.
+"""What a command writes: its answer, progress, lines of a log, and nothing of libraries.
+
+It answers with text for people, with one JSON object, or with errors only.
 
 Progress is a bar on a terminal and plain lines elsewhere; with ``--log_format=json``, each line is
 an object with time, level, message and fields.
@@ -22,21 +24,60 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime, timezone
 from types import FrameType
-from typing import TYPE_CHECKING, Any, TextIO, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TextIO, cast
 
 from shardmill.schemas.errors import ShardmillError
-from shardmill.schemas.numbers import human_bytes
+from shardmill.schemas.numbers import human_bytes, printable
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Console, RenderableType
 
+    from shardmill.pipelines.report.layout import Layout
     from shardmill.transforms.runtime.progress import Progress
+
 
 _FIRST_PAUSE, _MAX_PAUSE = 5.0, 60.0  # seconds between two lines of a log
 _hidden = contextvars.ContextVar("hidden", default=False)
 THREAD_PREFIX = "shardmill-"  # of the names of Shardmill's threads
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _run_failed = threading.Event()
+
+
+class Answer(NamedTuple):
+    """The flags that every command has.
+
+    Attributes:
+        json: Whether standard output is one JSON object.
+        quiet: Whether summaries, notes and progress are left out.
+        debug: Whether to show tracebacks, and Beam's log.
+    """
+
+    json: bool = False
+    quiet: bool = False
+    debug: bool = False
+
+    @classmethod
+    def take(cls, values: dict[str, Any]) -> Answer:
+        """Remove the flags from parsed values, and return them."""
+        values.pop("log_format", None)  # main has made standard error such a log
+        return cls(*(values.pop(name, False) for name in cls._fields))
+
+    def give(self, value: dict[str, Any]) -> None:
+        """Print the JSON object, if that is wanted; its ``status`` is ``ok`` unless it has one."""
+        if self.json:
+            print(json.dumps({"status": "ok", **value}))
+
+    def say(self, line: str) -> None:
+        """Print a line of a summary for people."""
+        if not self.json and not self.quiet:
+            print(printable(line), flush=True)
+
+    def show(self, render: Callable[[Layout], Iterable[RenderableType]]) -> None:
+        """Print a summary for people; see ``layout.print_to_stdout``."""
+        if not self.json and not self.quiet:
+            from shardmill.pipelines.report.layout import print_to_stdout
+
+            print_to_stdout(render)
 
 
 @contextlib.contextmanager

@@ -16,7 +16,7 @@ annotation tags, which other readers of the schema ignore:
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,9 +25,14 @@ import numpy as np
 from shardmill.schemas.errors import FormatError
 from shardmill.schemas.schema_pbtxt import schema_text
 from shardmill.schemas.schema_pbtxt.image_features import ENCODINGS
-from shardmill.schemas.schema_pbtxt.schema_text import Kind
+from shardmill.schemas.schema_pbtxt.schema_text import (
+    CHANNELS_TAG,
+    DTYPE_TAG,
+    ENCODING_TAG,
+    SHAPE_TAG,
+    Kind,
+)
 
-ENCODING_TAG, DTYPE_TAG, SHAPE_TAG, CHANNELS_TAG = "encoding", "dtype", "shape", "channels"
 _SHAPE = re.compile(r"(\d{1,18}(,\d{1,18})*)?", re.ASCII)
 _CHANNELS = ("1", "3", "4")
 _DTYPE_KINDS = "biufc"  # numpy.dtype.kind of booleans and numbers
@@ -67,23 +72,6 @@ class FeatureSpec:
     inner: tuple[int, ...] = ()
     is_sorted: bool = False
     parts: tuple[str, ...] = ()
-
-
-def array_tags(
-    dtype: np.dtype[Any], shape: Sequence[int] | None, encoding: str = "raw", channels: int = 0
-) -> list[str]:
-    """Return the annotation tags of a bytes feature that holds arrays.
-
-    Args:
-        dtype: Type of the values.
-        shape: Shape of one record's array; None where it differs from record to record.
-        encoding: One of ``ENCODINGS``.
-        channels: Channels of an image; 0 for other arrays.
-    """
-    tags = [f"{ENCODING_TAG}={encoding}", f"{DTYPE_TAG}={dtype.name}"]
-    if shape is not None:
-        tags.append(f"{SHAPE_TAG}={','.join(map(str, shape))}")
-    return [*tags, f"{CHANNELS_TAG}={channels}"] if channels else tags
 
 
 def parse_feature_specs(text: str, source: str) -> tuple[FeatureSpec, ...]:

@@ -258,7 +258,7 @@ class FeatureSet:
 
         Args:
             labels: All labels in the order of their class ids.
-            tags: Annotation tags of the encoded image, as from ``feature_spec.array_tags``.
+            tags: Annotation tags of the encoded image, as from ``schema_text.array_tags``.
             mask_tags: Those of the encoded mask.
         """
         tagged = {ENCODED: tags, MASK: mask_tags}

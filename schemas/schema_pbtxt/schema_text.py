@@ -8,12 +8,15 @@ names of schema.proto.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from shardmill.schemas.errors import FormatError
 
-Kind = Literal["int64", "float32", "bytes"]
+if TYPE_CHECKING:
+    import numpy as np
 
+Kind = Literal["int64", "float32", "bytes"]
+ENCODING_TAG, DTYPE_TAG, SHAPE_TAG, CHANNELS_TAG = "encoding", "dtype", "shape", "channels"
 _KINDS: dict[str, Kind] = {"INT": "int64", "FLOAT": "float32", "BYTES": "bytes"}
 TYPES: dict[Kind, str] = {kind: name for name, kind in _KINDS.items()}
 # Lifecycle stages of features that TensorFlow Transform omits from a feature spec.
@@ -42,6 +45,23 @@ def feature_fields(
     else:
         fields["value_count"] = {"min": 0} if several else {"min": 1, "max": 1}
     return {**fields, "annotation": {"tag": tags}} if tags else fields
+
+
+def array_tags(
+    dtype: np.dtype[Any], shape: Sequence[int] | None, encoding: str = "raw", channels: int = 0
+) -> list[str]:
+    """Return the annotation tags of a bytes feature that holds arrays.
+
+    Args:
+        dtype: Type of the values.
+        shape: Shape of one record's array; None where it differs from record to record.
+        encoding: One of ``ENCODINGS``.
+        channels: Channels of an image; 0 for other arrays.
+    """
+    tags = [f"{ENCODING_TAG}={encoding}", f"{DTYPE_TAG}={dtype.name}"]
+    if shape is not None:
+        tags.append(f"{SHAPE_TAG}={','.join(map(str, shape))}")
+    return [*tags, f"{CHANNELS_TAG}={channels}"] if channels else tags
 
 
 def class_id_domain(name: str, labels: Sequence[str]) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from PIL import Image, ImageFile
 import shardmill
 from shardmill.pipelines import python_source
 from shardmill.pipelines.commands.build import configure, run_build
-from shardmill.pipelines.report.answer import Answer
+from shardmill.pipelines.report.terminal import Answer
 from shardmill.schemas.dataset.shard_names import SPOOL_FOLDER
 from shardmill.schemas.errors import InputError, OutputError, ShardmillError, UsageError
 from shardmill.schemas.storage.local import LocalStorage

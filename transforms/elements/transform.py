@@ -19,7 +19,6 @@ import pyarrow as pa
 from apache_beam.pvalue import TaggedOutput
 from apache_beam.transforms.window import GlobalWindows
 
-import shardmill.transforms.sink.coders  # noqa: F401 - registers the coders
 from shardmill.schemas.errors import ShardmillError, shown
 from shardmill.schemas.errors.catalogue import coded
 from shardmill.schemas.numbers import plural

@@ -19,8 +19,8 @@ from shardmill.schemas.example.parse import has_entries, parse_example
 from shardmill.schemas.example.serialize import encode_entry, encode_example
 from shardmill.schemas.refs import InputRef, KnownRecord
 from shardmill.schemas.rejects import Reject, RejectedError
-from shardmill.schemas.schema_pbtxt.feature_spec import array_tags
 from shardmill.schemas.schema_pbtxt.image_features import BOX_COUNTS, FeatureSet
+from shardmill.schemas.schema_pbtxt.schema_text import array_tags
 from shardmill.schemas.storage import scheme_of
 from shardmill.schemas.storage.base import map_ordered, storage_threads
 from shardmill.schemas.tfrecord.gzip_member import Packing

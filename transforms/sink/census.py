@@ -1,16 +1,19 @@
-"""Census: the small summary of all references that planning needs."""
+"""Census: the small summary of all references that planning needs; and their coders in shuffles."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Any, Literal, cast
+
+from apache_beam import coders
 
 from shardmill.schemas.errors.catalogue import coded
 from shardmill.schemas.numbers import plural
-from shardmill.schemas.refs import InputRef, MatchCounts, describe_skipped, sum_counts
-from shardmill.transforms.sink.placement import Series
+from shardmill.schemas.refs import InputRef, MatchCounts, SegmentRef, describe_skipped, sum_counts
+from shardmill.transforms.runtime.beam_steps import PRIMITIVES, TupleCoder
+from shardmill.transforms.sink.placement import PartKey, PlacedRef, Series
 from shardmill.transforms.sink.spec import BuildHooks
 
 MAX_FILES = 1_000  # of tables or arrays that the manifest lists
@@ -18,6 +21,8 @@ _EXAMPLES = 3
 _MODULUS = 1 << 128
 Kind = Literal["new", "changed", "removed"]
 _CHANGED = 10
+# The coder writes a reference's index in this tuple: append only.
+_REFERENCES: tuple[type[Any], ...] = (InputRef, SegmentRef)
 
 
 @dataclass
@@ -224,3 +229,22 @@ def compare_files(old: Mapping[str, str], new: Mapping[str, str]) -> Changes:
         elif old[key] != new.get(key):
             changes.add(("changed" if key in new else "removed", key))
     return changes
+
+
+class PlacedRefCoder(TupleCoder):
+    """Coder of ``PlacedRef``: a flat tuple of the reference's type, the order and its fields."""
+
+    def encode(self, value: tuple[object, ...]) -> bytes:
+        """Return the bytes of a ``PlacedRef``."""
+        order, ref = cast("PlacedRef", value)
+        return super().encode((_REFERENCES.index(type(ref)), order, *ref))
+
+    def decode(self, encoded: bytes) -> PlacedRef:
+        """Return the ``PlacedRef`` of some bytes."""
+        number, order, *fields = PRIMITIVES.decode(encoded)
+        return PlacedRef(order, _REFERENCES[number](*fields))
+
+
+INPUTS, PLACED = TupleCoder(InputRef), PlacedRefCoder(PlacedRef)
+coders.registry.register_coder(PartKey, TupleCoder)
+coders.registry.register_coder(PlacedRef, PlacedRefCoder)

@@ -31,8 +31,7 @@ from shardmill.transforms.runtime.beam_steps import (
     singleton_sum,
     unpack,
 )
-from shardmill.transforms.sink.census import Changes
-from shardmill.transforms.sink.coders import INPUTS
+from shardmill.transforms.sink.census import INPUTS, Changes
 from shardmill.transforms.sink.plan import Plan
 from shardmill.transforms.sink.reuse import PublishedRow, path_of, read_rejected, read_rows
 from shardmill.transforms.sink.spec import SinkSpec

@@ -35,8 +35,7 @@ from shardmill.transforms.sink.assemble import (
     plan_shards,
     raise_if_stale,
 )
-from shardmill.transforms.sink.census import Census, Changes
-from shardmill.transforms.sink.coders import INPUTS, PLACED
+from shardmill.transforms.sink.census import INPUTS, PLACED, Census, Changes
 from shardmill.transforms.sink.compare import ComparePublished, add_changes
 from shardmill.transforms.sink.duplicates import Copies, CountCopies, HandleDuplicates
 from shardmill.transforms.sink.finalize import Built, finish, planned_outcome

@@ -16,7 +16,6 @@ import apache_beam as beam
 from apache_beam import Flatten
 from apache_beam.pvalue import AsIter, AsSingleton, TaggedOutput
 
-import shardmill.transforms.sink.coders  # noqa: F401 - registers the coders
 from shardmill.schemas.errors import ResourceError, ShardmillError, StorageError
 from shardmill.schemas.refs import InputRef, MatchCounts
 from shardmill.schemas.rejects import RejectedError

@@ -11,13 +11,9 @@ from shardmill.schemas.errors import FormatError, UsageError
 from shardmill.schemas.example.parse import ExampleError, FeatureValues, Kind, parse_example
 from shardmill.schemas.file_signatures import IMAGE_FORMATS, has_image_format
 from shardmill.schemas.schema_pbtxt import schema_text
-from shardmill.schemas.schema_pbtxt.feature_spec import (
-    DTYPE_TAG,
-    ENCODING_TAG,
-    SHAPE_TAG,
-    parse_feature_spec,
-)
+from shardmill.schemas.schema_pbtxt.feature_spec import parse_feature_spec
 from shardmill.schemas.schema_pbtxt.image_features import CLASS_ID, CLASS_TEXT, FORMAT
+from shardmill.schemas.schema_pbtxt.schema_text import DTYPE_TAG, ENCODING_TAG, SHAPE_TAG
 
 _KINDS: dict[str, Kind] = {"BYTES": "bytes", "INT": "int64", "FLOAT": "float"}
 _SOURCE = "schema.pbtxt"

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 import shardmill
 from shardmill.loaders import feature_spec, open_dataset
 from shardmill.schemas.errors import FormatError, UsageError
-from shardmill.schemas.schema_pbtxt.feature_spec import array_tags, parse_feature_specs
+from shardmill.schemas.schema_pbtxt.feature_spec import parse_feature_specs
+from shardmill.schemas.schema_pbtxt.schema_text import array_tags
 from tests.support.loader_tools import write_dataset
 
 pytest_plugins = ["tests.support.loader_data"]

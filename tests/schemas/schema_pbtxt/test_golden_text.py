@@ -7,8 +7,8 @@ import pytest
 
 from shardmill.schemas.dataset.splits import Splits
 from shardmill.schemas.schema_pbtxt.columns import Column, format_schema
-from shardmill.schemas.schema_pbtxt.feature_spec import array_tags
 from shardmill.schemas.schema_pbtxt.image_features import FeatureSet
+from shardmill.schemas.schema_pbtxt.schema_text import array_tags
 from shardmill.transforms.sink.placement import PlaceSpec
 from shardmill.transforms.sources.arrays.array_source import ArraySource
 from shardmill.transforms.tables.table_source import TableSpec

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import shardmill.transforms.match.transform
-import shardmill.transforms.sink.coders  # noqa: F401 - registers coders
+import shardmill.transforms.sink.census  # noqa: F401 - registers coders
 from shardmill.schemas.refs import InputRef, MatchCounts, SegmentRef
 from shardmill.transforms.sink.placement import PartKey, PlacedRef
 

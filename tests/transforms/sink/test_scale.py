@@ -23,8 +23,7 @@ from shardmill.transforms.match.transform import MatchFiles
 from shardmill.transforms.runtime import packing
 from shardmill.transforms.runtime.beam_steps import SumInto
 from shardmill.transforms.sink import assemble, parts, transform
-from shardmill.transforms.sink.census import Census
-from shardmill.transforms.sink.coders import PLACED
+from shardmill.transforms.sink.census import PLACED, Census
 from shardmill.transforms.sink.duplicates import Copies
 from shardmill.transforms.sink.finalize import Built, finish
 from shardmill.transforms.sink.placement import PartKey, Placed, PlaceSpec, Series, ShardSpec

@@ -19,7 +19,7 @@ from blake3 import blake3
 
 from shardmill.schemas.refs import InputRef
 from shardmill.schemas.schema_pbtxt import schema_text
-from shardmill.schemas.schema_pbtxt.feature_spec import array_tags
+from shardmill.schemas.schema_pbtxt.schema_text import array_tags
 from shardmill.schemas.storage import RandomReader
 from shardmill.transforms.sources.arrays.array_file import (
     ArrayFile,
