@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from apache_beam.utils.subprocess_server import JavaJarServer
 
-from shardmill.pipelines.report import progress_display
+from shardmill.pipelines.report import terminal
 from shardmill.pipelines.report.terminal import logged, progress_line
 from shardmill.pipelines.runners.base import (
     IN_MEMORY,
@@ -199,12 +199,12 @@ def test_json_log_has_the_counts_of_progress(monkeypatch, tmp_path):
     """Each line is an object: progress has fields, other text has its level."""
     progress = Progress(phase="encoding", done=10, total=40, rejects=1)
     progress.notices.append("job: 1")
-    monkeypatch.setattr(progress_display, "_FIRST_PAUSE", 0.05)
+    monkeypatch.setattr(terminal, "_FIRST_PAUSE", 0.05)
     with (tmp_path / "log").open("w") as file:
         monkeypatch.setattr("sys.stderr", file)
 
         def command() -> int:
-            with progress_display.show_progress(progress):
+            with terminal.show_progress(progress):
                 time.sleep(0.2)
             print("shardmill: it failed.", file=sys.stderr)
             raise ValueError("a bug")

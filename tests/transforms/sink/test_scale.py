@@ -20,7 +20,7 @@ from shardmill.schemas.storage import open_storage
 from shardmill.transforms.match.inputs import find_input
 from shardmill.transforms.match.labels import LabelSpec
 from shardmill.transforms.match.transform import MatchFiles
-from shardmill.transforms.runtime import packing
+from shardmill.transforms.runtime import beam_steps
 from shardmill.transforms.runtime.beam_steps import SumInto
 from shardmill.transforms.sink import assemble, parts, transform
 from shardmill.transforms.sink.census import PLACED, Census
@@ -105,7 +105,7 @@ def test_census_and_plan_do_not_grow_with_the_inputs(tmp_path) -> None:
 
 def packed_bytes(placed: list[Placed]) -> float:
     """Return the bytes of a reference where these cross a shuffle in one bundle."""
-    packer = packing._PackValues(PLACED)
+    packer = beam_steps._PackValues(PLACED)
     packer.start_bundle()
     found = [pair for each in placed for pair in packer.process(each)]
     found += [each.value for each in packer.finish_bundle()]
@@ -113,7 +113,7 @@ def packed_bytes(placed: list[Placed]) -> float:
     values: dict[PartKey, list[bytes]] = {}
     for key, value in found:
         values.setdefault(key, []).append(value)
-    unpacked = {key: [*packing.unpack(some, PLACED)] for key, some in values.items()}
+    unpacked = {key: [*beam_steps.unpack(some, PLACED)] for key, some in values.items()}
     assert unpacked == {key: [ref for one, ref in placed if one == key] for key in values}
     return sum(len(key_coder.encode(key)) + len(value) for key, value in found) / len(placed)
 
@@ -127,10 +127,10 @@ def test_references_are_small_in_the_shuffle(tmp_path, monkeypatch) -> None:
     plan = make_plan(spec(tmp_path / "ds"), 100, census_of(refs))
     placed = [*transform.place_refs(spec(tmp_path).place, refs, plan)]
     assert 40 < packed_bytes(placed) < 60
-    monkeypatch.setattr(packing, "_WAITING", 100)  # few of a part at a time
+    monkeypatch.setattr(beam_steps, "_WAITING", 100)  # few of a part at a time
     assert packed_bytes(placed) < 75
     # A runner with small bundles: the names of the photo have 79 bytes.
-    monkeypatch.setattr(packing, "_WAITING", 1)
+    monkeypatch.setattr(beam_steps, "_WAITING", 1)
     assert packed_bytes(placed) < 150
 
 

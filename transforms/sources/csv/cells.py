@@ -15,7 +15,8 @@ from pyarrow import csv
 from shardmill.schemas.errors import shown
 from shardmill.schemas.rejects import RejectedError
 from shardmill.transforms.sources.csv import text_parser
-from shardmill.transforms.sources.csv.dialect import CR, LF, UTF_8, Dialect, Ints, read_quotes
+from shardmill.transforms.sources.csv.dialect import UTF_8, Dialect
+from shardmill.transforms.sources.csv.quotes import CR, LF, Ints, read_quotes
 from shardmill.transforms.sources.csv.row_bounds import (
     Rows,
     Syntax,
@@ -23,7 +24,10 @@ from shardmill.transforms.sources.csv.row_bounds import (
     hide_escaped,
     prepare_text,
 )
-from shardmill.transforms.sources.csv.text import CsvText, undecodable_byte
+from shardmill.transforms.sources.csv.text import (
+    CsvText,
+    undecodable_byte,
+)
 from shardmill.transforms.tables import table_source
 from shardmill.transforms.tables.table_source import RejectCollector, RowReject
 

@@ -24,7 +24,7 @@ from shardmill.schemas.schema_pbtxt.columns import Column, fold_boolean
 from shardmill.schemas.schema_pbtxt.schema_text import Kind
 from shardmill.transforms.sources.csv import text_parser
 from shardmill.transforms.sources.csv.cells import Cells
-from shardmill.transforms.sources.csv.dialect import Ints
+from shardmill.transforms.sources.csv.quotes import Ints
 from shardmill.transforms.sources.csv.text_parser import CellRules
 
 # Pairs of words for true and false. Only one word of a pair ("no", "F") is not enough to infer a

@@ -18,7 +18,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from shardmill.schemas.rejects import RejectedError
-from shardmill.transforms.sources.csv.dialect import (
+from shardmill.transforms.sources.csv.quotes import (
     CR,
     LF,
     NOT_CLOSED,
