@@ -2,6 +2,8 @@
 
 import ast
 import functools
+import importlib.util
+import os
 import re
 import subprocess
 import sys
@@ -230,9 +232,8 @@ def test_missing_frameworks_are_errors_with_the_fix(dataset, call, words) -> Non
 # Module names that one top-level package has more than once, and why.
 SHARED_MODULE_NAMES = {
     "transforms/transform.py": "the PTransform of each input kind and step",
-    "transforms/encoder.py": "the encoder of each input kind, and their protocol in sink",
+    "transforms/encoder.py": "the encoder of each input kind",
     "transforms/labels.py": "labels from keys in match, labels from an array in arrays",
-    "transforms/planning.py": "parts in sink, byte ranges of CSV files in rows",
     "pipelines/arrays.py": "a pipeline and its command",
     "pipelines/count.py": "a pipeline and its command",
     "pipelines/images.py": "a pipeline and its command",
@@ -263,3 +264,58 @@ def test_class_names_are_unique() -> None:
         if isinstance(node, ast.ClassDef)
     )
     assert repeated(names) == set()
+
+
+# Starts with every Python process of a build, and writes the file of each function of ours that is
+# called; what runs while a module is imported does not count.
+TRACER = """
+import os, sys, threading
+
+def note(frame, event, arg):
+    code = frame.f_code
+    if event != "call" or not code.co_flags & 1 or not code.co_filename.startswith(ROOTS):
+        return
+    if code.co_filename not in seen:
+        caller = frame.f_back
+        while caller:
+            if caller.f_code.co_name == "_call_with_frames_removed":
+                return
+            caller = caller.f_back
+        seen.add(code.co_filename)
+        with open(os.environ["TRACED"], "a") as file:
+            print(code.co_filename, file=file)
+
+ROOTS = tuple(os.environ["ROOTS"].split(":"))
+seen = set()
+sys.setprofile(note)
+threading.setprofile(note)
+"""
+IN_DECODERS = {"decode.py", "decoder_process.py"}  # which do not start with the tracer
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize(("kind", "most"), [("images", 65), ("rows", 75)])
+def test_one_input_passes_few_modules(tmp_path, kind, most) -> None:
+    """Who follows one image or one row through a build reads this many modules."""
+    if kind == "images":
+        source = make_photos(tmp_path / "photos", {"cat": 1})
+    else:
+        source = tmp_path / "table.csv"
+        source.write_text("a,b,label\n1,2.5,x\n")
+    (tmp_path / "sitecustomize.py").write_text(TRACER)
+    package = Path(importlib.util.find_spec("shardmill").origin).parent
+    roots = [f"{package / name}/" for name in ALLOWED] + [f"{ROOT / name}/" for name in ALLOWED]
+    environment = {
+        **os.environ, "PYTHONPATH": str(tmp_path), "TRACED": str(tmp_path / "traced"),
+        "ROOTS": ":".join(roots),
+    }  # fmt: skip
+    options = f"input={str(source)!r}, output={str(tmp_path / 'ds')!r}, splits='train:1'"
+    code = f"import shardmill\nassert shardmill.{kind}({options}).status == 'published'"
+    subprocess.run([sys.executable, "-c", code], env=environment, check=True, capture_output=True)
+    traced = {
+        Path(line).resolve() for line in (tmp_path / "traced").read_text().split("\n") if line
+    }
+    names = [str(path.relative_to(ROOT)) for path in traced]
+    names += [f"transforms/images/{name}" for name in IN_DECODERS if kind == "images"]
+    assert len(set(names)) <= most, sorted(names)
+    assert len(names) > most // 2  # the tracer works
