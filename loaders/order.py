@@ -92,6 +92,8 @@ class EpochOrder:
         if self.permuted:
             positions = permute(self._key("records"), len(self), positions)
         numbers = positions if self.numbers is None else self.numbers[positions]
+        # Parts may begin and end in the middle of a shard: the number of a record in its shard is
+        # its number in the selection, moved by the difference of both ends of its part.
         parts = np.searchsorted(self._ends, numbers, "right")
         return parts, numbers + np.array(
             [part.stop - end for part, end in zip(self.parts, self._ends, strict=True)], np.int64
@@ -112,6 +114,9 @@ class EpochOrder:
         start, stop, cuts = piece
         chunks = list(self._chunks(start, stop, end))
         firsts = np.cumsum([0, *(len(chunk.records) for chunk in chunks)])
+        # The key is that of the whole window, also where some of it was read: what is left must
+        # have the same order whoever reads it. Each cut drops what was read from the front, and
+        # keeps of the rest, ranked in the order of members, those that this reader got.
         places = shuffled(self._key("window", start), stop - start)
         for read, low, high in cuts:
             places = places[read:]
@@ -126,6 +131,8 @@ class EpochOrder:
         for group in range(bisect_right(ends, start), bisect_left(ends, stop) + 1):
             places, chunks = self._last_group(group)
             most = min(end, ends[group] + _WINDOWS_AHEAD * self.window)
+            # What is beyond ``end`` is of another reader, so it is not fetched. Several windows are
+            # in one group, which is fetched once.
             following = {*range(group + 1, bisect_left(ends, most, group) + 1)}
             for each in sorted(following - self._fetched):
                 self._fetched.add(each)
@@ -154,6 +161,8 @@ class EpochOrder:
         """Numbers of the parts whose members are interleaved."""
         if not self.permuted:
             return [[number] for number in range(len(self.parts))]
+        # Groups bound how many shards are open. Shards of one label are one group: of four of them
+        # a window would have four labels.
         numbers = shuffled(self._key("parts"), len(self.parts)).tolist()
         if any(part.shard.label is not None for part in self.parts):
             return [numbers]
@@ -164,6 +173,9 @@ class EpochOrder:
         placed: list[tuple[float, int, Chunk]] = []
         read = [number for number in self._groups[group] if self._size(number)]
         for number, bounds in zip(read, self.bounds(read), strict=True):
+            # Chunk i of n is put at (i + offset) / n of the epoch. So the chunks of any part are
+            # spread evenly, however many it has, and the random offset keeps parts of equal size
+            # from taking turns in one fixed order.
             chunks = self._chunks_of(number, np.array(bounds))
             offset = self._key("offset", number) / (1 << 64)
             placed += [((at + offset) / len(chunks), number, c) for at, c in enumerate(chunks)]
@@ -180,6 +192,7 @@ class EpochOrder:
         records: range | Numbers = range(part.first, part.stop)
         cuts = np.clip(bounds - part.first, 0, size)
         if self.numbers is not None:
+            # Of a choice of records, chunks hold those of each member, found by its bounds.
             low, high = self._cuts[number : number + 2]
             records = self.numbers[low:high] + (part.stop - self._ends[number])
             cuts = np.searchsorted(records, bounds)

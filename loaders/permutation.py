@@ -43,11 +43,14 @@ def permute(key: int, size: int, positions: npt.NDArray[Any]) -> npt.NDArray[np.
 
     def network(values: Hashes) -> Hashes:
         left, right = values >> bits, values & mask
+        # A round can be undone, whatever ``mix`` returns, since it keeps one half: so the network
+        # is a permutation.
         for each in keys:
             left, right = right, left ^ (mix(right + each) & mask)
         joined: Hashes = (left << bits) | right
         return joined
 
+    # Walking ends: the walk is along a cycle of the network, which contains the position itself.
     found = network(positions.astype(np.uint64))
     while (outside := found >= size).any():
         found[outside] = network(found[outside])

@@ -46,6 +46,8 @@ class Piece(NamedTuple):
         """Returns some examples, which are consecutive in the order of members."""
         if not self.cuts:
             return Piece(self.start + low, self.start + high)
+        # The window was read in a random order, so what is left of it is no range of places: the
+        # range is one of ranks among what is left.
         *before, (read, first, _) = self.cuts
         return self._replace(cuts=(*before, Cut(read, first + low, first + high)))
 
@@ -109,6 +111,8 @@ def drop(pieces: Sequence[Piece], read: int, window: int) -> Iterator[Piece]:
     for piece in pieces:
         at = min(read, piece.size)
         read -= at
+        # Whole windows that were read go. Of the one that was begun, the rest is a piece of its
+        # own, which remembers that window; later windows begin where they would have begun.
         whole = 0 if piece.cuts else at // window * window
         if whole < at:
             begun = piece.cut(whole, min(whole + window, piece.size))
@@ -151,6 +155,9 @@ def share_of(pieces: Sequence[Piece], reader: Reader, rule: Remainder) -> list[P
 
 def redeal(pieces: Sequence[Piece], deal: Deal, window: int, rule: Remainder) -> list[Piece]:
     """Returns what is left of pieces after a deal; see ``share_of``."""
+    # All hosts of a deal have read as many examples, and workers take batches in turn: so one
+    # number says what each has read. What is left is listed in the order of hosts and workers, the
+    # same on each machine; examples that hosts could not divide evenly come last.
     left: list[Piece] = []
     for host in range(deal.hosts):
         for number in range(deal.workers):

@@ -41,6 +41,7 @@ class Position(NamedTuple):
             read = sum(deal.examples for deal in self.deals)
             return self._replace(deals=(Deal(read, 1, 1, 1),) if read else ())
         ours = 0, reader.host.count, reader.worker.count, reader.batch
+        # ``at(epoch, examples)`` may name no hosts and workers: then they were as many as now.
         deals = [Deal(*(a or b for a, b in zip(deal, ours, strict=True))) for deal in self.deals]
         for deal in deals:
             if deal.examples % deal.hosts:
@@ -54,6 +55,8 @@ class Position(NamedTuple):
             reader: The worker.
             reads: What is read and how.
         """
+        # One worker without a limit has read what a number of examples says, so that the state is
+        # the same on every host. Of several, each has its own share and its own place in it.
         in_blocks, worker = reads["order"] == "blocks", None
         deals = self.resolve(reader, by_records=not in_blocks).deals
         if reader.worker.count > 1 or reads["limit"]:
@@ -85,7 +88,7 @@ def parse_state(state: dict[str, Any], reader: Reader, reads: dict[str, Any]) ->
         counts, numbers = state["worker"][:2], state["worker"][2:]
         theirs |= zip(_WORKER, numbers, strict=False)
         ours |= zip(_WORKER, _numbers_of(reader, reads), strict=False)
-    split = ours.pop("split")
+    split = ours.pop("split")  # another name of the same records makes no difference
     for name, value in ours.items():
         if theirs.get(name) == value:
             continue
@@ -103,6 +106,8 @@ def parse_state(state: dict[str, Any], reader: Reader, reads: dict[str, Any]) ->
 
 def digest_of(records: Records) -> str:
     """Returns a digest of which records are read, in which version of the dataset."""
+    # The checksums of shards are those of the version, so a new one differs although its files have
+    # the same names.
     digest = hashlib.blake2b(digest_size=8)
     for part in records.source.selection.parts:
         if part.records:

@@ -214,7 +214,7 @@ class InMemory(Runner):
         return [*argv]
 
     def make(self) -> Any:
-        """See ``Runner.make``."""
+        """Return Beam's in-memory runner."""
         from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
         return FnApiRunner()

@@ -53,7 +53,7 @@ class Dataflow(Runner):
             raise UsageError("runner-needs-package", name=name) from error
 
     def prepare(self, argv: Sequence[str], job_name: str) -> list[str]:
-        """See ``Runner.prepare``."""
+        """Return the flags with a job name; they must name the project and the region."""
         options = PipelineOptions([*argv]).view_as(GoogleCloudOptions)
         missing = [f"--{name}" for name in ("project", "region") if not getattr(options, name)]
         if missing:
@@ -96,7 +96,7 @@ class Dataflow(Runner):
         return str(options.view_as(GoogleCloudOptions).template_location or "")
 
     def find_job(self, options: PipelineOptions, result: Any) -> Job | None:
-        """See ``Runner.find_job``."""
+        """Return the job, with its page in the console of Google Cloud."""
         if result is None or not result.has_job:
             return None
         cloud = options.view_as(GoogleCloudOptions)
@@ -150,7 +150,7 @@ class Dataflow(Runner):
         return False
 
     def explain(self, error: BaseException, job: Job | None) -> ShardmillError | None:
-        """See ``Runner.explain``."""
+        """Return the cause that the service states, with the page of the job."""
         from apache_beam.runners.dataflow.dataflow_runner import DataflowRuntimeException
         from apache_beam.runners.dataflow.internal.apiclient import DataflowJobAlreadyExistsError
         from google.api_core.exceptions import GoogleAPICallError

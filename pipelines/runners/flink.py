@@ -98,7 +98,7 @@ class Flink(Runner):
         return None
 
     def cancel(self, options: PipelineOptions, result: Any) -> bool:
-        """See ``Runner.cancel``."""
+        """Ask the cluster to cancel the job; see ``Runner.cancel``."""
         rest = self._rest
         if rest is None:  # the cluster is in the job server; one that Beam started ends with us
             ended = super().cancel(options, result)

@@ -33,7 +33,7 @@ class OpenFile:
         self.size, self.gap = self._reader.size, self._reader.gap
 
     def read_at(self, offset: int, length: int) -> bytes:
-        """See ``RandomReader.read_at``."""
+        """Return some bytes of the shard, shorter at its end."""
         return self._reader.read_at(offset, length)
 
 

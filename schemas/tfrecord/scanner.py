@@ -130,6 +130,7 @@ class RecordScanner:
         """
         # At most one record is incomplete at each end of data; those between are scanned at once.
         at = 0 if self.is_between_records else self._scan_partial(data, 0)
+        # If that record goes on beyond data, all of data was used.
         if self._fed + at == self.offset:
             at = self._scan_complete(data, at)
             if at < len(data):
@@ -222,6 +223,7 @@ class RecordScanner:
             (self._length,) = _LENGTH.unpack_from(self._held)
             if not starts_record(bytes(self._held)):
                 raise self._bad_length()
+            # Nothing is reserved for the length, which may be huge.
             self._left, self._crc = self._length, 0
             self._held.clear()
         # The payload is not collected unless it is taken, so a record may be larger than memory.

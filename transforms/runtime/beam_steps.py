@@ -100,7 +100,7 @@ def unpack(packed: Iterable[bytes], coder: coders.Coder = _ANY) -> Iterator[Any]
 
 
 class _PackValues(beam.DoFn):
-    """See ``pack_values``."""
+    """Packs the values of each key, as far as a bundle has them."""
 
     def __init__(self, coder: coders.Coder) -> None:
         self._coder = coder
@@ -132,7 +132,7 @@ class _PackValues(beam.DoFn):
 
 
 class _PackAll(_PackValues):
-    """See ``pack_all``."""
+    """Packs the values of a bundle, which have no keys."""
 
     def process(self, element: Any) -> Iterator[Any]:
         """Add a value; yield the packed values when there are many."""
@@ -251,7 +251,7 @@ class CachedOptions(PipelineOptions):
     """
 
     def view_as(self, cls: type[_View]) -> _View:
-        """See ``PipelineOptions.view_as``."""
+        """Return the one view of a class."""
         views: dict[type, Any] = self.__dict__.setdefault("_views", {})
         if cls not in views:
             views[cls] = super().view_as(cls)

@@ -94,6 +94,7 @@ def read_rows(
     except _FAILURES:
         return
     locations: Iterable[tuple[int, int, int] | None] = itertools.repeat(None)
+    # Rows are compared also where other options make other records; then no record is taken.
     if catalog.record_id == record_id:
         # Each record has a CRC in its frame, but a whole record may be that of another
         # input: only the CRC of the whole shard proves that the catalog describes it.

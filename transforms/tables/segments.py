@@ -235,6 +235,7 @@ def _read_blocks(ref: SegmentRef) -> Iterator[pa.Buffer]:
     if google_crc32c.value(packed) != ref.crc32c:
         raise OutputError("part-damaged", path=ref.uri)
     view, at, codec = memoryview(packed), 0, pa.Codec(_CODEC)
+    # Each block was compressed alone, since one that two parts share is read for both.
     while at < len(view):
         length, size = _SIZES.unpack_from(view, at)
         at += _SIZES.size + length

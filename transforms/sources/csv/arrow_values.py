@@ -293,7 +293,7 @@ class TypedSample(Sample):
         )
 
     def describe(self, column: Column, *, missing: bool) -> str:  # noqa: ARG002 - not counted
-        """See ``Sample.describe``."""
+        """Return the type of a column and an example; missing values were not counted."""
         profile = self.profiles.get(column.name)
         example = profile.example if profile else ""
         return f"{column.kind}, such as: {example}" if example else column.kind

@@ -171,6 +171,7 @@ def split_ranges(
             yield rest
             continue
         with open_range(uri, dialect, rest) as text:
+            # A text without an end is one that cannot be read from the middle.
             if rest.end == TO_END:
                 # Damage is found at the end, when rows before it were written: look first.
                 text.check_compression()
@@ -259,6 +260,7 @@ def cut_ranges(batches: Iterable[Rows], whole: RowRange, range_bytes: int) -> It
     start, _, line = whole
     for rows in batches:
         starts, lines = rows.row_starts()
+        # Several ranges may begin in one block of rows.
         while (cut := int(np.searchsorted(starts, start + range_bytes))) < len(starts):
             yield RowRange(start, int(starts[cut]), line)
             start, line = int(starts[cut]), int(lines[cut])
