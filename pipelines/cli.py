@@ -57,9 +57,9 @@ def report_errors(run: Callable[[], int], *, json: bool, debug: bool = False) ->
     if isinstance(sys.stdout, io.TextIOWrapper):  # whose encoding may lack characters of the data
         sys.stdout.reconfigure(errors="backslashreplace")
     code = _run(run, json=json, debug=debug)
-    quiet = sys.modules.get("shardmill.pipelines.report.terminal")  # only if a command imported it
-    if quiet is not None:
-        quiet.close_stderr_after_failure()
+    terminal = sys.modules.get("shardmill.pipelines.report.terminal")  # if a command imported it
+    if terminal is not None:
+        terminal.close_stderr_after_failure()
     return code
 
 

@@ -1,6 +1,6 @@
 """Parts: slices of a shard, each written by one worker to a file with a unique name.
 
-A part is finished when its sidecar exists (see ``sidecar``).
+A part is finished when its sidecar exists (see ``publish.generation``).
 """
 
 from __future__ import annotations
