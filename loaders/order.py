@@ -115,7 +115,7 @@ class EpochOrder:
         chunks = list(self._chunks(start, stop, end))
         firsts = np.cumsum([0, *(len(chunk.records) for chunk in chunks)])
         # The key is that of the whole window, also where some of it was read: what is left must
-        # have the same order whoever reads it. Each cut drops what was read from the front, and
+        # have the same order on every host. Each cut drops what was read from the front, and
         # keeps of the rest, ranked in the order of members, those that this reader got.
         places = shuffled(self._key("window", start), stop - start)
         for read, low, high in cuts:

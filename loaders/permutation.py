@@ -43,8 +43,8 @@ def permute(key: int, size: int, positions: npt.NDArray[Any]) -> npt.NDArray[np.
 
     def network(values: Hashes) -> Hashes:
         left, right = values >> bits, values & mask
-        # A round can be undone, whatever ``mix`` returns, since it keeps one half: so the network
-        # is a permutation.
+        # A round can be undone for any function in place of ``mix``, since it keeps one half: so
+        # the network is a permutation.
         for each in keys:
             left, right = right, left ^ (mix(right + each) & mask)
         joined: Hashes = (left << bits) | right

@@ -46,8 +46,8 @@ class Piece(NamedTuple):
         """Returns some examples, which are consecutive in the order of members."""
         if not self.cuts:
             return Piece(self.start + low, self.start + high)
-        # The window was read in a random order, so what is left of it is no range of places: the
-        # range is one of ranks among what is left.
+        # The window was read in a random order, so what is left of it is not a range of places:
+        # this is a range of ranks among what is left.
         *before, (read, first, _) = self.cuts
         return self._replace(cuts=(*before, Cut(read, first + low, first + high)))
 
@@ -111,8 +111,8 @@ def drop(pieces: Sequence[Piece], read: int, window: int) -> Iterator[Piece]:
     for piece in pieces:
         at = min(read, piece.size)
         read -= at
-        # Whole windows that were read go. Of the one that was begun, the rest is a piece of its
-        # own, which remembers that window; later windows begin where they would have begun.
+        # Whole windows that were read go. Of the one that was begun, the rest is another
+        # piece, which remembers that window; later windows begin where they would have begun.
         whole = 0 if piece.cuts else at // window * window
         if whole < at:
             begun = piece.cut(whole, min(whole + window, piece.size))
