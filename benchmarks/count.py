@@ -92,7 +92,7 @@ def read_with_tf(path: str, compression: str, batch: int) -> int:
 
 def count_whole(path: str, check: str) -> int:
     """Counts the records of a file with Shardmill in this process."""
-    from shardmill.schemas.tfrecord.count_file import count_file
+    from shardmill.schemas.tfrecord.reader import count_file
 
     found = count_file(path, check)  # type: ignore[arg-type]
     if found.fault is not None:

@@ -36,8 +36,7 @@ from scale_tools import (
 
 from shardmill.schemas.dataset.manifest import Build, Inputs, Manifest, Shard, Split
 from shardmill.schemas.dataset.shard_names import DEFAULT_TEMPLATE, ShardTemplate
-from shardmill.schemas.refs import InputRef
-from shardmill.schemas.rejects import Reject
+from shardmill.schemas.refs import InputRef, Reject
 from shardmill.schemas.storage import open_storage
 from shardmill.transforms.match.inputs import find_input, read_listing, walk_input
 from shardmill.transforms.match.labels import LabelSpec

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from typing_extensions import Self
 
-from shardmill.loaders.disk_cache import DiskCache
+from shardmill.loaders.caches import DiskCache
 from shardmill.loaders.record_decoder import (
     Fill,
     RecordDecoder,

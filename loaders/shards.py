@@ -14,8 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from shardmill.loaders.disk_cache import DiskCache
-from shardmill.loaders.lru_cache import LruCache, Spare, spare_bytes
+from shardmill.loaders.caches import DiskCache, LruCache, Spare, spare_bytes
 from shardmill.loaders.order import GROUP, Chunk
 from shardmill.loaders.source import Source, open_catalog
 from shardmill.schemas.dataset.shard_names import check_not_deleted

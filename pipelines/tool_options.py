@@ -12,7 +12,7 @@ from shardmill.schemas.errors import UsageError
 from shardmill.schemas.option_types import Choice, File, Frozen, MaybeInt, Path, Switch
 
 if TYPE_CHECKING:
-    from shardmill.schemas.tfrecord.count_file import Check
+    from shardmill.schemas.tfrecord.reader import Check
 
 
 @dataclass

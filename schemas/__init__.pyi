@@ -4,7 +4,7 @@ from .dataset.splits import Splits as Splits
 from .errors import ShardmillError as ShardmillError
 from .example.serialize import encode_example as encode_example
 from .refs import InputRef as InputRef
-from .rejects import Reject as Reject
-from .rejects import RejectedError as RejectedError
+from .refs import Reject as Reject
+from .refs import RejectedError as RejectedError
 from .storage import absolute as absolute
 from .tfrecord.gzip_member import Packing as Packing

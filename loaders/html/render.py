@@ -14,10 +14,10 @@ import jinja2
 import numpy as np
 
 from shardmill.loaders.boxes import BOX_SIDES
-from shardmill.schemas.dataset.facts import describe_manifest
 from shardmill.schemas.dataset.manifest import Manifest
+from shardmill.schemas.dataset.read_manifest import describe_manifest
 from shardmill.schemas.numbers import human_bytes, plural, printable, short_number
-from shardmill.schemas.rejects import REASONS
+from shardmill.schemas.refs import REASONS
 from shardmill.schemas.tfrecord.scanner import FAULTS
 
 _BINS = 24

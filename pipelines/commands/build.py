@@ -134,7 +134,7 @@ def run_build(command: str, config: Any, beam_flags: list[str], answer: Answer) 
 def _add_changes(outcome: Outcome, output: str) -> Outcome:
     """Return an outcome with the records that an update changed."""
     if outcome.status == "published":
-        from shardmill.pipelines.diff.compare import changes_of_update
+        from shardmill.pipelines.report.compare import changes_of_update
 
         changes = changes_of_update(output, Manifest.from_json(outcome.manifest))
         outcome = replace(outcome, changes=(*outcome.changes, *changes))

@@ -53,7 +53,7 @@ Exit codes: 0 compared, 1 something could not be read, 2 usage error."""
 
 def run(flags: DiffOptions, answer: Answer) -> int:
     """Print how two versions differ; return the exit code."""
-    from shardmill.pipelines.diff.compare import compare_datasets  # imports NumPy
+    from shardmill.pipelines.report.compare import compare_datasets  # imports NumPy
 
     found = compare_datasets(flags.before, flags.after, flags.examples)
     answer.give(found)
@@ -63,7 +63,7 @@ def run(flags: DiffOptions, answer: Answer) -> int:
 
 def render(found: Mapping[str, Any]) -> Iterator[Text]:
     """Yield the counts, then the examples."""
-    from shardmill.pipelines.diff.compare import summary_rows
+    from shardmill.pipelines.report.compare import summary_rows
     from shardmill.pipelines.report.layout import fields, whole_line
     from shardmill.pipelines.report.summary import first_rows
 

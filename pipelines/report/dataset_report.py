@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
+import pathlib
+import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain, islice, zip_longest
 from typing import Any
 
 import numpy as np
 
 from shardmill.loaders.boxes import BOXES
-from shardmill.loaders.html.render import is_picture, make_histogram, make_thumbnail, render
+from shardmill.loaders.html.render import SIDE, is_picture, make_histogram, make_thumbnail, render
 from shardmill.loaders.record_decoder import IMAGE_ENCODINGS, RecordDecoder
 from shardmill.loaders.records import Records, open_encoded
 from shardmill.loaders.selection import ShardSlice, select
 from shardmill.loaders.source import read_catalog, read_specs
 from shardmill.pipelines.report.findings import SampledRecord, choose_examples, find_problems
-from shardmill.pipelines.report.reject_pictures import draw_rejects
-from shardmill.schemas.dataset.facts import describe_manifest, read_rejects
 from shardmill.schemas.dataset.manifest import Manifest
-from shardmill.schemas.dataset.read_manifest import open_manifest
+from shardmill.schemas.dataset.read_manifest import describe_manifest, open_manifest, read_rejects
 from shardmill.schemas.dataset.shard_names import CURRENT, REJECTS, is_generation
 from shardmill.schemas.errors import OutputError, ShardmillError, UsageError
 from shardmill.schemas.example.parse import parse_example
@@ -36,7 +37,13 @@ MAX_FILES = 32  # catalogs or shards
 _MAX_RECORDS = 10_000  # of a catalog, or of all shards
 _MAX_BYTES = 8 << 20
 _COLUMNS = SampledRecord._fields[2:-1]
-
+# Of pictures of rejected files, which are damaged and named by a dataset of perhaps another person.
+# Pillow's decoders of these clear the picture first, and have no code of other libraries but
+# libjpeg-turbo and zlib.
+_FORMATS = ("JPEG", "PNG", "GIF", "BMP")
+_UNSAFE = {"decoder_crashed", "decoder_memory", "decoder_timeout", "outside_root", "too_large"}
+_MAX_FILE_BYTES, _MAX_PIXELS = 16 << 20, 1 << 25
+_REASONS, _TRIED, _SHOWN = 6, 30, 4  # shown are at most 24 pictures
 Samples = Sequence[SampledRecord]
 
 
@@ -280,3 +287,51 @@ def _spread(items: Sequence[Any]) -> list[Any]:
     """Returns at most MAX_FILES of the items, evenly spaced."""
     count = min(len(items), MAX_FILES)
     return [items[n * len(items) // count] for n in range(count)]
+
+
+def draw_rejects(
+    root: str | os.PathLike[str], rejects: Sequence[Mapping[str, str]]
+) -> dict[str, list[Any]]:
+    """Returns a few pictures by reason; see ``draw_partly``.
+
+    Args:
+        root: Folder of the inputs.
+        rejects: ``key`` and ``error`` of each.
+    """
+    drawn = {}
+    reasons = dict.fromkeys(each["error"] for each in rejects if each["error"] not in _UNSAFE)
+    for reason in islice(reasons, _REASONS):
+        keys = [each["key"] for each in rejects if each["error"] == reason][:_TRIED]
+        pictures = (draw_partly(root, key) for key in keys)
+        drawn[reason] = [*islice(filter(None, pictures), _SHOWN)]
+    return drawn
+
+
+def draw_partly(root: str | os.PathLike[str], key: str) -> dict[str, Any] | None:
+    """Returns a thumbnail of what an image file has before its damage; None if that is nothing.
+
+    Args:
+        root: A folder.
+        key: Path of the file relative to it. Files that are elsewhere are not read.
+    """
+    from PIL import Image
+
+    try:
+        path = pathlib.Path(root, key).resolve()
+        inside = path.is_relative_to(pathlib.Path(root).resolve()) and path.is_file()
+        data = path.read_bytes() if inside and path.stat().st_size <= _MAX_FILE_BYTES else b""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            image = Image.open(io.BytesIO(data), formats=_FORMATS)
+            image.draft("RGB", (SIDE, SIDE))
+            if image.width * image.height > _MAX_PIXELS:
+                return None
+            with contextlib.suppress(Exception):
+                image.load()
+            image.tile = []  # keeps what was decoded
+            image.thumbnail((SIDE, SIDE))
+            pixels = np.asarray(image.convert("RGB"))
+    except Exception:  # noqa: BLE001 - Pillow's plugins raise many types
+        return None
+    shown = pixels.size and pixels.min() < pixels.max()
+    return {**make_thumbnail(pixels), "key": key, "alt": f"Rejected: {key}"} if shown else None

@@ -17,9 +17,13 @@ from typing import Any
 from shardmill.loaders.selection import find_split
 from shardmill.loaders.source import open_catalog
 from shardmill.schemas.dataset.catalog import row_columns
-from shardmill.schemas.dataset.facts import default_split, describe_manifest, read_rejects
 from shardmill.schemas.dataset.manifest import Manifest
-from shardmill.schemas.dataset.read_manifest import open_manifest
+from shardmill.schemas.dataset.read_manifest import (
+    default_split,
+    describe_manifest,
+    open_manifest,
+    read_rejects,
+)
 from shardmill.schemas.dataset.shard_names import REJECTS
 from shardmill.schemas.errors import FormatError, InputError, StorageError, UsageError
 from shardmill.schemas.example.parse import FeatureValues, looks_like_example, parse_example

@@ -73,7 +73,7 @@ class Damaged:
     Attributes:
         file: Name relative to the manifest's root.
         bytes: Size of the file.
-        reason: A key of ``scanner.FAULTS`` or ``rejects.REASONS``.
+        reason: A key of ``scanner.FAULTS`` or ``refs.REASONS``.
         record: Number of the damaged record; the first record is 0.
         offset: Offset of that record in the decompressed data.
         message: Description of the problem.

@@ -1,16 +1,277 @@
-"""Sequential reading of TFRecord files, also those of other programs."""
+"""Sequential reading and counting of TFRecord files, also those of other programs."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Literal, NamedTuple
+
+import google_crc32c
 
 from shardmill.schemas.errors import FormatError
 from shardmill.schemas.storage import RandomReader
-from shardmill.schemas.tfrecord.count_file import scan_content
-from shardmill.schemas.tfrecord.inflate import gzip_chunks, raw_chunks
-from shardmill.schemas.tfrecord.open_file import Compression, detect_compression, open_file
-from shardmill.schemas.tfrecord.scanner import RecordScanner
+from shardmill.schemas.tfrecord.framing import HEADER_BYTES
+from shardmill.schemas.tfrecord.gzip_member import IndexedMember, read_index
+from shardmill.schemas.tfrecord.inflate import (
+    InflateError,
+    early_stop_warning,
+    empty_member_warning,
+    find_early_stop,
+    gzip_chunks,
+    inflate_member,
+    raw_chunks,
+)
+from shardmill.schemas.tfrecord.open_file import (
+    Compression,
+    describe_other_content,
+    detect_compression,
+    open_file,
+)
+from shardmill.schemas.tfrecord.scanner import LOCATED, DamagedError, FileFault, RecordScanner
+
+Check = Literal["records", "index"]
+Take = Callable[[bytes], object]
+
+INFLATE_COST = 4  # relative to reading
+_WHOLE_MEMBER = 8 << 20  # larger members are read and inflated as a stream
+_UNKNOWN_SIZE = 1 << 62
+_INDEX_MISMATCH = "its index does not match its records, so the whole file was scanned"
+
+
+class FileCount(NamedTuple):
+    """Result of the scan of a file.
+
+    Attributes:
+        records: Number of records before the end or the fault.
+        num_bytes: Size of the file.
+        crc32c: CRC-32C of the file as 8 hexadecimal digits; empty if it was not read completely.
+        compression: Compression of the file.
+        fault: The first problem of the file.
+        warnings: Sentences about valid data that other programs read differently.
+    """
+
+    records: int
+    num_bytes: int
+    crc32c: str = ""
+    compression: Compression = "none"
+    fault: FileFault | None = None
+    warnings: tuple[str, ...] = ()
+
+
+def count_file(
+    path: str, check: Check = "records", take: Take | None = None, version: str = ""
+) -> FileCount:
+    """Return the number of records of a TFRecord file, which is read in chunks.
+
+    Args:
+        path: Path or URI of the file.
+        check: ``records`` reads everything and checks every CRC; ``index`` trusts a valid index,
+            and reads only what is needed to count a file without one.
+        take: Called with each valid payload.
+        version: Expected version of the file, as in ``Entry``; empty: any.
+
+    Raises:
+        StorageError: The storage failed.
+    """
+    found = FileCount(0, 0)
+    try:
+        with open_file(path, version) as reader:
+            found = FileCount(0, reader.size)
+            compression = detect_compression(reader)
+            found = found._replace(compression=compression)
+            members = read_index(reader.read_at, reader.size) if compression == "gzip" else None
+            if members is not None:
+                return _count_indexed(reader, members, check, take)
+            if compression == "none" and check == "index":
+                return _count_by_lengths(reader)
+            return _scan_stream(reader, compression, check, take)
+    except DamagedError as error:
+        return found._replace(fault=error.fault)
+
+
+def _count_indexed(
+    reader: RandomReader, members: Sequence[IndexedMember], check: Check, take: Take | None
+) -> FileCount:
+    found = FileCount(0, reader.size, "", "gzip", warnings=tuple(_warnings(members)))
+    if check == "index":
+        return found._replace(records=sum(member.records for member in members))
+    scanned = _scan_members(reader, members, take)
+    if scanned is not None:
+        return found._replace(records=scanned[0], crc32c=scanned[1])
+    whole = _scan_stream(reader, "gzip", check)
+    before = found.warnings if whole.fault else (_INDEX_MISMATCH,)
+    return whole._replace(warnings=before + whole.warnings)
+
+
+def _warnings(members: Sequence[IndexedMember]) -> Iterator[str]:
+    """Yield a warning if TensorFlow would not read all records of a file."""
+    # The index shows both cases without inflating a member.
+    for member, following in itertools.pairwise(members):
+        if not member.records and following.records:
+            yield empty_member_warning(member.offset)
+            return
+    ends = [member.offset + member.num_bytes for member in members]
+    end = find_early_stop(ends, ends[-1])
+    if end >= 0:
+        yield early_stop_warning(end)
+
+
+def _summed(chunks: Iterable[bytes], crc: google_crc32c.Checksum) -> Iterator[bytes]:
+    """Yield chunks of a file after adding them to its CRC-32C."""
+    for chunk in chunks:
+        crc.update(chunk)
+        yield chunk
+
+
+def _count_by_lengths(reader: RandomReader) -> FileCount:
+    """Count the records of an uncompressed file by their lengths, without reading all payloads."""
+    at = records = read = 0
+    while at < reader.size:
+        # Small records: one read has many headers. Large records: only their headers are read.
+        near = at - read < reader.gap
+        data = reader.read_at(at, reader.chunk if near else HEADER_BYTES)
+        read = at + len(data)
+        # A new scanner for each read, since the bytes of large payloads between are skipped.
+        scanner = RecordScanner(at, check=False)
+        scanner.records = records
+        try:
+            scanner.feed(data)
+            at, records, end = scanner.offset, scanner.records, scanner.pending_end
+            if end > reader.size or (at < read == reader.size and not end):
+                raise scanner.truncated_error(reader.size)
+        except DamagedError as error:
+            return FileCount(error.fault.record, reader.size, fault=error.fault)
+        if end:
+            at, records = end, records + 1
+    return FileCount(records, reader.size)
+
+
+def _scan_members(
+    reader: RandomReader, members: Sequence[IndexedMember], take: Take | None
+) -> tuple[int, str] | None:
+    """Scan the members of an indexed file, each of which is inflated and checked on its own.
+
+    Returns:
+        The number of records and the CRC-32C of the file; None if the file is damaged or differs
+        from its index.
+    """
+    # One scanner for all members: records that span members are detected, not lost.
+    scanner = RecordScanner(take=take)
+    crc = google_crc32c.Checksum()
+    try:
+        for member, data in read_members(reader, members):
+            expected = scanner.records + member.records
+            if data:
+                crc.update(data)
+                pieces = inflate_member(data, member.offset)
+            else:
+                chunks = raw_chunks(reader, member.offset, member.offset + member.num_bytes)
+                pieces = gzip_chunks(_summed(chunks, crc), member.offset)
+            for piece in pieces:
+                scanner.feed(piece)
+            if not scanner.is_between_records or scanner.records != expected:
+                # Later members may have other bounds than the index says, so none is scanned.
+                return None
+    except (DamagedError, InflateError) as error:
+        if isinstance(error, DamagedError) and error.fault.reason not in LOCATED:
+            raise
+        # The member may be damaged, or the index names other bytes than those of a member. Only a
+        # scan of the whole file, which does not use the index, distinguishes them.
+        return None
+    return scanner.records, crc.hexdigest().decode()
+
+
+def read_members(
+    reader: RandomReader, members: Sequence[IndexedMember]
+) -> Iterator[tuple[IndexedMember, bytes]]:
+    """Yield consecutive members with their bytes, which are empty for a large member.
+
+    Consecutive small members are read with one call.
+    """
+    held, held_at = b"", 0
+    for number, member in enumerate(members, 1):
+        at, num_bytes, _ = member
+        if num_bytes > _WHOLE_MEMBER:
+            yield member, b""
+            continue
+        if at + num_bytes > held_at + len(held):
+            length = num_bytes
+            # Read ahead as many members as fit one call of the storage.
+            for more in members[number:]:
+                if length + more.num_bytes > reader.chunk:
+                    break
+                length += more.num_bytes
+            held, held_at = reader.read_at(at, length), at
+        yield member, held[at - held_at : at - held_at + num_bytes]
+
+
+def _scan_stream(
+    reader: RandomReader, compression: Compression, check: Check, take: Take | None = None
+) -> FileCount:
+    """Scan a file from beginning to end, without an index."""
+    scanner, crc = RecordScanner(check=check == "records", take=take), google_crc32c.Checksum()
+    chunks = _summed(raw_chunks(reader, 0, reader.size), crc)
+    warnings: list[str] = []
+    fault = None
+    try:
+        is_gzip = compression == "gzip"
+        content = gzip_chunks(chunks, warn=warnings.append) if is_gzip else chunks
+        for _ in scan_content(scanner, content, compression, reader.size):
+            pass
+    except DamagedError as error:
+        fault = error.fault
+    whole = "" if fault or check == "index" else crc.hexdigest().decode()
+    return FileCount(scanner.records, reader.size, whole, compression, fault, tuple(warnings))
+
+
+def scan_content(
+    scanner: RecordScanner, content: Iterator[bytes], kind: Compression, size: int
+) -> Iterator[None]:
+    """Feed the decompressed content of a file to a scanner; yield after each chunk.
+
+    Args:
+        scanner: The scanner.
+        content: The content, which may raise InflateError.
+        kind: Compression of the file.
+        size: Bytes of the file.
+
+    Raises:
+        DamagedError: The content is damaged. The records before the damage have been scanned.
+    """
+    head = b""
+    try:
+        for chunk in content:
+            if len(head) < HEADER_BYTES:
+                head += chunk
+            try:
+                scanner.feed(chunk)
+            finally:  # a fault leaves valid records before it, which the caller takes first
+                yield
+            # A forged length could otherwise make the scan read the rest of the file.
+            if kind == "none" and scanner.pending_end > size:
+                raise scanner.truncated_error(size)
+        scanner.close()
+    except DamagedError as error:
+        raise DamagedError(_refine_fault(error.fault, kind, head)) from error
+    except InflateError as error:
+        fault = FileFault(error.reason, scanner.records, scanner.offset, str(error))
+        raise DamagedError(fault) from error
+
+
+def _refine_fault(fault: FileFault, kind: Compression, head: bytes) -> FileFault:
+    """Return a fault, or ``not_tfrecord`` instead of it if compressed data is not TFRecords.
+
+    Args:
+        fault: The fault that the scanner found.
+        kind: Compression of the file.
+        head: First decompressed bytes.
+    """
+    if kind == "none" or fault.reason != "length_crc" or fault.offset:
+        return fault
+    other = describe_other_content(head, _UNKNOWN_SIZE)
+    message = f"its {kind} data does not hold TFRecords but {other}"
+    return FileFault("not_tfrecord", 0, 0, message) if other else fault
 
 
 class TooLargeError(FormatError):

@@ -12,7 +12,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from benchmarks import scale_estimate
 from shardmill.pipelines.commands import COMMANDS, find_parser
 from shardmill.schemas.dataset.shard_names import FIELDS
-from shardmill.schemas.rejects import REASONS
+from shardmill.schemas.refs import REASONS
 from shardmill.schemas.schema_pbtxt.columns import Column, parse_schema
 from shardmill.schemas.tfrecord.scanner import FAULTS
 from shardmill.transforms.sources.csv import typed_cells

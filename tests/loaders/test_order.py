@@ -3,10 +3,9 @@
 import numpy as np
 import pytest
 
-from shardmill.loaders import permutation
+from shardmill.loaders import order
 from shardmill.loaders.hosts import Share
-from shardmill.loaders.order import EpochOrder
-from shardmill.loaders.permutation import mix, permute, shuffled
+from shardmill.loaders.order import EpochOrder, mix, permute, shuffled
 from shardmill.loaders.pieces import Deal, Piece, Reader, redeal, share_of
 from shardmill.loaders.selection import ShardSlice
 from shardmill.schemas.dataset.manifest import Shard
@@ -22,7 +21,7 @@ def invert(key: int, size: int, values):
     """The rounds of ``permute`` in reverse."""
     bits = np.uint64(max(1, (size - 1).bit_length() + 1 >> 1))
     mask = (np.uint64(1) << bits) - np.uint64(1)
-    rounds = np.arange(permutation._ROUNDS, dtype=np.uint64) * np.uint64(permutation._STEP)
+    rounds = np.arange(order._ROUNDS, dtype=np.uint64) * np.uint64(order._STEP)
     found = values.astype(np.uint64)
     outside = np.ones(len(found), bool)
     while outside.any():

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from shardmill.loaders import Stream, lru_cache, open_dataset, shards
+from shardmill.loaders import Stream, caches, open_dataset, shards
 from shardmill.schemas.errors import UsageError
 from shardmill.schemas.example.serialize import encode_example
 from shardmill.schemas.tfrecord.framing import frame
@@ -457,14 +457,14 @@ def test_the_cache_grows_with_members_that_are_used_again(tmp_path, counted, mon
 def test_caches_grow_by_one_bound():
     """All values that are used again fit one cache, or parts of them several."""
     for sizes in ([500], [500, 500], [300, 900, 10]):
-        spare = lru_cache.Spare(600)
-        caches = [lru_cache.LruCache(100, spare) for _ in sizes]
+        spare = caches.Spare(600)
+        of_sizes = [caches.LruCache(100, spare) for _ in sizes]
         for _ in range(3):
-            for cache, size in zip(caches, sizes, strict=True):
+            for cache, size in zip(of_sizes, sizes, strict=True):
                 for key in range(size):
                     assert cache.get(key, lambda key=key: key, lambda _: 1) == key
-        held = [len(cache._entries) for cache in caches]
-        assert sum(held) <= 600 + 100 * len(caches)
+        held = [len(cache._entries) for cache in of_sizes]
+        assert sum(held) <= 600 + 100 * len(of_sizes)
         assert spare.left == 600 - sum(max(0, size - 100) for size in held) >= 0
         assert sum(held) == min(sum(sizes), sum(min(100, size) for size in sizes) + 600)
 
@@ -473,10 +473,10 @@ def test_caches_share_a_quarter_of_the_memory_of_a_container(tmp_path, monkeypat
     (tmp_path / "max").write_text("max\n")
     (tmp_path / "limit").write_text("4000000000\n")
     paths = [str(tmp_path / name) for name in ("max", "limit", "missing")]
-    monkeypatch.setattr(lru_cache, "_MEMORY_LIMITS", paths[:1])
+    monkeypatch.setattr(caches, "_MEMORY_LIMITS", paths[:1])
     machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    assert lru_cache.spare_bytes() == machine // 4
-    monkeypatch.setattr(lru_cache, "_MEMORY_LIMITS", paths)
-    assert lru_cache.spare_bytes() == min(1_000_000_000, machine // 4)
+    assert caches.spare_bytes() == machine // 4
+    monkeypatch.setattr(caches, "_MEMORY_LIMITS", paths)
+    assert caches.spare_bytes() == min(1_000_000_000, machine // 4)
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "8")
-    assert lru_cache.spare_bytes() == min(1_000_000_000, machine // 4) // 8
+    assert caches.spare_bytes() == min(1_000_000_000, machine // 4) // 8

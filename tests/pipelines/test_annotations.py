@@ -14,7 +14,7 @@ from PIL import Image
 
 from shardmill.loaders import feature_spec, keras_dataset, open_dataset, torch_dataset
 from shardmill.loaders.boxes import FORMATS
-from shardmill.pipelines.diff.compare import compare_datasets
+from shardmill.pipelines.report.compare import compare_datasets
 from shardmill.schemas.errors import ShardmillError, UsageError
 from shardmill.transforms.images import encoder
 from shardmill.transforms.match.read_input import read_inputs

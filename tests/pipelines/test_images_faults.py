@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from shardmill.pipelines.images_config import ImagesConfig
-from shardmill.schemas.rejects import REASONS, Reject
+from shardmill.schemas.refs import REASONS, Reject
 from shardmill.transforms.match.inputs import find_input, walk_input
 from shardmill.transforms.match.walk import WalkTask
 from tests.conftest import make_image, make_photos

@@ -20,7 +20,7 @@ from shardmill.loaders import (
     open_dataset,
     torch_dataset,
 )
-from shardmill.pipelines.diff.compare import compare_datasets
+from shardmill.pipelines.report.compare import compare_datasets
 from shardmill.pipelines.report.dataset_report import gather
 from shardmill.schemas.dataset.catalog import read_table
 from shardmill.schemas.errors import InputError, ShardmillError, UsageError

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from shardmill.schemas.rejects import REASONS, RejectedError
+from shardmill.schemas.refs import REASONS, RejectedError
 from shardmill.transforms.images.convert import ConvertedImage, ImageSpec, convert_image
 from shardmill.transforms.images.resize import ResizeSpec, Size
 

@@ -23,7 +23,7 @@ from shardmill.schemas.numbers import plural
 from shardmill.schemas.refs import InputRef, MatchCounts
 from shardmill.schemas.storage import join, open_storage
 from shardmill.schemas.storage.base import map_ordered
-from shardmill.schemas.tfrecord.count_file import (
+from shardmill.schemas.tfrecord.reader import (
     INFLATE_COST,
     Check,
     FileCount,

@@ -22,8 +22,7 @@ from apache_beam.transforms.window import GlobalWindows
 from shardmill.schemas.errors import ShardmillError, shown
 from shardmill.schemas.errors.catalogue import coded
 from shardmill.schemas.numbers import plural
-from shardmill.schemas.refs import MatchCounts, SegmentRef
-from shardmill.schemas.rejects import Reject
+from shardmill.schemas.refs import MatchCounts, Reject, SegmentRef
 from shardmill.schemas.storage import join
 from shardmill.transforms.elements.typed_elements import ElementReader, size_of
 from shardmill.transforms.runtime.beam_steps import SumInto

@@ -19,8 +19,7 @@ import pyarrow.compute as pc
 
 from shardmill.schemas.errors import format_names
 from shardmill.schemas.example.parse import ExampleError, parse_example
-from shardmill.schemas.refs import InputRef
-from shardmill.schemas.rejects import RejectedError
+from shardmill.schemas.refs import InputRef, RejectedError
 from shardmill.schemas.schema_pbtxt.columns import Column
 from shardmill.transforms.sources.csv.arrow_values import number_rows
 from shardmill.transforms.sources.csv.typed_cells import default_value, find_outside

@@ -20,8 +20,7 @@ from shardmill.schemas.decompress import DecompressionError, decompress
 from shardmill.schemas.errors import FormatError, InputError, format_names
 from shardmill.schemas.example.parse import FeatureValues, looks_like_example, parse_example
 from shardmill.schemas.file_signatures import compression_format
-from shardmill.schemas.refs import InputRef, MemberRange
-from shardmill.schemas.rejects import RejectedError
+from shardmill.schemas.refs import InputRef, MemberRange, RejectedError
 from shardmill.schemas.storage import RandomReader, join, open_storage
 from shardmill.schemas.tfrecord.reader import open_records
 from shardmill.transforms.match.containers.expand import Members, expand_members

@@ -23,7 +23,7 @@ from PIL import Image, features
 
 from shardmill.schemas.errors import ShardmillError, UsageError
 from shardmill.schemas.option_types import Choice, Float, Int
-from shardmill.schemas.rejects import RejectedError
+from shardmill.schemas.refs import RejectedError
 from shardmill.schemas.schema_pbtxt.image_features import Encoding
 from shardmill.transforms.images import decode
 from shardmill.transforms.images.originals import find_original

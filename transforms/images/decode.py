@@ -13,7 +13,7 @@ from PIL import Image, ImageFile, UnidentifiedImageError
 
 from shardmill.schemas.file_signatures import describe_format
 from shardmill.schemas.jpeg import HUFFMAN_DCT, jpeg_frame
-from shardmill.schemas.rejects import RejectedError
+from shardmill.schemas.refs import RejectedError
 from shardmill.transforms.images.pillow_fixes import fix_pixels, fix_reader, load_pixels
 from shardmill.transforms.images.resize import (
     Box,

@@ -16,8 +16,7 @@ from typing import IO, Any, Literal, NamedTuple, NoReturn, TypeVar, cast
 
 from shardmill.schemas.dataset.catalog import CatalogRow
 from shardmill.schemas.errors import ShardmillError
-from shardmill.schemas.refs import InputRef
-from shardmill.schemas.rejects import REASONS, Reject
+from shardmill.schemas.refs import REASONS, InputRef, Reject
 from shardmill.schemas.tfrecord.framing import FOOTER_BYTES, HEADER_BYTES
 from shardmill.transforms.images.convert import MAX_RECORD_BYTES
 from shardmill.transforms.images.fields import (

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from queue import LifoQueue
 
 from shardmill.schemas.errors import ResourceError, ShardmillError
-from shardmill.schemas.rejects import Reject
+from shardmill.schemas.refs import Reject
 from shardmill.transforms.images.decoder import (
     Decoder,
     FailureError,

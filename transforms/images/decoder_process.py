@@ -27,8 +27,7 @@ from PIL import AvifImagePlugin, Image
 
 from shardmill.schemas.errors import ChangedError, StorageError
 from shardmill.schemas.example.serialize import encode_example
-from shardmill.schemas.refs import EncodedImage
-from shardmill.schemas.rejects import RejectedError
+from shardmill.schemas.refs import EncodedImage, RejectedError
 from shardmill.schemas.storage.local import LocalStorage
 from shardmill.transforms.images.convert import ConvertedImage, convert_image, exact_extensions
 from shardmill.transforms.images.fields import (

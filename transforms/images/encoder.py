@@ -17,8 +17,7 @@ from shardmill.schemas.dataset.catalog import CatalogRow
 from shardmill.schemas.errors import ResourceError
 from shardmill.schemas.example.parse import has_entries, parse_example
 from shardmill.schemas.example.serialize import encode_entry, encode_example
-from shardmill.schemas.refs import InputRef, KnownRecord
-from shardmill.schemas.rejects import Reject, RejectedError
+from shardmill.schemas.refs import InputRef, KnownRecord, Reject, RejectedError
 from shardmill.schemas.schema_pbtxt.image_features import BOX_COUNTS, FeatureSet
 from shardmill.schemas.schema_pbtxt.schema_text import array_tags
 from shardmill.schemas.storage import scheme_of

@@ -21,8 +21,7 @@ import numpy as np
 from PIL import Image
 
 from shardmill.schemas.example.parse import parse_example
-from shardmill.schemas.refs import EncodedImage, InputRef
-from shardmill.schemas.rejects import RejectedError
+from shardmill.schemas.refs import EncodedImage, InputRef, RejectedError
 from shardmill.schemas.schema_pbtxt.image_features import BOX_COUNTS, FeatureSet
 from shardmill.transforms.images import decode
 from shardmill.transforms.images.convert import ImageSpec

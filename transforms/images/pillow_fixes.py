@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageChops, ImageFile, TiffImagePlugin
 
-from shardmill.schemas.rejects import RejectedError
+from shardmill.schemas.refs import RejectedError
 
 # The transparent value of a grey PNG has the depth of the file, but Pillow's pixels have 8 bits.
 _GREY_STEPS = {"L;2": 85, "L;4": 17}

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import apache_beam as beam
 
 import shardmill.transforms.match.transform  # noqa: F401 - registers the coders
-from shardmill.schemas.refs import InputRef
-from shardmill.schemas.rejects import Reject
+from shardmill.schemas.refs import InputRef, Reject
 from shardmill.transforms.sink.spec import Encoder, Item, encode_refs
 
 EXAMPLES, REJECTS = "examples", "rejects"

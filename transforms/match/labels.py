@@ -12,8 +12,7 @@ from typing import Literal, get_args
 from shardmill.schemas import option_types as of
 from shardmill.schemas.dataset.splits import SPLIT_FOLDER
 from shardmill.schemas.errors import UsageError
-from shardmill.schemas.refs import InputRef
-from shardmill.schemas.rejects import RejectedError
+from shardmill.schemas.refs import InputRef, RejectedError
 from shardmill.transforms.match.walk import glob_regex
 
 LabelFrom = Literal["directory", "filename", "listing", "none"]

@@ -9,8 +9,7 @@ import zlib
 from collections.abc import Sequence
 
 from shardmill.schemas.errors import ChangedError, StorageError
-from shardmill.schemas.refs import InputRef, MemberRange
-from shardmill.schemas.rejects import TRANSIENT, RejectedError
+from shardmill.schemas.refs import TRANSIENT, InputRef, MemberRange, RejectedError
 from shardmill.schemas.storage import RandomReader, open_storage, scheme_of
 
 MAX_FILE_BYTES = 1 << 29

@@ -20,8 +20,7 @@ from blake3 import blake3
 from shardmill.schemas.dataset.manifest import Shard
 from shardmill.schemas.errors import StorageError
 from shardmill.schemas.errors.catalogue import coded
-from shardmill.schemas.refs import InputRef, KnownRecord
-from shardmill.schemas.rejects import RejectedError
+from shardmill.schemas.refs import InputRef, KnownRecord, RejectedError
 from shardmill.schemas.storage.base import map_ordered, storage_threads
 from shardmill.transforms.match.read_input import read_inputs
 from shardmill.transforms.runtime.beam_steps import (

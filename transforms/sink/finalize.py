@@ -15,7 +15,7 @@ from shardmill.schemas.dataset.manifest import Build, Inputs, Manifest, Shard, S
 from shardmill.schemas.dataset.splits import split_order
 from shardmill.schemas.errors import OutputError, ShardmillError, StorageError
 from shardmill.schemas.numbers import plural
-from shardmill.schemas.rejects import Reject
+from shardmill.schemas.refs import Reject
 from shardmill.schemas.schema_pbtxt.image_features import COUNTS
 from shardmill.schemas.storage import Storage, join
 from shardmill.schemas.storage.base import map_ordered, storage_threads

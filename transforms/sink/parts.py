@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from shardmill.schemas.dataset.catalog import CatalogRow
-from shardmill.schemas.refs import InputRef, Reference
-from shardmill.schemas.rejects import TRANSIENT, Reject
+from shardmill.schemas.refs import TRANSIENT, InputRef, Reference, Reject
 from shardmill.schemas.storage import Storage, from_relative, join, to_relative
 from shardmill.schemas.tfrecord.gzip_member import Packing
 from shardmill.transforms.publish.generation import create_sidecar, find_sidecar, seal, unseal

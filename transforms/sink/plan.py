@@ -14,8 +14,7 @@ from shardmill.schemas.dataset.manifest import Manifest, Shard
 from shardmill.schemas.dataset.shard_names import check_file_names
 from shardmill.schemas.errors import OutputError, ShardmillError
 from shardmill.schemas.errors.catalogue import coded
-from shardmill.schemas.refs import InputRef
-from shardmill.schemas.rejects import TRANSIENT
+from shardmill.schemas.refs import TRANSIENT, InputRef
 from shardmill.schemas.storage import Storage, join, open_storage
 from shardmill.transforms.match.containers.expand import expand
 from shardmill.transforms.match.labels import sort_labels

@@ -23,7 +23,6 @@ import numpy.typing as npt
 
 from shardmill.schemas.errors import FormatError, OutputError
 from shardmill.schemas.storage import RandomReader, Storage
-from shardmill.schemas.tfrecord.count_file import read_members
 from shardmill.schemas.tfrecord.framing import combine_crc32c, crc32c, frame_pieces, record_offsets
 from shardmill.schemas.tfrecord.gzip_member import (
     HEADER,
@@ -39,7 +38,7 @@ from shardmill.schemas.tfrecord.gzip_member import (
     read_index,
 )
 from shardmill.schemas.tfrecord.inflate import TENSORFLOW_READS, find_early_stop, inflate_member
-from shardmill.schemas.tfrecord.reader import open_records, read_payloads
+from shardmill.schemas.tfrecord.reader import open_records, read_members, read_payloads
 from shardmill.schemas.tfrecord.scanner import DamagedError
 from shardmill.transforms.runtime.process_pool import usable_cores
 

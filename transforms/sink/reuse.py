@@ -16,8 +16,7 @@ from shardmill.schemas.dataset.catalog import parse_catalog
 from shardmill.schemas.dataset.manifest import Shard
 from shardmill.schemas.dataset.shard_names import REJECTS
 from shardmill.schemas.errors import FormatError, ShardmillError
-from shardmill.schemas.refs import InputRef, KnownRecord, Reference
-from shardmill.schemas.rejects import TRANSIENT
+from shardmill.schemas.refs import TRANSIENT, InputRef, KnownRecord, Reference
 from shardmill.schemas.schema_pbtxt.image_features import VALUES
 from shardmill.schemas.storage import RandomReader, join, open_storage, to_relative
 from shardmill.schemas.tfrecord.framing import crc32c, unframe

@@ -16,8 +16,7 @@ from shardmill.schemas.dataset import shard_names
 from shardmill.schemas.dataset.catalog import CatalogRow
 from shardmill.schemas.dataset.manifest import Split
 from shardmill.schemas.errors import ShardmillError
-from shardmill.schemas.refs import InputRef, Reference
-from shardmill.schemas.rejects import Reject
+from shardmill.schemas.refs import InputRef, Reference, Reject
 from shardmill.schemas.storage import join, open_storage
 from shardmill.schemas.tfrecord.gzip_member import Packing
 from shardmill.transforms.sink.placement import DuplicatesMode, PlaceSpec, ShardSpec

@@ -15,8 +15,7 @@ import apache_beam as beam
 from apache_beam.pvalue import AsList, AsSingleton
 
 from shardmill.schemas.errors import OutputError, ResourceError, ShardmillError, StorageError
-from shardmill.schemas.refs import InputRef, MatchCounts, Reference
-from shardmill.schemas.rejects import Reject
+from shardmill.schemas.refs import InputRef, MatchCounts, Reference, Reject
 from shardmill.schemas.storage import join, open_storage
 from shardmill.transforms.match.transform import MatchedInputs
 from shardmill.transforms.runtime import metrics, progress

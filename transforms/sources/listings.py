@@ -13,8 +13,7 @@ import numpy as np
 from shardmill.schemas.dataset.splits import Splits
 from shardmill.schemas.errors import InputError, UsageError, format_names
 from shardmill.schemas.example.serialize import encode_example
-from shardmill.schemas.refs import InputRef
-from shardmill.schemas.rejects import RejectedError
+from shardmill.schemas.refs import InputRef, RejectedError
 from shardmill.schemas.schema_pbtxt.columns import Column
 from shardmill.transforms.match.inputs import MatchSpec, find_sizes, key_of_entry
 from shardmill.transforms.match.labels import sort_labels
@@ -341,7 +340,7 @@ def _raise_first(ref: InputRef, rejects: Sequence[RowReject]) -> None:
 
 
 def _unreadable(source: str, error: str, message: str) -> InputError:
-    """Return the error of a listing that is rejected for a reason of ``rejects.REASONS``."""
+    """Return the error of a listing that is rejected for a reason of ``refs.REASONS``."""
     if error == "encoding":
         return InputError("listing-encoding", source=source)
     return InputError("listing-unreadable", source=source, message=message)

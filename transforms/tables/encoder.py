@@ -15,8 +15,7 @@ import pyarrow as pa
 from shardmill.schemas.dataset import shard_names
 from shardmill.schemas.dataset.manifest import Split
 from shardmill.schemas.example.parse import parse_example
-from shardmill.schemas.refs import SegmentRef
-from shardmill.schemas.rejects import Reject
+from shardmill.schemas.refs import Reject, SegmentRef
 from shardmill.schemas.schema_pbtxt.columns import format_schema, parse_schema
 from shardmill.schemas.storage.base import map_ordered, storage_threads
 from shardmill.schemas.tfrecord.framing import FOOTER_BYTES, HEADER_BYTES

@@ -15,7 +15,7 @@ import google_crc32c
 import numpy as np
 import pyarrow as pa
 
-from shardmill.schemas.rejects import Reject
+from shardmill.schemas.refs import Reject
 from shardmill.schemas.storage import join, open_storage
 from shardmill.transforms.publish.generation import create_sidecar, find_sidecar, seal
 from shardmill.transforms.tables import segments

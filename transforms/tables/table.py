@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 from shardmill.schemas.dataset.splits import SPLIT_FOLDERS, check_split_name
 from shardmill.schemas.errors import InputError, UsageError, shown
 from shardmill.schemas.errors.catalogue import coded
-from shardmill.schemas.rejects import Reject, RejectedError
+from shardmill.schemas.refs import Reject, RejectedError
 from shardmill.transforms.match.labels import has_control
 from shardmill.transforms.runtime import progress
 from shardmill.transforms.sink.census import MAX_FILES, Census, input_warnings, why_unusable

@@ -13,8 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from shardmill.schemas.refs import InputRef
-from shardmill.schemas.rejects import Reject
+from shardmill.schemas.refs import InputRef, Reject
 from shardmill.schemas.schema_pbtxt.columns import Column, format_schema
 from shardmill.schemas.schema_pbtxt.schema_text import Kind
 from shardmill.transforms.sink.placement import PlaceSpec
@@ -37,7 +36,7 @@ class RowReject(NamedTuple):
     Attributes:
         offset: Identity of the row, such as the offset of its first byte in the file's text.
         line: Number of its first line, from 1.
-        error: A reason, one of ``rejects.REASONS``.
+        error: A reason, one of ``refs.REASONS``.
         message: What is wrong, without line and column.
         rows: Number of rows that this reject counts.
         column: Name of the column whose cell is wrong; empty if it is the row as a whole.

@@ -17,8 +17,7 @@ from apache_beam import Flatten
 from apache_beam.pvalue import AsIter, AsSingleton, TaggedOutput
 
 from shardmill.schemas.errors import ResourceError, ShardmillError, StorageError
-from shardmill.schemas.refs import InputRef, MatchCounts
-from shardmill.schemas.rejects import RejectedError
+from shardmill.schemas.refs import InputRef, MatchCounts, RejectedError
 from shardmill.schemas.storage import join, to_relative
 from shardmill.transforms.match.transform import MatchedInputs
 from shardmill.transforms.runtime import progress

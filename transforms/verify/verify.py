@@ -15,11 +15,10 @@ from shardmill.schemas.dataset.manifest import Manifest, Shard
 from shardmill.schemas.dataset.read_manifest import open_manifest
 from shardmill.schemas.errors import FormatError, UsageError
 from shardmill.schemas.numbers import plural
-from shardmill.schemas.refs import InputRef, Linked
-from shardmill.schemas.rejects import Reject
+from shardmill.schemas.refs import InputRef, Linked, Reject
 from shardmill.schemas.storage import join, open_storage
-from shardmill.schemas.tfrecord.count_file import INFLATE_COST, FileCount, count_file
 from shardmill.schemas.tfrecord.framing import crc32c
+from shardmill.schemas.tfrecord.reader import INFLATE_COST, FileCount, count_file
 from shardmill.transforms.match.walk import first_level, walk
 from shardmill.transforms.publish.generation import compare_shard
 from shardmill.transforms.runtime.process_pool import run_all

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from shardmill.pipelines.diff import compare
-from shardmill.pipelines.diff.compare import compare_datasets
+from shardmill.pipelines.report import compare
+from shardmill.pipelines.report.compare import compare_datasets
 from tests.conftest import build_dataset, make_image, make_photos
 from tests.pipelines.commands.test_steps import body
 from tests.support.fault_tools import sentence_here

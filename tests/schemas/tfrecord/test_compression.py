@@ -14,9 +14,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from shardmill.schemas.tfrecord import framing, inflate
-from shardmill.schemas.tfrecord.count_file import count_file
 from shardmill.schemas.tfrecord.gzip_member import HEADER, empty_shard
 from shardmill.schemas.tfrecord.open_file import describe_other_content, detect_compression
+from shardmill.schemas.tfrecord.reader import count_file
 from shardmill.schemas.tfrecord.scanner import DamagedError
 from tests.conftest import examples
 from tests.support.record_tools import (
@@ -253,7 +253,7 @@ def test_many_small_members_take_linear_time():
 
 BOMB = """
 import re, sys
-from shardmill.schemas.tfrecord.count_file import count_file
+from shardmill.schemas.tfrecord.reader import count_file
 def peak():
     return int(re.search(r"VmHWM:\\s+(\\d+)", open("/proc/self/status").read()).group(1))
 count_file(sys.executable)

@@ -9,9 +9,8 @@ import pytest
 
 from shardmill.schemas.storage.gcs import GcsStorage
 from shardmill.schemas.storage.local import LocalReader
-from shardmill.schemas.tfrecord.count_file import count_file
 from shardmill.schemas.tfrecord.gzip_member import INDEX_BYTES
-from shardmill.schemas.tfrecord.reader import open_records
+from shardmill.schemas.tfrecord.reader import count_file, open_records
 from shardmill.schemas.tfrecord.scanner import FAULTS, DamagedError, FileFault
 from tests.conftest import SOAK
 from tests.support.record_tools import (

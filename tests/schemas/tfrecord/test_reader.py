@@ -8,13 +8,12 @@ import google_crc32c
 import pytest
 
 from shardmill.schemas.storage.local import LocalReader
-from shardmill.schemas.tfrecord import count_file as counting
 from shardmill.schemas.tfrecord import gzip_member
-from shardmill.schemas.tfrecord.count_file import FileCount, count_file
+from shardmill.schemas.tfrecord import reader as counting
 from shardmill.schemas.tfrecord.framing import frame
 from shardmill.schemas.tfrecord.gzip_member import build_index, empty_shard, read_index
 from shardmill.schemas.tfrecord.inflate import empty_member_warning
-from shardmill.schemas.tfrecord.reader import open_records
+from shardmill.schemas.tfrecord.reader import FileCount, count_file, open_records
 from shardmill.schemas.tfrecord.scanner import DamagedError
 from tests.support.record_tools import (
     all_kinds,

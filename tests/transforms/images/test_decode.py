@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageCms, PngImagePlugin
 
-from shardmill.schemas.refs import InputRef
-from shardmill.schemas.rejects import REASONS, RejectedError
+from shardmill.schemas.refs import REASONS, InputRef, RejectedError
 from shardmill.transforms.images.convert import convert_image
 from shardmill.transforms.images.decode import jpeg_frame, plain_message
 from shardmill.transforms.match.read_input import MAX_FILE_BYTES, read_input

@@ -18,8 +18,7 @@ import pytest
 
 from shardmill.pipelines.images_config import ImagesConfig
 from shardmill.schemas.errors import ResourceError, ShardmillError
-from shardmill.schemas.refs import EncodedImage, InputRef
-from shardmill.schemas.rejects import Reject
+from shardmill.schemas.refs import EncodedImage, InputRef, Reject
 from shardmill.schemas.schema_pbtxt.image_features import FeatureSet
 from shardmill.transforms.images import decoder as decoders
 from shardmill.transforms.images import decoder_pool

@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from shardmill.schemas.jpeg import decode_pixels
-from shardmill.schemas.rejects import RejectedError
+from shardmill.schemas.refs import RejectedError
 from shardmill.transforms.images import decode
 from shardmill.transforms.images.resize import ResizeSpec, Size
 from tests.conftest import make_image

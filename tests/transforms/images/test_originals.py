@@ -12,7 +12,7 @@ import pytest
 import simplejpeg
 from PIL import Image, PngImagePlugin
 
-from shardmill.schemas.rejects import RejectedError
+from shardmill.schemas.refs import RejectedError
 from shardmill.transforms.images.convert import ConvertedImage, ImageSpec, convert_image
 from shardmill.transforms.images.resize import ResizeSpec, Size
 from tests.conftest import examples, make_image

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from shardmill.schemas.rejects import REASONS, RejectedError
+from shardmill.schemas.refs import REASONS, RejectedError
 from shardmill.transforms.images.convert import convert_image
 from shardmill.transforms.images.decode import decode_image
 from tests.conftest import SOAK

@@ -16,14 +16,18 @@ from shardmill.schemas.errors import InputError
 from shardmill.schemas.refs import InputRef
 from shardmill.transforms.images.fields import input_fields
 from shardmill.transforms.match.annotations import coco
-from shardmill.transforms.match.annotations.boxes import AnnotationError, parse_voc, parse_yolo
+from shardmill.transforms.match.annotations.annotation_spec import (
+    AnnotationError,
+    parse_voc,
+    parse_yolo,
+)
 from shardmill.transforms.match.annotations.coco import (
     SECTIONS,
     make_references,
     read_categories,
     read_section,
 )
-from shardmill.transforms.match.annotations.pairing import pair, stem_of
+from shardmill.transforms.match.annotations.transform import pair, stem_of
 from tests.conftest import examples
 
 SIDES = ("xmin", "ymin", "xmax", "ymax")

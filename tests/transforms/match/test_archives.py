@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from shardmill.loaders import open_dataset
 from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.errors import InputError
-from shardmill.schemas.refs import InputRef, MatchCounts
-from shardmill.schemas.rejects import RejectedError
+from shardmill.schemas.refs import InputRef, MatchCounts, RejectedError
 from shardmill.schemas.storage import open_storage
 from shardmill.transforms.match import read_input as read_input_module
 from shardmill.transforms.match.containers.expand import expand

@@ -8,8 +8,7 @@ import time
 import pytest
 
 from shardmill.schemas.errors import StorageError
-from shardmill.schemas.refs import InputRef
-from shardmill.schemas.rejects import REASONS, TRANSIENT, RejectedError
+from shardmill.schemas.refs import REASONS, TRANSIENT, InputRef, RejectedError
 from shardmill.transforms.match.read_input import read_input, read_inputs
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from shardmill.schemas.rejects import Reject
+from shardmill.schemas.refs import Reject
 from shardmill.schemas.storage.local import LocalStorage
 from shardmill.transforms.sink.parts import PartJob, find_part, parse_sidecar, write_part
 from shardmill.transforms.sink.placement import PartKey

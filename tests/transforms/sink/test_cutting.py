@@ -154,7 +154,7 @@ def test_only_members_at_the_cut_are_compressed_again(tmp_path) -> None:
 
 
 def test_cuts_parts_with_several_indexes_and_large_members(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr("shardmill.schemas.tfrecord.count_file._WHOLE_MEMBER", 4_000)
+    monkeypatch.setattr("shardmill.schemas.tfrecord.reader._WHOLE_MEMBER", 4_000)
     rng = random.Random(1)
     records = [rng.randbytes(5_000 if n % 50 == 7 else 40) for n in range(400)]
     (part,) = write_parts(tmp_path / ".build-b" / PARTS_FOLDER, [records], "stored")

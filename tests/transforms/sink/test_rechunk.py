@@ -7,10 +7,10 @@ import pytest
 
 from shardmill.schemas.dataset.splits import Splits
 from shardmill.schemas.storage import open_storage
-from shardmill.schemas.tfrecord.count_file import count_file
 from shardmill.schemas.tfrecord.framing import crc32c, frame
 from shardmill.schemas.tfrecord.gzip_member import read_index
 from shardmill.schemas.tfrecord.inflate import TENSORFLOW_READS, find_early_stop
+from shardmill.schemas.tfrecord.reader import count_file
 from shardmill.transforms.sink import assemble as assembling
 from shardmill.transforms.sink import record_writer
 from shardmill.transforms.sink.assemble import BuiltShard, PartSlice, ShardJob, assemble_shard

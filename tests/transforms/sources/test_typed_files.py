@@ -20,8 +20,7 @@ from hypothesis import strategies as st
 from shardmill.schemas.dataset.catalog import read_table
 from shardmill.schemas.dataset.splits import Splits
 from shardmill.schemas.errors import InputError
-from shardmill.schemas.refs import InputRef
-from shardmill.schemas.rejects import RejectedError
+from shardmill.schemas.refs import InputRef, RejectedError
 from shardmill.schemas.schema_pbtxt.columns import Column
 from shardmill.schemas.storage.local import LocalReader
 from shardmill.transforms.sink.placement import PlaceSpec

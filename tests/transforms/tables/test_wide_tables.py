@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from shardmill.schemas.dataset.splits import Splits
 from shardmill.schemas.example.parse import parse_example
-from shardmill.schemas.refs import InputRef
-from shardmill.schemas.rejects import RejectedError
+from shardmill.schemas.refs import InputRef, RejectedError
 from shardmill.schemas.schema_pbtxt.columns import Column
 from shardmill.schemas.tfrecord.framing import FOOTER_BYTES, HEADER_BYTES
 from shardmill.transforms.sink.placement import PlaceSpec

@@ -1,25 +1,25 @@
-"""AnnotationSpec: which annotations images have, and what the names of their files are."""
+"""AnnotationSpec: which annotations images have; and the boxes of PASCAL VOC, YOLO and others."""
 
 from __future__ import annotations
 
 import functools
+import math
 import os
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal, NamedTuple
+from xml.etree import ElementTree as ET
 
 from blake3 import blake3
 
 from shardmill.schemas.errors.catalogue import coded
-from shardmill.schemas.refs import InputRef, MatchCounts
+from shardmill.schemas.example.parse import parse_example
+from shardmill.schemas.example.serialize import FeatureValue, encode_example
+from shardmill.schemas.refs import InputRef, MatchCounts, RejectedError
 from shardmill.schemas.storage import scheme_of
-from shardmill.transforms.match.annotations.boxes import (
-    attach,
-    parse_voc,
-    parse_yolo,
-    with_fields,
-)
 from shardmill.transforms.match.inputs import MatchSpec
+from shardmill.transforms.match.labels import check_label
 from shardmill.transforms.match.walk import is_junk, make_key
 
 AnnotationKind = Literal["voc", "yolo", "coco"]
@@ -39,6 +39,202 @@ _WANTED = {  # for messages
     "imagesets": "train.txt, val.txt or test.txt in ImageSets/{task}",
 }
 _SUFFIXES = {"voc": ".xml", "yolo": ".txt", "coco": ".json"}  # of files that are skipped as images
+_MAX_BYTES = 1 << 20  # of the boxes of an image: shuffles carry them
+_SIDES = ("xmin", "ymin", "xmax", "ymax")
+_MAX_SIDE = 1 << 24  # float32 has all integers up to here
+_BOX = 5  # numbers of a box: class, center and size; those of an outline are 7 or more
+
+
+class Box(NamedTuple):
+    """A box in the frame of its annotation.
+
+    Attributes:
+        text: Its class.
+        xmin: Left side, in pixels or as a fraction of the width.
+        ymin: Upper side.
+        xmax: Right side.
+        ymax: Lower side.
+        difficult: Whether the object is hard to recognize.
+        truncated: Whether the object reaches outside of the box or the image.
+        is_crowd: Whether the box is around several objects.
+        area: Pixels of the object; None for those of the box.
+    """
+
+    text: str
+    xmin: float
+    ymin: float
+    xmax: float
+    ymax: float
+    difficult: bool = False
+    truncated: bool = False
+    is_crowd: bool = False
+    area: float | None = None
+
+
+class Annotation(NamedTuple):
+    """What an annotation says of its image.
+
+    Attributes:
+        width: Width of the image in pixels; 0 if it is unknown, 1 if sides are fractions.
+        height: Its height.
+        boxes: Its boxes.
+        outlines: Number of objects whose outlines are in it too.
+    """
+
+    width: int = 0
+    height: int = 0
+    boxes: Sequence[Box] = ()
+    outlines: int = 0
+
+
+class AnnotationError(Exception):
+    """An annotation that cannot be used; the text says why."""
+
+
+def attach(
+    ref: InputRef, annotation: Annotation, labels: frozenset[str] | None = None
+) -> InputRef:  # fmt: skip
+    """Return a reference with the boxes of its annotation, or rejected if they cannot be used.
+
+    Args:
+        ref: The reference.
+        annotation: Its annotation.
+        labels: The labels that boxes may have; None for any.
+    """
+    boxes = annotation.boxes
+    classes = sorted({box.text for box in boxes}, key=str.encode)
+    try:
+        for text in classes:
+            check_label(text, labels)
+    except RejectedError as error:
+        return ref.rejected(error.error, error.message)
+    fields: dict[str, FeatureValue] = {
+        "box/size": (annotation.width, annotation.height),
+        "box/outlines": annotation.outlines,
+        "box/text": [box.text.encode() for box in boxes],
+        "box/sides": [float(side) for box in boxes for side in box[1:5]],
+        "box/flags": [int(flag) for box in boxes for flag in box[5:8]],
+        "box/area": [_area(box) for box in boxes],
+    }
+    made = with_fields(ref, fields)
+    if len(made.attached) > _MAX_BYTES:
+        return ref.rejected("annotation", f"{len(boxes):,} boxes exceed {_MAX_BYTES:,} bytes")
+    return made._replace(classes=tuple(classes))
+
+
+def _area(box: Box) -> float:
+    return float((box.xmax - box.xmin) * (box.ymax - box.ymin) if box.area is None else box.area)
+
+
+def with_attached(ref: InputRef, other: InputRef) -> InputRef:
+    """Return a reference with the values that another one has, too."""
+    if not ref.attached:  # then nothing is parsed
+        return ref._replace(attached=other.attached)
+    return with_fields(ref, {k: each.values for k, each in parse_example(other.attached).items()})
+
+
+def with_fields(ref: InputRef, fields: Mapping[str, FeatureValue]) -> InputRef:
+    """Return a reference with more values of features, by field."""
+    known = {name: feature.values for name, feature in parse_example(ref.attached).items()}
+    return ref._replace(attached=encode_example({**known, **fields}))
+
+
+def parse_voc(data: bytes) -> Annotation:
+    """Return the boxes of an annotation of PASCAL VOC (devkit_doc.pdf of VOC2012, section 3).
+
+    Sides are taken as they are: programs write both pixel numbers from 1, as PASCAL does, and
+    distances from 0, and differ by half a pixel from either.
+
+    Raises:
+        AnnotationError: It is not XML, has a document type (with which entities would be declared),
+            or an object has no name or no numeric sides.
+    """
+    try:
+        parser = ET.XMLParser(target=_Builder())  # noqa: S314 - no document types
+        root = ET.XML(data, parser)
+    except (ET.ParseError, ValueError, LookupError) as error:  # of unknown encodings
+        raise AnnotationError(f"it is not XML: {error}") from error
+    if root.tag != "annotation":
+        raise AnnotationError(f"its element is {root.tag!r} instead of 'annotation'")
+    width, height = (_number(root.findtext(f"size/{side}"), 0) for side in ("width", "height"))
+    if (width, height) == (1, 1):  # which would mean fractions
+        width = height = 0
+    return Annotation(int(width), int(height), [_box(each) for each in root.findall("object")])
+
+
+class _Builder(ET.TreeBuilder):
+    """Rejects document types, which may declare entities of any size or of other files."""
+
+    def doctype(self, name: str, *_: Any) -> None:
+        """Reject it."""
+        raise AnnotationError(f"it declares the document type {name[:40]!r}")
+
+
+def _box(item: ET.Element) -> Box:
+    text = (item.findtext("name") or "").strip()
+    left, upper, right, lower = (_number(item.findtext(f"bndbox/{side}")) for side in _SIDES)
+    difficult, truncated = (_number(item.findtext(n), 0) == 1 for n in ("difficult", "truncated"))
+    return Box(text, left, upper, right, lower, difficult, truncated)
+
+
+def _number(text: str | None, default: float | None = None) -> float:
+    """Return a number; raise AnnotationError if there is none and no default."""
+    try:
+        number = float(text or "")
+    except ValueError:
+        number = _MAX_SIDE
+    if abs(number) < _MAX_SIDE:  # not NaN
+        return number
+    if default is None:
+        raise AnnotationError(f"a side of a box is {text!r} instead of a number")
+    return default
+
+
+def parse_yolo(data: bytes, names: Sequence[str]) -> Annotation:
+    """Return the boxes of an annotation of YOLO, whose sides are fractions of the upright image.
+
+    A line is ``CLASS X Y WIDTH HEIGHT`` with the center of the box, or ``CLASS X Y X Y X Y ...``
+    with the corners of an outline, whose box is taken.
+
+    Args:
+        data: The file.
+        names: The classes by number.
+
+    Raises:
+        AnnotationError: A line is neither, or its class has no name.
+    """
+    boxes, outlines = [], 0
+    try:
+        lines = data.decode("utf-8-sig").splitlines()
+    except UnicodeDecodeError as error:
+        raise AnnotationError(f"it is not UTF-8: {error.reason}") from error
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            values = [float(word) for word in line.split()]
+        except ValueError:
+            values = []
+        count = len(values)
+        if (count != _BOX and (count < _BOX + 2 or not count % 2)) or not all(
+            map(math.isfinite, values)
+        ):
+            raise AnnotationError(f"line {number} is {line[:80]!r}, not CLASS X Y WIDTH HEIGHT")
+        if not (values[0].is_integer() and 0 <= values[0] < len(names)):
+            raise AnnotationError(
+                f"line {number} has the class {line.split()[0]}, --labels has {len(names)} lines"
+            )
+        outlines += count > _BOX
+        boxes.append(Box(names[int(values[0])], *_sides(values[1:])))
+    return Annotation(1, 1, boxes, outlines)
+
+
+def _sides(values: Sequence[float]) -> tuple[float, float, float, float]:
+    if len(values) == _BOX - 1:
+        x, y, width, height = values
+        return x - width / 2, y - height / 2, x + width / 2, y + height / 2
+    xs, ys = values[::2], values[1::2]
+    return min(xs), min(ys), max(xs), max(ys)
 
 
 @dataclass(frozen=True)

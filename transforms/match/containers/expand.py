@@ -13,8 +13,7 @@ from typing import Protocol, TypeAlias
 from shardmill.schemas.decompress import DecompressionError, decompress
 from shardmill.schemas.errors import InputError
 from shardmill.schemas.file_signatures import compression_format
-from shardmill.schemas.refs import InputRef, MatchCounts, MemberRange, count_skipped
-from shardmill.schemas.rejects import RejectedError
+from shardmill.schemas.refs import InputRef, MatchCounts, MemberRange, RejectedError, count_skipped
 from shardmill.schemas.storage import RandomReader, open_storage
 from shardmill.schemas.tfrecord.framing import starts_record
 from shardmill.transforms.match.containers.members import ArchiveMember, list_tar, list_zip

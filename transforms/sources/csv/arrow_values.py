@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardmill.schemas.errors import InputError, shown
-from shardmill.schemas.rejects import RejectedError
+from shardmill.schemas.refs import RejectedError
 from shardmill.schemas.schema_pbtxt.columns import INT64_MAX, INT64_MIN, Column, TimeKind
 from shardmill.schemas.schema_pbtxt.schema_text import Kind
 from shardmill.transforms.sources.csv.sample import Sample

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from pyarrow import csv
 
 from shardmill.schemas.errors import shown
-from shardmill.schemas.rejects import RejectedError
+from shardmill.schemas.refs import RejectedError
 from shardmill.transforms.sources.csv import text_parser
 from shardmill.transforms.sources.csv.dialect import UTF_8, Dialect
 from shardmill.transforms.sources.csv.quotes import CR, LF, Ints, read_quotes

@@ -17,7 +17,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from shardmill.schemas.rejects import RejectedError
+from shardmill.schemas.refs import RejectedError
 from shardmill.transforms.sources.csv.quotes import (
     CR,
     LF,
@@ -63,7 +63,7 @@ class BadRow(NamedTuple):
         start: Offset of the first byte.
         end: Offset where the next row may start.
         line: Number of the first line.
-        error: ``quote`` or ``too_large``, reasons of ``rejects.REASONS``.
+        error: ``quote`` or ``too_large``, reasons of ``refs.REASONS``.
         message: What is wrong.
     """
 

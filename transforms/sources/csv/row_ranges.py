@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from shardmill.schemas.errors import shown
-from shardmill.schemas.rejects import RejectedError
+from shardmill.schemas.refs import RejectedError
 from shardmill.transforms.sources.csv.cells import Cells, make_cells, split_row
 from shardmill.transforms.sources.csv.dialect import UTF_8, WHITESPACE, Dialect
 from shardmill.transforms.sources.csv.row_bounds import BadRow, Rows, RowScanner

@@ -13,8 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardmill.schemas.errors import ChangedError, DeniedError, format_names
-from shardmill.schemas.refs import InputRef
-from shardmill.schemas.rejects import RejectedError
+from shardmill.schemas.refs import InputRef, RejectedError
 from shardmill.schemas.schema_pbtxt.columns import Column
 from shardmill.schemas.storage.base import map_ordered
 from shardmill.transforms.sources.csv import infer

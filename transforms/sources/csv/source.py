@@ -13,8 +13,7 @@ import pyarrow as pa
 from blake3 import blake3
 
 from shardmill.schemas.errors import ChangedError, shown
-from shardmill.schemas.refs import InputRef
-from shardmill.schemas.rejects import RejectedError
+from shardmill.schemas.refs import InputRef, RejectedError
 from shardmill.schemas.schema_pbtxt.columns import Column
 from shardmill.schemas.storage import open_storage
 from shardmill.transforms.sources.csv import arrow_values, typed_cells

@@ -11,7 +11,7 @@ from blake3 import blake3
 from shardmill.schemas.decompress import DecompressionError, decompress
 from shardmill.schemas.errors import ChangedError
 from shardmill.schemas.file_signatures import compression_format, describe_format, json_format
-from shardmill.schemas.rejects import RejectedError
+from shardmill.schemas.refs import RejectedError
 from shardmill.schemas.storage import RandomReader, open_storage
 from shardmill.schemas.tfrecord.framing import starts_record
 from shardmill.transforms.sources.csv.dialect import UTF_8, WHITESPACE, Dialect, is_ascii_compatible

@@ -15,8 +15,7 @@ from blake3 import blake3
 
 from shardmill.schemas.errors import ChangedError, StorageError
 from shardmill.schemas.file_signatures import describe_format
-from shardmill.schemas.refs import InputRef
-from shardmill.schemas.rejects import RejectedError
+from shardmill.schemas.refs import InputRef, RejectedError
 from shardmill.schemas.storage import open_storage
 from shardmill.schemas.storage.base import RandomReader, ReaderStream, one_line
 from shardmill.transforms.sources.csv.arrow_values import (

@@ -18,7 +18,7 @@ from apache_beam.pvalue import AsSingleton
 
 from shardmill.schemas.dataset import shard_names
 from shardmill.schemas.errors import InputError, OutputError, StorageError, UsageError
-from shardmill.schemas.rejects import RejectedError
+from shardmill.schemas.refs import RejectedError
 from shardmill.schemas.schema_pbtxt.columns import Column, format_schema
 from shardmill.schemas.storage import join, open_storage, scheme_of
 from shardmill.schemas.storage.base import one_line

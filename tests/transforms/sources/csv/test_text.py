@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from shardmill.schemas import decompress
 from shardmill.schemas.errors import ChangedError, DeniedError
-from shardmill.schemas.rejects import RejectedError
+from shardmill.schemas.refs import RejectedError
 from shardmill.schemas.tfrecord.framing import frame
 from shardmill.transforms.sources.csv.dialect import Dialect
 from shardmill.transforms.sources.csv.row_ranges import (

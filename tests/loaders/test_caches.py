@@ -12,7 +12,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from shardmill.loaders.disk_cache import DiskCache
+from shardmill.loaders.caches import DiskCache
 from shardmill.schemas.dataset.read_manifest import load_manifest
 from shardmill.schemas.errors import DeniedError, InputError, UsageError
 from shardmill.schemas.storage.local import LocalStorage
@@ -61,7 +61,7 @@ def test_many_threads_and_processes_copy_one_shard(ds, tmp_path):
     cache = DiskCache(tmp_path / "cache", 1 << 30)
     code = (
         "import sys\n"
-        "from shardmill.loaders.disk_cache import DiskCache\n"
+        "from shardmill.loaders.caches import DiskCache\n"
         "from shardmill.schemas.dataset.read_manifest import load_manifest\n"
         "shard = load_manifest(sys.argv[1]).splits['train'].shards[0]\n"
         "print(DiskCache(sys.argv[2], 1 << 30).path_of(sys.argv[1] + '/' + shard.file, shard))\n"
