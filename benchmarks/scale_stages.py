@@ -202,7 +202,7 @@ def _build(size: int, sink: SinkSpec) -> dict:
     ended = now()
     watch.ended.set()
     watch.join()
-    outcome = take_reported("scale")
+    outcome = take_reported("scale", "")
     assert outcome is not None
     manifest = json.loads(outcome.manifest)
     assert outcome.status == "published", outcome

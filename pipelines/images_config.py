@@ -119,11 +119,6 @@ class ImagesConfig(ImagesOptions, BuildConfig):
         )
 
     @property
-    def limits(self) -> Limits:
-        """Memory and time that decoding one image may take."""
-        return Limits(self.decoder_memory, self.decoder_seconds)
-
-    @property
     def by_label(self) -> bool:
         """Whether each label has separate shards."""
         return self.shard_by == "label"
@@ -178,8 +173,9 @@ class ImagesConfig(ImagesOptions, BuildConfig):
     @cached_property
     def encoder(self) -> ImageEncoder:
         """The encoder of records."""
+        limits = Limits(self.decoder_memory, self.decoder_seconds)
         return ImageEncoder(
-            self.image_spec, self.feature_set, self.workers, self.limits, self.boxes_frame
+            self.image_spec, self.feature_set, self.workers, limits, self.boxes_frame
         )
 
     def annotation_specs(self, match: MatchSpec) -> tuple[AnnotationSpec, ...]:

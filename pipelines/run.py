@@ -259,9 +259,7 @@ class _Run:
         """
         from shardmill.transforms.sink import spec as outcomes
 
-        outcome = outcomes.take_reported(self.run_id)
-        if outcome is None:  # another process published
-            outcome = outcomes.fetch(self.run_id, self.output)
+        outcome = outcomes.take_reported(self.run_id, self.output)
         if outcome is None and self.runner.finds_jobs and self.build:
             raise StaleBuildError("job-outcome-taken")
         if outcome is None:

@@ -11,7 +11,6 @@ from typing import Any, ClassVar
 from shardmill.pipelines.manifest_rules import Rules, Verdict, judge
 from shardmill.pipelines.report.terminal import Answer
 from shardmill.schemas import option_types as of
-from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.dataset.read_manifest import FoundManifest, load_manifest, open_manifest
 from shardmill.schemas.errors import OutputError, UsageError
 from shardmill.schemas.numbers import printable
@@ -61,9 +60,12 @@ def run(flags: CheckOptions, answer: Answer) -> int:
     """Print for each rule whether it holds; return the exit code."""
     opened = open_manifest(flags.dataset)
     manifest, path = opened.manifest, opened.path
-    counted = _load_counted(flags.counted) if flags.counted else None
-    if manifest.root:
-        _reject_count(opened.file, flags)
+    counted = load_manifest(flags.counted) if flags.counted else None
+    if counted and not counted.root:
+        raise UsageError("counted-not-count", path=flags.counted)
+    for rule in fields(flags) if manifest.root else ():
+        if rule.name not in _OF_COUNTS and getattr(flags, rule.name) != rule.default:
+            raise UsageError("check-rule-of-dataset", name=rule.name, path=opened.file)
     verdicts = list(judge(manifest, flags, dt.datetime.now(dt.timezone.utc), counted))
     findings, notes = _find(opened, flags)
     failing = [each for each in findings if each["fails"]]
@@ -118,16 +120,3 @@ def _load_limits(path: str, known: Iterable[str]) -> dict[str, float]:
         if name not in known or isinstance(value, bool) or not isinstance(value, int | float):
             raise UsageError("limits-invalid", path=path, name=name, known=", ".join(known))
     return limits
-
-
-def _load_counted(path: str) -> Manifest:
-    counted = load_manifest(path)
-    if not counted.root:
-        raise UsageError("counted-not-count", path=path)
-    return counted
-
-
-def _reject_count(path: str, flags: CheckOptions) -> None:
-    for each in fields(flags):
-        if each.name not in _OF_COUNTS and getattr(flags, each.name) != each.default:
-            raise UsageError("check-rule-of-dataset", name=each.name, path=path)

@@ -58,11 +58,6 @@ class FeatureStatistics:
         names += [name for name in _OPTIONAL if getattr(self, name)]
         return {name: getattr(self, name) for name in names}
 
-    @classmethod
-    def from_json(cls, body: dict[str, Any]) -> FeatureStatistics:
-        """Return the statistics of a JSON object."""
-        return cls(**body, numeric="mean" in body)
-
 
 @dataclass(frozen=True)
 class Statistics:
@@ -91,5 +86,8 @@ class Statistics:
         pixels = body.get("pixels")
         if pixels is not None:
             pixels = PixelStatistics(pixels["count"], tuple(pixels["mean"]), tuple(pixels["std"]))
-        features = body.get("features", {}).items()
-        return cls(pixels, {k: FeatureStatistics.from_json(each) for k, each in features})
+        features = {
+            name: FeatureStatistics(**each, numeric="mean" in each)
+            for name, each in body.get("features", {}).items()
+        }
+        return cls(pixels, features)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from shardmill.schemas.errors.catalogue import address_of, coded, messages, split_coded
+from shardmill.schemas.errors.catalogue import PAGE, coded, messages, split_coded
 
 _MAX_NAMES = 8  # in a message
 _MAX_NAME = 80  # characters
@@ -46,7 +46,7 @@ class ShardmillError(Exception):
     @property
     def address(self) -> str:
         """Address of the explanation on the page of errors."""
-        return address_of(self.id)
+        return f"{PAGE}#{self.id}" if self.id else PAGE
 
 
 class UsageError(ShardmillError):

@@ -71,8 +71,3 @@ def split_coded(text: str) -> tuple[str, str]:
     """Return a sentence and its id, which is empty if the text does not end with one."""
     match = _CODED.fullmatch(text)
     return (match[1], match[2]) if match and match[2] in messages() else (text, "")
-
-
-def address_of(message_id: str) -> str:
-    """Return the address of the explanation of a message, or of the page for an empty id."""
-    return f"{PAGE}#{message_id}" if message_id else PAGE

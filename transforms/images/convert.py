@@ -242,7 +242,9 @@ def to_channels(image: Image.Image, channels: int) -> Image.Image:
         image = _convert(image, "RGB", "convert LAB")
     transparent = image.mode in _ALPHA or "transparency" in image.info
     if transparent and channels != 4:
-        image = _over_white(image)
+        rgba = _convert(image, "RGBA")
+        white = Image.new("RGBA", rgba.size, (255, 255, 255, 255))
+        image = Image.alpha_composite(white, rgba).convert("RGB")
     mode = MODES[channels]
     if image.mode == mode:
         return image
@@ -255,12 +257,6 @@ def _convert(image: Image.Image, mode: str, action: str = "") -> Image.Image:
     """Convert the mode of an image; any failure rejects it."""
     with decode.reject_failures("decode", "color", action or f"convert to {mode}"):
         return image.convert(mode)
-
-
-def _over_white(image: Image.Image) -> Image.Image:
-    rgba = _convert(image, "RGBA")
-    white = Image.new("RGBA", rgba.size, (255, 255, 255, 255))
-    return Image.alpha_composite(white, rgba).convert("RGB")
 
 
 def _eight_bits(image: Image.Image) -> Image.Image:

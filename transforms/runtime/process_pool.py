@@ -53,9 +53,17 @@ class ProcessPool:
         Raises:
             ShardmillError: A process was killed.
         """
+
+        def submit() -> dict[Future[_Result], _Item]:
+            # The terminal sends Ctrl-C to all processes; this one ends its children itself.
+            with _starting, uninterrupted(signal.SIGINT):
+                if _all_closed.is_set():
+                    raise ShardmillError("run-ended")
+                return {self._pool.submit(function, item): item for item in items}
+
         # Ctrl-C is raised in the main thread: it must not interrupt the start of a process.
         with ThreadPoolExecutor(1) as starter:
-            futures = starter.submit(self._submit, function, items).result()
+            futures = starter.submit(submit).result()
         try:
             for future in as_completed(futures):
                 yield futures[future], future.result()
@@ -64,15 +72,6 @@ class ProcessPool:
         finally:
             for future in futures:
                 future.cancel()
-
-    def _submit(
-        self, function: Callable[[_Item], _Result], items: Iterable[_Item]
-    ) -> dict[Future[_Result], _Item]:
-        # The terminal sends Ctrl-C to all processes; this one ends its children itself.
-        with _starting, uninterrupted(signal.SIGINT):
-            if _all_closed.is_set():
-                raise ShardmillError("run-ended")
-            return {self._pool.submit(function, item): item for item in items}
 
     def close(self) -> None:
         """End the processes at once."""

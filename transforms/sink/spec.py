@@ -361,13 +361,10 @@ def report(outcome: Outcome, run_id: str, pid: int, folder: str) -> Outcome:
     return outcome
 
 
-def take_reported(run_id: str) -> Outcome | None:
-    """Return the outcome that this process reported, and forget it; None when there is none."""
-    return _reported.pop(run_id, None)
-
-
-def fetch(run_id: str, folder: str) -> Outcome | None:
-    """Return the outcome that another process wrote to a file, or None; delete the file."""
+def take_reported(run_id: str, folder: str) -> Outcome | None:
+    """Return the outcome that this process reported, or another one by a file, and forget it."""
+    if run_id in _reported:
+        return _reported.pop(run_id)
     storage = open_storage(folder)
     path = outcome_path(folder, run_id)
     try:

@@ -9,7 +9,7 @@ import apache_beam as beam
 from apache_beam.pvalue import AsList
 
 from shardmill.transforms.sink.spec import Outcome
-from shardmill.transforms.verify.verify import Dataset, check_shard, find_dataset, make_checker
+from shardmill.transforms.verify.verify import check_shard, find_dataset, make_checker
 
 
 def verify_shards(root: beam.Pipeline, folder: str, number: int) -> beam.PCollection[Outcome]:
@@ -29,9 +29,7 @@ def verify_shards(root: beam.Pipeline, folder: str, number: int) -> beam.PCollec
     return root | "Start" >> beam.Impulse() | "Report" >> beam.Map(_report, AsList(findings))
 
 
-@functools.lru_cache(maxsize=4)
-def _find(folder: str) -> Dataset:
-    return find_dataset(folder)
+_find = functools.lru_cache(maxsize=4)(find_dataset)
 
 
 def _check(shard: int, folder: str) -> list[tuple[int, str, str]]:

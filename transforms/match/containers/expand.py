@@ -111,15 +111,12 @@ def expand(ref: InputRef, spool: Spooler | None = None) -> Members:
                 return
     except FileNotFoundError as error:
         raise InputError("archive-rejected", path=ref.uri, why="it was deleted") from error
-    if _claims_archive(ref.uri):
+    name = ref.uri.lower()
+    base, suffix = os.path.splitext(name)
+    if (base if suffix in _COMPRESSED else name).endswith(ARCHIVE_SUFFIXES):
         why = "its content is not that of such an archive"
         raise InputError("archive-damaged", path=ref.uri, why=why)
     yield count_skipped(escape_name(ref.key)) if is_other(ref.key) else ref
-
-
-def _claims_archive(name: str) -> bool:
-    base, suffix = os.path.splitext(name.lower())
-    return (base if suffix in _COMPRESSED else name.lower()).endswith(ARCHIVE_SUFFIXES)
 
 
 def expand_members(

@@ -67,7 +67,9 @@ class Dialect:
             object.__setattr__(self, "delimiter", "\t")
         object.__setattr__(self, "encoding", _codec_name(self.encoding))
         for name in ("quote", "comment", "escape"):
-            _check_character(name, getattr(self, name))
+            value = getattr(self, name)
+            if value and (len(value) > 1 or not value.isascii() or value in "\r\n\0"):
+                raise UsageError("character-invalid", flag=name, value=value)
         _check_special(self.separator, self.quote, self.comment, self.escape)
         _check_delimiter(self.separator, self.quote, self.encoding)
         _check_columns(self.columns)
@@ -113,11 +115,6 @@ def _codec_name(encoding: str) -> str:
     if not is_text or name in _NOT_FOR_FILES:
         raise UsageError("encoding-unknown", encoding=encoding)
     return UTF_8 if name in _UTF_8_ALIASES else name
-
-
-def _check_character(flag: str, value: str) -> None:
-    if value and (len(value) > 1 or not value.isascii() or value in "\r\n\0"):
-        raise UsageError("character-invalid", flag=flag, value=value)
 
 
 def _check_special(delimiter: str, quote: str, comment: str, escape: str) -> None:

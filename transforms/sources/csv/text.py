@@ -78,7 +78,9 @@ class CsvText:
         marks = ((mark, encoding) for mark, encoding in _BOMS if head.startswith(mark))
         mark, self.encoding = next(marks, (b"", dialect.encoding))
         if self.encoding in ("utf-16", "utf-32"):
-            self.encoding += _byte_order(self._peek())
+            # Without a mark, the zero bytes of ASCII characters tell the byte order.
+            first, last = (self._peek()[at::4].count(0) for at in (0, 3))
+            self.encoding += "-be" if first > last else "-le"
         ascii_compatible = is_ascii_compatible(self.encoding)
         self.seekable = ascii_compatible and not self._compression
         self._bom = len(mark)
@@ -253,9 +255,3 @@ def _to_blocks(pieces: Iterator[bytes]) -> Iterator[bytes]:
             yield bytes(held[:BLOCK_BYTES])
             del held[:BLOCK_BYTES]
     yield bytes(held)
-
-
-def _byte_order(head: bytes) -> str:
-    """Return the byte order of UTF-16 or UTF-32 without a mark, judged by the NULs of ASCII."""
-    first, last = head[0::4].count(0), head[3::4].count(0)
-    return "-be" if first > last else "-le"
