@@ -20,8 +20,7 @@ from shardmill.loaders.source import Source, open_catalog
 from shardmill.schemas.dataset.shard_names import check_not_deleted
 from shardmill.schemas.errors import FormatError, InputError
 from shardmill.schemas.example.parse import parse_example
-from shardmill.schemas.storage import scheme_of
-from shardmill.schemas.storage.base import map_ordered
+from shardmill.schemas.storage import map_ordered, scheme_of
 from shardmill.schemas.tfrecord.framing import payload_at, record_offsets, unframe
 from shardmill.schemas.tfrecord.gzip_member import (
     INDEX_BYTES,

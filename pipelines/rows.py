@@ -15,8 +15,7 @@ import apache_beam as beam
 
 from shardmill.pipelines.build_config import config_id, resolve_splits
 from shardmill.pipelines.rows_config import RowsConfig, check_named, check_options, codec_versions
-from shardmill.schemas.errors import InputError, UsageError, format_names
-from shardmill.schemas.errors.catalogue import coded
+from shardmill.schemas.errors import InputError, UsageError, coded, format_names
 from shardmill.schemas.refs import InputRef, MatchCounts
 from shardmill.schemas.schema_pbtxt.columns import Column, check_texts, format_schema
 from shardmill.transforms.match.inputs import MatchSpec, match_now

@@ -28,8 +28,7 @@ from shardmill.schemas.dataset.shard_names import REJECTS
 from shardmill.schemas.errors import FormatError, InputError, StorageError, UsageError
 from shardmill.schemas.example.parse import FeatureValues, looks_like_example, parse_example
 from shardmill.schemas.file_signatures import image_format
-from shardmill.schemas.storage import join, open_storage
-from shardmill.schemas.storage.base import map_ordered, storage_threads
+from shardmill.schemas.storage import join, map_ordered, open_storage, storage_threads
 from shardmill.schemas.tfrecord.open_file import detect_compression, open_file
 from shardmill.schemas.tfrecord.reader import TooLargeError, open_records
 from shardmill.schemas.tfrecord.scanner import DamagedError

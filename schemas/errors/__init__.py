@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from shardmill.schemas.errors.catalogue import PAGE, coded, messages, split_coded
+from shardmill.schemas.errors.catalogue import PAGE, messages, split_coded
+from shardmill.schemas.errors.catalogue import coded as coded
 
 _MAX_NAMES = 8  # in a message
 _MAX_NAME = 80  # characters

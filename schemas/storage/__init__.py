@@ -6,12 +6,15 @@ from importlib import import_module
 from shardmill.schemas.errors import UsageError
 from shardmill.schemas.storage.base import Entry as Entry
 from shardmill.schemas.storage.base import RandomReader as RandomReader
+from shardmill.schemas.storage.base import ReaderStream as ReaderStream
 from shardmill.schemas.storage.base import Storage as Storage
 from shardmill.schemas.storage.base import absolute as absolute
 from shardmill.schemas.storage.base import from_relative as from_relative
 from shardmill.schemas.storage.base import is_link as is_link
 from shardmill.schemas.storage.base import join as join
+from shardmill.schemas.storage.base import map_ordered as map_ordered
 from shardmill.schemas.storage.base import scheme_of as scheme_of
+from shardmill.schemas.storage.base import storage_threads as storage_threads
 from shardmill.schemas.storage.base import to_relative as to_relative
 
 # Class of each scheme; a module is imported when its storage is used.

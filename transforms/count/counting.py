@@ -21,14 +21,8 @@ from shardmill.schemas.dataset.splits import split_order
 from shardmill.schemas.errors import DeniedError, FormatError, OutputError, ShardmillError
 from shardmill.schemas.numbers import plural
 from shardmill.schemas.refs import InputRef, MatchCounts
-from shardmill.schemas.storage import join, open_storage
-from shardmill.schemas.storage.base import map_ordered
-from shardmill.schemas.tfrecord.reader import (
-    INFLATE_COST,
-    Check,
-    FileCount,
-    count_file,
-)
+from shardmill.schemas.storage import join, map_ordered, open_storage
+from shardmill.schemas.tfrecord.reader import INFLATE_COST, Check, FileCount, count_file
 from shardmill.schemas.tfrecord.scanner import FileFault
 from shardmill.transforms.match.inputs import MatchSpec, match_now
 from shardmill.transforms.runtime import progress

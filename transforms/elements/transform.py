@@ -19,8 +19,7 @@ import pyarrow as pa
 from apache_beam.pvalue import TaggedOutput
 from apache_beam.transforms.window import GlobalWindows
 
-from shardmill.schemas.errors import ShardmillError, shown
-from shardmill.schemas.errors.catalogue import coded
+from shardmill.schemas.errors import ShardmillError, coded, shown
 from shardmill.schemas.numbers import plural
 from shardmill.schemas.refs import MatchCounts, Reject, SegmentRef
 from shardmill.schemas.storage import join

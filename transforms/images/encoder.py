@@ -20,8 +20,7 @@ from shardmill.schemas.example.serialize import encode_entry, encode_example
 from shardmill.schemas.refs import InputRef, KnownRecord, Reject, RejectedError
 from shardmill.schemas.schema_pbtxt.image_features import BOX_COUNTS, FeatureSet
 from shardmill.schemas.schema_pbtxt.schema_text import array_tags
-from shardmill.schemas.storage import scheme_of
-from shardmill.schemas.storage.base import map_ordered, storage_threads
+from shardmill.schemas.storage import map_ordered, scheme_of, storage_threads
 from shardmill.schemas.tfrecord.gzip_member import Packing
 from shardmill.transforms.images.convert import ImageSpec, codec_versions
 from shardmill.transforms.images.decoder import FRAME_BYTES, Item

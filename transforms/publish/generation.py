@@ -18,8 +18,7 @@ import google_crc32c
 from shardmill.schemas.dataset import shard_names
 from shardmill.schemas.dataset.manifest import CatalogFile, Manifest, Shard
 from shardmill.schemas.dataset.shard_names import is_json, list_generations
-from shardmill.schemas.errors import FormatError, OutputError
-from shardmill.schemas.errors.catalogue import coded
+from shardmill.schemas.errors import FormatError, OutputError, coded
 from shardmill.schemas.storage import Storage, join, open_storage, scheme_of
 
 # Files that systems put into folders; a folder with nothing else is empty for a user.

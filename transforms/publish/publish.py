@@ -23,8 +23,7 @@ from shardmill.schemas.dataset import shard_names
 from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.dataset.shard_names import list_generations
 from shardmill.schemas.errors import InputError, OutputError, ShardmillError, StaleBuildError
-from shardmill.schemas.storage import Storage, join, scheme_of
-from shardmill.schemas.storage.base import map_ordered, storage_threads
+from shardmill.schemas.storage import Storage, join, map_ordered, scheme_of, storage_threads
 from shardmill.schemas.storage.local import replace_link
 from shardmill.transforms.publish.generation import (
     Published,

@@ -13,8 +13,7 @@ from shardmill.schemas.dataset.catalog import format_catalog
 from shardmill.schemas.dataset.manifest import CatalogFile, Shard
 from shardmill.schemas.dataset.shard_names import catalog_name
 from shardmill.schemas.errors import OutputError, StaleBuildError
-from shardmill.schemas.storage import Storage, join
-from shardmill.schemas.storage.base import map_ordered, storage_threads
+from shardmill.schemas.storage import Storage, join, map_ordered, storage_threads
 from shardmill.schemas.tfrecord.framing import combine_crc32c, crc32c
 from shardmill.schemas.tfrecord.gzip_member import Packing, empty_shard
 from shardmill.transforms.publish.publish import FinalFile

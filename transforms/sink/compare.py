@@ -18,8 +18,7 @@ from apache_beam.pvalue import AsSingleton, TaggedOutput
 from blake3 import blake3
 
 from shardmill.schemas.dataset.manifest import Shard
-from shardmill.schemas.errors import StorageError
-from shardmill.schemas.errors.catalogue import coded
+from shardmill.schemas.errors import StorageError, coded
 from shardmill.schemas.refs import InputRef, KnownRecord, RejectedError
 from shardmill.schemas.storage.base import map_ordered, storage_threads
 from shardmill.transforms.match.read_input import read_inputs

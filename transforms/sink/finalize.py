@@ -17,8 +17,7 @@ from shardmill.schemas.errors import OutputError, ShardmillError, StorageError
 from shardmill.schemas.numbers import plural
 from shardmill.schemas.refs import Reject
 from shardmill.schemas.schema_pbtxt.image_features import COUNTS
-from shardmill.schemas.storage import Storage, join
-from shardmill.schemas.storage.base import map_ordered, storage_threads
+from shardmill.schemas.storage import Storage, join, map_ordered, storage_threads
 from shardmill.transforms.publish.publish import FinalFile, Publisher
 from shardmill.transforms.sink.assemble import BuiltShard
 from shardmill.transforms.sink.census import Census

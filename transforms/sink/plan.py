@@ -12,8 +12,7 @@ from typing import Literal, TypeAlias
 from shardmill.schemas.dataset import shard_names
 from shardmill.schemas.dataset.manifest import Manifest, Shard
 from shardmill.schemas.dataset.shard_names import check_file_names
-from shardmill.schemas.errors import OutputError, ShardmillError
-from shardmill.schemas.errors.catalogue import coded
+from shardmill.schemas.errors import OutputError, ShardmillError, coded
 from shardmill.schemas.refs import TRANSIENT, InputRef
 from shardmill.schemas.storage import Storage, join, open_storage
 from shardmill.transforms.match.containers.expand import expand

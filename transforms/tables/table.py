@@ -21,8 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardmill.schemas.dataset.splits import SPLIT_FOLDERS, check_split_name
-from shardmill.schemas.errors import InputError, UsageError, shown
-from shardmill.schemas.errors.catalogue import coded
+from shardmill.schemas.errors import InputError, UsageError, coded, shown
 from shardmill.schemas.refs import Reject, RejectedError
 from shardmill.transforms.match.labels import has_control
 from shardmill.transforms.runtime import progress

@@ -16,8 +16,7 @@ from typing import IO, BinaryIO, NamedTuple
 
 from shardmill.schemas.errors import InputError
 from shardmill.schemas.refs import InputRef, MemberRange
-from shardmill.schemas.storage import RandomReader, open_storage
-from shardmill.schemas.storage.base import ReaderStream
+from shardmill.schemas.storage import RandomReader, ReaderStream, open_storage
 from shardmill.transforms.match.read_input import DEFLATED, STORED
 
 _MAX_HEADER = 1 << 20  # bytes of the extended header of a member

@@ -20,11 +20,9 @@ from typing import IO, Any, NamedTuple, cast
 import numpy as np
 from numpy.lib import format as npy_format
 
-from shardmill.schemas.errors import ChangedError, InputError
-from shardmill.schemas.errors.catalogue import coded
+from shardmill.schemas.errors import ChangedError, InputError, coded
 from shardmill.schemas.file_signatures import describe_format
-from shardmill.schemas.storage import Entry, open_storage, scheme_of
-from shardmill.schemas.storage.base import RandomReader, ReaderStream
+from shardmill.schemas.storage import Entry, RandomReader, ReaderStream, open_storage, scheme_of
 
 MAX_HEADER_BYTES = 12 + 10_000  # magic, version and length, and the longest header NumPy accepts
 _MAX_DIMS = 64

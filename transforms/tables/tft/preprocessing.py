@@ -16,8 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from shardmill.schemas.errors import UsageError, format_names
-from shardmill.schemas.errors.catalogue import coded
+from shardmill.schemas.errors import UsageError, coded, format_names
 
 FUNCTION = "preprocessing_fn"
 _SHOWN = 300
