@@ -15,7 +15,7 @@ import apache_beam as beam
 from apache_beam.pvalue import AsList, AsSingleton
 
 from shardmill.schemas.errors import OutputError, ResourceError, ShardmillError, StorageError
-from shardmill.schemas.refs import InputRef, Reference, Reject
+from shardmill.schemas.refs import InputRef, MatchCounts, Reference, Reject
 from shardmill.schemas.storage import join, open_storage
 from shardmill.transforms.match.transform import MatchedInputs
 from shardmill.transforms.runtime import metrics, progress
@@ -250,15 +250,21 @@ class WriteShards(beam.PTransform):
         return BuildInput(placed, plan, census) | BuildShards(spec, self.encoder)
 
 
+def _with_counts(_: bytes, census: Census, counts: MatchCounts) -> Census:
+    return census.with_counts(counts)
+
+
+def _add_part(totals: Totals, part: Part) -> None:
+    totals.merge(part.totals)
+
+
 def total_census(inputs: AsSingleton, matched: MatchedInputs) -> beam.PCollection[Census]:
     """Return the census of inputs and of what matching counted."""
     return (
         matched.refs.pipeline
         | "StartCensus" >> beam.Impulse()
         | "AddMatchCounts"
-        >> beam.Map(
-            lambda _, census, counts: census.with_counts(counts), inputs, matched.sum_counts()
-        ).with_output_types(Census)
+        >> beam.Map(_with_counts, inputs, matched.sum_counts()).with_output_types(Census)
     )
 
 
@@ -300,9 +306,7 @@ class BuildShards(beam.PTransform):
             | "GroupByPart" >> beam.GroupByKey()
             | "WriteParts" >> beam.Map(_write_part, plan, spec=spec, encoder=encoder)
         )
-        totals = parts | "SumParts" >> beam.CombinePerKey(
-            SumInto(Totals, lambda totals, part: totals.merge(part.totals))
-        )
+        totals = parts | "SumParts" >> beam.CombinePerKey(SumInto(Totals, _add_part))
         files = parts | "ListPartFiles" >> beam.MapTuple(
             lambda series, part: (series, tuple(part.file))
         )

@@ -86,7 +86,7 @@ class WriteRows(beam.PTransform):
         """Wire inspection of files, ranges, runs and the build."""
         spec, matched = self.spec, MatchedInputs.of(inputs)
         files = matched.refs | "InspectFiles" >> beam.ParDo(
-            MapOrdered(lambda ref, source: [source.inspect(ref)], _INSPECTIONS), spec.source
+            MapOrdered(inspect_input, _INSPECTIONS), spec.source
         )
         counted = files | "CountFiles" >> singleton_sum(SumInto(Census, count_file))
         census = total_census(counted, matched)
@@ -172,6 +172,11 @@ def count_files(census: Census, plan: Plan) -> Census:
         return census
     usable = census.refs - sum(census.errors.values())
     return Census(matched=census.matched - usable, counts=census.counts, files=census.files)
+
+
+def inspect_input(ref: InputRef, source: TableSource) -> Iterator[TableInput]:
+    """Yield an input with what is needed to read it, or rejected."""
+    yield source.inspect(ref)
 
 
 def hash_input(item: TableInput, source: TableSource, plan: Plan) -> Iterator[Census]:
