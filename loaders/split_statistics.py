@@ -14,11 +14,10 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from shardmill.loaders.frameworks import require_framework
 from shardmill.loaders.records import Records, open_encoded
 from shardmill.loaders.selection import find_split, select
 from shardmill.loaders.source import read_catalog
-from shardmill.loaders.steps import check_word
+from shardmill.loaders.steps import check_word, require_framework
 from shardmill.schemas.dataset.manifest import Manifest, Split
 from shardmill.schemas.dataset.read_manifest import load_manifest
 from shardmill.schemas.dataset.statistics import Statistics
@@ -129,7 +128,7 @@ def normalization(
     mean, std = np.float32(mean), np.maximum(std, _SMALLEST_STD, dtype=np.float32)
     if framework == "jax":
         return functools.partial(_standardize, mean, std)
-    from shardmill.loaders.torch_normalization import TorchNormalization
+    from shardmill.loaders.torch_classes import TorchNormalization
 
     return TorchNormalization(mean, std)
 

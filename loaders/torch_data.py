@@ -8,14 +8,13 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any, Literal
 
-from shardmill.loaders.frameworks import require_framework
 from shardmill.loaders.records import Records, open_dataset
 from shardmill.loaders.sampling import Weights
-from shardmill.loaders.steps import Remainder
+from shardmill.loaders.steps import Remainder, require_framework
 from shardmill.loaders.stream import Order, Where
 
 if TYPE_CHECKING:
-    from shardmill.loaders.torch_stream import TorchStream
+    from shardmill.loaders.torch_classes import TorchStream
 
 
 def torch_dataset(  # noqa: PLR0913 - all but two are keyword-only
@@ -62,6 +61,6 @@ def torch_stream(records: Records, **options: Any) -> TorchStream:
         UsageError: An option is invalid.
     """
     require_framework("torch")
-    from shardmill.loaders.torch_stream import TorchStream
+    from shardmill.loaders.torch_classes import TorchStream
 
     return TorchStream(records, **options)
