@@ -128,7 +128,7 @@ def normalization(
     mean, std = np.float32(mean), np.maximum(std, _SMALLEST_STD, dtype=np.float32)
     if framework == "jax":
         return functools.partial(_standardize, mean, std)
-    from shardmill.loaders.torch_classes import TorchNormalization
+    from shardmill.loaders.torch_normalization import TorchNormalization
 
     return TorchNormalization(mean, std)
 

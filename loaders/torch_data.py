@@ -14,7 +14,7 @@ from shardmill.loaders.steps import Remainder, require_framework
 from shardmill.loaders.stream import Order, Where
 
 if TYPE_CHECKING:
-    from shardmill.loaders.torch_classes import TorchStream
+    from shardmill.loaders.torch_stream import TorchStream
 
 
 def torch_dataset(  # noqa: PLR0913 - all but two are keyword-only
@@ -61,6 +61,6 @@ def torch_stream(records: Records, **options: Any) -> TorchStream:
         UsageError: An option is invalid.
     """
     require_framework("torch")
-    from shardmill.loaders.torch_classes import TorchStream
+    from shardmill.loaders.torch_stream import TorchStream
 
     return TorchStream(records, **options)

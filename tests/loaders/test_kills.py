@@ -38,7 +38,7 @@ def datasets(tmp_path_factory):
 def context():
     """Processes that are forked by a server which has imported the frameworks."""
     made = multiprocessing.get_context("forkserver")
-    made.set_forkserver_preload(["torch", "torchdata.stateful_dataloader", "shardmill.loaders.torch_classes"])  # fmt: skip
+    made.set_forkserver_preload(["torch", "torchdata.stateful_dataloader", "shardmill.loaders.torch_stream"])  # fmt: skip
     return made
 
 

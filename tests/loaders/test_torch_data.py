@@ -110,8 +110,8 @@ def test_options_of_a_stream_by_path(ds):
 def test_stream_in_a_data_loader(options, shuffle, ds):
     from torch.utils.data import DataLoader, IterableDataset
 
-    from shardmill.loaders.torch_classes import TorchStream
     from shardmill.loaders.torch_data import torch_stream
+    from shardmill.loaders.torch_stream import TorchStream
 
     orders = []
     for epoch in range(2):

@@ -1,4 +1,4 @@
-"""The classes that need PyTorch: that of ``torch_stream``, and that of ``normalization``."""
+"""The class of ``torch_stream``, in a module that needs PyTorch."""
 
 from __future__ import annotations
 
@@ -141,24 +141,3 @@ class TorchStream(Stream, IterableDataset):  # type: ignore[type-arg]
 
 # Before this process starts workers, so that they share its numbers and not those of others.
 os.register_at_fork(before=lambda: [stream.numbers() for stream in list(_streams)])
-
-
-class TorchNormalization(torch.nn.Module):
-    """Subtracts the mean and divides by the standard deviation, which its ``state_dict`` has.
-
-    Args:
-        mean: Mean, float32 of shape [] or [channels].
-        std: Standard deviation, as the mean.
-    """
-
-    mean: torch.Tensor
-    std: torch.Tensor
-
-    def __init__(self, mean: Any, std: Any) -> None:
-        super().__init__()
-        self.register_buffer("mean", torch.as_tensor(mean))
-        self.register_buffer("std", torch.as_tensor(std))
-
-    def forward(self, values: torch.Tensor) -> torch.Tensor:
-        """Returns normalized values, float32 of the same shape; channels are last."""
-        return (values - self.mean) / self.std
