@@ -1,7 +1,5 @@
 """Beam's counters: a fixed list of names, the same on every runner."""
 
-from __future__ import annotations
-
 from apache_beam.metrics import Metrics
 
 NAMESPACE = "shardmill"

@@ -20,6 +20,7 @@ from shardmill.schemas.errors import InputError, shown
 from shardmill.schemas.refs import RejectedError
 from shardmill.schemas.schema_pbtxt.columns import INT64_MAX, INT64_MIN, Column, TimeKind
 from shardmill.schemas.schema_pbtxt.schema_text import Kind
+from shardmill.transforms.sources.csv.cells import merge_equal, to_array
 from shardmill.transforms.sources.csv.sample import Sample
 from shardmill.transforms.sources.csv.text_parser import CellFault, Parsed, find_missing, no_faults
 from shardmill.transforms.tables.table_source import MAX_LABELS, is_list
@@ -50,7 +51,7 @@ def flatten_columns(table: pa.Table, names: Collection[str]) -> dict[str, pa.Dic
     while any(is_type.is_struct(field.type) for field in table.schema):
         table = table.flatten()
     return {
-        name: encode_cells(column.chunk(0) if column.num_chunks == 1 else column.combine_chunks())
+        name: encode_cells(to_array(column))
         for name, column in zip(table.column_names, table.columns, strict=True)
         if name in names
     }
@@ -64,10 +65,7 @@ def find_type(kind: pa.DataType) -> tuple[Kind, bool] | None:
 
 
 def _find_kind(kind: pa.DataType) -> Kind | None:
-    if isinstance(kind, pa.BaseExtensionType):
-        return _find_kind(kind.storage_type)
-    if is_type.is_dictionary(kind):
-        return _find_kind(kind.value_type)
+    kind = _plain(kind)
     is_time = is_type.is_temporal(kind) and not is_type.is_interval(kind)
     if is_type.is_integer(kind) or is_type.is_boolean(kind) or is_time:
         return "int64"
@@ -75,7 +73,7 @@ def _find_kind(kind: pa.DataType) -> Kind | None:
         return "float32"
     if is_type.is_decimal(kind):
         return "float32" if kind.scale > 0 else "int64"
-    return "bytes" if is_text(kind) or is_type.is_null(kind) else None
+    return "bytes" if kind == pa.binary() else None
 
 
 def is_text(kind: pa.DataType) -> bool:
@@ -127,10 +125,7 @@ def to_texts(values: pa.Array) -> pa.Array:
 
 def text_cells(cells: pa.DictionaryArray) -> pa.DictionaryArray:
     """Return cells as texts that decide placement; a missing value is an empty text."""
-    texts = pc.fill_null(to_texts(cells.dictionary), b"")
-    merged = pc.dictionary_encode(texts)  # a null and an empty text are equal
-    indices = merged.indices.take(cells.indices)
-    return pa.DictionaryArray.from_arrays(indices, merged.dictionary)
+    return merge_equal(pc.fill_null(to_texts(cells.dictionary), b""), cells.indices)
 
 
 def convert_values(kind: Kind, values: pa.Array) -> Parsed:
