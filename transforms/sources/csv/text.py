@@ -78,7 +78,7 @@ class CsvText:
         marks = ((mark, encoding) for mark, encoding in _BOMS if head.startswith(mark))
         mark, self.encoding = next(marks, (b"", dialect.encoding))
         if self.encoding in ("utf-16", "utf-32"):
-            # Without a mark, the zero bytes of ASCII characters tell the byte order.
+            # Without a mark, the zero bytes of ASCII characters show the byte order.
             first, last = (self._peek()[at::4].count(0) for at in (0, 3))
             self.encoding += "-be" if first > last else "-le"
         ascii_compatible = is_ascii_compatible(self.encoding)
