@@ -25,7 +25,7 @@ from shardmill.transforms.match.annotations.annotation_spec import (
     AnnotationSpec,
     flag_of,
 )
-from shardmill.transforms.match.inputs import MatchSpec, PathKind
+from shardmill.transforms.match.inputs import MatchSpec
 from shardmill.transforms.match.labels import BELOW_SPLIT, LabelSpec, below_places, parse_labels
 from shardmill.transforms.runtime.process_pool import usable_cores
 from shardmill.transforms.sink.placement import PlaceSpec
@@ -261,14 +261,10 @@ def _find_place(kind: AnnotationSource, place: str, match: MatchSpec) -> MatchSp
     """
     path = absolute(place)
     entry = open_storage(path).stat(path)
-    if kind == "coco":
-        form: PathKind = "file"
-        exists = entry is not None and entry.kind == "file"
-    else:
-        form = "directory"
-        exists = entry is not None and entry.kind == "dir"
-    if not exists:
-        what = "a file" if kind == "coco" else "a folder"
-        flag = flag_of(kind) + (":" if kind in get_args(AnnotationKind) else "=") + place
+    is_file = kind == "coco"
+    if entry is None or entry.kind != ("file" if is_file else "dir"):
+        what = "a file" if is_file else "a folder"
+        separator = ":" if kind in get_args(AnnotationKind) else "="
+        flag = f"{flag_of(kind)}{separator}{place}"
         raise InputError("annotations-missing", flag=flag, what=what)
-    return MatchSpec(form, path, path, match.follow_links, "any")
+    return MatchSpec("file" if is_file else "directory", path, path, match.follow_links, "any")

@@ -120,7 +120,7 @@ def describe_manifest(manifest: Manifest) -> dict[str, Any]:
         "compression": manifest.compression,
         "num_examples": total,
         "num_bytes": sum(split.num_bytes for split in manifest.splits.values()),
-        "num_shards": sum(len(split.shards) for split in manifest.splits.values()),
+        "num_shards": len(manifest.shards),
         "splits": splits,
         "labels": list(_labels(manifest)),
         "features": [dict(feature) for feature in manifest.features],

@@ -77,9 +77,8 @@ class LabelSpec:
         unlabeled = self.is_unlabeled is not None and self.is_unlabeled(ref)
         if ref.error or self.label_from == "none" or unlabeled:
             return ref if ref.error else ref._replace(label=None, classes=())
-        given = self.label_from == "directory" and ref.member and ref.label is not None
-        if given:
-            ref = ref._replace(label=self._named(ref.label or ""))
+        if self.label_from == "directory" and ref.member and ref.label is not None:
+            ref = ref._replace(label=self._named(ref.label))
         elif self._regex is not None:
             match = self._regex.fullmatch(ref.key)
             ref = ref._replace(label=match.group("label") if match else None)

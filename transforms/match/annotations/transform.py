@@ -208,9 +208,7 @@ def stem_of(key: str) -> str:
     return posixpath.splitext(posixpath.basename(key))[0]
 
 
-def pair(
-    images: Iterable[InputRef], others: Iterable[InputRef]
-) -> Iterator[tuple[InputRef | None, InputRef | None]]:
+def pair(images: Iterable[InputRef], others: Iterable[InputRef]) -> Iterator[_Paired]:
     """Yield each image with what describes it or None, and None with what describes no image.
 
     They belong together if an entry names the image as seen from the folder of its file; else if

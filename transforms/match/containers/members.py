@@ -88,11 +88,8 @@ def list_tar(reader: RandomReader, path: str) -> Iterator[ArchiveMember]:
                 if info.offset_data + info.size > reader.size:
                     raise tarfile.ReadError("the last member is cut short")
                 if not info.isdir():
-                    error = (
-                        ""
-                        if info.isreg() and not info.issparse()
-                        else "a link, device or sparse file"
-                    )
+                    is_plain = info.isreg() and not info.issparse()
+                    error = "" if is_plain else "a link, device or sparse file"
                     yield ArchiveMember(
                         info.name, info.size, str(info.mtime), info.offset_data, info.size,
                         error=error, record=info.pax_headers.get(RECORD, ""),
