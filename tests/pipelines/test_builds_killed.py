@@ -7,7 +7,6 @@ import os
 import shutil
 import signal
 import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ from shardmill.transforms.match.inputs import match_now
 from shardmill.transforms.sink.census import Census
 from shardmill.transforms.tables.table import count_file, plan_rows
 from shardmill.transforms.tables.transform import write_runs
-from tests.conftest import TEMPORARY, start_shardmill
+from tests.conftest import TEMPORARY
 from tests.support.fault_tools import (
     SOAK,
     Command,
@@ -291,38 +290,6 @@ def test_second_interrupt_kills_the_command(case, tmp_path):
     case.resume(output)
 
 
-def processes_of(group: int) -> list[str]:
-    """Return the processes of a process group, without zombies."""
-    found = []
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = stat.read_text().rpartition(")")[2].split()
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-        if int(fields[2]) == group and fields[0] != "Z":
-            found.append(stat.parent.name)
-    return found
-
-
-@only("images")
-def test_resumes_in_new_processes(case, tmp_path):
-    """Ctrl-C to the whole process group, then SIGKILL, then a build to the end."""
-    output = tmp_path / "out"
-    for number in (signal.SIGINT, signal.SIGKILL):
-        process = start_shardmill(*case.kind.argv(case.source, output), process_group=0)
-        before = case.finished(output)
-        while case.finished(output) < before + 3 and process.poll() is None:
-            time.sleep(0.005)
-        os.killpg(process.pid, number)
-        stdout, stderr = process.communicate(timeout=60)
-        assert (stdout, process.returncode) == ("", SIGNALS[number])
-        if number == signal.SIGINT:
-            assert stderr == "shardmill: interrupted; run again to resume.\n"
-        assert not processes_of(process.pid)
-    assert case.finished(output) >= 6
-    case.resume(output)
-
-
 # Damaged parts and runs.
 
 
@@ -367,21 +334,6 @@ def test_writes_only_damaged_files_again(case, unpublished, tmp_path, turn):
     for name, sidecar in zip(chosen, case.sidecars(output)[: len(chosen)], strict=True):
         DAMAGES[name](sidecar)
     assert case.complete(output)[1] == len(chosen)
-
-
-@only("rows")
-@pytest.mark.parametrize("damage", [flip, lambda path: os.truncate(path, 60)])
-def test_reports_a_run_that_is_damaged_before_the_merge(case, tmp_path, damage):
-    """The run is damaged while the build is stopped before its first part; a rerun repairs it."""
-    output = tmp_path / "out"
-    command = case.stop(output, since="/parts", at=(1,))
-    damage(payload_of(case.sidecars(output)[2]))
-    command.send(signal.SIGCONT)
-    ended = command.wait()
-    assert ended.code == 1
-    assert "is damaged" in ended.sentence
-    assert "run again" in ended.sentence
-    assert case.complete(output)[1] == 1
 
 
 @only("rows")

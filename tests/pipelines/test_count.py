@@ -129,23 +129,6 @@ def test_detects_compression_by_content_not_by_name(mixed) -> None:
     assert steps_per_epoch(manifest, "train", 4) == 4
 
 
-@pytest.mark.parametrize("check", ["records", "index"])
-def test_counts_of_real_files_match_two_other_readers(shared_data, check) -> None:
-    with (shared_data / "tfrecord" / "facts.tsv").open() as file:
-        facts = {row["path"]: row for row in csv.DictReader(file, delimiter="\t")}
-    assert len(facts) > 20
-    manifest = count(shared_data / "tfrecord", check=check)
-    counted = {f"tfrecord/{file}": records for file, records in records_of(manifest).items()}
-    assert counted == {
-        path: int(row["records"]) for path, row in facts.items() if row["framing"] == "ok"
-    }
-    assert {f"tfrecord/{each.file}" for each in manifest.damaged} == set(facts) - set(counted)
-    (pointer,) = manifest.damaged
-    assert (pointer.reason, pointer.record, pointer.offset) == ("not_tfrecord", 0, 0)
-    assert "Git LFS pointer" in pointer.message
-    assert {"train", "validation", "test", "eval", "all"} == set(manifest.splits)
-
-
 @pytest.mark.parametrize("compression", ["gzip", "none"])
 def test_count_of_a_dataset_matches_its_manifest(photos, tmp_path, compression) -> None:
     _, made = build_dataset(

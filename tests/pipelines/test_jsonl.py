@@ -8,7 +8,7 @@ from itertools import count
 import pyarrow as pa
 import pytest
 
-from tests.support.rows_tools import build_rows, published, rejects_of, run_here
+from tests.support.rows_tools import published, rejects_of, run_here
 from tests.support.typed_tools import counted, write_lines
 
 ROWS = [
@@ -123,15 +123,6 @@ def test_blank_lines_line_breaks_and_marks_are_no_rows(tmp_path) -> None:
     assert manifest.inputs.matched == 3
 
 
-@pytest.mark.heavy
-def test_ranges_give_the_rows_of_the_whole(tmp_path, monkeypatch) -> None:
-    rows = [{"a": n, "t": "x" * (n % 50)} for n in range(200_000)]
-    path = write_lines(tmp_path / "t.jsonl", rows)
-    examples, _ = published(input=path, output=tmp_path / "ds")
-    assert counted(examples) == counted(rows)
-    assert path.stat().st_size > 8 << 20
-
-
 DOCUMENTS = {
     b'[{"a": 1},\n {"a": 2}]': "JSON document",
     b'{\n  "a": 1\n}': "JSON document",
@@ -160,14 +151,6 @@ def test_kinds_are_not_mixed(tmp_path, capsys) -> None:
         assert code == 1, err
         assert "it is not a" in err
         assert err.count("\n") == 1
-
-
-def test_a_type_that_changes_after_the_sample_fails_with_the_column(tmp_path) -> None:
-    rows = [{"a": n} for n in range(2000)] + [{"a": "x"}] * 50
-    path = write_lines(tmp_path / "t.jsonl", rows)
-    outcome, _ = build_rows(input=path, output=tmp_path / "ds", sample_bytes=64)
-    assert outcome.status == "failed"
-    assert "50 rows do not fit the type of column 'a'" in outcome.message
 
 
 def test_special_numbers_follow_their_rule(tmp_path) -> None:

@@ -5,7 +5,6 @@ import json
 from decimal import Decimal
 from functools import partial
 
-import duckdb
 import numpy as np
 import pandas as pd
 import pyarrow as pa
@@ -13,7 +12,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from shardmill.schemas.errors import InputError
-from shardmill.transforms.sources.parquet.parquet_source import ParquetSource
 from tests.support.rows_tools import build_rows, published, rejects_of, run_here
 from tests.support.typed_tools import counted, expected
 
@@ -104,42 +102,6 @@ def test_a_missing_list_has_its_default(tmp_path) -> None:
     assert counted(examples) == counted([{"a": [1, 2], "s": ["x"]}, {"a": [7]}, {"s": ["no"]}])
 
 
-DUCKDB = {
-    "UTINYINT": "i % 200", "UBIGINT": "i", "HUGEINT": "i", "DECIMAL(12, 2)": "i / 8",
-    "DECIMAL(38, 0)": "i", "FLOAT": "i / 7", "DOUBLE": "i / 7", "BOOLEAN": "i % 2", "VARCHAR": "'é' || i",
-    "BLOB": "encode('é' || i)", "ENUM('a', 'b', '')": "['a', 'b', ''][1 + i % 3]", "INTEGER[]": "[i, 3]",
-    "VARCHAR[]": "['a' || i, '']", "STRUCT(a BIGINT, b VARCHAR)": "{'a': i, 'b': ''}",
-    **dict.fromkeys(
-        ("TIMESTAMP", "TIMESTAMP_MS", "TIMESTAMPTZ"),
-        "TIMESTAMP '1960-01-01' + INTERVAL (i * 12345) SECOND",
-    ),
-}  # fmt: skip
-
-
-def test_duckdb_reads_the_values_of_its_files_too(tmp_path) -> None:
-    """Its own types, with missing values."""
-    fields, judged = [], []
-    for number, (kind, value) in enumerate(DUCKDB.items()):
-        name = f"c{number}"
-        fields.append(f"CASE WHEN i % 7 <> {number % 7} THEN CAST({value} AS {kind}) END AS {name}")
-        if kind.startswith("STRUCT"):
-            judged += [f'{name}.{each} AS "{name}.{each}"' for each in "ab"]
-        elif kind.startswith("TIME"):
-            judged.append(f"epoch_{'ms' if kind.endswith('MS') else 'us'}({name}) AS {name}")
-        else:
-            judged.append(name)
-    path = tmp_path / "t.parquet"
-    with duckdb.connect() as database:
-        database.execute("SET TimeZone = 'UTC'")
-        query = f"SELECT {', '.join(fields)} FROM range(5000) t(i)"
-        database.execute(f"COPY ({query}) TO '{path}' (ROW_GROUP_SIZE 2048)")
-        found = database.sql(f"SELECT {', '.join(judged)} FROM '{path}'")
-        rows = [dict(zip(found.columns, row, strict=True)) for row in found.fetchall()]
-    examples, manifest = published(input=path, output=tmp_path / "ds")
-    assert counted(examples) == counted(rows)
-    assert manifest.written == 5000
-
-
 def test_row_groups_without_rows_are_nothing(tmp_path) -> None:
     table = pa.table({"n": [1, None, 3]})
     with pq.ParquetWriter(tmp_path / "t.parquet", table.schema) as writer:
@@ -191,27 +153,6 @@ def test_types_of_times_decide_their_unit(tmp_path, unit, zone) -> None:
     ):
         judged = (known - pd.Timestamp(0)) // pd.Timedelta(each)
         assert sorted(row[column][0] for row in examples) == sorted(judged.tolist()), column
-
-
-@pytest.mark.heavy
-def test_a_large_row_group_is_read_in_several_batches(tmp_path, monkeypatch) -> None:
-    frame = pd.DataFrame({"n": range(50_000), "s": [f"text {n % 977}" for n in range(50_000)]})
-    frame.to_parquet(tmp_path / "t.parquet")
-    one, _ = published(input=tmp_path / "t.parquet", output=tmp_path / "one")
-
-    class Small(ParquetSource):
-        """Reads small batches."""
-
-        def __post_init__(self) -> None:
-            object.__setattr__(self, "range_bytes", 100_000)
-
-    monkeypatch.setattr("shardmill.pipelines.rows.ParquetSource", Small)
-    monkeypatch.setitem(globals(), "Small", Small)
-    Small.__qualname__ = "Small"
-    many, manifest = published(input=tmp_path / "t.parquet", output=tmp_path / "many")
-    assert len([*(tmp_path / "many").rglob("*.run")]) == 0
-    assert one == many
-    assert manifest.written == 50_000
 
 
 def test_a_folder_of_spark_is_one_table(tmp_path) -> None:

@@ -20,14 +20,13 @@ from shardmill.transforms.sink.census import MAX_FILES, Census
 from shardmill.transforms.sources.csv.source import CsvSource
 from shardmill.transforms.tables.table import count_file
 from shardmill.transforms.tables.table_source import TableInput
-from tests.support.readers import dataset_files, dataset_splits, gzip_records, tf_example
+from tests.support.readers import dataset_files, gzip_records, tf_example
 from tests.support.rows_tools import (
     build_rows,
     by_split,
     check_dataset,
     counted,
     frozen,
-    make_mixed_tables,
     make_table,
     published,
     rejects_of,
@@ -425,26 +424,6 @@ def test_limit_takes_a_random_sample_of_rows(key, tmp_path, monkeypatch) -> None
     for name in ("train", "validation"):
         assert tiny[name] < again[name] == first[name] < whole[name]
     assert build_rows(output=tmp_path / "1", limit=400, **options)[0].status == "up_to_date"
-
-
-@pytest.mark.heavy
-def test_bytes_do_not_depend_on_threads_or_ranges(tmp_path, monkeypatch) -> None:
-    folder = make_mixed_tables(tmp_path / "in")
-    options = {"input": folder, "schema": folder / "schema.pbtxt", "label": "class",
-               "num_shards": 3}  # fmt: skip
-    _, manifest = build_rows(output=tmp_path / "0", **options)
-    check_dataset(tmp_path / "0", manifest, "class")
-    first = dataset_files(tmp_path / "0")
-    assert len(first) == 9
-    assert b"two.csv:" in first["rejects.jsonl"]
-    splits = dataset_splits(tmp_path / "0")
-    for number_, (threads, size) in enumerate(((1, 0), (2, 1_500), (2, 40)), 1):
-        if size:
-            small = partial(CsvSource, range_bytes=size)
-            monkeypatch.setattr("shardmill.pipelines.rows.CsvSource", small)
-        build_rows(output=tmp_path / f"{number_}", threads=threads, **options)
-        assert dataset_files(tmp_path / f"{number_}") == first, (threads, size)
-        assert dataset_splits(tmp_path / f"{number_}") == splits, (threads, size)
 
 
 def test_config_id_depends_on_options_that_change_bytes(tmp_path) -> None:

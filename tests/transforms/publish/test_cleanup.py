@@ -445,18 +445,6 @@ def test_clean_during_a_build(flags, source, published, tmp_path):
     assert removed
 
 
-def test_keeps_the_folder_of_a_running_build(source, tmp_path):
-    output = tmp_path / "out"
-    builder = faults.zygote().start(*faults.images(source, output))
-    while not list(output.glob(".build-*/parts/*")):
-        time.sleep(0.002)
-    builder.send(signal.SIGSTOP)
-    assert "kept  .build-" in run(output).stdout
-    builder.send(signal.SIGCONT)
-    assert builder.wait().code == 0
-    faults.check_dataset(output)
-
-
 def test_keeps_a_build_folder_that_changed_since_it_was_found(output):
     make_old(output)
     storage, now = LocalStorage(), time.time_ns()
