@@ -73,13 +73,7 @@ def containers_of(workload: Document) -> list[Document]:
 
 
 def container(workload: str, name: str) -> Document:
-    (found,) = [
-        each
-        for document in workloads()
-        if document["metadata"]["name"] == workload
-        for each in containers_of(document)
-        if each["name"] == name
-    ]
+    (found,) = [each for each in containers_of(named_workload(workload)) if each["name"] == name]
     return found
 
 

@@ -274,21 +274,6 @@ def lengths(records, numbers, results=None) -> list[int]:
     return found
 
 
-@pytest.mark.heavy
-@pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_reads_the_same_in_another_process(method, many):
-    records = open_dataset(many)
-    numbers = [0, 119, 60, 61]
-    expected = lengths(records, numbers)  # files are open, members are cached
-    context = multiprocessing.get_context(method)
-    results = context.Queue()
-    process = context.Process(target=lengths, args=(records, numbers, results))
-    process.start()
-    assert results.get(timeout=60) == expected == [50 + i * 700 for i in numbers]
-    process.join()
-    assert lengths(records, numbers) == expected
-
-
 def test_fork_while_a_thread_holds_the_locks(many):
     records = open_dataset(many)
     lengths(records, range(120))

@@ -59,8 +59,8 @@ def output(published, tmp_path) -> Path:
     return shutil.copytree(published, tmp_path / "ds", symlinks=True)
 
 
-def kill_build(source: Path, output: Path, *flags: str, since: str = "", at: int = 30) -> None:
-    watch = faults.Watched(output, since=since, at=(at,))
+def kill_build(source: Path, output: Path, *flags: str) -> None:
+    watch = faults.Watched(output, at=(30,))
     command = faults.images(source, output, *flags)
     assert faults.zygote().run(*command, watch=watch).code == -signal.SIGKILL
 
@@ -300,15 +300,6 @@ def test_folders_without_a_dataset(tmp_path):
     for name in ("empty", "foreign"):
         assert run_now(tmp_path / name).stdout == f"{tmp_path / name}: nothing to clean.\n"
     assert tree(tmp_path) == before
-
-
-def test_cleans_an_output_that_was_never_published(source, tmp_path):
-    output = tmp_path / "ds"
-    kill_build(source, output)
-    assert faults.build_folder(output)
-    run_now(output)
-    assert list(output.iterdir()) == []
-    faults.built(source, output)
 
 
 UID = 65534  # a user without permissions
