@@ -1,16 +1,15 @@
 """Parquet files end to end: every value, as pyarrow reads it, is in the records."""
 
 import datetime as dt
-import json
 from decimal import Decimal
 from functools import partial
 
-import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import shardmill
 from shardmill.schemas.errors import InputError
 from tests.support.rows_tools import build_rows, published, rejects_of, run_here
 from tests.support.typed_tools import counted, expected
@@ -73,6 +72,12 @@ def test_fields_that_a_file_declares_required_are_missing_in_a_missing_struct(tm
     assert sorted(examples, key=lambda each: each["id"]) == [
         {"id": [7], "of.n": [1], "of.s": [b""]}, {"id": [8]}, {"id": [9], "of.n": [3], "of.s": [b"x"]},
     ]  # fmt: skip
+    fill = {"of.n": -1, "of.s": "none"}
+    (batch,) = shardmill.keras_dataset(tmp_path / "ds", label=None, fill=fill)
+    rows = zip(
+        *(batch[name].numpy().ravel().tolist() for name in ("id", "of.n", "of.s")), strict=True
+    )
+    assert sorted(rows) == [(7, 1, b""), (8, -1, b"none"), (9, 3, b"x")]
 
 
 def test_a_value_that_its_feature_cannot_hold_rejects_its_row(tmp_path) -> None:
@@ -269,37 +274,3 @@ def test_partitions_are_columns_of_each_kind(tmp_path, kind) -> None:
     assert {label for each in counts for label in each} == {"2020", "2021"}
     plain, _ = published(output=tmp_path / "plain", input=tmp_path / "in")
     assert counted(plain) == counted({"n": each["n"]} for each in wanted)
-
-
-@pytest.mark.heavy
-@pytest.mark.parametrize("kind", ["parquet", "jsonl"])
-def test_a_model_learns_from_tables_with_types(tmp_path, kind) -> None:
-    """From a file with a nested field and a text label to a stated accuracy."""
-    import keras
-
-    import shardmill
-
-    rng = np.random.default_rng(5)
-    where = rng.normal(size=(2_000, 2)).round(3)
-    rows = [
-        {"of": {"x": float(x)}, "y": float(y), "label": "above" if y > x else "below"}
-        for x, y in where
-    ]
-    path = tmp_path / f"t.{kind}"
-    if kind == "parquet":
-        write(path, pa.Table.from_pylist(rows), row_group_size=300)
-    else:
-        path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    published(input=path, output=tmp_path / "ds", label="label")
-    train, validation = (
-        shardmill.keras_dataset(tmp_path / "ds", name, shuffle=name == "train")
-        for name in ("train", "validation")
-    )
-    inputs = {name: keras.Input((1,), name=name) for name in ("of.x", "y")}
-    joined = keras.layers.Concatenate()([*inputs.values()])
-    outputs = keras.layers.Dense(len(train.class_names), "softmax")(joined)
-    model = keras.Model(inputs, outputs)
-    adam = keras.optimizers.Adam(0.05)
-    model.compile(adam, "sparse_categorical_crossentropy", metrics=["accuracy"])
-    history = model.fit(train, validation_data=validation, epochs=3, verbose=0).history
-    assert history["val_accuracy"][-1] > 0.95
