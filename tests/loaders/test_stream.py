@@ -2,10 +2,7 @@
 
 import itertools
 import json
-import os
 import random
-import subprocess
-import sys
 import threading
 import tracemalloc
 from collections import Counter
@@ -108,22 +105,6 @@ def test_order_depends_on_seed_and_epoch(records, tmp_path):
     single = open_dataset(make(tmp_path / "ds", [30], 30))  # members
     orders = [tuple(read(single, shuffle=True, epoch=epoch)) for epoch in range(3)]
     assert len({*orders, tuple(range(30))}) == 4
-
-
-def test_order_is_the_same_in_another_process(records):
-    code = (
-        "from shardmill.loaders import open_dataset, Stream\n"
-        f"stream = Stream(open_dataset({records.source.folder!r}), shuffle=True, seed=5, host=(0, 2))\n"
-        "stream.set_epoch(3)\n"
-        "print(*(int(row['id']) for row in stream))\n"
-    )
-    done = [
-        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True,
-                       env={**os.environ, "PYTHONHASHSEED": str(seed)}).stdout
-        for seed in (1, 2)
-    ]  # fmt: skip
-    expected = read(records, shuffle=True, seed=5, host=(0, 2), epoch=3)
-    assert [list(map(int, text.split())) for text in done] == [expected, expected]
 
 
 def test_shuffle_moves_examples_far(tmp_path):

@@ -1,7 +1,4 @@
-"""Builds of Parquet and JSON Lines: reads, resumption, counts, TensorFlow Transform, gs://."""
-
-import json
-import os
+"""Builds of Parquet and JSON Lines: reads, resumption, TensorFlow Transform, gs://."""
 
 import pandas as pd
 import pytest
@@ -11,7 +8,7 @@ from shardmill.transforms.tables import transform
 from tests.conftest import build_dataset
 from tests.support.gcs_builds import upload
 from tests.support.readers import dataset_files
-from tests.support.rows_tools import build_rows, published, run_here
+from tests.support.rows_tools import build_rows, published
 
 pytest_plugins = ["tests.support.gcs_server"]
 KINDS = ("parquet", "jsonl")
@@ -66,30 +63,6 @@ def test_finished_runs_are_reused(tmp_path, monkeypatch, kind) -> None:
     assert len(calls) == 2
     monkeypatch.setattr(transform, "make_run", make_run)
     assert examples == published(**{**options, "output": tmp_path / "other"})[0]
-
-
-@pytest.mark.heavy
-@pytest.mark.parametrize("kind", ["csv", *KINDS])
-def test_counts_equal_the_manifest_and_updates_compare_content(tmp_path, capsys, kind) -> None:
-    path, output = make_file(tmp_path, kind), tmp_path / "ds"
-    _, manifest = published(input=path, output=output, label="word")
-    assert (
-        run_here(capsys, "count", f"--input={output / 'current'}", f"--manifest={tmp_path / 'm'}")[
-            0
-        ]
-        == 0
-    )
-    found = json.loads((tmp_path / "m").read_text())["splits"]
-    assert sum(each["num_examples"] for each in found.values()) == manifest.written == 3_000
-    assert run_here(capsys, "verify", output)[0] == 0
-    status = path.stat()
-    path.write_bytes(path.read_bytes())  # the same content and times
-    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
-    outcome, _ = build_rows(input=path, output=output, label="word", update="content")
-    assert outcome.status == "up_to_date", outcome
-    make_file(tmp_path, kind, 3_001)
-    outcome, again = build_rows(input=path, output=output, label="word", update="content")
-    assert (outcome.status, again.written) == ("published", 3_001)
 
 
 @pytest.mark.heavy
