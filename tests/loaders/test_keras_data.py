@@ -467,38 +467,6 @@ def test_where_selects_labels(images):
     assert {row["image/class/text"] for row in records} == {b"bee"}
 
 
-@pytest.mark.parametrize("hosts", [1, 2])
-def test_labels_are_sampled_by_weight(hosts, images):
-    counts = load_manifest(images("bylabel")).splits["train"].label_counts
-    weights = {"ant": 3, "cow": 1, "bee": 0}
-    options = {
-        "balance": weights,
-        "shuffle": True,
-        "batch_size": 4,
-        "label": "text",
-        "host": (hosts - 1, hosts),
-    }
-    dataset = keras_dataset(images("bylabel"), **options)
-    if hosts > 1:  # only set_epoch begins another one
-        records = open_dataset(images("bylabel"), decode=False)
-        stream = Stream(records, shuffle=True, balance=weights, host=options["host"])
-        several = keras_dataset(stream, batch_size=4, label="text")
-        epochs = [stream.set_epoch(n) or labels_of(several) for n in range(12)]
-    else:
-        epochs = [labels_of(dataset) for _ in range(12)]
-    steps, total = int(dataset.cardinality()), counts["ant"] + counts["cow"]
-    if hosts == 1:
-        assert steps == -(-total // 4)
-    assert {len(each) for each in epochs} == {steps * 4 // hosts if hosts > 1 else total}
-    drawn = Counter(text.decode() for each in epochs for text in each)
-    assert set(drawn) == {"ant", "cow"}
-    # Twelve epochs draw hundreds of examples: four standard deviations around three quarters.
-    spread = 4 * (0.75 * 0.25 / drawn.total()) ** 0.5
-    assert abs(drawn["ant"] / drawn.total() - 0.75) < spread
-    assert epochs[0] != epochs[1]
-    assert labels_of(keras_dataset(images("bylabel"), **options)) == epochs[0]
-
-
 # Class weights.
 
 

@@ -97,6 +97,7 @@ def test_frameworks_have_the_same_balance(images):
     assert [text.decode() for _, labels in batches for text in labels.numpy()] == expected
     options = {"shuffle": True, "balance": "label", "seed": 3}
     batches = keras_dataset(images("jpeg"), batch_size=4, label="text", **options)
+    assert int(batches.cardinality()) == -(-len(expected) // 4)
     assert [text.decode() for _, labels in batches for text in labels.numpy()] == expected
     loaded = torch_dataset(images("jpeg"), features=["image/class/text"], **options)
     assert texts(loaded) == expected

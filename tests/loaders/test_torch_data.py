@@ -7,6 +7,7 @@ import pickle
 import time
 import warnings
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 
 import cloudpickle
@@ -43,6 +44,32 @@ def ds(tmp_path_factory) -> Path:
 def via(module):
     """Return a function that copies an object by a module like pickle."""
     return lambda thing: module.loads(module.dumps(thing))
+
+
+def stream_of(ds: Path, split: str = "train", **options):
+    """Return the shuffled stream of a split for torch."""
+    from shardmill.loaders.torch_data import torch_stream
+
+    return torch_stream(open_dataset(ds, split), **{"shuffle": True, "seed": 4, **options})
+
+
+def loader_of(stream, batch_size: int | None = None, **options):
+    """Return a DataLoader, by default without batches."""
+    from torch.utils.data import DataLoader
+
+    return DataLoader(stream, batch_size, **options)
+
+
+def stateful_loader(ds: Path, host: tuple[int, int], workers: int):
+    """Return a StatefulDataLoader of 59 examples."""
+    from torchdata.stateful_dataloader import StatefulDataLoader
+
+    stream = stream_of(ds, "train[:59]", host=host)
+    return StatefulDataLoader(stream, batch_size=4, num_workers=workers)
+
+
+def ids_of(rows) -> list[int]:
+    return [int(row["id"]) for row in rows]
 
 
 def checked_ids(batches) -> list[int]:
@@ -92,7 +119,7 @@ def test_options_of_a_stream_by_path(ds):
     from shardmill.loaders import torch_dataset
 
     odd = torch_dataset(ds, where=lambda row: row["id"] % 2, features=["id"])
-    assert [int(row["id"]) for row in odd] == list(range(1, TOTAL, 2))
+    assert ids_of(odd) == list(range(1, TOTAL, 2))
     padded = torch_dataset(ds, host=(1, 2), remainder="pad")
     assert [float(row["weight"]) for row in padded][-2:] == [1, 0]
 
@@ -108,22 +135,19 @@ def test_options_of_a_stream_by_path(ds):
     ids=["here", "two", "persistent"],
 )
 def test_stream_in_a_data_loader(options, shuffle, ds):
-    from torch.utils.data import DataLoader, IterableDataset
+    from torch.utils.data import IterableDataset
 
-    from shardmill.loaders.torch_data import torch_stream
     from shardmill.loaders.torch_stream import TorchStream
 
     orders = []
     for epoch in range(2):
         found = []
         for host in range(2):
-            stream = torch_stream(
-                open_dataset(ds), shuffle=shuffle, host=(host, 2), remainder="keep"
-            )
+            stream = stream_of(ds, shuffle=shuffle, host=(host, 2), remainder="keep")
             assert isinstance(stream, TorchStream)
             assert isinstance(stream, IterableDataset)
             stream.set_epoch(epoch)
-            loader = DataLoader(stream, batch_size=5, **options)
+            loader = loader_of(stream, 5, **options)
             with warnings.catch_warnings():
                 warnings.simplefilter("error")
                 mine = checked_ids(loader)
@@ -136,51 +160,39 @@ def test_stream_in_a_data_loader(options, shuffle, ds):
 
 @pytest.mark.parametrize("persistent", [False, True])
 def test_each_pass_is_another_epoch(persistent, ds):
-    from torch.utils.data import DataLoader
-
-    from shardmill.loaders.torch_data import torch_stream
-
-    stream = torch_stream(open_dataset(ds), shuffle=True, seed=4)
-    loader = DataLoader(
-        stream, batch_size=None, num_workers=2, multiprocessing_context="fork",
+    stream = stream_of(ds)
+    loader = loader_of(
+        stream, num_workers=2, multiprocessing_context="fork",
         persistent_workers=persistent,
     )  # fmt: skip
-    orders = [[int(row["id"]) for row in loader] for _ in range(3)]
+    orders = [ids_of(loader) for _ in range(3)]
     assert [sorted(order) for order in orders] == [[*range(TOTAL)]] * 3
     assert len(set(map(tuple, orders))) == 3
     stream.set_epoch(1)
-    assert [int(row["id"]) for row in loader] == orders[1]
+    assert ids_of(loader) == orders[1]
 
 
 @pytest.mark.parametrize("persistent", [False, True])
 def test_workers_are_in_one_epoch_after_a_pass_that_ended_early(persistent, ds):
     """A worker that was not read yet when the pass ended, such as after next(iter(loader))."""
-    from torch.utils.data import DataLoader
-
-    from shardmill.loaders.torch_data import torch_stream
-
-    stream = torch_stream(open_dataset(ds), shuffle=True, seed=4)
-    loader = DataLoader(
-        stream, batch_size=None, num_workers=2, multiprocessing_context="fork",
+    stream = stream_of(ds)
+    loader = loader_of(
+        stream, num_workers=2, multiprocessing_context="fork",
         persistent_workers=persistent, worker_init_fn=lambda worker: time.sleep(worker / 2),
     )  # fmt: skip
     for _ in range(2):
         for _ in loader:
             break
-        assert sorted(int(row["id"]) for row in loader) == list(range(TOTAL))
+        assert sorted(ids_of(loader)) == list(range(TOTAL))
     assert stream.epoch == 4
 
 
 def test_another_number_of_workers(ds):
-    from torch.utils.data import DataLoader
-
-    from shardmill.loaders.torch_data import torch_stream
-
-    stream = torch_stream(open_dataset(ds), shuffle=True, seed=4)
+    stream = stream_of(ds)
     orders = []
     for workers in (1, 2, 3, 2, 0, 3):
-        loader = DataLoader(stream, batch_size=None, num_workers=workers)
-        orders.append([int(row["id"]) for row in loader])
+        loader = loader_of(stream, num_workers=workers)
+        orders.append(ids_of(loader))
         assert sorted(orders[-1]) == list(range(TOTAL))
     assert len(set(map(tuple, orders))) == 6
     assert stream.epoch == 6
@@ -190,13 +202,7 @@ def test_another_number_of_workers(ds):
 @pytest.mark.parametrize("workers", range(5))
 def test_stateful_data_loader_continues_at_every_position(workers, host, ds):
     """Also when some workers have ended, and after the end; the next epoch is the right one."""
-    from torchdata.stateful_dataloader import StatefulDataLoader
-
-    from shardmill.loaders.torch_data import torch_stream
-
-    def make() -> StatefulDataLoader:
-        stream = torch_stream(open_dataset(ds, "train[:59]"), shuffle=True, seed=4, host=host)
-        return StatefulDataLoader(stream, batch_size=4, num_workers=workers)
+    make = partial(stateful_loader, ds, host, workers)
 
     def read(loader, epoch: int | None = None) -> list[list[int]]:
         if epoch is not None and host[1] > 1:
@@ -223,15 +229,11 @@ def test_stateful_data_loader_continues_at_every_position(workers, host, ds):
 @pytest.mark.parametrize("copy", [copy.copy, copy.deepcopy, via(pickle), via(cloudpickle)])
 def test_copies_count_epochs_separately(copy, workers, ds):
     """Also if nothing is asked of a copy before a DataLoader forks its workers."""
-    from torch.utils.data import DataLoader
-
-    from shardmill.loaders.torch_data import torch_stream
-
-    stream = torch_stream(open_dataset(ds), shuffle=True, seed=4)
+    stream = stream_of(ds)
     orders = []
     for each in (copy(stream), copy(copy(stream)), stream):
-        loader = DataLoader(each, batch_size=None, num_workers=workers)
-        orders.append([[int(row["id"]) for row in loader] for _ in range(3)])
+        loader = loader_of(each, num_workers=workers)
+        orders.append([ids_of(loader) for _ in range(3)])
     assert len({tuple(order) for order in orders[0]}) == 3
     assert orders[0] == orders[1] == orders[2]
     assert stream.epoch == 3
@@ -239,9 +241,7 @@ def test_copies_count_epochs_separately(copy, workers, ds):
 
 def read_passes(stream, queue) -> None:
     """Read three epochs in another process, with its own workers."""
-    from torch.utils.data import DataLoader
-
-    loader = DataLoader(stream, 10, num_workers=2, multiprocessing_context="fork")
+    loader = loader_of(stream, 10, num_workers=2, multiprocessing_context="fork")
     queue.put([checked_ids(loader) for _ in range(3)])
 
 
@@ -250,9 +250,7 @@ def test_processes_count_epochs_separately(method, ds):
     """Two processes of one stream, which the parent made, and which they do not touch before."""
     import torch.multiprocessing as mp
 
-    from shardmill.loaders.torch_data import torch_stream
-
-    stream = torch_stream(open_dataset(ds), shuffle=True, seed=4)
+    stream = stream_of(ds)
     context = mp.get_context(method)
     queue = context.Queue()
     others = [context.Process(target=read_passes, args=(stream, queue)) for _ in range(2)]
@@ -269,19 +267,15 @@ def test_processes_count_epochs_separately(method, ds):
 
 @pytest.mark.parametrize("method", ["at", "load_state_dict"])
 def test_a_position_that_persistent_workers_do_not_see_is_an_error(method, ds):
-    from torch.utils.data import DataLoader
-
-    from shardmill.loaders.torch_data import torch_stream
-
-    stream = torch_stream(open_dataset(ds), shuffle=True)
-    state = torch_stream(open_dataset(ds), shuffle=True).at(3, 40).state_dict()
+    stream = stream_of(ds)
+    state = stream_of(ds).at(3, 40).state_dict()
     options = {"num_workers": 2, "multiprocessing_context": "fork", "persistent_workers": True}
-    loader = DataLoader(stream, 10, **options)
+    loader = loader_of(stream, 10, **options)
     list(loader)
     stream.at(3, 40) if method == "at" else stream.load_state_dict(state)
     with pytest.raises(Exception, match="make a new DataLoader after it"):
         list(loader)
-    loader = DataLoader(stream, 10, **options)
+    loader = loader_of(stream, 10, **options)
     assert len(checked_ids(loader)) == TOTAL - 40
     assert len(checked_ids(loader)) == TOTAL
     stream.at(3, 40)
@@ -296,13 +290,7 @@ def test_an_epoch_that_is_set_counts_more_than_a_state(workers, host, ds):
 
     Without workers torchdata restores that the fetcher has ended, and then reads nothing.
     """
-    from torchdata.stateful_dataloader import StatefulDataLoader
-
-    from shardmill.loaders.torch_data import torch_stream
-
-    def make() -> StatefulDataLoader:
-        stream = torch_stream(open_dataset(ds, "train[:59]"), shuffle=True, seed=4, host=host)
-        return StatefulDataLoader(stream, batch_size=4, num_workers=workers)
+    make = partial(stateful_loader, ds, host, workers)
 
     loader, states, epochs = make(), [], []
     for epoch in range(3):
@@ -341,12 +329,8 @@ def test_an_epoch_that_is_set_counts_more_than_a_state(workers, host, ds):
 @pytest.mark.parametrize("workers", [0, 2])
 def test_several_hosts_stay_in_an_epoch_until_it_is_set(workers, ds):
     """Also if one has looked at a batch; a pass that repeats the order warns."""
-    from torch.utils.data import DataLoader
-
-    from shardmill.loaders.torch_data import torch_stream
-
-    streams = [torch_stream(open_dataset(ds), shuffle=True, host=(h, 2)) for h in range(2)]
-    loaders = [DataLoader(stream, 4, num_workers=workers) for stream in streams]
+    streams = [stream_of(ds, host=(h, 2)) for h in range(2)]
+    loaders = [loader_of(stream, 4, num_workers=workers) for stream in streams]
     with pytest.warns(UserWarning, match="epoch 0 is read again") if not workers else nullcontext():
         next(iter(loaders[0]))
         list(loaders[0])
@@ -359,25 +343,17 @@ def test_several_hosts_stay_in_an_epoch_until_it_is_set(workers, ds):
 
 def test_the_epoch_after_a_position_is_whole(ds):
     """The main process does not see that its workers have read the rest of the epoch."""
-    from torch.utils.data import DataLoader
-
-    from shardmill.loaders.torch_data import torch_stream
-
-    stream = torch_stream(open_dataset(ds), shuffle=True)
+    stream = stream_of(ds)
     stream.at(3, 40)
-    loader = DataLoader(stream, batch_size=4, num_workers=2)
+    loader = loader_of(stream, 4, num_workers=2)
     assert len(checked_ids(loader)) < TOTAL
     assert len(checked_ids(loader)) == TOTAL
 
 
 def test_the_state_of_a_stream_that_workers_read_is_an_error(ds):
-    from torch.utils.data import DataLoader
-
-    from shardmill.loaders.torch_data import torch_stream
-
-    stream = torch_stream(open_dataset(ds))
+    stream = stream_of(ds, shuffle=False)
     stream.state_dict()
-    next(iter(DataLoader(stream, 4, num_workers=2)))
+    next(iter(loader_of(stream, 4, num_workers=2)))
     with pytest.raises(UsageError, match="use the state_dict of torchdata's StatefulDataLoader"):
         stream.state_dict()
 
@@ -395,11 +371,11 @@ def test_grain_map_dataset(ds):
     assert int(source[7]["id"]) == 7
     shuffled = source.shuffle(seed=3)
     reading = grain.ReadOptions(num_threads=4, prefetch_buffer_size=8)
-    numbers = [int(row["id"]) for row in shuffled.to_iter_dataset(reading)]
+    numbers = ids_of(shuffled.to_iter_dataset(reading))
     assert sorted(numbers) == list(range(TOTAL)) != numbers
     batches = shuffled.batch(8, drop_remainder=False).to_iter_dataset(reading)
     assert checked_ids(batches) == numbers
-    twice = [int(row["id"]) for row in shuffled.repeat(2).to_iter_dataset(reading)]
+    twice = ids_of(shuffled.repeat(2).to_iter_dataset(reading))
     assert sorted(twice) == sorted([*range(TOTAL)] * 2)
     assert twice[:TOTAL] != twice[TOTAL:]
     flags.FLAGS.mark_as_parsed()  # as absl.app.run does

@@ -230,21 +230,6 @@ def test_masks_keep_their_classes(tmp_path):
         assert set(np.unique(mask)) <= {0, 1, 2, 3}
 
 
-def test_update_decodes_images_of_changed_masks(tmp_path):
-    """Only these, and gives the bytes of a build from scratch."""
-    folder = write_images(tmp_path / "in")
-    write_masks(tmp_path / "masks")
-    options = {"input": folder, "masks": tmp_path / "masks", **ONE}
-    build_dataset(output=tmp_path / "ds", **options)
-    Image.new("L", (40, 90), 3).save(tmp_path / "masks" / "00.png")
-    outcome, manifest = build_dataset(output=tmp_path / "ds", update=True, **options)
-    assert (outcome.status, outcome.reused) == ("published", len(KEYS) - 1)
-    _, fresh = build_dataset(output=tmp_path / "fresh", **options)
-    assert shards_and_catalogs(tmp_path / "ds", manifest) == shards_and_catalogs(
-        tmp_path / "fresh", fresh
-    )
-
-
 @pytest.mark.parametrize("what", ["masks", "boxes"])
 def test_records_that_are_not_taken_are_decoded_in_parallel(tmp_path, monkeypatch, what):
     """Also where all are known: each mask changed, or no record has what placing boxes needs."""
@@ -462,15 +447,6 @@ def test_no_files_with_annotations_are_one_sentence(tmp_path, options, words):
     assert outcome.status == "failed"
     assert words.format(tmp_path) in outcome.message
     assert not [*tmp_path.glob("ds/*")]
-
-
-def test_damaged_coco_fails_with_a_sentence(photos, tmp_path):
-    (tmp_path / "a.json").write_text('{"categories": [{"id": 1, "name": "a"}], "images": [')
-    done = shardmill("images", f"--input={photos}", f"--output={tmp_path / 'ds'}",
-                     f"--annotations=coco:{tmp_path / 'a.json'}")  # fmt: skip
-    assert done.returncode == 1
-    assert "a.json is not whole JSON" in done.stderr
-    assert "Traceback" not in done.stderr
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,6 @@ from shardmill.schemas.errors import InputError, ShardmillError
 from shardmill.transforms.sources.arrays import array_file, array_source, resolve_input
 from shardmill.transforms.tables.transform import write_runs
 from tests.support.array_tools import run_spec, spec_of
-from tests.support.rows_tools import run_here
 
 ROWS = 12
 BOMB_BYTES = 4 << 20  # the limit in these tests
@@ -263,18 +262,6 @@ def test_rejects_input_in_one_sentence_before_the_build(tmp_path, monkeypatch, c
     assert ": " in text
     assert not (tmp_path / "ds").exists()
     assert not Path(TRAP).exists()
-
-
-def test_command_prints_the_sentence(tmp_path, capsys) -> None:
-    for case, code in (("whole floats", 1), ("both", 2), ("objects", 1)):
-        folder = tmp_path / case
-        folder.mkdir()
-        flags = [f"--{name}={value}" for name, value in CASES[case][0](folder).items()]
-        got, out, err = run_here(capsys, "arrays", *flags, f"--output={folder}/ds")
-        assert (got, out) == (code, "")
-        assert err.startswith("shardmill: ")
-        assert err.endswith(".\n")
-        assert err.count("\n") == 1
 
 
 @pytest.mark.parametrize("kind", ["longer", "rewritten", "gone", "deflated"])

@@ -17,7 +17,7 @@ import pytest
 import shardmill
 from shardmill.pipelines.commands import COMMANDS
 from shardmill.pipelines.report.terminal import logged
-from shardmill.schemas.errors import InputError, UsageError
+from shardmill.schemas.errors import UsageError
 from tests.conftest import ROOT, make_photos
 from tests.support.fault_tools import PROGRESS
 from tests.support.record_tools import framed
@@ -86,12 +86,6 @@ def test_notes_are_printed_and_errors_are_not(folder):
             shardmill.images(folder / "photos", folder / "large", image_size="big")
     (note,) = re.findall("^shardmill: .*", heard.getvalue(), re.MULTILINE)
     assert "makes records of 5000x5000 pixels" in note
-
-
-def test_errors_of_the_child_are_exceptions(folder):
-    with pytest.raises(InputError, match="does not exist"):
-        shardmill.rows(folder / "nowhere.csv", folder / "no")
-    assert not (folder / "no").exists()
 
 
 def test_imports_no_beam(folder):

@@ -133,22 +133,21 @@ def test_prints_usage(args, message, capsys) -> None:
     assert message in out + err
 
 
-def test_reads_the_names_of_beam_options_from_its_source() -> None:
+def flags_of_beam() -> set[str]:
     parser = argparse.ArgumentParser(add_help=False)
     for options in PipelineOptions.__subclasses__():
         options._add_argparse_args(parser)
-    assert beam_option_names() >= {
-        flag for action in parser._actions for flag in action.option_strings
-    }
+    return {flag for action in parser._actions for flag in action.option_strings}
+
+
+def test_reads_the_names_of_beam_options_from_its_source() -> None:
+    assert beam_option_names() >= flags_of_beam()
 
 
 def test_lists_the_beam_options_that_flags_of_ours_shadow() -> None:
     """Each can still be given; a new flag with the name of one is a decision, made here."""
-    parser = argparse.ArgumentParser(add_help=False)
-    for options in PipelineOptions.__subclasses__():
-        options._add_argparse_args(parser)
-    beam = {flag for action in parser._actions for flag in action.option_strings}
     ours = {flag for command in COMMANDS for flag in find_parser(command).flags}
+    beam = flags_of_beam()
     assert ours & beam == {"--dry_run", "--label", "--labels", "--update"}
     for flag in ours & beam:
         value = {"--update": "", "--dry_run": "=true"}.get(flag, "=a=b")

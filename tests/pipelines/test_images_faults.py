@@ -7,16 +7,17 @@ import shutil
 import signal
 import socket
 import stat
-import subprocess
+import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from shardmill.pipelines.images_config import ImagesConfig
 from shardmill.schemas.refs import REASONS, Reject
 from shardmill.transforms.match.inputs import find_input, walk_input
 from shardmill.transforms.match.walk import WalkTask
-from tests.conftest import make_image, make_photos
+from tests.conftest import make_image, make_photos, shardmill, start_shardmill
 from tests.support.fault_tools import (
     SOAK,
     Watched,
@@ -27,6 +28,8 @@ from tests.support.fault_tools import (
     make_source,
     zygote,
 )
+from tests.support.hostile_files import HostileCase, hostile_environment, write_hostile
+from tests.support.processes import descendants
 
 pytest_plugins = ["tests.support.worker_failures"]
 pytestmark = pytest.mark.heavy
@@ -341,52 +344,48 @@ def test_rejects_outputs_without_write_permission(source, tmp_path):
     assert_rejected(source, secret / "out", "check the permissions", uid=65534)
 
 
-def test_rejects_a_read_only_disk(source, small_disk, tmp_path):
-    assert run(source, small_disk / "old").code == 0
-    before = lasting(small_disk / "old")
-    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
-    assert_rejected(source, small_disk / "out", "choose an output on a writable file system")
-    ended = run(source, small_disk / "old", "--overwrite", "--seed=3")
-    assert ended.code == 1
-    assert "writable file system" in ended.sentence
-    assert lasting(small_disk / "old") == before
-
-
 # Identity.
 
 
-def test_one_changed_file_rebuilds_one_part(source, unpublished, tmp_path):
-    mine, output, whole = tmp_path / "photos", tmp_path / "out", tmp_path / "whole"
-    shutil.copytree(source, mine)
-    shutil.copytree(unpublished, output)
-    number = len(list(build_folder(output).glob("parts/*.json")))
-    make_image(999, 40, 30).save(mine / "dog/004.jpg")
-    ended = run(mine, output)
-    assert ended.parts() == (1, number - 1)
-    assert run(mine, whole).code == 0
-    files, fresh = check_dataset(output), check_dataset(whole)
-    files.pop("rejects.jsonl")  # their uris are those of the first run's files
-    fresh.pop("rejects.jsonl")
-    assert files == fresh
+def test_each_file_is_one_reject_and_all_others_are_written(tmp_path):
+    case = HostileCase(tmp_path)
+    done = shardmill(*case.args(tmp_path / "out"), env=hostile_environment())
+    assert done.returncode == 0, done.stderr
+    case.check(tmp_path / "out")
+    assert "Traceback" not in done.stderr
+    first = (tmp_path / "out/current/rejects.jsonl").read_bytes()
+    again = shardmill(*case.args(tmp_path / "again"), env=hostile_environment())
+    assert again.returncode == 0
+    assert (tmp_path / "again/current/rejects.jsonl").read_bytes() == first
 
 
-def test_detects_changes_of_options_and_inputs(source, tmp_path):
-    mine, output = tmp_path / "photos", tmp_path / "out"
-    shutil.copytree(source, mine)
-    assert run(mine, output).code == 0
-    before = {path: path.stat().st_mtime_ns for path in output.iterdir()}
-    for flags in ((), ("--workers=1", "--update", "--keep=3", "--max_reject_fraction=0.9")):
-        assert "up to date: nothing was written" in run(mine, output, *flags).stdout
-    labels = tmp_path / "labels.txt"
-    labels.write_text("cat\ndog\nemu\n")
-    for flag in ("--seed=1", f"--labels={labels}"):
-        ended = run(mine, output, flag)
-        assert ended.code == 1
-        assert "add --update to publish a new version of it, or choose" in ended.sentence
-    os.utime(mine / "cat/000.jpg", ns=(7, 7))
-    assert run(mine, output).code == 1
-    assert {path: path.stat().st_mtime_ns for path in output.iterdir()} == before
-    assert "Published" in run(mine, output, "--update").stdout
-    first = check_dataset(output)
-    assert "Published" in run(mine, output, "--overwrite").stdout
-    assert check_dataset(output) == first
+def decoders(client: int) -> list[psutil.Process]:
+    return descendants(client, "decoder_process")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("action", ["none", "loop", "sleep"])
+def test_no_decoder_outlives_a_stopped_build(tmp_path: Path, action: str, number: int):
+    """The terminal sends SIGINT to the process group of the command."""
+    source = make_photos(tmp_path / "in", {"cat": 40, "dog": 30}, size=(900, 700))
+    if action != "none":
+        for name in range(4):
+            write_hostile(source / "cat" / f"{name}.bmp", action)
+    args = ["images", f"--input={source}", f"--output={tmp_path / 'out'}", "--image_size=700",
+            "--encoding=png", "--shard_examples=8", "--workers=2"]  # fmt: skip
+    client = start_shardmill(*args, env=hostile_environment(), start_new_session=True)
+    end = time.monotonic() + 60
+    while time.monotonic() < end and not (found := decoders(client.pid)):
+        time.sleep(0.02)
+    time.sleep(0.5)
+    found = decoders(client.pid)
+    assert found
+    os.killpg(client.pid, number)
+    _, stderr = client.communicate(timeout=60)
+    assert client.returncode != 0
+    assert "Traceback" not in stderr
+    assert not psutil.wait_procs(found, 10)[1]
+    if action == "none":
+        done = shardmill(*args)
+        assert done.returncode == 0, done.stderr
+        check_dataset(tmp_path / "out")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.support.rows_tools import make_table, published, run_here
+from tests.support.rows_tools import make_table, run_here
 
 # (flags, exit code, words of the message)
 ERRORS = [
@@ -121,40 +121,3 @@ def test_fails_in_one_sentence_and_writes_nothing(
     assert err.rstrip().endswith((".", "?"))
     assert "Traceback" not in err
     assert sorted(tmp_path.rglob("*")) == before
-
-
-def test_too_many_bad_rows_name_the_column_and_the_fix(tmp_path, capsys) -> None:
-    # The sample infers int64 for "n"; later rows have text there.
-    rows = [[number, number * 2, "abc" * 9] for number in range(4_000)]
-    for number in range(140):
-        rows[3_000 + 7 * number][1] = f"n/a {number}"
-    path = make_table(tmp_path / "late.csv", ["id", "n", "text"], rows)
-    options = {"input": path, "output": tmp_path / "ds", "sample_bytes": "64KiB"}
-    flags = [f"--{name}={value}" for name, value in options.items()]
-    code, out, err = run_here(capsys, "rows", *flags, "--max_reject_fraction=1")
-    assert (code, out) == (1, "")
-    assert err.count("\n") == 1
-    assert "140 rows do not fit the type of column 'n', which was inferred" in err
-    assert (
-        "late.csv:3002, 'n/a 0' is not an int64: make it FLOAT or BYTES with --types or in the schema"
-        in err
-    )
-    assert [p.name for p in (tmp_path / "ds").iterdir() if not p.name.startswith(".")] == []
-    # The fix of the message works, and so does accepting the loss with the same schema.
-    (inferred,) = (tmp_path / "ds").glob(".build-*/schema.pbtxt")
-    schema = inferred.read_text()
-    (tmp_path / "same.pbtxt").write_text(schema)
-    at = schema.index('name: "n"')
-    (tmp_path / "new.pbtxt").write_text(schema[:at] + schema[at:].replace("INT", "BYTES", 1))
-    new = {**options, "schema": tmp_path / "new.pbtxt", "output": tmp_path / "new"}
-    _, manifest = published(**new)
-    assert (manifest.written, manifest.inputs.rejected) == (4_000, 0)
-    same = {**options, "schema": tmp_path / "same.pbtxt", "output": tmp_path / "same"}
-    flags = [f"--{name}={value}" for name, value in same.items()]
-    code, _, err = run_here(capsys, "rows", *flags, "--max_reject_fraction=0.03")
-    assert code == 1
-    assert "140 of 4,000 inputs were rejected (cast 140)" in err
-    assert "140 of them in column 'n', for example late.csv:3002" in err
-    examples, manifest = published(**same, max_reject_fraction=0.035)
-    ids = {example["id"][0] for example in examples}
-    assert ids == set(range(4_000)) - {3_000 + 7 * n for n in range(140)}

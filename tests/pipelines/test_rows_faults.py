@@ -65,7 +65,7 @@ def test_counts_very_many_bad_rows(tmp_path, rows):
     ended = run(path, tmp_path / "out", *flags)
     assert ended.code == 1
     assert f"{rows:,} of {rows + 10_000:,}" in ended.stderr
-    assert "column 'id'" in ended.stderr
+    assert "column 'id', for example x.csv:5002" in ended.stderr
     manifest = published(path, tmp_path / "out", *flags, "--max_reject_fraction=1")
     assert manifest["written"] == 10_000
     assert reasons(manifest) == {"cast": rows}

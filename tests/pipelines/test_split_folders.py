@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from shardmill.schemas.dataset.splits import DEFAULT_SPLITS, split_of_folder
-from shardmill.schemas.errors import InputError
 from tests.conftest import build_dataset, make_photos, resolve_job, shardmill
 from tests.support.readers import tf_examples
 
@@ -153,19 +152,6 @@ def test_lists_skipped_files_by_kind(tmp_path) -> None:
     assert wanted in build(tmp_path).warnings
     flags = (f"--input={source}", f"--output={tmp_path}/other", "--dry_run")
     assert wanted in shardmill("images", *flags).stdout
-
-
-def test_names_what_is_no_image(tmp_path) -> None:
-    archive = tmp_path / "in" / "photos.ZIP"
-    archive.parent.mkdir()
-    archive.write_bytes(b"PK")
-    with pytest.raises(
-        InputError, match=r"photos\.ZIP is not named like an image: unpack archives"
-    ):
-        resolve_job("images", input=archive, output=tmp_path / "ds")
-    outcome, _ = build_dataset(input=archive.parent, output=tmp_path / "ds")
-    assert outcome.status == "failed"
-    assert "(skipped: 1 .zip (photos.ZIP))" in outcome.message
 
 
 def test_warns_of_a_label_for_each_file(tmp_path) -> None:

@@ -96,12 +96,6 @@ def test_steps_match_a_simulation_of_hosts(splits, hosts, share, drop):
     assert (padded - 1) * batch < sum(joined) <= padded * batch
 
 
-def test_the_simulation_is_not_trivial() -> None:
-    assert simulate([5, 0, 7, 4, 1], 2, 4, drop=False) == 2  # 13 and 4 records, two a step each
-    assert simulate([5, 6], 1, 4, drop=False) == 3
-    assert simulate([5, 6], 1, 4, drop=True) == 2
-
-
 @pytest.mark.parametrize(
     ("split", "flags", "wanted"),
     [

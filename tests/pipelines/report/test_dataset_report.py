@@ -391,7 +391,6 @@ def test_damage_is_a_note(pattern, pictures, damage, images, tmp_path) -> None:
 
 
 def test_a_record_that_is_no_image(tmp_path) -> None:
-    schema = DATA.replace("}", 'annotation { tag: "encoding=jpeg" } }', 1)
     schema = f'{DATA[:-1]} annotation {{ tag: "encoding=jpeg" }} }}'
     payload = encode_example({"x": b"no image"})
     make_dataset(

@@ -16,9 +16,6 @@ from shardmill.schemas.errors import StorageError
 from shardmill.schemas.refs import count_skipped
 from shardmill.schemas.storage.gcs import GcsStorage, translate_errors
 from shardmill.transforms.match.walk import first_level, walk
-from shardmill.transforms.sink.parts import PartJob, find_part, write_part
-from shardmill.transforms.sink.placement import PartKey
-from shardmill.transforms.sink.spec import Example
 from tests.conftest import ADDRESS, shardmill
 
 pytest_plugins = ["tests.support.gcs_server"]
@@ -98,18 +95,6 @@ def test_create_detects_its_own_object_if_the_answer_is_lost(how, strict_bucket,
     front.fail("upload", how, 2)
     assert not storage.create(f"{strict_bucket}/x", b"same")
     assert storage.read(f"{strict_bucket}/x") == b"same"
-
-
-def test_part_keeps_its_payload_if_the_answer_for_its_sidecar_is_lost(
-    strict_bucket, front, no_pauses
-):
-    storage = GcsStorage()
-    front.fail("upload", "lose", name=".json")
-    job = PartJob(PartKey("train", "", 0), "a" * 32, f"{strict_bucket}/parts", "stored", {})
-    part = write_part(storage, job, [Example(b"record", ("cat",))])
-    assert front.faults_left == 0
-    assert storage.stat(f"{strict_bucket}/parts/{part.payload}").size == part.num_bytes
-    assert find_part(storage, job.folder, job.name).payload == part.payload
 
 
 def test_rejects_downloads_with_a_wrong_checksum(strict_bucket, front):

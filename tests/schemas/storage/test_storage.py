@@ -164,14 +164,6 @@ def test_failed_write_leaves_the_old_file(place):
         assert place.tree() == old
 
 
-def test_replace_overwrites(place):
-    for data in (b"one", b"", b"longer than before"):
-        place.storage.replace(place.path("file"), data)
-        assert place.tree() == {"file": data}
-    write(place, place.path("file"), b"new")
-    assert place.tree() == {"file": b"new"}
-
-
 def test_reads_at_any_offset(place):
     data = random.Random(7).randbytes(300_001)
     path = place.path("deep", "file.bin")
@@ -282,17 +274,6 @@ def test_every_call_reports_a_missing_bucket(place):
 
 
 # Conditional writes
-
-
-def test_create_writes_once(place):
-    path = place.path("dir", "file")
-    assert place.storage.create(path, b"one")
-    assert not place.storage.create(path, b"two")
-    assert not place.storage.create(path, b"one")
-    assert place.tree() == {"dir/file": b"one"}
-    place.storage.delete(path)
-    assert place.storage.create(path, b"three")
-    assert place.tree() == {"dir/file": b"three"}
 
 
 def test_replace_if_replaces_one_version(place):

@@ -1,4 +1,4 @@
-"""Archives that are read in sequence give the records of the folder that they were made of."""
+"""Archives and files of records give the records of the folder that they were made of."""
 
 import gzip
 import io
@@ -6,6 +6,7 @@ import json
 import os
 import random
 import tarfile
+import zipfile
 from collections import Counter
 from pathlib import Path
 
@@ -33,6 +34,14 @@ def tar(files: dict[str, bytes]) -> bytes:
             info = tarfile.TarInfo(name)
             info.size = len(data)
             archive.addfile(info, io.BytesIO(data))
+    return target.getvalue()
+
+
+def zipped(files: dict[str, bytes]) -> bytes:
+    target = io.BytesIO()
+    with zipfile.ZipFile(target, "w") as archive:
+        for name, data in files.items():
+            archive.writestr(name, data)
     return target.getvalue()
 
 
@@ -89,6 +98,8 @@ def examples(files: dict[str, bytes], image: str = "image/encoded", number: bool
 
 
 FORMATS = {
+    "tar": (tar, {}),
+    "zip": (zipped, {}),
     "tar.gz": (lambda files: gzip.compress(tar(files)), {}),
     "tar.bz2": (lambda files: compressed(tar(files), "bz2"), {}),
     "tar.zst": (lambda files: compressed(tar(files), "zstd"), {}),
@@ -160,7 +171,7 @@ def test_records_are_those_of_the_folder(name, files, wanted, at_home) -> None:
     assert outcome.matched == 15
     assert records(output) == wanted
     keys = {row["image/key"] for row in open_dataset(output, split="train", decode=False)}
-    member = "cat/000.jpg" if "tar" in name else "0"
+    member = "cat/000.jpg" if "tar" in name or name == "zip" else "0"
     assert f"{source.name}/{member}".encode() in keys
 
     left = sorted(os.listdir(output))

@@ -257,31 +257,6 @@ def test_damage_never_loses_members_silently(archives, kind, seed, cut) -> None:
     assert len(found) == len(whole)
 
 
-def test_updates_compare_members_by_content(photos, tmp_path) -> None:
-    members = dict(zip("abcd", jpegs(photos)[:4], strict=True))
-    source = tmp_path / "a.tar"
-    names = {f"x/{name}.jpg": data for name, data in members.items()}
-    build(pack(source, names), tmp_path / "ds")
-    again, _ = build_dataset(input=source, output=tmp_path / "ds", **OPTIONS)
-    assert again.status == "up_to_date"
-    os.utime(source)  # the same members, in a file that may have changed
-    again, _ = build_dataset(input=source, output=tmp_path / "ds", **OPTIONS)
-    assert again.status == "up_to_date"
-    size = len(names["x/a.jpg"])
-    names = {
-        "x/new.jpg": jpegs(photos)[5],
-        **names,
-        "x/a.jpg": jpegs(photos)[6].ljust(size, b"\0")[:size],
-    }
-    pack(source, names)
-    failed, _ = build_dataset(input=source, output=tmp_path / "ds", **OPTIONS)
-    assert (failed.status, "1 new, 1 changed" in failed.message) == ("failed", True)
-    updated, _ = build_dataset(input=source, output=tmp_path / "ds", update=True, **OPTIONS)
-    assert (updated.status, updated.reused) == ("published", 3)
-    build(source, tmp_path / "scratch")
-    assert records(tmp_path / "ds") == records(tmp_path / "scratch")
-
-
 def test_of_members_with_one_name_the_last_counts(photos, tmp_path) -> None:
     old, new = jpegs(photos)[:2]
     source = pack(tmp_path / "a.tar", {"x/1.jpg": old})

@@ -294,9 +294,6 @@ def test_input_can_be_one_file(tmp_path) -> None:
     assert (spec.kind, spec.root) == ("file", str(tmp_path))
 
 
-HEADER = b"path,label,split,group\n"
-
-
 def opened(path: Path, root: str = "", **options) -> MatchSpec:
     """Return a listing with its table, whose other columns are not features."""
     options = {"labelled": True, **options}
@@ -375,20 +372,6 @@ def run_match(folder: Path, **kwargs) -> tuple[list[InputRef], MatchCounts]:
         )
     refs, counts = pickle.loads(result.read_bytes())
     return refs, counts
-
-
-def test_transform_equals_function(tmp_path) -> None:
-    for name in ("a/1.jpg", "b/c/2.jpg", "3.jpg", "a/notes.txt", "Thumbs.db"):
-        touch(tmp_path / "in" / name)
-    spec = find_input(str(tmp_path / "in"))
-    found, counts = run_match(tmp_path, spec=spec, labels=LabelSpec())
-    kinds = ((".db", 1, "Thumbs.db"), (".txt", 1, "a/notes.txt"))
-    assert counts == match_now(spec)[1] == MatchCounts(skipped=2, kinds=kinds)
-    assert [(ref.key, ref.label, ref.error) for ref in found] == [
-        ("3.jpg", None, "no_label"),
-        ("a/1.jpg", "a", ""),
-        ("b/c/2.jpg", "c", ""),
-    ]
 
 
 def test_transform_reads_listings(tmp_path) -> None:

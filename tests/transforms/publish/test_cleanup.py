@@ -59,8 +59,8 @@ def output(published, tmp_path) -> Path:
     return shutil.copytree(published, tmp_path / "ds", symlinks=True)
 
 
-def kill_build(source: Path, output: Path, *flags: str, since: str = "", at: int = 30) -> None:
-    watch = faults.Watched(output, since=since, at=(at,))
+def kill_build(source: Path, output: Path, *flags: str) -> None:
+    watch = faults.Watched(output, at=(30,))
     command = faults.images(source, output, *flags)
     assert faults.zygote().run(*command, watch=watch).code == -signal.SIGKILL
 
@@ -302,15 +302,6 @@ def test_folders_without_a_dataset(tmp_path):
     assert tree(tmp_path) == before
 
 
-def test_cleans_an_output_that_was_never_published(source, tmp_path):
-    output = tmp_path / "ds"
-    kill_build(source, output)
-    assert faults.build_folder(output)
-    run_now(output)
-    assert list(output.iterdir()) == []
-    faults.built(source, output)
-
-
 UID = 65534  # a user without permissions
 
 
@@ -443,18 +434,6 @@ def test_clean_during_a_build(flags, source, published, tmp_path):
         faults.built(source, output, *flags)
         assert faults.check_dataset(output, hidden(output)) == faults.check_dataset(wanted)
     assert removed
-
-
-def test_keeps_the_folder_of_a_running_build(source, tmp_path):
-    output = tmp_path / "out"
-    builder = faults.zygote().start(*faults.images(source, output))
-    while not list(output.glob(".build-*/parts/*")):
-        time.sleep(0.002)
-    builder.send(signal.SIGSTOP)
-    assert "kept  .build-" in run(output).stdout
-    builder.send(signal.SIGCONT)
-    assert builder.wait().code == 0
-    faults.check_dataset(output)
 
 
 def test_keeps_a_build_folder_that_changed_since_it_was_found(output):

@@ -241,20 +241,6 @@ def test_failed_cleanup_does_not_fail_the_publication(published, monkeypatch):
     assert as_own(now(published)) == OTHER
 
 
-def test_failure_while_replacing_the_manifest_keeps_the_new_generation(published, monkeypatch):
-    """The call may have succeeded: the manifest may name the generation."""
-    replace_if = LocalStorage.replace_if
-
-    def fail_late(self, *args):
-        assert replace_if(self, *args)
-        raise StorageError("Cannot write: the disk was removed; run again.")
-
-    monkeypatch.setattr(LocalStorage, "replace_if", fail_late)
-    with pytest.raises(StorageError):
-        publish_by_hand(published, OTHER)
-    assert as_own(now(published)) == OTHER
-
-
 def test_link_is_repaired_and_a_folder_of_that_name_is_kept(published):
     (published / "current").unlink()
     prepare_output(str(published))
@@ -325,18 +311,6 @@ def test_manifest_of_another_program_is_never_replaced(source, tmp_path, text):
     assert ended.code == 1
     assert "manifest.json cannot be read" in ended.sentence
     assert files_of(tmp_path) == {"manifest.json": text.encode()}
-
-
-@pytest.mark.parametrize("text", ["", "{", "\x00\x00"])
-def test_damaged_manifest_is_replaced(published, text):
-    """Generations next to it show that it was ours."""
-    first = now(published).generation
-    (published / "manifest.json").write_text(text)
-    assert open_output(STORAGE, str(published)).manifest is None
-    assert roll_back(STORAGE, str(published)).generation == first
-    (published / "manifest.json").write_text(text)
-    assert publish_by_hand(published, OTHER)
-    assert as_own(now(published)) == OTHER
 
 
 def test_manifest_of_a_count_is_never_replaced(source, tmp_path):

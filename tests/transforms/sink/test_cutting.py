@@ -1,9 +1,8 @@
-"""Shards of an exact number have equal numbers of records: parts are cut between records."""
+"""Parts are cut between records for shards of an exact number, and joined so that TensorFlow reads all."""
 
 import gzip
 import itertools
 import random
-import signal
 from pathlib import Path
 
 import numpy as np
@@ -15,43 +14,58 @@ from shardmill.schemas.dataset.splits import Splits
 from shardmill.schemas.errors import OutputError
 from shardmill.schemas.storage import open_storage
 from shardmill.schemas.storage.local import LocalStorage
-from shardmill.schemas.tfrecord.framing import crc32c
+from shardmill.schemas.tfrecord.framing import crc32c, frame
 from shardmill.schemas.tfrecord.gzip_member import read_index
-from shardmill.transforms.sink.assemble import BuiltShard, assemble_shard, plan_shards
+from shardmill.schemas.tfrecord.inflate import TENSORFLOW_READS, find_early_stop
+from shardmill.schemas.tfrecord.reader import count_file
+from shardmill.transforms.sink import record_writer
+from shardmill.transforms.sink.assemble import (
+    BuiltShard,
+    PartSlice,
+    ShardJob,
+    assemble_shard,
+    plan_shards,
+)
 from shardmill.transforms.sink.parts import PartFile
 from shardmill.transforms.sink.placement import PlaceSpec, Series, ShardSpec
 from shardmill.transforms.sink.record_writer import MemberWriter, cut_part
 from shardmill.transforms.sink.spec import PARTS_FOLDER, SinkSpec
 from shardmill.transforms.verify.verify import find_dataset, verify_dataset
 from tests.conftest import build_dataset, examples, make_photos
-from tests.support.fault_tools import Watched, check_dataset, zygote
 from tests.support.readers import current, dataset_files, framed_payloads, gzip_records, tf_records
-from tests.support.record_tools import flip, framed, in_groups, indexed
+from tests.support.record_tools import (
+    deflated_member,
+    flip,
+    framed,
+    in_groups,
+    indexed,
+    stored_member,
+)
 
 TRAIN = Series("train", "")
 PACKINGS = ("stored", "deflated", "none")
-SMALL_MEMBERS = 100  # bytes
+
+
+def write_part(
+    folder: Path, number: int, records: list[bytes], packing: str, *member_bytes: int
+) -> PartFile:
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{number}.part"
+    with path.open("wb") as file:
+        writer = MemberWriter(file, packing, *member_bytes)
+        for record in records:
+            writer.add(record)
+        writer.close()
+    return PartFile(number, path.name, writer.num_bytes, writer.crc, len(records))
 
 
 def write_parts(folder: Path, contents: list[list[bytes]], packing: str) -> list[PartFile]:
     """Write parts whose members have about 100 bytes of records; every third has rejects."""
-    folder.mkdir(parents=True)
-    parts = []
-    for number, records in enumerate(contents):
-        rejects = "" if number % 3 else f"{number}.json"
-        if not records:
-            parts.append(PartFile(number, rejects=rejects))
-            continue
-        path = folder / f"{number}.part"
-        with path.open("wb") as file:
-            writer = MemberWriter(file, packing, SMALL_MEMBERS)
-            for record in records:
-                writer.add(record)
-            writer.close()
-        parts.append(
-            PartFile(number, path.name, writer.num_bytes, writer.crc, len(records), rejects)
-        )
-    return parts
+    parts = [
+        write_part(folder, number, records, packing, 100) if records else PartFile(number)
+        for number, records in enumerate(contents)
+    ]
+    return [each._replace(rejects=f"{each.number}.json" * (each.number % 3 == 0)) for each in parts]
 
 
 def assemble(output: Path, parts: list[PartFile], shards: int, packing: str) -> list[BuiltShard]:
@@ -116,19 +130,6 @@ def test_shards_have_the_records_of_the_parts_in_order(
     before = [path.read_bytes() for path in paths]
     assert assemble(output, parts, shards, packing) == built
     assert [path.read_bytes() for path in paths] == before
-
-
-@pytest.mark.parametrize("packing", PACKINGS)
-def test_tensorflow_reads_cut_shards(packing, tmp_path) -> None:
-    rng = random.Random(3)
-    contents = [[rng.randbytes(rng.randint(0, 200)) for _ in range(n)] for n in (70, 0, 1, 90, 33)]
-    parts = write_parts(tmp_path / ".build-b" / PARTS_FOLDER, contents, packing)
-    for shards in (1, 3, 7):
-        kind = "" if packing == "none" else "GZIP"
-        built = assemble(tmp_path, parts, shards, packing)
-        found = [tf_records(tmp_path / shard.files[0].source, kind) for shard in built]
-        assert {len(records) for records in found} <= {194 // shards, -(-194 // shards)}
-        assert list(itertools.chain(*found)) == list(itertools.chain(*contents))
 
 
 def test_only_members_at_the_cut_are_compressed_again(tmp_path) -> None:
@@ -243,16 +244,94 @@ def test_labels_have_even_shards_and_rejects_keep_their_order(tmp_path) -> None:
     assert len(rejects[0].splitlines()) == 12
 
 
-@pytest.mark.heavy
-@pytest.mark.parametrize("moment", [1, 2, 7, 20])
-def test_resumes_after_being_killed_between_pieces(moment, tmp_path) -> None:
-    np.savez(tmp_path / "in.npz", x=np.arange(700), y=["ab"[n % 2] for n in range(700)])
-    argv = ["arrays", f"--input={tmp_path}/in.npz", "--num_shards=9", "--splits=train:1"]
-    assert zygote().run(*argv, f"--output={tmp_path}/wanted").code == 0
-    output = tmp_path / "out"
-    watch = Watched(output, since=".piece", at=(moment,))
-    assert zygote().run(*argv, f"--output={output}", watch=watch).code == -signal.SIGKILL
-    assert len(list(output.glob(".build-*/parts/*.json"))) == 9
-    ended = zygote().run(*argv, f"--output={output}")
-    assert (ended.code, ended.parts()) == (0, (0, 9)), ended.stderr
-    assert check_dataset(output) == check_dataset(tmp_path / "wanted")
+RNG = random.Random(11)
+NOISE = RNG.randbytes(3 * TENSORFLOW_READS)
+SMALL = [RNG.randbytes(700) for _ in range(90)]
+
+
+def record_for(size: int, pack) -> bytes:
+    """Return a record whose framed member has this size."""
+    for length in range(size - 300, size):
+        if len(pack(frame(NOISE[:length]))) == size:
+            return NOISE[:length]
+    raise AssertionError("no record has that size")
+
+
+STOPS = [(pack, behind, 90) for pack in (stored_member, deflated_member) for behind in (1, 5, 8)]
+READS_ALL = [(stored_member, behind, 90) for behind in (0, -3, 40)] + [(stored_member, 5, 500)]
+
+
+@pytest.mark.parametrize(("pack", "behind", "many"), STOPS + READS_ALL)
+def test_predicts_where_tensorflow_stops(pack, behind, many, tmp_path) -> None:
+    first = pack(frame(record_for(TENSORFLOW_READS + behind, pack)))
+    path = tmp_path / "a.tfrecord.gz"
+    path.write_bytes(first + b"".join(pack(frame(SMALL[n % 90])) for n in range(many)))
+    found = count_file(str(path))
+    assert (found.records, found.fault) == (many + 1, None)
+    if (pack, behind, many) in READS_ALL:
+        assert len(tf_records(path)) == many + 1
+        assert found.warnings == ()
+        return
+    assert len(tf_records(path)) == 1  # without an error
+    assert len(gzip_records(path)) == many + 1
+    assert f"ends at byte {len(first):,}" in found.warnings[0]
+    assert "loses the records after it" in found.warnings[0]
+
+
+def test_only_the_last_read_stops_early() -> None:
+    reads = TENSORFLOW_READS
+    assert find_early_stop([reads + 3, reads + 900], reads + 900) == reads + 3
+    assert find_early_stop([reads + 3, 2 * reads + 900], 2 * reads + 900) == -1
+    assert find_early_stop([reads + 3], reads + 3) == -1  # the end itself
+    assert find_early_stop([3, 900], 900) == -1  # one read
+    assert find_early_stop([], 0) == -1
+
+
+def assemble_slices(
+    build: Path, parts: tuple[PartFile, ...], packing: str, **cut: int
+) -> BuiltShard:
+    """Assemble a shard from parts, of which the last one may be cut."""
+    *whole, last = (PartSlice(part, 0, part.records) for part in parts)
+    job = ShardJob(Series("train", ""), 0, 1, (*whole, last._replace(**cut)))
+    sink = SinkSpec(str(build.parent), "b", PlaceSpec(Splits.parse("train:1")), ShardSpec())
+    return assemble_shard(open_storage(str(build)), sink, job, packing)
+
+
+@pytest.mark.parametrize("cut", [{}, {"first": 5}, {"stop": 80}])
+@pytest.mark.parametrize("packing", ["stored", "deflated"])
+def test_repacks_a_shard_that_tensorflow_would_not_read(packing, cut, tmp_path) -> None:
+    pack = stored_member if packing == "stored" else deflated_member
+    # In a part, an index replaces the header of the first member.
+    large = record_for(TENSORFLOW_READS + 4 - 502, pack)
+    folder = tmp_path / ".build-b" / PARTS_FOLDER
+    found = (write_part(folder, 0, [large], packing), write_part(folder, 1, SMALL, packing))
+    joined = tmp_path / "joined.tfrecord.gz"
+    joined.write_bytes((folder / "0.part").read_bytes() + (folder / "1.part").read_bytes())
+    assert found[0].num_bytes == TENSORFLOW_READS + 4
+    assert len(tf_records(joined)) == 1
+
+    shard = assemble_slices(folder.parent, found, packing, **cut)
+    assert shard == assemble_slices(folder.parent, found, packing, **cut)
+    path = tmp_path / shard.files[0].source
+    wanted = [large, *SMALL[cut.get("first") : cut.get("stop")]]
+    assert tf_records(path) == wanted == check_shard(path, shard, packing)
+    assert count_file(str(path)).warnings == ()
+
+
+def test_repacks_until_tensorflow_reads_the_shard(tmp_path, monkeypatch) -> None:
+    answers = iter([True, True, False])
+    monkeypatch.setattr(record_writer, "loses_records", lambda *_: next(answers))
+    write_part(tmp_path, 0, SMALL, "stored")
+    storage, part = open_storage(str(tmp_path)), str(tmp_path / "0.part")
+    size, _ = record_writer.repack(storage, [part], str(tmp_path / "new"), "stored")
+    assert (tmp_path / "new").stat().st_size == size
+    assert next(answers, None) is None
+    assert tf_records(tmp_path / "new") == SMALL
+
+
+def test_other_shards_are_the_concatenation_of_their_parts(tmp_path) -> None:
+    folder = tmp_path / ".build-b" / PARTS_FOLDER
+    found = (write_part(folder, 0, SMALL * 6, "stored"), write_part(folder, 1, SMALL, "stored"))
+    shard = assemble_slices(folder.parent, found, "stored")
+    joined = (folder / "0.part").read_bytes() + (folder / "1.part").read_bytes()
+    assert (tmp_path / shard.files[0].source).read_bytes() == joined

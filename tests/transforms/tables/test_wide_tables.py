@@ -9,10 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardmill.schemas.dataset.splits import Splits
-from shardmill.schemas.example.parse import parse_example
 from shardmill.schemas.refs import InputRef, RejectedError
 from shardmill.schemas.schema_pbtxt.columns import Column
-from shardmill.schemas.tfrecord.framing import FOOTER_BYTES, HEADER_BYTES
 from shardmill.transforms.sink.placement import PlaceSpec
 from shardmill.transforms.sources.csv.cells import Cells
 from shardmill.transforms.sources.csv.dialect import Dialect
@@ -21,7 +19,6 @@ from shardmill.transforms.sources.csv.sample import check_columns, missing_colum
 from shardmill.transforms.sources.csv.source import CsvSource
 from shardmill.transforms.sources.csv.text_parser import CellRules
 from shardmill.transforms.sources.csv.typed_cells import type_cells, type_columns
-from shardmill.transforms.tables.encode import encode_rows, prepare
 from shardmill.transforms.tables.table import place_batch
 from shardmill.transforms.tables.table_source import TableSpec
 from tests.conftest import examples
@@ -130,18 +127,6 @@ def test_columns_together_equal_columns_alone(columns, nulls) -> None:
             assert typed.column[:2] == alone.column[:2]
             assert (typed.misfits is None) == (alone.misfits is None)
             assert repr(rows_of(typed)) == repr(rows_of(alone))
-
-
-def test_records_of_a_wide_table(names) -> None:
-    table = make_wide_table(names, wide_cells(names, 20))
-    prepared = prepare(table.columns, table.order)
-    data = bytes(encode_rows(prepared, 0, 20))
-    ends = np.cumsum(prepared.lengths).tolist()
-    for row, start, end in zip(table.order.tolist(), [0, *ends], ends, strict=False):
-        example = parse_example(data[start + HEADER_BYTES : end - FOOTER_BYTES])
-        values = {name: feature.values for name, feature in example.items()}
-        expected = float(np.float32(f"{row // 4}.{row % 4}"))
-        assert values == {name: [expected] for name in names}
 
 
 def test_spec_is_pickled_and_loaded_once(names) -> None:
