@@ -132,6 +132,19 @@ def test_shards_have_the_records_of_the_parts_in_order(
     assert [path.read_bytes() for path in paths] == before
 
 
+@pytest.mark.parametrize("packing", PACKINGS)
+def test_tensorflow_reads_cut_shards(packing, tmp_path) -> None:
+    rng = random.Random(3)
+    contents = [[rng.randbytes(rng.randint(0, 200)) for _ in range(n)] for n in (70, 0, 1, 90, 33)]
+    parts = write_parts(tmp_path / ".build-b" / PARTS_FOLDER, contents, packing)
+    for shards in (1, 3, 7):
+        kind = "" if packing == "none" else "GZIP"
+        built = assemble(tmp_path, parts, shards, packing)
+        found = [tf_records(tmp_path / shard.files[0].source, kind) for shard in built]
+        assert {len(records) for records in found} <= {194 // shards, -(-194 // shards)}
+        assert list(itertools.chain(*found)) == list(itertools.chain(*contents))
+
+
 def test_only_members_at_the_cut_are_compressed_again(tmp_path) -> None:
     """Members of another compression level are in the piece as they were."""
     groups = in_groups([b"%d" % n * 300 for n in range(40)], 8)
