@@ -19,6 +19,7 @@ import tensorflow as tf
 from shardmill.loaders import keras_dataset, open_dataset
 
 BATCH, EPOCHS = 16, 30
+LEAST_STEPS = 300  # few pictures need more epochs
 CELL = 4  # pixels of a side of a cell
 FOUND = 0.5  # least intersection over union of a box that is found
 
@@ -104,7 +105,8 @@ def main(folder: str) -> None:
     classes = len(validation.labels)
     train = keras_dataset(folder, label="boxes/center_xywh", batch_size=BATCH, shuffle=True)
     model = make_model(classes)
-    model.fit(train.map(to_cells(classes)), epochs=EPOCHS, verbose=0)
+    epochs = max(EPOCHS, LEAST_STEPS // len(train))
+    model.fit(train.map(to_cells(classes)), epochs=epochs, verbose=0)
     examples = list(validation)
     found, by_chance, total = 0, 0, 0
     for number, example in enumerate(examples):
