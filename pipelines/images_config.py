@@ -148,7 +148,7 @@ class ImagesConfig(ImagesOptions, BuildConfig):
     def listing_options(self) -> ListingOptions:
         """What is read of listings."""
         rules = CellRules.of(None if self.null_values is None else self.null_values or [""])
-        types = ColumnOptions.of((), (), (), self.types, ()).types
+        types = ColumnOptions.of((), (), (), self.types, ()).types if self.types else {}
         labelled, split = self.label_from == "listing", self.shares.mode == "listing"
         return ListingOptions(labelled, split, self.label_separator, types, rules, self.features)
 
