@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from shardmill.loaders.boxes import BOXES
 from shardmill.loaders.epoch_reader import PlacedRecord
+from shardmill.loaders.frameworks import require_framework
 from shardmill.loaders.record_decoder import Fill, output_names, select_features
 from shardmill.loaders.records import open_encoded
 from shardmill.loaders.sampling import Weights
 from shardmill.loaders.source import Source
-from shardmill.loaders.steps import Remainder, batches, require_framework, to_int
+from shardmill.loaders.steps import Remainder, batches, to_int
 from shardmill.loaders.stream import Stream, Where
 from shardmill.loaders.tf_parse import array_decoder, batch_parser, label_reader
 from shardmill.schemas.errors import InputError, UsageError

@@ -14,10 +14,11 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from shardmill.loaders.frameworks import require_framework
 from shardmill.loaders.records import Records, open_encoded
 from shardmill.loaders.selection import find_split, select
 from shardmill.loaders.source import read_catalog
-from shardmill.loaders.steps import check_word, require_framework
+from shardmill.loaders.steps import check_word
 from shardmill.schemas.dataset.manifest import Manifest, Split
 from shardmill.schemas.dataset.read_manifest import load_manifest
 from shardmill.schemas.dataset.statistics import Statistics

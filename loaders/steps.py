@@ -1,10 +1,9 @@
-"""Steps per epoch, from the manifest; and checks of arguments and of optional frameworks."""
+"""Steps per epoch, from the manifest."""
 
 from __future__ import annotations
 
 import operator
 import os
-from importlib.util import find_spec
 from typing import Any, Literal, get_args
 
 from shardmill.loaders.selection import select
@@ -14,8 +13,6 @@ from shardmill.schemas.errors import UsageError
 from shardmill.schemas.storage import join
 
 Remainder = Literal["keep", "drop", "pad"]
-_NAMES = {"tensorflow": "TensorFlow", "keras": "Keras", "torch": "PyTorch"}
-_EXTRAS = {"keras": "tensorflow"}
 
 
 def steps_per_epoch(
@@ -115,21 +112,3 @@ def to_int(name: str, value: Any, least: int = 0) -> int:
     if not least <= number < 1 << 63:
         raise UsageError("number-invalid", name=name, value=value, least=least)
     return number
-
-
-class FrameworkError(UsageError, ImportError):
-    """An optional framework is not installed."""
-
-
-def require_framework(module: str) -> None:
-    """Checks that a framework is installed, without importing it.
-
-    Args:
-        module: ``tensorflow``, ``keras`` or ``torch``.
-
-    Raises:
-        FrameworkError: It is not installed.
-    """
-    if find_spec(module) is None:
-        name, extra = _NAMES[module], _EXTRAS.get(module, module)
-        raise FrameworkError("framework-missing", name=name, extra=extra)

@@ -11,9 +11,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from shardmill.loaders.boxes import boxes_tensor
+from shardmill.loaders.frameworks import require_framework
 from shardmill.loaders.record_decoder import IMAGE_ENCODINGS, Fill, default_values, select_features
 from shardmill.loaders.source import Source, open_without_shards
-from shardmill.loaders.steps import require_framework
 from shardmill.schemas.errors import UsageError
 from shardmill.schemas.schema_pbtxt.feature_spec import FeatureSpec
 

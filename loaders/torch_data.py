@@ -8,9 +8,10 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any, Literal
 
+from shardmill.loaders.frameworks import require_framework
 from shardmill.loaders.records import Records, open_dataset
 from shardmill.loaders.sampling import Weights
-from shardmill.loaders.steps import Remainder, require_framework
+from shardmill.loaders.steps import Remainder
 from shardmill.loaders.stream import Order, Where
 
 if TYPE_CHECKING:

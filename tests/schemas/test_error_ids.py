@@ -4,7 +4,7 @@ import pickle
 
 import pytest
 
-from shardmill.loaders.steps import FrameworkError
+from shardmill.loaders.frameworks import FrameworkError
 from shardmill.pipelines.runners.base import find_shardmill_error
 from shardmill.schemas.errors import (
     DeniedError,
