@@ -7,7 +7,7 @@ import operator
 import os
 import sys
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from shardmill.schemas.errors import UsageError
 
@@ -98,7 +98,7 @@ class HostFinder:
         Raises:
             UsageError: It is unknown; see ``find_host``.
         """
-        self._is_divided = self._is_divided or find_loader()[0]
+        self._is_divided = self._is_divided or find_loader().is_divided
         if self._is_divided and self._given is not None and self._given.count > 1:
             raise UsageError(
                 "host-with-accelerate", index=self._given.index, count=self._given.count
@@ -119,28 +119,43 @@ def find_worker() -> Share | None:
     return None if info is None else Share(info.id, info.num_workers)
 
 
-def find_loader() -> tuple[bool, int, dict[str, Any]]:
-    """Returns whether Accelerate divides what is read, and the batch size of the DataLoader.
+class DataLoaderOptions(NamedTuple):
+    """What a stream must know of the DataLoader that reads it.
 
-    And the state that torchdata's StatefulDataLoader restores; empty if there is none.
+    Attributes:
+        is_divided: Whether Accelerate divides what is read.
+        batch_size: Its batch size; 0 if there is no loader, or if it makes no batches.
+        in_order: Whether it yields the batches of its workers in turn.
+        state: The state that torchdata's StatefulDataLoader restores; empty if there is none.
+    """
+
+    is_divided: bool
+    batch_size: int
+    in_order: bool
+    state: dict[str, Any]
+
+
+def find_loader() -> DataLoaderOptions:
+    """Returns options of the DataLoader that reads, if there is one.
 
     Accelerate divides the batches of one process among all, or skips those of others in each.
     Nothing in the interfaces of both says so to the dataset, but the loader is on the stack
     whenever it asks for the length, sets an epoch, begins to read or starts a worker; also on that
-    of a forked worker. The batch size is 0 if there is no loader, or if it makes no batches.
+    of a forked worker.
     """
     data = sys.modules.get("torch.utils.data")
     frame = None if data is None else sys._getframe()  # noqa: SLF001
-    divided, batch, state = False, 0, dict[str, Any]()
+    divided, batch, in_order, state = False, 0, True, dict[str, Any]()
     while frame is not None:
         module = frame.f_globals.get("__name__", "")
         divided = divided or module == "accelerate.data_loader"
         if module.startswith(("torch.", "torchdata.", "accelerate.")):
             loader = frame.f_locals.get("self")
             batch = batch or _batch_of(loader, data)
+            in_order = in_order and getattr(loader, "in_order", True)
             state = state or getattr(loader, "next_iter_state", None) or {}
         frame = frame.f_back
-    return divided, batch, state
+    return DataLoaderOptions(divided, batch, in_order, state)
 
 
 def _batch_of(loader: Any, data: Any) -> int:

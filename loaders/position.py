@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from shardmill.loaders.pieces import Deal, Reader
+from shardmill.loaders.hosts import Share
+from shardmill.loaders.pieces import Deal, Reader, count
 from shardmill.loaders.records import Records
 from shardmill.loaders.steps import to_int
 from shardmill.schemas.errors import UsageError
@@ -96,12 +97,69 @@ def parse_state(state: dict[str, Any], reader: Reader, reads: dict[str, Any]) ->
         if name == "records":
             both = f"other records ({theirs['split']}) than those of this stream ({split})"
         elif name in _WORKER and not reads["limit"]:
-            both += "; at() continues with other workers"
+            both += "; resume() continues with other workers"
         raise UsageError("stream-state-differs", both=both)
     deals = [Deal(*map(to_int, Deal._fields, deal)) for deal in state["deals"]]
     read = tuple(deals or [Deal(to_int("examples", state["examples"]), 1, 1, 1)])
     epoch, taken, kept = map(to_int, ("epoch", "taken", "kept"), (state["epoch"], *counts))
     return Position(epoch, tuple(deal for deal in read if deal.examples), taken, kept)
+
+
+def resume_position(state: dict[str, Any], reader: Reader, reads: dict[str, Any]) -> Position:
+    """Returns the position of a state for any hosts and workers.
+
+    Args:
+        state: The state of a stream, or of the StatefulDataLoader of torchdata that read it.
+        reader: The worker that continues.
+        reads: What its stream reads and how.
+
+    Raises:
+        UsageError: It is not such a state; or of a stream that reads other records or in another
+            order, or with a predicate.
+    """
+    states, batches_since, is_finished = _states_of_loader(state)
+    streams = [dict(stream) for stream in states if isinstance(stream, dict)]
+    shares = [stream.pop("worker", None) for stream in streams]
+    if not streams or len(streams) < len(states) or any(s != streams[0] for s in streams):
+        raise UsageError("stream-state-invalid", state=state)
+    start = parse_state({**streams[0], "worker": None}, reader, reads)
+    if is_finished:
+        return Position(start.epoch + 1)
+    if reads["where"] and (start.deals or any(shares)):
+        raise UsageError("resume-with-where")
+    if shares[0] is None and not batches_since:
+        return start
+    if shares[0] is None:
+        raise UsageError("resume-between-snapshots", batches=batches_since)
+    deal = _deal_of(shares)
+    deal = deal._replace(examples=deal.examples + batches_since * deal.batch_size * deal.hosts)
+    return Position(start.epoch, (*start.deals, deal) if deal.examples else start.deals)
+
+
+def _states_of_loader(state: Any) -> tuple[list[Any], int, bool]:
+    """Returns states of streams, the batches taken after them, and whether the pass has ended."""
+    if not isinstance(state, dict) or "_iterator_finished" not in state:
+        return [state], 0, False
+    if "_snapshot" not in state:  # without workers
+        return [state["dataset_state"]], 0, state["_iterator_finished"]
+    workers = state["_snapshot"]["_worker_snapshots"].values()
+    states = [worker["dataset_state"] for worker in workers]
+    return states, state["_steps_since_snapshot"], state["_iterator_finished"]
+
+
+def _deal_of(shares: list[list[int]]) -> Deal:
+    """Returns what workers have read together; a share is the entry ``worker`` of a state.
+
+    Raises:
+        UsageError: They have not read batches in turn.
+    """
+    taken = {worker: examples for examples, _, worker, *_ in shares}
+    _, _, _, workers, batch_size, hosts, *_ = shares[0]
+    total = sum(taken.values())
+    in_turn = {w: count(total, Share(w, workers), batch_size) for w in range(workers)}
+    if taken != in_turn:
+        raise UsageError("resume-out-of-order", taken=[*taken.values()])
+    return Deal(total * hosts, hosts, workers, batch_size)
 
 
 def digest_of(records: Records) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import copy
+import itertools
 import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -12,6 +14,7 @@ from typing import Any, Literal
 import numpy as np
 from typing_extensions import Self
 
+from shardmill.loaders.epoch_log import NO_POSITION, OWN_POSITION, EpochLog
 from shardmill.loaders.epoch_reader import EpochReader, Payloads, PlacedRecord
 from shardmill.loaders.hosts import (
     HostFinder,
@@ -23,7 +26,7 @@ from shardmill.loaders.hosts import (
 )
 from shardmill.loaders.order import EpochOrder, Numbers
 from shardmill.loaders.pieces import Deal, Reader, count, size_of
-from shardmill.loaders.position import Position, digest_of, parse_state
+from shardmill.loaders.position import Position, digest_of, parse_state, resume_position
 from shardmill.loaders.records import Records
 from shardmill.loaders.sampling import Balance, Weights, filter_records
 from shardmill.loaders.steps import Remainder, check_word, to_int
@@ -35,6 +38,7 @@ Where = Callable[[Any], bool] | Mapping[str, Any]
 BUFFER_BYTES = 64 << 20
 _RECORD_OVERHEAD = 250  # bytes of Python objects for a record in the buffer
 _MOST_RECORDS = 50_000_000  # that are read singly: each worker caches 4 bytes for each
+_positions = itertools.count(1)
 _SAME_EPOCH = (
     "epoch {} is read again, in the same order: with several hosts, call set_epoch before each "
     "pass, with the same number on all hosts."
@@ -119,9 +123,9 @@ class Stream:
             raise UsageError("picks-not-sorted")
         self._balance = None if balance is None else Balance(records, balance)
         self.shuffle, self.seed, self._order = shuffle, to_int("seed", seed, -1 << 63), order
-        self._batch = 0  # of the DataLoader that started this process
-        self._begin_at(Position(0))
-        self.set_epoch(epoch)
+        self._batch, self._in_order = 0, True  # of the DataLoader that started this process
+        self._log = EpochLog()
+        self._begin_at(Position(to_int("epoch", epoch)))
         with contextlib.suppress(UnknownHostError):  # perhaps known when an iteration begins
             self._check_host()
 
@@ -157,16 +161,31 @@ class Stream:
         """Returns the attributes, after asking for what a worker may not know."""
         with contextlib.suppress(UsageError):
             _ = self.host
-        return {**self.__dict__, "_batch": find_loader()[1] or self._batch}
+        loader = find_loader()
+        return {
+            **self.__dict__,
+            "_log": copy.copy(self._log),
+            "_batch": loader.batch_size or self._batch,
+            "_in_order": self._in_order and loader.in_order,
+        }
+
+    @property
+    def epoch(self) -> int:
+        """Number of the next epoch."""
+        self._log.update()
+        return self._start.epoch if self._is_restored else self._log.epoch
 
     @property
     def begins_inside(self) -> bool:
         """Whether the next iteration begins in the middle of an epoch."""
-        start = self._start
-        return self.epoch == start.epoch and not self._passes and bool(start.deals or start.taken)
+        self._log.update()
+        is_next = self._is_restored or self._log.position == self._position
+        return is_next and self._position != NO_POSITION
 
     def set_epoch(self, epoch: int) -> None:
         """Sets the number of the next epoch; the position of a state or ``at`` in it stays.
+
+        An iteration of which no example was read yet reads this epoch too.
 
         Raises:
             UsageError: The epoch is not a number of 0 or more.
@@ -174,8 +193,14 @@ class Stream:
         with contextlib.suppress(UsageError):  # notices a prepared loader
             _ = self.host
         number = to_int("epoch", epoch)
-        if not self.begins_inside or number != self.epoch:
-            self._begin_at(Position(number))
+        if self._log.is_unread_in(number):
+            return
+        if self.begins_inside and number == self.epoch:
+            self._set_next(is_asked=True)
+        else:
+            self._begin_at(Position(number), is_asked=True)
+        with contextlib.suppress(UsageError):
+            self._log.apply_to_unread(advances=self.host.count == 1)
 
     def at(
         self, epoch: int, examples: int, *, hosts: int = 0, workers: int = 0, batch_size: int = 0
@@ -202,6 +227,22 @@ class Stream:
         self._begin_at(Position(to_int("epoch", epoch)))
         return self.then(examples, hosts=hosts, workers=workers, batch_size=batch_size)
 
+    def resume(self, state: dict[str, Any]) -> Self:
+        """Makes the next iteration continue after a state, in any topology; returns the stream.
+
+        Hosts, workers and the batch size may be others than before.
+
+        Args:
+            state: The state of this stream, of one of its workers, or of the StatefulDataLoader of
+                torchdata that read it.
+
+        Raises:
+            UsageError: It is not such a state; or of a stream that reads other records or in
+                another order, or with a predicate, which leaves out an unknown number of examples.
+        """
+        self._begin_at(resume_position(state, self._reader(self.host), self._reads()))
+        return self
+
     def then(
         self, examples: int, *, hosts: int = 0, workers: int = 0, batch_size: int = 0
     ) -> Self:  # fmt: skip
@@ -219,12 +260,21 @@ class Stream:
         self._begin_at(Position(epoch, (*deals, deal) if deal.examples else deals))
         return self
 
-    def _begin_at(self, start: Position) -> None:
-        self._start, self.epoch = start, start.epoch
+    def _begin_at(self, start: Position, *, is_asked: bool = False) -> None:
+        self._start = start
+        self._position = next(_positions) if start.deals or start.taken else NO_POSITION
         self._reading: Position | None = None  # where the last iteration began
+        self._iteration: object = None  # the last one
+        self._is_interleaved = False  # whether an earlier one went on after it began
         self.read_ahead = False  # whether more is read than was used, as by keras_dataset
         self._taken = self._kept = 0  # records of this worker since, and those of the predicate
-        self._passes = 0  # iterations of the epoch
+        self._set_next(is_asked=is_asked)
+
+    def _set_next(self, *, is_asked: bool) -> None:
+        """Makes the next iteration begin at ``_start``."""
+        self._is_restored = find_worker() is not None  # the worker alone continues from there
+        if not self._is_restored:
+            self._log.set_epoch(self._start.epoch, self._position, is_asked=is_asked)
 
     def state_dict(self) -> dict[str, Any]:
         """Returns what was read of the epoch, which is the same on all hosts.
@@ -233,6 +283,8 @@ class Stream:
         """
         if self.read_ahead and self._reading is not None:
             raise UsageError("stream-state-of-keras")
+        if self._is_interleaved:
+            raise UsageError("stream-state-of-iterations")
         reader = self._reader(self.host)
         at = self._start if self.begins_inside else Position(self.epoch)
         if self._reading is not None:
@@ -311,42 +363,90 @@ class Stream:
         return self._read(lambda item: (item, keeps(*item)), 0)
 
     def _read(self, decode: Callable[[Any], tuple[Any, bool]], workers: int) -> Iterator[Any]:
-        """Begins the next epoch, and returns what is decoded and kept of it.
+        """Returns what is decoded and kept of the next epoch.
+
+        A worker begins the epoch at once: torchdata asks for its state before the first example.
+        Elsewhere it begins with the first example, so that ``set_epoch`` may be called before. But
+        torchdata asks for no example after a state of the end of an epoch.
+        """
+        host = self._check_host()
+        begins_now = find_worker() is not None or (self.begins_inside and not self._left(host))
+        begun = None
+        if begins_now:
+            try:
+                begun = self._begin()
+            except UsageError as error:
+                # torch handles errors of a worker only when an example is asked for.
+                return _raise_later(error)
+        return self._examples(begun, decode, workers)
+
+    def _left(self, host: Share) -> int:
+        """Returns the number of examples that are left of an epoch that was begun."""
+        reader = self._reader(host)
+        if self.limit is not None:
+            return count(self.limit, reader.worker, reader.batch) - self._start.kept
+        return self._open(self._start, reader).left
+
+    def _begin(self) -> tuple[EpochReader, Reader]:
+        """Begins the next epoch.
 
         With one host the next iteration is the next epoch. With several, hosts that looked at
-        different numbers of batches would then be in different epochs. It begins now, not with the
-        first example: a DataLoader may end before each of its workers was read.
-        """
-        host, epoch, passes = self._check_host(), self.epoch, self._passes
-        inside = self.begins_inside
-        # Workers that read the epoch of a position have not reset it in the main process.
-        at = self._start if inside else Position(epoch)
-        reader = self._reader(host)
-        opened = self._open(at, reader)
-        at = opened.position
-        # A state of the end of an epoch is one of all hosts, which then begin the next one.
-        self.epoch = epoch + (host.count == 1 or (inside and opened.is_over))
-        if passes and self.epoch == epoch and self.shuffle:
-            warnings.warn(_SAME_EPOCH.format(epoch), stacklevel=3)
-        self._start, self._passes = Position(epoch), passes + 1
-        self._reading, self._taken, self._kept = at, at.taken, at.kept
-        most = 2 * BUFFER_BYTES if self.buffer is None else math.inf
-        payloads = opened.payloads(self.records.files, most)
-        made = map_ordered(decode, payloads, workers, wait=False)
-        return self._count(at, reader, made)
+        different numbers of batches would then be in different epochs.
 
-    def _count(self, at: Position, reader: Reader, made: Iterator[Any]) -> Iterator[Any]:
+        Raises:
+            UsageError: Workers were started before ``at`` was called.
+        """
+        host, own = self._check_host(), self._start
+        reader = self._reader(host)
+        ends = False
+        if self._position != NO_POSITION:
+            # A state of the end of an epoch is one of all hosts, which then begin the next one.
+            ends = self._open(own, reader).is_over
+        begun = self._log.begin(
+            restored=own.epoch if self._is_restored else None,
+            advances=host.count == 1,
+            ends=ends,
+        )
+        if begun.position not in (NO_POSITION, OWN_POSITION, self._position):
+            raise UsageError("stream-at-of-workers")
+        starts_at_own = self._is_restored or begun.position == self._position != NO_POSITION
+        at = own if starts_at_own else Position(begun.epoch)
+        is_in_order = self._in_order and find_loader().in_order
+        if at.deals and reader.worker.count > 1 and not is_in_order:
+            raise UsageError("stream-at-out-of-order")
+        opened = self._open(at, reader)
+        if begun.is_repeated and self.shuffle:
+            warnings.warn(_SAME_EPOCH.format(begun.epoch), stacklevel=4)
+        self._start, self._position, self._is_restored = Position(at.epoch), NO_POSITION, False
+        self._reading = opened.position
+        self._taken, self._kept = opened.position.taken, opened.position.kept
+        self._iteration, self._is_interleaved = object(), False
+        return opened, reader
+
+    def _examples(
+        self,
+        begun: tuple[EpochReader, Reader] | None,
+        decode: Callable[[Any], tuple[Any, bool]],
+        workers: int,
+    ) -> Iterator[Any]:
         """Yields the examples that are kept, up to this worker's part of the limit.
 
         Raises:
             UsageError: There are fewer.
         """
-        taken, kept = at.taken, at.kept
+        opened, reader = begun or self._begin()
+        iteration, taken, kept = self._iteration, opened.position.taken, opened.position.kept
+        ahead = 2 * BUFFER_BYTES if self.buffer is None else math.inf
+        payloads = opened.payloads(self.records.files, ahead)
+        decoded = map_ordered(decode, payloads, workers, wait=False)
         most = -1 if self.limit is None else count(self.limit, reader.worker, reader.batch)
-        for example, keeps in made if kept != most else ():
-            taken, kept = taken + 1, kept + keeps
-            self._taken, self._kept = taken, kept
-            if keeps:
+        for example, is_kept in decoded if kept != most else ():
+            taken, kept = taken + 1, kept + is_kept
+            if iteration is self._iteration:
+                self._taken, self._kept = taken, kept
+            else:
+                self._is_interleaved = True
+            if is_kept:
                 yield example
             if kept == most:
                 return
@@ -393,5 +493,10 @@ class Stream:
 
     def _reader(self, host: Share) -> Reader:
         worker = self.worker or find_worker() or Share(0, 1)
-        batch = 1 if worker.count == 1 else find_loader()[1] or self._batch or 1
+        batch = 1 if worker.count == 1 else find_loader().batch_size or self._batch or 1
         return Reader(host, worker, batch)
+
+
+def _raise_later(error: UsageError) -> Iterator[Any]:
+    raise error
+    yield

@@ -285,6 +285,11 @@ class ReaderStream(io.RawIOBase):
         return len(data)
 
 
+def _check_process(process: int) -> None:
+    if os.getpid() != process:
+        raise UsageError("iteration-forked")
+
+
 def map_ordered(
     function: Callable[[T], S], items: Iterable[T], threads: int, *, window: int = 0,
     size_of: Callable[[T], int] = lambda _: 0, max_size: float = 0, wait: bool = True,
@@ -301,6 +306,9 @@ def map_ordered(
             limit.
         wait: Whether closing waits for running calls, which may use a file that the caller closes
             next.
+
+    Raises:
+        UsageError: It goes on in a fork of the process, which has no threads.
     """
     if not threads:
         yield from map(function, items)
@@ -315,6 +323,7 @@ def map_ordered(
 
     calls: deque[tuple[int, Future[S]]] = deque()
     total = 0
+    process = os.getpid()
     pool = ThreadPoolExecutor(threads, thread_name_prefix="ordered")
     try:
         for size, call in sized():
@@ -322,12 +331,15 @@ def map_ordered(
                 taken, first = calls.popleft()
                 total -= taken
                 yield first.result()
+                _check_process(process)
             calls.append((size, pool.submit(call)))
             total += size
         while calls:
             yield calls.popleft()[1].result()
+            _check_process(process)
     finally:
-        pool.shutdown(wait=wait, cancel_futures=True)
+        if os.getpid() == process:
+            pool.shutdown(wait=wait, cancel_futures=True)
 
 
 def _raise(error: Exception) -> NoReturn:

@@ -184,7 +184,7 @@ MISTAKES = [
     ("Stream(opened(), host=(0, 1.5))", UsageError, "host=(0, 1.5) must be"),
     ("keras_dataset('ds', host=1)", UsageError, "host=1 must be"),
     ("Stream(opened(), worker=(4, 2))", UsageError, "worker=(4, 2) must be"),
-    ("Stream(opened(), worker=(1, 2)).load_state_dict(Stream(opened(), worker=(0, 2)).state_dict())", UsageError, "the state is of worker=0, and this stream has worker=1; at() continues with other workers"),
+    ("Stream(opened(), worker=(1, 2)).load_state_dict(Stream(opened(), worker=(0, 2)).state_dict())", UsageError, "the state is of worker=0, and this stream has worker=1; resume() continues with other workers"),
     ("Stream(opened()).set_epoch(-1)", UsageError, "epoch=-1 must be an integer, 0 or more"),
     ("Stream(opened(), epoch='2')", UsageError, "epoch='2' must be"),
     ("Stream(opened()).load_state_dict({'model': 1})", UsageError, "{'model': 1} is not the state of a stream: give its state_dict()"),

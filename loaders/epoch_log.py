@@ -1,0 +1,289 @@
+"""EpochLog: which epoch each pass over a stream reads, agreed by all processes that read it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import struct
+import tempfile
+import weakref
+from typing import Any, NamedTuple
+
+from shardmill.loaders.data_loader import (
+    is_reading,
+    is_unread,
+    number_starting_loader,
+    restart,
+)
+from shardmill.loaders.hosts import find_worker
+from shardmill.schemas.errors import UsageError
+
+NO_POSITION = 0
+OWN_POSITION = -1  # of a worker that restored a state
+_NOT_SET = -1
+_MAX_PASSES = 1024  # that are remembered, for workers that begin late
+_SET, _BEGIN = 0, 1
+
+
+class PassKey(NamedTuple):
+    """Names one pass over a stream, equally in all workers that take part in it.
+
+    Attributes:
+        loader: Number of the iterator of a DataLoader; 0 for a pass in the stream's own process.
+        number: Number of the pass among those of this iterator.
+    """
+
+    loader: int
+    number: int
+
+
+class Pass(NamedTuple):
+    """What a pass reads.
+
+    Attributes:
+        epoch: Number of the epoch.
+        position: Number of the position where it begins: NO_POSITION for the start of the epoch.
+        is_repeated: Whether an earlier pass read this epoch.
+        asked: The epoch that the user set since the pass before; -1 if none was set.
+        order: Number of the entry that decided it.
+    """
+
+    epoch: int
+    position: int
+    is_repeated: bool
+    asked: int
+    order: int
+
+
+class Entry(NamedTuple):
+    """One entry of the log; all fields are integers of 64 bits.
+
+    Attributes:
+        kind: An epoch is set, or a pass begins.
+        loader: See ``PassKey``.
+        number: See ``PassKey``.
+        epoch: The epoch that is set. Of a pass: the epoch of a restored state, or -1.
+        position: Number of the position that is set.
+        is_asked: Whether the user set the epoch.
+        advances: Whether the epoch after the pass is the next one.
+        ends: The same for a pass that begins at a position.
+    """
+
+    kind: int
+    loader: int = 0
+    number: int = 0
+    epoch: int = _NOT_SET
+    position: int = NO_POSITION
+    is_asked: int = 0
+    advances: int = 0
+    ends: int = 0
+
+
+_FORMAT = struct.Struct(f"<{len(Entry._fields)}q")
+
+
+class EpochLog:
+    """Decides the epoch of each pass.
+
+    Setting an epoch and beginning a pass are entries of one log, and the first entry of a pass
+    decides its epoch: workers that begin it later, or after another epoch was set, find the entry
+    and read the same one. Counters in each worker would not agree, since torch ends a worker that
+    is slow to start. Before workers are started the log moves to a file. Appending to a file is
+    atomic, and needs no lock that a killed worker could hold.
+
+    Attributes:
+        epoch: The epoch of the next pass.
+        position: Number of the position where it begins.
+        asked: The epoch that the user set since the last pass; -1 if none was set.
+        last: The last pass that began.
+        set_order: Number of the last entry that set an epoch.
+    """
+
+    def __init__(self) -> None:
+        self.epoch, self.position, self.asked = 0, NO_POSITION, _NOT_SET
+        self.last: PassKey | None = None
+        self.set_order = 0
+        self._passes: dict[PassKey, Pass] = {}
+        self._entries = 0
+        self._is_repeated = False
+        self._loader = 0
+        self._path = ""
+        self._offset = 0
+        self._process: int | None = os.getpid()  # that made the stream; None in a pickled copy
+        _logs.add(self)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the attributes of a copy, which counts separately unless it is for a worker."""
+        self.share_with_workers()
+        self.update()
+        if self._is_of_worker or number_starting_loader():
+            return dict(self.__dict__)
+        return {**self.__dict__, "_path": "", "_offset": 0, "_process": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Restore a copy."""
+        self.__dict__.update(state)
+        self._passes = dict(self._passes)
+        if self._process is None:
+            self._process = os.getpid()
+        _logs.add(self)
+
+    def share_with_workers(self) -> None:
+        """Move to a file if a DataLoader is starting workers."""
+        loader = number_starting_loader()
+        if not loader or self._is_of_worker:
+            return
+        self.update()
+        if not self._path:
+            file, self._path = tempfile.mkstemp(prefix="shardmill-epochs-")
+            os.close(file)
+            self._offset = 0
+            weakref.finalize(self, _remove, self._path, os.getpid())
+        self._loader = loader
+
+    @property
+    def _is_of_worker(self) -> bool:
+        """Whether this process is a worker, and the stream was made by the process before it.
+
+        Raises:
+            UsageError: That process could not write the file of the log.
+        """
+        if self._process == os.getpid() or find_worker() is None:
+            return False
+        if not self._path:
+            raise UsageError("workers-without-log")
+        return True
+
+    def _next_key(self) -> PassKey:
+        """Return the key of the pass that begins next in this process."""
+        if self._is_of_worker:
+            return PassKey(self._loader, _begun.get((self._path, self._loader), 0))
+        return PassKey(0, self._entries)
+
+    def asked_of_next(self) -> int:
+        """Return the epoch that the user set for the pass that begins next; -1 if none was set."""
+        self.update()
+        begun = self._passes.get(self._next_key())
+        return self.asked if begun is None else begun.asked
+
+    def is_unread_in(self, epoch: int) -> bool:
+        """Return whether workers have begun an epoch, and no batch of it was taken yet."""
+        unread = self._unread()
+        return unread is not None and unread.epoch == epoch
+
+    def apply_to_unread(self, *, advances: bool) -> None:
+        """Let workers that began just before an epoch was set read that epoch.
+
+        Args:
+            advances: Whether the epoch after a pass is the next one.
+        """
+        unread = self._unread()
+        if unread is None or self.last is None or unread.order > self.set_order:
+            return
+        if unread.epoch == self.epoch and self.position == NO_POSITION:
+            self.set_epoch(self.epoch + (1 if advances else 0), NO_POSITION, is_asked=False)
+        else:
+            restart(self.last.loader)
+
+    def _unread(self) -> Pass | None:
+        """Return the last pass, if workers have begun it and none of its batches was taken yet."""
+        self.update()
+        if self.last is None or not is_unread(self.last.loader):
+            return None
+        return self._passes[self.last]
+
+    def is_read_by_workers(self) -> bool:
+        """Return whether workers read, or have read the last pass since an epoch was set."""
+        self.update()
+        if is_reading(self._loader) and any(key.loader == self._loader for key in self._passes):
+            return True
+        if self.last is None or self._passes[self.last].order < self.set_order:
+            return False
+        return self.last.loader != 0
+
+    def set_epoch(self, epoch: int, position: int, *, is_asked: bool) -> None:
+        """Set the epoch and position of the next pass."""
+        self._append(Entry(_SET, epoch=epoch, position=position, is_asked=int(is_asked)))
+
+    def begin(self, *, restored: int | None, advances: bool, ends: bool) -> Pass:
+        """Begin a pass, or take part in one that another worker began.
+
+        Args:
+            restored: The epoch of a state that this worker restored; None if it restored none.
+            advances: Whether the epoch after the pass is the next one.
+            ends: The same for a pass that begins at a position.
+        """
+        self.update()
+        key = self._next_key()
+        if self._is_of_worker:
+            _begun[self._path, self._loader] = key.number + 1
+        epoch = _NOT_SET if restored is None else restored
+        self._append(Entry(_BEGIN, *key, epoch=epoch, advances=int(advances), ends=int(ends)))
+        return self._passes[key]
+
+    def update(self) -> None:
+        """Apply entries that other processes have appended."""
+        if not self._is_of_worker and self._process != os.getpid():
+            # A fork that is not a worker counts separately from its parent.
+            self._path, self._process = "", os.getpid()
+        if not self._path:
+            return
+        with open(self._path, "rb") as file:
+            file.seek(self._offset)
+            data = file.read()
+        whole = len(data) // _FORMAT.size * _FORMAT.size
+        for values in _FORMAT.iter_unpack(data[:whole]):
+            self._apply(Entry(*values))
+        self._offset += whole
+
+    def _append(self, entry: Entry) -> None:
+        if not self._path:
+            self._apply(entry)
+            return
+        file = os.open(self._path, os.O_WRONLY | os.O_APPEND)
+        try:
+            os.write(file, _FORMAT.pack(*entry))
+        finally:
+            os.close(file)
+        self.update()
+
+    def _apply(self, entry: Entry) -> None:
+        self._entries += 1
+        if entry.kind == _SET:
+            self.epoch, self.position = entry.epoch, entry.position
+            self.asked = entry.epoch if entry.is_asked else _NOT_SET
+            self._is_repeated, self.set_order = False, self._entries
+            return
+        key = PassKey(entry.loader, entry.number)
+        if key in self._passes:
+            return
+        epoch, position = self.epoch, self.position
+        if entry.epoch != _NOT_SET:
+            epoch, position = entry.epoch, OWN_POSITION
+        advances = entry.advances or (position != NO_POSITION and entry.ends)
+        is_repeated = self._is_repeated and epoch == self.epoch and not advances
+        self._passes[key] = Pass(epoch, position, is_repeated, self.asked, self._entries)
+        if len(self._passes) > _MAX_PASSES:
+            del self._passes[next(iter(self._passes))]
+        self.epoch, self.position = epoch + (1 if advances else 0), NO_POSITION
+        self.asked, self.last, self._is_repeated = _NOT_SET, key, True
+
+
+_logs: weakref.WeakSet[EpochLog] = weakref.WeakSet()
+_begun: dict[tuple[str, int], int] = {}
+"""Passes that this worker has begun, by log and DataLoader; copies of a stream share them."""
+
+
+def _remove(path: str, process: int) -> None:
+    """Remove the file of a log, unless this is a fork of the process that made it."""
+    if os.getpid() == process:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+
+
+def _share_logs() -> None:
+    for log in list(_logs):
+        log.share_with_workers()
+
+
+os.register_at_fork(before=_share_logs)
