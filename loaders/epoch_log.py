@@ -166,6 +166,12 @@ class EpochLog:
         begun = self._passes.get(self._next_key())
         return self.asked if begun is None else begun.asked
 
+    def position_of_next(self) -> int:
+        """Return the number of the position where the pass that begins next begins."""
+        self.update()
+        begun = self._passes.get(self._next_key())
+        return self.position if begun is None else begun.position
+
     def is_unread_in(self, epoch: int) -> bool:
         """Return whether workers have begun an epoch, and no batch of it was taken yet."""
         unread = self._unread()

@@ -9,7 +9,7 @@ import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property, partial
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 import numpy as np
 from typing_extensions import Self
@@ -402,13 +402,14 @@ class Stream:
         if self._position != NO_POSITION:
             # A state of the end of an epoch is one of all hosts, which then begin the next one.
             ends = self._open(own, reader).is_over
+        # Checked before, since a pass that has begun uses up the position.
+        self._check_position(self._log.position_of_next())
         begun = self._log.begin(
             restored=own.epoch if self._is_restored else None,
             advances=host.count == 1,
             ends=ends,
         )
-        if begun.position not in (NO_POSITION, OWN_POSITION, self._position):
-            raise UsageError("stream-at-of-workers")
+        self._check_position(begun.position)
         starts_at_own = self._is_restored or begun.position == self._position != NO_POSITION
         at = own if starts_at_own else Position(begun.epoch)
         is_in_order = self._in_order and find_loader().in_order
@@ -422,6 +423,11 @@ class Stream:
         self._taken, self._kept = opened.position.taken, opened.position.kept
         self._iteration, self._is_interleaved = object(), False
         return opened, reader
+
+    def _check_position(self, position: int) -> None:
+        is_known = position in (NO_POSITION, OWN_POSITION, self._position)
+        if not is_known and not self._is_restored:
+            raise UsageError("stream-at-of-workers")
 
     def _examples(
         self,
@@ -498,5 +504,8 @@ class Stream:
 
 
 def _raise_later(error: UsageError) -> Iterator[Any]:
+    yield from map(_raise, [error])
+
+
+def _raise(error: UsageError) -> NoReturn:
     raise error
-    yield
