@@ -18,7 +18,7 @@ def number_starting_loader() -> int:
     """Return a number of the DataLoader iterator that is starting workers; 0 if there is none.
 
     All workers of an iterator get its number, by which they know that they belong together. The
-    iterator is on the stack: torch does not tell a dataset when it starts workers.
+    iterator is on the stack: torch does not call a dataset when it starts workers.
     """
     module = sys.modules.get("torch.utils.data.dataloader")
     if module is None:
@@ -43,7 +43,10 @@ def _register(iterator: Any, loader: Any) -> int:
 
 def is_unread(number: int) -> bool:
     """Return whether an iterator still exists, and no batch was taken in its current pass."""
-    return getattr(_iterators.get(number), "_rcvd_idx", None) == 0
+    iterator = _iterators.get(number)
+    if iterator is None or getattr(iterator, "_shutdown", True):
+        return False
+    return getattr(iterator, "_rcvd_idx", None) == 0
 
 
 def is_reading(number: int) -> bool:

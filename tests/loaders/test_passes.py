@@ -1,4 +1,4 @@
-"""Every pass over a DataLoader reads one epoch whole, whatever happened to the pass before."""
+"""Every pass over a DataLoader reads one whole epoch, after any disturbance of the pass before."""
 
 import contextlib
 import itertools
@@ -169,7 +169,7 @@ def test_two_loaders_of_one_stream_read_whole_epochs(ds) -> None:
 
 
 class Wrapped:
-    """A dataset of a user that reads a stream which is no IterableDataset."""
+    """A dataset of a user that reads a stream that is not an IterableDataset."""
 
     def __new__(cls, ds):
         from torch.utils.data import IterableDataset
