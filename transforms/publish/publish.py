@@ -33,6 +33,7 @@ from shardmill.transforms.publish.generation import (
     is_shard,
     read_published,
 )
+from shardmill.transforms.runtime.lifeline import end_if_orphaned
 
 # After this time without a change, no publisher is writing a generation.
 UNNAMED_NS = 3600 * 10**9
@@ -110,6 +111,7 @@ class Publisher:
                 text = new.to_json()
                 # From here on the new manifest may be published, also if the call fails.
                 undo.pop_all()
+                end_if_orphaned()
                 if storage.replace_if(join(output, shard_names.MANIFEST), text.encode(), self.base):
                     return Publication(new, text, self._clean_up(new, old.manifest, locked=locked))
             self._discard(generation)
