@@ -280,7 +280,7 @@ def test_nothing_outlives_a_caller(launcher, death, moment, source, wanted, tmp_
 
 
 def test_a_call_leaves_the_standard_input_of_its_caller(source, tmp_path):
-    """The build has one of its own, which tells it that the caller lives."""
+    """The build has another one, which stays open while the caller lives."""
     code = f"import shardmill, sys; shardmill.images(*sys.argv[1:], **{OPTIONS}); print(input())"
     words = [sys.executable, "-c", code, str(source), str(tmp_path / "out")]
     done = subprocess.run(words, input="a line\n", capture_output=True, text=True, check=True)
