@@ -1,7 +1,7 @@
 """Temporary folders of runs, which the next run deletes if their process was killed.
 
 A process holds a lock on its folder until it ends, and the kernel releases the lock however it
-ends. So a folder with the name and the user of a run on which nobody holds a lock is abandoned,
+ends. So a folder with the name and the user of a run on which no process holds a lock is abandoned,
 also if the process ran in another container. An id of a process would prove nothing: it may belong
 to a new process, or to one of another container.
 """

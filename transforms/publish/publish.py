@@ -114,8 +114,14 @@ class Publisher:
                 end_if_orphaned()
                 if storage.replace_if(join(output, shard_names.MANIFEST), text.encode(), self.base):
                     return Publication(new, text, self._clean_up(new, old.manifest, locked=locked))
+            now = read_published(storage, output)
+            named = now.manifest and (now.manifest.generation, *now.manifest.previous)
+            if generation in (named or ()):
+                # The answer of the service was lost, and another builder published before the call
+                # was tried again. It has kept this version.
+                return Publication(new, text, "")
             self._discard(generation)
-            self._check_same(manifest, read_published(storage, output))
+            self._check_same(manifest, now)
             return None
 
     def _check_same(self, manifest: Manifest, now: Published) -> None:
