@@ -13,7 +13,6 @@ there such a folder is deleted only when it has not changed for an hour.
 from __future__ import annotations
 
 import contextlib
-import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -210,7 +209,7 @@ def update_link(output: str, generation: str) -> None:
     """Point ``OUT/current`` to a generation, where the storage has symbolic links."""
     path = join(output, shard_names.CURRENT)
     # Of several publishers the last one may be overtaken here; the next command corrects it.
-    if scheme_of(output) or (os.path.islink(path) and os.readlink(path) == generation):
+    if scheme_of(output):
         return
     with contextlib.suppress(OSError):  # not supported: the link is only for people
         replace_link(path, generation)

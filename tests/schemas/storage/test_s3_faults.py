@@ -205,6 +205,7 @@ def test_copies_a_large_object_in_ranges_of_one_version(proxy, storage, s3_bucke
     assert storage.read(f"{s3_bucket}/y") == data
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("lost", range(4))
 @pytest.mark.parametrize("how", ["write", "copy"])
 def test_each_lost_answer_of_a_multipart_upload(how, lost, proxy, storage, s3_bucket, monkeypatch):
@@ -225,6 +226,7 @@ def test_each_lost_answer_of_a_multipart_upload(how, lost, proxy, storage, s3_bu
     assert storage.read(f"{s3_bucket}/y") == data
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("how", ["lose", "404 NoSuchUpload"])
 def test_the_end_of_an_upload_that_the_service_has_forgotten(
     how, proxy, storage, s3_bucket, monkeypatch
