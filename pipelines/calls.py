@@ -7,8 +7,10 @@ that crashes.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import inspect
+import io
 import json
 import os
 import pickle
@@ -223,23 +225,25 @@ def run(command: str, options: Any, **more: Any) -> dict[str, Any]:
         options: Its table of options.
         more: Attributes of its config that are not options.
 
+    The child process ends when the standard input closes that this one holds until then. So it
+    never outlives this process, and publishes nothing for a caller that was killed.
+
     Raises:
         ShardmillError: The command failed.
         KeyboardInterrupt: It was interrupted.
     """
     words = [sys.executable, "-m", __name__]
     shared = sys.stderr is sys.__stderr__ and os.isatty(2)
-    with (
-        tempfile.TemporaryFile() as given,
-        tempfile.TemporaryFile("w+", encoding="utf-8") as answer,
-    ):
-        pickle.dump((command, options, more), given)
-        given.seek(0)
+    call = pickle.dumps((command, options, more))
+    with tempfile.TemporaryFile("w+", encoding="utf-8") as answer:
         process = subprocess.Popen(  # noqa: S603 - the words are of this call
-            words, stdin=given, stdout=answer, text=True, errors="replace",
+            words,
+            stdin=subprocess.PIPE,
+            stdout=answer,
             stderr=None if shared else subprocess.PIPE,
-        )  # fmt: skip
+        )
         try:
+            _send(call, process.stdin)
             notes = _forward(process.stderr)
             code = process.wait()
         except KeyboardInterrupt:
@@ -247,6 +251,11 @@ def run(command: str, options: Any, **more: Any) -> dict[str, Any]:
                 process.send_signal(signal.SIGINT)
             process.wait()
             raise
+        finally:
+            # After any other exception, such as one of a signal handler: the call has failed, so
+            # nothing may be published.
+            process.kill()
+            process.wait()
         answer.seek(0)
         text = answer.read()
     if not text.strip():
@@ -267,8 +276,14 @@ def _run_as_child() -> int:
     from shardmill.pipelines.commands import INPUT_KINDS, load_command
     from shardmill.pipelines.commands.build import configure, import_arrow, run_build
     from shardmill.pipelines.report.terminal import Answer
+    from shardmill.transforms.runtime.lifeline import end_with_parent
 
-    command, options, more = pickle.load(sys.stdin.buffer)  # noqa: S301 - the calling process wrote it
+    lifeline = os.dup(0)
+    end_with_parent(lifeline)
+    with open(lifeline, "rb", closefd=False) as given:
+        command, options, more = pickle.load(given)  # noqa: S301 - the calling process wrote it
+    with open(os.devnull, "rb") as empty:
+        os.dup2(empty.fileno(), 0)  # what reads standard input must not wait for the caller
     answer = Answer(json=True)
 
     def run_command() -> int:
@@ -282,13 +297,21 @@ def _run_as_child() -> int:
     return report_errors(run_command, json=True)
 
 
-def _forward(lines: IO[str] | None) -> list[str]:
+def _send(call: bytes, stdin: IO[bytes] | None) -> None:
+    """Write a call to the standard input of a child process, and leave it open."""
+    if stdin is not None:
+        with contextlib.suppress(BrokenPipeError):  # the process has failed; its exit code says so
+            stdin.write(call)
+            stdin.flush()
+
+
+def _forward(lines: IO[bytes] | None) -> list[str]:
     """Print progress where this process prints; return the sentences, of which one may be an error.
 
     An error becomes an exception, so its sentence and its address are not printed too.
     """
     sentences = []
-    for line in lines or ():
+    for line in io.TextIOWrapper(lines, errors="replace") if lines else ():
         if line.startswith(("shardmill: ", f"See {PAGE}")):
             sentences.append(line)
         else:

@@ -6,10 +6,8 @@ import atexit
 import contextlib
 import hashlib
 import os
-import shutil
 import signal
 import sys
-import tempfile
 import threading
 import uuid
 from collections import Counter
@@ -26,6 +24,11 @@ from shardmill.pipelines.report.terminal import (
     show_progress,
 )
 from shardmill.pipelines.runners.base import Job, Runner, find_runner, find_shardmill_error
+from shardmill.pipelines.temporary import (
+    delete_abandoned_folders,
+    temporary_files_in,
+    temporary_folder,
+)
 from shardmill.schemas.errors import OutputError, StaleBuildError
 from shardmill.schemas.storage import open_storage
 
@@ -115,6 +118,7 @@ def run_pipeline(
         Interrupted: The user pressed Ctrl-C.
         Staged: The flags ask to stage the job instead of running it.
     """
+    delete_abandoned_folders()
     known = find_runner(runner)
     is_found = bool(known.finds_jobs and command)  # a job of an equal command, by this identity
     run_id = hashlib.sha256(command.encode()).hexdigest()[:12] if is_found else new_run_id()
@@ -182,11 +186,14 @@ class _Run:
         options = CachedOptions([*self.argv])
         with _interruptible() as signals, contextlib.ExitStack() as stack:
             runner = self.runner.make()
-            with delayed_signals():  # until its folder is known
+            with delayed_signals():  # until it is known what to delete
+                # Beam deletes its folder only after a run that it started. The files of a server
+                # are used until that has stopped, when this process exits.
+                temporary = temporary_folder(until_exit=not in_process)
+                folder = stack.enter_context(temporary)
+            with temporary_files_in(folder):
                 pipeline = beam.Pipeline(runner=runner, options=options)
-                # Beam deletes it only after a run that it started.
-                stack.callback(shutil.rmtree, pipeline.local_tempdir, ignore_errors=True)
-            outcome = define(pipeline)
+                outcome = define(pipeline)
             staged = self.runner.staged_at(options)
             if staged:  # no command will read its outcome: the job itself must fail
                 outcome | "RaiseIfFailed" >> RaiseIfFailed()
@@ -196,18 +203,21 @@ class _Run:
                 outcome | "ReportOutcome" >> report
             stack.enter_context(progress.collect(shown) if in_process else quiet_threads())
             stack.enter_context(show_progress(shown))
-            result = self._wait(pipeline, signals, shown)
+            result = self._wait(pipeline, signals, shown, folder)
         if staged:
             raise Staged(f"Staged {staged}")
         return result
 
-    def _wait(self, pipeline: beam.Pipeline, signals: list[int], progress: Progress) -> Any:
+    def _wait(
+        self, pipeline: beam.Pipeline, signals: list[int], progress: Progress, folder: str
+    ) -> Any:
         """Start the pipeline and wait until it ends.
 
         Args:
             pipeline: The pipeline with its options.
             signals: Numbers of the signals that came.
             progress: Progress to update.
+            folder: Folder for temporary files.
         """
         from shardmill.pipelines.runners.base import monitor_job
 
@@ -222,7 +232,7 @@ class _Run:
                 find_job = lambda: runner.find_job(options, result)  # noqa: E731
                 with monitor_job(progress, self.build, find_job) as job:
                     try:
-                        with _submitting():
+                        with temporary_files_in(folder), _submitting():
                             result = pipeline.run()
                     except Exception as error:
                         result = runner.find_running(error, options)
@@ -276,22 +286,17 @@ class _Run:
 def _submitting() -> Iterator[None]:
     """Undo at the end of this process what Beam does to it when it submits a job.
 
-    It leaves temporary folders, and replaces the handler of Ctrl-C if it starts a server: its own
-    handler stops the server under a lock, for which a second Ctrl-C would wait forever.
+    It replaces the handler of Ctrl-C if it starts a server: its own handler stops the server under
+    a lock, for which a second Ctrl-C would wait forever.
     """
     from apache_beam.runners.portability.job_server import StopOnExitJobServer
 
     # The handler that the server found is kept.
     StopOnExitJobServer._sigint_handler = property(lambda it: it._original_sigint_handler)  # noqa: SLF001
-    before, folder = tempfile.gettempdir(), tempfile.mkdtemp(prefix="shardmill-")
-    # Functions are called in reverse order: this one after Beam has stopped its server, which has
-    # files in the folder, and the last one before, since Beam waits a second for the server.
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    tempfile.tempdir = folder
     try:
         yield
     finally:
-        tempfile.tempdir = before
+        # Called before Beam stops its server, for which it waits a second.
         atexit.register(_end_at_once)
 
 

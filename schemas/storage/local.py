@@ -279,6 +279,8 @@ def replace_link(path: str, target: str) -> None:
     temporary = os.path.join(folder, f".{name}.tmp")  # replaces that of a killed process
     with contextlib.suppress(FileNotFoundError):
         os.unlink(temporary)
+    if os.path.islink(path) and os.readlink(path) == target:
+        return
     os.symlink(target, temporary)
     os.replace(temporary, path)
 

@@ -26,6 +26,7 @@ from shardmill.schemas.storage.s3_client import (
     ATTEMPTS,
     PreconditionError,
     UnsupportedError,
+    UploadEndedError,
     make_client,
     pause_seconds,
     translate_errors,
@@ -160,14 +161,20 @@ class S3Storage(ObjectStorage):
             parts: Arguments of each call.
         """
         send = functools.partial(self._call, "write", path)
-        upload = send("create_multipart_upload")["UploadId"]
+        mark = {WRITER: uuid.uuid4().hex}
+        upload = send("create_multipart_upload", Metadata=mark)["UploadId"]
         done: list[dict[str, Any]] = []
         try:
             for number, part in enumerate(parts, 1):
                 answer = send(call, PartNumber=number, UploadId=upload, **part)
                 etag = answer.get("CopyPartResult", answer)["ETag"]
                 done.append({"PartNumber": number, "ETag": etag})
-            send("complete_multipart_upload", MultipartUpload={"Parts": done}, UploadId=upload)
+            try:
+                send("complete_multipart_upload", MultipartUpload={"Parts": done}, UploadId=upload)
+            except UploadEndedError:
+                # If the answer of a successful call is lost, its retry finds no upload.
+                if not self._has_mark(path, mark):
+                    raise
         except BaseException:
             with contextlib.suppress(FileNotFoundError, ShardmillError):
                 send("abort_multipart_upload", UploadId=upload)
@@ -186,10 +193,14 @@ class S3Storage(ObjectStorage):
         except FileNotFoundError:  # of If-Match
             return False
         except PreconditionError:
-            with contextlib.suppress(FileNotFoundError):
-                return bool(self._head(path)["Metadata"] == mark)
-            return False
+            return self._has_mark(path, mark)
         return True
+
+    def _has_mark(self, path: str, mark: dict[str, str]) -> bool:
+        """Return whether an object exists and was written by the call with a mark."""
+        with contextlib.suppress(FileNotFoundError):
+            return bool(self._head(path)["Metadata"] == mark)
+        return False
 
     def replace(self, path: str, data: bytes) -> None:
         """Upload an object or replace the one at its path."""

@@ -36,6 +36,10 @@ class UnsupportedError(StorageError):
     """The service does not implement the condition of a call (501)."""
 
 
+class UploadEndedError(StorageError):
+    """The service does not know a multipart upload, which was completed or aborted (404)."""
+
+
 @contextlib.contextmanager
 def translate_errors(action: str, uri: str) -> Iterator[None]:
     """Convert botocore's errors to Shardmill's, and a missing object to FileNotFoundError."""
@@ -73,6 +77,8 @@ def _of_answer(action: str, uri: str, answer: Any) -> Exception:
     if status in _DENIED_STATUS or code in _DENIED_CODES:
         return DeniedError("storage-denied", action=action, uri=uri, why=why)
     kind = UnsupportedError if status == 501 else StorageError
+    if code == "NoSuchUpload":
+        kind = UploadEndedError
     return kind("storage-failed", action=action, path=uri, error=why, remedy=REMEDY)
 
 

@@ -154,6 +154,7 @@ def _child(order: dict) -> int:
     if order.get("cwd"):
         os.chdir(order["cwd"])
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests may run under nohup
     if order.get("uid"):
         os.setgroups([])
         os.setgid(order["uid"])

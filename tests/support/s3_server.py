@@ -7,6 +7,7 @@ checks keys and signatures, and is fast.
 import contextlib
 import os
 import sys
+import urllib.parse
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +16,7 @@ import pytest
 
 from shardmill.schemas import storage as registry
 from shardmill.schemas.storage.s3 import S3Storage
-from tests.support.fault_proxy import Answer, Proxy
+from tests.support.fault_proxy import Answer, Call, Proxy
 from tests.support.servers import find_program, free_port, run_server
 
 GATEWAY = "github.com/versity/versitygw/cmd/versitygw@v1.8.0"
@@ -141,6 +142,10 @@ def s3_bucket(s3_url, s3_environment) -> str:
 
 class S3Proxy(Proxy):
     """A proxy to a server of s3://."""
+
+    def parse(self, method: str, path: str, body: bytes, headers: dict[str, str]) -> Call:
+        """See ``Proxy.parse``; the name is that of the object, after its bucket."""
+        return Call(method, path, body, headers, urllib.parse.unquote(path.partition("?")[0]))
 
     def error_answer(self, how: str) -> Answer:
         """See ``Proxy.error_answer``; the code of the error follows the status."""

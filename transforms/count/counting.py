@@ -26,6 +26,7 @@ from shardmill.schemas.tfrecord.reader import INFLATE_COST, Check, FileCount, co
 from shardmill.schemas.tfrecord.scanner import FileFault
 from shardmill.transforms.match.inputs import MatchSpec, match_now
 from shardmill.transforms.runtime import progress
+from shardmill.transforms.runtime.lifeline import end_if_orphaned
 from shardmill.transforms.runtime.process_pool import run_all
 
 _CONCURRENT_OPENS = 16
@@ -94,6 +95,7 @@ def write_manifest(files: Sequence[CountedFile], counts: MatchCounts, spec: Coun
         raise OutputError("count-no-files", root=spec.root, others=others)
     manifest = make_manifest(spec, files, counts, _known_splits(spec.root))
     if spec.manifest:
+        end_if_orphaned()
         open_storage(spec.manifest).replace(spec.manifest, manifest.to_json().encode())
     return manifest
 

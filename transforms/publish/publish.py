@@ -13,7 +13,6 @@ there such a folder is deleted only when it has not changed for an hour.
 from __future__ import annotations
 
 import contextlib
-import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -33,6 +32,7 @@ from shardmill.transforms.publish.generation import (
     is_shard,
     read_published,
 )
+from shardmill.transforms.runtime.lifeline import end_if_orphaned
 
 # After this time without a change, no publisher is writing a generation.
 UNNAMED_NS = 3600 * 10**9
@@ -110,10 +110,17 @@ class Publisher:
                 text = new.to_json()
                 # From here on the new manifest may be published, also if the call fails.
                 undo.pop_all()
+                end_if_orphaned()
                 if storage.replace_if(join(output, shard_names.MANIFEST), text.encode(), self.base):
                     return Publication(new, text, self._clean_up(new, old.manifest, locked=locked))
+            now = read_published(storage, output)
+            named = now.manifest and (now.manifest.generation, *now.manifest.previous)
+            if generation in (named or ()):
+                # The answer of the service was lost, and another builder published before the call
+                # was tried again. It has kept this version.
+                return Publication(new, text, "")
             self._discard(generation)
-            self._check_same(manifest, read_published(storage, output))
+            self._check_same(manifest, now)
             return None
 
     def _check_same(self, manifest: Manifest, now: Published) -> None:
@@ -202,7 +209,7 @@ def update_link(output: str, generation: str) -> None:
     """Point ``OUT/current`` to a generation, where the storage has symbolic links."""
     path = join(output, shard_names.CURRENT)
     # Of several publishers the last one may be overtaken here; the next command corrects it.
-    if scheme_of(output) or (os.path.islink(path) and os.readlink(path) == generation):
+    if scheme_of(output):
         return
     with contextlib.suppress(OSError):  # not supported: the link is only for people
         replace_link(path, generation)

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from shardmill.schemas.errors import ShardmillError
+from shardmill.transforms.runtime.lifeline import end_with_parent
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
@@ -24,6 +25,7 @@ WORTH_PROCESSES = 48 << 20  # bytes; fewer are read before a process has started
 _open: weakref.WeakSet[ProcessPool] = weakref.WeakSet()
 _starting = threading.Lock()  # a process killed while it starts another would orphan that one
 _all_closed = threading.Event()
+_kept: list[Connection] = []  # else they are closed when nothing refers to them
 
 
 class ProcessPool:
@@ -151,12 +153,7 @@ def exit_with_parent(lifeline: Connection) -> None:
     """End this process when the one that started it closes the pool or dies.
 
     Args:
-        lifeline: End of a pipe, whose other end only that process has.
+        lifeline: End of a pipe, whose other end that process has.
     """
-
-    def wait() -> None:
-        with contextlib.suppress(EOFError, OSError):
-            lifeline.recv()
-        os._exit(0)
-
-    threading.Thread(target=wait, daemon=True).start()
+    _kept.append(lifeline)
+    end_with_parent(lifeline.fileno())

@@ -203,3 +203,47 @@ def test_copies_a_large_object_in_ranges_of_one_version(proxy, storage, s3_bucke
         f"bytes=0-{part - 1}", f"bytes={part}-{2 * part - 1}", f"bytes={2 * part}-{2 * part + 16}"
     ]  # fmt: skip
     assert storage.read(f"{s3_bucket}/y") == data
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("lost", range(4))
+@pytest.mark.parametrize("how", ["write", "copy"])
+def test_each_lost_answer_of_a_multipart_upload(how, lost, proxy, storage, s3_bucket, monkeypatch):
+    """Its start, two parts and its end, after which the service does not know the upload."""
+    data = random.Random(3).randbytes(6 << 20)
+    monkeypatch.setattr(s3_module, "_COPIED", 5 << 20)
+    if how == "copy":
+        storage.replace(f"{s3_bucket}/x", data)
+    monkeypatch.setattr(s3_module, "_PART", 5 << 20)
+    proxy.reset()
+    proxy.fail("write", "lose", skip=lost)
+    if how == "copy":
+        storage.copy(f"{s3_bucket}/x", f"{s3_bucket}/y")
+    else:
+        with storage.open_write(f"{s3_bucket}/y") as file:
+            file.write(data)
+    assert proxy.faults_left == 0
+    assert storage.read(f"{s3_bucket}/y") == data
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("how", ["lose", "404 NoSuchUpload"])
+def test_the_end_of_an_upload_that_the_service_has_forgotten(
+    how, proxy, storage, s3_bucket, monkeypatch
+):
+    """A service may forget an upload when it ends, so a retry is not enough; moto remembers it."""
+    path = f"{s3_bucket}/y"
+    monkeypatch.setattr(s3_module, "_PART", 5 << 20)
+    storage.replace(path, b"other")
+    proxy.reset()
+    proxy.fail("POST", how, skip=1)
+    proxy.fail("POST", "404 NoSuchUpload", times=99, skip=1)
+    data = random.Random(4).randbytes(6 << 20)
+    if how == "lose":
+        with storage.open_write(path) as file:
+            file.write(data)
+        assert storage.read(path) == data
+    else:  # another process has aborted it
+        with pytest.raises(StorageError, match="NoSuchUpload"), storage.open_write(path) as file:
+            file.write(data)
+        assert storage.read(path) == b"other"

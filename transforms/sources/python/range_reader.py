@@ -27,7 +27,8 @@ from blake3 import blake3
 
 from shardmill.schemas.errors import ShardmillError
 from shardmill.schemas.storage.base import map_ordered
-from shardmill.transforms.runtime.process_pool import exit_with_parent, uninterrupted, usable_cores
+from shardmill.transforms.runtime.lifeline import end_with_parent
+from shardmill.transforms.runtime.process_pool import uninterrupted, usable_cores
 from shardmill.transforms.sources.python.records import Measure, Piece, iterate
 
 TRIAL_SECONDS = 0.5  # of reading, before processes may be started
@@ -207,7 +208,7 @@ def serve(requests: int, lifeline: int) -> None:
     """
     global _serving  # noqa: PLW0603 - of a process that does nothing else
     _serving = True
-    exit_with_parent(Connection(lifeline))
+    end_with_parent(lifeline)
     with Connection(requests) as connection, contextlib.suppress(Exception):
         source, measure, number, most = pickle.loads(connection.recv_bytes())  # noqa: S301 - of the caller
         first = (measure(index, source[index]) for index in range(number))
