@@ -13,6 +13,7 @@ import numpy as np
 from typing_extensions import Self
 
 from shardmill.loaders.epoch_reader import EpochReader, Payloads, PlacedRecord
+from shardmill.loaders.filters import filter_records, warn_of_none
 from shardmill.loaders.hosts import (
     HostFinder,
     Share,
@@ -25,7 +26,7 @@ from shardmill.loaders.order import EpochOrder, Numbers
 from shardmill.loaders.pieces import Deal, Reader, count, size_of
 from shardmill.loaders.position import Position, digest_of, parse_state
 from shardmill.loaders.records import Records
-from shardmill.loaders.sampling import Balance, Weights, filter_records
+from shardmill.loaders.sampling import Balance, Weights
 from shardmill.loaders.steps import Remainder, check_word, to_int
 from shardmill.schemas.errors import UsageError
 from shardmill.schemas.storage.base import map_ordered
@@ -38,6 +39,11 @@ _MOST_RECORDS = 50_000_000  # that are read singly: each worker caches 4 bytes f
 _SAME_EPOCH = (
     "epoch {} is read again, in the same order: with several hosts, call set_epoch before each "
     "pass, with the same number on all hosts."
+)
+
+_REST = (
+    "{} hosts leave out {:,} of the examples in each pass, since all get as many: "
+    "remainder='pad' reads all, with padding of weight 0."
 )
 
 
@@ -72,9 +78,10 @@ class Stream:
             them, so that some hosts get one more; ``drop`` them (others in each epoch, if
             shuffled), or ``pad`` the other hosts with examples whose feature ``weight`` is 0; it is
             1 elsewhere. None for ``drop`` with several hosts.
-        where: Which examples to read: by column of the catalog of images a value, several values or
-            a predicate on the value, as in ``{"width": lambda w: w > 300}``. Or a predicate on an
-            example: their number is then unknown, and several hosts need a ``limit``.
+        where: Which examples to read: by column of the catalog of images, of a listing or a table a
+            value, several values or a predicate on the value, which is None where there is none, as
+            in ``{"width": lambda w: w > 300}``. Or a predicate on an example: their number is then
+            unknown, and several hosts need a ``limit``.
         limit: Number of examples of a predicate ``where`` that each host gets in an epoch, the
             first ones of its share; a host that has fewer raises an error after them.
         epoch: Number of the first epoch.
@@ -118,6 +125,7 @@ class Stream:
         if records.picks is not None and (np.diff(records.picks) < 0).any():
             raise UsageError("picks-not-sorted")
         self._balance = None if balance is None else Balance(records, balance)
+        self._reported = False  # whether a warning said that examples are left out
         self.shuffle, self.seed, self._order = shuffle, to_int("seed", seed, -1 << 63), order
         self._batch = 0  # of the DataLoader that started this process
         self._begin_at(Position(0))
@@ -333,9 +341,31 @@ class Stream:
         most = 2 * BUFFER_BYTES if self.buffer is None else math.inf
         payloads = opened.payloads(self.records.files, most)
         made = map_ordered(decode, payloads, workers, wait=False)
-        return self._count(at, reader, made)
+        rest = 0 if inside or self.where is not None else self.num_examples % host.count
+        if self.remainder == "drop" and host.index == reader.worker.index == 0:
+            self.report_rest(rest)
+        return self._count(at, reader, made, inside)
 
-    def _count(self, at: Position, reader: Reader, made: Iterator[Any]) -> Iterator[Any]:
+    def report_rest(self, records: int) -> None:
+        """Warns once that the hosts leave out some records of a pass that is not shuffled."""
+        if records and not self.shuffle and not self._reported:
+            self._reported = True
+            warnings.warn(_REST.format(self.host.count, records), stacklevel=4)
+
+    def _report_none(self, reader: Reader, epoch: int) -> None:
+        """Warns once if the predicate has kept no example of a pass."""
+        is_last = self._is_last_empty(reader, epoch)
+        if self.where is not None and is_last and not self._reported:
+            self._reported = True
+            warn_of_none(self.records, self.where)
+
+    def _is_last_empty(self, reader: Reader, epoch: int) -> bool:  # noqa: ARG002 - of subclasses
+        """Returns whether no worker has kept an example, after this one has kept none."""
+        return reader.worker.count == 1
+
+    def _count(
+        self, at: Position, reader: Reader, made: Iterator[Any], inside: bool
+    ) -> Iterator[Any]:
         """Yields the examples that are kept, up to this worker's part of the limit.
 
         Raises:
@@ -352,6 +382,8 @@ class Stream:
                 return
         if kept < most:
             raise UsageError("limit-not-reached", kept=kept, most=most, limit=self.limit)
+        if self.where is not None and most < 0 and not kept and not inside:
+            self._report_none(reader, at.epoch)
 
     def _open(self, at: Position, reader: Reader) -> EpochReader:
         # Without shuffling, each epoch has the same order.

@@ -12,6 +12,7 @@ import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
 from shardmill.loaders.hosts import find_loader
+from shardmill.loaders.pieces import Reader
 from shardmill.loaders.position import Position
 from shardmill.loaders.records import Records
 from shardmill.loaders.stream import Stream
@@ -49,8 +50,9 @@ class TorchStream(Stream, IterableDataset):  # type: ignore[type-arg]
 
     def __init__(self, records: Records, **options: Any) -> None:
         # By worker: its next epoch, its iterations since the epoch was set, the epoch that was set
-        # since its last iteration, and the number of the position where it begins.
-        self._shared = torch.zeros((4, _MAX_WORKERS), dtype=torch.int64)
+        # since its last iteration, the number of the position where it begins, one more than the
+        # last epoch of which ``where`` kept nothing, and whether a warning was given.
+        self._shared = torch.zeros((6, _MAX_WORKERS), dtype=torch.int64)
         self._owner = 0, 0
         _streams.add(self)
         Stream.__init__(self, records, **options)
@@ -60,6 +62,15 @@ class TorchStream(Stream, IterableDataset):  # type: ignore[type-arg]
     _passes = _number(1)
     _asked = _number(2)
     _position = _number(3)
+    _empty = _number(4)
+
+    @property
+    def _reported(self) -> bool:
+        return bool(self.numbers()[5].any())
+
+    @_reported.setter
+    def _reported(self, reported: bool) -> None:
+        self.numbers()[5] = int(reported)
 
     def __getstate__(self) -> dict[str, Any]:
         """Returns the attributes, with numbers that the workers of this process share."""
@@ -72,7 +83,7 @@ class TorchStream(Stream, IterableDataset):  # type: ignore[type-arg]
         _streams.add(self)
 
     def numbers(self) -> torch.Tensor:
-        """Returns the numbers that this process and its workers share, shape [4, workers]."""
+        """Returns the numbers that this process and its workers share, shape [6, workers]."""
         # A copy, and a process that is not a worker, have the numbers of another stream at first.
         owner = os.getpid(), id(self)
         if get_worker_info() is None and self._owner != owner:
@@ -105,6 +116,10 @@ class TorchStream(Stream, IterableDataset):  # type: ignore[type-arg]
         if get_worker_info() is None:
             self._position = next(_positions) if start.deals else 0
         self._own_position, self._asked = self._position, _NOT_ASKED
+
+    def _is_last_empty(self, reader: Reader, epoch: int) -> bool:
+        self._empty = epoch + 1
+        return bool((self.numbers()[4, : reader.worker.count] == epoch + 1).all())
 
     def state_dict(self) -> dict[str, Any]:
         """Returns where this worker is; see ``Stream``.
