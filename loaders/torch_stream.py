@@ -18,7 +18,8 @@ from shardmill.loaders.records import Records
 from shardmill.loaders.stream import Stream
 from shardmill.schemas.errors import UsageError
 
-_MAX_WORKERS = 1024
+# torch shares more than 32 KiB by threads of OpenMP, for which a forked process waits forever.
+_MAX_WORKERS = 512
 _NOT_ASKED = -1
 _streams: weakref.WeakSet[TorchStream] = weakref.WeakSet()
 _positions = itertools.count(1)
