@@ -15,14 +15,14 @@ from shardmill.loaders.data_loader import (
     number_starting_loader,
     restart,
 )
-from shardmill.loaders.hosts import find_worker
+from shardmill.loaders.hosts import Share, find_worker
 from shardmill.schemas.errors import UsageError
 
 NO_POSITION = 0
 OWN_POSITION = -1  # of a worker that restored a state
 _NOT_SET = -1
 _MAX_PASSES = 1024  # that are remembered, for workers that begin late
-_SET, _BEGIN = 0, 1
+_SET, _BEGIN, _EMPTY, _WARN = range(4)
 
 
 class PassKey(NamedTuple):
@@ -41,6 +41,7 @@ class Pass(NamedTuple):
     """What a pass reads.
 
     Attributes:
+        key: Its name.
         epoch: Number of the epoch.
         position: Number of the position where it begins: NO_POSITION for the start of the epoch.
         is_repeated: Whether an earlier pass read this epoch.
@@ -48,6 +49,7 @@ class Pass(NamedTuple):
         order: Number of the entry that decided it.
     """
 
+    key: PassKey
     epoch: int
     position: int
     is_repeated: bool
@@ -59,7 +61,7 @@ class Entry(NamedTuple):
     """One entry of the log; all fields are integers of 64 bits.
 
     Attributes:
-        kind: An epoch is set, or a pass begins.
+        kind: An epoch is set, a pass begins, a worker has kept no example, or a warning is given.
         loader: See ``PassKey``.
         number: See ``PassKey``.
         epoch: The epoch that is set. Of a pass: the epoch of a restored state, or -1.
@@ -67,6 +69,8 @@ class Entry(NamedTuple):
         is_asked: Whether the user set the epoch.
         advances: Whether the epoch after the pass is the next one.
         ends: The same for a pass that begins at a position.
+        worker: Number of a worker that has kept no example.
+        workers: Number of workers of its pass.
     """
 
     kind: int
@@ -77,6 +81,8 @@ class Entry(NamedTuple):
     is_asked: int = 0
     advances: int = 0
     ends: int = 0
+    worker: int = 0
+    workers: int = 0
 
 
 _FORMAT = struct.Struct(f"<{len(Entry._fields)}q")
@@ -106,6 +112,9 @@ class EpochLog:
         self._passes: dict[PassKey, Pass] = {}
         self._entries = 0
         self._is_repeated = False
+        self._empty: dict[PassKey, set[int]] = {}
+        self._last_empty: tuple[PassKey, int] | None = None
+        self._has_warned = False
         self._loader = 0
         self._path = ""
         self._offset = 0
@@ -124,6 +133,7 @@ class EpochLog:
         """Restore a copy."""
         self.__dict__.update(state)
         self._passes = dict(self._passes)
+        self._empty = {key: set(workers) for key, workers in self._empty.items()}
         if self._process is None:
             self._process = os.getpid()
         _logs.add(self)
@@ -227,6 +237,24 @@ class EpochLog:
         self._append(Entry(_BEGIN, *key, epoch=epoch, advances=int(advances), ends=int(ends)))
         return self._passes[key]
 
+    def add_empty(self, key: PassKey, worker: Share) -> bool:
+        """Record that a worker has kept no example of a pass.
+
+        Returns:
+            Whether to warn: no worker has kept one, and this process is the first to know.
+        """
+        self._append(Entry(_EMPTY, *key, worker=worker.index, workers=worker.count))
+        is_last = self._last_empty == (key, worker.index)
+        return is_last and self.begin_warning()
+
+    def begin_warning(self) -> bool:
+        """Return whether to warn that examples are left out; once for all processes."""
+        self.update()
+        if self._has_warned:
+            return False
+        self._append(Entry(_WARN))
+        return True
+
     def update(self) -> None:
         """Apply entries that other processes have appended."""
         if not self._is_of_worker and self._process != os.getpid():
@@ -260,7 +288,16 @@ class EpochLog:
             self.asked = entry.epoch if entry.is_asked else _NOT_SET
             self._is_repeated, self.set_order = False, self._entries
             return
+        if entry.kind == _WARN:
+            self._has_warned = True
+            return
         key = PassKey(entry.loader, entry.number)
+        if entry.kind == _EMPTY:
+            workers = self._empty.setdefault(key, set())
+            workers.add(entry.worker)
+            if len(workers) == entry.workers:
+                self._last_empty = key, entry.worker
+            return
         if key in self._passes:
             return
         epoch, position = self.epoch, self.position
@@ -268,9 +305,11 @@ class EpochLog:
             epoch, position = entry.epoch, OWN_POSITION
         advances = entry.advances or (position != NO_POSITION and entry.ends)
         is_repeated = self._is_repeated and epoch == self.epoch and not advances
-        self._passes[key] = Pass(epoch, position, is_repeated, self.asked, self._entries)
+        self._passes[key] = Pass(key, epoch, position, is_repeated, self.asked, self._entries)
         if len(self._passes) > _MAX_PASSES:
-            del self._passes[next(iter(self._passes))]
+            oldest = next(iter(self._passes))
+            del self._passes[oldest]
+            self._empty.pop(oldest, None)
         self.epoch, self.position = epoch + (1 if advances else 0), NO_POSITION
         self.asked, self.last, self._is_repeated = _NOT_SET, key, True
 

@@ -120,6 +120,8 @@ def keras_dataset(  # noqa: PLR0913 - all but two are keyword-only
     steps = batching.steps(stream)
     parser = _parser(stream, batching, features, label, fill)
     stream.records.files.member_bounds(0)  # an error of it here is one sentence
+    if batching.remainder == "drop" and not stream.host.index and not stream.begins_inside:
+        _report_rest(stream, batching, steps)
     known = None if stream.where and stream.limit is None else steps
     made = _to_batches(_Blocks(stream, batching), batching, *parser, known)
     made.class_names = list(stream.records.labels)
@@ -136,6 +138,13 @@ def _batching_of(stream: Stream, size: int | None, remainder: Remainder | None) 
             "keras-remainder-differs", given=given, remainder=stream.remainder, hosts=hosts
         )
     return Batching(size, given, hosts)
+
+
+def _report_rest(stream: Stream, batching: Batching, steps: int) -> None:
+    """Warns of what several hosts leave out of whole batches, unless the stream is filtered."""
+    if batching.hosts > 1 and stream.where is None:
+        read = steps * (batching.batch_size or batching.hosts)
+        stream.report_rest(stream.num_examples - read)
 
 
 def _open_stream(

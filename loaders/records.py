@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import operator
 import os
+import warnings
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -319,6 +320,8 @@ def open_dataset(  # noqa: PLR0913 - all but two are named
     if transform is not None and not callable(transform):
         raise UsageError("transform-not-function", transform=transform)
     source = open_source(path, split)
+    if features is None:
+        _warn_of_lost_labels(source)
     specs = select_features(source, features)
     names = output_names(specs, features) if decode else {}
     classes = {source.label_id: source.num_classes} if label == "one_hot" else {}
@@ -329,6 +332,18 @@ def open_dataset(  # noqa: PLR0913 - all but two are named
     pair = _supervised(source, decoder, label, features) if as_supervised else None
     disk = None if cache_dir is None else DiskCache(cache_dir, cache_dir_bytes)
     return Records(source, View(decoder, pair, transform, ids), Caches(cache_bytes, disk))
+
+
+def _warn_of_lost_labels(source: Source) -> None:
+    """Warns that a split without labels takes away those of others that are read with it."""
+    unlabeled = source.unlabeled
+    files = {shard.file for name in unlabeled for shard in source.manifest.splits[name].shards}
+    if unlabeled and any(shard.file not in files for shard in source.shards):
+        warnings.warn(
+            f"{source.selection.split} is read without labels, because {' and '.join(unlabeled)} "
+            "has none: read the splits alone, or name features.",
+            stacklevel=3,
+        )
 
 
 def open_encoded(path: str | os.PathLike[str], split: str, fill: Fill | None = None) -> Records:
@@ -363,6 +378,7 @@ def _supervised(
     names = forms[form] if form in forms else (source.spec_of(form).name,)
     label = next((name for name in names if name in shown), "")
     if not label:
+        source.check_labeled()
         raise UsageError("supervised-without-label")
     if form == "id" and source.manifest.label_separator:
         raise UsageError("label-id-of-several")

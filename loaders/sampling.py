@@ -1,58 +1,19 @@
-"""Which records of a selection an epoch reads: filters of the catalog, and weights of labels."""
+"""Which records of a selection an epoch reads: as many of each label, or weights of labels."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from shardmill.loaders.records import Records
-from shardmill.loaders.split_statistics import read_catalog_columns, read_labels
+from shardmill.loaders.split_statistics import read_labels
 from shardmill.loaders.steps import to_int
 from shardmill.schemas.errors import UsageError, format_names
 
 Weights = Mapping[str, float]
-
-
-def filter_records(records: Records, where: Mapping[str, Any]) -> Records:
-    """Returns the records whose columns of the catalog have some values.
-
-    Args:
-        records: Records of images.
-        where: By column, a value, several values, or a predicate on a value.
-
-    Raises:
-        InputError: A catalog cannot be read, or has no such column.
-        UsageError: The dataset has no catalog or label of that name, or a column has values of
-            another type.
-    """
-    if not all(shard.catalog for shard in records.source.shards):
-        raise UsageError("where-without-catalog", where=dict(where))
-    kept = np.ones(len(records.source), bool)
-    if records.source.manifest.label_separator and not callable(where.get("label", callable)):
-        raise UsageError("where-label-of-several", name=where["label"])
-    columns = read_catalog_columns(records, list(map(str, where)))
-    for (name, wanted), column in zip(where.items(), columns, strict=True):
-        known = [None, *records.source.manifest.labels] if name == "label" else None
-        keeps = wanted if callable(wanted) else _values(name, wanted, column, known).__contains__
-        kept &= np.fromiter((bool(keeps(value)) for value in column), bool, len(kept))
-    return records[kept if records.picks is None else kept[records.picks]]
-
-
-def _values(name: str, wanted: Any, column: list[Any], known: list[Any] | None) -> list[Any]:
-    several = isinstance(wanted, Iterable) and not isinstance(wanted, str | bytes)
-    values = list(wanted) if several else [wanted]
-    texts = {isinstance(each, str) for each in column if each is not None}
-    for value in values:
-        if texts and value is not None and isinstance(value, str) not in texts:
-            kind = "numbers or lists of them" if False in texts else "str"
-            raise UsageError("where-value-invalid", name=name, value=value, kind=kind)
-        if known is not None and value not in known:
-            names = format_names(known[1:]) or "none"
-            raise UsageError("where-label-unknown", name=value, known=names)
-    return values
 
 
 class Balance:

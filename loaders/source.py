@@ -42,12 +42,14 @@ class Source:
         manifest: The manifest.
         selection: The splits that are read in an epoch.
         specs: The features of a record, sorted by name.
+        lacking: Names of the features with labels that records lack, as a split has no labels.
     """
 
     folder: str
     manifest: Manifest
     selection: Selection
     specs: tuple[FeatureSpec, ...]
+    lacking: frozenset[str] = frozenset()
 
     def __len__(self) -> int:
         """Returns the number of examples."""
@@ -93,6 +95,7 @@ class Source:
         except ValueError:
             numbers = []
         if not numbers or min(numbers) < 0:
+            self.check_labeled()
             raise UsageError("one-hot-without-classes")
         return max(numbers) + 1
 
@@ -123,6 +126,8 @@ class Source:
             UsageError: The feature is unknown.
         """
         long = LONG_NAMES.get(name, "")
+        if {name, long} & self.lacking:
+            self.check_labeled()
         for each in (name, self.named_by(long), long):
             for spec in self.specs:
                 if spec.name == each:
@@ -131,6 +136,27 @@ class Source:
             return boxes_spec(name, self.box_sides, self.sides[::-1])
         known = format_names([spec.name for spec in self.specs])
         raise UsageError("feature-unknown", name=name, known=known)
+
+    @property
+    def unlabeled(self) -> list[str]:
+        """Names of the selected splits whose records have no labels."""
+        files = {shard.file for shard in self.shards}
+        return [
+            name
+            for name, split in self.manifest.splits.items()
+            if not split.labeled and any(shard.file in files for shard in split.shards)
+        ]
+
+    def check_labeled(self) -> None:
+        """Checks that no split is one without labels.
+
+        Raises:
+            UsageError: One is, so that the labels of the others are left out.
+        """
+        names = self.unlabeled
+        if names:
+            split = self.selection.split
+            raise UsageError("split-unlabeled", split=split, names=" and ".join(names))
 
     def label_of(self, features: Mapping[str, FeatureValues]) -> str | None:
         """Returns the label of a record as the manifest counts it."""
@@ -172,7 +198,7 @@ def open_source(path: str | os.PathLike[str], split: str) -> Source:
     selection = select(manifest, split)
     manifest, lacking = manifest.of_shards({part.shard.file for part in selection.parts})
     specs = read_specs(folder, manifest, *lacking)
-    source = Source(folder, manifest, selection, _by_name(specs))
+    source = Source(folder, manifest, selection, _by_name(specs), frozenset(lacking))
     _check_shards(source)
     return source
 

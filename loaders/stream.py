@@ -14,8 +14,9 @@ from typing import Any, Literal, NoReturn
 import numpy as np
 from typing_extensions import Self
 
-from shardmill.loaders.epoch_log import NO_POSITION, OWN_POSITION, EpochLog
+from shardmill.loaders.epoch_log import NO_POSITION, OWN_POSITION, EpochLog, PassKey
 from shardmill.loaders.epoch_reader import EpochReader, Payloads, PlacedRecord
+from shardmill.loaders.filters import filter_records, warn_of_none
 from shardmill.loaders.hosts import (
     HostFinder,
     Share,
@@ -28,7 +29,7 @@ from shardmill.loaders.order import EpochOrder, Numbers
 from shardmill.loaders.pieces import Deal, Reader, count, size_of
 from shardmill.loaders.position import Position, digest_of, parse_state, resume_position
 from shardmill.loaders.records import Records
-from shardmill.loaders.sampling import Balance, Weights, filter_records
+from shardmill.loaders.sampling import Balance, Weights
 from shardmill.loaders.steps import Remainder, check_word, to_int
 from shardmill.schemas.errors import UsageError
 from shardmill.schemas.storage.base import map_ordered
@@ -42,6 +43,11 @@ _positions = itertools.count(1)
 _SAME_EPOCH = (
     "epoch {} is read again, in the same order: with several hosts, call set_epoch before each "
     "pass, with the same number on all hosts."
+)
+
+_REST = (
+    "{} hosts leave out {:,} of the examples in each pass, since all get as many: "
+    "remainder='pad' reads all, with padding of weight 0."
 )
 
 
@@ -76,9 +82,10 @@ class Stream:
             them, so that some hosts get one more; ``drop`` them (others in each epoch, if
             shuffled), or ``pad`` the other hosts with examples whose feature ``weight`` is 0; it is
             1 elsewhere. None for ``drop`` with several hosts.
-        where: Which examples to read: by column of the catalog of images a value, several values or
-            a predicate on the value, as in ``{"width": lambda w: w > 300}``. Or a predicate on an
-            example: their number is then unknown, and several hosts need a ``limit``.
+        where: Which examples to read: by column of the catalog of images, of a listing or a table a
+            value, several values or a predicate on the value, which is None where there is none, as
+            in ``{"width": lambda w: w > 300}``. Or a predicate on an example: their number is then
+            unknown, and several hosts need a ``limit``.
         limit: Number of examples of a predicate ``where`` that each host gets in an epoch, the
             first ones of its share; a host that has fewer raises an error after them.
         epoch: Number of the first epoch.
@@ -264,7 +271,7 @@ class Stream:
         self._start = start
         self._position = next(_positions) if start.deals or start.taken else NO_POSITION
         self._reading: Position | None = None  # where the last iteration began
-        self._iteration: object = None  # the last one
+        self._iteration: PassKey | None = None  # the last one
         self._is_interleaved = False  # whether an earlier one went on after it began
         self.read_ahead = False  # whether more is read than was used, as by keras_dataset
         self._taken = self._kept = 0  # records of this worker since, and those of the predicate
@@ -421,8 +428,16 @@ class Stream:
         self._start, self._position, self._is_restored = Position(at.epoch), NO_POSITION, False
         self._reading = opened.position
         self._taken, self._kept = opened.position.taken, opened.position.kept
-        self._iteration, self._is_interleaved = object(), False
+        self._iteration, self._is_interleaved = begun.key, False
+        is_whole = not starts_at_own and self.where is None
+        if is_whole and self.remainder == "drop" and host.index == reader.worker.index == 0:
+            self.report_rest(self.num_examples % host.count)
         return opened, reader
+
+    def report_rest(self, records: int) -> None:
+        """Warns once that the hosts leave out some records of a pass that is not shuffled."""
+        if records and not self.shuffle and self._log.begin_warning():
+            warnings.warn(_REST.format(self.host.count, records), stacklevel=4)
 
     def _check_position(self, position: int) -> None:
         is_known = position in (NO_POSITION, OWN_POSITION, self._position)
@@ -441,6 +456,7 @@ class Stream:
             UsageError: There are fewer.
         """
         opened, reader = begun or self._begin()
+        is_whole = not opened.position.deals and not opened.position.taken
         iteration, taken, kept = self._iteration, opened.position.taken, opened.position.kept
         ahead = 2 * BUFFER_BYTES if self.buffer is None else math.inf
         payloads = opened.payloads(self.records.files, ahead)
@@ -458,6 +474,10 @@ class Stream:
                 return
         if kept < most:
             raise UsageError("limit-not-reached", kept=kept, most=most, limit=self.limit)
+        if self.where is None or most >= 0 or kept or not is_whole or iteration is None:
+            return
+        if self._log.add_empty(iteration, reader.worker):
+            warn_of_none(self.records, self.where)
 
     def _open(self, at: Position, reader: Reader) -> EpochReader:
         # Without shuffling, each epoch has the same order.

@@ -185,6 +185,7 @@ def label_reader(source: Source, form: str) -> tuple[str, Callable[[tf.Tensor], 
     labels = list(source.manifest.labels)
     names = sorted(source.label_features)
     if not names:
+        source.check_labeled()
         raise UsageError("records-without-label")
     text, number = source.label_text, source.label_id
     if form == "text":

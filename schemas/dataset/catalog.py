@@ -169,6 +169,11 @@ def row_columns() -> list[str]:
     return [*_COLUMNS, *catalog_columns()]
 
 
+def column_names() -> list[str]:
+    """Return the names of all columns."""
+    return list(_schema().names)
+
+
 def read_table(data: bytes, names: Sequence[str]) -> Any:
     """Return columns of a catalog as an Arrow table.
 

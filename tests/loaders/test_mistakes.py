@@ -173,9 +173,11 @@ MISTAKES = [
     ("Stream(open_dataset('labelled'), balance={'a': float('nan'), 'b': 1})", UsageError, "balance={'a': nan, 'b': 1} must be 'label', or a weight of 0 or more"),
     ("balanced('labelled', 'label')", UsageError, "records='labelled' must be what open_dataset returns"),
     ("balanced(open_dataset('labelled'), 'label', 1.5)", UsageError, "epoch=1.5 must be an integer"),
-    ("Stream(opened(), where={1: 2})", UsageError, "where={1: 2} names columns of the catalog, which only images have"),
+    ("Stream(opened(), where={1: 2})", UsageError, "where: the records have no column 1, only id, price, x."),
     ("Stream(open_dataset('labelled'), balance={'c': 1})", UsageError, "balance: the split has no examples of 'c': it has 'a', 'b'"),
-    ("Stream(opened(), where={'label': 'a'})", UsageError, "names columns of the catalog, which only images have"),
+    ("Stream(opened(), where={'prise': 1})", UsageError, "where: the records have no column 'prise'; did you mean 'price'? The columns are id, price, x."),
+    ("Stream(opened(), where={'id': 'a'})", UsageError, "where={'id': 'a'}: the values of the column are numbers"),
+    ("Stream(opened(), where={'id': len})", UsageError, "where={'id': ...} raised TypeError", "repair the function"),
     ("Stream(opened(), workers=-1)", UsageError, "workers=-1 must be an integer, 0 or more"),
     # Hosts and workers.
     ("Stream(opened(), host=(3, 3))", UsageError, "host=(3, 3) must be (index, count) with 0 <= index < count, as in host=(0, 2)"),

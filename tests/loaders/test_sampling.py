@@ -220,9 +220,16 @@ def test_a_filter_of_picked_records(images):
 
 
 def test_unknown_columns_are_errors(images):
-    with pytest.raises(InputError, match="colour"):
+    with pytest.raises(
+        UsageError, match="catalog has no column 'colour', only record, key, source"
+    ):
         Stream(opened(images), where={"colour": "red"})
-    with pytest.raises(InputError, match='"5" does not exist'):
+    message = (
+        "the catalog has no column 'nolabel'; did you mean 'label'[?] The columns are record, "
+    )
+    with pytest.raises(UsageError, match=message):
+        Stream(opened(images), where={"nolabel": "ant"})
+    with pytest.raises(UsageError, match="no column 5"):
         Stream(opened(images), where={5: "red"})
     with pytest.raises(UsageError, match="needs labels"):
         Stream(opened(images)[:0], balance="label")
