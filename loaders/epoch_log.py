@@ -57,7 +57,7 @@ class Pass(NamedTuple):
     order: int
 
 
-class Entry(NamedTuple):
+class LogEntry(NamedTuple):
     """One entry of the log; all fields are integers of 64 bits.
 
     Attributes:
@@ -85,7 +85,7 @@ class Entry(NamedTuple):
     workers: int = 0
 
 
-_FORMAT = struct.Struct(f"<{len(Entry._fields)}q")
+_FORMAT = struct.Struct(f"<{len(LogEntry._fields)}q")
 
 
 class EpochLog:
@@ -219,7 +219,7 @@ class EpochLog:
 
     def set_epoch(self, epoch: int, position: int, *, is_asked: bool) -> None:
         """Set the epoch and position of the next pass."""
-        self._append(Entry(_SET, epoch=epoch, position=position, is_asked=int(is_asked)))
+        self._append(LogEntry(_SET, epoch=epoch, position=position, is_asked=int(is_asked)))
 
     def begin(self, *, restored: int | None, advances: bool, ends: bool) -> Pass:
         """Begin a pass, or take part in one that another worker began.
@@ -234,7 +234,7 @@ class EpochLog:
         if self._is_of_worker:
             _begun[self._path, self._loader] = key.number + 1
         epoch = _NOT_SET if restored is None else restored
-        self._append(Entry(_BEGIN, *key, epoch=epoch, advances=int(advances), ends=int(ends)))
+        self._append(LogEntry(_BEGIN, *key, epoch=epoch, advances=int(advances), ends=int(ends)))
         return self._passes[key]
 
     def add_empty(self, key: PassKey, worker: Share) -> bool:
@@ -243,7 +243,7 @@ class EpochLog:
         Returns:
             Whether to warn: no worker has kept one, and this process is the first to know.
         """
-        self._append(Entry(_EMPTY, *key, worker=worker.index, workers=worker.count))
+        self._append(LogEntry(_EMPTY, *key, worker=worker.index, workers=worker.count))
         is_last = self._last_empty == (key, worker.index)
         return is_last and self.begin_warning()
 
@@ -252,7 +252,7 @@ class EpochLog:
         self.update()
         if self._has_warned:
             return False
-        self._append(Entry(_WARN))
+        self._append(LogEntry(_WARN))
         return True
 
     def update(self) -> None:
@@ -267,10 +267,10 @@ class EpochLog:
             data = file.read()
         whole = len(data) // _FORMAT.size * _FORMAT.size
         for values in _FORMAT.iter_unpack(data[:whole]):
-            self._apply(Entry(*values))
+            self._apply(LogEntry(*values))
         self._offset += whole
 
-    def _append(self, entry: Entry) -> None:
+    def _append(self, entry: LogEntry) -> None:
         if not self._path:
             self._apply(entry)
             return
@@ -281,7 +281,7 @@ class EpochLog:
             os.close(file)
         self.update()
 
-    def _apply(self, entry: Entry) -> None:
+    def _apply(self, entry: LogEntry) -> None:
         self._entries += 1
         if entry.kind == _SET:
             self.epoch, self.position = entry.epoch, entry.position
