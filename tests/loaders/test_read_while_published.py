@@ -16,12 +16,12 @@ from tests.support.fault_tools import SOAK, Watched, zygote
 
 pytestmark = pytest.mark.heavy
 
-FLIPS = 300 if SOAK else 40
+FLIPS = 300 if SOAK else 20
 CLASSES = {"cat": 30, "dog": 20}
 
 
 def arguments(source: Path, output: Path, size: int, *flags: str) -> list[str]:
-    """Return a build of images whose size tells the version of each record."""
+    """Return a build of images of another size in each version."""
     words = [f"--input={source}", f"--output={output}", f"--image_size={size}", "--splits=train:1"]
     return ["images", *words, "--shard_examples=8", "--overwrite", *flags]
 
@@ -36,7 +36,7 @@ def dataset(tmp_path) -> tuple[Path, Path]:
 
 
 class Reader(threading.Thread):
-    """Reads the dataset until it is told to stop.
+    """Reads the dataset until it is stopped.
 
     Attributes:
         sizes: The size of the images of each pass.
