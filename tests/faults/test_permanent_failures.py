@@ -3,7 +3,9 @@
 Changes are counted and not named, so a new one is covered too.
 """
 
+import errno
 import itertools
+import shutil
 import signal
 import threading
 from collections.abc import Iterable, Sequence
@@ -60,7 +62,8 @@ def check_failure(case: Case, ended: Ended, version: str, *, unknown: bool = Fal
     else:
         assert ended.code == 1
         assert version == "old" or unknown
-        assert "run again" in ended.sentence or "permission" in ended.sentence, ended.sentence
+        remedies = ("run again", "permission", "choose an output on a writable file system")
+        assert any(remedy in ended.sentence for remedy in remedies), ended.sentence
 
 
 def test_changes_of_the_disk_fail(case, tmp_path):
@@ -77,6 +80,60 @@ def test_changes_of_the_disk_fail(case, tmp_path):
         codes.append(ended.code)
         case.finish(output)
     assert {*codes} == {0, 1}
+
+
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EROFS])
+def test_a_disk_that_becomes_full_or_read_only(error, cases, tmp_path):
+    """From some change on, all fail: in the first parts, and around the publication."""
+    case, log, whole = cases.local("images"), tmp_path / "log", tmp_path / "whole"
+    assert case.run(case.publish_old(whole), watch=Watched(whole, log=log)).code == 0
+    lines = log.read_text().splitlines()
+    publication = [n for n, line in enumerate(lines, 1) if line.endswith(f"{whole}/manifest.json")]
+    codes = []
+    for number in (5, publication[-1], publication[-1] + 1):
+        output = case.publish_old(tmp_path / str(number))
+        watch = Watched(output, at=(number,), fail=FROM_THERE, errno=error)
+        ended = case.run(output, watch=watch)
+        check_failure(case, ended, case.version(output))
+        codes.append(ended.code)
+        case.finish(output)
+    assert {*codes} == {0, 1}
+
+
+@pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC, errno.EROFS])
+@pytest.mark.parametrize("name", ["rollback", "clean"])
+def test_changes_of_commands_that_build_nothing_fail(name, error, cases, tmp_path):
+    """One sentence and a whole dataset; without the failure, the same command succeeds."""
+    case, log, codes = cases.local("images"), tmp_path / "log", []
+    words = [name, *(["--older_than=0"] if name == "clean" else [])]
+
+    def prepare(output: Path) -> Path:
+        """Publish two versions, and leave the parts of a build that was killed."""
+        case.publish_old(output)
+        assert case.run(output).code == 0
+        killed = Watched(output, since="/parts/", at=(9,))
+        assert case.run(output, seed=3, watch=killed).code == -signal.SIGKILL
+        return output
+
+    prepared = prepare(tmp_path / "prepared")
+    whole = shutil.copytree(prepared, tmp_path / "whole", symlinks=True)
+    assert zygote().run(*words, whole, watch=Watched(whole, log=log)).code == 0
+    changes = len(log.read_text().splitlines())
+    for number in sorted({1, 2, changes // 2, changes}):
+        for how in (ONCE, FROM_THERE):
+            output = tmp_path / f"{number}{how}"
+            shutil.copytree(prepared, output, symlinks=True)
+            watch = Watched(output, at=(number,), fail=how, errno=error)
+            ended = zygote().run(*words, output, watch=watch)
+            print(number, how, ended.code, ended.said)
+            if ended.code:
+                assert ended.code == 1
+                assert ended.sentence
+            case.version(output)
+            codes.append(ended.code)
+            assert zygote().run(*words, output).code == 0
+            case.version(output)
+    assert 1 in codes
 
 
 AFTER = """

@@ -54,7 +54,7 @@ class Watch:
         fail: Changes that fail instead of the signal: ``one``, those in ``at``, or ``all`` from
             the first of these on.
         deny: A path that cannot be opened, also if it is not below the root; empty for none.
-        errno: Number of the error.
+        errno: Number of the error; by default, changes fail with EIO.
     """
 
     def __init__(  # noqa: PLR0917
@@ -92,7 +92,8 @@ class Watch:
                 self.root, f"{self.copies}/{count:04d}", symlinks=True, copy_function=_copy
             )
         if self.fail and (count in self.at or (self.fail == "all" and count > min(self.at))):
-            raise OSError(errno.EIO, os.strerror(errno.EIO))
+            number = self.errno or errno.EIO
+            raise OSError(number, os.strerror(number))
         if count in self.at and not self.fail:
             os.kill(os.getpid(), self.number)
 

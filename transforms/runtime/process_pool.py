@@ -71,14 +71,13 @@ class ProcessPool:
                 yield futures[future], future.result()
         except BrokenProcessPool as error:
             raise ShardmillError("process-killed") from error
-        finally:
-            for future in futures:
-                future.cancel()
 
     def close(self) -> None:
         """End the processes at once."""
         _open.discard(self)
         self._lifeline.close()
+        # The pool cancels what waits. If a caller had cancelled it, the thread of a pool whose
+        # processes end would print an InvalidStateError: https://github.com/python/cpython/pull/108974
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 
