@@ -58,6 +58,8 @@ def filter_records(records: Records, where: Mapping[str, Any]) -> Records:
         UsageError: There is no such column or label, a column has values of another type, or a
             predicate failed.
     """
+    if not len(records.source):
+        return records
     kept = np.ones(len(records.source), bool)
     columns = _read_columns(records, list(where))
     for column, condition in zip(columns, where.values(), strict=True):
@@ -245,7 +247,8 @@ def _check_labels(source: Source, condition: Any, values: Sequence[Any]) -> None
 def _check_type(column: Column, value: Any) -> None:
     parts = value if column.has_lists and _is_list(value) else [value]
     for part in parts:
-        if part is None or column.is_text is None or isinstance(part, str) == column.is_text:
+        types = str if column.is_text else int | float | np.number | np.bool_
+        if part is None or column.is_text is None or isinstance(part, types):
             continue
         kind = "str" if column.is_text else "numbers or lists of them"
         raise UsageError("where-value-invalid", name=column.name, value=part, kind=kind)
