@@ -70,7 +70,7 @@ for seed in range(int(sys.argv[3])):
 
 @pytest.mark.heavy
 def test_killed_workers_are_errors(ds):
-    """In a process of their own: torch raises the error from a handler of a signal, anywhere."""
+    """In a new process: torch raises the error from a handler of a signal, anywhere."""
     command = [sys.executable, "-W", "ignore", "-c", KILLS, str(ds), str(TOTAL), "8"]
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
@@ -93,7 +93,7 @@ def publish(folder: Path, version: int) -> Path:
 
 
 def check_publications(folder: Path, seeds: range) -> None:
-    """Whatever happens to the dataset, a reader gives one version, all of it or an error."""
+    """While builds and rollbacks publish, a reader gives one version, all of it or an error."""
     ds, version, complete = publish(folder, 0), 0, 0
     for seed in seeds:
         rng = random.Random(seed)
