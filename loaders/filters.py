@@ -23,7 +23,7 @@ _LISTING = "image/"  # prefix of the features that columns of listings become
 _TO_LIST = ("tolist", "to_pylist", "to_list")  # of NumPy and pandas, Arrow, Polars
 
 
-class Column(NamedTuple):
+class ColumnValues(NamedTuple):
     """A column of all records of a source.
 
     Attributes:
@@ -100,7 +100,7 @@ def _evaluate(name: str, keeps: Callable[[Any], object], value: Any) -> bool:
         raise UsageError("where-column-raised", name=name, value=value, error=error) from error
 
 
-def _read_columns(records: Records, names: Sequence[Any]) -> list[Column]:
+def _read_columns(records: Records, names: Sequence[Any]) -> list[ColumnValues]:
     """Returns columns of all records of a source.
 
     Raises:
@@ -111,7 +111,7 @@ def _read_columns(records: Records, names: Sequence[Any]) -> list[Column]:
     has_catalog = bool(source.shards) and all(shard.catalog for shard in source.shards)
     of_catalog = column_names() if has_catalog else []
     specs = {name: _spec_of(source, name, of_catalog) for name in names if name not in of_catalog}
-    columns: dict[Any, Column] = {}
+    columns: dict[Any, ColumnValues] = {}
     in_catalog = [name for name in names if name in of_catalog]
     if in_catalog:
         lists = read_catalog_columns(records, in_catalog)
@@ -119,7 +119,7 @@ def _read_columns(records: Records, names: Sequence[Any]) -> list[Column]:
     if specs:
         lists = _read_features(records, list(specs.values()))
         columns |= {
-            name: Column(
+            name: ColumnValues(
                 name, values, spec.kind == "bytes", not spec.single, spec.kind == "float32"
             )
             for (name, spec), values in zip(specs.items(), lists, strict=True)
@@ -127,9 +127,10 @@ def _read_columns(records: Records, names: Sequence[Any]) -> list[Column]:
     return [columns[name] for name in names]
 
 
-def _of_catalog(name: str, values: list[Any]) -> Column:
+def _of_catalog(name: str, values: list[Any]) -> ColumnValues:
     some = next((value for value in values if value is not None), None)
-    return Column(name, values, None if some is None else isinstance(some, str), _is_list(some))
+    is_text = None if some is None else isinstance(some, str)
+    return ColumnValues(name, values, is_text, _is_list(some))
 
 
 def _spec_of(source: Source, name: Any, of_catalog: Sequence[str]) -> FeatureSpec:
@@ -200,7 +201,7 @@ def _to_text(value: bytes | float) -> Any:
         return value
 
 
-def _matcher(source: Source, column: Column, condition: Any) -> Callable[[Any], bool]:
+def _matcher(source: Source, column: ColumnValues, condition: Any) -> Callable[[Any], bool]:
     """Returns a function that says whether a value of a column is one of those of a condition.
 
     Raises:
@@ -244,7 +245,7 @@ def _check_labels(source: Source, condition: Any, values: Sequence[Any]) -> None
             raise UsageError("where-label-unknown", name=value, known=names)
 
 
-def _check_type(column: Column, value: Any) -> None:
+def _check_type(column: ColumnValues, value: Any) -> None:
     parts = value if column.has_lists and _is_list(value) else [value]
     for part in parts:
         types = str if column.is_text else int | float | np.number | np.bool_
