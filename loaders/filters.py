@@ -23,7 +23,7 @@ _LISTING = "image/"  # prefix of the features that columns of listings become
 _TO_LIST = ("tolist", "to_pylist", "to_list")  # of NumPy and pandas, Arrow, Polars
 
 
-class FilterColumn(NamedTuple):
+class ColumnValues(NamedTuple):
     """A column of all records of a source.
 
     Attributes:
@@ -58,6 +58,8 @@ def filter_records(records: Records, where: Mapping[str, Any]) -> Records:
         UsageError: There is no such column or label, a column has values of another type, or a
             predicate failed.
     """
+    if not len(records.source):
+        return records
     kept = np.ones(len(records.source), bool)
     columns = _read_columns(records, list(where))
     for column, condition in zip(columns, where.values(), strict=True):
@@ -98,7 +100,7 @@ def _evaluate(name: str, keeps: Callable[[Any], object], value: Any) -> bool:
         raise UsageError("where-column-raised", name=name, value=value, error=error) from error
 
 
-def _read_columns(records: Records, names: Sequence[Any]) -> list[FilterColumn]:
+def _read_columns(records: Records, names: Sequence[Any]) -> list[ColumnValues]:
     """Returns columns of all records of a source.
 
     Raises:
@@ -109,7 +111,7 @@ def _read_columns(records: Records, names: Sequence[Any]) -> list[FilterColumn]:
     has_catalog = bool(source.shards) and all(shard.catalog for shard in source.shards)
     of_catalog = column_names() if has_catalog else []
     specs = {name: _spec_of(source, name, of_catalog) for name in names if name not in of_catalog}
-    columns: dict[Any, FilterColumn] = {}
+    columns: dict[Any, ColumnValues] = {}
     in_catalog = [name for name in names if name in of_catalog]
     if in_catalog:
         lists = read_catalog_columns(records, in_catalog)
@@ -117,7 +119,7 @@ def _read_columns(records: Records, names: Sequence[Any]) -> list[FilterColumn]:
     if specs:
         lists = _read_features(records, list(specs.values()))
         columns |= {
-            name: FilterColumn(
+            name: ColumnValues(
                 name, values, spec.kind == "bytes", not spec.single, spec.kind == "float32"
             )
             for (name, spec), values in zip(specs.items(), lists, strict=True)
@@ -125,11 +127,10 @@ def _read_columns(records: Records, names: Sequence[Any]) -> list[FilterColumn]:
     return [columns[name] for name in names]
 
 
-def _of_catalog(name: str, values: list[Any]) -> FilterColumn:
+def _of_catalog(name: str, values: list[Any]) -> ColumnValues:
     some = next((value for value in values if value is not None), None)
-    return FilterColumn(
-        name, values, None if some is None else isinstance(some, str), _is_list(some)
-    )
+    is_text = None if some is None else isinstance(some, str)
+    return ColumnValues(name, values, is_text, _is_list(some))
 
 
 def _spec_of(source: Source, name: Any, of_catalog: Sequence[str]) -> FeatureSpec:
@@ -200,7 +201,7 @@ def _to_text(value: bytes | float) -> Any:
         return value
 
 
-def _matcher(source: Source, column: FilterColumn, condition: Any) -> Callable[[Any], bool]:
+def _matcher(source: Source, column: ColumnValues, condition: Any) -> Callable[[Any], bool]:
     """Returns a function that says whether a value of a column is one of those of a condition.
 
     Raises:
@@ -244,10 +245,11 @@ def _check_labels(source: Source, condition: Any, values: Sequence[Any]) -> None
             raise UsageError("where-label-unknown", name=value, known=names)
 
 
-def _check_type(column: FilterColumn, value: Any) -> None:
+def _check_type(column: ColumnValues, value: Any) -> None:
     parts = value if column.has_lists and _is_list(value) else [value]
     for part in parts:
-        if part is None or column.is_text is None or isinstance(part, str) == column.is_text:
+        types = str if column.is_text else int | float | np.number | np.bool_
+        if part is None or column.is_text is None or isinstance(part, types):
             continue
         kind = "str" if column.is_text else "numbers or lists of them"
         raise UsageError("where-value-invalid", name=column.name, value=part, kind=kind)

@@ -335,7 +335,7 @@ def open_dataset(  # noqa: PLR0913 - all but two are named
 
 
 def _warn_of_lost_labels(source: Source) -> None:
-    """Warns that a split without labels takes away those of others that are read with it."""
+    """Warns that examples are read without labels, because a split among several has none."""
     unlabeled = source.unlabeled
     files = {shard.file for name in unlabeled for shard in source.manifest.splits[name].shards}
     if unlabeled and any(shard.file not in files for shard in source.shards):
