@@ -10,9 +10,8 @@ import functools
 import io
 import math
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -368,6 +367,6 @@ def codec_versions() -> dict[str, str]:
     versions = {name: features.version(name) for name in names}
     versions["simplejpeg"] = simplejpeg.__version__
     versions["cykooz_resizer"] = version("cykooz-resizer")
-    with suppress(PackageNotFoundError):
+    if decode.HAS_HEIC:
         versions["pillow_heif"] = version("pillow-heif")
     return {name: version for name, version in versions.items() if version}
