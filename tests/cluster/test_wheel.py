@@ -224,7 +224,7 @@ def follow_page(page: Path, binaries: Path, folder: Path) -> None:
 
 
 def build_odd_files(binaries: Path, folder: Path, *, heic: bool) -> None:
-    """Build a dataset of files of which most are no images, and check the reason of each."""
+    """Build a dataset of odd files, and check the reason of each reject."""
     photos = write_odd_files(folder)
     flags = ["--image_size=32", "--label_from=none", "--max_reject_fraction=1"]
     done = subprocess.run(

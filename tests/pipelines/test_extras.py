@@ -46,7 +46,7 @@ for path in sorted(pathlib.Path(sys.argv[1]).iterdir()):
         assert len(convert_image(path.read_bytes(), spec).data) > 100
     except RejectedError as error:
         rejects[path.name] = [error.error, error.message]
-print(json.dumps([rejects, codec_versions()]))
+print(json.dumps([rejects, codec_versions(spec.resizer)]))
 """
 
 

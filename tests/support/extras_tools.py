@@ -100,7 +100,7 @@ def odd_files() -> dict[str, tuple[bytes, str, str, str]]:
 
 
 def expected_rejects(*, heic: bool) -> dict[str, tuple[str, str]]:
-    """Return reason, and begin of the message, of each file that is no image."""
+    """Return reason, and begin of the message, of each file that is not an image."""
     expected = {}
     for name, (_, reason, message, without_heic) in odd_files().items():
         if without_heic and not heic:

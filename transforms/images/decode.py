@@ -28,7 +28,7 @@ MAX_PIXELS = 178_956_970  # where Pillow raises DecompressionBombError
 # Pillow's names of the formats that are read; MPO opens as JPEG. Left out: EPS (runs a program),
 # WMF (Windows only), and plugins that identify a file but do not decode it (BUFR, GRIB, HDF5, MPEG,
 # IPTC, MCIDAS). Pillow tries formats in this order: TGA has no signature and follows those that do.
-FORMATS = (
+FORMATS: tuple[str, ...] = (
     "JPEG", "PNG", "GIF", "BMP", "TIFF", "WEBP", "PPM", "JPEG2000", "AVIF", "ICO",
     "BLP", "CUR", "DCX", "DDS", "DIB", "FITS", "FLI", "FTEX", "GBR", "ICNS", "IM", "IMT", "MSP",
     "PCD", "PCX", "PIXAR", "PSD", "QOI", "SGI", "SPIDER", "SUN", "TGA", "XBM", "XPM", "XVTHUMB",
