@@ -150,7 +150,7 @@ def _published(
         kept, converted = counts.counts["kept"], counts.counts["converted"]
         rows.append(("kept", f"{plural(kept, 'file')} as they are, {converted:,} converted"))
     if manifest.build.versions.get("resizer"):
-        rows.append(("resizer", "pillow: a dataset of cykooz-resizer has slightly other pixels"))
+        rows.append(("resizer", "pillow"))
     if outcome.reused:
         rows.append(("reused", f"{plural(outcome.reused, 'record')} of unchanged inputs"))
     speed = manifest.written / max(seconds, 1e-9)
