@@ -22,7 +22,7 @@ endif
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test light test-all test-heavy environment servers test-flink test-prism test-gcs test-s3 test-airflow test-interop \
-  test-wheel test-pythons test-lowest dist release-check lint types docs docs-look soak bench bench-startup bench-count bench-peers bench-rows \
+  test-wheel test-pythons test-lowest test-pillow dist release-check lint types docs docs-look soak bench bench-startup bench-count bench-peers bench-rows \
   bench-reading bench-elements test-benchmarks \
   bench-scale constraints format clean
 
@@ -105,6 +105,15 @@ test-lowest:  ## Run the tests of light with the lowest versions that setup.py a
 	@$(UV) pip install --quiet --resolution lowest-direct --python .cache/lowest/bin/python --editable '.[light]'
 	@# Old packages of Google warn of this year's Pythons.
 	@PYTHONWARNINGS=ignore::FutureWarning .cache/lowest/bin/python -m pytest -q -n $(PROCESSES) -m 'not heavy' tests/schemas tests/transforms
+
+# Tests of images, and of the pipelines that read them.
+IMAGE_TESTS := tests/transforms/images $(addprefix tests/pipelines/test_,annotations.py extras.py images.py images_faults.py options.py \
+  python_source.py resizer.py)
+test-pillow:  ## Run the tests of images without the wheel of cykooz-resizer, as on Linux with ARM (needs uv)
+	@$(UV) venv --quiet --clear --python "$(PYTHON)" .cache/pillow
+	@$(UV) pip install --quiet --compile-bytecode --python .cache/pillow/bin/python --constraint constraints.txt --editable '.[test]'
+	@$(UV) pip uninstall --quiet --python .cache/pillow/bin/python cykooz-resizer
+	@.cache/pillow/bin/python -m pytest -q -n $(PROCESSES) --dist loadgroup $(IMAGE_TESTS)
 
 test-airflow: $(VENV)/.installed-dev-$(STATE)  ## Run the DAGs in Airflow
 	@env=$$(deploy/airflow/install.sh) && AIRFLOW_ENV=$$env $(BIN)/python -m pytest -q --timeout 600 tests/cluster/test_airflow*.py
@@ -209,7 +218,7 @@ bench-scale: $(VENV)/.installed-dev-$(STATE) $(VENV)/.installed-bench-$(STATE)  
 soak: $(VENV)/.installed-dev-$(STATE)  ## Run all tests with more kill times, sizes and examples (hours)
 	@SHARDMILL_SOAK=1 $(BIN)/python -m pytest -q -n 2 --dist worksteal --timeout 4000
 
-LOCK = pip compile --quiet --python-version 3.11 --generate-hashes --no-annotate --no-header --no-emit-index-url --constraint constraints.txt
+LOCK = pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-header --no-emit-index-url --constraint constraints.txt
 constraints: $(BIN)/python  ## Update constraints.txt, and the hashes of the images' dependencies (needs uv)
 	@$(UV) pip compile --quiet --universal --python-version 3.10 --fork-strategy requires-python \
 	  --all-extras --upgrade --no-annotate --no-header setup.py --output-file constraints.txt

@@ -63,6 +63,11 @@ RELEASE = ["build", "cyclonedx-bom>=7", "twine>=6"]
 EXAMPLES = ["scikit-learn>=1.5"]
 DOCS = ["furo>=2024.8", "myst-parser>=4", "sphinx>=8.1", "sphinx-copybutton>=0.5.2"]
 LOOK = ["playwright>=1.50"]
+RESIZER_WHEELS = (
+    'sys_platform == "darwin"'
+    ' or (sys_platform == "linux" and platform_machine == "x86_64")'
+    ' or (sys_platform == "win32" and platform_machine == "AMD64")'
+)
 BENCH = [
     "array-record>=0.7",
     "matplotlib>=3.8",
@@ -112,7 +117,9 @@ setup(
         "apache-beam>=2.72,<3",
         "blake3>=1.0.5,<2",
         "cloudpickle>=3",
-        "cykooz-resizer==4.0.1",  # decides bytes, which another version may change
+        # It decides bytes, which another version may change. Elsewhere it has no wheels, and Pillow
+        # resizes; markers do not see musl.
+        f"cykooz-resizer==4.0.1; {RESIZER_WHEELS}",
         "deflate>=0.9,<1",
         "google-crc32c>=1.6",  # older ones load pure Python
         "ijson>=3.3,<4",

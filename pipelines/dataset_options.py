@@ -191,6 +191,8 @@ class ImagesOptions(DatasetOptions):
         only_shrink: never enlarge an image
         reducing_gap: ``X``: decode JPEGs at a reduced scale that stays at least X times larger than
             the target (0: always full size)
+        resizer: ``NAME``: simd (default where cykooz-resizer is installed) or pillow: what scales
+            bilinear images without alpha, to pixels that differ a little
         encoding: ``TYPE``: jpeg, png, raw, or keep: copy JPEG and PNG files that are not resized
             (--resize=none), and convert the others
         strip_metadata: remove EXIF (GPS positions too), XMP, profiles and comments from the files
@@ -219,8 +221,8 @@ example, a folder with one subfolder per label:
         "splits unlabeled_splits group_pattern seed",
         "listings": "label_separator types null_values",
         "boxes and masks": "annotations masks boxes_frame",
-        "pixels": "image_size resize interpolation only_shrink reducing_gap encoding quality "
-        "channels strip_metadata",
+        "pixels": "image_size resize interpolation only_shrink reducing_gap resizer encoding "
+        "quality channels strip_metadata",
         "records and shards": f"features {SHARDS} shard_by duplicates",
         "running": "max_reject_fraction workers beam_options",
         "limits of one image": "max_pixels decoder_memory decoder_seconds",
@@ -244,6 +246,7 @@ example, a folder with one subfolder per label:
     interpolation: of.Choice[resizing.Interpolation] = resizing.INTERPOLATION
     only_shrink: of.Switch = of.switch()
     reducing_gap: of.Float = resizing.REDUCING_GAP
+    resizer: of.Choice[Literal["", "pillow", "simd"]] = resizing.RESIZER
     encoding: of.Choice[Encoding] = resizing.ENCODING
     strip_metadata: of.Switch = of.switch()
     quality: of.Int = resizing.QUALITY

@@ -87,7 +87,9 @@ def resolve(config: ImagesConfig, *, runner: str = "") -> ImagesJob:
         runner=runner, record_id=config.record_id(), command=config.command("images"),
         duplicates=config.duplicates,
         compares=not config.overwrite and has_catalogs(config.absolute_output),
-        warnings=warnings, hooks=ImagesHooks(labels_are_names=config.label_from == "filename"),
+        warnings=warnings, hooks=ImagesHooks(
+            config.label_from == "filename", config.image_spec.resizer, bool(config.resizer)
+        ),
     )  # fmt: skip
     return ImagesJob(config, match, sink, config.annotation_specs(match))
 

@@ -19,6 +19,7 @@ from shardmill.transforms.images.decoder_pool import use_pool
 from shardmill.transforms.images.encoder import ImageEncoder
 from shardmill.transforms.images.fields import Limits
 from shardmill.transforms.images.resize import ResizeSpec
+from shardmill.transforms.images.scaling import DEFAULT_RESIZER, HAS_SIMD
 from shardmill.transforms.match.annotations.annotation_spec import (
     AnnotationKind,
     AnnotationSource,
@@ -51,6 +52,8 @@ class ImagesConfig(ImagesOptions, BuildConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.resizer == "simd" and not HAS_SIMD:
+            raise UsageError("resizer-not-installed")
         self._check_annotations()
         self._check_duplicates()
         # The parsers of these values check them.
@@ -116,6 +119,7 @@ class ImagesConfig(ImagesOptions, BuildConfig):
             channels=self.channels,
             max_pixels=self.max_pixels,
             strip_metadata=self.strip_metadata,
+            resizer=self.resizer or DEFAULT_RESIZER,
         )
 
     @property
@@ -224,6 +228,13 @@ class ImagesConfig(ImagesOptions, BuildConfig):
             return self
         return replace(self, label_from="none")
 
+    def command(self, kind: str) -> tuple[str, ...]:
+        """See ``BuildConfig``; on a machine with the other default, the images are the same."""
+        words = super().command(kind)
+        if words and not self.resizer and self.image_spec.resizer == "pillow":
+            return (*words, "--resizer=pillow")
+        return words
+
     def identity(self) -> dict[str, Any]:
         """Return the options that decide the content of the dataset."""
         values = super().identity()
@@ -244,8 +255,10 @@ class ImagesConfig(ImagesOptions, BuildConfig):
     def record_id(self) -> str:
         """Return the digest of the options and codecs that decide the features of a record."""
         encoder = self.encoder
+        spec = asdict(encoder.spec)
+        del spec["resizer"]  # among the versions
         options: dict[str, Any] = {
-            "spec": asdict(encoder.spec), "features": encoder.feature_set.pairs,
+            "spec": spec, "features": encoder.feature_set.pairs,
             "limits": asdict(encoder.limits), "content_hash": "blake3",
         }  # fmt: skip
         if self.masks:  # boxes are placed again

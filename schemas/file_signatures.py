@@ -12,6 +12,8 @@ GZIP = b"\x1f\x8b"  # RFC 1952 section 2.3.1: ID1, ID2
 _PRINTABLE = bytes(range(32, 127)) + b"\t\r\n"
 _OBJECT = re.compile(rb'\s*\{\s*("(?:[^"\\]|\\.)*"\s*:|\})', re.DOTALL)  # RFC 8259 section 4
 _ARRAY = re.compile(rb"\s*\[\s*\{")
+# ISO/IEC 23008-12 section 10: a brand of HEVC, or that of any HEIF file and one of HEVC with it.
+_HEIC = rb".{4}ftyp(?:(?:mi|ms)f1.{4}(?:.{4}){0,12}?)?he[iv][cxms]"
 _SHORTEST = 3  # bytes of a signature that identifies a file whose format is not known
 
 
@@ -85,13 +87,13 @@ SIGNATURES = (
             rb"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1",
         ),
         ("elf", "a program", rb"\x7fELF"),
-        # ISO/IEC 23008-12 section 10: brands
-        ("heic", "an HEIC image, which needs shardmill[heic]", rb".{4}ftyp(hei[cxms]|hev[cxms])"),
+        ("heic", "an HEIC image", _HEIC),
         ("7z", "a 7z archive", rb"7z\xbc\xaf\x27\x1c"),
         ("rar", "a RAR archive", rb"Rar!\x1a\x07"),
         ("tar", "a tar archive", rb".{257}ustar"),
         ("lz4", "LZ4 data", rb"\x04\x22\x4d\x18"),
         ("html", "a web page: download the file again", rb"\s*<((?i:!doctype\s+html)|(?i:html)\b)"),
+        ("svg", "an SVG drawing: export it as PNG", rb"\s*<svg\s"),
         ("xml", "an XML document: download the file again", rb"\s*<\?xml\s"),
         # git-lfs: docs/spec.md
         ("lfs", "a Git LFS pointer: run `git lfs pull`", rb"version https://git-lfs\.github\.com/"),
@@ -105,6 +107,11 @@ IMAGE_FORMATS = frozenset(_IMAGES)
 def has_image_format(data: bytes, name: str) -> bool:
     """Return whether data begins like an image of the format, one of ``IMAGE_FORMATS``."""
     return bool(_IMAGES[name].pattern.match(data))
+
+
+def is_heic(data: bytes) -> bool:
+    """Return whether data begins like an image that is compressed by HEVC, as phones make them."""
+    return bool(re.match(_HEIC, data, re.DOTALL))
 
 
 def image_format(data: bytes) -> str:

@@ -42,6 +42,7 @@ REASONS: dict[str, str] = {
     "mask": "the mask has several channels, values above 255, or another size than the image",
     "member": "the member of an archive is damaged, encrypted, a link, or outside of the archive",
     "missing": "the cell is missing and its column is required",
+    "missing_extra": "the file is an HEIC image, and shardmill[heic] is not installed",
     "no_annotation": "no file or entry of --annotations describes the image",
     "no_label": "no label is in the key, the listing, or a `.cls` or `.json` member",
     "no_split": "the first folder of the key, or the cell of --split_by, does not name a split",

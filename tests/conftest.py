@@ -100,6 +100,7 @@ EXPECTED_SKIPS = {
     "real data": "it is not in the repository; the same is shown on generated data",
     "make soak|TensorFlow starts slowly": "takes minutes",
     "S3 has no limit|without checksums": "there is nothing to test",
+    "cykooz-resizer is not installed": "make test-pillow runs without it",
     "this machine does not have them": "extensions of other processors",
 }
 

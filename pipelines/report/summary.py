@@ -149,6 +149,8 @@ def _published(
     if "kept" in counts.counts:
         kept, converted = counts.counts["kept"], counts.counts["converted"]
         rows.append(("kept", f"{plural(kept, 'file')} as they are, {converted:,} converted"))
+    if manifest.build.versions.get("resizer"):
+        rows.append(("resizer", "pillow"))
     if outcome.reused:
         rows.append(("reused", f"{plural(outcome.reused, 'record')} of unchanged inputs"))
     speed = manifest.written / max(seconds, 1e-9)

@@ -73,7 +73,7 @@ class DeniedError(StorageError, PermissionError):
 
 
 class ResourceError(ShardmillError):
-    """A worker ran out of memory; on a larger machine, or with other options, it may succeed."""
+    """A worker lacks memory or a package; on another machine, or with other options, it may succeed."""
 
 
 class StaleBuildError(ShardmillError):

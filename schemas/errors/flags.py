@@ -25,6 +25,7 @@ MESSAGES: dict[str, str] = {
     "size-invalid": "--{flag}={text} is not a size: write it as in 128MiB, 1GiB or 5000.",
     "duration-invalid": "{flag}={text} is not a duration: write it as in 90s, 15m, 1h, 2d, or 0.",
     "too-many-parts": "The build would have {total:parts}, more than {most:,}: raise --shard_bytes or --shard_examples, ask for fewer shards, or divide the input.",
+    "resizer-not-installed": "--resizer=simd needs cykooz-resizer, which is not installed here: install it, or use --resizer=pillow.",
     "channels-invalid": "--channels={channels} is not 1 (grey), 3 (RGB) or 4 (RGBA).",
     "strip-metadata-without-keep": "--strip_metadata needs --encoding=keep: images encoded as {encoding} have no metadata.",
     "channels-without-alpha": "--channels=4 needs --encoding=png, raw or keep: a JPEG has no alpha.",

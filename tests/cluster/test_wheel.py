@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 
 from tests.conftest import ROOT, make_photos
-from tests.support.docs_tools import blocks_of, commands_of
+from tests.support.docs_tools import alike, blocks_of, commands_of
 from tests.support.examples_data import write_titanic
+from tests.support.extras_tools import EXTRAS, check_rejects, write_odd_files
 
 HERE = f"{sys.version_info.major}.{sys.version_info.minor}"
 ALL = ("3.10", "3.11", "3.12", "3.13")
@@ -37,21 +38,41 @@ def find_python(version: str) -> str | None:
     return None
 
 
-def install(python: str, env: Path, wheel: Path) -> None:
-    """Install the wheel from a local index by pip, or by uv for another Python than that of the tests."""
+def install(
+    python: str, env: Path, wheel: Path, extra: str = "", *, use_uv: bool = False,
+    dry_run: bool = False,
+) -> None:  # fmt: skip
+    """Install the wheel from a local index.
+
+    Args:
+        python: The Python of the environment.
+        env: Folder of the environment, which may exist.
+        wheel: The wheel.
+        extra: An extra to install with it.
+        use_uv: Whether to use uv, if it is there, for the Python of the tests too; else pip is used.
+        dry_run: Whether to resolve the packages only.
+    """
     uv = shutil.which("uv")
     same = subprocess.run([python, "-V"], check=True, capture_output=True, text=True).stdout
     name, version = wheel.name.split("-")[:2]
     pins = ["--quiet", "--constraint", str(ROOT / "constraints.txt"), "--find-links", wheel.parent]
-    pins.append(f"{name}=={version}")
-    if uv is None or sys.version.split()[0] in same:
+    pins.append(f"{name}[{extra}]=={version}" if extra else f"{name}=={version}")
+    if dry_run:
+        pins.append("--dry-run")
+    if uv is None or (sys.version.split()[0] in same and not use_uv):
         subprocess.run([python, "-m", "venv", env], check=True)
         pip, chosen = [str(env / "bin" / "python"), "-m", "pip"], []
     else:
-        subprocess.run([uv, "venv", "--quiet", "--python", python, env], check=True)
+        allow = "--allow-existing"
+        subprocess.run([uv, "venv", "--quiet", allow, "--python", python, env], check=True)
         pip, chosen = [uv, "pip"], ["--python", str(env / "bin" / "python")]
     subprocess.run([*pip, "install", *chosen, *pins], check=True, capture_output=True)
     subprocess.run([*pip, "check", *chosen], check=True, capture_output=True)
+
+
+def clean_environment() -> dict[str, str]:
+    """Return the environment without settings of Python."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
 
 
 @pytest.fixture(scope="module")
@@ -85,11 +106,10 @@ def build_all(command: list[str], inputs: Path, folder: Path) -> dict[str, bytes
     """Build a dataset of each kind, run every other command on it, and return its files."""
 
     def run(*arguments: str) -> str:
-        clean = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
         done = subprocess.run(
             [*command, *arguments],
             cwd=folder,
-            env=clean,
+            env=clean_environment(),
             capture_output=True,
             text=True,
             check=False,
@@ -177,21 +197,70 @@ def test_it_works_on_every_python(version, dist, inputs, expected, tmp_path) -> 
     made = build_all([str(binaries / "shardmill")], inputs, tmp_path / "ds")
     assert len(made) >= 10
     assert made == expected
-    follow_readme(binaries, tmp_path / "readme")
+    follow_page(ROOT / "README.md", binaries, tmp_path / "readme")
+    follow_page(ROOT / "docs" / "getting-started.md", binaries, tmp_path / "start")
+    build_odd_files(binaries, tmp_path / "odd", heic=False)
 
 
-def follow_readme(binaries: Path, folder: Path) -> None:
-    """Run the commands of the front page, which needs no clone: its data is in the package."""
+def follow_page(page: Path, binaries: Path, folder: Path) -> None:
+    """Run the commands of a page that need no clone, and compare what they print with the page."""
     folder.mkdir()
-    env = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    env = clean_environment() | {"COLUMNS": "100"}
     env["PATH"] = f"{binaries}:{env['PATH']}"
     ran = 0
-    for block in blocks_of(ROOT / "README.md", ROOT):
-        for command, _ in commands_of(block) if block.language == "console" else ():
+    for block in blocks_of(page, ROOT):
+        for command, output in commands_of(block) if block.language == "console" else ():
+            if "jq " in command and not shutil.which("jq"):
+                continue  # jq is not a dependency
             done = subprocess.run(
                 ["bash", "-euo", "pipefail", "-c", command], cwd=folder, env=env, text=True,
                 capture_output=True, check=False,
             )  # fmt: skip
             assert done.returncode == 0, f"{command}\n{done.stderr}"
+            printed = done.stdout.replace(str(folder.resolve()), "/data")
+            alike(output, printed, f"{block.page}:{block.line}: {command}")
             ran += 1
     assert ran >= 5
+
+
+def build_odd_files(binaries: Path, folder: Path, *, heic: bool) -> None:
+    """Build a dataset of odd files, and check the reason of each reject."""
+    photos = write_odd_files(folder)
+    flags = ["--image_size=32", "--label_from=none", "--max_reject_fraction=1"]
+    done = subprocess.run(
+        [binaries / "shardmill", "images", photos, folder / "ds", *flags],
+        env=clean_environment(), capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    check_rejects(folder / "ds", heic=heic)
+
+
+# What an extra is for, in Python. Those without are large: that they resolve is all that is tested.
+USES = {
+    "heic": "import pillow_heif",
+    "gcs": "from shardmill.schemas.storage.gcs import GcsStorage as S; S()",
+    "s3": "from shardmill.schemas.storage.s3 import S3Storage as S; S()",
+}
+
+
+@pytest.mark.parametrize("extra", USES)
+@pytest.mark.timeout(300)
+def test_each_small_extra_alone(extra: str, dist: Path, tmp_path: Path) -> None:
+    (wheel,) = dist.glob("*.whl")
+    python = tmp_path / "env" / "bin" / "python"
+    install(sys.executable, tmp_path / "env", wheel, extra, use_uv=True)
+    for name, code in USES.items():
+        done = subprocess.run(
+            [python, "-c", code], env=clean_environment(), capture_output=True, check=False
+        )
+        assert (done.returncode == 0) == (name == extra), name
+    build_odd_files(python.parent, tmp_path / "odd", heic=extra == "heic")
+
+
+@pytest.mark.timeout(300)
+def test_each_large_extra_can_be_installed(dist: Path, tmp_path: Path) -> None:
+    (wheel,) = dist.glob("*.whl")
+    env = tmp_path / "env"
+    for extra in (*EXTRAS, "gcp", "all"):
+        if extra not in USES:
+            install(sys.executable, env, wheel, extra, use_uv=True, dry_run=True)

@@ -19,6 +19,7 @@ from shardmill.schemas.file_signatures import (
     compression_format,
     describe_format,
     image_format,
+    is_heic,
 )
 
 
@@ -74,6 +75,7 @@ FILES = {
     "rar": b"Rar!\x1a\x07\0",
     "lz4": b"\x04\x22\x4d\x18\x64\x40",
     "html": b"\n <HTML><BODY>404",
+    "svg": b"<svg xmlns='http://www.w3.org/2000/svg'/>",
     "xml": b"<?xml version='1.0'?><Error>AccessDenied",
     "lfs": b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n",
 }
@@ -87,6 +89,13 @@ def test_recognises_each_format(signature):
     wanted = {"compression": "", "image": "", signature.category: signature.name}
     assert compression_format(data) == wanted["compression"]
     assert image_format(data) == wanted["image"]
+
+
+def test_heic_is_recognised_by_any_of_its_brands():
+    assert is_heic(b"\0\0\0\x20ftypmif1\0\0\0\0mif1miafheic")
+    assert is_heic(b"\0\0\0\x18ftyphevc\0\0\0\0msf1hevc")
+    assert not is_heic(b"\0\0\0\x1cftypmif1\0\0\0\0mif1miafavif")
+    assert not is_heic(b"\0\0\0\x1cftypisom\0\0\0\0heic")
 
 
 def test_big_tiff_and_empty_zip_archives_are_recognised():

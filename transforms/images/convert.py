@@ -1,8 +1,4 @@
-"""Convert image files to the bytes that records contain: decode, color, resize, rotate, encode.
-
-Bilinear scaling is by cykooz-resizer, which takes a quarter of Pillow's time; its pixels are at
-most 2 levels from Pillow's. With alpha, and by other filters, they would differ more.
-"""
+"""Convert image files to the bytes that records contain: decode, color, resize, rotate, encode."""
 
 from __future__ import annotations
 
@@ -10,18 +6,15 @@ import functools
 import io
 import math
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from typing import Any, NamedTuple
 
 import numpy as np
 import simplejpeg
-from blake3 import blake3
-from cykooz_resizer import CpuExtensions, CropBox, FilterType, ResizeAlg, ResizeOptions, Resizer
 from PIL import Image, features
 
-from shardmill.schemas.errors import ShardmillError, UsageError
+from shardmill.schemas.errors import UsageError
 from shardmill.schemas.option_types import Choice, Float, Int
 from shardmill.schemas.refs import RejectedError
 from shardmill.schemas.schema_pbtxt.image_features import Encoding
@@ -33,24 +26,16 @@ from shardmill.transforms.images.resize import (
     MAX_PIXELS,
     QUALITY,
     REDUCING_GAP,
-    Box,
     Geometry,
     Interpolation,
+    Resizer,
     ResizeSpec,
     Size,
     turned,
 )
+from shardmill.transforms.images.scaling import DEFAULT_RESIZER, resizer_versions, scale
 from shardmill.transforms.statistics.sums import Sums, sum_pixels
 
-_BILINEAR = ResizeAlg.convolution(FilterType.bilinear)
-# What a process scales at its start, and the hash of the results on all machines.
-_SAMPLE = Size(67, 45)
-_SAMPLE_SCALES: tuple[tuple[Size, Box], ...] = (
-    (Size(23, 17), (0, 0, 67, 45)),
-    (Size(5, 97), (0, 0, 67, 45)),
-    (Size(150, 3), (0, 0, 66.25, 44.5)),
-)
-_SAMPLE_HASH = "0fe4725388f4765dcd99b5b418254a6c087037cba59382aa64f05ffaa0874769"
 # A serialized protocol buffer has less than 2 GiB; the other features need a part of it.
 MAX_RECORD_BYTES = (1 << 31) - (1 << 20)
 MODES = {1: "L", 3: "RGB", 4: "RGBA"}
@@ -60,56 +45,6 @@ _BITS_PER_SAMPLE, _PHOTOMETRIC, _SAMPLE_FORMAT = 258, 262, 339
 _WHITE_IS_ZERO = 0
 _SIGNED = 2
 _AVERAGING = frozenset({"box", "bilinear", "bicubic", "lanczos"})
-
-
-def scale(image: Image.Image, size: Size, box: Box, interpolation: Interpolation) -> Image.Image:
-    """Return a box of an image, scaled with antialiasing.
-
-    Args:
-        image: An image of mode L, RGB or RGBA.
-        size: Size of the result.
-        box: The box.
-        interpolation: The filter.
-    """
-    if interpolation == "bilinear" and image.mode != "RGBA":
-        return _scale_bilinear(image, size, box, exact_extensions())
-    return image.resize(size, Image.Resampling[interpolation.upper()], box=box)
-
-
-def _scale_bilinear(
-    image: Image.Image, size: Size, box: Box, extensions: CpuExtensions
-) -> Image.Image:
-    left, upper, right, lower = box
-    resizer = Resizer()  # one for each call: threads cannot share it, and it keeps its buffers
-    resizer.cpu_extensions = extensions
-    scaled = Image.new(image.mode, size)
-    crop = CropBox(left, upper, right - left, lower - upper)
-    resizer.resize_pil(image, scaled, ResizeOptions(_BILINEAR, crop_box=crop))
-    return scaled
-
-
-@functools.cache
-def exact_extensions() -> CpuExtensions:
-    """Return the CPU extensions to scale with: those of this machine, or none if pixels differ.
-
-    Raises:
-        ShardmillError: The library does not give the pixels that it gives on other machines.
-    """
-    for extensions in (Resizer().cpu_extensions, CpuExtensions.none):
-        if hash_samples(extensions) == _SAMPLE_HASH:
-            return extensions
-    raise ShardmillError("resizer-differs", version=version("cykooz-resizer"))
-
-
-def hash_samples(extensions: CpuExtensions) -> str:
-    """Return a hash of fixed images that are scaled with CPU extensions."""
-    digest = blake3()
-    for mode, bands in (("L", 1), ("RGB", 3)):
-        pixels = blake3(mode.encode()).digest(_SAMPLE.width * _SAMPLE.height * bands)
-        image = Image.frombytes(mode, _SAMPLE, pixels)
-        for size, box in _SAMPLE_SCALES:
-            digest.update(_scale_bilinear(image, size, box, extensions).tobytes())
-    return digest.hexdigest()
 
 
 @dataclass(frozen=True)
@@ -126,6 +61,7 @@ class ImageSpec:
         channels: 1 (grey), 3 (RGB) or 4 (RGBA; not with jpeg).
         max_pixels: Largest width times height that is decoded, or scaled to before cropping.
         strip_metadata: Whether files that are kept lose their metadata.
+        resizer: What scales bilinear images without alpha.
 
     Raises:
         UsageError: A value is out of range, or two values cannot be combined.
@@ -139,6 +75,7 @@ class ImageSpec:
     channels: int = 3
     max_pixels: Int = MAX_PIXELS
     strip_metadata: bool = False
+    resizer: Resizer = DEFAULT_RESIZER
 
     def __post_init__(self) -> None:
         if self.channels not in MODES:
@@ -329,7 +266,7 @@ def _resize(image: Image.Image, decoded: decode.Decoded, spec: ImageSpec) -> Ima
             f"to crop it, it would be scaled to {scaled.width}x{scaled.height} pixels",
         )  # fmt: skip
     if scaled != image.size:
-        image = scale(image, scaled, decoded.box, spec.interpolation)
+        image = scale(image, scaled, decoded.box, spec.interpolation, spec.resizer)
     image = decode.apply_orientation(image, decoded.turn)
     if geometry.size == geometry.scaled:
         return image
@@ -362,12 +299,16 @@ def _encode_pixels(image: Image.Image, encoding: str, quality: int) -> bytes:
 
 
 @functools.cache
-def codec_versions() -> dict[str, str]:
-    """Return the versions of all libraries that the bytes of an image record depend on."""
+def codec_versions(resizer: Resizer) -> dict[str, str]:
+    """Return the versions of all libraries that the bytes of an image record depend on.
+
+    Raises:
+        ResourceError: The resizer is not installed.
+    """
     names = ("pil", "libjpeg_turbo", "zlib", "zlib_ng", "webp", "avif", "jpg_2000", "libtiff")
     versions = {name: features.version(name) for name in names}
     versions["simplejpeg"] = simplejpeg.__version__
-    versions["cykooz_resizer"] = version("cykooz-resizer")
-    with suppress(PackageNotFoundError):
+    versions |= resizer_versions(resizer)
+    if decode.HAS_HEIC:
         versions["pillow_heif"] = version("pillow-heif")
     return {name: version for name, version in versions.items() if version}

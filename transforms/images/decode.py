@@ -11,7 +11,7 @@ from typing import NamedTuple
 import simplejpeg
 from PIL import Image, ImageFile, UnidentifiedImageError
 
-from shardmill.schemas.file_signatures import describe_format
+from shardmill.schemas.file_signatures import describe_format, is_heic
 from shardmill.schemas.jpeg import HUFFMAN_DCT, jpeg_frame
 from shardmill.schemas.refs import RejectedError
 from shardmill.transforms.images.pillow_fixes import fix_pixels, fix_reader, load_pixels
@@ -28,17 +28,21 @@ MAX_PIXELS = 178_956_970  # where Pillow raises DecompressionBombError
 # Pillow's names of the formats that are read; MPO opens as JPEG. Left out: EPS (runs a program),
 # WMF (Windows only), and plugins that identify a file but do not decode it (BUFR, GRIB, HDF5, MPEG,
 # IPTC, MCIDAS). Pillow tries formats in this order: TGA has no signature and follows those that do.
-FORMATS = (
+FORMATS: tuple[str, ...] = (
     "JPEG", "PNG", "GIF", "BMP", "TIFF", "WEBP", "PPM", "JPEG2000", "AVIF", "ICO",
     "BLP", "CUR", "DCX", "DDS", "DIB", "FITS", "FLI", "FTEX", "GBR", "ICNS", "IM", "IMT", "MSP",
     "PCD", "PCX", "PIXAR", "PSD", "QOI", "SGI", "SPIDER", "SUN", "TGA", "XBM", "XPM", "XVTHUMB",
-    "HEIF",
 )  # fmt: skip
-with contextlib.suppress(ImportError):  # an extra
+try:
     import pillow_heif
-
+except ImportError:  # it is an extra
+    HAS_HEIC = False
+else:
+    HAS_HEIC = True
     pillow_heif.options.DECODE_THREADS = 1  # a decoder uses one core
     pillow_heif.register_heif_opener()
+    # Pillow raises KeyError for a format that is not registered.
+    FORMATS = (*FORMATS, "HEIF")
 _TRANSPOSE = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -160,6 +164,8 @@ def open_image(data: bytes) -> ImageFile.ImageFile:
     except RejectedError as error:
         if not isinstance(error.__cause__, UnidentifiedImageError):
             raise
+    if not HAS_HEIC and is_heic(data[:512]):
+        raise RejectedError("decode", "missing_extra", "HEIC needs shardmill[heic]")
     description = describe_format(data[:512])
     start = f"like {description}" if description else f"with {data[:16]!r}"
     message = f"no image format is recognized; the file begins {start}"

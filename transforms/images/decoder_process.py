@@ -29,7 +29,7 @@ from shardmill.schemas.errors import ChangedError, StorageError
 from shardmill.schemas.example.serialize import encode_example
 from shardmill.schemas.refs import EncodedImage, RejectedError
 from shardmill.schemas.storage.local import LocalStorage
-from shardmill.transforms.images.convert import ConvertedImage, convert_image, exact_extensions
+from shardmill.transforms.images.convert import ConvertedImage, convert_image
 from shardmill.transforms.images.fields import (
     GO,
     HEAD,
@@ -246,7 +246,6 @@ def main() -> int:
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     warnings.simplefilter("ignore")  # of large images and damaged metadata
     AvifImagePlugin.DEFAULT_MAX_THREADS = 1  # each core has a process, and stacks take memory
-    exact_extensions()  # an error here is shown as the reason why the process did not start
     with socket.socket(fileno=os.dup(0)) as channel:
         null = os.open(os.devnull, os.O_RDWR)
         for number in range(3):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, TypeAlias
@@ -14,7 +14,7 @@ import numpy as np
 from blake3 import blake3
 
 from shardmill.schemas.dataset.catalog import CatalogRow
-from shardmill.schemas.errors import ResourceError
+from shardmill.schemas.errors import ResourceError, coded
 from shardmill.schemas.example.parse import has_entries, parse_example
 from shardmill.schemas.example.serialize import encode_entry, encode_example
 from shardmill.schemas.refs import InputRef, KnownRecord, Reject, RejectedError
@@ -32,7 +32,8 @@ from shardmill.transforms.images.fields import (
     input_fields,
     place_boxes,
 )
-from shardmill.transforms.images.resize import Size, turned
+from shardmill.transforms.images.resize import Resizer, Size, turned
+from shardmill.transforms.images.scaling import DEFAULT_RESIZER, check_resizer, resizer_of
 from shardmill.transforms.match.containers.expand import ARCHIVE_SUFFIXES
 from shardmill.transforms.match.next_steps import next_step, remedy_of
 from shardmill.transforms.match.read_input import MAX_FILE_BYTES, read_inputs
@@ -85,7 +86,7 @@ class ImageEncoder:
 
     def versions(self) -> dict[str, str]:
         """Return the versions of all libraries that the bytes of shards depend on."""
-        return {**codec_versions(), "deflate": deflate.__version__}
+        return {**codec_versions(self.spec.resizer), "deflate": deflate.__version__}
 
     def schema(self, labels: Sequence[str]) -> str:
         """Return the text of ``schema.pbtxt`` for labels in the order of their class ids."""
@@ -101,6 +102,7 @@ class ImageEncoder:
 
     def encode(self, refs: Sequence[InputRef], labels: Sequence[str]) -> Iterator[Example | Reject]:
         """Yield an example or reject for each reference, in order; read and decode ahead."""
+        check_resizer(self.spec.resizer)
         ids: ClassIds = {label: number for number, label in enumerate(labels)}
         task = DecoderSpec(self.spec, self.feature_set, self.limits, self.boxes_frame)
         workers = self.workers or usable_cores()
@@ -216,9 +218,13 @@ class ImagesHooks(BuildHooks):
 
     Attributes:
         labels_are_names: Whether labels are the names of files.
+        resizer: The resizer of this build.
+        resizer_given: Whether the user chose it; else it is what the client has.
     """
 
     labels_are_names: bool = False
+    resizer: Resizer = DEFAULT_RESIZER
+    resizer_given: bool = False
     inputs: str = "images"
     wanted: str = "an image"
     archives: tuple[str, ...] = ARCHIVE_SUFFIXES
@@ -226,6 +232,22 @@ class ImagesHooks(BuildHooks):
     def next_step(self, name: str, default: str) -> str:
         """Return what to do with a file that is not an image."""
         return next_step(name, "images", default)
+
+    def codec_change(self, versions: Mapping[str, str]) -> str:
+        """Return how the resizer differs from that of a dataset, as a clause."""
+        old = resizer_of(versions)
+        return f"resizer was {old}, now {self.resizer}" if old not in (None, self.resizer) else ""
+
+    def why_not_updated(self, output: str, versions: Mapping[str, str]) -> str:
+        """Return that a dataset was resized by what is not the default here, or nothing.
+
+        Without an option, the other resizer would decode all images of the dataset again.
+        """
+        if self.resizer_given or not self.codec_change(versions):
+            return ""
+        if self.resizer == "simd":
+            return coded("update-needs-pillow", output=output)
+        return coded("update-needs-simd", output=output)
 
     def remedy(self, reason: str, keys: Sequence[str]) -> str:
         """Return what to change if matching rejected all images, or nothing."""

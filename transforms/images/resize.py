@@ -15,9 +15,11 @@ from shardmill.schemas.schema_pbtxt.image_features import ENCODINGS
 Resize = Literal["stretch", "fit", "pad", "crop", "none"]
 RESIZES: tuple[Resize, ...] = ("stretch", "fit", "pad", "crop", "none")
 Interpolation = Literal["nearest", "box", "bilinear", "hamming", "bicubic", "lanczos"]
+Resizer = Literal["pillow", "simd"]  # see scaling.py
 # Options of specs and of the command line, in this module because it is fast to import.
 RESIZE = of.choice(RESIZES, "stretch")
 INTERPOLATION = of.choice(get_args(Interpolation), "bilinear")
+RESIZER = of.choice(get_args(Resizer), "", decides=False)  # empty: what the client has
 REDUCING_GAP = of.real(
     3.0, lambda gap: gap == 0 or 1 <= gap < float("inf"),
     "1 or more, or 0 to decode every JPEG in full",

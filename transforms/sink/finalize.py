@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from shardmill.schemas.dataset import shard_names
 from shardmill.schemas.dataset.manifest import Build, Inputs, Manifest, Shard, Split
 from shardmill.schemas.dataset.splits import split_order
-from shardmill.schemas.errors import OutputError, ShardmillError, StorageError
+from shardmill.schemas.errors import OutputError, ResourceError, ShardmillError, StorageError
 from shardmill.schemas.numbers import plural
 from shardmill.schemas.refs import Reject
 from shardmill.schemas.schema_pbtxt.image_features import COUNTS
@@ -93,7 +93,7 @@ def finish(
         files += [file for shard in built.shards for file in shard.files]
         publisher = Publisher(storage, spec.output, plan.base, spec.keep)
         published = publisher.publish(manifest, files)
-    except (OutputError, StorageError) as error:
+    except (OutputError, ResourceError, StorageError) as error:
         return replace(up_to_date, status="failed", message=error.coded)
     with contextlib.suppress(ShardmillError):  # `clean` finds what remains
         storage.delete_tree(spec.build)

@@ -146,7 +146,11 @@ def decide_status(
     plan, old = replace(plan, base=published.version), published.manifest
     if old is None or spec.overwrite:
         return plan.start(spec)
-    options = find_changed_options(old, spec.config)
+    other_codec = spec.hooks.why_not_updated(spec.output, old.build.versions)
+    if spec.update and other_codec:
+        return replace(plan, status="failed", message=other_codec)
+    codec = spec.hooks.codec_change(old.build.versions)
+    options = (*filter(None, [codec]), *find_changed_options(old, spec.config))
     changes = compare_files(old.build.files, files)
     summary = f"files: {changes}" if changes.counts else ""
     problem = why_not_up_to_date(

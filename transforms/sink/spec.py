@@ -162,6 +162,23 @@ class BuildHooks:
         """
         return ""
 
+    def codec_change(self, versions: Mapping[str, str]) -> str:  # noqa: ARG002
+        """Return how a codec that users can choose differs from that of a dataset, as a clause.
+
+        Args:
+            versions: Versions of the codecs of the dataset.
+        """
+        return ""
+
+    def why_not_updated(self, output: str, versions: Mapping[str, str]) -> str:  # noqa: ARG002
+        """Return why ``--update`` needs another option for a dataset, as a sentence, or nothing.
+
+        Args:
+            output: The output folder.
+            versions: Versions of the codecs of the dataset.
+        """
+        return ""
+
     def input_warnings(self, labels: Collection[str], usable: int) -> Iterator[str]:  # noqa: ARG002
         """Yield warnings about the matched inputs.
 
