@@ -20,6 +20,8 @@ from shardmill.schemas.storage import join
 VERSION = 2
 _OPTIONAL = "record_id", "ctime_id", "content_id", "files"  # of the build
 _REQUIRED = ("labels", "features", "warnings")  # which have defaults only in Python
+_MAX_NUMBER = (1 << 63) - 1  # readers number records by int64
+COUNT_PIPELINE = "count"  # in the config of a manifest that `shardmill count` wrote
 T = TypeVar("T")
 
 
@@ -283,6 +285,7 @@ class Manifest:
             names = (each["name"] for each in found.features)
             # A TypeError unless all are texts.
             "".join((*names, *found.label_features, *found.labels, *found.build.command))
+            _check_root(found)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise FormatError("manifest-malformed", error=error) from error
         return found
@@ -350,8 +353,25 @@ def _known(kind: type[T], body: Mapping[str, Any]) -> T:
 
 
 def _check_numbers(name: str, numbers: Iterable[Any]) -> None:
-    if any(type(number) is not int or number < 0 for number in numbers):
-        raise FormatError("manifest-not-number", name=name)
+    for number in numbers:
+        if type(number) is not int or number < 0:
+            raise FormatError("manifest-not-number", name=name)
+        if number > _MAX_NUMBER:
+            raise FormatError("manifest-number-too-large", name=name, number=number)
+
+
+def _check_root(manifest: Manifest) -> None:
+    """Check that only the manifest of a count has a root, which may be any folder.
+
+    Raises:
+        FormatError: A root would lead readers of a dataset to the files of another folder.
+    """
+    root = manifest.root
+    if not root and isinstance(root, str):
+        return
+    counted = manifest.build.config.get("pipeline") == COUNT_PIPELINE
+    if not isinstance(root, str) or manifest.generation or not counted:
+        raise FormatError("manifest-root-of-dataset", root=root)
 
 
 def _without_empty(body: dict[str, Any], *names: str) -> dict[str, Any]:
@@ -372,7 +392,8 @@ def _shard(body: dict[str, Any], prefix: str) -> Shard:
     found = body.get("catalog")
     if found is not None:
         file = _file(found["file"], prefix)
-        found = CatalogFile(file, int(found["bytes"]), str(found["crc32c"]))
+        _check_numbers("bytes", [found["bytes"]])
+        found = CatalogFile(file, found["bytes"], str(found["crc32c"]))
     shard = _known(Shard, {**body, "file": _file(body["file"], prefix), "catalog": found})
     if not isinstance(shard.label, str | None):
         raise FormatError("manifest-label-not-text", file=shard.file, label=shard.label)

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 import google_crc32c
 
 from shardmill.schemas.dataset import shard_names
+from shardmill.schemas.dataset.dataset_files import check_dataset_file
 from shardmill.schemas.dataset.manifest import CatalogFile, Manifest, Shard
 from shardmill.schemas.dataset.shard_names import is_json, list_generations
 from shardmill.schemas.errors import FormatError, OutputError, coded
@@ -53,9 +54,12 @@ def read_published(storage: Storage, output: str) -> Published:
     path = join(output, shard_names.MANIFEST)
     # The version is that of the bytes that were read: a publisher replaces only what it has seen.
     try:
+        check_dataset_file(path)
         data, version = storage.read_version(path)
     except FileNotFoundError:
         return Published()
+    except FormatError as error:
+        raise OutputError("output-manifest-unreadable", path=path, error=error) from error
     try:
         manifest = Manifest.from_json(data)
         check_plain(own_files(manifest))

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from shardmill.schemas.dataset.catalog import parse_catalog
+from shardmill.schemas.dataset.dataset_files import read_dataset_file
 from shardmill.schemas.dataset.manifest import Shard
 from shardmill.schemas.dataset.shard_names import REJECTS
 from shardmill.schemas.errors import FormatError, ShardmillError
@@ -86,7 +87,7 @@ def read_rows(
         return
     path, storage = join(folder, shard.file), open_storage(folder)
     try:
-        data = storage.read(join(folder, shard.catalog.file))
+        data = read_dataset_file(join(folder, shard.catalog.file))
         if f"{crc32c(data):08x}" != shard.catalog.crc32c:
             return
         catalog = parse_catalog(data)
@@ -118,7 +119,7 @@ def read_rejected(folder: str) -> Iterator[tuple[str, PublishedRow]]:
     """
     path = join(folder, REJECTS)
     with contextlib.suppress(ShardmillError, OSError, ValueError, TypeError, KeyError):
-        for line in open_storage(path).read(path).splitlines():
+        for line in read_dataset_file(path).splitlines():
             reject = json.loads(line)
             # What matching rejects for good is not compared; what it could not read for a moment
             # may be an input now.

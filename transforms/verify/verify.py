@@ -11,9 +11,10 @@ from typing import NamedTuple
 
 from shardmill.schemas.dataset import shard_names
 from shardmill.schemas.dataset.catalog import parse_catalog
+from shardmill.schemas.dataset.dataset_files import read_dataset_file
 from shardmill.schemas.dataset.manifest import Manifest, Shard
 from shardmill.schemas.dataset.read_manifest import open_manifest
-from shardmill.schemas.errors import FormatError, UsageError
+from shardmill.schemas.errors import FormatError, StorageError, UsageError
 from shardmill.schemas.numbers import plural
 from shardmill.schemas.refs import InputRef, Linked, Reject
 from shardmill.schemas.storage import join, open_storage
@@ -26,6 +27,7 @@ from shardmill.transforms.runtime.progress import Progress
 from shardmill.transforms.verify.example_checker import ExampleChecker
 
 _MAX_EXAMPLES = 3  # violations of one shard that are reported one by one
+_MISSING = "it is missing"
 _NOT_LISTED = "it is not in the manifest"
 
 
@@ -73,8 +75,8 @@ def find_dataset(path: str) -> Dataset:
     if manifest.root:
         return Dataset(folder, manifest)
     try:
-        schema = open_storage(folder).read(join(folder, shard_names.SCHEMA)).decode()
-    except (FileNotFoundError, UnicodeDecodeError):
+        schema = read_dataset_file(join(folder, shard_names.SCHEMA)).decode()
+    except (FileNotFoundError, FormatError, StorageError, UnicodeDecodeError):
         schema = ""  # reported by make_checker
     return Dataset(folder, manifest, schema, found.folder or os.path.dirname(found.file) or ".")
 
@@ -226,8 +228,8 @@ def _check_catalog(shard: Shard, root: str) -> list[Finding]:
         return []
     file, size, crc = shard.catalog
     data = _read(root, file)
-    if data is None:
-        return [Finding(file, "it is missing")]
+    if isinstance(data, Finding):
+        return [data]
     if len(data) != size or f"{crc32c(data):08x}" != crc:
         return [Finding(file, "its size or CRC-32C is not that of the manifest")]
     try:
@@ -249,17 +251,17 @@ def _unlisted(root: str, listed: set[str]) -> Iterator[str]:
 def _check_labels(dataset: Dataset) -> Iterator[Finding]:
     labels = dataset.manifest.labels
     data = _read(dataset.root, shard_names.LABELS)
-    if data is None:
-        if labels:
-            yield Finding(shard_names.LABELS, "it is missing")
+    if isinstance(data, Finding):
+        if labels or data.message != _MISSING:
+            yield data
     elif data != "".join(f"{label}\n" for label in labels).encode():
         yield Finding(shard_names.LABELS, "its labels are not those of the manifest")
 
 
 def _check_rejects(dataset: Dataset) -> Iterator[Finding]:
     data = _read(dataset.root, shard_names.REJECTS)
-    if data is None:
-        yield Finding(shard_names.REJECTS, "it is missing")
+    if isinstance(data, Finding):
+        yield data
         return
     try:
         rejects = sum(Reject(**json.loads(line)).inputs for line in data.splitlines())
@@ -273,9 +275,11 @@ def _check_rejects(dataset: Dataset) -> Iterator[Finding]:
         )
 
 
-def _read(root: str, name: str) -> bytes | None:
-    path = join(root, name)
+def _read(root: str, name: str) -> bytes | Finding:
+    """Return the content of a file, or why it has none."""
     try:
-        return open_storage(path).read(path)
+        return read_dataset_file(join(root, name))
     except FileNotFoundError:
-        return None
+        return Finding(name, _MISSING)
+    except FormatError as error:
+        return Finding(name, str(error))
