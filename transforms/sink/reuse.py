@@ -18,7 +18,7 @@ from shardmill.schemas.dataset.manifest import Shard
 from shardmill.schemas.dataset.shard_names import REJECTS
 from shardmill.schemas.errors import FormatError, ShardmillError
 from shardmill.schemas.refs import TRANSIENT, InputRef, KnownRecord, Reference
-from shardmill.schemas.schema_pbtxt.image_features import VALUES
+from shardmill.schemas.schema_pbtxt.image_features import IMAGE_HASH, VALUES
 from shardmill.schemas.storage import RandomReader, join, open_storage, to_relative
 from shardmill.schemas.tfrecord.framing import crc32c, unframe
 from shardmill.schemas.tfrecord.gzip_member import (
@@ -74,7 +74,7 @@ def path_of(uri: str, key: str, root: str) -> str:
 def read_rows(
     folder: str, shard: Shard, number: int, record_id: str, root: str
 ) -> Iterator[tuple[str, PublishedRow]]:
-    """Yield the key and row of each record of a shard; nothing of a damaged catalog.
+    """Yield the key and row of each record of a shard; nothing of a foreign or damaged catalog.
 
     Args:
         folder: Folder of the published files.
@@ -93,6 +93,9 @@ def read_rows(
         catalog = parse_catalog(data)
     except _FAILURES:
         return
+    # A catalog of another shard would give inputs the records of others.
+    if catalog.shard_crc32c not in ("", shard.crc32c):
+        return
     locations: Iterable[tuple[int, int, int] | None] = itertools.repeat(None)
     # Rows are compared also where other options make other records; then no record is taken.
     if catalog.record_id == record_id:
@@ -104,7 +107,9 @@ def read_rows(
                     locations = find_records(reader, catalog.record_bytes)
     for row, location in zip(catalog, locations, strict=False):
         record = b""
-        if location is not None:
+        # Catalogs of 0.2.0 name no shard: there a record that has no hash cannot be proved.
+        is_provable = bool(catalog.shard_crc32c or row.features[IMAGE_HASH])
+        if location is not None and is_provable:
             record = KnownRecord(str(number), row.image, *location, row.record_bytes).pack()
         size, version, label, ctime = row.input_bytes, row.input_version, row.label, row.input_ctime
         place, values = path_of(row.source, row.key, root), row.features[VALUES] or ""
