@@ -7,6 +7,7 @@ MESSAGES: dict[str, str] = {
     "count-manifest-foreign": "--manifest={path} exists and is not a manifest: choose another file.",
     "count-manifest-of-build": "--manifest={path} is the manifest that a build wrote: choose another file.",
     "count-runner-needs-manifest": "--runner={runner} needs --manifest, which returns the result.",
+    "verify-deep-with-runner": "--deep reads records on this machine, and --runner={runner} on others: leave one of them out.",
     "verify-runner-needs-dataset": "--runner={runner} verifies the folder of a dataset, not the manifest of a count: leave it out.",
     "dataset-root-elsewhere": "{file} is a count of {root}, another folder: give that folder, or the path of the manifest itself if you trust it.",
     "dataset-missing": "{file} does not exist: give a dataset or its manifest.json, or count TFRecord files by `shardmill count`.",

@@ -8,6 +8,7 @@ and all continue with its file.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -40,6 +41,30 @@ class Published(NamedTuple):
 
     manifest: Manifest | None = None
     version: str = ""
+
+
+def config_id(
+    pipeline: str,
+    versions: Mapping[str, str],
+    options: Mapping[str, Any],
+    format_version: int = FORMAT_VERSION,
+) -> str:
+    """Return the digest of options, format and codecs: 16 hexadecimal digits.
+
+    Args:
+        pipeline: Name of the pipeline.
+        versions: Versions of the codecs.
+        options: The options that decide the content of the dataset.
+        format_version: Version of shards and sidecars.
+    """
+    body = {
+        "pipeline": pipeline,
+        "format": format_version,
+        "versions": dict(versions),
+        "options": dict(options),
+    }
+    text = json.dumps(body, sort_keys=True, ensure_ascii=False)
+    return hashlib.blake2b(text.encode(), digest_size=8, person=b"shardmill-conf").hexdigest()
 
 
 def read_published(storage: Storage, output: str) -> Published:

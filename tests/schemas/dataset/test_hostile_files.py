@@ -121,7 +121,7 @@ def test_a_folder_with_the_count_of_another_folder_is_not_opened(made, tmp_path)
     with pytest.raises(ShardmillError, match=r"is a count of .*, another folder"):
         shardmill.open_dataset(shared, "all")
     assert main(["steps", str(shared), "--batch_size=1"]) == 1
-    # Whoever names the file means it; and a count of the folder itself is one of its own files.
+    # A user who names the file means it, and the count of a folder may be in that folder.
     assert main(["steps", str(counted), "--batch_size=1"]) == 0
     inside = tmp_path / "shards"
     shutil.copytree(made / "current", inside)
