@@ -14,9 +14,10 @@ from shardmill.pipelines.cli import main
 from shardmill.schemas.dataset import dataset_files
 from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.errors import FormatError, ShardmillError
-from tests.conftest import build_dataset, make_photos
+from tests.conftest import SOAK, build_dataset, make_photos
 
 SMALL_FILES = ("manifest.json", "schema.pbtxt", "labels.txt", "rejects.jsonl")
+KINDS = ["pipe", "device", "endless link", "folder", "huge"]
 # Reads the dataset in every way; a failure must be a sentence, which none of these raises.
 READ_ALL = """
 import sys
@@ -62,7 +63,7 @@ def replace_by(kind: str, path: Path) -> None:
             file.truncate(dataset_files.MAX_BYTES + 1)
 
 
-@pytest.mark.parametrize("kind", ["pipe", "device", "endless link", "folder", "huge"])
+@pytest.mark.parametrize("kind", KINDS if SOAK else KINDS[:2])
 @pytest.mark.heavy
 def test_no_command_waits_for_a_file_or_reads_it_for_ever(made, tmp_path, kind) -> None:
     for outer in (True, False):

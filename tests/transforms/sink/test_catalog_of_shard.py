@@ -133,6 +133,7 @@ def test_all_records_of_an_intact_dataset_are_taken(work, version) -> None:
 
 
 @pytest.mark.parametrize("version", ["today", "0.2.0"])
+@pytest.mark.heavy
 def test_records_without_a_hash_are_taken_only_by_the_catalog_of_their_shard(work, version) -> None:
     options = {**OPTIONS, "features": "image/key,image/height"}
     build_dataset(input=work / "in", output=work / "keys", **options)
