@@ -11,6 +11,7 @@ from typing import Any
 from shardmill.loaders.boxes import BOX_SIDES, BOXES, boxes_spec
 from shardmill.loaders.selection import Selection, ShardSlice, select
 from shardmill.schemas.dataset.catalog import read_table
+from shardmill.schemas.dataset.dataset_files import read_dataset_file
 from shardmill.schemas.dataset.manifest import Manifest, Shard
 from shardmill.schemas.dataset.read_manifest import open_manifest
 from shardmill.schemas.dataset.shard_names import SCHEMA, check_not_deleted
@@ -227,10 +228,10 @@ def open_catalog(folder: str, shard: Shard, names: Sequence[str]) -> Any:
     """
     path = join(folder, shard.catalog.file if shard.catalog else "")
     try:
-        table = read_table(open_storage(path).read(path), names)
+        table = read_table(read_dataset_file(path), names)
         if len(table) != shard.records:
             raise FormatError("shard-records-differ", found=len(table), expected=shard.records)
-    except (FileNotFoundError, IsADirectoryError, FormatError) as error:
+    except (FileNotFoundError, FormatError) as error:
         raise InputError("catalog-unreadable", path=path, error=error) from error
     return table
 
@@ -247,7 +248,7 @@ def read_specs(folder: str, manifest: Manifest, *lacking: str) -> tuple[FeatureS
     """
     path = join(folder, SCHEMA)
     try:
-        text = open_storage(path).read(path).decode("utf-8")
+        text = read_dataset_file(path).decode("utf-8")
         return tuple(each for each in parse_feature_specs(text, SCHEMA) if each.name not in lacking)
     except FileNotFoundError as error:
         check_not_deleted(folder)

@@ -12,7 +12,7 @@ import apache_beam as beam
 import deflate
 
 from shardmill.pipelines.arrays_config import ArraysConfig
-from shardmill.pipelines.build_config import config_id
+from shardmill.transforms.publish.generation import config_id
 from shardmill.transforms.runtime.beam_steps import RaiseIfFailed
 from shardmill.transforms.sink.placement import count_parts
 from shardmill.transforms.sink.spec import Outcome

@@ -5,10 +5,7 @@ And the splits that the folders of an input name, as in ``train/`` and ``validat
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, TypeVar, cast
@@ -17,14 +14,13 @@ from typing_extensions import Self
 
 from shardmill.pipelines.dataset_options import DatasetOptions
 from shardmill.pipelines.report.terminal import Answer
-from shardmill.schemas.dataset.shard_names import DEFAULT_TEMPLATE, LABEL_TEMPLATE, ShardTemplate
+from shardmill.schemas.dataset.shard_names import shard_template
 from shardmill.schemas.dataset.splits import DEFAULT_SPLITS, Splits, split_of_folder
 from shardmill.schemas.errors import UsageError, format_names
 from shardmill.schemas.option_types import as_text, options_of, parse_path
 from shardmill.schemas.storage import absolute, join, open_storage
 from shardmill.transforms.match.inputs import MatchSpec, find_inputs
 from shardmill.transforms.match.walk import Wanted, check_apart, folder_names
-from shardmill.transforms.publish.generation import FORMAT_VERSION
 from shardmill.transforms.sink.placement import PlaceSpec, ShardSpec
 from shardmill.transforms.sink.spec import SinkSpec
 
@@ -102,10 +98,9 @@ class BuildConfig(DatasetOptions):
     @cached_property
     def shard_spec(self) -> ShardSpec:
         """Number or size of the shards, and their names."""
-        default = LABEL_TEMPLATE if self.by_label else DEFAULT_TEMPLATE
-        if self.compression == "none":
-            default = default.removesuffix(".gz")
-        template = ShardTemplate(self.shard_name or default)
+        template = shard_template(
+            self.shard_name, by_label=self.by_label, compression=self.compression
+        )
         if "split" not in template.fields and not self.one_split:
             raise UsageError("shard-name-needs-split", shard_name=self.shard_name)
         if "label" not in template.fields and self.by_label:
@@ -208,24 +203,6 @@ def read_option_file(flag: str, path: str, remedy: str) -> str:
         return storage.read(path).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise UsageError("option-file-not-utf8", flag=flag, path=path, remedy=remedy) from error
-
-
-def config_id(pipeline: str, versions: Mapping[str, str], options: Mapping[str, Any]) -> str:
-    """Return the digest of options, format and codecs: 16 hexadecimal digits.
-
-    Args:
-        pipeline: Name of the pipeline.
-        versions: Versions of the codecs.
-        options: The options that decide the content of the dataset.
-    """
-    body = {
-        "pipeline": pipeline,
-        "format": FORMAT_VERSION,
-        "versions": dict(versions),
-        "options": dict(options),
-    }
-    text = json.dumps(body, sort_keys=True, ensure_ascii=False)
-    return hashlib.blake2b(text.encode(), digest_size=8, person=b"shardmill-conf").hexdigest()
 
 
 def resolve_splits(config: Config, match: MatchSpec) -> tuple[Config, tuple[str, ...]]:

@@ -26,6 +26,7 @@ from typing import IO, TYPE_CHECKING, Any, ParamSpec, TypeVar
 from shardmill.pipelines.dataset_options import ArraysOptions, ImagesOptions, RowsOptions
 from shardmill.pipelines.tool_options import CountConfig, VerifyOptions
 from shardmill.schemas import errors
+from shardmill.schemas.dataset.dataset_files import read_dataset_file
 from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.dataset.read_manifest import load_manifest
 from shardmill.schemas.dataset.shard_names import REJECTS
@@ -33,7 +34,7 @@ from shardmill.schemas.errors import UsageError
 from shardmill.schemas.errors.catalogue import PAGE, with_id
 from shardmill.schemas.numbers import plural
 from shardmill.schemas.option_types import describe_options
-from shardmill.schemas.storage import join, open_storage
+from shardmill.schemas.storage import join
 
 if TYPE_CHECKING:
     from shardmill.loaders import Records
@@ -109,7 +110,7 @@ class BuildResult:
         if not self.manifest.inputs.rejected:
             return []
         path = join(self.manifest.folder(self.output), REJECTS)
-        return [json.loads(line) for line in open_storage(path).read(path).splitlines()]
+        return [json.loads(line) for line in read_dataset_file(path).splitlines()]
 
     def __repr__(self) -> str:
         """Return the status and the numbers of the splits."""

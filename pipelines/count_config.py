@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from shardmill.pipelines.tool_options import CountConfig
+from shardmill.schemas.dataset.dataset_files import read_dataset_file
 from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.dataset.shard_names import MANIFEST
 from shardmill.schemas.errors import FormatError, StorageError, UsageError
@@ -62,7 +63,7 @@ def _current_generation(pattern: str) -> str:
         return pattern
     path = join(absolute(pattern), MANIFEST)
     try:
-        return Manifest.from_json(open_storage(path).read(path)).folder(pattern)
+        return Manifest.from_json(read_dataset_file(path)).folder(pattern)
     except (FileNotFoundError, StorageError, FormatError):
         return pattern
 

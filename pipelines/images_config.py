@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any, cast, get_args
 
-from shardmill.pipelines.build_config import BuildConfig, config_id, read_option_file
+from shardmill.pipelines.build_config import BuildConfig, read_option_file
 from shardmill.pipelines.dataset_options import ImagesOptions
 from shardmill.pipelines.report.terminal import Answer
 from shardmill.schemas.errors import InputError, UsageError
@@ -28,6 +28,7 @@ from shardmill.transforms.match.annotations.annotation_spec import (
 )
 from shardmill.transforms.match.inputs import MatchSpec
 from shardmill.transforms.match.labels import BELOW_SPLIT, LabelSpec, below_places, parse_labels
+from shardmill.transforms.publish.generation import config_id
 from shardmill.transforms.runtime.process_pool import usable_cores
 from shardmill.transforms.sink.placement import PlaceSpec
 from shardmill.transforms.sources.csv.text_parser import CellRules

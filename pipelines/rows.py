@@ -13,13 +13,14 @@ from typing import Any
 
 import apache_beam as beam
 
-from shardmill.pipelines.build_config import config_id, resolve_splits
+from shardmill.pipelines.build_config import resolve_splits
 from shardmill.pipelines.rows_config import RowsConfig, check_named, check_options, codec_versions
 from shardmill.schemas.errors import InputError, UsageError, coded, format_names
 from shardmill.schemas.refs import InputRef, MatchCounts
 from shardmill.schemas.schema_pbtxt.columns import Column, check_texts, format_schema
 from shardmill.transforms.match.inputs import MatchSpec, match_now
 from shardmill.transforms.match.transform import MatchFiles
+from shardmill.transforms.publish.generation import config_id
 from shardmill.transforms.runtime.beam_steps import RaiseIfFailed
 from shardmill.transforms.sink.census import Census, why_unusable
 from shardmill.transforms.sink.placement import REJECTED, Series

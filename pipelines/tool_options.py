@@ -65,6 +65,7 @@ class VerifyOptions(Frozen):
 
     Attributes:
         dataset: ``DIR``: folder of a dataset, or a manifest of shardmill count
+        deep: also compare records with catalogs, label counts and statistics
         processes: ``N``: concurrent readers (default: one per core)
     """
 
@@ -81,6 +82,7 @@ pipeline option works too. Exit codes: 0 sound, 1 damaged, 2 usage error, 130
 or 143 interrupted."""
     dataset: Path
     _: KW_ONLY
+    deep: Switch = of.switch()
     processes: MaybeInt = of.whole(None, 1)
 
     def __post_init__(self) -> None:

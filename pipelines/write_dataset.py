@@ -14,7 +14,7 @@ import numpy as np
 from apache_beam.typehints.native_type_compatibility import convert_to_python_type
 from apache_beam.typehints.row_type import RowTypeConstraint
 
-from shardmill.pipelines.build_config import BuildConfig, config_id, read_option_file
+from shardmill.pipelines.build_config import BuildConfig, read_option_file
 from shardmill.pipelines.rows_config import check_label
 from shardmill.schemas.dataset.splits import Splits
 from shardmill.schemas.errors import UsageError
@@ -23,6 +23,7 @@ from shardmill.schemas.schema_pbtxt.columns import Column, format_schema, parse_
 from shardmill.schemas.schema_pbtxt.schema_text import Kind
 from shardmill.transforms.elements.transform import ElementsHooks, ElementsSpec, WriteElements
 from shardmill.transforms.elements.typed_elements import ElementReader, Getter
+from shardmill.transforms.publish.generation import config_id
 from shardmill.transforms.runtime.beam_steps import RaiseIfFailed
 from shardmill.transforms.sink.placement import PlaceSpec
 from shardmill.transforms.sink.spec import Outcome

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from shardmill.pipelines.report.layout import Layout
-    from shardmill.transforms.verify.verify import Dataset, Finding
+    from shardmill.transforms.publish.finding import Finding
+    from shardmill.transforms.verify.verify import Dataset
 
 
 def run(options: VerifyOptions, answer: Answer, beam_flags: Sequence[str] = ()) -> int:
@@ -36,6 +37,8 @@ def run(options: VerifyOptions, answer: Answer, beam_flags: Sequence[str] = ()) 
     dataset = find_dataset(os.fspath(options.dataset))
     runner, beam_flags = take_runner(beam_flags)
     if runner != IN_MEMORY:
+        if options.deep:
+            raise UsageError("verify-deep-with-runner", runner=runner)
         found = _verify_on(runner, beam_flags, dataset, answer)
         if isinstance(found, int):
             return found
@@ -44,7 +47,12 @@ def run(options: VerifyOptions, answer: Answer, beam_flags: Sequence[str] = ()) 
         progress = MEBIBYTES()
         try:
             with hide_progress(answer.quiet), show_progress(progress):
-                findings = verify_dataset(dataset, options.processes or usable_cores(), progress)
+                findings = verify_dataset(
+                    dataset,
+                    options.processes or usable_cores(),
+                    progress,
+                    deep=options.deep,
+                )
         except KeyboardInterrupt:
             close_all()
             raise
@@ -68,7 +76,8 @@ def _verify_on(
     """Return the findings, whose shards workers of a runner read; the exit code if interrupted."""
     with quiet_import():
         from shardmill.transforms.verify.transform import verify_shards
-    from shardmill.transforms.verify.verify import Finding, check_metadata
+    from shardmill.transforms.publish.finding import Finding
+    from shardmill.transforms.verify.verify import check_metadata
 
     if dataset.counted:
         raise UsageError("verify-runner-needs-dataset", runner=runner)

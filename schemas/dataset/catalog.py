@@ -16,6 +16,7 @@ from shardmill.schemas.refs import EncodedImage, InputRef
 from shardmill.schemas.schema_pbtxt.image_features import COUNTS, VALUES, catalog_columns
 
 _BATCH_ROWS = 1024
+_SHARD_CRC = b"shard_crc32c"  # in the metadata of the Parquet file
 
 
 class CatalogRow(NamedTuple):
@@ -90,6 +91,8 @@ class Catalog:
     Attributes:
         record_id: Identity of the options and codecs that decided the features of all records.
         record_bytes: Bytes of each record.
+        shard_crc32c: CRC-32C of the shard that it describes, as 8 hexadecimal digits; empty in
+            catalogs of 0.2.0.
     """
 
     def __init__(self, table: Any) -> None:
@@ -99,6 +102,7 @@ class Catalog:
             raise FormatError("catalog-record-ids", found=len(ids))
         self.record_id = "".join(ids)
         self.record_bytes: list[int] = table.column("record_bytes").to_pylist()
+        self.shard_crc32c = shard_crc_of(table)
         self._table = table
 
     def __len__(self) -> int:
@@ -111,6 +115,12 @@ class Catalog:
             columns = {name: batch.column(name).to_pylist() for name in _COLUMNS}
             columns["features"] = batch.select(list(catalog_columns())).to_pylist()
             yield from map(CatalogRow, *(columns[name] for name in CatalogRow._fields))
+
+
+def shard_crc_of(table: Any) -> str:
+    """Return the CRC-32C of the shard that a catalog describes; empty in catalogs of 0.2.0."""
+    metadata = table.schema.metadata or {}
+    return str(metadata.get(_SHARD_CRC, b"").decode("ascii", "replace"))
 
 
 def _schema() -> Any:
@@ -132,12 +142,15 @@ def _schema() -> Any:
     )  # fmt: skip
 
 
-def format_catalog(rows: Iterable[Sequence[Any]], record_id: str) -> bytes:
+def format_catalog(
+    rows: Iterable[Sequence[Any]], record_id: str, shard_crc32c: str | None
+) -> bytes:
     """Return the Parquet file of the rows of a shard.
 
     Args:
         rows: ``CatalogRow`` values, or sequences of their fields.
         record_id: Identity of the options and codecs that decided the features.
+        shard_crc32c: CRC-32C of the shard: the catalog describes no other one.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -149,7 +162,7 @@ def format_catalog(rows: Iterable[Sequence[Any]], record_id: str) -> bytes:
     number = len(features)
     values |= {"record": range(number), "record_id": [record_id] * number}
     target = io.BytesIO()
-    schema = _schema()
+    schema = _schema().with_metadata({_SHARD_CRC: shard_crc32c or ""})
     arrays = [pa.array(values[field.name], field.type) for field in schema]
     pq.write_table(pa.Table.from_arrays(arrays, schema=schema), target, compression="zstd")
     return target.getvalue()

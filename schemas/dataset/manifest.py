@@ -20,6 +20,9 @@ from shardmill.schemas.storage import join
 VERSION = 2
 _OPTIONAL = "record_id", "ctime_id", "content_id", "files"  # of the build
 _REQUIRED = ("labels", "features", "warnings")  # which have defaults only in Python
+_NOT_EMPTY = "beside", "generation", "previous", "checksums", "manifests"
+_MAX_NUMBER = (1 << 63) - 1  # readers number records by int64
+COUNT_PIPELINE = "count"  # in the config of a manifest that `shardmill count` wrote
 T = TypeVar("T")
 
 
@@ -220,6 +223,10 @@ class Manifest:
             that folder and in that of a count. File names are relative to that folder here, and to
             the manifest's folder in JSON.
         previous: Earlier generations that are kept, the latest first.
+        checksums: CRC-32C of each file that is neither a shard nor a catalog, by name; empty in
+            datasets of 0.2.0.
+        manifests: CRC-32C of the manifest inside the generation and inside earlier ones, by the
+            generation; empty inside of them.
     """
 
     splits: dict[str, Split]
@@ -235,6 +242,8 @@ class Manifest:
     side_files: tuple[str, ...] = ()
     generation: str = ""
     previous: tuple[str, ...] = ()
+    checksums: dict[str, str] = field(default_factory=dict)
+    manifests: dict[str, str] = field(default_factory=dict)
 
     def to_json(self) -> str:
         """Return the manifest as indented JSON, with the version first."""
@@ -252,7 +261,7 @@ class Manifest:
         del body["side_files"]
         if not self.root:  # not a count
             del body["root"], body["damaged"]
-        body = _without_empty(body, "beside", "generation", "previous")
+        body = _without_empty(body, *_NOT_EMPTY)
         return json.dumps(body, ensure_ascii=False, indent=1) + "\n"
 
     @classmethod
@@ -279,10 +288,12 @@ class Manifest:
             body["build"] = _known(Build, body["build"])
             body["damaged"] = [_known(Damaged, each) for each in body.get("damaged", ())]
             body["side_files"] = [_file(name, prefix) for name in body.get("beside", ())]
+            _check_checksums(body)
             found = _known(cls, {name: body[name] for name in _REQUIRED} | body)
             names = (each["name"] for each in found.features)
             # A TypeError unless all are texts.
             "".join((*names, *found.label_features, *found.labels, *found.build.command))
+            _check_root(found)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise FormatError("manifest-malformed", error=error) from error
         return found
@@ -345,13 +356,41 @@ def _known(kind: type[T], body: Mapping[str, Any]) -> T:
                 _check_numbers(each.name, [value])
             elif each.type == "dict[str, int]":
                 _check_numbers(each.name, value.values())
+            elif each.type.startswith("dict") and not isinstance(value, dict):
+                raise TypeError(f"{each.name} is not an object")
             given[each.name] = tuple(value) if each.type.startswith("tuple") else value
     return kind(**given)
 
 
 def _check_numbers(name: str, numbers: Iterable[Any]) -> None:
-    if any(type(number) is not int or number < 0 for number in numbers):
-        raise FormatError("manifest-not-number", name=name)
+    for number in numbers:
+        if type(number) is not int or number < 0:
+            raise FormatError("manifest-not-number", name=name)
+        if number > _MAX_NUMBER:
+            raise FormatError("manifest-number-too-large", name=name, number=number)
+
+
+def _check_checksums(body: Mapping[str, Any]) -> None:
+    for name in body.get("checksums", {}):
+        _file(name, "")
+    for name in body.get("manifests", {}):
+        _checked_generation(name)
+    texts = (*body.get("checksums", {}).values(), *body.get("manifests", {}).values())
+    "".join(texts)  # a TypeError unless all are texts
+
+
+def _check_root(manifest: Manifest) -> None:
+    """Check that only the manifest of a count has a root, which may be any folder.
+
+    Raises:
+        FormatError: A root would lead readers of a dataset to the files of another folder.
+    """
+    root = manifest.root
+    if not root and isinstance(root, str):
+        return
+    counted = manifest.build.config.get("pipeline") == COUNT_PIPELINE
+    if not isinstance(root, str) or manifest.generation or not counted:
+        raise FormatError("manifest-root-of-dataset", root=root)
 
 
 def _without_empty(body: dict[str, Any], *names: str) -> dict[str, Any]:
@@ -372,7 +411,8 @@ def _shard(body: dict[str, Any], prefix: str) -> Shard:
     found = body.get("catalog")
     if found is not None:
         file = _file(found["file"], prefix)
-        found = CatalogFile(file, int(found["bytes"]), str(found["crc32c"]))
+        _check_numbers("bytes", [found["bytes"]])
+        found = CatalogFile(file, found["bytes"], str(found["crc32c"]))
     shard = _known(Shard, {**body, "file": _file(body["file"], prefix), "catalog": found})
     if not isinstance(shard.label, str | None):
         raise FormatError("manifest-label-not-text", file=shard.file, label=shard.label)

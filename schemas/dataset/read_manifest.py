@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any, NamedTuple
 
+from shardmill.schemas.dataset.dataset_files import check_dataset_file, read_dataset_file
 from shardmill.schemas.dataset.manifest import VERSION, Manifest
 from shardmill.schemas.dataset.shard_names import MANIFEST, check_not_lost, is_generation
 from shardmill.schemas.errors import FormatError, InputError, StorageError, UsageError
@@ -49,8 +50,21 @@ def open_manifest(path: str | os.PathLike[str], *, counts: bool = True) -> Found
     """
     folder, file = _find_manifest(path)
     manifest = _read_manifest(folder, file, counts=counts)
+    if manifest.root and folder and os.fsdecode(path) != file:
+        _check_root_is(folder, manifest.root)
     base = manifest.root or manifest.folder(folder or os.path.dirname(file) or ".")
     return FoundManifest(folder, file, base, manifest)
+
+
+def _check_root_is(folder: str, root: str) -> None:
+    """Check that the manifest of a count, found in a folder, is a count of that folder.
+
+    Raises:
+        InputError: A reader that was given the folder would read another one.
+    """
+    resolved = [each if scheme_of(each) else os.path.realpath(each) for each in (folder, root)]
+    if resolved[0].rstrip("/") != resolved[1].rstrip("/"):
+        raise InputError("dataset-root-elsewhere", file=join(folder, MANIFEST), root=root)
 
 
 def load_manifest(path: str | os.PathLike[str]) -> Manifest:
@@ -78,9 +92,9 @@ def _find_manifest(path: str | os.PathLike[str]) -> tuple[str, str]:
 
 
 def _read_manifest(folder: str, file: str, *, counts: bool) -> Manifest:
-    storage, data = open_storage(file), b""
+    data = b""
     try:
-        data = storage.read(file)
+        data = read_dataset_file(file)
         manifest = Manifest.from_json(data)
         for name, split in manifest.splits.items() if counts else ():
             stated, found = split.num_examples, sum(shard.records for shard in split.shards)
@@ -153,11 +167,12 @@ def read_rejects(path: str) -> Iterator[dict[str, str]]:
     """Yields the rejects of a file, with a text for each field; nothing if it cannot be read."""
     rest = b""
     try:
+        check_dataset_file(path)
         with open_storage(path).open_read(path) as chunks:
             for chunk in chunks:
                 *lines, rest = (rest + chunk).split(b"\n")
                 yield from map(_reject, lines)
-    except (FileNotFoundError, StorageError):
+    except (FileNotFoundError, FormatError, StorageError):
         return  # the rest of the dataset can still be shown
 
 

@@ -138,6 +138,20 @@ class ShardTemplate:
         )
 
 
+def shard_template(text: str, *, by_label: bool, compression: str) -> ShardTemplate:
+    """Return the template of a dataset's shard names.
+
+    Args:
+        text: ``--shard_name``; empty for the default.
+        by_label: Whether each label has separate shards.
+        compression: ``gzip`` or ``none``, which the default shows.
+    """
+    default = LABEL_TEMPLATE if by_label else DEFAULT_TEMPLATE
+    if compression == "none":
+        default = default.removesuffix(".gz")
+    return ShardTemplate(text or default)
+
+
 def _check_field(rule: str, field: str, spec: str, conversion: str | None) -> None:
     if field not in FIELDS:
         raise UsageError(

@@ -33,7 +33,7 @@ MESSAGES: dict[str, str] = {
     "catalog-index-differs": "its member index does not match its catalog",
     "rollback-nothing-kept": "{output} keeps no earlier version: build with --keep=1 or more.",
     "rollback-version-unknown": "{output} has no earlier version {name!r}: it has {have}.",
-    "rollback-version-damaged": "{path} is missing or damaged: choose another --to.",
+    "rollback-version-damaged": "{path} is missing or damaged ({why}): choose another --to.",
     "demo-folder-exists": "{folder} exists and is not an empty folder: give a new one.",
     "dir-empty": "DIR is empty: give the folder of a dataset.",
     "folder-not-folder": "{directory} is not a folder: give the folder of a dataset.",

@@ -94,12 +94,13 @@ BOX_COUNTS = {
     "outlines": "outlines of objects, of which only the boxes were read",
 }
 COUNTS = ORIGINAL_COUNTS | BOX_COUNTS
+IMAGE_HASH = "image_hash"  # column of the catalog: of the encoded image
 VALUES = "values_digest"  # column of the catalog: of the values of listings and annotations
 
 IMAGE_FEATURES: dict[str, Feature] = {
     feature.name: feature
     for feature in (
-        Feature(ENCODED, "bytes", "data", column="image_hash", short="image"),
+        Feature(ENCODED, "bytes", "data", column=IMAGE_HASH, short="image"),
         Feature(FORMAT, "bytes", "format"),
         Feature(HEIGHT, "int64", "height"),
         Feature(WIDTH, "int64", "width"),

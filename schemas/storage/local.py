@@ -25,6 +25,7 @@ _UNSUPPORTED = frozenset({errno.EPERM, errno.ENOTSUP, errno.EMLINK, errno.EXDEV,
 _REMEDY = {
     errno.ENOSPC: "free some space and run again, finished parts are kept",
     errno.EDQUOT: "free some of your quota and run again, finished parts are kept",
+    errno.ELOOP: "a link leads to itself: delete it",
     errno.EROFS: "choose an output on a writable file system",
     errno.EACCES: "check the permissions",
     errno.EPERM: "check the permissions",

@@ -179,7 +179,7 @@ def test_a_filter_of_the_catalog_has_a_length(images):
 def test_a_catalog_of_another_shard_is_rejected(images, tmp_path):
     ds = shutil.copytree(Path(images("jpeg")), tmp_path / "ds", symlinks=True)
     for file in (ds / "current" / "catalog").iterdir():
-        file.write_bytes(format_catalog([], "id"))
+        file.write_bytes(format_catalog([], "id", None))
     with pytest.raises(InputError, match="cannot be read: it has 0 records and the manifest says"):
         Stream(open_dataset(ds), where={"label": "ant"})
 

@@ -14,8 +14,17 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from typing import NamedTuple
 
+from shardmill.schemas.dataset.dataset_files import read_dataset_file
 from shardmill.schemas.dataset.foreign_names import missing_shards, split_of, stated_records
-from shardmill.schemas.dataset.manifest import Build, Damaged, Inputs, Manifest, Shard, Split
+from shardmill.schemas.dataset.manifest import (
+    COUNT_PIPELINE,
+    Build,
+    Damaged,
+    Inputs,
+    Manifest,
+    Shard,
+    Split,
+)
 from shardmill.schemas.dataset.shard_names import MANIFEST, is_generation
 from shardmill.schemas.dataset.splits import split_order
 from shardmill.schemas.errors import DeniedError, FormatError, OutputError, ShardmillError
@@ -30,7 +39,6 @@ from shardmill.transforms.runtime.lifeline import end_if_orphaned
 from shardmill.transforms.runtime.process_pool import run_all
 
 _CONCURRENT_OPENS = 16
-PIPELINE = "count"
 ALL = "all"  # the split of files whose names contain no split
 
 
@@ -104,7 +112,7 @@ def _known_splits(root: str) -> dict[str, str]:
     """Return the split of each file in the dataset's own manifest; empty if there is none."""
     path = join(root, MANIFEST)
     try:
-        manifest = Manifest.from_json(open_storage(path).read(path))
+        manifest = Manifest.from_json(read_dataset_file(path))
     except (FileNotFoundError, FormatError, DeniedError):
         return {}
     if manifest.root:  # a manifest of a count: its splits are guessed from names too
@@ -140,7 +148,7 @@ class CountSpec:
     @property
     def config_id(self) -> str:
         """Identity of the options that affect the counts, as 16 hexadecimal digits."""
-        text = f"{PIPELINE} {self.check}"
+        text = f"{COUNT_PIPELINE} {self.check}"
         return hashlib.blake2b(text.encode(), digest_size=8, person=b"shardmill-conf").hexdigest()
 
 
@@ -191,7 +199,7 @@ def make_manifest(
         build=Build(
             config_id=spec.config_id,
             input_id=f"{sum(file.ref.digest() for file in ordered) % (1 << 128):032x}",
-            config={"pipeline": PIPELINE, "check": spec.check},
+            config={"pipeline": COUNT_PIPELINE, "check": spec.check},
             versions={"shardmill": version("shardmill")},
             runner=spec.runner,
             finished=dt.datetime.now(dt.timezone.utc).isoformat(timespec="seconds"),

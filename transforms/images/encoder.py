@@ -15,10 +15,10 @@ from blake3 import blake3
 
 from shardmill.schemas.dataset.catalog import CatalogRow
 from shardmill.schemas.errors import ResourceError, coded
-from shardmill.schemas.example.parse import has_entries, parse_example
+from shardmill.schemas.example.parse import ExampleError, has_entries, parse_example
 from shardmill.schemas.example.serialize import encode_entry, encode_example
 from shardmill.schemas.refs import InputRef, KnownRecord, Reject, RejectedError
-from shardmill.schemas.schema_pbtxt.image_features import BOX_COUNTS, FeatureSet
+from shardmill.schemas.schema_pbtxt.image_features import BOX_COUNTS, IMAGE_HASH, FeatureSet
 from shardmill.schemas.schema_pbtxt.schema_text import array_tags
 from shardmill.schemas.storage import map_ordered, scheme_of, storage_threads
 from shardmill.schemas.tfrecord.gzip_member import Packing
@@ -140,6 +140,7 @@ class ImageEncoder:
         """Return the example or reject of each reference."""
         fields = {ref.key: input_fields(ref, ids) for ref in refs}
         taken = take_records([ref for ref in refs if self._takes(ref)])
+        taken = {key: each for key, each in taken.items() if self._is_of_row(*each)}
         new = [Item(ref, fields[ref.key]) for ref in refs if ref.key not in taken]
         results: Results = {
             ref.key: self._update_record(ref, *taken[ref.key], fields[ref.key])
@@ -168,6 +169,18 @@ class ImageEncoder:
         known = KnownRecord.unpack(ref.known).image.features.get("mask_hash")
         current = parse_example(ref.attached)["mask_hash"].values if ref.mask else [b""]
         return [(known or "").encode()] == current
+
+    def _is_of_row(self, known: KnownRecord, record: bytes) -> bool:
+        """Return whether a record has the image of its row in the catalog."""
+        expected = known.image.features.get(IMAGE_HASH)
+        name = self.feature_set.name_of("data")
+        if not (expected and name):
+            return True  # the catalog of this shard is proved by the CRC that it holds
+        try:
+            (image,) = parse_example(record)[name].values
+        except (ExampleError, KeyError, ValueError):
+            return False
+        return isinstance(image, bytes) and blake3(image).hexdigest() == expected
 
     def _update_record(
         self, ref: InputRef, known: KnownRecord, record: bytes, fields: dict[str, Any]

@@ -8,6 +8,7 @@ and all continue with its file.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,6 +17,7 @@ from typing import Any, NamedTuple, TypeVar
 import google_crc32c
 
 from shardmill.schemas.dataset import shard_names
+from shardmill.schemas.dataset.dataset_files import check_dataset_file
 from shardmill.schemas.dataset.manifest import CatalogFile, Manifest, Shard
 from shardmill.schemas.dataset.shard_names import is_json, list_generations
 from shardmill.schemas.errors import FormatError, OutputError, coded
@@ -41,6 +43,30 @@ class Published(NamedTuple):
     version: str = ""
 
 
+def config_id(
+    pipeline: str,
+    versions: Mapping[str, str],
+    options: Mapping[str, Any],
+    format_version: int = FORMAT_VERSION,
+) -> str:
+    """Return the digest of options, format and codecs: 16 hexadecimal digits.
+
+    Args:
+        pipeline: Name of the pipeline.
+        versions: Versions of the codecs.
+        options: The options that decide the content of the dataset.
+        format_version: Version of shards and sidecars.
+    """
+    body = {
+        "pipeline": pipeline,
+        "format": format_version,
+        "versions": dict(versions),
+        "options": dict(options),
+    }
+    text = json.dumps(body, sort_keys=True, ensure_ascii=False)
+    return hashlib.blake2b(text.encode(), digest_size=8, person=b"shardmill-conf").hexdigest()
+
+
 def read_published(storage: Storage, output: str) -> Published:
     """Return what is published at an output.
 
@@ -53,9 +79,12 @@ def read_published(storage: Storage, output: str) -> Published:
     path = join(output, shard_names.MANIFEST)
     # The version is that of the bytes that were read: a publisher replaces only what it has seen.
     try:
+        check_dataset_file(path)
         data, version = storage.read_version(path)
     except FileNotFoundError:
         return Published()
+    except FormatError as error:
+        raise OutputError("output-manifest-unreadable", path=path, error=error) from error
     try:
         manifest = Manifest.from_json(data)
         check_plain(own_files(manifest))

@@ -21,9 +21,17 @@ from typing import NamedTuple
 from shardmill.schemas.dataset import shard_names
 from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.dataset.shard_names import list_generations
-from shardmill.schemas.errors import InputError, OutputError, ShardmillError, StaleBuildError
+from shardmill.schemas.errors import (
+    InputError,
+    OutputError,
+    ShardmillError,
+    StaleBuildError,
+    StorageError,
+)
 from shardmill.schemas.storage import Storage, join, map_ordered, scheme_of, storage_threads
 from shardmill.schemas.storage.local import replace_link
+from shardmill.schemas.tfrecord.framing import crc32c
+from shardmill.transforms.publish.check_version import check_version
 from shardmill.transforms.publish.generation import (
     Published,
     check_no_version,
@@ -45,11 +53,13 @@ class FinalFile(NamedTuple):
         source: Current path, relative to the output.
         name: Name in the generation.
         num_bytes: Size.
+        crc32c: CRC-32C as 8 hexadecimal digits, of a file that no shard of the manifest lists.
     """
 
     source: str
     name: str
     num_bytes: int
+    crc32c: str = ""
 
 
 class Publication(NamedTuple):
@@ -105,8 +115,14 @@ class Publisher:
                 return None
             with contextlib.ExitStack() as undo:
                 earlier = self._keep_earlier(manifest, old.manifest, locked=locked)
-                generation = self._write(manifest, files, undo)
-                new = replace(manifest, generation=generation, previous=earlier)
+                generation, crc = self._write(manifest, files, undo)
+                manifests = {
+                    generation: crc,
+                    **checksum_manifests(storage, output, earlier, old.manifest),
+                }
+                new = replace(
+                    manifest, generation=generation, previous=earlier, manifests=manifests
+                )
                 text = new.to_json()
                 # From here on the new manifest may be published, also if the call fails.
                 undo.pop_all()
@@ -135,8 +151,12 @@ class Publisher:
 
     def _write(
         self, manifest: Manifest, files: Sequence[FinalFile], undo: contextlib.ExitStack
-    ) -> str:
-        """Write a generation and wait until it is on the disk; return its name."""
+    ) -> tuple[str, str]:
+        """Write a generation and wait until it is on the disk.
+
+        Returns:
+            Its name, and the CRC-32C of its manifest.
+        """
         storage = self.storage
         generation = shard_names.new_generation(list_generations(storage, self.output))
         folder = join(self.output, generation)
@@ -152,9 +172,10 @@ class Publisher:
             if sizes.get(join(folder, file.name)) != file.num_bytes:
                 source = join(self.output, file.source)
                 raise StaleBuildError("publish-source-changed", source=source)
-        storage.replace(join(folder, shard_names.MANIFEST), manifest.to_json().encode())
+        text = manifest.to_json().encode()
+        storage.replace(join(folder, shard_names.MANIFEST), text)
         storage.sync(folder)
-        return generation
+        return generation, f"{crc32c(text):08x}"
 
     def _keep_earlier(
         self, new: Manifest, old: Manifest | None, *, locked: bool
@@ -215,13 +236,53 @@ def update_link(output: str, generation: str) -> None:
         replace_link(path, generation)
 
 
-def _find_changed(folder: str, manifest: Manifest) -> str:
-    """Return the first file that is not the shard of the manifest, or an empty text."""
+def _check_sound(folder: str, manifest: Manifest, stated: str) -> None:
+    """Check that no file of a generation was damaged.
+
+    Args:
+        folder: The folder of the generation.
+        manifest: Its manifest.
+        stated: CRC-32C of its manifest; empty if that is not known.
+
+    Raises:
+        InputError: A file is missing or damaged.
+    """
+    for finding in check_version(folder, manifest, stated):
+        path = join(folder, finding.file)
+        raise InputError("rollback-version-damaged", path=path, why=finding.message)
     same = map_ordered(
         lambda shard: is_shard(join(folder, shard.file), shard), manifest.shards,
         storage_threads(folder),
     )  # fmt: skip
-    return next((file for file, whole in zip(manifest.files, same, strict=True) if not whole), "")
+    for file, is_same in zip(manifest.files, same, strict=True):
+        if not is_same:
+            why = "its bytes are not those of the manifest"
+            raise InputError("rollback-version-damaged", path=join(folder, file), why=why)
+
+
+def checksum_manifests(
+    storage: Storage, output: str, generations: Sequence[str], published: Manifest | None
+) -> dict[str, str]:
+    """Return the CRC-32C of the manifests inside of generations, of those that have one.
+
+    Those that the published manifest states are not computed again: a file may be damaged since.
+
+    Args:
+        storage: Storage of the output.
+        output: The output folder.
+        generations: Names of the generations.
+        published: The manifest at the output; None for none.
+    """
+    stated = published.manifests if published is not None else {}
+    checksums = {}
+    for name in generations:
+        if name in stated:
+            checksums[name] = stated[name]
+            continue
+        with contextlib.suppress(FileNotFoundError, StorageError):
+            checksum = storage.checksum(join(output, name, shard_names.MANIFEST))
+            checksums[name] = f"{checksum:08x}"
+    return checksums
 
 
 def roll_back(storage: Storage, output: str, wanted: str = "") -> Manifest:
@@ -230,13 +291,13 @@ def roll_back(storage: Storage, output: str, wanted: str = "") -> Manifest:
     Args:
         storage: Storage of the output.
         output: The output folder.
-        wanted: Name of the generation; empty for the latest one. All its shards are read.
+        wanted: Name of the generation; empty for the latest one. All its files are read.
 
     Returns:
         The manifest that is published now.
 
     Raises:
-        InputError: There is no such generation, or it is damaged.
+        InputError: There is no such generation, or it is damaged: see ``check_version``.
         OutputError: Another command published at the same time, or the output is a version.
     """
     check_no_version(output)
@@ -255,15 +316,15 @@ def roll_back(storage: Storage, output: str, wanted: str = "") -> Manifest:
             raise InputError("rollback-version-unknown", output=output, name=name, have=have)
         folder = join(output, name)
         manifest = read_published(storage, folder).manifest
-        damaged = shard_names.MANIFEST
-        if manifest is not None:
-            damaged = find_damage(storage, folder, manifest)
-            damaged = damaged or _find_changed(folder, manifest)
-        if manifest is None or damaged:
-            raise InputError("rollback-version-damaged", path=join(folder, damaged))
+        if manifest is None:
+            path = join(folder, shard_names.MANIFEST)
+            raise InputError("rollback-version-damaged", path=path, why="it is not a manifest")
+        stated = now.manifests.get(name, "") if now is not None else ""
+        _check_sound(folder, manifest, stated)
         earlier = [now.generation] if now is not None else []
         previous = tuple(earlier + [each for each in kept if each != name])
-        new = replace(manifest, generation=name, previous=previous)
+        manifests = checksum_manifests(storage, output, (name, *previous), now)
+        new = replace(manifest, generation=name, previous=previous, manifests=manifests)
         path = join(output, shard_names.MANIFEST)
         if not storage.replace_if(path, new.to_json().encode(), published.version):
             raise OutputError("rollback-race", output=output)

@@ -202,7 +202,7 @@ def add_catalog(storage: Storage, spec: SinkSpec, job: ShardJob, built: BuiltSha
     slices = [each for each in job.slices if each.stop > each.first]
     if built.shard is None or not slices or not all(each.part.catalog for each in slices):
         return built
-    data = format_catalog(_rows(storage, spec, slices), spec.record_id)
+    data = format_catalog(_rows(storage, spec, slices), spec.record_id, built.shard.crc32c)
     crc, name = crc32c(data), catalog_name(built.shard.file)
     # Named by its content: workers with different releases of Arrow write different bytes.
     source = f"{spec.build_name}/{SHARDS_FOLDER}/{crc:08x}-{len(data)}.parquet"

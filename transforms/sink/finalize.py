@@ -18,6 +18,7 @@ from shardmill.schemas.numbers import plural
 from shardmill.schemas.refs import Reject
 from shardmill.schemas.schema_pbtxt.image_features import COUNTS
 from shardmill.schemas.storage import Storage, join, map_ordered, storage_threads
+from shardmill.schemas.tfrecord.framing import crc32c
 from shardmill.transforms.publish.publish import FinalFile, Publisher
 from shardmill.transforms.sink.assemble import BuiltShard
 from shardmill.transforms.sink.census import Census
@@ -90,6 +91,7 @@ def finish(
         _check_rejects(storage, spec, manifest.inputs, built, schema)
         schema = extra.schema or schema
         files = list(_write_side_files(storage, spec, schema, manifest.labels, built, extra.files))
+        manifest = replace(manifest, checksums={file.name: file.crc32c for file in files})
         files += [file for shard in built.shards for file in shard.files]
         publisher = Publisher(storage, spec.output, plan.base, spec.keep)
         published = publisher.publish(manifest, files)
@@ -287,12 +289,16 @@ def _write_side_files(
         texts[shard_names.LABELS] = "".join(f"{label}\n" for label in labels).encode()
     for name, data in texts.items():
         storage.replace(join(spec.build, folder, name), data)
-        yield FinalFile(f"{spec.build_name}/{folder}/{name}", name, len(data))
+        crc = f"{crc32c(data):08x}"
+        yield FinalFile(f"{spec.build_name}/{folder}/{name}", name, len(data), crc)
     rejects = shard_names.REJECTS
-    size = _write_rejects(storage, spec, built, join(spec.build, folder, rejects))
-    yield FinalFile(f"{spec.build_name}/{folder}/{rejects}", rejects, size)
+    path = join(spec.build, folder, rejects)
+    size = _write_rejects(storage, spec, built, path)
+    crc = f"{storage.checksum(path):08x}"
+    yield FinalFile(f"{spec.build_name}/{folder}/{rejects}", rejects, size, crc)
     for name, path in sorted(files.items()):
         entry = storage.stat(join(spec.build, path))
         if entry is None:
             raise FileNotFoundError(join(spec.build, path))
-        yield FinalFile(f"{spec.build_name}/{path}", name, entry.size)
+        crc = f"{storage.checksum(join(spec.build, path)):08x}"
+        yield FinalFile(f"{spec.build_name}/{path}", name, entry.size, crc)

@@ -10,11 +10,12 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
 from shardmill.schemas.dataset import shard_names
+from shardmill.schemas.dataset.dataset_files import read_dataset_file
 from shardmill.schemas.dataset.manifest import Manifest, Shard
 from shardmill.schemas.dataset.shard_names import check_file_names
-from shardmill.schemas.errors import OutputError, ShardmillError, coded
+from shardmill.schemas.errors import FormatError, OutputError, ShardmillError, coded
 from shardmill.schemas.refs import TRANSIENT, InputRef
-from shardmill.schemas.storage import Storage, join, open_storage
+from shardmill.schemas.storage import join, open_storage
 from shardmill.transforms.match.containers.expand import expand
 from shardmill.transforms.match.labels import sort_labels
 from shardmill.transforms.publish.generation import (
@@ -156,7 +157,7 @@ def decide_status(
     problem = why_not_up_to_date(
         storage, spec.output, old, spec.config_id, plan.input_id, options, summary
     )
-    problem = problem or find_usable(storage, spec.output, old, can_use)
+    problem = problem or find_usable(spec.output, old, can_use)
     moved = bool(old.catalogs) and old.inputs.root != spec.kept_root
     decoded = ["options or codecs that decide the records: all inputs are decoded"] * (
         bool(old.catalogs) and old.build.record_id != spec.record_id
@@ -219,14 +220,13 @@ def _check_parts(spec: SinkSpec, plan: Plan) -> None:
     check_file_names(names)
 
 
-def find_usable(storage: Storage, output: str, published: Manifest, can_use: CanUse) -> str:
+def find_usable(output: str, published: Manifest, can_use: CanUse) -> str:
     """Return why a dataset is not up to date, or an empty text if its transient rejects stay.
 
     An input that was missing, unreadable or changing is rejected in one build only: the next run
     looks at exactly these inputs again.
 
     Args:
-        storage: Storage of the output.
         output: The output folder.
         published: The published dataset.
         can_use: Returns whether an input can be used now.
@@ -235,13 +235,14 @@ def find_usable(storage: Storage, output: str, published: Manifest, can_use: Can
     if not TRANSIENT & counted.keys():
         return ""
     try:
-        lines = storage.read(join(published.folder(output), shard_names.REJECTS)).splitlines()
+        path = join(published.folder(output), shard_names.REJECTS)
+        lines = read_dataset_file(path).splitlines()
         rejects = [json.loads(line) for line in lines]
         found = [(each["key"], each["uri"]) for each in rejects if each["error"] in TRANSIENT]
         listed = Counter(each["error"] for each in rejects)
         if any(listed[error] != counted.get(error, 0) for error in TRANSIENT):
             raise ValueError("lines are missing")
-    except (ValueError, TypeError, KeyError):
+    except (FormatError, ValueError, TypeError, KeyError):
         return coded("rejects-damaged")
     usable = [key for key, uri in found if _is_usable(key, uri, can_use)]
     if not usable:

@@ -13,11 +13,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from shardmill.schemas.dataset.catalog import parse_catalog
+from shardmill.schemas.dataset.dataset_files import read_dataset_file
 from shardmill.schemas.dataset.manifest import Shard
 from shardmill.schemas.dataset.shard_names import REJECTS
 from shardmill.schemas.errors import FormatError, ShardmillError
 from shardmill.schemas.refs import TRANSIENT, InputRef, KnownRecord, Reference
-from shardmill.schemas.schema_pbtxt.image_features import VALUES
+from shardmill.schemas.schema_pbtxt.image_features import IMAGE_HASH, VALUES
 from shardmill.schemas.storage import RandomReader, join, open_storage, to_relative
 from shardmill.schemas.tfrecord.framing import crc32c, unframe
 from shardmill.schemas.tfrecord.gzip_member import (
@@ -73,7 +74,7 @@ def path_of(uri: str, key: str, root: str) -> str:
 def read_rows(
     folder: str, shard: Shard, number: int, record_id: str, root: str
 ) -> Iterator[tuple[str, PublishedRow]]:
-    """Yield the key and row of each record of a shard; nothing of a damaged catalog.
+    """Yield the key and row of each record of a shard; nothing of a foreign or damaged catalog.
 
     Args:
         folder: Folder of the published files.
@@ -86,11 +87,14 @@ def read_rows(
         return
     path, storage = join(folder, shard.file), open_storage(folder)
     try:
-        data = storage.read(join(folder, shard.catalog.file))
+        data = read_dataset_file(join(folder, shard.catalog.file))
         if f"{crc32c(data):08x}" != shard.catalog.crc32c:
             return
         catalog = parse_catalog(data)
     except _FAILURES:
+        return
+    # A catalog of another shard would give inputs the records of others.
+    if catalog.shard_crc32c not in ("", shard.crc32c):
         return
     locations: Iterable[tuple[int, int, int] | None] = itertools.repeat(None)
     # Rows are compared also where other options make other records; then no record is taken.
@@ -103,7 +107,9 @@ def read_rows(
                     locations = find_records(reader, catalog.record_bytes)
     for row, location in zip(catalog, locations, strict=False):
         record = b""
-        if location is not None:
+        # Catalogs of 0.2.0 name no shard: there a record that has no hash cannot be proved.
+        is_provable = bool(catalog.shard_crc32c or row.features[IMAGE_HASH])
+        if location is not None and is_provable:
             record = KnownRecord(str(number), row.image, *location, row.record_bytes).pack()
         size, version, label, ctime = row.input_bytes, row.input_version, row.label, row.input_ctime
         place, values = path_of(row.source, row.key, root), row.features[VALUES] or ""
@@ -118,7 +124,7 @@ def read_rejected(folder: str) -> Iterator[tuple[str, PublishedRow]]:
     """
     path = join(folder, REJECTS)
     with contextlib.suppress(ShardmillError, OSError, ValueError, TypeError, KeyError):
-        for line in open_storage(path).read(path).splitlines():
+        for line in read_dataset_file(path).splitlines():
             reject = json.loads(line)
             # What matching rejects for good is not compared; what it could not read for a moment
             # may be an input now.

@@ -38,7 +38,8 @@ def changed(**changes: object) -> Manifest:
 
 
 def counts(**changes: object) -> Manifest:
-    return changed(**{"root": "/data/ds", **changes})
+    count = {"root": "/data/ds", "build__config": {"pipeline": "count", "check": "records"}}
+    return changed(**{**count, **changes})
 
 
 def broken(manifest: Manifest, counted: Manifest | None = None, **rules: str) -> list[str]:
@@ -215,6 +216,7 @@ def test_rejects_malformed_flags_in_one_sentence(flag, ds, capsys):
 def test_rejects_build_rules_for_a_count(ds, capsys):
     found = json.loads((ds / "manifest.json").read_text())
     (ds / "manifest.json").rename(ds / "dataset.json")
+    found["build"]["config"] = {"pipeline": "count"}
     (ds / "manifest.json").write_text(json.dumps(found | {"root": str(ds)}))
     assert run_here(capsys, "check", ds, "--min_examples=train:17")[0] == 0
     for flag in ("--max_age=9999d", "--finished_after=2026-11-20T00:00:00Z", "--max_reject_fraction=1", f"--counted={ds}/manifest.json"):  # fmt: skip

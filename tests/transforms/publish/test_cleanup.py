@@ -484,7 +484,7 @@ def test_cleans_a_bucket(stored, capsys):
     assert (code, err, objects(stored)) == (0, "", before)
     code, out, err = call_main(capsys, f"{stored}/", NOW)
     assert (code, err) == (0, "")
-    assert "Removed 2 leftovers: 23 B in 4 files." in out
+    assert "Removed 2 leftovers: 9 B in 4 files." in out
     assert objects(stored) == {p: v for p, v in before.items() if p not in leftovers}
     assert call_main(capsys, stored) == (0, f"{stored}: nothing to clean.\n", "")
 

@@ -16,9 +16,10 @@ from shardmill.schemas.example.serialize import encode_example
 from shardmill.schemas.tfrecord.framing import crc32c, frame
 from shardmill.schemas.tfrecord.inflate import TENSORFLOW_READS
 from shardmill.schemas.tfrecord.reader import open_records
+from shardmill.transforms.publish.finding import Finding
 from shardmill.transforms.runtime import process_pool
 from shardmill.transforms.verify import verify
-from shardmill.transforms.verify.verify import Finding, find_dataset, verify_dataset
+from shardmill.transforms.verify.verify import find_dataset, verify_dataset
 from tests.conftest import build_dataset, examples, make_photos, shardmill
 from tests.pipelines.test_count import count
 from tests.support.fault_tools import PROGRESS
@@ -68,11 +69,19 @@ def rewrite(dataset: Path, examples: list[bytes]) -> None:
         split = manifest["splits"]["train"]
         digest = f"{crc32c(data):08x}"
         split["shards"][0].update(records=len(examples), bytes=len(data), crc32c=digest)
-        split["shards"][0].pop("catalog", None)
+        catalog = split["shards"][0].pop("catalog", None)
+        if catalog:
+            (dataset / catalog["file"]).unlink()
+        split.pop("class_weights", None)
         split["num_examples"] = sum(entry["records"] for entry in split["shards"])
         split["num_bytes"] = sum(entry["bytes"] for entry in split["shards"])
         split["label_counts"] = {}
         manifest["written"] = sum(each["num_examples"] for each in manifest["splits"].values())
+        inputs = manifest["inputs"]
+        inputs["accepted"] = manifest["written"]
+        inputs["matched"] = sum(
+            inputs[name] for name in ("accepted", "rejected", "skipped", "duplicates")
+        )
 
     edit_manifest(dataset, change)
 

@@ -1,0 +1,35 @@
+"""Read the small files of a dataset, which may be another person's.
+
+A manifest, a schema or a catalog may be a pipe, which is never answered, or a device, which never
+ends. So the type and the size are checked before a byte is read.
+"""
+
+from __future__ import annotations
+
+from shardmill.schemas.errors import FormatError
+from shardmill.schemas.storage import open_storage
+
+MAX_BYTES = 1 << 30  # a manifest of a million shards has a third of it
+
+
+def check_dataset_file(path: str) -> None:
+    """Check that a path is a file that can be read into memory.
+
+    Raises:
+        FileNotFoundError: It does not exist.
+        FormatError: It is not a regular file, or is too large.
+        StorageError: The storage failed, such as at a link to itself.
+    """
+    entry = open_storage(path).stat(path)
+    if entry is None:
+        raise FileNotFoundError(path)
+    if entry.kind != "file":
+        raise FormatError("dataset-file-not-regular")
+    if entry.size > MAX_BYTES:
+        raise FormatError("dataset-file-too-large", size=entry.size, limit=MAX_BYTES)
+
+
+def read_dataset_file(path: str) -> bytes:
+    """Return the content of a file of a dataset; see ``check_dataset_file``."""
+    check_dataset_file(path)
+    return open_storage(path).read(path)
