@@ -7,19 +7,21 @@ ends. So the type and the size are checked before a byte is read.
 from __future__ import annotations
 
 from shardmill.schemas.errors import FormatError
-from shardmill.schemas.storage import open_storage
+from shardmill.schemas.storage import open_storage, scheme_of
 
 MAX_BYTES = 1 << 30  # a manifest of a million shards has a third of it
 
 
 def check_dataset_file(path: str) -> None:
-    """Check that a path is a file that can be read into memory.
+    """Check that a local path is a file that can be read into memory.
 
     Raises:
         FileNotFoundError: It does not exist.
         FormatError: It is not a regular file, or is too large.
         StorageError: The storage failed, such as at a link to itself.
     """
+    if scheme_of(path):  # an object is neither a pipe nor endless, and each look is a request
+        return
     entry = open_storage(path).stat(path)
     if entry is None:
         raise FileNotFoundError(path)
