@@ -154,6 +154,20 @@ def test_a_column_of_a_listing_may_lack_its_prefix(datasets):
             Stream(records, where={name: 1})
 
 
+@pytest.mark.parametrize(("column", "value"), [("ratio", 0.1), ("scores", 0.7)])
+def test_floats_are_compared_as_records_have_them(column, value, table, datasets):
+    """With 32 bits, of which 0.1 is another number."""
+    count = sum(
+        value in ([row[column]] if column == "ratio" else row[column] or []) for row in table
+    )
+    for dataset in datasets.values():
+        found = [
+            Stream(open_dataset(dataset, split, features=["label"]), where={column: value})
+            for split in ("train", "validation")
+        ]
+        assert sum(map(len, found)) == count > 0
+
+
 @pytest.mark.parametrize(
     ("where", "message"),
     [
