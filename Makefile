@@ -66,6 +66,7 @@ test-gcs: $(VENV)/.installed-dev-$(STATE)  ## Run the fault tests of gs:// on an
 	@$(BIN)/python -m pytest -q tests/cluster/test_gcs*.py
 
 test-s3: $(VENV)/.installed-dev-$(STATE)  ## Run the tests on a strict server of s3://
+	@$(BIN)/python -m tests.support.s3_server
 	@$(BIN)/python -m pytest -q -n 3 --dist loadscope tests/cluster/test_s3*.py
 
 environment: $(VENV)/.installed-dev,lint,docs,examples-$(STATE)  ## Install what the checks of continuous integration need

@@ -5,6 +5,7 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 import time
 
 import psutil
@@ -113,3 +114,19 @@ def test_each_group_of_tests_runs_for_each_change_or_at_night():
     groups = {*re.findall(r"^(test-[a-z0-9]+): ", makefile, re.MULTILINE)} - {"test-heavy"}
     scripts = "".join((ROOT / ".ci" / name).read_text() for name in ("run", "nightly"))
     assert {*re.findall(r"\btest-[a-z0-9]+", scripts)} == groups
+
+
+@pytest.mark.heavy
+def test_each_file_of_each_group_is_collected():
+    """What runs at night only would break unseen; a collection runs no test."""
+    makefile = (ROOT / "Makefile").read_text()
+    globs = {*re.findall(r"tests/cluster/\S+\.py", makefile)}
+    files = {str(path) for pattern in globs for path in ROOT.glob(pattern)}
+    assert files == {str(path) for path in (ROOT / "tests" / "cluster").glob("test_*.py")}
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider"]
+    done = subprocess.run(
+        [*command, *sorted(files)], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout
+    for path in files:
+        assert f"{path.removeprefix(f'{ROOT}/')}::" in done.stdout

@@ -43,7 +43,8 @@ message_type { name: "Example"
 
 
 @functools.cache
-def _example_class() -> type:
+def example_class() -> type:
+    """Return a class of tf.train.Example that needs no TensorFlow."""
     pool = descriptor_pool.DescriptorPool()
     pool.Add(text_format.Parse(_EXAMPLE, descriptor_pb2.FileDescriptorProto()))
     return message_factory.GetMessageClass(pool.FindMessageTypeByName("tests.Example"))
@@ -57,7 +58,7 @@ def tf_examples(path: Path | str, compression: str = "GZIP") -> list[dict]:
     examples = []
     data = Path(path).read_bytes()
     for payload in framed_payloads(gzip.decompress(data) if compression else data):
-        example = _example_class().FromString(payload)
+        example = example_class().FromString(payload)
         values = {}
         for feature in example.features.feature:
             assert feature.key not in values

@@ -62,14 +62,18 @@ def attributes_of(folder: Path) -> list[str]:
     return []
 
 
+def gateway() -> str:
+    """Return the path of the gateway; install it if it is missing, which takes minutes."""
+    return find_program("versitygw", ["go", "install", GATEWAY])
+
+
 @contextlib.contextmanager
 def run_gateway(folder: Path) -> Iterator[str]:
     """Run a gateway to a folder; yield its URL."""
     port = free_port()
     url = f"http://127.0.0.1:{port}"
     (folder / "buckets").mkdir()
-    command = [find_program("versitygw", ["go", "install", GATEWAY]), "--port", f"127.0.0.1:{port}"]
-    command += ["--health", "/health", "posix"]
+    command = [gateway(), "--port", f"127.0.0.1:{port}", "--health", "/health", "posix"]
     command += [*attributes_of(folder), str(folder / "buckets")]
     key, secret = KEYS.values()
     with run_server(command, f"{url}/health", ROOT_ACCESS_KEY=key, ROOT_SECRET_KEY=secret):
@@ -163,3 +167,7 @@ def gateway_url(tmp_path_factory) -> Iterator[str]:
     """A running gateway."""
     with run_gateway(tmp_path_factory.mktemp("gateway")) as url:
         yield url
+
+
+if __name__ == "__main__":  # before the tests, whose time is limited
+    print(gateway())

@@ -616,7 +616,8 @@ def contract() -> Iterator[ParameterSet]:
     """Yield the tests of a place with their arguments; tests/cluster runs them on another server."""
     for name, test in list(globals().items()):
         taken = list(inspect.signature(test).parameters) if name.startswith("test_") else []
-        values = {mark.args[0]: mark.args[1] for mark in getattr(test, "pytestmark", ())}
+        marks = [mark for mark in getattr(test, "pytestmark", ()) if mark.name == "parametrize"]
+        values = {mark.args[0]: mark.args[1] for mark in marks}
         if taken == ["place"]:
             yield pytest.param(test, {}, id=name[5:])
         elif taken[:1] == ["place"] and len(taken) == 2:

@@ -22,6 +22,7 @@ from shardmill.schemas.tfrecord.framing import frame
 from shardmill.transforms.images.containers import Spool, _text
 from shardmill.transforms.match.containers.expand import expand
 from tests.conftest import SOAK, build_dataset, make_image, make_photos
+from tests.support.readers import example_class
 
 OPTIONS = {"image_size": "16x24", "splits": "train:1", "keep": 0}
 NAMES = ("dog", "cat")  # of classes, in an order that sorting would change
@@ -81,18 +82,18 @@ def columns(files: dict[str, bytes]) -> bytes:
 
 
 def examples(files: dict[str, bytes], image: str = "image/encoded", number: bool = False) -> bytes:
-    """Return TFRecords that TensorFlow's own classes serialize."""
-    from tensorflow.core.example import example_pb2 as pb
-
+    """Return TFRecords that protobuf serializes."""
     made = []
     for name, data in files.items():
         label = name.partition("/")[0]
-        example = pb.Example()
-        example.features.feature[image].bytes_list.value.append(data)
+        example = example_class()()
+        example.features.feature.add(key=image).value.bytes.value.append(data)
         if number:
-            example.features.feature["y"].int64_list.value.append(NAMES.index(label))
+            feature = example.features.feature.add(key="y")
+            feature.value.ints.value.append(NAMES.index(label))
         else:
-            example.features.feature["image/class/text"].bytes_list.value.append(label.encode())
+            feature = example.features.feature.add(key="image/class/text")
+            feature.value.bytes.value.append(label.encode())
         made.append(frame(example.SerializeToString()))
     return b"".join(made)
 
