@@ -255,8 +255,16 @@ def decode_jpeg(data: bytes, header: Image.Image) -> Image.Image | None:
         return None
     mode = "L" if space == "GRAY" else space
     image = Image.frombuffer(mode, header.size, pixels, "raw", mode, 0, 1)  # without a copy
-    if mode == "RGBX":  # Pillow's own RGB images have a fourth byte too
-        image.im.setmode("RGB")
-        image._mode = "RGB"  # noqa: SLF001 - as Image.putalpha does
+    if mode == "RGBX":
+        image = _drop_padding(image)
     image.info = header.info
+    return image
+
+
+def _drop_padding(image: Image.Image) -> Image.Image:
+    """Return an RGBX image as RGB, with the same pixels."""
+    if not hasattr(image.im, "setmode"):  # Pillow 13 has no way without a copy
+        return image.convert("RGB")
+    image.im.setmode("RGB")  # Pillow's own RGB images have a fourth byte too
+    image._mode = "RGB"  # noqa: SLF001 - as Image.putalpha does
     return image
