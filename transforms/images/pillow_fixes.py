@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
+import PIL
 from PIL import Image, ImageChops, ImageFile, TiffImagePlugin
 
 from shardmill.schemas.refs import RejectedError
@@ -42,7 +43,9 @@ def fix_reader(image: ImageFile.ImageFile) -> None:
     # The extents of the strips: image.size already has the orientation of the file applied.
     covered = [tile.extents for tile in image.tile if tile.extents]
     extents = (0, 0, max(box[2] for box in covered), max(box[3] for box in covered))
-    arguments = ("RGBX", "raw", False, image.tag_v2.offset)
+    arguments: tuple[object, ...] = ("RGBX", False, image.tag_v2.offset)
+    if int(PIL.__version__.split(".")[0]) < 13:  # which takes the name of the compression too
+        arguments = ("RGBX", "raw", False, image.tag_v2.offset)
     image.tile = [ImageFile._Tile("libtiff", extents, 0, arguments)]  # noqa: SLF001
 
 
