@@ -43,6 +43,7 @@ def fix_reader(image: ImageFile.ImageFile) -> None:
     # The extents of the strips: image.size already has the orientation of the file applied.
     covered = [tile.extents for tile in image.tile if tile.extents]
     extents = (0, 0, max(box[2] for box in covered), max(box[3] for box in covered))
+    image._mode = "RGB"  # noqa: SLF001 - YCbCr in Pillow 13, which Pillow 12 has never
     arguments: tuple[object, ...] = ("RGBX", False, image.tag_v2.offset)
     if int(PIL.__version__.split(".")[0]) < 13:  # which takes the name of the compression too
         arguments = ("RGBX", "raw", False, image.tag_v2.offset)
