@@ -22,7 +22,7 @@ endif
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test light test-all test-heavy environment servers test-flink test-prism test-gcs test-s3 test-airflow test-interop \
-  test-wheel test-pythons test-lowest test-pillow dist release-check lint types docs docs-look soak bench bench-startup bench-count bench-peers bench-rows \
+  test-wheel test-wheels wheels test-pythons test-lowest test-pillow dist release-check lint types docs docs-look soak bench bench-startup bench-count bench-peers bench-rows \
   bench-reading bench-elements test-benchmarks \
   bench-scale constraints format clean
 
@@ -94,6 +94,12 @@ dist: $(VENV)/.installed-release-$(STATE)  ## Build wheel, source distribution a
 
 test-wheel: $(VENV)/.installed-dev-$(STATE) $(VENV)/.installed-release-$(STATE)  ## Install the wheel on this Python, and follow the README
 	@SHARDMILL_PYTHONS=here $(BIN)/python -m pytest -q tests/cluster/test_wheel.py
+
+test-wheels: $(VENV)/.installed-dev-$(STATE)  ## Check where all wheels exist, without installing them (needs uv)
+	@$(BIN)/python docs/_tools/wheels.py --check
+
+wheels: $(VENV)/.installed-dev-$(STATE)  ## Find out where all wheels exist, and write the table of the docs (needs uv)
+	@$(BIN)/python docs/_tools/wheels.py
 
 test-pythons: $(VENV)/.installed-dev-$(STATE) $(VENV)/.installed-release-$(STATE)  ## The same on each installed Python from 3.10 to 3.13
 	@$(BIN)/python -m pytest -q tests/cluster/test_wheel.py
