@@ -63,7 +63,8 @@ def resolve(lines: list[str], platform: str, python: str) -> str:
     with tempfile.NamedTemporaryFile("w", suffix=".txt") as overrides:
         overrides.writelines(f'{name}; python_version < "3"\n' for name in PURE)
         overrides.flush()
-        command += [f"--override={overrides.name}", f"--python-version={python}"]
+        command += [f"--override={overrides.name}", f"--constraint={ROOT / 'constraints.txt'}"]
+        command.append(f"--python-version={python}")
         done = subprocess.run(
             [*command, f"--python-platform={platform}"],
             cwd="/",
@@ -87,7 +88,7 @@ def resolve_all(setup: Path, names: Iterable[str]) -> Results:
     lines_of = requirements(setup)
     for name in names:
         cases = [(system, python) for system in PLATFORMS for python in PYTHONS]
-        with ThreadPoolExecutor(6) as pool:
+        with ThreadPoolExecutor(4) as pool:
             reasons = [
                 pool.submit(resolve, lines_of[name], PLATFORMS[system], python)
                 for system, python in cases

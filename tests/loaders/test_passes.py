@@ -3,6 +3,7 @@
 import contextlib
 import itertools
 import json
+import multiprocessing
 import os
 import random
 import signal
@@ -32,6 +33,9 @@ def _impatient_torch(monkeypatch):
     from torch.utils.data import _utils
 
     monkeypatch.setattr(_utils, "MP_STATUS_CHECK_INTERVAL", 0.2)
+    yield
+    for worker in multiprocessing.active_children():
+        worker.join(10)  # torch does not wait for workers that it ends
 
 
 def stream_of(ds, **options):

@@ -71,9 +71,11 @@ def decoder_pids() -> set[int]:
 
 def command_of(process: psutil.Process) -> str:
     """Return the command line; it is empty for a moment when a process has begun its program."""
-    while not process.cmdline() and process.status() != psutil.STATUS_ZOMBIE:
-        time.sleep(0.001)
-    return " ".join(process.cmdline())
+    with contextlib.suppress(psutil.ZombieProcess):
+        while not process.cmdline():
+            time.sleep(0.001)
+        return " ".join(process.cmdline())
+    return ""
 
 
 def gone(pids: set[int], seconds: float = 10) -> bool:
