@@ -8,6 +8,7 @@ from collections import Counter
 
 import pytest
 
+from shardmill.loaders import Stream, open_dataset
 from shardmill.schemas.dataset.manifest import Manifest
 from tests.support.loader_tools import ROWS
 from tests.support.servers import free_port
@@ -71,6 +72,57 @@ for batch in strategy.distribute_datasets_from_function(lambda _: read()):
 one = model.evaluate(read((0, 1), 1), verbose=0)
 parts = model.evaluate(read((0, 2)).concatenate(read((1, 2))), verbose=0)
 print(json.dumps([totals, one, parts]))
+"""
+MIRRORED = """
+import json, sys
+import keras
+import tensorflow as tf
+from shardmill import Stream, keras_dataset, open_dataset
+
+table, backup, replicas, fails_in, fails_at = sys.argv[1], sys.argv[2], *map(int, sys.argv[3:])
+(cpu,) = tf.config.list_physical_devices("CPU")
+tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * replicas)
+strategy = tf.distribute.MirroredStrategy([f"CPU:{n}" for n in range(replicas)])
+read = []
+
+class Recorder(keras.Model):
+    def call(self, inputs):
+        return inputs["number"]
+    def train_step(self, data):
+        read[-1].extend(data["number"].numpy().ravel().tolist())
+        return {"loss": tf.constant(0.0)}
+
+class Fail(keras.callbacks.Callback):
+    def __init__(self, epoch):
+        super().__init__()
+        self.fails_in, self.epoch = epoch, None
+    def on_epoch_begin(self, epoch, logs=None):
+        self.epoch = epoch
+        read.append([])
+    def on_train_batch_end(self, batch, logs=None):
+        if (self.epoch, batch) == (self.fails_in, fails_at):
+            raise ZeroDivisionError
+
+def fit(fails_in):
+    records = open_dataset(table, "train", features=["number"])
+    stream = Stream(records, shuffle=True, seed=3)
+    with strategy.scope():
+        model = Recorder()
+        model.compile(run_eagerly=True)
+    begin = lambda epoch, logs: stream.set_epoch(epoch)
+    model.fit(
+        keras_dataset(stream, batch_size=8, features=["number"], label=None, remainder="drop"),
+        epochs=3, verbose=0, callbacks=[
+            keras.callbacks.BackupAndRestore(backup),
+            keras.callbacks.LambdaCallback(on_epoch_begin=begin), Fail(fails_in)],
+    )
+
+try:
+    fit(fails_in)
+except ZeroDivisionError:
+    read.pop()
+    fit(-1)
+print(json.dumps(read))
 """
 TORCH = """
 import json, sys
@@ -201,6 +253,21 @@ def test_tensorflow(table, remainder):
         assert len(read) == (total // 8 * 8 if remainder == "drop" else total)
         orders.append([numbers for numbers, *_ in first])
     assert orders[0] != orders[1]
+
+
+@pytest.mark.parametrize("fails_in", [1, 2])
+def test_a_fit_that_failed_continues_after_a_backup(fails_in, table, tmp_path):
+    """With MirroredStrategy and BackupAndRestore, which begins the interrupted epoch again."""
+    words = table, tmp_path / "backup", 2, fails_in, 2
+    (epochs,) = run_both(["-c", MIRRORED], [words])
+    total = train_numbers(table)
+    records = open_dataset(table, "train", features=["number"])
+    for number, read in enumerate(epochs):
+        expected = [
+            int(row["number"]) for row in Stream(records, shuffle=True, seed=3, epoch=number)
+        ]
+        assert sorted(read) == sorted(expected[: total // 8 * 8])
+    assert len(epochs) == 3
 
 
 def test_evaluation_is_exact(images):
