@@ -46,8 +46,11 @@ def write_parquet(path: Path, rows: list[dict]) -> None:
 
 
 TABLES: dict[str, Callable[[Path, list[dict]], None]] = {
-    "csv": write_csv, "csv.gz": write_gz, "jsonl": write_jsonl, "parquet": write_parquet,
-}  # fmt: skip
+    "csv": write_csv,
+    "csv.gz": write_gz,
+    "jsonl": write_jsonl,
+    "parquet": write_parquet,
+}
 
 
 def make(kind: str, folder: Path, *, other: bool = False) -> list[Path]:

@@ -80,9 +80,12 @@ def datasets(table, tmp_path_factory):
     pq.write_table(pa.table(columns), folder / "list.parquet")
     options = {"splits": "train:0.7,validation:0.3", "num_shards": 2}
     shardmill.images(
-        folder / "list.parquet", folder / "images", label_from="listing",
-        image_size=8, **options,
-    )  # fmt: skip
+        folder / "list.parquet",
+        folder / "images",
+        label_from="listing",
+        image_size=8,
+        **options,
+    )
     build_rows(input=folder / "list.parquet", output=folder / "rows", label="label", **options)
     return {"images": folder / "images", "rows": folder / "rows"}
 
@@ -313,9 +316,12 @@ def unlabeled(tmp_path_factory):
     (folder / "in" / "all.csv").write_text("\n".join(lines[:11]))
     (folder / "in" / "test.csv").write_text("\n".join([lines[0], *lines[11:]]))
     build_rows(
-        input=folder / "in", output=folder / "ds", label="label", unlabeled_splits="test",
+        input=folder / "in",
+        output=folder / "ds",
+        label="label",
+        unlabeled_splits="test",
         splits="train=all.csv,test=test.csv",
-    )  # fmt: skip
+    )
     return folder / "ds"
 
 

@@ -117,17 +117,26 @@ def read_two_passes_in_turn(loader) -> None:
 
 
 DISTURBANCES = [
-    look, begin_only, leave_in_the_middle, fail_in_the_loop, kill_a_worker, read_in_a_thread,
+    look,
+    begin_only,
+    leave_in_the_middle,
+    fail_in_the_loop,
+    kill_a_worker,
+    read_in_a_thread,
     read_two_passes_in_turn,
-]  # fmt: skip
+]
 
 
 def check_passes(ds, disturb, method: str, *, persistent: bool, stateful: bool, slow: bool):
     stream = stream_of(ds)
     loader = loader_of(
-        stream, 2, method, stateful=stateful, persistent_workers=persistent,
+        stream,
+        2,
+        method,
+        stateful=stateful,
+        persistent_workers=persistent,
         worker_init_fn=start_slowly if slow else None,
-    )  # fmt: skip
+    )
     orders = []
     for _ in range(2):
         disturb(loader)

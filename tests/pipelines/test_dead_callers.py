@@ -215,9 +215,14 @@ class Scene:
             ours, stream = pty.openpty()
             words = ["setsid", "--ctty", "--wait", *words]
         process = subprocess.Popen(
-            words, cwd=ROOT, env=environment, stdin=stream, stdout=stream, stderr=stream,
+            words,
+            cwd=ROOT,
+            env=environment,
+            stdin=stream,
+            stdout=stream,
+            stderr=stream,
             start_new_session=launcher != "terminal",
-        )  # fmt: skip
+        )
         if ours >= 0:
             os.close(stream)
         return process, ours

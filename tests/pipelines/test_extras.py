@@ -59,9 +59,13 @@ def run_hidden(case: str, folder: Path, *command: str) -> str:
     """Run Python without the packages of a case; return its output."""
     hider = hide_modules(folder / "hidden", *CASES[case])
     done = subprocess.run(
-        [sys.executable, *command], cwd=folder, capture_output=True, text=True, check=False,
+        [sys.executable, *command],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
         env={**os.environ, "PYTHONPATH": os.pathsep.join([hider, str(ROOT)])},
-    )  # fmt: skip
+    )
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr
     return done.stdout
@@ -86,9 +90,18 @@ def test_files_that_are_no_images_are_named_so(case, odd, tmp_path) -> None:
 
 def build_hidden(case: str, odd: Path, folder: Path) -> None:
     output = run_hidden(
-        case, folder, "-m", "shardmill", "images", str(odd), "ds", "--image_size=32",
-        "--label_from=none", "--max_reject_fraction=1", "--workers=1",
-    )  # fmt: skip
+        case,
+        folder,
+        "-m",
+        "shardmill",
+        "images",
+        str(odd),
+        "ds",
+        "--image_size=32",
+        "--label_from=none",
+        "--max_reject_fraction=1",
+        "--workers=1",
+    )
     assert "KeyError" not in output
     check_rejects(folder / "ds", heic=not IS_HIDDEN[case])
 

@@ -62,8 +62,11 @@ def run_hidden(env: dict[str, str], *args: object) -> tuple[int, str, str]:
     """Run a command on that machine."""
     done = subprocess.run(
         [sys.executable, "-m", "shardmill", *map(str, args)],
-        env=env, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        env=env,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert "Traceback" not in done.stderr
     return done.returncode, done.stdout, ADDRESS.sub("", PROGRESS.sub("", done.stderr))
 
@@ -159,9 +162,12 @@ def test_a_worker_without_the_planned_resizer_says_so(photos, hidden, tmp_path) 
     path = photos / "cat" / "000.jpg"
     refs = [InputRef("cat/000.jpg", str(path), path.stat().st_size, "", "cat")]
     done = subprocess.run(
-        [sys.executable, "-c", WORKER], input=pickle.dumps((encoder, refs)),
-        env=hidden, capture_output=True, check=True,
-    )  # fmt: skip
+        [sys.executable, "-c", WORKER],
+        input=pickle.dumps((encoder, refs)),
+        env=hidden,
+        capture_output=True,
+        check=True,
+    )
     said = done.stdout.decode().splitlines()
     assert len(said) == 2
     for line in said:
@@ -173,11 +179,22 @@ def test_a_job_of_workers_without_the_planned_resizer_is_one_sentence(photos, tm
     folder = hide_modules(tmp_path / "hidden", "cykooz_resizer")
     done = subprocess.run(
         [
-            sys.executable, "-c", MIXED, folder, "images", photos, tmp_path / "ds", *FLAGS,
-            "--direct_running_mode=multi_processing", "--direct_num_workers=2",
+            sys.executable,
+            "-c",
+            MIXED,
+            folder,
+            "images",
+            photos,
+            tmp_path / "ds",
+            *FLAGS,
+            "--direct_running_mode=multi_processing",
+            "--direct_num_workers=2",
         ],
-        cwd=ROOT, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 1
     assert "Traceback" not in done.stderr
     assert "cykooz-resizer is not installed here" in done.stderr

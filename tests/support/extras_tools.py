@@ -83,11 +83,16 @@ def odd_files() -> dict[str, tuple[bytes, str, str, str]]:
         "brands.heic": (brands, "not_an_image", f"{NO_FORMAT}like an HEIC image", _HEIC),
         "page.jpg": (HTML, "not_an_image", f"{NO_FORMAT}like a web page", ""),
         "drawing.png": (
-            b"<svg xmlns='http://www.w3.org/2000/svg'/>", "not_an_image",
-            f"{NO_FORMAT}like an SVG drawing", "",
+            b"<svg xmlns='http://www.w3.org/2000/svg'/>",
+            "not_an_image",
+            f"{NO_FORMAT}like an SVG drawing",
+            "",
         ),
         "drawing2.png": (
-            b"<?xml version='1.0'?><svg/>", "not_an_image", f"{NO_FORMAT}like an XML document", "",
+            b"<?xml version='1.0'?><svg/>",
+            "not_an_image",
+            f"{NO_FORMAT}like an XML document",
+            "",
         ),
         "empty.jpg": (b"", "empty", "the file has no bytes", ""),
         "cut.jpg": (photo[: len(photo) // 2], "decode", "OSError: ", ""),
@@ -96,7 +101,7 @@ def odd_files() -> dict[str, tuple[bytes, str, str, str]]:
         "zeros.jpg": (bytes(1000), "not_an_image", f"{NO_FORMAT}with b'\\x00", ""),
         "text.jpg": (b"not found\n", "not_an_image", f"{NO_FORMAT}with b'not found", ""),
         "paper.jpg": (b"%PDF-1.7\n%\xe2\xe3", "not_an_image", f"{NO_FORMAT}like a PDF", ""),
-    }  # fmt: skip
+    }
 
 
 def expected_rejects(*, heic: bool) -> dict[str, tuple[str, str]]:

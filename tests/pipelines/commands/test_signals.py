@@ -113,8 +113,11 @@ def test_verify_leaves_no_process(number, large):
     code += "from shardmill.pipelines.cli import main; sys.exit(main())"
     process = subprocess.Popen(
         [sys.executable, "-c", code, "verify", "--processes=2", str(large)],
-        env={**os.environ, "PATH": path}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        env={**os.environ, "PATH": path},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     while living(mark) < 3 and process.poll() is None:
         time.sleep(0.005)
     process.send_signal(number)

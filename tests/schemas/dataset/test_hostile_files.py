@@ -73,8 +73,11 @@ def test_no_command_waits_for_a_file_or_reads_it_for_ever(made, tmp_path, kind) 
             replace_by(kind, (dataset if outer else dataset / "current") / name)
             done = subprocess.run(
                 [sys.executable, "-c", READ_ALL, str(dataset if outer else dataset / "current")],
-                check=False, capture_output=True, text=True, timeout=120,
-            )  # fmt: skip
+                check=False,
+                capture_output=True,
+                text=True,
+                timeout=120,
+            )
             assert done.returncode == 0, done.stderr
             assert "Traceback" not in done.stderr, done.stderr
             assert "verify 1" in done.stdout, (name, done.stdout, done.stderr)
@@ -138,7 +141,12 @@ def test_numbers_that_no_reader_can_hold_are_a_sentence(made, tmp_path, number) 
     body = json.loads(path.read_text())
     split = body["splits"]["train"]
     shard = split["shards"][0]
-    for place, name in ((shard, "records"), (shard, "bytes"), (shard["catalog"], "bytes"), (split, "num_examples")):  # fmt: skip
+    for place, name in (
+        (shard, "records"),
+        (shard, "bytes"),
+        (shard["catalog"], "bytes"),
+        (split, "num_examples"),
+    ):
         whole = place[name]
         place[name] = number
         with pytest.raises(FormatError, match=f"its {name} is {number}, and 2\\*\\*63"):

@@ -17,7 +17,13 @@ from tests.conftest import build_dataset
 from tests.support.readers import dataset_files
 
 # Records of equal length, so that the index of a shard fits to the catalog of any other.
-OPTIONS = {"image_size": "8", "encoding": "raw", "compression": "none", "splits": "train:1", "num_shards": 2}  # fmt: skip
+OPTIONS = {
+    "image_size": "8",
+    "encoding": "raw",
+    "compression": "none",
+    "splits": "train:1",
+    "num_shards": 2,
+}
 IMAGES = 20
 
 
@@ -108,7 +114,10 @@ def wrong_images(output: Path) -> int:
     records = shardmill.open_dataset(output, "train", features=["image", "image/key"])
     assert len(records) == IMAGES
     names = [str(record["image/key"]).split("/")[1] for record in records]
-    return sum(int(record["image"].max()) != int(name[:2]) for record, name in zip(records, names, strict=True))  # fmt: skip
+    return sum(
+        int(record["image"].max()) != int(name[:2])
+        for record, name in zip(records, names, strict=True)
+    )
 
 
 @pytest.mark.parametrize("version", ["today", "0.2.0"])
@@ -127,7 +136,9 @@ def test_no_record_of_another_input_is_taken(work, edit, version) -> None:
 def test_all_records_of_an_intact_dataset_are_taken(work, version) -> None:
     if version == "0.2.0":
         rewrite_catalogs(work / "out", without_crc)
-    outcome, _ = build_dataset(input=work / "in", output=work / "out", update=True, seed=5, **OPTIONS)  # fmt: skip
+    outcome, _ = build_dataset(
+        input=work / "in", output=work / "out", update=True, seed=5, **OPTIONS
+    )
     assert outcome.reused == IMAGES
     assert wrong_images(work / "out") == 0
 
@@ -139,7 +150,9 @@ def test_records_without_a_hash_are_taken_only_by_the_catalog_of_their_shard(wor
     build_dataset(input=work / "in", output=work / "keys", **options)
     if version == "0.2.0":
         rewrite_catalogs(work / "keys", without_crc)
-    outcome, _ = build_dataset(input=work / "in", output=work / "keys", update=True, seed=5, **options)  # fmt: skip
+    outcome, _ = build_dataset(
+        input=work / "in", output=work / "keys", update=True, seed=5, **options
+    )
     assert outcome.reused == (IMAGES if version == "today" else 0)
 
 

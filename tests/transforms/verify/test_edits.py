@@ -69,7 +69,11 @@ def datasets(tmp_path_factory) -> dict[str, Path]:
     for number in range(2):  # two copies of one image with other labels
         shutil.copyfile(photos / "cat" / "000.jpg", photos / "dog" / f"copy{number}.jpg")
     (photos / "cat" / "broken.jpg").write_bytes(b"not an image")
-    options: dict[str, Any] = {"image_size": "8", "num_shards": 2, "splits": "train:0.7,validation:0.3"}  # fmt: skip
+    options: dict[str, Any] = {
+        "image_size": "8",
+        "num_shards": 2,
+        "splits": "train:0.7,validation:0.3",
+    }
     clean = make_photos(folder / "clean", {"cat": 5, "dog": 6}, size=(24, 16))
     (folder / "table.csv").write_text(TABLE)
     (folder / "arrays").mkdir()

@@ -65,7 +65,9 @@ IMAGES = {
 
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory) -> Path:
-    folder = make_photos(tmp_path_factory.mktemp("intact") / "photos", {"cat": 8, "dog": 7}, size=(24, 16))  # fmt: skip
+    folder = make_photos(
+        tmp_path_factory.mktemp("intact") / "photos", {"cat": 8, "dog": 7}, size=(24, 16)
+    )
     shutil.copyfile(folder / "cat" / "000.jpg", folder / "dog" / "copy.jpg")
     Image.new("LA", (9, 5)).save(folder / "cat" / "alpha.png")
     (folder / "cat" / "broken.jpg").write_bytes(b"no image")
@@ -114,7 +116,9 @@ def test_listings_and_named_splits(photos, tmp_path) -> None:
     folder = tmp_path / "split"
     shutil.copytree(photos, folder / "train")
     shutil.copytree(photos, folder / "val")
-    build_dataset(input=folder, output=tmp_path / "split_ds", image_size="8", max_reject_fraction=0.5)  # fmt: skip
+    build_dataset(
+        input=folder, output=tmp_path / "split_ds", image_size="8", max_reject_fraction=0.5
+    )
     assert_intact(tmp_path / "split_ds")
 
 
@@ -156,7 +160,11 @@ def test_listed_columns_are_features(tmp_path) -> None:
 def test_elements_of_a_pipeline(tmp_path) -> None:
     elements = [Element(f"{n:03}", [n / 3] * 2, "ab"[n % 2]) for n in range(40)]
     with beam.Pipeline() as pipeline:
-        _ = pipeline | beam.Create(elements).with_output_types(Element) | shardmill.WriteDataset(str(tmp_path / "ds"), key="id")  # fmt: skip
+        _ = (
+            pipeline
+            | beam.Create(elements).with_output_types(Element)
+            | shardmill.WriteDataset(str(tmp_path / "ds"), key="id")
+        )
     assert_intact(tmp_path / "ds")
 
 
@@ -181,10 +189,15 @@ def test_tables_arrays_and_python(tmp_path) -> None:
     np.save(tmp_path / "arrays" / "y.npy", np.arange(15) % 3)
     build_dataset("arrays", input=tmp_path / "arrays", output=tmp_path / "arrays_ds")
     assert_intact(tmp_path / "arrays_ds")
-    rows = [{"n": n, "x": float("nan") if n % 4 == 0 else n / 3, "t": [str(n)] * (n % 3)} for n in range(30)]  # fmt: skip
+    rows = [
+        {"n": n, "x": float("nan") if n % 4 == 0 else n / 3, "t": [str(n)] * (n % 3)}
+        for n in range(30)
+    ]
     shardmill.write(rows, tmp_path / "written")
     assert_intact(tmp_path / "written")
-    images = [{"image": Image.new("RGB", (9, 9), (n, 0, 0)), "label": "ab"[n % 2]} for n in range(20)]  # fmt: skip
+    images = [
+        {"image": Image.new("RGB", (9, 9), (n, 0, 0)), "label": "ab"[n % 2]} for n in range(20)
+    ]
     shardmill.write(images, tmp_path / "images", image="image", label="label", image_size=8)
     assert_intact(tmp_path / "images")
 
@@ -194,5 +207,7 @@ def test_datasets_of_earlier_releases(kind) -> None:
     folders = sorted(FORMATS.glob(f"*/{kind}"))
     assert folders
     for folder in folders:
-        assert "checksums" not in json.loads((FORMATS / "0.2.0" / kind / "manifest.json").read_text())  # fmt: skip
+        assert "checksums" not in json.loads(
+            (FORMATS / "0.2.0" / kind / "manifest.json").read_text()
+        )
         assert_intact(folder)
