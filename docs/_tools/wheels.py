@@ -1,11 +1,12 @@
 """Find out where Shardmill and its extras install without a compiler, and write it into the docs.
 
-usage: python docs/_tools/wheels.py [--check] [--docs]
+usage: python docs/_tools/wheels.py [--check] [--docs] [EXTRA...]
 
 uv resolves the requirements of setup.py for other machines, with wheels only, and installs nothing.
 The results are stored in wheels.json, from which the table in the docs is made.
 
---check compares with the stored results instead, and --docs only makes the table.
+--check compares with the stored results instead, and --docs only makes the table. Names of extras
+resolve these alone.
 """
 
 import json
@@ -14,7 +15,6 @@ import runpy
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -82,21 +82,15 @@ def resolve(lines: list[str], platform: str, python: str) -> str:
     return match[1] if match else text
 
 
-def resolve_all(setup: Path, names: Iterable[str]) -> Results:
-    """Return the reasons by extra, platform and version of Python."""
-    results: Results = {}
-    lines_of = requirements(setup)
-    for name in names:
-        cases = [(system, python) for system in PLATFORMS for python in PYTHONS]
-        with ThreadPoolExecutor(4) as pool:
-            reasons = [
-                pool.submit(resolve, lines_of[name], PLATFORMS[system], python)
-                for system, python in cases
-            ]
-        results[name] = {system: {} for system in PLATFORMS}
-        for (system, python), reason in zip(cases, reasons, strict=True):
-            results[name][system][python] = reason.result()
-        print(name, {system: cell(results[name][system]) for system in PLATFORMS}, flush=True)
+def resolve_all(name: str, lines: list[str]) -> dict[str, dict[str, str]]:
+    """Return the reasons by platform and version of Python."""
+    cases = [(system, python) for system in PLATFORMS for python in PYTHONS]
+    with ThreadPoolExecutor(4) as pool:
+        reasons = list(pool.map(lambda case: resolve(lines, PLATFORMS[case[0]], case[1]), cases))
+    results: dict[str, dict[str, str]] = {system: {} for system in PLATFORMS}
+    for (system, python), reason in zip(cases, reasons, strict=True):
+        results[system][python] = reason
+    print(name, {system: cell(results[system]) for system in PLATFORMS}, flush=True)
     return results
 
 
@@ -121,15 +115,19 @@ def table(results: Results) -> str:
 
 def main(*arguments: str) -> None:
     """Resolve, and write or compare the results."""
+    stored = json.loads(RESULTS.read_text())
     if "--docs" not in arguments:
-        setup = next((Path(name) for name in arguments if name.endswith(".py")), ROOT / "setup.py")
-        if "--check" in arguments:
-            stored = json.loads(RESULTS.read_text())
-            results = resolve_all(setup, stored)
-            assert table(results) == table(stored), f"run `make wheels`:\n{table(results)}"
-            return
-        results = resolve_all(setup, (BASE, *EXTRAS))
-        RESULTS.write_text(json.dumps(results, indent=1) + "\n")
+        lines_of = requirements(ROOT / "setup.py")
+        names = [name for name in arguments if name in lines_of] or [*lines_of]
+        for name in names:
+            results = resolve_all(name, lines_of[name])
+            if "--check" in arguments:
+                now, before = table({name: results}), table({name: stored[name]})
+                assert now == before, f"run `make wheels`:\n{now}"
+                continue
+            stored[name] = results
+            ordered = {extra: stored[extra] for extra in lines_of if extra in stored}
+            RESULTS.write_text(json.dumps(ordered, indent=1) + "\n")
     page = PAGE.read_text(encoding="utf-8")
     assert BLOCK.search(page), PAGE
     block = table(json.loads(RESULTS.read_text()))
