@@ -10,6 +10,7 @@ resolve these alone.
 """
 
 import json
+import os
 import re
 import runpy
 import subprocess
@@ -68,6 +69,7 @@ def resolve(lines: list[str], platform: str, python: str) -> str:
         done = subprocess.run(
             [*command, f"--python-platform={platform}"],
             cwd="/",
+            env={**os.environ, "MACOSX_DEPLOYMENT_TARGET": "14.0"},  # the oldest with updates
             input="\n".join(lines),
             capture_output=True,
             text=True,
