@@ -89,8 +89,11 @@ def fail_in_the_loop(loader) -> None:
             raise ZeroDivisionError
 
 
-def read_slowly(batches) -> None:
-    """Read so that torch notices a dead worker before the last batch."""
+def kill_and_read(batches) -> None:
+    """Kill a worker, and read so slowly that torch notices it before the last batch."""
+    worker = batches._workers[-1]
+    os.kill(worker.pid, signal.SIGKILL)
+    worker.join()  # else torch may report it a second time, in the next pass
     for _ in batches:
         time.sleep(0.2)
 
@@ -98,9 +101,8 @@ def read_slowly(batches) -> None:
 def kill_a_worker(loader) -> None:
     batches = iter(loader)
     next(batches)
-    os.kill(batches._workers[-1].pid, signal.SIGKILL)
     with pytest.raises((RuntimeError, ConnectionError), match=r"killed|exited|reset by peer"):
-        read_slowly(batches)
+        kill_and_read(batches)
     loader._iterator = None  # of persistent workers
 
 
