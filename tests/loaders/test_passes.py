@@ -30,6 +30,10 @@ def ds(tmp_path_factory):
 @pytest.fixture(autouse=True)
 def _impatient_torch(monkeypatch):
     """torch ends workers that do not stop in time; five seconds are too long for a test."""
+    # Else each worker imports it in the thread that sends its first batch. An import in a thread may
+    # end with a KeyError if garbage is collected meanwhile (CPython issue 106176): torch then waits
+    # for this batch forever.
+    import torch.nested._internal.nested_tensor  # noqa: F401
     from torch.utils.data import _utils
 
     monkeypatch.setattr(_utils, "MP_STATUS_CHECK_INTERVAL", 0.2)
