@@ -30,7 +30,7 @@ class PassKey(NamedTuple):
 
     Attributes:
         loader: Number of the iterator of a DataLoader; 0 for a pass in the stream's own process.
-        number: Number of the pass among those of this iterator.
+        number: Number of the pass of this iterator.
     """
 
     loader: int
@@ -93,8 +93,8 @@ class EpochLog:
 
     Setting an epoch and beginning a pass are entries of one log, and the first entry of a pass
     decides its epoch: workers that begin it later, or after another epoch was set, find the entry
-    and read the same one. Counters in each worker would not agree, since torch ends a worker that
-    is slow to start. Before workers are started the log moves to a file. Appending to a file is
+    and read the same one. Counters in each worker would differ: torch ends a worker that is slow to
+    start. Before workers are started the log moves to a file. Appending to a file is
     atomic, and needs no lock that a killed worker could hold.
 
     Attributes:
