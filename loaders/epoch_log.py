@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import os
 import struct
 import tempfile
 import weakref
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from shardmill.loaders.data_loader import (
@@ -22,6 +24,7 @@ NO_POSITION = 0
 OWN_POSITION = -1  # of a worker that restored a state
 _NOT_SET = -1
 _MAX_PASSES = 1024  # that are remembered, for workers that begin late
+_MAX_RAISED = 8  # by signal handlers while one log moves
 _SET, _BEGIN, _EMPTY, _WARN = range(4)
 
 
@@ -88,6 +91,73 @@ class LogEntry(NamedTuple):
 _FORMAT = struct.Struct(f"<{len(LogEntry._fields)}q")
 
 
+class LogState:
+    """What the entries of a log say so far.
+
+    Attributes:
+        epoch: The epoch of the next pass.
+        position: Number of the position where it begins.
+        asked: The epoch that the user set since the last pass; -1 if none was set.
+        last: The last pass that began.
+        set_order: Number of the last entry that set an epoch.
+        passes: The passes that began, by their names.
+        entries: Number of entries.
+        empty: The workers that kept no example, by the pass.
+        last_empty: The pass and the worker that were the last to keep no example.
+        has_warned: Whether a warning was given.
+    """
+
+    def __init__(self) -> None:
+        self.epoch, self.position, self.asked = 0, NO_POSITION, _NOT_SET
+        self.last: PassKey | None = None
+        self.set_order = 0
+        self.passes: dict[PassKey, Pass] = {}
+        self.entries = 0
+        self.last_empty: tuple[PassKey, int] | None = None
+        self.has_warned = False
+        self._is_repeated = False
+        self.empty: dict[PassKey, set[int]] = {}
+
+    def copy(self) -> LogState:
+        """Return a copy that does not change when entries are added to this state."""
+        state = copy.copy(self)
+        state.passes = dict(self.passes)
+        state.empty = {key: set(workers) for key, workers in self.empty.items()}
+        return state
+
+    def add(self, entry: LogEntry) -> None:
+        """Add the next entry."""
+        self.entries += 1
+        key = PassKey(entry.loader, entry.number)
+        if entry.kind == _SET:
+            self.epoch, self.position = entry.epoch, entry.position
+            self.asked = entry.epoch if entry.is_asked else _NOT_SET
+            self._is_repeated, self.set_order = False, self.entries
+        elif entry.kind == _WARN:
+            self.has_warned = True
+        elif entry.kind == _EMPTY:
+            workers = self.empty.setdefault(key, set())
+            workers.add(entry.worker)
+            if len(workers) == entry.workers:
+                self.last_empty = key, entry.worker
+        elif key not in self.passes:
+            self._begin(key, entry)
+
+    def _begin(self, key: PassKey, entry: LogEntry) -> None:
+        epoch, position = self.epoch, self.position
+        if entry.epoch != _NOT_SET:
+            epoch, position = entry.epoch, OWN_POSITION
+        advances = entry.advances or (position != NO_POSITION and entry.ends)
+        is_repeated = self._is_repeated and epoch == self.epoch and not advances
+        self.passes[key] = Pass(key, epoch, position, is_repeated, self.asked, self.entries)
+        if len(self.passes) > _MAX_PASSES:
+            oldest = next(iter(self.passes))
+            del self.passes[oldest]
+            self.empty.pop(oldest, None)
+        self.epoch, self.position = epoch + (1 if advances else 0), NO_POSITION
+        self.asked, self.last, self._is_repeated = _NOT_SET, key, True
+
+
 class EpochLog:
     """Decides the epoch of each pass.
 
@@ -97,29 +167,22 @@ class EpochLog:
     start. Before workers are started the log moves to a file. Appending to a file is
     atomic, and needs no lock that a killed worker could hold.
 
-    Attributes:
-        epoch: The epoch of the next pass.
-        position: Number of the position where it begins.
-        asked: The epoch that the user set since the last pass; -1 if none was set.
-        last: The last pass that began.
-        set_order: Number of the last entry that set an epoch.
+    The handler that torch installs for ended workers raises in any code that runs, as does
+    Ctrl-C. So a state is never changed: a new one takes its place when it is complete.
     """
 
     def __init__(self) -> None:
-        self.epoch, self.position, self.asked = 0, NO_POSITION, _NOT_SET
-        self.last: PassKey | None = None
-        self.set_order = 0
-        self._passes: dict[PassKey, Pass] = {}
-        self._entries = 0
-        self._is_repeated = False
-        self._empty: dict[PassKey, set[int]] = {}
-        self._last_empty: tuple[PassKey, int] | None = None
-        self._has_warned = False
+        self._read = _ReadState(LogState(), 0)
         self._loader = 0
         self._path = ""
-        self._offset = 0
         self._process: int | None = os.getpid()  # that made the stream; None in a pickled copy
         _logs.add(self)
+
+    @property
+    def state(self) -> LogState:
+        """What all entries so far say."""
+        self.update()
+        return self._read.state
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the attributes of a copy, which counts separately unless it is for a worker."""
@@ -127,13 +190,12 @@ class EpochLog:
         self.update()
         if self._is_of_worker or number_starting_loader():
             return dict(self.__dict__)
-        return {**self.__dict__, "_path": "", "_offset": 0, "_process": None}
+        read = _ReadState(self._read.state, 0)
+        return {**self.__dict__, "_path": "", "_read": read, "_process": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Restore a copy."""
         self.__dict__.update(state)
-        self._passes = dict(self._passes)
-        self._empty = {key: set(workers) for key, workers in self._empty.items()}
         if self._process is None:
             self._process = os.getpid()
         _logs.add(self)
@@ -143,13 +205,14 @@ class EpochLog:
         loader = number_starting_loader()
         if not loader or self._is_of_worker:
             return
+        self._loader = loader
         self.update()
         if not self._path:
-            file, self._path = tempfile.mkstemp(prefix="shardmill-epochs-")
+            file, path = tempfile.mkstemp(prefix="shardmill-epochs-")
+            weakref.finalize(self, _remove, path, os.getpid())
             os.close(file)
-            self._offset = 0
-            weakref.finalize(self, _remove, self._path, os.getpid())
-        self._loader = loader
+            self._read = _ReadState(self._read.state, 0)
+            self._path = path
 
     @property
     def _is_of_worker(self) -> bool:
@@ -168,23 +231,23 @@ class EpochLog:
         """Return the key of the pass that begins next in this process."""
         if self._is_of_worker:
             return PassKey(self._loader, _begun.get((self._path, self._loader), 0))
-        return PassKey(0, self._entries)
+        return PassKey(0, self._read.state.entries)
 
     def asked_of_next(self) -> int:
         """Return the epoch that the user set for the pass that begins next; -1 if none was set."""
-        self.update()
-        begun = self._passes.get(self._next_key())
-        return self.asked if begun is None else begun.asked
+        state = self.state
+        begun = state.passes.get(self._next_key())
+        return state.asked if begun is None else begun.asked
 
     def position_of_next(self) -> int:
         """Return the number of the position where the pass that begins next begins."""
-        self.update()
-        begun = self._passes.get(self._next_key())
-        return self.position if begun is None else begun.position
+        state = self.state
+        begun = state.passes.get(self._next_key())
+        return state.position if begun is None else begun.position
 
     def is_unread_in(self, epoch: int) -> bool:
         """Return whether workers have begun an epoch, and no batch of it was taken yet."""
-        unread = self._unread()
+        unread = _find_unread(self.state)
         return unread is not None and unread.epoch == epoch
 
     def apply_to_unread(self, *, advances: bool) -> None:
@@ -193,29 +256,23 @@ class EpochLog:
         Args:
             advances: Whether the epoch after a pass is the next one.
         """
-        unread = self._unread()
-        if unread is None or self.last is None or unread.order > self.set_order:
+        state = self.state
+        unread = _find_unread(state)
+        if unread is None or unread.order > state.set_order:
             return
-        if unread.epoch == self.epoch and self.position == NO_POSITION:
-            self.set_epoch(self.epoch + (1 if advances else 0), NO_POSITION, is_asked=False)
+        if unread.epoch == state.epoch and state.position == NO_POSITION:
+            self.set_epoch(state.epoch + (1 if advances else 0), NO_POSITION, is_asked=False)
         else:
-            restart(self.last.loader)
-
-    def _unread(self) -> Pass | None:
-        """Return the last pass, if workers have begun it and none of its batches was taken yet."""
-        self.update()
-        if self.last is None or not is_unread(self.last.loader):
-            return None
-        return self._passes[self.last]
+            restart(unread.key.loader)
 
     def is_read_by_workers(self) -> bool:
         """Return whether workers read, or have read the last pass since an epoch was set."""
-        self.update()
-        if is_reading(self._loader) and any(key.loader == self._loader for key in self._passes):
+        state = self.state
+        if is_reading(self._loader) and any(key.loader == self._loader for key in state.passes):
             return True
-        if self.last is None or self._passes[self.last].order < self.set_order:
+        if state.last is None or state.passes[state.last].order < state.set_order:
             return False
-        return self.last.loader != 0
+        return state.last.loader != 0
 
     def set_epoch(self, epoch: int, position: int, *, is_asked: bool) -> None:
         """Set the epoch and position of the next pass."""
@@ -235,7 +292,7 @@ class EpochLog:
             _begun[self._path, self._loader] = key.number + 1
         epoch = _NOT_SET if restored is None else restored
         self._append(LogEntry(_BEGIN, *key, epoch=epoch, advances=int(advances), ends=int(ends)))
-        return self._passes[key]
+        return self._read.state.passes[key]
 
     def add_empty(self, key: PassKey, worker: Share) -> bool:
         """Record that a worker has kept no example of a pass.
@@ -244,35 +301,41 @@ class EpochLog:
             Whether to warn: no worker has kept one, and this process is the first to know.
         """
         self._append(LogEntry(_EMPTY, *key, worker=worker.index, workers=worker.count))
-        is_last = self._last_empty == (key, worker.index)
+        is_last = self._read.state.last_empty == (key, worker.index)
         return is_last and self.begin_warning()
 
     def begin_warning(self) -> bool:
         """Return whether to warn that examples are left out; once for all processes."""
-        self.update()
-        if self._has_warned:
+        if self.state.has_warned:
             return False
         self._append(LogEntry(_WARN))
         return True
 
     def update(self) -> None:
-        """Apply entries that other processes have appended."""
+        """Read entries that other processes have appended."""
         if not self._is_of_worker and self._process != os.getpid():
             # A fork that is not a worker counts separately from its parent.
             self._path, self._process = "", os.getpid()
         if not self._path:
             return
+        offset = self._read.offset
         with open(self._path, "rb") as file:
-            file.seek(self._offset)
+            file.seek(offset)
             data = file.read()
-        whole = len(data) // _FORMAT.size * _FORMAT.size
-        for values in _FORMAT.iter_unpack(data[:whole]):
-            self._apply(LogEntry(*values))
-        self._offset += whole
+        size = len(data) // _FORMAT.size * _FORMAT.size
+        if size:
+            entries = [LogEntry(*values) for values in _FORMAT.iter_unpack(data[:size])]
+            self._add(entries, offset + size)
+
+    def _add(self, entries: Iterable[LogEntry], offset: int) -> None:
+        state = self._read.state.copy()
+        for entry in entries:
+            state.add(entry)
+        self._read = _ReadState(state, offset)
 
     def _append(self, entry: LogEntry) -> None:
         if not self._path:
-            self._apply(entry)
+            self._add([entry], 0)
             return
         file = os.open(self._path, os.O_WRONLY | os.O_APPEND)
         try:
@@ -281,37 +344,19 @@ class EpochLog:
             os.close(file)
         self.update()
 
-    def _apply(self, entry: LogEntry) -> None:
-        self._entries += 1
-        if entry.kind == _SET:
-            self.epoch, self.position = entry.epoch, entry.position
-            self.asked = entry.epoch if entry.is_asked else _NOT_SET
-            self._is_repeated, self.set_order = False, self._entries
-            return
-        if entry.kind == _WARN:
-            self._has_warned = True
-            return
-        key = PassKey(entry.loader, entry.number)
-        if entry.kind == _EMPTY:
-            workers = self._empty.setdefault(key, set())
-            workers.add(entry.worker)
-            if len(workers) == entry.workers:
-                self._last_empty = key, entry.worker
-            return
-        if key in self._passes:
-            return
-        epoch, position = self.epoch, self.position
-        if entry.epoch != _NOT_SET:
-            epoch, position = entry.epoch, OWN_POSITION
-        advances = entry.advances or (position != NO_POSITION and entry.ends)
-        is_repeated = self._is_repeated and epoch == self.epoch and not advances
-        self._passes[key] = Pass(key, epoch, position, is_repeated, self.asked, self._entries)
-        if len(self._passes) > _MAX_PASSES:
-            oldest = next(iter(self._passes))
-            del self._passes[oldest]
-            self._empty.pop(oldest, None)
-        self.epoch, self.position = epoch + (1 if advances else 0), NO_POSITION
-        self.asked, self.last, self._is_repeated = _NOT_SET, key, True
+
+class _ReadState(NamedTuple):
+    """The state after the entries up to an offset of the file."""
+
+    state: LogState
+    offset: int
+
+
+def _find_unread(state: LogState) -> Pass | None:
+    """Return the last pass, if workers have begun it and none of its batches was taken yet."""
+    if state.last is None or not is_unread(state.last.loader):
+        return None
+    return state.passes[state.last]
 
 
 _logs: weakref.WeakSet[EpochLog] = weakref.WeakSet()
@@ -327,8 +372,23 @@ def _remove(path: str, process: int) -> None:
 
 
 def _share_logs() -> None:
-    for log in list(_logs):
-        log.share_with_workers()
+    """Let all logs move to a file, also if a signal handler raises meanwhile.
+
+    What a hook raises is printed and lost: the workers would start without the file. torch's
+    handler raises once for each DataLoader whose worker was killed.
+    """
+    errors: list[RuntimeError] = []
+    while len(errors) < _MAX_RAISED:
+        try:
+            for log in list(_logs):
+                log.share_with_workers()
+            break
+        except RuntimeError as error:
+            errors.append(error)
+    if errors:
+        raise errors[0]
 
 
+# Twice, since the handler may also raise where the hook begins.
+os.register_at_fork(before=_share_logs)
 os.register_at_fork(before=_share_logs)

@@ -179,14 +179,12 @@ class Stream:
     @property
     def epoch(self) -> int:
         """Number of the next epoch."""
-        self._log.update()
-        return self._start.epoch if self._is_restored else self._log.epoch
+        return self._start.epoch if self._is_restored else self._log.state.epoch
 
     @property
     def begins_inside(self) -> bool:
         """Whether the next iteration begins in the middle of an epoch."""
-        self._log.update()
-        is_next = self._is_restored or self._log.position == self._position
+        is_next = self._is_restored or self._log.state.position == self._position
         return is_next and self._position != NO_POSITION
 
     def set_epoch(self, epoch: int) -> None:

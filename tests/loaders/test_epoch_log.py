@@ -1,0 +1,78 @@
+"""The log of epochs is right wherever a signal handler raises.
+
+torch's handler of SIGCHLD raises in any code that runs when a worker was killed, and so does Ctrl-C.
+"""
+
+import os
+import sys
+
+import pytest
+
+from shardmill.loaders import Stream, epoch_log, open_dataset
+from tests.loaders.test_passes import ids_of, loader_of, stream_of
+from tests.support.loader_tools import write_numbered
+
+SIZES = [4, 3]
+
+
+@pytest.fixture(scope="module")
+def ds(tmp_path_factory):
+    return write_numbered(tmp_path_factory.mktemp("log") / "ds", SIZES, 6)
+
+
+class Raiser:
+    """Raises once, at a line of the module of the log; counts its lines."""
+
+    def __init__(self, line: int, error: type[BaseException]) -> None:
+        self.lines, self._line, self._error = 0, line, error
+
+    def __enter__(self):
+        self._process = os.getpid()
+        sys.settrace(self._trace)
+        return self
+
+    def __exit__(self, *_):
+        sys.settrace(None)
+
+    @property
+    def has_raised(self) -> bool:
+        return self.lines > self._line
+
+    def _trace(self, frame, event, _argument):
+        if frame.f_code.co_filename != epoch_log.__file__ or os.getpid() != self._process:
+            return None
+        if event == "line":
+            self.lines += 1
+            if self.lines == self._line + 1:
+                raise self._error("killed by signal")
+        return self._trace
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_workers_start_with_the_log_wherever_a_handler_raises(ds) -> None:
+    for line in range(30):
+        stream = stream_of(ds)
+        stream.set_epoch(3)
+        loader = loader_of(stream, 1)
+        with Raiser(line, RuntimeError) as raiser:
+            batches = iter(loader)
+        assert raiser.has_raised or line > 20
+        assert sorted(ids_of(batches)) == list(range(7))
+        assert stream.epoch == 4
+
+
+def test_an_interrupted_call_can_be_repeated(ds) -> None:
+    for line in range(1000):
+        stream = Stream(open_dataset(ds), shuffle=True, seed=4)
+        with Raiser(line, KeyboardInterrupt) as raiser:
+            try:
+                stream.set_epoch(5)
+            except KeyboardInterrupt:
+                stream.set_epoch(5)
+        read = [int(row["id"]) for row in stream]
+        again = Stream(open_dataset(ds), shuffle=True, seed=4)
+        again.set_epoch(5)
+        assert read == [int(row["id"]) for row in again]
+        assert stream.epoch == 6
+        if not raiser.has_raised:
+            return
