@@ -220,13 +220,15 @@ class _Run:
             folder: Folder for temporary files.
         """
         from shardmill.pipelines.runners.base import monitor_job
+        from shardmill.pipelines.runners.in_memory import watched_workers
 
         runner, options, result = self.runner, pipeline.options, None
         job: Callable[[], Job | None] = lambda: None  # noqa: E731
         try:
             if runner.in_process:
-                result = pipeline.run()
-                result.wait_until_finish()
+                with watched_workers(signals):
+                    result = pipeline.run()
+                    result.wait_until_finish()
             else:
                 # Before the submission, which may take long itself.
                 find_job = lambda: runner.find_job(options, result)  # noqa: E731

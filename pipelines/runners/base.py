@@ -215,9 +215,9 @@ class InMemory(Runner):
 
     def make(self) -> Any:
         """Return Beam's in-memory runner."""
-        from apache_beam.runners.portability.fn_api_runner import FnApiRunner
+        from shardmill.pipelines.runners.in_memory import InMemoryRunner
 
-        return FnApiRunner()
+        return InMemoryRunner(kill_with_parent_prefix())
 
 
 def take_runner(argv: Sequence[str]) -> tuple[str, list[str]]:

@@ -2,6 +2,7 @@
 
 MESSAGES: dict[str, str] = {
     "runner-without-outcome": "The runner {name} ended, but left no outcome {where}.",
+    "worker-process-ended": "A worker process of Beam has ended ({error}), perhaps because memory was short: run again to resume, with fewer --direct_num_workers.",
     "job-outcome-taken": "An equal command took the outcome of the job that both waited for: run again.",
     "job-server-lost": "The job server of {name} ended or does not answer: run again to resume.",
     "job-failed": "The job failed on {name}: {cause}{where}; run again to resume.",

@@ -69,7 +69,7 @@ for seed in range(seeds):
 
 @pytest.mark.heavy
 def test_killed_workers_are_errors(ds, tmp_path):
-    """Each in a process of its own: torch raises the error from a handler of a signal, anywhere."""
+    """Each in a separate process: torch raises the error from a handler of a signal, anywhere."""
     arguments = [str(tmp_path), str(ds), str(TOTAL), "8"]
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, "-W", "ignore", "-c", KILLS, *arguments]
