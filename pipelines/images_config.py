@@ -26,6 +26,7 @@ from shardmill.transforms.match.annotations.annotation_spec import (
     AnnotationSpec,
     flag_of,
 )
+from shardmill.transforms.match.annotations.yolo import UNDECLARED, LineFormat
 from shardmill.transforms.match.inputs import MatchSpec
 from shardmill.transforms.match.labels import BELOW_SPLIT, LabelSpec, below_places, parse_labels
 from shardmill.transforms.publish.generation import config_id
@@ -176,6 +177,18 @@ class ImagesConfig(ImagesOptions, BuildConfig):
         return LabelSpec(self.label_from, pattern, fixed, self.place_spec.is_unlabeled, several)
 
     @cached_property
+    def line_format(self) -> LineFormat:
+        """What the ``data.yaml`` of YOLO's classes says of the lines of label files.
+
+        Raises:
+            UsageError: The file is missing or malformed.
+        """
+        if not (self.annotations and self.labels):
+            return UNDECLARED
+        text = read_option_file("labels", self.labels, "a text file in UTF-8")
+        return LineFormat.parse(text, self.labels)
+
+    @cached_property
     def encoder(self) -> ImageEncoder:
         """The encoder of records."""
         limits = Limits(self.decoder_memory, self.decoder_seconds)
@@ -202,12 +215,16 @@ class ImagesConfig(ImagesOptions, BuildConfig):
         labels = self.label_spec
         return tuple(
             AnnotationSpec(
-                kind, tuple({_find_place(kind, place or match.root, match): 0 for place in places}),
-                labels.fixed or (), labels.known, match.root,
+                kind,
+                tuple({_find_place(kind, place or match.root, match): 0 for place in places}),
+                labels.fixed or (),
+                self.line_format,
+                labels.known,
+                match.root,
                 "Segmentation" if self.masks else "Main",
             )
             for kind, places in found.items()
-        )  # fmt: skip
+        )
 
     def start(self, answer: Answer, *, in_memory: bool) -> None:
         """Print a note about very large images, and start a decoder, which takes a while."""

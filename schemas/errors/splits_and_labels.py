@@ -20,6 +20,7 @@ MESSAGES: dict[str, str] = {
     "labels-empty": "--labels={source} is empty: write one label a line.",
     "labels-empty-line": "--labels={source} has an empty line {number}: remove it.",
     "labels-not-yaml": "--labels={source} has no list 'names' of texts, or one by numbers from 0: write such names in quotes, or give a text file with one label a line.",
+    "labels-kpt-shape": "--labels={source} has the kpt_shape {shape!r:.80}: give the number of key points, and 2 or 3 values of each, as in [17, 3].",
     "labels-twice": "--labels={source} lists {twice!r} twice: each label has one class id.",
     "splits-place-missing": "--splits={splits}: {place!r} does not exist in {root}: give a path relative to it, or a glob.",
     "unlabeled-unknown": "--unlabeled_splits={name} is not a split: the splits are {splits}.",

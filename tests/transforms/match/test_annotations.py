@@ -122,7 +122,8 @@ def test_yolo_boxes_and_outlines():
         "0.5 0 0 1 1",
         "0 0 0 1",
         "a 0 0 1 1",
-        "0 0 0 1 1 1",
+        "0 0 0 1 1 1.5",
+        "0 0 0 1 1 1 1 1",
         "0 nan 0 1 1",
     ):
         with pytest.raises(AnnotationError, match="line 1"):

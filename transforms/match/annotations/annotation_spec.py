@@ -8,7 +8,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 from xml.etree import ElementTree as ET
 
 from blake3 import blake3
@@ -18,6 +18,8 @@ from shardmill.schemas.example.parse import parse_example
 from shardmill.schemas.example.serialize import FeatureValue, encode_example
 from shardmill.schemas.refs import InputRef, MatchCounts, RejectedError
 from shardmill.schemas.storage import scheme_of
+from shardmill.transforms.match.annotations.boxes import Annotation, AnnotationError, Box
+from shardmill.transforms.match.annotations.yolo import UNDECLARED, LineFormat, find_boxes
 from shardmill.transforms.match.inputs import MatchSpec
 from shardmill.transforms.match.labels import check_label
 from shardmill.transforms.match.walk import is_junk, make_key
@@ -42,53 +44,6 @@ _SUFFIXES = {"voc": ".xml", "yolo": ".txt", "coco": ".json"}  # of files that ar
 _MAX_BYTES = 1 << 20  # of the boxes of an image: shuffles carry them
 _SIDES = ("xmin", "ymin", "xmax", "ymax")
 _MAX_SIDE = 1 << 24  # float32 has all integers up to here
-_BOX = 5  # numbers of a box: class, center and size; those of an outline are 7 or more
-
-
-class Box(NamedTuple):
-    """A box in the frame of its annotation.
-
-    Attributes:
-        text: Its class.
-        xmin: Left side, in pixels or as a fraction of the width.
-        ymin: Upper side.
-        xmax: Right side.
-        ymax: Lower side.
-        difficult: Whether the object is hard to recognize.
-        truncated: Whether the object reaches outside of the box or the image.
-        is_crowd: Whether the box is around several objects.
-        area: Pixels of the object; None for those of the box.
-    """
-
-    text: str
-    xmin: float
-    ymin: float
-    xmax: float
-    ymax: float
-    difficult: bool = False
-    truncated: bool = False
-    is_crowd: bool = False
-    area: float | None = None
-
-
-class Annotation(NamedTuple):
-    """What an annotation says of its image.
-
-    Attributes:
-        width: Width of the image in pixels; 0 if it is unknown, 1 if sides are fractions.
-        height: Its height.
-        boxes: Its boxes.
-        outlines: Number of objects whose outlines are in it too.
-    """
-
-    width: int = 0
-    height: int = 0
-    boxes: Sequence[Box] = ()
-    outlines: int = 0
-
-
-class AnnotationError(Exception):
-    """An annotation that cannot be used; the text says why."""
 
 
 def attach(
@@ -190,51 +145,46 @@ def _number(text: str | None, default: float | None = None) -> float:
     return default
 
 
-def parse_yolo(data: bytes, names: Sequence[str]) -> Annotation:
+def parse_yolo(
+    data: bytes, names: Sequence[str], line_format: LineFormat = UNDECLARED
+) -> Annotation:
     """Return the boxes of an annotation of YOLO, whose sides are fractions of the upright image.
 
-    A line is ``CLASS X Y WIDTH HEIGHT`` with the center of the box, or ``CLASS X Y X Y X Y ...``
-    with the corners of an outline, whose box is taken.
+    A line is ``CLASS X Y WIDTH HEIGHT`` with the center of the box, and perhaps more numbers, or
+    ``CLASS X Y X Y X Y ...`` with the corners of an outline, whose box is taken: see ``yolo``.
 
     Args:
         data: The file.
         names: The classes by number.
+        line_format: What is declared about the lines.
 
     Raises:
         AnnotationError: A line is neither, or its class has no name.
     """
-    boxes, outlines = [], 0
     try:
         lines = data.decode("utf-8-sig").splitlines()
     except UnicodeDecodeError as error:
         raise AnnotationError(f"it is not UTF-8: {error.reason}") from error
+    classes = []
+    numbers: dict[int, list[float]] = {}
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
         try:
-            values = [float(word) for word in line.split()]
+            class_id, *values = [float(word) for word in line.split()]
         except ValueError:
-            values = []
-        count = len(values)
-        if (count != _BOX and (count < _BOX + 2 or not count % 2)) or not all(
-            map(math.isfinite, values)
-        ):
+            class_id, values = math.nan, []
+        if not all(map(math.isfinite, [class_id, *values])):
             raise AnnotationError(f"line {number} is {line[:80]!r}, not CLASS X Y WIDTH HEIGHT")
-        if not (values[0].is_integer() and 0 <= values[0] < len(names)):
+        if not (class_id.is_integer() and 0 <= class_id < len(names)):
             raise AnnotationError(
                 f"line {number} has the class {line.split()[0]}, --labels has {len(names)} lines"
             )
-        outlines += count > _BOX
-        boxes.append(Box(names[int(values[0])], *_sides(values[1:])))
+        classes.append(names[int(class_id)])
+        numbers[number] = values
+    sides, outlines = find_boxes(numbers, line_format)
+    boxes = [Box(text, *box) for text, box in zip(classes, sides, strict=True)]
     return Annotation(1, 1, boxes, outlines)
-
-
-def _sides(values: Sequence[float]) -> tuple[float, float, float, float]:
-    if len(values) == _BOX - 1:
-        x, y, width, height = values
-        return x - width / 2, y - height / 2, x + width / 2, y + height / 2
-    xs, ys = values[::2], values[1::2]
-    return min(xs), min(ys), max(xs), max(ys)
 
 
 @dataclass(frozen=True)
@@ -246,6 +196,7 @@ class AnnotationSpec:
             ``masks`` or ``imagesets``.
         places: The folders of files that match all of them, or the files of ``coco``.
         names: The classes of ``yolo`` by number.
+        line_format: What is declared about the lines of ``yolo``.
         labels: The labels that boxes may have; None for any.
         root: Folder that holds the images.
         task: Folder of the lists of ``imagesets``.
@@ -254,6 +205,7 @@ class AnnotationSpec:
     kind: AnnotationSource
     places: tuple[MatchSpec, ...]
     names: tuple[str, ...] = ()
+    line_format: LineFormat = UNDECLARED
     labels: frozenset[str] | None = None
     root: str = ""
     task: Literal["Main", "Segmentation"] = "Main"
@@ -291,8 +243,11 @@ class AnnotationSpec:
         if self.kind == "masks":
             made = with_fields(ref, {"mask_hash": blake3(content).hexdigest().encode()})
             return made._replace(mask=(file.uri, file.size, file.version))
-        found = parse_voc(content) if self.kind == "voc" else parse_yolo(content, self.names)
-        return attach(ref, found, self.labels)
+        if self.kind == "voc":
+            annotation = parse_voc(content)
+        else:
+            annotation = parse_yolo(content, self.names, self.line_format)
+        return attach(ref, annotation, self.labels)
 
     def without_files(self, counts: MatchCounts) -> MatchCounts:
         """Return the counts of the images' input without the skipped files that are annotations."""

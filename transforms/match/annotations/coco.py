@@ -16,7 +16,8 @@ import numpy as np
 from shardmill.schemas.errors import InputError
 from shardmill.schemas.refs import InputRef
 from shardmill.schemas.storage import ReaderStream, open_storage
-from shardmill.transforms.match.annotations.annotation_spec import Annotation, Box, attach
+from shardmill.transforms.match.annotations.annotation_spec import attach
+from shardmill.transforms.match.annotations.boxes import Annotation, Box
 from shardmill.transforms.match.walk import make_key
 
 Row = tuple[Any, ...]

@@ -19,12 +19,11 @@ from shardmill.schemas.errors import InputError, StorageError
 from shardmill.schemas.refs import InputRef, MatchCounts, RejectedError, sum_counts
 from shardmill.schemas.storage.base import map_ordered, storage_threads
 from shardmill.transforms.match.annotations.annotation_spec import (
-    Annotation,
-    AnnotationError,
     AnnotationSpec,
     attach,
     with_attached,
 )
+from shardmill.transforms.match.annotations.boxes import Annotation, AnnotationError
 from shardmill.transforms.match.annotations.coco import (
     SECTIONS,
     make_references,

@@ -1,0 +1,165 @@
+"""Lines of YOLO of each kind give the boxes that the test made, or are rejects that name data.yaml."""
+
+from collections import Counter
+from functools import partial
+
+import numpy as np
+import pytest
+
+from shardmill.schemas.errors import UsageError
+from shardmill.transforms.match.annotations.annotation_spec import AnnotationError, parse_yolo
+from shardmill.transforms.match.annotations.yolo import UNDECLARED, LineFormat
+
+FILES = 60  # of each case
+
+
+def random_box(rng):
+    width, height = rng.uniform(0.05, 0.9, 2)
+    return [rng.uniform(width / 2, 1 - width / 2), rng.uniform(height / 2, 1 - height / 2), width, height]  # fmt: skip
+
+
+def detection(rng, extra):
+    """A box with other numbers after it, and its sides."""
+    x, y, width, height = box = random_box(rng)
+    more = {
+        "": [],
+        "confidence": [rng.uniform()],
+        "id": [int(rng.integers(0, 40))],
+        "confidence and id": [rng.uniform(), int(rng.integers(0, 40))],
+    }
+    return box + more[extra], (x - width / 2, y - height / 2, x + width / 2, y + height / 2)
+
+
+def pose(rng, count, dimensions, extra=""):
+    """A box with key points in it, some of which are unknown."""
+    numbers, sides = detection(rng, "")
+    points = np.stack(
+        [rng.uniform(*sides[::2], count), rng.uniform(*sides[1::2], count), rng.integers(1, 3, count)],
+        axis=-1,
+    )  # fmt: skip
+    points[rng.uniform(size=count) < 0.1] = 0
+    points = points[:, :dimensions]
+    after = detection(rng, extra)[0][4:]
+    return [*numbers, *points.ravel().tolist(), *after], sides
+
+
+def outline(rng, count):
+    """The points of an outline in its order, and the sides of the box around it."""
+    x, y, width, height = random_box(rng)
+    angles = np.sort(rng.uniform(0, 2 * np.pi, count))
+    radius = rng.uniform(0.6, 1, count) / 2
+    points = np.stack(
+        [x + radius * width * np.cos(angles), y + radius * height * np.sin(angles)], axis=-1
+    )
+    return points.ravel().tolist(), (*points.min(0), *points.max(0))
+
+
+def oriented(rng):
+    """The corners of a rotated rectangle."""
+    angle, (width, height) = rng.uniform(0, np.pi), rng.uniform(0.05, 0.4, 2)
+    right = np.array([np.cos(angle), np.sin(angle)]) * width / 2
+    down = np.array([-np.sin(angle), np.cos(angle)]) * height / 2
+    corners = rng.uniform(0.3, 0.7, 2) + [-right - down, right - down, right + down, down - right]
+    return corners.ravel().tolist(), (*corners.min(0), *corners.max(0))
+
+
+def read(lines, line_format):
+    text = "".join(f"0 {' '.join(f'{number:.6g}' for number in line)}\n" for line in lines)
+    return parse_yolo(text.encode(), ["tiger"], line_format)
+
+
+def outcomes(make, line_format, seed=0):
+    """How many files were right and rejected; a wrong box fails."""
+    rng = np.random.default_rng(seed)
+    counts = Counter(right=0, rejected=0)
+    for _ in range(FILES):
+        lines, sides = zip(*(make(rng) for _ in range(rng.integers(1, 4))), strict=True)
+        try:
+            boxes = read(lines, line_format).boxes
+        except AnnotationError as error:
+            counts["rejected" if "data.yaml" in str(error) else "unexplained"] += 1
+        else:
+            assert np.allclose([box[1:5] for box in boxes], sides, atol=1e-4), lines
+            counts["right"] += 1
+    assert counts.total() == counts["right"] + counts["rejected"]
+    return counts
+
+
+OUTLINES = LineFormat.parse("task: segment", "data.yaml")
+BOXES = LineFormat.parse("task: detect", "data.yaml")
+CLEAR = {  # always right
+    "box": (partial(detection, extra=""), UNDECLARED),
+    "confidence": (partial(detection, extra="confidence"), UNDECLARED),
+    "id": (partial(detection, extra="id"), UNDECLARED),
+    "confidence and id, declared": (partial(detection, extra="confidence and id"), BOXES),
+    "oriented": (oriented, UNDECLARED),
+    **{
+        f"pose of {count} by {dimensions} {extra}": (
+            partial(pose, count=count, dimensions=dimensions, extra=extra),
+            LineFormat.parse(f"kpt_shape: [{count}, {dimensions}]", "data.yaml"),
+        )
+        for count in (1, 2, 3, 5, 17)
+        for dimensions in (2, 3)
+        for extra in ("", "confidence", "id", "confidence and id")
+    },
+    **{
+        f"outline of {count}, declared": (partial(outline, count=count), OUTLINES)
+        for count in (3, 4, 5, 6, 30)
+    },
+}  # fmt: skip
+AMBIGUOUS = {  # right or rejected
+    "confidence and id": partial(detection, extra="confidence and id"),
+    **{
+        f"pose of {count} by {dimensions} {extra}": partial(pose, count=count, dimensions=dimensions, extra=extra)
+        for count in (1, 2, 3, 4, 5, 8, 17)
+        for dimensions in (2, 3)
+        for extra in ("", "confidence", "confidence and id")
+    },
+    **{f"outline of {count}": partial(outline, count=count) for count in range(3, 9)},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CLEAR)
+def test_clear_lines_are_right(case):
+    assert outcomes(*CLEAR[case])["rejected"] == 0
+
+
+@pytest.mark.parametrize("case", AMBIGUOUS)
+def test_lines_without_a_declaration_are_right_or_rejected(case):
+    counts = outcomes(AMBIGUOUS[case], UNDECLARED)
+    if case.startswith("outline"):
+        assert counts["right"] > FILES / 2
+
+
+@pytest.mark.parametrize("count", [12, 20, 60, 300])
+def test_outlines_of_many_points_need_no_declaration(count):
+    assert outcomes(partial(outline, count=count), UNDECLARED)["right"] > 0.9 * FILES
+
+
+def test_poses_without_a_declaration_fail_a_build():
+    """Of 17 key points, those without visibilities could be outlines: nearly all are rejected."""
+    counts = outcomes(partial(pose, count=17, dimensions=2), UNDECLARED)
+    assert counts["rejected"] > 0.9 * FILES
+    assert (
+        outcomes(partial(pose, count=17, dimensions=3), UNDECLARED)["rejected"] == 0
+    )  # as COCO has them
+
+
+def test_lines_that_break_kpt_shape_are_rejected():
+    """Also where they could be outlines."""
+    form = LineFormat.parse("kpt_shape: [2, 2]", "data.yaml")
+    for count in (3, 7, 8, 20):
+        with pytest.raises(AnnotationError, match=r"line 1 .* kpt_shape of data.yaml"):
+            read([[0.5] * (4 + count)], form)
+    assert read([[0.5, 0.5, 0.2, 0.2], [0.5, 0.5, 0.2, 0.2, 0.9]], form).outlines == 0
+
+
+@pytest.mark.parametrize("shape", ["17", "[17]", "[0, 2]", "[17, 4]", "[1.5, 2]", "[true, 2]"])
+def test_kpt_shape_of_another_form_is_one_sentence(shape):
+    with pytest.raises(UsageError, match="give the number of key points"):
+        LineFormat.parse(f"kpt_shape: {shape}", "data.yaml")
+
+
+def test_only_yaml_files_declare_lines():
+    assert LineFormat.parse("task: pose\nkpt_shape: [1, 2]\n", "names.txt") == UNDECLARED
+    assert LineFormat.parse("task: other\nkpt_shape:\n", "data.yaml") == UNDECLARED
