@@ -4,7 +4,9 @@ import codecs
 import contextlib
 import io
 import json
+import math
 import random
+from collections import Counter
 from xml.dom import minidom
 
 import numpy as np
@@ -248,7 +250,8 @@ DEEP = "[" * 99_999
     ("text", "code"),
     [
         ("", "annotations-not-json"), ('{"categories": [', "annotations-not-json"),
-        ('{"categories": [{"id": NaN}]}', "annotations-not-json"),
+        ('{"categories": [{"id": nan}]}', "annotations-not-json"), ('{"categories": [{"id": 1NaN}]}', "annotations-not-json"),
+        ('{"categories": [{"id": 1, "name": "a"}, {"id": "1", "name": "b"}]}', "annotations-category-twice"),
         ('{"categories": [1]}', "annotations-not-coco"), ("[]", "annotations-without-categories"),
         ('{"categories": []}', "annotations-without-categories"), (DEEP, "annotations-not-json"), (f'["\\"", {DEEP}', "annotations-not-json"),
         (f'{{"categories": [{{"id": 1, "name": "{DEEP}"}}]}}', ""),
@@ -266,6 +269,94 @@ def test_files_that_are_not_coco_are_one_sentence(tmp_path, text, code):
     assert caught.value.id == code
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < len(str(path)) + 200
+
+
+NUMBERS = (1, 1.0, "1")
+OTHERS = {  # of fields, and what json.load reads in the place of the last
+    "area": [5.5, None, float("nan"), float("inf"), -float("inf")],
+    "score": [float("nan"), {"a": [float("inf"), "NaN, Infinity"]}],
+    "note": ['a "NaN" \\', "NaN", "\\\\", '"', "-Infinity: [NaN]", "Infin"],
+    "iscrowd": [0, 1, None, float("nan")],
+    "bbox": [
+        [1, 2, 3, 4],
+        [0.5, 1e1, 2, 3],
+        [1, float("nan"), 3, 4],
+        [1, 2, float("inf"), 4],
+        None,
+    ],
+    "segmentation": [None, float("nan"), [[1, 2, 3]], []],
+    "image_id": [*NUMBERS],
+    "category_id": [*NUMBERS, 2, "2", 3, "3"],
+}
+NAMES = ["cat", "dog", "Ünï", "a", "b", 7, None, ""]
+
+
+def random_coco(rng):
+    """A file as programs write them, with values of other types."""
+
+    def choose(values):
+        return values[rng.integers(len(values))]
+
+    entries = [
+        {field: choose(values) for field, values in OTHERS.items() if rng.uniform() < 0.9 or field.endswith("id")}
+        for _ in range(rng.integers(1, 4))
+    ]  # fmt: skip
+    size = {side: choose([90, 90.0, None, float("nan")]) for side in ("width", "height")}
+    numbers = [1, "2", 3.0] if rng.uniform() < 0.8 else rng.choice([1, 2, 3], 3).tolist()
+    categories = [{"id": number, "name": choose(NAMES)} for number in numbers]
+    image = {"id": choose(NUMBERS), "file_name": "a.jpg", **size}
+    return {"images": [image], "annotations": entries, "categories": categories}
+
+
+def judge_coco(text):
+    """What plain json says: None for an error of the file, else the boxes of the image, or None."""
+    whole = json.loads(text)
+    names = {}
+    for category in whole["categories"]:
+        name = "" if category["name"] is None else str(category["name"])
+        if names.setdefault(int(category["id"]), name) != name:
+            return None
+    boxes = []
+    for entry in whole["annotations"]:
+        name, sides = names.get(int(entry["category_id"])), entry.get("bbox") or [math.nan]
+        if not name or not all(map(math.isfinite, sides)):
+            return [None]
+        area = entry.get("area")
+        area = area if area is not None and math.isfinite(area) else sides[2] * sides[3]
+        boxes.append((name, *sides, area, entry.get("iscrowd") == 1))
+    return boxes
+
+
+@pytest.mark.parametrize("size", [3, 1 << 16])
+def test_coco_of_any_program_is_read_as_plain_json_does(tmp_path, monkeypatch, size):
+    """Ids as numbers and texts, categories that share an id, NaN in each field; or a sentence."""
+    rng, path = np.random.default_rng(size), tmp_path / "a.json"
+    if size < 1 << 16:  # a parser that asks for few bytes at a time
+        plain = coco._Shallow.read
+        monkeypatch.setattr(coco._Shallow, "read", lambda file, n: plain(file, min(n, size)))
+    kinds = Counter()
+    for _ in range(200):
+        text = json.dumps(random_coco(rng), ensure_ascii=False)
+        path.write_text(text, encoding="utf-8")
+        wanted = judge_coco(text)
+        if wanted is None:
+            kinds["error"] += 1
+            with pytest.raises(InputError, match="two categories with the id"):
+                read_coco(path)
+            continue
+        ref = read_coco(path)["a.jpg"]
+        if wanted == [None]:
+            kinds["reject"] += 1
+            assert ref.error == "annotation", text
+            continue
+        kinds["boxes"] += 1
+        names, boxes, crowds = boxes_of(ref)
+        areas = input_fields(ref, dict.fromkeys(ref.classes, 0))["box/area"]
+        rows = zip(names, boxes.tolist(), areas, crowds, strict=True)
+        found = [(name, *box, area, bool(crowd)) for name, box, area, crowd in rows]
+        assert [row[0] for row in found] == [row[0] for row in wanted]
+        assert np.allclose([row[1:] for row in found], [row[1:] for row in wanted]), text
+    assert min(kinds[kind] for kind in ("error", "reject", "boxes")) > 5
 
 
 texts = st.text('[]{}"\\\\ab', max_size=6)

@@ -59,7 +59,8 @@ def oriented(rng):
     angle, (width, height) = rng.uniform(0, np.pi), rng.uniform(0.05, 0.4, 2)
     right = np.array([np.cos(angle), np.sin(angle)]) * width / 2
     down = np.array([-np.sin(angle), np.cos(angle)]) * height / 2
-    corners = rng.uniform(0.3, 0.7, 2) + [-right - down, right - down, right + down, down - right]
+    around = np.stack([-right - down, right - down, right + down, down - right])
+    corners = rng.uniform(0.3, 0.7, 2) + around
     return corners.ravel().tolist(), (*corners.min(0), *corners.max(0))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import itertools
 import math
+import re
 from codecs import BOM_UTF8
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
@@ -28,6 +29,9 @@ _WAITING = 1 << 17  # entries that wait to be grouped
 _MAX_PROBLEM = 100  # characters
 _MAX_DEPTH = 100  # COCO's files need 6
 _QUOTE = 2
+_NAN = re.compile(rb"(-?Infinity|NaN)")
+_LONGEST_WORD = b"-Infinity"
+_NAN_LETTERS = frozenset(bytes([letter]) for letter in b"-InfityNa")  # of which words may be cut
 _STEPS = np.zeros(256, np.int8)  # by the code of a character: how it changes the depth
 _STEPS[[ord(code) for code in "[{"]] = 1
 _STEPS[[ord(code) for code in "]}"]] = -1
@@ -35,17 +39,23 @@ _STEPS[ord('"')] = _QUOTE
 
 
 def read_categories(path: str) -> dict[tuple[str, str], str]:
-    """Return the name of each category by the path and its id.
+    """Return the name of each category by the path and its id; empty if it has none.
 
     Raises:
-        InputError: The file is not JSON of COCO.
+        InputError: The file is not JSON of COCO, or two categories have one id.
     """
-    found = {}
+    categories: dict[tuple[str, str], str] = {}
     for item in _items(path, "categories"):
-        found[path, _id(item.get("id"))] = str(item.get("name", ""))
-    if not found:
+        number, name = _id(item.get("id")), item.get("name")
+        text = str(name) if type(name) in (str, int, float) else ""
+        first = categories.setdefault((path, number), text)
+        if first != text:
+            raise InputError(
+                "annotations-category-twice", path=path, number=number, first=first, second=text
+            )
+    if not categories:
         raise InputError("annotations-without-categories", path=path)
-    return found
+    return categories
 
 
 def read_section(section: Section) -> Iterator[tuple[str, list[Row]]]:
@@ -59,7 +69,7 @@ def read_section(section: Section) -> Iterator[tuple[str, list[Row]]]:
     for position, item in enumerate(_items(path, name)):
         if name == "images":
             number = item.get("id")
-            row: Row = (str(item.get("file_name")), item.get("width"), item.get("height"))
+            row: Row = (str(item.get("file_name") or ""), item.get("width"), item.get("height"))
         else:
             number, category = item.get("image_id"), _id(item.get("category_id"))
             flags = item.get("iscrowd"), bool(item.get("segmentation"))
@@ -72,8 +82,10 @@ def read_section(section: Section) -> Iterator[tuple[str, list[Row]]]:
 
 
 def _id(value: Any) -> str:
-    is_whole = isinstance(value, float) and value.is_integer()  # as pandas writes ids
-    return repr(int(value) if is_whole else value)
+    """Return an id as text: programs write 1 also as 1.0, such as pandas, or as "1"."""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return ascii(value)[1:-1] if isinstance(value, str) else repr(value)
 
 
 def _items(path: str, name: str) -> Iterator[dict[str, Any]]:
@@ -98,6 +110,8 @@ def _items(path: str, name: str) -> Iterator[dict[str, Any]]:
 class _Shallow:
     """Reads JSON that is not nested deeply: the parser keeps the path of each level in memory.
 
+    NaN and infinities, which Python's json writes and no parser of JSON has to read, become null.
+
     Args:
         file: The JSON.
     """
@@ -112,7 +126,7 @@ class _Shallow:
         Raises:
             ValueError: They are nested more than ``_MAX_DEPTH`` deep.
         """
-        data = self._file.read(size)
+        data = self._without_nan(self._file.read(size))
         # Without escaped characters, each quote begins or ends a string.
         text = (self._escape + data).replace(b"\\\\", b"")
         self._escape = b"\\" if text.endswith(b"\\") else b""
@@ -126,6 +140,25 @@ class _Shallow:
                 raise ValueError(f"it is nested more than {_MAX_DEPTH} deep")
             self._in_string, self._depth = bool(in_string[-1]), int(depths[-1])
         return data
+
+    def _without_nan(self, data: bytes) -> bytes:
+        """Return the next bytes with null instead of NaN and infinities outside of strings."""
+        for _ in _LONGEST_WORD:
+            if data[-1:] not in _NAN_LETTERS:
+                break
+            data += self._file.read(1)
+        if b"NaN" not in data and b"Infinity" not in data:
+            return data
+        pieces = _NAN.split(data)
+        escape, in_string = self._escape, self._in_string
+        for number, piece in enumerate(pieces):
+            is_word = number % 2 == 1
+            if is_word and not in_string:
+                pieces[number] = b"null"
+            text = (escape + piece).replace(b"\\\\", b"")
+            escape = b"\\" if text.endswith(b"\\") else b""
+            in_string ^= text.replace(b'\\"', b"").count(b'"') % 2 == 1
+        return b"".join(pieces)
 
 
 def make_references(
@@ -154,8 +187,12 @@ def make_references(
             text = categories.get((path, category))
             if text is None:
                 why = f"the category {category} is not in its categories"
-            elif not (_is_box(sides) and (area is None or _is_number(area))):
+            elif not text:
+                why = f"the category {category} has no name"
+            elif not _is_box(sides):
                 why = f"a bbox is {sides!r:.80} instead of four numbers"
+            elif not (area is None or _is_number(area)):
+                why = f"an area is {area!r:.80} instead of a number"
             else:
                 x, y, w, h = sides
                 found.append(Box(text, x, y, x + w, y + h, is_crowd=is_crowd == 1, area=area))
