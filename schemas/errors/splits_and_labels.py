@@ -36,7 +36,7 @@ MESSAGES: dict[str, str] = {
     "annotations-not-json": "{path} is not whole JSON: {error}.",
     "annotations-not-coco": "{path} is not COCO's: an entry of {name} is {item!r:.80} instead of an object.",
     "annotations-without-categories": "{path} has no categories: give COCO's instances, which have boxes with categories.",
-    "annotations-category-twice": "{path} has two categories with the id {number}, {first!r:.80} and {second!r:.80}: give each an id of its own.",
+    "annotations-category-twice": "{path} has two categories with the id {number}, {first!r:.80} and {second!r:.80}: give them different ids.",
     "imagesets-unreadable": "{path} cannot be read: {why}.",
     "splits-problem": "--splits={text}: {problem}.",
     "label-separator-useless": "--label_separator={separator} needs labels of listings: set --label_from=listing, and give listings as --input.",
