@@ -181,6 +181,7 @@ class ImagesOptions(DatasetOptions):
         null_values: ``LIST``: texts that mean null in a listing (default: as for tables)
         annotations: ``LIST``: boxes: voc or yolo (a file per image, in the input or in voc:DIR), or
             coco:FILE; the classes of yolo are the lines of --labels
+        coco_ids: keep the ids of COCO's images and categories as features, for its evaluation
         masks: ``DIR``: masks of the images, with the same names: pixels are classes
         boxes_frame: ``FRAME``: boxes and masks refer to the image as stored in the file, or upright
             as its EXIF data ask (default: as their size says)
@@ -220,7 +221,7 @@ example, a folder with one subfolder per label:
         "labels and splits": "label_from label_pattern labels image_column label_column "
         "splits unlabeled_splits group_pattern seed",
         "listings": "label_separator types null_values",
-        "boxes and masks": "annotations masks boxes_frame",
+        "boxes and masks": "annotations coco_ids masks boxes_frame",
         "pixels": "image_size resize interpolation only_shrink reducing_gap resizer encoding "
         "quality channels strip_metadata",
         "records and shards": f"features {SHARDS} shard_by duplicates",
@@ -238,6 +239,7 @@ example, a folder with one subfolder per label:
     types: of.Pairs = of.mapping()
     null_values: of.Option[tuple[str, ...] | None, str | Sequence[str] | None] = of.names(None)
     annotations: of.Names = of.names(decides=False)
+    coco_ids: of.Switch = of.switch()
     masks: of.File = of.file(decides=False)
     boxes_frame: of.Choice[Literal["", "stored", "upright"]] = of.choice(("stored", "upright"), "")
     group_pattern: of.Text = of.text()

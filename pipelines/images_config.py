@@ -82,6 +82,10 @@ class ImagesConfig(ImagesOptions, BuildConfig):
             raise UsageError("annotations-several-kinds", kinds=", ".join(sorted(kinds)))
         if "yolo" in kinds and not self.labels:
             raise UsageError("annotations-without-names")
+        if self.coco_ids and kinds != {"coco"}:
+            raise UsageError(
+                "option-useless", flag="coco_ids", value=True, why="without --annotations=coco:FILE"
+            )
         if kinds and self.label_from not in ("directory", "none"):
             raise UsageError("annotations-and-labels", label_from=self.label_from)
         for flag, used, why in (
@@ -142,6 +146,7 @@ class ImagesConfig(ImagesOptions, BuildConfig):
         has: dict[Part, bool] = {
             "label": self.label_from != "none",
             "boxes": bool(self.annotations),
+            "coco_ids": self.coco_ids,
             "mask": bool(self.masks),
         }
         found = FeatureSet.parse(
@@ -222,6 +227,7 @@ class ImagesConfig(ImagesOptions, BuildConfig):
                 labels.known,
                 match.root,
                 "Segmentation" if self.masks else "Main",
+                self.coco_ids,
             )
             for kind, places in found.items()
         )
@@ -260,6 +266,8 @@ class ImagesConfig(ImagesOptions, BuildConfig):
             values["labels"] = list(self.label_spec.fixed)
         if self.annotations:
             values["annotations"] = self.annotations[0].partition(":")[0]
+        if not self.coco_ids:
+            del values["coco_ids"]  # as in datasets of 0.2.0
         if self.masks:
             values["masks"] = True
         if self.listed:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 Encoding = Literal["jpeg", "png", "raw", "keep"]
 ENCODINGS: tuple[Encoding, ...] = ("jpeg", "png", "raw", "keep")
-Part = Literal["label", "boxes", "mask"]  # what not all images have
+Part = Literal["label", "boxes", "coco_ids", "mask"]  # what not all images have
 
 
 @dataclass(frozen=True)
@@ -125,6 +125,23 @@ IMAGE_FEATURES: dict[str, Feature] = {
             for side in ("height", "width")
         ),
         Feature("image/source/orientation", "int64", "orientation", part="boxes"),
+        Feature(
+            "image/source/id",
+            "int64",
+            "coco_image_id",
+            of_input=True,
+            part="coco_ids",
+            short="image_id",
+        ),
+        Feature(
+            "image/object/category_id",
+            "int64",
+            "box/category_id",
+            of_input=True,
+            part="coco_ids",
+            count="any",
+            short="category_ids",
+        ),
         Feature(MASK, "bytes", "mask", part="mask", column="mask_hash", short="mask"),
         Feature(f"{MASK_CLASS}/format", "bytes", "mask_format", part="mask"),
     )
@@ -196,8 +213,11 @@ class FeatureSet:
 
     @cached_property
     def boxes(self) -> bool:
-        """Whether a record has boxes."""
-        return any(feature.part == "boxes" for _, feature in self.features)
+        """Whether a record has values of boxes, or what is needed to place them again."""
+        return any(
+            feature.part == "boxes" or feature.field.startswith("box/")
+            for _, feature in self.features
+        )
 
     def name_of(self, field: str) -> str:
         """Return the name in the record of the feature of a field; empty for none."""

@@ -1,6 +1,7 @@
 """Datasets of images with boxes and masks, from annotations that the tests write."""
 
 import contextlib
+import io
 import json
 import os
 import shutil
@@ -191,6 +192,81 @@ def test_folders_with_a_coco_file_each(tmp_path):
     }
     assert texts == {"train/1.jpg": [b"train"], "valid/1.jpg": [b"valid"]}
     assert (manifest.inputs.matched, manifest.inputs.skipped, manifest.warnings) == (2, 0, ())
+
+
+def coco_with_ids(folder: Path) -> dict:
+    """Annotations with an id as text, a box outside of its image and an empty one."""
+    options = write_annotations("coco", folder, truth())
+    path = folder / "all.json"
+    whole = json.loads(path.read_text())
+    for image in whole["images"]:
+        image["id"] = 10**12 - image["id"]
+    for entry in whole["annotations"]:
+        entry["image_id"] = str(10**12 - entry["image_id"])
+    for sides in ([900, 900, 5, 5], [3, 3, 0, 4]):
+        image_id = whole["annotations"][2]["image_id"]
+        dropped = {"image_id": image_id, "category_id": 10, "bbox": sides}
+        whole["annotations"].insert(0, dropped)
+    path.write_text(json.dumps(whole))
+    return options
+
+
+@pytest.mark.heavy
+def test_coco_ids_are_features_on_request(tmp_path):
+    """By them, COCO's own evaluation finds each box where it is in the annotations."""
+    from pycocotools.coco import COCO
+    from pycocotools.cocoeval import COCOeval
+
+    folder = write_images(tmp_path / "in")
+    options = {"input": folder, "output": tmp_path / "ds", **coco_with_ids(folder), **ONE}
+    _, plain = build_dataset(**options)
+    _, manifest = build_dataset(**options, coco_ids=True, overwrite=True)
+    assert manifest.build.config_id != plain.build.config_id
+    verified = shardmill("verify", tmp_path / "ds", "--deep")
+    assert verified.returncode == 0, verified
+    assert manifest.inputs.counts["boxes_outside"] == manifest.inputs.counts["boxes_empty"] == 1
+    names = ["image_id", "category_ids", "boxes/rel_xywh", "classes", "image/key"]
+    data, results = open_dataset(tmp_path / "ds", "train", features=names), []
+    sizes = {Path(key).name: size for key, (size, *_) in truth().items()}
+    for example in data:
+        width, height = sizes[Path(example["image/key"].decode()).name]
+        boxes = example["boxes"] * [width, height, width, height]
+        results += [
+            {"image_id": int(example["image_id"]), "category_id": int(number), "score": 1.0, "bbox": box}
+            for number, box in zip(example["category_ids"], boxes.tolist(), strict=True)
+        ]  # fmt: skip
+    whole = json.loads((folder / "all.json").read_text())
+    whole["annotations"] = whole["annotations"][2:]
+    for number, entry in enumerate(whole["annotations"], 1):
+        entry.update(id=number, image_id=int(entry["image_id"]))
+    (tmp_path / "judge.json").write_text(json.dumps(whole))
+    with contextlib.redirect_stdout(io.StringIO()):
+        judge = COCO(tmp_path / "judge.json")
+        scores = COCOeval(judge, judge.loadRes(results), "bbox")
+        for step in (scores.evaluate, scores.accumulate, scores.summarize):
+            step()
+    assert len(results) == len(whole["annotations"]) > 10
+    assert scores.stats[0] == pytest.approx(1)
+    named = {"image/source/id": "int64", "image/object/category_id": "int64"}
+    features = {each["name"]: each["type"] for each in manifest.features}
+    assert named.items() <= features.items()
+    assert not named.keys() & {each["name"] for each in plain.features}
+
+
+def test_ids_that_are_no_numbers_are_rejects_where_they_are_features(tmp_path):
+    folder = tmp_path / "in"
+    folder.mkdir()
+    for name in "ab":
+        make_image(0, 40, 30).save(folder / f"{name}.jpg")
+    images = [{"id": 1, "file_name": "a.jpg"}, {"id": "x", "file_name": "b.jpg"}]
+    (folder / "all.json").write_text(
+        json.dumps({"images": images, "annotations": [], "categories": [{"id": 1, "name": "c"}]})
+    )
+    options = {"input": folder, "output": tmp_path / "ds", "max_reject_fraction": 0.5, **ONE}
+    options["annotations"] = f"coco:{folder / 'all.json'}"
+    assert build_dataset(**options)[1].inputs.accepted == 2
+    _, manifest = build_dataset(**options, coco_ids=True, overwrite=True)
+    assert manifest.inputs.rejected_by_reason == {"annotation": 1}
 
 
 def masks_of(output: Path, manifest) -> dict[str, np.ndarray]:
@@ -410,6 +486,8 @@ WRONG = [
     ("annotations-and-labels", {"annotations": "voc", "label_from": "filename"}),
     ("annotations-missing", {"annotations": "coco:absent.json"}),
     ("option-useless", {"boxes_frame": "stored"}),
+    ("option-useless", {"coco_ids": True}),
+    ("option-useless", {"annotations": "voc", "coco_ids": True}),
     ("option-useless", {"labels": "labels.txt", "label_from": "none"}),
     ("option-useless", {"null_values": "?"}),
     ("group-pattern-useless", {"splits": "imagesets", "group_pattern": "x"}),

@@ -29,6 +29,7 @@ from shardmill.transforms.images.resize import Geometry, Size
 
 BoxesFrame = Literal["", "stored", "upright"]
 _SIDES = ("xmin", "ymin", "xmax", "ymax")
+_VALUES = ("text", "class_id", "area", "category_id")
 _FLAGS = ("difficult", "truncated", "is_crowd")
 _Box = tuple[float, float, float, float]  # left, upper, right and lower side
 _LEAST = 1e-6  # of a side, as a fraction of the image: float32 cannot hold much less
@@ -77,9 +78,9 @@ def place_boxes(
     Args:
         fields: Fields of an annotation: ``box/sides`` (for each box left, upper, right and lower in
             pixels of the annotation's image), ``box/flags``, ``box/text``, ``box/class_id``,
-            ``box/area``; ``box/outlines``, the number of outlines; and ``box/size``,
-            width and height of that image: 1 and 1 if sides are fractions, 0 and 0 if it is
-            unknown.
+            ``box/area``, perhaps ``box/category_id``; ``box/outlines``, the number of outlines; and
+            ``box/size``, width and height of that image: 1 and 1 if sides are fractions, 0 and 0 if
+            it is unknown.
         geometry: Where the pixels of the file are in the record.
         frame: What boxes refer to: the image in the file before or after it is rotated; empty to
             decide by ``box/size`` if the rotation changes the size.
@@ -117,7 +118,8 @@ def place_boxes(
     columns: dict[str, Any] = dict(
         zip(_FLAGS, (fields["box/flags"][n::3] for n in range(3)), strict=True)
     )
-    columns |= {name: fields[f"box/{name}"] for name in ("text", "class_id", "area")}
+    names = [name for name in _VALUES if f"box/{name}" in fields]
+    columns |= {name: fields[f"box/{name}"] for name in names}
     return {
         **counts,
         **{f"box/{side}": [box[n] for box in placed] for n, side in enumerate(_SIDES)},

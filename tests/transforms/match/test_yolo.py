@@ -9,8 +9,9 @@ import pytest
 from shardmill.schemas.errors import UsageError
 from shardmill.transforms.match.annotations.annotation_spec import AnnotationError, parse_yolo
 from shardmill.transforms.match.annotations.yolo import UNDECLARED, LineFormat
+from tests.conftest import examples
 
-FILES = 60  # of each case
+FILES = examples(75)  # of each case
 
 
 def random_box(rng):

@@ -70,6 +70,9 @@ def attach(
         "box/flags": [int(flag) for box in boxes for flag in box[5:8]],
         "box/area": [_area(box) for box in boxes],
     }
+    if annotation.image_id is not None:
+        fields["coco_image_id"] = annotation.image_id
+        fields["box/category_id"] = annotation.category_ids
     made = with_fields(ref, fields)
     if len(made.attached) > _MAX_BYTES:
         return ref.rejected("annotation", f"{len(boxes):,} boxes exceed {_MAX_BYTES:,} bytes")
@@ -171,6 +174,7 @@ class AnnotationSpec:
         labels: The labels that boxes may have; None for any.
         root: Folder that holds the images.
         task: Folder of the lists of ``imagesets``.
+        coco_ids: Whether ids of ``coco`` become features.
     """
 
     kind: AnnotationSource
@@ -180,6 +184,7 @@ class AnnotationSpec:
     labels: frozenset[str] | None = None
     root: str = ""
     task: Literal["Main", "Segmentation"] = "Main"
+    coco_ids: bool = False
 
     def is_annotation(self, ref: InputRef) -> bool:
         """Return whether a file is named like an annotation."""

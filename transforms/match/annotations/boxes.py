@@ -40,12 +40,16 @@ class Annotation(NamedTuple):
         height: Its height.
         boxes: Its boxes.
         outlines: Number of objects whose outlines are in it too.
+        image_id: The number of the image in COCO; None if ids are not to be features.
+        category_ids: The classes of its boxes as numbers of COCO; empty if ids are not.
     """
 
     width: int = 0
     height: int = 0
     boxes: Sequence[Box] = ()
     outlines: int = 0
+    image_id: int | None = None
+    category_ids: Sequence[int] = ()
 
 
 class AnnotationError(Exception):

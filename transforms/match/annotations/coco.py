@@ -18,7 +18,7 @@ from shardmill.schemas.errors import InputError
 from shardmill.schemas.refs import InputRef
 from shardmill.schemas.storage import ReaderStream, open_storage
 from shardmill.transforms.match.annotations.annotation_spec import attach
-from shardmill.transforms.match.annotations.boxes import Annotation, Box
+from shardmill.transforms.match.annotations.boxes import Annotation, AnnotationError, Box
 from shardmill.transforms.match.walk import make_key
 
 Row = tuple[Any, ...]
@@ -163,7 +163,7 @@ class _Shallow:
 
 def make_references(
     group: tuple[str, Iterable[list[Row]]], categories: Mapping[tuple[str, str], str],
-    labels: frozenset[str] | None,
+    labels: frozenset[str] | None, *, with_ids: bool = False,
 ) -> Iterator[InputRef]:  # fmt: skip
     """Yield a reference with the boxes of each image of one id; its key is the name of the file.
 
@@ -173,38 +173,73 @@ def make_references(
         group: Path and id of an image, and its entries.
         categories: See ``read_categories``.
         labels: The labels that boxes may have; None for any.
+        with_ids: Whether ids become features.
     """
-    path, rows = group[0].partition("\0")[0], [*itertools.chain(*group[1])]
+    path, _, image_id = group[0].partition("\0")
+    rows = [*itertools.chain(*group[1])]
     images = [row for row in rows if len(row) == len(("file_name", "width", "height"))]
     # In the order of the file: that of a group differs from run to run.
-    boxes = sorted((row for row in rows if row not in images), key=itemgetter(0))
+    entries = sorted((row for row in rows if row not in images), key=itemgetter(0))
+    try:
+        if len({name for name, _, _ in images}) > 1:
+            raise AnnotationError("several images of its file have the same id")
+        boxes = [_box(path, entry, categories) for entry in entries]
+        ids = _ids(image_id, entries) if with_ids else {}
+        problem = ""
+    except AnnotationError as error:
+        problem = str(error)
     for name, width, height in images or [("", 0, 0)]:
-        made = InputRef(make_key(name.replace("\\", "/")), path)
-        found, why = [], ""
-        if len({other[0] for other in images}) > 1:
-            why = "several images of its file have the same id"
-        for _, sides, category, (is_crowd, _), area in boxes:
-            text = categories.get((path, category))
-            if text is None:
-                why = f"the category {category} is not in its categories"
-            elif not text:
-                why = f"the category {category} has no name"
-            elif not _is_box(sides):
-                why = f"a bbox is {sides!r:.80} instead of four numbers"
-            elif not (area is None or _is_number(area)):
-                why = f"an area is {area!r:.80} instead of a number"
-            else:
-                x, y, w, h = sides
-                found.append(Box(text, x, y, x + w, y + h, is_crowd=is_crowd == 1, area=area))
-        known = (width, height) != (1, 1) and all(
+        reference = InputRef(make_key(name.replace("\\", "/")), path)
+        if problem:
+            yield reference.rejected("annotation", problem)
+            continue
+        is_known = (width, height) != (1, 1) and all(
             type(side) is int and 0 < side < 1 << 31 for side in (width, height)
         )
-        if why:
-            yield made.rejected("annotation", why)
-        else:
-            frame = Annotation(width, height) if known else Annotation()
-            outlines = sum(outlined for _, _, _, (_, outlined), _ in boxes)
-            yield attach(made, frame._replace(boxes=found, outlines=outlines), labels)
+        frame = Annotation(width, height) if is_known else Annotation()
+        outlines = sum(outlined for _, _, _, (_, outlined), _ in entries)
+        annotation = frame._replace(boxes=boxes, outlines=outlines, **ids)
+        yield attach(reference, annotation, labels)
+
+
+def _box(path: str, entry: Row, categories: Mapping[tuple[str, str], str]) -> Box:
+    """Return the box of an entry of annotations.
+
+    Raises:
+        AnnotationError: It has none, or no category with a name.
+    """
+    _, sides, category, (is_crowd, _), area = entry
+    text = categories.get((path, category))
+    if text is None:
+        raise AnnotationError(f"the category {category} is not in its categories")
+    if not text:
+        raise AnnotationError(f"the category {category} has no name")
+    if not _is_box(sides):
+        raise AnnotationError(f"a bbox is {sides!r:.80} instead of four numbers")
+    if not (area is None or _is_number(area)):
+        raise AnnotationError(f"an area is {area!r:.80} instead of a number")
+    x, y, width, height = sides
+    return Box(text, x, y, x + width, y + height, is_crowd=is_crowd == 1, area=area)
+
+
+def _ids(image_id: str, entries: Iterable[Row]) -> dict[str, Any]:
+    """Return the ids of an image and of the categories of its entries, as fields of Annotation.
+
+    Raises:
+        AnnotationError: One is not a whole number.
+    """
+    category_ids = [category for _, _, category, _, _ in entries]
+    for number in (image_id, *category_ids):
+        if not _is_whole(number):
+            raise AnnotationError(
+                f"the id {number:.80} is not a whole number, which --coco_ids needs: leave it out"
+            )
+    return {"image_id": int(image_id), "category_ids": [*map(int, category_ids)]}
+
+
+def _is_whole(number: str) -> bool:
+    """Return whether an id is a whole number of 64 bits."""
+    return bool(re.fullmatch("-?[0-9]{1,19}", number)) and abs(int(number)) < 1 << 63
 
 
 def _is_box(sides: Any) -> bool:

@@ -111,6 +111,7 @@ class AttachAnnotations(beam.PTransform):
 
     def _entries(self, root: beam.Pipeline) -> MatchedInputs:
         paths, labels = [place.input for place in self.spec.places], self.spec.labels
+        with_ids = self.spec.coco_ids
         sections = [(path, name) for path in paths for name in SECTIONS]
         categories, broken = (
             root
@@ -133,7 +134,9 @@ class AttachAnnotations(beam.PTransform):
             | "GroupById" >> beam.GroupByKey()
             | "MakeReferences"
             >> beam.FlatMap(
-                lambda group, categories: make_references(group, categories, labels),
+                lambda group, categories: make_references(
+                    group, categories, labels, with_ids=with_ids
+                ),
                 AsDict(categories),
             ).with_output_types(InputRef)
         )

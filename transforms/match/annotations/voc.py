@@ -11,7 +11,7 @@ from shardmill.transforms.match.annotations.boxes import Annotation, AnnotationE
 
 _SIDES = ("xmin", "ymin", "xmax", "ymax")
 _MAX_SIDE = 1 << 24  # float32 has all integers up to here
-# Elements of an annotation that are no objects, also where they have names and sizes.
+# Each element of an annotation that is not an object, also where it has names and sizes.
 _ABOUT_IMAGE = frozenset(
     {"folder", "filename", "path", "source", "owner", "size", "imagesize", "segmented"}
 )
