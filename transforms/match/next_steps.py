@@ -46,7 +46,7 @@ def remedy_of(reason: str, keys: Sequence[str]) -> str:
         return "set --label_from=none or --label_column, or give the folder above as --input"
     remedies = {
         "no_annotation": "check that --annotations or --masks has files with the names of these "
-        "images (a.txt or a.png for a.jpg)",
+        "images (a.txt or a.png for a.jpg); one XML for all, as CVAT has it, is not read",
         "no_split": "set --splits to shares, or name the first folders train, validation, test",
         "unknown_label": "add the labels to the --labels file",
         "outside_root": "add --follow_links",
