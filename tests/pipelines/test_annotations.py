@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import threading
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -30,6 +31,7 @@ from tests.support.annotation_tools import (
     write_voc,
 )
 from tests.support.readers import tf_records
+from tests.support.yolo_lines import outline, pose
 
 ONE = {"splits": "train:1", "image_size": (48, 64)}
 
@@ -267,6 +269,48 @@ def test_ids_that_are_no_numbers_are_rejects_where_they_are_features(tmp_path):
     assert build_dataset(**options)[1].inputs.accepted == 2
     _, manifest = build_dataset(**options, coco_ids=True, overwrite=True)
     assert manifest.inputs.rejected_by_reason == {"annotation": 1}
+
+
+def write_lines(folder: Path, make, count: int) -> dict:
+    """Write images with a line of YOLO each; return the sides of the boxes by key."""
+    rng, sides = np.random.default_rng(3), {}
+    folder.mkdir()
+    for number in range(count):
+        numbers, sides[f"{number}.jpg"] = make(rng)
+        make_image(0, 50, 40).save(folder / f"{number}.jpg")
+        (folder / f"{number}.txt").write_text(" ".join(map(str, [0, *numbers])))
+    (folder / "data.yaml").write_text("names: [tiger]")
+    return sides
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("count", [3, 5, 8])
+def test_files_that_are_clearly_of_outlines_decide_about_the_others(tmp_path, count):
+    """About those that could be poses; with a declaration the records are the same."""
+    folder = tmp_path / "in"
+    sides = write_lines(folder, partial(outline, count=count), 40)
+    options = {"annotations": "yolo", "labels": folder / "data.yaml", **ONE}
+    _, manifest = build_dataset(input=folder, output=tmp_path / "ds", **options)
+    assert manifest.inputs.rejected == 0
+    assert manifest.inputs.counts["outlines"] == 40
+    for key, record in read(tmp_path / "ds", manifest).items():
+        names = ("xmin", "ymin", "xmax", "ymax")
+        box = [record[f"image/object/bbox/{name}"][0] for name in names]
+        assert np.allclose(box, sides[key], atol=1e-5)
+    (folder / "data.yaml").write_text("names: [tiger]\ntask: segment")
+    outcome, _ = build_dataset(input=folder, output=tmp_path / "ds", **options)
+    assert outcome.status == "up_to_date"
+
+
+@pytest.mark.parametrize("points", [1, 2, 5])
+def test_poses_without_kpt_shape_fail_the_build(tmp_path, points):
+    """With a sentence that names what to declare."""
+    folder = tmp_path / "in"
+    write_lines(folder, partial(pose, count=points, dimensions=2), 20)
+    options = {"annotations": "yolo", "labels": folder / "data.yaml", **ONE}
+    outcome, manifest = build_dataset(input=folder, output=tmp_path / "ds", **options)
+    assert (outcome.status, manifest) == ("failed", None)
+    assert "declare key points by kpt_shape" in outcome.message
 
 
 def masks_of(output: Path, manifest) -> dict[str, np.ndarray]:

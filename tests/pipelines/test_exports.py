@@ -190,7 +190,7 @@ def test_exports_of_tools_have_the_right_boxes(tmp_path, tool, kind):
     assert keys == set(range(9))
 
 
-REFUSED = {  # options, and the sentence about files that are not read
+UNREADABLE = {  # options, and the sentence about files that are not read
     "labelme": ({"annotations": "labelme"}, "convert other formats, such as LabelMe's JSON"),
     "cvat": ({"annotations": "cvat:annotations.xml"}, "such as LabelMe's JSON or CVAT's XML"),
     "labelme as coco": ({"annotations": "coco:{}/0.json"}, "convert other JSON, such as LabelMe's"),
@@ -198,14 +198,14 @@ REFUSED = {  # options, and the sentence about files that are not read
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", REFUSED)
-def test_other_formats_are_refused_in_a_sentence(tmp_path, case):
+@pytest.mark.parametrize("case", UNREADABLE)
+def test_other_formats_are_rejected_in_a_sentence(tmp_path, case):
     make_image(0, WIDTH, HEIGHT).save(tmp_path / "0.jpg")
     shape = {"label": "cat", "points": [[1, 2], [3, 4]], "shape_type": "rectangle"}
     labelme = {"version": "5.0.1", "shapes": [shape], "imagePath": "0.jpg", "imageHeight": HEIGHT}
     write(tmp_path / "0.json", json.dumps(labelme))
     write(tmp_path / "annotations.xml", CVAT_XML)
-    options, sentence = REFUSED[case]
+    options, sentence = UNREADABLE[case]
     options = {name: value.format(tmp_path) for name, value in options.items()}
     try:
         outcome, _ = build_dataset(input=tmp_path, output=tmp_path.with_name("ds"), **options)

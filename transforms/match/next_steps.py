@@ -45,6 +45,8 @@ def remedy_of(reason: str, keys: Sequence[str]) -> str:
             return "set --label_from or --label_column, or a --label_pattern that matches such keys"
         return "set --label_from=none or --label_column, or give the folder above as --input"
     remedies = {
+        "annotation": "check the format of the files of --annotations; of YOLO, declare key points "
+        "by kpt_shape, or outlines by task: segment, in the data.yaml of --labels",
         "no_annotation": "check that --annotations or --masks has files with the names of these "
         "images (a.txt or a.png for a.jpg); one XML for all, as CVAT has it, is not read",
         "no_split": "set --splits to shares, or name the first folders train, validation, test",

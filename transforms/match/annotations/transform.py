@@ -8,14 +8,15 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import apache_beam as beam
-from apache_beam.pvalue import AsDict
+from apache_beam.pvalue import AsDict, AsSingleton
 
 from shardmill.schemas.errors import InputError, StorageError
+from shardmill.schemas.example.parse import parse_example
 from shardmill.schemas.refs import InputRef, MatchCounts, RejectedError, sum_counts
 from shardmill.schemas.storage.base import map_ordered, storage_threads
 from shardmill.transforms.match.annotations.annotation_spec import (
@@ -30,6 +31,7 @@ from shardmill.transforms.match.annotations.coco import (
     read_categories,
     read_section,
 )
+from shardmill.transforms.match.annotations.yolo import OUTLINES, UNDECLARED
 from shardmill.transforms.match.read_input import read_input
 from shardmill.transforms.match.transform import MatchedInputs, MatchFiles, find_inputs
 from shardmill.transforms.match.walk import escape_name, make_key
@@ -39,6 +41,7 @@ _UNPAIRED = {"voc": ".xml", "yolo": ".txt", "coco": "of COCO", "masks": "masks",
 _VOC_MASKS = re.compile(r"(.*/)?Segmentation(Class|Object)(Aug|Raw)?/[^/]*")
 _FATAL = (InputError, StorageError, FileNotFoundError)  # of a file for many images
 _BATCH = 64
+_CLEAR = 3  # votes, against one of a file that is not
 _THREADS = 4  # that read local files
 _Paired = tuple[InputRef | None, InputRef | None]
 # Names of folders next to each other in the layouts of PASCAL VOC, YOLO and common tools.
@@ -76,18 +79,38 @@ class AttachAnnotations(beam.PTransform):
             >> beam.Map(lambda ref: (stem_of(ref.key), ref)).with_output_types(tuple[str, InputRef])
             for name, refs in keyed.items()
         } | "GroupByStem" >> beam.CoGroupByKey()
-        refs, unused = (
+        batches = (
             groups
             | "Pair" >> beam.FlatMap(lambda group: pair(group[1]["images"], group[1]["others"]))
             | "Batch" >> beam.BatchElements(min_batch_size=1, max_batch_size=_BATCH)
-            | "Attach" >> find_inputs(lambda pairs: _attach(pairs, spec))
         )
+        if spec.kind == "yolo" and spec.line_format == UNDECLARED:
+            refs, unused = self._attach_undeclared(batches)
+        else:
+            refs, unused = batches | "Attach" >> find_inputs(lambda pairs: _attach(pairs, spec))
         # One sum: partial counts do not say which of their files are annotations.
         total = matched.counts | "SumSkipped" >> beam.CombineGlobally(sum_counts)
         counts = total | "WithoutFiles" >> beam.Map(spec.without_files).with_output_types(
             MatchCounts
         )
         return MatchedInputs(refs, (counts, fatal, unused) | "Counts" >> beam.Flatten())
+
+    def _attach_undeclared(self, batches: beam.PCollection[list[_Paired]]) -> MatchedInputs:
+        """Wire the reading of lines of YOLO that may be outlines: those of most files decide."""
+        spec = self.spec
+        tried, counts = batches | "Attach" >> find_inputs(
+            lambda pairs: _try_attach(pairs, spec), kind=tuple[InputRef, Any]
+        )
+        majority = (
+            tried
+            | "Vote" >> beam.Map(lambda attempt: vote(attempt[0])).with_output_types(int)
+            | "SumVotes" >> beam.CombineGlobally(sum)
+        )
+        refs = tried | "AttachOutlines" >> beam.Map(
+            lambda attempt, votes: _attach_outlines(attempt, votes, spec),
+            AsSingleton(majority),
+        ).with_output_types(InputRef)
+        return MatchedInputs(refs, counts)
 
     def _files(self, root: beam.Pipeline) -> MatchedInputs:
         found = [
@@ -169,6 +192,47 @@ def _attach(pairs: Sequence[_Paired], spec: AnnotationSpec) -> Iterator[InputRef
             yield _skipped(f"{_UNPAIRED[spec.kind]} without an image", other.key or other.uri)
     threads = (storage_threads(files[0][1].uri) or _THREADS) if files else 0
     yield from map_ordered(lambda pair: _attach_file(*pair, spec), files, threads)
+
+
+def _try_attach(
+    pairs: Sequence[_Paired], spec: AnnotationSpec
+) -> Iterator[tuple[InputRef, _Paired | None] | MatchCounts]:
+    """Yield what ``_attach`` does, each image with its pair if its annotation is rejected."""
+    by_key = {image.key: (image, other) for image, other in pairs if image}
+    for result in _attach(pairs, spec):
+        if isinstance(result, MatchCounts):
+            yield result
+        else:
+            yield result, by_key[result.key] if result.error == "annotation" else None
+
+
+def vote(ref: InputRef) -> int:
+    """Return what an image says for outlines in all files, or against them if it is negative.
+
+    Of random outlines at least half are clear, of random poses 1 in 100 looks like an outline: so
+    those of a data set are outlines if a quarter of them is clear.
+    """
+    if ref.error:
+        return -(ref.error == "annotation")
+    has_outlines = parse_example(ref.attached)["box/outlines"].values != [0]
+    return _CLEAR if has_outlines else 0
+
+
+def _attach_outlines(
+    attempt: tuple[InputRef, _Paired | None], votes: int, spec: AnnotationSpec
+) -> InputRef:
+    """Return an image; read a rejected annotation again if most images have outlines.
+
+    Args:
+        attempt: A result of ``_try_attach``.
+        votes: The sum of ``vote`` of all images.
+        spec: The annotations.
+    """
+    ref, rejected = attempt
+    image, file = rejected or (None, None)
+    if votes <= 0 or image is None or file is None:
+        return ref
+    return _attach_file(image, file, replace(spec, line_format=OUTLINES))
 
 
 def _attach_entry(

@@ -78,6 +78,7 @@ class LineFormat:
 
 
 UNDECLARED = LineFormat()
+OUTLINES = LineFormat("outline")
 
 
 def find_boxes(
@@ -136,22 +137,24 @@ def _shape_of(line: int, numbers: Sequence[float], line_format: LineFormat) -> S
             f"line {line} has {count} numbers after its class, and by the kpt_shape of data.yaml a "
             f"box and {key_points} numbers of key points: correct kpt_shape, or the line"
         )
-    if line_format.shape:
-        return line_format.shape
-    if not _may_be_box(numbers):
-        is_outline = count % 2 == 0 and _is_inside(numbers)
-        if not is_outline:
+    if line_format.shape == "box":
+        return "box"
+    is_even = count % 2 == 0
+    if line_format.shape == "outline" or not _may_be_box(numbers):
+        if not (is_even and _is_inside(numbers)):
             raise _malformed(line, numbers)
         return "outline"
     points = _points_of(numbers)
     if not _is_inside(numbers) or _area(points) < _TINY or _has_visibilities(numbers):
         return "box"
-    return "outline" if count % 2 == 0 and _looks_like_outline(points) else ""
+    return "outline" if is_even and _looks_like_outline(points) else ""
 
 
 def _malformed(line: int, numbers: Sequence[float]) -> AnnotationError:
     text = " ".join(map(repr, numbers))
-    return AnnotationError(f"line {line} has {text[:80]} after its class, not X Y WIDTH HEIGHT")
+    return AnnotationError(
+        f"line {line} has {text[:80]} after its class, not X Y WIDTH HEIGHT or points"
+    )
 
 
 def _is_score(number: float) -> bool:
@@ -165,7 +168,7 @@ def _is_inside(numbers: Sequence[float]) -> bool:
 
 
 def _points_of(numbers: Sequence[float]) -> Points:
-    """Return the points of an outline, without the confidence that may follow."""
+    """Return the points of an outline, without what may follow them."""
     return np.reshape(numbers[: len(numbers) // 2 * 2], (-1, 2))
 
 
