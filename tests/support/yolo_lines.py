@@ -14,7 +14,7 @@ def detection(rng, extra):
     more = {
         "": [],
         "confidence": [rng.uniform()],
-        "id": [int(rng.integers(0, 40))],
+        "id": [int(rng.integers(-1, 40))],
         "confidence and id": [rng.uniform(), int(rng.integers(0, 40))],
     }
     return box + more[extra], (x - width / 2, y - height / 2, x + width / 2, y + height / 2)

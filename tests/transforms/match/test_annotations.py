@@ -271,7 +271,7 @@ def test_files_that_are_not_coco_are_one_sentence(tmp_path, text, code):
     assert len(str(caught.value)) < len(str(path)) + 200
 
 
-NUMBERS = (1, 1.0, "1")
+NUMBERS = (1, 1.0, "1", "001", "1.0")
 OTHERS = {  # of fields, and what json.load reads in the place of the last
     "area": [5.5, None, float("nan"), float("inf"), -float("inf")],
     "score": [float("nan"), {"a": [float("inf"), "NaN, Infinity"]}],
@@ -314,11 +314,11 @@ def judge_coco(text):
     names = {}
     for category in whole["categories"]:
         name = "" if category["name"] is None else str(category["name"])
-        if names.setdefault(int(category["id"]), name) != name:
+        if names.setdefault(int(float(category["id"])), name) != name:
             return None
     boxes = []
     for entry in whole["annotations"]:
-        name, sides = names.get(int(entry["category_id"])), entry.get("bbox") or [math.nan]
+        name, sides = names.get(int(float(entry["category_id"]))), entry.get("bbox") or [math.nan]
         if not name or not all(map(math.isfinite, sides)):
             return [None]
         area = entry.get("area")

@@ -29,6 +29,7 @@ _WAITING = 1 << 17  # entries that wait to be grouped
 _MAX_PROBLEM = 100  # characters
 _MAX_DEPTH = 100  # COCO's files need 6
 _QUOTE = 2
+_NUMBER = re.compile(r"(-?[0-9]{1,19})(\.0*)?")  # of 64 bits
 _NAN = re.compile(rb"(-?Infinity|NaN)")
 _LONGEST_WORD = b"-Infinity"
 _NAN_LETTERS = frozenset(bytes([letter]) for letter in b"-InfityNa")  # of which words may be cut
@@ -82,10 +83,13 @@ def read_section(section: Section) -> Iterator[tuple[str, list[Row]]]:
 
 
 def _id(value: Any) -> str:
-    """Return an id as text: programs write 1 also as 1.0, such as pandas, or as "1"."""
+    """Return an id as text: programs write 1 also as 1.0, as pandas does, "1", "01" or "1.0"."""
     if isinstance(value, float) and value.is_integer():
         value = int(value)
-    return ascii(value)[1:-1] if isinstance(value, str) else repr(value)
+    if not isinstance(value, str):
+        return repr(value)
+    number = _NUMBER.fullmatch(value)
+    return str(int(number[1])) if number else ascii(value)[1:-1]
 
 
 def _items(path: str, name: str) -> Iterator[dict[str, Any]]:

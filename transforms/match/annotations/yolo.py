@@ -159,7 +159,7 @@ def _malformed(line: int, numbers: Sequence[float]) -> AnnotationError:
 
 def _is_score(number: float) -> bool:
     """Return whether a number may be a confidence or the id of a track."""
-    return 0 <= number <= 1 or (number > 0 and number.is_integer())
+    return 0 <= number <= 1 or number.is_integer()
 
 
 def _is_inside(numbers: Sequence[float]) -> bool:
