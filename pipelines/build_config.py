@@ -14,6 +14,7 @@ from typing_extensions import Self
 
 from shardmill.pipelines.dataset_options import DatasetOptions
 from shardmill.pipelines.report.terminal import Answer
+from shardmill.pipelines.split_places import relative_places
 from shardmill.schemas.dataset.shard_names import shard_template
 from shardmill.schemas.dataset.splits import DEFAULT_SPLITS, Splits, split_of_folder
 from shardmill.schemas.errors import UsageError, format_names
@@ -217,7 +218,7 @@ def resolve_splits(config: Config, match: MatchSpec) -> tuple[Config, tuple[str,
         match: The input.
     """
     if config.splits and config.splits.named:
-        return replace(config, splits=_relative_places(config.splits, match)), ()
+        return replace(config, splits=relative_places(config.splits, match)), ()
     one_level = match.kind == "glob" and "/" not in match.input[len(match.top.rstrip("/")) + 1 :]
     inside = match.kind in ("directory", "glob") and match.root == match.top and not one_level
     if (config.splits and config.splits.mode != "directory") or not inside:
@@ -245,26 +246,6 @@ def resolve_splits(config: Config, match: MatchSpec) -> tuple[Config, tuple[str,
         )
     found = unlabelled if flat == splits else found
     return found, () if config.splits else (warning,)
-
-
-def _relative_places(splits: Splits, match: MatchSpec) -> Splits:
-    """Return splits whose files and folders are relative to the root.
-
-    Raises:
-        UsageError: One does not exist.
-    """
-    named, root = [], match.root
-    for name, place in splits.named:
-        path, inside = absolute(place), join(root, "")
-        relative = path[len(inside) :] if path.startswith(inside) else place
-        glob = any(character in place for character in "*?[")
-        if (
-            not (glob or (match.archives and not match.parts))
-            and open_storage(root).stat(join(root, relative.rstrip("/"))) is None
-        ):
-            raise UsageError("splits-place-missing", splits=splits, place=place, root=root)
-        named.append((name, relative))
-    return replace(splits, named=tuple(named))
 
 
 def _warn_of_labels(config: Config, top: str, names: list[str], splits: list[str]) -> str:

@@ -173,6 +173,10 @@ class ImagesOptions(DatasetOptions):
             (default: the only one of images; image/encoded)
         label_column: ``NAME``: column or feature of their labels (default: label;
             image/class/text, else image/class/label), or name in the .json members of tar and zip
+        image_suffix: ``LIST``: what follows the first dot in the names of images in tar and zip,
+            where samples have several, such as jpg or left.png
+        zip_encoding: ``NAME``: encoding of names in zip that are not UTF-8, such as cp932 (default:
+            cp437)
         unlabeled_splits: ``NAMES``: splits whose images need no labels, and get none
         label_separator: ``TEXT``: between the labels of an image in a listing, such as ;: images
             may have several labels, or none
@@ -218,8 +222,9 @@ example, a folder with one subfolder per label:
   shardmill images --input=flower_photos --output=ds --image_size=224"""
     groups: ClassVar = {
         "input and output": f"{INPUT_OUTPUT} follow_links limit",
-        "labels and splits": "label_from label_pattern labels image_column label_column "
+        "labels and splits": "label_from label_pattern labels "
         "splits unlabeled_splits group_pattern seed",
+        "archives": "image_column label_column image_suffix zip_encoding",
         "listings": "label_separator types null_values",
         "boxes and masks": "annotations coco_ids masks boxes_frame",
         "pixels": "image_size resize interpolation only_shrink reducing_gap resizer encoding "
@@ -234,6 +239,8 @@ example, a folder with one subfolder per label:
     labels: of.File = of.file(decides=False)
     image_column: of.Text = of.text()
     label_column: of.Text = of.text()
+    image_suffix: of.Names = of.names(decides=False)
+    zip_encoding: of.Text = of.text(decides=False, choices=("cp932", "cp936", "cp866", "cp850"))
     unlabeled_splits: of.Names = of.names()
     label_separator: of.Text = of.text()
     types: of.Pairs = of.mapping()

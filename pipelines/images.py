@@ -14,6 +14,7 @@ import apache_beam as beam
 
 from shardmill.pipelines.build_config import resolve_splits
 from shardmill.pipelines.images_config import ImagesConfig
+from shardmill.pipelines.split_places import why_unused
 from shardmill.schemas.errors import UsageError
 from shardmill.schemas.refs import InputRef, MatchCounts
 from shardmill.schemas.storage import absolute, join
@@ -21,6 +22,7 @@ from shardmill.transforms.images.containers import Spool
 from shardmill.transforms.images.encoder import ImagesHooks
 from shardmill.transforms.match.annotations.annotation_spec import AnnotationSpec
 from shardmill.transforms.match.annotations.transform import AttachAnnotations
+from shardmill.transforms.match.containers.expand import MemberOptions
 from shardmill.transforms.match.inputs import MatchSpec
 from shardmill.transforms.match.transform import MatchedInputs, MatchFiles
 from shardmill.transforms.publish.generation import has_catalogs
@@ -53,8 +55,16 @@ class ImagesJob:
         if config.dry_run:
             folder = tempfile.mkdtemp(prefix="shardmill-")
             atexit.register(shutil.rmtree, folder, ignore_errors=True)
-        labels = config.label_column if config.label_from == "directory" else None
-        return Spool(folder, config.image_column, labels, bool(config.unlabeled_splits))
+        by_folder = config.label_from == "directory"
+        members = MemberOptions(
+            config.label_column if by_folder else "",
+            tuple(suffix.lower().lstrip(".") for suffix in config.image_suffix),
+            config.zip_encoding,
+            by_path=not by_folder or bool(config.label_pattern),
+        )
+        labels = config.label_column if by_folder else None
+        may_lack = bool(config.unlabeled_splits)
+        return Spool(folder, config.image_column, labels, may_lack, members)
 
 
 def resolve(config: ImagesConfig, *, runner: str = "") -> ImagesJob:
@@ -73,9 +83,16 @@ def resolve(config: ImagesConfig, *, runner: str = "") -> ImagesJob:
         match = MatchSpec("listing", path, path.rpartition("/")[0], archives=True)
     else:
         match = config.find_inputs("images", listing=listing)
-    for flag in () if match.archives else ("image_column", "label_column"):
-        if value := getattr(config, flag):
-            raise UsageError("archive-column-useless", flag=flag, value=value)
+    if not match.archives:
+        for flag in ("image_column", "label_column"):
+            if value := getattr(config, flag):
+                raise UsageError("archive-column-useless", flag=flag, value=value)
+        for flag, value in (
+            ("image_suffix", ",".join(config.image_suffix)), ("zip_encoding", config.zip_encoding),
+        ):  # fmt: skip
+            if value:
+                why = "without archives"
+                raise UsageError("option-useless", flag=flag, value=value, why=why)
     config, warnings = resolve_splits(config, match)
     listings = (each.kind == "listing" and not each.archives for each in match.parts or (match,))
     if config.duplicates != "keep" and any(listings):
@@ -102,6 +119,8 @@ def outcomes(root: beam.Pipeline | beam.pvalue.PBegin, job: ImagesJob) -> beam.P
         config.label_spec,
         spool=job.spool() if job.match.archives else None,
     )
+    if config.shares.named:
+        matched = matched | "CheckPlaces" >> CheckPlaces(config, job.match)
     for each in job.annotations:
         matched = matched | f"Attach_{each.kind}" >> AttachAnnotations(each)
     if config.limit is not None:
@@ -128,6 +147,37 @@ def build_images(
         ShardmillError: The input is missing or an option breaks a rule.
     """
     return outcomes(root, resolve(config)) | "RaiseIfFailed" >> RaiseIfFailed()
+
+
+@dataclass(eq=False)
+class CheckPlaces(beam.PTransform):
+    """Makes inputs unusable if a place that ``--splits`` names has none of them.
+
+    Args:
+        config: The options, whose places are relative to the root.
+        match: The input.
+    """
+
+    config: ImagesConfig
+    match: MatchSpec
+
+    def expand(self, inputs: MatchedInputs) -> MatchedInputs:
+        """Wire the transform."""
+        place, match, sources = self.config.place_spec, self.match, self.config.sources
+
+        def check(used: set[str]) -> MatchCounts:
+            # Without any input, another message says so.
+            problem = why_unused(place.splits, used, match, sources) if used else ""
+            return MatchCounts(fatal=problem)
+
+        checked = (
+            inputs.refs
+            | "FindPlaces" >> beam.FlatMap(lambda ref: ["", *place.places_of(ref.key)])
+            | "ListPlaces" >> beam.combiners.ToSet()
+            | "FindUnused" >> beam.Map(check).with_output_types(MatchCounts)
+        )
+        counts = (inputs.counts, checked) | "AllCounts" >> beam.Flatten()
+        return MatchedInputs(inputs.refs, counts)
 
 
 @dataclass(eq=False)

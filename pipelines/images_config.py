@@ -63,6 +63,8 @@ class ImagesConfig(ImagesOptions, BuildConfig):
         if self.listed is not None or self.source_id:
             _ = self.feature_set
         _ = LabelSpec(self.label_from, self.label_pattern)
+        if self.zip_encoding and not _extends_ascii(self.zip_encoding):
+            raise UsageError("zip-encoding-unknown", encoding=self.zip_encoding)
         if self.group_pattern and self.shares.mode != "fractions":
             raise UsageError("group-pattern-useless", splits=self.splits)
         if self.unlabeled_splits and self.label_from == "none":
@@ -176,7 +178,8 @@ class ImagesConfig(ImagesOptions, BuildConfig):
             fixed = parse_labels(text, self.labels)
         pattern = self.label_pattern
         if self.label_from == "directory" and not pattern:
-            places = [place for _, place in self.shares.named]
+            # A split of all files does not say which folders are labels.
+            places = [place for _, place in self.shares.named if place != "**"]
             pattern = BELOW_SPLIT if self.shares.mode == "directory" else below_places(places)
         several = bool(self.label_separator)
         return LabelSpec(self.label_from, pattern, fixed, self.place_spec.is_unlabeled, several)
@@ -290,6 +293,14 @@ class ImagesConfig(ImagesOptions, BuildConfig):
         if self.masks:  # boxes are placed again
             options["boxes_frame"] = self.boxes_frame
         return config_id("images", encoder.versions(), options)
+
+
+def _extends_ascii(encoding: str) -> bool:
+    """Return whether a name is that of an encoding for names of files."""
+    try:
+        return b"a/b.jpg".decode(encoding, "surrogateescape") == "a/b.jpg"
+    except (LookupError, ValueError):
+        return False
 
 
 def _find_place(kind: AnnotationSource, place: str, match: MatchSpec) -> MatchSpec:

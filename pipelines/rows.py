@@ -15,6 +15,7 @@ import apache_beam as beam
 
 from shardmill.pipelines.build_config import resolve_splits
 from shardmill.pipelines.rows_config import RowsConfig, check_named, check_options, codec_versions
+from shardmill.pipelines.split_places import why_unused
 from shardmill.schemas.errors import InputError, UsageError, coded, format_names
 from shardmill.schemas.refs import InputRef, MatchCounts
 from shardmill.schemas.schema_pbtxt.columns import Column, check_texts, format_schema
@@ -194,6 +195,10 @@ def resolve(config: RowsConfig, *, runner: str = "") -> RowsJob:
     given = config.read_schema()
     preprocessing = config.read_preprocessing()
     refs, counts = match_now(match)
+    used = {place for ref in refs for place in config.place_spec.places_of(ref.key)}
+    problem = why_unused(config.shares, used, match, config.sources) if refs else ""
+    if problem:
+        raise UsageError(problem)
     kind = find_kind(config, refs, given)
     partitions = partition_columns(refs, config.cell_rules) if config.partitions else {}
     in_files = given and tuple(each for each in given if each.name not in partitions)

@@ -334,12 +334,16 @@ class MatchCounts(NamedTuple):
         duplicates: Number of entries that repeat another.
         fatal: Message of the error that makes the whole input unusable, or empty.
         kinds: Suffix, number and smallest key of skipped files, sorted by suffix.
+        guessed: Encoding, number and smallest key of names in archives that do not say theirs.
+        has_labels: Whether members of an archive are labels.
     """
 
     skipped: int = 0
     duplicates: int = 0
     fatal: str = ""
     kinds: tuple[tuple[str, int, str], ...] = ()
+    guessed: tuple[tuple[str, int, str], ...] = ()
+    has_labels: bool = False
 
 
 DUPLICATE = MatchCounts(duplicates=1)
@@ -370,15 +374,26 @@ def count_skipped(key: str) -> MatchCounts:
 
 def sum_counts(counts: Iterable[MatchCounts]) -> MatchCounts:
     """Return the sum of partial counts; of several fatal errors the smallest message."""
-    skipped, duplicates, messages, kinds = zip(MatchCounts(), *counts, strict=True)
-    merged: dict[str, tuple[int, str]] = {}
-    for kind, number, key in itertools.chain(*kinds):
-        known, first = merged.get(kind, (0, key))
-        merged[kind] = known + number, min(first, key)
+    columns = zip(MatchCounts(), *counts, strict=True)
+    skipped, duplicates, messages, kinds, guessed, has_labels = columns
     return MatchCounts(
-        sum(skipped), sum(duplicates), min(filter(None, messages), default=""),
-        tuple((kind, *merged[kind]) for kind in sorted(merged)),
-    )  # fmt: skip
+        sum(skipped),
+        sum(duplicates),
+        min(filter(None, messages), default=""),
+        _sum_kinds(kinds),
+        _sum_kinds(guessed),
+        any(has_labels),
+    )
+
+
+def _sum_kinds(
+    counted: Iterable[tuple[tuple[str, int, str], ...]],
+) -> tuple[tuple[str, int, str], ...]:
+    merged: dict[str, tuple[int, str]] = {}
+    for kind, number, key in itertools.chain(*counted):
+        total, first = merged.get(kind, (0, key))
+        merged[kind] = total + number, min(first, key)
+    return tuple((kind, *merged[kind]) for kind in sorted(merged))
 
 
 def describe_skipped(kinds: Iterable[tuple[str, int, str]]) -> tuple[str, ...]:

@@ -263,6 +263,10 @@ def _take_positional(
     if given and len(positional) == 1:
         values[positional[0]] = given
         return argv[len(given) :]
+    if len(given) > len(positional):  # several inputs, and the output
+        *inputs, output = given
+        values |= zip(positional, (inputs, output), strict=True)
+        return argv[len(given) :]
     values |= zip(positional, given, strict=False)
     return argv[min(len(positional), len(given)) :]
 

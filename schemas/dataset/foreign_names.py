@@ -15,7 +15,7 @@ from shardmill.schemas.dataset.splits import SPLIT_FOLDERS
 _SPLITS = {**SPLIT_FOLDERS, "eval": "eval", "evaluation": "eval"}
 _SUFFIXES = re.compile(r"(\.(tfrecords?|tfrec|records?|gz|gzip|zlib|zz))+$", re.IGNORECASE)
 _NUMBERED = re.compile(r"(?P<stem>.*?)[-_.]?(?P<number>\d+)-of-(?P<total>\d+).*", re.DOTALL)
-_IMAGES = (".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp", ".tif", ".tiff")
+IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp", ".tif", ".tiff")
 _DATE = re.compile(r"\d{4}-\d\d-\d\d$")
 # Of files that are neither images nor TFRecords.
 SIDE_SUFFIXES = frozenset(
@@ -28,7 +28,7 @@ SIDE_SUFFIXES = frozenset(
     )
     for suffix in line.split()
 )
-_OTHERS = SIDE_SUFFIXES | {".lock", ".index", ".tfindex", ".crc", *_IMAGES}
+_OTHERS = SIDE_SUFFIXES | {".lock", ".index", ".tfindex", ".crc", *IMAGE_SUFFIXES}
 _MAX_SHARDS = 1_000_000  # a larger number is not a number of files
 _MAX_SHOWN = 5
 

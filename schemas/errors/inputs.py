@@ -11,6 +11,8 @@ MESSAGES: dict[str, str] = {
     "archive-image-missing": "{path} has no column of images that is found {by} among {names}: name it with --image_column, or leave the file out of --input; for a table use `shardmill rows`.",
     "archive-column-useless": "--{flag}={value} names a column of archives, and the input has none: leave it out; the labels of a listing are in its column label.",
     "archive-label-missing": "{path} has no column of labels named {wanted}, only {names}: name it with --label_column, or set --label_from=none.",
+    "archive-several-images": "{path} has several images of the sample {sample!r}, {one!r} and {other!r}: name what follows the first dot, as in --image_suffix={suffix}.",
+    "zip-encoding-unknown": "--zip_encoding={encoding} is not the name of an encoding: give one such as cp932, cp936, cp866 or cp850.",
     "archive-rejected": "The archive {path} cannot be read: {why}.",
     "input-glob-folder-missing": "--input={pattern} matched no files: there is no folder {literal}.",
     "count-no-files": "There are no TFRecord files in {root}{others}: name them in --input.",

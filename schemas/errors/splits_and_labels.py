@@ -23,6 +23,8 @@ MESSAGES: dict[str, str] = {
     "labels-kpt-shape": "--labels={source} has the kpt_shape {shape!r:.80}: give the number of key points, and 2 or 3 values of each, as in [17, 3].",
     "labels-twice": "--labels={source} lists {twice!r} twice: each label has one class id.",
     "splits-place-missing": "--splits={splits}: {place!r} does not exist in {root}: give a path relative to it, or a glob.",
+    "splits-place-no-input": "--splits={splits}: {place!r} exists but is not an input: give it, too, as in {flags}.",
+    "splits-place-unused": "--splits={splits}: no input in {root} is in {place!r}, or an earlier item has them all: name a path relative to that folder, or leave the item out.",
     "unlabeled-unknown": "--unlabeled_splits={name} is not a split: the splits are {splits}.",
     "unlabeled-useless": "--unlabeled_splits needs a label: name one, or leave it out.",
     "unlabeled-and-preprocessing": "--unlabeled_splits and --preprocessing cannot be combined: preprocess labelled rows, or leave the label out.",

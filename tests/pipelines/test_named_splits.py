@@ -1,6 +1,8 @@
 """Splits that name files and folders, splits without labels, and several inputs."""
 
+import itertools
 import os
+import unicodedata
 from fractions import Fraction
 from pathlib import Path
 
@@ -13,9 +15,11 @@ from shardmill import loaders
 from shardmill.pipelines.arrays_config import ArraysConfig
 from shardmill.pipelines.images_config import ImagesConfig
 from shardmill.pipelines.rows_config import RowsConfig
+from shardmill.pipelines.split_places import relative_places, why_unused
 from shardmill.schemas.dataset.splits import Splits
 from shardmill.schemas.errors import InputError, UsageError
 from shardmill.schemas.refs import InputRef
+from shardmill.transforms.match.inputs import find_inputs, match_now
 from shardmill.transforms.sink.placement import PlaceSpec
 from shardmill.transforms.verify.verify import find_dataset, verify_dataset
 from tests.conftest import build_dataset, make_photos, shardmill
@@ -190,9 +194,14 @@ def test_a_text_file_may_be_a_table(tmp_path) -> None:
         ("train:0.9,test=t.csv", "sums to 0.9, not 1"),
         ("train=missing.csv,test=test.csv", "'missing.csv' does not exist in"),
         ("train:1,test=test/", "'test/' does not exist in"),
+        ("train:1,test=../test.csv", "'../test.csv' does not exist in"),
+        ("train:1,test=te?t/*.csv", r"no input in .* is in 'te\?t/\*\.csv'"),
+        ("train=*.csv,test=test.csv", "or an earlier item has them all"),
+        ("train:1,test=notes.md", "no input in .* is in 'notes.md'"),
     ],
 )
 def test_mistakes_are_one_sentence(text, words, folder) -> None:
+    (folder / "in" / "notes.md").touch()
     with pytest.raises(UsageError, match=words):
         build(folder, splits=text)
 
@@ -242,3 +251,76 @@ def test_a_mapping_has_shares_and_places() -> None:
     given_splits = {"train": 0.5, "rest": "1/2", "test": Path("t/x.csv"), "more": "m.csv"}
     config = RowsConfig("a", "b", splits=given_splits)
     assert str(config.splits) == "train:0.5,rest:0.5,test=t/x.csv,more=m.csv"
+
+
+CAFE = "caf\u00e9"  # also written with a combining accent
+TREE = ("cat/1.jpg", "test/2.jpg", f"{CAFE}/3.jpg", "test/deep/4.jpg", "a[1]/5.jpg", "a1/6.jpg")
+TREE = (*TREE, "back\\slash/7.jpg", "top.jpg")
+SPELLINGS = (
+    "{0}", "./{0}", "././{0}", "{0}/", "{0}/.", "./{0}/./", ".//{0}//", "cat/../{0}", "{root}/{0}",
+    "{root}/./{0}/", "{root}/cat/../{0}", "{link}/{0}/", "{link}/./{0}",
+)  # fmt: skip
+FORMS = ("NFC", "NFD")
+
+
+@pytest.mark.parametrize("on_disk", FORMS)
+@pytest.mark.parametrize("inside", [False, True])
+def test_each_spelling_of_a_place_is_the_same_place(inside, on_disk, tmp_path, monkeypatch) -> None:
+    """The judge is the file system: a file is in a place if its folder is that or below it."""
+    root = tmp_path / "in"
+    for name in TREE:
+        path = root / unicodedata.normalize(on_disk, name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    link = tmp_path / "link"
+    link.symlink_to(root)
+    monkeypatch.chdir(root if inside else tmp_path)
+    match = find_inputs([str(root)])
+    refs, _ = match_now(match)
+    assert len(refs) == len(TREE)
+    folders = ["cat", "test", CAFE, "test/deep", "a[1]", "a1", "back\\slash"]
+    for folder, spelling, form in itertools.product(folders, SPELLINGS, FORMS):
+        spelt = spelling.format(folder, root=root, link=link)
+        spelt = unicodedata.normalize(form, spelt)
+        splits = relative_places(Splits.parse(f"train:1,test={spelt}"), match)
+        place = PlaceSpec(splits)
+        target = os.path.realpath(root / unicodedata.normalize(on_disk, folder))
+        inputs = {ref.key for ref in refs if os.path.realpath(ref.uri).startswith(f"{target}/")}
+        assert {ref.key for ref in refs if place.with_split(ref).split == "test"} == inputs, spelt
+        used = {name for ref in refs for name in place.places_of(ref.key)}
+        assert why_unused(splits, used, match, [str(root)]) == ""
+    # The other separator, where no file has such a name; and all files.
+    for spelt, number in (("test\\deep", 1), (".\\test\\", 2), ("back\\slash", 1), (str(root), 8)):
+        place = PlaceSpec(relative_places(Splits.parse(f"train:1,test={spelt}"), match))
+        assert sum(place.with_split(ref).split == "test" for ref in refs) == number, spelt
+
+
+def test_a_place_that_is_no_input_is_an_error_with_the_command(folder) -> None:
+    source = folder / "in"
+    options = [f"--splits={KAGGLE}", "--label=y", "--unlabeled_splits=test"]
+    run = shardmill("rows", source / "train.csv", folder / "ds", *options)
+    assert (run.returncode, (folder / "ds").exists()) == (2, False)
+    flags = f"--input={source}/train.csv --input={source}/test.csv"
+    assert f"'test.csv' exists but is not an input: give it, too, as in {flags}." in run.stderr
+    shardmill("rows", *flags.split(), f"--output={folder}/flags", *options)
+    shardmill("rows", source / "train.csv", source / "test.csv", folder / "ds", *options)
+    for output in ("flags", "ds"):
+        assert len(loaders.open_dataset(folder / output, "test")) == 40
+
+
+def test_a_folder_without_images_is_no_place(tmp_path) -> None:
+    make_photos(tmp_path / "in", {"cat": 10, "test": 10}, size=(8, 8))
+    (tmp_path / "in" / "none").mkdir()
+    options = {"input": tmp_path / "in", "image_size": 8, "label_from": "none"}
+    for number, place in enumerate(["./test/", "test/.", f"{tmp_path}/in/cat/../test"]):
+        _, made = build_dataset(
+            output=tmp_path / f"ds{number}", splits=f"train:1,test={place}", **options
+        )
+        assert [split.num_examples for split in made.splits.values()] == [10, 10]
+    outcome, _ = build_dataset(output=tmp_path / "none", splits="train:1,test=none/", **options)
+    assert (outcome.status, "no input in" in outcome.message) == ("failed", True)
+    # A sample may leave out a place.
+    outcome, _ = build_dataset(
+        output=tmp_path / "few", splits="train:1,test=test/", limit=1, **options
+    )
+    assert outcome.status == "published"

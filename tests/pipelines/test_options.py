@@ -190,6 +190,7 @@ def test_identity_has_all_options_but_those_that_change_no_byte(kind) -> None:
     assert free <= {
         "root", "keep", "update", "overwrite", "dry_run", "max_reject_fraction", "beam_options",
         "follow_links", "threads", "workers", "labels", "annotations", "masks", "limit", "schema", "preprocessing",
+        "image_suffix", "zip_encoding",  # in the identity of the inputs
         "sample_bytes", "max_rejected_files", "resizer",  # in the versions of codecs, if it is Pillow
     }  # fmt: skip
 

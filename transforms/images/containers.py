@@ -23,7 +23,11 @@ from shardmill.schemas.file_signatures import compression_format
 from shardmill.schemas.refs import InputRef, MemberRange, RejectedError
 from shardmill.schemas.storage import RandomReader, join, open_storage
 from shardmill.schemas.tfrecord.reader import open_records
-from shardmill.transforms.match.containers.expand import Members, expand_members
+from shardmill.transforms.match.containers.expand import (
+    MemberOptions,
+    Members,
+    expand_members,
+)
 from shardmill.transforms.match.containers.members import (
     SpooledImage,
     list_spool,
@@ -57,12 +61,14 @@ class Spool:
         image: Column or feature of images; empty: the only one that can be.
         label: Column or feature of labels; empty: one of the usual name; None: labels are not read.
         may_lack: Whether files of some splits may lack it.
+        members: How members of tar archives become inputs.
     """
 
     folder: str
     image: str = ""
     label: str | None = ""
     may_lack: bool = False
+    members: MemberOptions = MemberOptions()  # noqa: RUF009 - it is a tuple
 
     def __call__(self, ref: InputRef, reader: RandomReader, kind: str) -> Members:
         """Yield the members of an archive.
@@ -91,7 +97,7 @@ class Spool:
         with storage.open_at(path) as spool:
             where = MemberRange(path, spool.size, "", 0, 0)
             members = list_tar(spool, ref.uri)
-            yield from expand_members(ref, spool, where, members, self.label or "")
+            yield from expand_members(ref, spool, where, members, self.members)
 
     def _write(self, ref: InputRef, reader: RandomReader, kind: str, file: IO[bytes]) -> None:
         try:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import os
 import posixpath
 import re
+import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -20,7 +22,7 @@ from shardmill.schemas.refs import (
     keep_first,
     sum_counts,
 )
-from shardmill.schemas.storage import absolute, join, open_storage, scheme_of
+from shardmill.schemas.storage import Entry, absolute, join, open_storage, scheme_of
 from shardmill.schemas.storage.base import replaced_error
 from shardmill.transforms.match.containers.expand import is_archive
 from shardmill.transforms.match.next_steps import next_step
@@ -83,6 +85,7 @@ def key_of_entry(entry: str, root: str, where: str) -> tuple[str, str]:
     """
     if scheme_of(entry) != scheme_of(root) and (scheme_of(entry) or entry.startswith("/")):
         raise InputError("listing-entry-other-root", where=where, entry=entry, root=root)
+    entry = _with_slashes(entry, root)
     absolute = scheme_of(entry) or entry.startswith("/")
     path = entry if absolute else join(root, entry)
     prefix = root.rstrip("/") + "/"
@@ -95,12 +98,52 @@ def key_of_entry(entry: str, root: str, where: str) -> tuple[str, str]:
     return make_key(relative), join(root, relative)
 
 
+def _with_slashes(entry: str, root: str) -> str:
+    r"""Return an entry of a listing with slashes between folders.
+
+    Programs for Windows write ``cat\1.jpg``; elsewhere, a name may have a backslash.
+    """
+    if "\\" not in entry:
+        return entry
+    path = entry if scheme_of(entry) or entry.startswith("/") else join(root, entry)
+    if scheme_of(path):
+        is_plain = not _is_remote_folder(path.replace("\\", "/").rpartition("/")[0])
+    else:
+        is_plain = os.path.lexists(path) if "\0" not in path else True
+    return entry if is_plain else entry.replace("\\", "/")
+
+
+@functools.lru_cache(maxsize=10_000)
+def _is_remote_folder(path: str) -> bool:
+    # A request for each file would take hours.
+    entry = open_storage(path).stat(path)
+    return entry is not None and entry.kind == "dir"
+
+
+def _find_form(uri: str, root: str) -> tuple[str, Entry | None]:
+    """Return the path of a file in the form of Unicode that it has on its disk, and its entry.
+
+    Keys are in NFC, and a listing may have another form than the names of files.
+    """
+    storage = open_storage(uri)
+    entry = storage.stat(uri)
+    if entry is None and not uri.isascii():
+        below = uri.removeprefix(root)
+        for form in ("NFC", "NFD"):
+            path = uri[: len(uri) - len(below)] + unicodedata.normalize(form, below)
+            entry = storage.stat(path) if path != uri else None
+            if entry is not None:
+                return path, entry
+    return uri, entry
+
+
 def find_sizes(ref: InputRef, root: str, *, follow_links: bool) -> InputRef:
     """Return a listed reference with its size and version, or rejected if it cannot be read."""
     try:
-        entry = open_storage(ref.uri).stat(ref.uri)
+        uri, entry = _find_form(ref.uri, root)
     except OSError as error:
         return ref.rejected("not_found", str(error))
+    ref = ref._replace(uri=uri)
     if entry is None:
         return ref.rejected("not_found", "the file does not exist")
     if not scheme_of(ref.uri) and not follow_links and leads_outside(ref.uri, root):
@@ -291,7 +334,10 @@ def _is_table(path: str, root: str) -> bool:
         head = reader.read_at(0, min(_HEAD_BYTES, reader.size)).decode("utf-8", "replace")
     lines = [line.strip() for line in head.splitlines()[:_FEW_LINES] if line.strip()]
     root = absolute(root)
-    listed = any(scheme_of(line) or open_storage(root).stat(join(root, line)) for line in lines)
+    listed = any(
+        scheme_of(line) or open_storage(root).stat(join(root, _with_slashes(line, root)))
+        for line in lines
+    )
     return not listed and any(map(_DELIMITER.search, lines))
 
 

@@ -72,20 +72,30 @@ class LabelSpec:
         """The labels of the file as a set."""
         return None if self.fixed is None else frozenset(self.fixed)
 
-    def with_label(self, ref: InputRef) -> InputRef:
-        """Return a reference with its label, or rejected if it has none or an unknown one."""
+    def with_label(self, ref: InputRef, in_archives: bool = False) -> InputRef:
+        """Return a reference with its label, or rejected if it has none or an unknown one.
+
+        Args:
+            ref: The reference.
+            in_archives: Whether archives hold labels: then those of members are not their folders.
+        """
         unlabeled = self.is_unlabeled is not None and self.is_unlabeled(ref)
         if ref.error or self.label_from == "none" or unlabeled:
             return ref if ref.error else ref._replace(label=None, classes=())
-        if self.label_from == "directory" and ref.member and ref.label is not None:
-            ref = ref._replace(label=self._named(ref.label))
+        by_member = self.label_from == "directory" and ref.member
+        if by_member and (in_archives or ref.label is not None):
+            ref = ref._replace(label=self._named(ref.label or ""))
         elif self._regex is not None:
             match = self._regex.fullmatch(ref.key)
             ref = ref._replace(label=match.group("label") if match else None)
         if not ref.label and not self.several:
-            return ref._replace(label=None).rejected(
-                "no_label", f"no label is found in {ref.key!r} by --label_from={self.label_from}"
-            )
+            why = f"no label is found in {ref.key!r} by --label_from={self.label_from}"
+            if by_member and ref.label == "":
+                why = (
+                    f"the archive has no label of {ref.key!r}, in a .cls member or under the name "
+                    "that --label_column gives"
+                )
+            return ref._replace(label=None).rejected("no_label", why)
         try:
             for label in ref.labels:
                 check_label(label, self.known)

@@ -77,37 +77,49 @@ class MatchFiles(beam.PTransform):
     def expand(self, root: beam.Pipeline | beam.pvalue.PBegin) -> MatchedInputs:
         """Wires the walk of a folder or glob, or the reading of a listing."""
         spec = self.spec
-        if spec.kind == "several":
-            return self._merged(root)
-        start = root | "Start" >> beam.Impulse()
+        if spec.kind != "several":
+            return self._labelled(self._matched(root | "Start" >> beam.Impulse()))
+        found = []
+        for number, part in enumerate(spec.parts, 1):
+            start = root | f"Input{number}" >> beam.Impulse()
+            found.append(start | f"Match{number}" >> _MatchOne(replace(self, spec=part)))
+        refs = [one.refs for one in found] | "AllRefs" >> beam.Flatten()
+        counts = [one.counts for one in found] | "AllCounts" >> beam.Flatten()
+        refs, counts = self._labelled(MatchedInputs(refs, counts))
+        refs, repeated = refs | "DropRepeated" >> MergeRepeated()
+        counts = (counts, repeated) | "RepeatedCounts" >> beam.Flatten()
+        return MatchedInputs(refs, counts)
+
+    def _matched(self, start: beam.PCollection[bytes]) -> MatchedInputs:
+        """Wire the matching of one input, without labels."""
+        spec = self.spec
         if spec.kind == "file":
             refs, counts = start | "FindFile" >> find_inputs(lambda _: [find_single(spec)])
         elif spec.kind == "listing":
             refs, counts = self._listed(start)
         else:
             refs, counts = self._walked(start)
-        if spec.archives:
-            list_members = (
-                list_images if spec.kind == "listing" else partial(expand, spool=self.spool)
-            )
-            refs, members = (
-                refs
-                | "SpreadArchives" >> beam.Reshuffle()
-                | "ListMembers" >> find_inputs(list_members, (InputError, StorageError))
-            )
-            counts = (counts, members) | "MemberCounts" >> beam.Flatten()
-        labelled = refs | "LabelInputs" >> beam.Map(self.labels.with_label).with_output_types(
-            InputRef
+        if not spec.archives:
+            return MatchedInputs(refs, counts)
+        list_members = list_images if spec.kind == "listing" else partial(expand, spool=self.spool)
+        refs, members = (
+            refs
+            | "SpreadArchives" >> beam.Reshuffle()
+            | "ListMembers" >> find_inputs(list_members, (InputError, StorageError))
         )
-        return MatchedInputs(labelled, counts)
-
-    def _merged(self, root: beam.Pipeline | beam.pvalue.PBegin) -> MatchedInputs:
-        parts = enumerate(self.spec.parts, 1)
-        found = [root | f"Input{number}" >> replace(self, spec=part) for number, part in parts]
-        every = [each.refs for each in found] | "AllRefs" >> beam.Flatten()
-        refs, repeated = every | "DropRepeated" >> MergeRepeated()
-        counts = (*(each.counts for each in found), repeated) | "AllCounts" >> beam.Flatten()
+        counts = (counts, members) | "MemberCounts" >> beam.Flatten()
         return MatchedInputs(refs, counts)
+
+    def _labelled(self, matched: MatchedInputs) -> MatchedInputs:
+        """Wire the labels, which depend on all archives."""
+        sides = []
+        if self.spec.archives and self.labels.label_from == "directory":
+            has_labels = matched.counts | "SelectLabels" >> beam.Map(lambda one: one.has_labels)
+            sides = [has_labels | "HasLabels" >> singleton_sum(any)]
+        refs = matched.refs | "LabelInputs" >> beam.Map(
+            self.labels.with_label, *sides
+        ).with_output_types(InputRef)
+        return MatchedInputs(refs, matched.counts)
 
     def _walked(self, start: beam.PCollection[bytes]) -> MatchedInputs:
         spec = self.spec
@@ -138,6 +150,14 @@ class MatchFiles(beam.PTransform):
             lambda ref: find_listed(ref, spec)
         ).with_output_types(InputRef)
         return MatchedInputs(sized, (skipped, repeated) | "ListingCounts" >> beam.Flatten())
+
+
+@dataclass(eq=False)
+class _MatchOne(beam.PTransform):
+    inputs: MatchFiles
+
+    def expand(self, start: beam.PCollection[bytes]) -> MatchedInputs:
+        return self.inputs._matched(start)  # noqa: SLF001 - of the same module
 
 
 @dataclass(eq=False)

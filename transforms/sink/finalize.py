@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from shardmill.schemas.dataset import shard_names
 from shardmill.schemas.dataset.manifest import Build, Inputs, Manifest, Shard, Split
-from shardmill.schemas.dataset.splits import split_order
+from shardmill.schemas.dataset.splits import Splits, split_order
 from shardmill.schemas.errors import OutputError, ResourceError, ShardmillError, StorageError
 from shardmill.schemas.numbers import plural
 from shardmill.schemas.refs import Reject
@@ -134,7 +134,7 @@ def make_manifest(
     known = spec.hooks.labels(whole.label_counts, features)
     labels = plan.labels or known or ()
     splits = _splits(spec, labels, built)
-    warnings = [*_warnings(splits, inputs), *copies.warnings(spec.hooks.inputs)]
+    warnings = [*_warnings(splits, inputs, spec.place.splits), *copies.warnings(spec.hooks.inputs)]
     if known is None:
         warnings.append("the label has too many distinct values: they are not counted")
         splits = {name: replace(split, label_counts={}) for name, split in splits.items()}
@@ -191,11 +191,13 @@ def _splits(spec: SinkSpec, listed: Sequence[str], built: Built) -> dict[str, Sp
     return splits
 
 
-def _warnings(splits: dict[str, Split], inputs: Inputs) -> Iterator[str]:
+def _warnings(splits: dict[str, Split], inputs: Inputs, options: Splits) -> Iterator[str]:
     for name, split in splits.items():
         empty = sum(not shard.records for shard in split.shards)
         if not split.num_examples:
-            yield f"the split {name} is empty: too few examples fell into its share"
+            by_share = "too few examples fell into its share"
+            why = by_share if name in options.names else "none of its inputs became an example"
+            yield f"the split {name} is empty: {why}"
         elif empty:
             yield f"{empty} of {len(split.shards)} shards of {name} are empty: ask for fewer shards"
     if inputs.multi_frame:

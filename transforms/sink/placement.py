@@ -170,6 +170,14 @@ class PlaceSpec:
         """Return the split that ``--splits`` names for a file, or an empty text."""
         return next((name for name, place in self._places if place.fullmatch(key)), "")
 
+    def places_of(self, key: str) -> list[str]:
+        """Return the places of a file's split in ``--splits`` that the file is in."""
+        split = self.named_split(key)
+        items = zip(self.splits.named, self._places, strict=True)
+        return [
+            place for (name, place), (_, regex) in items if name == split and regex.fullmatch(key)
+        ]
+
     def is_unlabeled(self, ref: InputRef) -> bool:
         """Return whether an input is in a split whose examples have no labels."""
         return bool(self.unlabeled) and self.with_split(ref).split in self.unlabeled

@@ -6,6 +6,7 @@ import io
 import json
 import math
 import random
+import unicodedata
 from collections import Counter
 from xml.dom import minidom
 
@@ -20,6 +21,7 @@ from shardmill.transforms.images.fields import input_fields
 from shardmill.transforms.match.annotations import coco
 from shardmill.transforms.match.annotations.annotation_spec import (
     AnnotationError,
+    attach,
     parse_voc,
     parse_yolo,
 )
@@ -420,3 +422,14 @@ def test_images_find_their_annotations(case):
     unused = {other.key for image, other in pairs if image is None}
     assert unused == set(others) - set(found.values())
     assert {stem_of(key) for key in images + others} == {"x"}
+
+
+@pytest.mark.parametrize("form", ["NFC", "NFD"])
+def test_classes_of_boxes_are_nfc(form):
+    """As labels of folders: editors and macOS write one class in both forms."""
+    name = unicodedata.normalize(form, "caf\u00e9")
+    box = OBJECT.format(name=name, difficult=0, **dict.fromkeys(SIDES, 1))
+    annotation = parse_voc(VOC.format(width=9, height=9, objects=box).encode())
+    made = attach(InputRef("a.jpg", "/a.jpg"), annotation, frozenset({"caf\u00e9"}))
+    assert (made.error, made.classes) == ("", ("caf\u00e9",))
+    assert input_fields(made, {"caf\u00e9": 0})["box/text"] == ["caf\u00e9".encode()]

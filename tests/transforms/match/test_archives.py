@@ -6,7 +6,9 @@ import os
 import random
 import shutil
 import tarfile
+import unicodedata
 import zipfile
+import zlib
 from pathlib import Path
 
 import pytest
@@ -16,11 +18,13 @@ from hypothesis import strategies as st
 from shardmill.loaders import open_dataset
 from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.errors import InputError
-from shardmill.schemas.refs import InputRef, MatchCounts, RejectedError
+from shardmill.schemas.refs import InputRef, MatchCounts, RejectedError, sum_counts
 from shardmill.schemas.storage import open_storage
+from shardmill.transforms.images.containers import Spool
 from shardmill.transforms.match import read_input as read_input_module
-from shardmill.transforms.match.containers.expand import expand
+from shardmill.transforms.match.containers.expand import MemberOptions, expand
 from shardmill.transforms.match.inputs import find_input, find_inputs
+from shardmill.transforms.match.labels import LabelSpec
 from shardmill.transforms.match.read_input import read_input
 from shardmill.transforms.publish.generation import read_published
 from tests.conftest import build_dataset, make_photos
@@ -319,3 +323,234 @@ def test_a_member_that_could_not_be_read_is_tried_again(photos, tmp_path, monkey
     assert again.status == "failed"
     assert "can be read now" in again.message
     assert build(source, tmp_path / "ds", update=True).inputs.accepted == 4
+
+
+class RawName(zipfile.ZipInfo):
+    """An entry of a zip archive whose name has the bytes and the flags that a program writes."""
+
+    __slots__ = ("flags", "raw")
+
+    def __init__(self, raw: bytes, flags: int = 0, extra: bytes = b"") -> None:
+        super().__init__(raw.decode("latin-1"))
+        self.raw, self.flags, self.extra = raw, flags, extra
+
+    def _encodeFilenameFlags(self) -> tuple[bytes, int]:  # noqa: N802 - of the standard library
+        return self.raw, self.flags
+
+
+IN_UTF8 = 1 << 11
+
+
+def path_field(raw: bytes, name: str) -> bytes:
+    data = b"\1" + zlib.crc32(raw).to_bytes(4, "little") + name.encode()
+    return b"\x75\x70" + len(data).to_bytes(2, "little") + data
+
+
+def by_python(name: str) -> RawName:
+    return RawName(name.encode(), 0 if name.isascii() else IN_UTF8)
+
+
+def by_info_zip(name: str) -> RawName:
+    return RawName(name.encode())
+
+
+def by_info_zip_with_field(name: str) -> RawName:
+    raw = name.encode("ascii", "replace")
+    stamp = b"UT\5\0\1abcd"
+    return RawName(raw, 0, stamp + path_field(raw, name))
+
+
+def by_zip_of_macos(name: str) -> RawName:
+    return RawName(unicodedata.normalize("NFD", name).encode())
+
+
+def by_powershell(name: str) -> RawName:
+    return by_python(name.replace("/", "\\"))
+
+
+def by_7_zip(name: str) -> RawName:
+    """In the code page of the console if that has all characters."""
+    try:
+        return RawName(name.encode("cp437"))
+    except UnicodeEncodeError:
+        return RawName(name.encode(), IN_UTF8)
+
+
+def by_windows_in_japan(name: str) -> RawName:
+    return RawName(name.encode("cp932"))
+
+
+def with_stale_field(name: str) -> RawName:
+    """Another program renamed the entry, and left the field."""
+    return RawName(name.encode(), 0, path_field(b"old", "old.jpg"))
+
+
+PRODUCERS = (
+    by_python, by_info_zip, by_info_zip_with_field, by_zip_of_macos, by_powershell, by_7_zip,
+    with_stale_field,
+)  # fmt: skip
+# The second byte of the last folder is a backslash in cp932.
+NAMES = ("cat/1.jpg", "a/b c/2.jpg", "top.jpg", "caf\u00e9/\u00fc.jpg", "\u65e5\u672c/\u8868/3.jpg")
+
+
+@pytest.mark.parametrize("producer", PRODUCERS)
+@pytest.mark.parametrize("form", ["NFC", "NFD"])
+def test_names_in_zips_are_those_of_the_files(producer, form, tmp_path) -> None:
+    source = tmp_path / "a.zip"
+    with zipfile.ZipFile(source, "w") as archive:
+        for name in NAMES:
+            spelt = unicodedata.normalize(form, name)
+            archive.writestr(producer(spelt), name)
+            archive.writestr(producer(f"__MACOSX/{spelt}"), b"resource fork")
+        archive.writestr(producer("empty/"), b"")
+    found = members_of(source)
+    assert {key: read_input(ref).decode() for key, ref in found.items()} == dict(
+        zip(NAMES, NAMES, strict=True)
+    )
+    assert not any(ref.error for ref in found.values())
+
+
+@pytest.mark.parametrize("encoding", ["", "cp932"])
+def test_names_in_other_encodings_need_a_flag(encoding, tmp_path) -> None:
+    source = tmp_path / "a.zip"
+    names = [name for name in NAMES if "\u00e9" not in name]
+    with zipfile.ZipFile(source, "w") as archive:
+        for name in names:
+            archive.writestr(by_windows_in_japan(name), name)
+    spool = Spool("", members=MemberOptions(zip_encoding=encoding))
+    found = [*expand(ref_of(source), spool)]
+    keys = {ref.key for ref in found if isinstance(ref, InputRef)}
+    counts = sum_counts(each for each in found if isinstance(each, MatchCounts))
+    if encoding:
+        assert (keys, counts.guessed) == ({*names}, ())
+    else:
+        wrong = names[-1].encode("cp932").decode("cp437")
+        assert keys == {*names[:-1], wrong}
+        assert counts.guessed == (("cp437", 1, wrong),)
+
+
+def test_a_guessed_encoding_is_a_warning_with_the_flag(photos, tmp_path) -> None:
+    source = tmp_path / "a.zip"
+    with zipfile.ZipFile(source, "w") as archive:
+        for number, data in enumerate(jpegs(photos)[:4]):
+            archive.writestr(by_windows_in_japan(f"\u732b/{number}.jpg"), data)
+    manifest = build(source, tmp_path / "ds", splits="train:1")
+    (warning,) = manifest.warnings
+    assert "4 names in zip archives are not UTF-8 and were read as cp437, such as " in warning
+    assert "--zip_encoding" in warning
+    manifest = build(source, tmp_path / "ja", splits="train:1", zip_encoding="cp932")
+    assert (manifest.labels, manifest.warnings) == (("\u732b",), ())
+    assert "--zip_encoding=cp932" in manifest.build.command
+
+
+PARTS = st.lists(
+    st.sampled_from(["jpg", "left.png", "cls", "CLS", "txt", "json"]), min_size=1, unique=True
+)
+SHARDS = st.lists(
+    st.dictionaries(
+        st.tuples(st.sampled_from(["", "./", "cat/", "c.d/"]), st.sampled_from(["0", "1", "\u00e9"])),
+        PARTS, min_size=1, max_size=4,
+    ),
+    min_size=1, max_size=3,
+)  # fmt: skip
+
+
+def judge(number: int, names: list[str]) -> tuple[dict[str, dict[str, str]], bool]:
+    """Return the names of a shard by sample and part, and whether one is a label."""
+    groups: dict[str, dict[str, str]] = {}
+    for spelt in names:
+        name = unicodedata.normalize("NFC", spelt.removeprefix("./"))
+        folder, slash, base = name.rpartition("/")
+        stem, _, part = base.partition(".")
+        sample = f"{number}.tar/{folder}{slash}{stem}"
+        groups.setdefault(sample, {})[part.lower()] = f"{number}.tar/{name}"
+    return groups, any("cls" in group for group in groups.values())
+
+
+@settings(max_examples=150, deadline=None)
+@given(SHARDS, st.sampled_from(["", "jpg", "left.png"]), st.randoms(use_true_random=False))
+def test_samples_of_webdataset_in_any_order(archives, shards, suffix, chance) -> None:
+    """The judge groups the names by all before the first dot of the base name."""
+    options = MemberOptions(image_suffix=(suffix,) if suffix else (), by_path=False)
+    spool = Spool("", members=options)
+    wanted: dict[str, str] = {}  # label of each image, or what it is instead
+    several, labelled = False, False
+    found: list = []
+    problem = ""
+    for number, samples in enumerate(shards):
+        names = [
+            f"{place}{stem}.{part}" for (place, stem), parts in samples.items() for part in parts
+        ]
+        names = [unicodedata.normalize(chance.choice(["NFC", "NFD"]), name) for name in names]
+        chance.shuffle(names)
+        members = {name: f"label {name.lower().removeprefix('./')}".encode() for name in names}
+        path = pack(archives["pax"].parent / f"{number}.tar", members)
+        try:
+            found += expand(ref_of(path, path.name), spool)
+        except InputError as error:
+            problem = str(error)
+        groups, has_cls = judge(number, names)
+        labelled |= has_cls
+        has_json = any("json" in group for group in groups.values())
+        for group in groups.values():
+            images = [part for part in ("jpg", "left.png") if part in group]
+            several |= len(images) > 1 and "cls" in group and not suffix
+            for key in (group[part] for part in images if suffix in ("", part)):
+                label = "cls" if "cls" in group else ""
+                if not has_cls:
+                    at_top = key.count("/") == 1
+                    label = "none" if at_top and has_json else "folder"
+                wanted[key] = label
+    assert several == ("several images of the sample" in problem)
+    if problem:
+        return
+    counts = sum_counts(each for each in found if isinstance(each, MatchCounts))
+    assert counts.has_labels == labelled
+    labels = LabelSpec("directory")
+    refs = [each for each in found if isinstance(each, InputRef)]
+    assert {ref.key for ref in refs} == wanted.keys()
+    for ref in (labels.with_label(each, counts.has_labels) for each in refs):
+        kind = wanted[ref.key]
+        if kind == "cls":
+            sample = unicodedata.normalize("NFC", ref.label or "").removeprefix("label ")
+            assert sample == f"{judge_sample(ref.key)}.cls"
+        elif kind == "folder" and not labelled:
+            assert ref.label == ref.key.split("/")[-2]
+        else:
+            assert (ref.label, ref.error) == (None, "no_label")
+
+
+def judge_sample(key: str) -> str:
+    folder, slash, base = key.partition("/")[2].rpartition("/")
+    return f"{folder}{slash}{base.partition('.')[0]}"
+
+
+def test_labels_of_samples_across_archives(photos, tmp_path) -> None:
+    """No image gets the name of its folder or archive, in whatever shard the labels are."""
+    first, second, *_ = jpegs(photos)
+    members = {
+        "a.tar": {"0.jpg": first, "1.left.jpg": second, "1.right.jpg": first},
+        "b.tar": {"0.jpg": second, "1.left.jpg": first, "0.cls": b"cat", "1.cls": b"dog"},
+    }
+    for name, files in members.items():
+        pack(tmp_path / name, files)
+    options = {"splits": "train:1", "max_reject_fraction": 0.6, "image_suffix": "jpg,.LEFT.jpg"}
+    for number, source in enumerate([f"{tmp_path}/*.tar", [tmp_path / name for name in members]]):
+        manifest = build(source, tmp_path / f"ds{number}", **options)
+        assert manifest.labels == ("cat", "dog")
+        assert manifest.inputs.rejected_by_reason == {"no_label": 2}
+        assert manifest.inputs.matched == 7
+    # A split without labels may lack them.
+    named = {"splits": "train=b.tar,test=a.tar", "unlabeled_splits": "test"}
+    manifest = build(f"{tmp_path}/*.tar", tmp_path / "test", **{**options, **named})
+    assert manifest.inputs.rejected_by_reason == {}
+    assert {name: split.num_examples for name, split in manifest.splits.items()} == {
+        "train": 2,
+        "test": 2,
+    }
+    # Without the option, the choice is an error that names it.
+    pack(tmp_path / "b.tar", {**members["b.tar"], "1.right.jpg": second})
+    outcome, _ = build_dataset(input=f"{tmp_path}/*.tar", output=tmp_path / "no", **OPTIONS)
+    assert outcome.status == "failed"
+    assert "'1.left.jpg' and '1.right.jpg'" in outcome.message
+    assert "--image_suffix=left.jpg" in outcome.message

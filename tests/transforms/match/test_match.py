@@ -1,10 +1,12 @@
 """Matching accounts for every file and does not leave the root."""
 
+import json
 import os
 import pickle
 import re
 import shutil
 import socket
+import unicodedata
 from pathlib import Path
 
 import apache_beam as beam
@@ -24,6 +26,7 @@ from shardmill.transforms.match.inputs import (
     walk_input,
 )
 from shardmill.transforms.match.labels import LabelSpec, parse_labels
+from shardmill.transforms.match.read_input import read_input
 from shardmill.transforms.match.transform import MatchFiles
 from shardmill.transforms.match.walk import check_apart, first_level, glob_regex, walk
 from shardmill.transforms.sources.listings import ListingOptions, open_listings
@@ -412,6 +415,47 @@ def test_lists_of_paths_have_lines_as_files_have(tmp_path):
     (tmp_path / "list.txt").write_bytes("\ufeffa\u2028\x0cb.jpg\r\n\nc.jpg".encode())
     refs = read_listing(find_input(str(tmp_path / "list.txt"), listing=True))
     assert [ref.key for ref in refs] == ["a\u2028\x0cb.jpg", "c.jpg"]
+
+
+ENTRIES = {
+    "cat\\1.jpg": "cat/1.jpg", "cat\\deep\\2.jpg": "cat/deep/2.jpg", "cat/deep\\2.jpg": "cat/deep/2.jpg",
+    "odd\\name.jpg": "odd\\name.jpg", "cat/odd\\3.jpg": "cat/odd\\3.jpg", "no\\file.jpg": "no/file.jpg",
+    ".\\cat\\1.jpg": "cat/1.jpg", "caf\u00e9\\4.jpg": "caf\u00e9/4.jpg", "cafe\u0301\\4.jpg": "caf\u00e9/4.jpg",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl", "txt"])
+@pytest.mark.parametrize("form", ["NFC", "NFD"])
+@pytest.mark.parametrize("absolute", [False, True])
+def test_backslashes_separate_folders_unless_a_file_is_called_so(kind, form, absolute, tmp_path):
+    for key in {*ENTRIES.values()} - {"no/file.jpg"}:
+        touch(tmp_path / "in" / unicodedata.normalize(form, key))
+    path = tmp_path / "in" / f"list.{kind}"
+    entries = [f"{tmp_path}/in/{entry}" if absolute else entry for entry in ENTRIES]
+    if kind == "jsonl":
+        path.write_text("\n".join(json.dumps({"path": entry}) for entry in entries))
+    else:
+        path.write_text("\n".join(["path"] * (kind == "csv") + entries))
+    spec = find_input(str(path), listing=True) if kind == "txt" else opened(path, labelled=False)
+    refs = [*read_listing(spec)]
+    assert [ref.key for ref in refs] == [*ENTRIES.values()]
+    merged, counts = match_now(spec)
+    assert {ref.key: ref.error for ref in merged} == {
+        key: "not_found" if key == "no/file.jpg" else "" for key in ENTRIES.values()
+    }
+    assert {read_input(ref) for ref in merged if not ref.error} == {b"x"}
+    assert counts.duplicates == len(ENTRIES) - len({*ENTRIES.values()})
+    if kind == "txt":
+        path.write_text("..\\secret.jpg\n")
+        with pytest.raises(InputError, match="leads outside the root"):
+            [*read_listing(spec)]
+
+
+def test_tables_in_a_list_of_paths_may_have_backslashes(tmp_path):
+    touch(tmp_path / "my tables" / "a.csv")
+    touch(tmp_path / "list.txt", b"my tables\\a.csv\n")
+    spec = find_input(str(tmp_path / "list.txt"), wanted="rows")
+    assert (spec.kind, [ref.key for ref in match_now(spec)[0]]) == ("listing", ["my tables/a.csv"])
 
 
 def test_a_listing_that_is_deleted_after_it_was_found_is_one_sentence(tmp_path):

@@ -55,7 +55,8 @@ def attach(
         annotation: Its annotation.
         labels: The labels that boxes may have; None for any.
     """
-    boxes = annotation.boxes
+    # As in keys and labels: an editor may write one class in NFC and in NFD.
+    boxes = [box._replace(text=make_key(box.text)) for box in annotation.boxes]
     classes = sorted({box.text for box in boxes}, key=str.encode)
     try:
         for text in classes:

@@ -3,38 +3,65 @@
 from __future__ import annotations
 
 import hashlib
-import itertools
 import json
 import os
-from collections.abc import Iterable, Iterator
+import pickle
+import tempfile
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
-from typing import Protocol, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
+from typing_extensions import Self
+
+from shardmill.schemas.dataset.foreign_names import IMAGE_SUFFIXES
 from shardmill.schemas.decompress import DecompressionError, decompress
 from shardmill.schemas.errors import InputError
 from shardmill.schemas.file_signatures import compression_format
 from shardmill.schemas.refs import InputRef, MatchCounts, MemberRange, RejectedError, count_skipped
 from shardmill.schemas.storage import RandomReader, open_storage
 from shardmill.schemas.tfrecord.framing import starts_record
-from shardmill.transforms.match.containers.members import ArchiveMember, list_tar, list_zip
+from shardmill.transforms.match.containers.members import (
+    ZIP_ENCODING,
+    ArchiveMember,
+    list_tar,
+    list_zip,
+)
 from shardmill.transforms.match.read_input import read_range
 from shardmill.transforms.match.walk import escape_name, is_junk, is_other, is_utf8, make_key
 
 _HEAD_BYTES = 512
-_LISTERS = {"tar": list_tar, "zip": list_zip}
 _MAX_LABEL_BYTES = 64 << 10  # of a member with a label
+_BATCH = 1 << 12  # members
+_HELD_BYTES = 8 << 20  # in memory
 # By name. Their content decides whether they are archives, but a damaged one must not be skipped.
 ARCHIVE_SUFFIXES = (".tar", ".zip", ".tgz", ".tbz2", ".txz", ".parquet", ".tfrecord", ".tfrec")
 _COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
 Members: TypeAlias = Iterator[InputRef | MatchCounts]
 
 
+class MemberOptions(NamedTuple):
+    """How the members of tar and zip archives become inputs.
+
+    Attributes:
+        label: Name of the labels in ``.json`` members; if it is empty, ``.cls`` members have them.
+        image_suffix: What follows the first dot in the names of images; any if it is empty.
+        zip_encoding: Encoding of names in zip archives that are not UTF-8; if it is empty, that of
+            the first programs, with a warning.
+        by_path: Whether labels are taken from paths also next to ``.json`` members.
+    """
+
+    label: str = ""
+    image_suffix: tuple[str, ...] = ()
+    zip_encoding: str = ""
+    by_path: bool = True
+
+
 class Spooler(Protocol):
     """Reads archives that have no random access."""
 
     @property
-    def label(self) -> str | None:
-        """Name of the labels, or empty: in ``.json`` members, and of columns and features."""
+    def members(self) -> MemberOptions:
+        """How members of tar and zip archives become inputs."""
 
     def __call__(self, ref: InputRef, reader: RandomReader, kind: str) -> Members:
         """Yield the members of an archive: of its reference, the open file and its kind."""
@@ -101,10 +128,14 @@ def expand(ref: InputRef, spool: Spooler | None = None) -> Members:
     try:
         with open_storage(ref.uri).open_at(ref.uri) as reader:
             kind = archive_kind(reader)
-            if kind in _LISTERS:
+            if kind in ("tar", "zip"):
                 file = MemberRange(ref.uri, reader.size, reader.version, 0, 0)
-                members, label = _LISTERS[kind](reader, ref.uri), spool and spool.label
-                yield from expand_members(ref, reader, file, members, label or "")
+                options = spool.members if spool else MemberOptions()
+                if kind == "tar":
+                    members = list_tar(reader, ref.uri)
+                else:
+                    members = list_zip(reader, ref.uri, options.zip_encoding or ZIP_ENCODING)
+                yield from expand_members(ref, reader, file, members, options)
                 return
             if kind and spool:
                 yield from spool(ref, reader, kind)
@@ -121,43 +152,157 @@ def expand(ref: InputRef, spool: Spooler | None = None) -> Members:
 
 def expand_members(
     ref: InputRef, reader: RandomReader, file: MemberRange, members: Iterable[ArchiveMember],
-    column: str = "",
+    options: MemberOptions,
 ) -> Members:  # fmt: skip
-    """Yield the references of members; ``NAME.cls`` has the label of its neighbor ``NAME.jpg``.
+    """Yield the references of members, with the labels that other members of their samples have.
+
+    As in WebDataset, the name of a sample ends at the first dot of the name of a file; a label may
+    also be that of one file, as in ``a.b.cls`` for ``a.b.jpg``. Members may have any order.
 
     Args:
         ref: The archive.
         reader: The open file that holds the members: the archive or its spool.
         file: The path, size and version of that file.
         members: The members.
-        column: If given, labels are the values of this name in ``NAME.json`` instead.
+        options: What is read of them.
+
+    Raises:
+        InputError: A sample has several images.
     """
-    labelled, wanted = bool(column), ".json" if column else ".cls"
     text = f"{file.file_size} {file.file_version} {ref.ctime}"
     changed = int.from_bytes(hashlib.blake2b(text.encode(), digest_size=7).digest(), "big")
-    for _, group in itertools.groupby(members, lambda member: os.path.splitext(member.name)[0]):
-        # Without a label where others have one, a member gets none of its folder or archive.
-        label = "" if labelled else None
-        found = []
-        for member in group:
-            where = file._replace(offset=member.offset, length=member.length, crc32=member.crc32)
-            suffix = os.path.splitext(member.name)[1]
-            if suffix in (".cls", wanted) and not member.error:
-                if suffix == wanted:
-                    labelled, label = True, _read_label(reader, where, member.size, column)
-                yield MatchCounts(skipped=1)
+    labels = _SampleLabels(options)
+    with _HeldMembers() as held:
+        for member in members:
+            name = _inner_path(member.name)
+            path = "/".join(filter(None, (ref.key, name)))
+            if any(is_junk(part) for part in name.split("/") if part != ".."):
+                yield count_skipped(escape_name(path))
+            elif labels.has(name):
+                text = _read_label(reader, _place(file, member), member, options.label)
+                yield labels.add(name, text)
+            elif is_other(name) or not _is_chosen(name, options.image_suffix):
+                yield count_skipped(escape_name(path))
             else:
-                found.append((member, where))
-        for member, where in found:
-            made = _reference(ref, member, where)
-            if isinstance(made, InputRef):
-                made = made._replace(label=label, ctime=changed)
-            yield made
+                held.add(member)
+                if member.guessed and not options.zip_encoding:
+                    example = path if is_utf8(path) else escape_name(path)
+                    yield MatchCounts(guessed=((ZIP_ENCODING, 1, example),))
+        for member in held:
+            made = _reference(ref, member, _place(file, member))
+            label = labels.find(make_key(_inner_path(member.name)), ref.uri)
+            yield made._replace(label=label, ctime=changed)
 
 
-def _read_label(reader: RandomReader, where: MemberRange, size: int, column: str) -> str:
+class _SampleLabels:
+    """The labels of the samples of an archive, and which of them have an image."""
+
+    def __init__(self, options: MemberOptions) -> None:
+        self._options = options
+        self._suffix = ".json" if options.label else ".cls"
+        self._texts: dict[str, str] = {}  # by the path of the member, without its suffix
+        self._images: dict[str, str] = {}  # by sample
+        self._has_json = False
+
+    def has(self, name: str) -> bool:
+        """Return whether a member is one for labels, and note whether it is ``.json``."""
+        suffix = os.path.splitext(name)[1].lower()
+        self._has_json = self._has_json or suffix == ".json"
+        return suffix in (".cls", self._suffix)
+
+    def add(self, name: str, text: str) -> MatchCounts:
+        """Add the text of a member for labels; without an effect if others have the labels."""
+        stem, suffix = os.path.splitext(make_key(name))
+        is_label = suffix.lower() == self._suffix
+        if is_label:
+            self._texts[stem] = text
+        return MatchCounts(skipped=1, has_labels=is_label)
+
+    def find(self, name: str, path: str) -> str | None:
+        """Return the label of an image: None if that of its path counts, empty if it has none.
+
+        Args:
+            name: Its name in the archive.
+            path: The archive, for messages.
+
+        Raises:
+            InputError: Its sample has another image.
+        """
+        options = self._options
+        if not self._texts and not options.label:
+            # The name of an archive does not describe images that have data.
+            has_data = self._has_json and not options.by_path and "/" not in name
+            return "" if has_data else None
+        stem, suffix = os.path.splitext(name)
+        sample, _ = _divide(name)
+        if stem != sample and stem in self._texts:
+            return self._texts[stem]
+        text = self._texts.get(sample)
+        if text is not None and suffix.lower() in IMAGE_SUFFIXES and not options.image_suffix:
+            other = self._images.setdefault(sample, name)
+            if other != name:
+                raise InputError(
+                    "archive-several-images",
+                    path=path, sample=sample, one=other, other=name, suffix=_divide(other)[1],
+                )  # fmt: skip
+        return text or ""
+
+
+class _HeldMembers:
+    """Keeps members on the disk if they are many, until it is known which labels they have."""
+
+    def __init__(self) -> None:
+        self._file = tempfile.SpooledTemporaryFile(_HELD_BYTES)  # noqa: SIM115 - closed by __exit__
+        self._batch: list[ArchiveMember] = []
+        self._batches = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def add(self, member: ArchiveMember) -> None:
+        """Keep a member."""
+        self._batch.append(member)
+        if len(self._batch) == _BATCH:
+            pickle.dump(self._batch, self._file)
+            self._batch = []
+            self._batches += 1
+
+    def __iter__(self) -> Iterator[ArchiveMember]:
+        self._file.seek(0)
+        for _ in range(self._batches):
+            yield from pickle.load(self._file)  # noqa: S301 - only this class writes it
+        yield from self._batch
+
+
+def _inner_path(name: str) -> str:
+    return "/".join(part for part in name.split("/") if part not in ("", "."))
+
+
+def _divide(name: str) -> tuple[str, str]:
+    """Return the name of a sample and what follows the first dot, as WebDataset does."""
+    folder, slash, base = name.rpartition("/")
+    stem, _, extension = base.partition(".")
+    return f"{folder}{slash}{stem}", extension
+
+
+def _is_chosen(name: str, suffixes: Collection[str]) -> bool:
+    return not suffixes or _divide(name)[1].lower() in suffixes
+
+
+def _place(file: MemberRange, member: ArchiveMember) -> MemberRange:
+    return file._replace(offset=member.offset, length=member.length, crc32=member.crc32)
+
+
+def _read_label(
+    reader: RandomReader, where: MemberRange, member: ArchiveMember, column: str
+) -> str:
+    if member.error or member.size > _MAX_LABEL_BYTES:
+        return ""
     try:
-        text = (read_range(reader, where, size) if size <= _MAX_LABEL_BYTES else b"").decode()
+        text = read_range(reader, where, member.size).decode()
         if column:
             value = json.loads(text)[column]
             text = str(value) if type(value) in (str, int) else ""
@@ -168,19 +313,16 @@ def _read_label(reader: RandomReader, where: MemberRange, size: int, column: str
         return ""
 
 
-def _reference(ref: InputRef, member: ArchiveMember, where: MemberRange) -> InputRef | MatchCounts:
-    """Return the reference of a member, or that its name is not that of an image."""
-    parts = [part for part in member.name.split("/") if part not in ("", ".")]
-    name = "/".join(parts)
+def _reference(ref: InputRef, member: ArchiveMember, where: MemberRange) -> InputRef:
+    """Return the reference of a member."""
+    name = _inner_path(member.name)
     path = "/".join(filter(None, (ref.key, name)))
-    if is_other(name) or any(is_junk(part) for part in parts if part != ".."):
-        return count_skipped(escape_name(path))
     made = InputRef(make_key(path), f"{ref.uri}/{name}", member.size, member.version)
     made = made._replace(member=tuple(where))
     if not is_utf8(name):
         key, uri = map(escape_name, (path, made.uri))
         made = made._replace(key=key, uri=uri)
         return made.rejected("bad_name", "the name is not valid UTF-8")
-    if member.name.startswith("/") or ".." in parts or "\0" in name:
+    if member.name.startswith("/") or ".." in name.split("/") or "\0" in name:
         return made.rejected("member", "its name leads outside of the archive")
     return made.rejected("member", f"it is {member.error}") if member.error else made

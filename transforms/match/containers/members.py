@@ -11,6 +11,7 @@ import json
 import stat
 import struct
 import tarfile
+import zlib
 from collections.abc import Callable, Iterable, Iterator
 from typing import IO, BinaryIO, NamedTuple
 
@@ -32,6 +33,8 @@ _LOCATOR_BYTES = 20  # 4.3.15: between the two
 _MAX_COMMENT = (1 << 16) - 1
 _ENCRYPTED, _UTF8 = 1, 1 << 11  # 4.4.4
 _ZIP64, _IN_ZIP64 = 1, 0xFFFFFFFF  # 4.5.3: the value is in the extra field
+_UNICODE_PATH = 0x7075  # 4.6.9: version, CRC-32 of the name in the header, and the name in UTF-8
+ZIP_ENCODING = "cp437"  # appendix D: of names that do not say theirs
 _READ_BYTES = 1 << 20
 
 
@@ -47,6 +50,7 @@ class ArchiveMember(NamedTuple):
         crc32: See ``MemberRange``.
         error: Why it cannot be read, or empty.
         record: Value of the keyword ``RECORD`` of its extended header.
+        guessed: Whether nothing says how its name is encoded, and it is not UTF-8.
     """
 
     name: str
@@ -57,6 +61,7 @@ class ArchiveMember(NamedTuple):
     crc32: int = -1
     error: str = ""
     record: str = ""
+    guessed: bool = False
 
 
 class _Headers(io.BufferedReader):
@@ -180,12 +185,15 @@ def list_spool(
             yield InputRef(key, uri, member.size, version, label, split, member=tuple(where))
 
 
-def list_zip(reader: RandomReader, path: str) -> Iterator[ArchiveMember]:
+def list_zip(
+    reader: RandomReader, path: str, encoding: str = ZIP_ENCODING
+) -> Iterator[ArchiveMember]:
     """Yield the members of a zip archive, except folders.
 
     Args:
         reader: The archive.
         path: Its path, for messages.
+        encoding: Encoding of names that are not UTF-8.
 
     Raises:
         InputError: The archive is damaged or cut short.
@@ -197,7 +205,7 @@ def list_zip(reader: RandomReader, path: str) -> Iterator[ArchiveMember]:
             number = 0
             while stream.tell() < end:
                 number += 1
-                member = _read_entry(stream, shift)
+                member = _read_entry(stream, shift, encoding)
                 if not member.name.endswith("/"):
                     yield member
         if (number - entries) % (1 << 16):
@@ -230,14 +238,15 @@ def _find_directory(reader: RandomReader) -> tuple[int, int, int, int]:
     return start, start + size, entries, start - offset
 
 
-def _read_entry(stream: BinaryIO, shift: int) -> ArchiveMember:
+def _read_entry(stream: BinaryIO, shift: int, encoding: str) -> ArchiveMember:
     """Return the next member of the directory."""
     head = _ENTRY.unpack(stream.read(_ENTRY.size))
     signature, flags, method, _, crc, length, size, *lengths, mode, offset = head
     raw, extra, _ = map(stream.read, lengths)
     if signature != b"PK\x01\x02" or len(raw) != lengths[0]:
         raise ValueError("an entry of its directory is damaged")
-    size, length, offset = _long_values(extra, [size, length, offset])
+    fields = [*_extra_fields(extra)]
+    size, length, offset = _long_values(fields, [size, length, offset])
     error = ""
     if flags & _ENCRYPTED:
         error = "encrypted"
@@ -245,16 +254,45 @@ def _read_entry(stream: BinaryIO, shift: int) -> ArchiveMember:
         error = f"compressed by method {method}, not deflate"
     elif stat.S_ISLNK(mode >> 16):
         error = "a link"
-    name = raw.decode("utf-8" if flags & _UTF8 else "cp437", "surrogateescape")
-    return ArchiveMember(name, size, f"{crc:08x}", shift + offset, length, crc, error)
+    name, guessed = _read_name(raw, fields, encoding, is_utf8=bool(flags & _UTF8))
+    return ArchiveMember(
+        name, size, f"{crc:08x}", shift + offset, length, crc, error, guessed=guessed
+    )
 
 
-def _long_values(extra: bytes, values: list[int]) -> list[int]:
-    """Return sizes and offset, of which the extra field has those that do not fit 32 bits."""
+def _extra_fields(extra: bytes) -> Iterator[tuple[int, bytes]]:
+    """Yield the kind and the data of each extra field of an entry (4.5.1)."""
     while len(extra) >= 4:
         kind, length = struct.unpack_from("<HH", extra)
-        if kind == _ZIP64:
-            longs = (value for (value,) in struct.iter_unpack("<Q", extra[4 : 4 + length // 8 * 8]))
-            values = [next(longs, value) if value == _IN_ZIP64 else value for value in values]
+        yield kind, extra[4 : 4 + length]
         extra = extra[4 + length :]
+
+
+def _long_values(fields: Iterable[tuple[int, bytes]], values: list[int]) -> list[int]:
+    """Return sizes and offset, of which an extra field has those that do not fit 32 bits."""
+    for kind, data in fields:
+        if kind == _ZIP64:
+            longs = (value for (value,) in struct.iter_unpack("<Q", data[: len(data) // 8 * 8]))
+            values = [next(longs, value) if value == _IN_ZIP64 else value for value in values]
     return values
+
+
+def _read_name(
+    raw: bytes, fields: Iterable[tuple[int, bytes]], encoding: str, *, is_utf8: bool
+) -> tuple[str, bool]:
+    """Return the name of an entry, and whether its encoding was guessed.
+
+    Programs write UTF-8 without the flag that says so (Info-ZIP, macOS), and backslashes between
+    folders (the .NET Framework, which PowerShell used) against 4.4.17.
+    """
+    for kind, data in fields:
+        if kind == _UNICODE_PATH and data[1:5] == zlib.crc32(raw).to_bytes(4, "little"):
+            raw, is_utf8 = data[5:], True
+    guessed = False
+    try:
+        name = raw.decode()
+    except UnicodeDecodeError:
+        guessed = not is_utf8
+        name = raw.decode(encoding if guessed else "utf-8", "surrogateescape")
+    # As Info-ZIP's unzip: in a name with slashes, a backslash is a character.
+    return name if "/" in name else name.replace("\\", "/"), guessed
