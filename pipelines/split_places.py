@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import os
 import posixpath
+import shlex
 import unicodedata
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
@@ -95,6 +96,6 @@ def why_unused(
     parts = match.parts or (match,)
     inside = any(part.kind == "directory" and path.startswith(part.input) for part in parts)
     if not inside and not match.archives and open_storage(root).stat(path) is not None:
-        flags = " ".join(f"--input={source}" for source in (*sources, path))
+        flags = " ".join(f"--input={shlex.quote(source)}" for source in (*sources, path))
         return coded("splits-place-no-input", splits=splits, place=place, flags=flags)
     return coded("splits-place-unused", splits=splits, place=place, root=root)

@@ -526,7 +526,7 @@ def judge_sample(key: str) -> str:
 
 
 def test_labels_of_samples_across_archives(photos, tmp_path) -> None:
-    """No image gets the name of its folder or archive, in whatever shard the labels are."""
+    """No image gets the name of its folder or archive, also if one shard has all labels."""
     first, second, *_ = jpegs(photos)
     members = {
         "a.tar": {"0.jpg": first, "1.left.jpg": second, "1.right.jpg": first},
