@@ -10,6 +10,7 @@ import base64
 import codecs
 import itertools
 import math
+import unicodedata
 import warnings
 from collections.abc import Iterable
 from typing import Any
@@ -110,6 +111,7 @@ def find_key(base: str, manifest: Manifest, key: str) -> dict[str, Any]:
         InputError: There is no catalog, no such input, or a catalog is damaged.
     """
     shards = [shard for shard in manifest.shards if shard.catalog]
+    key = unicodedata.normalize("NFC", key)  # as all keys are
     read = lambda shard: open_catalog(base, shard, ["key"]).column("key").to_pylist()  # noqa: E731
     every = map_ordered(read, shards, storage_threads(base))
     for shard, keys in zip(shards, every, strict=True):

@@ -99,6 +99,13 @@ def test_finds_the_record_of_an_input(dataset) -> None:
         assert (done.returncode, problem in done.stderr) == (1, True)
 
 
+def test_a_key_may_have_another_form_of_unicode(tmp_path) -> None:
+    make_photos(tmp_path / "in", {"caf\u00e9": 1}, size=(8, 8))
+    build_dataset(input=tmp_path / "in", output=tmp_path / "ds", image_size=8, splits="train:1")
+    for accent in ("\u00e9", "e\u0301"):
+        assert describe_path(str(tmp_path / "ds"), key=f"caf{accent}/000.jpg")["found"]
+
+
 def test_json_agrees_with_the_manifest(dataset) -> None:
     done = shardmill("show", dataset, "--json", "--records=2", "--split=validation")
     assert done.returncode == 0, done.stderr

@@ -433,3 +433,21 @@ def test_classes_of_boxes_are_nfc(form):
     made = attach(InputRef("a.jpg", "/a.jpg"), annotation, frozenset({"caf\u00e9"}))
     assert (made.error, made.classes) == ("", ("caf\u00e9",))
     assert input_fields(made, {"caf\u00e9": 0})["box/text"] == ["caf\u00e9".encode()]
+
+
+@pytest.mark.parametrize("spelling", ["{}", "./{}", ".\\{}", "x/../{}", "./x/.././{}"])
+@pytest.mark.parametrize("separator", ["/", "\\", "//", "/./"])
+def test_names_of_images_in_coco_are_compared_as_paths(spelling, separator, tmp_path):
+    keys = ["train/1.jpg", "val/1.jpg", "val/caf\u00e9/1.jpg"]
+    images = []
+    for number, key in enumerate(keys):
+        name = unicodedata.normalize("NFD", key).replace("/", separator)
+        images.append({"id": number, "file_name": spelling.format(name), "width": 9, "height": 9})
+    content = {"images": images, "annotations": [], "categories": [{"id": 1, "name": "cat"}]}
+    path = tmp_path / "coco.json"
+    path.write_text(json.dumps(content))
+    entries = read_coco(str(path))
+    refs = [InputRef(key, f"/in/{key}") for key in keys]
+    assert [(image.key, other.key) for image, other in pair(refs, entries.values())] == [
+        (key, key) for key in sorted(keys)
+    ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import itertools
 import math
+import posixpath
 import re
 from codecs import BOM_UTF8
 from collections import defaultdict
@@ -193,7 +194,8 @@ def make_references(
     except AnnotationError as error:
         problem = str(error)
     for name, width, height in images or [("", 0, 0)]:
-        reference = InputRef(make_key(name.replace("\\", "/")), path)
+        key = posixpath.normpath(name.replace("\\", "/")) if name else ""
+        reference = InputRef(make_key(key), path)
         if problem:
             yield reference.rejected("annotation", problem)
             continue
