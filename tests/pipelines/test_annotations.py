@@ -536,6 +536,9 @@ WRONG = [
     ("option-useless", {"null_values": "?"}),
     ("group-pattern-useless", {"splits": "imagesets", "group_pattern": "x"}),
     ("archive-column-useless", {"label_column": "x"}),
+    ("option-useless", {"image_suffix": "jpg"}),
+    ("option-useless", {"zip_encoding": "cp932"}),
+    *(("zip-encoding-unknown", {"zip_encoding": name}) for name in ("nope", "utf-16", "hex", "a\0")),
     ("shard-by-label-without-labels", {"annotations": "voc", "shard_by": "label"}),
 ]  # fmt: skip
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from shardmill import loaders
+from shardmill.pipelines import split_places
 from shardmill.pipelines.arrays_config import ArraysConfig
 from shardmill.pipelines.images_config import ImagesConfig
 from shardmill.pipelines.rows_config import RowsConfig
@@ -19,7 +20,7 @@ from shardmill.pipelines.split_places import relative_places, why_unused
 from shardmill.schemas.dataset.splits import Splits
 from shardmill.schemas.errors import InputError, UsageError
 from shardmill.schemas.refs import InputRef
-from shardmill.transforms.match.inputs import find_inputs, match_now
+from shardmill.transforms.match.inputs import MatchSpec, find_inputs, match_now
 from shardmill.transforms.sink.placement import PlaceSpec
 from shardmill.transforms.verify.verify import find_dataset, verify_dataset
 from tests.conftest import build_dataset, make_photos, shardmill
@@ -293,6 +294,23 @@ def test_each_spelling_of_a_place_is_the_same_place(inside, on_disk, tmp_path, m
     for spelt, number in (("test\\deep", 1), (".\\test\\", 2), ("back\\slash", 1), (str(root), 8)):
         place = PlaceSpec(relative_places(Splits.parse(f"train:1,test={spelt}"), match))
         assert sum(place.with_split(ref).split == "test" for ref in refs) == number, spelt
+
+
+@pytest.mark.parametrize(
+    "spelling",
+    ["test/", "./test/", "gs://b/in/test/", "gs://b/in/./cat/../test/", "test\\", "te?t/"],
+)
+def test_places_in_buckets(spelling, monkeypatch) -> None:
+    class Bucket:
+        def stat(self, path: str) -> object:
+            return path if path in ("gs://b/in/test", "gs://b/in/cat") else None
+
+    monkeypatch.setattr(split_places, "open_storage", lambda _: Bucket())
+    splits = Splits.parse(f"train:1,test={spelling}")
+    match = MatchSpec("directory", "gs://b/in", "gs://b/in")
+    place = PlaceSpec(relative_places(splits, match))
+    assert place.named_split("test/1.jpg") == "test"
+    assert place.named_split("cat/1.jpg") == ""
 
 
 def test_a_place_that_is_no_input_is_an_error_with_the_command(folder) -> None:

@@ -66,26 +66,30 @@ def parse_paths(data: bytes, source: str, root: str) -> Iterator[InputRef]:
         lines = [line.decode("utf-8-sig") for line in data.splitlines()]
     except UnicodeDecodeError as error:
         raise InputError("listing-encoding", source=source) from error
+    is_folder = functools.cache(is_remote_folder)
     for number, line in enumerate(lines, 1):
         entry = line.strip()
         if entry and not entry.startswith("#"):
-            yield InputRef(*key_of_entry(entry, root, f"{source}, line {number}"))
+            yield InputRef(*key_of_entry(entry, root, f"{source}, line {number}", is_folder))
 
 
-def key_of_entry(entry: str, root: str, where: str) -> tuple[str, str]:
+def key_of_entry(
+    entry: str, root: str, where: str, is_folder: Callable[[str], bool]
+) -> tuple[str, str]:
     """Return the key and the URI of an entry of a listing.
 
     Args:
         entry: A path, relative to the root or absolute, or a URI.
         root: Folder that the entry must not leave.
         where: Place of the entry, for messages.
+        is_folder: ``is_remote_folder``, which remembers what it returned for a listing.
 
     Raises:
         InputError: The entry is outside the root.
     """
     if scheme_of(entry) != scheme_of(root) and (scheme_of(entry) or entry.startswith("/")):
         raise InputError("listing-entry-other-root", where=where, entry=entry, root=root)
-    entry = _with_slashes(entry, root)
+    entry = _with_slashes(entry, root, is_folder)
     absolute = scheme_of(entry) or entry.startswith("/")
     path = entry if absolute else join(root, entry)
     prefix = root.rstrip("/") + "/"
@@ -98,7 +102,7 @@ def key_of_entry(entry: str, root: str, where: str) -> tuple[str, str]:
     return make_key(relative), join(root, relative)
 
 
-def _with_slashes(entry: str, root: str) -> str:
+def _with_slashes(entry: str, root: str, is_folder: Callable[[str], bool]) -> str:
     r"""Return an entry of a listing with slashes between folders.
 
     Programs for Windows write ``cat\1.jpg``; elsewhere, a name may have a backslash.
@@ -107,15 +111,15 @@ def _with_slashes(entry: str, root: str) -> str:
         return entry
     path = entry if scheme_of(entry) or entry.startswith("/") else join(root, entry)
     if scheme_of(path):
-        is_plain = not _is_remote_folder(path.replace("\\", "/").rpartition("/")[0])
+        # A request for each file would take hours.
+        is_plain = not is_folder(path.replace("\\", "/").rpartition("/")[0])
     else:
         is_plain = os.path.lexists(path) if "\0" not in path else True
     return entry if is_plain else entry.replace("\\", "/")
 
 
-@functools.lru_cache(maxsize=10_000)
-def _is_remote_folder(path: str) -> bool:
-    # A request for each file would take hours.
+def is_remote_folder(path: str) -> bool:
+    """Return whether a storage has a folder."""
     entry = open_storage(path).stat(path)
     return entry is not None and entry.kind == "dir"
 
@@ -335,7 +339,8 @@ def _is_table(path: str, root: str) -> bool:
     lines = [line.strip() for line in head.splitlines()[:_FEW_LINES] if line.strip()]
     root = absolute(root)
     listed = any(
-        scheme_of(line) or open_storage(root).stat(join(root, _with_slashes(line, root)))
+        scheme_of(line)
+        or open_storage(root).stat(join(root, _with_slashes(line, root, is_remote_folder)))
         for line in lines
     )
     return not listed and any(map(_DELIMITER.search, lines))

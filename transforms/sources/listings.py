@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,7 +15,7 @@ from shardmill.schemas.errors import InputError, UsageError, format_names
 from shardmill.schemas.example.serialize import encode_example
 from shardmill.schemas.refs import InputRef, RejectedError
 from shardmill.schemas.schema_pbtxt.columns import Column
-from shardmill.transforms.match.inputs import MatchSpec, find_sizes, key_of_entry
+from shardmill.transforms.match.inputs import MatchSpec, find_sizes, is_remote_folder, key_of_entry
 from shardmill.transforms.match.labels import sort_labels
 from shardmill.transforms.match.walk import make_key
 from shardmill.transforms.sink.placement import PlaceSpec
@@ -34,7 +34,7 @@ _SAMPLE_BYTES = 32 << 20  # which take 500 MB of memory
 _KINDS: dict[str, tuple[Callable[..., Sample], Any]] = {
     "csv": (sample_file, CsvSource),
     "parquet": (sample_parquet, ParquetSource),
-    "jsonl": (partial(sample_jsonl, most=_SAMPLE_BYTES), JsonLinesSource),
+    "jsonl": (functools.partial(sample_jsonl, most=_SAMPLE_BYTES), JsonLinesSource),
 }
 _DELIMITERS = (",", ";", "\t", "|")
 _PATHS = ("uri", "path", "file_name")  # the last one is that of Hugging Face's metadata files
@@ -152,12 +152,12 @@ class Listing:
     nameless: tuple[str, ...] = ()
     features: tuple[Column, ...] = ()
 
-    @cached_property
+    @functools.cached_property
     def path(self) -> str:
         """The column that names inputs."""
         return next(name for name in _PATHS if name in self.names)
 
-    @cached_property
+    @functools.cached_property
     def _source(self) -> Any:
         """The rows: of the columns that have a meaning texts, and of features values."""
         options = self.options
@@ -230,6 +230,7 @@ class Listing:
             InputError: The listing is malformed, or an entry has another scheme or leads outside
                 the root.
         """
+        is_folder = functools.cache(is_remote_folder)
         for batch in self._batches():
             lines = batch.rows.lines
             for start in range(0, len(lines), _STEP):
@@ -237,7 +238,7 @@ class Listing:
                 cells = {column.name: column.take(order).to_pylist() for column in batch.columns}
                 for number, line in enumerate(lines[order].tolist()):
                     row = {name: values[number] for name, values in cells.items()}
-                    yield self._of_row(row, f"{self.ref.uri}, line {line}", root)
+                    yield self._of_row(row, f"{self.ref.uri}, line {line}", root, is_folder)
 
     def find_complete(self) -> set[str]:
         """Return the features that all rows have.
@@ -265,14 +266,16 @@ class Listing:
         except RejectedError as error:
             raise _unreadable(self.ref.uri, error.error, error.message) from error
 
-    def _of_row(self, row: Mapping[str, Any], where: str, root: str) -> InputRef:
+    def _of_row(
+        self, row: Mapping[str, Any], where: str, root: str, is_folder: Callable[[str], bool]
+    ) -> InputRef:
         def text(name: str) -> str:
             return (row.get(name) or b"").decode("utf-8", "replace").strip()
 
         entry = text(self.path)
         if not entry:
             raise InputError("listing-cell-empty", where=where, name=self.path)
-        key, uri = key_of_entry(entry, root, where)
+        key, uri = key_of_entry(entry, root, where, is_folder)
         values = ((each.name, row.get(each.name)) for each in self.features)
         attached = encode_example(
             {f"listing/{name}": each for name, each in values if each is not None and each != []}

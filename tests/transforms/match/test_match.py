@@ -20,6 +20,7 @@ from shardmill.schemas.refs import DUPLICATE, InputRef, Linked, MatchCounts
 from shardmill.transforms.match.inputs import (
     MatchSpec,
     find_input,
+    key_of_entry,
     match_now,
     merge_entries,
     read_listing,
@@ -449,6 +450,20 @@ def test_backslashes_separate_folders_unless_a_file_is_called_so(kind, form, abs
         path.write_text("..\\secret.jpg\n")
         with pytest.raises(InputError, match="leads outside the root"):
             [*read_listing(spec)]
+
+
+@pytest.mark.parametrize(
+    ("entry", "key"),
+    [
+        ("cat\\1.jpg", "cat/1.jpg"),
+        ("gs://b/in/cat\\1.jpg", "cat/1.jpg"),
+        ("odd\\1.jpg", "odd\\1.jpg"),
+    ],
+)
+def test_backslashes_separate_folders_of_buckets(entry, key):
+    folders = {"gs://b/in/cat"}
+    made = key_of_entry(entry, "gs://b/in", "list.csv, line 2", folders.__contains__)
+    assert made == (key, f"gs://b/in/{key}")
 
 
 def test_tables_in_a_list_of_paths_may_have_backslashes(tmp_path):
