@@ -320,21 +320,16 @@ def test_a_place_that_is_no_input_is_an_error_with_the_command(folder) -> None:
     assert (run.returncode, (folder / "ds").exists()) == (2, False)
     flags = f"--input={source}/train.csv --input={source}/test.csv"
     assert f"'test.csv' exists but is not an input: give it, too, as in {flags}." in run.stderr
-    shardmill("rows", *flags.split(), f"--output={folder}/flags", *options)
     shardmill("rows", source / "train.csv", source / "test.csv", folder / "ds", *options)
-    for output in ("flags", "ds"):
-        assert len(loaders.open_dataset(folder / output, "test")) == 40
+    assert len(loaders.open_dataset(folder / "ds", "test")) == 40
 
 
 def test_a_folder_without_images_is_no_place(tmp_path) -> None:
     make_photos(tmp_path / "in", {"cat": 10, "test": 10}, size=(8, 8))
     (tmp_path / "in" / "none").mkdir()
     options = {"input": tmp_path / "in", "image_size": 8, "label_from": "none"}
-    for number, place in enumerate(["./test/", "test/.", f"{tmp_path}/in/cat/../test"]):
-        _, made = build_dataset(
-            output=tmp_path / f"ds{number}", splits=f"train:1,test={place}", **options
-        )
-        assert [split.num_examples for split in made.splits.values()] == [10, 10]
+    _, made = build_dataset(output=tmp_path / "ds", splits="train:1,test=./test/", **options)
+    assert [split.num_examples for split in made.splits.values()] == [10, 10]
     outcome, _ = build_dataset(output=tmp_path / "none", splits="train:1,test=none/", **options)
     assert (outcome.status, "no input in" in outcome.message) == ("failed", True)
     # A sample may leave out a place.

@@ -535,11 +535,10 @@ def test_labels_of_samples_across_archives(photos, tmp_path) -> None:
     for name, files in members.items():
         pack(tmp_path / name, files)
     options = {"splits": "train:1", "max_reject_fraction": 0.6, "image_suffix": "jpg,.LEFT.jpg"}
-    for number, source in enumerate([f"{tmp_path}/*.tar", [tmp_path / name for name in members]]):
-        manifest = build(source, tmp_path / f"ds{number}", **options)
-        assert manifest.labels == ("cat", "dog")
-        assert manifest.inputs.rejected_by_reason == {"no_label": 2}
-        assert manifest.inputs.matched == 7
+    manifest = build([tmp_path / name for name in members], tmp_path / "ds", **options)
+    assert manifest.labels == ("cat", "dog")
+    assert manifest.inputs.rejected_by_reason == {"no_label": 2}
+    assert manifest.inputs.matched == 7
     # A split without labels may lack them.
     named = {"splits": "train=b.tar,test=a.tar", "unlabeled_splits": "test"}
     manifest = build(f"{tmp_path}/*.tar", tmp_path / "test", **{**options, **named})
