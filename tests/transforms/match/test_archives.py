@@ -2,6 +2,7 @@
 
 import gzip
 import io
+import json
 import os
 import random
 import shutil
@@ -368,6 +369,14 @@ def by_powershell(name: str) -> RawName:
     return by_python(name.replace("/", "\\"))
 
 
+def by_program_for_windows(name: str) -> RawName:
+    """Which writes the first slash only."""
+    head, slash, rest = name.partition("/")
+    entry = by_python(head + slash + rest.replace("/", "\\"))
+    entry.create_system = 0
+    return entry
+
+
 def by_7_zip(name: str) -> RawName:
     """In the code page of the console if that has all characters."""
     try:
@@ -386,7 +395,7 @@ def with_stale_field(name: str) -> RawName:
 
 
 PRODUCERS = (
-    by_python, by_info_zip, by_info_zip_with_field, by_zip_of_macos, by_powershell, by_7_zip,
+    by_python, by_info_zip, by_info_zip_with_field, by_zip_of_macos, by_powershell, by_program_for_windows, by_7_zip,
     with_stale_field,
 )  # fmt: skip
 # The second byte of the last folder is a backslash in cp932.
@@ -408,6 +417,14 @@ def test_names_in_zips_are_those_of_the_files(producer, form, tmp_path) -> None:
         zip(NAMES, NAMES, strict=True)
     )
     assert not any(ref.error for ref in found.values())
+
+
+def test_backslashes_are_characters_next_to_slashes(tmp_path) -> None:
+    name = "cat/a\\b.jpg"
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+        archive.writestr(by_python(name), b"")
+    assert [*members_of(tmp_path / "a.zip")] == [name]
+    assert [*members_of(pack(tmp_path / "a.tar", {"a\\b.jpg": b""}))] == ["a\\b.jpg"]
 
 
 @pytest.mark.parametrize("encoding", ["", "cp932"])
@@ -455,8 +472,8 @@ SHARDS = st.lists(
 )  # fmt: skip
 
 
-def judge(number: int, names: list[str]) -> tuple[dict[str, dict[str, str]], bool]:
-    """Return the names of a shard by sample and part, and whether one is a label."""
+def judge(number: int, names: list[str]) -> dict[str, dict[str, str]]:
+    """Return the names of a shard by sample and part."""
     groups: dict[str, dict[str, str]] = {}
     for spelt in names:
         name = unicodedata.normalize("NFC", spelt.removeprefix("./"))
@@ -464,16 +481,22 @@ def judge(number: int, names: list[str]) -> tuple[dict[str, dict[str, str]], boo
         stem, _, part = base.partition(".")
         sample = f"{number}.tar/{folder}{slash}{stem}"
         groups.setdefault(sample, {})[part.lower()] = f"{number}.tar/{name}"
-    return groups, any("cls" in group for group in groups.values())
+    return groups
 
 
 @settings(max_examples=150, deadline=None)
-@given(SHARDS, st.sampled_from(["", "jpg", "left.png"]), st.randoms(use_true_random=False))
-def test_samples_of_webdataset_in_any_order(archives, shards, suffix, chance) -> None:
+@given(
+    SHARDS,
+    st.sampled_from(["", "jpg", "left.png"]),
+    st.sampled_from(["", "y"]),
+    st.randoms(use_true_random=False),
+)
+def test_samples_of_webdataset_in_any_order(archives, shards, suffix, column, chance) -> None:
     """The judge groups the names by all before the first dot of the base name."""
-    options = MemberOptions(image_suffix=(suffix,) if suffix else (), by_path=False)
+    options = MemberOptions(column, (suffix,) if suffix else (), by_path=False)
     spool = Spool("", members=options)
-    wanted: dict[str, str] = {}  # label of each image, or what it is instead
+    label_part = "json" if column else "cls"
+    wanted: dict[str, str] = {}  # where the label of each image is
     several, labelled = False, False
     found: list = []
     problem = ""
@@ -483,38 +506,43 @@ def test_samples_of_webdataset_in_any_order(archives, shards, suffix, chance) ->
         ]
         names = [unicodedata.normalize(chance.choice(["NFC", "NFD"]), name) for name in names]
         chance.shuffle(names)
-        members = {name: f"label {name.lower().removeprefix('./')}".encode() for name in names}
+        labels = {name: f"label {name.lower().removeprefix('./')}" for name in names}
+        members = {
+            name: (json.dumps({"y": label}) if name.endswith("json") else label).encode()
+            for name, label in labels.items()
+        }
         path = pack(archives["pax"].parent / f"{number}.tar", members)
         try:
             found += expand(ref_of(path, path.name), spool)
         except InputError as error:
             problem = str(error)
-        groups, has_cls = judge(number, names)
-        labelled |= has_cls
-        has_json = any("json" in group for group in groups.values())
+        groups = judge(number, names)
+        parts_here = {part for group in groups.values() for part in group}
+        labelled |= label_part in parts_here
         for group in groups.values():
             images = [part for part in ("jpg", "left.png") if part in group]
-            several |= len(images) > 1 and "cls" in group and not suffix
+            has_label = label_part in group
+            several |= len(images) > 1 and has_label and not suffix
             for key in (group[part] for part in images if suffix in ("", part)):
-                label = "cls" if "cls" in group else ""
-                if not has_cls:
+                if column or label_part in parts_here:
+                    wanted[key] = label_part if has_label else ""
+                else:
                     at_top = key.count("/") == 1
-                    label = "none" if at_top and has_json else "folder"
-                wanted[key] = label
+                    wanted[key] = "" if at_top and "json" in parts_here else "folder"
     assert several == ("several images of the sample" in problem)
     if problem:
         return
     counts = sum_counts(each for each in found if isinstance(each, MatchCounts))
     assert counts.has_labels == labelled
-    labels = LabelSpec("directory")
+    spec = LabelSpec("directory")
     refs = [each for each in found if isinstance(each, InputRef)]
     assert {ref.key for ref in refs} == wanted.keys()
-    for ref in (labels.with_label(each, counts.has_labels) for each in refs):
-        kind = wanted[ref.key]
-        if kind == "cls":
+    for ref in (spec.with_label(each, counts.has_labels) for each in refs):
+        place = wanted[ref.key]
+        if place == label_part:
             sample = unicodedata.normalize("NFC", ref.label or "").removeprefix("label ")
-            assert sample == f"{judge_sample(ref.key)}.cls"
-        elif kind == "folder" and not labelled:
+            assert sample == f"{judge_sample(ref.key)}.{label_part}"
+        elif place == "folder" and not labelled:
             assert ref.label == ref.key.split("/")[-2]
         else:
             assert (ref.label, ref.error) == (None, "no_label")

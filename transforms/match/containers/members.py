@@ -23,9 +23,9 @@ from shardmill.transforms.match.read_input import DEFLATED, STORED
 _MAX_HEADER = 1 << 20  # bytes of the extended header of a member
 RECORD = "SHARDMILL.record"  # keyword of extended headers: see ``pack_images``
 _BLOCK = 512  # IEEE Std 1003.1, pax: an archive ends with two blocks of zeros
-# 4.3.12: flags, method, time, CRC-32, sizes, lengths of name, extra field and comment, attributes,
-# offset of the local header.
-_ENTRY = struct.Struct("<4s4xHHIIIIHHH4xII")
+# 4.3.12: system that made it, flags, method, time, CRC-32, sizes, lengths of name, extra field and
+# comment, attributes, offset of the local header.
+_ENTRY = struct.Struct("<4sxB2xHHIIIIHHH4xII")
 # 4.3.16 and 4.3.14: number of entries, size and offset of the directory, and length of the comment.
 _END = struct.Struct("<4s6xHIIH")
 _END_64 = struct.Struct("<4s28xQQQ")
@@ -33,6 +33,7 @@ _LOCATOR_BYTES = 20  # 4.3.15: between the two
 _MAX_COMMENT = (1 << 16) - 1
 _ENCRYPTED, _UTF8 = 1, 1 << 11  # 4.4.4
 _ZIP64, _IN_ZIP64 = 1, 0xFFFFFFFF  # 4.5.3: the value is in the extra field
+_DOS_SYSTEMS = (0, 10)  # 4.4.2.2: FAT and NTFS
 _UNICODE_PATH = 0x7075  # 4.6.9: version, CRC-32 of the name in the header, and the name in UTF-8
 ZIP_ENCODING = "cp437"  # appendix D: of names that do not say theirs
 _READ_BYTES = 1 << 20
@@ -241,7 +242,7 @@ def _find_directory(reader: RandomReader) -> tuple[int, int, int, int]:
 def _read_entry(stream: BinaryIO, shift: int, encoding: str) -> ArchiveMember:
     """Return the next member of the directory."""
     head = _ENTRY.unpack(stream.read(_ENTRY.size))
-    signature, flags, method, _, crc, length, size, *lengths, mode, offset = head
+    signature, system, flags, method, _, crc, length, size, *lengths, mode, offset = head
     raw, extra, _ = map(stream.read, lengths)
     if signature != b"PK\x01\x02" or len(raw) != lengths[0]:
         raise ValueError("an entry of its directory is damaged")
@@ -255,6 +256,10 @@ def _read_entry(stream: BinaryIO, shift: int, encoding: str) -> ArchiveMember:
     elif stat.S_ISLNK(mode >> 16):
         error = "a link"
     name, guessed = _read_name(raw, fields, encoding, is_utf8=bool(flags & _UTF8))
+    # Against 4.4.17, the .NET Framework wrote backslashes, which PowerShell used. As for Info-ZIP's
+    # unzip, a name with slashes may have a backslash, but not on systems that do not allow it.
+    if system in _DOS_SYSTEMS or "/" not in name:
+        name = name.replace("\\", "/")
     return ArchiveMember(
         name, size, f"{crc:08x}", shift + offset, length, crc, error, guessed=guessed
     )
@@ -282,8 +287,7 @@ def _read_name(
 ) -> tuple[str, bool]:
     """Return the name of an entry, and whether its encoding was guessed.
 
-    Programs write UTF-8 without the flag that says so (Info-ZIP, macOS), and backslashes between
-    folders (the .NET Framework, which PowerShell used) against 4.4.17.
+    Info-ZIP and macOS write UTF-8 without the flag that says so.
     """
     for kind, data in fields:
         if kind == _UNICODE_PATH and data[1:5] == zlib.crc32(raw).to_bytes(4, "little"):
@@ -294,5 +298,4 @@ def _read_name(
     except UnicodeDecodeError:
         guessed = not is_utf8
         name = raw.decode(encoding if guessed else "utf-8", "surrogateescape")
-    # As Info-ZIP's unzip: in a name with slashes, a backslash is a character.
-    return name if "/" in name else name.replace("\\", "/"), guessed
+    return name, guessed
