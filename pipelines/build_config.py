@@ -20,6 +20,7 @@ from shardmill.schemas.dataset.splits import DEFAULT_SPLITS, Splits, split_of_fo
 from shardmill.schemas.errors import UsageError, format_names
 from shardmill.schemas.option_types import as_text, options_of, parse_path
 from shardmill.schemas.storage import absolute, join, open_storage
+from shardmill.schemas.text_file import TextError, decode_text
 from shardmill.transforms.match.inputs import MatchSpec, find_inputs
 from shardmill.transforms.match.walk import Wanted, check_apart, folder_names
 from shardmill.transforms.sink.placement import PlaceSpec, ShardSpec
@@ -201,9 +202,11 @@ def read_option_file(flag: str, path: str, remedy: str) -> str:
         size = entry.size
         raise UsageError("option-file-too-large", flag=flag, path=path, size=size, remedy=remedy)
     try:
-        return storage.read(path).decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise UsageError("option-file-not-utf8", flag=flag, path=path, remedy=remedy) from error
+        return decode_text(storage.read(path))
+    except TextError as error:
+        raise UsageError(
+            "option-file-not-utf8", flag=flag, path=path, problem=error, remedy=remedy
+        ) from error
 
 
 def resolve_splits(config: Config, match: MatchSpec) -> tuple[Config, tuple[str, ...]]:

@@ -15,6 +15,7 @@ from shardmill.schemas.dataset.read_manifest import FoundManifest, load_manifest
 from shardmill.schemas.errors import OutputError, UsageError
 from shardmill.schemas.numbers import printable
 from shardmill.schemas.storage import open_storage
+from shardmill.schemas.text_file import decode_text
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -111,7 +112,7 @@ def _find(opened: FoundManifest, flags: CheckOptions) -> tuple[list[dict[str, An
 
 def _load_limits(path: str, known: Iterable[str]) -> dict[str, float]:
     try:
-        limits: dict[str, Any] = tomllib.loads(open_storage(path).read(path).decode("utf-8"))
+        limits: dict[str, Any] = tomllib.loads(decode_text(open_storage(path).read(path)))
     except FileNotFoundError as error:
         raise UsageError("limits-missing", path=path) from error
     except (IsADirectoryError, ValueError) as error:

@@ -22,7 +22,7 @@ MESSAGES: dict[str, str] = {
     "input-name-not-utf8": "--input={input} has a name that is not UTF-8: rename it.",
     "input-without-records": "The input holds nothing that could become a record: check --input.",
     "too-many-rejects": "{rejected:,} of {considered:,} inputs were rejected ({reasons}), {rule}: {report} lists each with its reason; {step}.",
-    "listing-encoding": "{source} is not UTF-8: save it as UTF-8.",
+    "listing-encoding": "{source} cannot be read as text: it is {problem}.",
     "listing-unreadable": "{source} cannot be read as a listing: {message}.",
     "listing-columns": "{source} has the column {name!r} twice, of {columns}: give each column a different name.",
     "listing-column-lists": "{source}: the column {name} holds lists, but it must hold one text; lists of labels need --label_separator.",

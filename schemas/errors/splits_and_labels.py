@@ -16,7 +16,7 @@ MESSAGES: dict[str, str] = {
     "label-pattern-without-group": "--label_pattern={pattern} has no group called label: mark the label as in '(?P<label>[^.]+)\\..*'.",
     "label-pattern-useless": "--label_pattern has no use with --label_from={label_from}: use --label_from=directory or filename.",
     "option-file-missing": "--{flag}={path} does not exist: give {remedy}.",
-    "option-file-not-utf8": "--{flag}={path} is not UTF-8: give {remedy}.",
+    "option-file-not-utf8": "--{flag}={path} cannot be read as text: it is {problem}, or give {remedy}.",
     "labels-empty": "--labels={source} is empty: write one label a line.",
     "labels-empty-line": "--labels={source} has an empty line {number}: remove it.",
     "labels-not-yaml": "--labels={source} has no list 'names' of texts, or one by numbers from 0: write such names in quotes, or give a text file with one label a line.",

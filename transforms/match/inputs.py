@@ -24,6 +24,7 @@ from shardmill.schemas.refs import (
 )
 from shardmill.schemas.storage import Entry, absolute, join, open_storage, scheme_of
 from shardmill.schemas.storage.base import replaced_error
+from shardmill.schemas.text_file import TextError, decode_head, decode_lines
 from shardmill.transforms.match.containers.expand import is_archive
 from shardmill.transforms.match.next_steps import next_step
 from shardmill.transforms.match.walk import (
@@ -60,12 +61,12 @@ def parse_paths(data: bytes, source: str, root: str) -> Iterator[InputRef]:
     """Yield a reference for each line of a list of paths, except empty and ``#`` lines.
 
     Raises:
-        InputError: It is not UTF-8, or an entry has another scheme or leads outside the root.
+        InputError: It is not text, or an entry has another scheme or leads outside the root.
     """
     try:
-        lines = [line.decode("utf-8-sig") for line in data.splitlines()]
-    except UnicodeDecodeError as error:
-        raise InputError("listing-encoding", source=source) from error
+        lines = decode_lines(data)
+    except TextError as error:
+        raise InputError("listing-encoding", source=source, problem=error) from error
     is_folder = functools.cache(is_remote_folder)
     for number, line in enumerate(lines, 1):
         entry = line.strip()
@@ -335,13 +336,14 @@ def _walk_refs(spec: MatchSpec) -> Iterator[str]:
 def _is_table(path: str, root: str) -> bool:
     """Return whether a text file is a table: its first lines have delimiters and name no file."""
     with open_storage(path).open_at(path) as reader:
-        head = reader.read_at(0, min(_HEAD_BYTES, reader.size)).decode("utf-8", "replace")
+        head = decode_head(reader.read_at(0, min(_HEAD_BYTES, reader.size)))
     lines = [line.strip() for line in head.splitlines()[:_FEW_LINES] if line.strip()]
     root = absolute(root)
+    paths = [line for line in lines if "\0" not in line]
     listed = any(
-        scheme_of(line)
-        or open_storage(root).stat(join(root, _with_slashes(line, root, is_remote_folder)))
-        for line in lines
+        scheme_of(path)
+        or open_storage(root).stat(join(root, _with_slashes(path, root, is_remote_folder)))
+        for path in paths
     )
     return not listed and any(map(_DELIMITER.search, lines))
 

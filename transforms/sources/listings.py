@@ -40,6 +40,7 @@ _DELIMITERS = (",", ";", "\t", "|")
 _PATHS = ("uri", "path", "file_name")  # the last one is that of Hugging Face's metadata files
 _ROLES = ("label", "split", "group")
 _HEAD_BYTES = 64 << 10
+_NOT_UTF_8 = "not UTF-8; save it as UTF-8"
 _RANGE_BYTES = 1 << 20  # of rows that are in memory at a time
 _STEP = 4096  # rows that become Python objects at a time
 
@@ -335,7 +336,7 @@ def _raise_first(ref: InputRef, rejects: Sequence[RowReject]) -> None:
     """
     for reject in rejects[:1]:
         if reject.error == "encoding":
-            raise InputError("listing-encoding", source=ref.uri)
+            raise InputError("listing-encoding", source=ref.uri, problem=_NOT_UTF_8)
         column = f", column {reject.column}" if reject.column else ""
         raise InputError(
             "listing-malformed", source=ref.uri, line=f"{reject.line}{column}", error=reject.message
@@ -345,5 +346,5 @@ def _raise_first(ref: InputRef, rejects: Sequence[RowReject]) -> None:
 def _unreadable(source: str, error: str, message: str) -> InputError:
     """Return the error of a listing that is rejected for a reason of ``refs.REASONS``."""
     if error == "encoding":
-        return InputError("listing-encoding", source=source)
+        return InputError("listing-encoding", source=source, problem=_NOT_UTF_8)
     return InputError("listing-unreadable", source=source, message=message)

@@ -18,6 +18,7 @@ from shardmill.schemas.example.parse import parse_example
 from shardmill.schemas.example.serialize import FeatureValue, encode_example
 from shardmill.schemas.refs import InputRef, MatchCounts, RejectedError
 from shardmill.schemas.storage import scheme_of
+from shardmill.schemas.text_file import TextError, decode_text, decode_xml
 from shardmill.transforms.match.annotations import voc
 from shardmill.transforms.match.annotations.boxes import Annotation, AnnotationError, Box
 from shardmill.transforms.match.annotations.yolo import UNDECLARED, LineFormat, find_boxes
@@ -106,8 +107,10 @@ def parse_voc(data: bytes) -> Annotation:
     """
     try:
         parser = ET.XMLParser(target=_Builder())  # noqa: S314 - no document types
-        root = ET.XML(data, parser)
-    except (ET.ParseError, ValueError, LookupError) as error:  # of unknown encodings
+        root = ET.XML(decode_xml(data), parser)
+    except TextError as error:
+        raise AnnotationError(f"it is {error}") from error
+    except (ET.ParseError, ValueError) as error:
         raise AnnotationError(f"it is not XML: {error}") from error
     return voc.find_boxes(root)
 
@@ -137,9 +140,9 @@ def parse_yolo(
         AnnotationError: A line is neither, or its class has no name.
     """
     try:
-        lines = data.decode("utf-8-sig").splitlines()
-    except UnicodeDecodeError as error:
-        raise AnnotationError(f"it is not UTF-8: {error.reason}") from error
+        lines = decode_text(data).splitlines()
+    except TextError as error:
+        raise AnnotationError(f"it is {error}") from error
     classes = []
     numbers: dict[int, list[float]] = {}
     for number, line in enumerate(lines, 1):

@@ -7,17 +7,17 @@ import itertools
 import math
 import posixpath
 import re
-from codecs import BOM_UTF8
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from operator import itemgetter
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 
 from shardmill.schemas.errors import InputError
 from shardmill.schemas.refs import InputRef
 from shardmill.schemas.storage import ReaderStream, open_storage
+from shardmill.schemas.text_file import TextError, Utf8Stream
 from shardmill.transforms.match.annotations.annotation_spec import attach
 from shardmill.transforms.match.annotations.boxes import Annotation, AnnotationError, Box
 from shardmill.transforms.match.walk import make_key
@@ -98,14 +98,14 @@ def _items(path: str, name: str) -> Iterator[dict[str, Any]]:
 
     with open_storage(path).open_at(path) as reader:
         file = io.BufferedReader(ReaderStream(reader), _BUFFER_BYTES)
-        if file.peek(len(BOM_UTF8)).startswith(BOM_UTF8):
-            file.read(len(BOM_UTF8))
-        stream = _Shallow(file)
+        stream = _Shallow(Utf8Stream(file))
         try:
             for item in ijson.items(stream, f"{name}.item", use_float=True):
                 if not isinstance(item, dict):
                     raise InputError("annotations-not-coco", path=path, name=name, item=item)
                 yield item
+        except TextError as error:
+            raise InputError("listing-encoding", source=path, problem=error) from error
         except (ijson.JSONError, ValueError) as error:
             why, *_ = str(error).splitlines() or [""]  # the others repeat some of the file
             why = why[:_MAX_PROBLEM].rstrip(".")
@@ -121,7 +121,7 @@ class _Shallow:
         file: The JSON.
     """
 
-    def __init__(self, file: IO[bytes]) -> None:
+    def __init__(self, file: Utf8Stream) -> None:
         self._file = file
         self._escape, self._in_string, self._depth = b"", False, 0
 

@@ -19,6 +19,7 @@ from shardmill.schemas.errors import InputError, StorageError
 from shardmill.schemas.example.parse import parse_example
 from shardmill.schemas.refs import InputRef, MatchCounts, RejectedError, sum_counts
 from shardmill.schemas.storage.base import map_ordered, storage_threads
+from shardmill.schemas.text_file import TextError, decode_lines
 from shardmill.transforms.match.annotations.annotation_spec import (
     AnnotationSpec,
     attach,
@@ -170,11 +171,13 @@ def _read_set(file: InputRef) -> Iterator[InputRef]:
     """Yield a reference with the split for each image of a list (VOC devkit_doc.pdf, section 4)."""
     folder = file.key.split("ImageSets/")[0]
     try:
-        content = read_input(file)
+        lines = decode_lines(read_input(file))
     except RejectedError as error:
         raise StorageError("imagesets-unreadable", path=file.uri, why=error.message) from error
-    for line in content.splitlines():
-        name = line.decode("utf-8", "surrogateescape").strip()
+    except TextError as error:
+        raise InputError("listing-encoding", source=file.uri, problem=error) from error
+    for line in lines:
+        name = line.strip()
         if name:
             key = make_key(f"{folder}JPEGImages/{name}.jpg")
             yield InputRef(key, file.uri, split=stem_of(file.key))

@@ -19,6 +19,7 @@ from shardmill.schemas.errors import InputError
 from shardmill.schemas.file_signatures import compression_format
 from shardmill.schemas.refs import InputRef, MatchCounts, MemberRange, RejectedError, count_skipped
 from shardmill.schemas.storage import RandomReader, open_storage
+from shardmill.schemas.text_file import decode_text
 from shardmill.schemas.tfrecord.framing import starts_record
 from shardmill.transforms.match.containers.members import (
     ZIP_ENCODING,
@@ -302,13 +303,13 @@ def _read_label(
     if member.error or member.size > _MAX_LABEL_BYTES:
         return ""
     try:
-        text = read_range(reader, where, member.size).decode()
+        text = decode_text(read_range(reader, where, member.size))
         if column:
             value = json.loads(text)[column]
             text = str(value) if type(value) in (str, int) else ""
             text.encode()
         return make_key(text.strip())
-    # No UTF-8, JSON, object, such name, or a nesting that is too deep.
+    # No text, JSON, object, such name, or a nesting that is too deep.
     except (RejectedError, ValueError, TypeError, LookupError, RecursionError):
         return ""
 

@@ -14,8 +14,9 @@ from pyarrow import csv
 
 from shardmill.schemas.errors import shown
 from shardmill.schemas.refs import RejectedError
+from shardmill.schemas.text_file import UTF_8
 from shardmill.transforms.sources.csv import text_parser
-from shardmill.transforms.sources.csv.dialect import UTF_8, Dialect
+from shardmill.transforms.sources.csv.dialect import Dialect
 from shardmill.transforms.sources.csv.quotes import CR, LF, Ints, read_quotes
 from shardmill.transforms.sources.csv.row_bounds import (
     Rows,

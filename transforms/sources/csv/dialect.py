@@ -11,20 +11,16 @@ from typing import Literal, get_args
 
 from shardmill.schemas import option_types as of
 from shardmill.schemas.errors import UsageError, shown
+from shardmill.schemas.text_file import UTF_8, find_codec
 
 HeaderMode = Literal["first", "none"]
 HEADER = of.choice(get_args(HeaderMode), "first")
 SKIP_LINES = of.whole(0)
 
-UTF_8 = "utf-8"
 WHITESPACE = "whitespace"
 _TAB_NAMES = frozenset({"tab", "\\t"})
 _LINE_BREAKS = frozenset("\r\n")
 _UTF_8_ALIASES = frozenset({"utf-8-sig", "cp65001"})
-# Python lists these as text encodings, but no file is written in them.
-_NOT_FOR_FILES = frozenset(
-    {"idna", "punycode", "raw-unicode-escape", "undefined", "unicode-escape", "mbcs", "oem"}
-)
 _TSV = re.compile(r"\.(tsv|tab)(\.(gz|bz2|xz|zst))?$", re.IGNORECASE)
 
 
@@ -106,13 +102,8 @@ def is_ascii_compatible(encoding: str) -> bool:
 
 
 def _codec_name(encoding: str) -> str:
-    try:
-        codec = codecs.lookup(encoding)
-    except (LookupError, ValueError):  # ValueError: the name contains NUL
-        codec = None
-    is_text = codec is not None and getattr(codec, "_is_text_encoding", True)
-    name = codec.name.replace("_", "-") if codec is not None else ""
-    if not is_text or name in _NOT_FOR_FILES:
+    name = find_codec(encoding)
+    if not name:
         raise UsageError("encoding-unknown", encoding=encoding)
     return UTF_8 if name in _UTF_8_ALIASES else name
 

@@ -14,8 +14,9 @@ import numpy as np
 
 from shardmill.schemas.errors import shown
 from shardmill.schemas.refs import RejectedError
+from shardmill.schemas.text_file import UTF_8
 from shardmill.transforms.sources.csv.cells import Cells, make_cells, split_row
-from shardmill.transforms.sources.csv.dialect import UTF_8, WHITESPACE, Dialect
+from shardmill.transforms.sources.csv.dialect import WHITESPACE, Dialect
 from shardmill.transforms.sources.csv.row_bounds import BadRow, Rows, RowScanner
 from shardmill.transforms.sources.csv.text import MAGIC_BYTES, CsvText, open_text
 

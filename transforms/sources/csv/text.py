@@ -13,8 +13,9 @@ from shardmill.schemas.errors import ChangedError
 from shardmill.schemas.file_signatures import compression_format, describe_format, json_format
 from shardmill.schemas.refs import RejectedError
 from shardmill.schemas.storage import RandomReader, open_storage
+from shardmill.schemas.text_file import UTF_8, find_mark, find_utf_16
 from shardmill.schemas.tfrecord.framing import starts_record
-from shardmill.transforms.sources.csv.dialect import UTF_8, WHITESPACE, Dialect, is_ascii_compatible
+from shardmill.transforms.sources.csv.dialect import WHITESPACE, Dialect, is_ascii_compatible
 from shardmill.transforms.sources.csv.row_bounds import Syntax
 
 BLOCK_BYTES = 1 << 20
@@ -22,13 +23,6 @@ _PEEK_BYTES = 64 << 10  # read to distinguish text from other formats
 MAGIC_BYTES = 16
 _ERROR_HANDLER = "shardmill.rows.surrogates"
 _SURROGATE = 0xDC00  # plus the undecodable byte; no valid text contains these characters
-_BOMS = (
-    (b"\xff\xfe\0\0", "utf-32-le"),
-    (b"\0\0\xfe\xff", "utf-32-be"),
-    (b"\xef\xbb\xbf", UTF_8),
-    (b"\xff\xfe", "utf-16-le"),
-    (b"\xfe\xff", "utf-16-be"),
-)
 _UTF_16_CONTROLS = 0.45  # share in any UTF-16, also a short one: half of the bytes of ASCII
 _MAX_CONTROL_SHARE = 0.05  # random bytes have 0.086
 _MIN_CONTROLS = 16  # any text may have up to this many
@@ -75,8 +69,10 @@ class CsvText:
         self._compression = compression_format(head)
         if self._compression:
             head = self._peek()
-        marks = ((mark, encoding) for mark, encoding in _BOMS if head.startswith(mark))
-        mark, self.encoding = next(marks, (b"", dialect.encoding))
+        mark, encoding = find_mark(head)
+        self.encoding = encoding or dialect.encoding
+        if self.encoding == UTF_8 and not mark and b"\0" in head[:MAGIC_BYTES]:
+            self.encoding = find_utf_16(self._peek()) or UTF_8
         if self.encoding in ("utf-16", "utf-32"):
             # Without a mark, the zero bytes of ASCII characters show the byte order.
             first, last = (self._peek()[at::4].count(0) for at in (0, 3))

@@ -49,6 +49,8 @@ def rejection(folder: Path, data: bytes, **dialect) -> RejectedError:
         (b"", "utf-8-sig", "UTF-8-SIG", True),
         (b"", "utf-8-sig", "latin-1", True),  # the byte order mark overrides it
         (b"", "utf-16", "utf-8", False),
+        (b"", "utf-16-le", "utf-8", False),
+        (b"", "utf-16-be", "utf-8", False),
         (b"\xfe\xff", "utf-16-be", "utf-8", False),
         (b"\xff\xfe", "utf-16-le", "utf-16-le", False),
         (b"", "utf-16-le", "utf-16", False),
@@ -228,8 +230,8 @@ def test_stops_reading_a_decompression_bomb(pack, tmp_path: Path, monkeypatch) -
         (b"version https://git-lfs.github.com/spec/v1\noid sha256:1\nsize 3\n", "git lfs pull"),
         (random.Random(3).randbytes(5000), "binary data"),
         (struct.pack("<500d", *range(500)), "binary data"),
-        ("x,y\nabc,déf\n".encode("utf-16-le"), "--encoding=utf-16"),
-        ("a\n1\n".encode("utf-16-be"), "--encoding=utf-16"),
+        (("猫,狗\n" * 40).encode("utf-16-le"), "--encoding=utf-16"),
+        (("一,丁\n" * 40).encode("utf-16-be"), "--encoding=utf-16"),
     ],
 )
 def test_rejects_other_file_formats(data: bytes, words: str, tmp_path: Path) -> None:
