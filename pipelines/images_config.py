@@ -174,7 +174,7 @@ class ImagesConfig(ImagesOptions, BuildConfig):
         """
         fixed = None
         if self.labels:
-            text = read_option_file("labels", self.labels, "a text file in UTF-8")
+            text = read_option_file("labels", self.labels, "a text file with one label a line")
             fixed = parse_labels(text, self.labels)
         pattern = self.label_pattern
         if self.label_from == "directory" and not pattern:

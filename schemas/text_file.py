@@ -53,7 +53,8 @@ def find_utf_16(data: bytes) -> str:
     of UTF-8 with a few zero bytes, or that ends with one, is not UTF-16.
     """
     first, second = data[0::2].count(0), data[1::2].count(0)
-    if (first and second) or 2 * max(first, second) <= len(data) // 2:
+    characters, odd = divmod(len(data), 2)
+    if odd or (first and second) or 2 * max(first, second) <= characters:
         return ""
     return "utf-16-be" if first else "utf-16-le"
 
@@ -104,7 +105,7 @@ def decode_xml(data: bytes) -> str:
     codec = find_codec(declared)
     if not codec:
         raise TextError(f"declared as {declared!r}, which is not an encoding; save it as UTF-8")
-    # A declaration that can be read as ASCII is not in UTF-16, whatever it says.
+    # A document whose declaration can be read as ASCII is not in UTF-16.
     if "<?xml".encode(codec) != b"<?xml":
         return decode_text(data)
     return _decode(data, [codec, _SUPERSETS.get(codec.replace("_", "-"), codec), UTF_8])

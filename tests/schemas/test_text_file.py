@@ -1,4 +1,4 @@
-"""Small text files of any producer are read right or refused in one sentence.
+"""Small text files of any producer are read right or rejected in one sentence.
 
 Each kind of file is written in each encoding and with each line break. The judge is the text from
 which it was made, by Python's codecs: what our readers give must be the same, or an error.
@@ -188,7 +188,7 @@ def test_every_encoding_is_right_or_a_sentence(tmp_path: Path, kind: str) -> Non
 
 @pytest.mark.parametrize("kind", [kind for kind in FORMATS if kind not in ("yolo", "table")])
 def test_code_pages_and_nul_are_a_sentence(tmp_path: Path, kind: str) -> None:
-    """Such text is no UTF-8; with NUL characters it would be cut or end in a traceback."""
+    """Such text is not UTF-8; with NUL characters it would be cut or end in a traceback."""
     form = FORMATS[kind]
     for names, pages in (
         (["cat", "Größe"], CODE_PAGES[:2]),
