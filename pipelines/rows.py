@@ -216,7 +216,7 @@ def resolve(config: RowsConfig, *, runner: str = "") -> RowsJob:
     options = config.identity_of(format_schema(table.features), preprocessing)
     identity = {name: each for name, each in options.items() if name != "limit" or each}
     if given is None and not sample.complete:
-        identity["exact"] = source.exact  # rules of no schema
+        identity["exact"] = source.exact_texts  # rules of no schema
     sink = config.sink_spec(
         config_id("rows", versions, identity), match.root, runner=runner,
         command=config.command("rows"),
@@ -360,8 +360,7 @@ def _warnings(
     if rounded:
         warnings.append(
             f"float32 rounds values of {format_names(rounded)}: "
-            f"{sample.profiles[rounded[0]].rounding}; make such columns BYTES in a --schema "
-            "to keep their texts"
+            f"{sample.profiles[rounded[0]].rounding}; {sample.keep_texts}"
         )
     known -= {chosen.original(config.label)} if config.unlabeled_splits else set()
     partial = sorted(known & sample.partial.keys())

@@ -24,6 +24,7 @@ MESSAGES: dict[str, str] = {
     "too-many-rejects": "{rejected:,} of {considered:,} inputs were rejected ({reasons}), {rule}: {report} lists each with its reason; {step}.",
     "listing-encoding": "{source} cannot be read as text: it is {problem}.",
     "listing-unreadable": "{source} cannot be read as a listing: {message}.",
+    "listing-label-joined": "{where}: the label {label!r} of a list holds the separator {separator!r}: set --label_separator to a text that no label holds.",
     "listing-columns": "{source} has the column {name!r} twice, of {columns}: give each column a different name.",
     "listing-column-lists": "{source}: the column {name} holds lists, but it must hold one text; lists of labels need --label_separator.",
     "listing-types-differ": "The column {name!r} of {source} has another type than in the other listings: give it one, as in --types={name}:float.",

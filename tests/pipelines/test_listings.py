@@ -365,6 +365,8 @@ FAULTS = [
     (b"path,label\nx.jpg,z\n", {"label_separator": "|", "label_from": "listing",
                                 "shard_by": "label"}, "--shard_by=label and several labels"),
     (b'{"path": "x.jpg", "label": ["a"]}\n', {"label_from": "listing"}, "need --label_separator"),
+    (b'{"path": "x.jpg", "label": ["a|b", "c"]}\n', {"label_from": "listing", "label_separator": "|"},
+     r"line 1: the label 'a\|b' of a list holds the separator"),
     (b'{"path": "x.jpg", "split": ["a"]}\n', {}, "the column split holds lists"),
     (b'{"path": "x.jpg", "a": 1}\n{"path": "y.jpg", "a": "b"}\n', {}, "line 2, column a"),
     (b'{"path": "x.jpg", "a": 1}\n{"path": \n', {}, "line 2"),

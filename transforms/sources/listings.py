@@ -285,10 +285,17 @@ class Listing:
         separator = self.options.separator
         if not separator:
             return ref._replace(label=make_key(text("label")) or None)
-        texts = row.get("label") or b""
-        joined = texts if isinstance(texts, bytes) else separator.encode().join(texts)
-        parts = joined.decode("utf-8", "replace").split(separator)
-        classes = sort_labels({make_key(each.strip()) for each in parts})
+        cell = row.get("label") or b""
+        if isinstance(cell, bytes):
+            parts = cell.decode("utf-8", "replace").split(separator)
+        else:  # the elements of a list are labels
+            parts = [each.decode("utf-8", "replace") for each in cell]
+            for part in parts:
+                if separator in part:  # catalogs have joined labels
+                    raise InputError(
+                        "listing-label-joined", where=where, label=part, separator=separator
+                    )
+        classes = sort_labels({make_key(part.strip()) for part in parts})
         label = separator.join(classes) or None
         return ref._replace(label=label, classes=classes if label else ())
 

@@ -7,8 +7,11 @@ import json
 import pickle
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
 
+import numpy as np
 import polars as pl
 import polars.selectors as cs
 import pyarrow as pa
@@ -24,9 +27,11 @@ from shardmill.schemas.refs import InputRef, RejectedError
 from shardmill.schemas.schema_pbtxt.columns import Column
 from shardmill.schemas.storage.local import LocalReader
 from shardmill.transforms.sink.placement import PlaceSpec
+from shardmill.transforms.sources.csv.arrow_values import convert_values, encode_cells
 from shardmill.transforms.sources.csv.dialect import Dialect
-from shardmill.transforms.sources.csv.text_parser import CellRules
+from shardmill.transforms.sources.csv.text_parser import CellFault, CellRules
 from shardmill.transforms.sources.jsonl.jsonl_source import JsonLinesSource, sample_jsonl
+from shardmill.transforms.sources.parquet import parquet_source
 from shardmill.transforms.sources.parquet.parquet_source import (
     ParquetSource,
     measure,
@@ -262,3 +267,111 @@ def test_each_byte_of_a_row_group_is_read_once(tmp_path, monkeypatch) -> None:
     footers = len(units) * (2 << 16)
     assert sizes[0] <= path.stat().st_size + footers < 1.05 * path.stat().st_size
     assert sizes[1] <= 60_000 * 8 * 1.1 + footers
+
+
+NUMBERS = st.one_of(
+    st.integers(-(2**70), 2**70), st.integers(2**24 - 2, 2**24 + 5), st.integers(2**53 - 2, 2**53 + 3),
+    st.floats(width=32, allow_nan=False, allow_infinity=False),
+)  # fmt: skip
+
+
+@given(
+    st.lists(st.tuples(NUMBERS, st.lists(NUMBERS, max_size=3)), min_size=1, max_size=9),
+    st.booleans(),
+)
+@ONCE
+def test_integers_of_json_are_not_rounded_in_silence(tmp_path, rows, sampled) -> None:
+    """Before the end of the sample a warning, after it a reject; Python's integers are the judge."""
+    first = {"x": 0.5, "y": [0.5], "s": {"z": 0.5}}
+    lines = [json.dumps(first)]
+    lines += [json.dumps({"x": x, "y": y, "s": {"z": x}}) for x, y in rows]
+    path = tmp_path / "t.jsonl"
+    path.write_text("\n".join(lines))
+
+    def is_rounded(number: float) -> bool:
+        return isinstance(number, int) and int(np.float32(number)) != number
+
+    wrong = [is_rounded(x) or any(map(is_rounded, y)) for x, y in rows]
+    sample = sample_jsonl(ref_of(path), Dialect(), NULLS, 1 << 20 if sampled else len(lines[0]))
+    columns = sample.infer("", (), {}, strict=False)
+    exact_names = replace(sample, complete=False).exact(columns)
+    if sampled:
+        expected_names = {"x", "s.z"} if any(is_rounded(x) for x, _ in rows) else set()
+        expected_names |= {"y"} if any(is_rounded(each) for _, y in rows for each in y) else set()
+        warned = {name for name, each in sample.profiles.items() if each.rounding}
+        whole = {name for name in ("x", "y", "s.z") if name not in expected_names}
+        assert expected_names <= warned  # and decimals that have no digits after the point
+        assert set(exact_names) <= whole
+        return
+    source = JsonLinesSource(
+        TableSpec(columns, PLACE), Dialect(), NULLS, sample.base, exact_names, sample.profiles
+    )
+    batches = [
+        batch for unit in source.units(source.inspect(ref_of(path))) for batch in source.read(unit)
+    ]
+    rejects = [reject for batch in batches for reject in batch.rows.rejects()]
+    assert [reject.line for reject in rejects] == [n for n, bad in enumerate(wrong, 2) if bad]
+    assert {reject.error for reject in rejects} <= {"range"}
+
+
+DECIMALS = st.one_of(
+    st.integers(-(2**66), 2**66), st.integers(2**63 - 3, 2**63 + 3), st.integers(-(2**63) - 3, -(2**63) + 3),
+    st.integers(2**53 - 2, 2**53 + 3), st.decimals(-(10**19), 10**19, places=2),
+)  # fmt: skip
+
+
+@given(
+    st.lists(st.none() | DECIMALS, min_size=1, max_size=9),
+    st.sampled_from([128, 256]),
+    st.booleans(),
+)
+@ONCE
+def test_decimals_are_the_integers_that_they_are(numbers, bits, scaled) -> None:
+    """Python's decimals are the judge: what fits int64 is exact, and all else is a fault."""
+    make = {128: pa.decimal128, 256: pa.decimal256}[bits]
+    places = 2 if scaled else 0
+    decimals = [None if n is None else round(Decimal(n), places) for n in numbers]
+    values = encode_cells(pa.array(decimals, make(38, places))).dictionary
+    found = convert_values("int64", values)
+    for value, number, fault in zip(values.to_pylist(), found.values, found.faults, strict=True):
+        if value is None:
+            assert fault == CellFault.MISSING
+        elif not -(2**63) <= int(value) < 2**63:
+            assert fault == CellFault.OVERFLOW
+        else:
+            assert fault == (CellFault.NONE if value == int(value) else CellFault.CAST)
+            assert fault or number == int(value)
+
+
+def test_inspection_reads_few_bytes_of_large_values(tmp_path, monkeypatch) -> None:
+    """A file of kilobytes may have maps of gigabytes, which no feature can hold."""
+    big, rows = "a" * 100_000, 50
+    maps = pa.array([[("key", big)]] * rows, pa.map_(pa.string(), pa.large_string()))
+    texts = pa.array([f"{row}{big}" for row in range(rows)], pa.large_string())
+    small = {"id": range(rows), "s": [{"x": row, "y.z": 0.5} for row in range(rows)]}
+    path = tmp_path / "t.parquet"
+    pq.write_table(
+        pa.table({**small, "m": maps, "t": texts}), path, compression="brotli", use_dictionary=False
+    )
+    ref = ref_of(path)
+    whole = measure(sample_parquet(ref, Dialect(), NULLS, 0))
+    read = []
+    real = parquet_source.read_tables
+
+    def spy(file, group, columns, step, size):
+        read.append((columns, step))
+        return real(file, group, columns, step, size)
+
+    monkeypatch.setattr(parquet_source, "read_tables", spy)
+    for limit, columns, step in (
+        (5 * rows * len(big), None, 10_000), (3 * len(big), ["id", "s", "t"], 2), (len(big), ["id", "s"], rows), (0, [], 0)
+    ):  # fmt: skip
+        monkeypatch.setattr(parquet_source, "_SAMPLE_BYTES", limit)
+        sample = measure(sample_parquet(ref, Dialect(), NULLS, 0))
+        assert sample.profiles.keys() == whole.profiles.keys()
+        assert read[-1:] == ([(columns, step)] if step else read[-1:])
+        if columns is None:
+            assert sample == whole
+        else:
+            assert sample.row_bytes >= 2 * len(big)  # as the footer says
+    assert len(read) == 3

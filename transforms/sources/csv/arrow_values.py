@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,7 +23,14 @@ from shardmill.schemas.schema_pbtxt.columns import INT64_MAX, INT64_MIN, Column,
 from shardmill.schemas.schema_pbtxt.schema_text import Kind
 from shardmill.transforms.sources.csv.cells import merge_equal, to_array
 from shardmill.transforms.sources.csv.sample import Sample
-from shardmill.transforms.sources.csv.text_parser import CellFault, Parsed, find_missing, no_faults
+from shardmill.transforms.sources.csv.text_parser import (
+    EXACT_FLOAT64,
+    CellFault,
+    Parsed,
+    find_missing,
+    no_faults,
+    to_mask,
+)
 from shardmill.transforms.tables.table_source import MAX_LABELS, is_list
 
 is_type = pa.types
@@ -31,6 +39,9 @@ _TEXTS = (
     pa.binary_view(),
 )  # fmt: skip
 _HEAD_ROWS = 2048
+_DECIMAL_BITS = 128  # of the smallest decimals that conversions know
+_WHOLE = pa.decimal256(76, 0)
+_LEAST, _MOST = (pa.scalar(Decimal(number), _WHOLE) for number in (INT64_MIN, INT64_MAX))
 PANDAS_INDEX = "__index_level_"  # pandas writes an index without a name as such a column
 
 
@@ -48,13 +59,19 @@ def flatten_fields(
 
 def flatten_columns(table: pa.Table, names: Collection[str]) -> dict[str, pa.DictionaryArray]:
     """Return the cells of some columns by their names, which are paths such as ``a.b``."""
-    while any(is_type.is_struct(field.type) for field in table.schema):
-        table = table.flatten()
+    table = flatten_structs(table)
     return {
         name: encode_cells(to_array(column))
         for name, column in zip(table.column_names, table.columns, strict=True)
         if name in names
     }
+
+
+def flatten_structs(table: pa.Table) -> pa.Table:
+    """Return a table with the fields of structs as columns, whose names are paths."""
+    while any(is_type.is_struct(field.type) for field in table.schema):
+        table = table.flatten()
+    return table
 
 
 def find_type(kind: pa.DataType) -> tuple[Kind, bool] | None:
@@ -111,6 +128,8 @@ def _plain(kind: pa.DataType) -> pa.DataType:
         return _plain(kind.value_type)
     if is_type.is_floating(kind):
         return pa.float64()
+    if is_type.is_decimal(kind) and kind.bit_width < _DECIMAL_BITS:
+        return pa.decimal128(kind.precision, kind.scale)
     return pa.binary() if is_text(kind) or is_type.is_null(kind) else kind
 
 
@@ -146,7 +165,15 @@ def convert_values(kind: Kind, values: pa.Array) -> Parsed:
             floats = doubles.astype(np.float32)
         faults[np.isinf(floats) & np.isfinite(doubles)] = CellFault.OVERFLOW
         return Parsed(floats, faults)
-    if is_type.is_floating(values.type) or is_type.is_decimal(values.type):
+    if is_type.is_decimal(values.type):
+        whole = values.cast(_WHOLE, safe=False)
+        inside = pc.and_(pc.greater_equal(whole, _LEAST), pc.less_equal(whole, _MOST))
+        in_range = to_mask(pc.fill_null(inside, True))
+        is_whole = to_mask(pc.fill_null(pc.equal(pc.trunc(values), values), True))
+        faults[~in_range] = CellFault.OVERFLOW
+        faults[in_range & ~is_whole] = CellFault.CAST
+        values = whole
+    elif is_type.is_floating(values.type):
         doubles = pc.fill_null(values.cast(pa.float64()), 0.0).to_numpy()
         inside = (doubles >= INT64_MIN) & (doubles < -INT64_MIN)
         faults[~inside & ~missing] = CellFault.OVERFLOW
@@ -235,15 +262,20 @@ def _profile_cells(profile: TypedProfile, cells: pa.DictionaryArray) -> TypedPro
     value = found[0].as_py()
     text = value if isinstance(value, str | bytes) else str(value)
     rounding = ""
-    if is_type.is_floating(found.type) or is_type.is_integer(found.type):
+    is_float = is_type.is_floating(found.type)
+    if is_float or is_type.is_integer(found.type) or is_type.is_decimal(found.type):
         doubles = found.cast(pa.float64(), safe=False).to_numpy()
         with np.errstate(over="ignore", invalid="ignore"):
             floats = doubles.astype(np.float32)
-        bad = np.flatnonzero(
-            (doubles == np.trunc(doubles)) & np.isfinite(floats) & (floats != doubles)
-        )
-        if len(bad):
-            rounding = f"{int(doubles[bad[0]])} becomes {int(floats[bad[0]])}"
+        differs = floats != doubles
+        if not is_float:  # such numbers may have been rounded to doubles
+            differs |= np.abs(doubles) >= EXACT_FLOAT64
+        bad = np.flatnonzero((doubles == np.trunc(doubles)) & np.isfinite(floats) & differs)
+        for row in bad.tolist():
+            number, becomes = int(found[row].as_py()), int(floats[row])
+            if number != becomes:
+                rounding = f"{number} becomes {becomes}"
+                break
     return profile._replace(full=full, rounding=rounding, example=f"{shown(text)} ({profile.kind})")
 
 

@@ -60,6 +60,7 @@ class Sample:
     repeated: tuple[str, ...] = ()
     cells: tuple[str, ...] = ()
 
+    keep_texts: ClassVar = "make such columns BYTES in a --schema to keep their texts"
     infer_column: ClassVar = staticmethod(infer.infer_column)
     merge_profiles: ClassVar = staticmethod(infer.merge_profiles)
 

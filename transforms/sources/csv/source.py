@@ -74,6 +74,11 @@ class FileSource(TextTable, PickledOnce):
     range_bytes: int = RANGE_BYTES
     partitions: tuple[str, ...] = ()
 
+    @property
+    def exact_texts(self) -> tuple[str, ...]:
+        """The columns of ``exact`` whose cells are texts."""
+        return self.exact
+
     def with_split(self, ref: InputRef) -> InputRef:
         """Return a file with the split that its path decides, if paths do."""
         if ref.size and not self.table.split_by:
@@ -105,7 +110,7 @@ class FileSource(TextTable, PickledOnce):
         for name in self.partitions:
             cells.columns[name] = _constant(values.get(name), len(cells.offsets))
         rejects = RejectCollector(cells.offsets, cells.lines, cells.rejects)
-        schema, exact = self.table.columns_of(), {*self.exact}
+        schema, exact = self.table.columns_of(), {*self.exact_texts}
         missing = _constant(None, len(cells.offsets))  # the file lacks the column
         texts = [cells.columns.get(column.name, missing) for column in schema]
         typed = typed_cells.type_columns(schema, texts, self.rules)

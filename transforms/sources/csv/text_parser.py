@@ -42,7 +42,7 @@ _ISO = re.compile(
 )
 _DAY = 86_400  # seconds
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
-EXACT_FLOAT32, _EXACT_FLOAT64 = 1 << 24, 1 << 53  # below them all integers are exact
+EXACT_FLOAT32, EXACT_FLOAT64 = 1 << 24, 1 << 53  # below them all integers are exact
 _CELLS_AT_ONCE = 1 << 15
 _FEW_COLUMNS = 8  # whose cells take longer to join than the calls that this saves
 # Texts of missing numbers unless --null_values is given: the defaults of pyarrow.csv, and the
@@ -161,7 +161,7 @@ def parse_int64(texts: pa.Array, *, allow_padding: bool) -> Parsed:
 def is_rounded(whole: Parsed) -> Mask:
     """Return which integers float32 cannot hold; false where the text is not an integer."""
     values = whole.values
-    differs = (values.astype(np.float32) != values) | (np.abs(values) > _EXACT_FLOAT64)
+    differs = (values.astype(np.float32) != values) | (np.abs(values) > EXACT_FLOAT64)
     rounded: Mask = differs & (whole.faults == CellFault.NONE)
     return rounded
 

@@ -9,21 +9,23 @@ import contextlib
 import itertools
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.json as pj
 
 from shardmill.schemas.errors import shown
 from shardmill.schemas.refs import InputRef
-from shardmill.schemas.schema_pbtxt.columns import INT64_MAX, INT64_MIN
+from shardmill.schemas.schema_pbtxt.columns import INT64_MAX, INT64_MIN, Column
 from shardmill.transforms.sources.csv.arrow_values import (
     TypedSample,
     flatten_columns,
+    flatten_structs,
     profile_rows,
     profiles_of,
 )
@@ -33,22 +35,28 @@ from shardmill.transforms.sources.csv.cells import (
     decode_rows,
     join_rows,
     list_bad_rows,
+    to_array,
 )
 from shardmill.transforms.sources.csv.dialect import Dialect
 from shardmill.transforms.sources.csv.row_bounds import Rows
 from shardmill.transforms.sources.csv.row_ranges import TO_END, RowRange, read_first
-from shardmill.transforms.sources.csv.sample import open_start
+from shardmill.transforms.sources.csv.sample import Sample, open_start
 from shardmill.transforms.sources.csv.source import COMPRESSION_RATIO, CsvSource
 from shardmill.transforms.sources.csv.text import CsvText, open_text
-from shardmill.transforms.sources.csv.text_parser import CellRules
+from shardmill.transforms.sources.csv.text_parser import EXACT_FLOAT64, CellRules
 from shardmill.transforms.tables.table_source import RowReject, TableInput
 
 _ARROW_WORDS = re.compile(r"^JSON parse error: | in row \d+$")
 _STRING = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
 _OPEN, _CLOSE = b"{}"
 _FEW = 64  # lines that are looked at one by one
+
 _MAX_DEPTH = 100
 _TOO_DEEP = f"it is nested more than {_MAX_DEPTH} levels deep"
+_ROUNDED = (
+    "{} is rounded by float32: write such values as texts, or make the column FLOAT in a --schema "
+    "if it may be rounded"
+)
 _SAMPLE_BYTES = 4 << 20
 _HEAD_BYTES = 64 << 10
 _TYPES = {"int64": pa.int64(), "float32": pa.float64(), "bytes": pa.string()}
@@ -62,12 +70,16 @@ class Lines(NamedTuple):
         offsets: int64[rows], offset of each row in the text.
         lines: int64[rows], number of each row's line.
         rejects: The lines that cannot be parsed, in order.
+        texts: All lines.
+        numbers: int64[rows], number of each row in ``texts``.
     """
 
     tables: list[pa.Table]
     offsets: np.ndarray
     lines: np.ndarray
     rejects: list[RowReject]
+    texts: ValidRows
+    numbers: np.ndarray
 
 
 def parse_lines(
@@ -101,7 +113,7 @@ def parse_lines(
             offset, line = int(valid.offsets[first]), int(valid.lines[first])
             rejects.append(found._replace(offset=offset, line=line))
     rows = np.concatenate(kept)
-    return Lines(tables, valid.offsets[rows], valid.lines[rows], sorted(rejects))
+    return Lines(tables, valid.offsets[rows], valid.lines[rows], sorted(rejects), valid, rows)
 
 
 def _parse(
@@ -236,6 +248,34 @@ def _fits(value: Any, kind: pa.DataType) -> bool:
     return bool(pa.types.is_string(kind))
 
 
+def find_rounded(lines: Lines, values: pa.Array, path: Sequence[str]) -> dict[int, int]:
+    """Return the integers that a column of doubles rounds for float32, by the number of their row.
+
+    JSON does not distinguish integers from decimals, and Arrow reads a column with both as doubles.
+
+    Args:
+        lines: The rows.
+        values: Values of the column, or lists of them, one entry per row.
+        path: The keys that lead to the column.
+    """
+    rows = np.arange(len(values))
+    if pa.types.is_list(values.type):
+        rows, values = pc.list_parent_indices(values).to_numpy(), pc.list_flatten(values)
+    doubles = pc.fill_null(values, 0.0).to_numpy(zero_copy_only=False)
+    with np.errstate(over="ignore", invalid="ignore"):
+        is_rounded = (doubles.astype(np.float32) != doubles) | (np.abs(doubles) >= EXACT_FLOAT64)
+    is_whole = np.trunc(doubles) == doubles
+    found: dict[int, int] = {}
+    for row in np.unique(rows[is_rounded & is_whole]).tolist():
+        value = json.loads(lines.texts.row(int(lines.numbers[row])))
+        for key in path:
+            value = value[key]
+        for number in value if isinstance(value, list) else [value]:
+            if type(number) is int and int(np.float32(number)) != number:
+                found.setdefault(row, number)
+    return found
+
+
 def merge_types(tables: Iterable[pa.Table]) -> pa.Schema:
     """Return the types of the keys of all rows: the first of each, apart from int64 and double.
 
@@ -293,6 +333,8 @@ class JsonSample(TypedSample):
     seekable: bool = False
     ranges: tuple[RowRange, ...] = ()
 
+    keep_texts: ClassVar = "write such values as texts in the file to keep all digits"
+
     @staticmethod
     def merge_profiles(first: Any, second: Any) -> Any:
         """Return the profile of a key of two files; int64 and double become double.
@@ -305,6 +347,10 @@ class JsonSample(TypedSample):
             kind = pa.unify_schemas(kinds, promote_options="permissive").field(0).type
             first, second = first._replace(kind=kind), second._replace(kind=kind)
         return TypedSample.merge_profiles(first, second)
+
+    def exact(self, columns: Sequence[Column]) -> tuple[str, ...]:
+        """Return the columns in which rows after the sample are not rounded, as of CSV files."""
+        return Sample.exact(self, columns)
 
 
 def sample_jsonl(
@@ -327,12 +373,31 @@ def _read_start(ref: InputRef, dialect: Dialect, sample_bytes: int) -> JsonSampl
         found = parse_lines(first, text, schema, others=True)
         table = pa.concat_tables([schema.empty_table(), *found.tables])
         profiles = profile_rows(profiles, table)
+        for name, values in _doubles(table, profiles).items():
+            profile = profiles[name]
+            for number in itertools.islice(find_rounded(found, values, profile.path).values(), 1):
+                rounding = f"{number} becomes {int(np.float32(number))}"
+                profiles[name] = profile._replace(rounding=rounding)
         count, seekable = len(found.offsets), text.seekable
     span = int(found.offsets[-1] - found.offsets[0]) * count // max(1, count - 1) if count else 0
     return JsonSample(
         (ref,), tuple(profiles), profiles, {}, count, span, seekable and ref.size <= sample_bytes,
         seekable=seekable, ranges=ranges,
     )  # fmt: skip
+
+
+def _doubles(table: pa.Table, names: Collection[str]) -> dict[str, pa.Array]:
+    """Return the columns of doubles, or of lists of them, among some columns by their names."""
+    columns = flatten_structs(table)
+    return {
+        field.name: to_array(columns.column(number))
+        for number, field in enumerate(columns.schema)
+        if field.name in names and _value_type(field.type) == pa.float64()
+    }
+
+
+def _value_type(kind: pa.DataType) -> pa.DataType:
+    return kind.value_type if pa.types.is_list(kind) else kind
 
 
 @dataclass(frozen=True)
@@ -349,7 +414,8 @@ class JsonLinesSource(CsvSource):
             return TableInput(sample.ref)
         ratio = 1 if sample.seekable else COMPRESSION_RATIO
         # The types decide the rows too, not only the text.
-        detail = (str(self._explicit),), tuple(map(tuple, sample.ranges))
+        rounded = (name for name, each in self.profiles.items() if each.rounding)
+        detail = (str(self._explicit), *rounded), tuple(map(tuple, sample.ranges))
         return TableInput(sample.ref, ref.size * ratio, detail)
 
     @cached_property
@@ -367,10 +433,27 @@ class JsonLinesSource(CsvSource):
             kinds = {name: each for name, each in kinds.items() if name in wanted}
         return explicit_schema(dict(kinds.values()))
 
+    @property
+    def exact_texts(self) -> tuple[str, ...]:
+        """None: lines are checked before they become cells."""
+        return ()
+
     def make_cells(self, batches: Sequence[Rows], columns: Sequence[str], text: CsvText) -> Cells:
         """Parse lines into cells."""
         del columns
         found = parse_lines(batches, text, self._explicit, others=not self.base)
         table = pa.concat_tables([self._explicit.empty_table(), *found.tables])
+        rejects, kept = found.rejects, np.ones(len(table), np.bool_)
+        for name, values in _doubles(table, self.exact).items():
+            rounded = find_rounded(found, values, self.profiles[name].path)
+            for row, number in rounded.items():
+                if kept[row]:
+                    offset, line = int(found.offsets[row]), int(found.lines[row])
+                    message = _ROUNDED.format(number)
+                    rejects.append(RowReject(offset, line, "range", message, column=name))
+                    kept[row] = False
+        if not kept.all():
+            table = table.filter(pa.array(kept))
         cells = flatten_columns(table, self.table.wanted)
-        return Cells(cells, found.offsets, found.lines, found.rejects, text.hash.hexdigest())
+        offsets, lines = found.offsets[kept], found.lines[kept]
+        return Cells(cells, offsets, lines, sorted(rejects), text.hash.hexdigest())

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,6 +23,7 @@ from shardmill.schemas.storage.base import RandomReader, ReaderStream, one_line
 from shardmill.transforms.sources.csv.arrow_values import (
     TypedProfile,
     TypedSample,
+    find_type,
     flatten_columns,
     profile_rows,
     profiles_of,
@@ -41,6 +44,7 @@ BATCH_BYTES = 4 << 20  # of decoded rows
 RECORD = "record"  # key of all files with the records of a Python source
 _MAX_STEP = 1 << 16
 _SAMPLE_ROWS = 10_000
+_SAMPLE_BYTES = 256 << 20  # decoded bytes of a row group of which the first rows are sampled so
 
 
 class Group(NamedTuple):
@@ -197,19 +201,59 @@ def sample_parquet(ref: InputRef, dialect: Dialect, rules: CellRules, sample_byt
 
 
 def measure(sample: Sample) -> Sample:
-    """Return a sample with the decoded size and examples of the first rows of a file."""
+    """Return a sample with the decoded size and examples of the first rows of a file.
+
+    Of a row group with large values, fewer rows are read, and none of the columns that no feature
+    can hold or of which one row is too large: a file of kilobytes may have values of gigabytes.
+    """
     for ref in sample.refs:
         # A file with damaged rows is reported when it is read.
         with contextlib.suppress(RejectedError):
             groups = () if ref.error else read_footer(ref).groups
             if groups:
                 with open_parquet(ref) as (file, _):
-                    table = next(read_tables(file, groups[0], None, _SAMPLE_ROWS, 1), None)
+                    columns, step = _bound_sample(file, groups[0], sample.profiles)
+                    if columns == []:
+                        return sample
+                    table = next(read_tables(file, groups[0], columns, step, 1), None)
                 if table:
-                    profiles = profile_rows(sample.profiles, table)
+                    names = {*table.column_names}
+                    read = {k: each for k, each in sample.profiles.items() if each.path[0] in names}
+                    profiles = {**sample.profiles, **profile_rows(read, table)}
                     size = sample.rows * table.nbytes // len(table)
+                    if columns is not None:
+                        size = max(size, sample.text_bytes)
                     return replace(sample, profiles=profiles, text_bytes=size)
     return sample
+
+
+def _bound_sample(
+    file: pq.ParquetFile, group: Group, profiles: Mapping[str, TypedProfile]
+) -> tuple[list[str] | None, int]:
+    """Return the columns of which to read the first rows, None for all, and how many rows."""
+    rows = min(group.rows, _SAMPLE_ROWS)
+    most = _SAMPLE_BYTES * group.rows  # of the bytes of the row group, for each row that is read
+    if group.num_bytes * rows <= most:
+        return None, _SAMPLE_ROWS
+    unusable = {each.path[0] for each in profiles.values() if find_type(each.kind) is None}
+    columns, total = [], 0
+    for name, size in sorted(_column_bytes(file, group).items(), key=itemgetter(1)):
+        if name not in unusable and total + size <= most:
+            columns.append(name)
+            total += size
+    return columns, min(rows, most // max(1, total))
+
+
+def _column_bytes(file: pq.ParquetFile, group: Group) -> dict[str, int]:
+    """Return the decoded bytes of the columns of a row group, those of structs together."""
+    chunks, sizes = file.metadata.row_group(group.number), Counter[str]()
+    names = file.schema_arrow.names
+    for number in range(chunks.num_columns):
+        chunk = chunks.column(number)
+        path = chunk.path_in_schema
+        name = next(each for each in names if path == each or path.startswith(f"{each}."))
+        sizes[name] += chunk.total_uncompressed_size
+    return sizes
 
 
 @dataclass(frozen=True)
