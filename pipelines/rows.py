@@ -6,6 +6,7 @@ Run it as ``shardmill rows``, or use ``build_rows(root, config)`` in a custom pi
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
@@ -26,6 +27,7 @@ from shardmill.transforms.runtime.beam_steps import RaiseIfFailed
 from shardmill.transforms.sink.census import Census, why_unusable
 from shardmill.transforms.sink.placement import REJECTED, Series
 from shardmill.transforms.sink.spec import Outcome, SinkSpec
+from shardmill.transforms.sources.csv.arrow_values import PANDAS_INDEX
 from shardmill.transforms.sources.csv.sample import (
     MIN_FILE_BYTES,
     Sample,
@@ -356,6 +358,14 @@ def _warnings(
             f"the header repeats names, and columns became {format_names(sample.repeated)}: "
             "--rename gives them other names, and --header=none reads the first row as data"
         )
+    indices = [name for name in sample.columns if name.startswith(PANDAS_INDEX)]
+    for name in (*sample.indices, *indices):
+        if name in known and name not in (*config.named, *chosen.rename):
+            drop, rename = shlex.quote(f"--drop={name}"), shlex.quote(f"--rename={name}:NAME")
+            warnings.append(
+                f"the column {name!r} has no name in the file and seems to be an index, as pandas "
+                f"and R write it: {drop} leaves it out, and {rename} says that it is data"
+            )
     rounded = [] if config.schema else sample.rounded(untyped)
     if rounded:
         warnings.append(

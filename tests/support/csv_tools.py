@@ -9,10 +9,10 @@ from typing import NamedTuple
 
 from shardmill.transforms.sources.csv.cells import Cells, make_cells
 from shardmill.transforms.sources.csv.dialect import Dialect
+from shardmill.transforms.sources.csv.head import read_head
 from shardmill.transforms.sources.csv.row_ranges import (
     RANGE_BYTES,
     RowRange,
-    read_head,
     read_range,
     split_ranges,
 )

@@ -4,7 +4,7 @@ import pytest
 
 from shardmill.schemas.schema_pbtxt.columns import Column, format_schema
 from shardmill.transforms.sources.csv.dialect import Dialect
-from shardmill.transforms.sources.csv.row_ranges import read_head
+from shardmill.transforms.sources.csv.head import read_head
 from shardmill.transforms.tables import table_source
 from tests.support.rows_tools import check_dataset, make_table, published, rejects_of
 from tests.transforms.verify.test_verify import findings_of

@@ -247,6 +247,12 @@ def _describe_merged(
     }
 
 
+def may_be_index(profile: ColumnProfile) -> bool:
+    """Return whether cells are different integers, as the numbers of rows, also of some rows."""
+    counts = profile.counts
+    return counts["integers"] == counts["cells"] == profile.distinct > 1
+
+
 def merge_profiles(first: ColumnProfile, second: ColumnProfile) -> ColumnProfile:
     """Return the profile of the cells of both."""
     rounding = first.rounding or second.rounding

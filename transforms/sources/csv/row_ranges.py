@@ -7,7 +7,6 @@ import itertools
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -16,7 +15,7 @@ from shardmill.schemas.errors import shown
 from shardmill.schemas.refs import RejectedError
 from shardmill.schemas.text_file import UTF_8
 from shardmill.transforms.sources.csv.cells import Cells, make_cells, split_row
-from shardmill.transforms.sources.csv.dialect import WHITESPACE, Dialect
+from shardmill.transforms.sources.csv.dialect import Dialect
 from shardmill.transforms.sources.csv.row_bounds import BadRow, Rows, RowScanner
 from shardmill.transforms.sources.csv.text import MAGIC_BYTES, CsvText, open_text
 
@@ -24,9 +23,7 @@ RANGE_BYTES = 8 << 20
 TO_END = -1
 _LINE_BREAK = re.compile(rb"\r\n|\r|\n")
 _FILE_ERRORS = frozenset({"compressed", "too_large"})
-_DELIMITERS = (",", ";", "\t", "|", WHITESPACE)
-_FITTING = 0.9  # share of the first rows that must have the cells of the header
-_FEW_BYTES = 64 << 10  # of rows that are read to try another delimiter
+_EXCEL = re.compile(r'"?sep=(.)"?[;,|\t]*', re.IGNORECASE)
 
 
 class RowRange(NamedTuple):
@@ -63,51 +60,10 @@ class Head(NamedTuple):
     header: tuple[str, ...] = ()
 
 
-def read_head(
+def parse_head(
     uri: str, dialect: Dialect, sample_bytes: int, range_bytes: int = RANGE_BYTES
 ) -> Head:
-    """Read the column names and the first rows of a file.
-
-    Args:
-        uri: The file.
-        dialect: Dialect of the file.
-        sample_bytes: Approximate number of bytes of rows to read.
-        range_bytes: See ``split_ranges``.
-
-    Raises:
-        FileNotFoundError: The file does not exist.
-        RejectedError: It is not a CSV file, its column names are not valid, or it has one column
-            and would have several with another delimiter.
-        StorageError: The storage failed.
-    """
-    head = _read_head(uri, dialect, sample_bytes, range_bytes)
-    if len(head.columns) == 1 and not dialect.columns:
-        _check_delimiter(uri, dialect, head.columns[0])
-    return head
-
-
-def _check_delimiter(uri: str, dialect: Dialect, column: str) -> None:
-    for delimiter in _DELIMITERS:
-        if delimiter in (dialect.delimiter, dialect.quote):
-            continue
-        try:
-            other = _read_head(uri, replace(dialect, delimiter=delimiter), _FEW_BYTES)
-        except RejectedError:
-            continue
-        rows, least = len(other.cells.offsets), 1 if dialect.header == "first" else 2
-        if len(other.columns) > 1 and rows >= max(least, _FITTING * other.cells.rows):
-            raise RejectedError(
-                "read",
-                "header",
-                f"with --delimiter={dialect.delimiter!r} it has the one column {shown(column)}, "
-                f"but with --delimiter={delimiter!r} it has {len(other.columns)}: set that, or "
-                "name the one column with --columns and --header=first",
-            )
-
-
-def _read_head(
-    uri: str, dialect: Dialect, sample_bytes: int, range_bytes: int = RANGE_BYTES
-) -> Head:
+    """Read the column names and the first rows of a file; see ``head.read_head``."""
     with open_text(uri, dialect) as text:
         text.check()
         header, columns, body = _find_body(text)
@@ -124,7 +80,7 @@ def read_first(
     Args:
         text: The text.
         body: All its rows.
-        sample_bytes: See ``read_head``.
+        sample_bytes: See ``head.read_head``.
         range_bytes: See ``split_ranges``.
     """
     # Rows are found in blocks, of which the last one reaches beyond the sample: its rows are not
@@ -281,6 +237,15 @@ def _find_body(text: CsvText) -> tuple[tuple[str, ...], tuple[str, ...], RowRang
         return (), columns, whole
     start, end = int(first.starts[0]), int(first.ends[0])
     row = bytes(first.data[start:end])
+    excel = _EXCEL.fullmatch(row.decode(text.codec, "replace"))
+    if excel and not dialect.skip_lines:
+        delimiter = {"\t": "tab"}.get(excel[1], f"'{excel[1]}'")
+        raise RejectedError(
+            "read",
+            "header",
+            f"its first line is {shown(row)}, by which Excel knows the delimiter: set "
+            f"--skip_lines=1 --delimiter={delimiter}, or delete the line",
+        )
     header = split_row(row, text)
     header[0] = header[0].removeprefix("\ufeff")
     extra = _has_extra_delimiter(first, len(dialect.columns) or len(header), text)

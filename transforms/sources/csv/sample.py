@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -19,7 +20,8 @@ from shardmill.schemas.storage.base import map_ordered
 from shardmill.transforms.sources.csv import infer
 from shardmill.transforms.sources.csv.cells import NO_CELLS
 from shardmill.transforms.sources.csv.dialect import Dialect, HeaderMode
-from shardmill.transforms.sources.csv.row_ranges import Head, read_head
+from shardmill.transforms.sources.csv.head import read_head
+from shardmill.transforms.sources.csv.row_ranges import Head
 from shardmill.transforms.sources.csv.text_parser import CellRules
 
 MAX_TOTAL_BYTES = 256 << 20  # of text sampled from all files together
@@ -27,6 +29,8 @@ MIN_FILE_BYTES = 64 << 10  # of text sampled from each file
 _HEAD_BYTES = 64 << 10  # of text read to inspect a file that was not sampled
 _THREADS = 4
 _MAX_STARTS = 10_000
+# The name of an index as pandas writes it, and as it reads that.
+_NAMELESS = re.compile(r"(Unnamed: \d+)?")
 _Start = TypeVar("_Start")
 # The starts of files that this process sampled, without rows.
 _starts: dict[tuple[str, int, str, int, Dialect], Head] = {}
@@ -47,6 +51,7 @@ class Sample:
         repeated: Columns of the first file with a number behind a name that others have too.
         cells: Names in the header of the first file that are also cells of their columns.
         problem: Why the first bad row of the first file with one cannot be read, or empty.
+        indices: Columns without a name that may be an index, in the first file with such columns.
     """
 
     refs: tuple[InputRef, ...]
@@ -59,6 +64,7 @@ class Sample:
     problem: str = ""
     repeated: tuple[str, ...] = ()
     cells: tuple[str, ...] = ()
+    indices: tuple[str, ...] = ()
 
     keep_texts: ClassVar = "make such columns BYTES in a --schema to keep their texts"
     infer_column: ClassVar = staticmethod(infer.infer_column)
@@ -110,6 +116,7 @@ class Sample:
             problem=self.problem or other.problem,
             repeated=self.repeated or other.repeated,
             cells=self.cells or other.cells,
+            indices=self.indices or other.indices,
         )
 
     @property
@@ -181,6 +188,7 @@ def sample_files(
         next((sample.problem for sample in valid if sample.problem), ""),
         next((sample.repeated for sample in joined if sample.repeated), ()),
         next((sample.cells for sample in joined if sample.cells), ()),
+        next((sample.indices for sample in joined if sample.indices), ()),
     )
 
 
@@ -256,9 +264,12 @@ def sample_file(ref: InputRef, dialect: Dialect, rules: CellRules, sample_bytes:
     repeated = tuple(name for name, given in named if name != given)
     texts = {name: cells.columns[name].dictionary for name in profiles}
     data = tuple(given for name, given in named if _index(texts[name], given.encode()) >= 0)
+    nameless = zip(profiles, head.header, strict=False)
+    indices = (name for name, given in nameless if _NAMELESS.fullmatch(given))
     return Sample(
-        (ref,), tuple(profiles), profiles, {}, rows, span, complete, problem, repeated, data
-    )
+        (ref,), tuple(profiles), profiles, {}, rows, span, complete, problem, repeated, data,
+        tuple(name for name in indices if infer.may_be_index(profiles[name])),
+    )  # fmt: skip
 
 
 def _index(values: pa.Array, value: bytes) -> int:

@@ -12,8 +12,9 @@ import pytest
 
 from shardmill.transforms.sources.csv import row_bounds
 from shardmill.transforms.sources.csv.dialect import Dialect
+from shardmill.transforms.sources.csv.head import read_head
 from shardmill.transforms.sources.csv.row_bounds import RowScanner, Syntax
-from shardmill.transforms.sources.csv.row_ranges import RANGE_BYTES, RowRange, read_head
+from shardmill.transforms.sources.csv.row_ranges import RANGE_BYTES, RowRange
 from tests.support.csv_tools import ranges_of, read_cells
 
 pytestmark = pytest.mark.heavy
@@ -54,7 +55,8 @@ READ = """
 import resource, sys
 from shardmill.transforms.sources.csv.cells import make_cells
 from shardmill.transforms.sources.csv.dialect import Dialect
-from shardmill.transforms.sources.csv.row_ranges import split_ranges, read_head, read_range
+from shardmill.transforms.sources.csv.head import read_head
+from shardmill.transforms.sources.csv.row_ranges import split_ranges, read_range
 def peak():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
 path, dialect = sys.argv[1], Dialect()

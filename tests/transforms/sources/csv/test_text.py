@@ -20,9 +20,9 @@ from shardmill.schemas.errors import ChangedError, DeniedError
 from shardmill.schemas.refs import RejectedError
 from shardmill.schemas.tfrecord.framing import frame
 from shardmill.transforms.sources.csv.dialect import Dialect
+from shardmill.transforms.sources.csv.head import read_head
 from shardmill.transforms.sources.csv.row_ranges import (
     RowRange,
-    read_head,
     read_range,
 )
 from tests.support.csv_tools import ranges_of, read_bytes, read_csv

@@ -1,0 +1,189 @@
+"""Read the heads of CSV files; reject those that another dialect reads better, naming its flags."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from shardmill.schemas.errors import format_names, shown
+from shardmill.schemas.refs import RejectedError
+from shardmill.transforms.sources.csv.dialect import WHITESPACE, Dialect
+from shardmill.transforms.sources.csv.row_ranges import RANGE_BYTES, Head, parse_head
+
+_DELIMITERS = (",", ";", "\t", "|", WHITESPACE)
+_FITTING = 0.9  # share of the first rows that must have the cells of the header
+_FEW_BYTES = 64 << 10  # of rows that are read to try another dialect
+_FEW_COLUMNS = 1_000  # of which cells are looked at
+_MOST_NOTES = 20  # lines above a header
+_QUOTED = r'^\s+"[^"]*"\s*$'
+_Read = Callable[[Dialect], Head]
+
+
+def read_head(
+    uri: str, dialect: Dialect, sample_bytes: int, range_bytes: int = RANGE_BYTES
+) -> Head:
+    """Read the column names and the first rows of a file.
+
+    Args:
+        uri: The file.
+        dialect: Dialect of the file.
+        sample_bytes: Approximate number of bytes of rows to read.
+        range_bytes: See ``row_ranges.split_ranges``.
+
+    Raises:
+        FileNotFoundError: The file does not exist.
+        RejectedError: It is not a CSV file, its column names are not valid, or another dialect
+            reads it better.
+        StorageError: The storage failed.
+    """
+    head = parse_head(uri, dialect, sample_bytes, range_bytes)
+    if not head.columns:
+        return head
+
+    def read(other: Dialect) -> Head:
+        return parse_head(uri, other, _FEW_BYTES)
+
+    if not dialect.columns:
+        if len(head.columns) == 1:
+            _check_delimiter(head, dialect, read)
+        if dialect.header == "first":
+            _check_notes(head, dialect, read)
+    _check_quotes(head, dialect, read)
+    return head
+
+
+def _fits(head: Head, least: int = 1) -> bool:
+    """Return whether nearly all rows have the columns of the header, which are several."""
+    rows = len(head.cells.offsets)
+    return len(head.columns) > 1 and rows >= max(least, _FITTING * head.cells.rows)
+
+
+def _try(dialects: Iterator[Dialect], read: _Read) -> Iterator[tuple[Dialect, Head]]:
+    """Yield the heads that can be read, with their dialects."""
+    for dialect in dialects:
+        try:
+            yield dialect, read(dialect)
+        except RejectedError:
+            continue
+
+
+def _check_delimiter(head: Head, dialect: Dialect, read: _Read) -> None:
+    least = 1 if dialect.header == "first" else 2
+    others = (d for d in _DELIMITERS if d not in (dialect.delimiter, dialect.quote))
+    for other, found in _try((replace(dialect, delimiter=d) for d in others), read):
+        if _fits(found, least):
+            raise RejectedError(
+                "read",
+                "header",
+                f"with --delimiter={dialect.delimiter!r} it has the one column "
+                f"{shown(head.columns[0])}, but with --delimiter={other.delimiter!r} it has "
+                f"{len(found.columns)}: set that, or name the one column with --columns and "
+                "--header=first",
+            )
+
+
+def _check_notes(head: Head, dialect: Dialect, read: _Read) -> None:
+    """Reject a file whose header is a few lines below its first one."""
+    ragged = sum(reject.rows for reject in head.cells.rejects if reject.error == "ragged")
+    is_ragged = ragged > len(head.cells.offsets)
+    unnamed = head.header.count("")
+    # A title at the left, in a row that a spreadsheet filled up; an index has no name there.
+    is_padded = head.header[0] != "" and 1 < unnamed >= len(head.header) / 2
+    is_padded = is_padded and _names_columns(_row(head, 0))
+    delimiters = [dialect.delimiter] if is_ragged or is_padded else _delimiters_below(head, dialect)
+    for delimiter in delimiters:
+        lines = range(dialect.skip_lines + 1, dialect.skip_lines + _MOST_NOTES + 1)
+        dialects = (replace(dialect, delimiter=delimiter, skip_lines=count) for count in lines)
+        for other, found in _try(dialects, read):
+            if _fits(found) and _names_columns(found.header):
+                flags = f"--skip_lines={other.skip_lines}"
+                if delimiter != dialect.delimiter:
+                    flags += f" --delimiter={delimiter!r}"
+                raise RejectedError(
+                    "read",
+                    "header",
+                    f"its first row is {format_names(head.header)}, but with {flags} the header is "
+                    f"{format_names(found.header)}: set that, or name the columns with --columns",
+                )
+
+
+def _delimiters_below(head: Head, dialect: Dialect) -> list[str]:
+    """Return delimiters that the rows of the one column have as often as a row with names.
+
+    Such a row must be followed by one with numbers: texts may be lists with delimiters.
+    """
+    if len(head.columns) > 1:
+        return []
+    rows = [head.columns[0], *(_row(head, number)[0] for number in range(_rows(head)))]
+    found = []
+    for delimiter in (each for each in _DELIMITERS if each != WHITESPACE):
+        first = next((number for number, row in enumerate(rows) if delimiter in row), 0)
+        names, *below = (row.split(delimiter) for row in rows[first:])
+        alike = all(len(row) == len(names) for row in below)
+        has_numbers = any(map(_is_number, itertools.chain.from_iterable(below)))
+        if first and delimiter != dialect.delimiter and alike and has_numbers:
+            found.append(delimiter)
+    return found
+
+
+def _rows(head: Head) -> int:
+    return min(len(head.cells.offsets), _MOST_NOTES)
+
+
+def _row(head: Head, number: int) -> list[str]:
+    """Return the cells of a row; none if there is no such row."""
+    columns = [*head.cells.columns.values()]
+    if number >= len(head.cells.offsets):
+        return []
+    return [column[number].as_py().decode("utf-8", "replace") for column in columns]
+
+
+def _names_columns(cells: Sequence[str]) -> bool:
+    """Return whether a row may be a header: its cells are different texts."""
+    names = {cell.strip() for cell in cells}
+    return len(names) == len(cells) > 1 and "" not in names and not any(map(_is_number, names))
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text.replace(",", "."))
+    except ValueError:
+        return False
+    return True
+
+
+def _check_quotes(head: Head, dialect: Dialect, read: _Read) -> None:
+    """Reject a file that has spaces between delimiters and quotes, which then have no meaning."""
+    if dialect.quote != '"' or dialect.delimiter == WHITESPACE or dialect.delimiter.endswith(" "):
+        return
+    name = next((name for name in head.header if re.match(_QUOTED, name)), "")
+    columns = itertools.islice(head.cells.columns.values(), _FEW_COLUMNS)
+    cell = name or next(filter(None, map(_quoted_cell, columns)), "")
+    if not cell:
+        return
+    spaced = replace(dialect, delimiter=f"{dialect.delimiter} ")
+    fits = any(_fits(found) for _, found in _try(iter([spaced]), read))
+    if fits or name:
+        remedy = f"set --delimiter={spaced.delimiter!r}, or " if fits else ""
+        raise RejectedError(
+            "read",
+            "header",
+            f"spaces before quotes make them a part of cells such as {cell!r}: {remedy}write the "
+            "file without these spaces",
+        )
+
+
+def _quoted_cell(cells: pa.DictionaryArray) -> str:
+    """Return a cell with quotes after a space, if nearly all cells with a value are such."""
+    if not len(cells):
+        return ""
+    first = cells[0].as_py().decode("utf-8", "replace")
+    if not re.match(_QUOTED, first):
+        return ""
+    matches = pc.match_substring_regex(cells.dictionary, _QUOTED).take(cells.indices)
+    return first if pc.mean(matches.cast(pa.int8())).as_py() >= _FITTING else ""
