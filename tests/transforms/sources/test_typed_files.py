@@ -270,7 +270,7 @@ def test_each_byte_of_a_row_group_is_read_once(tmp_path, monkeypatch) -> None:
 
 
 NUMBERS = st.one_of(
-    st.integers(-(2**70), 2**70), st.integers(2**24 - 2, 2**24 + 5), st.integers(2**53 - 2, 2**53 + 3),
+    st.integers(-(10**42), 10**42), st.sampled_from([10**39, -(10**400)]), st.integers(-(2**70), 2**70), st.integers(2**24 - 2, 2**24 + 5), st.integers(2**53 - 2, 2**53 + 3),
     st.floats(width=32, allow_nan=False, allow_infinity=False),
 )  # fmt: skip
 
@@ -289,7 +289,8 @@ def test_integers_of_json_are_not_rounded_in_silence(tmp_path, rows, sampled) ->
     path.write_text("\n".join(lines))
 
     def is_rounded(number: float) -> bool:
-        return isinstance(number, int) and int(np.float32(number)) != number
+        is_small = abs(number) < 2**127  # others are out of range
+        return isinstance(number, int) and is_small and int(np.float32(number)) != number
 
     wrong = [is_rounded(x) or any(map(is_rounded, y)) for x, y in rows]
     sample = sample_jsonl(ref_of(path), Dialect(), NULLS, 1 << 20 if sampled else len(lines[0]))
@@ -310,7 +311,9 @@ def test_integers_of_json_are_not_rounded_in_silence(tmp_path, rows, sampled) ->
         batch for unit in source.units(source.inspect(ref_of(path))) for batch in source.read(unit)
     ]
     rejects = [reject for batch in batches for reject in batch.rows.rejects()]
-    assert [reject.line for reject in rejects] == [n for n, bad in enumerate(wrong, 2) if bad]
+    large = {n for n, (x, y) in enumerate(rows, 2) if any(abs(each) >= 2**127 for each in (x, *y))}
+    lines = [reject.line for reject in rejects if reject.line not in large]
+    assert lines == [n for n, bad in enumerate(wrong, 2) if bad and n not in large]
     assert {reject.error for reject in rejects} <= {"range"}
 
 

@@ -57,6 +57,9 @@ _ROUNDED = (
     "{} is rounded by float32: write such values as texts, or make the column FLOAT in a --schema "
     "if it may be rounded"
 )
+_SHORTENED = (
+    "{} would lose digits in a column with decimals: write such values as texts in the file"
+)
 _SAMPLE_BYTES = 4 << 20
 _HEAD_BYTES = 64 << 10
 _TYPES = {"int64": pa.int64(), "float32": pa.float64(), "bytes": pa.string()}
@@ -248,8 +251,10 @@ def _fits(value: Any, kind: pa.DataType) -> bool:
     return bool(pa.types.is_string(kind))
 
 
-def find_rounded(lines: Lines, values: pa.Array, path: Sequence[str]) -> dict[int, int]:
-    """Return the integers that a column of doubles rounds for float32, by the number of their row.
+def find_rounded(
+    lines: Lines, values: pa.Array, path: Sequence[str], to: type[np.floating[Any]] = np.float32
+) -> dict[int, int]:
+    """Return the integers that are rounded in a column of doubles, by the number of their row.
 
     JSON does not distinguish integers from decimals, and Arrow reads a column with both as doubles.
 
@@ -257,13 +262,14 @@ def find_rounded(lines: Lines, values: pa.Array, path: Sequence[str]) -> dict[in
         lines: The rows.
         values: Values of the column, or lists of them, one entry per row.
         path: The keys that lead to the column.
+        to: Type that values get.
     """
     rows = np.arange(len(values))
     if pa.types.is_list(values.type):
         rows, values = pc.list_parent_indices(values).to_numpy(), pc.list_flatten(values)
     doubles = pc.fill_null(values, 0.0).to_numpy(zero_copy_only=False)
     with np.errstate(over="ignore", invalid="ignore"):
-        is_rounded = (doubles.astype(np.float32) != doubles) | (np.abs(doubles) >= EXACT_FLOAT64)
+        is_rounded = (doubles.astype(to) != doubles) | (np.abs(doubles) >= EXACT_FLOAT64)
     is_whole = np.trunc(doubles) == doubles
     found: dict[int, int] = {}
     for row in np.unique(rows[is_rounded & is_whole]).tolist():
@@ -271,9 +277,15 @@ def find_rounded(lines: Lines, values: pa.Array, path: Sequence[str]) -> dict[in
         for key in path:
             value = value[key]
         for number in value if isinstance(value, list) else [value]:
-            if type(number) is int and int(np.float32(number)) != number:
+            if type(number) is int and _differs(number, to):
                 found.setdefault(row, number)
     return found
+
+
+def _differs(number: int, to: type[np.floating[Any]]) -> bool:
+    with np.errstate(over="ignore"), contextlib.suppress(OverflowError):
+        return int(to(number)) != number
+    return False  # it is out of range, which is another reason
 
 
 def merge_types(tables: Iterable[pa.Table]) -> pa.Schema:
@@ -444,12 +456,14 @@ class JsonLinesSource(CsvSource):
         found = parse_lines(batches, text, self._explicit, others=not self.base)
         table = pa.concat_tables([self._explicit.empty_table(), *found.tables])
         rejects, kept = found.rejects, np.ones(len(table), np.bool_)
-        for name, values in _doubles(table, self.exact).items():
-            rounded = find_rounded(found, values, self.profiles[name].path)
+        texts = {column.name for column in self.table.columns if column.kind == "bytes"}
+        for name, values in _doubles(table, {*self.exact, *texts}).items():
+            to = np.float64 if name in texts else np.float32
+            rounded = find_rounded(found, values, self.profiles[name].path, to)
             for row, number in rounded.items():
                 if kept[row]:
                     offset, line = int(found.offsets[row]), int(found.lines[row])
-                    message = _ROUNDED.format(number)
+                    message = (_SHORTENED if name in texts else _ROUNDED).format(number)
                     rejects.append(RowReject(offset, line, "range", message, column=name))
                     kept[row] = False
         if not kept.all():
