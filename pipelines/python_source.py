@@ -85,12 +85,18 @@ def write(  # noqa: PLR0913 - each names a part of a record
             return current
     found = config.absolute_output
     _check_space(found, getattr(source, "nbytes", None))
+    class_names = find_class_names(source, label)
+    class_label = label if class_names else ""
     with closing(RangeReader(workers)) as pool:
-        digest = _write_files(read_units(source, pool.read, image, fields), found, find_key, files)
-    table = _spooled(table, files, find_class_names(source, label), found, digest)
+        units = read_units(source, pool.read, image, fields)
+        digest = _write_files(units, found, find_key, files, class_label)
+    table = _spooled(table, files, class_names, found, digest)
     body = run(kind, table, source_id=source_id or digest)
     open_storage(found).delete_tree(join(found, SPOOL_FOLDER))
-    return build_result(body | {"seconds": time.monotonic() - started})
+    result = build_result(body | {"seconds": time.monotonic() - started})
+    if result.status == "up_to_date":  # the build counted the files of the records
+        result = replace(result, matched=result.manifest.inputs.matched)
+    return result
 
 
 def _prepare(
@@ -147,9 +153,12 @@ def find_class_names(source: Any, label: str) -> list[str]:
 
 
 def _write_files(
-    units: Iterable[Batch], output: str, key: Callable[[Any], Any] | None,
+    units: Iterable[Batch],
+    output: str,
+    key: Callable[[Any], Any] | None,
     files: ImageFiles | TableFiles,
-) -> str:  # fmt: skip
+    class_label: str,
+) -> str:
     """Write the records to files in the output, and show the progress; return their digest."""
     from shardmill.pipelines.report.terminal import show_progress
     from shardmill.transforms.runtime import progress
@@ -157,7 +166,13 @@ def _write_files(
 
     shown = progress.Progress("reading", unit="records", rejects_name="")
     with progress.collect(shown), show_progress(shown):
-        digest = write_spool(units, join(output, SPOOL_FOLDER, "spool"), key, files)
+        digest = write_spool(units, join(output, SPOOL_FOLDER, "spool"), key, files, class_label)
+        lowest = getattr(files, "lowest_label", 0)
+        if lowest < 0:
+            shown.notices.append(
+                f"The labels are numbers from {lowest} on, so class ids are not these numbers but "
+                "the places of their texts in labels.txt; for no label, give None."
+            )
         if unused := getattr(files, "unused", ()):
             shown.notices.append(f"The dataset does not have the fields {format_names(unused)}.")
     return digest

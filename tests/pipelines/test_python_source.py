@@ -141,9 +141,8 @@ def test_torch_data_sets(tmp_path, requests):
 def test_identity_is_that_of_the_values(tmp_path, monkeypatch):
     """Bytes and ids depend neither on the kind of source, nor on the units or the place."""
     first = shardmill.write(ROWS, tmp_path / "a", key="id", label="name")
-    assert (
-        shardmill.write(iter(ROWS), tmp_path / "a", key="id", label="name").status == "up_to_date"
-    )
+    again = shardmill.write(iter(ROWS), tmp_path / "a", key="id", label="name")
+    assert (again.status, again.matched) == ("up_to_date", 200)
     monkeypatch.setattr(records, "UNIT_ROWS", 30)
     other = shardmill.write(iter(ROWS), tmp_path / "b" / "c", key="id", label="name")
     assert shards(other) == shards(first)
@@ -219,6 +218,29 @@ WRONG = {
         "Record 1: the field 'a' is .*datetime",
     ),
     "nanoseconds": ([{"a": TIME}, {"a": pd.Timestamp(1)}], "Record 1: the field 'a' is .*001'"),
+    "zone after none": (
+        [{"a": TIME.replace(tzinfo=None)}, {"a": None}, {"a": TIME}],
+        "Record 2: .*not a time without a time zone",
+    ),
+    "no zone after one": (
+        [{"a": [TIME, TIME.replace(tzinfo=None)]}],
+        "Record 0: .*not a time with a time zone",
+    ),
+    "zone in a later file": (
+        [{"a": TIME.replace(tzinfo=None)}] * 64 + [{"a": TIME}],
+        r"Record 64: .*not of timestamp\[us\]",
+    ),
+    "zones of pandas": (
+        pd.DataFrame({"a": pd.Series([TIME, TIME.replace(tzinfo=None)], dtype=object)}),
+        "Record 1: .*not a time with a time zone",
+    ),
+    "surrogate": ([{"a": "x"}, {"a": "\ud800"}], "Record 1: .*not a text that UTF-8 can encode"),
+    "surrogate in a list": ([{"a": ["\ud800"]}], "Record 0: .*not a text that UTF-8 can encode"),
+    "surrogate in a name": ([{"a": 1}, {"\udfff": 1}], r"Record 1 is \{'\\udfff'"),
+    "surrogate of pandas": (
+        pd.DataFrame({"a": pd.Series(["\ud800"], dtype=object)}),
+        "surrogates not allowed",
+    ),
     "no fields": ([{}, {}], r"Record 0 is \{\}"),
     "pandas of several types": (pd.DataFrame({"a": [1, "x"]}), "Conversion failed for column a"),
     "pandas of one name": (pd.DataFrame([[1, 2]], columns=["a", "a"]), "Duplicate column names"),
@@ -227,6 +249,48 @@ WRONG = {
     "set": ([{"a": [1]}, {"a": {1, 2}}], "Record 1: the field 'a' is frozenset"),
     "interval": (pa.table({"a": [pa.MonthDayNano((1, 2, 3))]}), "month_day_nano_interval"),
 }
+
+
+def test_keys_of_functions(tmp_path):
+    with pytest.raises(InputError, match="returned None for record 1"):
+        shardmill.write([{"a": 1}, {"a": None}], tmp_path / "ds", key=lambda row: row["a"])
+    with pytest.raises(InputError, match=r"Record 1: the field '__key__' is .*UTF-8"):
+        shardmill.write(
+            [{"a": 1}, {"a": 2}], tmp_path / "ds", key=lambda row: "x\ud800"[: row["a"]]
+        )
+    bad = pa.table({"x": [b"", b""], "y": pa.array([b"a", b"\xff"]).view(pa.string())})
+    with pytest.raises(InputError, match=r"Record 1: the field 'y' is b'\\xff' .*text in UTF-8"):
+        shardmill.write(bad, tmp_path / "ds", image="x", key="y")
+
+
+def test_labels_of_hugging_face_that_are_none(tmp_path, capsys):
+    """-1 means none, in memory and streamed, of images and rows; no class is renamed or moved."""
+    from datasets import ClassLabel, Dataset, Features, Value
+
+    features = Features(image=Value("binary"), label=ClassLabel(names=["z", "y", "x"]))
+    numbers = [n % 4 - 1 for n in range(100)]
+    png = io.BytesIO()
+    Image.new("L", (4, 4)).save(png, "PNG")
+    columns = {"image": [png.getvalue()] * 100, "label": numbers}
+    source = Dataset.from_dict(columns, features=features)
+    options = {"splits": "train:1", "max_reject_fraction": 0.5, "label": "label"}
+    options_of_images = {"image": "image", "image_size": 4}
+    for name, each in {"memory": source, "stream": source.to_iterable_dataset()}.items():
+        built = shardmill.write(each, tmp_path / name, **options, **options_of_images)
+        assert built.manifest.labels == ("z", "y", "x")
+        rows = built.open(ids=True)
+        places = {int(row["sample_id"].partition(":")[2]): row["label"] for row in rows}
+        assert places == {n: label for n, label in enumerate(numbers) if label >= 0}
+        assert {each["error"] for each in built.rejects} == {"no_label"}
+        again = shardmill.write(each, tmp_path / name, **options, **options_of_images)
+        assert (again.status, again.matched) == ("up_to_date", 100)
+    rows = shardmill.write(source.remove_columns("image"), tmp_path / "rows", **options)
+    assert Counter(row["label"] for row in rows.open()) == {0: 25, 1: 25, 2: 25}
+    assert rows.manifest.inputs.rejected == 25
+    assert "class ids are not these numbers" not in capsys.readouterr().err
+    plain = [{"image": png.getvalue(), "label": n} for n in (-1, 0)]
+    shardmill.write(plain, tmp_path / "plain", **options, **options_of_images)
+    assert "numbers from -1 on, so class ids are not these numbers" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("kind", WRONG)

@@ -198,7 +198,9 @@ class TypedColumn(NamedTuple):
 def is_list(kind: pa.DataType) -> bool:
     """Return whether values of a type are lists."""
     types = pa.types
-    return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
+    is_view = types.is_list_view(kind) or types.is_large_list_view(kind)
+    is_plain = types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
+    return bool(is_view or is_plain)
 
 
 MAX_LABELS = 1_000

@@ -158,7 +158,7 @@ def convert_values(kind: Kind, values: pa.Array) -> Parsed:
     missing = find_missing(values)
     faults[missing] = CellFault.MISSING
     if is_type.is_temporal(values.type):
-        values = values.view(pa.int32() if values.type.bit_width == 32 else pa.int64())
+        values = _numbers(values)
     if kind == "float32":
         doubles = pc.fill_null(values.cast(pa.float64()), 0.0).to_numpy()
         with np.errstate(over="ignore"):
@@ -185,6 +185,11 @@ def convert_values(kind: Kind, values: pa.Array) -> Parsed:
     if is_type.is_boolean(values.type):
         values = values.cast(pa.int8())
     return Parsed(pc.fill_null(values.cast(pa.int64()), 0).to_numpy(), faults)
+
+
+def _numbers(values: pa.Array) -> pa.Array:
+    """Return dates and times as integers in their unit."""
+    return values.view(pa.int32() if values.type.bit_width == 32 else pa.int64())
 
 
 def in_unit(values: pa.Array, time: TimeKind) -> pa.Array:
@@ -259,7 +264,10 @@ def _profile_cells(profile: TypedProfile, cells: pa.DictionaryArray) -> TypedPro
     full = not find_missing(cells.dictionary).any()
     if not len(found):
         return profile
-    value = found[0].as_py()
+    try:
+        value = found[0].as_py()
+    except (OverflowError, ValueError):  # a date that Python does not have, such as an infinite one
+        value = _numbers(found)[0].as_py()
     text = value if isinstance(value, str | bytes) else str(value)
     rounding = ""
     is_float = is_type.is_floating(found.type)

@@ -71,7 +71,8 @@ def _type_together(
     """Yield the typed values of columns that differ in their names only."""
     first = columns[0]
     found = None
-    single = not first.separator and not is_list(cells[0].dictionary.type)
+    has_lists = first.several or is_list(cells[0].dictionary.type)
+    single = not first.separator and not has_lists
     if len(columns) > 1 and single and first.default is None:
         texts = [each.dictionary for each in cells]
         starts = offsets_from_sizes(np.array([*map(len, texts)])).tolist()
@@ -168,6 +169,8 @@ def _split(column: Column, texts: pa.Array) -> tuple[pa.Array, npt.NDArray[Any] 
     """Return the values of cells, and offsets of each cell's values if it may have several."""
     if is_list(texts.type):
         return texts.flatten(), offsets_from_sizes(pc.list_value_length(texts).to_numpy())
+    if column.several and not column.separator and not len(texts):
+        return texts, np.zeros(1, np.int64)  # a file in which all lists are missing has no lists
     if not column.separator:
         return texts, None
     # An empty text is not missing if --null_values lacks it: a list without values.

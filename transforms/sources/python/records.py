@@ -125,13 +125,28 @@ def read_units(
         UsageError: It is not a source.
         InputError: A record is not a dict, or an image not one.
     """
-    if not names and hasattr(source, "with_format") and hasattr(source, "__len__"):
-        yield from _cut(_slices(source.with_format("arrow").iter(_STEP)))
-    elif not names and hasattr(source, "__arrow_c_stream__"):
+    stored = None if names else find_stored(source)
+    if stored is not None:
+        yield from _cut(_slices(stored.with_format("arrow").iter(_STEP)))
+    elif not names and hasattr(source, "__arrow_c_stream__") and not hasattr(source, "with_format"):
         batches = _open_table(source)
         yield from _cut(_slices(pa.Table.from_batches([batch]) for batch in batches))
     else:
         yield from _cut(read(source, Measure(image, tuple(names))))
+
+
+def find_stored(source: Any) -> Any:
+    """Return Hugging Face ``datasets`` whose tables have what ``source[index]`` gives, or None.
+
+    A format such as that of NumPy or PyTorch says how values are held, and which columns there are.
+    One with options, such as a function of ``set_transform``, makes other values of them.
+    """
+    if not (hasattr(source, "with_format") and hasattr(source, "__len__")):
+        return None
+    form = source.format
+    if form["format_kwargs"]:
+        return None
+    return source if form["output_all_columns"] else source.select_columns(form["columns"])
 
 
 def _open_table(source: Any) -> pa.RecordBatchReader:
@@ -152,9 +167,19 @@ def _open_table(source: Any) -> pa.RecordBatchReader:
     except _MISFIT as error:
         if not hasattr(source, "columns"):
             raise _not_a_source(source) from error
-        raise InputError("source-table-invalid", reason=": ".join(map(str, error.args))) from error
+        is_text = isinstance(error, UnicodeError)  # whose arguments are the text
+        reason = str(error) if is_text else ": ".join(map(str, error.args))
+        raise InputError("source-table-invalid", reason=reason) from error
     if len({*reader.schema.names}) < len(reader.schema.names):
         raise InputError("source-fields-alike", names=format_names(reader.schema.names))
+    for field in reader.schema:
+        if isinstance(field.type, pa.OpaqueType):  # such as BIT of DuckDB
+            reason = f"{field.name!r} is {field.type}, whose bytes only its library reads"
+            raise InputError("source-table-invalid", reason=reason)
+    dtypes: Any = getattr(source, "dtypes", None)
+    for name, dtype in dtypes.items() if hasattr(dtypes, "items") else ():  # of pandas
+        if str(dtype) == "object" and pa.types.is_timestamp(reader.schema.field(str(name)).type):
+            _check_zones(str(name), source[name], 0)
     return reader
 
 
@@ -268,6 +293,10 @@ def to_table(unit: Batch, schema: pa.Schema | None, first: int) -> pa.Table:
         names = dict.fromkeys(chain.from_iterable(unit))
         if not names and schema is None:
             raise InputError("source-record-invalid", index=first, value=repr(unit[0]))
+        for name in names:
+            if not is_encodable(name):
+                index = first + next(n for n, each in enumerate(unit) if name in each)
+                raise InputError("source-record-invalid", index=index, value=repr({name: ...}))
         unit = pa.table({n: _to_array(n, [each.get(n) for each in unit], first) for n in names})
     while any(pa.types.is_struct(field.type) for field in unit.schema):
         unit = unit.flatten()
@@ -285,6 +314,37 @@ def to_table(unit: Batch, schema: pa.Schema | None, first: int) -> pa.Table:
     return pa.table({field.name: _conform(field, values, first) for field, values in pairs})
 
 
+def is_encodable(text: str) -> bool:
+    """Return whether UTF-8 has bytes for a text: it has none for a lone surrogate."""
+    return not any("\ud800" <= character <= "\udfff" for character in text)
+
+
+def _check_zones(name: str, values: Iterable[Any], first: int) -> None:
+    """Check that all times of a column have a zone, or none: Arrow takes the others for UTC.
+
+    Args:
+        name: Name of the column.
+        values: Its values; lists are looked into.
+        first: Index of the first one in the source.
+
+    Raises:
+        InputError: Some have, and some have not.
+    """
+    aware: bool | None = None
+    for index, value in enumerate(values, first):
+        for each in value if isinstance(value, list | tuple) else [value]:
+            if not isinstance(each, dt.datetime | dt.time) or each != each:  # noqa: PLR0124 - NaT
+                continue
+            has_zone = each.tzinfo is not None
+            if aware is not None and aware != has_zone:
+                expected = "with a time zone" if aware else "without a time zone"
+                raise InputError(
+                    "source-value-invalid", index=index, name=name, value=repr(value),
+                    kind=type(value).__name__, wanted=f"a time {expected} as those before it",
+                )  # fmt: skip
+            aware = has_zone
+
+
 def _to_array(name: str, values: list[Any], first: int) -> pa.Array:
     """Return values of one type, which they decide.
 
@@ -295,6 +355,9 @@ def _to_array(name: str, values: list[Any], first: int) -> pa.Array:
         found = pa.array(values)
         # Arrow takes a number among times for one, in their unit, and a boolean for a float.
         temporal = pa.types.is_temporal(found.type)
+        items = found.type.value_type if is_list(found.type) else found.type
+        if pa.types.is_timestamp(items) or pa.types.is_time(items):
+            _check_zones(name, values, first)
         kinds = int | float if temporal else bool | np.bool_
         if pa.types.is_date(found.type):  # of a time it takes the day
             kinds |= dt.datetime
@@ -307,6 +370,8 @@ def _to_array(name: str, values: list[Any], first: int) -> pa.Array:
             found = pa.array([value])
             kind = found.type if pa.types.is_null(kind) else kind
             arrays.append(_cast(found, kind))
+        except UnicodeEncodeError as error:
+            raise _misfit(index, name, value, "a text that UTF-8 can encode") from error
         except _MISFIT as error:
             raise _misfit(index, name, value, kind) from error
     return pa.concat_arrays([each.cast(kind) for each in arrays])
@@ -314,6 +379,8 @@ def _to_array(name: str, values: list[Any], first: int) -> pa.Array:
 
 def _without_type(values: pa.ChunkedArray) -> pa.ChunkedArray:
     """Return the values of a column, or nulls if all are missing or empty lists."""
+    if pa.types.is_run_end_encoded(values.type):
+        values = without_views(values)
     if pa.types.is_run_end_encoded(values.type):
         values = pc.run_end_decode(values)
     if values.type != (kind := _stored_type(values.type)):
@@ -335,6 +402,57 @@ def _stored_type(kind: pa.DataType) -> pa.DataType:
     return kind
 
 
+def to_storable(table: pa.Table) -> pa.Table:
+    """Return a table with columns of equal values, which PyArrow writes to Parquet."""
+    columns = {}
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        values = without_views(column).combine_chunks()
+        if pa.types.is_dictionary(values.type) and values.dictionary.null_count:
+            values = values.dictionary_decode()
+        columns[name] = values
+    return pa.table(columns)
+
+
+def without_views(values: Any) -> Any:
+    """Return an array or a column without Arrow's views, for which Arrow has few kernels."""
+    kind = _without_views(values.type)
+    if kind == values.type:
+        return values
+    if isinstance(values, pa.ChunkedArray):
+        return pa.chunked_array([without_views(chunk) for chunk in values.chunks], kind)
+    if pa.types.is_run_end_encoded(values.type):
+        return pa.array(values.to_pylist(), kind)
+    if is_list(kind):  # Arrow casts some views of lists to invalid arrays
+        sizes = pc.fill_null(pc.list_value_length(values), 0).to_numpy()
+        offsets = pa.array(np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)]))
+        items = without_views(values.flatten())
+        return pa.LargeListArray.from_arrays(offsets, items, kind, mask=values.is_null())
+    return values.cast(kind)
+
+
+def _without_views(kind: pa.DataType) -> pa.DataType:
+    """Return a type of the same values without views of texts, bytes and lists."""
+    types = pa.types
+    if types.is_string_view(kind):
+        return pa.large_string()
+    if types.is_binary_view(kind):
+        return pa.large_binary()
+    if types.is_dictionary(kind):
+        return pa.dictionary(kind.index_type, _without_views(kind.value_type), kind.ordered)
+    if types.is_struct(kind):
+        return pa.struct([field.with_type(_without_views(field.type)) for field in kind])
+    if types.is_map(kind):
+        return pa.map_(_without_views(kind.key_type), _without_views(kind.item_type))
+    if is_list(kind):
+        inner = _without_views(kind.value_type)
+        is_view = types.is_list_view(kind) or types.is_large_list_view(kind)
+        return pa.large_list(inner) if is_view or inner != kind.value_type else kind
+    if types.is_run_end_encoded(kind):
+        inner = _without_views(kind.value_type)
+        return kind if inner == kind.value_type else inner
+    return kind
+
+
 def _conform(field: pa.Field, values: pa.ChunkedArray, first: int) -> pa.ChunkedArray:
     """Return values of a column with its type; with their own if it has none yet."""
     kind = field.type
@@ -344,14 +462,15 @@ def _conform(field: pa.Field, values: pa.ChunkedArray, first: int) -> pa.Chunked
         return _cast(values, kind)
     for row, value in enumerate(values):
         try:
-            _cast(values.take([row]), kind)  # a slice would cast all items of lists
+            _cast(without_views(values).take([row]), kind)  # a slice would cast all items of lists
         except _MISFIT as error:
             raise _misfit(first + row, field.name, value.as_py(), kind) from error
     raise AssertionError(f"each value of {field.name!r} is of {kind}, but not all")
 
 
-def _misfit(index: int, name: str, value: Any, kind: pa.DataType) -> InputError:
-    wanted = "one that Arrow knows" if pa.types.is_null(kind) else f"of {kind}"
+def _misfit(index: int, name: str, value: Any, kind: pa.DataType | str) -> InputError:
+    wanted = kind if isinstance(kind, str) else f"of {kind}"
+    wanted = "one that Arrow knows" if kind == pa.null() else wanted
     return InputError(
         "source-value-invalid", index=index, name=name, value=repr(value),
         kind=type(value).__name__, wanted=wanted,
@@ -375,4 +494,6 @@ def _meaning(kind: pa.DataType) -> object:
         return "list", _meaning(kind.value_type)
     if pa.types.is_integer(kind) or pa.types.is_floating(kind):
         return "number"
+    if pa.types.is_timestamp(kind):  # Arrow would take times without a zone for times in UTC
+        return "timestamp", kind.tz is None
     return "text" if is_text(kind) else kind.id

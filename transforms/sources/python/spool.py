@@ -26,7 +26,13 @@ from shardmill.transforms.match.walk import make_key
 from shardmill.transforms.runtime import progress
 from shardmill.transforms.sources.csv.arrow_values import is_text
 from shardmill.transforms.sources.parquet.parquet_source import FIRST_RECORD
-from shardmill.transforms.sources.python.records import Batch, to_table
+from shardmill.transforms.sources.python.records import (
+    Batch,
+    is_encodable,
+    to_storable,
+    to_table,
+    without_views,
+)
 from shardmill.transforms.tables.byte_arrays import ByteStrings
 from shardmill.transforms.tables.table_source import is_list
 
@@ -64,6 +70,7 @@ class ImageFiles:
         split: Field of their splits, if it names them.
         classes: Number of classes if all labels are such numbers, from 0; 0 before the first.
         unused: The other fields.
+        lowest_label: The lowest label that is a number, if it is negative.
     """
 
     image: str
@@ -72,6 +79,7 @@ class ImageFiles:
     split: str
     classes: int | None = field(default=0, init=False)
     unused: tuple[str, ...] = field(default=(), init=False)
+    lowest_label: int = field(default=0, init=False)
     suffix: ClassVar = ".tar"
 
     def encode(self, table: pa.Table, first: int) -> bytes:
@@ -93,8 +101,8 @@ class ImageFiles:
         parts = [f"{self.image}.bytes", f"{self.image}.path"]  # as Hugging Face has them
         split_up = self.image not in table.column_names and parts[0] in table.column_names
         image = parts[0] if split_up else self.image
-        fields = [image, *filter(None, (self.key, self.label, self.split))]
-        self.unused = tuple(n for n in table.column_names if n not in (*fields, *parts))
+        used = [image, *filter(None, (self.key, self.label, self.split))]
+        self.unused = tuple(n for n in table.column_names if n not in (*used, *parts))
         data = self._read_images(table, image, first)
         keys = self._read_texts(table, self.key, first)
         labels = self._read_texts(table, self.label, first)
@@ -131,11 +139,14 @@ class ImageFiles:
             if types.is_floating(kind) or types.is_nested(kind) or types.is_temporal(kind):
                 raise pa.ArrowInvalid
             texts: list[str | None] = values.cast(pa.string()).to_pylist()
-        except pa.ArrowException as error:
+        except (pa.ArrowException, UnicodeDecodeError) as error:
+            value, rule = repr(values[0].as_py()), "a text or an integer"
+            if isinstance(error, UnicodeDecodeError):
+                first += values.cast(pa.binary()).index(error.object).as_py()
+                value, rule = repr(error.object), "a text in UTF-8"
             raise InputError(
-                "source-value-invalid", index=first, name=name, value=repr(values[0].as_py()),
-                kind=kind, wanted="a text or an integer",
-            ) from error  # fmt: skip
+                "source-value-invalid", index=first, name=name, value=value, kind=kind, wanted=rule
+            ) from error
         if name == self.key and name and None in texts:
             raise InputError("source-key-missing", index=first + texts.index(None), name=name)
         return texts
@@ -151,14 +162,18 @@ class ImageFiles:
             low, high = (each or 0 for each in pc.min_max(labels).as_py().values())
             are_classes = 0 <= low <= high < _MAX_CLASSES
             self.classes = max(self.classes or 0, high + 1) if are_classes else None
+            self.lowest_label = min(self.lowest_label, low)
         elif not pa.types.is_null(labels.type):
             self.classes = None
 
 
 def write_spool(
-    units: Iterable[Batch], folder: str, key: Callable[[Any], Any] | None,
+    units: Iterable[Batch],
+    folder: str,
+    key: Callable[[Any], Any] | None,
     files: TableFiles | ImageFiles,
-) -> str:  # fmt: skip
+    class_label: str = "",
+) -> str:
     """Write the records of a source to files in a folder, except those that it has.
 
     Returns a digest of all values and types, which does not depend on how they are stored.
@@ -168,6 +183,7 @@ def write_spool(
         folder: The folder.
         key: Returns the key of a record, if it is not a field.
         files: The kind of files.
+        class_label: Field of a label of Hugging Face ``datasets``, in which -1 means none.
 
     Raises:
         ShardmillError: The source has no record, or one that does not fit; or the storage failed.
@@ -177,13 +193,14 @@ def write_spool(
     values, names, first, shown = blake3(), [], 0, progress.current()
     schema: pa.Schema | None = None
     for unit in units:
-        table = to_table(_with_keys(unit, key) if key else unit, schema, first)
+        table = to_table(_with_keys(unit, key, first) if key else unit, schema, first)
+        table = _without_unlabeled(table, class_label)
         # Columns that had no value before get a type.
         schema = pa.unify_schemas([schema, table.schema]) if schema else table.schema
         for name, column in zip(table.column_names, table.columns, strict=True):
             values.update(name.encode())
             hash_values(values, column.combine_chunks())
-        data = files.encode(table, first)
+        data = files.encode(to_storable(table), first)
         name = f"{first:015d}-{blake3(data).hexdigest(16)}{files.suffix}"
         path = join(folder, name)
         entry = found.pop(name, None)
@@ -210,22 +227,52 @@ def write_spool(
     return digest
 
 
-def _with_keys(unit: Batch, key: Callable[[Any], Any]) -> list[dict[str, Any]]:
+def _with_keys(unit: Batch, key: Callable[[Any], Any], first: int) -> list[dict[str, Any]]:
+    """Return records with the keys that a function gives them.
+
+    Raises:
+        InputError: It gives None, as a function without a return does, or what has no bytes.
+    """
     records = unit.to_pylist() if isinstance(unit, pa.Table) else unit
-    return [{**record, KEY: str(key(record))} for record in records]
+    keyed = []
+    for index, record in enumerate(records, first):
+        value = key(record)
+        text = str(value)
+        if value is None:
+            raise InputError("source-key-none", index=index)
+        if not is_encodable(text):
+            raise InputError(
+                "source-value-invalid", index=index, name=KEY, value=repr(text),
+                kind=type(value).__name__, wanted="a text that UTF-8 can encode",
+            )  # fmt: skip
+        keyed.append({**record, KEY: text})
+    return keyed
 
 
-def hash_values(digest: Any, values: pa.Array) -> None:
+def _without_unlabeled(table: pa.Table, class_label: str) -> pa.Table:
+    """Return a table in which labels of -1 are missing."""
+    if class_label not in table.column_names:
+        return table
+    labels = table[class_label]
+    if not pa.types.is_integer(labels.type) or not pc.any(pc.equal(labels, -1)).as_py():
+        return table
+    labels = pc.if_else(pc.equal(labels, -1), pa.scalar(None, labels.type), labels)
+    return table.set_column(table.column_names.index(class_label), class_label, labels)
+
+
+def hash_values(digest: Any, values: pa.Array, kind: pa.DataType | None = None) -> None:
     """Add values to a digest: not the slots of missing ones, nor how Arrow stores them.
 
     Args:
         digest: A hash of BLAKE3.
         values: The values.
+        kind: Their type in the source, which is part of the digest; by default, that of the array.
     """
-    kind = values.type
+    kind = values.type if kind is None else kind
     if isinstance(values, pa.ExtensionArray):
         hash_values(digest, values.storage)
         return
+    values = without_views(values)
     if pa.types.is_dictionary(kind):
         hash_values(digest, values.dictionary_decode())
         return
@@ -233,11 +280,11 @@ def hash_values(digest: Any, values: pa.Array) -> None:
     digest.update(np.packbits(values.is_valid().to_numpy(zero_copy_only=False)))
     values = values.drop_null()
     if pa.types.is_struct(kind):
-        for each in values.flatten():
-            hash_values(digest, each)
+        for field, each in zip(kind, values.flatten(), strict=True):
+            hash_values(digest, each, field.type)
     elif is_list(kind):
         digest.update(pc.list_value_length(values).cast(pa.int64()).to_numpy().tobytes())
-        hash_values(digest, values.flatten())
+        hash_values(digest, values.flatten(), kind.value_type)
     elif is_text(kind):
         texts = ByteStrings.of_arrow(values.cast(pa.large_binary()))
         digest.update(texts.sizes.tobytes())

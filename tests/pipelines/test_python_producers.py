@@ -1,0 +1,296 @@
+"""shardmill.write: every type of every library that makes tables; what the library reads judges."""
+
+import contextlib
+import datetime as dt
+import io
+import json
+import random
+from collections import Counter
+from decimal import Decimal
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+
+import shardmill
+from shardmill.pipelines import python_source
+from shardmill.pipelines.commands.build import configure, run_build
+from shardmill.pipelines.report.terminal import Answer
+from shardmill.schemas.errors import InputError
+from shardmill.transforms.sources.python import records
+from tests.support.rows_tools import check_dataset
+from tests.support.typed_tools import counted, frozen
+
+ROWS, UNIT = 150, 64
+EPOCH = dt.datetime(1970, 1, 1)  # noqa: DTZ001 - as libraries read times without a zone
+UTC = dt.timezone.utc
+TICKS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+
+
+@pytest.fixture(autouse=True)
+def here(monkeypatch):
+    """Builds run in this process, and units are small."""
+
+    def run(command, options, **more):
+        printed, answer = io.StringIO(), Answer(json=True)
+        with contextlib.redirect_stdout(printed):
+            run_build(command, *configure(command, vars(options) | more, [], answer))
+        return json.loads(printed.getvalue())
+
+    monkeypatch.setattr(python_source, "run", run)
+    monkeypatch.setattr(records, "UNIT_ROWS", UNIT)
+    monkeypatch.setattr(records, "_STEP", 16)
+
+
+def make_values(rng: random.Random) -> dict[str, list]:
+    """Return columns of random values with missing ones; some have none in the first unit."""
+    day = dt.date(1950, 1, 1)
+
+    def times():
+        return EPOCH + dt.timedelta(
+            days=rng.randrange(-9999, 9999), milliseconds=rng.randrange(9**8)
+        )
+
+    def text():
+        return "".join(rng.choice("aé€𝄞 \0") for _ in range(rng.choice((0, 1, 5, 40))))
+
+    def lists(make):
+        return [make() for _ in range(rng.randrange(4))]
+
+    def integer():
+        return rng.randrange(-100, 100)
+
+    makers = {
+        "integer": integer,
+        "float": lambda: rng.randrange(-99, 99) / 4,
+        "boolean": lambda: rng.random() < 0.5,
+        "text": text,
+        "bytes": lambda: rng.randbytes(rng.choice((0, 3, 30))),
+        "date": lambda: day + dt.timedelta(days=rng.randrange(40_000)),
+        "datetime": times,
+        "aware": lambda: times().replace(tzinfo=UTC),
+        "time": lambda: dt.time(rng.randrange(24), 5, 7, 1000 * rng.randrange(1000)),
+        "duration": lambda: dt.timedelta(milliseconds=rng.randrange(-(10**9), 10**9)),
+        "decimal": lambda: Decimal(rng.randrange(-9999, 9999)) / 100,
+        "integers": lambda: lists(integer),
+        "texts": lambda: lists(text),
+        "binaries": lambda: lists(lambda: rng.randbytes(3)),
+        "struct": lambda: {"a": text(), "b": integer()},
+    }
+    columns = {}
+    for name, make in makers.items():
+        values = [make() if rng.random() < 0.6 else None for _ in range(ROWS)]
+        columns[name] = values
+        columns[f"late {name}"] = [None] * UNIT + values[UNIT:]
+    return columns
+
+
+def ticks(delta: dt.timedelta, unit: str) -> int:
+    """Return a duration in a unit."""
+    micros = delta // dt.timedelta(microseconds=1)
+    return micros * TICKS[unit] // 10**6
+
+
+def judge(value, unit: str):
+    """Return a value that a library reads as a record has it."""
+    if value is None or value is pd.NaT or value is pd.NA:
+        return None
+    if isinstance(value, dt.datetime):
+        return ticks(value.replace(tzinfo=None) - EPOCH, unit)
+    if isinstance(value, dt.date):
+        return (value - EPOCH.date()).days
+    if isinstance(value, dt.time):
+        return ticks(dt.datetime.combine(EPOCH.date(), value) - EPOCH, unit)
+    if isinstance(value, dt.timedelta):
+        return ticks(value, unit)
+    if isinstance(value, list | np.ndarray):
+        return [judge(each, unit) for each in value]
+    return value
+
+
+def check(tmp_path, source, read: dict[str, list], units: dict[str, str]) -> None:
+    """Compare the dataset of a source with what its library reads."""
+    built = shardmill.write(source, tmp_path / "ds")
+    columns = {}
+    for name, values in read.items():
+        kind = name.removeprefix("late ")
+        if kind == "struct":
+            for part in "ab":
+                columns[f"{name}.{part}"] = [each and each[part] for each in values]
+        else:
+            columns[name] = [judge(each, units.get(kind, "us")) for each in values]
+    rows = (dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True))
+    assert counted(check_dataset(tmp_path / "ds", built.manifest)) == Counter(map(frozen, rows))
+
+
+def polars_types(kind: str) -> list[tuple[pl.DataType, str]]:
+    """Return the types of Polars that have some values, and their units."""
+    texts = [pl.String, pl.Categorical]
+    return {
+        "integer": [(each, "") for each in (pl.Int8, pl.Int16, pl.Int32, pl.Int64)],
+        "float": [(each, "") for each in (pl.Float32, pl.Float64)],
+        "text": [(each, "") for each in texts],
+        "datetime": [(pl.Datetime(unit), unit) for unit in ("ms", "us", "ns")],
+        "aware": [(pl.Datetime(unit, "UTC"), unit) for unit in ("ms", "us", "ns")],
+        "time": [(pl.Time, "ns")],
+        "duration": [(pl.Duration(unit), unit) for unit in ("ms", "us", "ns")],
+        "decimal": [(pl.Decimal(9, 2), "")],
+        "texts": [(pl.List(each), "") for each in texts],
+        "binaries": [(pl.List(pl.Binary), "")],
+    }.get(kind, [(None, "")])
+
+
+def arrow_types(kind: str) -> list[tuple[pa.DataType, str]]:
+    """Return the types of Arrow that have some values, and their units."""
+    texts = [
+        pa.string(),
+        pa.large_string(),
+        pa.string_view(),
+        pa.dictionary(pa.int8(), pa.string()),
+    ]
+    binaries = [pa.binary(), pa.large_binary(), pa.binary_view()]
+    lists = [pa.list_, pa.large_list, pa.list_view, pa.large_list_view]
+    signed = [pa.int8(), pa.int16(), pa.int32(), pa.int64()]
+    decimals = [pa.decimal32, pa.decimal64, pa.decimal128, pa.decimal256]
+    shorter = [each for each in texts if not pa.types.is_dictionary(each)]
+    return {
+        "integer": [(each, "") for each in signed],
+        "float": [(each, "") for each in (pa.float16(), pa.float32(), pa.float64())],
+        "text": [(each, "") for each in texts],
+        "bytes": [(each, "") for each in binaries],
+        "date": [(pa.date32(), "")],
+        "datetime": [(pa.timestamp(unit), unit) for unit in ("ms", "us", "ns")],
+        "aware": [(pa.timestamp(unit, "UTC"), unit) for unit in ("ms", "us", "ns")],
+        "time": [(pa.time32("ms"), "ms"), (pa.time64("us"), "us"), (pa.time64("ns"), "ns")],
+        "duration": [(pa.duration(unit), unit) for unit in ("ms", "us", "ns")],
+        "decimal": [(each(9, 2), "") for each in decimals],
+        "integers": [(each(pa.int32()), "") for each in lists],
+        "texts": [(make(each), "") for make in lists for each in shorter],
+        "binaries": [(make(each), "") for make in lists for each in binaries],
+        "struct": [(pa.struct([("a", each), ("b", pa.int8())]), "") for each in shorter],
+    }.get(kind, [(None, "")])
+
+
+def variants(types) -> tuple[list[dict], dict]:
+    """Return for each variant the type and unit of each kind of values, and all values."""
+    values = make_values(random.Random(1))
+    kinds = [name for name in values if not name.startswith("late ")]
+    number = max(len(types(kind)) for kind in kinds)
+    chosen = [{kind: types(kind)[n % len(types(kind))] for kind in kinds} for n in range(number)]
+    return chosen, values
+
+
+NUM_POLARS, NUM_ARROW = len(variants(polars_types)[0]), len(variants(arrow_types)[0])
+
+
+@pytest.mark.parametrize(
+    "number", [0, *(pytest.param(n, marks=pytest.mark.heavy) for n in range(1, NUM_POLARS))]
+)
+def test_polars(tmp_path, number):
+    chosen, values = variants(polars_types)
+    series = {
+        name: pl.Series(values[name], dtype=chosen[number][name.removeprefix("late ")][0])
+        for name in values
+    }
+    frame = pl.DataFrame(series)
+    units = {kind: unit for kind, (_, unit) in chosen[number].items()}
+    check(tmp_path, frame, frame.to_dict(as_series=False), units)
+
+
+@pytest.mark.parametrize(
+    "number", [6, *(pytest.param(n, marks=pytest.mark.heavy) for n in range(NUM_ARROW) if n != 6)]
+)
+def test_arrow(tmp_path, number):
+    chosen, values = variants(arrow_types)
+    columns = {
+        name: pa.array(values[name], chosen[number][name.removeprefix("late ")][0])
+        for name in values
+    }
+    units = {kind: unit for kind, (_, unit) in chosen[number].items()}
+    table = pa.table(columns)
+    check(tmp_path, table, values, units)
+
+
+def test_pandas(tmp_path):
+    values = make_values(random.Random(2))
+    frame = pd.DataFrame({name: pd.Series(column, dtype=object) for name, column in values.items()})
+    for name in ("integer", "float", "text", "datetime", "duration", "boolean"):
+        types = {"integer": "Int16", "text": "string", "boolean": "boolean"}
+        frame[f"typed {name}"] = (
+            frame[name].astype(types.get(name)) if name in types else (pd.Series(values[name]))
+        )
+    read = {name: frame[name].tolist() for name in frame}
+    check(tmp_path, frame, read, {})
+
+
+def test_duckdb(tmp_path):
+    import duckdb
+
+    values = make_values(random.Random(3))
+    for kind in ("aware", "duration"):  # DuckDB needs pytz to read the one, and makes intervals
+        del values[kind], values[f"late {kind}"]
+    table = pa.table({name: pa.array(column) for name, column in values.items()})
+    connection = duckdb.connect()
+    connection.register("source", table)
+    for view in (False, True):
+        connection.execute(f"SET produce_arrow_string_view = {view}")
+        query = "SELECT * FROM source ORDER BY integer"
+        rows = connection.sql(query).fetchall()
+        read = dict(zip(values, map(list, zip(*rows, strict=True)), strict=True))
+        check(tmp_path / str(view), connection.sql(query), read, {})
+
+
+@pytest.mark.heavy
+def test_hugging_face(tmp_path):
+    from datasets import Dataset
+
+    values = make_values(random.Random(4))
+    source = Dataset(pa.table({name: pa.array(column) for name, column in values.items()}))
+    check(tmp_path / "memory", source, source[:], {})
+    # Fields of dicts must be known from the first unit on.
+    streamed = source.remove_columns("late struct").to_iterable_dataset()
+    rows = list(streamed)
+    read = {name: [row[name] for row in rows] for name in rows[0]}
+    check(tmp_path / "stream", streamed, read, {})
+
+
+@pytest.mark.heavy
+def test_formats_of_hugging_face(tmp_path):
+    """What source[index] gives is written."""
+    from datasets import Dataset
+
+    source = Dataset.from_dict({"a": [*range(100)], "b": [n / 4 for n in range(100)]})
+    formats = {
+        "columns": source.with_format("numpy", columns=["b"]),
+        "all columns": source.with_format("numpy", columns=["b"], output_all_columns=True),
+        "function": source.with_transform(lambda batch: {"c": [n * 10 for n in batch["a"]]}),
+        "options": source.with_format("numpy", dtype=np.float16),
+        "torch": source.with_format("torch"),
+    }
+    for name, formatted in formats.items():
+        built = shardmill.write(formatted, tmp_path / name)
+        rows = (formatted[n] for n in range(100))
+        plain = ({field: np.asarray(each).item() for field, each in row.items()} for row in rows)
+        examples = check_dataset(tmp_path / name, built.manifest)
+        assert counted(examples) == Counter(map(frozen, plain)), name
+
+
+def test_types_that_only_their_library_reads(tmp_path):
+    import duckdb
+
+    with pytest.raises(InputError, match="type_name=bignum"):
+        shardmill.write(duckdb.sql("SELECT 1::BIGNUM AS x"), tmp_path / "ds")
+
+
+def test_values_that_python_does_not_have(tmp_path):
+    """Infinite dates of DuckDB, and dictionaries with a missing value."""
+    days = pa.array([2**31 - 1, None, 5], pa.int32())
+    words = pa.DictionaryArray.from_arrays(pa.array([0, 1, None]), pa.array(["x", None]))
+    runs = pa.RunEndEncodedArray.from_arrays([2, 3], pa.array(["x", None], pa.string_view()))
+    table = pa.table({"d": days.view(pa.date32()), "w": words, "r": runs})
+    built = shardmill.write(table, tmp_path / "ds")
+    rows = [{"d": 2**31 - 1, "w": "x", "r": "x"}, {"r": "x"}, {"d": 5}]
+    examples = check_dataset(tmp_path / "ds", built.manifest)
+    assert counted(examples) == Counter(map(frozen, rows))
