@@ -31,6 +31,7 @@ from shardmill.transforms.sink.placement import PlaceSpec
 from shardmill.transforms.sink.spec import Outcome, SinkSpec, delete_unused_build
 from shardmill.transforms.sink.transform import WriteShards
 from shardmill.transforms.sources.listings import open_listings
+from shardmill.transforms.sources.python.spool import read_columns
 
 
 @dataclass(frozen=True)
@@ -98,6 +99,8 @@ def resolve(config: ImagesConfig, *, runner: str = "") -> ImagesJob:
     if config.duplicates != "keep" and any(listings):
         raise UsageError("duplicates-and-listing", duplicates=config.duplicates)
     match, listed, found = open_listings(match, config.listing_options)
+    if config.source_id:
+        listed = read_columns(match.input)
     config, warnings = replace(config, listed=listed), (*warnings, *found)
     sink = config.sink_spec(
         config.config_id(), match.root, labels=config.label_spec.fixed, config=config.identity(),

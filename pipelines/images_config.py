@@ -60,7 +60,7 @@ class ImagesConfig(ImagesOptions, BuildConfig):
         self._check_duplicates()
         # The parsers of these values check them.
         _ = self.image_spec, self.place_spec, self.shard_spec, self.listing_options
-        if self.listed is not None or self.source_id:
+        if self.listed is not None:
             _ = self.feature_set
         _ = LabelSpec(self.label_from, self.label_pattern)
         if self.zip_encoding and not _extends_ascii(self.zip_encoding):

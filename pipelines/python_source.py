@@ -54,7 +54,8 @@ def write(  # noqa: PLR0913 - each names a part of a record
         label: Field that is the label.
         split: Field that names the split of a record.
         image: Field of images: bytes of files, images of Pillow, or arrays of pixels. The dataset
-            is then one of images, with a label or none; other fields are not written.
+            is then one of images, with a label or none; other fields become features
+            ``image/NAME``.
         fields: Names of the items of records that are tuples, such as ``("image", "label")``.
         version: Identifies the values of the source: a call with the version of the published
             dataset does not read it. By default, that of Hugging Face ``datasets``; if there is
@@ -69,7 +70,7 @@ def write(  # noqa: PLR0913 - each names a part of a record
     """
     from shardmill.transforms.sources.python.range_reader import RangeReader
     from shardmill.transforms.sources.python.records import read_units
-    from shardmill.transforms.sources.python.spool import KEY
+    from shardmill.transforms.sources.python.spool import KEY, ImageFiles
 
     started = time.monotonic()
     find_key = key if callable(key) else None
@@ -77,6 +78,8 @@ def write(  # noqa: PLR0913 - each names a part of a record
     workers = whole(0).parse("workers", workers)
     kind, table, files = _prepare(output, named, options | ({"workers": workers} if image else {}))
     config = _check(kind, table)
+    if isinstance(files, ImageFiles):
+        files.features = config.features
     version = getattr(source, "_fingerprint", None) if version is None else version
     source_id = "" if version is None else hashlib.blake2b(version.encode()).hexdigest()[:32]
     if source_id and not any(getattr(table, name, "") for name in _FILES):
@@ -174,7 +177,10 @@ def _write_files(
                 "the places of their texts in labels.txt; for no label, give None."
             )
         if unused := getattr(files, "unused", ()):
-            shown.notices.append(f"The dataset does not have the fields {format_names(unused)}.")
+            shown.notices.append(
+                f"The dataset does not have the fields {format_names(unused)}: features of images "
+                "hold values and lists of values, and no names such as image/height."
+            )
     return digest
 
 
@@ -188,6 +194,8 @@ def find_current(kind: str, config: Any, source_id: str, seconds: float) -> Buil
         seconds: Duration of the call.
     """
     from shardmill.pipelines.rows_config import codec_versions
+    from shardmill.schemas.schema_pbtxt.image_features import FeatureSet
+    from shardmill.transforms.images.encoder import ImageEncoder
     from shardmill.transforms.publish import generation
 
     output = config.absolute_output
@@ -195,7 +203,10 @@ def find_current(kind: str, config: Any, source_id: str, seconds: float) -> Buil
     old = generation.open_output(storage, output).manifest
     if old is None or config.overwrite or old.build.input_id != source_id:
         return None
-    versions = codec_versions() if kind == "rows" else config.encoder.versions()
+    if kind == "rows":
+        versions = codec_versions()
+    else:  # the features are not known before the source is read
+        versions = ImageEncoder(config.image_spec, FeatureSet(())).versions()
     if old.build.versions != versions:
         return None
     # Class ids follow from a source of this version, if they are not those of an option.

@@ -44,6 +44,7 @@ MESSAGES: dict[str, str] = {
     "source-field-missing": "The source has no field {name!r}, only {names}: change image, key, label or split.",
     "source-key-missing": "Record {index} has no value in its key {name!r}: give it one, or use another field.",
     "source-key-none": "The function of key=... returned None for record {index}: let it return a text or number that identifies the record.",
+    "source-fields-too-large": "Record {index} has {size:bytes} in other fields than its image, {names}, over the limit of {most:bytes}: leave the large ones out of the source.",
     "source-empty": "The source has no records: give it some; an iterator can be read only once.",
     "source-record-invalid": "Record {index} is {value}: each must be a dict with texts as names of fields, or a tuple of which fields=(...) names the items.",
     "source-field-new": "Record {index} has the field {name!r}, which the records of the first file lack: give it to one of the first records, as None where it has no value.",

@@ -13,6 +13,7 @@ import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
+from PIL import Image
 
 import shardmill
 from shardmill.pipelines import python_source
@@ -294,3 +295,57 @@ def test_values_that_python_does_not_have(tmp_path):
     rows = [{"d": 2**31 - 1, "w": "x", "r": "x"}, {"r": "x"}, {"d": 5}]
     examples = check_dataset(tmp_path / "ds", built.manifest)
     assert counted(examples) == Counter(map(frozen, rows))
+
+
+def test_other_columns_of_images(tmp_path):
+    """All values of all types, also where their first ones come late."""
+    values = make_values(random.Random(5))
+    png = io.BytesIO()
+    Image.new("L", (2, 2)).save(png, "PNG")
+    values |= {"number": [*range(ROWS)], "height": [1] * ROWS, "matrix": [[[1]]] * ROWS}
+    frame = pl.DataFrame({**values, "x": [png.getvalue()] * ROWS})
+    options = {"image": "x", "image_size": 2, "splits": "train:1"}
+    built = shardmill.write(frame, tmp_path / "ds", **options)
+    rows = {}
+    for example in check_dataset(tmp_path / "ds", built.manifest):
+        number = example.pop("image/key")[0].decode()
+        assert example.pop("image/height")[0] == 2
+        for name in ("image/encoded", "image/format", "image/width"):
+            del example[name]
+        rows[number] = {name.removeprefix("image/"): each for name, each in example.items()}
+    del values["height"], values["matrix"]
+    columns = {}
+    for name, column in values.items():
+        if name.endswith("struct"):
+            for part in "ab":
+                columns[f"{name}.{part}"] = [each and each[part] for each in column]
+        else:
+            unit = "ns" if name.endswith("time") and not name.endswith("datetime") else "us"
+            columns[name] = [judge(each, unit) for each in column]
+    for number in range(ROWS):
+        row = {name: column[number] for name, column in columns.items()}
+        assert frozen(rows[f"record:{number}"]) == frozen(row)
+    changed = frame.with_columns(number=pl.col("number").replace(7, -7))
+    updated = shardmill.write(changed, tmp_path / "ds", update=True, **options)
+    assert updated.manifest.written == ROWS
+    assert Counter(row["image/number"] for row in updated.open(features=["image/number"])) == {
+        -7 if n == 7 else n: 1 for n in range(ROWS)
+    }
+    chosen = shardmill.write(
+        frame, tmp_path / "chosen", features="image=image/encoded,n=image/number", **options
+    )
+    assert {*chosen.open()[0]} == {"image", "n"}
+
+
+def test_other_columns_of_images_that_do_not_fit(tmp_path):
+    sources = {
+        "Record 1: the field 'a' is 9223372036854775808": np.array([1, 2**63], np.uint64),
+        "Record 1: .*not a list without missing": [[1], [None, 2]],
+        "Record 1 has 100,0.. bytes in other fields than its image, 'a', over": [b"", b"x" * 100_000],
+    }
+    for sentence, values in sources.items():
+        source = [{"x": b"", "a": value} for value in values]
+        if isinstance(values, np.ndarray):
+            source = pa.table({"x": [b"", b""], "a": values})
+        with pytest.raises(InputError, match=sentence):
+            shardmill.write(source, tmp_path / "ds", image="x")

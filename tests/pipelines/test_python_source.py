@@ -421,14 +421,19 @@ def test_pixels_labels_and_splits_of_images(tmp_path):
         {"x": turned, "y": 3, "s": "a"},
         {"x": None, "y": 0, "s": "b"},
         {"x": pixels[0], "y": None, "s": "b"},
+        {"x": b"", "y": 0, "s": "b"},
     ]
     options = {"image": "x", "label": "y", "split": "s", "resize": "none", "channels": 4}
     options |= {"encoding": "png", "max_reject_fraction": 0.1}
     built = shardmill.write(rows, tmp_path / "ds", **options)
     assert built.manifest.labels == tuple(map(str, range(12)))
     assert {each["key"]: each["error"] for each in built.rejects} == {
-        "record:121": "empty", "record:122": "no_label"
+        "record:121": "empty", "record:122": "no_label", "record:123": "empty"
     }  # fmt: skip
+    assert {each["message"] for each in built.rejects if each["error"] == "empty"} == {
+        "record 121 has no image: its field 'x' is None",
+        "the image 'x' of record 123 has no bytes or is damaged",
+    }
     wanted = [*pixels, np.rot90(pixels[0], -1)]
     found = [row for split in "ab" for row in built.open(split, ids=True)]
     assert len(found) == 121

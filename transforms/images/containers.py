@@ -131,7 +131,8 @@ class Spool:
                     found = to_table(_named(table, label, classes), None, first)
                     try:
                         for each in files.images(found, first):
-                            yield each if label else each._replace(label=label)
+                            named = each.label if label else label
+                            yield each._replace(label=named, message="")
                     except InputError as error:  # it names the row, but not the file
                         why = str(error).rstrip(".")
                         raise InputError("archive-damaged", path=ref.uri, why=why) from error

@@ -6,6 +6,7 @@ those of PKWARE's APPNOTE 6.3.10.
 
 from __future__ import annotations
 
+import base64
 import io
 import json
 import stat
@@ -128,6 +129,8 @@ class SpooledImage(NamedTuple):
         split: See ``InputRef``.
         version: A digest of the content.
         data: The content; empty if there is none.
+        attached: See ``InputRef``.
+        message: Why there is no image; empty if there is one.
     """
 
     number: int
@@ -136,16 +139,21 @@ class SpooledImage(NamedTuple):
     split: str
     version: str
     data: bytes
+    attached: bytes = b""
+    message: str = ""
 
 
 def pack_images(images: Iterable[SpooledImage], file: IO[bytes]) -> None:
     """Write an uncompressed tar archive of images to a new file."""
     with tarfile.open(fileobj=file, mode="w|", format=tarfile.PAX_FORMAT) as archive:
-        for number, *record, data in images:
-            info = tarfile.TarInfo(str(number))
-            info.size = len(data)
+        for image in images:
+            info = tarfile.TarInfo(str(image.number))
+            info.size = len(image.data)
+            record = [image.key, image.label, image.split, image.version]
+            if image.attached or image.message:
+                record += [base64.b64encode(image.attached).decode(), image.message]
             info.pax_headers = {RECORD: json.dumps(record)}
-            archive.addfile(info, io.BytesIO(data))
+            archive.addfile(info, io.BytesIO(image.data))
 
 
 def list_images(ref: InputRef) -> Iterator[InputRef]:
@@ -180,10 +188,15 @@ def list_spool(
     """
     with open_storage(path).open_at(path) as reader:
         for member in list_tar(reader, shown):
-            key, label, split, version = json.loads(member.record)
+            key, label, split, version, *more = json.loads(member.record)
             where = MemberRange(path, reader.size, "", member.offset, member.length)
             key, uri = name(member.name, key)
-            yield InputRef(key, uri, member.size, version, label, split, member=tuple(where))
+            ref = InputRef(key, uri, member.size, version, label, split, member=tuple(where))
+            if more:
+                attached, message = more
+                ref = ref._replace(attached=base64.b64decode(attached))
+                ref = ref.rejected("empty", message) if message else ref
+            yield ref
 
 
 def list_zip(

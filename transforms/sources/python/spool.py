@@ -8,6 +8,7 @@ files: what other calls leave in the folder is not an input.
 from __future__ import annotations
 
 import io
+import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -20,11 +21,18 @@ import pyarrow.parquet as pq
 from blake3 import blake3
 
 from shardmill.schemas.errors import InputError, UsageError, format_names
+from shardmill.schemas.example.serialize import encode_example
+from shardmill.schemas.schema_pbtxt.columns import Column
+from shardmill.schemas.schema_pbtxt.image_features import IMAGE_FEATURES
 from shardmill.schemas.storage import join, open_storage
 from shardmill.transforms.match.containers.members import SpooledImage, pack_images
 from shardmill.transforms.match.walk import make_key
 from shardmill.transforms.runtime import progress
-from shardmill.transforms.sources.csv.arrow_values import is_text
+from shardmill.transforms.sources.csv.arrow_values import encode_cells, find_type, is_text
+from shardmill.transforms.sources.csv.cells import to_array
+from shardmill.transforms.sources.csv.text_parser import CellFault, CellRules
+from shardmill.transforms.sources.csv.typed_cells import type_cells
+from shardmill.transforms.sources.listings import ListingOptions
 from shardmill.transforms.sources.parquet.parquet_source import FIRST_RECORD
 from shardmill.transforms.sources.python.records import (
     Batch,
@@ -38,7 +46,9 @@ from shardmill.transforms.tables.table_source import is_list
 
 KEY = "__key__"  # column of the keys that a function returns
 LIST = "list-{}.txt"  # names of the files of a digest
+COLUMNS = "columns-{}.json"  # the other columns than images, which are features
 _MAX_CLASSES = 1 << 16  # of labels that are numbers
+_MAX_ATTACHED = 64 << 10  # bytes of the other fields of an image, which cross shuffles
 
 
 @dataclass
@@ -69,7 +79,10 @@ class ImageFiles:
         label: Field of their labels, if they have any.
         split: Field of their splits, if it names them.
         classes: Number of classes if all labels are such numbers, from 0; 0 before the first.
-        unused: The other fields.
+        features: The value of ``--features``, which may choose among the other fields.
+        columns: Other fields, which become features named ``image/NAME``.
+        lacking: Names of those that some records lack.
+        unused: Fields that do not: lists of lists and the like, and names of other features.
         lowest_label: The lowest label that is a number, if it is negative.
     """
 
@@ -78,6 +91,9 @@ class ImageFiles:
     label: str
     split: str
     classes: int | None = field(default=0, init=False)
+    features: str = ""
+    columns: dict[str, Column] = field(default_factory=dict, init=False)
+    lacking: set[str] = field(default_factory=set, init=False)
     unused: tuple[str, ...] = field(default=(), init=False)
     lowest_label: int = field(default=0, init=False)
     suffix: ClassVar = ".tar"
@@ -102,7 +118,9 @@ class ImageFiles:
         split_up = self.image not in table.column_names and parts[0] in table.column_names
         image = parts[0] if split_up else self.image
         used = [image, *filter(None, (self.key, self.label, self.split))]
-        self.unused = tuple(n for n in table.column_names if n not in (*used, *parts))
+        others = [name for name in table.column_names if name not in (*used, *parts)]
+        chosen = ListingOptions(features=self.features).choose(others)
+        attached = self._attach(table.select(chosen), first)
         data = self._read_images(table, image, first)
         keys = self._read_texts(table, self.key, first)
         labels = self._read_texts(table, self.label, first)
@@ -112,10 +130,64 @@ class ImageFiles:
         for row, index in enumerate(range(first, first + len(table))):
             key = make_key(keys[row] or "") if self.key else f"record:{index}"
             label = make_key(labels[row] or "") if self.label else None
-            digest = blake3(data[row]).hexdigest(16)
-            yield SpooledImage(index, key, label, splits[row] or "", digest, data[row])
+            content = data[row] or b""
+            digest = blake3(content).hexdigest(16)
+            message = ""
+            if data[row] is None:
+                message = f"record {index} has no image: its field {self.image!r} is None"
+            elif not content:
+                message = f"the image {self.image!r} of record {index} has no bytes or is damaged"
+            yield SpooledImage(
+                index, key, label, splits[row] or "", digest, content, attached[row], message
+            )
 
-    def _read_images(self, table: pa.Table, name: str, first: int) -> list[bytes]:
+    def _attach(self, table: pa.Table, first: int) -> list[bytes]:
+        """Return the values of other fields for each record, as ``InputRef.attached`` has them.
+
+        Raises:
+            InputError: A value does not fit into a feature.
+        """
+        rows: list[dict[str, Any]] = [{} for _ in range(len(table))]
+        unused = []
+        for name, values in zip(table.column_names, table.columns, strict=True):
+            kind = find_type(values.type)
+            if kind is None or f"image/{name}" in IMAGE_FEATURES:
+                unused.append(name)
+                continue
+            # Until it has a value, its type is that of null.
+            column = Column(name, kind[0], required=False, several=kind[1])
+            if not pa.types.is_null(values.type) or name not in self.columns:
+                self.columns[name] = column
+            cells = _convert_cells(column, values, first)
+            for row, value in zip(rows, cells, strict=True):
+                if value is None:
+                    self.lacking.add(name)
+                elif value != []:
+                    row[f"listing/{name}"] = value
+        self.unused = tuple(unused)
+        attached = []
+        for index, row in enumerate(rows, first):
+            encoded = encode_example(row) if row else b""
+            if len(encoded) > _MAX_ATTACHED:
+                raise InputError(
+                    "source-fields-too-large", index=index, names=format_names(table.column_names),
+                    size=len(encoded), most=_MAX_ATTACHED,
+                )  # fmt: skip
+            attached.append(encoded)
+        return attached
+
+    def describe_columns(self) -> str:
+        """Return the other fields that are features as JSON; empty if there are none.
+
+        A field that a record lacks is not required, nor is one of lists, which may be empty.
+        """
+        described = [
+            [name, column.kind, not column.several and name not in self.lacking, column.several]
+            for name, column in self.columns.items()
+        ]
+        return json.dumps(described) if described else ""
+
+    def _read_images(self, table: pa.Table, name: str, first: int) -> list[bytes | None]:
         values = self._column(table, name)
         kind = values.type
         texts = pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view
@@ -128,7 +200,7 @@ class ImageFiles:
             for row, value in enumerate(table[path].to_pylist()):
                 if value and data[row] is None:
                     raise InputError("source-image-path", index=first + row, path=value)
-        return [value or b"" for value in data]
+        return data
 
     def _read_texts(self, table: pa.Table, name: str, first: int) -> list[str | None]:
         """Return the values of a field of keys, labels or splits; none if it has no name."""
@@ -165,6 +237,45 @@ class ImageFiles:
             self.lowest_label = min(self.lowest_label, low)
         elif not pa.types.is_null(labels.type):
             self.classes = None
+
+
+def read_columns(path: str) -> tuple[Column, ...]:
+    """Return the other columns than images that are features, as ``describe_columns`` gives them.
+
+    Args:
+        path: Path of the list of files; see ``LIST``.
+    """
+    folder, _, name = path.rpartition("/")
+    digest = name.removeprefix("list-").removesuffix(".txt")
+    try:
+        text = open_storage(folder).read(join(folder, COLUMNS.format(digest)))
+    except FileNotFoundError:
+        return ()
+    return tuple(
+        Column(column, kind, required=required, several=several)
+        for column, kind, required, several in json.loads(text)
+    )
+
+
+def _convert_cells(column: Column, values: pa.ChunkedArray, first: int) -> list[Any]:
+    """Return the values of a field as a feature has them, and None for missing ones.
+
+    Raises:
+        InputError: A value does not fit.
+    """
+    cells = encode_cells(to_array(without_views(values)))
+    typed = type_cells(column, cells, CellRules(texts=frozenset()))
+    if typed.misfits is not None:
+        faults = typed.misfits[cells.indices.to_numpy()]
+        row = int(np.flatnonzero(faults)[0])
+        is_missing = faults[row] == CellFault.MISSING
+        rule = "a list without missing values" if is_missing else f"one that {column.kind} holds"
+        raise InputError(
+            "source-value-invalid", index=first + row, name=column.name,
+            value=repr(values[row].as_py()), kind=values.type, wanted=rule,
+        )  # fmt: skip
+    found: list[Any] = typed.column.take(np.arange(len(values))).to_pylist()
+    return found
 
 
 def write_spool(
@@ -223,6 +334,8 @@ def write_spool(
     listed = "".join(f"{name}\n" for name in names)
     digest: str = values.hexdigest(16)
     # Another call for this output may write other values at the same time.
+    if described := getattr(files, "describe_columns", str)():
+        storage.replace(join(folder, COLUMNS.format(digest)), described.encode())
     storage.replace(join(folder, LIST.format(digest)), listed.encode())
     return digest
 
