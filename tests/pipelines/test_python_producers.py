@@ -341,7 +341,10 @@ def test_other_columns_of_images_that_do_not_fit(tmp_path):
     sources = {
         "Record 1: the field 'a' is 9223372036854775808": np.array([1, 2**63], np.uint64),
         "Record 1: .*not a list without missing": [[1], [None, 2]],
-        "Record 1 has 100,0.. bytes in other fields than its image, 'a', over": [b"", b"x" * 100_000],
+        "Record 1 has 100,0.. bytes in other fields than its image, 'a', over": [
+            b"",
+            b"x" * 100_000,
+        ],
     }
     for sentence, values in sources.items():
         source = [{"x": b"", "a": value} for value in values]

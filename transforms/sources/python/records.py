@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
-import io
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -29,7 +28,6 @@ UNIT_ROWS, UNIT_BYTES = 1 << 16, 64 << 20
 _STEP = 1 << 10  # rows of a table that are measured at a time
 _MISFIT = (pa.ArrowException, TypeError, ValueError, OverflowError)
 _UNITS = {"M": ("Y", "M", "W", "D", "h", "m", "generic"), "m": ("W", "D", "h", "m")}
-_MODES = frozenset({"1", "I", "I;16", "L", "LA", "P", "RGB", "RGBA"})  # those of PNG
 Record = dict[str, Any]
 Batch: TypeAlias = pa.Table | list[Record]
 Piece: TypeAlias = tuple[Record, int, int]  # a record, 1, and its bytes
@@ -70,7 +68,7 @@ class Measure:
 
 
 def to_bytes(index: int, name: str, value: Any) -> Any:
-    """Return the bytes of an image of Pillow, or of an array of pixels: a PNG of equal pixels.
+    """Return the bytes of an image of Pillow, or of an array: a file of equal pixels.
 
     Images are turned upright, as their Exif orientation says. An image that Pillow fails to load
     has no bytes, and becomes a reject. Other values are returned as they are.
@@ -78,36 +76,26 @@ def to_bytes(index: int, name: str, value: Any) -> Any:
     Args:
         index: Place of the record in the source.
         name: Name of the field.
-        value: The value; an array has the shape [height, width] or [height, width, channels].
+        value: The value; see ``from_pixels``.
 
     Raises:
         InputError: It is neither, or its pixels are not integers of 8 or 16 bits.
     """
     if value is None or isinstance(value, bytes | dict):
         return value
-    from PIL import Image, ImageOps
+    from shardmill.transforms.images.lossless import encode_lossless, from_pixels  # slow to import
 
     try:
-        if isinstance(value, Image.Image):
-            image = value
-        else:
-            pixels = np.asarray(value)
-            if pixels.dtype.kind not in "bu" or pixels.ndim < 2 or np.ma.is_masked(value):
-                raise TypeError
-            image = Image.fromarray(pixels[..., 0] if pixels.shape[2:] == (1,) else pixels)
-        if image.mode == "F":
-            raise TypeError
+        image = from_pixels(value)
     except (TypeError, ValueError) as error:
         kind = type(value).__name__
         raise InputError("source-image-invalid", index=index, name=name, kind=kind) from error
-    file = io.BytesIO()
+    if isinstance(image, bytes):
+        return image
     try:
-        image = ImageOps.exif_transpose(image)
-        image = image if image.mode in _MODES else image.convert("RGB")
-        image.save(file, "PNG", compress_level=0)
+        return encode_lossless(image)
     except (OSError, SyntaxError, ValueError):  # it is loaded only now
         return b""
-    return file.getvalue()
 
 
 def read_units(
