@@ -15,6 +15,7 @@ from shardmill.schemas.dataset.manifest import Manifest, Split
 from shardmill.schemas.dataset.statistics import Statistics
 from shardmill.schemas.example.parse import FeatureValues
 from shardmill.schemas.numbers import plural
+from shardmill.schemas.schema_pbtxt.image_features import DEPTH_REDUCED
 
 _DIVIDE = "divide at random, and use --group_by for records that belong together"
 _CLASSES = "add examples, give the split a larger share, or merge or drop these classes"
@@ -30,6 +31,10 @@ _FINDINGS: dict[str, tuple[float, str]] = {
     "label_skew": (0.2, _DIVIDE),
     "constant_images": (0, "look at them, and remove those that show nothing"),
     "enlarged": (0.1, "use a smaller --image_size, or larger files"),
+    "depth_reduced": (
+        0,
+        "where the levels matter, as of depth maps, give .npy files to shardmill arrays",
+    ),
     "imbalance": (10, 'train with class_weights, or balance="label"'),
     "empty_columns": (0, "leave them out with --drop"),
     "constant_columns": (0, "leave them out with --drop: they say nothing about the label"),
@@ -50,6 +55,7 @@ _FLAT = 2.0  # levels of 255
 _ERRORS = 4  # standard errors that a skew exceeds
 _NUMERIC = 0.9  # share of texts
 _SHOWN = 8  # images of a finding
+_FEW = 3  # keys of a finding
 
 
 class SampledRecord(NamedTuple):
@@ -68,6 +74,7 @@ class SampledRecord(NamedTuple):
         pixel_squares: Sum of their squares.
         content_hash: Hash of the input file; empty if it is not known.
         key: Key of the input.
+        depth_reduced: 1 if a channel of the input has more than 8 bits; None for 0.
         features: Values of the record; empty if it was not read.
     """
 
@@ -83,6 +90,7 @@ class SampledRecord(NamedTuple):
     pixel_squares: Sequence[int] = ()
     content_hash: str = ""
     key: str = ""
+    depth_reduced: int | None = 0
     features: dict[str, FeatureValues] = {}  # noqa: RUF012 - is never changed
 
 
@@ -113,6 +121,7 @@ def find_problems(
         limits: The number that each finding allows.
     """
     found = [*_of_inputs(manifest), *_of_images(samples), *_of_columns(manifest, samples)]
+    found += _of_depth(manifest, samples)
     train = manifest.splits.get(_TRAIN)
     for name, split in manifest.splits.items():
         found += _of_classes(name, split, manifest, limits)
@@ -210,12 +219,21 @@ def _of_images(samples: Sequence[SampledRecord]) -> _Found:
     if not images:
         return
     read = f"of the {plural(len(images), 'image')} that were examined"
-    flat, enlarged = (find(images) for find in _IMAGES.values())
+    flat, enlarged = (_IMAGES[name](images) for name in ("constant_images", "enlarged"))
     line = f"{len(flat):,} {read} are nearly of one colour: standard deviation below {_FLAT:g}"
     yield "constant_images", len(flat) / len(images), f"{line} of 255"
     least = "".join(f", from as little as {each.width}x{each.height}" for each in enlarged[:1])
     line = f"{len(enlarged):,} {read} were enlarged{least}"
     yield "enlarged", len(enlarged) / len(images), line
+
+
+def _of_depth(manifest: Manifest, samples: Sequence[SampledRecord]) -> _Found:
+    count = manifest.inputs.counts.get(DEPTH_REDUCED, 0)
+    accepted = plural(manifest.inputs.accepted, "image")
+    keys = [each.key for each in _IMAGES[DEPTH_REDUCED](samples)[:_FEW]]
+    such_as = f", such as {', '.join(keys)}" if keys else ""
+    line = f"{count:,} of {accepted} had more than 8 bits a channel, of which records have 8"
+    yield DEPTH_REDUCED, count, f"{line}{such_as}"
 
 
 _IMAGES: dict[str, Callable[[Sequence[SampledRecord]], list[SampledRecord]]] = {
@@ -224,6 +242,7 @@ _IMAGES: dict[str, Callable[[Sequence[SampledRecord]], list[SampledRecord]]] = {
         (each for each in images if each.pixels > each.width * each.height > 0),
         key=lambda each: each.width * each.height,
     ),
+    DEPTH_REDUCED: lambda images: [each for each in images if each.depth_reduced],
 }
 
 

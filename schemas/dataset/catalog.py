@@ -13,7 +13,12 @@ from typing import Any, NamedTuple
 
 from shardmill.schemas.errors import FormatError
 from shardmill.schemas.refs import EncodedImage, InputRef
-from shardmill.schemas.schema_pbtxt.image_features import COUNTS, VALUES, catalog_columns
+from shardmill.schemas.schema_pbtxt.image_features import (
+    COUNTS,
+    DEPTH_COUNTS,
+    VALUES,
+    catalog_columns,
+)
 
 _BATCH_ROWS = 1024
 _SHARD_CRC = b"shard_crc32c"  # in the metadata of the Parquet file
@@ -162,7 +167,9 @@ def format_catalog(
     number = len(features)
     values |= {"record": range(number), "record_id": [record_id] * number}
     target = io.BytesIO()
-    schema = _schema().with_metadata({_SHARD_CRC: shard_crc32c or ""})
+    left_out = [name for name in DEPTH_COUNTS if not any(values[name])]
+    schema = pa.schema([field for field in _schema() if field.name not in left_out])
+    schema = schema.with_metadata({_SHARD_CRC: shard_crc32c or ""})
     arrays = [pa.array(values[field.name], field.type) for field in schema]
     pq.write_table(pa.Table.from_arrays(arrays, schema=schema), target, compression="zstd")
     return target.getvalue()

@@ -93,7 +93,11 @@ BOX_COUNTS = {
     "EXIF data ask, of which boxes were rotated too",
     "outlines": "outlines of objects, of which only the boxes were read",
 }
-COUNTS = ORIGINAL_COUNTS | BOX_COUNTS
+DEPTH_REDUCED = "depth_reduced"
+DEPTH_COUNTS = {  # null where it would be 0; a catalog has the column only if it has a value
+    DEPTH_REDUCED: "images of more than 8 bits a channel, of which records have 8",
+}
+COUNTS = ORIGINAL_COUNTS | BOX_COUNTS | DEPTH_COUNTS
 IMAGE_HASH = "image_hash"  # column of the catalog: of the encoded image
 VALUES = "values_digest"  # column of the catalog: of the values of listings and annotations
 

@@ -125,6 +125,7 @@ class ConvertedImage(NamedTuple):
         geometry: Where the pixels of the file are in it.
         multi_frame: Whether the file has several frames, of which the first was converted.
         channels: Sums over the pixels of each channel, before they are encoded.
+        deep: Whether a channel of the file has more than 8 bits.
     """
 
     data: bytes
@@ -133,6 +134,7 @@ class ConvertedImage(NamedTuple):
     geometry: Geometry
     multi_frame: bool
     channels: tuple[Sums, ...]
+    deep: bool = False
 
     @property
     def size(self) -> Size:
@@ -160,7 +162,8 @@ def convert_image(
     encoded, name, original = _keep_or_encode(data, decoded, image, spec)
     if len(encoded) > MAX_RECORD_BYTES:
         raise RejectedError("encode", "too_large", f"{len(encoded):,} bytes do not fit a record")
-    return ConvertedImage(encoded, name, original, decoded.geometry, decoded.multi_frame, channels)
+    facts = decoded.geometry, decoded.multi_frame, channels, decoded.deep
+    return ConvertedImage(encoded, name, original, *facts)
 
 
 def to_channels(image: Image.Image, channels: int) -> Image.Image:

@@ -14,6 +14,7 @@ from PIL import Image, ImageFile, UnidentifiedImageError
 from shardmill.schemas.file_signatures import describe_format, is_heic
 from shardmill.schemas.jpeg import HUFFMAN_DCT, jpeg_frame
 from shardmill.schemas.refs import RejectedError
+from shardmill.transforms.images.depth import is_deep
 from shardmill.transforms.images.pillow_fixes import fix_pixels, fix_reader, load_pixels
 from shardmill.transforms.images.resize import (
     Box,
@@ -69,6 +70,7 @@ class Decoded(NamedTuple):
         turn: The EXIF orientation that ``image`` still has; 1 if Pillow has rotated it.
         multi_frame: Whether the file has several frames.
         format: Pillow's name of the format.
+        deep: Whether a channel of the file has more than 8 bits.
         strict: Whether it is a JPEG that was decoded without a warning of libjpeg.
     """
 
@@ -78,6 +80,7 @@ class Decoded(NamedTuple):
     turn: int
     multi_frame: bool
     format: str
+    deep: bool
     strict: bool
 
 
@@ -137,7 +140,7 @@ def decode_image(
             turned(Size(*image.size), orientation if turn == 1 else 1), orientation
         )
     pixels = fix_pixels(loaded, tile, data)
-    facts = multi_frame, image.format or "", loaded is not image
+    facts = multi_frame, image.format or "", is_deep(image, tile, data), loaded is not image
     return Decoded(pixels, geometry, box or (0, 0, *pixels.size), turn, *facts)
 
 

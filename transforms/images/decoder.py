@@ -17,6 +17,7 @@ from typing import IO, Any, Literal, NamedTuple, NoReturn, TypeVar, cast
 from shardmill.schemas.dataset.catalog import CatalogRow
 from shardmill.schemas.errors import ShardmillError
 from shardmill.schemas.refs import REASONS, InputRef, Reject
+from shardmill.schemas.schema_pbtxt.image_features import DEPTH_REDUCED
 from shardmill.schemas.tfrecord.framing import FOOTER_BYTES, HEADER_BYTES
 from shardmill.transforms.images.convert import MAX_RECORD_BYTES
 from shardmill.transforms.images.fields import (
@@ -221,9 +222,11 @@ class Decoder:
             return Reject(ref.key, ref.uri, texts[0], texts[1], texts[2])
         if reply.kind == Kind.BUG:
             raise RuntimeError(f"a decoder failed: {reply.payload.decode(errors='replace')}")
-        if reply.kind != Kind.ENCODED:
+        if reply.kind not in (Kind.ENCODED, Kind.ENCODED_DEEP):
             raise FailureError("crash")
         image = _parse(spec.unpack, reply)
+        if reply.kind == Kind.ENCODED_DEEP:
+            image = image._replace(features={**image.features, DEPTH_REDUCED: 1})
         row = CatalogRow.of(ref, image, FRAME_BYTES + len(reply.payload))
         return Example(reply.payload, ref.labels, row)
 

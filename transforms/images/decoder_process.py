@@ -133,7 +133,8 @@ class Server:
         except Exception:  # noqa: BLE001 - the worker raises it again
             self._send(Kind.BUG, payload=traceback.format_exc().encode())
         else:
-            self._send(Kind.ENCODED, spec.pack(encoded), record)
+            kind = Kind.ENCODED_DEEP if image.deep else Kind.ENCODED
+            self._send(kind, spec.pack(encoded), record)
 
     def _announce(self, image: Image.Image, *, always: bool) -> None:
         """Report an image that needs much memory, and wait until it may be decoded."""

@@ -221,6 +221,7 @@ class Kind(IntEnum):
     NO_MEMORY = 5  # ``Opened``
     BUG = 6  # the payload is a traceback
     UNREAD = 7  # the file cannot be read, or has changed
+    ENCODED_DEEP = 8  # as ``ENCODED``, of a file with more than 8 bits a channel
 
 
 class Opened(NamedTuple):

@@ -83,7 +83,10 @@ def to_bytes(index: int, name: str, value: Any) -> Any:
     """
     if value is None or isinstance(value, bytes | dict):
         return value
-    from shardmill.transforms.images.lossless import encode_lossless, from_pixels  # slow to import
+    from shardmill.transforms.sources.python.lossless import (  # slow to import
+        encode_lossless,
+        from_pixels,
+    )
 
     try:
         image = from_pixels(value)

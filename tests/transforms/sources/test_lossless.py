@@ -9,8 +9,8 @@ from PIL import Image
 
 from shardmill.schemas.refs import RejectedError
 from shardmill.transforms.images.convert import ImageSpec, convert_image
-from shardmill.transforms.images.lossless import encode_lossless, from_pixels
 from shardmill.transforms.images.resize import ResizeSpec, Size
+from shardmill.transforms.sources.python.lossless import encode_lossless, from_pixels
 from shardmill.transforms.sources.python.records import to_bytes
 
 RNG = np.random.default_rng(7)
