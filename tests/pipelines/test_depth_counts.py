@@ -76,6 +76,7 @@ def test_other_datasets_stay_as_they_were(tmp_path, capsys):
     assert "depth_reduced" not in capsys.readouterr().out
 
 
+@pytest.mark.heavy
 def test_depth_of_python_sources(tmp_path):
     file = io.BytesIO()
     Image.fromarray(np.zeros((4, 4), np.float32)).save(file, "TIFF")

@@ -214,6 +214,7 @@ def test_arrow(tmp_path, number):
     check(tmp_path, table, values, units)
 
 
+@pytest.mark.heavy
 def test_pandas(tmp_path):
     values = make_values(random.Random(2))
     frame = pd.DataFrame({name: pd.Series(column, dtype=object) for name, column in values.items()})
@@ -226,6 +227,7 @@ def test_pandas(tmp_path):
     check(tmp_path, frame, read, {})
 
 
+@pytest.mark.heavy
 def test_duckdb(tmp_path):
     import duckdb
 

@@ -263,6 +263,7 @@ def test_keys_of_functions(tmp_path):
         shardmill.write(bad, tmp_path / "ds", image="x", key="y")
 
 
+@pytest.mark.heavy
 def test_labels_of_hugging_face_that_are_none(tmp_path, capsys):
     """-1 means none, in memory and streamed, of images and rows; no class is renamed or moved."""
     from datasets import ClassLabel, Dataset, Features, Value
@@ -402,7 +403,8 @@ def test_images_have_the_bytes_of_a_build_of_their_files(tmp_path):
         )
         assert shards(built) == shards(wanted)
         assert built.manifest.labels == wanted.manifest.labels
-        assert [each["key"] for each in built.rejects] == ["a/bad.jpg"]
+        place = f"record:{paths.index(tmp_path / 'photos' / 'a' / 'bad.jpg')}"
+        assert [(each["key"], each["uri"]) for each in built.rejects] == [("a/bad.jpg", place)]
         assert built.rejects[0]["error"] == "not_an_image"
 
 

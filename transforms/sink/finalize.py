@@ -266,9 +266,17 @@ def read_rejects(storage: Storage, spec: SinkSpec, built: Built) -> Iterator[Rej
             parsed = parse_sidecar(next(read), spec.root)
             if parsed is None:
                 raise OutputError("part-damaged", path=join(spec.parts, name))
-            yield from (
-                each._replace(uri="") if spec.source_id else each for each in parsed.rejects
-            )
+            for reject in parsed.rejects:
+                yield _without_spool(reject) if spec.source_id else reject
+
+
+def _without_spool(reject: Reject) -> Reject:
+    """Return the reject of a record of Python without the path of the file that it was read from.
+
+    Of an image with another key, the place in the source stays.
+    """
+    is_place = reject.uri.startswith("record:") and reject.uri != reject.key
+    return reject if is_place else reject._replace(uri="")
 
 
 def _write_rejects(storage: Storage, spec: SinkSpec, built: Built, path: str) -> int:
