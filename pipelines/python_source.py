@@ -69,7 +69,7 @@ def write(  # noqa: PLR0913 - each names a part of a record
         ShardmillError: The source or an option is not valid, or the build failed.
     """
     from shardmill.transforms.sources.python.range_reader import RangeReader
-    from shardmill.transforms.sources.python.records import read_units
+    from shardmill.transforms.sources.python.records import find_version, read_units
     from shardmill.transforms.sources.python.spool import KEY, ImageFiles
 
     started = time.monotonic()
@@ -80,7 +80,8 @@ def write(  # noqa: PLR0913 - each names a part of a record
     config = _check(kind, table)
     if isinstance(files, ImageFiles):
         files.features = config.features
-    version = getattr(source, "_fingerprint", None) if version is None else version
+    if version is None:
+        version = find_version(source, [*named.values()] if image else ())
     source_id = "" if version is None else hashlib.blake2b(version.encode()).hexdigest()[:32]
     if source_id and not any(getattr(table, name, "") for name in _FILES):
         current = find_current(kind, config, source_id, time.monotonic() - started)

@@ -280,6 +280,20 @@ def test_formats_of_hugging_face(tmp_path):
         assert counted(examples) == Counter(map(frozen, plain)), name
 
 
+def test_datasets_of_releases_that_ignored_formats_are_not_up_to_date():
+    from datasets import Dataset
+
+    source = Dataset.from_dict({"a": [1], "b": [2]})
+    plain = source.with_format("numpy")
+    for each in (source, plain):
+        assert records.find_version(each, ()) == each._fingerprint
+        assert records.find_version(each, ("a", "b", "")) == each._fingerprint
+        assert records.find_version(each, ("a", "")) != each._fingerprint
+    for each in (source.with_format("numpy", columns=["b"]), source.with_transform(dict)):
+        assert records.find_version(each, ()) != each._fingerprint
+    assert records.find_version([{"a": 1}], ()) is None
+
+
 def test_types_that_only_their_library_reads(tmp_path):
     import duckdb
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from reprlib import repr  # noqa: A004 - which cuts long values
@@ -124,6 +124,26 @@ def read_units(
         yield from _cut(_slices(pa.Table.from_batches([batch]) for batch in batches))
     else:
         yield from _cut(read(source, Measure(image, tuple(names))))
+
+
+def find_version(source: Any, used: Collection[str]) -> str | None:
+    """Return the fingerprint of Hugging Face ``datasets``, or None.
+
+    Releases before 0.3.0 ignored formats, and wrote images without their other fields: they must
+    not make their datasets up to date.
+
+    Args:
+        source: The source.
+        used: Names of the fields of an image, its key, label and split; empty without images.
+    """
+    fingerprint: str | None = getattr(source, "_fingerprint", None)
+    form = getattr(source, "format", None)
+    if fingerprint is None or not isinstance(form, dict):
+        return fingerprint
+    columns = {*(source.column_names if form["output_all_columns"] else form["columns"])}
+    is_whole = not form["format_kwargs"] and columns == {*source.column_names}
+    has_others = bool(used) and not columns <= {*used}
+    return f"{fingerprint} of 0.3" if has_others or not is_whole else fingerprint
 
 
 def find_stored(source: Any) -> Any:
