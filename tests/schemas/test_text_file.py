@@ -25,7 +25,7 @@ from shardmill.transforms.match.annotations.annotation_spec import (
 )
 from shardmill.transforms.match.annotations.coco import read_categories
 from shardmill.transforms.match.annotations.transform import _read_set
-from shardmill.transforms.match.containers.expand import expand
+from shardmill.transforms.match.containers.expand import MemberOptions, expand
 from shardmill.transforms.match.inputs import find_input, find_single, read_listing
 from shardmill.transforms.match.labels import parse_labels
 from tests.conftest import build_dataset, examples, make_photos
@@ -67,7 +67,7 @@ def write_archive(path: Path, label: bytes, suffix: str) -> Path:
 class Labels:
     """Names the column of labels, as the spooler of archives does."""
 
-    label = "label"
+    members = MemberOptions("label")
 
     def __call__(self, *_: object):
         return iter(())

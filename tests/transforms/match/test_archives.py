@@ -252,7 +252,7 @@ def test_damage_never_loses_members_silently(archives, kind, seed, cut) -> None:
     damaged = source.with_name("damaged")
     damaged.write_bytes(data)
     try:
-        found = [*expand(ref_of(damaged))]
+        found = [ref for ref in expand(ref_of(damaged)) if isinstance(ref, InputRef)]
     except InputError:
         return
     assert not cut or kind in ("pax", "gnu")  # a tar may be cut in the padding after its end
