@@ -278,7 +278,7 @@ OTHERS = {  # of fields, and what json.load reads in the place of the last
     "area": [5.5, None, float("nan"), float("inf"), -float("inf")],
     "score": [float("nan"), {"a": [float("inf"), "NaN, Infinity"]}],
     "note": ['a "NaN" \\', "NaN", "\\\\", '"', "-Infinity: [NaN]", "Infin"],
-    "iscrowd": [0, 1, None, float("nan")],
+    "iscrowd": [0, 1, None, float("nan"), True, "1", "0", False],
     "bbox": [
         [1, 2, 3, 4],
         [0.5, 1e1, 2, 3],
@@ -325,7 +325,7 @@ def judge_coco(text):
             return [None]
         area = entry.get("area")
         area = area if area is not None and math.isfinite(area) else sides[2] * sides[3]
-        boxes.append((name, *sides, area, entry.get("iscrowd") == 1))
+        boxes.append((name, *sides, area, entry.get("iscrowd") in (1, "1")))
     return boxes
 
 

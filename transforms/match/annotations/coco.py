@@ -30,6 +30,7 @@ _WAITING = 1 << 17  # entries that wait to be grouped
 _MAX_PROBLEM = 100  # characters
 _MAX_DEPTH = 100  # COCO's files need 6
 _QUOTE = 2
+_SET = frozenset({"1", "1.0", "true"})  # values of a flag
 _NUMBER = re.compile(r"(-?[0-9]{1,19})(\.0*)?")  # of 64 bits
 _NAN = re.compile(rb"(-?Infinity|NaN)")
 _LONGEST_WORD = b"-Infinity"
@@ -225,7 +226,8 @@ def _box(path: str, entry: Row, categories: Mapping[tuple[str, str], str]) -> Bo
     if not (area is None or _is_number(area)):
         raise AnnotationError(f"an area is {area!r:.80} instead of a number")
     x, y, width, height = sides
-    return Box(text, x, y, x + width, y + height, is_crowd=is_crowd == 1, area=area)
+    is_set = str(is_crowd).lower() in _SET
+    return Box(text, x, y, x + width, y + height, is_crowd=is_set, area=area)
 
 
 def _ids(image_id: str, entries: Iterable[Row]) -> dict[str, Any]:
