@@ -302,15 +302,20 @@ def test_files_that_are_clearly_of_outlines_decide_about_the_others(tmp_path, co
     assert outcome.status == "up_to_date"
 
 
-@pytest.mark.parametrize("points", [1, 2, 5])
-def test_poses_without_kpt_shape_fail_the_build(tmp_path, points):
-    """With a sentence that names what to declare."""
+def test_poses_without_kpt_shape_fail_the_build(tmp_path):
+    """With a sentence that names what to declare; then the boxes are right."""
     folder = tmp_path / "in"
-    write_lines(folder, partial(pose, count=points, dimensions=2), 20)
+    sides = write_lines(folder, partial(pose, count=2, dimensions=2), 20)
     options = {"annotations": "yolo", "labels": folder / "data.yaml", **ONE}
     outcome, manifest = build_dataset(input=folder, output=tmp_path / "ds", **options)
     assert (outcome.status, manifest) == ("failed", None)
     assert "declare key points by kpt_shape" in outcome.message
+    (folder / "data.yaml").write_text("names: [tiger]\nkpt_shape: [2, 2]")
+    build_dataset(input=folder, output=tmp_path / "ds", **options)
+    data = open_dataset(tmp_path / "ds", "train", features=["image/key", "boxes"])
+    for example in data:
+        assert np.allclose(example["boxes"], [sides[example["image/key"].decode()]], atol=1e-5)
+    assert len(data) == 20
 
 
 def masks_of(output: Path, manifest) -> dict[str, np.ndarray]:

@@ -337,7 +337,7 @@ def test_coco_of_any_program_is_read_as_plain_json_does(tmp_path, monkeypatch, s
         plain = coco._Shallow.read
         monkeypatch.setattr(coco._Shallow, "read", lambda file, n: plain(file, min(n, size)))
     kinds = Counter()
-    for _ in range(200):
+    for _ in range(examples(450)):
         text = json.dumps(random_coco(rng), ensure_ascii=False)
         path.write_text(text, encoding="utf-8")
         wanted = judge_coco(text)
