@@ -221,7 +221,7 @@ def resolve_splits(config: Config, match: MatchSpec) -> tuple[Config, tuple[str,
         match: The input.
     """
     if config.splits and config.splits.named:
-        return replace(config, splits=relative_places(config.splits, match)), ()
+        return replace(config, splits=relative_places(config.splits, match, config.sources)), ()
     one_level = match.kind == "glob" and "/" not in match.input[len(match.top.rstrip("/")) + 1 :]
     inside = match.kind in ("directory", "glob") and match.root == match.top and not one_level
     if (config.splits and config.splits.mode != "directory") or not inside:

@@ -20,11 +20,16 @@ from shardmill.transforms.match.walk import make_key
 _MAGIC = frozenset("*?[")
 
 
-def relative_places(splits: Splits, match: MatchSpec) -> Splits:
+def relative_places(splits: Splits, match: MatchSpec, sources: Sequence[str]) -> Splits:
     """Return splits whose places are written as keys are: relative to the root, without ``./``.
 
+    Args:
+        splits: The splits.
+        match: The input.
+        sources: The values of ``--input``.
+
     Raises:
-        UsageError: One does not exist.
+        UsageError: A place does not exist, or is not an input.
     """
     is_archive = match.archives and not match.parts
     named = []
@@ -37,6 +42,9 @@ def relative_places(splits: Splits, match: MatchSpec) -> Splits:
         elif candidates and (is_archive or _MAGIC.intersection(place)):
             relative = candidates[0]
         else:
+            path = absolute(place)
+            if open_storage(path).stat(path) is not None:
+                raise UsageError(_no_input(splits, place, path, sources))
             root = match.root
             raise UsageError("splits-place-missing", splits=splits, place=place, root=root)
         slash = "/" * place.endswith(("/", "\\"))
@@ -96,6 +104,10 @@ def why_unused(
     parts = match.parts or (match,)
     inside = any(part.kind == "directory" and path.startswith(part.input) for part in parts)
     if not inside and not match.archives and open_storage(root).stat(path) is not None:
-        flags = " ".join(f"--input={shlex.quote(source)}" for source in (*sources, path))
-        return coded("splits-place-no-input", splits=splits, place=place, flags=flags)
+        return _no_input(splits, place, path, sources)
     return coded("splits-place-unused", splits=splits, place=place, root=root)
+
+
+def _no_input(splits: Splits, place: str, path: str, sources: Sequence[str]) -> str:
+    flags = " ".join(f"--input={shlex.quote(source)}" for source in (*sources, path))
+    return coded("splits-place-no-input", splits=splits, place=place, flags=flags)

@@ -198,13 +198,16 @@ def test_a_text_file_may_be_a_table(tmp_path) -> None:
         ("train:1,test=../test.csv", "'../test.csv' does not exist in"),
         ("train:1,test=te?t/*.csv", r"no input in .* is in 'te\?t/\*\.csv'"),
         ("train=*.csv,test=test.csv", "or an earlier item has them all"),
+        ("train:1,test={other}", "exists but is not an input: give it, too, as in --input="),
         ("train:1,test=notes.md", "no input in .* is in 'notes.md'"),
     ],
 )
 def test_mistakes_are_one_sentence(text, words, folder) -> None:
     (folder / "in" / "notes.md").touch()
+    other = folder / "other.csv"
+    other.touch()
     with pytest.raises(UsageError, match=words):
-        build(folder, splits=text)
+        build(folder, splits=text.format(other=other))
 
 
 @pytest.mark.parametrize(
@@ -283,7 +286,7 @@ def test_each_spelling_of_a_place_is_the_same_place(inside, on_disk, tmp_path, m
     for folder, spelling, form in itertools.product(folders, SPELLINGS, FORMS):
         spelt = spelling.format(folder, root=root, link=link)
         spelt = unicodedata.normalize(form, spelt)
-        splits = relative_places(Splits.parse(f"train:1,test={spelt}"), match)
+        splits = relative_places(Splits.parse(f"train:1,test={spelt}"), match, [])
         place = PlaceSpec(splits)
         target = os.path.realpath(root / unicodedata.normalize(on_disk, folder))
         inputs = {ref.key for ref in refs if os.path.realpath(ref.uri).startswith(f"{target}/")}
@@ -292,7 +295,7 @@ def test_each_spelling_of_a_place_is_the_same_place(inside, on_disk, tmp_path, m
         assert why_unused(splits, used, match, [str(root)]) == ""
     # The other separator, where no file has such a name; and all files.
     for spelt, number in (("test\\deep", 1), (".\\test\\", 2), ("back\\slash", 1), (str(root), 8)):
-        place = PlaceSpec(relative_places(Splits.parse(f"train:1,test={spelt}"), match))
+        place = PlaceSpec(relative_places(Splits.parse(f"train:1,test={spelt}"), match, []))
         assert sum(place.with_split(ref).split == "test" for ref in refs) == number, spelt
 
 
@@ -308,7 +311,7 @@ def test_places_in_buckets(spelling, monkeypatch) -> None:
     monkeypatch.setattr(split_places, "open_storage", lambda _: Bucket())
     splits = Splits.parse(f"train:1,test={spelling}")
     match = MatchSpec("directory", "gs://b/in", "gs://b/in")
-    place = PlaceSpec(relative_places(splits, match))
+    place = PlaceSpec(relative_places(splits, match, []))
     assert place.named_split("test/1.jpg") == "test"
     assert place.named_split("cat/1.jpg") == ""
 
