@@ -44,7 +44,8 @@ def relative_places(splits: Splits, match: MatchSpec, sources: Sequence[str]) ->
         else:
             path = absolute(place)
             if open_storage(path).stat(path) is not None:
-                raise UsageError(_no_input(splits, place, path, sources))
+                flags = _input_flags(*sources, path)
+                raise UsageError("splits-place-no-input", splits=splits, place=place, flags=flags)
             root = match.root
             raise UsageError("splits-place-missing", splits=splits, place=place, root=root)
         slash = "/" * place.endswith(("/", "\\"))
@@ -104,10 +105,10 @@ def why_unused(
     parts = match.parts or (match,)
     inside = any(part.kind == "directory" and path.startswith(part.input) for part in parts)
     if not inside and not match.archives and open_storage(root).stat(path) is not None:
-        return _no_input(splits, place, path, sources)
+        flags = _input_flags(*sources, path)
+        return coded("splits-place-no-input", splits=splits, place=place, flags=flags)
     return coded("splits-place-unused", splits=splits, place=place, root=root)
 
 
-def _no_input(splits: Splits, place: str, path: str, sources: Sequence[str]) -> str:
-    flags = " ".join(f"--input={shlex.quote(source)}" for source in (*sources, path))
-    return coded("splits-place-no-input", splits=splits, place=place, flags=flags)
+def _input_flags(*paths: str) -> str:
+    return " ".join(f"--input={shlex.quote(path)}" for path in paths)
