@@ -15,7 +15,7 @@ ERRORS = [
     (["--schema=missing.pbtxt"], 2, "--schema=missing.pbtxt does not exist"),
     (["--schema=folder"], 2, "--schema=folder is a folder"),
     (["--schema=broken.pbtxt"], 2, "broken.pbtxt is not a schema (line 2, column"),
-    (["--schema=binary.bin"], 2, "--schema=binary.bin is not UTF-8"),
+    (["--schema=binary.bin"], 2, "it is not UTF-8 (line 3 has the byte 0x80)"),
     (["--schema=empty"], 2, "names no features"),
     (["--schema=absent.pbtxt"], 1, "--schema=absent.pbtxt: most have no column 'color', only 'id', 'name', 'x'; "),
     (["--schema=twice.pbtxt"], 2, "has the feature 'id' twice"),

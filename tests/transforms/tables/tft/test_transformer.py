@@ -262,7 +262,7 @@ def test_record_batches_have_empty_lists_for_missing_values() -> None:
 
 BAD_FILES = {
     "syntax": ("def preprocessing_fn(inputs:\n  pass", ["line 1", "not valid Python"]),
-    "nul": ("x = 1\0", ["not valid Python"]),
+    "nul": ("x = 1\0", ["line 1 has a NUL character"]),
     "nothing": ("x = 1\n", ["has no function preprocessing_fn"]),
     "not_callable": ("preprocessing_fn = 3\n", ["has no function preprocessing_fn"]),
     "import": ("import re\nimport no_such_thing.at_all\n", ["line 2", "'no_such_thing'"]),
@@ -296,7 +296,7 @@ def test_rejects_a_file_that_does_not_exist_or_is_not_text(tmp_path) -> None:
     for path, problem in (
         (tmp_path / "none.py", "does not exist"),
         (tmp_path, "is a folder"),
-        (tmp_path / "latin.py", "is not UTF-8: give a Python file"),
+        (tmp_path / "latin.py", "it is not UTF-8 (line 1 has the byte 0xe9); save it"),
         (tmp_path / "data.py", "has 268,435,457 bytes: give a Python file"),
     ):
         check_rejection(lambda path=path: load(path), problem)
