@@ -39,7 +39,7 @@ class Copies:
         records: Number of records whose input has the content of another input, less one for each
             content.
         across_splits: Number of contents that are in several splits.
-        labels_differ: Number of contents with several labels.
+        labels_differ: Number of contents with several labels; no label is not one.
         example: The smallest pair of keys of a content that is in several splits or has several
             labels; empty if there is none.
     """
@@ -92,9 +92,13 @@ def list_contents(
     with raise_if_stale():
         data = open_storage(spec.output).read(join(spec.output, shard.files[-1].source))
     table = read_table(data, ("content_hash", "key", "label", VALUES))
-    digests, keys, texts, values = table.to_pydict().values()
-    # What annotations say of an image is its label too.
-    labels = [f"{text}\0{each}" if each else text for text, each in zip(texts, values, strict=True)]
+    digests, keys, labels, values = table.to_pydict().values()
+    if spec.config.get("annotations") or spec.config.get("masks"):
+        # What annotations say of an image is its label too; other columns of a listing are not.
+        labels = [
+            f"{label}\0{digest}" if digest else label
+            for label, digest in zip(labels, values, strict=True)
+        ]
     many = {digest: list[Content]() for digest, n in Counter(digests).items() if n > _MANY}
     groups: dict[int, list[Content]] = defaultdict(list)
     for digest, key, label in zip(digests, keys, labels, strict=True):
@@ -109,7 +113,8 @@ def list_contents(
 
 def keep_few(copies: list[Content]) -> list[Content]:
     """Return at most four records of a content, which show and count what all of them do."""
-    labels = {copy[2]: copy for copy in copies}  # two are as many as a hundred
+    # Two labels are as many as a hundred.
+    labels = {copy[2]: copy for copy in copies if copy[2] is not None}
     kept = {*sorted(copies, key=itemgetter(1))[:2], *[*labels.values()][:2]}
     digest, key, label, more = kept.pop()
     return [(digest, key, label, more + len(copies) - len(kept) - 1), *kept]
@@ -125,7 +130,7 @@ def count_copies(lists: Iterable[tuple[str, list[Content]]]) -> Copies:
     for group in groups.values():
         if len(group) > 1:
             keys, splits, labels, others = zip(*sorted(group, key=itemgetter(0)), strict=True)
-            across, differ = len({*splits}) > 1, len({*labels}) > 1
+            across, differ = len({*splits}) > 1, len({*labels} - {None}) > 1
             shown = keys[:2] if across or differ else ()
             copies.merge(Copies(len(group) + sum(others) - 1, int(across), int(differ), shown))
     return copies

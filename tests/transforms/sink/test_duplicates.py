@@ -65,6 +65,25 @@ def test_counts_copies_and_warns_if_they_are_apart(photos, tmp_path):
     assert "1 of them with several labels" in warning
 
 
+@pytest.mark.parametrize("case", ["column", "unlabeled", "label"])
+def test_copies_of_one_class_have_one_label(photos, tmp_path, case):
+    """Neither another column of a listing nor a split without labels is another label."""
+    options = {"image_size": "8", "label_from": "listing", "splits": "listing"}
+    if case == "unlabeled":
+        options["unlabeled_splits"] = "test"
+    rows = ["path,label,split,score\n", "bee/000.jpg,bee,train,1\n", "cat/000.jpg,cat,test,1\n"]
+    split = "test" if case == "unlabeled" else "train"
+    label = "wasp" if case == "label" else "bee"
+    rows.append(f"bee/x.jpg,{label},{split},2\n")
+    listing = tmp_path / "list.csv"
+    listing.write_text("".join(rows))
+    _, manifest = build_dataset(input=listing, output=tmp_path / "ds", root=photos, **options)
+    assert manifest.inputs.copies == 1
+    assert manifest.inputs.copies_with_other_labels == (case == "label")
+    assert "several labels" not in " ".join(manifest.warnings) or case == "label"
+    assert shardmill("verify", tmp_path / "ds", "--deep").returncode == 0
+
+
 def test_drops_all_but_the_smallest_key(photos, tmp_path):
     outcome, manifest = build_dataset(
         input=photos, output=tmp_path / "ds", duplicates="drop", **HALVES
@@ -148,7 +167,10 @@ def test_check_limits_the_copies(photos, tmp_path):
 
 
 RECORDS = st.lists(
-    st.tuples(st.integers(0, 3), st.sampled_from("ab"), st.sampled_from("xyz")), max_size=60
+    st.tuples(
+        st.integers(0, 3), st.sampled_from("ab"), st.sampled_from(["x", "y", "z", None])
+    ),
+    max_size=60,
 )
 
 
@@ -156,7 +178,7 @@ RECORDS = st.lists(
 def test_few_records_of_a_content_count_as_all(records):
     """Content, split and label of each record; some contents have many copies in a split."""
     shards: dict[str, dict[bytes, list[Content]]] = {}
-    contents: dict[int, list[tuple[str, str, str]]] = {}
+    contents: dict[int, list[tuple[str, str, str | None]]] = {}
     for number, (content, split, label) in enumerate(records):
         key, digest = f"{number * 7 % 61:02d}", bytes([content])
         found = shards.setdefault(split, {}).setdefault(digest, [])
@@ -165,7 +187,7 @@ def test_few_records_of_a_content_count_as_all(records):
     whole = Copies()
     for copies in contents.values():
         across = len({split for _, split, _ in copies}) > 1
-        differ = len({label for *_, label in copies}) > 1
+        differ = len({label for *_, label in copies if label is not None}) > 1
         keys = tuple(sorted(key for key, *_ in copies)[:2]) if across or differ else ()
         whole.merge(Copies(len(copies) - 1, across, differ, keys))
     for few in (keep_few, list):
