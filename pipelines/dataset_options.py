@@ -16,7 +16,7 @@ from shardmill.schemas import option_types as of
 from shardmill.schemas.dataset.splits import DEFAULT_SPLITS, Splits
 from shardmill.schemas.schema_pbtxt.image_features import Encoding
 from shardmill.transforms.images import resize as resizing
-from shardmill.transforms.match.labels import LABEL_FROM, LabelFrom
+from shardmill.transforms.match.labels import LABEL_FROM, LABEL_ORDER, LabelFrom, LabelOrder
 from shardmill.transforms.sink.placement import (
     NUM_SHARDS,
     SEED,
@@ -169,6 +169,7 @@ class ImagesOptions(DatasetOptions):
         label_from: ``WHERE``: directory, filename, listing, none
         label_pattern: ``REGEX``: has a group (?P<label>...)
         labels: ``FILE``: one label per line, the first is class 0; or a .yaml file with names
+        label_order: ``HOW``: class ids sort labels as text (default; 10 before 2) or by number
         image_column: ``NAME``: column of Parquet files, or feature of TFRecords, that holds images
             (default: the only one of images; image/encoded)
         label_column: ``NAME``: column or feature of their labels (default: label;
@@ -222,7 +223,7 @@ example, a folder with one subfolder per label:
   shardmill images --input=flower_photos --output=ds --image_size=224"""
     groups: ClassVar = {
         "input and output": f"{INPUT_OUTPUT} follow_links limit",
-        "labels and splits": "label_from label_pattern labels "
+        "labels and splits": "label_from label_pattern labels label_order "
         "splits unlabeled_splits group_pattern seed",
         "archives": "image_column label_column image_suffix zip_encoding",
         "listings": "label_separator types null_values",
@@ -237,6 +238,7 @@ example, a folder with one subfolder per label:
     label_from: of.Choice[LabelFrom] = LABEL_FROM
     label_pattern: of.Text = of.text()
     labels: of.File = of.file(decides=False)
+    label_order: of.Choice[LabelOrder] = LABEL_ORDER
     image_column: of.Text = of.text()
     label_column: of.Text = of.text()
     image_suffix: of.Names = of.names(decides=False)

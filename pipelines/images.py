@@ -104,7 +104,8 @@ def resolve(config: ImagesConfig, *, runner: str = "") -> ImagesJob:
     config, warnings = replace(config, listed=listed), (*warnings, *found)
     sink = config.sink_spec(
         config.config_id(), match.root, labels=config.label_spec.fixed, config=config.identity(),
-        runner=runner, record_id=config.record_id(), command=config.command("images"),
+        label_order=config.label_order, runner=runner,
+        record_id=config.record_id(), command=config.command("images"),
         duplicates=config.duplicates,
         compares=not config.overwrite and has_catalogs(config.absolute_output),
         warnings=warnings, hooks=ImagesHooks(

@@ -69,6 +69,9 @@ class ImagesConfig(ImagesOptions, BuildConfig):
             raise UsageError("group-pattern-useless", splits=self.splits)
         if self.unlabeled_splits and self.label_from == "none":
             raise UsageError("unlabeled-useless")
+        if self.label_order != "text" and self.labels:
+            why = "with --labels, whose lines number the labels"
+            raise UsageError("option-useless", flag="label_order", value=self.label_order, why=why)
         if self.shard_by == "label" and self.label_from == "none":
             raise UsageError("shard-by-label-without-labels")
         if self.shard_by == "label" and self.label_separator:
@@ -93,6 +96,11 @@ class ImagesConfig(ImagesOptions, BuildConfig):
         for flag, used, why in (
             ("boxes_frame", True, "without --annotations or --masks"),
             ("labels", self.label_from == "none", "with --label_from=none"),
+            (
+                "label_order",
+                self.label_from == "none" and self.label_order != "text",
+                "with --label_from=none",
+            ),
         ):
             value = getattr(self, flag)
             if value and used and not (kinds or self.masks):
@@ -267,6 +275,8 @@ class ImagesConfig(ImagesOptions, BuildConfig):
         values = super().identity()
         if self.label_spec.fixed is not None:
             values["labels"] = list(self.label_spec.fixed)
+        if self.label_order != "text":
+            values["label_order"] = self.label_order
         if self.annotations:
             values["annotations"] = self.annotations[0].partition(":")[0]
         if not self.coco_ids:

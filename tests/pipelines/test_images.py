@@ -14,7 +14,7 @@ from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from shardmill.pipelines.images import build_images
 from shardmill.pipelines.images_config import ImagesConfig
 from shardmill.schemas.dataset.manifest import Manifest
-from shardmill.schemas.errors import ShardmillError
+from shardmill.schemas.errors import ShardmillError, UsageError
 from shardmill.schemas.refs import InputRef
 from tests.conftest import build_dataset, make_image, make_photos, resolve_job
 from tests.support.readers import gzip_records, tf_example, tf_examples, tf_records
@@ -355,3 +355,29 @@ def test_broken_files_are_rejects(shared_data, tmp_path) -> None:
     assert (
         Counter(json.loads(line)["error"] for line in lines) == manifest.inputs.rejected_by_reason
     )
+
+
+def test_class_ids_may_sort_numbers_by_value(tmp_path):
+    """A warning says that they sort as texts; only ids change with the option, no image."""
+    photos = make_photos(tmp_path / "in", {str(number): 1 for number in range(12)}, size=(8, 8))
+    options = {"image_size": 8, "splits": "train:1"}
+    output = tmp_path / "ds"
+    _, by_text = build_dataset(input=photos, output=output, **options)
+    assert "label_order" not in by_text.build.config
+    assert "'10' has the class id 2" in " ".join(by_text.warnings)
+    options["label_order"] = "number"
+    outcome, by_number = build_dataset(input=photos, output=output, update=True, **options)
+    assert by_number.labels == tuple(map(str, range(12)))
+    assert outcome.reused == 12
+    assert "label_order was text, now number" in outcome.changes
+    assert not any("class id" in warning for warning in by_number.warnings)
+    for example in check_images(output, by_number):
+        assert example["image/class/text"] == [b"%d" % example["image/class/label"][0]]
+    _, new = build_dataset(input=photos, output=tmp_path / "new", **options)
+    assert new.splits == by_number.splits
+    del options["label_order"]
+    outcome, _ = build_dataset(input=photos, output=output, **options)
+    assert "label_order was number, now text" in outcome.message
+    for flag, value in (("labels", "labels.txt"), ("label_from", "none")):
+        with pytest.raises(UsageError, match="--label_order=number has no effect with"):
+            ImagesConfig(input="in", output="out", label_order="number", **{flag: value})

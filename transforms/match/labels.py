@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
+from decimal import Decimal
 from functools import cached_property
 from typing import Literal, get_args
 
@@ -17,12 +18,16 @@ from shardmill.transforms.match.walk import glob_regex
 
 LabelFrom = Literal["directory", "filename", "listing", "none"]
 LABEL_FROM = of.choice(get_args(LabelFrom), "directory")
+LabelOrder = Literal["text", "number"]
+LABEL_ORDER = of.choice(get_args(LabelOrder), "text", decides=False)
 _PRESETS = {
     "directory": r"(?:.*/)?(?P<label>[^/]+)/[^/]+",
     "filename": r"(?P<label>[^.]+)\..*",
 }
 # The folder below that of the split; a file in the folder of a split has no label.
 BELOW_SPLIT = rf"(?:[^/]+/(?=[^/]+/)|(?!(?i:{SPLIT_FOLDER})/))(?P<label>[^/]+)/.*"
+_NUMBER = re.compile(r"[+-]?[0-9]+(?:\.[0-9]+)?")
+_TEXT_AND_DIGITS = re.compile(r"([^0-9]*)([0-9]*)")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f\x85\u2028\u2029]")
 
 
@@ -139,9 +144,40 @@ def has_control(text: str) -> bool:
     return _CONTROL.search(text) is not None
 
 
-def sort_labels(labels: Iterable[str]) -> tuple[str, ...]:
-    """Return labels in the order of their class ids: by their UTF-8 bytes."""
-    return tuple(sorted(labels, key=str.encode))
+def sort_labels(labels: Iterable[str], order: LabelOrder = "text") -> tuple[str, ...]:
+    """Return labels in the order of their class ids.
+
+    Args:
+        labels: The labels.
+        order: ``text``: by their UTF-8 bytes; ``number``: numbers by their value, then other
+            labels, in which digits are compared by value too, as in class_2 and class_10.
+    """
+    by_text = sorted(labels, key=str.encode)
+    return tuple(sorted(by_text, key=_numeric_key) if order == "number" else by_text)
+
+
+def _numeric_key(label: str) -> tuple[bool, Decimal, list[tuple[bytes, Decimal]]]:
+    """Return the sort key of a label; labels that differ only in leading zeros have the same."""
+    if _NUMBER.fullmatch(label):
+        return False, Decimal(label), []
+    parts = [
+        (text.encode(), Decimal(digits or -1)) for text, digits in _TEXT_AND_DIGITS.findall(label)
+    ]
+    return True, Decimal(0), parts
+
+
+def warn_of_order(labels: Iterable[str]) -> Iterator[str]:
+    """Yield a warning if class ids by text are not in the order of labels that are numbers."""
+    by_text = sort_labels(labels)
+    numbers = [label for label in by_text if _NUMBER.fullmatch(label)]
+    by_number = sort_labels(numbers, "number")
+    pairs = zip(numbers, by_number, strict=True)
+    moved = next((label for label, expected in pairs if label != expected), None)
+    if moved is not None:
+        yield (
+            f"the labels are numbers, but class ids sort them as texts: the label {moved!r} has "
+            f"the class id {by_text.index(moved)}; --label_order=number sorts them by value"
+        )
 
 
 def _read_names(text: str, source: str) -> list[str]:

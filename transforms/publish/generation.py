@@ -25,6 +25,7 @@ from shardmill.schemas.storage import Storage, join, open_storage, scheme_of
 
 # Files that systems put into folders; a folder with nothing else is empty for a user.
 _SYSTEM_FILES = frozenset({"lost+found", "Thumbs.db", "desktop.ini"})
+_DEFAULTS = {"label_order": "text"}  # of options that a config has only with other values
 _MAX_CHANGED = 4  # options in a message
 _MAX_SHOWN = 60  # characters of a value
 FORMAT_VERSION = 4  # of shards and sidecars; part of every config_id
@@ -248,8 +249,13 @@ def find_changed_options(old: Manifest, config: Mapping[str, Any]) -> tuple[str,
         config: The wanted options.
     """
     # Options of another release are not compared: their names mean nothing here.
-    names = [name for name in {**old.build.config, **config} if name in config]
-    texts = [(name, _shown(old.build.config.get(name)), _shown(config[name])) for name in names]
+    old_config = old.build.config
+    names = [name for name in {**old_config, **config} if name in config or name in _DEFAULTS]
+    texts = []
+    for name in names:
+        default = _DEFAULTS.get(name)
+        was, now = old_config.get(name, default), config.get(name, default)
+        texts.append((name, _shown(was), _shown(now)))
     return tuple(f"{name} was {was}, now {now}" for name, was, now in texts if was != now)
 
 

@@ -17,7 +17,7 @@ from shardmill.schemas.errors import FormatError, OutputError, ShardmillError, c
 from shardmill.schemas.refs import TRANSIENT, InputRef
 from shardmill.schemas.storage import join, open_storage
 from shardmill.transforms.match.containers.expand import expand
-from shardmill.transforms.match.labels import sort_labels
+from shardmill.transforms.match.labels import sort_labels, warn_of_order
 from shardmill.transforms.publish.generation import (
     find_changed_options,
     open_output,
@@ -113,9 +113,13 @@ def make_plan(
     problem = why_unusable(census, spec.hooks, spec.input or spec.root)
     if problem:
         return Plan("failed", problem)
-    labels = sort_labels(census.labels) if spec.labels is None else spec.labels
-    parts = plan_parts(census.series, expected_bytes, spec.shards)
+    labels = spec.labels
     warnings = (*spec.warnings, *input_warnings(census, spec.hooks))
+    if labels is None:
+        labels = sort_labels(census.labels, spec.label_order)
+        if spec.label_order == "text":
+            warnings += tuple(warn_of_order(labels))
+    parts = plan_parts(census.series, expected_bytes, spec.shards)
     if (pattern := spec.place.group_pattern) and not census.grouped:
         warnings += (f"--group_pattern={pattern} groups nothing: each input is alone",)
     plan = Plan(

@@ -19,6 +19,7 @@ from shardmill.schemas.errors import ShardmillError
 from shardmill.schemas.refs import InputRef, Reference, Reject
 from shardmill.schemas.storage import join, open_storage
 from shardmill.schemas.tfrecord.gzip_member import Packing
+from shardmill.transforms.match.labels import LabelOrder
 from shardmill.transforms.sink.placement import DuplicatesMode, PlaceSpec, ShardSpec
 from shardmill.transforms.statistics.sums import Totals
 
@@ -242,6 +243,7 @@ class SinkSpec:
         shards: Number and names of shards.
         compression: ``gzip`` or ``none``.
         labels: Labels that were given, or None to collect them.
+        label_order: Order of the class ids of labels that were collected.
         max_reject_fraction: Largest share of rejected inputs; one reject is always allowed.
         update: Whether a dataset of other inputs or options may be replaced.
         overwrite: Whether to build from scratch, also of a dataset that is up to date.
@@ -267,6 +269,7 @@ class SinkSpec:
     shards: ShardSpec
     compression: Literal["gzip", "none"] = "gzip"
     labels: tuple[str, ...] | None = None
+    label_order: LabelOrder = "text"
     max_reject_fraction: float = 0.05
     update: bool | Literal["content"] = False
     overwrite: bool = False

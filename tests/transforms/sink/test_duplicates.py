@@ -167,9 +167,7 @@ def test_check_limits_the_copies(photos, tmp_path):
 
 
 RECORDS = st.lists(
-    st.tuples(
-        st.integers(0, 3), st.sampled_from("ab"), st.sampled_from(["x", "y", "z", None])
-    ),
+    st.tuples(st.integers(0, 3), st.sampled_from("ab"), st.sampled_from(["x", "y", "z", None])),
     max_size=60,
 )
 
