@@ -23,6 +23,8 @@ MESSAGES: dict[str, str] = {
     "input-without-records": "The input holds nothing that could become a record: check --input.",
     "too-many-rejects": "{rejected:,} of {considered:,} inputs were rejected ({reasons}), {rule}: {report} lists each with its reason; {step}.",
     "listing-encoding": "{source} cannot be read as text: it is {problem}.",
+    "too-many-rejects": "{rejected:,} of {considered:,} inputs were rejected ({reasons}), {rule}: {report} lists each with its reason{step}.",
+    "listing-encoding": "{source} is not UTF-8: save it as UTF-8.",
     "listing-unreadable": "{source} cannot be read as a listing: {message}.",
     "listing-label-joined": "{where}: the label {label!r} of a list holds the separator {separator!r}: set --label_separator to a text that no label holds.",
     "listing-columns": "{source} has the column {name!r} twice, of {columns}: give each column a different name.",

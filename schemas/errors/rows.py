@@ -5,7 +5,7 @@ MESSAGES: dict[str, str] = {
     "rows-none": "--input={source} has no rows{names}: check --input, --header and --skip_lines.",
     "rows-too-many-rejects": "{problem}; {report} lists each reject.",
     "rows-unreadable": "No row of --input={source} can be read: {problem}; check --input, --delimiter and --quote.",
-    "inputs-all-rejected": "No input can be used: most are {worst}, such as {examples}; {remedy}.",
+    "inputs-all-rejected": "No input can be used: all are rejected, such as {examples}; {remedy}.",
     "encoding-unknown": "--encoding={encoding}: must be a text encoding that Python knows, such as utf-8, utf-16, latin-1 or cp1252.",
     "delimiter-contains-quote": "--delimiter={delimiter!r} contains the quote {quote!r}: choose another --quote, or --quote= if quotes have no meaning.",
     "delimiter-not-in-encoding": "--delimiter={delimiter!r} does not exist in --encoding={encoding}: choose another.",

@@ -19,7 +19,7 @@ from shardmill.pipelines.commands.build import parse_build
 from shardmill.pipelines.commands.parser import beam_option_names
 from shardmill.pipelines.runners.base import IN_MEMORY, take_runner
 from shardmill.schemas.errors import OutputError, ResourceError, UsageError
-from tests.conftest import make_photos, shardmill
+from tests.conftest import build_dataset, make_image, make_photos, shardmill
 from tests.support.fault_tools import sentence_here
 from tests.support.rows_tools import run_here
 
@@ -188,9 +188,9 @@ def test_direct_runner_is_in_memory(flags) -> None:
 
 
 INPUT_MISTAKES = [
-    (["--label_from=filename", r"--label_pattern=(?P<label>\d+)_x"], "most are no_label, such as 'a"),
-    (["--splits=directory"], "most are no_split"),
-    (["--labels=labels.txt"], "most are unknown_label"),
+    (["--label_from=filename", r"--label_pattern=(?P<label>\d+)_x"], "such as 'a/000.jpg' (no_label: no label is found in"),
+    (["--splits=directory"], "(no_split: "),
+    (["--labels=labels.txt"], "(unknown_label: "),
     (["--input=list.csv"], "list.csv has no column label"),
     (["--input=climb.csv"], "leads outside the root"),
     (["--input=twice.csv"], "is listed with the label 'x' and with 'y'"),
@@ -219,7 +219,47 @@ def test_rejects_unusable_inputs_in_one_sentence(
     flags = [*(["--input=in"] if "--input" not in flags[0] else []), *flags, *listing]
     said = sentence_here(capsys, "images", "--output=ds", *flags, code=1)
     assert message.lower() in said.lower()
-    assert sorted(tmp_path.rglob("*")) == before
+    # Only the list of rejects may be new, in the folder of the build.
+    after = [path for path in tmp_path.rglob("*") if "ds" not in path.relative_to(tmp_path).parts]
+    assert sorted(after) == before
+    assert ("rejects.jsonl" in said) == (tmp_path / "ds").exists()
+    assert not (tmp_path / "ds" / "manifest.json").exists()
+
+
+@pytest.mark.parametrize("reasons", [{"root": 1}, {"object": 2, "none": 3, "root": 1}])
+def test_all_reasons_are_shown_if_every_image_is_rejected(tmp_path, reasons) -> None:
+    """Each reason with an example and its message, as the file has them; and a dry run."""
+    folder = tmp_path
+    texts = {
+        "object": "<annotation><object/></annotation>",
+        "root": "<html/>",
+        "none": "",
+    }
+    keys = []
+    (folder / "in").mkdir()
+    (folder / "in" / "other.xml").write_text(texts["root"])
+    for reason, count in reasons.items():
+        for number in range(count):
+            path = folder / "in" / f"{reason}{number}.jpg"
+            make_image(number, 8, 8).save(path)
+            keys.append(path.name)
+            if texts[reason]:
+                path.with_suffix(".xml").write_text(texts[reason])
+    options = {"input": folder / "in", "output": folder / "ds", "annotations": "voc"}
+    for dry_run in (True, False):
+        outcome, manifest = build_dataset(**options, dry_run=dry_run)
+        assert (outcome.status, manifest) == ("failed", None)
+        assert ("rejects.jsonl" in outcome.message) != dry_run
+    (listed,) = folder.glob("ds/.build-*/rejects.jsonl")
+    rejects = [json.loads(line) for line in listed.read_text().splitlines()]
+    assert sorted(reject["key"] for reject in rejects) == sorted(keys)
+    assert f"{len(keys)} of {len(keys)} inputs were rejected" in outcome.message
+    assert str(listed) in outcome.message
+    for reason in {reject["error"] for reject in rejects}:
+        first = min(
+            (reject["key"], reject["message"]) for reject in rejects if reject["error"] == reason
+        )
+        assert f"{first[0]!r} ({reason}: {first[1]}" in outcome.message
 
 
 def test_builds_then_reports_up_to_date(tmp_path) -> None:

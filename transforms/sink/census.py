@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, cast
+from typing import Any, Literal, TypeAlias, cast
 
 from apache_beam import coders
 
@@ -18,6 +18,9 @@ from shardmill.transforms.sink.spec import BuildHooks
 
 MAX_FILES = 1_000  # of tables or arrays that the manifest lists
 _EXAMPLES = 3
+_SHOWN_REASONS = 3  # in a message
+_SHOWN_CHARACTERS = 200  # of what is wrong with an input
+Examples: TypeAlias = Mapping[str, Sequence[tuple[str, str]]]
 _MODULUS = 1 << 128
 Kind = Literal["new", "changed", "removed"]
 _CHANGED = 10
@@ -79,6 +82,11 @@ class Census:
     def refs(self) -> int:
         """Number of references that are placed in parts."""
         return sum(count for count, _ in self.series.values())
+
+    @property
+    def is_rejected(self) -> bool:
+        """Whether there are references, and matching rejected all of them."""
+        return 0 < self.refs == sum(self.errors.values())
 
     def add(
         self, ref: InputRef, series: Series, size: int | None = None, *, grouped: bool = False
@@ -176,14 +184,45 @@ def why_unusable(census: Census, hooks: BuildHooks, source: str) -> str:
             step=hooks.next_step(most, "check --input"),
             skipped=skipped,
         )
-    if sum(census.errors.values()) < census.refs:
+    if not census.is_rejected:
         return ""
-    worst = max(census.errors, key=lambda reason: (census.errors[reason], reason))
-    examples = [key for key, _ in census.examples[worst]]
-    remedy = hooks.remedy(worst, examples) or hooks.next_step(examples[0], "check --input")
-    return coded(
-        "inputs-all-rejected", worst=worst, examples=", ".join(map(repr, examples)), remedy=remedy
-    )
+    examples = show_examples(census.errors, census.examples)
+    remedy = find_remedy(census.errors, census.examples, hooks) or "check --input"
+    return coded("inputs-all-rejected", examples=examples, remedy=remedy)
+
+
+def order_reasons(counts: Mapping[str, int]) -> list[str]:
+    """Return the reasons of rejects, the most frequent one first."""
+    return sorted(counts, key=lambda reason: (-counts[reason], reason))
+
+
+def show_examples(counts: Mapping[str, int], examples: Examples) -> str:
+    """Return an input of each of the most frequent reasons, with what is wrong with it.
+
+    Args:
+        counts: Number of rejects by reason.
+        examples: See ``Census``.
+    """
+    texts = []
+    for reason in order_reasons(counts)[:_SHOWN_REASONS]:
+        key, message = examples[reason][0]
+        if len(message) > _SHOWN_CHARACTERS:
+            message = message[:_SHOWN_CHARACTERS] + "…"
+        texts.append(f"{key!r} ({reason}: {message})")
+    return ", ".join(texts)
+
+
+def find_remedy(counts: Mapping[str, int], examples: Examples, hooks: BuildHooks) -> str:
+    """Return what to change for the most frequent reason of rejects, or an empty text.
+
+    Args:
+        counts: Number of rejects by reason.
+        examples: See ``Census``.
+        hooks: Those of the kind of input.
+    """
+    reason = order_reasons(counts)[0]
+    keys = [key for key, _ in examples[reason]]
+    return hooks.remedy(reason, keys) or hooks.next_step(keys[0], "")
 
 
 @dataclass

@@ -21,7 +21,7 @@ from shardmill.schemas.storage import Storage, join, map_ordered, storage_thread
 from shardmill.schemas.tfrecord.framing import crc32c
 from shardmill.transforms.publish.publish import FinalFile, Publisher
 from shardmill.transforms.sink.assemble import BuiltShard
-from shardmill.transforms.sink.census import Census
+from shardmill.transforms.sink.census import Census, find_remedy, order_reasons, show_examples
 from shardmill.transforms.sink.duplicates import Copies
 from shardmill.transforms.sink.parts import parse_sidecar
 from shardmill.transforms.sink.placement import REJECTED, Series
@@ -232,20 +232,30 @@ def _check_rejects(
         return
     if not considered:
         raise OutputError("input-without-records")
-    worst = sorted(inputs.rejected_by_reason.items(), key=lambda item: (-item[1], item[0]))
-    reasons = ", ".join(f"{reason} {count:,}" for reason, count in worst[:_SHOWN_REJECTS])
+    counts = inputs.rejected_by_reason
+    worst = order_reasons(counts)[:_SHOWN_REJECTS]
+    reasons = ", ".join(f"{reason} {counts[reason]:,}" for reason in worst)
     report = join(spec.build, shard_names.REJECTS)
     _write_rejects(storage, spec, built, report)
     if problem:
         storage.replace(join(spec.build, shard_names.SCHEMA), schema.encode())
         raise OutputError("rows-too-many-rejects", problem=problem, report=report)
-    advice = spec.hooks.advice(read_rejects(storage, spec, built))
     if not inputs.accepted:
         rule, remedy = "none could become a record", "fix them and run again"
     else:
         rule = f"more than --max_reject_fraction={spec.max_reject_fraction:g} allows"
         remedy = "fix or remove them, or raise the limit, and run again: finished parts are kept"
-    remedy += "".join(f" ({warning})" for warning in spec.warnings)
+    advice = spec.hooks.advice(read_rejects(storage, spec, built))
+    step = f"; {advice}"
+    if not advice:
+        examples: dict[str, list[tuple[str, str]]] = {}
+        for reject in read_rejects(storage, spec, built):
+            of_reason = examples.setdefault(reject.error, [])
+            of_reason[:] = sorted([*of_reason, (reject.key, reject.message)])[:_SHOWN_REJECTS]
+        shown = show_examples(counts, examples)
+        remedy = find_remedy(counts, examples, spec.hooks) or remedy
+        notes = "".join(f" ({warning})" for warning in spec.warnings)
+        step = f", such as {shown}; {remedy}{notes}"
     raise OutputError(
         "too-many-rejects",
         rejected=inputs.rejected,
@@ -253,7 +263,7 @@ def _check_rejects(
         reasons=reasons,
         rule=rule,
         report=report,
-        step=advice or remedy,
+        step=step,
     )
 
 

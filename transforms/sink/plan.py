@@ -111,7 +111,7 @@ def make_plan(
         can_use: See ``decide_status``.
     """
     problem = why_unusable(census, spec.hooks, spec.input or spec.root)
-    if problem:
+    if problem and (spec.dry_run or not census.is_rejected):
         return Plan("failed", problem)
     labels = spec.labels
     warnings = (*spec.warnings, *input_warnings(census, spec.hooks))
@@ -126,6 +126,8 @@ def make_plan(
         "build", "", parts, labels, census.input_id, warnings=warnings, ctime_id=census.ctime_id,
         groups=1 + census.refs // _GROUP_INPUTS,
     )  # fmt: skip
+    if census.is_rejected:  # the build fails too, after it has listed all rejects in a file
+        spec = replace(spec, overwrite=True)
     return decide_status(spec, plan, can_use)
 
 

@@ -226,10 +226,16 @@ class BuildHooks:
         """
         return ""
 
-    def advice(self, rejects: Iterator[Reject]) -> str:
-        """Return what to change when too many inputs were rejected, as a sentence, or nothing."""
-        first = next(rejects, None)
-        return "" if first is None else self.next_step(first.key, "")
+    def advice(self, rejects: Iterator[Reject]) -> str:  # noqa: ARG002
+        """Return what to change when too many inputs were rejected, as a sentence.
+
+        Args:
+            rejects: The rejects of the build.
+
+        Returns:
+            The sentence; empty for examples of the most frequent reasons, and ``remedy``.
+        """
+        return ""
 
 
 @dataclass(frozen=True)
