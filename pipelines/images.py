@@ -21,6 +21,7 @@ from shardmill.schemas.storage import absolute, join
 from shardmill.transforms.images.containers import Spool
 from shardmill.transforms.images.encoder import ImagesHooks
 from shardmill.transforms.match.annotations.annotation_spec import AnnotationSpec
+from shardmill.transforms.match.annotations.layouts import warn_of_layout
 from shardmill.transforms.match.annotations.transform import AttachAnnotations
 from shardmill.transforms.match.containers.expand import MemberOptions
 from shardmill.transforms.match.inputs import MatchSpec
@@ -98,6 +99,9 @@ def resolve(config: ImagesConfig, *, runner: str = "") -> ImagesJob:
     listings = (each.kind == "listing" and not each.archives for each in match.parts or (match,))
     if config.duplicates != "keep" and any(listings):
         raise UsageError("duplicates-and-listing", duplicates=config.duplicates)
+    if not config.source_id:
+        layout = warn_of_layout(match, annotations=config.annotations, masks=config.masks)
+        warnings = (*warnings, *layout)
     match, listed, found = open_listings(match, config.listing_options)
     if config.source_id:
         listed = read_columns(match.input)

@@ -138,17 +138,25 @@ def _translate(tokens: Iterable[str]) -> str:
 
 
 def folder_names(root: str) -> list[str]:
-    """Return the names of the visible folders in a folder; none if it cannot be listed.
+    """Return the names of the visible folders in a folder; see ``list_names``."""
+    return list_names(root)[0]
 
-    Of an object store, only folders among the first entries are returned.
+
+def list_names(root: str) -> tuple[list[str], list[str]]:
+    """Return the names of the visible folders and files in a folder; none if it cannot be listed.
+
+    Of an object store, only those among the first entries are returned.
     """
-    if not scheme_of(root):
+    if scheme_of(root):
+        listed = itertools.islice(open_storage(root).list_dir(root), _MAX_LISTED)
+        entries = [(entry.path.rpartition("/")[2], entry.kind == "dir") for entry in listed]
+    else:
+        entries = []
         with contextlib.suppress(OSError):
-            return _list_folders(root)
-        return []
-    entries = itertools.islice(open_storage(root).list_dir(root), _MAX_LISTED)
-    names = [entry.path.rpartition("/")[2] for entry in entries if entry.kind == "dir"]
-    return [name for name in names if name and not is_junk(name)]
+            entries = [(entry.name, _is_dir(entry)) for entry in _scan(root)]
+    visible = [(name, is_dir) for name, is_dir in entries if name and not is_junk(name)]
+    folders = [name for name, is_dir in visible if is_dir]
+    return folders, [name for name, is_dir in visible if not is_dir]
 
 
 def first_level(root: str) -> Iterator[WalkTask]:

@@ -85,8 +85,8 @@ class Census:
 
     @property
     def is_rejected(self) -> bool:
-        """Whether there are references, and matching rejected all of them."""
-        return 0 < self.refs == sum(self.errors.values())
+        """Whether matching could read the input, but rejected all references."""
+        return not self.counts.fatal and 0 < self.refs == sum(self.errors.values())
 
     def add(
         self, ref: InputRef, series: Series, size: int | None = None, *, grouped: bool = False
