@@ -18,6 +18,7 @@ from shardmill.loaders.source import Source
 from shardmill.loaders.steps import Remainder, batches, to_int
 from shardmill.loaders.stream import Stream, Where
 from shardmill.loaders.tf_parse import array_decoder, batch_parser, label_reader
+from shardmill.schemas.arguments import check_arguments
 from shardmill.schemas.errors import InputError, UsageError
 from shardmill.schemas.schema_pbtxt.image_features import MASK
 
@@ -69,6 +70,7 @@ class Batching(NamedTuple):
         return steps
 
 
+@check_arguments()
 def keras_dataset(  # noqa: PLR0913 - all but two are keyword-only
     dataset: str | os.PathLike[str] | Stream, split: str = "train", *, batch_size: int | None = 32,
     shuffle: bool | int = False, seed: int = 0, remainder: Remainder | None = None,

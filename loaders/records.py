@@ -28,6 +28,7 @@ from shardmill.loaders.selection import Selection, ShardSlice
 from shardmill.loaders.shards import Caches, ShardFiles
 from shardmill.loaders.source import Source, open_source
 from shardmill.loaders.steps import to_int
+from shardmill.schemas.arguments import check_arguments
 from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.errors import FormatError, InputError, ShardmillError, UsageError
 from shardmill.schemas.schema_pbtxt.image_features import MASK
@@ -275,6 +276,7 @@ def _pair(values: dict[str, Any], inputs: tuple[str, ...], label: str) -> tuple[
     return given, values[label]
 
 
+@check_arguments()
 def open_dataset(  # noqa: PLR0913 - all but two are named
     path: str | os.PathLike[str], split: str = "train", *, features: Sequence[str] | None = None,
     decode: bool = True, text: bool = False,
@@ -324,6 +326,8 @@ def open_dataset(  # noqa: PLR0913 - all but two are named
         _warn_of_lost_labels(source)
     specs = select_features(source, features)
     names = output_names(specs, features) if decode else {}
+    if not as_supervised and label not in ("id", "one_hot"):
+        raise UsageError("label-of-dicts", label=label)
     classes = {source.label_id: source.num_classes} if label == "one_hot" else {}
     defaults = default_values(specs, fill)
     decoder = RecordDecoder(specs, defaults, decode, source.sides, names, text, classes)
@@ -342,7 +346,7 @@ def _warn_of_lost_labels(source: Source) -> None:
         warnings.warn(
             f"{source.selection.split} is read without labels, because {' and '.join(unlabeled)} "
             "has none: read the splits alone, or name features.",
-            stacklevel=3,
+            stacklevel=4,
         )
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import difflib
 import itertools
 import re
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from shardmill.schemas.dataset.manifest import Manifest, Shard, Split
+from shardmill.schemas.dataset.splits import split_of_folder
 from shardmill.schemas.errors import UsageError
 
 _TERM = re.compile(r"([^\[\]+]*)(?:\[([^\[\]:]*):([^\[\]:]*)\])?")
@@ -114,5 +116,11 @@ def find_split(manifest: Manifest, name: str) -> Split:
     """
     if name not in manifest.splits:
         known = ", ".join(manifest.splits) or "none"
-        raise UsageError("split-unknown", name=name, known=known)
+        alike = [split for split in manifest.splits if split.lower() == name.lower()]
+        meant = split_of_folder(name)
+        alike += [split for split in manifest.splits if split_of_folder(split) == meant and meant]
+        alike += difflib.get_close_matches(name, manifest.splits, 1)
+        alike += [split for split in manifest.splits if name and split.startswith(name)]
+        hint = f"; did you mean {alike[0]}?" if alike else "."
+        raise UsageError("split-unknown", name=name, known=known, hint=hint)
     return manifest.splits[name]

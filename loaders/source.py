@@ -30,6 +30,12 @@ from shardmill.schemas.storage import join, open_storage, scheme_of
 
 # Names of features by their short names, which TFDS and Hugging Face datasets use too.
 LONG_NAMES = {each.short: each.name for each in IMAGE_FEATURES.values() if each.short}
+# Options of a build that attach features, by the names of these in readers.
+_ATTACHED = {
+    BOXES: "--annotations=voc, yolo or coco:FILE",
+    "classes": "--annotations=voc, yolo or coco:FILE",
+    "mask": "--masks=FOLDER",
+}
 _ID_SOURCES = (CLASS_ID, "label")
 _TEXT_SOURCES = (CLASS_TEXT, "label/text")
 
@@ -127,7 +133,7 @@ class Source:
             UsageError: The feature is unknown.
         """
         long = LONG_NAMES.get(name, "")
-        if {name, long} & self.lacking:
+        if name in self.lacking or (long and long in self.lacking):
             self.check_labeled()
         for each in (name, self.named_by(long), long):
             for spec in self.specs:
@@ -135,6 +141,9 @@ class Source:
                     return spec
         if name.partition("/")[0] == BOXES and self.has_boxes:
             return boxes_spec(name, self.box_sides, self.sides[::-1])
+        part = name.partition("/")[0]
+        if part in _ATTACHED:
+            raise UsageError("feature-not-attached", name=name, what=part, flag=_ATTACHED[part])
         known = format_names([spec.name for spec in self.specs])
         raise UsageError("feature-unknown", name=name, known=known)
 

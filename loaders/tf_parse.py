@@ -162,6 +162,16 @@ def _raw_decoder(spec: FeatureSpec) -> Callable[[tf.Tensor], tf.Tensor]:
     return decode
 
 
+def _feature_of(source: Source, form: str) -> str:
+    try:
+        return source.spec_of(form).name
+    except UsageError as error:
+        if error.id != "feature-unknown":
+            raise
+        known = "'id', 'one_hot', 'text', None, or the name of a feature"
+        raise UsageError("reader-value-unknown", name="label", value=form, known=known) from error
+
+
 def label_reader(source: Source, form: str) -> tuple[str, Callable[[tf.Tensor], tf.Tensor]]:
     """Returns the feature with the label, and a function from its values to labels.
 
@@ -175,13 +185,7 @@ def label_reader(source: Source, form: str) -> tuple[str, Callable[[tf.Tensor], 
     import tensorflow as tf
 
     if form not in LABEL_FORMS:
-        try:
-            return source.spec_of(form).name, lambda values: values
-        except UsageError as error:
-            known = "'id', 'one_hot', 'text', None, or the name of a feature"
-            raise UsageError(
-                "reader-value-unknown", name="label", value=form, known=known
-            ) from error
+        return _feature_of(source, form), lambda values: values
     labels = list(source.manifest.labels)
     names = sorted(source.label_features)
     if not names:

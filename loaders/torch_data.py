@@ -13,11 +13,13 @@ from shardmill.loaders.records import Records, open_dataset
 from shardmill.loaders.sampling import Weights
 from shardmill.loaders.steps import Remainder
 from shardmill.loaders.stream import Order, Where
+from shardmill.schemas.arguments import check_arguments
 
 if TYPE_CHECKING:
     from shardmill.loaders.torch_stream import TorchStream
 
 
+@check_arguments(open_dataset)
 def torch_dataset(  # noqa: PLR0913 - all but two are keyword-only
     dataset: str | os.PathLike[str], split: str = "train", *, shuffle: bool = False,
     order: Order | None = None, seed: int = 0, host: tuple[int, int] | None = None,

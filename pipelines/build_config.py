@@ -5,6 +5,7 @@ And the splits that the folders of an input name, as in ``train/`` and ``validat
 
 from __future__ import annotations
 
+import itertools
 import os
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -15,7 +16,7 @@ from typing_extensions import Self
 from shardmill.pipelines.dataset_options import DatasetOptions
 from shardmill.pipelines.report.terminal import Answer
 from shardmill.pipelines.split_places import relative_places
-from shardmill.schemas.dataset.shard_names import shard_template
+from shardmill.schemas.dataset.shard_names import MANIFEST, shard_template
 from shardmill.schemas.dataset.splits import DEFAULT_SPLITS, Splits, split_of_folder
 from shardmill.schemas.errors import UsageError, format_names
 from shardmill.schemas.option_types import as_text, options_of, parse_path
@@ -30,6 +31,7 @@ _MODES = frozenset({"update", "overwrite", "dry_run", "beam_options"})
 
 _MAX_OPTION_FILE = 256 << 20  # bytes; more is data that was named by mistake
 Config = TypeVar("Config", bound="BuildConfig")
+_FEW = 100  # entries of a folder
 _MAX_DEPTH = 4  # a link may lead to a folder above it
 
 
@@ -70,6 +72,9 @@ class BuildConfig(DatasetOptions):
     def find_inputs(self, wanted: Wanted, **options: Any) -> MatchSpec:
         """Return the inputs and what to match in them; see ``inputs.find_inputs``."""
         options |= {"follow_links": vars(self)["follow_links"], "wanted": wanted}
+        source = absolute(self.sources[0]) if len(self.sources) == 1 else ""
+        if source and _are_swapped(source, self.absolute_output):
+            raise UsageError("input-and-output-swapped", source=source, output=self.absolute_output)
         return find_inputs(self.sources, self.root, **options)
 
     @property
@@ -179,6 +184,25 @@ class BuildConfig(DatasetOptions):
             name: value if isinstance(value, int | float | None) else as_text(options[name], value)
             for name, value in values.items()
         }
+
+
+def _are_swapped(source: str, output: str) -> bool:
+    """Return whether an input and an output look like each other's.
+
+    The input is a dataset or does not exist, and the output is a file, or a folder with files that
+    is not a dataset.
+    """
+    storage = open_storage(output)
+    entry = storage.stat(output)
+    if entry is None or open_storage(source).stat(source) is not None:
+        if entry is None or open_storage(source).stat(join(source, MANIFEST)) is None:
+            return False
+    elif any(character in source for character in "*?["):
+        return False
+    if entry.kind != "dir":
+        return True
+    names = {each.name for each in itertools.islice(storage.list_dir(output), _FEW)}
+    return MANIFEST not in names and any(not name.startswith((".", "gen-")) for name in names)
 
 
 def read_option_file(flag: str, path: str, remedy: str) -> str:

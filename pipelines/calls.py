@@ -26,6 +26,7 @@ from typing import IO, TYPE_CHECKING, Any, ParamSpec, TypeVar
 from shardmill.pipelines.dataset_options import ArraysOptions, ImagesOptions, RowsOptions
 from shardmill.pipelines.tool_options import CountConfig, VerifyOptions
 from shardmill.schemas import errors
+from shardmill.schemas.arguments import explain_arguments
 from shardmill.schemas.dataset.dataset_files import read_dataset_file
 from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.dataset.read_manifest import load_manifest
@@ -168,6 +169,9 @@ def _command(
 
     def call(*args: P.args, **values: P.kwargs) -> T:
         check_names(command, values, {each.name for each in fields(kind)})
+        error = explain_arguments(kind, command, args, dict(values))
+        if error is not None:
+            raise error
         return result(run(command, table(*args, **values)))
 
     texts = describe_options(kind).items()

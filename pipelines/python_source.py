@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from shardmill.pipelines.calls import BuildResult, build_result, check_names, run
 from shardmill.pipelines.dataset_options import ImagesOptions, RowsOptions
 from shardmill.schemas.dataset.shard_names import SPOOL_FOLDER
-from shardmill.schemas.errors import OutputError, format_names
+from shardmill.schemas.errors import OutputError, UsageError, format_names
 from shardmill.schemas.numbers import human_bytes
 from shardmill.schemas.option_types import Path, whole
 from shardmill.schemas.storage import join, open_storage, scheme_of
@@ -72,6 +72,8 @@ def write(  # noqa: PLR0913 - each names a part of a record
     from shardmill.transforms.sources.python.records import find_version, read_units
     from shardmill.transforms.sources.python.spool import KEY, ImageFiles
 
+    if isinstance(source, str | os.PathLike) and not isinstance(output, str | os.PathLike):
+        raise UsageError("source-and-output-swapped", source=source)
     started = time.monotonic()
     find_key = key if callable(key) else None
     named = {"key": KEY if find_key else str(key), "label": label, "split": split, "image": image}

@@ -16,6 +16,7 @@ from apache_beam.typehints.row_type import RowTypeConstraint
 
 from shardmill.pipelines.build_config import BuildConfig, read_option_file
 from shardmill.pipelines.rows_config import check_label
+from shardmill.schemas.arguments import check_arguments
 from shardmill.schemas.dataset.splits import Splits
 from shardmill.schemas.errors import UsageError
 from shardmill.schemas.option_types import Path, parse_path
@@ -69,6 +70,7 @@ class WriteDataset(beam.PTransform):
         UsageError: An option breaks a rule.
     """
 
+    @check_arguments()
     def __init__(
         self, output: Path, *, key: Getter, schema: Path = "", split: Getter = "", label: str = "",
         duplicates: Literal["error", "drop"] = "error", **options: Any,

@@ -27,6 +27,7 @@ Given_contra = TypeVar("Given_contra", contravariant=True)
 Path = str | os.PathLike[str]
 SIZE_PATTERN = r"[0-9]+(\.[0-9]+)? ?([KMGTkmgt]?([iI]?[bB])?)"
 _ITEM_BOUND = re.compile(r",(?=[^,:%]+:)")
+_WINDOWS_PATH = re.compile(r"(?:([A-Za-z]):[\\/](?!/)|\\\\)")
 _HELP = re.compile(r"^ {4}(\w+): (?:``(\S+)``: )?(.+(?:\n {8}.+)*)", re.MULTILINE)
 
 
@@ -261,8 +262,23 @@ def parse_path(flag: str, value: Any) -> str:
     if isinstance(value, (str, os.PathLike)):
         path = os.fspath(value)
         if isinstance(path, str):
+            check_windows_path(path)
             return path
     raise UsageError("value-not-path", flag=flag, kind=type(value).__name__)
+
+
+def check_windows_path(path: str) -> None:
+    r"""Check that a path is not one of Windows, such as ``C:\data``, on another system.
+
+    Raises:
+        UsageError: It is, and no file here has this name.
+    """
+    match = _WINDOWS_PATH.match(path)
+    if match is None or os.name == "nt" or os.path.lexists(path):
+        return
+    rest = path[match.end() :].replace("\\", "/")
+    mounted = f"/mnt/{match[1].lower()}/{rest}" if match[1] else f"//{rest}"
+    raise UsageError("path-of-windows", path=path, mounted=mounted)
 
 
 def parse_paths(flag: str, value: Any) -> tuple[str, ...]:

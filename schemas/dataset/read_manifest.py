@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 
 from shardmill.schemas.dataset.dataset_files import check_dataset_file, read_dataset_file
 from shardmill.schemas.dataset.manifest import VERSION, Manifest
-from shardmill.schemas.dataset.shard_names import MANIFEST, check_not_lost, is_generation
+from shardmill.schemas.dataset.shard_names import CURRENT, MANIFEST, check_not_lost, is_generation
 from shardmill.schemas.errors import FormatError, InputError, StorageError, UsageError
+from shardmill.schemas.option_types import check_windows_path
 from shardmill.schemas.storage import join, open_storage, scheme_of
 
 
@@ -74,9 +75,12 @@ def load_manifest(path: str | os.PathLike[str]) -> Manifest:
 
 def _find_manifest(path: str | os.PathLike[str]) -> tuple[str, str]:
     """Returns the folder of a dataset and the path of its manifest, given either of them."""
+    if not isinstance(path, str | bytes | os.PathLike):
+        raise UsageError("dataset-not-path", value=path)
     text = os.fsdecode(path)
     if not text:
         raise UsageError("manifest-path-empty")
+    check_windows_path(text)
     scheme, slash, _ = text.partition(":/")
     # pathlib turns gs://bucket into gs:/bucket.
     if slash and scheme in ("gs", "s3") and not scheme_of(text):
@@ -105,10 +109,23 @@ def _read_manifest(folder: str, file: str, *, counts: bool) -> Manifest:
         raise InputError("dataset-missing", file=file) from error
     except FormatError as error:
         check_not_lost(file, data)
+        dataset = _dataset_of(file)
+        if dataset:
+            raise InputError("dataset-file", file=file, dataset=dataset) from error
         fix = "build or copy the dataset again" if folder else f"give a dataset or its {MANIFEST}"
         fix = f"; {fix}" if error.__cause__ else ""
         raise InputError("manifest-unreadable", file=file, error=error, fix=fix) from error
     return manifest
+
+
+def _dataset_of(file: str) -> str:
+    """Returns the folder of the dataset that a shard or side file belongs to, or an empty text."""
+    path = file
+    while "/" in path:
+        path, _, name = path.rpartition("/")
+        if name == CURRENT or is_generation(name):
+            return path or "."
+    return ""
 
 
 def describe_manifest(manifest: Manifest) -> dict[str, Any]:

@@ -60,7 +60,10 @@ class Splits:
         if text in ("directory", "imagesets", "listing"):
             return cls(cast("SplitMode", text))
         if _BARE_SHARES.fullmatch(text):
-            pairs = zip(("train", "validation", "test"), re.split("[,:]", text), strict=False)
+            given = re.split("[,:]", text)
+            if len(given) == 1 and _parse_share(text, f"train:{text.strip()}")[1] < 1:
+                given.append(f"{1 - float(Fraction(text.strip())):g}")
+            pairs = zip(("train", "validation", "test"), given, strict=False)
             shares = tuple(_parse_share(text, f"{name}:{share.strip()}") for name, share in pairs)
             raise UsageError("splits-unnamed", text=text, right=_scaled(shares))
         items = text.split(",")

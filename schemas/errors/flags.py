@@ -8,6 +8,7 @@ MESSAGES: dict[str, str] = {
     "not-a-flag": "{each!r} is not a flag: write it as --{each}.",
     "flag-of-other-command-and-beam": "{flag} belongs to {owners}: write --beam_options={name}=VALUE for Apache Beam's option of that name.",
     "flag-of-other-command": "{flag} belongs to {owners}: remove it.",
+    "path-of-windows": "{path} is a path of Windows: give a path of this system, as in WSL {mounted}.",
     "option-unknown": "shardmill.{command} has no option {name}; {hint}",
     "python-without-docstrings": "Apache Beam does not run without docstrings: omit -OO and PYTHONOPTIMIZE=2 (-O works).",
     "file-names-not-utf8": "Python reads names of files as {encoding} here, not as UTF-8, which would change keys: set PYTHONUTF8=1.",

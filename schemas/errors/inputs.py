@@ -1,6 +1,7 @@
 """Messages about inputs."""
 
 MESSAGES: dict[str, str] = {
+    "input-and-output-swapped": "--output={output} holds files that are not a dataset, and --input={source} is a dataset or does not exist: the input comes first, the output second.",
     "input-missing": "--input={pattern} does not exist: give a folder, a glob, a listing or a file.",
     "path-not-utf8": "The path {shown} is not valid UTF-8: rename it.",
     "current-folder-deleted": "The path {path!r} is relative, and the current folder was deleted: change to another folder, or give an absolute path.",

@@ -100,6 +100,9 @@ def _read_element(
             key = _to_text("key", values.get(reader.key))
         if reader.split:
             get = reader.split if callable(reader.split) else None
+            if get is None and reader.split not in values:
+                message = f"it has no field {reader.split!r}, which names its split"
+                raise RejectedError("decode", "no_split", message)
             split = _to_text("split", get(element) if get else values.get(str(reader.split)))
         if not values.keys() <= names:
             extra = format_names(sorted(map(str, values.keys() - names)))
