@@ -31,31 +31,38 @@ class DiffOptions:
 
     Attributes:
         before: ``A``: a dataset, the folder of a version, or a manifest
-        after: ``B``: another one
+        after: ``B``: another one (default: ``A``, compared with the version before)
         examples: ``N``: number of examples of each kind of change
     """
 
-    usage: ClassVar = "A B [FLAGS]"
+    usage: ClassVar = "A [B] [FLAGS]"
     summary: ClassVar = """\
 Compare two versions of a dataset: records added, removed and changed, and
 changes of labels, statistics, options and codecs. Of images only the catalogs
 are read; of rows with --key, the records."""
     example: ClassVar = """\
 examples:
+  shardmill diff ds
   shardmill diff ds_old ds
   shardmill diff ds/gen-20261122T101500Z-0123456789ab gs://my-sets/ds --json
 
 Exit codes: 0 compared, 1 something could not be read, 2 usage error."""
     before: str
-    after: str
+    after: str = ""
     examples: of.Int = of.whole(10)
 
 
 def run(flags: DiffOptions, answer: Answer) -> int:
     """Print how two versions differ; return the exit code."""
-    from shardmill.pipelines.report.compare import compare_datasets  # imports NumPy
+    from shardmill.pipelines.report.compare import (  # imports NumPy
+        compare_datasets,
+        find_version_before,
+    )
 
-    found = compare_datasets(flags.before, flags.after, flags.examples)
+    before, after = flags.before, flags.after
+    if not after:
+        before, after = find_version_before(before), before
+    found = compare_datasets(before, after, flags.examples)
     answer.give(found)
     answer.show(lambda _: render(found))
     return 0

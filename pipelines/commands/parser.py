@@ -9,7 +9,7 @@ import itertools
 import re
 from argparse import SUPPRESS
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import fields
+from dataclasses import MISSING, fields
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
@@ -202,7 +202,9 @@ def _add_options(table: type, names: Iterable[str], add: Callable[..., Any]) -> 
                 how = {"action": "extend", "nargs": "+"}
             add(f"--{name}", **how, default=SUPPRESS, metavar=metavar, help=text)
         else:
-            add(name, metavar=metavar, help=text)
+            is_optional = declared[name].default is not MISSING
+            how = {"nargs": "?", "default": SUPPRESS} if is_optional else {}
+            add(name, **how, metavar=metavar, help=text)
 
 
 def _with_underscores(argument: str) -> str:

@@ -22,7 +22,7 @@ from shardmill.loaders.shards import Caches, ShardFiles
 from shardmill.loaders.source import open_catalog, open_without_shards
 from shardmill.schemas.dataset.manifest import Manifest, Shard
 from shardmill.schemas.dataset.read_manifest import open_manifest
-from shardmill.schemas.errors import ShardmillError
+from shardmill.schemas.errors import InputError, ShardmillError
 from shardmill.schemas.example.parse import parse_example
 from shardmill.schemas.numbers import short_number
 from shardmill.schemas.storage import join
@@ -242,6 +242,18 @@ def compare_datasets(before: str, after: str, most: int, *, read: bool = True) -
     body |= {"records": records, "not_compared": why or None}
     paths = {"before": sides[0].path, "after": sides[1].path}
     return {"status": "different" if differs else "same", **paths, **body}
+
+
+def find_version_before(path: str) -> str:
+    """Return the folder of the version that was published before that of a dataset.
+
+    Raises:
+        InputError: None is kept, or the path is not the folder of a dataset.
+    """
+    found = open_manifest(path)
+    if not found.manifest.previous:
+        raise InputError("diff-nothing-before", path=path)
+    return join(found.folder or path, found.manifest.previous[0])
 
 
 def changes_of_update(output: str, manifest: Manifest) -> tuple[str, ...]:

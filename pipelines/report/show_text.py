@@ -43,6 +43,8 @@ def _dataset(report: dict[str, Any], layout: Layout) -> Parts:
     finished = printable(str(report["finished"]).replace("T", " ")[:16])
     made = f"dataset, built {finished}" if report["root"] is None else f"counted {finished}"
     version = f", version {report['generation']}" if report["generation"] else ""
+    if report.get("held"):
+        version += ", held by a rollback"
     yield from _title(report["path"], f"{made}{version}", layout)
     counts = [plural(report[f"num_{noun}s"], noun) for noun in ("example", "shard")]
     size, packed = human_bytes(report["num_bytes"]), _compression(report["compression"])

@@ -20,7 +20,7 @@ from shardmill.schemas.storage import join
 VERSION = 2
 _OPTIONAL = "record_id", "ctime_id", "content_id", "files"  # of the build
 _REQUIRED = ("labels", "features", "warnings")  # which have defaults only in Python
-_NOT_EMPTY = "beside", "generation", "previous", "checksums", "manifests"
+_NOT_EMPTY = "beside", "generation", "previous", "checksums", "manifests", "held"
 _MAX_NUMBER = (1 << 63) - 1  # readers number records by int64
 COUNT_PIPELINE = "count"  # in the config of a manifest that `shardmill count` wrote
 T = TypeVar("T")
@@ -227,6 +227,7 @@ class Manifest:
             datasets of 0.2.0.
         manifests: CRC-32C of the manifest inside the generation and inside earlier ones, by the
             generation; empty inside of them.
+        held: Whether builds must not publish another version, by ``shardmill rollback --hold``.
     """
 
     splits: dict[str, Split]
@@ -244,6 +245,7 @@ class Manifest:
     previous: tuple[str, ...] = ()
     checksums: dict[str, str] = field(default_factory=dict)
     manifests: dict[str, str] = field(default_factory=dict)
+    held: bool = False
 
     def to_json(self) -> str:
         """Return the manifest as indented JSON, with the version first."""
@@ -356,6 +358,8 @@ def _known(kind: type[T], body: Mapping[str, Any]) -> T:
                 _check_numbers(each.name, [value])
             elif each.type == "dict[str, int]":
                 _check_numbers(each.name, value.values())
+            elif each.type == "bool" and type(value) is not bool:
+                raise TypeError(f"{each.name} is neither true nor false")
             elif each.type.startswith("dict") and not isinstance(value, dict):
                 raise TypeError(f"{each.name} is not an object")
             given[each.name] = tuple(value) if each.type.startswith("tuple") else value

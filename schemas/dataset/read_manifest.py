@@ -145,6 +145,7 @@ def describe_manifest(manifest: Manifest) -> dict[str, Any]:
         "version": VERSION,
         "generation": manifest.generation or None,
         "previous": list(manifest.previous),
+        **({"held": True} if manifest.held else {}),
         "root": manifest.root or None,
         "finished": manifest.build.finished,
         "runner": manifest.build.runner,

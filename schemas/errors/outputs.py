@@ -31,6 +31,8 @@ MESSAGES: dict[str, str] = {
     "catalog-record-ids": "it has records of {found} record_ids",
     "catalog-size-differs": "its size does not match its catalog",
     "catalog-index-differs": "its member index does not match its catalog",
+    "rollback-held": "{output} is held at {name} by a rollback before: name another version by --to, or end that by `shardmill rollback {output} --release`.",
+    "output-held": "{output} is held at {name} by a rollback, and builds do not replace it: correct the input, then run `shardmill rollback {output} --release` and this command again.",
     "rollback-nothing-kept": "{output} keeps no earlier version: build with --keep=1 or more.",
     "rollback-version-unknown": "{output} has no earlier version {name!r}: it has {have}.",
     "rollback-version-damaged": "{path} is missing or damaged ({why}): choose another --to.",

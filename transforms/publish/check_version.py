@@ -336,7 +336,7 @@ def _check_sources(manifest: Manifest) -> Iterator[Finding]:
 
 def _without_names(manifest: Manifest) -> Manifest:
     """Return the manifest as it is inside of its generation."""
-    return replace(manifest, generation="", previous=(), manifests={})
+    return replace(manifest, generation="", previous=(), manifests={}, held=False)
 
 
 def _differences(value: Any, expected: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:

@@ -285,19 +285,24 @@ def checksum_manifests(
     return checksums
 
 
-def roll_back(storage: Storage, output: str, wanted: str = "") -> Manifest:
+def roll_back(storage: Storage, output: str, wanted: str = "", *, hold: bool = False) -> Manifest:
     """Publish an earlier generation again; the current one becomes an earlier one.
+
+    A call whose answer was lost may be repeated with ``wanted`` or ``hold``: it changes nothing
+    then. Without them, a second call returns to the generation that the first one replaced.
 
     Args:
         storage: Storage of the output.
         output: The output folder.
         wanted: Name of the generation; empty for the latest one. All its files are read.
+        hold: Whether builds must not publish another generation until ``release``.
 
     Returns:
         The manifest that is published now.
 
     Raises:
-        InputError: There is no such generation, or it is damaged: see ``check_version``.
+        InputError: There is no such generation, or it is damaged: see ``check_version``; or the
+            dataset is held, and neither argument is given.
         OutputError: Another command published at the same time, or the output is a version.
     """
     check_no_version(output)
@@ -308,6 +313,13 @@ def roll_back(storage: Storage, output: str, wanted: str = "") -> Manifest:
             kept = list(now.previous)
         else:
             kept = [*find_sound(storage, output)] or list_generations(storage, output)
+        if now is not None and now.held and not (hold or wanted):
+            raise InputError("rollback-held", output=output, name=now.generation)
+        is_repeated = now is not None and ((now.held and not wanted) or wanted == now.generation)
+        if now is not None and is_repeated:
+            new = replace(now, held=hold or now.held)
+            _replace_manifest(storage, output, published, new)
+            return new
         if not kept:
             raise InputError("rollback-nothing-kept", output=output)
         name = wanted or kept[0]
@@ -324,9 +336,39 @@ def roll_back(storage: Storage, output: str, wanted: str = "") -> Manifest:
         earlier = [now.generation] if now is not None else []
         previous = tuple(earlier + [each for each in kept if each != name])
         manifests = checksum_manifests(storage, output, (name, *previous), now)
-        new = replace(manifest, generation=name, previous=previous, manifests=manifests)
-        path = join(output, shard_names.MANIFEST)
-        if not storage.replace_if(path, new.to_json().encode(), published.version):
-            raise OutputError("rollback-race", output=output)
+        new = replace(manifest, generation=name, previous=previous, manifests=manifests, held=hold)
+        _replace_manifest(storage, output, published, new)
         update_link(output, name)
     return new
+
+
+def release(storage: Storage, output: str) -> Manifest:
+    """Let builds publish versions of a dataset again that ``roll_back`` held; return its manifest.
+
+    Raises:
+        InputError: There is no manifest.
+        OutputError: Another command published at the same time, or the output is a version.
+    """
+    check_no_version(output)
+    with storage.lock(output):
+        published = read_published(storage, output)
+        if published.manifest is None:
+            raise InputError("dataset-missing", file=join(output, shard_names.MANIFEST))
+        new = replace(published.manifest, held=False)
+        _replace_manifest(storage, output, published, new)
+        return new
+
+
+def _replace_manifest(
+    storage: Storage, output: str, published: Published, manifest: Manifest
+) -> None:
+    """Replace the manifest at an output, unless it is the same.
+
+    Raises:
+        OutputError: It is not the one that was read.
+    """
+    if manifest == published.manifest:
+        return
+    path = join(output, shard_names.MANIFEST)
+    if not storage.replace_if(path, manifest.to_json().encode(), published.version):
+        raise OutputError("rollback-race", output=output)

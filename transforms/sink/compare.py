@@ -47,7 +47,8 @@ def add_changes(plan: Plan, changes: Changes, spec: SinkSpec) -> Plan:
     A dataset that seemed up to date is not, where inputs of which only the ctime differed have
     other contents.
     """
-    if not changes.counts:
+    is_held = plan.status == "failed" and spec.update
+    if not changes.counts or is_held:
         return plan
     if plan.status == "up_to_date" and spec.update:
         plan = plan.start(spec)

@@ -55,6 +55,7 @@ class Plan:
         content_id: Published content that the inputs are compared with, or empty.
         groups: Number of groups in which inputs are compared with each other and with published
             ones: joins of fewer and larger groups cost less than those of single inputs.
+        held: The published version, if a rollback held it; empty for none.
     """
 
     status: Status
@@ -72,6 +73,7 @@ class Plan:
     ctime_id: str = ""
     content_id: str = ""
     groups: int = 1
+    held: str = ""
 
     @property
     def read_id(self) -> str:
@@ -90,6 +92,9 @@ class Plan:
         """Return the plan of a build that starts, or of its dry run."""
         if spec.dry_run:
             return replace(self, status="dry_run", message="\n".join(self.warnings))
+        if self.held:
+            message = coded("output-held", output=spec.output, name=self.held)
+            return replace(self, status="failed", message=message)
         return replace(self, status="build", message="")
 
 
@@ -150,7 +155,9 @@ def decide_status(
         published = open_output(storage, spec.output)
     except OutputError as error:
         return Plan("failed", error.coded)
-    plan, old = replace(plan, base=published.version), published.manifest
+    old = published.manifest
+    held = old.generation if old is not None and old.held else ""
+    plan = replace(plan, base=published.version, held=held)
     if old is None or spec.overwrite:
         return plan.start(spec)
     other_codec = spec.hooks.why_not_updated(spec.output, old.build.versions)
