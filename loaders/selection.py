@@ -121,6 +121,6 @@ def find_split(manifest: Manifest, name: str) -> Split:
         alike += [split for split in manifest.splits if split_of_folder(split) == meant and meant]
         alike += difflib.get_close_matches(name, manifest.splits, 1)
         alike += [split for split in manifest.splits if name and split.startswith(name)]
-        hint = f"; did you mean {alike[0]}?" if alike else "."
+        hint = f" (did you mean {alike[0]}?)" if alike else ""
         raise UsageError("split-unknown", name=name, known=known, hint=hint)
     return manifest.splits[name]

@@ -41,9 +41,10 @@ def _splits(*words: str) -> Any:
     def parse_any(flag: str, value: Any) -> Splits:
         if isinstance(value, list | tuple) and all(isinstance(item, tuple) for item in value):
             value = dict(value)
-        listed = value if isinstance(value, list | tuple) else [value]
-        if listed and all(type(item) in (int, float) for item in listed):
-            value = ",".join(map(str, listed))  # the error proposes names
+        if isinstance(value, float):
+            value = [value]
+        if isinstance(value, list | tuple) and {*map(type, value)} & {int, float}:
+            value = ",".join(map(str, value))  # the error proposes names
         if isinstance(value, Mapping):
             value = [f"{name}{separate(part)}{part}" for name, part in value.items()]
         return value if isinstance(value, Splits) else parse(flag, value)

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any, NamedTuple
 
+from shardmill.schemas.arguments import ArgumentError
 from shardmill.schemas.dataset.dataset_files import check_dataset_file, read_dataset_file
 from shardmill.schemas.dataset.manifest import VERSION, Manifest
 from shardmill.schemas.dataset.shard_names import CURRENT, MANIFEST, check_not_lost, is_generation
@@ -76,7 +77,7 @@ def load_manifest(path: str | os.PathLike[str]) -> Manifest:
 def _find_manifest(path: str | os.PathLike[str]) -> tuple[str, str]:
     """Returns the folder of a dataset and the path of its manifest, given either of them."""
     if not isinstance(path, str | bytes | os.PathLike):
-        raise UsageError("dataset-not-path", value=path)
+        raise ArgumentError("dataset-not-path", value=path, kind=type(path).__name__)
     text = os.fsdecode(path)
     if not text:
         raise UsageError("manifest-path-empty")

@@ -27,7 +27,7 @@ MESSAGES: dict[str, str] = {
     "limits-invalid": "--limits={path}: {name} must be the name of a finding with a number; the names are {known}.",
     "check-rule-of-dataset": "--{name} asks how a dataset was built, and {path} is the manifest of a count: give the folder of the dataset.",
     "diff-nothing-before": "{path} keeps no version before its own: give two datasets, as in `shardmill diff OLD {path}`.",
-    "dataset-not-path": "{value!r:.60} is not a path: give the folder of a dataset.",
+    "dataset-not-path": "{value!r:.60} ({kind}) is not a path: give the folder of a dataset.",
     "dataset-file": "{file} is a file of the dataset {dataset}, which its manifest describes: give {dataset}, and a split.",
     "manifest-unreadable": "{file} cannot be read: {error}{fix}.",
 }

@@ -2,7 +2,7 @@
 
 MESSAGES: dict[str, str] = {
     "framework-missing": "{name} is not installed: pip install 'shardmill[{extra}]'.",
-    "split-unknown": "the dataset has no split {name!r}: it has {known}{hint}",
+    "split-unknown": "the dataset has no split {name!r}{hint}: it has {known}.",
     "argument-unknown": "{function} has no option {name}={value!r:.60}: {hint}.",
     "argument-unnamed": "{function}(..., {value!r:.60}): only {names} go without a name: name the others{hint}.",
     "argument-missing": "{function} needs {name}: give it, as in {name}=...",

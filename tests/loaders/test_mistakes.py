@@ -115,7 +115,7 @@ MISTAKES = [
     # The split.
     ("keras_dataset('ds', split=None)", UsageError, "split=None is not a str: name a split, as in 'train'"),
     ("open_dataset('ds', split=['train'])", UsageError, "split=['train'] is not a str"),
-    ("open_dataset('ds', 'trian')", UsageError, "no split 'trian': it has train"),
+    ("open_dataset('ds', 'trian')", UsageError, "no split 'trian' (did you mean train?): it has train."),
     ("open_dataset('ds', 'train[:110%]')", UsageError, "train[:110%]: '110%' is neither", "write it as in train[:10%]"),
     ("open_dataset('ds', 'train[a:b]')", UsageError, "train[a:b]: 'a' is neither"),
     ("open_dataset('ds', 'train[0.5:]')", UsageError, "'0.5' is neither"),
@@ -214,7 +214,7 @@ MISTAKES = [
     ("keras_dataset('ds', where=[1])", UsageError, "where=[1] must be a function of an example"),
     ("Stream(opened(), where=bool, host=(0, 2))", UsageError, "where with 2 hosts would give them different numbers"),
     ("open_dataset('ds', transform='flip')", UsageError, "transform='flip' must be a function of an example"),
-    ("keras_dataset('ds', augment='flip')", TypeError, "unexpected keyword argument 'augment'"),
+    ("keras_dataset('ds', augment='flip')", TypeError, "has no option augment='flip': it has dataset, split"),
     # Streams.
     ("Stream('ds')", UsageError, "records='ds' must be what open_dataset returns"),
     ("Stream(list(opened()) * 100)", UsageError, "must be what open_dataset returns"),
