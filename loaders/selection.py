@@ -121,6 +121,8 @@ def find_split(manifest: Manifest, name: str) -> Split:
         alike += [split for split in manifest.splits if split_of_folder(split) == meant and meant]
         alike += difflib.get_close_matches(name, manifest.splits, 1)
         alike += [split for split in manifest.splits if name and split.startswith(name)]
+        if "," in name:
+            alike = [name.replace(",", "+")]
         hint = f" (did you mean {alike[0]}?)" if alike else ""
         raise UsageError("split-unknown", name=name, known=known, hint=hint)
     return manifest.splits[name]

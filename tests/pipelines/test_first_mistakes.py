@@ -36,7 +36,10 @@ CALLS = {
     "open_dataset('ds/current/labels.txt')": ["is a file of the dataset ds"],
     "steps_per_epoch(SHARD, 'train', 32)": ["is a file of the dataset ds"],
     "open_dataset([SHARD])": ["(list) is not a path"],
-    "open_dataset('ds', 'val')": ["'val'", "(did you mean validation?): it has train, validation, test."],
+    "open_dataset('ds', 'val')": [
+        "'val'",
+        "(did you mean validation?): it has train, validation, test.",
+    ],
     "open_dataset('ds', 'eval')": ["did you mean validation?"],
     "open_dataset('ds', 'Training')": ["did you mean train?"],
     "open_dataset('ds', 'vali')": ["did you mean validation?"],

@@ -133,7 +133,10 @@ def test_order_of_joined_splits_decides_assignment() -> None:
 MISTAKES = [
     (["--split=train[:180%]"], "'180%' is neither a number nor a percentage up to 100%"),
     (["--split=train+validation+ train"], "has some examples twice"),
-    (["--split=train,validation"], "has no split 'train,validation': it has train, validation"),
+    (
+        ["--split=train,validation"],
+        "'train,validation' (did you mean train+validation?): it has train, validation",
+    ),
     (["--batch_size=0"], "--batch_size=0 must be 1 or more"),
     (["--hosts=0"], "--hosts=0 must be 1 or more"),
     (["--batch_size=5", "--hosts=2"], "use a multiple of 2, such as 6"),
