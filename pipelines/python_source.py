@@ -179,6 +179,8 @@ def _write_files(
                 f"The labels are numbers from {lowest} on, so class ids are not these numbers but "
                 "the places of their texts in labels.txt; for no label, give None."
             )
+        for name, rounding in getattr(files, "rounded", {}).items():
+            shown.notices.append(f"float32 rounds values of the field {name!r}: {rounding}.")
         if unused := getattr(files, "unused", ()):
             shown.notices.append(
                 f"The dataset does not have the fields {format_names(unused)}: features of images "

@@ -353,7 +353,13 @@ def test_other_columns_of_images(tmp_path):
     assert {*chosen.open()[0]} == {"image", "n"}
 
 
-def test_other_columns_of_images_that_do_not_fit(tmp_path):
+def test_other_columns_of_images_that_do_not_fit(tmp_path, capsys):
+    png = io.BytesIO()
+    Image.new("L", (2, 2)).save(png, "PNG")
+    rows = [{"x": png.getvalue(), "a": value} for value in (0.1, 16777217.0)]
+    shardmill.write(rows, tmp_path / "rounded", image="x", image_size=2, splits="train:1")
+    sentence = "float32 rounds values of the field 'a': 16777217 becomes 16777216."
+    assert sentence in capsys.readouterr().err
     sources = {
         "Record 1: the field 'a' is 9223372036854775808": np.array([1, 2**63], np.uint64),
         "Record 1: .*not a list without missing": [[1], [None, 2]],

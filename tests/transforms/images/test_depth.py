@@ -97,6 +97,17 @@ def test_depth(name):
     assert convert_image(data, SPEC).deep is is_deep
 
 
+def test_depth_of_heic():
+    import pillow_heif
+
+    pixels = RNG.integers(0, 65536, (64, 64, 3), np.uint16)
+    deep = pillow_heif.from_bytes("RGB;16", (64, 64), pixels.tobytes())
+    for image, is_deep in ((deep, True), (Image.fromarray((pixels >> 8).astype(np.uint8)), False)):
+        file = io.BytesIO()
+        image.save(file, **({} if is_deep else {"format": "HEIF"}))
+        assert convert_image(file.getvalue(), SPEC).deep is is_deep
+
+
 def test_depths_that_only_headers_have():
     """Of codecs that write no such files here: the header of a file is edited."""
     rgb = Image.fromarray(RNG.integers(0, 256, (HEIGHT, WIDTH, 3), np.uint8))

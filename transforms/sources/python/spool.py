@@ -28,7 +28,13 @@ from shardmill.schemas.storage import join, open_storage
 from shardmill.transforms.match.containers.members import SpooledImage, pack_images
 from shardmill.transforms.match.walk import make_key
 from shardmill.transforms.runtime import progress
-from shardmill.transforms.sources.csv.arrow_values import encode_cells, find_type, is_text
+from shardmill.transforms.sources.csv.arrow_values import (
+    TypedProfile,
+    encode_cells,
+    find_type,
+    is_text,
+    profile_rows,
+)
 from shardmill.transforms.sources.csv.cells import to_array
 from shardmill.transforms.sources.csv.text_parser import CellFault, CellRules
 from shardmill.transforms.sources.csv.typed_cells import type_cells
@@ -82,6 +88,7 @@ class ImageFiles:
         features: The value of ``--features``, which may choose among the other fields.
         columns: Other fields, which become features named ``image/NAME``.
         lacking: Names of those that some records lack.
+        rounded: An example of an integer that float32 rounds, by their names.
         unused: Fields that do not: lists of lists and the like, and names of other features.
         lowest_label: The lowest label that is a number, if it is negative.
     """
@@ -94,6 +101,7 @@ class ImageFiles:
     features: str = ""
     columns: dict[str, Column] = field(default_factory=dict, init=False)
     lacking: set[str] = field(default_factory=set, init=False)
+    rounded: dict[str, str] = field(default_factory=dict, init=False)
     unused: tuple[str, ...] = field(default=(), init=False)
     lowest_label: int = field(default=0, init=False)
     suffix: ClassVar = ".tar"
@@ -159,6 +167,10 @@ class ImageFiles:
             if not pa.types.is_null(values.type) or name not in self.columns:
                 self.columns[name] = column
             cells = _convert_cells(column, values, first)
+            if column.kind == "float32" and name not in self.rounded:
+                profiles = {name: TypedProfile((name,), values.type)}
+                profile = profile_rows(profiles, pa.table({name: values}))[name]
+                self.rounded |= {name: profile.rounding} if profile.rounding else {}
             for row, value in zip(rows, cells, strict=True):
                 if value is None:
                     self.lacking.add(name)
