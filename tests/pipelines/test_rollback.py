@@ -51,7 +51,7 @@ def published(output) -> Manifest:
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("kind", OPTIONS)
-def test_builds_stop_until_the_hold_is_released(work, kind, capsys) -> None:
+def test_builds_fail_until_the_hold_is_released(work, kind, capsys) -> None:
     options = OPTIONS[kind](work)
     output = options["output"]
     bad = published(output)
