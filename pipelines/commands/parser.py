@@ -225,13 +225,12 @@ def parse_flags(parser: Parser, argv: Sequence[str]) -> tuple[dict[str, Any], li
     Raises:
         UsageError: A flag is unknown, missing or malformed, or belongs to another command.
     """
-    # They must be given, or all of their values without the names, in this order.
+    # They must be given, or their values without the names, in this order.
     positional = [name for name in ("input", "output") if f"--{name}" in parser.flags]
     known, beam_flags = parser.parse_known_args(argv)
     values: dict[str, Any] = vars(known)
     answer = Answer.take(values)
-    if not values.keys() & set(positional):
-        beam_flags = _take_positional(values, beam_flags, parser, positional)
+    beam_flags = _take_positional(values, beam_flags, parser, positional)
     names = beam_option_names() if beam_flags else frozenset()
     for flag in beam_flags:  # the name of an option of Beam's may be one of ours
         reject_others(flag.partition("=")[0], names)
@@ -262,15 +261,19 @@ def _take_positional(
     for each in given:
         if f"--{each.partition('=')[0]}" in parser.flags:
             raise UsageError("not-a-flag", each=each)
-    if given and len(positional) == 1:
-        values[positional[0]] = given
+    free = [name for name in positional if name not in values]
+    if len(positional) > 1 and free == positional[-1:]:  # the output: flags gave the inputs
+        values |= zip(free, given, strict=False)
+        return argv[1:] if given else argv
+    if given and len(free) == 1:
+        values[free[0]] = given
         return argv[len(given) :]
-    if len(given) > len(positional):  # several inputs, and the output
+    if len(given) > len(free) > 0:  # several inputs, and the output
         *inputs, output = given
         values |= zip(positional, (inputs, output), strict=True)
         return argv[len(given) :]
-    values |= zip(positional, given, strict=False)
-    return argv[min(len(positional), len(given)) :]
+    values |= zip(free, given, strict=False)
+    return argv[min(len(free), len(given)) :]
 
 
 def check_beam_flags(argv: Sequence[str], parser: Parser) -> None:

@@ -419,3 +419,12 @@ def test_too_little_memory_is_one_sentence(capsys, error):
 
     assert report_errors(fail, json=False) == ResourceError.exit_code
     assert "cannot have more memory or threads: raise its limits" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "paths",
+    ["{0} {1}", "--input={0} {1}", "{1} --input={0}", "{0} --output={1}", "--output={1} {0}"],
+)
+def test_paths_without_flags_are_those_that_no_flag_gave(paths) -> None:
+    config, *_ = parse_build("images", paths.format("photos", "ds").split())
+    assert (config.input, config.output) == (("photos",), "ds")

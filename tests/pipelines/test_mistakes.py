@@ -22,6 +22,8 @@ MISTAKES = [
     ("--input=photos", "unknown: use one of"),
     ("images photos people.csv", "is a file: choose a folder"),
     ("images photos out more", "'more' is one path too many: quote a glob"),
+    ("images photos --input=photos --output=out", "'photos' is one path too many"),
+    ("images --output=out", "required: --input"),
     ("images input=photos output=out", "write it as --input=photos"),
     (f"{BUILD} -o=1", "-o is unknown"),
     (f"{BUILD} --seed", "expected one argument"),
