@@ -20,7 +20,7 @@ from shardmill.schemas.dataset.shard_names import MANIFEST, shard_template
 from shardmill.schemas.dataset.splits import DEFAULT_SPLITS, Splits, split_of_folder
 from shardmill.schemas.errors import UsageError, format_names
 from shardmill.schemas.option_types import as_text, options_of, parse_path
-from shardmill.schemas.storage import absolute, join, open_storage
+from shardmill.schemas.storage import absolute, join, open_storage, scheme_of
 from shardmill.schemas.text_file import TextError, decode_text
 from shardmill.transforms.match.inputs import MatchSpec, find_inputs
 from shardmill.transforms.match.walk import Wanted, check_apart, folder_names
@@ -190,8 +190,10 @@ def _are_swapped(source: str, output: str) -> bool:
     """Return whether an input and an output look like each other's.
 
     The input is a dataset or does not exist, and the output is a file, or a folder with files that
-    is not a dataset.
+    is not a dataset. Only local ones are looked at: each look at a bucket takes two requests.
     """
+    if scheme_of(source) or scheme_of(output):
+        return False
     storage = open_storage(output)
     entry = storage.stat(output)
     if entry is None or open_storage(source).stat(source) is not None:

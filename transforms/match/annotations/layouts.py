@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from shardmill.schemas.errors import ShardmillError
-from shardmill.schemas.storage import join, open_storage
+from shardmill.schemas.storage import join, open_storage, scheme_of
 from shardmill.transforms.match.inputs import MatchSpec
 from shardmill.transforms.match.walk import glob_regex, list_names
 
@@ -108,6 +108,7 @@ def _list_folders(match: MatchSpec) -> _Folders:
     is_matched: Callable[[str], object] = lambda _: True  # noqa: E731
     if match.kind == "glob":
         is_matched = glob_regex(match.input).fullmatch
+    is_remote = bool(scheme_of(match.top))
     level = [""]
     for _ in range(_MAX_DEPTH):
         deeper = []
@@ -122,7 +123,9 @@ def _list_folders(match: MatchSpec) -> _Folders:
             for name in images:
                 folders.by_stem.setdefault(_stem(name), posixpath.join(folder, name))
             named = [name for name in subfolders if _LAYOUT_WORDS & {*_words(name)}]
-            rest = [name for name in subfolders if name not in named][:_MAX_SUBFOLDERS]
+            # Each listing of a folder of a bucket takes a request.
+            others = [name for name in subfolders if name not in named and not is_remote]
+            rest = others[:_MAX_SUBFOLDERS]
             deeper += [posixpath.join(folder, name) for name in (*named, *rest)]
         level = deeper
     return folders
