@@ -190,15 +190,19 @@ class EpochLog:
         self.update()
         if self._is_of_worker or number_starting_loader():
             return dict(self.__dict__)
-        read = _ReadState(self._read.state, 0)
-        return {**self.__dict__, "_path": "", "_read": read, "_process": None}
+        return {**self.__dict__, "_process": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Restore a copy."""
+        """Restore a copy; in the process of the original it counts separately."""
         self.__dict__.update(state)
-        if self._process is None:
+        if self._process in (None, os.getpid()):
             self._process = os.getpid()
+            self._leave_file()
         _logs.add(self)
+
+    def _leave_file(self) -> None:
+        self._path = ""
+        self._read = _ReadState(self._read.state, 0)
 
     def share_with_workers(self) -> None:
         """Move to a file if a DataLoader is starting workers."""
@@ -315,13 +319,20 @@ class EpochLog:
         """Read entries that other processes have appended."""
         if not self._is_of_worker and self._process != os.getpid():
             # A fork that is not a worker counts separately from its parent.
-            self._path, self._process = "", os.getpid()
+            self._process = os.getpid()
+            self._leave_file()
         if not self._path:
             return
         offset = self._read.offset
-        with open(self._path, "rb") as file:
-            file.seek(offset)
-            data = file.read()
+        try:
+            with open(self._path, "rb") as file:
+                file.seek(offset)
+                data = file.read()
+        except FileNotFoundError:  # something cleans the folder of temporary files
+            if self._is_of_worker:
+                raise UsageError("workers-without-log") from None
+            self._leave_file()
+            return
         size = len(data) // _FORMAT.size * _FORMAT.size
         if size:
             entries = [LogEntry(*values) for values in _FORMAT.iter_unpack(data[:size])]
@@ -377,14 +388,17 @@ def _share_logs() -> None:
     What a hook raises is printed and lost: the workers would start without the file. torch's
     handler raises once for each DataLoader whose worker was killed.
     """
-    errors: list[RuntimeError] = []
-    while len(errors) < _MAX_RAISED:
-        try:
-            for log in list(_logs):
+    errors: list[Exception] = []
+    for log in list(_logs):
+        for _ in range(_MAX_RAISED):
+            try:
                 log.share_with_workers()
-            break
-        except RuntimeError as error:
-            errors.append(error)
+                break
+            except RuntimeError as error:
+                errors.append(error)
+            except OSError as error:  # this log has no file; others may have one
+                errors.append(error)
+                break
     if errors:
         raise errors[0]
 

@@ -171,10 +171,15 @@ class Stream:
         loader = find_loader()
         return {
             **self.__dict__,
-            "_log": copy.copy(self._log),
             "_batch": loader.batch_size or self._batch,
             "_in_order": self._in_order and loader.in_order,
         }
+
+    def __copy__(self) -> Self:
+        """Returns a copy, which counts its epochs separately."""
+        made = self.__new__(type(self))
+        made.__dict__.update(self.__getstate__(), _log=copy.copy(self._log))
+        return made
 
     @property
     def epoch(self) -> int:

@@ -74,6 +74,8 @@ def write(  # noqa: PLR0913 - each names a part of a record
 
     if isinstance(source, str | os.PathLike) and not isinstance(output, str | os.PathLike):
         raise UsageError("source-and-output-swapped", source=source)
+    if isinstance(source, dict) and hasattr(source, "with_format"):  # Hugging Face's DatasetDict
+        raise UsageError("source-of-splits", names=format_names([*source]), one=next(iter(source)))
     started = time.monotonic()
     find_key = key if callable(key) else None
     named = {"key": KEY if find_key else str(key), "label": label, "split": split, "image": image}

@@ -62,7 +62,7 @@ MESSAGES: dict[str, str] = {
     "stream-at-out-of-order": "DataLoader(in_order=False) yields batches in another order than its workers read them, so that a number of examples does not say which were read: continue with in_order=True.",
     "stream-state-of-iterations": "an earlier iteration of this stream went on after a later one began, so it has no single position: use one stream for each iteration.",
     "iteration-forked": "this iteration began in another process, whose threads do not exist here: begin a new one.",
-    "workers-without-log": "workers cannot agree on an epoch, since the process that started them could not write to its folder for temporary files: set TMPDIR to a folder with space.",
+    "workers-without-log": "workers cannot agree on an epoch, since their file in the folder for temporary files is missing: set TMPDIR to a folder with space that nothing cleans.",
     "resume-with-where": 'a state of several workers, or of a stream with where, does not say which examples the predicate left out: load it with as many hosts and workers as before, or name columns of the catalog, as in where={{"label": "roses"}}.',
     "resume-out-of-order": "the workers have read {taken} examples and not batches in turn, as with DataLoader(in_order=False): continue with as many workers as before, or from the next epoch.",
     "resume-between-snapshots": "the state is {batches} batches older than the DataLoader: save it with snapshot_every_n_steps=1.",

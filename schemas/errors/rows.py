@@ -38,6 +38,7 @@ MESSAGES: dict[str, str] = {
     "rows-too-many-files": "{lost}.",
     "rows-all-files-rejected": "No input can be used: {key}, {message}; {step}.",
     "source-and-output-swapped": "write({source!r}, ...): the source comes first, the folder of the dataset second.",
+    "source-of-splits": "The source has the splits {names}: give one of them, as in write(source[{one!r}], ...).",
     "source-unknown": "A {kind} is not a source of records: give a table (pandas, Polars, PyArrow, Hugging Face), a dict of columns of one length, or an iterable or indexable object of dicts; for files use shardmill.rows, shardmill.images or shardmill.arrays.",
     "source-table-invalid": "The columns of the source do not fit into a table of Arrow ({reason}): convert or rename such a column, or leave it out.",
     "source-image-invalid": "Record {index}: the field {name!r} is a {kind}, not an image: give the bytes of an image file, an image of Pillow, or an array of shape [height, width] or [height, width, channels] of 8 or 16 bits.",

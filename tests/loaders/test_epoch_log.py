@@ -3,8 +3,12 @@
 torch's handler of SIGCHLD raises in any code that runs when a worker was killed, and so does Ctrl-C.
 """
 
+import copy
 import os
+import pickle
 import sys
+import tempfile
+from functools import partial
 
 import pytest
 
@@ -18,6 +22,10 @@ SIZES = [4, 3]
 @pytest.fixture(scope="module")
 def ds(tmp_path_factory):
     return write_numbered(tmp_path_factory.mktemp("log") / "ds", SIZES, 6)
+
+
+def ignore(_value: str, _worker: int) -> None:
+    """Does nothing in a worker that starts."""
 
 
 class Raiser:
@@ -76,3 +84,38 @@ def test_an_interrupted_call_can_be_repeated(ds) -> None:
         assert stream.epoch == 6
         if not raiser.has_raised:
             return
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_logs_whose_files_were_cleaned_go_on(ds, tmp_path, monkeypatch) -> None:
+    """Something may clean the folder of temporary files while a process trains for weeks."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    first, second = stream_of(ds), stream_of(ds)
+    orders = {0: ids_of(loader_of(first, 1))}
+    for file in tmp_path.glob("shardmill-epochs-*"):
+        file.unlink()
+    assert ids_of(loader_of(second, 1)) == orders[0]
+    orders[1] = ids_of(loader_of(first, 1))
+    assert orders[1] == ids_of(loader_of(second, 1))
+    assert orders[1] != orders[0]
+
+
+def test_copies_have_files_of_their_own(ds, tmp_path, monkeypatch) -> None:
+    """Also those that are made while workers start, as to send them to a new interpreter."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    stream = stream_of(ds)
+    copies = []
+
+    class Copied:
+        """Is copied and pickled when it is sent to a worker."""
+
+        def __reduce__(self):
+            copies.extend([copy.copy(stream), pickle.loads(pickle.dumps(stream))])
+            return str, ("",)
+
+    loader = loader_of(stream, 1, "spawn", worker_init_fn=partial(ignore, Copied()))
+    whole = ids_of(loader)
+    assert len(copies) == 2
+    before = [copied.epoch for copied in copies]
+    assert len(ids_of(loader)) == len(whole)
+    assert [copied.epoch for copied in copies[:2]] == before

@@ -3,6 +3,7 @@
 import inspect
 from pathlib import Path
 
+import datasets
 import pytest
 
 import shardmill
@@ -27,6 +28,7 @@ CALLS = {
     "images('nowhere', 'in')": ["input comes first"],
     "rows('nowhere.csv', 'in')": ["input comes first"],
     "write('x', [{'a': 1}])": ["source comes first"],
+    "write(SPLITS, 'x')": ["source['a']"],
     r"images(r'C:\data', 'x')": [r"C:\data", "/mnt/c/data"],
     r"images('in', r'D:\out\ds')": [r"D:\out\ds", "/mnt/d/out/ds"],
     "rows('C:/data/a.csv', 'x')": ["/mnt/c/data/a.csv"],
@@ -82,8 +84,10 @@ def check_answer(call: str, parts: list[str], folder: Path, monkeypatch) -> None
     monkeypatch.chdir(folder)
     before = sorted(folder.rglob("*"))
     (shard,) = (Path("ds") / "current").glob("train*.gz")
+    splits = datasets.DatasetDict(a=datasets.Dataset.from_dict({"x": [1]}))
+    values = {"shardmill": shardmill, "SHARD": str(shard), "SPLITS": splits}
     with pytest.raises(ShardmillError) as raised:
-        eval(f"shardmill.{call}", {"shardmill": shardmill, "SHARD": str(shard)})
+        eval(f"shardmill.{call}", values)
     sentence = str(raised.value)
     assert not [part for part in parts if part not in sentence], sentence
     assert "\n" not in sentence

@@ -61,7 +61,7 @@ def test_builds_fail_until_the_hold_is_released(work, kind, capsys) -> None:
     before = (output / "manifest.json").read_bytes()
     assert published(output).generation == good
     assert json.loads(before)["held"] is True
-    for more in ({"update": True}, {"update": "content"}, {"overwrite": True}):
+    for more in ({}, {"update": True}, {"update": "content"}, {"overwrite": True}):
         outcome, _ = build_dataset(kind, **options, **more)
         assert outcome.status == "failed"
         assert f"is held at {good} by a rollback" in outcome.message

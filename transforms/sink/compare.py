@@ -56,7 +56,7 @@ def add_changes(plan: Plan, changes: Changes, spec: SinkSpec) -> Plan:
         message = coded(
             "inputs-changed", output=spec.output, changes="; ".join([*plan.changes, str(changes)])
         )
-        plan = replace(plan, status="failed", message=message)
+        plan = plan.fail(spec, message)
     return replace(plan, changes=(*plan.changes, *changes.lines()))
 
 

@@ -93,9 +93,14 @@ class Plan:
         if spec.dry_run:
             return replace(self, status="dry_run", message="\n".join(self.warnings))
         if self.held:
-            message = coded("output-held", output=spec.output, name=self.held)
-            return replace(self, status="failed", message=message)
+            return self.fail(spec, "")
         return replace(self, status="build", message="")
+
+    def fail(self, spec: SinkSpec, message: str) -> Plan:
+        """Return the plan of a build that does not replace the published dataset, and why."""
+        if self.held:
+            message = coded("output-held", output=spec.output, name=self.held)
+        return replace(self, status="failed", message=message)
 
 
 def can_read(ref: InputRef) -> bool:
@@ -193,7 +198,7 @@ def decide_status(
         plan = compared
     elif not spec.record_id:
         plan = replace(plan, changes=compared.changes)
-    return plan.start(spec) if spec.update else replace(plan, status="failed", message=problem)
+    return plan.start(spec) if spec.update else plan.fail(spec, problem)
 
 
 def compare_content(plan: Plan, contents: Iterable[Census], spec: SinkSpec) -> Plan:
@@ -213,7 +218,7 @@ def compare_content(plan: Plan, contents: Iterable[Census], spec: SinkSpec) -> P
         return plan.start(spec)
     changed = "an input of equal size and modification time has other content"
     message = coded("output-holds-other-dataset", output=spec.output, changed=changed)
-    return replace(plan, status="failed", message=census.counts.fatal or message)
+    return plan.fail(spec, census.counts.fatal or message)
 
 
 def _check_parts(spec: SinkSpec, plan: Plan) -> None:

@@ -106,6 +106,14 @@ def test_lines_that_break_kpt_shape_are_rejected():
     assert read([[0.5, 0.5, 0.2, 0.2], [0.5, 0.5, 0.2, 0.2, 0.9]], form).outlines == 0
 
 
+@pytest.mark.parametrize("task", ["obb", "segment"])
+def test_a_fifth_number_may_be_an_angle_where_outlines_are_declared(task):
+    """A box that is rotated by less than one radian looks like one with a confidence."""
+    form = LineFormat.parse(f"task: {task}", "data.yaml")
+    with pytest.raises(AnnotationError, match="not X Y WIDTH HEIGHT or points"):
+        read([[0.5, 0.5, 0.2, 0.4, 0.785]], form)
+
+
 @pytest.mark.parametrize("shape", ["17", "[17]", "[0, 2]", "[17, 4]", "[1.5, 2]", "[true, 2]"])
 def test_kpt_shape_of_another_form_is_one_sentence(shape):
     with pytest.raises(UsageError, match="give the number of key points"):

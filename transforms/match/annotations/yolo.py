@@ -127,7 +127,9 @@ def _shape_of(line: int, numbers: Sequence[float], line_format: LineFormat) -> S
         AnnotationError: It is neither.
     """
     count = len(numbers)
-    if count == _BOX or (count == _SCORED_BOX and _is_score(numbers[-1])):
+    # Where outlines are declared, a fifth number may be an angle.
+    is_scored = count == _SCORED_BOX and line_format.shape != "outline" and _is_score(numbers[-1])
+    if count == _BOX or is_scored:
         return "box"
     if count <= _SCORED_BOX:
         raise _malformed(line, numbers)

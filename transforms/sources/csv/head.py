@@ -100,7 +100,8 @@ def _check_notes(head: Head, dialect: Dialect, read: _Read) -> None:
         lines = range(dialect.skip_lines + 1, dialect.skip_lines + _MOST_NOTES + 1)
         dialects = (replace(dialect, delimiter=delimiter, skip_lines=count) for count in lines)
         for other, found in _try(dialects, read):
-            if _fits(found) and _names_columns(found.header):
+            is_header = _fits(found) and _names_columns(found.header)
+            if is_header and not _is_comment(found.header[0], head.header[0]):
                 flags = f"--skip_lines={other.skip_lines}"
                 if delimiter != dialect.delimiter:
                     flags += f" --delimiter={delimiter!r}"
@@ -110,6 +111,12 @@ def _check_notes(head: Head, dialect: Dialect, read: _Read) -> None:
                     f"its first row is {format_names(head.header)}, but with {flags} the header is "
                     f"{format_names(found.header)}: set that, or name the columns with --columns",
                 )
+
+
+def _is_comment(text: str, first: str) -> bool:
+    """Return whether a text begins like the first line of the file, with a sign such as ``#``."""
+    mark = first[:1]
+    return bool(mark) and not mark.isalnum() and text.startswith(mark)
 
 
 def _delimiters_below(head: Head, dialect: Dialect) -> list[str]:

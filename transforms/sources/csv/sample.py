@@ -30,7 +30,7 @@ _HEAD_BYTES = 64 << 10  # of text read to inspect a file that was not sampled
 _THREADS = 4
 _MAX_STARTS = 10_000
 # The name of an index as pandas writes it, and as it reads that.
-_NAMELESS = re.compile(r"(Unnamed: \d+)?")
+_NAMELESS = re.compile(r"(Unnamed: \d+(\.\d+)?)?")
 _Start = TypeVar("_Start")
 # The starts of files that this process sampled, without rows.
 _starts: dict[tuple[str, int, str, int, Dialect], Head] = {}

@@ -57,6 +57,12 @@ def habit_notes(text: str, delimiter: str, rng: random.Random) -> str:
     return "".join(f"{note}\n" for note in rng.sample(notes, rng.randint(1, 3))) + text
 
 
+def habit_comments(text: str, delimiter: str, rng: random.Random) -> str:
+    """Lines of comments, of which any may hold the delimiter."""
+    lines = [rng.choice(["# by x", f"# units: m{delimiter}s"]) for _ in range(rng.randint(2, 4))]
+    return "\n".join([*lines, text])
+
+
 def habit_padded(text: str, delimiter: str, rng: random.Random) -> str:
     columns = len(next(csv.reader(io.StringIO(text), delimiter=delimiter)))
     return "Report" + delimiter * (columns - 1) + "\n" + text
@@ -70,7 +76,8 @@ def habit_spaces(text: str, delimiter: str, rng: random.Random) -> str:
 
 
 HABITS = {
-    "excel": habit_excel, "notes": habit_notes, "padded": habit_padded, "spaces": habit_spaces
+    "excel": habit_excel, "notes": habit_notes, "comments": habit_comments,
+    "padded": habit_padded, "spaces": habit_spaces,
 }  # fmt: skip
 _FLAG = re.compile(r"--(delimiter|skip_lines)=('.*?'|\w+)")
 
