@@ -298,7 +298,12 @@ def check_beam_flags(argv: Sequence[str], parser: Parser) -> None:
     beam = Parser(prog="shardmill", add_help=False, allow_abbrev=False)
     for options in PipelineOptions.__subclasses__():
         options._add_argparse_args(beam)  # noqa: SLF001 - how Beam itself collects its flags
-    parser.reject(beam.parse_known_args(argv)[1])
+    values, unknown = beam.parse_known_args(argv)
+    parser.reject(unknown)
+    if (values.direct_num_workers or 0) < 0:  # Beam fails with a traceback
+        raise UsageError(
+            "number-invalid", name="--direct_num_workers", value=values.direct_num_workers, least=0
+        )
 
 
 def beam_option_names() -> frozenset[str]:

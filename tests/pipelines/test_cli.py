@@ -75,6 +75,7 @@ MISTAKES = [
     (["--image-sizes=5"], 2, "did you mean --image_size?"),
     (["--imagesize=5"], 2, "did you mean --image_size?"),
     (["--nonsense"], 2, "The flag --nonsense is unknown"),
+    (["--direct_num_workers=-1"], 2, "--direct_num_workers=-1 must be an integer, 0 or more"),
     (["stray"], 2, "'stray' is one path too many: quote a glob"),
     (
         ["--label=species"],
