@@ -9,6 +9,7 @@ import pickle
 import sys
 import tempfile
 from functools import partial
+from pathlib import Path
 
 import pytest
 
@@ -22,6 +23,14 @@ SIZES = [4, 3]
 @pytest.fixture(scope="module")
 def ds(tmp_path_factory):
     return write_numbered(tmp_path_factory.mktemp("log") / "ds", SIZES, 6)
+
+
+@pytest.fixture
+def temporary(monkeypatch):
+    """A folder for temporary files, whose name is short: torch makes sockets in it."""
+    with tempfile.TemporaryDirectory(prefix="e") as folder:
+        monkeypatch.setattr(tempfile, "tempdir", folder)
+        yield Path(folder)
 
 
 def ignore(_value: str, _worker: int) -> None:
@@ -87,21 +96,19 @@ def test_an_interrupted_call_can_be_repeated(ds) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_logs_whose_files_were_cleaned_go_on(ds, tmp_path, monkeypatch) -> None:
+def test_logs_whose_files_were_cleaned_go_on(ds, temporary) -> None:
     """Something may clean the folder of temporary files while a process trains for weeks."""
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     first, second = stream_of(ds), stream_of(ds)
     orders = {0: ids_of(loader_of(first, 1))}
-    for file in tmp_path.glob("shardmill-epochs-*"):
+    for file in temporary.glob("shardmill-epochs-*"):
         file.unlink()
     assert ids_of(loader_of(second, 1)) == orders[0]
     for stream in (first, second):
         assert sorted(ids_of(loader_of(stream, 2))) == list(range(7))
 
 
-def test_copies_have_files_of_their_own(ds, tmp_path, monkeypatch) -> None:
+def test_copies_have_separate_files(ds) -> None:
     """Also those that are made while workers start, as to send them to a new interpreter."""
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     stream = stream_of(ds)
     copies = []
 

@@ -15,7 +15,7 @@ import pytest
 
 from shardmill.loaders import Stream, open_dataset
 from shardmill.schemas.errors import UsageError
-from tests.support.loader_tools import write_numbered
+from tests.support.loader_tools import import_for_workers, write_numbered
 
 SOAK = bool(os.environ.get("SHARDMILL_SOAK"))
 SIZES = [40, 0, 25, 7, 31]
@@ -30,10 +30,6 @@ def ds(tmp_path_factory):
 @pytest.fixture(autouse=True)
 def _impatient_torch(monkeypatch):
     """torch ends workers that do not stop in time; five seconds are too long for a test."""
-    # Else each worker imports it in the thread that sends its first batch. An import in a thread may
-    # end with a KeyError if garbage is collected meanwhile (CPython issue 106176): torch then waits
-    # for this batch forever.
-    import torch.nested._internal.nested_tensor  # noqa: F401
     from torch.utils.data import _utils
 
     monkeypatch.setattr(_utils, "MP_STATUS_CHECK_INTERVAL", 0.2)
@@ -53,6 +49,7 @@ def loader_of(stream, workers: int, method: str = "fork", *, stateful: bool = Fa
 
     if workers:
         options["multiprocessing_context"] = method
+    import_for_workers()
     kind = StatefulDataLoader if stateful else DataLoader
     return kind(stream, batch_size=options.pop("batch_size", 5), num_workers=workers, **options)
 

@@ -16,7 +16,7 @@ import pytest
 
 from shardmill.loaders import open_dataset
 from shardmill.schemas.errors import UsageError
-from tests.support.loader_tools import ID, ONE, write_numbered
+from tests.support.loader_tools import ID, ONE, import_for_workers, write_numbered
 from tests.support.record_tools import deflated_member
 
 pytestmark = pytest.mark.heavy
@@ -57,6 +57,7 @@ def loader_of(stream, batch_size: int | None = None, **options):
     """Return a DataLoader, by default without batches."""
     from torch.utils.data import DataLoader
 
+    import_for_workers()
     return DataLoader(stream, batch_size, **options)
 
 
@@ -64,6 +65,7 @@ def stateful_loader(ds: Path, host: tuple[int, int], workers: int):
     """Return a StatefulDataLoader of 59 examples."""
     from torchdata.stateful_dataloader import StatefulDataLoader
 
+    import_for_workers()
     stream = stream_of(ds, "train[:59]", host=host)
     return StatefulDataLoader(stream, batch_size=4, num_workers=workers)
 

@@ -164,3 +164,16 @@ def tf_payloads(folder: Path, split: str) -> list[bytes]:
     packing = "GZIP" if manifest.compression == "gzip" else ""
     shards = [shard for name in split.split("+") for shard in manifest.splits[name].shards]
     return [payload for shard in shards for payload in tf_records(folder / shard.file, packing)]
+
+
+def import_for_workers() -> None:
+    """Import what a worker of a DataLoader else imports in the thread that sends its first batch.
+
+    An import in a thread may end with a KeyError if garbage is collected meanwhile (CPython issue
+    106176): torch then waits for this batch forever. For workers that do not end it waits five
+    seconds each, which is too long where the collector finds many of them.
+    """
+    import torch.nested._internal.nested_tensor  # noqa: F401
+    from torch.utils.data import _utils
+
+    _utils.MP_STATUS_CHECK_INTERVAL = 0.2

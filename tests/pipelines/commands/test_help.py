@@ -19,7 +19,7 @@ for command in COMMANDS:
     assert lines[0].startswith(f"usage: shardmill {command} "), lines[0]
     assert max(map(len, lines)) <= 80, lines
     assert lines[-1].strip(), "no epilog"
-for mistake in (["--imagesize=5"], ["--quality=high"], ["stray"], ["--runner=X"], []):
+for mistake in (["--imagesize=5"], ["--quality=high"], ["b", "stray"], ["--runner=X"], []):
     assert cli.main(["images", "--input=a", *mistake]) == 2
 cli.main(["help"])
 heavy = {"apache_beam", "numpy", "pyarrow", "PIL", "rich"} & set(sys.modules)
