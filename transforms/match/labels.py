@@ -174,8 +174,10 @@ def warn_of_order(labels: Iterable[str]) -> Iterator[str]:
     pairs = zip(numbers, by_number, strict=True)
     moved = next((label for label, expected in pairs if label != expected), None)
     if moved is not None:
+        is_all = len(numbers) == len(by_text)
+        which = "the labels are" if is_all else f"{len(numbers)} of {len(by_text)} labels are"
         yield (
-            f"the labels are numbers, but class ids sort them as texts: the label {moved!r} has "
+            f"{which} numbers, but class ids sort them as texts: the label {moved!r} has "
             f"the class id {by_text.index(moved)}; --label_order=number sorts them by value"
         )
 

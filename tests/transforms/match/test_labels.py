@@ -132,3 +132,10 @@ def test_parses_names_of_yolo_data_sets() -> None:
 )  # fmt: skip
 def test_labels_below_splits(key, label) -> None:
     assert LabelSpec(pattern=BELOW_SPLIT).with_label(InputRef(key, key)).label == label
+
+
+def test_a_warning_counts_the_labels_that_are_numbers() -> None:
+    numbers = [str(number) for number in range(12)]
+    assert "the labels are numbers" in next(warn_of_order(numbers))
+    assert "12 of 13 labels are numbers" in next(warn_of_order([*numbers, "cat"]))
+    assert not [*warn_of_order([*numbers[:10], "cat"])]
