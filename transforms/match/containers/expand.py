@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import pickle
 import tempfile
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
@@ -32,7 +31,6 @@ from shardmill.transforms.match.walk import escape_name, is_junk, is_other, is_u
 
 _HEAD_BYTES = 512
 _MAX_LABEL_BYTES = 64 << 10  # of a member with a label
-_BATCH = 1 << 12  # members
 _HELD_BYTES = 8 << 20  # in memory
 # By name. Their content decides whether they are archives, but a damaged one must not be skipped.
 ARCHIVE_SUFFIXES = (".tar", ".zip", ".tgz", ".tbz2", ".txz", ".parquet", ".tfrecord", ".tfrec")
@@ -253,29 +251,22 @@ class _HeldMembers:
     """Keeps members on the disk if they are many, until it is known which labels they have."""
 
     def __init__(self) -> None:
-        self._file = tempfile.SpooledTemporaryFile(_HELD_BYTES)  # noqa: SIM115 - closed by __exit__
-        self._batch: list[ArchiveMember] = []
-        self._batches = 0
+        self._lines = tempfile.SpooledTemporaryFile(_HELD_BYTES)  # noqa: SIM115 - closed by __exit__
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._file.close()
+        self._lines.close()
 
     def add(self, member: ArchiveMember) -> None:
         """Keep a member."""
-        self._batch.append(member)
-        if len(self._batch) == _BATCH:
-            pickle.dump(self._batch, self._file)
-            self._batch = []
-            self._batches += 1
+        self._lines.write(json.dumps(member).encode() + b"\n")
 
     def __iter__(self) -> Iterator[ArchiveMember]:
-        self._file.seek(0)
-        for _ in range(self._batches):
-            yield from pickle.load(self._file)  # noqa: S301 - only this class writes it
-        yield from self._batch
+        self._lines.seek(0)
+        for line in self._lines:
+            yield ArchiveMember(*json.loads(line))
 
 
 def _inner_path(name: str) -> str:
