@@ -1,9 +1,7 @@
 """shardmill.write: every type of every library that makes tables; what the library reads judges."""
 
-import contextlib
 import datetime as dt
 import io
-import json
 import random
 from collections import Counter
 from decimal import Decimal
@@ -17,11 +15,9 @@ from PIL import Image
 
 import shardmill
 from shardmill.pipelines import python_source
-from shardmill.pipelines.commands.build import configure, run_build
-from shardmill.pipelines.report.terminal import Answer
 from shardmill.schemas.errors import InputError
 from shardmill.transforms.sources.python import records
-from tests.support.rows_tools import check_dataset
+from tests.support.rows_tools import check_dataset, run_json_here
 from tests.support.typed_tools import counted, frozen
 
 ROWS, UNIT = 150, 64
@@ -33,14 +29,7 @@ TICKS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 @pytest.fixture(autouse=True)
 def here(monkeypatch):
     """Builds run in this process, and units are small."""
-
-    def run(command, options, **more):
-        printed, answer = io.StringIO(), Answer(json=True)
-        with contextlib.redirect_stdout(printed):
-            run_build(command, *configure(command, vars(options) | more, [], answer))
-        return json.loads(printed.getvalue())
-
-    monkeypatch.setattr(python_source, "run", run)
+    monkeypatch.setattr(python_source, "run", run_json_here)
     monkeypatch.setattr(records, "UNIT_ROWS", UNIT)
     monkeypatch.setattr(records, "_STEP", 16)
 

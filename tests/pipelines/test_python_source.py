@@ -3,7 +3,6 @@
 import contextlib
 import datetime as dt
 import io
-import json
 import os
 import re
 import shutil
@@ -24,15 +23,13 @@ from PIL import Image, ImageFile
 
 import shardmill
 from shardmill.pipelines import python_source
-from shardmill.pipelines.commands.build import configure, run_build
-from shardmill.pipelines.report.terminal import Answer
 from shardmill.schemas.dataset.shard_names import SPOOL_FOLDER
 from shardmill.schemas.errors import InputError, OutputError, ShardmillError, UsageError
 from shardmill.schemas.storage.local import LocalStorage
 from shardmill.transforms.sources.python import range_reader, records
 from tests.conftest import make_photos
 from tests.support.python_sources import Longer, Mixed, Photos, Reused, Stateful, Words
-from tests.support.rows_tools import check_dataset, rejects_of
+from tests.support.rows_tools import check_dataset, rejects_of, run_json_here
 from tests.support.typed_tools import counted, expected
 
 ROWS = [
@@ -45,14 +42,7 @@ TABLE = pa.table({name: pa.array([row[name] for row in ROWS]) for name in ROWS[0
 @pytest.fixture(autouse=True)
 def here(monkeypatch):
     """Builds run in this process, as by the command, and units are small."""
-
-    def run(command, options, **more):
-        heard, answer = io.StringIO(), Answer(json=True)
-        with contextlib.redirect_stdout(heard):
-            run_build(command, *configure(command, vars(options) | more, [], answer))
-        return json.loads(heard.getvalue())
-
-    monkeypatch.setattr(python_source, "run", run)
+    monkeypatch.setattr(python_source, "run", run_json_here)
     monkeypatch.setattr(records, "UNIT_ROWS", 64)
 
 

@@ -1,6 +1,8 @@
 """Build datasets of rows; check them with Python's csv module and TensorFlow."""
 
+import contextlib
 import csv
+import io
 import json
 import logging
 import random
@@ -14,6 +16,8 @@ import jsonschema
 import numpy as np
 
 from shardmill.pipelines import cli
+from shardmill.pipelines.commands.build import configure, run_build
+from shardmill.pipelines.report.terminal import Answer
 from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.schema_pbtxt.columns import Column, format_schema
 from shardmill.schemas.schema_pbtxt.schema_text import Kind
@@ -42,6 +46,14 @@ def run_here(capsys, *args: object) -> tuple[int, str, str]:
         logging.getLogger().setLevel(level)
     out, err = capsys.readouterr()
     return code, out, ADDRESS.sub("", PROGRESS.sub("", err))
+
+
+def run_json_here(command: str, options: Any, **more: object) -> dict:
+    """Run a build in this process, as ``shardmill.write`` does in another; return its JSON."""
+    printed, answer = io.StringIO(), Answer(json=True)
+    with contextlib.redirect_stdout(printed):
+        run_build(command, *configure(command, vars(options) | more, [], answer))
+    return json.loads(printed.getvalue())
 
 
 def published(**options) -> tuple[list[dict], Manifest]:

@@ -155,8 +155,8 @@ def input_warnings(census: Census, hooks: BuildHooks) -> Iterator[str]:
             )
     for encoding, number, key in census.counts.guessed:
         yield (
-            f"{plural(number, 'name')} in zip archives are not UTF-8 and were read as {encoding}, "
-            f"such as {key}: --zip_encoding names their encoding, such as cp932 for Japanese"
+            f"names in zip archives that are not UTF-8 and were read as {encoding}: {number:,}, "
+            f"such as {key}; --zip_encoding names their encoding, such as cp932 for Japanese"
         )
     yield from hooks.input_warnings(census.labels, census.refs - sum(census.errors.values()))
 

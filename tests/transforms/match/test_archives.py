@@ -453,7 +453,7 @@ def test_a_guessed_encoding_is_a_warning_with_the_flag(photos, tmp_path) -> None
             archive.writestr(by_windows_in_japan(f"\u732b/{number}.jpg"), data)
     manifest = build(source, tmp_path / "ds", splits="train:1")
     (warning,) = manifest.warnings
-    assert "4 names in zip archives are not UTF-8 and were read as cp437, such as " in warning
+    assert "names in zip archives that are not UTF-8 and were read as cp437: 4, such as " in warning
     assert "--zip_encoding" in warning
     manifest = build(source, tmp_path / "ja", splits="train:1", zip_encoding="cp932")
     assert (manifest.labels, manifest.warnings) == (("\u732b",), ())
