@@ -90,8 +90,9 @@ def resolve(config: ImagesConfig, *, runner: str = "") -> ImagesJob:
             if value := getattr(config, flag):
                 raise UsageError("archive-column-useless", flag=flag, value=value)
         for flag, value in (
-            ("image_suffix", ",".join(config.image_suffix)), ("zip_encoding", config.zip_encoding),
-        ):  # fmt: skip
+            ("image_suffix", ",".join(config.image_suffix)),
+            ("zip_encoding", config.zip_encoding),
+        ):
             if value:
                 why = "without archives"
                 raise UsageError("option-useless", flag=flag, value=value, why=why)

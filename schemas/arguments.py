@@ -18,18 +18,34 @@ _AHEAD = "leave it out, since examples are read ahead"
 _BUILD = "that is decided when the dataset is built"
 # What to do instead of options of tf.data, TFDS, PyTorch, Hugging Face and Keras.
 _HINTS = {
-    "batch": "use batch_size", "batch_size": _LOADER, "buffer_size": "use shuffle=True",
-    "collate_fn": _LOADER, "download": "leave it out, since nothing is downloaded",
-    "drop_last": _DROP, "drop_remainder": _DROP, "epochs": "give it to model.fit",
-    "image_size": _BUILD, "labels": 'use where={"label": ...}', "num_parallel_calls": _AHEAD,
-    "num_workers": _LOADER, "persistent_workers": _LOADER, "pin_memory": _LOADER,
-    "prefetch": _AHEAD, "prefetch_factor": _AHEAD, "repeat": "use the repeat method of the result",
-    "sampler": _LOADER, "shuffle_buffer": "use shuffle=True", "shuffle_files": "use shuffle=True",
-    "splits": "use split", "streaming": "leave it out, since records are read when they are needed",
-    "transform": "use the map method of the result", "transforms": "use transform",
-    "validation_split": _BUILD, "with_info": "leave it out: the manifest has the numbers",
+    "batch": "use batch_size",
+    "batch_size": _LOADER,
+    "buffer_size": "use shuffle=True",
+    "collate_fn": _LOADER,
+    "download": "leave it out, since nothing is downloaded",
+    "drop_last": _DROP,
+    "drop_remainder": _DROP,
+    "epochs": "give it to model.fit",
+    "image_size": _BUILD,
+    "labels": 'use where={"label": ...}',
+    "num_parallel_calls": _AHEAD,
+    "num_workers": _LOADER,
+    "persistent_workers": _LOADER,
+    "pin_memory": _LOADER,
+    "prefetch": _AHEAD,
+    "prefetch_factor": _AHEAD,
+    "repeat": "use the repeat method of the result",
+    "sampler": _LOADER,
+    "shuffle_buffer": "use shuffle=True",
+    "shuffle_files": "use shuffle=True",
+    "splits": "use split",
+    "streaming": "leave it out, since records are read when they are needed",
+    "transform": "use the map method of the result",
+    "transforms": "use transform",
+    "validation_split": _BUILD,
+    "with_info": "leave it out: the manifest has the numbers",
     "workers": _LOADER,
-}  # fmt: skip
+}
 
 
 class ArgumentError(UsageError, TypeError):
@@ -37,9 +53,12 @@ class ArgumentError(UsageError, TypeError):
 
 
 def explain_arguments(
-    function: Callable[P, T], name: str, args: tuple[Any, ...], values: dict[str, Any],
+    function: Callable[P, T],
+    name: str,
+    args: tuple[Any, ...],
+    values: dict[str, Any],
     options: Callable[..., Any] | None = None,
-) -> ArgumentError | None:  # fmt: skip
+) -> ArgumentError | None:
     """Return what is wrong with the arguments of a call, or None.
 
     Args:

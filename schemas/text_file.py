@@ -26,8 +26,12 @@ _NOT_FOR_FILES = frozenset(
 )
 # Programs declare the left one and write the right one, which has more characters.
 _SUPERSETS = {
-    "gb2312": "gb18030", "gbk": "gb18030", "shift-jis": "cp932", "big5": "cp950", "euc-kr": "cp949",
-}  # fmt: skip
+    "gb2312": "gb18030",
+    "gbk": "gb18030",
+    "shift-jis": "cp932",
+    "big5": "cp950",
+    "euc-kr": "cp949",
+}
 _XML_ENCODING = re.compile(
     rb"""<\?xml\s[^>]{0,200}?encoding\s*=\s*["']([A-Za-z][\w.:-]{0,40})["']"""
 )

@@ -64,7 +64,9 @@ def run(flags: RollbackOptions, answer: Answer) -> int:
             else "The next build with --update may replace it: --hold prevents that."
         )
     body = {
-        "generation": manifest.generation, "written": manifest.written, "held": manifest.held,
-    }  # fmt: skip
+        "generation": manifest.generation,
+        "written": manifest.written,
+        "held": manifest.held,
+    }
     answer.give({"status": "published", "output": output, **body})
     return 0

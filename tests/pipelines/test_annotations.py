@@ -234,9 +234,14 @@ def test_coco_ids_are_features_on_request(tmp_path):
         width, height = sizes[Path(example["image/key"].decode()).name]
         boxes = example["boxes"] * [width, height, width, height]
         results += [
-            {"image_id": int(example["image_id"]), "category_id": int(number), "score": 1.0, "bbox": box}
+            {
+                "image_id": int(example["image_id"]),
+                "category_id": int(number),
+                "score": 1.0,
+                "bbox": box,
+            }
             for number, box in zip(example["category_ids"], boxes.tolist(), strict=True)
-        ]  # fmt: skip
+        ]
     whole = json.loads((folder / "all.json").read_text())
     whole["annotations"] = whole["annotations"][2:]
     for number, entry in enumerate(whole["annotations"], 1):

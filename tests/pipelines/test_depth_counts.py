@@ -44,8 +44,12 @@ def test_depth_is_counted(tmp_path, photos, capsys):
     assert manifest["inputs"]["counts"] == {"depth_reduced": DEEP}
     warning = "images of more than 8 bits a channel, of which records have 8: 3"
     assert manifest["warnings"].count(warning) == 1
-    found = [row for table in catalogs(ds) if "depth_reduced" in table.column_names
-             for row in table.select(["key", "depth_reduced"]).to_pylist()]  # fmt: skip
+    found = [
+        row
+        for table in catalogs(ds)
+        if "depth_reduced" in table.column_names
+        for row in table.select(["key", "depth_reduced"]).to_pylist()
+    ]
     deep = {row["key"] for row in found if row["depth_reduced"]}
     assert deep == {f"a/depth{number}.png" for number in range(DEEP)}
     assert shardmill.verify(ds).sound

@@ -80,11 +80,18 @@ def coco_file(images, first, attributes) -> str:
         for number, name in enumerate(images)
     ]
     entries = [
-        {"image_id": first + number, "category_id": 1 + box[0], "iscrowd": 0, "segmentation": [],
-         "bbox": [*map(float, box[1:3]), float(box[3] - box[1]), float(box[4] - box[2])],
-         "area": float((box[3] - box[1]) * (box[4] - box[2])), **attributes}
-        for number, boxes in enumerate(images.values()) for box in boxes
-    ]  # fmt: skip
+        {
+            "image_id": first + number,
+            "category_id": 1 + box[0],
+            "iscrowd": 0,
+            "segmentation": [],
+            "bbox": [*map(float, box[1:3]), float(box[3] - box[1]), float(box[4] - box[2])],
+            "area": float((box[3] - box[1]) * (box[4] - box[2])),
+            **attributes,
+        }
+        for number, boxes in enumerate(images.values())
+        for box in boxes
+    ]
     categories = [{"id": 1 + number, "name": name} for number, name in enumerate(NAMES)]
     if not first:
         categories.insert(0, {"id": 0, "name": "animals", "supercategory": "none"})
@@ -124,9 +131,11 @@ def roboflow(folder, kind) -> dict:
 def cvat(folder, kind) -> dict:
     """Write an export of CVAT; return the options of a build."""
     places = {
-        "yolo": "obj_train_data", "pose": "images/train", "coco": "images/default",
+        "yolo": "obj_train_data",
+        "pose": "images/train",
+        "coco": "images/default",
         "voc": "JPEGImages",
-    }  # fmt: skip
+    }
     images = {f"frame_{seed:06}.jpg": truth(seed) for seed in range(9)}
     place = folder / places[kind]
     place.mkdir(parents=True)
@@ -173,8 +182,10 @@ def test_exports_of_tools_have_the_right_boxes(tmp_path, tool, kind):
     assert (manifest.inputs.accepted, manifest.inputs.rejected) == (9, 0)
     if tool is roboflow:
         assert {name: split.num_examples for name, split in manifest.splits.items()} == {
-            "train": 3, "validation": 3, "test": 3,
-        }  # fmt: skip
+            "train": 3,
+            "validation": 3,
+            "test": 3,
+        }
     keys = set()
     for split in manifest.splits:
         names = ["image/key", "boxes/xyxy", "image/object/class/text"]
@@ -195,7 +206,7 @@ UNREADABLE = {  # options, and the sentence about files that are not read
     "cvat": ({"annotations": "cvat:annotations.xml"}, "such as LabelMe's JSON or CVAT's XML"),
     "labelme as coco": ({"annotations": "coco:{}/0.json"}, "convert other JSON, such as LabelMe's"),
     "cvat as voc": ({"annotations": "voc"}, "one XML for all, as CVAT has it, is not read"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", UNREADABLE)

@@ -74,9 +74,12 @@ def folder(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("first")
     photos = make_photos(folder / "in", {"cat": 12, "dog": 12}, size=(8, 8))
     build_dataset(
-        input=photos, output=folder / "ds", image_size=8, unlabeled_splits="test",
+        input=photos,
+        output=folder / "ds",
+        image_size=8,
+        unlabeled_splits="test",
         splits="train:0.5,validation:0.25,test:0.25",
-    )  # fmt: skip
+    )
     return folder
 
 

@@ -261,9 +261,20 @@ CAFE = "caf\u00e9"  # also written with a combining accent
 TREE = ("cat/1.jpg", "test/2.jpg", f"{CAFE}/3.jpg", "test/deep/4.jpg", "a[1]/5.jpg", "a1/6.jpg")
 TREE = (*TREE, "back\\slash/7.jpg", "top.jpg")
 SPELLINGS = (
-    "{0}", "./{0}", "././{0}", "{0}/", "{0}/.", "./{0}/./", ".//{0}//", "cat/../{0}", "{root}/{0}",
-    "{root}/./{0}/", "{root}/cat/../{0}", "{link}/{0}/", "{link}/./{0}",
-)  # fmt: skip
+    "{0}",
+    "./{0}",
+    "././{0}",
+    "{0}/",
+    "{0}/.",
+    "./{0}/./",
+    ".//{0}//",
+    "cat/../{0}",
+    "{root}/{0}",
+    "{root}/./{0}/",
+    "{root}/cat/../{0}",
+    "{link}/{0}/",
+    "{link}/./{0}",
+)
 FORMS = ("NFC", "NFD")
 
 

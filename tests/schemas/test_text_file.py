@@ -137,23 +137,26 @@ FORMATS = {
         lambda names: "".join(f"0 {NAMES.index(name) / 100} 0.5 0 0\n" for name in names), read_yolo
     ),
     "voc": Format(
-        lambda names: "<annotation>\n"
-        + "".join(
-            f"<object><name>{name}</name><bndbox><xmin>1</xmin><ymin>1</ymin><xmax>2</xmax>"
-            "<ymax>2</ymax></bndbox></object>\n"
-            for name in names
-        )
-        + "</annotation>",
+        lambda names: (
+            "<annotation>\n"
+            + "".join(
+                f"<object><name>{name}</name><bndbox><xmin>1</xmin><ymin>1</ymin><xmax>2</xmax>"
+                "<ymax>2</ymax></bndbox></object>\n"
+                for name in names
+            )
+            + "</annotation>"
+        ),
         lambda path: [box.text for box in parse_voc(path.read_bytes()).boxes],
     ),
     "coco": Format(
         lambda names: json.dumps(
             {"categories": [{"id": n, "name": name} for n, name in enumerate(names)]},
-            ensure_ascii=False, indent=2,
+            ensure_ascii=False,
+            indent=2,
         ),
         lambda path: list(read_categories(str(path)).values()),
     ),
-}  # fmt: skip
+}
 
 
 def outcome(form: Format, path: Path, data: bytes) -> list[str] | str:
@@ -206,11 +209,24 @@ def test_code_pages_and_nul_are_a_sentence(tmp_path: Path, kind: str) -> None:
 
 
 DECLARED = {
-    "utf8": NAMES, "UTF-8": NAMES, "utf-16": NAMES, "ISO-8859-1": NAMES, "Windows-1252": NAMES,
-    "us-ascii": ["cat"], "cp1250": ["Größe"], "koi8-r": ["кот"], "windows-1251": ["кот", "cat"],
-    "gb2312": ["猫", "狗", "cat"], "GBK": ["猫", "鎔"], "gb18030": ["猫", "鎔", "ä"], "Big5": ["貓"],
-    "Shift_JIS": ["ネコ", "表示"], "EUC-JP": ["ネコ"], "euc-kr": ["고양이"], "ISO-2022-JP": ["ネコ"],
-}  # fmt: skip
+    "utf8": NAMES,
+    "UTF-8": NAMES,
+    "utf-16": NAMES,
+    "ISO-8859-1": NAMES,
+    "Windows-1252": NAMES,
+    "us-ascii": ["cat"],
+    "cp1250": ["Größe"],
+    "koi8-r": ["кот"],
+    "windows-1251": ["кот", "cat"],
+    "gb2312": ["猫", "狗", "cat"],
+    "GBK": ["猫", "鎔"],
+    "gb18030": ["猫", "鎔", "ä"],
+    "Big5": ["貓"],
+    "Shift_JIS": ["ネコ", "表示"],
+    "EUC-JP": ["ネコ"],
+    "euc-kr": ["고양이"],
+    "ISO-2022-JP": ["ネコ"],
+}
 
 
 @pytest.mark.parametrize("declared", DECLARED)
@@ -228,9 +244,13 @@ def test_declared_encodings_of_xml(tmp_path: Path, declared: str) -> None:
 def test_wrong_declarations_of_xml() -> None:
     """Programs declare GB 2312 and write GBK, or UTF-16 and write UTF-8."""
     for declared, written, text in (
-        ("gb2312", "gbk", "鎔"), ("Shift_JIS", "cp932", "①"), ("utf-16", "utf-8", "é猫"), ("utf-32", "utf-8", "é"),
-        ("ascii", "utf-8", "é猫"), ("cp037", "utf-8", "é"),
-    ):  # fmt: skip
+        ("gb2312", "gbk", "鎔"),
+        ("Shift_JIS", "cp932", "①"),
+        ("utf-16", "utf-8", "é猫"),
+        ("utf-32", "utf-8", "é"),
+        ("ascii", "utf-8", "é猫"),
+        ("cp037", "utf-8", "é"),
+    ):
         document = f"<?xml version='1.0' encoding='{declared}'?><a>{text}</a>"
         assert decode_xml(document.encode(written)) == document
     for declared in ("x-none", "rot13", "idna", "base64"):

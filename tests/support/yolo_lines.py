@@ -5,7 +5,12 @@ import numpy as np
 
 def random_box(rng):
     width, height = rng.uniform(0.05, 0.9, 2)
-    return [rng.uniform(width / 2, 1 - width / 2), rng.uniform(height / 2, 1 - height / 2), width, height]  # fmt: skip
+    return [
+        rng.uniform(width / 2, 1 - width / 2),
+        rng.uniform(height / 2, 1 - height / 2),
+        width,
+        height,
+    ]
 
 
 def detection(rng, extra):
@@ -24,9 +29,13 @@ def pose(rng, count, dimensions, extra=""):
     """A box with key points in it, some of which are unknown."""
     numbers, sides = detection(rng, "")
     points = np.stack(
-        [rng.uniform(*sides[::2], count), rng.uniform(*sides[1::2], count), rng.integers(1, 3, count)],
+        [
+            rng.uniform(*sides[::2], count),
+            rng.uniform(*sides[1::2], count),
+            rng.integers(1, 3, count),
+        ],
         axis=-1,
-    )  # fmt: skip
+    )
     points[rng.uniform(size=count) < 0.1] = 0
     points = points[:, :dimensions]
     after = detection(rng, extra)[0][4:]

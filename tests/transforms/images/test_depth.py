@@ -42,10 +42,16 @@ def tiff(depth: int, channels: int, *, big_endian: bool) -> bytes:
     pixels = RNG.integers(0, top, (HEIGHT, WIDTH, channels)).astype(f"{order}u{depth // 8}")
     data = pixels.tobytes()
     tags = [
-        (256, 3, [WIDTH]), (257, 3, [HEIGHT]), (258, 3, [depth] * channels), (259, 3, [1]),
-        (262, 3, [1 if channels == 1 else 2]), (273, 4, [0]), (277, 3, [channels]),
-        (278, 3, [HEIGHT]), (279, 4, [len(data)]),
-    ]  # fmt: skip
+        (256, 3, [WIDTH]),
+        (257, 3, [HEIGHT]),
+        (258, 3, [depth] * channels),
+        (259, 3, [1]),
+        (262, 3, [1 if channels == 1 else 2]),
+        (273, 4, [0]),
+        (277, 3, [channels]),
+        (278, 3, [HEIGHT]),
+        (279, 4, [len(data)]),
+    ]
     size = 8 + 2 + 12 * len(tags) + 4
     bits = struct.pack(f"{order}{channels}H", *[depth] * channels)
     entries = b""
@@ -82,8 +88,20 @@ def cases() -> dict[str, tuple[bytes, bool]]:
     found["jpeg 2000 grey 16"] = save(Image.fromarray(grey("<u2")), "JPEG2000"), True
     for mode in ("1", "L", "LA", "P", "RGB", "RGBA"):
         found[f"png {mode}"] = save(rgb.convert(mode), "PNG"), False
-    for name in ("JPEG", "BMP", "GIF", "WEBP", "AVIF", "JPEG2000", "PPM", "TIFF", "SGI", "TGA",
-                 "PCX", "DDS"):  # fmt: skip
+    for name in (
+        "JPEG",
+        "BMP",
+        "GIF",
+        "WEBP",
+        "AVIF",
+        "JPEG2000",
+        "PPM",
+        "TIFF",
+        "SGI",
+        "TGA",
+        "PCX",
+        "DDS",
+    ):
         found[f"{name} 8"] = save(rgb, name), False
     return found
 

@@ -300,9 +300,13 @@ def random_coco(rng):
         return values[rng.integers(len(values))]
 
     entries = [
-        {field: choose(values) for field, values in OTHERS.items() if rng.uniform() < 0.9 or field.endswith("id")}
+        {
+            field: choose(values)
+            for field, values in OTHERS.items()
+            if rng.uniform() < 0.9 or field.endswith("id")
+        }
         for _ in range(rng.integers(1, 4))
-    ]  # fmt: skip
+    ]
     size = {side: choose([90, 90.0, None, float("nan")]) for side in ("width", "height")}
     numbers = [1, "2", 3.0] if rng.uniform() < 0.8 else rng.choice([1, 2, 3], 3).tolist()
     categories = [{"id": number, "name": choose(NAMES)} for number in numbers]

@@ -395,9 +395,15 @@ def with_stale_field(name: str) -> RawName:
 
 
 PRODUCERS = (
-    by_python, by_info_zip, by_info_zip_with_field, by_zip_of_macos, by_powershell, by_program_for_windows, by_7_zip,
+    by_python,
+    by_info_zip,
+    by_info_zip_with_field,
+    by_zip_of_macos,
+    by_powershell,
+    by_program_for_windows,
+    by_7_zip,
     with_stale_field,
-)  # fmt: skip
+)
 # The second byte of the last folder is a backslash in cp932.
 NAMES = ("cat/1.jpg", "a/b c/2.jpg", "top.jpg", "caf\u00e9/\u00fc.jpg", "\u65e5\u672c/\u8868/3.jpg")
 
@@ -465,11 +471,16 @@ PARTS = st.lists(
 )
 SHARDS = st.lists(
     st.dictionaries(
-        st.tuples(st.sampled_from(["", "./", "cat/", "c.d/"]), st.sampled_from(["0", "1", "\u00e9"])),
-        PARTS, min_size=1, max_size=4,
+        st.tuples(
+            st.sampled_from(["", "./", "cat/", "c.d/"]), st.sampled_from(["0", "1", "\u00e9"])
+        ),
+        PARTS,
+        min_size=1,
+        max_size=4,
     ),
-    min_size=1, max_size=3,
-)  # fmt: skip
+    min_size=1,
+    max_size=3,
+)
 
 
 def judge(number: int, names: list[str]) -> dict[str, dict[str, str]]:

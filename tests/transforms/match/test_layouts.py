@@ -11,17 +11,38 @@ from tests.conftest import build_dataset, make_image, resolve_job
 
 # Folder of the images, and that of what describes them.
 PLACES = [
-    ("", ""), ("", "{}"), ("images", "{}"), ("JPEGImages", "{}"), ("train/images", "train/{}"),
-    ("images/train", "{}/train"), ("set/imgs", "set/{}"), ("images_train", "{}_train"),
+    ("", ""),
+    ("", "{}"),
+    ("images", "{}"),
+    ("JPEGImages", "{}"),
+    ("train/images", "train/{}"),
+    ("images/train", "{}/train"),
+    ("set/imgs", "set/{}"),
+    ("images_train", "{}_train"),
     ("images/cat", "{}/cat"),
-]  # fmt: skip
-NAMES = {"voc": "Annotations", "yolo": "labels", "coco": "annotations", "masks": "masks",
-         "renamed": "mask", "csv": "meta", "jsonl": "meta", "parquet": "meta"}  # fmt: skip
+]
+NAMES = {
+    "voc": "Annotations",
+    "yolo": "labels",
+    "coco": "annotations",
+    "masks": "masks",
+    "renamed": "mask",
+    "csv": "meta",
+    "jsonl": "meta",
+    "parquet": "meta",
+}
 KINDS = [*NAMES]
 DECOYS = ["captions", "config", "table", "html", "classes", "none"]
-OPTIONS = {"voc": "--annotations=voc ", "yolo": "--annotations=yolo ", "coco": "--annotations=coco:",
-           "masks": "--masks=", "renamed": "--masks=", "csv": "--label_from=listing",
-           "jsonl": "--label_from=listing", "parquet": "--input="}  # fmt: skip
+OPTIONS = {
+    "voc": "--annotations=voc ",
+    "yolo": "--annotations=yolo ",
+    "coco": "--annotations=coco:",
+    "masks": "--masks=",
+    "renamed": "--masks=",
+    "csv": "--label_from=listing",
+    "jsonl": "--label_from=listing",
+    "parquet": "--input=",
+}
 COCO = {"info": {"year": 2017}, "images": [{"id": 1, "file_name": "0.jpg"}], "annotations": []}
 # For each of two images: the suffix and the texts.
 TEXTS = {
@@ -33,7 +54,8 @@ TEXTS = {
 # For all images.
 FILES = {
     "coco": {
-        "instances_val.json": json.dumps(COCO, indent=1), "captions_val.json": json.dumps(COCO),
+        "instances_val.json": json.dumps(COCO, indent=1),
+        "captions_val.json": json.dumps(COCO),
     },
     "csv": {"metadata.csv": "file_name,label\n0.jpg,x\n1.jpg,x\n"},
     "jsonl": {"metadata.jsonl": '{"file_name": "0.jpg", "label": "x"}\n'},
@@ -42,7 +64,7 @@ FILES = {
         "list.json": '[{"annotations": [1]}]',
     },
     "table": {"weather.csv": "day,rain\n1,2\n", "readme.txt": "1 2 3 4 5"},
-}  # fmt: skip
+}
 CASES = [
     (kind, place)
     for kind, place in itertools.product(KINDS, PLACES)
@@ -107,10 +129,12 @@ def test_nothing_is_said_if_the_option_is_given(tmp_path, kind, place) -> None:
     (tmp_path / "names.txt").write_text("a\n")
     coco = folder / others / "instances_val.json"
     options = {
-        "voc": {"annotations": "voc"}, "coco": {"annotations": f"coco:{coco}"},
+        "voc": {"annotations": "voc"},
+        "coco": {"annotations": f"coco:{coco}"},
         "yolo": {"annotations": "yolo", "labels": tmp_path / "names.txt"},
-        "masks": {"masks": folder / others}, "renamed": {"masks": folder / others},
-    }.get(kind)  # fmt: skip
+        "masks": {"masks": folder / others},
+        "renamed": {"masks": folder / others},
+    }.get(kind)
     if options is None:
         suffix = {"csv": "csv", "jsonl": "jsonl", "parquet": "parquet"}[kind]
         folder = folder / others / f"metadata.{suffix}"

@@ -419,10 +419,16 @@ def test_lists_of_paths_have_lines_as_files_have(tmp_path):
 
 
 ENTRIES = {
-    "cat\\1.jpg": "cat/1.jpg", "cat\\deep\\2.jpg": "cat/deep/2.jpg", "cat/deep\\2.jpg": "cat/deep/2.jpg",
-    "odd\\name.jpg": "odd\\name.jpg", "cat/odd\\3.jpg": "cat/odd\\3.jpg", "no\\file.jpg": "no/file.jpg",
-    ".\\cat\\1.jpg": "cat/1.jpg", "caf\u00e9\\4.jpg": "caf\u00e9/4.jpg", "cafe\u0301\\4.jpg": "caf\u00e9/4.jpg",
-}  # fmt: skip
+    "cat\\1.jpg": "cat/1.jpg",
+    "cat\\deep\\2.jpg": "cat/deep/2.jpg",
+    "cat/deep\\2.jpg": "cat/deep/2.jpg",
+    "odd\\name.jpg": "odd\\name.jpg",
+    "cat/odd\\3.jpg": "cat/odd\\3.jpg",
+    "no\\file.jpg": "no/file.jpg",
+    ".\\cat\\1.jpg": "cat/1.jpg",
+    "caf\u00e9\\4.jpg": "caf\u00e9/4.jpg",
+    "cafe\u0301\\4.jpg": "caf\u00e9/4.jpg",
+}
 
 
 @pytest.mark.parametrize("kind", ["csv", "jsonl", "txt"])

@@ -10,9 +10,19 @@ from shardmill.transforms.match.annotations.annotation_spec import AnnotationErr
 
 SIDES = ("xmin", "ymin", "xmax", "ymax")
 FLAGS = {
-    "0": False, "1": True, "true": True, "True": True, " TRUE ": True, "yes": True, "1.0": True,
-    "false": False, "False": False, "no": False, "Unspecified": False, "": False,
-}  # fmt: skip
+    "0": False,
+    "1": True,
+    "true": True,
+    "True": True,
+    " TRUE ": True,
+    "yes": True,
+    "1.0": True,
+    "false": False,
+    "False": False,
+    "no": False,
+    "Unspecified": False,
+    "": False,
+}
 NS = 'xmlns="http://example.org/voc"'
 X = 'xmlns:x="http://example.org/x"'
 ROOTS = {  # the start tag, the end tag, and whether its objects are understood
@@ -30,13 +40,19 @@ OBJECTS = {  # with the elements of a box, a name and flags
     "plain": ("<object>{name}{flags}{box}</object>", True),
     "box first": ("<object>{box}<pose>Unspecified</pose>{flags}{name}</object>", True),
     "part": ("<object>{name}{flags}{box}<part><name>head</name>{box}</part></object>", True),
-    "attributes": ('<object id="1">{name}{flags}{box}<attributes><name>a</name></attributes></object>', True),
+    "attributes": (
+        '<object id="1">{name}{flags}{box}<attributes><name>a</name></attributes></object>',
+        True,
+    ),
     "capital": ("<Object>{name}{flags}{box}</Object>", False),
     "item": ("<item>{name}{flags}{box}</item>", False),
     "prefix": (f"<x:object {X}>{{name}}{{flags}}{{box}}</x:object>", False),
     "prefixes": (f"<x:object {X}><x:name>a</x:name>{{flags}}{{box}}</x:object>", False),
     "prefix of the box": (f"<object {X}>{{name}}<x:bndbox>{{sides}}</x:bndbox></object>", False),
-    "prefix of a flag": (f"<object {X}>{{name}}<x:difficult>1</x:difficult>{{box}}</object>", False),
+    "prefix of a flag": (
+        f"<object {X}>{{name}}<x:difficult>1</x:difficult>{{box}}</object>",
+        False,
+    ),
     "two boxes": ("<object>{name}{flags}{box}{box}</object>", False),
     "two names": ("<object>{name}{name}{flags}{box}</object>", False),
     "two sides": ("<object>{name}<bndbox>{sides}<xmin>0</xmin></bndbox></object>", False),
@@ -45,13 +61,16 @@ OBJECTS = {  # with the elements of a box, a name and flags
     "rotated": ("<object>{name}<robndbox><cx>1</cx><cy>2</cy></robndbox></object>", False),
     "object in object": ("<object>{name}{box}<object>{name}{box}</object></object>", False),
     "box alone": ("{box}", False),
-}  # fmt: skip
+}
 OTHERS = [
-    "", "<folder>a</folder><filename>b.jpg</filename><path>/c</path>", "<segmented>0</segmented>",
+    "",
+    "<folder>a</folder><filename>b.jpg</filename><path>/c</path>",
+    "<segmented>0</segmented>",
     "<source><database>Unknown</database><annotation>x</annotation><image>y</image></source>",
-    "<owner><flickrid>1</flickrid><name>z</name></owner>", "<weather><rain>1</rain></weather>",
+    "<owner><flickrid>1</flickrid><name>z</name></owner>",
+    "<weather><rain>1</rain></weather>",
     "<!-- <object/> -->",
-]  # fmt: skip
+]
 
 
 def random_file(rng, root, kinds):

@@ -58,17 +58,19 @@ CLEAR = {  # always right
         f"outline of {count}, declared": (partial(outline, count=count), OUTLINES)
         for count in (3, 4, 5, 6, 30)
     },
-}  # fmt: skip
+}
 AMBIGUOUS = {  # right or rejected
     "confidence and id": partial(detection, extra="confidence and id"),
     **{
-        f"pose of {count} by {dimensions} {extra}": partial(pose, count=count, dimensions=dimensions, extra=extra)
+        f"pose of {count} by {dimensions} {extra}": partial(
+            pose, count=count, dimensions=dimensions, extra=extra
+        )
         for count in (1, 2, 3, 4, 5, 8, 17)
         for dimensions in (2, 3)
         for extra in ("", "confidence", "confidence and id")
     },
     **{f"outline of {count}": partial(outline, count=count) for count in range(3, 9)},
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", CLEAR)

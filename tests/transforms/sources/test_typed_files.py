@@ -270,9 +270,13 @@ def test_each_byte_of_a_row_group_is_read_once(tmp_path, monkeypatch) -> None:
 
 
 NUMBERS = st.one_of(
-    st.integers(-(10**42), 10**42), st.sampled_from([10**39, -(10**400)]), st.integers(-(2**70), 2**70), st.integers(2**24 - 2, 2**24 + 5), st.integers(2**53 - 2, 2**53 + 3),
+    st.integers(-(10**42), 10**42),
+    st.sampled_from([10**39, -(10**400)]),
+    st.integers(-(2**70), 2**70),
+    st.integers(2**24 - 2, 2**24 + 5),
+    st.integers(2**53 - 2, 2**53 + 3),
     st.floats(width=32, allow_nan=False, allow_infinity=False),
-)  # fmt: skip
+)
 
 
 @given(
@@ -318,9 +322,12 @@ def test_integers_of_json_are_not_rounded_in_silence(tmp_path, rows, sampled) ->
 
 
 DECIMALS = st.one_of(
-    st.integers(-(2**66), 2**66), st.integers(2**63 - 3, 2**63 + 3), st.integers(-(2**63) - 3, -(2**63) + 3),
-    st.integers(2**53 - 2, 2**53 + 3), st.decimals(-(10**19), 10**19, places=2),
-)  # fmt: skip
+    st.integers(-(2**66), 2**66),
+    st.integers(2**63 - 3, 2**63 + 3),
+    st.integers(-(2**63) - 3, -(2**63) + 3),
+    st.integers(2**53 - 2, 2**53 + 3),
+    st.decimals(-(10**19), 10**19, places=2),
+)
 
 
 @given(
@@ -367,8 +374,11 @@ def test_inspection_reads_few_bytes_of_large_values(tmp_path, monkeypatch) -> No
 
     monkeypatch.setattr(parquet_source, "read_tables", spy)
     for limit, columns, step in (
-        (5 * rows * len(big), None, 10_000), (3 * len(big), ["id", "s", "t"], 2), (len(big), ["id", "s"], rows), (0, [], 0)
-    ):  # fmt: skip
+        (5 * rows * len(big), None, 10_000),
+        (3 * len(big), ["id", "s", "t"], 2),
+        (len(big), ["id", "s"], rows),
+        (0, [], 0),
+    ):
         monkeypatch.setattr(parquet_source, "_SAMPLE_BYTES", limit)
         sample = measure(sample_parquet(ref, Dialect(), NULLS, 0))
         assert sample.profiles.keys() == whole.profiles.keys()

@@ -31,17 +31,43 @@ _COLUMNS = ("path", "uri", "file_name")  # of a listing
 # Words in the names of folders.
 _IMAGE_WORDS = frozenset(
     {
-        "image", "images", "img", "imgs", "jpegimages", "input", "inputs", "photo", "photos",
-        "picture", "pictures", "rgb",
+        "image",
+        "images",
+        "img",
+        "imgs",
+        "jpegimages",
+        "input",
+        "inputs",
+        "photo",
+        "photos",
+        "picture",
+        "pictures",
+        "rgb",
     }
-)  # fmt: skip
+)
 _MASK_WORDS = frozenset(
     {
-        "annotation", "annotations", "annot", "annots", "groundtruth", "gt", "label", "labels",
-        "mask", "masks", "seg", "segmentation", "segmentations", "segmentationclass",
-        "segmentationobject", "target", "targets", "trimap", "trimaps",
+        "annotation",
+        "annotations",
+        "annot",
+        "annots",
+        "groundtruth",
+        "gt",
+        "label",
+        "labels",
+        "mask",
+        "masks",
+        "seg",
+        "segmentation",
+        "segmentations",
+        "segmentationclass",
+        "segmentationobject",
+        "target",
+        "targets",
+        "trimap",
+        "trimaps",
     }
-)  # fmt: skip
+)
 _LAYOUT_WORDS = _IMAGE_WORDS | _MASK_WORDS
 _MASK_SUFFIX = re.compile(
     r"[-_. ](mask|masks|gt|seg|segmentation|label|labels|annotation)\Z", re.IGNORECASE

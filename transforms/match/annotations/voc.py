@@ -18,10 +18,31 @@ _ABOUT_IMAGE = frozenset(
 # Elements, in any case of letters, of which one inside of another element may make that an object.
 _OF_OBJECTS = frozenset(
     {
-        "bndbox", "robndbox", "bbox", "box", "class", "label", "name", "object", "point", "points",
-        "polygon", "pt", *_SIDES, "cx", "cy", "x", "y", "w", "h", "left", "top", "right", "bottom",
+        "bndbox",
+        "robndbox",
+        "bbox",
+        "box",
+        "class",
+        "label",
+        "name",
+        "object",
+        "point",
+        "points",
+        "polygon",
+        "pt",
+        *_SIDES,
+        "cx",
+        "cy",
+        "x",
+        "y",
+        "w",
+        "h",
+        "left",
+        "top",
+        "right",
+        "bottom",
     }
-)  # fmt: skip
+)
 _YES = frozenset({"true", "yes"})
 
 

@@ -242,8 +242,12 @@ class _SampleLabels:
             if other != name:
                 raise InputError(
                     "archive-several-images",
-                    path=path, sample=sample, one=other, other=name, suffix=_divide(other)[1],
-                )  # fmt: skip
+                    path=path,
+                    sample=sample,
+                    one=other,
+                    other=name,
+                    suffix=_divide(other)[1],
+                )
         return text or ""
 
 

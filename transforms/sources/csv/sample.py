@@ -267,9 +267,18 @@ def sample_file(ref: InputRef, dialect: Dialect, rules: CellRules, sample_bytes:
     nameless = zip(profiles, head.header, strict=False)
     indices = (name for name, given in nameless if _NAMELESS.fullmatch(given))
     return Sample(
-        (ref,), tuple(profiles), profiles, {}, rows, span, complete, problem, repeated, data,
+        (ref,),
+        tuple(profiles),
+        profiles,
+        {},
+        rows,
+        span,
+        complete,
+        problem,
+        repeated,
+        data,
         tuple(name for name in indices if infer.may_be_index(profiles[name])),
-    )  # fmt: skip
+    )
 
 
 def _index(values: pa.Array, value: bytes) -> int:

@@ -350,9 +350,13 @@ def _check_zones(name: str, values: Iterable[Any], first: int) -> None:
             if aware is not None and aware != has_zone:
                 expected = "with a time zone" if aware else "without a time zone"
                 raise InputError(
-                    "source-value-invalid", index=index, name=name, value=repr(value),
-                    kind=type(value).__name__, wanted=f"a time {expected} as those before it",
-                )  # fmt: skip
+                    "source-value-invalid",
+                    index=index,
+                    name=name,
+                    value=repr(value),
+                    kind=type(value).__name__,
+                    wanted=f"a time {expected} as those before it",
+                )
             aware = has_zone
 
 

@@ -182,9 +182,12 @@ class ImageFiles:
             encoded = encode_example(row) if row else b""
             if len(encoded) > _MAX_ATTACHED:
                 raise InputError(
-                    "source-fields-too-large", index=index, names=format_names(table.column_names),
-                    size=len(encoded), most=_MAX_ATTACHED,
-                )  # fmt: skip
+                    "source-fields-too-large",
+                    index=index,
+                    names=format_names(table.column_names),
+                    size=len(encoded),
+                    most=_MAX_ATTACHED,
+                )
             attached.append(encoded)
         return attached
 
@@ -283,9 +286,13 @@ def _convert_cells(column: Column, values: pa.ChunkedArray, first: int) -> list[
         is_missing = faults[row] == CellFault.MISSING
         rule = "a list without missing values" if is_missing else f"one that {column.kind} holds"
         raise InputError(
-            "source-value-invalid", index=first + row, name=column.name,
-            value=repr(values[row].as_py()), kind=values.type, wanted=rule,
-        )  # fmt: skip
+            "source-value-invalid",
+            index=first + row,
+            name=column.name,
+            value=repr(values[row].as_py()),
+            kind=values.type,
+            wanted=rule,
+        )
     found: list[Any] = typed.column.take(np.arange(len(values))).to_pylist()
     return found
 
@@ -367,9 +374,13 @@ def _with_keys(unit: Batch, key: Callable[[Any], Any], first: int) -> list[dict[
             raise InputError("source-key-none", index=index)
         if not is_encodable(text):
             raise InputError(
-                "source-value-invalid", index=index, name=KEY, value=repr(text),
-                kind=type(value).__name__, wanted="a text that UTF-8 can encode",
-            )  # fmt: skip
+                "source-value-invalid",
+                index=index,
+                name=KEY,
+                value=repr(text),
+                kind=type(value).__name__,
+                wanted="a text that UTF-8 can encode",
+            )
         keyed.append({**record, KEY: text})
     return keyed
 

@@ -26,8 +26,15 @@ from tests.support.csv_tools import read_csv
 BREAKS = ("\n", "\r\n", "\r")
 ENCODINGS = ("utf-8", "utf-8-sig", "utf-16")
 NOTES = (
-    "Report of 2024", "Sales, all regions", "made by X;2024", "# a comment", "", "Größe,,", "a|b", "x",
-)  # fmt: skip
+    "Report of 2024",
+    "Sales, all regions",
+    "made by X;2024",
+    "# a comment",
+    "",
+    "Größe,,",
+    "a|b",
+    "x",
+)
 
 
 def rows_of(rng: random.Random) -> list[list[str]]:
@@ -76,9 +83,12 @@ def habit_spaces(text: str, delimiter: str, rng: random.Random) -> str:
 
 
 HABITS = {
-    "excel": habit_excel, "notes": habit_notes, "comments": habit_comments,
-    "padded": habit_padded, "spaces": habit_spaces,
-}  # fmt: skip
+    "excel": habit_excel,
+    "notes": habit_notes,
+    "comments": habit_comments,
+    "padded": habit_padded,
+    "spaces": habit_spaces,
+}
 _FLAG = re.compile(r"--(delimiter|skip_lines)=('.*?'|\w+)")
 
 
@@ -118,10 +128,20 @@ def test_habits_of_producers_are_proposed(tmp_path: Path, habit: str) -> None:
 
 
 VALID = [
-    "tags\na;b\nc;d\n", "a\n1;2\n3;4\n", "id,note\n1,x\n2,y\n", ",a\nx,foo\ny,bar\n", ",,a\nx,u,foo\ny,v,bar\n",
-    'id,t\n1," ""x"""\n2," ""y"""\n', 'id,t\n1,"a, ""b"""\n', "sepal,x\n1,2\n", "sep=,x\n1,2\n",
-    "a,b,c\nm,kg,s\n1,2,3\n", "x,,\n1,2,3\n", "a,b\n1,2\n1,2,3\n4,5\n", "id,he said\n1,he \"quoted\"\n",
-]  # fmt: skip
+    "tags\na;b\nc;d\n",
+    "a\n1;2\n3;4\n",
+    "id,note\n1,x\n2,y\n",
+    ",a\nx,foo\ny,bar\n",
+    ",,a\nx,u,foo\ny,v,bar\n",
+    'id,t\n1," ""x"""\n2," ""y"""\n',
+    'id,t\n1,"a, ""b"""\n',
+    "sepal,x\n1,2\n",
+    "sep=,x\n1,2\n",
+    "a,b,c\nm,kg,s\n1,2,3\n",
+    "x,,\n1,2,3\n",
+    "a,b\n1,2\n1,2,3\n4,5\n",
+    'id,he said\n1,he "quoted"\n',
+]
 
 
 @pytest.mark.parametrize("text", VALID)
