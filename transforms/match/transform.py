@@ -112,6 +112,10 @@ class MatchFiles(beam.PTransform):
 
     def _labelled(self, matched: MatchedInputs) -> MatchedInputs:
         """Wire the labels, which depend on all archives."""
+        parts = self.spec.parts or (self.spec,)
+        are_given = any(part.kind == "listing" or part.archives for part in parts)
+        if self.labels.label_from == "none" and not are_given:
+            return matched
         sides = []
         if self.spec.archives and self.labels.label_from == "directory":
             has_labels = matched.counts | "SelectLabels" >> beam.Map(lambda one: one.has_labels)

@@ -24,7 +24,7 @@ from shardmill.schemas.storage import open_storage
 from shardmill.schemas.storage.local import LocalStorage
 from shardmill.transforms.publish import cleanup
 from shardmill.transforms.publish.generation import read_published
-from tests.conftest import SOAK
+from tests.conftest import ROOT, SOAK
 from tests.support import fault_tools as faults
 from tests.support import publications
 
@@ -305,13 +305,20 @@ def test_folders_without_a_dataset(tmp_path):
 UID = 65534  # a user without permissions
 
 
+# Who imports modules of the checkout.
+acts_for_another_user = pytest.mark.skipif(
+    os.geteuid() != 0 or not all(path.stat().st_mode & stat.S_IXOTH for path in ROOT.parents),
+    reason="acts for another user",
+)
+
+
 def open_to_others(path: Path) -> None:
     """Let other users reach a temporary folder of pytest."""
     for folder in (path, *path.parents):
         folder.chmod(folder.stat().st_mode | stat.S_IXOTH | stat.S_IROTH)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="acts for another user")
+@acts_for_another_user
 def test_reports_missing_permissions_in_one_sentence_each(output, tmp_path):
     open_to_others(tmp_path)
     before = tree(output)
@@ -337,7 +344,7 @@ def test_reports_missing_permissions_in_one_sentence_each(output, tmp_path):
     assert f"Cannot list {output}: Permission denied" in run(output, uid=UID).sentence
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="acts for another user")
+@acts_for_another_user
 def test_reports_a_build_folder_that_its_parent_protects(output, tmp_path):
     open_to_others(tmp_path)
     for path in [faults.build_folder(output), *faults.build_folder(output).rglob("*")]:
