@@ -184,9 +184,10 @@ def startup(work: Path, repeats: int) -> tuple[float, float]:
     path, manifest = work / "GZIP-rows.tfrecord.gz", work / "m.json"
     shardmill = [sys.executable, "-m", "shardmill.pipelines.cli"]
     subprocess.run(
-        [*shardmill, "count", "--input", str(path), "--manifest", str(manifest)], check=True,
+        [*shardmill, "count", "--input", str(path), "--manifest", str(manifest)],
+        check=True,
         stdout=subprocess.DEVNULL,
-    )  # fmt: skip
+    )
     commands = (
         [sys.executable, "-c", "pass"],
         [*shardmill, "steps", str(manifest), "--split=all", "--batch_size=32"],
@@ -201,9 +202,12 @@ def startup(work: Path, repeats: int) -> tuple[float, float]:
 
 
 def write_page(
-    size: int, table: dict[str, tuple[float, float, list[float]]], index: tuple[float, float],
-    whole: dict[str, tuple[float, float]], started: tuple[float, float],
-) -> str:  # fmt: skip
+    size: int,
+    table: dict[str, tuple[float, float, list[float]]],
+    index: tuple[float, float],
+    whole: dict[str, tuple[float, float]],
+    started: tuple[float, float],
+) -> str:
     """Returns the page of results."""
     rows = []
     for kind, (theirs, ours, ratios) in table.items():

@@ -37,9 +37,14 @@ def loop(encoder: ImageEncoder, refs: list[InputRef]) -> Iterator[bytes]:
     for ref in refs:
         image = convert_image(read_input(ref), encoder.spec)
         yield encode_example(
-            {"image/encoded": image.data, "image/format": b"jpeg", "image/key": ref.key.encode(),
-             "image/height": image.size.height, "image/width": image.size.width}
-        )  # fmt: skip
+            {
+                "image/encoded": image.data,
+                "image/format": b"jpeg",
+                "image/key": ref.key.encode(),
+                "image/height": image.size.height,
+                "image/width": image.size.width,
+            }
+        )
 
 
 def decoders(encoder: ImageEncoder, refs: list[InputRef]) -> Iterator[bytes]:
@@ -84,14 +89,18 @@ def main(folder: str, size: str, rounds: str) -> None:
         name: [a / b for a, b in zip(walls["loop"], each, strict=True)]
         for name, each in walls.items()
     }
-    print(json.dumps({
-        name: {
-            "wall_ms": 1000 * statistics.median(walls[name]) / len(refs),
-            "worker_ms": 1000 * statistics.median(cpu for _, cpu in runs) / len(refs),
-            "speed": statistics.median(speeds[name]),
-        }
-        for name, runs in found.items()
-    }))  # fmt: skip
+    print(
+        json.dumps(
+            {
+                name: {
+                    "wall_ms": 1000 * statistics.median(walls[name]) / len(refs),
+                    "worker_ms": 1000 * statistics.median(cpu for _, cpu in runs) / len(refs),
+                    "speed": statistics.median(speeds[name]),
+                }
+                for name, runs in found.items()
+            }
+        )
+    )
 
 
 if __name__ == "__main__":

@@ -13,23 +13,34 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 # What pip installs into each environment.
 PACKAGES: dict[str, tuple[str, ...]] = {
     "shardmill": (
-        "--constraint", f"{REPOSITORY}/constraints.txt", "--editable", str(REPOSITORY),
+        "--constraint",
+        f"{REPOSITORY}/constraints.txt",
+        "--editable",
+        str(REPOSITORY),
     ),
     "tfds": ("tensorflow-datasets==4.9.10", TENSORFLOW, "pillow==12.3.0"),
     "tfds-beam": (
-        "tensorflow-datasets==4.9.10", "apache-beam==2.77.0", "google-crc32c==1.9.0", TENSORFLOW,
+        "tensorflow-datasets==4.9.10",
+        "apache-beam==2.77.0",
+        "google-crc32c==1.9.0",
+        TENSORFLOW,
         "pillow==12.3.0",
     ),
     "img2dataset": (
-        "img2dataset==1.47.0", "tensorflow-cpu==2.16.2", "tensorflow-io==0.37.1", "wandb==0.28.0",
-        "numpy==1.26.4", "pyarrow==19.0.1", "setuptools<81",
+        "img2dataset==1.47.0",
+        "tensorflow-cpu==2.16.2",
+        "tensorflow-io==0.37.1",
+        "wandb==0.28.0",
+        "numpy==1.26.4",
+        "pyarrow==19.0.1",
+        "setuptools<81",
     ),
     "mosaicml": ("mosaicml-streaming==0.13.0", "pillow==12.3.0"),
     "webdataset": ("webdataset==1.0.2", "pillow==12.3.0"),
     "datasets": ("datasets==5.2.0", "pillow==12.3.0"),
     "ray": ("ray[data]==2.60.0", "pillow==12.3.0"),
     "litdata": ("litdata==0.2.76", "pillow==12.3.0"),
-}  # fmt: skip
+}
 # The programs of image_peers.py and row_peers.py run in environments that have what they need.
 SHARED = {"floor": "shardmill", "tutorial": "tfds", "beam": "tfds-beam"}
 

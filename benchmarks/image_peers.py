@@ -91,10 +91,14 @@ def floor(source: Path, target: Path, size: int) -> None:
     def record(item: tuple[str, int, str]) -> bytes:
         path, number, label = item
         values = {
-            "image/class/label": number, "image/class/text": label.encode(),
-            "image/encoded": encode(path, size), "image/format": b"jpeg", "image/height": size,
-            "image/key": path.encode(), "image/width": size,
-        }  # fmt: skip
+            "image/class/label": number,
+            "image/class/text": label.encode(),
+            "image/encoded": encode(path, size),
+            "image/format": b"jpeg",
+            "image/height": size,
+            "image/key": path.encode(),
+            "image/width": size,
+        }
         return framed(block(10, b"".join(feature(*pair) for pair in values.items())))
 
     target.mkdir(parents=True)
@@ -121,11 +125,14 @@ def example_of(tf: object, data: bytes, number: int, label: str, path: str, size
         return tf.train.Feature(int64_list=tf.train.Int64List(value=[value]))
 
     features = {
-        "image/class/label": of_int(number), "image/class/text": of_bytes(label.encode()),
-        "image/encoded": of_bytes(data), "image/format": of_bytes(b"jpeg"),
-        "image/height": of_int(size), "image/key": of_bytes(path.encode()),
+        "image/class/label": of_int(number),
+        "image/class/text": of_bytes(label.encode()),
+        "image/encoded": of_bytes(data),
+        "image/format": of_bytes(b"jpeg"),
+        "image/height": of_int(size),
+        "image/key": of_bytes(path.encode()),
         "image/width": of_int(size),
-    }  # fmt: skip
+    }
     example = tf.train.Example(features=tf.train.Features(feature=features))
     return example.SerializeToString()
 

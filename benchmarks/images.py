@@ -40,8 +40,16 @@ def write_photos(folder: Path, count: int, size: str = "500x375") -> Path:
 def commands(source: Path, out: Path, size: int = SIZE) -> dict[str, list[str]]:
     """Returns the command of each program."""
     python, peers = sys.executable, str(HERE / "image_peers.py")
-    ours = [python, "-m", "shardmill.pipelines.cli", "images", f"--input={source}",
-            f"--output={out}", f"--image_size={size}", "--splits=train:1"]  # fmt: skip
+    ours = [
+        python,
+        "-m",
+        "shardmill.pipelines.cli",
+        "images",
+        f"--input={source}",
+        f"--output={out}",
+        f"--image_size={size}",
+        "--splits=train:1",
+    ]
     others = {
         name: [python, peers, name, str(source), str(out), str(size)]
         for name in ("floor", "tutorial", "beam")

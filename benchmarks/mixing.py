@@ -155,9 +155,10 @@ def table(work: Path) -> str:
         for by_label, (first, second) in zip((False, True), kinds, strict=True):
             assert len(np.unique(first)) == LABELS * EACH
             cells += [
-                f"{near_again(first, second):.2%}", f"{distinct_labels(first, by_label):.0f}",
+                f"{near_again(first, second):.2%}",
+                f"{distinct_labels(first, by_label):.0f}",
                 f"{open_shards(first, sizes_of(by_label)[0]):,}",
-            ]  # fmt: skip
+            ]
         lines.append(f"| {' | '.join(cells)} |")
         print(lines[-1], flush=True)
     return "\n".join(lines)

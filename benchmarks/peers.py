@@ -35,9 +35,12 @@ TOOLS = {
     "updates": tuple(CASES),
 }
 QUIET = {
-    "HF_HUB_OFFLINE": "1", "NO_GCE_CHECK": "true", "RAY_USAGE_STATS_ENABLED": "0",
-    "TF_CPP_MIN_LOG_LEVEL": "3", "WANDB_MODE": "disabled",
-}  # fmt: skip
+    "HF_HUB_OFFLINE": "1",
+    "NO_GCE_CHECK": "true",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "TF_CPP_MIN_LOG_LEVEL": "3",
+    "WANDB_MODE": "disabled",
+}
 
 
 def command(tool: str, kind: str, work: Path, source: Path, out: Path) -> list[str]:
@@ -151,8 +154,12 @@ def measure_updates(bench: Bench, rounds: Rounds, flags: argparse.Namespace) -> 
     for turn in range(flags.rounds):
         for tool in selected(flags, "updates"):
             for case in CASES[tool]:
-                what = {"kind": "updates", "tool": tool, "case": f"{case}/{flags.photos}",
-                        "round": turn}  # fmt: skip
+                what = {
+                    "kind": "updates",
+                    "tool": tool,
+                    "case": f"{case}/{flags.photos}",
+                    "round": turn,
+                }
                 rounds.measure(what, lambda tool=tool, case=case: update.run(tool, case))
             results = Results(list(rounds.found.values()), "updates")
             for case in CASES[tool] if tool.startswith("shardmill") else ():

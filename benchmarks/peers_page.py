@@ -13,17 +13,29 @@ from environments import PACKAGES
 from plots import plot_bars
 
 NAMES = {
-    "shardmill": "Shardmill", "shardmill png": "Shardmill, PNG", "floor": "hand-written floor",
-    "tutorial": "the tutorials' loop", "beam": "plain Beam", "tfds": "TFDS",
-    "tfds-beam": "TFDS on Beam", "img2dataset": "img2dataset", "mosaicml": "MosaicML Streaming",
-    "webdataset": "WebDataset", "datasets": "Hugging Face datasets", "ray": "Ray Data",
-    "litdata": "LitData", "shardmill --reducing_gap=1": "Shardmill, `--reducing_gap=1`",
+    "shardmill": "Shardmill",
+    "shardmill png": "Shardmill, PNG",
+    "floor": "hand-written floor",
+    "tutorial": "the tutorials' loop",
+    "beam": "plain Beam",
+    "tfds": "TFDS",
+    "tfds-beam": "TFDS on Beam",
+    "img2dataset": "img2dataset",
+    "mosaicml": "MosaicML Streaming",
+    "webdataset": "WebDataset",
+    "datasets": "Hugging Face datasets",
+    "ray": "Ray Data",
+    "litdata": "LitData",
+    "shardmill --reducing_gap=1": "Shardmill, `--reducing_gap=1`",
     "shardmill --reducing_gap=0": "Shardmill, `--reducing_gap=0`",
-}  # fmt: skip
+}
 UPDATES = {
-    "new": "new build", "again": "nothing changed", "changed": "update",
-    "new seed": "new build, another seed", "other seed": "update, another seed",
-}  # fmt: skip
+    "new": "new build",
+    "again": "nothing changed",
+    "changed": "update",
+    "new seed": "new build, another seed",
+    "other seed": "update, another seed",
+}
 MEASURES = {"wall": "wall time", "cpu": "CPU time", "memory": "peak memory", "bytes": "output"}
 PAGE = """\
 # Benchmarks: other tools
@@ -153,14 +165,21 @@ def builds_table(results: Results, counts: list[int], unit: str) -> str:
             f"{1e3 * slope(tool, *cases[-2:], 'cpu'):.3g}",
             *(f"{results.median(tool, case, 'wall'):.1f}" for case in cases),
             f"{(max(walls) - min(walls)) / statistics.median(walls):.0%}",
-            f"{cpu:.1f}", f"{memory:,.0f}", f"{size / 2**20:,.1f}",
-        ]  # fmt: skip
+            f"{cpu:.1f}",
+            f"{memory:,.0f}",
+            f"{size / 2**20:,.1f}",
+        ]
 
     head = [
-        "", *(f"{unit}/s, {few:,} to {many:,}" for few, many in pairwise(counts)),
-        f"CPU ms per {unit[:-1]}", *(f"wall s, {count:,}" for count in counts), "spread", "CPU s",
-        "peak MiB", "output MiB",
-    ]  # fmt: skip
+        "",
+        *(f"{unit}/s, {few:,} to {many:,}" for few, many in pairwise(counts)),
+        f"CPU ms per {unit[:-1]}",
+        *(f"wall s, {count:,}" for count in counts),
+        "spread",
+        "CPU s",
+        "peak MiB",
+        "output MiB",
+    ]
     tools = results.tools(*cases)
     tools.sort(key=lambda tool: slope(tool, *cases[-2:], "wall"))
     return table(head, [line(tool) for tool in tools])
@@ -190,18 +209,34 @@ def update_line(results: Results, tool: str, name: str, photos: int) -> list[str
         more = [results.between(tool, again, case, field) for field in ("wall", "cpu")]
         per = [f"{1e3 * each / unchanged:.3f}" for each in more]
     return [
-        NAMES[tool], UPDATES[name], f"{wall:.1f}", f"{cpu:.1f}", *per, f"{memory:,.0f}",
-        f"{missing:,.0f}", f"{extra:,.0f}", "yes" if order < 4 / unchanged**0.5 else "no",
+        NAMES[tool],
+        UPDATES[name],
+        f"{wall:.1f}",
+        f"{cpu:.1f}",
+        *per,
+        f"{memory:,.0f}",
+        f"{missing:,.0f}",
+        f"{extra:,.0f}",
+        "yes" if order < 4 / unchanged**0.5 else "no",
         "yes" if len(results.digests(tool, name, photos)) == 1 else "no",
-    ]  # fmt: skip
+    ]
 
 
 def updates_table(results: Results, photos: int) -> str:
     """Returns the table of updates."""
     head = [
-        "", "", "wall s", "CPU s", "wall ms per unchanged", "CPU ms per unchanged", "peak MiB",
-        "photos missing", "removed ones left", "shuffled", "same bytes",
-    ]  # fmt: skip
+        "",
+        "",
+        "wall s",
+        "CPU s",
+        "wall ms per unchanged",
+        "CPU ms per unchanged",
+        "peak MiB",
+        "photos missing",
+        "removed ones left",
+        "shuffled",
+        "same bytes",
+    ]
     tools = results.tools(f"new/{photos}", f"again/{photos}")
     found = ((t, name) for t in tools for name in UPDATES if results.rounds(t, f"{name}/{photos}"))
     return table(head, [update_line(results, tool, name, photos) for tool, name in found])

@@ -97,8 +97,10 @@ def _interleaved(folder: Path, cycle: int, block: int) -> Any:
     files = tf.data.Dataset.from_tensor_slices(files_of(folder, "plain"))
     return files.interleave(
         lambda file: tf.data.TFRecordDataset(file, buffer_size=1 << 20),
-        cycle_length=cycle, block_length=block, num_parallel_calls=tf.data.AUTOTUNE,
-    )  # fmt: skip
+        cycle_length=cycle,
+        block_length=block,
+        num_parallel_calls=tf.data.AUTOTUNE,
+    )
 
 
 def tuned_one_by_one(folder: Path) -> Iterable[Any]:
@@ -323,12 +325,27 @@ def random_payloads(folder: Path) -> Iterable[Any]:
 READERS: dict[str, Callable[[Path], Iterable[Any]]] = {
     reader.__name__: reader
     for reader in (
-        keras_ours, keras_flip, keras_layers, tuned_one_by_one, tuned_any_order, tuned_in_batches,
-        tuned_same_pixels, classic, torch_stream, torch_blocks, torch_map, webdataset, mosaicml,
-        grain_ours, grain_array_record, grain_payloads_ours, grain_payloads_array_record,
-        random_records, random_payloads,
+        keras_ours,
+        keras_flip,
+        keras_layers,
+        tuned_one_by_one,
+        tuned_any_order,
+        tuned_in_batches,
+        tuned_same_pixels,
+        classic,
+        torch_stream,
+        torch_blocks,
+        torch_map,
+        webdataset,
+        mosaicml,
+        grain_ours,
+        grain_array_record,
+        grain_payloads_ours,
+        grain_payloads_array_record,
+        random_records,
+        random_payloads,
     )
-}  # fmt: skip
+}
 
 
 def main() -> None:
@@ -356,11 +373,13 @@ def main() -> None:
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     found = {
         name: {
-            "wall": min(walls[name][1:]), "cpu": min(cpus[name][1:]), "memory": memory,
+            "wall": min(walls[name][1:]),
+            "cpu": min(cpus[name][1:]),
+            "memory": memory,
             "epochs": walls[name][1:],
         }
         for name in readers
-    }  # fmt: skip
+    }
     print(json.dumps(found))
 
 

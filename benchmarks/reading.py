@@ -81,10 +81,17 @@ GROUPS: dict[str, tuple[tuple[str, ...], str]] = {
 def build(photos: Path, out: Path, size: int, quality: int, shards: int = SHARDS) -> None:
     """Builds a dataset of a folder of photos with a training split only."""
     command = [
-        sys.executable, "-m", "shardmill.pipelines.cli", "images", f"--input={photos}",
-        f"--output={out}", f"--image_size={size}", f"--quality={quality}",
-        f"--num_shards={shards}", "--splits=train:1",
-    ]  # fmt: skip
+        sys.executable,
+        "-m",
+        "shardmill.pipelines.cli",
+        "images",
+        f"--input={photos}",
+        f"--output={out}",
+        f"--image_size={size}",
+        f"--quality={quality}",
+        f"--num_shards={shards}",
+        "--splits=train:1",
+    ]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
@@ -140,9 +147,12 @@ def read(name: str, folder: Path, *, one_core: bool) -> dict[str, Any]:
     command = [python, str(HERE / "readers.py"), name, str(folder)]
     cores = sorted(os.sched_getaffinity(0))[:1] if one_core else sorted(os.sched_getaffinity(0))
     done = subprocess.run(
-        command, check=True, capture_output=True, text=True,
+        command,
+        check=True,
+        capture_output=True,
+        text=True,
         preexec_fn=lambda: os.sched_setaffinity(0, cores),
-    )  # fmt: skip
+    )
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])[name]
     return found
 
@@ -245,10 +255,19 @@ def report(work: Path, count: int, runs: dict[str, list[dict[str, Any]]]) -> str
     names = ("keras_ours", *tuned, "tuned_same_pixels", "classic")
     lines += [alternate(names, work / f"big-{count}"), ""]
     lines += [
-        "## How well records are mixed", "", MIXING, "", mixing.table(work), "",
-        "## From a bucket", "", REMOTE.format(shards=MANY_SHARDS), "",
-        remote.table(work / f"big-{count}" / "many"), "",
-    ]  # fmt: skip
+        "## How well records are mixed",
+        "",
+        MIXING,
+        "",
+        mixing.table(work),
+        "",
+        "## From a bucket",
+        "",
+        REMOTE.format(shards=MANY_SHARDS),
+        "",
+        remote.table(work / f"big-{count}" / "many"),
+        "",
+    ]
     lines += [
         "## Parsing a tf.train.Example without TensorFlow",
         "",

@@ -66,9 +66,12 @@ def serve(port: int, upstream: int) -> None:
 
 
 def pump(
-    source: socket.socket, target: socket.socket, is_request: bool, asked: threading.Event,
+    source: socket.socket,
+    target: socket.socket,
+    is_request: bool,
+    asked: threading.Event,
     link: Link,
-) -> None:  # fmt: skip
+) -> None:
     """Passes bytes on in one direction; the first ones of each request wait."""
     with contextlib.suppress(OSError):
         while data := source.recv(1 << 18):
@@ -148,9 +151,12 @@ def measure(name: str, dataset: str, url: str) -> dict[str, float]:
         cache = folder if name in ("first", "second") else ""
         command = [sys.executable, __file__, "--read", dataset, cache]
         done = subprocess.run(
-            command, check=True, capture_output=True, text=True,
+            command,
+            check=True,
+            capture_output=True,
+            text=True,
             env={**os.environ, "STORAGE_EMULATOR_HOST": url},
-        )  # fmt: skip
+        )
     times = json.loads(done.stdout.splitlines()[-1])
     half = len(times) // 2
     times, begin = (times[half:], times[half - 1]) if name == "second" else (times[:half], 0.0)

@@ -50,8 +50,15 @@ def command(name: str, source: Path, out: Path) -> list[str]:
     """Returns the command of Shardmill or of another program."""
     if name in (*PEERS, "arrow"):
         return [sys.executable, str(HERE / "row_peers.py"), name, str(source), str(out)]
-    ours = [sys.executable, "-m", "shardmill.pipelines.cli", "rows", f"--input={source}",
-            f"--output={out}", "--label=label"]  # fmt: skip
+    ours = [
+        sys.executable,
+        "-m",
+        "shardmill.pipelines.cli",
+        "rows",
+        f"--input={source}",
+        f"--output={out}",
+        "--label=label",
+    ]
     if name == "transform":
         path = source.parent / "preprocessing.py"
         path.write_text(PREPROCESSING)

@@ -45,8 +45,10 @@ def measure(stage: str, size: int, results: Path, work: Path) -> None:
     command = [sys.executable, "-c", "import scale_stages; scale_stages.main()"]
     done = subprocess.run(
         [*command, stage, str(size), str(folder)],
-        env={**os.environ, "PYTHONPATH": str(HERE)}, stdout=subprocess.PIPE, check=False,
-    )  # fmt: skip
+        env={**os.environ, "PYTHONPATH": str(HERE)},
+        stdout=subprocess.PIPE,
+        check=False,
+    )
     shutil.rmtree(folder)
     if done.returncode:
         print(f"{stage} at {size:,} ended with {done.returncode}", file=sys.stderr)

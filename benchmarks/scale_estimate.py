@@ -187,23 +187,31 @@ def format_number(value: float) -> str:
 def tables() -> dict[str, str]:
     """Returns the tables of docs/scale.md by the headings above them."""
     return {
-        "On paper: images": table({
-            "10^8 images": images(10**8), "10^9 images": images(10**9),
-            "10^9, --shard_bytes=1GiB": images(10**9, shard_bytes=1 << 30),
-        }),
-        "On paper: the bill": table({
-            "10^6, one machine": bill(10**6, 1, dataflow=False),
-            "10^6, Dataflow": bill(10**6, 4, dataflow=True),
-            "10^7, one machine": bill(10**7, 1, dataflow=False),
-            "10^7, Dataflow": bill(10**7, 20, dataflow=True),
-            "10^8, Dataflow": bill(10**8, 100, dataflow=True),
-        }),
-        "On paper: rows": table({
-            "10^9 rows": rows(10**9), "10^10 rows": rows(10**10),
-            "10^10 in 16 datasets": rows(10**10, sets=16),
-            "10^10 in 64 datasets": rows(10**10, sets=64),
-        }),
-    }  # fmt: skip
+        "On paper: images": table(
+            {
+                "10^8 images": images(10**8),
+                "10^9 images": images(10**9),
+                "10^9, --shard_bytes=1GiB": images(10**9, shard_bytes=1 << 30),
+            }
+        ),
+        "On paper: the bill": table(
+            {
+                "10^6, one machine": bill(10**6, 1, dataflow=False),
+                "10^6, Dataflow": bill(10**6, 4, dataflow=True),
+                "10^7, one machine": bill(10**7, 1, dataflow=False),
+                "10^7, Dataflow": bill(10**7, 20, dataflow=True),
+                "10^8, Dataflow": bill(10**8, 100, dataflow=True),
+            }
+        ),
+        "On paper: rows": table(
+            {
+                "10^9 rows": rows(10**9),
+                "10^10 rows": rows(10**10),
+                "10^10 in 16 datasets": rows(10**10, sets=16),
+                "10^10 in 64 datasets": rows(10**10, sets=64),
+            }
+        ),
+    }
 
 
 def main() -> None:

@@ -207,8 +207,14 @@ def _build(size: int, sink: SinkSpec) -> dict:
     manifest = json.loads(outcome.manifest)
     assert outcome.status == "published", outcome
     assert manifest["written"] == size
-    marks = [began, EVENTS["plan"], EVENTS["parts begin"], EVENTS["parts end"],
-             EVENTS["publishing begins"], ended]  # fmt: skip
+    marks = [
+        began,
+        EVENTS["plan"],
+        EVENTS["parts begin"],
+        EVENTS["parts end"],
+        EVENTS["publishing begins"],
+        ended,
+    ]
     phases = ("census", "group", "parts", "assemble", "publish")
     found = {
         name: {"wall": b[0] - a[0], "cpu": b[1] - a[1]}
@@ -301,21 +307,26 @@ def measure_manifest(size: int, folder: Path) -> dict:
     template = ShardTemplate(DEFAULT_TEMPLATE)
     shards = tuple(
         Shard(
-            template.format("train", number, size, 10_240), 10_240, 134_217_000 + number,
+            template.format("train", number, size, 10_240),
+            10_240,
+            134_217_000 + number,
             f"{number * 2_654_435_761 % 2**32:08x}",
         )
         for number in range(size)
-    )  # fmt: skip
+    )
     labels = {f"n{1_440_764 + number:08d}": size * 10_240 // FOLDERS for number in range(FOLDERS)}
     written = size * 10_240
     labels["n01440764"] += written - sum(labels.values())
     split = Split(written, sum(shard.bytes for shard in shards), labels, shards)
     manifest = Manifest(
-        {"train": split}, written, "gzip",
+        {"train": split},
+        written,
+        "gzip",
         Inputs(ROOT, written, written, 0, 0, 0, {}),
-        Build("0" * 16, "0" * 32, {}, {}, "", ""), tuple(labels),
+        Build("0" * 16, "0" * 32, {}, {}, "", ""),
+        tuple(labels),
         ({"name": "key", "type": "bytes"},),
-    )  # fmt: skip
+    )
     before = memory()
     text, writing = timed(manifest.to_json)
     read, reading = timed(lambda: Manifest.from_json(text))
@@ -330,9 +341,12 @@ def measure_manifest(size: int, folder: Path) -> dict:
     opened, opening = timed(lambda: open_dataset(folder, "train"))
     assert len(opened) == written
     return {
-        "write": writing, "read": reading, "steps_per_epoch": stepping, "open_dataset": opening,
+        "write": writing,
+        "read": reading,
+        "steps_per_epoch": stepping,
+        "open_dataset": opening,
         "facts": {"bytes": len(text.encode()), "mib": memory() - before},
-    }  # fmt: skip
+    }
 
 
 STAGES: dict[str, Callable[[int, Path], dict]] = {

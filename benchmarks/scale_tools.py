@@ -57,9 +57,15 @@ class TinyEncoder:
                 record = ref.key.encode().ljust(RECORD - 16)
                 digest = hashlib.blake2b(record, digest_size=32).hexdigest()
                 image = EncodedImage(
-                    digest, 500, 375, False, PIXELS, [110 * PIXELS] * 3, [14_000 * PIXELS] * 3,
+                    digest,
+                    500,
+                    375,
+                    False,
+                    PIXELS,
+                    [110 * PIXELS] * 3,
+                    [14_000 * PIXELS] * 3,
                     {"image_hash": digest},
-                )  # fmt: skip
+                )
                 yield Example(record, ref.labels, CatalogRow.of(ref, image, RECORD))
         EVENTS["parts end"] = now()
 
@@ -124,9 +130,10 @@ class MemoryMonitor(threading.Thread):
     def phase(self) -> str:
         """Return the current phase of the build."""
         for event, name in (
-            ("publishing begins", "publish"), ("parts begin", "parts and shards"),
+            ("publishing begins", "publish"),
+            ("parts begin", "parts and shards"),
             ("plan", "group"),
-        ):  # fmt: skip
+        ):
             if event in EVENTS:
                 return name
         return "census"

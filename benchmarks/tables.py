@@ -20,21 +20,42 @@ LABELS = {"smurf.": 0.568, "neptune.": 0.217, "normal.": 0.197, "back.": 0.0045,
 PROTOCOLS = {"icmp": 0.574, "tcp": 0.385, "udp": 0.041}
 # Columns that are mostly 0: fraction of other values, and upper bound of values.
 RARE = {
-    "land": (0.00005, 2), "wrong_fragment": (0.0025, 4), "urgent": (0.00001, 4),
-    "hot": (0.0065, 22), "num_failed_logins": (0.0001, 6), "logged_in": (0.148, 2),
-    "num_compromised": (0.0045, 98), "root_shell": (0.0001, 2), "su_attempted": (0.00002, 3),
-    "num_root": (0.0006, 20), "num_file_creations": (0.0005, 18), "num_shells": (0.0001, 3),
-    "num_access_files": (0.0009, 7), "num_outbound_cmds": (0, 2), "is_host_login": (0, 2),
+    "land": (0.00005, 2),
+    "wrong_fragment": (0.0025, 4),
+    "urgent": (0.00001, 4),
+    "hot": (0.0065, 22),
+    "num_failed_logins": (0.0001, 6),
+    "logged_in": (0.148, 2),
+    "num_compromised": (0.0045, 98),
+    "root_shell": (0.0001, 2),
+    "su_attempted": (0.00002, 3),
+    "num_root": (0.0006, 20),
+    "num_file_creations": (0.0005, 18),
+    "num_shells": (0.0001, 3),
+    "num_access_files": (0.0009, 7),
+    "num_outbound_cmds": (0, 2),
+    "is_host_login": (0, 2),
     "is_guest_login": (0.0014, 2),
-}  # fmt: skip
+}
 RATES = (
-    "serror_rate", "srv_serror_rate", "rerror_rate", "srv_rerror_rate", "same_srv_rate",
-    "diff_srv_rate", "srv_diff_host_rate",
-)  # fmt: skip
+    "serror_rate",
+    "srv_serror_rate",
+    "rerror_rate",
+    "srv_rerror_rate",
+    "same_srv_rate",
+    "diff_srv_rate",
+    "srv_diff_host_rate",
+)
 HOST_RATES = (
-    "same_srv_rate", "diff_srv_rate", "same_src_port_rate", "srv_diff_host_rate", "serror_rate",
-    "srv_serror_rate", "rerror_rate", "srv_rerror_rate",
-)  # fmt: skip
+    "same_srv_rate",
+    "diff_srv_rate",
+    "same_src_port_rate",
+    "srv_diff_host_rate",
+    "serror_rate",
+    "srv_serror_rate",
+    "rerror_rate",
+    "srv_rerror_rate",
+)
 
 
 def make_block(rows: int, seed: int) -> pa.Table:

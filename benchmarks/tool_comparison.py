@@ -119,9 +119,18 @@ def command(tool: str, work: Path, source: Path, target: Path) -> list[str]:
     """Returns the command of a tool."""
     python = environment(tool, work)
     if tool == "shardmill":
-        return [python, "-m", "shardmill.pipelines.cli", "images", f"--input={source}",
-                f"--output={target}", f"--image_size={SIZE}", "--splits=train:1",
-                "--max_reject_fraction=0.5", "--encoding=png"]  # fmt: skip
+        return [
+            python,
+            "-m",
+            "shardmill.pipelines.cli",
+            "images",
+            f"--input={source}",
+            f"--output={target}",
+            f"--image_size={SIZE}",
+            "--splits=train:1",
+            "--max_reject_fraction=0.5",
+            "--encoding=png",
+        ]
     if tool == "tutorial":
         return [python, str(HERE / "image_peers.py"), tool, str(source), str(target), str(SIZE)]
     return [python, str(HERE / "tool_runners.py"), tool, str(source), str(target), "0"]
@@ -142,9 +151,13 @@ def run(tool: str, work: Path, source: Path, target: Path, kill_after: float = 0
     words = command(tool, work, source, target)
     started = time.monotonic()
     process = subprocess.Popen(
-        words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
+        words,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
         env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "WANDB_MODE": "disabled"},
-    )  # fmt: skip
+    )
     try:
         output, _ = process.communicate(timeout=kill_after or 1800)
     except subprocess.TimeoutExpired:
@@ -275,8 +288,12 @@ def ask_odd(tool: str, work: Path) -> dict[str, object]:
     if not done.code:
         right = correct_files(folder / "all" / "out", expected)
         kept = sum(image_of(features) is not None for features in records(folder / "all" / "out"))
-        return {"of": len(expected), "right": len(right), "lost": len(expected) - kept,
-                "not_right": sorted(expected.keys() - right)}  # fmt: skip
+        return {
+            "of": len(expected),
+            "right": len(right),
+            "lost": len(expected) - kept,
+            "not_right": sorted(expected.keys() - right),
+        }
     right, lost = set(), set()
     for name in expected:
         alone = fresh(folder / name / "in")
@@ -287,8 +304,12 @@ def ask_odd(tool: str, work: Path) -> dict[str, object]:
             lost.add(name)
         else:
             right |= correct_files(target, {name: expected[name]})
-    return {"of": len(expected), "right": len(right), "lost": len(lost),
-            "not_right": sorted(expected.keys() - right)}  # fmt: skip
+    return {
+        "of": len(expected),
+        "right": len(right),
+        "lost": len(lost),
+        "not_right": sorted(expected.keys() - right),
+    }
 
 
 def ask_again(tool: str, work: Path) -> dict[str, object]:

@@ -64,10 +64,12 @@ def page(answers: dict[str, dict[str, dict]], names: dict[str, str]) -> str:
         row("unusual but valid files that are correct, of 8", lambda f: f["odd"]["right"]),
         row("two runs give the same bytes", lambda f: yes(f["again"]["same"])),
         row("a file has the number of records", lambda f: yes(f["again"]["counted"])),
-        row("records that training can read after the kill",
-            lambda f: f"{f['killed']['records_seen_after_the_kill']:,}"),
+        row(
+            "records that training can read after the kill",
+            lambda f: f"{f['killed']['records_seen_after_the_kill']:,}",
+        ),
         row("killed at two thirds: the next run takes", again),
-    ]  # fmt: skip
+    ]
     wrong = "".join(
         f" Not correct with {names[tool]}: {', '.join(answers[tool]['odd']['not_right'])}."
         for tool in tools

@@ -151,11 +151,19 @@ def img2dataset(source: Path, target: Path, size: int) -> None:
     if not urls.stat().st_size:
         return
     download(
-        url_list=str(urls), output_folder=str(target), output_format="tfrecord",
-        image_size=size or 64, resize_mode="center_crop" if size else "no", encode_quality=95,
-        number_sample_per_shard=500, processes_count=PROCESSES, thread_count=16, retries=1,
-        enable_wandb=False, incremental_mode="extend" if known else "incremental",
-    )  # fmt: skip
+        url_list=str(urls),
+        output_folder=str(target),
+        output_format="tfrecord",
+        image_size=size or 64,
+        resize_mode="center_crop" if size else "no",
+        encode_quality=95,
+        number_sample_per_shard=500,
+        processes_count=PROCESSES,
+        thread_count=16,
+        retries=1,
+        enable_wandb=False,
+        incremental_mode="extend" if known else "incremental",
+    )
     if size:
         listing.write_text("\n".join(map(str, paths)))
 
@@ -267,9 +275,13 @@ def litdata(source: Path, target: Path, size: int) -> None:
     listing.write_text("\n".join(path for path, *_ in items))
     if items := [item for item in items if item[0] not in known]:
         optimize(
-            fn=partial(photo_record, size=size), inputs=items, output_dir=str(target),
-            num_workers=PROCESSES, chunk_bytes="64MB", mode="append" if known else None,
-        )  # fmt: skip
+            fn=partial(photo_record, size=size),
+            inputs=items,
+            output_dir=str(target),
+            num_workers=PROCESSES,
+            chunk_bytes="64MB",
+            mode="append" if known else None,
+        )
 
 
 # -- keys of what was written, in the order of the files --
@@ -287,8 +299,11 @@ def parquet_keys(target: Path) -> list[str]:
     """Returns the keys in Parquet files."""
     import pyarrow.parquet as pq
 
-    return [key for path in sorted(target.glob("*.parquet"))
-            for key in pq.read_table(path, columns=["key"])["key"].to_pylist()]  # fmt: skip
+    return [
+        key
+        for path in sorted(target.glob("*.parquet"))
+        for key in pq.read_table(path, columns=["key"])["key"].to_pylist()
+    ]
 
 
 def litdata_keys(target: Path) -> list[str]:
@@ -333,21 +348,34 @@ def img2dataset_keys(target: Path) -> list[str]:
     """Returns the keys in the tables that img2dataset writes next to the records."""
     import pyarrow.parquet as pq
 
-    return ["/".join(url.rsplit("/", 2)[1:]) for path in sorted(target.glob("*.parquet"))
-            for url in pq.read_table(path)["url"].to_pylist()]  # fmt: skip
+    return [
+        "/".join(url.rsplit("/", 2)[1:])
+        for path in sorted(target.glob("*.parquet"))
+        for url in pq.read_table(path)["url"].to_pylist()
+    ]
 
 
 IMAGES = {
-    "tfds": tfds, "tfds-beam": tfds_beam, "img2dataset": img2dataset,
-    "mosaicml": mosaicml, "webdataset": webdataset, "datasets": datasets, "ray": ray,
+    "tfds": tfds,
+    "tfds-beam": tfds_beam,
+    "img2dataset": img2dataset,
+    "mosaicml": mosaicml,
+    "webdataset": webdataset,
+    "datasets": datasets,
+    "ray": ray,
     "litdata": litdata,
-}  # fmt: skip
+}
 ROWS = {"tfds": tfds_rows, "datasets": datasets_rows, "ray": ray_rows}
 KEYS = {
-    "tfds": tfds_keys, "tfds-beam": tfds_keys, "img2dataset": img2dataset_keys,
-    "mosaicml": mosaicml_keys, "webdataset": webdataset_keys, "datasets": parquet_keys,
-    "ray": parquet_keys, "litdata": litdata_keys,
-}  # fmt: skip
+    "tfds": tfds_keys,
+    "tfds-beam": tfds_keys,
+    "img2dataset": img2dataset_keys,
+    "mosaicml": mosaicml_keys,
+    "webdataset": webdataset_keys,
+    "datasets": parquet_keys,
+    "ray": parquet_keys,
+    "litdata": litdata_keys,
+}
 
 
 def main() -> None:

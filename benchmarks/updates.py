@@ -17,10 +17,13 @@ OURS = ("new", "again", "changed", "new seed", "other seed")
 # new: a build from scratch of the changed folder. changed: the same command on a dataset of the
 # folder before the change. again: that command if nothing changed. TFDS has no update.
 CASES = {
-    "shardmill": OURS, "shardmill png": OURS, "tfds": ("new", "again"),
-    "datasets": ("new", "again", "changed"), "litdata": ("new", "again", "changed"),
+    "shardmill": OURS,
+    "shardmill png": OURS,
+    "tfds": ("new", "again"),
+    "datasets": ("new", "again", "changed"),
+    "litdata": ("new", "again", "changed"),
     "img2dataset": ("new", "again", "changed"),
-}  # fmt: skip
+}
 RECORDS = re.compile(r"\.(gz|parquet|bin|tfrecord)(-.*)?$")
 
 

@@ -26,16 +26,28 @@ def run(*command: str) -> None:
 def show_images(folder: Path) -> Path:
     """Builds, shows, verifies and counts a dataset of images; returns its folder."""
     images, dataset = str(folder / "photos"), str(folder / "dataset")
-    run("shardmill", "images", f"--input={images}", f"--output={dataset}",
-        "--image_size=96", "--num_shards=4")  # fmt: skip
+    run(
+        "shardmill",
+        "images",
+        f"--input={images}",
+        f"--output={dataset}",
+        "--image_size=96",
+        "--num_shards=4",
+    )
     run("shardmill", "show", dataset, "--records=1")
     run("shardmill", "verify", dataset)
     reader = str(HERE.relative_to(Path.cwd()) / "read_by_hand.py")
     run("python", reader, f"{dataset}/current/train-00000-of-00004.tfrecord.gz", "50")
     run("shardmill", "count", f"--input={dataset}", f"--manifest={folder}/counted.json")
     run("shardmill", "steps", f"{dataset}/manifest.json", "--split=train", "--batch_size=32")
-    run("shardmill", "images", f"--input={images}", f"--output={dataset}",
-        "--image_size=96", "--num_shards=4")  # fmt: skip
+    run(
+        "shardmill",
+        "images",
+        f"--input={images}",
+        f"--output={dataset}",
+        "--image_size=96",
+        "--num_shards=4",
+    )
     return Path(dataset)
 
 
@@ -44,8 +56,14 @@ def show_rows(folder: Path) -> Path:
     table, dataset = folder / "titanic.csv", str(folder / "titanic")
     print("\nThe passengers of the Titanic; a ? is a missing value:")
     print("".join(table.read_text().splitlines(keepends=True)[:3]), end="")
-    run("shardmill", "rows", f"--input={table}", f"--output={dataset}", "--label=survived",
-        "--null_values=?")  # fmt: skip
+    run(
+        "shardmill",
+        "rows",
+        f"--input={table}",
+        f"--output={dataset}",
+        "--label=survived",
+        "--null_values=?",
+    )
     run("grep", "-B1", "-A9", 'name: "age"', f"{dataset}/current/schema.pbtxt")
     run("shardmill", "show", dataset, "--records=1")
     run("shardmill", "steps", dataset, "--split=train", "--batch_size=32")

@@ -28,9 +28,12 @@ _SHAPES: dict[str, Callable[[Any, Any, Any, Any], _Sides]] = {
     "yxyx": lambda x, y, right, lower: (y, x, lower, right),
     "xywh": lambda x, y, right, lower: (x, y, right - x, lower - y),
     "center_xywh": lambda x, y, right, lower: (
-        (x + right) / 2, (y + lower) / 2, right - x, lower - y
+        (x + right) / 2,
+        (y + lower) / 2,
+        right - x,
+        lower - y,
     ),
-}  # fmt: skip
+}
 FORMATS = (*_SHAPES, *(f"rel_{name}" for name in _SHAPES))  # of pixels, of fractions
 
 

@@ -69,9 +69,14 @@ class EpochReader:
     """
 
     def __init__(
-        self, order: EpochOrder, position: Position, reader: Reader,
-        remainder: Callable[[int], Remainder], *, by_records: bool,
-    ) -> None:  # fmt: skip
+        self,
+        order: EpochOrder,
+        position: Position,
+        reader: Reader,
+        remainder: Callable[[int], Remainder],
+        *,
+        by_records: bool,
+    ) -> None:
         self._order, self._reader, self._taken = order, reader, position.taken
         self._by_records = by_records
         self.position = position.resolve(reader, by_records=by_records)
@@ -124,9 +129,14 @@ class EpochReader:
         )
         threads, most = _REMOTE_THREADS if files.is_remote else 0, min(limit / 2, _AHEAD_BYTES)
         loaded = map_ordered(
-            partial(_load, files), needed, threads, window=sys.maxsize, size_of=files.bytes_of,
-            max_size=most, wait=False,
-        )  # fmt: skip
+            partial(_load, files),
+            needed,
+            threads,
+            window=sys.maxsize,
+            size_of=files.bytes_of,
+            max_size=most,
+            wait=False,
+        )
         for window in windows:
             yield from _mix(files, window, loaded, limit)
         next(loaded, None)  # raises an error of a window that was opened ahead

@@ -72,13 +72,21 @@ class Batching(NamedTuple):
 
 @check_arguments()
 def keras_dataset(  # noqa: PLR0913 - all but two are keyword-only
-    dataset: str | os.PathLike[str] | Stream, split: str = "train", *, batch_size: int | None = 32,
-    shuffle: bool | int = False, seed: int = 0, remainder: Remainder | None = None,
-    label: str | Sequence[str] | None = "id", features: Sequence[str] | None = None,
+    dataset: str | os.PathLike[str] | Stream,
+    split: str = "train",
+    *,
+    batch_size: int | None = 32,
+    shuffle: bool | int = False,
+    seed: int = 0,
+    remainder: Remainder | None = None,
+    label: str | Sequence[str] | None = "id",
+    features: Sequence[str] | None = None,
     balance: Literal["label"] | Weights | None = None,
-    fill: Fill | None = None, where: Where | None = None, limit: int | None = None,
+    fill: Fill | None = None,
+    where: Where | None = None,
+    limit: int | None = None,
     host: tuple[int, int] | None = None,
-) -> tf.data.Dataset:  # fmt: skip
+) -> tf.data.Dataset:
     """Returns a dataset of batches for ``model.fit``, with the length from the manifest.
 
     A batch is ``(inputs, labels)``. Inputs are the images (uint8, [batch, height, width, channels])
@@ -115,9 +123,17 @@ def keras_dataset(  # noqa: PLR0913 - all but two are keyword-only
         UsageError: An option is invalid, or there would be no batch.
     """
     stream = _open_stream(
-        dataset, split, fill, shuffle=shuffle, seed=seed, where=where, limit=limit,
-        host=host, remainder=remainder, balance=balance,
-    )  # fmt: skip
+        dataset,
+        split,
+        fill,
+        shuffle=shuffle,
+        seed=seed,
+        where=where,
+        limit=limit,
+        host=host,
+        remainder=remainder,
+        balance=balance,
+    )
     batching = _batching_of(stream, batch_size, remainder)
     steps = batching.steps(stream)
     parser = _parser(stream, batching, features, label, fill)
@@ -151,7 +167,7 @@ def _report_rest(stream: Stream, batching: Batching, steps: int) -> None:
 
 def _open_stream(
     dataset: str | os.PathLike[str] | Stream, split: str, fill: Fill | None, **order: Any
-) -> Stream:  # fmt: skip
+) -> Stream:
     """Returns the stream of a split."""
     if isinstance(dataset, Stream):
         given = {"split": split != "train", **order, "remainder": None}
@@ -238,9 +254,12 @@ def _keeps(stream: Stream, place: PlacedRecord, payload: bytes) -> bool:
 
 
 def _parser(
-    stream: Stream, batching: Batching, features: Sequence[str] | None,
-    label: str | Sequence[str] | None, fill: Fill | None,
-) -> tuple[Callable[[Any], Any], Callable[..., Any], bool]:  # fmt: skip
+    stream: Stream,
+    batching: Batching,
+    features: Sequence[str] | None,
+    label: str | Sequence[str] | None,
+    fill: Fill | None,
+) -> tuple[Callable[[Any], Any], Callable[..., Any], bool]:
     """Returns functions that turn serialized examples into elements of the dataset.
 
     Returns:
@@ -317,9 +336,13 @@ def _dense(values: Any) -> Any:
 
 
 def _to_batches(
-    blocks: Callable[[], Iterator[Any]], batching: Batching, parse: Callable[[Any], Any],
-    finish: Callable[..., Any], singly: bool, steps: int | None,
-) -> tf.data.Dataset:  # fmt: skip
+    blocks: Callable[[], Iterator[Any]],
+    batching: Batching,
+    parse: Callable[[Any], Any],
+    finish: Callable[..., Any],
+    singly: bool,
+    steps: int | None,
+) -> tf.data.Dataset:
     """Returns the elements of an epoch; ``steps`` of them, if that is known."""
     import tensorflow as tf
 

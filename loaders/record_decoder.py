@@ -124,11 +124,13 @@ class RecordDecoder:
     def _readers(self) -> list[tuple[str, str, str, _Reader]]:
         return [
             (
-                self.names.get(spec.name, spec.name), spec.value or spec.name, spec.kind,
+                self.names.get(spec.name, spec.name),
+                spec.value or spec.name,
+                spec.kind,
                 self._reader(spec),
             )
             for spec in self.specs
-        ]  # fmt: skip
+        ]
 
     def __call__(self, payload: bytes) -> dict[str, Any]:
         """Returns the values of a serialized example by feature.

@@ -278,12 +278,21 @@ def _pair(values: dict[str, Any], inputs: tuple[str, ...], label: str) -> tuple[
 
 @check_arguments()
 def open_dataset(  # noqa: PLR0913 - all but two are named
-    path: str | os.PathLike[str], split: str = "train", *, features: Sequence[str] | None = None,
-    decode: bool = True, text: bool = False,
-    as_supervised: bool = False, label: str = "id", ids: bool = False, fill: Fill | None = None,
-    transform: Transform | None = None, cache_bytes: int | None = None,
-    cache_dir: str | os.PathLike[str] | None = None, cache_dir_bytes: int = 100 << 30,
-) -> Records:  # fmt: skip
+    path: str | os.PathLike[str],
+    split: str = "train",
+    *,
+    features: Sequence[str] | None = None,
+    decode: bool = True,
+    text: bool = False,
+    as_supervised: bool = False,
+    label: str = "id",
+    ids: bool = False,
+    fill: Fill | None = None,
+    transform: Transform | None = None,
+    cache_bytes: int | None = None,
+    cache_dir: str | os.PathLike[str] | None = None,
+    cache_dir_bytes: int = 100 << 30,
+) -> Records:
     """Opens a split for random access, without TensorFlow.
 
     An example is a dict by feature: images are uint8 of shape [height, width, channels], raw arrays
@@ -358,9 +367,10 @@ def open_encoded(path: str | os.PathLike[str], split: str, fill: Fill | None = N
     source = open_source(path, split)
     defaults = default_values(source.specs, fill, required=False)
     specs = tuple(
-        spec for spec in source.specs
+        spec
+        for spec in source.specs
         if spec.fixed is not None or not spec.single or spec.name in defaults
-    )  # fmt: skip
+    )
     decoder = RecordDecoder(specs, defaults, False, source.sides, {})
     return Records(source, View(decoder, None, None), Caches(None))
 

@@ -89,9 +89,12 @@ def _class_id(manifest: Manifest, label: str) -> int:
 
 
 def normalization(
-    manifest: Dataset, split: str = "train", feature: str | None = None,
-    *, framework: Framework = "keras",
-) -> Any:  # fmt: skip
+    manifest: Dataset,
+    split: str = "train",
+    feature: str | None = None,
+    *,
+    framework: Framework = "keras",
+) -> Any:
     """Returns a layer that subtracts the mean of a split and divides by its standard deviation.
 
     Values have the layout of the records: the channels of images are last. Of whole splits, the

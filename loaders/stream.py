@@ -102,12 +102,22 @@ class Stream:
     """
 
     def __init__(  # noqa: PLR0913 - all but one are keyword-only
-        self, records: Records, *, shuffle: bool = False, order: Order | None = None,
-        seed: int = 0, buffer: int | None = None, host: tuple[int, int] | None = None,
-        worker: tuple[int, int] | None = None, remainder: Remainder | None = None,
-        where: Where | None = None, limit: int | None = None, workers: int = 0, epoch: int = 0,
+        self,
+        records: Records,
+        *,
+        shuffle: bool = False,
+        order: Order | None = None,
+        seed: int = 0,
+        buffer: int | None = None,
+        host: tuple[int, int] | None = None,
+        worker: tuple[int, int] | None = None,
+        remainder: Remainder | None = None,
+        where: Where | None = None,
+        limit: int | None = None,
+        workers: int = 0,
+        epoch: int = 0,
         balance: Literal["label"] | Weights | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         if not isinstance(records, Records):
             raise UsageError("stream-of-no-records", records=records)
         if not isinstance(shuffle, bool):
@@ -214,7 +224,7 @@ class Stream:
 
     def at(
         self, epoch: int, examples: int, *, hosts: int = 0, workers: int = 0, batch_size: int = 0
-    ) -> Self:  # fmt: skip
+    ) -> Self:
         """Makes the next iteration begin in an epoch after some examples; returns the stream.
 
         Hosts and workers may be others than before: together they read each of the other examples
@@ -253,9 +263,7 @@ class Stream:
         self._begin_at(resume_position(state, self._reader(self.host), self._reads()))
         return self
 
-    def then(
-        self, examples: int, *, hosts: int = 0, workers: int = 0, batch_size: int = 0
-    ) -> Self:  # fmt: skip
+    def then(self, examples: int, *, hosts: int = 0, workers: int = 0, batch_size: int = 0) -> Self:
         """Makes the next iteration begin after more examples than ``at`` said; see there."""
         epoch, deals = self._start[:2]
         deal = Deal(*map(to_int, Deal._fields, (examples, hosts, workers, batch_size)))
@@ -487,9 +495,14 @@ class Stream:
         name = f"{self.seed}/{at.epoch if self.shuffle else 0}"
         files = self.records.files
         order = EpochOrder(
-            self.records.source.selection.parts, self._numbers(at.epoch), self._permuted, name,
-            self._window(), files.bounds_of, files.open_ahead,
-        )  # fmt: skip
+            self.records.source.selection.parts,
+            self._numbers(at.epoch),
+            self._permuted,
+            name,
+            self._window(),
+            files.bounds_of,
+            files.open_ahead,
+        )
         by_records = self.order == "records"
         return EpochReader(order, at, reader, self._remainder_of, by_records=by_records)
 

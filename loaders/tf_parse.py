@@ -26,9 +26,12 @@ _SAME_SIZE = {"uint32": "int32", "uint64": "int64"}
 
 
 def feature_spec(
-    path: str | os.PathLike[str], *, features: Sequence[str] | None = None,
-    fill: Fill | None = None, scalars: bool = False,
-) -> dict[str, Any]:  # fmt: skip
+    path: str | os.PathLike[str],
+    *,
+    features: Sequence[str] | None = None,
+    fill: Fill | None = None,
+    scalars: bool = False,
+) -> dict[str, Any]:
     """Returns the feature spec for ``tf.io.parse_example``.
 
     A feature with a fixed number of values is a ``FixedLenFeature``; one that may be missing or

@@ -21,11 +21,19 @@ if TYPE_CHECKING:
 
 @check_arguments(open_dataset)
 def torch_dataset(  # noqa: PLR0913 - all but two are keyword-only
-    dataset: str | os.PathLike[str], split: str = "train", *, shuffle: bool = False,
-    order: Order | None = None, seed: int = 0, host: tuple[int, int] | None = None,
-    remainder: Remainder | None = None, where: Where | None = None, limit: int | None = None,
-    balance: Literal["label"] | Weights | None = None, **options: Any,
-) -> TorchStream:  # fmt: skip
+    dataset: str | os.PathLike[str],
+    split: str = "train",
+    *,
+    shuffle: bool = False,
+    order: Order | None = None,
+    seed: int = 0,
+    host: tuple[int, int] | None = None,
+    remainder: Remainder | None = None,
+    where: Where | None = None,
+    limit: int | None = None,
+    balance: Literal["label"] | Weights | None = None,
+    **options: Any,
+) -> TorchStream:
     """Returns a dataset for a DataLoader, which reads shards sequentially.
 
     Args:
@@ -48,9 +56,16 @@ def torch_dataset(  # noqa: PLR0913 - all but two are keyword-only
     """
     records = open_dataset(dataset, split, **options)
     return torch_stream(
-        records, shuffle=shuffle, order=order, seed=seed, host=host, remainder=remainder,
-        where=where, limit=limit, balance=balance,
-    )  # fmt: skip
+        records,
+        shuffle=shuffle,
+        order=order,
+        seed=seed,
+        host=host,
+        remainder=remainder,
+        where=where,
+        limit=limit,
+        balance=balance,
+    )
 
 
 def torch_stream(records: Records, **options: Any) -> TorchStream:

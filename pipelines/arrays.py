@@ -46,15 +46,25 @@ def resolve(config: ArraysConfig, *, runner: str = "") -> RowsSpec:
         counted = found.label.text_name if texts else found.label.name
         limit = MAX_TEXTS if texts else MAX_LABELS
     sink = config.sink_spec(
-        config_id("arrays", versions, config.identity()), found.root,
-        config=config.identity(), runner=runner, command=config.command("arrays"),
-        hooks=RowsHooks(max_labels=limit), warnings=found.warnings,
-    )  # fmt: skip
+        config_id("arrays", versions, config.identity()),
+        found.root,
+        config=config.identity(),
+        runner=runner,
+        command=config.command("arrays"),
+        hooks=RowsHooks(max_labels=limit),
+        warnings=found.warnings,
+    )
     table = TableSpec((), config.place_spec, counted, max_labels=limit)
     return RowsSpec(
-        sink, ArraySource(table, found), versions, 1, 1, config.threads,
-        parts=tuple(_count_parts(config, found)), labels=texts,
-    )  # fmt: skip
+        sink,
+        ArraySource(table, found),
+        versions,
+        1,
+        1,
+        config.threads,
+        parts=tuple(_count_parts(config, found)),
+        labels=texts,
+    )
 
 
 def _count_parts(config: ArraysConfig, found: InputArrays) -> Iterator[tuple[str, int]]:

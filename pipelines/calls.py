@@ -212,14 +212,17 @@ images = _command(ImagesOptions, "images", ImagesOptions.summary, build_result)
 rows = _command(RowsOptions, "rows", RowsOptions.summary, build_result)
 arrays = _command(ArraysOptions, "arrays", ArraysOptions.summary, build_result)
 count = _command(
-    CountConfig, "count",
+    CountConfig,
+    "count",
     "Count TFRecords; ``damaged`` of the manifest lists the files that could not be counted.",
     lambda body: Manifest.from_json(json.dumps(body)),
-)  # fmt: skip
+)
 verify = _command(
-    VerifyOptions, "verify", "Check every byte of a dataset against its manifest and schema.",
+    VerifyOptions,
+    "verify",
+    "Check every byte of a dataset against its manifest and schema.",
     partial(_result, VerifyResult),
-)  # fmt: skip
+)
 
 
 def run(command: str, options: Any, **more: Any) -> dict[str, Any]:

@@ -111,9 +111,12 @@ Flags are written --name=value. Every Apache Beam pipeline option works too
     compression: of.Choice[Literal["gzip", "none"]] = of.choice(("gzip", "none"), "gzip")
     seed: of.Int = SEED
     max_reject_fraction: of.Float = of.real(
-        0.05, lambda share: 0 <= share <= 1, "between 0 and 1", decides=False,
+        0.05,
+        lambda share: 0 <= share <= 1,
+        "between 0 and 1",
+        decides=False,
         pattern=r"0(\.[0-9]+)?|1(\.0+)?",
-    )  # fmt: skip
+    )
     update: Update = of.switch(("content",), decides=False)
     overwrite: of.Switch = of.switch(decides=False)
     keep: of.Int = of.whole(1, decides=False)

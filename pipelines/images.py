@@ -108,15 +108,21 @@ def resolve(config: ImagesConfig, *, runner: str = "") -> ImagesJob:
         listed = read_columns(match.input)
     config, warnings = replace(config, listed=listed), (*warnings, *found)
     sink = config.sink_spec(
-        config.config_id(), match.root, labels=config.label_spec.fixed, config=config.identity(),
-        label_order=config.label_order, runner=runner,
-        record_id=config.record_id(), command=config.command("images"),
+        config.config_id(),
+        match.root,
+        labels=config.label_spec.fixed,
+        config=config.identity(),
+        label_order=config.label_order,
+        runner=runner,
+        record_id=config.record_id(),
+        command=config.command("images"),
         duplicates=config.duplicates,
         compares=not config.overwrite and has_catalogs(config.absolute_output),
-        warnings=warnings, hooks=ImagesHooks(
+        warnings=warnings,
+        hooks=ImagesHooks(
             config.label_from == "filename", config.image_spec.resizer, bool(config.resizer)
         ),
-    )  # fmt: skip
+    )
     return ImagesJob(config, match, sink, config.annotation_specs(match))
 
 

@@ -112,9 +112,10 @@ class ImagesConfig(ImagesOptions, BuildConfig):
         if self.duplicates == "keep":
             return
         for flag, named in (
-            ("group_pattern", self.group_pattern), ("label_from", self.label_from == "listing"),
+            ("group_pattern", self.group_pattern),
+            ("label_from", self.label_from == "listing"),
             ("splits", self.shares.mode != "fractions"),
-        ):  # fmt: skip
+        ):
             if named:
                 raise UsageError(
                     "duplicates-and-group",
@@ -160,9 +161,11 @@ class ImagesConfig(ImagesOptions, BuildConfig):
             "mask": bool(self.masks),
         }
         found = FeatureSet.parse(
-            self.features, [part for part, given in has.items() if given],
-            several=bool(self.label_separator), listed=[*map(listed_feature, self.listed or ())],
-        )  # fmt: skip
+            self.features,
+            [part for part, given in has.items() if given],
+            several=bool(self.label_separator),
+            listed=[*map(listed_feature, self.listed or ())],
+        )
         return replace(found, keeps=self.encoding == "keep")
 
     @cached_property
@@ -297,9 +300,11 @@ class ImagesConfig(ImagesOptions, BuildConfig):
         spec = asdict(encoder.spec)
         del spec["resizer"]  # among the versions
         options: dict[str, Any] = {
-            "spec": spec, "features": encoder.feature_set.pairs,
-            "limits": asdict(encoder.limits), "content_hash": "blake3",
-        }  # fmt: skip
+            "spec": spec,
+            "features": encoder.feature_set.pairs,
+            "limits": asdict(encoder.limits),
+            "content_hash": "blake3",
+        }
         if self.masks:  # boxes are placed again
             options["boxes_frame"] = self.boxes_frame
         return config_id("images", encoder.versions(), options)

@@ -37,10 +37,18 @@ _FILES = ("schema", "preprocessing")  # whose content decides the dataset
 
 
 def write(  # noqa: PLR0913 - each names a part of a record
-    source: Any, output: Path, *, key: str | Callable[[Any], Any] = "", label: str = "",
-    split: str = "", image: str = "", fields: Sequence[str] = (), version: str | None = None,
-    workers: int = 0, **options: Any,
-) -> BuildResult:  # fmt: skip
+    source: Any,
+    output: Path,
+    *,
+    key: str | Callable[[Any], Any] = "",
+    label: str = "",
+    split: str = "",
+    image: str = "",
+    fields: Sequence[str] = (),
+    version: str | None = None,
+    workers: int = 0,
+    **options: Any,
+) -> BuildResult:
     """Build a GZIP TFRecord dataset from records of Python.
 
     Args:

@@ -53,8 +53,10 @@ _TRANSFORM = ("tensorflow", "tensorflow-transform")
 _NUMBER = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*", re.ASCII)
 _ENTRY_BYTES = 14  # of a feature in a record, without its name and value
 _SAMPLERS: dict[str, Callable[..., Sample]] = {
-    "csv": sample_file, "parquet": sample_parquet, "jsonl": sample_jsonl
-}  # fmt: skip
+    "csv": sample_file,
+    "parquet": sample_parquet,
+    "jsonl": sample_jsonl,
+}
 
 
 def first_bytes(
@@ -83,9 +85,12 @@ def find_kind(config: RowsConfig, refs: Sequence[InputRef], given: Sequence[Colu
 
 
 def sample_input(
-    config: RowsConfig, refs: Sequence[InputRef], counts: MatchCounts,
-    given: Sequence[Column] | None, kind: str,
-) -> Sample:  # fmt: skip
+    config: RowsConfig,
+    refs: Sequence[InputRef],
+    counts: MatchCounts,
+    given: Sequence[Column] | None,
+    kind: str,
+) -> Sample:
     """Return a sample of the files' beginnings; of the first file only if it fits a given schema.
 
     Raises:
@@ -220,22 +225,32 @@ def resolve(config: RowsConfig, *, runner: str = "") -> RowsJob:
     if given is None and not sample.complete:
         identity["exact"] = source.exact_texts  # rules of no schema
     sink = config.sink_spec(
-        config_id("rows", versions, identity), match.root, runner=runner,
+        config_id("rows", versions, identity),
+        match.root,
+        runner=runner,
         command=config.command("rows"),
         config={name: value for name, value in options.items() if name != "schema"},
         hooks=RowsHooks(
-            config.label, preprocessing is not None, inferred=given is None,
-            finds_gaps=given is None and not strict, max_rejected_files=config.max_rejected_files,
+            config.label,
+            preprocessing is not None,
+            inferred=given is None,
+            finds_gaps=given is None and not strict,
+            max_rejected_files=config.max_rejected_files,
             label=table.label,
         ),
         warnings=(*notes, *_warnings(config, table.columns, untyped, sample)),
-    )  # fmt: skip
+    )
     spec = RowsSpec(
-        sink, source, versions, _growth(table.columns, sample), sample.row_bytes,
-        config.threads, config.max_rejected_files,
+        sink,
+        source,
+        versions,
+        _growth(table.columns, sample),
+        sample.row_bytes,
+        config.threads,
+        config.max_rejected_files,
         preprocessing=None if config.dry_run else preprocessing,  # an analysis writes to the output
         limit=config.limit,
-    )  # fmt: skip
+    )
     described = [sample.describe(each, missing=config.dry_run) for each in table.columns]
     columns = dict(zip((each.name for each in table.features), described, strict=True))
     return RowsJob(match, spec, columns)
@@ -259,9 +274,13 @@ def _infer(
 
 
 def _make_source(
-    config: RowsConfig, kind: str, table: TableSpec, sample: Sample,
-    sampled_from: tuple[tuple[str, ...], tuple[str, ...]], partitions: tuple[str, ...],
-) -> Any:  # fmt: skip
+    config: RowsConfig,
+    kind: str,
+    table: TableSpec,
+    sample: Sample,
+    sampled_from: tuple[tuple[str, ...], tuple[str, ...]],
+    partitions: tuple[str, ...],
+) -> Any:
     """Return the source of the files of a kind."""
     made: Any = {"parquet": ParquetSource, "jsonl": JsonLinesSource}.get(kind, CsvSource)
     rules = config.cell_rules
@@ -270,9 +289,14 @@ def _make_source(
     # An empty text is a value where a missing one is not written as text.
     rules = rules if config.null_values is not None else replace(rules, texts=frozenset())
     return made(
-        table, config.dialect, rules, *sampled_from, sample.profiles, sample.row_bytes,
+        table,
+        config.dialect,
+        rules,
+        *sampled_from,
+        sample.profiles,
+        sample.row_bytes,
         partitions=partitions,
-    )  # fmt: skip
+    )
 
 
 def outcomes(root: beam.Pipeline | beam.pvalue.PBegin, job: RowsJob) -> beam.PCollection[Outcome]:

@@ -75,9 +75,17 @@ class RowsConfig(RowsOptions, BuildConfig):
         """The CSV dialect of the files."""
         header = self.header or ("none" if self.columns else "first")
         return Dialect(
-            self.delimiter, self.quote, self.encoding, header, self.columns, self.skip_lines,
-            self.strip, self.comment, self.escape, self.pad_rows,
-        )  # fmt: skip
+            self.delimiter,
+            self.quote,
+            self.encoding,
+            header,
+            self.columns,
+            self.skip_lines,
+            self.strip,
+            self.comment,
+            self.escape,
+            self.pad_rows,
+        )
 
     @cached_property
     def cell_rules(self) -> CellRules:
@@ -101,9 +109,14 @@ class RowsConfig(RowsOptions, BuildConfig):
         """Return the table of columns that are named as in the input."""
         chosen, (label, key, group, split) = self.column_options, self.named
         return TableSpec(
-            chosen.apply(columns, label), self.place_spec, label, key, group, split,
+            chosen.apply(columns, label),
+            self.place_spec,
+            label,
+            key,
+            group,
+            split,
             rename=tuple(chosen.rename.items()),
-        )  # fmt: skip
+        )
 
     def read_schema(self) -> tuple[Column, ...] | None:
         """Return the columns of the schema file, named as in the input; None without ``--schema``.
@@ -163,9 +176,18 @@ class RowsConfig(RowsOptions, BuildConfig):
 
 
 _OF_CSV = (
-    "delimiter", "quote", "escape", "comment", "header", "columns", "skip_lines", "strip",
-    "pad_rows", "decimal", "thousands",
-)  # fmt: skip
+    "delimiter",
+    "quote",
+    "escape",
+    "comment",
+    "header",
+    "columns",
+    "skip_lines",
+    "strip",
+    "pad_rows",
+    "decimal",
+    "thousands",
+)
 _KINDS = {"parquet": ("Parquet", (*_OF_CSV, "encoding")), "jsonl": ("JSON Lines", _OF_CSV)}
 
 

@@ -98,9 +98,15 @@ def new_run_id() -> str:
 
 
 def run_pipeline(
-    define: Callable[[beam.Pipeline], Any], runner: str, argv: Sequence[str], output: str,
-    *, new_progress: NewProgress = IMAGES, build: str = "", command: str = "",
-) -> RunResult:  # fmt: skip
+    define: Callable[[beam.Pipeline], Any],
+    runner: str,
+    argv: Sequence[str],
+    output: str,
+    *,
+    new_progress: NewProgress = IMAGES,
+    build: str = "",
+    command: str = "",
+) -> RunResult:
     """Run a pipeline until it ends.
 
     Args:

@@ -34,9 +34,18 @@ from shardmill.transforms.tables.table_source import TableSpec
 
 ELEMENTS_VERSION = "1"  # of the conversion from elements to bytes
 _OPTIONS = (
-    "splits", "seed", "num_shards", "shard_bytes", "shard_examples", "shard_name", "compression",
-    "max_reject_fraction", "update", "overwrite", "keep",
-)  # fmt: skip
+    "splits",
+    "seed",
+    "num_shards",
+    "shard_bytes",
+    "shard_examples",
+    "shard_name",
+    "compression",
+    "max_reject_fraction",
+    "update",
+    "overwrite",
+    "keep",
+)
 _KINDS: dict[Kind, tuple[type, ...]] = {
     "int64": (int, np.integer, np.bool_),
     "float32": (float, np.floating),
@@ -72,9 +81,16 @@ class WriteDataset(beam.PTransform):
 
     @check_arguments()
     def __init__(
-        self, output: Path, *, key: Getter, schema: Path = "", split: Getter = "", label: str = "",
-        duplicates: Literal["error", "drop"] = "error", **options: Any,
-    ) -> None:  # fmt: skip
+        self,
+        output: Path,
+        *,
+        key: Getter,
+        schema: Path = "",
+        split: Getter = "",
+        label: str = "",
+        duplicates: Literal["error", "drop"] = "error",
+        **options: Any,
+    ) -> None:
         super().__init__()
         for name in options.keys() - {*_OPTIONS}:
             hint = f"it has {', '.join(_OPTIONS)}."

@@ -174,9 +174,14 @@ def shardmill(
     command = [sys.executable, "-m", "shardmill", *map(str, args)]
     if env is not None:
         return subprocess.run(
-            command, capture_output=True, text=True, check=False, timeout=240, cwd=cwd or None,
+            command,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=240,
+            cwd=cwd or None,
             env=env,
-        )  # fmt: skip
+        )
     from tests.support.fault_tools import zygote  # it imports this module
 
     ended = zygote().run(*args, cwd=str(cwd))
@@ -187,8 +192,11 @@ def start_shardmill(*args: object, **options) -> subprocess.Popen[str]:
     """Start the command in a new interpreter, with pipes for what it prints."""
     return subprocess.Popen(
         [sys.executable, "-m", "shardmill", *map(str, args)],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options,
-    )  # fmt: skip
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        **options,
+    )
 
 
 def cpu_seconds(*args: str | Path) -> float:

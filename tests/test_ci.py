@@ -45,9 +45,12 @@ def start(tmp_path):
     def start_script(**env: str) -> subprocess.Popen[str]:
         path = f"{tmp_path / 'bin'}:{os.environ['PATH']}"
         return subprocess.Popen(
-            [tmp_path / ".ci" / "run"], env={**os.environ, "BAD": "", "HUNG": "", "PATH": path, **env},
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        )  # fmt: skip
+            [tmp_path / ".ci" / "run"],
+            env={**os.environ, "BAD": "", "HUNG": "", "PATH": path, **env},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
 
     return start_script
 
@@ -61,9 +64,10 @@ def processes(folder) -> list[psutil.Process]:
     """Return the processes whose working directory is a folder."""
     found = psutil.process_iter(["cwd", "status"])  # None where it has ended meanwhile
     return [
-        each for each in found
+        each
+        for each in found
         if each.info["cwd"] == str(folder) and each.info["status"] != psutil.STATUS_ZOMBIE
-    ]  # fmt: skip
+    ]
 
 
 @pytest.mark.parametrize(

@@ -113,8 +113,11 @@ def test_the_sink_names_no_kind_of_input() -> None:
     kinds = re.compile(r"\b(images?|arrays?|CSV|shardmill rows)\b")
     for path in (ROOT / "transforms" / "sink").glob("*.py"):
         nodes = [node for node in nodes_of(path) if hasattr(node, "body")]
-        prose = {id(node.body[0].value) for node in nodes if isinstance(node.body, list)
-                 and node.body and isinstance(node.body[0], ast.Expr)}  # fmt: skip
+        prose = {
+            id(node.body[0].value)
+            for node in nodes
+            if isinstance(node.body, list) and node.body and isinstance(node.body[0], ast.Expr)
+        }
         texts = (
             str(node.value)
             for node in nodes_of(path)
@@ -195,12 +198,18 @@ def test_records_are_read_without_beam_and_tensorflow(dataset) -> None:
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        ("loaders.keras_dataset(path)", "TensorFlow is not installed: pip install 'shardmill[tensorflow]'."),
+        (
+            "loaders.keras_dataset(path)",
+            "TensorFlow is not installed: pip install 'shardmill[tensorflow]'.",
+        ),
         ("loaders.feature_spec(path)", "TensorFlow is not installed: pip install"),
-        ("loaders.normalization(path)", "Keras is not installed: pip install 'shardmill[tensorflow]'."),
+        (
+            "loaders.normalization(path)",
+            "Keras is not installed: pip install 'shardmill[tensorflow]'.",
+        ),
         ("loaders.torch_dataset(path)", "PyTorch is not installed: pip install"),
     ],
-)  # fmt: skip
+)
 def test_missing_frameworks_are_errors_with_the_fix(dataset, call, words) -> None:
     code = (
         "import sys, importlib.util\n"

@@ -105,8 +105,9 @@ def test_the_wheel_contains_one_package_and_no_tests(wheel: Path) -> None:
     assert tops == {"shardmill"}
     assert "shardmill/py.typed" in names
     for file in (
-        "schemas/dataset/manifest.schema.json", "schemas/example/example.textproto",
-    ):  # fmt: skip
+        "schemas/dataset/manifest.schema.json",
+        "schemas/example/example.textproto",
+    ):
         assert f"shardmill/{file}" in names
     assert {
         f"shardmill/loaders/html/{name}"

@@ -29,9 +29,21 @@ def test_mypy_reports_wrong_options(tmp_path) -> None:
     (tmp_path / "code.py").write_text(CODE)
     environment = {**os.environ, "MYPYPATH": str(ROOT / "src")}
     done = subprocess.run(
-        [sys.executable, "-m", "mypy", "--config-file", ROOT / "pyproject.toml", "--follow-imports=silent",
-         tmp_path / "code.py"], cwd=ROOT, env=environment, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-m",
+            "mypy",
+            "--config-file",
+            ROOT / "pyproject.toml",
+            "--follow-imports=silent",
+            tmp_path / "code.py",
+        ],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     lines = {int(number) for number in re.findall(r"code\.py:(\d+): error", done.stdout)}
     wrong = {number for number, line in enumerate(CODE.splitlines(), 1) if "# wrong" in line}
     assert lines == wrong, done.stdout + done.stderr

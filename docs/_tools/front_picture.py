@@ -33,9 +33,12 @@ body {{ margin: 0; padding: 24px; width: 1232px; height: 540px; max-width: none;
 def run(folder: Path, *words: str) -> str:
     """Returns a command line as it is typed, and what it prints."""
     done = subprocess.run(
-        [sys.executable, "-m", "shardmill", *words], cwd=folder, check=True, capture_output=True,
+        [sys.executable, "-m", "shardmill", *words],
+        cwd=folder,
+        check=True,
+        capture_output=True,
         text=True,
-    )  # fmt: skip
+    )
     return f"$ shardmill {' '.join(words)}\n{done.stdout.replace(str(folder), '~')}\n"
 
 

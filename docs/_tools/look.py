@@ -26,9 +26,14 @@ from playwright.sync_api import TimeoutError as NotInTime
 SIZES = {"phone": (390, 844), "desk": (1440, 900)}
 PICTURES = ("index", "getting-started", "format", "errors", "architecture", "training")
 FLAGS = [
-    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-    "--disable-background-networking", "--disable-component-update", "--disable-sync",
-]  # fmt: skip
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
 WIDER = """() => {
   const page = document.documentElement;
   if (page.scrollWidth <= page.clientWidth) return null;

@@ -38,15 +38,22 @@ def render(template: str, values: Mapping[str, Any]) -> str:
 @cache
 def _environment() -> jinja2.Environment:
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(os.path.dirname(__file__)), undefined=jinja2.StrictUndefined,
-        autoescape=True, finalize=lambda value: printable(value) if type(value) is str else value,
-        trim_blocks=True, lstrip_blocks=True,
-    )  # fmt: skip
+        loader=jinja2.FileSystemLoader(os.path.dirname(__file__)),
+        undefined=jinja2.StrictUndefined,
+        autoescape=True,
+        finalize=lambda value: printable(value) if type(value) is str else value,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
     environment.filters |= {
-        "bytes": human_bytes, "plural": plural, "short": partial(short_number, digits=4),
-        "command": shlex.join, "cell": _cell, "histogram": make_histogram,
+        "bytes": human_bytes,
+        "plural": plural,
+        "short": partial(short_number, digits=4),
+        "command": shlex.join,
+        "cell": _cell,
+        "histogram": make_histogram,
         "meaning": (FAULTS | REASONS).get,
-    }  # fmt: skip
+    }
     return environment
 
 
@@ -109,9 +116,14 @@ def make_histogram(values: Any) -> dict[str, Any]:
     counts, edges = np.histogram(np.minimum(numbers - low, width), bins, (-half, width + half))
     begins, ends = (low + edges[:-1] + half).tolist(), (low + edges[1:] - half).tolist()
     return {
-        "bars": list(zip(begins, ends, counts.tolist(), strict=True)), "tail": tail, "min": low,
-        "max": high, "median": median, "mean": numbers.mean().item(), "std": numbers.std().item(),
-    }  # fmt: skip
+        "bars": list(zip(begins, ends, counts.tolist(), strict=True)),
+        "tail": tail,
+        "min": low,
+        "max": high,
+        "median": median,
+        "mean": numbers.mean().item(),
+        "std": numbers.std().item(),
+    }
 
 
 def is_picture(shape: Sequence[int], dtype: object, min_side: int = 8) -> bool:
@@ -153,5 +165,7 @@ def make_thumbnail(pixels: Any, boxes: Iterable[Sequence[float]] = ()) -> dict[s
     scale = max(1, SIDE // max(image.size))
     return {
         "src": f"data:image/jpeg;base64,{base64.b64encode(data.getvalue()).decode()}",
-        "width": image.width * scale, "height": image.height * scale, "enlarged": scale > 1,
-    }  # fmt: skip
+        "width": image.width * scale,
+        "height": image.height * scale,
+        "enlarged": scale > 1,
+    }

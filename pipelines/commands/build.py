@@ -108,12 +108,17 @@ def run_build(command: str, config: Any, beam_flags: list[str], answer: Answer) 
     try:
         ended = finish_run(
             lambda: run.run_pipeline(
-                lambda pipeline: pipeline_module.outcomes(pipeline, job), runner, beam_flags,
-                output, new_progress=kind.new_progress, build=job.sink.build,
+                lambda pipeline: pipeline_module.outcomes(pipeline, job),
+                runner,
+                beam_flags,
+                output,
+                new_progress=kind.new_progress,
+                build=job.sink.build,
                 command=f"{job.sink.build} {job.sink.update} {job.sink.command}",
             ),
-            answer, remedy="run again to resume",
-        )  # fmt: skip
+            answer,
+            remedy="run again to resume",
+        )
     except Exception as error:
         plain = config.explain(error)
         if plain is None:

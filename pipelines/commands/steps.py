@@ -45,10 +45,13 @@ def run(flags: StepsOptions, answer: Answer) -> int:
     _, path, _, manifest = open_manifest(flags.manifest)
     selection = select(manifest, flags.split)
     steps = steps_per_epoch(
-        manifest, flags.split, flags.batch_size,
+        manifest,
+        flags.split,
+        flags.batch_size,
         remainder="drop" if flags.drop_remainder else None,
-        hosts=flags.hosts, whole_shards=flags.whole_shards,
-    )  # fmt: skip
+        hosts=flags.hosts,
+        whole_shards=flags.whole_shards,
+    )
     body = {"examples": selection.num_examples, "steps": steps}
     answer.give({**body, **vars(flags), "manifest": path})
     if not answer.json:

@@ -33,9 +33,12 @@ _TOO_MANY = f"over {_MAX_RECORDS:,} are in shards that changed: see shardmill di
 _NOTHING = (None, "")  # an option that is not given, or that the other kind of input has
 _THREADS = 8  # that read catalogs
 _IMAGE_COLUMNS = {
-    "key": "key", "image": "image_hash", "input": "content_hash", "label": "label",
+    "key": "key",
+    "image": "image_hash",
+    "input": "content_hash",
+    "label": "label",
     "values": "values_digest",
-}  # fmt: skip
+}
 _ROW_COLUMNS = ("key", "content", "label")
 
 
@@ -104,9 +107,12 @@ def compare_records(before: Side, after: Side, most: int) -> dict[str, Any]:
 
 
 def _describe(
-    sides: Sequence[Side], lengths: Sequence[Sequence[int]], codes: Mapping[str, tuple[Any, Any]],
-    texts: Mapping[str, Any], most: int,
-) -> dict[str, Any]:  # fmt: skip
+    sides: Sequence[Side],
+    lengths: Sequence[Sequence[int]],
+    codes: Mapping[str, tuple[Any, Any]],
+    texts: Mapping[str, Any],
+    most: int,
+) -> dict[str, Any]:
     """Return the numbers and examples; values that are pairs have the version before first."""
     import numpy as np
 
@@ -130,7 +136,9 @@ def _describe(
     _, old, new = np.intersect1d(gone, come, return_indices=True)
     renamed = [*zip(removed[old], added[new], strict=True)]
     return {
-        "added": len(added), "removed": len(removed), "renamed": len(old),
+        "added": len(added),
+        "removed": len(removed),
+        "renamed": len(old),
         "changed": {"all": len(changed), **{k: int(v.sum()) for k, v in differ.items()}},
         "same": len(left) - len(changed),
         "repeated_keys": sum(map(len, codes["key"])) - len(keys) - len(new_keys),
@@ -139,12 +147,15 @@ def _describe(
             "removed": [place(0, row) for row in removed[:most]],
             "renamed": [{"before": place(0, a), "after": place(1, b)} for a, b in renamed[:most]],
             "changed": [
-                {"what": [kind for kind in kinds if differ[kind][n]],
-                 "before": place(0, left[n]), "after": place(1, right[n])}
+                {
+                    "what": [kind for kind in kinds if differ[kind][n]],
+                    "before": place(0, left[n]),
+                    "after": place(1, right[n]),
+                }
                 for n in changed[:most]
             ],
         },
-    }  # fmt: skip
+    }
 
 
 def _read_catalogs(side: Side) -> list[list[Any]]:

@@ -126,11 +126,15 @@ def gather(base: str, manifest: Manifest, inputs: Path | None) -> dict[str, Any]
                 each["groups"] += [[(one, draw(one)) for one in group] for group in examples]
     rejects = list(islice(read_rejects(join(base, REJECTS)), 0 if manifest.root else 2000))
     return {
-        **page, "samples": samples, "findings": findings, "build": manifest.build,
+        **page,
+        "samples": samples,
+        "findings": findings,
+        "build": manifest.build,
         "columns": [describe_column(spec, [each.features for each in samples]) for spec in specs],
         "largest": {n: max(s.label_counts.values(), default=0) for n, s in manifest.splits.items()},
-        "rejects": rejects, "drawn": draw_rejects(inputs, rejects) if inputs else {},
-    }  # fmt: skip
+        "rejects": rejects,
+        "drawn": draw_rejects(inputs, rejects) if inputs else {},
+    }
 
 
 def sample_records(
@@ -204,8 +208,9 @@ def _drawer(
         alts = {name: f"{label or ''} {name}, {where}".strip() for name in values}
         return [
             {**make_thumbnail(pixels, drawn), "split": splits[part], "alt": alts[name]}
-            for name, pixels in values.items() if is_picture(pixels.shape, pixels.dtype, 1)
-        ]  # fmt: skip
+            for name, pixels in values.items()
+            if is_picture(pixels.shape, pixels.dtype, 1)
+        ]
 
     return draw
 
@@ -231,12 +236,17 @@ def describe_column(spec: FeatureSpec, records: Sequence[dict[str, Any]]) -> dic
     elif not spec.encoding:
         texts = Counter(values)
     return {
-        "spec": spec, "picture": is_image(spec), "histogram": make_histogram(numbers),
+        "spec": spec,
+        "picture": is_image(spec),
+        "histogram": make_histogram(numbers),
         "missing": sum(not some for _, some in found),
-        "texts": [(text.decode("utf-8", "backslashreplace"), count / len(values))
-                  for text, count in texts.most_common(5)],
-        "distinct": len(texts), "unique": len(texts) == len(values),
-    }  # fmt: skip
+        "texts": [
+            (text.decode("utf-8", "backslashreplace"), count / len(values))
+            for text, count in texts.most_common(5)
+        ],
+        "distinct": len(texts),
+        "unique": len(texts) == len(values),
+    }
 
 
 def is_image(spec: FeatureSpec) -> bool:

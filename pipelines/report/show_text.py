@@ -92,9 +92,11 @@ def _labels(report: dict[str, Any], layout: Layout) -> Parts:
         rows.append((label["label"], number, *counts, f"{label['total']:,}"))
     yield from _heading("Labels", f"{len(labels):,}{', the most frequent:' * many}", layout)
     yield layout.table(
-        rows, "<" + ">" * (2 + len(names)), header=("", "id", *names, "all"),
+        rows,
+        "<" + ">" * (2 + len(names)),
+        header=("", "id", *names, "all"),
         bars=[label["total"] / most for label in shown],
-    )  # fmt: skip
+    )
     yield from _more(len(labels) - len(shown), "label", layout)
 
 
@@ -255,9 +257,13 @@ def _heading(name: str, rest: str, layout: Layout) -> Parts:
 
 
 def _list(
-    name: str, rows: Sequence[Sequence[str]], align: str, what: str, layout: Layout,
+    name: str,
+    rows: Sequence[Sequence[str]],
+    align: str,
+    what: str,
+    layout: Layout,
     most: int = MAX_ROWS,
-) -> Parts:  # fmt: skip
+) -> Parts:
     """Yield a heading, the first rows of a table, and how many more there are; or nothing."""
     if rows:
         yield from _heading(name, "", layout)

@@ -232,14 +232,17 @@ def _find_submitted(options: PipelineOptions) -> Any:
     cloud = options.view_as(GoogleCloudOptions)
     client = DataflowApplicationClient(options)
     request = dataflow.ListJobsRequest(
-        project_id=cloud.project, location=cloud.region, name=cloud.job_name,
+        project_id=cloud.project,
+        location=cloud.region,
+        name=cloud.job_name,
         filter=dataflow.ListJobsRequest.Filter.ACTIVE,
-    )  # fmt: skip
+    )
     list_jobs = client._jobs_client.list_jobs  # noqa: SLF001 - Beam has no list
     found = poll(
         lambda: [job for job in list_jobs(request) if job.name == cloud.job_name],
-        _VISIBLE_WITHIN, 0.5,
-    )  # fmt: skip
+        _VISIBLE_WITHIN,
+        0.5,
+    )
     if not found:
         return None
     runner = DataflowRunner()

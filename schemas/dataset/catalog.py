@@ -70,9 +70,15 @@ class CatalogRow(NamedTuple):
         if ref.attached or VALUES in image.features:
             fields["features"] = {**image.features, VALUES: ref.values_digest() or None}
         return cls(
-            ref.key, ref.uri, ref.size, ref.version, label=ref.label, record_bytes=record_bytes,
-            input_ctime=ref.ctime, **fields,
-        )  # fmt: skip
+            ref.key,
+            ref.uri,
+            ref.size,
+            ref.version,
+            label=ref.label,
+            record_bytes=record_bytes,
+            input_ctime=ref.ctime,
+            **fields,
+        )
 
     @property
     def counts(self) -> dict[str, int]:
@@ -136,15 +142,25 @@ def _schema() -> Any:
     kinds = {"bytes": text, "float32": pa.float32(), "int64": whole}
     return pa.schema(
         {
-            "record": whole, "key": text, "source": text, "input_bytes": whole,
-            "input_version": text, "content_hash": text, "label": repeated, "width": pa.int32(),
-            "height": pa.int32(), "multi_frame": pa.bool_(), "pixels": whole,
-            "pixel_sums": pa.list_(whole), "pixel_squares": pa.list_(whole),
+            "record": whole,
+            "key": text,
+            "source": text,
+            "input_bytes": whole,
+            "input_version": text,
+            "content_hash": text,
+            "label": repeated,
+            "width": pa.int32(),
+            "height": pa.int32(),
+            "multi_frame": pa.bool_(),
+            "pixels": whole,
+            "pixel_sums": pa.list_(whole),
+            "pixel_squares": pa.list_(whole),
             "record_bytes": whole,
             **{name: kinds[kind] for name, kind in catalog_columns().items()},
-            "record_id": repeated, "input_ctime": whole,
+            "record_id": repeated,
+            "input_ctime": whole,
         }
-    )  # fmt: skip
+    )
 
 
 def format_catalog(

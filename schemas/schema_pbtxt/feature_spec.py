@@ -105,9 +105,14 @@ def _sparse_specs(proto: Any, specs: Mapping[str, FeatureSpec]) -> Iterator[Feat
         value = specs.get(sparse.value_feature.name)
         if value and all(name in specs and size > 1 for name, size in indices):
             yield FeatureSpec(
-                sparse.name, value.kind, None, False, value=value.name, indices=indices,
+                sparse.name,
+                value.kind,
+                None,
+                False,
+                value=value.name,
+                indices=indices,
                 is_sorted=sparse.is_sorted,
-            )  # fmt: skip
+            )
 
 
 def _ragged_specs(proto: Any, specs: Mapping[str, FeatureSpec]) -> Iterator[FeatureSpec]:
@@ -138,9 +143,15 @@ def parse_feature_spec(feature: Any, source: str) -> FeatureSpec:
     if encoding == "raw" and dtype is None:
         raise FormatError("schema-dtype-missing", source=source, name=name)
     return FeatureSpec(
-        name, kind, fixed, single, encoding, dtype, shape,
+        name,
+        kind,
+        fixed,
+        single,
+        encoding,
+        dtype,
+        shape,
         int(channels) if channels in _CHANNELS else 0,
-    )  # fmt: skip
+    )
 
 
 def _array(

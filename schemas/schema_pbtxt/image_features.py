@@ -174,9 +174,13 @@ class FeatureSet:
 
     @classmethod
     def parse(
-        cls, text: str, parts: Collection[Part] = (), *, several: bool = False,
+        cls,
+        text: str,
+        parts: Collection[Part] = (),
+        *,
+        several: bool = False,
         listed: Sequence[Feature] = (),
-    ) -> FeatureSet:  # fmt: skip
+    ) -> FeatureSet:
         """Return the features of a ``--features`` value; an empty one means all features.
 
         Args:
@@ -290,9 +294,12 @@ class FeatureSet:
         described = []
         for name, feature in sorted(self.features, key=lambda pair: pair[0]):
             fields = feature_fields(
-                name, feature.kind, tagged.get(feature.name, ()),
-                required=feature.count == "one", several=feature.count == "any",
-            )  # fmt: skip
+                name,
+                feature.kind,
+                tagged.get(feature.name, ()),
+                required=feature.count == "one",
+                several=feature.count == "any",
+            )
             if feature.name == ENCODED:
                 fields["image_domain"] = {}
             elif feature.field in ("class_id", "box/class_id"):

@@ -26,9 +26,13 @@ _MAX_PROBLEM = 200
 
 
 def feature_fields(
-    name: str, kind: Kind, tags: Sequence[str] = (), *, required: bool = True,
+    name: str,
+    kind: Kind,
+    tags: Sequence[str] = (),
+    *,
+    required: bool = True,
     several: bool = False,
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     """Return a feature to write.
 
     Args:

@@ -291,9 +291,15 @@ def _check_process(process: int) -> None:
 
 
 def map_ordered(
-    function: Callable[[T], S], items: Iterable[T], threads: int, *, window: int = 0,
-    size_of: Callable[[T], int] = lambda _: 0, max_size: float = 0, wait: bool = True,
-) -> Generator[S, None, None]:  # fmt: skip
+    function: Callable[[T], S],
+    items: Iterable[T],
+    threads: int,
+    *,
+    window: int = 0,
+    size_of: Callable[[T], int] = lambda _: 0,
+    max_size: float = 0,
+    wait: bool = True,
+) -> Generator[S, None, None]:
     """Yield the result of a function for each item, in the order of the items.
 
     Args:

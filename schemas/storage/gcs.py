@@ -113,9 +113,13 @@ class GcsStorage(ObjectStorage):
         # no longer mean that the object was deleted.
         with translate_errors("read", entry.path):
             return self._download(
-                self._blob(entry.path), start=start, end=stop - 1, raw_download=True,
-                checksum=None, if_generation_match=int(entry.version),
-            )  # fmt: skip
+                self._blob(entry.path),
+                start=start,
+                end=stop - 1,
+                raw_download=True,
+                checksum=None,
+                if_generation_match=int(entry.version),
+            )
 
     @contextlib.contextmanager
     def open_write(self, path: str) -> Iterator[IO[bytes]]:
@@ -194,9 +198,12 @@ class GcsStorage(ObjectStorage):
         bucket, name = split_uri(path)
         with translate_errors(action, path, "bucket"):
             pages = self._client().list_blobs(
-                bucket, prefix=folder_prefix(name), fields=_LISTED,
-                delimiter=None if flat else "/", max_results=limit,
-            )  # fmt: skip
+                bucket,
+                prefix=folder_prefix(name),
+                fields=_LISTED,
+                delimiter=None if flat else "/",
+                max_results=limit,
+            )
             yield from map(_entry, pages)
             for prefix in pages.prefixes:
                 yield Entry(f"gs://{bucket}/{prefix[:-1]}", 0, "", "dir")

@@ -89,9 +89,12 @@ class RecordScanner:
     """
 
     def __init__(
-        self, start: int = 0, *, check: bool = True,
+        self,
+        start: int = 0,
+        *,
+        check: bool = True,
         take: Callable[[bytes], object] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Initializes the scanner.
 
         Args:

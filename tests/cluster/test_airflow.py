@@ -63,38 +63,52 @@ def settings(base: Path, timeout: str) -> str:
     slow = ["--shard_examples=10", "--workers=1"]
     tables: dict[str, dict] = {
         "datasets.titanic": {
-            "command": "rows", "input": f"{base}/in/titanic/{{{{ day() }}}}",
+            "command": "rows",
+            "input": f"{base}/in/titanic/{{{{ day() }}}}",
             "flags": ["--label=survived", "--null_values=?"],
             "check": ["--min_examples=train:1000,validation:50"],
         },
         "datasets.flowers": {
-            "command": "images", "input": f"{base}/in/flowers/{{{{ day() }}}}",
-            "flags": ["--image_size=24", "--num_shards=2"], "schedule": "0 0 * * *",
+            "command": "images",
+            "input": f"{base}/in/flowers/{{{{ day() }}}}",
+            "flags": ["--image_size=24", "--num_shards=2"],
+            "schedule": "0 0 * * *",
             "check": ["--min_examples=train:10", "--finished_after={{ day_end() }}"],
         },
         "datasets.boxes": {
-            "command": "images", "input": f"{base}/in/boxes/{{{{ day() }}}}/list.csv",
+            "command": "images",
+            "input": f"{base}/in/boxes/{{{{ day() }}}}/list.csv",
             "flags": ["--annotations=voc", f"--masks={base}/in/boxes/{{{{ day() }}}}/masks"],
         },
         "datasets.steady": {"command": "images", "input": f"{base}/in/slow", "flags": slow},
         "datasets.slow": {
-            "command": "images", "input": f"{base}/in/slow",
-            "flags": slow, "timeout": timeout,
+            "command": "images",
+            "input": f"{base}/in/slow",
+            "flags": slow,
+            "timeout": timeout,
         },
         "datasets.wrong": {
-            "command": "images", "input": f"{base}/in/slow", "flags": ["--image_size=large"],
+            "command": "images",
+            "input": f"{base}/in/slow",
+            "flags": ["--image_size=large"],
         },
         "datasets.nowhere": {
-            "command": "images", "input": f"{base}/in/flowers/{DAY}",
-            "output": f"{base}/a_file/ds", "flags": ["--image_size=24"],
+            "command": "images",
+            "input": f"{base}/in/flowers/{DAY}",
+            "output": f"{base}/a_file/ds",
+            "flags": ["--image_size=24"],
         },
         "datasets.demanding": {
-            "command": "images", "input": f"{base}/in/flowers/{DAY}",
-            "flags": ["--image_size=24"], "check": ["--min_examples=train:1000"],
+            "command": "images",
+            "input": f"{base}/in/flowers/{DAY}",
+            "flags": ["--image_size=24"],
+            "check": ["--min_examples=train:1000"],
         },
         "datasets.unknown": {"command": "image", "input": f"{base}/in/slow"},
         "datasets.unscheduled": {
-            "command": "images", "input": f"{base}/in/slow", "schedule": "nightly",
+            "command": "images",
+            "input": f"{base}/in/slow",
+            "schedule": "nightly",
         },
         "training.titanic": {
             "steps": ["--split=train", "--batch_size=32"],
@@ -105,13 +119,17 @@ def settings(base: Path, timeout: str) -> str:
             "command": [python, "-c", TRAINER, "{{ dataset() }}", "{{ steps() }}"],
         },
         "training.demanding": {
-            "steps": ["--batch_size=4"], "command": [python, "train.py"],
+            "steps": ["--batch_size=4"],
+            "command": [python, "train.py"],
         },
-    }  # fmt: skip
+    }
     lines = [
-        f"shardmill = {show(str(SHARDMILL))}", "retries = 3", 'retry_delay = "1s"',
-        'grace = "10s"', "max_active_runs = 4",
-    ]  # fmt: skip
+        f"shardmill = {show(str(SHARDMILL))}",
+        "retries = 3",
+        'retry_delay = "1s"',
+        'grace = "10s"',
+        "max_active_runs = 4",
+    ]
     lines += ["[dag]", 'owner = "pagers"', 'tags = ["nightly"]', 'on_failure = "alerts:notify"']
     lines += ["[env]", 'TOKEN = "{{ conn.store.password }}"', f"PYTHONPATH = {show(str(CODEC))}"]
     for name, table in tables.items():
@@ -168,8 +186,9 @@ def airflow(base):
         }
         wait_until(
             lambda: {dag["dag_id"] for dag in running.call("/dags?limit=100")["dags"]} >= wanted,
-            120, "the DAGs",
-        )  # fmt: skip
+            120,
+            "the DAGs",
+        )
         # Two wrong tables break no other DAG. A separate file reports them, in any order with
         # the files of the DAGs.
         (error,) = wait_until(
@@ -280,15 +299,18 @@ def test_a_changed_input_becomes_a_new_version(airflow, base):
     wait_until(
         lambda: any(
             said in each.log("train", 1).text
-            for each in airflow.runs("shardmill_flowers_training") if each.state() == "success"
+            for each in airflow.runs("shardmill_flowers_training")
+            if each.state() == "success"
         )
-    )  # fmt: skip
+    )
 
 
 def test_a_scheduled_build_of_yesterday_triggers_training(airflow, base):
     scheduled = wait_until(
-        lambda: [run for run in airflow.runs("shardmill_flowers") if run.run_id.startswith("scheduled")]
-    )  # fmt: skip
+        lambda: [
+            run for run in airflow.runs("shardmill_flowers") if run.run_id.startswith("scheduled")
+        ]
+    )
     run = scheduled[0]  # two if midnight passed during the test
     assert run.wait() == {"images": "success", **LATER_TASKS}
     interval = airflow.call(run.path)
@@ -305,10 +327,11 @@ def test_a_scheduled_build_of_yesterday_triggers_training(airflow, base):
     )
     trained = wait_until(
         lambda: [
-            each for each in airflow.runs("shardmill_flowers_training")
+            each
+            for each in airflow.runs("shardmill_flowers_training")
             if each.state() == "success" and str(output) in each.log("train", 1).text
         ]
-    )  # fmt: skip
+    )
     assert f"steps on {output}" in trained[0].log("train", 1).text
 
 
@@ -380,8 +403,14 @@ FAILURES = [
     ("shardmill_nowhere", DAY, "images", "shardmill: ", "a_file"),
     ("shardmill_flowers", "2026-02-02", "images", "shardmill: ", "2026-02-02"),  # nothing in it
     ("shardmill_flowers", "2026-02-03", "images", "shardmill: ", "2026-02-03"),  # not there
-    ("shardmill_demanding", DAY, "check", "shardmill: ", "fewer than --min_examples=train:1000 asks for"),
-]  # fmt: skip
+    (
+        "shardmill_demanding",
+        DAY,
+        "check",
+        "shardmill: ",
+        "fewer than --min_examples=train:1000 asks for",
+    ),
+]
 
 
 @pytest.mark.parametrize(("dag", "day", "task", "begins", "holds"), FAILURES)
@@ -403,8 +432,9 @@ def test_a_failure_is_one_plain_sentence(dag, day, task, begins, holds, airflow)
 def test_a_wrong_command_line_is_not_retried(airflow, base):
     run = airflow.trigger("shardmill_wrong", "wrong", day=DAY)
     assert run.wait() == {
-        "images": "failed", **dict.fromkeys(("count", "verify", "check"), "upstream_failed"),
-    }  # fmt: skip
+        "images": "failed",
+        **dict.fromkeys(("count", "verify", "check"), "upstream_failed"),
+    }
     assert run.tries_of("images") == 1
     assert run.log("images", 1).last_error.startswith(
         "shardmill: --image_size=large is not a size: "
@@ -438,14 +468,20 @@ def test_a_backfill_of_two_days(airflow, base):
     done = airflow.command("airflow", "backfill", "create", "--dag-id", "shardmill_flowers", *flags)
     assert done.returncode == 0, done.stderr
     runs = wait_until(
-        lambda: [run for run in airflow.runs("shardmill_flowers") if run.run_id.startswith("backfill")]
-    )  # fmt: skip
+        lambda: [
+            run for run in airflow.runs("shardmill_flowers") if run.run_id.startswith("backfill")
+        ]
+    )
     assert len(runs) == 2
     for run in runs:
         assert run.wait(300) == {"images": "success", **LATER_TASKS}
     by_hand = [
-        "--conf", f'{{"day": "{DAY}"}}', "--run-id", "by-hand", "shardmill_flowers",
-    ]  # fmt: skip
+        "--conf",
+        f'{{"day": "{DAY}"}}',
+        "--run-id",
+        "by-hand",
+        "shardmill_flowers",
+    ]
     done = airflow.command("airflow", "dags", "trigger", *by_hand)
     assert done.returncode == 0, done.stderr
     assert Run(airflow, "shardmill_flowers", "by-hand").wait()["check"] == "success"
@@ -510,10 +546,13 @@ def test_secrets_reach_the_commands_and_nothing_else(airflow, base):
         public += [
             json.dumps(airflow.call(path))
             for path in (
-                f"/dags/{each.dag_id}/details", f"/dags/{each.dag_id}/tasks", each.path,
-                f"{each.path}/taskInstances", f"/dagSources/{each.dag_id}",
+                f"/dags/{each.dag_id}/details",
+                f"/dags/{each.dag_id}/tasks",
+                each.path,
+                f"{each.path}/taskInstances",
+                f"/dagSources/{each.dag_id}",
             )
-        ]  # fmt: skip
+        ]
     files = [*(base / "home" / "logs").rglob("*"), *(base / "ds").rglob("*.json")]
     public += [path.read_text() for path in files if path.is_file() and ".env." not in path.name]
     assert len(public) > 20

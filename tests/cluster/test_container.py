@@ -75,8 +75,11 @@ def images() -> None:
         pytest.skip("Go is not installed")
     made = subprocess.run(
         [ROOT / "tests" / "cluster" / "container_image.sh", STORE, IMAGE, LAUNCHER],
-        capture_output=True, text=True, check=False, timeout=1500,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=1500,
+    )
     assert made.returncode == 0, made.stderr
 
 
@@ -126,10 +129,13 @@ def test_the_installed_package_is_the_repository(container):
     tops = {"api": "", "loaders": "loaders/", "pipelines": "pipelines/", "schemas": "schemas/"}
     tops["transforms"] = "transforms/"
     here = {
-        f"shardmill/{prefix}{path.relative_to(ROOT / top)}": hashlib.sha256(path.read_bytes()).hexdigest()
-        for top, prefix in tops.items() for path in (ROOT / top).rglob("*")
+        f"shardmill/{prefix}{path.relative_to(ROOT / top)}": hashlib.sha256(
+            path.read_bytes()
+        ).hexdigest()
+        for top, prefix in tops.items()
+        for path in (ROOT / top).rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
-    }  # fmt: skip
+    }
     assert found == here
 
 
@@ -223,10 +229,16 @@ def test_a_worker_of_the_image_runs_a_job(
     extra = [f"--extra_package={extra_package}"] if user == "0" else []
     with pool(container, log, user, STORAGE_EMULATOR_HOST=front.url, NO_GCE_CHECK="true"):
         done = shardmill(
-            pipeline, f"--input={inputs}/{pipeline}", f"--output={output}", *OPTIONS[pipeline],
-            "--runner=PrismRunner", f"--prism_location={PRISM}", "--environment_type=EXTERNAL",
-            f"--environment_config=localhost:{POOL}", *extra,
-        )  # fmt: skip
+            pipeline,
+            f"--input={inputs}/{pipeline}",
+            f"--output={output}",
+            *OPTIONS[pipeline],
+            "--runner=PrismRunner",
+            f"--prism_location={PRISM}",
+            "--environment_type=EXTERNAL",
+            f"--environment_config=localhost:{POOL}",
+            *extra,
+        )
     text = log.read_text()
     assert done.returncode == 0, done.stderr + text[-3000:]
     assert "Published" in done.stdout
@@ -245,15 +257,24 @@ def test_the_launcher_stages_a_job(images, service, album, strict_bucket, front,
     Path(key).chmod(0o644)
     with container_of(LAUNCHER) as launcher:
         output_text = launcher.run(
-            "/opt/google/dataflow/python_template_launcher", "--command=images",
-            f"--input={inputs}/images", f"--output={output}", *OPTIONS["images"],
-            "--overwrite=false", "--runner=DataflowRunner", f"--project={PROJECT}",
-            f"--region={REGION}", "--job_name=nightly", f"--template_location={place}",
+            "/opt/google/dataflow/python_template_launcher",
+            "--command=images",
+            f"--input={inputs}/images",
+            f"--output={output}",
+            *OPTIONS["images"],
+            "--overwrite=false",
+            "--runner=DataflowRunner",
+            f"--project={PROJECT}",
+            f"--region={REGION}",
+            "--job_name=nightly",
+            f"--template_location={place}",
             f"--staging_location={strict_bucket}/staging",
             '--labels={"goog-dataflow-provided-template-type": "flex"}',
-            mounts=(key,), GOOGLE_APPLICATION_CREDENTIALS=key, STORAGE_EMULATOR_HOST=front.url,
+            mounts=(key,),
+            GOOGLE_APPLICATION_CREDENTIALS=key,
+            STORAGE_EMULATOR_HOST=front.url,
             NO_GCE_CHECK="true",
-        )  # fmt: skip
+        )
     assert output_text == f"Staged {place}\n"
     job = staged_job(place)
     assert (job.name, dict(job.labels)) == (

@@ -89,11 +89,17 @@ def test_an_error_of_foreign_code_is_reported_by_its_last_line(client, service):
 @pytest.mark.parametrize(
     ("rejection", "remedy"),
     [
-        (Rejection(401, "UNAUTHENTICATED", "Invalid credentials."), "run `gcloud auth application-"),
-        (Rejection(403, "PERMISSION_DENIED", "Dataflow API is disabled."), "enable the Dataflow API"),
+        (
+            Rejection(401, "UNAUTHENTICATED", "Invalid credentials."),
+            "run `gcloud auth application-",
+        ),
+        (
+            Rejection(403, "PERMISSION_DENIED", "Dataflow API is disabled."),
+            "enable the Dataflow API",
+        ),
         (Rejection(404, "NOT_FOUND", "Location is not found."), "correct --project or --region."),
     ],
-)  # fmt: skip
+)
 def test_a_rejected_job_is_one_sentence(rejection, remedy, client, service):
     service.rejection = rejection
     said = client.sentence()

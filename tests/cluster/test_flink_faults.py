@@ -40,9 +40,10 @@ def check(build, case) -> None:
 def kill_task_manager(cluster) -> str:
     """Kill a TaskManager that has workers, which end too; return its name."""
     name, victim = next(
-        (name, pid) for name, pid in cluster.pids().items()
+        (name, pid)
+        for name, pid in cluster.pids().items()
         if name.startswith("taskmanager") and cluster.workers_of(pid)
-    )  # fmt: skip
+    )
     orphans = cluster.workers_of(victim)
     assert any(runs(process, "sdk_worker_main") for process in orphans)
     kill(victim)

@@ -66,8 +66,11 @@ def test_a_jobmanager_starts(tmp_path):
     with (tmp_path / "log").open("w") as log:
         process = subprocess.Popen(
             [INSTALLED / "flink" / "bin" / "jobmanager.sh", "start-foreground"],
-            env=os.environ | environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-        )  # fmt: skip
+            env=os.environ | environment,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+        )
     try:
         found = request(f"http://localhost:{port}/jobmanager/config", process, tmp_path / "log")
     finally:

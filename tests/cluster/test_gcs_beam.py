@@ -63,9 +63,13 @@ def test_the_emulator_commands_of_the_page_work(album, tmp_path):
 "$0" -m shardmill.pipelines.cli verify gs://my-sets/album
 """
     process = subprocess.Popen(
-        ["bash", "-c", script, sys.executable, str(album.inputs / "images")], cwd=ROOT,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
-    )  # fmt: skip
+        ["bash", "-c", script, sys.executable, str(album.inputs / "images")],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
     lines = []
     try:
         for line in process.stdout:

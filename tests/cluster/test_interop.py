@@ -182,8 +182,11 @@ def test_dali_reads_the_copy(name, folder, copy_of):
     @pipeline_def(batch_size=8, num_threads=2, device_id=None)
     def read():
         row = fn.readers.tfrecord(
-            path=files, index_path=indexes, features=features, name="reader",
-        )  # fmt: skip
+            path=files,
+            index_path=indexes,
+            features=features,
+            name="reader",
+        )
         return fn.decoders.image(row["image/encoded"], device="cpu"), row["image/class/label"]
 
     pipeline = read()

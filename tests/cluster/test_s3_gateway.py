@@ -122,10 +122,12 @@ def test_exactly_one_of_several_processes_wins(s3_bucket, s3_storage):
     racing = [
         subprocess.Popen(
             [sys.executable, "-c", CREATE, folder, name, str(count)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
         )
         for name in names
-    ]  # fmt: skip
+    ]
     assert [process.stdout.readline() for process in racing] == ["ready\n"] * len(names)
     for process in racing:
         process.stdin.write("go\n")
@@ -198,8 +200,10 @@ def test_memory_does_not_grow_with_a_file(s3_bucket, s3_storage):
     def peak(size: int) -> int:
         done = subprocess.run(
             [sys.executable, "-c", PEAK, f"{s3_bucket}/{size}", str(size)],
-            capture_output=True, text=True, check=True,
-        )  # fmt: skip
+            capture_output=True,
+            text=True,
+            check=True,
+        )
         assert s3_storage.stat(f"{s3_bucket}/{size}/whole").size == size * 4 * (1 << 20)
         return int(done.stdout)
 

@@ -40,9 +40,14 @@ def find_python(version: str) -> str | None:
 
 
 def install(
-    python: str, env: Path, wheel: Path, extra: str = "", *, use_uv: bool = False,
+    python: str,
+    env: Path,
+    wheel: Path,
+    extra: str = "",
+    *,
+    use_uv: bool = False,
     dry_run: bool = False,
-) -> None:  # fmt: skip
+) -> None:
     """Install the wheel from a local index.
 
     Args:
@@ -177,9 +182,16 @@ def test_the_source_distribution_has_what_the_wheel_needs_and_no_more(dist: Path
     others = {name for name in names - files if not name.startswith("src/shardmill.egg-info/")}
     assert files <= names
     assert others == {
-        "CHANGELOG.md", "LICENSE", "MANIFEST.in", "PKG-INFO", "README.md", "constraints.txt",
-        "pyproject.toml", "setup.cfg", "setup.py",
-    }  # fmt: skip
+        "CHANGELOG.md",
+        "LICENSE",
+        "MANIFEST.in",
+        "PKG-INFO",
+        "README.md",
+        "constraints.txt",
+        "pyproject.toml",
+        "setup.cfg",
+        "setup.py",
+    }
 
 
 @pytest.mark.parametrize("version", SUPPORTED)
@@ -216,9 +228,13 @@ def follow_page(page: Path, binaries: Path, folder: Path) -> None:
             if "jq " in command and not shutil.which("jq"):
                 continue  # jq is not a dependency
             done = subprocess.run(
-                ["bash", "-euo", "pipefail", "-c", command], cwd=folder, env=env, text=True,
-                capture_output=True, check=False,
-            )  # fmt: skip
+                ["bash", "-euo", "pipefail", "-c", command],
+                cwd=folder,
+                env=env,
+                text=True,
+                capture_output=True,
+                check=False,
+            )
             assert done.returncode == 0, f"{command}\n{done.stderr}"
             printed = done.stdout.replace(str(folder.resolve()), "/data")
             alike(output, printed, f"{block.page}:{block.line}: {command}")
@@ -232,8 +248,11 @@ def build_odd_files(binaries: Path, folder: Path, *, heic: bool) -> None:
     flags = ["--image_size=32", "--label_from=none", "--max_reject_fraction=1"]
     done = subprocess.run(
         [binaries / "shardmill", "images", photos, folder / "ds", *flags],
-        env=clean_environment(), capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        env=clean_environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     check_rejects(folder / "ds", heic=heic)
 

@@ -76,7 +76,7 @@ def first_line(path: Path) -> str:
 
 @pytest.mark.parametrize("code", [0, 1, 2, 130])
 def test_returns_exit_code_and_lines(code):
-    said = "import sys; print('one\\ntwo'); sys.stderr.write('shardmill: no.\\nlast'); sys.exit(int(sys.argv[1]))"  # fmt: skip
+    said = "import sys; print('one\\ntwo'); sys.stderr.write('shardmill: no.\\nlast'); sys.exit(int(sys.argv[1]))"
     command = start(said, code)
     got, lines = ended(command)
     assert got == code
@@ -110,7 +110,11 @@ def test_reports_a_missing_command(tmp_path):
     broken.chmod(0o755)
     plain = tmp_path / "plain"
     plain.write_text("text")
-    for path, why in ((tmp_path / "no", "No such file"), (broken, "No such file"), (plain, "Permission denied")):  # fmt: skip
+    for path, why in (
+        (tmp_path / "no", "No such file"),
+        (broken, "No such file"),
+        (plain, "Permission denied"),
+    ):
         command = Command.start([str(path)], ENV, 1)
         code, _ = ended(command)
         assert code == CANNOT_RUN
@@ -223,9 +227,13 @@ def test_command_exits_cleanly_if_its_task_is_killed(whom, tmp_path):
 
 def test_removes_variables_of_airflow(monkeypatch):
     for name in (
-        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN", "AIRFLOW_CONN_DB", "AIRFLOW_VAR_KEY",
-        "_AIRFLOW_WWW_USER_PASSWORD", "PYTHONPATH", "VIRTUAL_ENV",
-    ):  # fmt: skip
+        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN",
+        "AIRFLOW_CONN_DB",
+        "AIRFLOW_VAR_KEY",
+        "_AIRFLOW_WWW_USER_PASSWORD",
+        "PYTHONPATH",
+        "VIRTUAL_ENV",
+    ):
         monkeypatch.setenv(name, "secret")
     monkeypatch.setenv("AIRFLOW_CTX_DAG_ID", "dag")
     found = clean_environment({"KEY": "value"})
@@ -289,9 +297,13 @@ def test_a_template_gets_the_flags_of_the_build(modules):  # noqa: F811
         "--max_num_workers=5",
     ]
     table = {
-        "command": "images", "input": "gs://b/in", "output": "gs://b/out", "flags": flags,
-        "start": dt.date(2026, 1, 1), "template": "gs://b/t.json",
-    }  # fmt: skip
+        "command": "images",
+        "input": "gs://b/in",
+        "output": "gs://b/out",
+        "flags": flags,
+        "start": dt.date(2026, 1, 1),
+        "template": "gs://b/t.json",
+    }
     body = {
         "shardmill": "/x",
         "runner": "d",
@@ -325,11 +337,23 @@ def test_a_template_gets_the_flags_of_the_build(modules):  # noqa: F811
     assert parse_build("images", arguments)[0] == parse_build("images", wanted)[0]
 
 
-@pytest.mark.parametrize(("runner", "message"), [
-    (["--runner=FlinkRunner"], "its runner needs --runner=DataflowRunner, --project and --region."),
-    (["--runner=DataflowRunner", "--project=p", "--region=r", "--x=1"], "which cannot pass on --x of its runner: use --temp_location,"),
-    (["--runner=DataflowRunner", "--project=p", "--region=r", "--region=r"], "which cannot pass on --region twice"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("runner", "message"),
+    [
+        (
+            ["--runner=FlinkRunner"],
+            "its runner needs --runner=DataflowRunner, --project and --region.",
+        ),
+        (
+            ["--runner=DataflowRunner", "--project=p", "--region=r", "--x=1"],
+            "which cannot pass on --x of its runner: use --temp_location,",
+        ),
+        (
+            ["--runner=DataflowRunner", "--project=p", "--region=r", "--region=r"],
+            "which cannot pass on --region twice",
+        ),
+    ],
+)
 def test_names_what_a_template_cannot_do(runner, message):
     found = Settings("/x", runner="d", runners={"d": runner})
     dataset = Dataset("a", "images", "/in", "/out", dt.date(2026, 1, 1), template="gs://b/t.json")
@@ -377,45 +401,113 @@ def test_an_event_says_what_was_checked():
 WRONG_FILE = [
     ("shardmill =", "shardmil =", "the file has the unknown key 'shardmil': use one of dag, env,"),
     ('"/opt', '"opt', "is not an absolute path: give that of the command"),
-    ('[datasets.a]', 'retries = true\n[datasets.a]', "retries = True in the file must be a whole number"),
-    ('[datasets.a]', 'retries = -1\n[datasets.a]', "retries = -1 must be 0 or more"),
-    ('[datasets.a]', 'max_active_runs = 0\n[datasets.a]', "must be 1 or more"),
-    ('[datasets.a]', 'timeout = 5\n[datasets.a]', "timeout = 5 is not a duration: write it as in 90s"),
-    ('[datasets.a]', 'timezone = "Zurich"\n[datasets.a]', "'Zurich' is not a time zone"),
-    ('[datasets.a]', 'runner = "flink"\n[datasets.a]', "the runner 'flink' is not in [runners]: use one of local."),
-    ('[datasets.a]', 'env = {A = 1}\n[datasets.a]', "each value of [env] must be a text"),
-    ('[datasets.a]', '[runners]\nlocal = "--x"\n[datasets.a]', "local of [runners] must be a list of texts"),
-    ('[datasets.a]', '[runners]\nlocal = ["--output=x"]\n[datasets.a]', "which the DAG sets"),
-    ('[datasets.a]', '[training]\nx = 1\n[datasets.a]', "training must be tables, as in [training.flowers]"),
-    ('shardmill =', 'dag = 1\nshardmill =', "dag must be a table, as in [dag]."),
-    ('[datasets.a]', '[dag]\nowners = "x"\n[datasets.a]', "[dag] has the unknown key 'owners'"),
-    ('[datasets.a]', '[dag]\ntags = "x"\n[datasets.a]', "tags = 'x' in [dag] must be a list of texts"),
-    ('[datasets.a]', '[dag]\non_failure = "no_such:function"\n[datasets.a]', "or installed with Airflow (No module named 'no_such')."),
-    ('[datasets.a]', '[dag]\non_failure = "no_such:function"\n[datasets.a]', "is not a function: write module:function"),
-    ('[datasets.a]', '[dag]\non_failure = "os:sep"\n[datasets.a]', "'os:sep' in [dag] is not a function"),
-    ('[datasets.a]', '[dag]\non_failure = "os:no"\n[datasets.a]', "'os:no' in [dag] is not a function"),
-    ('[datasets.a]', '[dag]\non_failure = "no name"\n[datasets.a]', "'no name' in [dag] is not a function"),
-    ('[datasets.a]', '[datasets.a', "are not valid TOML: Expected ']'"),
-]  # fmt: skip
+    (
+        "[datasets.a]",
+        "retries = true\n[datasets.a]",
+        "retries = True in the file must be a whole number",
+    ),
+    ("[datasets.a]", "retries = -1\n[datasets.a]", "retries = -1 must be 0 or more"),
+    ("[datasets.a]", "max_active_runs = 0\n[datasets.a]", "must be 1 or more"),
+    (
+        "[datasets.a]",
+        "timeout = 5\n[datasets.a]",
+        "timeout = 5 is not a duration: write it as in 90s",
+    ),
+    ("[datasets.a]", 'timezone = "Zurich"\n[datasets.a]', "'Zurich' is not a time zone"),
+    (
+        "[datasets.a]",
+        'runner = "flink"\n[datasets.a]',
+        "the runner 'flink' is not in [runners]: use one of local.",
+    ),
+    ("[datasets.a]", "env = {A = 1}\n[datasets.a]", "each value of [env] must be a text"),
+    (
+        "[datasets.a]",
+        '[runners]\nlocal = "--x"\n[datasets.a]',
+        "local of [runners] must be a list of texts",
+    ),
+    ("[datasets.a]", '[runners]\nlocal = ["--output=x"]\n[datasets.a]', "which the DAG sets"),
+    (
+        "[datasets.a]",
+        "[training]\nx = 1\n[datasets.a]",
+        "training must be tables, as in [training.flowers]",
+    ),
+    ("shardmill =", "dag = 1\nshardmill =", "dag must be a table, as in [dag]."),
+    ("[datasets.a]", '[dag]\nowners = "x"\n[datasets.a]', "[dag] has the unknown key 'owners'"),
+    (
+        "[datasets.a]",
+        '[dag]\ntags = "x"\n[datasets.a]',
+        "tags = 'x' in [dag] must be a list of texts",
+    ),
+    (
+        "[datasets.a]",
+        '[dag]\non_failure = "no_such:function"\n[datasets.a]',
+        "or installed with Airflow (No module named 'no_such').",
+    ),
+    (
+        "[datasets.a]",
+        '[dag]\non_failure = "no_such:function"\n[datasets.a]',
+        "is not a function: write module:function",
+    ),
+    (
+        "[datasets.a]",
+        '[dag]\non_failure = "os:sep"\n[datasets.a]',
+        "'os:sep' in [dag] is not a function",
+    ),
+    (
+        "[datasets.a]",
+        '[dag]\non_failure = "os:no"\n[datasets.a]',
+        "'os:no' in [dag] is not a function",
+    ),
+    (
+        "[datasets.a]",
+        '[dag]\non_failure = "no name"\n[datasets.a]',
+        "'no name' in [dag] is not a function",
+    ),
+    ("[datasets.a]", "[datasets.a", "are not valid TOML: Expected ']'"),
+]
 WRONG_TABLE = [
-    ('command = "images"', 'command = "image"', "the command 'image': use one of images, rows, arrays"),
+    (
+        'command = "images"',
+        'command = "image"',
+        "the command 'image': use one of images, rows, arrays",
+    ),
     ('input = "/in', 'input = "in', "is relative to the folder of a task: start it with / or"),
     ('input = "/in/{{ day() }}"', "", "[datasets.a] has no input: add it."),
-    ('start = 2026-11-01', 'start = "2026-11-01"', "must be a date, as in 2026-11-01"),
-    ('start =', 'begin =', "[datasets.a] has the unknown key 'begin'"),
-    ('[datasets.a]', '[datasets."a b"]', "the name 'a b' in [datasets] must be letters"),
-    ('start =', 'flags = ["--image_size", "224"]\nstart =', "'224': write each flag with its value as one text"),
-    ('start =', 'flags = ["--input=x"]\nstart =', "has '--input=x', which the DAG sets: remove it"),
-    ('start =', 'flags = "--x=1"\nstart =', "must be a list of texts"),
-    ('start =', 'timeout = "x"\nstart =', "is not a duration"),
-    ('[datasets.a]', '[training.b]\nsteps=[]\ncommand=["x"]\n[datasets.a]', "has no dataset of its name: name it like one of a, other."),
-    ('[datasets.a]', '[training.a]\nsteps=[]\ncommand=[]\n[datasets.a]', "has an empty command"),
-    ('[datasets.a]', '[training.a]\nsteps=[]\nretries=-1\ncommand=["x"]\n[datasets.a]', "retries = -1 in [training.a] must be 0 or more"),
-    ('start =', 'flags = ["--x={{ conn.s3.password }}"]\nstart =', "in a command line, which everyone can see: use it in [env]"),
+    ("start = 2026-11-01", 'start = "2026-11-01"', "must be a date, as in 2026-11-01"),
+    ("start =", "begin =", "[datasets.a] has the unknown key 'begin'"),
+    ("[datasets.a]", '[datasets."a b"]', "the name 'a b' in [datasets] must be letters"),
+    (
+        "start =",
+        'flags = ["--image_size", "224"]\nstart =',
+        "'224': write each flag with its value as one text",
+    ),
+    ("start =", 'flags = ["--input=x"]\nstart =', "has '--input=x', which the DAG sets: remove it"),
+    ("start =", 'flags = "--x=1"\nstart =', "must be a list of texts"),
+    ("start =", 'timeout = "x"\nstart =', "is not a duration"),
+    (
+        "[datasets.a]",
+        '[training.b]\nsteps=[]\ncommand=["x"]\n[datasets.a]',
+        "has no dataset of its name: name it like one of a, other.",
+    ),
+    ("[datasets.a]", "[training.a]\nsteps=[]\ncommand=[]\n[datasets.a]", "has an empty command"),
+    (
+        "[datasets.a]",
+        '[training.a]\nsteps=[]\nretries=-1\ncommand=["x"]\n[datasets.a]',
+        "retries = -1 in [training.a] must be 0 or more",
+    ),
+    (
+        "start =",
+        'flags = ["--x={{ conn.s3.password }}"]\nstart =',
+        "in a command line, which everyone can see: use it in [env]",
+    ),
     ('input = "/in', 'input = "/in/{{conn.get(1)}}', "in a command line"),
-    ('[datasets.a]', '[training.a]\nsteps=[]\ncommand=["{{ conn.a.extra }}"]\n[datasets.a]', "in a command line"),
-    ('start =', 'runner = "spark"\nstart =', "the runner 'spark' is not in [runners]"),
-]  # fmt: skip
+    (
+        "[datasets.a]",
+        '[training.a]\nsteps=[]\ncommand=["{{ conn.a.extra }}"]\n[datasets.a]',
+        "in a command line",
+    ),
+    ("start =", 'runner = "spark"\nstart =', "the runner 'spark' is not in [runners]"),
+]
 
 
 def written(path: Path, old: str, new: str, more: str = "") -> str:
@@ -504,8 +596,9 @@ def test_docs_explain_every_setting_and_have_valid_examples():
     first, second, third = (parse_settings(tomllib.loads(block)) for block in blocks)
     assert launch_arguments(third, *third.datasets)["location"] == "europe-west6"
     assert [each.dag_id for each in (*first.datasets, *first.training)] == [
-        "shardmill_flowers", "shardmill_flowers_training",
-    ]  # fmt: skip
+        "shardmill_flowers",
+        "shardmill_flowers_training",
+    ]
     assert second.runners == load_settings(str(DAGS / "shardmill.toml")).runners
     for kind in (Settings, DagSettings, Dataset, Training):
         for each in dataclasses.fields(kind):

@@ -30,11 +30,23 @@ LAUNCHER = IMAGE.replace("/shardmill:", "/shardmill-launcher:")
 (VERSION,) = re.findall(r'^    version="(.+?)",$', (ROOT / "setup.py").read_text(), re.MULTILINE)
 (BEAM,) = re.findall(
     r"^apache-beam==(\S+) ; python_full_version >= '3.11'$",
-    (ROOT / "constraints.txt").read_text(), re.MULTILINE,
-)  # fmt: skip
+    (ROOT / "constraints.txt").read_text(),
+    re.MULTILINE,
+)
 # What the launcher and Dataflow themselves hand to the program.
-TAKEN = {"runner", "project", "region", "job_name", "temp_location", "staging_location",
-         "template_location", "service_account_email", "machine_type", "network", "subnetwork"}  # fmt: skip
+TAKEN = {
+    "runner",
+    "project",
+    "region",
+    "job_name",
+    "temp_location",
+    "staging_location",
+    "template_location",
+    "service_account_email",
+    "machine_type",
+    "network",
+    "subnetwork",
+}
 
 
 @pytest.fixture(scope="module")
@@ -75,8 +87,9 @@ def test_metadata_has_the_format_of_dataflow(modules):
             assert re.fullmatch(each.regexes[0], option.value)
     assert not set(PARAMETERS) & TAKEN
     assert [each.name for each in message.metadata.parameters if not each.is_optional] == [
-        "command", "input",
-    ]  # fmt: skip
+        "command",
+        "input",
+    ]
 
 
 def test_each_flag_is_a_parameter(modules):
@@ -94,17 +107,34 @@ def test_each_flag_is_a_parameter(modules):
 
 ACCEPTED = {
     "input": ["gs://my-photos/album", "gs://b.c/d/*.csv", "gs://bucket"],
-    "output": ["gs://my-sets/album"], "manifest": ["gs://b-2/m.json"], "root": ["gs://bucket/a"],
-    "image_size": ["224", "180x320"], "shard_bytes": ["128MiB", "1.5 GiB", "1000", "1GB", "2g"],
-    "quality": ["1", "95", "100"], "max_reject_fraction": ["0", "0.05", "1"], "limit": ["10"],
-    "reducing_gap": ["3", "2.5", "0"], "encoding": ["jpeg", "latin-1"], "overwrite": ["true"],
-    "channels": ["3"], "check": ["records"], "seed": ["7"], "resize": ["pad"],
-}  # fmt: skip
+    "output": ["gs://my-sets/album"],
+    "manifest": ["gs://b-2/m.json"],
+    "root": ["gs://bucket/a"],
+    "image_size": ["224", "180x320"],
+    "shard_bytes": ["128MiB", "1.5 GiB", "1000", "1GB", "2g"],
+    "quality": ["1", "95", "100"],
+    "max_reject_fraction": ["0", "0.05", "1"],
+    "limit": ["10"],
+    "reducing_gap": ["3", "2.5", "0"],
+    "encoding": ["jpeg", "latin-1"],
+    "overwrite": ["true"],
+    "channels": ["3"],
+    "check": ["records"],
+    "seed": ["7"],
+    "resize": ["pad"],
+}
 REJECTED = {
-    "input": ["/data/photos", "s3://bucket/x", "gs://"], "output": ["out"], "seed": ["x", ""],
-    "image_size": ["224x", "x"], "quality": ["0", "101"], "overwrite": ["yes"], "check": ["all"],
-    "max_reject_fraction": ["2", "-1"], "channels": ["2"], "command": ["show", "steps"],
-}  # fmt: skip
+    "input": ["/data/photos", "s3://bucket/x", "gs://"],
+    "output": ["out"],
+    "seed": ["x", ""],
+    "image_size": ["224x", "x"],
+    "quality": ["0", "101"],
+    "overwrite": ["yes"],
+    "check": ["all"],
+    "max_reject_fraction": ["2", "-1"],
+    "channels": ["2"],
+    "command": ["show", "steps"],
+}
 
 
 def matches(name: str, value: str) -> bool:
@@ -125,9 +155,15 @@ def test_regexes_accept_valid_values_only():
         assert [value for value in values if matches(name, value)] == [], name
 
 
-LAUNCHED = ["--runner=DataflowRunner", "--project=my-project", "--region=europe-west1",
-            "--job_name=x", "--template_location=gs://bucket/job", "--staging_location=gs://bucket/s",
-            '--labels={"goog-dataflow-provided-template-type": "flex"}']  # fmt: skip
+LAUNCHED = [
+    "--runner=DataflowRunner",
+    "--project=my-project",
+    "--region=europe-west1",
+    "--job_name=x",
+    "--template_location=gs://bucket/job",
+    "--staging_location=gs://bucket/s",
+    '--labels={"goog-dataflow-provided-template-type": "flex"}',
+]
 
 
 def test_launcher_starts_each_command(modules, monkeypatch):
@@ -135,9 +171,16 @@ def test_launcher_starts_each_command(modules, monkeypatch):
     monkeypatch.setenv(launch.IMAGE_VARIABLE, IMAGE)
     places = ["--input=gs://bucket/in", "--output=gs://bucket/out"]
     command, *argv = launch.translate(
-        ["--command=images", *places, "--overwrite=true", "--only_shrink=false", "--labels=gs://b/l.txt",
-         "--root=", *LAUNCHED]
-    )  # fmt: skip
+        [
+            "--command=images",
+            *places,
+            "--overwrite=true",
+            "--only_shrink=false",
+            "--labels=gs://b/l.txt",
+            "--root=",
+            *LAUNCHED,
+        ]
+    )
     assert command == "images"
     config, beam, answer = parse_build("images", argv)
     assert (config.overwrite, config.only_shrink, answer.debug) == (True, False, False)
@@ -161,8 +204,10 @@ def test_launcher_starts_each_command(modules, monkeypatch):
     assert (command, config.label) == ("arrays", "c")
     assert [flag for flag in beam if "image" in flag] == ["--sdk_container_image=mine:1"]
     assert launch.translate(["--command=count", "--follow_links=true", "--input=gs://b/x"])[:3] == [
-        "count", "--follow_links=true", "--input=gs://b/x",
-    ]  # fmt: skip
+        "count",
+        "--follow_links=true",
+        "--input=gs://b/x",
+    ]
 
 
 def test_reports_an_unknown_command(modules, capsys, monkeypatch):
@@ -249,8 +294,9 @@ def test_stages_of_the_image():
     last = lines[next(n for n, (word, rest) in enumerate(lines) if rest.endswith(" AS worker")) :]
     assert not [rest for word, rest in last if word == "USER"]  # the bases expect root
     assert [rest for word, rest in last if word == "ENTRYPOINT"] == [
-        '["/opt/apache/beam/boot"]', '["/opt/google/dataflow/python_template_launcher"]',
-    ]  # fmt: skip
+        '["/opt/apache/beam/boot"]',
+        '["/opt/google/dataflow/python_template_launcher"]',
+    ]
     assert not [rest for word, rest in last if word == "RUN" and re.search(r"pip|apt", rest)]
 
 
@@ -264,8 +310,14 @@ def test_cloud_build_defines_its_substitutions():
     assert build.options.dynamic_substitutions
     names = [step.id for step in build.steps]
     assert names == [
-        "image", "launcher", "version", "push", "push-launcher", "specification", "template",
-    ]  # fmt: skip
+        "image",
+        "launcher",
+        "version",
+        "push",
+        "push-launcher",
+        "specification",
+        "template",
+    ]
     assert build.substitutions["_VERSION"] == VERSION
     args = [
         arg for step in build.steps for arg in step.args if arg.startswith(("--file", "deploy/"))
@@ -285,10 +337,20 @@ def test_cloud_build_defines_its_substitutions():
 def shown(target: str) -> list[list[str]]:
     """Return the commands of a target of the Makefile."""
     done = subprocess.run(
-        ["make", "-n", target, "PROJECT=my-project", "BUCKET=my-bucket", "REGION=europe-west4",
-         "PARAMETERS=command=rows;input=gs://bucket/*.csv;output=gs://bucket/o;null_values=?,-"],
-        cwd=ROOT, capture_output=True, text=True, check=True,
-    )  # fmt: skip
+        [
+            "make",
+            "-n",
+            target,
+            "PROJECT=my-project",
+            "BUCKET=my-bucket",
+            "REGION=europe-west4",
+            "PARAMETERS=command=rows;input=gs://bucket/*.csv;output=gs://bucket/o;null_values=?,-",
+        ],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     lines = [
         line for line in done.stdout.splitlines() if line.startswith(("gcloud", "docker", ".venv"))
     ]
@@ -297,14 +359,22 @@ def shown(target: str) -> list[list[str]]:
 
 def test_make_prints_commands(modules):
     flags = {
-        "gcloud dataflow flex-template run": {"template-file-gcs-location", "project", "region",
-                                              "staging-location", "temp-location", "parameters"},
+        "gcloud dataflow flex-template run": {
+            "template-file-gcs-location",
+            "project",
+            "region",
+            "staging-location",
+            "temp-location",
+            "parameters",
+        },
         # A repository that exists is left as it is.
         "gcloud artifacts repositories describe": {"repository-format", "location", "project"},
-        "gcloud services enable": {"project"}, "gcloud storage cp": {"project"},
-        "gcloud auth configure-docker": set(), "docker push": set(),
+        "gcloud services enable": {"project"},
+        "gcloud storage cp": {"project"},
+        "gcloud auth configure-docker": set(),
+        "docker push": set(),
         "docker build": {"file", "target", "build-arg", "tag"},
-    }  # fmt: skip
+    }
     seen = {}
     for target in ("dataflow-setup", "dataflow-image", "dataflow-template", "dataflow-run"):
         for command in shown(target):

@@ -337,10 +337,17 @@ def test_pods_declare_resources() -> None:
 def test_flink_listens_on_the_ports_of_its_pods() -> None:
     config = flink_config()
     names = {
-        "flink-jobmanager": {"rpc": "jobmanager.rpc.port", "blob": "blob.server.port", "rest": "rest.port"},
-        "flink-taskmanager": {"rpc": "taskmanager.rpc.port", "data": "taskmanager.data.port",
-                              "metrics": "metrics.internal.query-service.port"},
-    }  # fmt: skip
+        "flink-jobmanager": {
+            "rpc": "jobmanager.rpc.port",
+            "blob": "blob.server.port",
+            "rest": "rest.port",
+        },
+        "flink-taskmanager": {
+            "rpc": "taskmanager.rpc.port",
+            "data": "taskmanager.data.port",
+            "metrics": "metrics.internal.query-service.port",
+        },
+    }
     for workload, keys in names.items():
         ports = ports_of(named("Deployment", workload))
         ports.pop("worker-pool", None)

@@ -41,9 +41,13 @@ def checkout(tmp_path_factory) -> Path:
 def run(checkout: Path, *command: str, code: int = 0) -> str:
     environment = {**os.environ, "PYTHONPATH": str(checkout)}
     done = subprocess.run(
-        [sys.executable, *command], cwd=checkout, env=environment, capture_output=True, text=True,
+        [sys.executable, *command],
+        cwd=checkout,
+        env=environment,
+        capture_output=True,
+        text=True,
         check=False,
-    )  # fmt: skip
+    )
     assert done.returncode == code, done.stderr
     return done.stdout + done.stderr
 

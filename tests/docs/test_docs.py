@@ -21,8 +21,13 @@ from tests.support.docs_tools import PAGES
 
 # Position of the reason among the arguments of each function that rejects an input.
 REASON_POSITIONS = {
-    "RejectedError": 1, "Reject": 3, "RowReject": 2, "BadRow": 3, "DecompressionError": 0, "rejected": 0,
-}  # fmt: skip
+    "RejectedError": 1,
+    "Reject": 3,
+    "RowReject": 2,
+    "BadRow": 3,
+    "DecompressionError": 0,
+    "rejected": 0,
+}
 PARSERS = {command: find_parser(command) for command in COMMANDS}
 
 
@@ -147,11 +152,12 @@ def test_estimates_on_pages_are_those_of_the_formulas() -> None:
     costs, million = scale_estimate.Costs(), scale_estimate.bill(10**6, 4, dataflow=True)
     shown = {name: scale_estimate.format_number(value) for name, value in million.items()}
     for text in (
-        f"{costs.cpu:.3g} per image", f"`busy` | utilization of the cores | assumed: {costs.busy}",
+        f"{costs.cpu:.3g} per image",
+        f"`busy` | utilization of the cores | assumed: {costs.busy}",
         f"{shown['core hours']} core hours, {shown['shuffled GB']} GB of shuffle",
         f"{shown['writing calls, million']} and {shown['reading calls, million']} million calls",
         f"${shown['cores $']} for machines, ${shown['shuffle $']} for shuffle and ${shown['calls $']} for",
-    ):  # fmt: skip
+    ):
         assert text in dataflow
 
 
@@ -159,9 +165,12 @@ def test_no_file_contains_paths_of_one_machine() -> None:
     # The patterns are cut in two so that this file does not match itself.
     pattern = "(^|[ \"'=(])/(" + "|".join(["wor" + "k", "roo" + "t", "far" + "m"]) + ")/"
     found = subprocess.run(
-        ["git", "grep", "-nE", pattern, "--", "."], cwd=ROOT, capture_output=True, text=True,
+        ["git", "grep", "-nE", pattern, "--", "."],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
         check=False,
-    )  # fmt: skip
+    )
     assert found.stdout == ""
 
 

@@ -18,9 +18,14 @@ def table() -> list[tuple[int, bytes]]:
 def test_the_page_shows_every_byte_of_a_shard(tmp_path) -> None:
     PREPARE["docs/format.md"](Shelf(tmp_path / "shelf"), tmp_path)
     build_dataset(
-        input=tmp_path / "dots", output=tmp_path / "tiny", image_size=1, channels=1,
-        encoding="png", splits="train:1", features="image=image/encoded,label=image/class/label",
-    )  # fmt: skip
+        input=tmp_path / "dots",
+        output=tmp_path / "tiny",
+        image_size=1,
+        channels=1,
+        encoding="png",
+        splits="train:1",
+        features="image=image/encoded,label=image/class/label",
+    )
     (shard,) = (tmp_path / "tiny/current").glob("*.gz")
     at = 0
     for offset, shown in table():

@@ -30,8 +30,12 @@ assert accuracy > 0.8
 """
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     done = subprocess.run(
-        [sys.executable, "-c", "\n".join([*codes, checks])], cwd=tmp_path, check=False,
-        capture_output=True, text=True, env={**os.environ, "PATH": path},
-    )  # fmt: skip
+        [sys.executable, "-c", "\n".join([*codes, checks])],
+        cwd=tmp_path,
+        check=False,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PATH": path},
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     assert "validation photos are recognized" in done.stdout

@@ -39,16 +39,24 @@ def test_install_and_the_commands_of_the_front_page(clone, tmp_path) -> None:
                 installed += 1
                 continue
             done = subprocess.run(
-                ["bash", "-euo", "pipefail", "-c", command], cwd=work, env=environment, text=True,
-                capture_output=True, check=False,
-            )  # fmt: skip
+                ["bash", "-euo", "pipefail", "-c", command],
+                cwd=work,
+                env=environment,
+                text=True,
+                capture_output=True,
+                check=False,
+            )
             assert done.returncode == 0, f"{command}\n{done.stderr}"
             output = done.stdout.replace(str(work), "/data")
             alike(shown, output, f"README.md: {command}")
             ran += 1
     assert (installed, ran) == (2, 5)
     failed = subprocess.run(
-        ["shardmill", "show", "nowhere"], cwd=work, env=environment, text=True, capture_output=True,
+        ["shardmill", "show", "nowhere"],
+        cwd=work,
+        env=environment,
+        text=True,
+        capture_output=True,
         check=False,
-    )  # fmt: skip
+    )
     assert "docs/errors.md#show-path-missing" in failed.stderr

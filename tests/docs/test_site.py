@@ -17,9 +17,13 @@ def checker() -> ModuleType:
 
 def test_detects_code_that_is_hard_to_read() -> None:
     """WCAG: #767676 on white has a contrast of 4.54, and #777 one of 4.48."""
-    rules = (".highlight { background: #fff }", ".highlight .go { color: #767676 }",
-             ".highlight .gp { color: #777 }", "body .highlight { background: #000; color: #777 }",
-             "body .highlight .gp { color: #333333 }")  # fmt: skip
+    rules = (
+        ".highlight { background: #fff }",
+        ".highlight .go { color: #767676 }",
+        ".highlight .gp { color: #777 }",
+        "body .highlight { background: #000; color: #777 }",
+        "body .highlight .gp { color: #333333 }",
+    )
     faint = checker().faint_colours("\n".join(rules))
     assert [each.partition(":")[0] for each in faint] == [".highlight .gp", "body .highlight .gp"]
 

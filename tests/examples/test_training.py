@@ -25,9 +25,14 @@ def digits(tmp_path_factory) -> Path:
     assert write_digits(folder) == 1797
     splits = "train:0.8,validation:0.2"
     build_dataset(
-        input=folder / "images", output=folder / "pictures", image_size=8, channels=1,
-        encoding="png", splits=splits, num_shards=2,
-    )  # fmt: skip
+        input=folder / "images",
+        output=folder / "pictures",
+        image_size=8,
+        channels=1,
+        encoding="png",
+        splits=splits,
+        num_shards=2,
+    )
     published(input=folder / "arrays", output=folder / "raw", splits=splits)
     return folder
 
@@ -86,10 +91,15 @@ def test_tensorflow_trains_on_images_and_arrays(name, data, digits) -> None:
 def test_keras_trains_on_several_labels_and_a_number(digits, tmp_path) -> None:
     """Both are far better than the best constant, which is counted from the listing."""
     build_dataset(
-        input=digits / "listing.csv", output=tmp_path / "ds", label_from="listing",
-        label_separator="|", image_size=8, channels=1, encoding="png",
+        input=digits / "listing.csv",
+        output=tmp_path / "ds",
+        label_from="listing",
+        label_separator="|",
+        image_size=8,
+        channels=1,
+        encoding="png",
         splits="train:0.8,validation:0.2",
-    )  # fmt: skip
+    )
     output, _ = train("train_listing.py", tmp_path / "ds")
     right, constant = (float(each) for each in re.findall(r"([\d.]+)%", output["labels"]))
     assert 50 < constant < 70
@@ -103,9 +113,11 @@ OPTIONS = {"image_size": 64, "encoding": "png", "splits": "train:0.8,validation:
 
 @pytest.mark.parametrize(
     ("name", "least", "options"),
-    [("train_boxes.py", 25, {"annotations": "voc:{}/annotations"}),
-     ("train_masks.py", 25, {"masks": "{}/masks"})],
-)  # fmt: skip
+    [
+        ("train_boxes.py", 25, {"annotations": "voc:{}/annotations"}),
+        ("train_masks.py", 25, {"masks": "{}/masks"}),
+    ],
+)
 def test_tensorflow_trains_on_boxes_and_masks(name, least, options, tmp_path) -> None:
     """Far better than the boxes of another picture, or than the most frequent class."""
     write_shapes(tmp_path / "shapes", 400)

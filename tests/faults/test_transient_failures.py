@@ -76,8 +76,13 @@ def test_a_copy_that_cannot_be_read_is_not_kept_as_another_image(tmp_path):
     photos = make_photos(tmp_path / "in", {"cat": 9})
     shutil.copy(photos / "cat/000.jpg", photos / "cat/copy.jpg")
     output = tmp_path / "out"
-    command = ("images", f"--input={photos}", f"--output={output}", "--image_size=8",
-               "--duplicates=drop")  # fmt: skip
+    command = (
+        "images",
+        f"--input={photos}",
+        f"--output={output}",
+        "--image_size=8",
+        "--duplicates=drop",
+    )
     watch = Watched(output, deny=photos / "cat/copy.jpg", errno=errno.EACCES)
     assert zygote().run(*command, watch=watch).code == 0
     inputs = json.loads((output / "manifest.json").read_text())["inputs"]

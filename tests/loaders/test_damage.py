@@ -259,7 +259,9 @@ WRONG = {
 def test_wrong_index_is_found(wrong, pack, tmp_path):
     changes, counts, part = WRONG[wrong]
     groups = GROUPS[:3]
-    assert shard_with_index(groups, [0] * 3, [5] * 3, PACKS[pack]) == make_shard(groups, PACKS[pack])  # fmt: skip
+    assert shard_with_index(groups, [0] * 3, [5] * 3, PACKS[pack]) == make_shard(
+        groups, PACKS[pack]
+    )
     shard = {"train-0.gz": shard_with_index(groups, changes, counts, PACKS[pack])}
     ds = make_dataset(tmp_path / "ds", shard, {"train-0.gz": 15}, DATA)
     found = 0

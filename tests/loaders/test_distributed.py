@@ -209,11 +209,14 @@ def run_both(code, arguments, environments=({}, {})):
     clean = {name: text for name, text in os.environ.items() if name not in VARIABLES}
     processes = [
         subprocess.Popen(
-            [sys.executable, *map(str, (*code, *words))], stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE, text=True, env=clean | extra,
+            [sys.executable, *map(str, (*code, *words))],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=clean | extra,
         )
         for words, extra in zip(arguments, environments, strict=False)
-    ]  # fmt: skip
+    ]
     ended = [process.communicate(timeout=240) for process in processes]
     for process, (_, errors) in zip(processes, ended, strict=True):
         assert process.returncode == 0, errors[-2000:]

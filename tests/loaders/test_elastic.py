@@ -66,9 +66,12 @@ def test_jobs_that_are_killed_and_resumed_read_each_example_once(seed, records):
     """With other numbers of hosts, workers and examples in a batch at each start, by ``at``."""
     rng = random.Random(seed)
     options = {
-        "shuffle": rng.random() < 0.8, "order": rng.choice(["records", "blocks"]), "seed": seed,
-        "buffer": rng.choice([1, 7, 40, 1000]), "remainder": rng.choice(["keep", "pad"]),
-    }  # fmt: skip
+        "shuffle": rng.random() < 0.8,
+        "order": rng.choice(["records", "blocks"]),
+        "seed": seed,
+        "buffer": rng.choice([1, 7, 40, 1000]),
+        "remainder": rng.choice(["keep", "pad"]),
+    }
     epoch, read, deals = rng.randrange(3), Counter(), []
     while True:
         hosts, workers, batch = layout(rng)
@@ -97,10 +100,13 @@ def test_states_are_the_same_on_all_hosts_and_fit_any_number(seed, records):
     """Hosts without workers, by ``state_dict``; records of the last, uneven step are read too."""
     rng = random.Random(seed)
     options = {
-        "shuffle": rng.random() < 0.8, "order": rng.choice(["records", "blocks"]), "seed": seed,
-        "buffer": rng.choice([1, 7, 40, 1000]), "remainder": rng.choice(["keep", "pad"]),
+        "shuffle": rng.random() < 0.8,
+        "order": rng.choice(["records", "blocks"]),
+        "seed": seed,
+        "buffer": rng.choice([1, 7, 40, 1000]),
+        "remainder": rng.choice(["keep", "pad"]),
         "epoch": rng.randrange(3),
-    }  # fmt: skip
+    }
     read, state = Counter(), None
     for leg in range(5):
         hosts = rng.randint(1, 9)
@@ -286,9 +292,15 @@ def test_keras(hosts, records):
     seen = []
     for host in range(hosts):
         train = keras_dataset(
-            records.source.folder, label=None, batch_size=8, shuffle=True, where=is_third,
-            limit=30, host=(host, hosts), remainder="pad",
-        )  # fmt: skip
+            records.source.folder,
+            label=None,
+            batch_size=8,
+            shuffle=True,
+            where=is_third,
+            limit=30,
+            host=(host, hosts),
+            remainder="pad",
+        )
         found = [(inputs["id"].numpy().ravel(), weights.numpy()) for inputs, weights in train]
         assert len(found) == len(train) == -(-30 * hosts // 8)
         seen += [int(n) for ids, weights in found for n, w in zip(ids, weights, strict=True) if w]

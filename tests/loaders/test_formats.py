@@ -25,11 +25,12 @@ def test_a_dataset_of_a_released_version(folder, capsys):
             str(folder), name, decode=False, **FILL if folder.name == "table" else {}
         )
         examples = [
-            example for shard in split["shards"]
+            example
+            for shard in split["shards"]
             for example in tf_examples(
                 current(folder) / shard["file"], "GZIP" if shard["file"].endswith(".gz") else ""
             )
-        ]  # fmt: skip
+        ]
         assert len(records) == len(examples)
         for record, example in zip(records, examples, strict=True):
             for feature, (value, *_) in example.items():

@@ -44,9 +44,13 @@ TOTAL = sum(SIZES)
 def ids(tmp_path_factory) -> Path:
     """34 records that hold their number, in shards of different sizes."""
     return write_numbered(
-        tmp_path_factory.mktemp("ids") / "ds", SIZES, 1, deflated_member, IDS,
+        tmp_path_factory.mktemp("ids") / "ds",
+        SIZES,
+        1,
+        deflated_member,
+        IDS,
         lambda n: {"id": n, "many": list(range(n % 4))},
-    )  # fmt: skip
+    )
 
 
 @pytest.fixture(params=["local", "remote"])
@@ -289,9 +293,12 @@ def test_where_keeps_matching_records(ids, table, images):
     full = select(where=lambda row: row["id"] > 28, remainder="drop")
     assert epoch(full) == [29, 30, 31, 32]
     odd = keras_dataset(
-        table, features=["number"], label="text", fill={"count": 0},
+        table,
+        features=["number"],
+        label="text",
+        fill={"count": 0},
         where=lambda row: row["kind"] == b"odd",
-    )  # fmt: skip
+    )
     assert set(labels_of(odd)) == {b"odd"}
     cows = keras_dataset(images("jpeg"), where=lambda row: row["image/class/text"] == b"cow")
     counts = load_manifest(images("jpeg")).splits["train"].label_counts
@@ -374,7 +381,9 @@ def test_features_selects_inputs(images):
 @pytest.mark.parametrize("batch_size", [20, None])
 def test_rows_equal_the_table(batch_size, table):
     fill = {"count": -1, "ratio": -0.5, "name": "unknown"}
-    dataset = keras_dataset(table, "train+validation", fill=fill, label="text", batch_size=batch_size)  # fmt: skip
+    dataset = keras_dataset(
+        table, "train+validation", fill=fill, label="text", batch_size=batch_size
+    )
     assert set(dataset.element_spec[0]) == set(CELLS) - {"kind"}
     if batch_size is None:
         dataset = dataset.batch(20)
@@ -396,23 +405,50 @@ def test_rows_equal_the_table(batch_size, table):
 def labelled(folder: Path, kind: str, values: list, counts: dict, labels=()) -> Path:
     """Writes a dataset of rows with a label column of some values."""
     payloads = [encode_example({"id": n, "y": value}) for n, value in enumerate(values)]
-    column = IDS + f'feature {{ name: "y" type: {kind} presence {{ min_fraction: 1 }} shape {{ dim {{ size: 1 }} }} }}'  # fmt: skip
+    column = (
+        IDS
+        + f'feature {{ name: "y" type: {kind} presence {{ min_fraction: 1 }} shape {{ dim {{ size: 1 }} }} }}'
+    )
     return make_dataset(
-        folder, {"train-0.gz": make_shard([payloads])}, {"train-0.gz": len(values)}, column,
-        label_counts=counts, config={"label": "y"}, labels=list(labels),
-    )  # fmt: skip
+        folder,
+        {"train-0.gz": make_shard([payloads])},
+        {"train-0.gz": len(values)},
+        column,
+        label_counts=counts,
+        config={"label": "y"},
+        labels=list(labels),
+    )
 
 
 @pytest.mark.parametrize(
     ("kind", "values", "listed", "expected"),
     [
-        ("INT", [2, 0, 2], [], {"id": [2, 0, 2], "one_hot": [[0, 0, 1], [1, 0, 0], [0, 0, 1]], "text": "are numbers: use label='id'"}),
-        ("FLOAT", [1.5, -2.0], [], {"id": [1.5, -2.0], "one_hot": "use label='id'", "text": "use label='id'"}),
-        ("BYTES", [b"no", b"yes"], [], {"text": [b"no", b"yes"], "id": "without class ids.*use label='text'"}),
+        (
+            "INT",
+            [2, 0, 2],
+            [],
+            {
+                "id": [2, 0, 2],
+                "one_hot": [[0, 0, 1], [1, 0, 0], [0, 0, 1]],
+                "text": "are numbers: use label='id'",
+            },
+        ),
+        (
+            "FLOAT",
+            [1.5, -2.0],
+            [],
+            {"id": [1.5, -2.0], "one_hot": "use label='id'", "text": "use label='id'"},
+        ),
+        (
+            "BYTES",
+            [b"no", b"yes"],
+            [],
+            {"text": [b"no", b"yes"], "id": "without class ids.*use label='text'"},
+        ),
         ("BYTES", [b"no", b"yes"], ["yes", "no"], {"id": [1, 0], "one_hot": [[0, 1], [1, 0]]}),
     ],
     ids=["integers", "floats", "texts", "listed texts"],
-)  # fmt: skip
+)
 def test_forms_of_row_labels(kind, values, listed, expected, tmp_path):
     counts = {v.decode() if isinstance(v, bytes) else str(v): n for v, n in Counter(values).items()}
     ds = labelled(tmp_path / "ds", kind, values, counts, listed)

@@ -38,7 +38,9 @@ def datasets(tmp_path_factory):
 def context():
     """Processes that are forked by a server which has imported the frameworks."""
     made = multiprocessing.get_context("forkserver")
-    made.set_forkserver_preload(["torch", "torchdata.stateful_dataloader", "shardmill.loaders.torch_stream"])  # fmt: skip
+    made.set_forkserver_preload(
+        ["torch", "torchdata.stateful_dataloader", "shardmill.loaders.torch_stream"]
+    )
     return made
 
 
@@ -113,9 +115,12 @@ def test_each_record_is_given_once(seed, datasets, context, tmp_path):
     shuffle, epoch = rng.random() < 0.8, rng.randrange(3)
     remainder = rng.choice(["keep", "drop", "pad"] if kind != "keras" else ["drop", "pad"])
     options = {
-        "shuffle": shuffle, "order": rng.choice(["records", "blocks"]), "seed": seed,
-        "buffer": rng.choice([1, 7, 40, 1000]), "remainder": remainder,
-    }  # fmt: skip
+        "shuffle": shuffle,
+        "order": rng.choice(["records", "blocks"]),
+        "seed": seed,
+        "buffer": rng.choice([1, 7, 40, 1000]),
+        "remainder": remainder,
+    }
     most = 2 if kind == "keras" else 3
 
     def layout() -> tuple[int, int, int]:

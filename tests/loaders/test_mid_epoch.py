@@ -66,9 +66,14 @@ def publish(ds, tmp_path) -> Publish:
         rows = "".join(f"{number},{rng.randbytes(200).hex()}\n" for number in ids)
         (tmp_path / "in.csv").write_text(f"id,text\n{rows}")
         outcome, _ = build_rows(
-            input=tmp_path / "in.csv", output=ds, splits="train:1", num_shards=SHARDS,
-            seed=version, update=True, keep=1,
-        )  # fmt: skip
+            input=tmp_path / "in.csv",
+            output=ds,
+            splits="train:1",
+            num_shards=SHARDS,
+            seed=version,
+            update=True,
+            keep=1,
+        )
         assert outcome.status == "published", outcome
         return ids
 

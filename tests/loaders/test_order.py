@@ -85,9 +85,13 @@ def make(epoch: int, by_label: bool, window: int = WINDOW) -> EpochOrder:
     """Return an order of 1,000 labels of 260 records: by label, or mixed in 100 shards."""
     shards, size = (LABELS, EACH) if by_label else (100, LABELS * EACH // 100)
     parts = [
-        ShardSlice(Shard(f"train-{n}", size, size * 23_000, None, label=f"{n}" if by_label else None), 0, size)
+        ShardSlice(
+            Shard(f"train-{n}", size, size * 23_000, None, label=f"{n}" if by_label else None),
+            0,
+            size,
+        )
         for n in range(shards)
-    ]  # fmt: skip
+    ]
     bounds = [*range(0, size, MEMBER), size]
     return EpochOrder(parts, None, True, f"0/{epoch}", window, lambda parts: [bounds] * len(parts))
 
@@ -229,10 +233,14 @@ def test_blocks_open_and_fetch_each_shard_once():
         parts, opened, fetched = make(0, by_label).parts, [], []
         bounds = [*range(0, parts[0].records, MEMBER), parts[0].records]
         order = EpochOrder(
-            parts, None, True, "0/0", WINDOW,
+            parts,
+            None,
+            True,
+            "0/0",
+            WINDOW,
             lambda n, bounds=bounds, opened=opened: opened.extend(n) or [bounds] * len(n),
             fetched.extend,
-        )  # fmt: skip
+        )
         windows = order.windows([Piece(0, len(order))])
         assert sum(len(window.owners) for window in windows) == len(order)
         assert sorted(opened) == [*range(len(parts))]

@@ -19,9 +19,21 @@ from tests.support.loader_tools import ONE, write_dataset
 
 KINDS = {"bytes": "BYTES", "int64": "INT", "float32": "FLOAT"}
 DTYPES = [
-    "uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64",
-    "float16", "float32", "float64", "bool", "complex64", "complex128",
-]  # fmt: skip
+    "uint8",
+    "int8",
+    "uint16",
+    "int16",
+    "uint32",
+    "int32",
+    "uint64",
+    "int64",
+    "float16",
+    "float32",
+    "float64",
+    "bool",
+    "complex64",
+    "complex128",
+]
 
 
 def raw(dtype: str, *tags: str) -> str:
@@ -155,7 +167,7 @@ def test_rejects_values_of_another_kind(kind, tmp_path):
                 decode(tmp_path / other, features(kind, ONE), {"x": values[0]})
 
 
-IMAGE = f'feature {{ name: "x" type: BYTES {ONE} annotation {{ tag: "encoding=png" tag: "dtype=uint8" tag: "channels=3" }} }}'  # fmt: skip
+IMAGE = f'feature {{ name: "x" type: BYTES {ONE} annotation {{ tag: "encoding=png" tag: "dtype=uint8" tag: "channels=3" }} }}'
 
 
 def test_rejects_damaged_images(tmp_path):
@@ -176,11 +188,18 @@ def test_rejects_damaged_images(tmp_path):
 # Pixels.
 
 SIMPLEJPEG = {
-    "rgb": ("RGB", {}), "grey": ("L", {}), "progressive": ("RGB", {"progressive": True}),
-    "4:4:4": ("RGB", {"subsampling": 0}), "4:2:2": ("RGB", {"subsampling": 1}),
-    "restarts": ("RGB", {"restart_marker_blocks": 3}), "stored as RGB": ("RGB", {"keep_rgb": True}),
-    "rotated": ("RGB", {"exif": b"Exif\0\0II*\0\x08\0\0\0\x01\0\x12\1\3\0\1\0\0\0\6\0\0\0\0\0\0\0"}),
-}  # fmt: skip
+    "rgb": ("RGB", {}),
+    "grey": ("L", {}),
+    "progressive": ("RGB", {"progressive": True}),
+    "4:4:4": ("RGB", {"subsampling": 0}),
+    "4:2:2": ("RGB", {"subsampling": 1}),
+    "restarts": ("RGB", {"restart_marker_blocks": 3}),
+    "stored as RGB": ("RGB", {"keep_rgb": True}),
+    "rotated": (
+        "RGB",
+        {"exif": b"Exif\0\0II*\0\x08\0\0\0\x01\0\x12\1\3\0\1\0\0\0\6\0\0\0\0\0\0\0"},
+    ),
+}
 PILLOW = {"cmyk": ("CMYK", {}), "cut": ("RGB", {})}
 
 

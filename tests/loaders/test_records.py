@@ -57,9 +57,12 @@ def test_columns_named_weight_and_sample_id_keep_their_values(tmp_path):
     schema = ID + ID.replace('"id"', '"weight"') + ID.replace('"id"', '"sample_id"')
     payload = encode_example({"id": 3, "weight": 7, "sample_id": 5})
     folder = make_dataset(
-        tmp_path / "ds", {"train-0": make_shard([[payload] * 3])}, {"train-0": 3}, schema,
+        tmp_path / "ds",
+        {"train-0": make_shard([[payload] * 3])},
+        {"train-0": 3},
+        schema,
         config={"label": "id"},
-    )  # fmt: skip
+    )
     records = open_dataset(folder, as_supervised=True)
     assert records[2] == ({"weight": 7, "sample_id": 5}, 3)
     padded = [list(Stream(records, remainder="pad", host=(host, 2))) for host in range(2)]
@@ -127,9 +130,13 @@ def test_rows_equal_the_table(table):
 
 
 NUMPY = {
-    "number": np.int64, "count": np.int64, "sizes": np.int64,
-    "price": np.float32, "ratio": np.float32, "tags": object,
-}  # fmt: skip
+    "number": np.int64,
+    "count": np.int64,
+    "sizes": np.int64,
+    "price": np.float32,
+    "ratio": np.float32,
+    "tags": object,
+}
 
 
 def test_records_with_missing_floats_are_joined(table):

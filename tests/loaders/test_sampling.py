@@ -136,7 +136,9 @@ def test_each_example_has_the_key_of_its_image(order, images):
 def test_rows_have_ids_too(tmp_path):
     ds = write_numbered(tmp_path / "ds", [3, 4], 2)
     found = [row["sample_id"] for row in open_dataset(ds, ids=True)]
-    assert found == [f"train-{shard}.tfrecord:{n}" for shard, size in ((0, 3), (1, 4)) for n in range(size)]  # fmt: skip
+    assert found == [
+        f"train-{shard}.tfrecord:{n}" for shard, size in ((0, 3), (1, 4)) for n in range(size)
+    ]
 
 
 @pytest.mark.parametrize("key", ["name", "number", "ratio"])

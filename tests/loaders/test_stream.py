@@ -118,10 +118,15 @@ def test_order_is_the_same_in_another_process(records):
         "print(*(int(row['id']) for row in stream))\n"
     )
     done = [
-        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True,
-                       env={**os.environ, "PYTHONHASHSEED": str(seed)}).stdout
+        subprocess.run(
+            [sys.executable, "-c", code],
+            capture_output=True,
+            text=True,
+            check=True,
+            env={**os.environ, "PYTHONHASHSEED": str(seed)},
+        ).stdout
         for seed in (1, 2)
-    ]  # fmt: skip
+    ]
     expected = read(records, shuffle=True, seed=5, host=(0, 2), epoch=3)
     assert [list(map(int, text.split())) for text in done] == [expected, expected]
 
@@ -193,15 +198,20 @@ def test_each_iteration_is_another_epoch(records):
 
 @settings(max_examples=examples(60))
 @given(
-    taken=st.integers(0, 70), epoch=st.integers(0, 2),
-    options=st.fixed_dictionaries({
-        "shuffle": st.booleans(), "buffer": st.sampled_from([1, 5, 40, 4096]),
-        "order": st.sampled_from(["records", "blocks"]),
-        "worker": st.sampled_from([(0, 1), (1, 2), (2, 3)]),
-        "host": st.sampled_from([(0, 1), (1, 2)]), "seed": st.integers(0, 3),
-        "remainder": st.sampled_from(["drop", "pad"]),
-    }),
-)  # fmt: skip
+    taken=st.integers(0, 70),
+    epoch=st.integers(0, 2),
+    options=st.fixed_dictionaries(
+        {
+            "shuffle": st.booleans(),
+            "buffer": st.sampled_from([1, 5, 40, 4096]),
+            "order": st.sampled_from(["records", "blocks"]),
+            "worker": st.sampled_from([(0, 1), (1, 2), (2, 3)]),
+            "host": st.sampled_from([(0, 1), (1, 2)]),
+            "seed": st.integers(0, 3),
+            "remainder": st.sampled_from(["drop", "pad"]),
+        }
+    ),
+)
 def test_a_state_continues_with_the_next_record(records, taken, epoch, options):
     whole = Stream(records, **options)
     epochs = []
@@ -291,9 +301,12 @@ def by_label(tmp_path_factory):
     texts = [label for label, number in LABELS.items() for _ in range(number)]
     sizes = [number // 2 for number in LABELS.values() for _ in range(2)]
     write_numbered(
-        folder, sizes, 10, schema=f"{ID}\n{DATA}",
+        folder,
+        sizes,
+        10,
+        schema=f"{ID}\n{DATA}",
         example=lambda n: {"id": n, "x": texts[n].encode()},
-    )  # fmt: skip
+    )
     path = folder / "manifest.json"
     body = json.loads(path.read_text())
     for number, shard in enumerate(body["splits"]["train"]["shards"]):

@@ -36,9 +36,13 @@ def array(number: int) -> np.ndarray:
 @pytest.fixture(scope="module")
 def ds(tmp_path_factory) -> Path:
     return write_numbered(
-        tmp_path_factory.mktemp("torch") / "ds", [30, 30, 30, 11], 7, deflated_member, SCHEMA,
+        tmp_path_factory.mktemp("torch") / "ds",
+        [30, 30, 30, 11],
+        7,
+        deflated_member,
+        SCHEMA,
         lambda n: {"id": n, "text": b"%d" % n, "x": array(n).tobytes()},
-    )  # fmt: skip
+    )
 
 
 def via(module):
@@ -164,9 +168,11 @@ def test_stream_in_a_data_loader(options, shuffle, ds):
 def test_each_pass_is_another_epoch(persistent, ds):
     stream = stream_of(ds)
     loader = loader_of(
-        stream, num_workers=2, multiprocessing_context="fork",
+        stream,
+        num_workers=2,
+        multiprocessing_context="fork",
         persistent_workers=persistent,
-    )  # fmt: skip
+    )
     orders = [ids_of(loader) for _ in range(3)]
     assert [sorted(order) for order in orders] == [[*range(TOTAL)]] * 3
     assert len(set(map(tuple, orders))) == 3
@@ -179,9 +185,12 @@ def test_workers_are_in_one_epoch_after_a_pass_that_ended_early(persistent, ds):
     """A worker that was not read yet when the pass ended, such as after next(iter(loader))."""
     stream = stream_of(ds)
     loader = loader_of(
-        stream, num_workers=2, multiprocessing_context="fork",
-        persistent_workers=persistent, worker_init_fn=lambda worker: time.sleep(worker / 2),
-    )  # fmt: skip
+        stream,
+        num_workers=2,
+        multiprocessing_context="fork",
+        persistent_workers=persistent,
+        worker_init_fn=lambda worker: time.sleep(worker / 2),
+    )
     for _ in range(2):
         for _ in loader:
             break
@@ -416,10 +425,12 @@ def test_a_state_of_the_data_loader_of_grain_continues(ds):
         )
         return iter(
             grain.DataLoader(
-                data_source=open_dataset(ds), sampler=sampler, worker_count=0,
+                data_source=open_dataset(ds),
+                sampler=sampler,
+                worker_count=0,
                 operations=[grain.transforms.Batch(8, drop_remainder=False)],
             )
-        )  # fmt: skip
+        )
 
     whole = [checked_ids([batch]) for batch in make()]
     assert sorted(itertools.chain(*whole)) == sorted([*range(TOTAL)] * 2)

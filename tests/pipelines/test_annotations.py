@@ -41,19 +41,32 @@ def read(output: Path, manifest) -> dict:
     import tensorflow as tf
 
     output /= manifest.generation
-    boxes = {name: tf.io.VarLenFeature(tf.float32) for name in (
-        "image/object/bbox/xmin", "image/object/bbox/xmax", "image/object/bbox/ymin",
-        "image/object/bbox/ymax", "image/object/area",
-    )}  # fmt: skip
-    others = {name: tf.io.VarLenFeature(tf.int64) for name in (
-        "image/object/class/label", "image/object/difficult", "image/object/truncated",
-        "image/object/is_crowd",
-    )}  # fmt: skip
+    boxes = {
+        name: tf.io.VarLenFeature(tf.float32)
+        for name in (
+            "image/object/bbox/xmin",
+            "image/object/bbox/xmax",
+            "image/object/bbox/ymin",
+            "image/object/bbox/ymax",
+            "image/object/area",
+        )
+    }
+    others = {
+        name: tf.io.VarLenFeature(tf.int64)
+        for name in (
+            "image/object/class/label",
+            "image/object/difficult",
+            "image/object/truncated",
+            "image/object/is_crowd",
+        )
+    }
     wanted = {
         "image/encoded": tf.io.FixedLenFeature((), tf.string),
         "image/key": tf.io.FixedLenFeature((), tf.string),
-        "image/object/class/text": tf.io.VarLenFeature(tf.string), **boxes, **others,
-    }  # fmt: skip
+        "image/object/class/text": tf.io.VarLenFeature(tf.string),
+        **boxes,
+        **others,
+    }
     found = {}
     for split in manifest.splits.values():
         for shard in split.shards:
@@ -73,8 +86,11 @@ def shards_and_catalogs(output: Path, manifest) -> list:
     """All bytes of the records, and the catalogs without times."""
     output /= manifest.generation
     names = [shard.file for split in manifest.splits.values() for shard in split.shards]
-    tables = [pq.read_table(output / shard.catalog.file).drop_columns("input_ctime")
-              for split in manifest.splits.values() for shard in split.shards]  # fmt: skip
+    tables = [
+        pq.read_table(output / shard.catalog.file).drop_columns("input_ctime")
+        for split in manifest.splits.values()
+        for shard in split.shards
+    ]
     return [(output / name).read_bytes() for name in names] + tables
 
 
@@ -180,9 +196,10 @@ def test_folders_with_a_coco_file_each(tmp_path):
         make_image(seed, 40, 30).save(folder / "1.jpg")
         files.append(folder / "all.json")
         body = {
-            "images": [{"id": 1, "file_name": "1.jpg"}], "categories": [{"id": 1, "name": split}],
+            "images": [{"id": 1, "file_name": "1.jpg"}],
+            "categories": [{"id": 1, "name": split}],
             "annotations": [{"image_id": 1, "category_id": 1, "bbox": [0, 0, 9, 9]}],
-        }  # fmt: skip
+        }
         files[-1].write_text(json.dumps(body))
     named = ",".join(f"coco:{file}" for file in [*files, files[0]])  # one twice
     _, manifest = build_dataset(
@@ -328,8 +345,10 @@ def masks_of(output: Path, manifest) -> dict[str, np.ndarray]:
     import tensorflow as tf
 
     output /= manifest.generation
-    features = {name: tf.io.FixedLenFeature((), tf.string)
-                for name in ("image/key", "image/segmentation/class/encoded")}  # fmt: skip
+    features = {
+        name: tf.io.FixedLenFeature((), tf.string)
+        for name in ("image/key", "image/segmentation/class/encoded")
+    }
     found = {}
     for shard in manifest.splits["train"].shards:
         for payload in tf_records(output / shard.file):
@@ -441,8 +460,9 @@ def test_image_sets_are_the_splits(tmp_path):
     options = {"annotations": "voc", "splits": "imagesets", "image_size": 32}
     _, manifest = build_dataset(input=tmp_path / "in", output=tmp_path / "ds", **options)
     assert {name: split.num_examples for name, split in manifest.splits.items()} == {
-        "train": 4, "validation": 2,
-    }  # fmt: skip
+        "train": 4,
+        "validation": 2,
+    }
     warnings = " ".join(manifest.warnings)
     assert "7 in no image set or in several (VOC2012/JPEGImages/05.jpg)" in warnings
     assert "3 of an image set without an image (VOC2012/JPEGImages/06.jpg)" in warnings
@@ -548,9 +568,12 @@ WRONG = [
     ("archive-column-useless", {"label_column": "x"}),
     ("option-useless", {"image_suffix": "jpg"}),
     ("option-useless", {"zip_encoding": "cp932"}),
-    *(("zip-encoding-unknown", {"zip_encoding": name}) for name in ("nope", "utf-16", "hex", "a\0")),
+    *(
+        ("zip-encoding-unknown", {"zip_encoding": name})
+        for name in ("nope", "utf-16", "hex", "a\0")
+    ),
     ("shard-by-label-without-labels", {"annotations": "voc", "shard_by": "label"}),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("code", "options"), WRONG)
@@ -562,14 +585,19 @@ def test_wrong_options_are_one_sentence(photos, tmp_path, code, options):
 
 @pytest.mark.parametrize(
     ("options", "words"),
-    [({"annotations": "voc"}, "--annotations=voc finds no .xml files in"),
-     ({"annotations": "yolo", "labels": "{}/labels.txt"}, "--annotations=yolo finds no .txt files"),
-     ({"annotations": "yolo:{}/empty", "labels": "{}/labels.txt"}, "no .txt files in {}/empty"),
-     ({"masks": "{}/empty"}, "--masks finds no PNG, GIF, BMP or TIFF files in {}/empty"),
-     ({"splits": "imagesets"}, "finds no train.txt, val.txt or test.txt in ImageSets/Main in"),
-     ({"splits": "imagesets", "masks": "{}/full"}, "test.txt in ImageSets/Segmentation in"),
-     ({"annotations": "voc:{}/in/cat"}, "finds no .xml files in {}/in/cat")],
-)  # fmt: skip
+    [
+        ({"annotations": "voc"}, "--annotations=voc finds no .xml files in"),
+        (
+            {"annotations": "yolo", "labels": "{}/labels.txt"},
+            "--annotations=yolo finds no .txt files",
+        ),
+        ({"annotations": "yolo:{}/empty", "labels": "{}/labels.txt"}, "no .txt files in {}/empty"),
+        ({"masks": "{}/empty"}, "--masks finds no PNG, GIF, BMP or TIFF files in {}/empty"),
+        ({"splits": "imagesets"}, "finds no train.txt, val.txt or test.txt in ImageSets/Main in"),
+        ({"splits": "imagesets", "masks": "{}/full"}, "test.txt in ImageSets/Segmentation in"),
+        ({"annotations": "voc:{}/in/cat"}, "finds no .xml files in {}/in/cat"),
+    ],
+)
 def test_no_files_with_annotations_are_one_sentence(tmp_path, options, words):
     """Such as a wrong folder: with YOLO, all images would be without boxes."""
     make_photos(tmp_path / "in", {"cat": 2, "dog": 1})
@@ -679,9 +707,12 @@ def test_boxes_and_masks_of_single_examples_and_workers(trained):
 
 @pytest.mark.parametrize(
     ("options", "code"),
-    [({"label": "boxes/abc"}, "box-format-unknown"), ({}, "records-without-label"),
-     ({"label": ["mask", "nose"]}, "reader-value-unknown")],
-)  # fmt: skip
+    [
+        ({"label": "boxes/abc"}, "box-format-unknown"),
+        ({}, "records-without-label"),
+        ({"label": ["mask", "nose"]}, "reader-value-unknown"),
+    ],
+)
 def test_wrong_targets_are_one_sentence(trained, options, code):
     with pytest.raises(ShardmillError) as caught:
         keras_dataset(trained[0], **options)
@@ -741,9 +772,12 @@ def test_any_edits_give_the_records_of_a_build_from_scratch(tmp_path, seed):
     folder, masks = write_images(tmp_path / "in"), tmp_path / "masks"
     write_masks(masks)
     options = {
-        "input": folder, "masks": masks, "max_reject_fraction": 0.9, **ONE,
+        "input": folder,
+        "masks": masks,
+        "max_reject_fraction": 0.9,
+        **ONE,
         "resize": ["stretch", "crop", "pad"][seed % 3],
-    }  # fmt: skip
+    }
     for step in range(5):
         options |= write_annotations("voc" if seed % 2 else "coco", folder, facts)
         _, manifest = build_dataset(output=tmp_path / "ds", update=True, **options)

@@ -143,8 +143,10 @@ def test_text_labels_get_class_ids_in_byte_order(tmp_path, dtype, kind, capsys) 
         assert sum(manifest.splits[name].label_counts.values()) == len(rows)
         assert manifest.splits[name].label_counts["cat"] == sum(row % 4 == 2 for row in rows)
     assert {f["name"]: f["source"] for f in manifest.features} == {
-        label: "label", f"{label}/text": "label/text", "x": "array",
-    }  # fmt: skip
+        label: "label",
+        f"{label}/text": "label/text",
+        "x": "array",
+    }
     code, out, err = run_here(capsys, "verify", tmp_path / "ds")
     assert (code, err) == (0, ""), out
     code, out, _ = run_here(capsys, "steps", tmp_path / "ds", "--split=train", "--batch_size=32")
@@ -173,8 +175,12 @@ def test_finds_the_label_array(tmp_path) -> None:
         "named": ({"x": x, "y": y, "kind": y}, {"label": "kind"}, "kind"),
         "none": ({"x": x, "y": y}, {"label": ""}, None),
         "chosen": ({"x": x, "y": y, "z": y}, {"arrays": "x, y"}, "y"),
-        "unused objects": ({"x": x, "z": np.array([None] * 30)}, {"arrays": "x", "label": None}, None),
-    }  # fmt: skip
+        "unused objects": (
+            {"x": x, "z": np.array([None] * 30)},
+            {"arrays": "x", "label": None},
+            None,
+        ),
+    }
     for name, (members, options, label) in cases.items():
         np.savez(tmp_path / f"{name}.npz", **members)
         spec = spec_of(input=tmp_path / f"{name}.npz", output=tmp_path / "ds", **options)
@@ -208,8 +214,9 @@ def test_threads_do_not_change_bytes_and_rerun_writes_nothing(tmp_path) -> None:
     assert "--update" in outcome.message
     outcome = run_spec(spec_of(output=tmp_path / "one", dry_run=True, overwrite=True, **options))
     assert (outcome.status, [series[0] for series in outcome.series]) == (
-        "dry_run", ["train", "validation"],
-    )  # fmt: skip
+        "dry_run",
+        ["train", "validation"],
+    )
     published(output=tmp_path / "one", overwrite=True, **options)
     assert dataset_files(tmp_path / "one") == dataset_files(tmp_path / "many")
 
@@ -241,10 +248,13 @@ def test_memory_does_not_grow_with_the_array(tmp_path, kind) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        "chelsea_uint8_300x451x3.npy", "chessboard_RGB_U8.npy", "chessboard_RGB_U8.npz",
-        "coconet_TestData_int64.npz", "rank_filter_tests.npz",
+        "chelsea_uint8_300x451x3.npy",
+        "chessboard_RGB_U8.npy",
+        "chessboard_RGB_U8.npz",
+        "coconet_TestData_int64.npz",
+        "rank_filter_tests.npz",
     ],
-)  # fmt: skip
+)
 def test_real_arrays(shared_data, tmp_path, name) -> None:
     path = shared_data / "numpy/arrays" / name
     loaded = np.load(path)

@@ -153,16 +153,25 @@ CASES: dict[str, tuple[Callable[[Path], dict], str]] = {
     "structured": (save(np.zeros(3, [("a", "f4"), ("b", "i4")])), "structured dtype"),
     "fields by comma": (with_header(good_header(descr="'f4,f4'")), "structured dtype"),
     "subarray": (with_header(good_header(descr="'(2,3)f4'")), "structured dtype"),
-    "dates": (save(np.zeros(3, "M8[s]")), r"datetime64\[s\] values, which are not numbers: save x.astype"),
+    "dates": (
+        save(np.zeros(3, "M8[s]")),
+        r"datetime64\[s\] values, which are not numbers: save x.astype",
+    ),
     "times": (save(np.zeros(3, "m8[s]")), r"timedelta64\[s\] values, which are not numbers"),
     "texts as X": (save(np.array(["a", "b"])), "texts .<U1., not numbers: name it"),
     "bytes as X": (save(np.array([b"a", b"b"])), "texts ..S1., not numbers: name it"),
-    "void": (save(np.zeros(3, "V2")), r"raw bytes without a type \(NumPy saves bfloat16 this way\)"),
+    "void": (
+        save(np.zeros(3, "V2")),
+        r"raw bytes without a type \(NumPy saves bfloat16 this way\)",
+    ),
     "long double": (save(np.zeros(3, np.longdouble)), "differs between machines"),
     "long complex": (save(np.zeros(3, np.clongdouble)), r"astype\('complex128'\)"),
     "scalar": (save(np.float32(3)), r"single value \(shape \(\)\), so it has no examples"),
     "no rows": (save(np.zeros((0, 28, 28))), r"holds no examples \(shape \(0, 28, 28\)\)"),
-    "short": (cut(X, -5), r"truncated .*: its shape \(12, 2\) of float32 takes 96 bytes and it has 91"),
+    "short": (
+        cut(X, -5),
+        r"truncated .*: its shape \(12, 2\) of float32 takes 96 bytes and it has 91",
+    ),
     "long": (cut(X, 5), "data after its array: .* takes 96 bytes and it has 101"),
     "huge": (
         with_header(good_header("(9999999999, 9999999999)")),
@@ -170,51 +179,88 @@ CASES: dict[str, tuple[Callable[[Path], dict], str]] = {
     ),
     "wide": (save(np.zeros((0, 1 << 30, 3), "f4")), "One example .* takes 12,884,901,888 bytes"),
     "empty file": (raw(b""), "not a .npy file but an empty file: save it with numpy.save"),
-    "text file": (raw(b"1,2,3\n"), "not a .npy file but one that begins with 31 2c 32 2c 33 0a: save it"),
-    "lfs": (raw(b"version https://git-lfs.github.com/spec/v1\n"), "not a .npy file but a Git LFS pointer: run `git lfs pull`"),
+    "text file": (
+        raw(b"1,2,3\n"),
+        "not a .npy file but one that begins with 31 2c 32 2c 33 0a: save it",
+    ),
+    "lfs": (
+        raw(b"version https://git-lfs.github.com/spec/v1\n"),
+        "not a .npy file but a Git LFS pointer: run `git lfs pull`",
+    ),
     "npz called npy": (
         lambda folder: (npz(x=X)(folder), raw((folder / "data.npz").read_bytes())(folder))[1],
         "is not a .npy file but an .npz file",
     ),
     "magic alone": (raw(b"\x93NUMPY"), r"truncated or malformed \(EOF: reading magic string"),
-    "half a header": (raw(b"\x93NUMPY\x01\x00\x76\x00{'descr"), r"truncated or malformed \(EOF: reading array header"),
-    "version 4": (with_header(good_header(), version=4), r"malformed \(version 4.0 is not 1.0, 2.0 or 3.0\)"),
-    "huge header": (with_header(" " * 20_000), r"malformed \(EOF: reading array header, expected 20000"),
+    "half a header": (
+        raw(b"\x93NUMPY\x01\x00\x76\x00{'descr"),
+        r"truncated or malformed \(EOF: reading array header",
+    ),
+    "version 4": (
+        with_header(good_header(), version=4),
+        r"malformed \(version 4.0 is not 1.0, 2.0 or 3.0\)",
+    ),
+    "huge header": (
+        with_header(" " * 20_000),
+        r"malformed \(EOF: reading array header, expected 20000",
+    ),
     "no literal": (with_header("{'descr': open('x')}"), r"malformed \(malformed node"),
     "nested": (with_header("(" * 9_000), "is truncated or malformed"),
     "list": (with_header("[1, 2]"), r"malformed \(Header is not a dictionary: \[1, 2\]\)"),
-    "more keys": (with_header(good_header()[:-1] + "'more': 1}"), r"malformed \(Header does not contain the correct keys"),
-    "descr number": (with_header(good_header(descr="7")), r"\(descr is not a valid dtype descriptor: 7\)"),
+    "more keys": (
+        with_header(good_header()[:-1] + "'more': 1}"),
+        r"malformed \(Header does not contain the correct keys",
+    ),
+    "descr number": (
+        with_header(good_header(descr="7")),
+        r"\(descr is not a valid dtype descriptor: 7\)",
+    ),
     "descr unknown": (with_header(good_header(descr="'<f5'")), r"malformed \(.*'<f5'"),
     "order": (with_header(good_header(order="0")), r"\(fortran_order is not a valid bool: 0\)"),
     "shape number": (with_header(good_header("7")), r"\(shape is not valid: 7\)"),
     "negative": (with_header(good_header("(-1, 3)")), r"\(shape is not valid: \(-1, 3\)\)"),
     "shape bool": (with_header(good_header("(True,)")), r"\(shape is not valid: \(True,\)\)"),
     "endless": (with_header(good_header(f"({'9' * 4_000}, {'9' * 4_000})")), "shape is not valid"),
-    "dimensions": (with_header(good_header("(" + "1," * 71 + ")")), r"\(71 dimensions are over 64\)"),
+    "dimensions": (
+        with_header(good_header("(" + "1," * 71 + ")")),
+        r"\(71 dimensions are over 64\)",
+    ),
     "whole floats": (
-        labels(np.arange(ROWS) * 1.0), r"labels as float64, not as integers: save y.astype\('int64'\)",
+        labels(np.arange(ROWS) * 1.0),
+        r"labels as float64, not as integers: save y.astype\('int64'\)",
     ),
     "complex labels": (labels(np.arange(ROWS) * 1j), "labels as complex128"),
-    "one-hot": (labels(np.eye(ROWS, dtype=int)), r"shape \(12, 12\), and labels are one value for each"),
+    "one-hot": (
+        labels(np.eye(ROWS, dtype=int)),
+        r"shape \(12, 12\), and labels are one value for each",
+    ),
     "object labels": (labels(np.array(["a", "b"] * 6, object)), r"such as y.astype\(str\)"),
     "huge labels": (
-        labels(np.array([2**63 + 1] * ROWS, np.uint64)), "9223372036854775809 at row 0, which overflows int64",
+        labels(np.array([2**63 + 1] * ROWS, np.uint64)),
+        "9223372036854775809 at row 0, which overflows int64",
     ),
     "other length": (
-        labels(np.arange(ROWS - 1)), "X.npy has 12 examples and --labels=.*y.npy has 11: the first axes",
+        labels(np.arange(ROWS - 1)),
+        "X.npy has 12 examples and --labels=.*y.npy has 11: the first axes",
     ),
     "empty label": (labels(np.array(["a", ""] * 6)), "has the label '' at row 1, which is empty"),
     "no text": (labels(np.array([""] * ROWS)), "has the label '' at row 0"),
-    "latin-1": (labels(np.array([b"a", b"\xe4"] * 6)), r"label b'\\xe4' at row 1, which is not UTF-8"),
+    "latin-1": (
+        labels(np.array([b"a", b"\xe4"] * 6)),
+        r"label b'\\xe4' at row 1, which is not UTF-8",
+    ),
     "line break": (labels(np.array(["a", "b\nc"] * 6)), "at row 1, which has a control character"),
     "lengths in npz": (npz(x=X, z=X[:5]), "array 'x' has 12 examples and .* 'z' has 5"),
     "only a label": (npz(y=np.arange(3)), "has only the label 'y': add an array"),
     "text member": (npz(x=X, word=np.array(["a"] * ROWS)), "array 'word' holds texts"),
     "text name taken": (
-        npz(**{"x": X, "y": np.array(["a"] * ROWS), "y/text": X}), "rename it",
+        npz(**{"x": X, "y": np.array(["a"] * ROWS), "y/text": X}),
+        "rename it",
     ),
-    "Fortran order in npz": (npz(x=np.zeros((50, 40), order="F")), "has 16,000 bytes, over 256 MiB"),
+    "Fortran order in npz": (
+        npz(x=np.zeros((50, 40), order="F")),
+        "has 16,000 bytes, over 256 MiB",
+    ),
     "no members": (npz(), "holds no arrays|is not an .npz file"),
     "no zip": (raw(b"PK nothing", "data.npz"), "is not an .npz file .* begins with 50 4b 20"),
     "bomb": (zip_bomb, "claims to decompress to 4,194,310, over 500 times"),
@@ -228,7 +274,10 @@ CASES: dict[str, tuple[Callable[[Path], dict], str]] = {
     ),
     "archives": (folder_of(a__npz=b"1", b__npy=X), "holds the archive 'a.npz'"),
     "pieces": (folder_of(a__npy=X, b__npy=X[:7]), "first axes must be equal; .* numpy.concatenate"),
-    "bad file in folder": (folder_of(a__npy=X, b__npy=b"123"), "arrays, b.npy is not a .npy file but one that begins with"),
+    "bad file in folder": (
+        folder_of(a__npy=X, b__npy=b"123"),
+        "arrays, b.npy is not a .npy file but one that begins with",
+    ),
     "missing": (option(input="/nothing.npy"), "does not exist: give one .npy"),
     "glob": (option(input="/*.npy"), r"does not exist \(patterns are not supported here\)"),
     "missing labels": (option(labels="/nothing.npy"), "--labels=.*nothing.npy does not exist"),
@@ -236,7 +285,8 @@ CASES: dict[str, tuple[Callable[[Path], dict], str]] = {
     "both": (option(labels="/y.npy", label="y"), "--labels=.* and --label=y cannot be combined"),
     "label unknown": (option(label="kind"), "--label=kind is not an array: .* has 'x', 'y', 'z'"),
     "label of a npy": (
-        option(input="/X.npy", label="x"), "--label=x names a member .*: for one .npy give --labels",
+        option(input="/X.npy", label="x"),
+        "--label=x names a member .*: for one .npy give --labels",
     ),
     "array unknown": (option(arrays="x,w"), "--arrays=w is not an array"),
     "root": (option(root="/elsewhere"), "is not inside --root"),
@@ -244,7 +294,7 @@ CASES: dict[str, tuple[Callable[[Path], dict], str]] = {
     "listing": (option(splits="listing"), "--splits=listing does not work for arrays"),
     "shares": (option(splits="a:0.5"), "sums to 0.5, not 1"),
     "scheme": (option(input="ftp://b/x.npy"), "ftp:// is not supported"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -202,8 +202,15 @@ def test_rejects_an_output_inside_the_input(album_folder, bucket):
 
 # The number of API calls that docs/gcs.md states.
 
-CLASSES = {"upload": "A", "compose": "A", "rewrite": "A", "list": "A", "get": "B", "download": "B",
-           "delete": "D"}  # fmt: skip
+CLASSES = {
+    "upload": "A",
+    "compose": "A",
+    "rewrite": "A",
+    "list": "A",
+    "get": "B",
+    "download": "B",
+    "delete": "D",
+}
 
 
 def documented_costs() -> dict[str, Counter[str]]:
@@ -235,9 +242,12 @@ def test_build_makes_the_documented_number_of_calls(pipeline, album, strict_buck
     folders = 2 if pipeline == "images" else 0
     for shards in (1, 3):
         args = flags_of(
-            pipeline, inputs, f"{strict_bucket}/out{shards}", num_shards=shards,
+            pipeline,
+            inputs,
+            f"{strict_bucket}/out{shards}",
+            num_shards=shards,
             splits="train:0.8,validation:0.2",
-        )  # fmt: skip
+        )
         front.calls.clear()
         code, out, _ = run_command(capsys, *args)
         assert code == 0
@@ -248,17 +258,27 @@ def test_build_makes_the_documented_number_of_calls(pipeline, album, strict_buck
         read = (call.name for call in front.calls if call.kind == "download")
         sidecars = sum("/parts/" in name and name.endswith(".json") for name in read)
         assert int(re.search(r"parts +(\d+)", out).group(1)) == parts
-        things = {"build": 1, "part": parts, "shard": 2 * shards,
-                  "empty shard, in addition": endings["upload", "bytes"],
-                  "piece of a part": endings["upload", "piece"]}  # fmt: skip
+        things = {
+            "build": 1,
+            "part": parts,
+            "shard": 2 * shards,
+            "empty shard, in addition": endings["upload", "bytes"],
+            "piece of a part": endings["upload", "piece"],
+        }
         assert shards == 1 or things["piece of a part"] > 2
         if pipeline == "images":
-            things |= {"image": 24, "build of images, in addition": 1,
-                       "catalog": endings["upload", "parquet"],
-                       "sidecar of a catalog": sidecars - parts}  # fmt: skip
+            things |= {
+                "image": 24,
+                "build of images, in addition": 1,
+                "catalog": endings["upload", "parquet"],
+                "sidecar of a catalog": sidecars - parts,
+            }
         else:
-            things |= {"build of rows, in addition": 1, "CSV file": 3,
-                       "segment of rows": endings["download", "run"]}  # fmt: skip
+            things |= {
+                "build of rows, in addition": 1,
+                "CSV file": 3,
+                "segment of rows": endings["download", "run"],
+            }
         assert by_class(front) == expected_calls(things, folders), (shards, things)
         front.calls.clear()
         assert run_command(capsys, *args)[1].endswith("is up to date: nothing was written.\n")
@@ -303,12 +323,16 @@ def test_update_reads_published_records_instead_of_inputs(album, strict_bucket, 
 # A publisher that is delayed before one call while others publish.
 
 NEW, OLD = {"num_shards": 2, "update": True}, {"num_shards": 3, "update": True}
-LATE = [("rewrite", "", "same"), ("upload", "out/manifest.json", "other"),
-        ("delete", ".json", "other")]  # fmt: skip
+LATE = [
+    ("rewrite", "", "same"),
+    ("upload", "out/manifest.json", "other"),
+    ("delete", ".json", "other"),
+]
 MORE_LATE = [
-    ("rewrite", "", "other"), ("upload", "out/manifest.json", "same"),
+    ("rewrite", "", "other"),
+    ("upload", "out/manifest.json", "same"),
     ("delete", ".json", "same"),
-]  # fmt: skip
+]
 
 
 class Hold:

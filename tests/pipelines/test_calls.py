@@ -47,16 +47,20 @@ def test_images(folder):
     assert sum(counts.values()) == 10
     assert f"train {counts['train']}, validation {counts['validation']}; 1 rejected" in repr(built)
     same = shardmill.images(
-        str(folder / "photos"), str(folder / "ds"), image_size="16x16",
-        splits="train:1/2,validation:1/2", max_reject_fraction=0.5,
-    )  # fmt: skip
+        str(folder / "photos"),
+        str(folder / "ds"),
+        image_size="16x16",
+        splits="train:1/2,validation:1/2",
+        max_reject_fraction=0.5,
+    )
     assert same.status == "up_to_date"
     with pytest.raises(shardmill.ShardmillError, match="image_size was 16, now 8"):
         shardmill.images(folder / "photos", folder / "ds", image_size=8, **options)
     again = shardmill.images(folder / "photos", folder / "ds", image_size=8, update=True, **options)
     assert (again.status, again.manifest.generation == built.manifest.generation) == (
-        "published", False,
-    )  # fmt: skip
+        "published",
+        False,
+    )
     planned = shardmill.images(folder / "photos", folder / "other", dry_run=True)
     assert planned.status == "dry_run"
     assert sum(series["inputs"] for series in planned.planned) == 11
@@ -146,8 +150,10 @@ def test_lines_of_a_json_log_are_whole(monkeypatch):
     assert logged(run) == 3
     found = [json.loads(line) for line in written.getvalue().splitlines()]
     assert [(each["level"], each["message"]) for each in found] == [
-        ("info", "of another"), ("info", "a 1 b c"), ("error", "no end"),
-    ]  # fmt: skip
+        ("info", "of another"),
+        ("info", "a 1 b c"),
+        ("error", "no end"),
+    ]
 
 
 def test_json_of_every_command(folder):
@@ -157,12 +163,22 @@ def test_json_of_every_command(folder):
     photos, output = folder / "photos", folder / "js"
     build = ["images", photos, output, "--max_reject_fraction=1", "--num_shards=1"]
     commands = [
-        build, build, ["count", output], ["verify", output], ["check", output], ["clean", output],
-        ["files", output], ["steps", output, "--batch_size=2"], ["show", output],
-        ["diff", output, output], ["report", output, f"--output={folder}/r.html"],
-        ["demo", folder / "demo"], [*build, "--seed=1", "--update"],
-        [*build, "--dry_run", "--update"], ["rollback", output],
-    ]  # fmt: skip
+        build,
+        build,
+        ["count", output],
+        ["verify", output],
+        ["check", output],
+        ["clean", output],
+        ["files", output],
+        ["steps", output, "--batch_size=2"],
+        ["show", output],
+        ["diff", output, output],
+        ["report", output, f"--output={folder}/r.html"],
+        ["demo", folder / "demo"],
+        [*build, "--seed=1", "--update"],
+        [*build, "--dry_run", "--update"],
+        ["rollback", output],
+    ]
     rows = re.findall(
         r"^\| (`\w+`.*?) \| (.*?) \| (.*) \|$", (ROOT / "docs/cli.md").read_text(), re.MULTILINE
     )
@@ -183,9 +199,17 @@ def test_json_of_every_command(folder):
             assert found["config_id"] == written["build"]["config_id"]
             assert found["examples"] == {k: v["num_examples"] for k, v in written["splits"].items()}
     assert statuses == [
-        "published", "up_to_date", "counted", *["ok"] * 6, "same", "written", "written", "published",
-        "dry_run", "published",
-    ]  # fmt: skip
+        "published",
+        "up_to_date",
+        "counted",
+        *["ok"] * 6,
+        "same",
+        "written",
+        "written",
+        "published",
+        "dry_run",
+        "published",
+    ]
     failed = run("images", "nowhere", output, "--json")
     assert json.loads(failed.stdout)["type"] == "InputError"
     assert failed.returncode == 1

@@ -164,11 +164,14 @@ def test_lists_the_beam_options_that_flags_of_ours_shadow() -> None:
 @pytest.mark.parametrize(
     ("flag", "attribute", "value"),
     [
-        ("--encoding=jpg", "encoding", "jpeg"), ("--encoding=PNG", "encoding", "png"),
-        ("--resize=Pad", "resize", "pad"), ("--overwrite=true", "overwrite", True),
-        ("--overwrite=false", "overwrite", False), ("--shard-bytes=1g", "shard_bytes", 1 << 30),
+        ("--encoding=jpg", "encoding", "jpeg"),
+        ("--encoding=PNG", "encoding", "png"),
+        ("--resize=Pad", "resize", "pad"),
+        ("--overwrite=true", "overwrite", True),
+        ("--overwrite=false", "overwrite", False),
+        ("--shard-bytes=1g", "shard_bytes", 1 << 30),
     ],
-)  # fmt: skip
+)
 def test_accepts_spellings(flag, attribute, value) -> None:
     config, *_ = parse_build("images", ["in", "out", flag])
     assert getattr(config, attribute) == value
@@ -189,7 +192,10 @@ def test_direct_runner_is_in_memory(flags) -> None:
 
 
 INPUT_MISTAKES = [
-    (["--label_from=filename", r"--label_pattern=(?P<label>\d+)_x"], "such as 'a/000.jpg' (no_label: no label is found in"),
+    (
+        ["--label_from=filename", r"--label_pattern=(?P<label>\d+)_x"],
+        "such as 'a/000.jpg' (no_label: no label is found in",
+    ),
     (["--splits=directory"], "(no_split: "),
     (["--labels=labels.txt"], "(unknown_label: "),
     (["--input=list.csv"], "list.csv has no column label"),
@@ -199,7 +205,7 @@ INPUT_MISTAKES = [
     (["--input=empty"], "'empty' matches no file: check --input."),
     (["--input=in/*.jpg"], "'in/*.jpg' matches no file: `**` also matches subfolders."),
     (["--input=in/**/*.png"], "'in/**/*.png' matches no file: check --input."),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("flags", "message"), INPUT_MISTAKES, ids=lambda v: str(v)[:40])
@@ -275,9 +281,13 @@ def test_builds_then_reports_up_to_date(tmp_path) -> None:
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr
     for wanted in (
-        "matched    11 files, 1 skipped", "written    9 examples",
-        "rejected   1 (not_an_image 1)", "manifest.json", "images/s", "shardmill steps",
-    ):  # fmt: skip
+        "matched    11 files, 1 skipped",
+        "written    9 examples",
+        "rejected   1 (not_an_image 1)",
+        "manifest.json",
+        "images/s",
+        "shardmill steps",
+    ):
         assert wanted in done.stdout, done.stdout
     (command,) = re.findall(r"shardmill (steps .*)", done.stdout)
     steps = shardmill(*command.split(), "--json")
@@ -366,10 +376,20 @@ def test_all_commands_print_names_that_the_output_cannot_encode(tmp_path, monkey
     monkeypatch.chdir(tmp_path)
     np.save("é中.npy", np.zeros((3, 2)))
     for words in (
-        "arrays é中.npy é", "arrays é中.npy é", "arrays é中.npy é --update --seed=1", "show é",
-        "verify é", "files é", "steps é --batch_size=2", "diff é/current é", "report é", "check é",
-        "clean é", "rollback é", "count é/current/*.gz --manifest=é.json",
-    ):  # fmt: skip
+        "arrays é中.npy é",
+        "arrays é中.npy é",
+        "arrays é中.npy é --update --seed=1",
+        "show é",
+        "verify é",
+        "files é",
+        "steps é --batch_size=2",
+        "diff é/current é",
+        "report é",
+        "check é",
+        "clean é",
+        "rollback é",
+        "count é/current/*.gz --manifest=é.json",
+    ):
         output = io.TextIOWrapper(io.BytesIO(), "ascii")
         with contextlib.redirect_stdout(output):
             code = main(words.split())
@@ -384,10 +404,14 @@ def test_a_full_disk_of_standard_output_is_one_sentence(tmp_path, words, unbuffe
     np.save(tmp_path / "x.npy", np.zeros((3, 2)))
     with open("/dev/full", "w") as full:
         done = subprocess.run(
-            [sys.executable, "-m", "shardmill", *words], check=False, stdout=full,
-            stderr=subprocess.PIPE, text=True, cwd=tmp_path,
+            [sys.executable, "-m", "shardmill", *words],
+            check=False,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=tmp_path,
             env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
-        )  # fmt: skip
+        )
     assert done.returncode == OutputError.exit_code
     sentence = "Standard output cannot be written (No space left on device), so the answer is incom"
     assert done.stderr.startswith(f"shardmill: {sentence}")
@@ -403,9 +427,13 @@ def test_a_closed_pipe_or_full_disk_of_standard_output_is_no_traceback(words, un
     os.close(unread)
     for output in (pipe, os.open("/dev/full", os.O_WRONLY)):
         done = subprocess.run(
-            [sys.executable, "-m", "shardmill", *words], check=False, stdout=output,
-            stderr=subprocess.PIPE, text=True, env=environment,
-        )  # fmt: skip
+            [sys.executable, "-m", "shardmill", *words],
+            check=False,
+            stdout=output,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment,
+        )
         os.close(output)
         assert done.returncode in (1, 2)
         assert "Traceback" not in done.stderr

@@ -115,8 +115,9 @@ def mixed(tmp_path) -> Path:
 def test_detects_compression_by_content_not_by_name(mixed) -> None:
     manifest = count(mixed)
     assert {name: split.num_examples for name, split in manifest.splits.items()} == {
-        "train": 14, "validation": 3,
-    }  # fmt: skip
+        "train": 14,
+        "validation": 3,
+    }
     assert manifest.compression == "mixed"
     assert manifest.inputs.skipped == 3
     assert manifest.root == str(mixed)
@@ -149,9 +150,13 @@ def test_counts_of_real_files_match_two_other_readers(shared_data, check) -> Non
 @pytest.mark.parametrize("compression", ["gzip", "none"])
 def test_count_of_a_dataset_matches_its_manifest(photos, tmp_path, compression) -> None:
     _, made = build_dataset(
-        input=photos, output=tmp_path / "ds", image_size=24, compression=compression,
-        splits="fold_a:0.7,fold_b:0.3", num_shards=2,
-    )  # fmt: skip
+        input=photos,
+        output=tmp_path / "ds",
+        image_size=24,
+        compression=compression,
+        splits="fold_a:0.7,fold_b:0.3",
+        num_shards=2,
+    )
     for check in ("records", "index"):
         found = count(tmp_path / "ds", check=check)
         assert records_of(found) == {
@@ -187,10 +192,14 @@ def test_counts_intact_files_and_lists_damaged_ones(mixed, tmp_path) -> None:
     manifest = count(mixed)
     assert manifest.written == 17
     assert {each.file: each.reason for each in manifest.damaged} == {
-        "cut.tfrecord": "truncated", "flipped.tfrecord": "payload_crc",
-        "length.tfrecord": "length_crc", "empty.tfrecord": "empty", "text.tfrecord": "not_tfrecord",
-        "tail.tfrecord": "trailing_garbage", "gone.tfrecord": "truncated",
-    }  # fmt: skip
+        "cut.tfrecord": "truncated",
+        "flipped.tfrecord": "payload_crc",
+        "length.tfrecord": "length_crc",
+        "empty.tfrecord": "empty",
+        "text.tfrecord": "not_tfrecord",
+        "tail.tfrecord": "trailing_garbage",
+        "gone.tfrecord": "truncated",
+    }
     assert manifest.inputs.rejected_by_reason["truncated"] == 2
     at = {each.file: (each.record, each.offset) for each in manifest.damaged}
     first = int.from_bytes(whole[:8], "little") + 16
@@ -352,8 +361,10 @@ def test_beam_counts_if_its_options_are_given(mixed, tmp_path, monkeypatch, caps
     assert used == [["--direct_num_workers=1"]]
     counters = dict(re.findall(r"^counter (\w+): (.*)$", capsys.readouterr().err, re.MULTILINE))
     assert counters == {
-        "files_counted": "5", "files_damaged": "1", "records_scanned": "17",
-    }  # fmt: skip
+        "files_counted": "5",
+        "files_damaged": "1",
+        "records_scanned": "17",
+    }
     second = json.loads((tmp_path / "m.json").read_bytes())
     assert first["build"].pop("finished") <= second["build"].pop("finished")
     assert first == second

@@ -70,10 +70,12 @@ def test_shards_are_balanced_and_ordered_by_hash(tmp_path) -> None:
 TUTORIALS = {
     "image=image/encoded,class=image/class/label": {"image": "string", "class": "int64"},
     "encoded=image/encoded,label=image/class/label,text=image/class/text": {
-        "encoded": "string", "label": "int64", "text": "string",
+        "encoded": "string",
+        "label": "int64",
+        "text": "string",
     },
     "image=image/encoded,label=image/class/label": {"image": "string", "label": "int64"},
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("features", TUTORIALS)
@@ -107,9 +109,12 @@ def test_shards_by_label_do_not_change_if_a_label_is_added(tmp_path) -> None:
     _, before = build_dataset(output=tmp_path / "one", **options)
     assert set(before.files) == {
         f"{split}-{label}-0000{i}-of-00002.tfrecord.gz"
-        for split in ("train", "validation") for label in "bd" for i in range(2)
-        if split in {s for s in before.splits if any(label in f for f in before.files if f.startswith(s))}
-    }  # fmt: skip
+        for split in ("train", "validation")
+        for label in "bd"
+        for i in range(2)
+        if split
+        in {s for s in before.splits if any(label in f for f in before.files if f.startswith(s))}
+    }
     for name in before.files:
         label = name.split("-")[1].encode()
         assert {e["image/class/text"][0] for e in tf_examples(tmp_path / "one/current" / name)} <= {
@@ -127,9 +132,14 @@ def test_labels_file_and_names_of_shards(tmp_path) -> None:
     photos = make_photos(tmp_path / "in", {"b": 4, "a": 4, "z": 1})
     (tmp_path / "labels.txt").write_text("z\na\nb\nnew\n")
     _, manifest = build_dataset(
-        input=photos, output=tmp_path / "ds", image_size=8, labels=tmp_path / "labels.txt",
-        splits="train:1", num_shards=2, shard_name="cat_dog{index:02d}-{records}.tfrec",
-    )  # fmt: skip
+        input=photos,
+        output=tmp_path / "ds",
+        image_size=8,
+        labels=tmp_path / "labels.txt",
+        splits="train:1",
+        num_shards=2,
+        shard_name="cat_dog{index:02d}-{records}.tfrec",
+    )
     for number, shard in enumerate(manifest.splits["train"].shards):
         assert shard.file == f"cat_dog{number:02d}-{shard.records}.tfrec"
     assert manifest.labels == ("z", "a", "b", "new")
@@ -149,8 +159,12 @@ def test_builds_without_labels(tmp_path) -> None:
     )
     (example,) = check_images(tmp_path / "ds", manifest)
     assert set(example) == {
-        "image/encoded", "image/format", "image/height", "image/width", "image/key",
-    }  # fmt: skip
+        "image/encoded",
+        "image/format",
+        "image/height",
+        "image/width",
+        "image/key",
+    }
     assert not (tmp_path / "ds/current/labels.txt").exists()
 
 
@@ -158,13 +172,19 @@ def test_says_which_columns_of_a_listing_are_not_used(photos, tmp_path) -> None:
     listing = tmp_path / "list.csv"
     listing.write_text('\ufeff"path", label ,split\ncat/000.jpg,kitten,test\n')
     for label_from, splits, unused in (
-        ("directory", "train:1", ["label", "split"]), ("listing", None, ["split"]),
-        ("none", "listing", ["label"]), ("listing", "listing", []),
-    ):  # fmt: skip
+        ("directory", "train:1", ["label", "split"]),
+        ("listing", None, ["split"]),
+        ("none", "listing", ["label"]),
+        ("listing", "listing", []),
+    ):
         job = resolve_job(
-            "images", input=listing, root=photos, output=tmp_path / "ds", label_from=label_from,
+            "images",
+            input=listing,
+            root=photos,
+            output=tmp_path / "ds",
+            label_from=label_from,
             splits=splits,
-        )  # fmt: skip
+        )
         flag = {"label": "--label_from=listing", "split": "--splits=listing"}
         assert list(job.sink.warnings) == [
             f"the column {name!r} of the listing is not used: {flag[name]} uses it"
@@ -179,13 +199,17 @@ def test_reads_a_listing_with_splits_and_faults(tmp_path) -> None:
     rows += [rows[1], "x/missing.jpg,l0,train"]
     (photos / "list.csv").write_text("\n".join(rows))
     _, manifest = build_dataset(
-        input=photos / "list.csv", output=tmp_path / "ds", label_from="listing", splits="listing",
+        input=photos / "list.csv",
+        output=tmp_path / "ds",
+        label_from="listing",
+        splits="listing",
         image_size=8,
-    )  # fmt: skip
+    )
     check_images(tmp_path / "ds", manifest)
     assert {name: split.num_examples for name, split in manifest.splits.items()} == {
-        "train": 4, "validation": 2,
-    }  # fmt: skip
+        "train": 4,
+        "validation": 2,
+    }
     assert manifest.inputs.duplicates == 1
     assert manifest.inputs.rejected_by_reason == {"not_found": 1}
 
@@ -220,11 +244,17 @@ def test_fewer_images_than_shards(tmp_path) -> None:
 
 def raw_record(number: int, key: str) -> bytes:
     """Return the record of a small raw image, serialized by protobuf."""
-    example = tf_example({
-        "image/encoded": bytes((number * 50, 7, 9)) * 16, "image/format": b"raw",
-        "image/height": 4, "image/width": 4, "image/class/label": 0,
-        "image/class/text": b"a", "image/key": key.encode(),
-    })  # fmt: skip
+    example = tf_example(
+        {
+            "image/encoded": bytes((number * 50, 7, 9)) * 16,
+            "image/format": b"raw",
+            "image/height": 4,
+            "image/width": 4,
+            "image/class/label": 0,
+            "image/class/text": b"a",
+            "image/key": key.encode(),
+        }
+    )
     return example.SerializeToString(deterministic=True)
 
 
@@ -240,9 +270,13 @@ def test_golden_shard_bytes(tmp_path) -> None:
     found = {}
     for compression in ("gzip", "none"):
         _, manifest = build_dataset(
-            input=tmp_path / "in", output=tmp_path / compression, resize="none", encoding="raw",
-            splits="train:1", compression=compression,
-        )  # fmt: skip
+            input=tmp_path / "in",
+            output=tmp_path / compression,
+            resize="none",
+            encoding="raw",
+            splits="train:1",
+            compression=compression,
+        )
         found[compression] = tmp_path / compression / "current" / manifest.files[0]
     keys = [f"a/{number}.png" for number in range(5)]
     wanted = [raw_record(number, key) for number, key in enumerate(keys)]
@@ -264,11 +298,20 @@ def test_config_id_depends_on_options_that_change_bytes(photos, tmp_path) -> Non
     plain = build_id()
     same = [{"workers": 3}, {"overwrite": True}, {"max_reject_fraction": 0.5}, {"limit": 5}]
     other = [
-        {"image_size": "225"}, {"seed": 1}, {"quality": 90}, {"splits": "train:1"},
-        {"num_shards": 2}, {"features": "image/key"}, {"reducing_gap": 0.0},
-        {"shard_bytes": "1MiB"}, {"compression": "none"}, {"group_pattern": "a"},
-        {"max_pixels": 9}, {"decoder_memory": "5GiB"}, {"decoder_seconds": 61.0},
-    ]  # fmt: skip
+        {"image_size": "225"},
+        {"seed": 1},
+        {"quality": 90},
+        {"splits": "train:1"},
+        {"num_shards": 2},
+        {"features": "image/key"},
+        {"reducing_gap": 0.0},
+        {"shard_bytes": "1MiB"},
+        {"compression": "none"},
+        {"group_pattern": "a"},
+        {"max_pixels": 9},
+        {"decoder_memory": "5GiB"},
+        {"decoder_seconds": 61.0},
+    ]
     assert {build_id(**options) for options in same} == {plain}
     ids = {build_id(**options) for options in other}
     assert len(ids) == len(other)
@@ -306,9 +349,11 @@ def test_limit_takes_the_same_random_sample(tmp_path) -> None:
 
 def test_custom_pipeline_fails_if_nothing_is_published(photos, tmp_path) -> None:
     config = ImagesConfig(
-        input=str(photos), output=str(tmp_path / "ds"), label_from="filename",
+        input=str(photos),
+        output=str(tmp_path / "ds"),
+        label_from="filename",
         label_pattern=r"(?P<label>x)",
-    )  # fmt: skip
+    )
     with pytest.raises(ShardmillError, match=r"\(no_label: "):  # noqa: SIM117
         with beam.Pipeline(runner=FnApiRunner()) as pipeline:
             _ = build_images(pipeline, config)

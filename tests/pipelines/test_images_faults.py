@@ -266,9 +266,13 @@ def test_fails_with_too_many_rejects(tmp_path):
 def test_reject_limit_at_its_edges(tmp_path, good, bad, fraction, code):
     source, output = make_rejects(tmp_path / "photos", good, bad), tmp_path / "out"
     ended = zygote().run(
-        "images", f"--input={source}", f"--output={output}", "--image_size=8", "--splits=train:1",
+        "images",
+        f"--input={source}",
+        f"--output={output}",
+        "--image_size=8",
+        "--splits=train:1",
         f"--max_reject_fraction={fraction}",
-    )  # fmt: skip
+    )
     assert ended.code == code, ended.stderr
     if code:
         assert f"{bad} of {good + bad} inputs were rejected" in ended.sentence
@@ -371,8 +375,15 @@ def test_no_decoder_outlives_a_stopped_build(tmp_path: Path, action: str, number
     if action != "none":
         for name in range(4):
             write_hostile(source / "cat" / f"{name}.bmp", action)
-    args = ["images", f"--input={source}", f"--output={tmp_path / 'out'}", "--image_size=700",
-            "--encoding=png", "--shard_examples=8", "--workers=2"]  # fmt: skip
+    args = [
+        "images",
+        f"--input={source}",
+        f"--output={tmp_path / 'out'}",
+        "--image_size=700",
+        "--encoding=png",
+        "--shard_examples=8",
+        "--workers=2",
+    ]
     client = start_shardmill(*args, env=hostile_environment(), start_new_session=True)
     end = time.monotonic() + 60
     while time.monotonic() < end and not (found := decoders(client.pid)):

@@ -164,13 +164,15 @@ def test_late_keys_of_json_lines(tmp_path, monkeypatch, features) -> None:
 def random_frame(count: int, **columns) -> pd.DataFrame:
     rng = random.Random(5)
     captions = ['say "hi", you', "Zürich\nline two", "100 %", "naïve; café"]
-    return pd.DataFrame({
-        "path": [f"x/{n:03d}.jpg" for n in range(count)],
-        "caption": [rng.choice([*captions, None]) for _ in range(count)],
-        "score": np.array([rng.random() for _ in range(count)], np.float32).astype(float),
-        "views": [rng.randrange(10**12) for _ in range(count)],
-        **columns,
-    })  # fmt: skip
+    return pd.DataFrame(
+        {
+            "path": [f"x/{n:03d}.jpg" for n in range(count)],
+            "caption": [rng.choice([*captions, None]) for _ in range(count)],
+            "score": np.array([rng.random() for _ in range(count)], np.float32).astype(float),
+            "views": [rng.randrange(10**12) for _ in range(count)],
+            **columns,
+        }
+    )
 
 
 def test_records_are_what_tensorflow_reads(tmp_path) -> None:
@@ -182,10 +184,14 @@ def test_records_are_what_tensorflow_reads(tmp_path) -> None:
     for kind in FORMATS:
         path = write_listing(photos / f"list.{kind}", frame)
         outcome, manifest = build_dataset(
-            input=path, output=tmp_path / kind, label_from="listing", image_size=8, splits="train:1",
+            input=path,
+            output=tmp_path / kind,
+            label_from="listing",
+            image_size=8,
+            splits="train:1",
             features="image=image/encoded,key=image/key,text=image/caption,image/score,n=image/views,"
             "image/class/label",
-        )  # fmt: skip
+        )
         assert outcome.status == "published"
         assert [*verify_dataset(find_dataset(str(tmp_path / kind)))] == []
         shards.append(
@@ -219,9 +225,14 @@ def tagged(tmp_path_factory) -> tuple[Path, Path]:
     path = write_listing(photos / "list.csv", frame)
     (folder / "labels").write_text("tree\nsky\nsea\nrain\n")
     build_dataset(
-        input=path, output=folder / "ds", label_from="listing", label_separator="|", image_size=8,
-        labels=folder / "labels", splits="train:1",
-    )  # fmt: skip
+        input=path,
+        output=folder / "ds",
+        label_from="listing",
+        label_separator="|",
+        image_size=8,
+        labels=folder / "labels",
+        splits="train:1",
+    )
     return folder / "ds", path
 
 
@@ -266,10 +277,16 @@ def test_labels_of_sets_are_checked_one_by_one(tagged, tmp_path) -> None:
     write_listing(photos / "more.csv", random_frame(6, label=cells))
     (tmp_path / "labels").write_text("tree\nsk\N{LATIN SMALL LETTER Y WITH ACUTE}\n")
     _, manifest = build_dataset(
-        input=photos / "more.csv", output=tmp_path / "ds", label_from="listing", image_size=8,
-        label_separator="|", labels=tmp_path / "labels", max_reject_fraction=0.5,
-        splits="train:1,test=x/000.jpg", unlabeled_splits="test",
-    )  # fmt: skip
+        input=photos / "more.csv",
+        output=tmp_path / "ds",
+        label_from="listing",
+        image_size=8,
+        label_separator="|",
+        labels=tmp_path / "labels",
+        max_reject_fraction=0.5,
+        splits="train:1,test=x/000.jpg",
+        unlabeled_splits="test",
+    )
     assert manifest.inputs.rejected_by_reason == {"label_text": 1, "unknown_label": 1}
     (unlabelled,) = tf_examples(tmp_path / "ds/current" / manifest.splits["test"].shards[0].file)
     assert not [name for name in unlabelled if "class" in name]
@@ -323,9 +340,14 @@ def test_update_takes_records_of_changed_cells(tmp_path) -> None:
     photos = make_photos(tmp_path / "in", {"x": 8})
     frame = random_frame(8, label=["a|b", "b"] * 4)
     options = {
-        "input": photos / "list.csv", "output": tmp_path / "ds", "label_from": "listing",
-        "label_separator": "|", "image_size": 8, "splits": "train:1", "update": True,
-    }  # fmt: skip
+        "input": photos / "list.csv",
+        "output": tmp_path / "ds",
+        "label_from": "listing",
+        "label_separator": "|",
+        "image_size": 8,
+        "splits": "train:1",
+        "update": True,
+    }
 
     def build() -> tuple[str, int]:
         write_listing(photos / "list.csv", frame)
@@ -362,11 +384,17 @@ FAULTS = [
     (b"path,a\nx.jpg,z\n", {"types": "b:int"}, "--types=b is not a column: the listing has 'a'"),
     (b"path,a\nx.jpg,z\n", {"features": "image/b"}, "'image/b' is not NAME=SOURCE"),
     (b"path,label\nx.jpg,z\n", {"label_separator": "|"}, "needs labels of listings"),
-    (b"path,label\nx.jpg,z\n", {"label_separator": "|", "label_from": "listing",
-                                "shard_by": "label"}, "--shard_by=label and several labels"),
+    (
+        b"path,label\nx.jpg,z\n",
+        {"label_separator": "|", "label_from": "listing", "shard_by": "label"},
+        "--shard_by=label and several labels",
+    ),
     (b'{"path": "x.jpg", "label": ["a"]}\n', {"label_from": "listing"}, "need --label_separator"),
-    (b'{"path": "x.jpg", "label": ["a|b", "c"]}\n', {"label_from": "listing", "label_separator": "|"},
-     r"line 1: the label 'a\|b' of a list holds the separator"),
+    (
+        b'{"path": "x.jpg", "label": ["a|b", "c"]}\n',
+        {"label_from": "listing", "label_separator": "|"},
+        r"line 1: the label 'a\|b' of a list holds the separator",
+    ),
     (b'{"path": "x.jpg", "split": ["a"]}\n', {}, "the column split holds lists"),
     (b'{"path": "x.jpg", "a": 1}\n{"path": "y.jpg", "a": "b"}\n', {}, "line 2, column a"),
     (b'{"path": "x.jpg", "a": 1}\n{"path": \n', {}, "line 2"),
@@ -374,7 +402,7 @@ FAULTS = [
     (b"PAR1" + bytes(60) + b"PAR1", {}, "cannot be read as a listing"),
     (b"name;file\na;b\n", {}, r"no column uri, path or file_name, only \['name', 'file'\]"),
     (b"path,a\nx.jpg,1,2\n", {}, "line 2: the row has 3 cells, not 2"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("data", "options", "message"), FAULTS)
@@ -409,8 +437,14 @@ def test_lists_and_other_forms_of_listings(tmp_path) -> None:
         ("d.jsonl", gz.getvalue(), {}),
     ):
         (photos / name).write_bytes(data)
-        _, manifest = build_dataset(input=photos / name, output=tmp_path / name, label_from="none",
-                                    splits="train:1", image_size=8, **options)  # fmt: skip
+        _, manifest = build_dataset(
+            input=photos / name,
+            output=tmp_path / name,
+            label_from="none",
+            splits="train:1",
+            image_size=8,
+            **options,
+        )
         rows = [
             e for file in manifest.files for e in tf_examples(tmp_path / name / "current" / file)
         ]
@@ -431,9 +465,13 @@ def test_columns_and_boxes_are_in_one_record(tmp_path, kind) -> None:
         lines = (f"{key},{score}\n" for key, score in zip(facts, scores, strict=True))
         (folder / "list.csv").write_text("path,score\n" + "".join(lines))
         outcome, manifest = build_dataset(
-            input=folder / "list.csv", output=tmp_path / "ds", image_size=8, splits="train:1",
-            update=True, **options,
-        )  # fmt: skip
+            input=folder / "list.csv",
+            output=tmp_path / "ds",
+            image_size=8,
+            splits="train:1",
+            update=True,
+            **options,
+        )
         examples = tf_examples(tmp_path / "ds/current" / manifest.files[0])
         return outcome, {each["image/key"][0].decode(): each for each in examples}
 
@@ -451,8 +489,13 @@ def test_columns_and_boxes_are_in_one_record(tmp_path, kind) -> None:
     assert outcome.changes == (f"2 changed: {KEYS[3]}, {KEYS[11]}",)
     compared = compare_datasets(*map(str, sorted((tmp_path / "ds").glob("gen-*"))), 0)
     assert compared["records"]["changed"] == {
-        "all": 2, "image": 0, "input": 0, "label": 0, "values": 2, "split": 0,
-    }  # fmt: skip
+        "all": 2,
+        "image": 0,
+        "input": 0,
+        "label": 0,
+        "values": 2,
+        "split": 0,
+    }
 
 
 def test_several_listings_have_one_type(tmp_path) -> None:

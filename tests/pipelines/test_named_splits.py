@@ -97,8 +97,9 @@ def test_labels_of_labelled_splits_are_required(folder) -> None:
     # Also if the schema says that it is optional, and in splits of a column.
     schema = folder / "schema.pbtxt"
     schema.write_text('feature { name: "id" type: INT } feature { name: "y" type: BYTES }')
-    manifest, output = build(folder, splits=named, schema=str(schema), unlabeled_splits="test",
-                             to="schema")  # fmt: skip
+    manifest, output = build(
+        folder, splits=named, schema=str(schema), unlabeled_splits="test", to="schema"
+    )
     assert manifest.inputs.rejected_by_reason == {"missing": 1}
     assert manifest.splits["test"].num_examples == 40
     (folder / "in" / "test.csv").unlink()
@@ -140,9 +141,13 @@ def test_folders_of_images_are_named(tmp_path) -> None:
         Image.open(path).convert("L").save(path.with_suffix(".png"))
         path.unlink()
     _, manifest = build_dataset(
-        output=tmp_path / "masked", splits="train:1,test=test", masks=str(tmp_path / "masks"),
-        label_from="filename", label_pattern="train/(?P<label>[a-z]+)/.*", **common,
-    )  # fmt: skip
+        output=tmp_path / "masked",
+        splits="train:1,test=test",
+        masks=str(tmp_path / "masks"),
+        label_from="filename",
+        label_pattern="train/(?P<label>[a-z]+)/.*",
+        **common,
+    )
     assert manifest.splits["train"].label_counts == {"cat": 3, "dog": 2}
     records = loaders.open_dataset(tmp_path / "masked", "test")
     assert {"image", "label", "mask"} & {*records[0]} == {"image", "mask"}
@@ -214,15 +219,31 @@ def test_mistakes_are_one_sentence(text, words, folder) -> None:
     ("make", "words"),
     [
         (lambda: RowsConfig("a", "b", unlabeled_splits="train"), "needs a label"),
-        (lambda: RowsConfig("a", "b", label="y", unlabeled_splits="tset", splits="train:0.5,test:0.5"),
-         "--unlabeled_splits=tset is not a split: the splits are train, test"),
-        (lambda: RowsConfig("a", "b", label="y", unlabeled_splits="test", splits="train:0.5,test:0.5",
-                            preprocessing="p.py"), "cannot be combined"),
-        (lambda: ImagesConfig("a", "b", label_from="none", unlabeled_splits="train"), "needs a label"),
+        (
+            lambda: RowsConfig(
+                "a", "b", label="y", unlabeled_splits="tset", splits="train:0.5,test:0.5"
+            ),
+            "--unlabeled_splits=tset is not a split: the splits are train, test",
+        ),
+        (
+            lambda: RowsConfig(
+                "a",
+                "b",
+                label="y",
+                unlabeled_splits="test",
+                splits="train:0.5,test:0.5",
+                preprocessing="p.py",
+            ),
+            "cannot be combined",
+        ),
+        (
+            lambda: ImagesConfig("a", "b", label_from="none", unlabeled_splits="train"),
+            "needs a label",
+        ),
         (lambda: ArraysConfig("a", "b", splits="train=x.npy"), "does not work for arrays"),
         (lambda: ArraysConfig(["a", "c"], "b"), "one file or folder of arrays"),
     ],
-)  # fmt: skip
+)
 def test_options_that_do_not_fit_are_one_sentence(make, words) -> None:
     with pytest.raises(UsageError, match=words):
         make()
@@ -242,9 +263,18 @@ def test_splits_are_read_back_from_their_text(named, shares) -> None:
 
 @pytest.mark.parametrize(
     ("key", "split"),
-    [("test.csv", "test"), ("test.csv.gz", ""), ("a/test.csv", ""), ("day/1/x.csv", "day"),
-     ("days", ""), ("log-1.csv", "log"), ("b/log-1.csv", ""), ("x/y/z.csv", "deep"), ("x/z.csv", "deep")],
-)  # fmt: skip
+    [
+        ("test.csv", "test"),
+        ("test.csv.gz", ""),
+        ("a/test.csv", ""),
+        ("day/1/x.csv", "day"),
+        ("days", ""),
+        ("log-1.csv", "log"),
+        ("b/log-1.csv", ""),
+        ("x/y/z.csv", "deep"),
+        ("x/z.csv", "deep"),
+    ],
+)
 def test_a_place_is_a_file_a_folder_or_a_glob(key, split) -> None:
     place = PlaceSpec(Splits.parse("test=test.csv,day=day/,log=log-*.csv,deep=x/**/z.csv"))
     ref = place.of_table(InputRef(key, key))

@@ -28,9 +28,12 @@ from shardmill.transforms.sink.placement import PlaceSpec, ShardSpec
 from shardmill.transforms.sources.csv.dialect import Dialect
 
 TABLES = {
-    "images": tables.ImagesOptions, "rows": tables.RowsOptions, "arrays": tables.ArraysOptions,
-    "count": tool_options.CountConfig, "verify": tool_options.VerifyOptions,
-}  # fmt: skip
+    "images": tables.ImagesOptions,
+    "rows": tables.RowsOptions,
+    "arrays": tables.ArraysOptions,
+    "count": tool_options.CountConfig,
+    "verify": tool_options.VerifyOptions,
+}
 
 
 @pytest.mark.parametrize("command", TABLES)
@@ -84,7 +87,11 @@ def test_works_without_docstrings(monkeypatch) -> None:
 SAME = [
     (ImagesConfig, "image_size", ["180x320", (180, 320), [180, 320], np.array([180, 320])]),
     (ImagesConfig, "image_size", ["224", 224, np.int64(224), (224, 224)]),
-    (ImagesConfig, "splits", ["train:0.5,test:0.5", {"train": 0.5, "test": 0.5}, "train:1/2,test:1/2"]),
+    (
+        ImagesConfig,
+        "splits",
+        ["train:0.5,test:0.5", {"train": 0.5, "test": 0.5}, "train:1/2,test:1/2"],
+    ),
     (ImagesConfig, "features", ["a=image/key,image/width", ["a=image/key", "image/width"]]),
     (ImagesConfig, "features", ["a=image/key", {"a": "image/key"}]),
     (ImagesConfig, "decoder_memory", ["2GiB", 2 << 30, "2g"]),
@@ -95,7 +102,7 @@ SAME = [
     (ArraysConfig, "arrays", ["x,y", ["x", "y"]]),
     (ImagesConfig, "beam_options", [["runner=X", "y"], {"runner": "X", "y": True, "z": None}]),
     (ImagesConfig, "beam_options", [["labels=a=b", "labels=c=d"], {"labels": ["a=b", "c=d"]}]),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("config", "name", "given"), SAME, ids=lambda v: str(v)[:40])
@@ -108,8 +115,11 @@ def test_values_mean_the_same_in_every_form(config, name, given, tmp_path) -> No
     if name != "beam_options":
         kind = config.__name__.removesuffix("Config").lower()
         flags = vars(find_parser(kind).parse_known_args(first.command(kind)[2:])[0])
-        again = config(**{each: flags[each] for each in flags.keys() & options_of(config).keys()},
-                       input=tmp_path, output="out")  # fmt: skip
+        again = config(
+            **{each: flags[each] for each in flags.keys() & options_of(config).keys()},
+            input=tmp_path,
+            output="out",
+        )
         assert getattr(again, name) == getattr(first, name)
 
 
@@ -133,14 +143,17 @@ WRONG = [
     ({"splits": 3}, "--splits=3 is a int, not a text: quote it."),
     ({"shard_bytes": "many"}, "--shard_bytes=many is not a size"),
     ({"root": b"x"}, "--root is a bytes, not a path"),
-    ({"strip_metadata": True}, "--strip_metadata needs --encoding=keep: images encoded as jpeg have no"),
+    (
+        {"strip_metadata": True},
+        "--strip_metadata needs --encoding=keep: images encoded as jpeg have no",
+    ),
     ({"encoding": "tiff"}, "--encoding=tiff is unknown: use jpeg, png, raw or keep."),
     ({"input": {"a": "b.jpg"}}, "--input is a dict, not a path: write the data to a file"),
     ({"input": np.zeros(3)}, "--input is a ndarray, not a path: write the data to a file"),
     ({"input": pd.DataFrame({"a": [1]})}, "--input is a DataFrame, not a path: write the data"),
     ({"imag_size": 3}, "shardmill.images has no option imag_size; did you mean image_size?"),
     ({"runner": "X"}, "shardmill.images has no option runner; Beam's options go in beam_options"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("options", "message"), WRONG, ids=lambda v: str(v)[:40])
@@ -160,15 +173,23 @@ def test_a_config_does_not_change(name) -> None:
 @pytest.mark.parametrize(
     ("spec", "name", "value"),
     [
-        (ImageSpec, "quality", 500), (ImageSpec, "quality", "x"),
-        (ImageSpec, "interpolation", "magic"), (ImageSpec, "encoding", "gif"),
-        (ImageSpec, "reducing_gap", 0.5), (ImageSpec, "max_pixels", 0), (ImageSpec, "channels", 2),
-        (ResizeSpec, "resize", "squash"), (LabelSpec, "label_from", "moon"),
-        (ShardSpec, "num_shards", 0), (ShardSpec, "shard_bytes", 1023),
-        (ShardSpec, "shard_examples", 0), (PlaceSpec, "seed", 1 << 64),
-        (Dialect, "header", "second"), (Dialect, "skip_lines", -1),
+        (ImageSpec, "quality", 500),
+        (ImageSpec, "quality", "x"),
+        (ImageSpec, "interpolation", "magic"),
+        (ImageSpec, "encoding", "gif"),
+        (ImageSpec, "reducing_gap", 0.5),
+        (ImageSpec, "max_pixels", 0),
+        (ImageSpec, "channels", 2),
+        (ResizeSpec, "resize", "squash"),
+        (LabelSpec, "label_from", "moon"),
+        (ShardSpec, "num_shards", 0),
+        (ShardSpec, "shard_bytes", 1023),
+        (ShardSpec, "shard_examples", 0),
+        (PlaceSpec, "seed", 1 << 64),
+        (Dialect, "header", "second"),
+        (Dialect, "skip_lines", -1),
     ],
-)  # fmt: skip
+)
 def test_specs_check_their_values_by_the_rules_of_the_table(spec, name, value) -> None:
     first = {
         ImageSpec: ResizeSpec(Size(8, 8)),
@@ -188,12 +209,29 @@ def test_identity_has_all_options_but_those_that_change_no_byte(kind) -> None:
     free = {name for name, option in options_of(config).items() if not option.decides}
     assert free >= {"root", "keep", "update", "overwrite", "dry_run", "max_reject_fraction"}
     assert free <= {
-        "root", "keep", "update", "overwrite", "dry_run", "max_reject_fraction", "beam_options",
-        "follow_links", "threads", "workers", "labels", "annotations", "masks", "limit", "schema", "preprocessing",
-        "image_suffix", "zip_encoding",  # in the identity of the inputs
-        "sample_bytes", "max_rejected_files", "resizer",  # in the versions of codecs, if it is Pillow
+        "root",
+        "keep",
+        "update",
+        "overwrite",
+        "dry_run",
+        "max_reject_fraction",
+        "beam_options",
+        "follow_links",
+        "threads",
+        "workers",
+        "labels",
+        "annotations",
+        "masks",
+        "limit",
+        "schema",
+        "preprocessing",
+        "image_suffix",
+        "zip_encoding",  # in the identity of the inputs
+        "sample_bytes",
+        "max_rejected_files",
+        "resizer",  # in the versions of codecs, if it is Pillow
         "label_order",  # if it is not the default
-    }  # fmt: skip
+    }
 
 
 @pytest.mark.parametrize(

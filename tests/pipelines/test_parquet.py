@@ -73,16 +73,20 @@ def test_fields_that_a_file_declares_required_are_missing_in_a_missing_struct(tm
     path = write(tmp_path / "t.parquet", table, row_group_size=2)
     examples, _ = published(input=path, output=tmp_path / "ds", splits="train:1")
     assert sorted(examples, key=lambda each: each["id"]) == [
-        {"id": [7], "of.n": [1], "of.s": [b""]}, {"id": [8]}, {"id": [9], "of.n": [3], "of.s": [b"x"]},
-    ]  # fmt: skip
+        {"id": [7], "of.n": [1], "of.s": [b""]},
+        {"id": [8]},
+        {"id": [9], "of.n": [3], "of.s": [b"x"]},
+    ]
 
 
 def test_a_value_that_its_feature_cannot_hold_rejects_its_row(tmp_path) -> None:
-    table = pa.table({
-        "large": pa.array([1, 2**63, 3, 4], pa.uint64()),
-        "wide": [1.0, 2.0, 1e300, 4.0],
-        "list": [[1], [2], [3], [4, None]],
-    })  # fmt: skip
+    table = pa.table(
+        {
+            "large": pa.array([1, 2**63, 3, 4], pa.uint64()),
+            "wide": [1.0, 2.0, 1e300, 4.0],
+            "list": [[1], [2], [3], [4, None]],
+        }
+    )
     path = write(tmp_path / "t.parquet", table)
     outcome, manifest = build_rows(input=path, output=tmp_path / "ds", max_reject_fraction=1.0)
     assert (outcome.status, manifest.written) == ("published", 1)
@@ -105,15 +109,25 @@ def test_a_missing_list_has_its_default(tmp_path) -> None:
 
 
 DUCKDB = {
-    "UTINYINT": "i % 200", "UBIGINT": "i", "HUGEINT": "i", "DECIMAL(12, 2)": "i / 8",
-    "DECIMAL(38, 0)": "i", "FLOAT": "i / 7", "DOUBLE": "i / 7", "BOOLEAN": "i % 2", "VARCHAR": "'é' || i",
-    "BLOB": "encode('é' || i)", "ENUM('a', 'b', '')": "['a', 'b', ''][1 + i % 3]", "INTEGER[]": "[i, 3]",
-    "VARCHAR[]": "['a' || i, '']", "STRUCT(a BIGINT, b VARCHAR)": "{'a': i, 'b': ''}",
+    "UTINYINT": "i % 200",
+    "UBIGINT": "i",
+    "HUGEINT": "i",
+    "DECIMAL(12, 2)": "i / 8",
+    "DECIMAL(38, 0)": "i",
+    "FLOAT": "i / 7",
+    "DOUBLE": "i / 7",
+    "BOOLEAN": "i % 2",
+    "VARCHAR": "'é' || i",
+    "BLOB": "encode('é' || i)",
+    "ENUM('a', 'b', '')": "['a', 'b', ''][1 + i % 3]",
+    "INTEGER[]": "[i, 3]",
+    "VARCHAR[]": "['a' || i, '']",
+    "STRUCT(a BIGINT, b VARCHAR)": "{'a': i, 'b': ''}",
     **dict.fromkeys(
         ("TIMESTAMP", "TIMESTAMP_MS", "TIMESTAMPTZ"),
         "TIMESTAMP '1960-01-01' + INTERVAL (i * 12345) SECOND",
     ),
-}  # fmt: skip
+}
 
 
 def test_duckdb_reads_the_values_of_its_files_too(tmp_path) -> None:

@@ -181,8 +181,9 @@ def test_rejects_name_the_index(tmp_path):
     rows = [{"id": n, "y": None if n in (17, 150) else "a"} for n in range(200)]
     built = shardmill.write(rows, tmp_path / "ds", label="y", max_reject_fraction=0.5, key="id")
     assert [(each["key"], each["uri"]) for each in rejects_of(tmp_path / "ds")] == [
-        ("record:17", ""), ("record:150", "")
-    ]  # fmt: skip
+        ("record:17", ""),
+        ("record:150", ""),
+    ]
     assert built.manifest.inputs.rejected == 2
 
 
@@ -420,8 +421,10 @@ def test_pixels_labels_and_splits_of_images(tmp_path):
     built = shardmill.write(rows, tmp_path / "ds", **options)
     assert built.manifest.labels == tuple(map(str, range(12)))
     assert {each["key"]: each["error"] for each in built.rejects} == {
-        "record:121": "empty", "record:122": "no_label", "record:123": "empty"
-    }  # fmt: skip
+        "record:121": "empty",
+        "record:122": "no_label",
+        "record:123": "empty",
+    }
     assert {each["message"] for each in built.rejects if each["error"] == "empty"} == {
         "record 121 has no image: its field 'x' is None",
         "the image 'x' of record 123 has no bytes or is damaged",
@@ -460,7 +463,7 @@ NO_IMAGES = {
     "no field": ([{"x": b""}], {"label": "y"}, "no field 'y', only 'x'"),
     "label": ([{"x": b"", "y": 0.5}], {"label": "y"}, "Record 0: the field 'y' is 0.5"),
     "key": ([{"x": b"", "y": "a"}, {"x": b""}], {"key": "y"}, "Record 1 has no value in its key"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("kind", NO_IMAGES)
@@ -578,10 +581,16 @@ def test_processes_write_what_one_writes(tmp_path, monkeypatch, requests, image)
 @pytest.mark.parametrize(
     "odd",
     [
-        "text", "function", "error", "exit",
-        *(pytest.param(each, marks=pytest.mark.heavy) for each in ("float", "field", "number", "index")),
+        "text",
+        "function",
+        "error",
+        "exit",
+        *(
+            pytest.param(each, marks=pytest.mark.heavy)
+            for each in ("float", "field", "number", "index")
+        ),
     ],
-)  # fmt: skip
+)
 def test_errors_of_processes_are_those_of_one(tmp_path, requests, odd):
     caught = []
     for workers in (1, 2):
@@ -672,9 +681,13 @@ def test_a_module_that_writes_when_it_is_imported_is_read_by_one_process(tmp_pat
     """Processes import it again to unpickle the source; they must not write it again."""
     (tmp_path / "job.py").write_text(IMPORTED)
     done = subprocess.run(
-        [sys.executable, "-c", "import job"], cwd=tmp_path, capture_output=True, text=True,
-        check=False, timeout=100,
-    )  # fmt: skip
+        [sys.executable, "-c", "import job"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=100,
+    )
     assert done.returncode == 0, done.stderr
     printed = Counter(done.stdout.split())  # a process may be ended before it imports the module
     assert printed["60"] == 1
@@ -716,8 +729,10 @@ def test_script_thread_and_loop(tmp_path, has_file):
     script.write_text(CALLED)
     ended = subprocess.run(
         [sys.executable, *([script] if has_file else ["-c", CALLED]), tmp_path],
-        check=True, capture_output=True, text=True,
-    )  # fmt: skip
+        check=True,
+        capture_output=True,
+        text=True,
+    )
     lines = ended.stdout.splitlines()
     assert lines[-1] == "[]"
     readers, called = set(), {}

@@ -64,69 +64,105 @@ ADULT = columns(
 IRIS = columns("f sepal_length f sepal_width f petal_length f petal_width t species")
 TABLES = [
     Table(
-        "titanic_train.csv", 891,
-        columns("i PassengerId i Survived i Pclass t Name t Sex f Age i SibSp i Parch t Ticket "
-                "f Fare t Cabin t Embarked"),
-        "Survived", {"0": 549, "1": 342},
+        "titanic_train.csv",
+        891,
+        columns(
+            "i PassengerId i Survived i Pclass t Name t Sex f Age i SibSp i Parch t Ticket "
+            "f Fare t Cabin t Embarked"
+        ),
+        "Survived",
+        {"0": 549, "1": 342},
     ),
     Table(
-        "adult_test_noheader.csv", 16_281, ADULT, "income", {"<=50K.": 12_435, ">50K.": 3_846},
-        {"columns": ",".join(ADULT), "delimiter": ", "}, {"skipinitialspace": True},
+        "adult_test_noheader.csv",
+        16_281,
+        ADULT,
+        "income",
+        {"<=50K.": 12_435, ">50K.": 3_846},
+        {"columns": ",".join(ADULT), "delimiter": ", "},
+        {"skipinitialspace": True},
     ),
     Table(
-        "chicago_taxi_5000.csv", 5_000,
-        columns("i pickup_community_area f fare i trip_start_month i trip_start_hour "
-                "i trip_start_day i trip_start_timestamp f pickup_latitude f pickup_longitude "
-                "f dropoff_latitude f dropoff_longitude f trip_miles i pickup_census_tract "
-                "w dropoff_census_tract t payment_type t company w trip_seconds "
-                "w dropoff_community_area f tips"),
+        "chicago_taxi_5000.csv",
+        5_000,
+        columns(
+            "i pickup_community_area f fare i trip_start_month i trip_start_hour "
+            "i trip_start_day i trip_start_timestamp f pickup_latitude f pickup_longitude "
+            "f dropoff_latitude f dropoff_longitude f trip_miles i pickup_census_tract "
+            "w dropoff_census_tract t payment_type t company w trip_seconds "
+            "w dropoff_community_area f tips"
+        ),
     ),
     Table(
-        "penguins_missing.csv", 344,
-        columns("t species t island f bill_length_mm f bill_depth_mm i flipper_length_mm "
-                "i body_mass_g t sex"),
-        "species", {"Adelie": 152, "Chinstrap": 68, "Gentoo": 124},
+        "penguins_missing.csv",
+        344,
+        columns(
+            "t species t island f bill_length_mm f bill_depth_mm i flipper_length_mm "
+            "i body_mass_g t sex"
+        ),
+        "species",
+        {"Adelie": 152, "Chinstrap": 68, "Gentoo": 124},
     ),
     Table(
-        "tips.csv", 244,
+        "tips.csv",
+        244,
         columns("f total_bill f tip t sex b smoker t day t time i size"),
-        "day", {"Fri": 19, "Sat": 87, "Sun": 76, "Thur": 62},
+        "day",
+        {"Fri": 19, "Sat": 87, "Sun": 76, "Thur": 62},
     ),
     Table(
-        "iris_noheader.csv", 150, IRIS, "species",
+        "iris_noheader.csv",
+        150,
+        IRIS,
+        "species",
         {"Iris-setosa": 50, "Iris-versicolor": 50, "Iris-virginica": 50},
         {"columns": ",".join(IRIS)},
     ),
     Table(
-        "winequality_red_noheader.csv", 1_599,
+        "winequality_red_noheader.csv",
+        1_599,
         columns(" ".join(f"f column_{n}" for n in range(1, 12)) + " i column_12"),
-        "column_12", {"3": 10, "4": 53, "5": 681, "6": 638, "7": 199, "8": 18},
+        "column_12",
+        {"3": 10, "4": 53, "5": 681, "6": 638, "7": 199, "8": 18},
         {"header": "none"},
     ),
     Table(
-        "horse_colic_noheader_qmarks.csv", 300,
-        columns(" ".join(
-            f"{kind} column_{n}" for n, kind in enumerate("iiifiiiiiiiiiiifiiffifiitttti"[:24], 1)
-        ) + " t column_25 t column_26 t column_27 i column_28"),
+        "horse_colic_noheader_qmarks.csv",
+        300,
+        columns(
+            " ".join(
+                f"{kind} column_{n}"
+                for n, kind in enumerate("iiifiiiiiiiiiiifiiffifiitttti"[:24], 1)
+            )
+            + " t column_25 t column_26 t column_27 i column_28"
+        ),
         options={"header": "none"},
     ),
     Table("monthly_sunspots_crlf.csv", 2_820, columns("t Month f Sunspots")),
     Table(
-        "raccoon_train_labels.csv", 173,
+        "raccoon_train_labels.csv",
+        173,
         columns("t filename i width i height t class i xmin i ymin i xmax i ymax"),
-        "class", {"raccoon": 173},
+        "class",
+        {"raccoon": 173},
     ),
     Table(
-        "tfx_penguins_processed.csv", 334,
+        "tfx_penguins_processed.csv",
+        334,
         columns("i species f culmen_length_mm f culmen_depth_mm f flipper_length_mm f body_mass_g"),
-        "species", {"0": 146, "1": 68, "2": 120},
+        "species",
+        {"0": 146, "1": 68, "2": 120},
     ),
     Table("tfx_multi_line_string.csv", 3, columns("i A t B i C i D")),
     Table(
-        "tfrecorder_samples_data.csv", 6, columns("t image_uri t label"), "label",
-        {"cat": 3, "goat": 3}, {"split_by": "split"},
+        "tfrecorder_samples_data.csv",
+        6,
+        columns("t image_uri t label"),
+        "label",
+        {"cat": 3, "goat": 3},
+        {"split_by": "split"},
     ),
-]  # fmt: skip
+]
 
 
 PARAMETERS = [
@@ -187,9 +223,15 @@ def test_command_prints_counts_and_is_idempotent(tmp_path) -> None:
     assert done.returncode == 0, done.stderr
     assert PROGRESS.sub("", done.stderr) == ""
     for wanted in (
-        "matched    400 rows", "written    399 examples", "rejected   1 (cast 1), see ",
-        "train      ", "validation ", "rows/s", "manifest.json", "shardmill steps",
-    ):  # fmt: skip
+        "matched    400 rows",
+        "written    399 examples",
+        "rejected   1 (cast 1), see ",
+        "train      ",
+        "validation ",
+        "rows/s",
+        "manifest.json",
+        "shardmill steps",
+    ):
         assert wanted in done.stdout, done.stdout
     (reject,) = rejects_of(tmp_path / "ds")
     assert reject["key"] == "mail1.csv:79"

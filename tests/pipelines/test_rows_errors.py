@@ -17,14 +17,18 @@ ERRORS = [
     (["--schema=broken.pbtxt"], 2, "broken.pbtxt is not a schema (line 2, column"),
     (["--schema=binary.bin"], 2, "it is not UTF-8 (line 3 has the byte 0x80)"),
     (["--schema=empty"], 2, "names no features"),
-    (["--schema=absent.pbtxt"], 1, "--schema=absent.pbtxt: most have no column 'color', only 'id', 'name', 'x'; "),
+    (
+        ["--schema=absent.pbtxt"],
+        1,
+        "--schema=absent.pbtxt: most have no column 'color', only 'id', 'name', 'x'; ",
+    ),
     (["--schema=twice.pbtxt"], 2, "has the feature 'id' twice"),
     (["--schema=default.pbtxt"], 2, "The column 'id' has a wrong default: 'x' is not an int64"),
     (["--preprocessing=module.py"], 2, "the module 'no_such_module' is not installed"),
     (["--preprocessing=fine.py", "--splits=test:1"], 2, "analyzes the split train"),
     (["--delimiter="], 2, "--delimiter='': must be one or more characters"),
     (["--delimiter=\n"], 2, "must be one or more characters without line breaks"),
-    (["--delimiter=\""], 2, "contains the quote"),
+    (['--delimiter="'], 2, "contains the quote"),
     (["--quote=''"], 2, "must be one ASCII character"),
     (["--quote=«"], 2, "must be one ASCII character"),
     (["--delimiter=€", "--encoding=latin-1"], 2, "does not exist in --encoding"),
@@ -64,7 +68,7 @@ ERRORS = [
     (["--delimeter=;"], 2, "did you mean --delimiter?"),
     (["--image_size=3"], 2, "--image_size belongs to `shardmill images`"),
     (["--labels=x.txt"], 2, "--labels belongs to `shardmill images` and `shardmill arrays`"),
-]  # fmt: skip
+]
 
 
 def make_inputs(folder) -> None:

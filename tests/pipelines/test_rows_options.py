@@ -47,14 +47,16 @@ PEOPLE_ROWS = [
 ]
 
 
-EDITED = format_schema([
-    Column("name", "bytes", required=False),
-    Column("age", "float32", default="-1"),
-    Column("tags", "bytes", separator="|", required=False),
-    Column("member", "int64", booleans=("yes", "no")),
-    Column("code", "int64", zero_padded=True),
-    Column("grade", "bytes", values=("A", "B")),
-])  # fmt: skip
+EDITED = format_schema(
+    [
+        Column("name", "bytes", required=False),
+        Column("age", "float32", default="-1"),
+        Column("tags", "bytes", separator="|", required=False),
+        Column("member", "int64", booleans=("yes", "no")),
+        Column("code", "int64", zero_padded=True),
+        Column("grade", "bytes", values=("A", "B")),
+    ]
+)
 
 
 def people(folder: Path, rows: list[list[str]] = PEOPLE_ROWS) -> Path:
@@ -82,16 +84,22 @@ def test_applies_an_edited_schema(tmp_path) -> None:
     """It leaves out a column and sets a type, a default, presence, a separator and domains."""
     (tmp_path / "schema.pbtxt").write_text(EDITED)
     examples, manifest = published(
-        input=people(tmp_path), output=tmp_path / "ds", schema=tmp_path / "schema.pbtxt",
-        label="grade", splits=TRAIN,
-    )  # fmt: skip
+        input=people(tmp_path),
+        output=tmp_path / "ds",
+        schema=tmp_path / "schema.pbtxt",
+        label="grade",
+        splits=TRAIN,
+    )
     wanted = []
     for name, age, _, tags, member, code, grade in PEOPLE_ROWS:
         example = {
-            "name": [name.encode()], "age": [float(age or -1)],
+            "name": [name.encode()],
+            "age": [float(age or -1)],
             "tags": [piece.encode() for piece in tags.split("|")] if tags else [],
-            "member": [int(member == "yes")], "code": [int(code)], "grade": [grade.encode()],
-        }  # fmt: skip
+            "member": [int(member == "yes")],
+            "code": [int(code)],
+            "grade": [grade.encode()],
+        }
         if not name:
             del example["name"]
         wanted.append(example)
@@ -105,9 +113,11 @@ def test_applies_an_edited_schema(tmp_path) -> None:
 
 TABLE = 'id,città,x\n1,Zürich,0.5\n2,"a,\nb",1.5\n3,,2.5\n'
 PACKERS = {
-    "gz": gzip.compress, "bz2": bz2.compress, "xz": lzma.compress,
+    "gz": gzip.compress,
+    "bz2": bz2.compress,
+    "xz": lzma.compress,
     "zst": zstandard.ZstdCompressor().compress,
-}  # fmt: skip
+}
 
 
 def test_reads_a_folder_of_mixed_line_breaks_and_compressions(tmp_path) -> None:
@@ -115,8 +125,11 @@ def test_reads_a_folder_of_mixed_line_breaks_and_compressions(tmp_path) -> None:
     folder = tmp_path / "in"
     (folder / "deep").mkdir(parents=True)
     plain = TABLE.replace("a,\nb", "a,b").encode()
-    files = {"lf.csv": plain, "crlf.csv": plain.replace(b"\n", b"\r\n"),
-             "deep/cr.CSV": plain.replace(b"\n", b"\r")}  # fmt: skip
+    files = {
+        "lf.csv": plain,
+        "crlf.csv": plain.replace(b"\n", b"\r\n"),
+        "deep/cr.CSV": plain.replace(b"\n", b"\r"),
+    }
     files |= {f"packed.csv.{suffix}": pack(plain) for suffix, pack in PACKERS.items()}
     files |= {
         "no end.csv": plain.rstrip(b"\n"),
@@ -149,22 +162,34 @@ def test_rejects_whole_files_that_do_not_fit(tmp_path) -> None:
     (folder / "header.csv").write_text("b,a\n")
     (folder / "picture.csv").write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(99))
     examples, manifest = published(
-        input=folder, output=tmp_path / "ds", splits=TRAIN, max_reject_fraction=0.1,
+        input=folder,
+        output=tmp_path / "ds",
+        splits=TRAIN,
+        max_reject_fraction=0.1,
         max_rejected_files=2,
-    )  # fmt: skip
+    )
     assert len(examples) == 58
     assert manifest.inputs.matched == 61
-    found = {reject["key"]: (reject["error"], reject["message"])
-             for reject in rejects_of(tmp_path / "ds")}  # fmt: skip
+    found = {
+        reject["key"]: (reject["error"], reject["message"])
+        for reject in rejects_of(tmp_path / "ds")
+    }
     assert {key: error for key, (error, _) in found.items()} == {
-        "00.csv": "columns", "empty.csv": "empty", "picture.csv": "not_csv",
-    }  # fmt: skip
+        "00.csv": "columns",
+        "empty.csv": "empty",
+        "picture.csv": "not_csv",
+    }
     assert "it has no column 'a', 'b', but 'other', 'names'" in found["00.csv"][1]
     # Schema and key fit the other files, though not the first one.
     outcome, _ = build_rows(
-        input=folder, output=tmp_path / "ds2", schema=tmp_path / "ds/current/schema.pbtxt", key="b",
-        splits=TRAIN, max_reject_fraction=1.0, max_rejected_files=2,
-    )  # fmt: skip
+        input=folder,
+        output=tmp_path / "ds2",
+        schema=tmp_path / "ds/current/schema.pbtxt",
+        key="b",
+        splits=TRAIN,
+        max_reject_fraction=1.0,
+        max_rejected_files=2,
+    )
     assert outcome.status == "published"
 
 
@@ -178,8 +203,10 @@ def test_reads_a_listing(tmp_path) -> None:
     assert counted(examples) == counted([{"n": [n]} for n in (b"a", b"aa", b"b", b"bb")])
     inputs = manifest.inputs
     assert (inputs.matched, inputs.duplicates, inputs.rejected_by_reason) == (
-        6, 1, {"not_found": 1},
-    )  # fmt: skip
+        6,
+        1,
+        {"not_found": 1},
+    )
     (reject,) = rejects_of(tmp_path / "ds")
     assert reject["key"] == "missing.csv"
 
@@ -248,9 +275,11 @@ def test_groups_stay_in_one_split_across_files(tmp_path) -> None:
     make_table(tmp_path / "in" / "a.csv", ["patient", "n"], rows[:200])
     make_table(tmp_path / "in" / "b.csv", ["patient", "n"], rows[200:])
     _, manifest = build_rows(
-        input=tmp_path / "in", output=tmp_path / "ds", group_by="patient",
+        input=tmp_path / "in",
+        output=tmp_path / "ds",
+        group_by="patient",
         splits="train:0.5,validation:0.5",
-    )  # fmt: skip
+    )
     sides: dict[bytes, set[str]] = {}
     alone = set()
     for split, examples in by_split(tmp_path / "ds", manifest).items():
@@ -282,8 +311,9 @@ def test_split_by_column(tmp_path) -> None:
     assert found["test"] == [7]
     assert found["holdout"] == [8]
     assert {reject["key"]: reject["error"] for reject in rejects_of(tmp_path / "ds")} == {
-        "in.csv:11": "no_split", "in.csv:12": "no_split",
-    }  # fmt: skip
+        "in.csv:11": "no_split",
+        "in.csv:12": "no_split",
+    }
 
 
 def test_key_finds_duplicates_and_conflicts(tmp_path) -> None:
@@ -381,9 +411,11 @@ def test_golden_shard_bytes(tmp_path) -> None:
     found = {}
     for compression in ("gzip", "none"):
         _, manifest = build_rows(
-            input=tmp_path / "golden.csv", output=tmp_path / compression, splits=TRAIN,
+            input=tmp_path / "golden.csv",
+            output=tmp_path / compression,
+            splits=TRAIN,
             compression=compression,
-        )  # fmt: skip
+        )
         (name,) = manifest.files
         found[compression] = tmp_path / compression / "current" / name
     records = [{"a": n, "b": n / 8, "c": b"t%d" % (n % 3), "d": n % 2} for n in range(40)]
@@ -391,10 +423,12 @@ def test_golden_shard_bytes(tmp_path) -> None:
     payloads = gzip_records(found["gzip"])
     assert sorted(payloads) == sorted(wanted)
     # Written once with the deflate version of constraints.txt; must never change.
-    assert {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in found.items()} == {
+    assert {
+        name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in found.items()
+    } == {
         "gzip": "97cd97cac3afcb73c1e9e509a769c3226f42d90a2f60ba24973867de58067c7f",
         "none": "1c3cbd56df12bb1f7d60dac68f6aa4c7f067a23b5243631a26b4fe9cc35bd74c",
-    }  # fmt: skip
+    }
 
 
 @pytest.mark.heavy
@@ -430,8 +464,12 @@ def test_limit_takes_a_random_sample_of_rows(key, tmp_path, monkeypatch) -> None
 @pytest.mark.heavy
 def test_bytes_do_not_depend_on_threads_or_ranges(tmp_path, monkeypatch) -> None:
     folder = make_mixed_tables(tmp_path / "in")
-    options = {"input": folder, "schema": folder / "schema.pbtxt", "label": "class",
-               "num_shards": 3}  # fmt: skip
+    options = {
+        "input": folder,
+        "schema": folder / "schema.pbtxt",
+        "label": "class",
+        "num_shards": 3,
+    }
     _, manifest = build_rows(output=tmp_path / "0", **options)
     check_dataset(tmp_path / "0", manifest, "class")
     first = dataset_files(tmp_path / "0")
@@ -456,14 +494,31 @@ def test_config_id_depends_on_options_that_change_bytes(tmp_path) -> None:
         return resolve(config).spec.sink.config_id
 
     plain = build_id()
-    same = [{"threads": 3}, {"overwrite": True}, {"max_reject_fraction": 0.5},
-            {"sample_bytes": "1KiB"}, {"max_rejected_files": 2}]  # fmt: skip
+    same = [
+        {"threads": 3},
+        {"overwrite": True},
+        {"max_reject_fraction": 0.5},
+        {"sample_bytes": "1KiB"},
+        {"max_rejected_files": 2},
+    ]
     other = [
-        {"seed": 1}, {"splits": TRAIN}, {"num_shards": 2}, {"label": "b"}, {"key": "a"},
-        {"group_by": "b"}, {"null_values": "x"}, {"strip": True}, {"compression": "none"},
-        {"columns": "a,b", "header": "first"}, {"quote": "'"}, {"encoding": "latin-1"},
-        {"split_by": "b"}, {"skip_lines": 1}, {"header": "none"}, {"limit": 2},
-    ]  # fmt: skip
+        {"seed": 1},
+        {"splits": TRAIN},
+        {"num_shards": 2},
+        {"label": "b"},
+        {"key": "a"},
+        {"group_by": "b"},
+        {"null_values": "x"},
+        {"strip": True},
+        {"compression": "none"},
+        {"columns": "a,b", "header": "first"},
+        {"quote": "'"},
+        {"encoding": "latin-1"},
+        {"split_by": "b"},
+        {"skip_lines": 1},
+        {"header": "none"},
+        {"limit": 2},
+    ]
     assert {build_id(**options) for options in same} == {plain}
     ids = {build_id(**options) for options in other}
     assert len(ids) == len(other)

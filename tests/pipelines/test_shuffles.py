@@ -122,8 +122,13 @@ def test_values_of_a_key_do_not_grow_with_the_inputs(tmp_path, largest, monkeypa
         make_photos(folder / "in", {"a": count_}, size=(8, 8))
         for number in range(count_ // 2):  # all copies of one content
             shutil.copy(folder / "in/a/000.jpg", folder / f"in/a/x{number:03d}.jpg")
-        options = {"input": folder / "in", "output": folder / "out", "image_size": "8",
-                   "splits": "train:1", "shard_examples": 40}  # fmt: skip
+        options = {
+            "input": folder / "in",
+            "output": folder / "out",
+            "image_size": "8",
+            "splits": "train:1",
+            "shard_examples": 40,
+        }
         build_dataset(**options)
         shutil.copy(folder / "in/a/001.jpg", folder / "in/a/new.jpg")
         os.rename(folder / "in/a/002.jpg", folder / "in/a/renamed.jpg")

@@ -38,8 +38,10 @@ def test_tree_of_splits_keeps_its_splits(tmp_path) -> None:
     make_photos(tmp_path / "in", TREE, size=(8, 8))
     manifest = build(tmp_path)
     assert {name: split.label_counts for name, split in manifest.splits.items()} == {
-        "train": {"cat": 4, "dog": 2}, "validation": {"cat": 3}, "test": {"dog": 2},
-    }  # fmt: skip
+        "train": {"cat": 4, "dog": 2},
+        "validation": {"cat": 3},
+        "test": {"dog": 2},
+    }
     (warning,) = manifest.warnings
     assert warning.startswith("the folders 'Train', 'test', 'train', 'val' were taken as splits")
     folders = {s: {key.split("/")[0] for key in keys} for s, keys in contents(tmp_path).items()}
@@ -60,8 +62,9 @@ def test_split_folders_without_subfolders_have_no_labels(tmp_path) -> None:
     make_photos(tmp_path / "in", {"train": 4, "validation": 2}, size=(8, 8))
     manifest = build(tmp_path)
     assert {name: split.num_examples for name, split in manifest.splits.items()} == {
-        "train": 4, "validation": 2,
-    }  # fmt: skip
+        "train": 4,
+        "validation": 2,
+    }
     assert manifest.labels == ()
     assert "no subfolders, so the images have no labels: --label_from=" in manifest.warnings[0]
     assert build(tmp_path, label_from="filename").labels  # labels that are asked for are kept
@@ -102,11 +105,22 @@ def test_failure_says_which_folders_were_taken_as_splits(tmp_path) -> None:
 def test_names_of_split_folders() -> None:
     """Of data sets on the web."""
     for name, split in {
-        "test1": "test", "training_set": "train", "test_set": "test", "train_images": "train",
-        "validation_data": "validation", "Val-2": "validation", "eval": "validation",
-        "TrainSplit": "train", "dev set": "validation",
-        "tests": "", "trains": "", "validity": "", "test_cats": "", "train_": "", "pretrain": "",
-    }.items():  # fmt: skip
+        "test1": "test",
+        "training_set": "train",
+        "test_set": "test",
+        "train_images": "train",
+        "validation_data": "validation",
+        "Val-2": "validation",
+        "eval": "validation",
+        "TrainSplit": "train",
+        "dev set": "validation",
+        "tests": "",
+        "trains": "",
+        "validity": "",
+        "test_cats": "",
+        "train_": "",
+        "pretrain": "",
+    }.items():
         assert split_of_folder(name) == split, name
 
 
@@ -139,8 +153,9 @@ def test_rows_in_split_folders(tmp_path) -> None:
         (tmp_path / "in" / split / "x.csv").write_text("a\n" + "1\n" * rows)
     _, manifest = build_dataset("rows", input=tmp_path / "in", output=tmp_path / "ds")
     assert {name: split.num_examples for name, split in manifest.splits.items()} == {
-        "train": 5, "validation": 3,
-    }  # fmt: skip
+        "train": 5,
+        "validation": 3,
+    }
     assert "were taken as splits" in manifest.warnings[0]
 
 

@@ -174,12 +174,20 @@ BEAM = "apache_beam tensorflow keras torch "
 ALL = BEAM + "numpy PIL pyarrow rich google.cloud.storage google.protobuf jinja2"
 # Commands on a dataset, and the modules that they do not load.
 COMMANDS = {
-    "steps ds --batch_size=4": ALL, "check ds": ALL, "clean ds": ALL, "files ds --split=train": ALL,
-    "count ds": BEAM + "pyarrow", "count ds --check=index": BEAM + "pyarrow",
-    "check ds --findings": BEAM, "diff ds ds": BEAM,
-    "show ds": BEAM + "google.protobuf", "report ds": BEAM, "verify ds": BEAM,
-    "images photos other": "tensorflow torch", "rows in.csv rows": "tensorflow tfx_bsl torch",
-}  # fmt: skip
+    "steps ds --batch_size=4": ALL,
+    "check ds": ALL,
+    "clean ds": ALL,
+    "files ds --split=train": ALL,
+    "count ds": BEAM + "pyarrow",
+    "count ds --check=index": BEAM + "pyarrow",
+    "check ds --findings": BEAM,
+    "diff ds ds": BEAM,
+    "show ds": BEAM + "google.protobuf",
+    "report ds": BEAM,
+    "verify ds": BEAM,
+    "images photos other": "tensorflow torch",
+    "rows in.csv rows": "tensorflow tfx_bsl torch",
+}
 
 
 @pytest.fixture(scope="module")
@@ -252,8 +260,11 @@ def test_an_interrupt_while_beam_starts_a_bundle_ends_the_command(tmp_path):
     words = ["rows", f"--input={tmp_path / 'a.csv'}", f"--output={tmp_path / 'ds'}"]
     done = subprocess.run(
         [sys.executable, "-c", INTERRUPTED, *words],
-        capture_output=True, text=True, check=False, timeout=60,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
     assert done.returncode == 130, done.stderr
     assert "Traceback" not in done.stderr
 

@@ -69,8 +69,10 @@ def test_kinds_of_elements_give_the_same_bytes(plain, tmp_path) -> None:
         "examples": [tf_example(each) for each in values],
         "bytes": [encode_example(each) for each in values],
         "rows": [beam.Row(**each) for each in ELEMENTS],
-        "arrays": [{**e, "x": np.array(e["x"]), "label": np.array([e["label"]])[0]} for e in ELEMENTS],
-    }  # fmt: skip
+        "arrays": [
+            {**e, "x": np.array(e["x"]), "label": np.array([e["label"]])[0]} for e in ELEMENTS
+        ],
+    }
     for name, elements in kinds.items():
         write(tmp_path / name, elements)
         assert dataset_files(tmp_path / name) == dataset_files(plain), name
@@ -83,7 +85,11 @@ def test_attempts_that_failed_or_run_twice_change_nothing(plain, tmp_path) -> No
     def attempt(elements):
         spec = shardmill.WriteDataset(out, **OPTIONS)
         spec = spec._spec(spec._columns, "FnApiRunner")
-        return [run for run in transform.write_elements(elements, spec) if isinstance(run, transform.Run)]  # fmt: skip
+        return [
+            run
+            for run in transform.write_elements(elements, spec)
+            if isinstance(run, transform.Run)
+        ]
 
     first = attempt(ELEMENTS[:100])
     assert attempt(ELEMENTS[:100]) == first == attempt(ELEMENTS[99::-1])
@@ -98,7 +104,11 @@ def test_attempts_that_failed_or_run_twice_change_nothing(plain, tmp_path) -> No
 def test_the_same_elements_are_up_to_date(plain, tmp_path, capsys) -> None:
     before = dataset_files(plain)
     write(plain, ELEMENTS[::-1])
-    assert {path.name for path in plain.iterdir()} == {"current", "manifest.json", current(plain).name}  # fmt: skip
+    assert {path.name for path in plain.iterdir()} == {
+        "current",
+        "manifest.json",
+        current(plain).name,
+    }
     with pytest.raises(Exception, match="was built from different inputs"):
         write(plain, ELEMENTS[1:])
     with pytest.raises(Exception, match="was built from different inputs or options"):
@@ -207,9 +217,16 @@ def test_typed_rows_need_no_schema(tmp_path) -> None:
     step = beam.Map(lambda each: each).with_output_types(Person)
     split = lambda person: "val" if person.name < "2" else "train"  # noqa: E731
     write(
-        tmp_path / "ds", people, None, step, key="name", schema="", split=split, splits=None,
+        tmp_path / "ds",
+        people,
+        None,
+        step,
+        key="name",
+        schema="",
+        split=split,
+        splits=None,
         label="age",
-    )  # fmt: skip
+    )
     manifest = manifest_of(tmp_path / "ds")
     odd = [person for person in people if person.age]
     validation = sum(person.name < "2" for person in odd)
@@ -309,9 +326,9 @@ def test_random_records(tmp_path_factory, values, chance) -> None:
     for each in wanted.values():
         if "words" in each:
             each["words"] = [w.encode() if isinstance(w, str) else w for w in each["words"]]
-    assert repr(sorted((found["train"] | found["test"]).items())) == repr(sorted(
-        (key, {name: each[name] for name in sorted(each)}) for key, each in wanted.items()
-    ))  # fmt: skip
+    assert repr(sorted((found["train"] | found["test"]).items())) == repr(
+        sorted((key, {name: each[name] for name in sorted(each)}) for key, each in wanted.items())
+    )
 
 
 def take(key: str, data: bytes) -> bytes:

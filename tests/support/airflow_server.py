@@ -117,9 +117,12 @@ class Run:
     def clear(self, *tasks: str) -> None:
         """Clear tasks, so that they run again."""
         body = {
-            "dry_run": False, "dag_run_id": self.run_id, "task_ids": list(tasks),
-            "only_failed": False, "include_downstream": False,
-        }  # fmt: skip
+            "dry_run": False,
+            "dag_run_id": self.run_id,
+            "task_ids": list(tasks),
+            "only_failed": False,
+            "include_downstream": False,
+        }
         self.airflow.call(f"/dags/{self.dag_id}/clearTaskInstances", body)
 
     def log(self, task: str, number: int) -> Try:
@@ -132,9 +135,10 @@ class Run:
     def processes(self, task: str) -> list[psutil.Process]:
         """Return all processes of a task's command, by environment variables; also the keeper."""
         wanted = {
-            "AIRFLOW_CTX_DAG_ID": self.dag_id, "AIRFLOW_CTX_DAG_RUN_ID": self.run_id,
+            "AIRFLOW_CTX_DAG_ID": self.dag_id,
+            "AIRFLOW_CTX_DAG_RUN_ID": self.run_id,
             "AIRFLOW_CTX_TASK_ID": task,
-        }  # fmt: skip
+        }
         found = []
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error, OSError):
@@ -177,11 +181,16 @@ class Airflow:
     @property
     def environment(self) -> dict[str, str]:
         own = {
-            "CORE__DAGS_FOLDER": DAGS, "CORE__EXECUTOR": "LocalExecutor", "CORE__PARALLELISM": 4,
-            "CORE__LOAD_EXAMPLES": False, "CORE__DAGS_ARE_PAUSED_AT_CREATION": False,
+            "CORE__DAGS_FOLDER": DAGS,
+            "CORE__EXECUTOR": "LocalExecutor",
+            "CORE__PARALLELISM": 4,
+            "CORE__LOAD_EXAMPLES": False,
+            "CORE__DAGS_ARE_PAUSED_AT_CREATION": False,
             "CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": True,
             "CORE__EXECUTION_API_SERVER_URL": f"http://127.0.0.1:{self.port}/execution/",
-            "API__HOST": "127.0.0.1", "API__PORT": self.port, "API__WORKERS": 1,
+            "API__HOST": "127.0.0.1",
+            "API__PORT": self.port,
+            "API__WORKERS": 1,
             "API__BASE_URL": f"http://127.0.0.1:{self.port}",
             "API_AUTH__JWT_SECRET": "a secret that only these tests know, of 64 characters in all....",
             "SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": 0.3,
@@ -190,7 +199,7 @@ class Airflow:
             "DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": 600,
             "USAGE_DATA_COLLECTION__ENABLED": False,
             "DATABASE__SQL_ALCHEMY_CONN": self.database,
-        }  # fmt: skip
+        }
         return os.environ | {
             "AIRFLOW_HOME": str(self.home),
             "SHARDMILL_SETTINGS": str(self.settings),
@@ -204,9 +213,14 @@ class Airflow:
         """Run a program of Airflow's environment to its end."""
         name, *rest = map(str, args)
         return subprocess.run(
-            [self.env / "bin" / name, *rest], env=self.environment, capture_output=True, text=True,
-            check=False, timeout=timeout, cwd=self.home,
-        )  # fmt: skip
+            [self.env / "bin" / name, *rest],
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=timeout,
+            cwd=self.home,
+        )
 
     def start(self) -> None:
         """Start all three parts; the API server first, since tasks report to it."""
@@ -222,8 +236,12 @@ class Airflow:
             return subprocess.Popen(
                 # If the test is killed, Airflow ends too.
                 ["setpriv", "--pdeathsig", "TERM", self.env / "bin" / "airflow", name],
-                env=self.environment, stdout=log, stderr=log, cwd=self.home, start_new_session=True,
-            )  # fmt: skip
+                env=self.environment,
+                stdout=log,
+                stderr=log,
+                cwd=self.home,
+                start_new_session=True,
+            )
 
     def _answers(self) -> bool:
         with contextlib.suppress(OSError):

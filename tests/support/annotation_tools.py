@@ -78,11 +78,15 @@ def write_coco(folder: Path, facts: dict) -> dict:
         name = Path(key).name
         images.append({"id": number, "file_name": name, "width": width, "height": height})
         entries += [
-            {"image_id": number, "category_id": 7 + names.index(name), "iscrowd": 0,
-             "bbox": [left, upper, right - left, lower - upper],
-             "area": (right - left) * (lower - upper)}
+            {
+                "image_id": number,
+                "category_id": 7 + names.index(name),
+                "iscrowd": 0,
+                "bbox": [left, upper, right - left, lower - upper],
+                "area": (right - left) * (lower - upper),
+            }
             for name, left, upper, right, lower in boxes
-        ]  # fmt: skip
+        ]
     categories = [{"id": 7 + number, "name": name} for number, name in enumerate(names)]
     body = {"annotations": entries, "images": images, "categories": categories}
     (folder / "all.json").write_text(json.dumps(body))

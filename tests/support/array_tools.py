@@ -13,8 +13,21 @@ from tests.conftest import build_dataset, resolve_job, run_job
 from tests.support.rows_tools import by_split, check_dataset
 
 DTYPES = [
-    "bool", "u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8", "f2", "f4", "f8", "c8", "c16",
-]  # fmt: skip
+    "bool",
+    "u1",
+    "u2",
+    "u4",
+    "u8",
+    "i1",
+    "i2",
+    "i4",
+    "i8",
+    "f2",
+    "f4",
+    "f8",
+    "c8",
+    "c16",
+]
 _64 = (1 << 64) - 1
 
 

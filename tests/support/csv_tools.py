@@ -41,9 +41,12 @@ def ranges_of(
 
 
 def read_cells(
-    path: Path | str, dialect: Dialect, columns: Sequence[str], ranges: Sequence[RowRange],
+    path: Path | str,
+    dialect: Dialect,
+    columns: Sequence[str],
+    ranges: Sequence[RowRange],
     range_bytes: int = RANGE_BYTES,
-) -> Iterator[Cells]:  # fmt: skip
+) -> Iterator[Cells]:
     """Yield the cells of some ranges of a file."""
     for part in ranges:
         for rows, text in read_range(str(path), dialect, part, range_bytes):

@@ -66,9 +66,12 @@ class Work:
         self.given = given
         self.id = f"2026-01-01_00_00_00-{number:019d}"
         self.job = dataflow.Job(
-            id=self.id, name=given.name, current_state=State.JOB_STATE_PENDING,
-            client_request_id=given.client_request_id, type_=given.type_,
-        )  # fmt: skip
+            id=self.id,
+            name=given.name,
+            current_state=State.JOB_STATE_PENDING,
+            client_request_id=given.client_request_id,
+            type_=given.type_,
+        )
         self.messages: list[dataflow.JobMessage] = []
         self.metrics: list[dataflow.MetricUpdate] = []
         self.process: Command | None = None
@@ -135,10 +138,12 @@ class Service(grpc.GenericRpcHandler):
             "UpdateJob": (self._update, dataflow.UpdateJobRequest, dataflow.Job),
             "ListJobs": (self._list, dataflow.ListJobsRequest, dataflow.ListJobsResponse),
             "ListJobMessages": (
-                self._messages, dataflow.ListJobMessagesRequest, dataflow.ListJobMessagesResponse,
+                self._messages,
+                dataflow.ListJobMessagesRequest,
+                dataflow.ListJobMessagesResponse,
             ),
             "GetJobMetrics": (self._metrics, dataflow.GetJobMetricsRequest, dataflow.JobMetrics),
-        }[name]  # fmt: skip
+        }[name]
         return grpc.unary_unary_rpc_method_handler(
             method, request_deserializer=request.deserialize, response_serializer=answer.serialize
         )
@@ -285,10 +290,14 @@ def _write_key(path: Path, url: str) -> None:
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
     account = {
-        "type": "service_account", "project_id": PROJECT, "private_key_id": "1",
-        "client_email": f"launcher@{PROJECT}.iam.gserviceaccount.com", "client_id": "1",
-        "private_key": key.decode(), "token_uri": f"{url}/token",
-    }  # fmt: skip
+        "type": "service_account",
+        "project_id": PROJECT,
+        "private_key_id": "1",
+        "client_email": f"launcher@{PROJECT}.iam.gserviceaccount.com",
+        "client_id": "1",
+        "private_key": key.decode(),
+        "token_uri": f"{url}/token",
+    }
     path.write_text(json.dumps(account))
 
 

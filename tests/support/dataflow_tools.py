@@ -51,10 +51,12 @@ class Client:
         self.service, self.inputs, self.output = service, inputs, f"{bucket}/out"
         self.capsys = capsys
         self.flags = [
-            "--runner=DataflowRunner", f"--project={PROJECT}", f"--region={REGION}",
+            "--runner=DataflowRunner",
+            f"--project={PROJECT}",
+            f"--region={REGION}",
             f"--temp_location={bucket}/tmp",
             f"--sdk_container_image={IMAGE}",
-        ]  # fmt: skip
+        ]
 
     def argv(self, command: str, *more: str, inputs: str = "") -> list[str]:
         """Return the arguments of a build."""

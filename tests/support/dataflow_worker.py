@@ -42,8 +42,13 @@ def user_metrics(result) -> list[dict]:
             value = metric.committed
             if kind == "distributions":
                 value = {key: getattr(value, key) for key in ("count", "sum", "min", "max")}
-            metrics.append({
-                "namespace": metric.key.metric.namespace, "name": metric.key.metric.name,
-                "step": metric.key.step, "kind": name, "value": value,
-            })  # fmt: skip
+            metrics.append(
+                {
+                    "namespace": metric.key.metric.namespace,
+                    "name": metric.key.metric.name,
+                    "step": metric.key.step,
+                    "kind": name,
+                    "value": value,
+                }
+            )
     return metrics

@@ -29,18 +29,24 @@ ELSEWHERE = {
     "docs/add-an-input-kind.md": ("python -m shardmill texts",),
     "docs/architecture.md": ("make lint types",),
     "docs/flink.md": (
-        "make demo", "for shard in", "REGISTRY=", "kubectl -n shardmill delete", "FLINK=1.20.0",
+        "make demo",
+        "for shard in",
+        "REGISTRY=",
+        "kubectl -n shardmill delete",
+        "FLINK=1.20.0",
         "cd deploy/flink/kubernetes",
     ),
     "docs/airflow.md": (
-        "python3 -m venv /opt/shardmill", "deploy/airflow/install.sh", "airflow dags trigger",
+        "python3 -m venv /opt/shardmill",
+        "deploy/airflow/install.sh",
+        "airflow dags trigger",
         "make test-airflow",
     ),
     "docs/gcs.md": ("pip install", "deploy/gcs/install_emulator.sh"),
     "docs/runners.md": ("deploy/prism/install.sh",),
     "docs/annotations.md": ("shardmill images --input=VOCdevkit",),
     "docs/storage.md": ("pip install",),
-}  # fmt: skip
+}
 # Pages whose Python code a dedicated test runs.
 DEDICATED = ("docs/training.md", "docs/add-an-input-kind.md")
 
@@ -114,9 +120,11 @@ def _labels_page(_: Shelf, folder: Path) -> None:
     make_photos(folder / "birds", birds, size=(8, 8))
     (folder / "labels.txt").write_text("".join(f"{name}\n" for name in [*birds, "owl"]))
     build_dataset(
-        input=folder / "birds", output=folder / "ds", shard_by="label",
+        input=folder / "birds",
+        output=folder / "ds",
+        shard_by="label",
         labels=folder / "labels.txt",
-    )  # fmt: skip
+    )
     make_photos(folder / "birds", {"owl": 40}, size=(8, 8))
     rows = [f"birds/crow/{n:03d}.jpg,{('a', 'a|b', 'c')[n % 3]},{n / 8}\n" for n in range(40)]
     (folder / "listing.csv").write_text("".join(["path,label,score\n", *rows]))

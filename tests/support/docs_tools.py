@@ -58,11 +58,13 @@ def blocks_of(path: Path, root: Path = ROOT) -> list[Block]:
     text = path.read_text(encoding="utf-8")
     return [
         Block(
-            path.relative_to(root).as_posix(), text.count("\n", 0, found.start(2)) + 1,
-            found[1], found[2],
+            path.relative_to(root).as_posix(),
+            text.count("\n", 0, found.start(2)) + 1,
+            found[1],
+            found[2],
         )
         for found in re.finditer(r"^```([^\n]*)\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
-    ]  # fmt: skip
+    ]
 
 
 def commands_of(block: Block) -> list[tuple[str, str]]:
@@ -115,9 +117,13 @@ class Shell:
             return _called(words[1:])
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         done = subprocess.run(
-            ["bash", "-euo", "pipefail", "-c", command], cwd=self.folders[0], check=False,
-            capture_output=True, text=True, env={**os.environ, "PATH": path, "COLUMNS": "100"},
-        )  # fmt: skip
+            ["bash", "-euo", "pipefail", "-c", command],
+            cwd=self.folders[0],
+            check=False,
+            capture_output=True,
+            text=True,
+            env={**os.environ, "PATH": path, "COLUMNS": "100"},
+        )
         return done.returncode, done.stdout + (done.stderr if done.returncode else "")
 
 

@@ -19,9 +19,12 @@ feature { name: "x" type: FLOAT value_count { min: 0 } }
 feature { name: "words" type: BYTES value_count { min: 0 } }
 """
 OPTIONS: dict[str, Any] = {
-    "key": "id", "schema": SCHEMA, "splits": "train:0.7,test:0.3",
-    "num_shards": 3, "max_reject_fraction": 1.0,
-}  # fmt: skip
+    "key": "id",
+    "schema": SCHEMA,
+    "splits": "train:0.7,test:0.3",
+    "num_shards": 3,
+    "max_reject_fraction": 1.0,
+}
 
 
 def random_elements(count: int, seed: int = 0) -> list[dict[str, Any]]:
@@ -40,9 +43,12 @@ def random_elements(count: int, seed: int = 0) -> list[dict[str, Any]]:
 
 
 def write(
-    output: Path, elements: Iterable[Any], runner: Any = None,
-    *steps: beam.PTransform, **options: Any,
-) -> None:  # fmt: skip
+    output: Path,
+    elements: Iterable[Any],
+    runner: Any = None,
+    *steps: beam.PTransform,
+    **options: Any,
+) -> None:
     """Write elements with ``WriteDataset``, on the in-memory runner if none is given.
 
     Args:

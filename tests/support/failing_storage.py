@@ -11,9 +11,17 @@ from shardmill.schemas.storage.local import LocalStorage
 
 # All other methods change something: a new one is covered without a change here.
 READS = {
-    "stat", "read", "read_version", "read_unchanged", "open_read", "open_at", "list_dir", "walk",
-    "checksum", "lock",
-}  # fmt: skip
+    "stat",
+    "read",
+    "read_version",
+    "read_unchanged",
+    "open_read",
+    "open_at",
+    "list_dir",
+    "walk",
+    "checksum",
+    "lock",
+}
 
 
 def fail_after(number: int, log: str, *, rest: bool) -> None:

@@ -117,10 +117,14 @@ class Zygote:
 
     def __post_init__(self) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "tests.support.fault_zygote"], cwd=ROOT,
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True,
+            [sys.executable, "-m", "tests.support.fault_zygote"],
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
             env={**os.environ, "PYTHONHASHSEED": "1"},
-        )  # fmt: skip
+        )
         self.folder = Path(tempfile.mkdtemp(prefix="shardmill-zygote-"))
         atexit.register(shutil.rmtree, self.folder, ignore_errors=True)
         self.count = 0
@@ -146,11 +150,16 @@ class Zygote:
         folder = self.folder / str(self.count)
         folder.mkdir()
         answer = self.ask(
-            order="start", argv=[str(a) for a in argv], uid=uid, cwd=cwd, code=code,
+            order="start",
+            argv=[str(a) for a in argv],
+            uid=uid,
+            cwd=cwd,
+            code=code,
             env=dict(os.environ) if env is None else env,
             watch=asdict(watch) if watch else None,
-            stdout=folder / "stdout", stderr=folder / "stderr",
-        )  # fmt: skip
+            stdout=folder / "stdout",
+            stderr=folder / "stderr",
+        )
         return Command(answer["pid"], self, folder)
 
     def run(self, *argv: object, **options) -> Ended:

@@ -58,9 +58,19 @@ class Watch:
     """
 
     def __init__(  # noqa: PLR0917
-        self, root: str, since: str, at: list[int], number: int, copies: str, log: str,
-        image: str, commit: str, fail: str, deny: str, errno: int,
-    ) -> None:  # fmt: skip
+        self,
+        root: str,
+        since: str,
+        at: list[int],
+        number: int,
+        copies: str,
+        log: str,
+        image: str,
+        commit: str,
+        fail: str,
+        deny: str,
+        errno: int,
+    ) -> None:
         self.root, self.since, self.at, self.number = root, since, at, number
         self.copies, self.image, self.commit, self.fail = copies, image, commit, fail
         self.deny, self.errno = deny, errno

@@ -135,9 +135,13 @@ class Cluster:
     def script(self, name: str, *args: str) -> str:
         """Run one of the scripts to its end and return its output."""
         done = subprocess.run(
-            [str(SCRIPTS / name), *args], env=self.environment, capture_output=True, text=True,
-            check=False, timeout=180,
-        )  # fmt: skip
+            [str(SCRIPTS / name), *args],
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=180,
+        )
         assert done.returncode == 0, done.stderr
         return done.stdout
 
@@ -209,9 +213,12 @@ class Cluster:
         command = [sys.executable, "-m", "shardmill.pipelines.cli", *map(str, args)]
         with (folder / "stdout").open("w") as out, (folder / "stderr").open("w") as err:
             process = subprocess.Popen(
-                [*command, *self.flags(**how)], stdin=subprocess.DEVNULL, stdout=out, stderr=err,
+                [*command, *self.flags(**how)],
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
                 start_new_session=True,
-            )  # fmt: skip
+            )
         self.clients.append(Client(process, folder))
         return self.clients[-1]
 
@@ -398,9 +405,15 @@ def boxes_case(tmp_path_factory) -> Case:
     annotations = write_coco(source, truth())["annotations"]
     write_masks(folder / "masks")
     case = make_case(
-        folder, "images", f"--input={write_listing(source)}", f"--annotations={annotations}",
-        f"--masks={folder / 'masks'}", "--resize=none", "--encoding=keep", "--shard_examples=2",
-    )  # fmt: skip
+        folder,
+        "images",
+        f"--input={write_listing(source)}",
+        f"--annotations={annotations}",
+        f"--masks={folder / 'masks'}",
+        "--resize=none",
+        "--encoding=keep",
+        "--shard_examples=2",
+    )
     assert case.manifest["inputs"]["counts"]["boxes"] == sum(
         len(each[2]) for each in truth().values()
     )

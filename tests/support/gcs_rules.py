@@ -148,25 +148,32 @@ class Rules:
             self.needed.add(permission)
             if self.granted is not None and permission not in self.granted:
                 return error_answer(
-                    403, f"user@example.com does not have {permission} access to the Google "
+                    403,
+                    f"user@example.com does not have {permission} access to the Google "
                     f"Cloud Storage {'bucket' if permission.endswith('list') else 'object'} in "
                     f"{bucket}. Permission '{permission}' denied on resource (or it may not exist).",
-                )  # fmt: skip
+                )
         # Without that permission, the service does not report whether an object exists.
         if found is None and call.kind in _READS:
             self.needed.add("storage.objects.list")
             if self.granted is not None and "storage.objects.list" not in self.granted:
                 return error_answer(
-                    403, "user@example.com does not have storage.objects.list access to the "
+                    403,
+                    "user@example.com does not have storage.objects.list access to the "
                     f"Google Cloud Storage bucket {call.bucket}.",
-                )  # fmt: skip
+                )
         return None
 
     def permissions(self, call: Call, found: dict[str, Any] | None) -> Iterator[tuple[str, str]]:
         """Yield the permissions that a call needs: (permission, bucket)."""
-        for kind, permission in (("download", "get"), ("get", "get"), ("delete", "delete"),
-                                 ("compose", "get"), ("rewrite", "get"),
-                                 ("list", "list")):  # fmt: skip
+        for kind, permission in (
+            ("download", "get"),
+            ("get", "get"),
+            ("delete", "delete"),
+            ("compose", "get"),
+            ("rewrite", "get"),
+            ("list", "list"),
+        ):
             if call.kind == kind:
                 yield f"storage.objects.{permission}", call.bucket
         if call.kind in ("upload", "compose", "rewrite"):

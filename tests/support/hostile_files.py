@@ -46,10 +46,16 @@ class HostileCase:
     def args(self, output: Path) -> list[str]:
         """Return the arguments of a build of several parts."""
         return [
-            "images", f"--input={self.source}", f"--output={output}", "--image_size=32",
-            "--shard_examples=8", "--max_reject_fraction=0.5", "--decoder_seconds=1",
-            "--decoder_memory=1GiB", "--workers=2",
-        ]  # fmt: skip
+            "images",
+            f"--input={self.source}",
+            f"--output={output}",
+            "--image_size=32",
+            "--shard_examples=8",
+            "--max_reject_fraction=0.5",
+            "--decoder_seconds=1",
+            "--decoder_memory=1GiB",
+            "--workers=2",
+        ]
 
     def check(self, output: Path) -> None:
         """Check that all photos are written and each other file is a reject."""

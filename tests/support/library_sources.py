@@ -99,9 +99,17 @@ def main(kind: str, folder: Path) -> None:
     source = SOURCES[kind](folder / "source")
     options = {"fields": ("image", "label")} if kind == "torchvision" else {}
     shardmill.write(
-        source, folder / "ds", image="image", label="label", image_size=16, encoding="png",
-        splits={"train": 0.75, "validation": 0.25}, seed=1, workers=2, **options,
-    )  # fmt: skip
+        source,
+        folder / "ds",
+        image="image",
+        label="label",
+        image_size=16,
+        encoding="png",
+        splits={"train": 0.75, "validation": 0.25},
+        seed=1,
+        workers=2,
+        **options,
+    )
     by_index = kind in ("torchvision", "tfds")
     records = (source[index] for index in range(NUMBER)) if by_index else source
     if kind == "polars":
@@ -111,9 +119,11 @@ def main(kind: str, folder: Path) -> None:
     ]
     images = [Image.open(io.BytesIO(x)) if isinstance(x, bytes) else x for x, _ in values]
     np.savez(
-        folder / "wanted.npz", images=[*map(np.asarray, images)], labels=[y for _, y in values],
+        folder / "wanted.npz",
+        images=[*map(np.asarray, images)],
+        labels=[y for _, y in values],
         ranges=len(ranges),
-    )  # fmt: skip
+    )
 
 
 if __name__ == "__main__":

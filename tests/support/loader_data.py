@@ -44,9 +44,13 @@ def table(tmp_path_factory) -> Path:
     make_table(folder / "in.csv", CELLS, [cells(number) for number in range(ROWS)])
     (folder / "columns.pbtxt").write_text(COLUMNS)
     outcome, _ = build_rows(
-        input=folder / "in.csv", output=folder / "ds", schema=folder / "columns.pbtxt",
-        splits="train:0.7,validation:0.3", num_shards=3, label="kind",
-    )  # fmt: skip
+        input=folder / "in.csv",
+        output=folder / "ds",
+        schema=folder / "columns.pbtxt",
+        splits="train:0.7,validation:0.3",
+        num_shards=3,
+        label="kind",
+    )
     assert outcome.status == "published"
     return folder / "ds"
 

@@ -136,9 +136,13 @@ def write_dataset(
 
 
 def write_numbered(
-    folder: Path, sizes: Sequence[int], member: int, pack: Callable | None = stored_member,
-    schema: str = ID, example: Callable[[int], Mapping] = lambda number: {"id": number},
-) -> Path:  # fmt: skip
+    folder: Path,
+    sizes: Sequence[int],
+    member: int,
+    pack: Callable | None = stored_member,
+    schema: str = ID,
+    example: Callable[[int], Mapping] = lambda number: {"id": number},
+) -> Path:
     """Writes a dataset whose records hold their numbers.
 
     Args:

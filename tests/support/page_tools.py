@@ -8,11 +8,50 @@ from pathlib import Path
 
 _VOID = {"meta", "img", "br", "link", "input", "hr"}
 _TAGS = {
-    "html", "head", "meta", "title", "style", "body", "header", "main", "footer", "nav", "section",
-    "div", "h1", "h2", "h3", "p", "a", "code", "pre", "strong", "span", "ul", "ol", "li", "dl", "dt", "dd",
-    "table", "thead", "tbody", "tr", "th", "td", "details", "summary", "figure", "figcaption", "img",
-    "svg", "rect", "label", "select", "option",
-}  # fmt: skip
+    "html",
+    "head",
+    "meta",
+    "title",
+    "style",
+    "body",
+    "header",
+    "main",
+    "footer",
+    "nav",
+    "section",
+    "div",
+    "h1",
+    "h2",
+    "h3",
+    "p",
+    "a",
+    "code",
+    "pre",
+    "strong",
+    "span",
+    "ul",
+    "ol",
+    "li",
+    "dl",
+    "dt",
+    "dd",
+    "table",
+    "thead",
+    "tbody",
+    "tr",
+    "th",
+    "td",
+    "details",
+    "summary",
+    "figure",
+    "figcaption",
+    "img",
+    "svg",
+    "rect",
+    "label",
+    "select",
+    "option",
+}
 # "title" is also the tooltip of a bar.
 
 
@@ -128,7 +167,8 @@ def bars(page: Page) -> Iterator[tuple[str, list[int]]]:
     """Yield the name and the counts of each histogram."""
     for name, body in re.findall(
         r'<svg class="histogram"[^>]*aria-label="Histogram of (.*?): from[^>]*>(.*?)</svg>',
-        page.text, re.DOTALL,
-    ):  # fmt: skip
+        page.text,
+        re.DOTALL,
+    ):
         counts = re.findall(r": ([\d,]+)</title>", body)
         yield name, [int(count.replace(",", "")) for count in counts]

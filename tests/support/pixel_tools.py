@@ -107,9 +107,17 @@ def tiff(pixels: np.ndarray, bits: int, *, sample_format: int = 1, photometric: 
     body = _twelve_bits(pixels) if bits == 12 else pixels.tobytes()
     height, width = pixels.shape
     tags = {
-        256: width, 257: height, 258: bits, 259: 1, 262: photometric, 273: 8, 277: 1,
-        278: height, 279: len(body), 339: sample_format,
-    }  # fmt: skip
+        256: width,
+        257: height,
+        258: bits,
+        259: 1,
+        262: photometric,
+        273: 8,
+        277: 1,
+        278: height,
+        279: len(body),
+        339: sample_format,
+    }
     entries = b"".join(struct.pack(order + "HHII", tag, 4, 1, n) for tag, n in tags.items())
     directory = struct.pack(order + "H", len(tags)) + entries + bytes(4)
     return mark + struct.pack(order + "HI", 42, 8 + len(body)) + body + directory
@@ -134,9 +142,15 @@ def corners(width: int, height: int) -> Image.Image:
 
 # EXIF 2.32, tag 0112H: side of the scene that the stored row 0 and column 0 show.
 EXIF_SIDES = {
-    1: ("top", "left"), 2: ("top", "right"), 3: ("bottom", "right"), 4: ("bottom", "left"),
-    5: ("left", "top"), 6: ("right", "top"), 7: ("right", "bottom"), 8: ("left", "bottom"),
-}  # fmt: skip
+    1: ("top", "left"),
+    2: ("top", "right"),
+    3: ("bottom", "right"),
+    4: ("bottom", "left"),
+    5: ("left", "top"),
+    6: ("right", "top"),
+    7: ("right", "bottom"),
+    8: ("left", "bottom"),
+}
 
 
 def stored_as(upright: np.ndarray, orientation: int) -> np.ndarray:
@@ -158,7 +172,7 @@ def decode_over_fills(paths: list[str]) -> list[list[str]]:
     command = [sys.executable, "-W", "ignore", "-m", __name__]
     done = subprocess.run(
         command, input=json.dumps(paths), env=tunables, capture_output=True, text=True, check=True
-    )  # fmt: skip
+    )
     return json.loads(done.stdout)
 
 

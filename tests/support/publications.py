@@ -25,14 +25,32 @@ def manifest_body(splits: dict[str, dict], **build: object) -> dict:
         build: Changes of the field ``build``.
     """
     return {
-        "version": 2, "splits": splits, "compression": "gzip",
+        "version": 2,
+        "splits": splits,
+        "compression": "gzip",
         "written": sum(split["num_examples"] for split in splits.values()),
-        "inputs": {"root": "", "matched": 0, "accepted": 0, "rejected": 0, "skipped": 0,
-                   "duplicates": 0, "rejected_by_reason": {}},
-        "build": {"config_id": "c", "input_id": "i", "config": {}, "versions": {}, "runner": "",
-                  "finished": "", **build},
-        "labels": [], "features": [], "warnings": [],
-    }  # fmt: skip
+        "inputs": {
+            "root": "",
+            "matched": 0,
+            "accepted": 0,
+            "rejected": 0,
+            "skipped": 0,
+            "duplicates": 0,
+            "rejected_by_reason": {},
+        },
+        "build": {
+            "config_id": "c",
+            "input_id": "i",
+            "config": {},
+            "versions": {},
+            "runner": "",
+            "finished": "",
+            **build,
+        },
+        "labels": [],
+        "features": [],
+        "warnings": [],
+    }
 
 
 def damaged(body: Any, values: Sequence, where: tuple = ()) -> Iterator[tuple[tuple, Any]]:

@@ -86,10 +86,12 @@ def client(url: str):
     import boto3
 
     return boto3.client(
-        "s3", endpoint_url=url, region_name="us-east-1",
+        "s3",
+        endpoint_url=url,
+        region_name="us-east-1",
         aws_access_key_id=KEYS["AWS_ACCESS_KEY_ID"],
         aws_secret_access_key=KEYS["AWS_SECRET_ACCESS_KEY"],
-    )  # fmt: skip
+    )
 
 
 def make_bucket(url: str) -> str:

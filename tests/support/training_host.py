@@ -126,7 +126,14 @@ def read_keras(plan: Plan, epoch: int) -> Iterator[tuple[list[int], Any]]:
     for element in keras_dataset(stream, batch_size=plan.batch * plan.host[1], label=None):
         inputs, weights = element if padded else (element, None)
         ids = inputs["id"].numpy().ravel().tolist()
-        yield [n for n, w in zip(ids, ids if weights is None else weights, strict=True) if weights is None or w], None  # fmt: skip
+        yield (
+            [
+                n
+                for n, w in zip(ids, ids if weights is None else weights, strict=True)
+                if weights is None or w
+            ],
+            None,
+        )
 
 
 READERS = {

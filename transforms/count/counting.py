@@ -167,9 +167,11 @@ def mark_empty(files: Iterable[CountedFile]) -> list[CountedFile]:
 
 
 def make_manifest(
-    spec: CountSpec, files: Iterable[CountedFile], counts: MatchCounts,
+    spec: CountSpec,
+    files: Iterable[CountedFile],
+    counts: MatchCounts,
     known: Mapping[str, str],
-) -> Manifest:  # fmt: skip
+) -> Manifest:
     """Return the manifest of counted files.
 
     Args:

@@ -158,8 +158,14 @@ def plan_elements(census: Census, spec: ElementsSpec) -> Plan:
         name: count_row_parts(spec.sink.shards, 1, float(Fraction(size or 1, rows or 1)), size)
         for name, (rows, size) in sorted((splits | census.series).items())
     }
-    plan = Plan("build", "", parts | {REJECTED: 1}, input_id=census.input_id,
-                warnings=spec.sink.warnings, ctime_id=census.ctime_id)  # fmt: skip
+    plan = Plan(
+        "build",
+        "",
+        parts | {REJECTED: 1},
+        input_id=census.input_id,
+        warnings=spec.sink.warnings,
+        ctime_id=census.ctime_id,
+    )
     return decide_status(spec.sink, plan)
 
 
@@ -222,9 +228,11 @@ def _encode(
 
 
 def _write(
-    spec: ElementsSpec, splits: Sequence[tuple[str, pa.Table, int]], rejects: Sequence[Reject],
+    spec: ElementsSpec,
+    splits: Sequence[tuple[str, pa.Table, int]],
+    rejects: Sequence[Reject],
     digests: Sequence[bytes],
-) -> Run:  # fmt: skip
+) -> Run:
     # Its content names a run: a bundle that is processed again, at the same time or later, gives
     # the same run, and what a failed attempt left is never referred to.
     name = run_id(spec.sink.config_id, _digest(*digests).hex())

@@ -173,9 +173,11 @@ class Spool:
         found = next((name for name in wanted if name in names), None)
         if found is None and not self.may_lack:
             raise InputError(
-                "archive-label-missing", path=ref.uri, wanted=format_names(wanted),
+                "archive-label-missing",
+                path=ref.uri,
+                wanted=format_names(wanted),
                 names=format_names(names),
-            )  # fmt: skip
+            )
         return found or ""
 
 

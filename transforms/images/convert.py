@@ -265,9 +265,10 @@ def _resize(image: Image.Image, decoded: decode.Decoded, spec: ImageSpec) -> Ima
     scaled = turned(geometry.scaled, decoded.turn)
     if scaled.width * scaled.height > max(spec.max_pixels, math.prod(spec.resize.size)):
         raise RejectedError(
-            "decode", "too_large",
+            "decode",
+            "too_large",
             f"to crop it, it would be scaled to {scaled.width}x{scaled.height} pixels",
-        )  # fmt: skip
+        )
     if scaled != image.size:
         image = scale(image, scaled, decoded.box, spec.interpolation, spec.resizer)
     image = decode.apply_orientation(image, decoded.turn)

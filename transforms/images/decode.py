@@ -30,10 +30,42 @@ MAX_PIXELS = 178_956_970  # where Pillow raises DecompressionBombError
 # WMF (Windows only), and plugins that identify a file but do not decode it (BUFR, GRIB, HDF5, MPEG,
 # IPTC, MCIDAS). Pillow tries formats in this order: TGA has no signature and follows those that do.
 FORMATS: tuple[str, ...] = (
-    "JPEG", "PNG", "GIF", "BMP", "TIFF", "WEBP", "PPM", "JPEG2000", "AVIF", "ICO",
-    "BLP", "CUR", "DCX", "DDS", "DIB", "FITS", "FLI", "FTEX", "GBR", "ICNS", "IM", "IMT", "MSP",
-    "PCD", "PCX", "PIXAR", "PSD", "QOI", "SGI", "SPIDER", "SUN", "TGA", "XBM", "XPM", "XVTHUMB",
-)  # fmt: skip
+    "JPEG",
+    "PNG",
+    "GIF",
+    "BMP",
+    "TIFF",
+    "WEBP",
+    "PPM",
+    "JPEG2000",
+    "AVIF",
+    "ICO",
+    "BLP",
+    "CUR",
+    "DCX",
+    "DDS",
+    "DIB",
+    "FITS",
+    "FLI",
+    "FTEX",
+    "GBR",
+    "ICNS",
+    "IM",
+    "IMT",
+    "MSP",
+    "PCD",
+    "PCX",
+    "PIXAR",
+    "PSD",
+    "QOI",
+    "SGI",
+    "SPIDER",
+    "SUN",
+    "TGA",
+    "XBM",
+    "XPM",
+    "XVTHUMB",
+)
 try:
     import pillow_heif
 except ImportError:  # it is an extra
@@ -96,9 +128,12 @@ def apply_orientation(image: Image.Image, orientation: int) -> Image.Image:
 
 
 def decode_image(
-    data: bytes, spec: ResizeSpec, gap: float = 0.0, max_pixels: int = MAX_PIXELS,
+    data: bytes,
+    spec: ResizeSpec,
+    gap: float = 0.0,
+    max_pixels: int = MAX_PIXELS,
     before_load: Callable[[Image.Image], None] = lambda _: None,
-) -> Decoded:  # fmt: skip
+) -> Decoded:
     """Decode the first frame of an image.
 
     Args:

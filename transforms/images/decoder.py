@@ -37,17 +37,29 @@ from shardmill.transforms.sink.spec import Example
 _MODULE = "shardmill.transforms.images.decoder_process"
 # No secrets: what a hostile file makes of a decoder could send them away.
 _ENVIRONMENT = frozenset(
-    {"DYLD_LIBRARY_PATH", "LD_LIBRARY_PATH", "LD_PRELOAD", "PATH", "PYTHONHOME", "TMPDIR",
-     "PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX"}
-)  # fmt: skip
+    {
+        "DYLD_LIBRARY_PATH",
+        "LD_LIBRARY_PATH",
+        "LD_PRELOAD",
+        "PATH",
+        "PYTHONHOME",
+        "TMPDIR",
+        "PYTHONDONTWRITEBYTECODE",
+        "PYTHONPYCACHEPREFIX",
+    }
+)
 # Threads and memory of a process depend on the image alone, not on the cores of the machine.
-_SETTINGS = {"MALLOC_ARENA_MAX": "1", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1",
-             "PYTHONSAFEPATH": "1",
-             # Small blocks are filled too where pillow_fixes.load_pixels fills memory.
-             "GLIBC_TUNABLES": "glibc.malloc.tcache_count=0",
-             # Freed pixels are kept for the next image: page faults would take 10 % of the time.
-             "MALLOC_TRIM_THRESHOLD_": str(32 << 20),
-             "MALLOC_MMAP_THRESHOLD_": str(16 << 20)}  # fmt: skip
+_SETTINGS = {
+    "MALLOC_ARENA_MAX": "1",
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "PYTHONSAFEPATH": "1",
+    # Small blocks are filled too where pillow_fixes.load_pixels fills memory.
+    "GLIBC_TUNABLES": "glibc.malloc.tcache_count=0",
+    # Freed pixels are kept for the next image: page faults would take 10 % of the time.
+    "MALLOC_TRIM_THRESHOLD_": str(32 << 20),
+    "MALLOC_MMAP_THRESHOLD_": str(16 << 20),
+}
 _START_SECONDS = 120.0
 _PATIENCE = 10  # wall-clock time that an image may take, in units of its CPU time
 _EXIT_SECONDS = 5.0
@@ -111,9 +123,14 @@ class Decoder:
         try:
             self._process = subprocess.Popen(  # noqa: S603 - this interpreter
                 [sys.executable, "-m", _MODULE],
-                stdin=theirs.fileno(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, bufsize=0,
-                env={**kept, **_SETTINGS, "PYTHONPATH": path}, cwd=os.sep, start_new_session=True,
-            )  # fmt: skip
+                stdin=theirs.fileno(),
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                bufsize=0,
+                env={**kept, **_SETTINGS, "PYTHONPATH": path},
+                cwd=os.sep,
+                start_new_session=True,
+            )
         except OSError as error:
             self._socket.close()
             raise _not_started(str(error)) from error

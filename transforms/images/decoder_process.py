@@ -200,10 +200,14 @@ def make_record(
         mask = convert_mask(fields["mask/data"], geometry, spec.boxes_frame)
         fields |= {"mask": mask, "mask_format": MASK_FORMAT.encode()}
     encoded = EncodedImage(
-        blake3(content).hexdigest(), *geometry.upright, image.multi_frame,
-        channels[0].values, [each.total for each in channels], [each.squares for each in channels],
+        blake3(content).hexdigest(),
+        *geometry.upright,
+        image.multi_frame,
+        channels[0].values,
+        [each.total for each in channels],
+        [each.squares for each in channels],
         spec.features.columns(fields),
-    )  # fmt: skip
+    )
     return encoded, encode_example(spec.features.values(fields))
 
 

@@ -120,11 +120,16 @@ class ImageEncoder:
         batches = itertools.chain([([], 0)], self._batches(others, threads))
         with (
             use_pool(workers) as pool,
-            contextlib.closing(map_ordered(
-                lambda batch: self._encode_batch(pool, task, batch[0], ids), batches, threads,
-                size_of=lambda batch: batch[1], max_size=_IN_FLIGHT_BYTES // pool.users,
-            )) as results,
-        ):  # fmt: skip
+            contextlib.closing(
+                map_ordered(
+                    lambda batch: self._encode_batch(pool, task, batch[0], ids),
+                    batches,
+                    threads,
+                    size_of=lambda batch: batch[1],
+                    max_size=_IN_FLIGHT_BYTES // pool.users,
+                )
+            ) as results,
+        ):
             made = itertools.chain.from_iterable(results)
             next(results)
             for is_direct, group in itertools.groupby(refs, lambda ref: ref.key in direct):

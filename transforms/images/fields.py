@@ -183,15 +183,17 @@ def convert_mask(data: bytes, geometry: Geometry, frame: BoxesFrame = "") -> byt
     wanted = geometry.stored if is_stored else geometry.upright
     if size != wanted:
         raise RejectedError(
-            "decode", "mask",
+            "decode",
+            "mask",
             f"the mask has {size.width}x{size.height} pixels, and the image "
             f"{wanted.width}x{wanted.height}",
-        )  # fmt: skip
+        )
     if image.mode not in _MODES or image.format not in _FORMATS:
         raise RejectedError(
-            "decode", "mask",
+            "decode",
+            "mask",
             f"the mask has the format {image.format} and the mode {image.mode}: {_RULE}",
-        )  # fmt: skip
+        )
     # Pillow spreads 2 and 4 bits of grey over all shades.
     tile = str(image.tile[:1])
     step = next((step for name, step in _STEPS.items() if name in tile), 1)

@@ -21,9 +21,10 @@ RESIZE = of.choice(RESIZES, "stretch")
 INTERPOLATION = of.choice(get_args(Interpolation), "bilinear")
 RESIZER = of.choice(get_args(Resizer), "", decides=False)  # empty: what the client has
 REDUCING_GAP = of.real(
-    3.0, lambda gap: gap == 0 or 1 <= gap < float("inf"),
+    3.0,
+    lambda gap: gap == 0 or 1 <= gap < float("inf"),
     "1 or more, or 0 to decode every JPEG in full",
-)  # fmt: skip
+)
 ENCODING = of.choice(ENCODINGS, "jpeg", {"jpg": "jpeg"})
 QUALITY = of.whole(95, 1, 100, pattern="[1-9][0-9]?|100")
 MAX_PIXELS = of.whole(178_956_970, 1)  # Pillow's limit against decompression bombs

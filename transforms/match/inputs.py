@@ -249,9 +249,13 @@ def common_root(roots: Sequence[str]) -> str:
 
 
 def find_input(
-    pattern: str, root: str = "", *, listing: bool = False, follow_links: bool = False,
+    pattern: str,
+    root: str = "",
+    *,
+    listing: bool = False,
+    follow_links: bool = False,
     wanted: Wanted = "images",
-) -> MatchSpec:  # fmt: skip
+) -> MatchSpec:
     """Return the input that an ``--input`` value names.
 
     An existing path is a folder or file, even if its name has glob characters; else a pattern
@@ -362,9 +366,13 @@ def walk_input(spec: MatchSpec, task: WalkTask) -> Iterator[Found]:
         wanted = "any" if wanted == "rows" else wanted
     wanted = "any" if spec.archives else wanted
     yield from walk(
-        spec.top, task, follow_links=spec.follow_links, wanted=wanted,
-        prefix=prefix and f"{prefix}/", **options,
-    )  # fmt: skip
+        spec.top,
+        task,
+        follow_links=spec.follow_links,
+        wanted=wanted,
+        prefix=prefix and f"{prefix}/",
+        **options,
+    )
 
 
 def find_single(spec: MatchSpec) -> InputRef:

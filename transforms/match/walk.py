@@ -20,14 +20,28 @@ from shardmill.schemas.storage import absolute, join, open_storage, scheme_of
 
 _JUNK_NAMES = frozenset(
     {
-        "thumbs.db", "desktop.ini", "icon\r", "__macosx", "ehthumbs.db", "lost+found",
-        "$recycle.bin", "system volume information",
+        "thumbs.db",
+        "desktop.ini",
+        "icon\r",
+        "__macosx",
+        "ehthumbs.db",
+        "lost+found",
+        "$recycle.bin",
+        "system volume information",
     }
-)  # fmt: skip
+)
 # Suffixes of side files in folders of images. A listing may still name such files.
 _OTHER_SUFFIXES = SIDE_SUFFIXES | {
-    ".names", ".data", ".tfrecord", ".tfrec", ".gz", ".webm", ".m4v", ".mpg", ".mpeg"
-}  # fmt: skip
+    ".names",
+    ".data",
+    ".tfrecord",
+    ".tfrec",
+    ".gz",
+    ".webm",
+    ".m4v",
+    ".mpg",
+    ".mpeg",
+}
 
 Wanted = Literal["images", "records", "rows", "any"]
 Found = InputRef | Linked | MatchCounts
@@ -93,8 +107,10 @@ def check_apart(source: str, output: str) -> None:
     Raises:
         UsageError: It is.
     """
-    real, inner = (path if scheme_of(path) else os.path.realpath(path)
-                   for path in map(absolute, (source, output)))  # fmt: skip
+    real, inner = (
+        path if scheme_of(path) else os.path.realpath(path)
+        for path in map(absolute, (source, output))
+    )
     glob = re.search(r"[*?\[]", real.split("://", 1)[-1]) is not None
     above = join(inner, "").startswith(join(real, ""))
     if above or (
@@ -194,9 +210,14 @@ _ALL = PathFilter(lambda _: True, lambda _: True)
 
 
 def walk(
-    root: str, task: WalkTask, *, follow_links: bool, wanted: Wanted = "images",
-    matches: PathFilter = _ALL, prefix: str = "",
-) -> Iterator[Found]:  # fmt: skip
+    root: str,
+    task: WalkTask,
+    *,
+    follow_links: bool,
+    wanted: Wanted = "images",
+    matches: PathFilter = _ALL,
+    prefix: str = "",
+) -> Iterator[Found]:
     """Yield what each file of one piece of a walk is.
 
     A link to a file or folder that the walk finds by its real path too is a duplicate. Of the

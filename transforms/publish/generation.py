@@ -265,9 +265,14 @@ def _shown(value: Any) -> str:
 
 
 def why_not_up_to_date(
-    storage: Storage, output: str, old: Manifest, config_id: str, input_id: str,
-    changed: Sequence[str], files: str = "",
-) -> str:  # fmt: skip
+    storage: Storage,
+    output: str,
+    old: Manifest,
+    config_id: str,
+    input_id: str,
+    changed: Sequence[str],
+    files: str = "",
+) -> str:
     """Return why the published dataset is not the wanted one, or an empty text if it is.
 
     Args:

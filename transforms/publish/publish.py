@@ -251,9 +251,10 @@ def _check_sound(folder: str, manifest: Manifest, stated: str) -> None:
         path = join(folder, finding.file)
         raise InputError("rollback-version-damaged", path=path, why=finding.message)
     same = map_ordered(
-        lambda shard: is_shard(join(folder, shard.file), shard), manifest.shards,
+        lambda shard: is_shard(join(folder, shard.file), shard),
+        manifest.shards,
         storage_threads(folder),
-    )  # fmt: skip
+    )
     for file, is_same in zip(manifest.files, same, strict=True):
         if not is_same:
             why = "its bytes are not those of the manifest"

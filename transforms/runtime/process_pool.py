@@ -82,9 +82,11 @@ class ProcessPool:
 
 
 def run_all(
-    function: Callable[[_Item], _Result], items: Iterable[_Item], processes: int,
+    function: Callable[[_Item], _Result],
+    items: Iterable[_Item],
+    processes: int,
     cost: Callable[[_Item], int],
-) -> Iterator[tuple[_Item, _Result]]:  # fmt: skip
+) -> Iterator[tuple[_Item, _Result]]:
     """Yield arguments and results of a function in any order, in processes if that is worth it.
 
     Args:

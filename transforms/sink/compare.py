@@ -215,10 +215,11 @@ def _join_by_content(
     return (
         {"refs": refs, "gone": gone}
         | "JoinByContent" >> beam.CoGroupByKey()
-        | "MatchContent" >> beam.FlatMap(
+        | "MatchContent"
+        >> beam.FlatMap(
             lambda pair: match_content(pair[1]["refs"], pair[1]["gone"])
         ).with_output_types(InputRef)
-    )  # fmt: skip
+    )
 
 
 @dataclass(eq=False)
@@ -251,14 +252,18 @@ class ComparePublished(beam.PTransform):
                 "rows": self._read_rows(plan) | "PackRows" >> pack_values(int),
             }
             | "JoinByKey" >> beam.CoGroupByKey()
-            | "CompareKeys" >> beam.FlatMap(
-                lambda pair: compare_group(
-                    pair[1]["refs"], pair[1]["rows"], root, content=content
-                )
-            ).with_output_types(
-                InputRef, new=tuple[Any, ...], gone=tuple[int, Any], changes=tuple[str, str],
-            ).with_outputs(_NEW, _GONE, _CHANGES, main="refs")
-        )  # fmt: skip
+            | "CompareKeys"
+            >> beam.FlatMap(
+                lambda pair: compare_group(pair[1]["refs"], pair[1]["rows"], root, content=content)
+            )
+            .with_output_types(
+                InputRef,
+                new=tuple[Any, ...],
+                gone=tuple[int, Any],
+                changes=tuple[str, str],
+            )
+            .with_outputs(_NEW, _GONE, _CHANGES, main="refs")
+        )
         # A side input of all sizes that are gone replaces a join: it has at most 262,144 numbers.
         sizes = (
             kept[_GONE]
@@ -280,9 +285,11 @@ class ComparePublished(beam.PTransform):
         changes = changed | "SumChanges" >> singleton_sum(SumInto(Changes, Changes.add))
         # Packed before they are flattened: a runner may store what it flattens.
         compared = {
-            "Direct": direct, "Unchanged": kept["refs"], "Hashed": hashed["refs"],
+            "Direct": direct,
+            "Unchanged": kept["refs"],
+            "Hashed": hashed["refs"],
             "Matched": _join_by_content(hashed[_NEW], kept[_GONE]),
-        }  # fmt: skip
+        }
         every = [refs | f"Pack{name}" >> pack_all(INPUTS) for name, refs in compared.items()]
         return every | "AllCompared" >> beam.Flatten(), changes
 

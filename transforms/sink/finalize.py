@@ -62,22 +62,36 @@ def planned_outcome(plan: Plan, census: Census) -> Outcome:
     )
     status: Status = "failed" if plan.status == "build" else plan.status
     return Outcome(
-        status, plan.message, matched=census.matched, skipped=census.counts.skipped,
-        duplicates=census.counts.duplicates, series=series, changes=plan.changes,
+        status,
+        plan.message,
+        matched=census.matched,
+        skipped=census.counts.skipped,
+        duplicates=census.counts.duplicates,
+        series=series,
+        changes=plan.changes,
         labels=plan.labels,
-    )  # fmt: skip
+    )
 
 
 def finish(
-    storage: Storage, spec: SinkSpec, encoder: Encoder[Any], plan: Plan, census: Census,
-    built: Built, copies: Copies,
-) -> Outcome:  # fmt: skip
+    storage: Storage,
+    spec: SinkSpec,
+    encoder: Encoder[Any],
+    plan: Plan,
+    census: Census,
+    built: Built,
+    copies: Copies,
+) -> Outcome:
     """Check a finished build, write its schema, labels and rejects, and publish it."""
     whole = built.total()
     up_to_date = Outcome(
-        "up_to_date", parts_made=whole.made, parts_reused=whole.reused, matched=census.matched,
-        skipped=census.counts.skipped, duplicates=census.counts.duplicates + whole.duplicates,
-    )  # fmt: skip
+        "up_to_date",
+        parts_made=whole.made,
+        parts_reused=whole.reused,
+        matched=census.matched,
+        skipped=census.counts.skipped,
+        duplicates=census.counts.duplicates + whole.duplicates,
+    )
     failures = (census.counts.fatal, whole.failure, *(shard.failure for shard in built.shards))
     failure = min(filter(None, failures), default="")
     if failure:
@@ -102,15 +116,24 @@ def finish(
     if published is None:
         return up_to_date
     return replace(
-        up_to_date, status="published", message=published.remark,
-        reused=whole.taken, changes=plan.changes, manifest=published.text,
-    )  # fmt: skip
+        up_to_date,
+        status="published",
+        message=published.remark,
+        reused=whole.taken,
+        changes=plan.changes,
+        manifest=published.text,
+    )
 
 
 def make_manifest(
-    spec: SinkSpec, encoder: Encoder[Any], plan: Plan, census: Census, built: Built,
-    extra: ExtraFiles, copies: Copies,
-) -> Manifest:  # fmt: skip
+    spec: SinkSpec,
+    encoder: Encoder[Any],
+    plan: Plan,
+    census: Census,
+    built: Built,
+    extra: ExtraFiles,
+    copies: Copies,
+) -> Manifest:
     """Return the manifest of a build; every number in it was counted."""
     whole = built.total()
     inputs = Inputs(
@@ -299,9 +322,13 @@ def _write_rejects(storage: Storage, spec: SinkSpec, built: Built, path: str) ->
 
 
 def _write_side_files(
-    storage: Storage, spec: SinkSpec, schema: str, labels: Sequence[str], built: Built,
+    storage: Storage,
+    spec: SinkSpec,
+    schema: str,
+    labels: Sequence[str],
+    built: Built,
     files: Mapping[str, str],
-) -> Iterator[FinalFile]:  # fmt: skip
+) -> Iterator[FinalFile]:
     """Write schema, labels and rejects to the build folder; yield all side files."""
     folder = f"final-{uuid.uuid4().hex[:12]}"
     texts = {shard_names.SCHEMA: schema.encode()}

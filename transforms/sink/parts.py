@@ -166,9 +166,13 @@ def part_id(config_id: str, key: PartKey, refs: Sequence[Reference], labels: Seq
 
 
 def find_part(
-    storage: Storage, folder: str, name: str, refs: Sequence[Reference] = (), *,
+    storage: Storage,
+    folder: str,
+    name: str,
+    refs: Sequence[Reference] = (),
+    *,
     content: bool = False,
-) -> Part | None:  # fmt: skip
+) -> Part | None:
     """Return the finished part of an id, or None if it must be made.
 
     Args:
@@ -247,10 +251,13 @@ def write_part(storage: Storage, job: PartJob, items: Iterable[Item]) -> Part:
     catalogued = 0 < totals.records == len(rows)
     part = Part(job.key, payload, writer.num_bytes, writer.crc, f"{name}.json", catalogued, totals)
     return create_sidecar(
-        storage, join(job.folder, part.sidecar), part.to_json(rejects, rows, job.root), part,
+        storage,
+        join(job.folder, part.sidecar),
+        part.to_json(rejects, rows, job.root),
+        part,
         lambda: find_part(storage, job.folder, job.name),
         payload and join(job.folder, payload),
-    )  # fmt: skip
+    )
 
 
 def _write_items(

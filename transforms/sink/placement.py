@@ -259,10 +259,13 @@ class ShardSpec:
 
 
 def count_parts(
-    refs: int | Fraction, output_bytes: int | Fraction, spec: ShardSpec,
-    part_refs: int | Fraction | None = PART_REFS, max_parts: int | None = None,
+    refs: int | Fraction,
+    output_bytes: int | Fraction,
+    spec: ShardSpec,
+    part_refs: int | Fraction | None = PART_REFS,
+    max_parts: int | None = None,
     input_bytes: int = 0,
-) -> int:  # fmt: skip
+) -> int:
     """Return the number of parts of a series.
 
     It is a power of two (times the number of shards, if that is given), so that a few more inputs

@@ -133,9 +133,15 @@ def make_plan(
     if (pattern := spec.place.group_pattern) and not census.grouped:
         warnings += (f"--group_pattern={pattern} groups nothing: each input is alone",)
     plan = Plan(
-        "build", "", parts, labels, census.input_id, warnings=warnings, ctime_id=census.ctime_id,
+        "build",
+        "",
+        parts,
+        labels,
+        census.input_id,
+        warnings=warnings,
+        ctime_id=census.ctime_id,
         groups=1 + census.refs // _GROUP_INPUTS,
-    )  # fmt: skip
+    )
     if census.is_rejected:  # the build fails too, after it has listed all rejects in a file
         spec = replace(spec, overwrite=True)
     return decide_status(spec, plan, can_use)

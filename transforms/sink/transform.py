@@ -150,9 +150,16 @@ def _assemble(job: ShardJob, spec: SinkSpec, encoder: Encoder[Any]) -> BuiltShar
 
 
 def _finish(
-    _: bytes, shards: list[BuiltShard], totals: list[tuple[tuple[str, str], Totals]], plan: Plan,
-    census: Census, copies: Copies, *, spec: SinkSpec, encoder: Encoder[Any],
-) -> Outcome:  # fmt: skip
+    _: bytes,
+    shards: list[BuiltShard],
+    totals: list[tuple[tuple[str, str], Totals]],
+    plan: Plan,
+    census: Census,
+    copies: Copies,
+    *,
+    spec: SinkSpec,
+    encoder: Encoder[Any],
+) -> Outcome:
     if plan.status != "build":
         return planned_outcome(plan, census)
     ordered = sorted(shards, key=lambda shard: (shard.series, shard.index))
@@ -162,9 +169,12 @@ def _finish(
 
 
 def announce(
-    spec: SinkSpec, plan: Plan, phase: str, inputs: int,
+    spec: SinkSpec,
+    plan: Plan,
+    phase: str,
+    inputs: int,
     series: Mapping[Series, tuple[int, int]] | None = None,
-) -> None:  # fmt: skip
+) -> None:
     """Report the size of a build: to the run of this process, else by a file in the build folder.
 
     Args:

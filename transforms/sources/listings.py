@@ -171,9 +171,13 @@ class Listing:
             rules = replace(rules, texts=frozenset())
         table = TableSpec(tuple(columns), PlaceSpec(Splits.parse(None)))
         return _KINDS[self.kind][1](
-            table, self.dialect, rules, profiles=self.sample.profiles, range_bytes=_RANGE_BYTES,
+            table,
+            self.dialect,
+            rules,
+            profiles=self.sample.profiles,
+            range_bytes=_RANGE_BYTES,
             base=() if options.features else self.names,  # late keys of JSON Lines are errors
-        )  # fmt: skip
+        )
 
     @property
     def others(self) -> list[str]:
@@ -204,8 +208,9 @@ class Listing:
     def warn(self) -> Iterator[str]:
         """Yield a warning for each column that is not used, unless an option says so."""
         for name, flag, used in (
-            ("label", "label_from", self.options.labelled), ("split", "splits", self.options.split),
-        ):  # fmt: skip
+            ("label", "label_from", self.options.labelled),
+            ("split", "splits", self.options.split),
+        ):
             if name in self.names and not used:
                 yield f"the column {name!r} of the listing is not used: --{flag}=listing uses it"
         for name in {*_PATHS}.intersection(self.names) - {self.path}:

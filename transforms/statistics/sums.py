@@ -119,11 +119,16 @@ def _merge_sums(sums: Sequence[Sums]) -> Sums:
         *sums, strict=True
     )
     return Sums(
-        kinds[0], sum(examples), sum(values), sum(nan), sum(infinite),
+        kinds[0],
+        sum(examples),
+        sum(values),
+        sum(nan),
+        sum(infinite),
         min((each for each in minima if each is not None), default=None),
         max((each for each in maxima if each is not None), default=None),
-        sum(totals), sum(squares),
-    )  # fmt: skip
+        sum(totals),
+        sum(squares),
+    )
 
 
 def compute_statistics(summary: Summary, records: int) -> Statistics | None:
@@ -146,9 +151,15 @@ def _of_feature(sums: Sums, records: int) -> FeatureStatistics:
     if sums.kind == "bytes":
         return FeatureStatistics(sums.values, missing, numeric=False)
     return FeatureStatistics(
-        sums.values, missing, sums.minimum, sums.maximum, sums.mean(), sums.std(),
-        sums.nan, sums.infinite,
-    )  # fmt: skip
+        sums.values,
+        missing,
+        sums.minimum,
+        sums.maximum,
+        sums.mean(),
+        sums.std(),
+        sums.nan,
+        sums.infinite,
+    )
 
 
 def sum_pixels(histogram: Sequence[int]) -> tuple[Sums, ...]:

@@ -42,9 +42,13 @@ class ColumnOptions:
 
     @classmethod
     def of(
-        cls, rename: Sequence[str], select: Iterable[str], drop: Iterable[str],
-        types: Iterable[str], defaults: Iterable[str],
-    ) -> ColumnOptions:  # fmt: skip
+        cls,
+        rename: Sequence[str],
+        select: Iterable[str],
+        drop: Iterable[str],
+        types: Iterable[str],
+        defaults: Iterable[str],
+    ) -> ColumnOptions:
         """Return the options of flags, of which all but ``rename`` have the new names.
 
         Raises:

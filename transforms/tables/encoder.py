@@ -102,9 +102,12 @@ def _repeated(records: pa.Table, order: npt.NDArray[np.int64]) -> npt.NDArray[np
 
 
 def _conflicts(
-    frames: pa.LargeBinaryArray, order: npt.NDArray[np.int64], repeated: npt.NDArray[np.bool_],
-    *, unique: bool,
-) -> list[tuple[int, int]]:  # fmt: skip
+    frames: pa.LargeBinaryArray,
+    order: npt.NDArray[np.int64],
+    repeated: npt.NDArray[np.bool_],
+    *,
+    unique: bool,
+) -> list[tuple[int, int]]:
     """Return the pairs (kept row, dropped row with the same key) whose records differ, or all."""
     # For each row of the order, the index of the last row before it that is not a repetition.
     kept = np.maximum.accumulate(np.where(repeated, 0, np.arange(len(order))))

@@ -96,9 +96,12 @@ def make_run(folder: str, name: str, origin: Origin, table: Table, batch: TypedB
 
 
 def write_run(
-    folder: str, name: str, splits: Iterable[tuple[str, pa.Table, int]], rejects: Sequence[Reject],
+    folder: str,
+    name: str,
+    splits: Iterable[tuple[str, pa.Table, int]],
+    rejects: Sequence[Reject],
     **described: Any,
-) -> RunFile:  # fmt: skip
+) -> RunFile:
     """Write the records of splits, and rejects, as a run; return it, or that of another worker.
 
     Args:
@@ -139,9 +142,13 @@ def write_blocks(
             crc32c = google_crc32c.extend(crc32c, data)
     run = RunFile(payload, crc32c, blocks=tuple(blocks), **described)
     return create_sidecar(
-        storage, join(folder, f"{name}.json"), seal(asdict(run)), run,
-        lambda: find_run(folder, name, run.content), join(folder, payload),
-    )  # fmt: skip
+        storage,
+        join(folder, f"{name}.json"),
+        seal(asdict(run)),
+        run,
+        lambda: find_run(folder, name, run.content),
+        join(folder, payload),
+    )
 
 
 def transform_table(table: Table, folder: str, label: str) -> Table:

@@ -123,9 +123,15 @@ def plan_rows(census: Census, spec: RowsSpec) -> Plan:
     parts, default_parts = _plan_parts(spec, census)
     warnings = (*spec.sink.warnings, *input_warnings(census, spec.sink.hooks))
     plan = Plan(
-        "build", "", parts, spec.labels, census.input_id, default_parts, warnings,
+        "build",
+        "",
+        parts,
+        spec.labels,
+        census.input_id,
+        default_parts,
+        warnings,
         ctime_id=census.ctime_id,
-    )  # fmt: skip
+    )
     return decide_status(spec.sink, plan, files=census.known_files)
 
 

@@ -70,9 +70,11 @@ class RejectCollector:
     """
 
     def __init__(
-        self, ids: npt.NDArray[np.int64], lines: npt.NDArray[np.int64],
+        self,
+        ids: npt.NDArray[np.int64],
+        lines: npt.NDArray[np.int64],
         rejects: Sequence[RowReject] = (),
-    ) -> None:  # fmt: skip
+    ) -> None:
         rows, self.most = len(ids), MAX_LISTED
         self.ids = ids
         self.lines = lines

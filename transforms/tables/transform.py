@@ -108,9 +108,7 @@ class WriteRows(beam.PTransform):
         made = spread | "WriteRuns" >> beam.ParDo(
             MapOrdered(write_runs, spec.threads), spec, *self._read_before(spread, plan)
         ).with_outputs(REJECTED_FILES, COUNTS, main=RUNS)
-        rejected = {
-            "Files": files, "Ranges": found[REJECTED_FILES], "Runs": made[REJECTED_FILES]
-        }  # fmt: skip
+        rejected = {"Files": files, "Ranges": found[REJECTED_FILES], "Runs": made[REJECTED_FILES]}
         # One Flatten: Flink's translation of a Flatten of the outputs of another one fails.
         placed = (
             *((made[RUNS], plan) | "CutSegments" >> CutSegments(spec.sink.runs)),

@@ -45,27 +45,39 @@ def dataset_dag(settings: Settings, dataset: Dataset) -> DAG:
         count = CommandOperator(
             task_id="count",
             argv=[
-                settings.shardmill, "count", f"--input={dataset.output}", f"--manifest={counted}",
-                *dataset.count, *settings.runner_flags(dataset),
+                settings.shardmill,
+                "count",
+                f"--input={dataset.output}",
+                f"--manifest={counted}",
+                *dataset.count,
+                *settings.runner_flags(dataset),
             ],
-        )  # fmt: skip
+        )
         # After "--" nothing is parsed as a flag.
         verify = CommandOperator(
             task_id="verify",
             argv=[
-                settings.shardmill, "verify", *settings.runner_flags(dataset), "--",
+                settings.shardmill,
+                "verify",
+                *settings.runner_flags(dataset),
+                "--",
                 dataset.output,
             ],
-        )  # fmt: skip
+        )
         check = CommandOperator(
             task_id="check",
             argv=[
-                settings.shardmill, "check", "--json", f"--counted={counted}", *dataset.check,
-                "--", dataset.output,
+                settings.shardmill,
+                "check",
+                "--json",
+                f"--counted={counted}",
+                *dataset.check,
+                "--",
+                dataset.output,
             ],
             outlets=[Asset(*asset_names(settings, dataset.name))],
             extra={"dataset": dataset.output, "day": "{{ day() }}"},
-        )  # fmt: skip
+        )
         build >> count >> verify >> check
     return dag
 
@@ -82,10 +94,13 @@ def build_task(settings: Settings, dataset: Dataset) -> BaseOperator:
     return CommandOperator(
         task_id=dataset.command,
         argv=[
-            settings.shardmill, dataset.command, f"--input={dataset.input}",
-            f"--output={dataset.output}", *settings.build_flags(dataset),
+            settings.shardmill,
+            dataset.command,
+            f"--input={dataset.input}",
+            f"--output={dataset.output}",
+            *settings.build_flags(dataset),
         ],
-    )  # fmt: skip
+    )
 
 
 def default_args(settings: Settings, dataset: Dataset) -> dict[str, object]:

@@ -16,9 +16,13 @@ def built(tmp_path_factory) -> Path:
     (photos / "cat" / "broken.jpg").write_bytes(b"\xff\xd8\xff broken")
     (photos / "cat" / "Thumbs.db").write_bytes(b"junk")
     build_dataset(
-        input=photos, output=folder / "ds", image_size=32, max_reject_fraction=0.5, seed=3,
+        input=photos,
+        output=folder / "ds",
+        image_size=32,
+        max_reject_fraction=0.5,
+        seed=3,
         splits="train:0.7,validation:0.3",
-    )  # fmt: skip
+    )
     return folder / "ds"
 
 

@@ -19,8 +19,13 @@ from tests.support.gcs_builds import upload
 from tests.support.rows_tools import run_here
 
 pytest_plugins = ["tests.support.gcs_server"]
-IMAGES = {"image_hash": "image", "content_hash": "input", "label": "label", "split": "split",
-          "values_digest": "values"}  # fmt: skip
+IMAGES = {
+    "image_hash": "image",
+    "content_hash": "input",
+    "label": "label",
+    "split": "split",
+    "values_digest": "values",
+}
 
 
 def judge(before: pd.DataFrame, after: pd.DataFrame, columns: dict[str, str]) -> dict:
@@ -55,8 +60,15 @@ def write_version(folder: Path, rows: pd.DataFrame) -> Path:
             pq.write_table(table.drop(["split"]), folder / name)
             crc = f"{hash(str(table.to_pydict())) & 0xFFFFFFFF:08x}"
             catalog = {"file": name, "bytes": (folder / name).stat().st_size, "crc32c": crc}
-            shards[split].append({"file": f"{split}-{start}", "records": len(table), "bytes": 9,
-                                  "crc32c": "00000000", "catalog": catalog})  # fmt: skip
+            shards[split].append(
+                {
+                    "file": f"{split}-{start}",
+                    "records": len(table),
+                    "bytes": 9,
+                    "crc32c": "00000000",
+                    "catalog": catalog,
+                }
+            )
     manifest = body({name: [] for name in shards})
     for name, found in shards.items():
         size = sum(each["records"] for each in found)
@@ -68,9 +80,13 @@ def write_version(folder: Path, rows: pd.DataFrame) -> Path:
 def edited(rows: pd.DataFrame, chance: random.Random) -> pd.DataFrame:
     """Return the rows with random edits, additions and removals, perhaps in another order."""
     rows = rows.copy()
-    for column, values in (("image_hash", "0123"), ("content_hash", "0123"),
-                           ("split", ["train", "validation"]), ("label", ["cat", "dog", None]),
-                           ("values_digest", ["0", "1", None])):  # fmt: skip
+    for column, values in (
+        ("image_hash", "0123"),
+        ("content_hash", "0123"),
+        ("split", ["train", "validation"]),
+        ("label", ["cat", "dog", None]),
+        ("values_digest", ["0", "1", None]),
+    ):
         chosen = np.array([chance.random() < 0.1 for _ in range(len(rows))], bool)
         rows.loc[chosen, column] = [chance.choice(values) for _ in range(chosen.sum())]
     rows = rows[np.array([chance.random() < 0.9 for _ in range(len(rows))], bool)].copy()
@@ -135,8 +151,10 @@ def test_an_update_and_diff_say_what_changed(tmp_path, capsys, monkeypatch):
     assert (code, found["status"], found["options"], found["codecs"]) == (0, "different", [], [])
     tables = []
     for folder in (old, new):
-        parts = [(pd.read_parquet(path), path.name.partition("-")[0])
-                 for path in (folder / "catalog").iterdir()]  # fmt: skip
+        parts = [
+            (pd.read_parquet(path), path.name.partition("-")[0])
+            for path in (folder / "catalog").iterdir()
+        ]
         tables.append(pd.concat([part.assign(split=split) for part, split in parts]))
     assert numbers(found) == judge(*tables, IMAGES)
     renamed = found["records"]["examples"]["renamed"][0]
@@ -175,10 +193,14 @@ def test_options_and_codecs_are_listed(tmp_path, capsys):
 @pytest.mark.heavy
 def test_rows_with_a_key_are_read_and_others_are_counted(tmp_path, capsys):
     generator = np.random.default_rng(0)
-    one = pd.DataFrame({
-        "key": [f"r{n}" for n in range(80)], "x": generator.normal(size=80).round(3),
-        "y": generator.integers(0, 3, 80).astype(str), "z": generator.choice(["u", "v"], 80),
-    })  # fmt: skip
+    one = pd.DataFrame(
+        {
+            "key": [f"r{n}" for n in range(80)],
+            "x": generator.normal(size=80).round(3),
+            "y": generator.integers(0, 3, 80).astype(str),
+            "z": generator.choice(["u", "v"], 80),
+        }
+    )
     two = one.drop(index=range(5)).reset_index(drop=True)
     two.loc[3:9, "x"] += 1
     two.loc[8:14, "y"] = "2"
@@ -188,8 +210,16 @@ def test_rows_with_a_key_are_read_and_others_are_counted(tmp_path, capsys):
         for name, table in (("a", one), ("b", two)):
             table.to_csv(tmp_path / f"{name}.csv", index=False)
             output = tmp_path / f"{name}{label}"
-            build_dataset("rows", input=tmp_path / f"{name}.csv", output=output, key="key",
-                          label=label, types="y:bytes", num_shards=60, splits="train:0.5,validation:0.5")  # fmt: skip
+            build_dataset(
+                "rows",
+                input=tmp_path / f"{name}.csv",
+                output=output,
+                key="key",
+                label=label,
+                types="y:bytes",
+                num_shards=60,
+                splits="train:0.5,validation:0.5",
+            )
             tables.append(
                 table.assign(
                     content=table.drop(columns=["key", label]).astype(str).agg(" ".join, axis=1),

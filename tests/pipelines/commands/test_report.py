@@ -45,7 +45,7 @@ def test_writes_a_page_and_prints_its_path(dataset, tmp_path, monkeypatch, capsy
         (["ds", "--output=ftp://x/y"], 2, "ftp:// is not supported"),
         ([], 2, "--help"),
     ],
-)  # fmt: skip
+)
 @pytest.mark.usefixtures("dataset", "photos")
 def test_fails_in_one_sentence(args, code, said, tmp_path, monkeypatch, capsys) -> None:
     (tmp_path / "mine.html").write_text("mine")

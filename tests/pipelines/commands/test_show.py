@@ -134,7 +134,10 @@ def test_shows_the_requested_records_and_split(dataset) -> None:
     assert "Records  the first of validation" in shown(dataset, records=1, split="validation")
     assert not any(line.startswith("Records") for line in shown(dataset, records=0))
     everything = describe_path(str(dataset), records=10_000)["records"]["first"]
-    assert len(everything) == json.loads((dataset / "manifest.json").read_text())["splits"]["train"]["num_examples"]  # fmt: skip
+    assert (
+        len(everything)
+        == json.loads((dataset / "manifest.json").read_text())["splits"]["train"]["num_examples"]
+    )
     with pytest.raises(UsageError, match=r"no split .*: it has train, validation"):
         describe_path(str(dataset), split="test")
     assert describe_path(str(dataset / "manifest.json")) == describe_path(str(dataset))
@@ -161,8 +164,10 @@ def test_prints_colours_within_the_width_of_a_terminal(dataset) -> None:
     environment.pop("NO_COLOR", None)
     process = subprocess.Popen(
         [sys.executable, "-m", "shardmill.pipelines.cli", "show", str(dataset)],
-        stdout=slave, stderr=slave, env=environment,
-    )  # fmt: skip
+        stdout=slave,
+        stderr=slave,
+        env=environment,
+    )
     os.close(slave)
     output = b""
     try:
@@ -208,10 +213,13 @@ def test_detects_compression_from_the_bytes(tmp_path, suffix, compression, pack)
         (lambda path: None, "does not exist"),
         (lambda path: path.mkdir(), "or count TFRecord files by `shardmill count`"),
         (lambda path: path.write_text("hello\n" * 30), "cannot be shown"),
-        (lambda path: (path.mkdir(), (path / "manifest.json").write_text("{}")), "not a Shardmill manifest"),
+        (
+            lambda path: (path.mkdir(), (path / "manifest.json").write_text("{}")),
+            "not a Shardmill manifest",
+        ),
     ],
     ids=["missing", "empty-folder", "text", "no-manifest"],
-)  # fmt: skip
+)
 def test_fails_in_one_sentence(tmp_path, make, said) -> None:
     make(tmp_path / "it")
     done = shardmill("show", tmp_path / "it")
@@ -330,7 +338,10 @@ def test_escapes_and_shortens_hostile_texts(dataset) -> None:
     body["labels"] += HOSTILE
     for split in body["splits"].values():
         split["label_counts"] |= dict.fromkeys(HOSTILE, 1)
-    body["splits"] |= {text: {"num_examples": 0, "num_bytes": 0, "label_counts": {}, "shards": []} for text in HOSTILE}  # fmt: skip
+    body["splits"] |= {
+        text: {"num_examples": 0, "num_bytes": 0, "label_counts": {}, "shards": []}
+        for text in HOSTILE
+    }
     body["warnings"] = HOSTILE
     body["features"] = [{"name": t, "type": t, "source": t} for t in HOSTILE]
     body["compression"] = body["build"]["finished"] = body["inputs"]["root"] = "".join(HOSTILE)[:40]

@@ -28,16 +28,20 @@ SHARDS = {"train": [5, 0, 7, 4, 1], "validation": [3, 3], "test": []}
 
 def body(splits: dict[str, list[int]]) -> dict:
     """Return the JSON of a manifest whose shards have these numbers of records."""
-    return manifest_body({
-        name: {
-            "num_examples": sum(records), "num_bytes": 0, "label_counts": {},
-            "shards": [
-                {"file": f"{name}-{i}", "records": count, "bytes": 0, "crc32c": "00000000"}
-                for i, count in enumerate(records)
-            ],
+    return manifest_body(
+        {
+            name: {
+                "num_examples": sum(records),
+                "num_bytes": 0,
+                "label_counts": {},
+                "shards": [
+                    {"file": f"{name}-{i}", "records": count, "bytes": 0, "crc32c": "00000000"}
+                    for i, count in enumerate(records)
+                ],
+            }
+            for name, records in splits.items()
         }
-        for name, records in splits.items()
-    })  # fmt: skip
+    )
 
 
 def make(splits: dict[str, list[int]]) -> Manifest:
@@ -160,12 +164,21 @@ def test_rejects_flags_in_one_sentence(flags, message, ds, capsys):
 
 
 def test_prints_json(ds, capsys):
-    code, out, err = run_here(capsys, "steps", ds, "--split=train+validation", "--batch_size=4", "--hosts=2", "--json")  # fmt: skip
+    code, out, err = run_here(
+        capsys, "steps", ds, "--split=train+validation", "--batch_size=4", "--hosts=2", "--json"
+    )
     assert (code, err) == (0, "")
     assert json.loads(out) == {
-        "status": "ok", "examples": 23, "steps": 5, "split": "train+validation", "batch_size": 4,
-        "drop_remainder": False, "hosts": 2, "whole_shards": False, "manifest": f"{ds}/manifest.json",
-    }  # fmt: skip
+        "status": "ok",
+        "examples": 23,
+        "steps": 5,
+        "split": "train+validation",
+        "batch_size": 4,
+        "drop_remainder": False,
+        "hosts": 2,
+        "whole_shards": False,
+        "manifest": f"{ds}/manifest.json",
+    }
 
 
 @pytest.mark.parametrize(

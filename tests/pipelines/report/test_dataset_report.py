@@ -76,8 +76,11 @@ def test_counts_of_images(kind, images, tmp_path) -> None:
     ]
     histograms = dict(bars(page))
     assert {name: sum(found) for name, found in histograms.items()} == {
-        "Width of input": 90, "Height of input": 90, "Size of input": 90, "Size of record": 90,
-    }  # fmt: skip
+        "Width of input": 90,
+        "Height of input": 90,
+        "Size of input": 90,
+        "Size of record": 90,
+    }
     assert sorted(filter(None, histograms["Width of input"])) == [7, 83]  # 33 and 40 pixels
     assert "of all 90 records" in re.sub(r"\s+", " ", page.text).lower()
 
@@ -143,10 +146,15 @@ def test_noise_of_300_classes_takes_less_than_2_mb_and_rare_ones_are_shown(tmp_p
     assert len(page.text.encode()) < 2_000_000
     names = [*counts]
     assert [row[0] for row in page.table("Label")] == [
-        *names[:25], "250 classes between them", *names[-25:],
-    ]  # fmt: skip
+        *names[:25],
+        "250 classes between them",
+        *names[-25:],
+    ]
     everything = {row[0]: int(row[3]) for row in page.table("Class")}
-    assert [everything, *everything] == [counts, *sorted(counts, key=lambda name: (counts[name], -names.index(name)))]  # fmt: skip
+    assert [everything, *everything] == [
+        counts,
+        *sorted(counts, key=lambda name: (counts[name], -names.index(name))),
+    ]
     shown = Counter(image["alt"].partition(" image/")[0] for image in page.find("img"))
     assert [*shown] == names[:80] + names[-80:]
     assert shown.total() == 240
@@ -155,8 +163,9 @@ def test_noise_of_300_classes_takes_less_than_2_mb_and_rare_ones_are_shown(tmp_p
         rules = re.findall(rf"\.{values[0]} \[value=\"(\d+)\"\]:checked", page.text)
         assert rules == [*map(str, range(values[1]))]
     assert [each["value"] for each in page.find("option") if "value" in each] == [
-        *map(str, range(2)), *map(str, range(160)),
-    ]  # fmt: skip
+        *map(str, range(2)),
+        *map(str, range(160)),
+    ]
 
 
 def test_pixels_become_thumbnails() -> None:
@@ -191,8 +200,9 @@ def test_a_segmentation_is_next_to_its_photo(tmp_path) -> None:
     ]
     assert found == [
         (f"{name}, record {number} of train-0.tfrecord", "80")
-        for number in range(3) for name in ("mask", "photo")
-    ]  # fmt: skip
+        for number in range(3)
+        for name in ("mask", "photo")
+    ]
 
 
 # Tables.
@@ -215,9 +225,15 @@ def sales(tmp_path_factory) -> Path:
         frame.loc[frame.index % (7 + number) == 0, column] = ""
     frame.to_csv(folder / "sales.csv", index=False)
     build_dataset(
-        "rows", input=folder / "sales.csv", output=folder / "ds", num_shards=3, label="city",
-        splits="train:0.8,test:0.2", split_by="", seed=2,
-    )  # fmt: skip
+        "rows",
+        input=folder / "sales.csv",
+        output=folder / "ds",
+        num_shards=3,
+        label="city",
+        splits="train:0.8,test:0.2",
+        split_by="",
+        seed=2,
+    )
     return folder
 
 
@@ -312,9 +328,11 @@ def test_arrays_have_statistics_and_pictures(tmp_path) -> None:
     page = report(tmp_path / "ds", tmp_path)
     types = dict(row[0].split(maxsplit=1) for row in page.table("Feature"))
     assert types == {
-        "x": "uint8 12 \N{MULTIPLICATION SIGN} 10", "vector": "float32 5",
-        "wave": "complex128 2", "y": "int64",
-    }  # fmt: skip
+        "x": "uint8 12 \N{MULTIPLICATION SIGN} 10",
+        "vector": "float32 5",
+        "wave": "complex128 2",
+        "y": "int64",
+    }
     rows = {row[0].split()[0]: row for row in page.table("Feature")}
     assert rows["wave"][1:] == ["", "0", "", "", "", ""]
     for name in ("x", "vector"):
@@ -483,20 +501,31 @@ def test_data_cannot_become_html(tmp_path) -> None:
     payloads = [encode_example({HOSTILE: name.encode()}) for _ in range(3)]
     folder = make_dataset(
         tmp_path / f"{name.replace('/', '')[:40]}",
-        {"train-<b>.tfrecord": make_shard([payloads])}, {"train-<b>.tfrecord": 3}, schema,
-        label_counts={HOSTILE: 2, f"{HOSTILE} 2": 1}, labels=[HOSTILE],
+        {"train-<b>.tfrecord": make_shard([payloads])},
+        {"train-<b>.tfrecord": 3},
+        schema,
+        label_counts={HOSTILE: 2, f"{HOSTILE} 2": 1},
+        labels=[HOSTILE],
         features=[{"name": HOSTILE, "type": "bytes", "source": HOSTILE}],
-        warnings=[HOSTILE], config={HOSTILE: HOSTILE, "list": [HOSTILE]},
+        warnings=[HOSTILE],
+        config={HOSTILE: HOSTILE, "list": [HOSTILE]},
         inputs={
-            "root": HOSTILE, "matched": 4, "accepted": 3, "rejected": 1, "skipped": 0,
-            "duplicates": 0, "rejected_by_reason": {HOSTILE: 1},
+            "root": HOSTILE,
+            "matched": 4,
+            "accepted": 3,
+            "rejected": 1,
+            "skipped": 0,
+            "duplicates": 0,
+            "rejected_by_reason": {HOSTILE: 1},
         },
-    )  # fmt: skip
+    )
     body = json.loads((folder / "manifest.json").read_text())
     body["build"] |= {
-        "command": ["shardmill", HOSTILE], "versions": {HOSTILE: HOSTILE}, "runner": HOSTILE,
+        "command": ["shardmill", HOSTILE],
+        "versions": {HOSTILE: HOSTILE},
+        "runner": HOSTILE,
         "finished": HOSTILE,
-    }  # fmt: skip
+    }
     statistics = {"features": {HOSTILE: {"count": 3, "missing": 0}}}
     body["splits"][f"split {HOSTILE}"] = {
         **body["splits"]["train"],
@@ -665,8 +694,13 @@ def images_with_faults(folder: Path) -> Path:
         (photos / f"cat/bad{number}.jpg").write_bytes(b"\xff\xd8\xff broken")
         shutil.copy(photos / "cat/000.jpg", photos / f"cat/copy{number}.jpg")
     shutil.copy(photos / "cat/000.jpg", photos / "dog/copy.jpg")
-    build_dataset(input=photos, output=folder / "ds", image_size=16, max_reject_fraction=0.5,
-                  splits="train:0.5,validation:0.5")  # fmt: skip
+    build_dataset(
+        input=photos,
+        output=folder / "ds",
+        image_size=16,
+        max_reject_fraction=0.5,
+        splits="train:0.5,validation:0.5",
+    )
     return folder / "ds"
 
 
@@ -682,8 +716,16 @@ def test_findings_of_images_have_the_numbers_of_the_files(tmp_path) -> None:
     flat = sum(each.std(axis=(0, 1)).max() < 2 for each in pixels)
     small = sum(each.shape[0] * each.shape[1] < 16 * 16 for each in pixels)
     assert (flat, small, notes) == (9, 9, [])
-    assert [*found] == ["copies_across_splits", "copies_with_other_labels", "few_in_split",
-                        "few_in_train", "rejected", "constant_images", "enlarged", "imbalance"]  # fmt: skip
+    assert [*found] == [
+        "copies_across_splits",
+        "copies_with_other_labels",
+        "few_in_split",
+        "few_in_train",
+        "rejected",
+        "constant_images",
+        "enlarged",
+        "imbalance",
+    ]
     assert (
         f"9 of the {len(pixels)} images that were examined were enlarged, from as little as 8x8"
         in found["enlarged"].line
@@ -702,8 +744,11 @@ def test_findings_of_images_have_the_numbers_of_the_files(tmp_path) -> None:
         for name, item in zip(found, lines.split("<li>")[1:], strict=True)
     }
     rows = written.set_index("key")
-    places = {row.key: file.name.partition("-")[0] for file in (current(ds) / "catalog").iterdir()
-              for row in pd.read_parquet(file).itertuples()}  # fmt: skip
+    places = {
+        row.key: file.name.partition("-")[0]
+        for file in (current(ds) / "catalog").iterdir()
+        for row in pd.read_parquet(file).itertuples()
+    }
     read = {key: Path(rows.source[key]).read_bytes() for key in rows.index}
     for name, differs in (
         ("copies_across_splits", places),
@@ -728,18 +773,33 @@ def test_findings_of_columns_are_those_of_the_table(tmp_path) -> None:
     generator = np.random.default_rng(3)
     size = 400
     label = generator.choice(["low", "high"], size)
-    table = pd.DataFrame({
-        "key": [f"r{n}" for n in range(size)], "label": label, "again": [f"r{n}" for n in range(size)],
-        "leak": np.where(label == "low", "a", "b"), "constant": "x", "empty": np.nan,
-        "nearly": [*map(str, range(size - 9)), *["?!"] * 9], "good": generator.normal(size=size),
-        "shifted": generator.normal(size=size), "split": ["train"] * 300 + ["validation"] * 100,
-    })  # fmt: skip
+    table = pd.DataFrame(
+        {
+            "key": [f"r{n}" for n in range(size)],
+            "label": label,
+            "again": [f"r{n}" for n in range(size)],
+            "leak": np.where(label == "low", "a", "b"),
+            "constant": "x",
+            "empty": np.nan,
+            "nearly": [*map(str, range(size - 9)), *["?!"] * 9],
+            "good": generator.normal(size=size),
+            "shifted": generator.normal(size=size),
+            "split": ["train"] * 300 + ["validation"] * 100,
+        }
+    )
     table.loc[300:, "shifted"] += 1
     table.loc[300:, "label"] = table.label[300:].where(np.arange(100) < 30, "high")
     table["leak"] = np.where(table.label == "low", "a", "b")
     table.to_csv(tmp_path / "t.csv", index=False)
-    build_dataset("rows", input=tmp_path / "t.csv", output=tmp_path / "ds", label="label", key="key",
-                  split_by="split", types="empty:float32,nearly:bytes")  # fmt: skip
+    build_dataset(
+        "rows",
+        input=tmp_path / "t.csv",
+        output=tmp_path / "ds",
+        label="label",
+        key="key",
+        split_by="split",
+        types="empty:float32,nearly:bytes",
+    )
     manifest = load_manifest(tmp_path / "ds")
     samples = sample_records(str(current(tmp_path / "ds")), manifest, [])[1]
     found = {each.name: each for each in find_problems(manifest, samples)}
@@ -748,15 +808,24 @@ def test_findings_of_columns_are_those_of_the_table(tmp_path) -> None:
     shares = [part.label.value_counts(normalize=True) for part in (train, other)]
     distance = (shares[0] - shares[1].reindex(shares[0].index, fill_value=0)).abs().sum() / 2
     assert {name: each.value for name, each in found.items()} == {
-        "equals_label": 1, "skew": pytest.approx(shift, rel=1e-5),
-        "label_skew": pytest.approx(distance), "empty_columns": 1, "constant_columns": 1,
-        "equals_key": 1, "numeric_text": 1,
-    }  # fmt: skip
+        "equals_label": 1,
+        "skew": pytest.approx(shift, rel=1e-5),
+        "label_skew": pytest.approx(distance),
+        "empty_columns": 1,
+        "constant_columns": 1,
+        "equals_key": 1,
+        "numeric_text": 1,
+    }
     named = {
         name: found[name].line.rpartition(": ")[2] for name in found if "column" in found[name].line
     }
-    assert named == {"equals_label": "leak", "empty_columns": "empty", "constant_columns": "constant",
-                     "equals_key": "again", "numeric_text": "nearly"}  # fmt: skip
+    assert named == {
+        "equals_label": "leak",
+        "empty_columns": "empty",
+        "constant_columns": "constant",
+        "equals_key": "again",
+        "numeric_text": "nearly",
+    }
 
 
 def test_check_fails_on_findings_above_given_limits(tmp_path, capsys) -> None:

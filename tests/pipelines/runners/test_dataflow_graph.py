@@ -67,9 +67,10 @@ class Sent:
         transforms = self.pipeline.components.transforms.values()
         makers = {
             output: each.unique_name
-            for each in transforms if not each.subtransforms
+            for each in transforms
+            if not each.subtransforms
             for output in each.outputs.values()
-        }  # fmt: skip
+        }
         found = {}
         for each in transforms:
             if each.spec.urn == common_urns.primitives.PAR_DO.urn:
@@ -100,11 +101,19 @@ def send(command: str, inputs: Path, bucket: str, capsys, *more: str) -> Sent:
         command, []
     )
     argv = [
-        command, f"--input={inputs}", f"{write}={bucket}/out/{command}", *flags,
-        "--runner=DataflowRunner", f"--project={PROJECT}", f"--region={REGION}",
-        f"--temp_location={bucket}/tmp", f"--staging_location={bucket}/staging",
-        f"--template_location={place}", "--job_name=a-name", *more,
-    ]  # fmt: skip
+        command,
+        f"--input={inputs}",
+        f"{write}={bucket}/out/{command}",
+        *flags,
+        "--runner=DataflowRunner",
+        f"--project={PROJECT}",
+        f"--region={REGION}",
+        f"--temp_location={bucket}/tmp",
+        f"--staging_location={bucket}/staging",
+        f"--template_location={place}",
+        "--job_name=a-name",
+        *more,
+    ]
     assert main(argv) == 0, capsys.readouterr().err
     assert capsys.readouterr().out == f"Staged {place}\n"
     storage = open_storage(bucket)
@@ -131,10 +140,16 @@ def _surroundings(service, monkeypatch):
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_job_request_of_each_command(command, strict_bucket, tmp_path, capsys, monkeypatch):
-    flags = [f"--sdk_container_image={IMAGE}", "--beam_options=labels=team=vision", "--max_num_workers=7",
-             "--machine_type=e2-standard-4", "--no_use_public_ips", "--flexrs_goal=COST_OPTIMIZED",
-             "--subnetwork=regions/europe-west1/subnetworks/x",
-             "--service_account_email=worker@my-project.iam.gserviceaccount.com"]  # fmt: skip
+    flags = [
+        f"--sdk_container_image={IMAGE}",
+        "--beam_options=labels=team=vision",
+        "--max_num_workers=7",
+        "--machine_type=e2-standard-4",
+        "--no_use_public_ips",
+        "--flexrs_goal=COST_OPTIMIZED",
+        "--subnetwork=regions/europe-west1/subnetworks/x",
+        "--service_account_email=worker@my-project.iam.gserviceaccount.com",
+    ]
     write_inputs(tmp_path / "in", command, FEW)
     few = send(command, tmp_path / "in", strict_bucket, capsys, *flags)
     check_machines(few)
@@ -208,8 +223,12 @@ def test_stages_a_wheel_without_an_image(strict_bucket, tmp_path, capsys):
     assert pool.worker_harness_container_image.startswith("gcr.io/cloud-dataflow/")
 
 
-WHOLE = [f"--project={PROJECT}", f"--region={REGION}", "--temp_location=gs://bucket/tmp",
-         f"--sdk_container_image={IMAGE}"]  # fmt: skip
+WHOLE = [
+    f"--project={PROJECT}",
+    f"--region={REGION}",
+    "--temp_location=gs://bucket/tmp",
+    f"--sdk_container_image={IMAGE}",
+]
 
 
 @pytest.mark.parametrize(
@@ -221,11 +240,20 @@ WHOLE = [f"--project={PROJECT}", f"--region={REGION}", "--temp_location=gs://buc
         (WHOLE[:3], "needs Shardmill installed on its workers: add --sdk_container_image=IMAGE"),
         (["--project=My Project!", *WHOLE[1:]], "--project=My Project! is not a project id"),
         (["--project=123456", *WHOLE[1:]], "--project=123456 is not a project id"),
-        ([*WHOLE, "--temp_location=gs://bucket"], "--temp_location=gs://bucket is not a folder of a b"),
-        ([*WHOLE, "--staging_location=/tmp/x"], "--staging_location=/tmp/x is not a folder of a bucke"),
-        ([*WHOLE, "--job_name=Nightly_1"], "--job_name=Nightly_1 is not a valid job name: use lower"),
+        (
+            [*WHOLE, "--temp_location=gs://bucket"],
+            "--temp_location=gs://bucket is not a folder of a b",
+        ),
+        (
+            [*WHOLE, "--staging_location=/tmp/x"],
+            "--staging_location=/tmp/x is not a folder of a bucke",
+        ),
+        (
+            [*WHOLE, "--job_name=Nightly_1"],
+            "--job_name=Nightly_1 is not a valid job name: use lower",
+        ),
     ],
-)  # fmt: skip
+)
 def test_rejects_invalid_flags(flags, said):
     with pytest.raises(UsageError) as error:
         Dataflow("DataflowRunner").prepare(flags, "shardmill-x")

@@ -42,16 +42,32 @@ from tests.conftest import ADDRESS, ROOT, make_photos, shardmill
 
 UNUSED_PORT = "localhost:1"  # no process listens on it
 MISTAKES = [
-    ("FlinkRunner", [f"--flink_master={UNUSED_PORT}"], "No Flink cluster answers at --flink_master=localhost:1"),
-    ("FlinkRunner", [f"--flink_master=http://{UNUSED_PORT}"], "start the cluster, or correct the address"),
+    (
+        "FlinkRunner",
+        [f"--flink_master={UNUSED_PORT}"],
+        "No Flink cluster answers at --flink_master=localhost:1",
+    ),
+    (
+        "FlinkRunner",
+        [f"--flink_master=http://{UNUSED_PORT}"],
+        "start the cluster, or correct the address",
+    ),
     ("FlinkRunner", ["--flink_master=ftp://x"], "is not an HTTP address"),
-    ("FlinkRunner", ["--flink_job_server_jar=no.jar"], "--flink_job_server_jar=no.jar is not a file"),
-    ("FlinkRunner", [f"--job_endpoint={UNUSED_PORT}"], "No job server answers at --job_endpoint=localhost:1"),
+    (
+        "FlinkRunner",
+        ["--flink_job_server_jar=no.jar"],
+        "--flink_job_server_jar=no.jar is not a file",
+    ),
+    (
+        "FlinkRunner",
+        [f"--job_endpoint={UNUSED_PORT}"],
+        "No job server answers at --job_endpoint=localhost:1",
+    ),
     ("FlinkRunner", ["--job_endpoint=localhost"], "start it, or correct the address"),
     ("FlinkRunner", ["--job_server_java_launcher=no-java"], "'no-java' is not installed"),
     ("PrismRunner", [], "--runner=PrismRunner needs its program: give the program as"),
     ("PrismRunner", ["--prism_location=no/prism"], "--prism_location=no/prism is not a file"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("runner", "flags", "message"), MISTAKES, ids=str)
@@ -69,9 +85,12 @@ def test_rejects_options_before_anything_starts(runner, flags, message):
 def test_command_rejects_options_in_one_sentence(runner, code, tmp_path):
     photos = make_photos(tmp_path / "photos", {"cat": 1})
     done = shardmill(
-        "images", f"--input={photos}", f"--output={tmp_path / 'out'}", f"--runner={runner.split()[0]}",
+        "images",
+        f"--input={photos}",
+        f"--output={tmp_path / 'out'}",
+        f"--runner={runner.split()[0]}",
         *runner.split()[1:],
-    )  # fmt: skip
+    )
     assert done.returncode == code
     assert re.fullmatch(r"shardmill: [^\n]+\.\n", ADDRESS.sub("", done.stderr))
     assert done.stdout == ""
@@ -216,17 +235,20 @@ def test_json_log_has_the_counts_of_progress(monkeypatch, tmp_path):
     assert counts.items() < entries[1].items()
     assert entries[1]["message"].startswith("encoding: 10 of 40 images")
     assert [(each["level"], each["message"]) for each in entries[-2:]] == [
-        ("error", "it failed."), ("error", "a bug")
-    ]  # fmt: skip
+        ("error", "it failed."),
+        ("error", "a bug"),
+    ]
     assert "ValueError: a bug" in entries[-1]["traceback"]
 
 
 def test_estimates_the_number_of_parts_that_are_not_empty(tmp_path):
     """50 inputs in 64 parts leave some parts empty; many inputs leave none."""
     spec = SinkSpec(
-        str(tmp_path), "0" * 16, PlaceSpec(Splits.parse("train:1")),
+        str(tmp_path),
+        "0" * 16,
+        PlaceSpec(Splits.parse("train:1")),
         ShardSpec(ShardTemplate(DEFAULT_TEMPLATE)),
-    )  # fmt: skip
+    )
     train = Series("train", "")
     plan = Plan("build", parts={train: 64})
     for refs, wanted in ((50, range(32, 37)), (100_000, range(64, 65))):
@@ -298,8 +320,11 @@ def test_prints_counters(tmp_path):
         found.pop(name) for name in ("part_bytes", "input_bytes", "encode_milliseconds")
     )
     assert found == {
-        "examples_encoded": "5", "inputs_rejected": "1", "parts_made": "1", "shards_assembled": "1"
-    }  # fmt: skip
+        "examples_encoded": "5",
+        "inputs_rejected": "1",
+        "parts_made": "1",
+        "shards_assembled": "1",
+    }
     size = sum(path.stat().st_size for path in (tmp_path / "out/current").glob("*.gz"))
     total = int(re.fullmatch(r"count 1 sum (\d+) min \d+ max \d+", part_bytes).group(1))
     assert total == size > 0
@@ -321,12 +346,16 @@ STORED = "Traceback (most recent call last):\n  File x\nshardmill.schemas.errors
         (StaleBuildError("Another builder."), StaleBuildError, "Another builder."),
         (OutputError("Full. [while running 'A/B']"), OutputError, "Full."),
         (RuntimeError(f"{STORED}OutputError: Full.\n"), OutputError, "Full."),
-        (RuntimeError(f"{STORED}StaleBuildError: A. [while running 'A/B']\n\n"), StaleBuildError, "A."),
+        (
+            RuntimeError(f"{STORED}StaleBuildError: A. [while running 'A/B']\n\n"),
+            StaleBuildError,
+            "A.",
+        ),
         (RuntimeError(f"{STORED}StorageError: A.\n{STORED}InputError: B.\n"), InputError, "B."),
         (RuntimeError(f"{STORED}UsageError: A.\n"), UsageError, "A."),
         (RuntimeError(f"{STORED}GoneError: A.\n"), ShardmillError, "A."),
     ],
-)  # fmt: skip
+)
 def test_finds_an_error_that_a_runner_returned_as_text(error, kind, message) -> None:
     found = find_shardmill_error(error)
     assert type(found) is kind

@@ -65,10 +65,16 @@ def test_names_that_one_disk_could_not_hold_together() -> None:
     """Such as those of macOS and Windows, which ignore case and the form of Unicode text."""
     check_file_names(["train-a.gz", "train-b.gz", "validation-\u00e9.gz", "ss.gz"])
     for names in (
-        ["US.gz", "us.gz"], ["e\u0301.gz", "\u00e9.gz"], ["E\u0301.gz", "\u00e9.gz"],
-        ["stra\u00dfe.gz", "STRASSE.gz"], ["x.gz", "Labels.TXT"], ["manifest.json"],
-        ["a.gz", "b.gz", "a.gz"], ["a", "a.gz"], ["a.tfrecord", "A.tfrecord.gz"],
-    ):  # fmt: skip
+        ["US.gz", "us.gz"],
+        ["e\u0301.gz", "\u00e9.gz"],
+        ["E\u0301.gz", "\u00e9.gz"],
+        ["stra\u00dfe.gz", "STRASSE.gz"],
+        ["x.gz", "Labels.TXT"],
+        ["manifest.json"],
+        ["a.gz", "b.gz", "a.gz"],
+        ["a", "a.gz"],
+        ["a.tfrecord", "A.tfrecord.gz"],
+    ):
         with pytest.raises(OutputError, match="would be one file on disks that ignore case"):
             check_file_names(names)
     for name in ("con", "NUL.gz", "Com1.tfrecord.gz", "aux.a.b"):

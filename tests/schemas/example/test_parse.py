@@ -123,16 +123,28 @@ def test_follows_the_rules_of_protobuf() -> None:
     unpacked = field(3, varint(1 << 3) + varint(5) + varint(1 << 3) + varint(-1))
     cases = {
         "unpacked integers": (entry(b"a", unpacked), {"a": ("int64", [5, -1])}),
-        "unpacked floats": (entry(b"a", field(2, varint(13) + struct.pack("<f", 2.5))), {"a": ("float", [2.5])}),
+        "unpacked floats": (
+            entry(b"a", field(2, varint(13) + struct.pack("<f", 2.5))),
+            {"a": ("float", [2.5])},
+        ),
         "lists in two pieces join": (entry(b"a", ints(1) + ints(2)), {"a": ("int64", [1, 2])}),
-        "the last of the kinds wins": (entry(b"a", ints(1) + field(1, field(1, b"x"))), {"a": ("bytes", [b"x"])}),
-        "the last of two entries wins": (entry(b"a", ints(1)) + entry(b"a", ints(2)), {"a": ("int64", [2])}),
-        "unknown fields are ignored": (entry(b"a", ints(1)) + field(9, b"x"), {"a": ("int64", [1])}),
+        "the last of the kinds wins": (
+            entry(b"a", ints(1) + field(1, field(1, b"x"))),
+            {"a": ("bytes", [b"x"])},
+        ),
+        "the last of two entries wins": (
+            entry(b"a", ints(1)) + entry(b"a", ints(2)),
+            {"a": ("int64", [2])},
+        ),
+        "unknown fields are ignored": (
+            entry(b"a", ints(1)) + field(9, b"x"),
+            {"a": ("int64", [1])},
+        ),
         "a list without values keeps its kind": (entry(b"a", field(2, b"")), {"a": ("float", [])}),
         "no kind": (entry(b"a", b""), {"a": ("empty", [])}),
         "no value": (field(1, field(1, b"a")), {"a": ("empty", [])}),
         "no name": (field(1, field(2, ints(3))), {"": ("int64", [3])}),
-    }  # fmt: skip
+    }
     for case, (features, expected) in cases.items():
         assert parse_with_both(field(1, features)) == expected, case
     borders = {

@@ -32,7 +32,10 @@ def test_feature_spec_equals_that_of_transform(kind, dataset):
     assert feature_spec(dataset(kind)) == wanted
     assert len(wanted) >= 7
     if kind == "rows":
-        assert {type(spec).__name__ for spec in wanted.values()} == {"FixedLenFeature", "VarLenFeature"}  # fmt: skip
+        assert {type(spec).__name__ for spec in wanted.values()} == {
+            "FixedLenFeature",
+            "VarLenFeature",
+        }
 
 
 MANY = """
@@ -93,7 +96,9 @@ def test_tensorflow_parses_records_with_the_spec(table):
     ]
     assert list(feature_spec(table, features=["price", "kind"])) == ["price", "kind"]
     single = feature_spec(table, fill=fill, scalars=True)
-    flat = tf.io.parse_example(tf.data.TFRecordDataset(files, "GZIP").batch(200).get_single_element(), single)  # fmt: skip
+    flat = tf.io.parse_example(
+        tf.data.TFRecordDataset(files, "GZIP").batch(200).get_single_element(), single
+    )
     for name in ("count", "ratio", "number", "price", "kind"):
         assert flat[name].numpy().tolist() == parsed[name].numpy().ravel().tolist()
     assert {name for name in spec if spec[name] == single[name]} == {"name", "sizes", "tags"}
@@ -104,7 +109,13 @@ def test_scalars_are_what_tutorials_decode(images):
     import tensorflow as tf
 
     spec = shardmill.feature_spec(images("jpeg"), scalars=True)
-    record = next(iter(tf.data.TFRecordDataset(sorted(map(str, images("jpeg").glob("current/train-*"))), "GZIP")))  # fmt: skip
+    record = next(
+        iter(
+            tf.data.TFRecordDataset(
+                sorted(map(str, images("jpeg").glob("current/train-*"))), "GZIP"
+            )
+        )
+    )
     example = tf.io.parse_single_example(record, spec)
     assert tf.io.decode_jpeg(example["image/encoded"]).shape == (16, 24, 3)
 
@@ -142,7 +153,7 @@ def test_optional_integers_need_a_fill_value(table):
 
 # Tags.
 
-BYTES = 'feature {{ name: "x" type: BYTES presence {{ min_fraction: 1 }} shape {{ dim {{ size: 1 }} }} annotation {{ {} }} }}'  # fmt: skip
+BYTES = 'feature {{ name: "x" type: BYTES presence {{ min_fraction: 1 }} shape {{ dim {{ size: 1 }} }} annotation {{ {} }} }}'
 
 
 def tagged(*tags: str):

@@ -131,9 +131,12 @@ def test_reports_missing_permissions(strict_bucket, front):
         (api.BadRequest("odd\n  request."), "odd request; run again"),
         (requests.ConnectionError("aborted"), "aborted; run again"),
         (ConnectionResetError("reset"), "reset; run again"),
-        (auth.RefreshError("invalid_grant: expired\n", {"error": 1}), "credentials .invalid_grant: expired"),
+        (
+            auth.RefreshError("invalid_grant: expired\n", {"error": 1}),
+            "credentials .invalid_grant: expired",
+        ),
     ],
-)  # fmt: skip
+)
 def test_translates_every_error_to_one_line(error, text):
     with (
         pytest.raises(StorageError, match=f"^Cannot read gs://b/x: .*{text}") as caught,

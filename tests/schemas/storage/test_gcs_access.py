@@ -42,8 +42,12 @@ def no_credentials(monkeypatch, tmp_path, unanswered):
     from google.auth.compute_engine import _metadata
 
     address = f"127.0.0.1:{unanswered.getsockname()[1]}"
-    for name in ("GOOGLE_APPLICATION_CREDENTIALS", "STORAGE_EMULATOR_HOST", "NO_GCE_CHECK",
-                 "GCE_METADATA_TIMEOUT"):  # fmt: skip
+    for name in (
+        "GOOGLE_APPLICATION_CREDENTIALS",
+        "STORAGE_EMULATOR_HOST",
+        "NO_GCE_CHECK",
+        "GCE_METADATA_TIMEOUT",
+    ):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path / "none"))
     monkeypatch.setenv("GCE_METADATA_IP", address)
@@ -71,15 +75,17 @@ def timed(capsys, *argv: str) -> tuple[str, float]:
 def test_reports_missing_credentials(no_credentials, photos, tmp_path, capsys, monkeypatch):
     from google.auth.compute_engine import _metadata
 
-    for number, argv in enumerate((
-        ["images", f"--input={photos}", "--output=gs://a-bucket/x"],
-        ["images", "--input=gs://a-bucket/x", f"--output={tmp_path}/o"],
-        ["rows", "--input=gs://a-bucket/x", f"--output={tmp_path}/o"],
-        ["arrays", "--input=gs://a-bucket/x", f"--output={tmp_path}/o"],
-        ["count", "--input=gs://a-bucket/x"],
-        ["verify", "gs://a-bucket/x"],
-        ["clean", "gs://a-bucket/x"],
-    )):  # fmt: skip
+    for number, argv in enumerate(
+        (
+            ["images", f"--input={photos}", "--output=gs://a-bucket/x"],
+            ["images", "--input=gs://a-bucket/x", f"--output={tmp_path}/o"],
+            ["rows", "--input=gs://a-bucket/x", f"--output={tmp_path}/o"],
+            ["arrays", "--input=gs://a-bucket/x", f"--output={tmp_path}/o"],
+            ["count", "--input=gs://a-bucket/x"],
+            ["verify", "gs://a-bucket/x"],
+            ["clean", "gs://a-bucket/x"],
+        )
+    ):
         took = []
         for unasked in (True, False):  # without and with the search
             monkeypatch.setattr(_metadata, "_NO_GCE_CHECK", unasked)

@@ -181,16 +181,29 @@ def test_interrupted_upload_leaves_nothing(s3, s3_bucket, s3_storage):
         ({}, "s3://", "names no bucket: write s3://BUCKET/PATH"),
         ({"AWS_ENDPOINT_URL": "http://127.0.0.1:9"}, "s3://b/in", "Could not connect"),
         (
-            {"AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": "", "AWS_EC2_METADATA_DISABLED": "1",
-             "AWS_SHARED_CREDENTIALS_FILE": "/none"},
-            "s3://b/in", "Unable to locate credentials; run `aws configure` or set AWS_ACCESS",
+            {
+                "AWS_ACCESS_KEY_ID": "",
+                "AWS_SECRET_ACCESS_KEY": "",
+                "AWS_EC2_METADATA_DISABLED": "1",
+                "AWS_SHARED_CREDENTIALS_FILE": "/none",
+            },
+            "s3://b/in",
+            "Unable to locate credentials; run `aws configure` or set AWS_ACCESS",
         ),
-        ({"AWS_PROFILE": "none-such"}, "s3://b/in", "profile (none-such) could not be found; check"),
-        ({"AWS_ENDPOINT_URL": "nonsense"}, "s3://b/in", "Invalid endpoint: nonsense; check the AWS"),
+        (
+            {"AWS_PROFILE": "none-such"},
+            "s3://b/in",
+            "profile (none-such) could not be found; check",
+        ),
+        (
+            {"AWS_ENDPOINT_URL": "nonsense"},
+            "s3://b/in",
+            "Invalid endpoint: nonsense; check the AWS",
+        ),
         ({}, "s3://no bucket/in", "'no bucket' is not a valid bucket name; write s3://BUCKET/PATH"),
     ],
     ids=["bucket", "no name", "network", "no keys", "profile", "endpoint", "name"],
-)  # fmt: skip
+)
 def test_reports_wrong_configuration_in_one_sentence(
     changes, source, words, s3_bucket, tmp_path, monkeypatch, capsys
 ):
@@ -228,19 +241,35 @@ def test_reports_a_missing_package(monkeypatch):
     ("files", "changes"),
     [
         (
-            {"credentials": "[work]\naws_access_key_id=k\naws_secret_access_key=s\n",
-             "config": "[profile work]\nregion=eu-west-3\nendpoint_url=URL\n"},
+            {
+                "credentials": "[work]\naws_access_key_id=k\naws_secret_access_key=s\n",
+                "config": "[profile work]\nregion=eu-west-3\nendpoint_url=URL\n",
+            },
             {"AWS_PROFILE": "work"},
         ),
-        ({"credentials": "[default]\naws_access_key_id=k\naws_secret_access_key=s\n"},
-         {"AWS_ENDPOINT_URL_S3": "URL"}),
-        ({"config": "[default]\ncredential_process=echo \'{\"Version\":1,\"AccessKeyId\":\"k\","
-          "\"SecretAccessKey\":\"s\"}\'\n"}, {"AWS_ENDPOINT_URL": "URL"}),
-        ({}, {"AWS_ACCESS_KEY_ID": "k", "AWS_SECRET_ACCESS_KEY": "s", "AWS_ENDPOINT_URL": "URL",
-              "AWS_REGION": "eu-west-3"}),
+        (
+            {"credentials": "[default]\naws_access_key_id=k\naws_secret_access_key=s\n"},
+            {"AWS_ENDPOINT_URL_S3": "URL"},
+        ),
+        (
+            {
+                "config": '[default]\ncredential_process=echo \'{"Version":1,"AccessKeyId":"k",'
+                '"SecretAccessKey":"s"}\'\n'
+            },
+            {"AWS_ENDPOINT_URL": "URL"},
+        ),
+        (
+            {},
+            {
+                "AWS_ACCESS_KEY_ID": "k",
+                "AWS_SECRET_ACCESS_KEY": "s",
+                "AWS_ENDPOINT_URL": "URL",
+                "AWS_REGION": "eu-west-3",
+            },
+        ),
     ],
     ids=["profile", "default", "process", "variables"],
-)  # fmt: skip
+)
 def test_reads_configuration_files_and_variables(
     files, changes, s3_url, s3_bucket, s3_storage, tmp_path, monkeypatch
 ):

@@ -56,8 +56,11 @@ def test_sends_conditions_with_each_write(proxy, storage, s3_bucket):
     assert not storage.create(path, b"three")
     storage.delete(path, version)
     etag = f'"{version.split("@")[0]}"'
-    sent = [(call.method, call.headers.get("If-Match"), call.headers.get("If-None-Match"))
-            for call in proxy.calls if call.method != "HEAD"]  # fmt: skip
+    sent = [
+        (call.method, call.headers.get("If-Match"), call.headers.get("If-None-Match"))
+        for call in proxy.calls
+        if call.method != "HEAD"
+    ]
     assert sent == [("PUT", etag, None), ("PUT", None, "*"), ("DELETE", etag, None)]
 
 
@@ -125,7 +128,7 @@ def test_never_resumes_a_download_of_another_version(proxy, storage, s3_bucket):
     for read, error, words in (
         (lambda entry: storage.read(path), StorageError, "replaced at the same time; run"),
         (lambda entry: storage.read_unchanged(*entry[:3]), ChangedError, "it was replaced while"),
-    ):  # fmt: skip
+    ):
         storage.replace(path, b"a" * 3_000_000)
         entry = storage.stat(path)
         proxy.fail("GET", "cut 1200000")
@@ -155,10 +158,12 @@ def test_denied_call_is_a_permission_error(proxy, storage, s3_bucket):
     path = f"{s3_bucket}/x"
     storage.replace(path, b"x")
     for method, call in (
-        ("GET", storage.read), ("PUT", lambda path: storage.create(path, b"")),
-        ("DELETE", storage.delete), ("HEAD", storage.stat),
+        ("GET", storage.read),
+        ("PUT", lambda path: storage.create(path, b"")),
+        ("DELETE", storage.delete),
+        ("HEAD", storage.stat),
         ("GET", lambda path: list(storage.list_dir(path))),
-    ):  # fmt: skip
+    ):
         proxy.reset()
         proxy.fail(method, "403 AccessDenied", 9)
         with pytest.raises(DeniedError, match="check the credentials and ask for that") as caught:
@@ -200,8 +205,10 @@ def test_copies_a_large_object_in_ranges_of_one_version(proxy, storage, s3_bucke
     storage.copy(f"{s3_bucket}/x", f"{s3_bucket}/y")
     ranges = [call.headers.get("x-amz-copy-source-range") for call in proxy.calls]
     assert [each for each in ranges if each] == [
-        f"bytes=0-{part - 1}", f"bytes={part}-{2 * part - 1}", f"bytes={2 * part}-{2 * part + 16}"
-    ]  # fmt: skip
+        f"bytes=0-{part - 1}",
+        f"bytes={part}-{2 * part - 1}",
+        f"bytes={2 * part}-{2 * part + 16}",
+    ]
     assert storage.read(f"{s3_bucket}/y") == data
 
 

@@ -29,10 +29,24 @@ from shardmill.schemas.storage.s3 import S3Storage
 pytest_plugins = ["tests.support.gcs_server", "tests.support.s3_server"]
 
 NAMES = [
-    "plain.txt", "with space", "ünïcode-é", "u\u0308 decomposed", "日本語", "emoji 🐈", "hash#tag",
-    "question?mark", "50%25 percent %2F", "plus+and&equals=", "star*[bracket]{brace}",
-    "quote'\"back\\slash", "semi;colon:comma,", "~tilde-$dollar@at!", ".hidden", "trailing dot.", "🐈" * 60,
-]  # fmt: skip
+    "plain.txt",
+    "with space",
+    "ünïcode-é",
+    "u\u0308 decomposed",
+    "日本語",
+    "emoji 🐈",
+    "hash#tag",
+    "question?mark",
+    "50%25 percent %2F",
+    "plus+and&equals=",
+    "star*[bracket]{brace}",
+    "quote'\"back\\slash",
+    "semi;colon:comma,",
+    "~tilde-$dollar@at!",
+    ".hidden",
+    "trailing dot.",
+    "🐈" * 60,
+]
 
 
 class Place(NamedTuple):
@@ -173,9 +187,18 @@ def test_reads_at_any_offset(place):
         assert reader.version == place.storage.stat(path).version
         assert reader.chunk > reader.gap > 0
         for offset, length in (
-            (0, 1), (0, 300_001), (0, 1 << 20), (5, 0), (299_999, 2), (299_999, 9), (300_000, 1),
-            (300_001, 1), (400_000, 10), (123_456, 70_000), (0, 0),
-        ):  # fmt: skip
+            (0, 1),
+            (0, 300_001),
+            (0, 1 << 20),
+            (5, 0),
+            (299_999, 2),
+            (299_999, 9),
+            (300_000, 1),
+            (300_001, 1),
+            (400_000, 10),
+            (123_456, 70_000),
+            (0, 0),
+        ):
             piece = reader.read_at(offset, length)
             assert piece == data[offset : offset + length]
             assert type(piece) is bytes
@@ -265,10 +288,14 @@ def test_forked_child_makes_its_own_client(place):
 def test_every_call_reports_a_missing_bucket(place):
     storage, path = place.storage, place.root.partition("//")[0] + "//no-such-bucket-here/x"
     for call in (
-        storage.stat, storage.delete_tree, lambda path: list(storage.walk(path)),
-        lambda path: list(storage.list_dir(path)), lambda path: storage.replace(path, b""),
-        lambda path: storage.create(path, b""), lambda path: write(place, path, b"x"),
-    ):  # fmt: skip
+        storage.stat,
+        storage.delete_tree,
+        lambda path: list(storage.walk(path)),
+        lambda path: list(storage.list_dir(path)),
+        lambda path: storage.replace(path, b""),
+        lambda path: storage.create(path, b""),
+        lambda path: write(place, path, b"x"),
+    ):
         with pytest.raises(StorageError, match="the bucket 'no-such-bucket-here' does not exist; "):
             call(path)
 
@@ -480,8 +507,13 @@ def test_list_dir_yields_one_level_sorted_by_name(place):
     place.fill("b", "a/x", "a-b", "a.b", "c/d/e", "Z", data=b"12")
     entries = list(place.storage.list_dir(place.root))
     assert [(entry.path[len(place.root) + 1 :], entry.kind) for entry in entries] == [
-        ("Z", "file"), ("a", "dir"), ("a-b", "file"), ("a.b", "file"), ("b", "file"), ("c", "dir"),
-    ]  # fmt: skip
+        ("Z", "file"),
+        ("a", "dir"),
+        ("a-b", "file"),
+        ("a.b", "file"),
+        ("b", "file"),
+        ("c", "dir"),
+    ]
     for entry in entries:
         if entry.kind == "file":
             assert entry == place.storage.stat(entry.path)

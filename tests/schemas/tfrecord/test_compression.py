@@ -63,9 +63,12 @@ def test_detects_the_compression(name):
 
 
 ZLIB = [
-    zlib.compress(RECORDS), zlib.compress(b""), zlib.compress(RECORDS, 0),
-    zlib.compress(RECORDS, wbits=9), zlib.compress(RECORDS, 0)[:40] + bytes(90),
-]  # fmt: skip
+    zlib.compress(RECORDS),
+    zlib.compress(b""),
+    zlib.compress(RECORDS, 0),
+    zlib.compress(RECORDS, wbits=9),
+    zlib.compress(RECORDS, 0)[:40] + bytes(90),
+]
 
 
 @pytest.mark.parametrize("data", ZLIB)
@@ -74,15 +77,19 @@ def test_names_zlib_data_which_is_not_read(data, tmp_path):
     path.write_bytes(data)
     fault = count_file(str(path)).fault
     assert (fault.reason, str(fault)) == (
-        "not_tfrecord", "its compression is ZLIB, which is not read: write it with GZIP or without",
-    )  # fmt: skip
+        "not_tfrecord",
+        "its compression is ZLIB, which is not read: write it with GZIP or without",
+    )
 
 
 LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n"
 OTHERS = {
     "Git LFS pointer": (LFS, "a Git LFS pointer: run `git lfs pull`"),
     "HTML": (b"\n <!DOCTYPE html>\n<html>", "a web page: download the file again"),
-    "XML": (b"<?xml version='1.0'?><Error>AccessDenied", "an XML document: download the file again"),
+    "XML": (
+        b"<?xml version='1.0'?><Error>AccessDenied",
+        "an XML document: download the file again",
+    ),
     "JPEG": (b"\xff\xd8\xff\xe0" + bytes(40), "a JPEG image"),
     "zeros": (bytes(5000), "only zeros: copy the file again"),
     "one zero": (b"\0", "only zeros: copy the file again"),
@@ -90,8 +97,11 @@ OTHERS = {
     "a letter": (b"x", "text"),
     "text that is not ASCII": ("Größe, 大きさ, 🐈\n".encode() * 400, "text"),
     "text that begins like zlib data": (b"x^2 + y^2 = z^2, and so on and on\n", "text"),
-    "noise": (random.Random(1).randbytes(9000), "binary data that does not begin with the header of a record"),
-}  # fmt: skip
+    "noise": (
+        random.Random(1).randbytes(9000),
+        "binary data that does not begin with the header of a record",
+    ),
+}
 
 
 @pytest.mark.parametrize("name", OTHERS)
@@ -103,9 +113,10 @@ def test_names_the_content_of_files_without_records(name, tmp_path):
         cases += [
             (pack(data), f"its {kind} data does not hold TFRecords but {content}")
             for pack, kind in (
-                (gzip.compress, "gzip"), (stored_member, "gzip"),
+                (gzip.compress, "gzip"),
+                (stored_member, "gzip"),
             )
-        ]  # fmt: skip
+        ]
     for stored, message in cases:
         path.write_bytes(stored)
         for check in ("records", "index"):
@@ -223,11 +234,27 @@ DAMAGE = {
     "zeros after": (A + bytes(512), "trailing_garbage", JUNK.format(len(A))),
     "half a signature after": (A + b"\x1f\0", "trailing_garbage", JUNK.format(len(A))),
     "method": (flip(A, 2), "bad_gzip", BAD.format(0, "unknown compression method")),
-    "zeros for its trailer": (A[:-8] + bytes(8), "bad_gzip", BAD.format(0, "its CRC-32 or length does not match")),
-    "zeros for its blocks": (A[:10] + bytes(len(A) - 10), "bad_gzip", BAD.format(0, "invalid stored block lengths")),
-    "zeros for its size": (A[:-4] + bytes(4), "bad_gzip", BAD.format(0, "its CRC-32 or length does not match")),
-    "its size": (A + flip(A, -1), "bad_gzip", BAD.format(len(A), "its CRC-32 or length does not match")),
-}  # fmt: skip
+    "zeros for its trailer": (
+        A[:-8] + bytes(8),
+        "bad_gzip",
+        BAD.format(0, "its CRC-32 or length does not match"),
+    ),
+    "zeros for its blocks": (
+        A[:10] + bytes(len(A) - 10),
+        "bad_gzip",
+        BAD.format(0, "invalid stored block lengths"),
+    ),
+    "zeros for its size": (
+        A[:-4] + bytes(4),
+        "bad_gzip",
+        BAD.format(0, "its CRC-32 or length does not match"),
+    ),
+    "its size": (
+        A + flip(A, -1),
+        "bad_gzip",
+        BAD.format(len(A), "its CRC-32 or length does not match"),
+    ),
+}
 
 
 @pytest.mark.parametrize("name", DAMAGE)

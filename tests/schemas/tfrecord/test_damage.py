@@ -53,8 +53,12 @@ CASES = {
     "payload's CRC": (flip(RAW, -1), "payload_crc", 4, 72, PAYLOAD),
     "zeros after": (RAW + bytes(100), "length_crc", 5, 92, LENGTH),
     "forged length": (
-        RAW + header(2**60) + b"x", "truncated", 5, 92,
-        "the file ends after 13 of its 1,152,921,504,606,846,992 bytes"),
+        RAW + header(2**60) + b"x",
+        "truncated",
+        5,
+        92,
+        "the file ends after 13 of its 1,152,921,504,606,846,992 bytes",
+    ),
     "gzip: cut": (GZ[:-9], "truncated", 5, 92, CUT.format(0)),
     "gzip: cut in its trailer": (GZ[:-3], "truncated", 5, 92, CUT.format(0)),
     "gzip: CRC-32": (flip(GZ, -8), "bad_gzip", 5, 92, CRC32.format(0)),
@@ -62,7 +66,13 @@ CASES = {
     "gzip: garbage": (GZ + b"junk", "trailing_garbage", 5, 92, JUNK.format(len(GZ))),
     "gzip: payload": (gzip.compress(flip(RAW, 50)), "payload_crc", 2, 37, PAYLOAD),
     "gzip: length": (gzip.compress(flip(RAW, 37)), "length_crc", 2, 37, LENGTH),
-    "gzip: cut record": (gzip.compress(RAW[:-1]), "truncated", 4, 72, "the file ends after 19 of its 20 bytes"),
+    "gzip: cut record": (
+        gzip.compress(RAW[:-1]),
+        "truncated",
+        4,
+        72,
+        "the file ends after 19 of its 20 bytes",
+    ),
     "indexed: cut": (SHARD[:-8], "truncated", 5, 92, CUT.format(FIRST)),
     "indexed: CRC-32": (flip(SHARD, FIRST - 5), "bad_gzip", 2, 37, CRC32.format(0)),
     "indexed: size": (flip(SHARD, -1), "bad_gzip", 5, 92, CRC32.format(FIRST)),
@@ -70,10 +80,20 @@ CASES = {
     "indexed: data": (flip(SHARD, FIRST + 30), "payload_crc", 2, 37, PAYLOAD),
     "indexed: garbage": (SHARD + b"junk", "trailing_garbage", 5, 92, JUNK.format(len(SHARD))),
     "indexed: payload": (
-        SHARD[:FIRST] + stored_member(flip(framed(GROUPS[1]), 13)), "payload_crc", 2, 37, PAYLOAD),
+        SHARD[:FIRST] + stored_member(flip(framed(GROUPS[1]), 13)),
+        "payload_crc",
+        2,
+        37,
+        PAYLOAD,
+    ),
     "indexed: length": (
-        SHARD[:FIRST] + stored_member(flip(framed(GROUPS[1]), 35)), "length_crc", 4, 72, LENGTH),
-}  # fmt: skip
+        SHARD[:FIRST] + stored_member(flip(framed(GROUPS[1]), 35)),
+        "length_crc",
+        4,
+        72,
+        LENGTH,
+    ),
+}
 
 
 @pytest.mark.parametrize("name", CASES)

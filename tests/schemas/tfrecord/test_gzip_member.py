@@ -93,9 +93,17 @@ def test_truncated_extended_and_foreign_files_are_not_indexed() -> None:
     data = make_shard([2, 3])
     foreign = gzip.compress(b"abc")
     for broken in (
-        data[:-1], data[:gzip_member.INDEX_BYTES], data[:100], data + b"\0", data[7:], data + data[:300],
-        foreign, foreign + data, data + foreign, b"",
-    ):  # fmt: skip
+        data[:-1],
+        data[: gzip_member.INDEX_BYTES],
+        data[:100],
+        data + b"\0",
+        data[7:],
+        data + data[:300],
+        foreign,
+        foreign + data,
+        data + foreign,
+        b"",
+    ):
         assert gzip_member.read_index(reader(broken), len(broken)) is None
 
 

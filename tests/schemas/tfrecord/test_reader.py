@@ -101,9 +101,18 @@ def test_every_kind_of_file(kind, tmp_path):
         ([b""] * 99, gzip.compress(frame(b"") * 99), "gzip"),
         ([b"a", b""], gzip.compress(frame(b"a")) + gzip.compress(frame(b"")), "gzip"),
     ],
-    ids=["nothing", "gzip", "3 gzip", "indexed", "2 indexed", "one", "many", "many in gzip",
-         "the last is empty"],
-)  # fmt: skip
+    ids=[
+        "nothing",
+        "gzip",
+        "3 gzip",
+        "indexed",
+        "2 indexed",
+        "one",
+        "many",
+        "many in gzip",
+        "the last is empty",
+    ],
+)
 def test_tiny_files(payloads, data, compression, tmp_path):
     path = tmp_path / "file"
     path.write_bytes(data)

@@ -45,26 +45,37 @@ TWELVE = np.array([[0, 1, 8, 9, 2047, 2048, 4094, 4095]], "<u2")
 GREYS = {
     "16-bit PNG": (png(10, 1, 16, 0, b"\0" + RAMP_16.astype(">u2").tobytes()), RAMP_8),
     **{f"16-bit TIFF {o}": (tiff(RAMP_16.astype(o + "u2"), 16), RAMP_8) for o in "<>"},
-    **{kind: (saved(Image.fromarray(RAMP_16), "TIFF", compression=kind), RAMP_8)
-       for kind in ("tiff_lzw", "tiff_adobe_deflate", "packbits")},
+    **{
+        kind: (saved(Image.fromarray(RAMP_16), "TIFF", compression=kind), RAMP_8)
+        for kind in ("tiff_lzw", "tiff_adobe_deflate", "packbits")
+    },
     "16-bit inverted": (tiff(RAMP_16.astype("<u2"), 16, photometric=0), [255 - v for v in RAMP_8]),
     "8-bit inverted": (tiff(np.array([[0, 100, 255]], np.uint8), 8, photometric=0), [255, 155, 0]),
-    "floats inverted": (tiff(np.array([[0, 0.25, 1]], "<f4"), 32, sample_format=3, photometric=0),
-                        [255, 191, 0]),
+    "floats inverted": (
+        tiff(np.array([[0, 0.25, 1]], "<f4"), 32, sample_format=3, photometric=0),
+        [255, 191, 0],
+    ),
     "12-bit TIFF": (tiff(TWELVE, 12), [0, 0, 0, 1, 127, 128, 255, 255]),
     "PGM 65535": (b"P5 3 1 65535\n" + struct.pack(">3H", 0, 32768, 65535), [0, 128, 255]),
     "PGM 1023": (b"P5 3 1 1023\n" + struct.pack(">3H", 0, 512, 1023), [0, 128, 255]),
-    **{f"floats {o}": (tiff((LEVELS[None] / 255).astype(o + "f4"), 32, sample_format=3),
-                       LEVELS.tolist()) for o in "<>"},
+    **{
+        f"floats {o}": (
+            tiff((LEVELS[None] / 255).astype(o + "f4"), 32, sample_format=3),
+            LEVELS.tolist(),
+        )
+        for o in "<>"
+    },
     **{f"1-bit {kind}": (one_bit(kind), BITS) for kind in ("PNG", "BMP", "TIFF", "GIF", "PPM")},
     "1-bit group 4": (one_bit("TIFF", compression="group4"), BITS),
     "PNG of 1 bit": (png(2, 1, 1, 0, bytes([0, 0b01000000])), [0, 255]),
     "PNG of 2 bits": (png(4, 1, 2, 0, bytes([0, 0b00011011])), [0, 85, 170, 255]),
     "PNG of 4 bits": (png(2, 1, 4, 0, bytes([0, 0x3F])), [51, 255]),
     # A set bit is the foreground, black.
-    "X bitmap": (b"#define a_width 8\n#define a_height 1\nstatic char a_bits[] = {\n0x05};\n",
-                 [0, 255, 0, 255, 255, 255, 255, 255]),
-}  # fmt: skip
+    "X bitmap": (
+        b"#define a_width 8\n#define a_height 1\nstatic char a_bits[] = {\n0x05};\n",
+        [0, 255, 0, 255, 255, 255, 255, 255],
+    ),
+}
 
 
 @pytest.mark.parametrize("case", GREYS)
@@ -76,8 +87,10 @@ def test_scales_grey_to_8_bits(case):
 @pytest.mark.parametrize(
     ("samples", "bits", "sample_format", "error"),
     [
-        *(([0.0, value], 32, 3, "float_range")
-          for value in (np.nan, np.inf, -np.inf, -0.01, 1.01, 255.0)),
+        *(
+            ([0.0, value], 32, 3, "float_range")
+            for value in (np.nan, np.inf, -np.inf, -0.01, 1.01, 255.0)
+        ),
         (np.array([0, 7], "<u4"), 32, 1, "int_range"),
         (np.array([0, 70000], "<u4"), 32, 1, "int_range"),
         (np.array([0, 7], "<i4"), 32, 2, "int_range"),
@@ -86,7 +99,7 @@ def test_scales_grey_to_8_bits(case):
         (np.array([5, 7], "<i2"), 16, 2, "int_range"),  # the type decides, not the values
         (np.array([5, 7], ">i2"), 16, 2, "int_range"),
     ],
-)  # fmt: skip
+)
 def test_rejects_numbers_without_a_defined_white(samples, bits, sample_format, error):
     array = np.array([samples], "<f4") if error == "float_range" else samples[None]
     assert rejection(tiff(array, bits, sample_format=sample_format)).error == error
@@ -330,8 +343,13 @@ def srgb_of_lab(lightness: float, a: float, b: float) -> np.ndarray:
     xyz = np.where(cube > 6 / 29, cube**3, 3 * (6 / 29) ** 2 * (cube - 4 / 29))
     xyz = xyz * [0.96422, 1.0, 0.82521]
     # Lindbloom: XYZ (D50) to linear sRGB by Bradford
-    to_linear = np.array([[3.1338561, -1.6168667, -0.4906146], [-0.9787684, 1.9161415, 0.0334540],
-                          [0.0719453, -0.2289914, 1.4052427]])  # fmt: skip
+    to_linear = np.array(
+        [
+            [3.1338561, -1.6168667, -0.4906146],
+            [-0.9787684, 1.9161415, 0.0334540],
+            [0.0719453, -0.2289914, 1.4052427],
+        ]
+    )
     linear = (to_linear @ xyz).clip(0, 1)
     return 255 * np.where(linear > 0.0031308, 1.055 * linear ** (1 / 2.4) - 0.055, 12.92 * linear)
 

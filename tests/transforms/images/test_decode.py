@@ -162,10 +162,17 @@ def frames() -> list[Image.Image]:
 
 @pytest.mark.parametrize(
     ("kind", "options"),
-    [("GIF", {}), ("PNG", {}), ("PNG", {"default_image": True}), ("TIFF", {}),
-     ("TIFF", {"compression": "tiff_lzw"}), ("WEBP", {"lossless": True}), ("AVIF", {}),
-     ("MPO", {"quality": 95})],
-)  # fmt: skip
+    [
+        ("GIF", {}),
+        ("PNG", {}),
+        ("PNG", {"default_image": True}),
+        ("TIFF", {}),
+        ("TIFF", {"compression": "tiff_lzw"}),
+        ("WEBP", {"lossless": True}),
+        ("AVIF", {}),
+        ("MPO", {"quality": 95}),
+    ],
+)
 def test_takes_the_first_of_several_frames(kind, options):
     first, *others = frames()
     data = saved(first, kind, save_all=True, append_images=others, **options)

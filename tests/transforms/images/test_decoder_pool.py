@@ -104,10 +104,16 @@ CRASHES = {
 
 GOOD = EncodedImage("0" * 64, 3, 2, False, 6, [1, 2, 3], [4, 5, 6], {"image_hash": "a" * 64})
 FORGED = [
-    {"width": -1}, {"height": -1}, {"pixels": -6}, {"pixel_sums": [1, 2, -3]},
-    {"pixel_sums": [1, 2]}, {"pixel_squares": [4, -5, 6]}, {"pixel_squares": [4, 5, 6, 7]},
-    {"features": {}}, {"features": {"image_hash": "a" * 64, "key": 5}},
-]  # fmt: skip
+    {"width": -1},
+    {"height": -1},
+    {"pixels": -6},
+    {"pixel_sums": [1, 2, -3]},
+    {"pixel_sums": [1, 2]},
+    {"pixel_squares": [4, -5, 6]},
+    {"pixel_squares": [4, 5, 6, 7]},
+    {"features": {}},
+    {"features": {"image_hash": "a" * 64, "key": 5}},
+]
 
 
 @pytest.mark.parametrize("change", FORGED, ids=str)
@@ -171,8 +177,9 @@ def test_a_decoder_that_takes_too_much_memory_or_time_is_one_reject(tmp_path):
     write_hostile(tmp_path / "in/loop.bmp", "loop")
     found = encode(tmp_path / "in", decoder_memory="1GiB", decoder_seconds=0.5)
     assert {key: item for key, item in found.items() if isinstance(item, str)} == {
-        "eat.bmp": "decoder_memory", "loop.bmp": "decoder_timeout",
-    }  # fmt: skip
+        "eat.bmp": "decoder_memory",
+        "loop.bmp": "decoder_timeout",
+    }
 
 
 @pytest.mark.heavy
@@ -464,8 +471,13 @@ def test_exit_codes_without_a_reply():
     """Other signals say nothing about the image."""
     kinds = {code: decoders._failure_kind(code, decoders.Opened()) for code in range(-31, 80)}
     assert {code for code, kind in kinds.items() if kind == "crash"} == {
-        -4, -6, -7, -8, -11, *(set(range(80)) - {77}),
-    }  # fmt: skip
+        -4,
+        -6,
+        -7,
+        -8,
+        -11,
+        *(set(range(80)) - {77}),
+    }
     assert kinds[-signal.SIGPROF] == "timeout"
     assert kinds[-signal.SIGKILL] == kinds[-signal.SIGTERM] == "killed"
 

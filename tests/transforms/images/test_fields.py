@@ -144,11 +144,15 @@ def test_boxes_that_are_none_are_counted_by_reason():
     """Each is left out alone, with its class; what reaches outside is clipped."""
     geometry = ResizeSpec(Size(50, 50), "crop").geometry(Size(100, 50), 1)  # keeps columns 25 to 75
     boxes = {
-        (30, 10, 40, 20): "kept", (40, -5, 50, 20): "boxes_clipped",
-        (120, 10, 130, 20): "boxes_outside", (40, 20, 40, 30): "boxes_empty",
-        (60, 30, 50, 40): "boxes_empty", (math.nan, 1, 2, 3): "boxes_empty",
-        (2, 10, 20, 20): "boxes_cropped", (20, 10, 30, 20): "kept",
-    }  # fmt: skip
+        (30, 10, 40, 20): "kept",
+        (40, -5, 50, 20): "boxes_clipped",
+        (120, 10, 130, 20): "boxes_outside",
+        (40, 20, 40, 30): "boxes_empty",
+        (60, 30, 50, 40): "boxes_empty",
+        (math.nan, 1, 2, 3): "boxes_empty",
+        (2, 10, 20, 20): "boxes_cropped",
+        (20, 10, 30, 20): "kept",
+    }
     fields = annotation([*boxes], (100, 50)) | {"box/text": [*boxes.values()]}
     placed = place_boxes(fields, geometry)
     for name in ("boxes_outside", "boxes_empty", "boxes_cropped", "boxes_clipped"):

@@ -58,10 +58,19 @@ def jpeg(image: Image.Image, **options) -> bytes:
 
 
 @pytest.mark.parametrize("size", [(1, 1), (7, 9), (17, 500), (333, 257), (801, 640)])
-@pytest.mark.parametrize("options", [
-    {}, {"subsampling": 0}, {"subsampling": 1}, {"quality": 20, "progressive": True},
-    {"restart_marker_blocks": 3}, {"comment": b"text", "dpi": (72, 72)}, {"keep_rgb": True},
-], ids=str)  # fmt: skip
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"subsampling": 0},
+        {"subsampling": 1},
+        {"quality": 20, "progressive": True},
+        {"restart_marker_blocks": 3},
+        {"comment": b"text", "dpi": (72, 72)},
+        {"keep_rgb": True},
+    ],
+    ids=str,
+)
 def test_pixels_are_those_of_pillow(size, options, monkeypatch):
     for mode in ("RGB", "L"):
         image = make_image(sum(size), *size).convert(mode)

@@ -27,9 +27,17 @@ MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 SECRET = b"where I live"
 # What Pillow reports of a file without metadata: of pixels, and how to show them.
 PLAIN = {
-    "jfif", "jfif_version", "jfif_unit", "jfif_density", "dpi", "adobe", "adobe_transform",
-    "progressive", "progression", "interlace",
-}  # fmt: skip
+    "jfif",
+    "jfif_version",
+    "jfif_unit",
+    "jfif_density",
+    "dpi",
+    "adobe",
+    "adobe_transform",
+    "progressive",
+    "progression",
+    "interlace",
+}
 PHOTO = saved(make_image(1, 45, 30), "JPEG")
 HEAD, BODY = PHOTO[:20], PHOTO[20:]  # SOI and JFIF, and the rest
 
@@ -107,11 +115,21 @@ def texts(text: bytes = SECRET) -> PngImagePlugin.PngInfo:
 
 def jpegs(size: tuple[int, int]) -> Iterator[tuple[str, bytes]]:
     """Yield kinds of JPEG that are kept."""
-    for mode, options in itertools.product(("RGB", "L"), (
-        {}, {"progressive": True}, {"restart_marker_blocks": 1}, {"optimize": True, "quality": 7},
-        {"subsampling": 0}, {"subsampling": 1}, {"keep_rgb": True}, {"comment": SECRET},
-        {"exif": exif()}, {"progressive": True, "restart_marker_rows": 1, "subsampling": 0},
-    )):  # fmt: skip
+    for mode, options in itertools.product(
+        ("RGB", "L"),
+        (
+            {},
+            {"progressive": True},
+            {"restart_marker_blocks": 1},
+            {"optimize": True, "quality": 7},
+            {"subsampling": 0},
+            {"subsampling": 1},
+            {"keep_rgb": True},
+            {"comment": SECRET},
+            {"exif": exif()},
+            {"progressive": True, "restart_marker_rows": 1, "subsampling": 0},
+        ),
+    ):
         yield f"{mode} {options}", saved(make_image(3, *size).convert(mode), "JPEG", **options)
     pixels = np.array(make_image(4, *size))
     for sampling in ("420", "411", "422", "440", "444"):
@@ -119,12 +137,17 @@ def jpegs(size: tuple[int, int]) -> Iterator[tuple[str, bytes]]:
 
 
 HEADS = {
-    "no JFIF": b"", "RGB": adobe(0), "YCbCr": adobe(1), "JFIF, RGB": HEAD[2:] + adobe(0),
-    "Adobe, JFIF": adobe(0) + HEAD[2:], "short Adobe": segment(0xEE, b"Adobe\0d"),
+    "no JFIF": b"",
+    "RGB": adobe(0),
+    "YCbCr": adobe(1),
+    "JFIF, RGB": HEAD[2:] + adobe(0),
+    "Adobe, JFIF": adobe(0) + HEAD[2:],
+    "short Adobe": segment(0xEE, b"Adobe\0d"),
     "long Adobe": segment(0xEE, b"Adobe\0d" + bytes(9) + SECRET),
     "thumbnail": segment(0xE0, b"JFIF\0\1\2\0\0\1\0\1\2\2" + SECRET),
-    "JFXX": HEAD[2:] + segment(0xE0, b"JFXX\0\x13\1\1" + SECRET), "IPTC": segment(0xED, SECRET),
-}  # fmt: skip
+    "JFXX": HEAD[2:] + segment(0xE0, b"JFXX\0\x13\1\1" + SECRET),
+    "IPTC": segment(0xED, SECRET),
+}
 
 
 def test_kinds_of_jpeg_are_kept():
@@ -168,10 +191,14 @@ def interlaced(width: int, height: int, color: int, bands: int) -> bytes:
 
 
 CHUNKS = {
-    "gamma": (b"gAMA", b"\0\1\x86\xa0"), "sRGB": (b"sRGB", b"\0"), "private": (b"prVt", SECRET),
-    "time": (b"tIME", b"\x07\xd0\1\1\1\1\1"), "background": (b"bKGD", b"\0\1\0\1\0\1"),
-    "profile": (b"iCCP", b"x\0\0" + zlib.compress(b"..sRGB..")), "bits": (b"sBIT", b"\3\3\3"),
-}  # fmt: skip
+    "gamma": (b"gAMA", b"\0\1\x86\xa0"),
+    "sRGB": (b"sRGB", b"\0"),
+    "private": (b"prVt", SECRET),
+    "time": (b"tIME", b"\x07\xd0\1\1\1\1\1"),
+    "background": (b"bKGD", b"\0\1\0\1\0\1"),
+    "profile": (b"iCCP", b"x\0\0" + zlib.compress(b"..sRGB..")),
+    "bits": (b"sBIT", b"\3\3\3"),
+}
 ROWS = rows(5, 4, 3)
 PNG = png(5, 4, 8, 2, ROWS)
 
@@ -202,7 +229,8 @@ CONVERTED = {
     "several images": saved(
         make_image(1, 9, 9), "MPO", save_all=True, append_images=[make_image(2, 9, 9)]
     ),
-    "fill bytes": HEAD + b"\xff" + BODY, "stray bytes": HEAD + b"ab" + BODY,
+    "fill bytes": HEAD + b"\xff" + BODY,
+    "stray bytes": HEAD + b"ab" + BODY,
     "arithmetic tables": HEAD + segment(0xCC, b"\0\x10") + BODY,
     "palette": saved(make_image(1, 9, 9, "P"), "PNG"),
     "suggested palette": png(5, 4, 8, 2, ROWS, PALETTE),
@@ -214,22 +242,31 @@ CONVERTED = {
     "frames": saved(make_image(1, 9, 9), "PNG", save_all=True, append_images=[make_image(2, 9, 9)]),
     "video": png(5, 4, 8, 2, ROWS, png_chunk(b"cICP", b"\x09\x10\0\1")),
     "no checksum": PNG[:IDAT] + png_chunk(b"IDAT", zlib.compress(ROWS)[:-4]) + PNG[-12:],
-    "bytes after the rows": PNG[:IDAT] + png_chunk(b"IDAT", zlib.compress(ROWS) + SECRET) + PNG[-12:],
-    "rows in two places": PNG[:-12] + png_chunk(b"tIME", bytes(7)) + png_chunk(b"IDAT", b"") + PNG[-12:],
-    "too few rows": png(5, 5, 8, 2, ROWS), "a row more": png(5, 3, 8, 2, ROWS),
-    "a bomb": png(5, 4, 8, 2, ROWS + bytes(1 << 24)), "no IEND": PNG[:-12],
+    "bytes after the rows": PNG[:IDAT]
+    + png_chunk(b"IDAT", zlib.compress(ROWS) + SECRET)
+    + PNG[-12:],
+    "rows in two places": PNG[:-12]
+    + png_chunk(b"tIME", bytes(7))
+    + png_chunk(b"IDAT", b"")
+    + PNG[-12:],
+    "too few rows": png(5, 5, 8, 2, ROWS),
+    "a row more": png(5, 3, 8, 2, ROWS),
+    "a bomb": png(5, 4, 8, 2, ROWS + bytes(1 << 24)),
+    "no IEND": PNG[:-12],
     "compression": with_header(PNG, 26, 1),
     "damaged text": PNG[:-12] + png_chunk(b"tEXt", b"a\0b")[:-1] + b"?" + PNG[-12:],
     "critical chunk": png(5, 4, 8, 2, ROWS, png_chunk(b"ABCD", b"")),
     "name of a chunk": png(5, 4, 8, 2, ROWS, png_chunk(b"a1CD", b"")),
     **{kind: saved(make_image(1, 9, 9), kind) for kind in ("BMP", "GIF", "WEBP", "TIFF")},
-}  # fmt: skip
+}
 CLEANED = {
-    "bytes after": PHOTO + SECRET, "bytes after a PNG": PNG + SECRET, "two files": PHOTO + PHOTO,
+    "bytes after": PHOTO + SECRET,
+    "bytes after a PNG": PNG + SECRET,
+    "two files": PHOTO + PHOTO,
     "profile": saved(make_image(1, 9, 9), "JPEG", icc_profile=PROFILE),
     "profile of a PNG": saved(make_image(1, 9, 9), "PNG", icc_profile=PROFILE),
     "damaged profile": png(5, 4, 8, 2, ROWS, png_chunk(b"iCCP", b"x\0\0damaged")),
-}  # fmt: skip
+}
 LOCATED = {
     "JPEG": saved(make_image(1, 9, 9), "JPEG", exif=exif(position=True)),
     "PNG": saved(make_image(1, 9, 9), "PNG", exif=exif(position=True)),
@@ -238,10 +275,15 @@ LOCATED = {
 }
 
 
-@pytest.mark.parametrize(("files", "expected"), [
-    (CONVERTED, "converted/converted"), (CLEANED, "converted/kept"),
-    (LOCATED, "kept_with_position/kept"),
-], ids=["converted", "kept if cleaned", "with a position"])  # fmt: skip
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        (CONVERTED, "converted/converted"),
+        (CLEANED, "converted/kept"),
+        (LOCATED, "kept_with_position/kept"),
+    ],
+    ids=["converted", "kept if cleaned", "with a position"],
+)
 def test_what_is_not_kept_as_it_is(files, expected):
     for name, data in files.items():
         assert check(data) == expected, name
@@ -252,10 +294,15 @@ def test_formats_and_sizes_of_what_is_converted():
     assert keep(PHOTO, 4).format == keep(CONVERTED["GIF"]).format == "png"
     assert len(keep(PHOTO, size=Size(20, 20), resize="fit", quality=5).data) < 1000
     for resize, size, original in (
-        ("stretch", (45, 30), "kept"), ("pad", (45, 30), "kept"), ("crop", (45, 30), "kept"),
-        ("fit", (45, 99), "kept"), ("stretch", (45, 31), "converted"), ("pad", (46, 30), "converted"),
-        ("fit", (44, 30), "converted"), ("crop", (44, 30), "converted"),
-    ):  # fmt: skip
+        ("stretch", (45, 30), "kept"),
+        ("pad", (45, 30), "kept"),
+        ("crop", (45, 30), "kept"),
+        ("fit", (45, 99), "kept"),
+        ("stretch", (45, 31), "converted"),
+        ("pad", (46, 30), "converted"),
+        ("fit", (44, 30), "converted"),
+        ("crop", (44, 30), "converted"),
+    ):
         assert keep(PHOTO, resize=resize, size=Size(*size)).original == original
 
 

@@ -30,21 +30,44 @@ from tests.support.pixel_tools import (
 
 PNG, JPEG, GIF, BMP = b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff", b"GIF8", b"BM"
 SETS = [
-    "photos/caltech101", "photos/cats_dogs_folders", "photos/cifar10_jpg", "photos/dogs_vs_cats",
-    "photos/dogs_vs_cats_100px_mixed_gray", "photos/flower_photos", "photos/flowers_128px_with_junk",
-    "photos/imagenet_sample", "photos/mixed_formats_dali", "photos/mnist_png",
-    "photos/standard_images", "photos/voc_bccd", "photos/voc_fish_mixed", "photos/voc_helmet",
-    "photos/voc_jpegext", "photos/voc_raccoon", "photos/voc_traffic",
-    "bad/dali_bitdepth_lossless", "bad/exif_orientation", "bad/exif_samples",
-    "bad/git_lfs_pointers", "bad/golang_image", "bad/image_rs", "bad/imagetestsuite",
-    "bad/libjpeg_turbo", "bad/libspng_crashers", "bad/pillow_tests", "bad/pngsuite",
-    "bad/skimage_truncated", "bad/zune_fuzz", "bad/zune_images",
-]  # fmt: skip
+    "photos/caltech101",
+    "photos/cats_dogs_folders",
+    "photos/cifar10_jpg",
+    "photos/dogs_vs_cats",
+    "photos/dogs_vs_cats_100px_mixed_gray",
+    "photos/flower_photos",
+    "photos/flowers_128px_with_junk",
+    "photos/imagenet_sample",
+    "photos/mixed_formats_dali",
+    "photos/mnist_png",
+    "photos/standard_images",
+    "photos/voc_bccd",
+    "photos/voc_fish_mixed",
+    "photos/voc_helmet",
+    "photos/voc_jpegext",
+    "photos/voc_raccoon",
+    "photos/voc_traffic",
+    "bad/dali_bitdepth_lossless",
+    "bad/exif_orientation",
+    "bad/exif_samples",
+    "bad/git_lfs_pointers",
+    "bad/golang_image",
+    "bad/image_rs",
+    "bad/imagetestsuite",
+    "bad/libjpeg_turbo",
+    "bad/libspng_crashers",
+    "bad/pillow_tests",
+    "bad/pngsuite",
+    "bad/skimage_truncated",
+    "bad/zune_fuzz",
+    "bad/zune_images",
+]
 FEWER = 4
 # TIFFs of which libtiff decodes a part and leaves the other pixels as they were in the memory.
 UNDEFINED = {
-    "m2-63c8b14ea08a18c884d05a3431716047.tif", "m5-f0d7bcb90496c323c880a9773dfe93ff.tif",
-}  # fmt: skip
+    "m2-63c8b14ea08a18c884d05a3431716047.tif",
+    "m5-f0d7bcb90496c323c880a9773dfe93ff.tif",
+}
 
 
 def files(shared: Path, name: str) -> list[Path]:
@@ -220,11 +243,20 @@ CHECKS = {"JPEG": check_jpeg, "PNG": check_png, "GIF": check_gif, "BMP": check_b
 CHECKS["WEBP"] = check_webp
 # Minimum number of files that are compared in sets with enough files that TensorFlow decodes.
 COMPARED = {
-    "photos/dogs_vs_cats": 200, "photos/cifar10_jpg": 300, "photos/mnist_png": 300,
-    "photos/mixed_formats_dali": 25, "photos/standard_images": 25, "bad/exif_orientation": 9,
-    "bad/golang_image": 12, "bad/imagetestsuite": 24, "bad/pillow_tests": 120, "bad/pngsuite": 49,
-    "bad/zune_images": 8, "bad/image_rs": 17, "bad/exif_samples": 20,
-}  # fmt: skip
+    "photos/dogs_vs_cats": 200,
+    "photos/cifar10_jpg": 300,
+    "photos/mnist_png": 300,
+    "photos/mixed_formats_dali": 25,
+    "photos/standard_images": 25,
+    "bad/exif_orientation": 9,
+    "bad/golang_image": 12,
+    "bad/imagetestsuite": 24,
+    "bad/pillow_tests": 120,
+    "bad/pngsuite": 49,
+    "bad/zune_images": 8,
+    "bad/image_rs": 17,
+    "bad/exif_samples": 20,
+}
 
 
 @pytest.mark.parametrize("name", SETS)
@@ -255,7 +287,9 @@ PAIRS = [
     # file, reference, channels, greatest mean difference
     (
         "../../photos/mixed_formats_dali/single/jpeg2k/2/tiled-cat-3449999_640.jp2",  # lossy
-        "../../numpy/decode_reference_dali/png/cat-3449999_640.png", 3, 2,
+        "../../numpy/decode_reference_dali/png/cat-3449999_640.png",
+        3,
+        2,
     ),
     ("sunraster.im1", "sunraster.im1.png", 3, 0),
     ("ftex_uncompressed.ftu", "ftex_uncompressed.png", 3, 0),
@@ -281,7 +315,7 @@ PAIRS = [
     ("tga/common/200x32_p_bl_raw.tga", "tga/common/200x32_rgb_tl_raw.tga", 3, 3),
     ("tga/common/200x32_rgb_tl_rle.tga", "tga/common/200x32_rgb_tl_raw.tga", 3, 0),
     ("tga/common/200x32_rgba_bl_rle.tga", "tga/common/200x32_rgba_tl_raw.tga", 4, 0),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("name", "reference", "channels", "tolerance"), PAIRS)

@@ -54,9 +54,13 @@ def difference(image: Image.Image, other: Image.Image) -> int:
 @example(Size(4000, 3), Size(5, 1), "RGB", 1, (0.0, 0.0), True)
 @example(Size(1, 6000), Size(7, 1), "L", 1, (0.0, 0.99), False)
 @given(
-    sizes | thin, sizes, st.sampled_from(["L", "RGB"]), st.integers(0, 99),
-    st.tuples(shares, shares), st.booleans(),
-)  # fmt: skip
+    sizes | thin,
+    sizes,
+    st.sampled_from(["L", "RGB"]),
+    st.integers(0, 99),
+    st.tuples(shares, shares),
+    st.booleans(),
+)
 def test_bilinear_is_within_two_levels_of_pillow(source, target, mode, seed, cut, extreme):
     """Also of boxes that end between pixels, as those of scaled JPEGs do."""
     image = noise(mode, source, seed, extreme=extreme)
@@ -67,9 +71,13 @@ def test_bilinear_is_within_two_levels_of_pillow(source, target, mode, seed, cut
 
 @settings(max_examples=examples(20), deadline=None)
 @given(
-    sizes, sizes, st.sampled_from(["box", "hamming", "bicubic", "lanczos", "nearest"]),
-    st.sampled_from(list(MODES)), st.integers(0, 99), st.sampled_from(RESIZERS),
-)  # fmt: skip
+    sizes,
+    sizes,
+    st.sampled_from(["box", "hamming", "bicubic", "lanczos", "nearest"]),
+    st.sampled_from(list(MODES)),
+    st.integers(0, 99),
+    st.sampled_from(RESIZERS),
+)
 def test_other_filters_are_those_of_pillow(
     source, target, name: Interpolation, mode, seed, resizer
 ):
@@ -89,9 +97,12 @@ def test_alpha_is_scaled_by_pillow(source, target, seed, resizer):
 @needs_simd
 @settings(max_examples=examples(30), deadline=None)
 @given(
-    st.integers(300, 900), st.integers(300, 900), st.integers(1, 90), st.integers(1, 90),
+    st.integers(300, 900),
+    st.integers(300, 900),
+    st.integers(1, 90),
+    st.integers(1, 90),
     st.sampled_from([1, 3]),
-)  # fmt: skip
+)
 def test_scaled_jpegs_are_within_two_levels_of_pillow(width, height, new_width, new_height, bands):
     data = saved(make_image(width, width, height), "JPEG")
     decoded = decode_image(data, ResizeSpec(Size(new_width, new_height)), 1.0)
@@ -122,9 +133,13 @@ def test_pixels_do_not_depend_on_the_cpu(extensions, monkeypatch):
 
 @settings(max_examples=examples(40), deadline=None)
 @given(
-    sizes | thin, sizes, st.sampled_from(["L", "RGB"]), st.integers(0, 99),
-    st.tuples(shares, shares), st.booleans(),
-)  # fmt: skip
+    sizes | thin,
+    sizes,
+    st.sampled_from(["L", "RGB"]),
+    st.integers(0, 99),
+    st.tuples(shares, shares),
+    st.booleans(),
+)
 def test_bilinear_of_pillow_is_that_of_pillow(source, target, mode, seed, cut, extreme):
     """Every pixel, also of boxes that end between pixels."""
     image = noise(mode, source, seed, extreme=extreme)

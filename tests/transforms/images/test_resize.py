@@ -186,9 +186,14 @@ def test_decodes_at_full_size_without_scaling(large_jpeg):
 
 
 @given(
-    st.integers(1, 700), st.integers(1, 700), st.integers(1, 90), st.integers(1, 90),
-    ways, st.booleans(), st.sampled_from([0.0, 1.0, 3.0]),
-)  # fmt: skip
+    st.integers(1, 700),
+    st.integers(1, 700),
+    st.integers(1, 90),
+    st.integers(1, 90),
+    ways,
+    st.booleans(),
+    st.sampled_from([0.0, 1.0, 3.0]),
+)
 def test_encoded_images_have_the_requested_size(
     width, height, target_width, target_height, way, only_shrink, gap
 ):
@@ -215,8 +220,9 @@ def test_encoded_images_have_the_requested_size(
     st.builds(
         ResizeSpec, st.builds(Size, st.integers(40, 90), st.integers(40, 90)), ways, st.booleans()
     ),
-    st.floats(0.15, 0.85), st.floats(0.15, 0.85),
-)  # fmt: skip
+    st.floats(0.15, 0.85),
+    st.floats(0.15, 0.85),
+)
 def test_a_mark_of_the_file_is_where_the_geometry_puts_it(kind, orientation, resize, x, y):
     """Judged by the pixels, also of JPEGs that are decoded at a fraction of their size."""
     width, height = (1203, 807) if kind == "JPEG" else (241, 161)

@@ -77,13 +77,22 @@ BOMB = (
 )
 EXTERNAL = '<!DOCTYPE a [<!ENTITY x SYSTEM "file:///etc/passwd">]><annotation>&x;</annotation>'
 BROKEN_XML = {
-    "bomb": BOMB, "external entity": EXTERNAL, "empty": "", "text": "hello",
+    "bomb": BOMB,
+    "external entity": EXTERNAL,
+    "empty": "",
+    "text": "hello",
     "unknown encoding": '<?xml version="1.0" encoding="x-none"?><annotation/>',
-    "cut": VOC.format(width=1, height=1, objects="")[:-5], "undefined": "<annotation>&x;</annotation>",
-    "other": "<svg/>", "no name": VOC.format(width=1, height=1, objects="<object/>"),
-    "deep": "<a>" * 100_000, "nan": VOC.format(width=1, height=1, objects=OBJECT.format(
-        name="a", difficult=0, xmin="nan", ymin=1, xmax=2, ymax=3)),
-}  # fmt: skip
+    "cut": VOC.format(width=1, height=1, objects="")[:-5],
+    "undefined": "<annotation>&x;</annotation>",
+    "other": "<svg/>",
+    "no name": VOC.format(width=1, height=1, objects="<object/>"),
+    "deep": "<a>" * 100_000,
+    "nan": VOC.format(
+        width=1,
+        height=1,
+        objects=OBJECT.format(name="a", difficult=0, xmin="nan", ymin=1, xmax=2, ymax=3),
+    ),
+}
 
 
 @pytest.mark.parametrize("kind", BROKEN_XML)
@@ -191,15 +200,23 @@ def test_coco_of_any_order_equals_pycocotools(tmp_path, order):
     """Sections in any order, ids as pandas writes them; other keys are left out."""
     rng = np.random.default_rng(1)
     whole = {
-        "images": [{"id": n, "file_name": f"d/{n}.jpg", "width": 90, "height": 80} for n in range(9)],
+        "images": [
+            {"id": n, "file_name": f"d/{n}.jpg", "width": 90, "height": 80} for n in range(9)
+        ],
         "categories": [{"id": n, "name": name} for n, name in ((3, "cat"), (1, "dog é"))],
         "annotations": [
-            {"id": n, "image_id": [int, float][n % 2](rng.integers(8)), "category_id": [1, 3.0][n % 2], "area": 5.5,
-             "bbox": (rng.random(4) * 40).tolist(), "iscrowd": (n % 3 == 0 and 1) or 0,
-             "segmentation": [[1, 2, 3]]}
+            {
+                "id": n,
+                "image_id": [int, float][n % 2](rng.integers(8)),
+                "category_id": [1, 3.0][n % 2],
+                "area": 5.5,
+                "bbox": (rng.random(4) * 40).tolist(),
+                "iscrowd": (n % 3 == 0 and 1) or 0,
+                "segmentation": [[1, 2, 3]],
+            }
             for n in range(50)
         ],
-    }  # fmt: skip
+    }
     path = tmp_path / "a.json"
     path.write_text(
         json.dumps({"info": {"categories": []}, **{k: whole[k] for k in order.split()}})
@@ -251,15 +268,23 @@ DEEP = "[" * 99_999
 @pytest.mark.parametrize(
     ("text", "code"),
     [
-        ("", "annotations-not-json"), ('{"categories": [', "annotations-not-json"),
-        ('{"categories": [{"id": nan}]}', "annotations-not-json"), ('{"categories": [{"id": 1NaN}]}', "annotations-not-json"),
-        ('{"categories": [{"id": 1, "name": "a"}, {"id": "1", "name": "b"}]}', "annotations-category-twice"),
-        ('{"categories": [1]}', "annotations-not-coco"), ("[]", "annotations-without-categories"),
-        ('{"categories": []}', "annotations-without-categories"), (DEEP, "annotations-not-json"), (f'["\\"", {DEEP}', "annotations-not-json"),
+        ("", "annotations-not-json"),
+        ('{"categories": [', "annotations-not-json"),
+        ('{"categories": [{"id": nan}]}', "annotations-not-json"),
+        ('{"categories": [{"id": 1NaN}]}', "annotations-not-json"),
+        (
+            '{"categories": [{"id": 1, "name": "a"}, {"id": "1", "name": "b"}]}',
+            "annotations-category-twice",
+        ),
+        ('{"categories": [1]}', "annotations-not-coco"),
+        ("[]", "annotations-without-categories"),
+        ('{"categories": []}', "annotations-without-categories"),
+        (DEEP, "annotations-not-json"),
+        (f'["\\"", {DEEP}', "annotations-not-json"),
         (f'{{"categories": [{{"id": 1, "name": "{DEEP}"}}]}}', ""),
     ],
     ids=lambda value: value[:20],
-)  # fmt: skip
+)
 def test_files_that_are_not_coco_are_one_sentence(tmp_path, text, code):
     path = tmp_path / "a.json"
     path.write_text(text)
@@ -400,8 +425,16 @@ def test_depth_of_json_is_measured_outside_of_strings(document, size):
 PAIRS = {  # images, others, and what the images get
     "same folder": (["a/x.jpg", "b/x.jpg"], ["b/x.xml", "a/x.xml"], ["a/x.xml", "b/x.xml"]),
     "voc": (["V/JPEGImages/x.jpg"], ["V/Annotations/x.xml"], ["V/Annotations/x.xml"]),
-    "two years": (["7/JPEGImages/x.jpg", "8/JPEGImages/x.jpg"], ["8/Annotations/x.xml"], [None, "8/Annotations/x.xml"]),
-    "yolo": (["images/val/x.jpg", "images/train/x.png"], ["labels/train/x.txt", "labels/val/x.txt"], ["labels/train/x.txt", "labels/val/x.txt"]),
+    "two years": (
+        ["7/JPEGImages/x.jpg", "8/JPEGImages/x.jpg"],
+        ["8/Annotations/x.xml"],
+        [None, "8/Annotations/x.xml"],
+    ),
+    "yolo": (
+        ["images/val/x.jpg", "images/train/x.png"],
+        ["labels/train/x.txt", "labels/val/x.txt"],
+        ["labels/train/x.txt", "labels/val/x.txt"],
+    ),
     "coco": (["coco/val2017/x.jpg", "coco/x.jpg"], ["val2017/x.jpg"], ["val2017/x.jpg", None]),
     "elsewhere": (["photos/x.jpg"], ["x.xml"], ["x.xml"]),
     "other tree": (["p/q/x.jpg"], ["r/x.xml"], ["r/x.xml"]),
@@ -411,7 +444,7 @@ PAIRS = {  # images, others, and what the images get
     "left over": (["a/x.jpg", "b/x.jpg"], ["a/x.xml", "r/x.xml"], ["a/x.xml", None]),
     "two folders of one image": (["JPEGImages/x.jpg"], ["labels/x.xml", "xmls/x.xml"], [None]),
     "two kinds": (["a/x.jpg", "a/x.png"], ["a/x.xml"], ["a/x.xml", "a/x.xml"]),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", PAIRS)

@@ -147,9 +147,18 @@ def test_a_json_member_gives_the_label_that_a_flag_names(photos, kind, tmp_path)
     members = {"a.cls": b"other", "0/none.jpg": jpegs(photos)[-1]}
     # The label of each JSON text, or None if there is none: nesting, another name, no JSON at all.
     texts: dict[str, str | None] = {
-        '{"kind": "dog", "n": 1}': "dog", '{"kind": 3}': "3", '{"kind": null}': None, '{"Kind": "a"}': None, '{"kind": true}': None, '{"kind": "\\ud800"}': None,
-        "[1]": None, "{": None, "\udcff": None, "[" * 50_000: None, '{"kind": " cat "}': "cat",
-    }  # fmt: skip
+        '{"kind": "dog", "n": 1}': "dog",
+        '{"kind": 3}': "3",
+        '{"kind": null}': None,
+        '{"Kind": "a"}': None,
+        '{"kind": true}': None,
+        '{"kind": "\\ud800"}': None,
+        "[1]": None,
+        "{": None,
+        "\udcff": None,
+        "[" * 50_000: None,
+        '{"kind": " cat "}': "cat",
+    }
     for name, text, jpeg in zip("abcdefghijk", texts, jpegs(photos), strict=False):
         members |= {f"{name}.jpg": jpeg, f"{name}.json": text.encode(errors="surrogateescape")}
     pack(tmp_path / "a.tar", members)
@@ -187,19 +196,31 @@ def test_what_a_member_can_do_is_one_reject(photos, tmp_path) -> None:
     jpeg = jpegs(photos)[0]
     with tarfile.open(tmp_path / "odd.tar", "w", errors="surrogateescape") as archive:
         for name, kind in (
-            ("../out.jpg", tarfile.REGTYPE), ("/abs.jpg", tarfile.REGTYPE), ("a/link.jpg", tarfile.SYMTYPE),
-            ("a/hard.jpg", tarfile.LNKTYPE), ("a/dev.jpg", tarfile.CHRTYPE), ("a/\udcff.jpg", tarfile.REGTYPE),
-            ("a/good.jpg", tarfile.REGTYPE), ("a/._good.jpg", tarfile.REGTYPE), ("__MACOSX/x.jpg", tarfile.REGTYPE), ("a", tarfile.DIRTYPE),
-        ):  # fmt: skip
+            ("../out.jpg", tarfile.REGTYPE),
+            ("/abs.jpg", tarfile.REGTYPE),
+            ("a/link.jpg", tarfile.SYMTYPE),
+            ("a/hard.jpg", tarfile.LNKTYPE),
+            ("a/dev.jpg", tarfile.CHRTYPE),
+            ("a/\udcff.jpg", tarfile.REGTYPE),
+            ("a/good.jpg", tarfile.REGTYPE),
+            ("a/._good.jpg", tarfile.REGTYPE),
+            ("__MACOSX/x.jpg", tarfile.REGTYPE),
+            ("a", tarfile.DIRTYPE),
+        ):
             info = tarfile.TarInfo(name)
             info.type, info.size = kind, len(jpeg) if kind == tarfile.REGTYPE else 0
             archive.addfile(info, io.BytesIO(jpeg))
     found = [*expand(ref_of(tmp_path / "odd.tar"))]
     errors = {ref.key: ref.error for ref in found if isinstance(ref, InputRef)}
     assert errors == {
-        "../out.jpg": "member", "abs.jpg": "member", "a/link.jpg": "member", "a/hard.jpg": "member",
-        "a/dev.jpg": "member", "a/%FF.jpg": "bad_name", "a/good.jpg": "",
-    }  # fmt: skip
+        "../out.jpg": "member",
+        "abs.jpg": "member",
+        "a/link.jpg": "member",
+        "a/hard.jpg": "member",
+        "a/dev.jpg": "member",
+        "a/%FF.jpg": "bad_name",
+        "a/good.jpg": "",
+    }
     assert sum(isinstance(each, MatchCounts) for each in found) == 2
 
 

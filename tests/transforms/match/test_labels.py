@@ -125,11 +125,18 @@ def test_parses_names_of_yolo_data_sets() -> None:
 @pytest.mark.parametrize(
     ("key", "label"),
     [
-        ("train/cat/1.jpg", "cat"), ("Val/cat/more/1.jpg", "cat"), ("other/cat/1.jpg", "cat"),
-        ("train/1.jpg", None), ("TEST/1.jpg", None), ("trains/1.jpg", "trains"), ("1.jpg", None),
-        ("test1/1.jpg", None), ("train_images/cat/1.jpg", "cat"), ("test_cats/1.jpg", "test_cats"),
+        ("train/cat/1.jpg", "cat"),
+        ("Val/cat/more/1.jpg", "cat"),
+        ("other/cat/1.jpg", "cat"),
+        ("train/1.jpg", None),
+        ("TEST/1.jpg", None),
+        ("trains/1.jpg", "trains"),
+        ("1.jpg", None),
+        ("test1/1.jpg", None),
+        ("train_images/cat/1.jpg", "cat"),
+        ("test_cats/1.jpg", "test_cats"),
     ],
-)  # fmt: skip
+)
 def test_labels_below_splits(key, label) -> None:
     assert LabelSpec(pattern=BELOW_SPLIT).with_label(InputRef(key, key)).label == label
 

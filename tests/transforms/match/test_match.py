@@ -77,8 +77,10 @@ def test_matches_globs(tmp_path) -> None:
     assert sorted(match(tmp_path / "**/*.jpg")) == ["a/1.jpg", "b/3.jpg", "b/c/4.jpg"]
     assert sorted(match(tmp_path / "b/**")) == ["3.jpg", "c/4.jpg", "c/5.JPG"]
     assert sorted(match(tmp_path / "b/**", root=str(tmp_path))) == [
-        "b/3.jpg", "b/c/4.jpg", "b/c/5.JPG",
-    ]  # fmt: skip
+        "b/3.jpg",
+        "b/c/4.jpg",
+        "b/c/5.JPG",
+    ]
     assert sorted(match(tmp_path / "a/[12].???")) == ["1.jpg", "2.png"]
     assert sorted(match(tmp_path / "a/[!1].*")) == ["2.png"]
 
@@ -90,38 +92,71 @@ def test_regexes_of_globs_compile(pattern: str, text: str) -> None:
 
 def test_skips_and_counts_junk(tmp_path) -> None:
     for name in (
-        ".DS_Store", "a/desktop.ini", "a/Thumbs.db", "a/._1.jpg", "a/notes.txt", "b/ann.XML",
-        ".git/config", "a/1.jpg", "a/no_suffix",
-    ):  # fmt: skip
+        ".DS_Store",
+        "a/desktop.ini",
+        "a/Thumbs.db",
+        "a/._1.jpg",
+        "a/notes.txt",
+        "b/ann.XML",
+        ".git/config",
+        "a/1.jpg",
+        "a/no_suffix",
+    ):
         touch(tmp_path / name)
     assert match(tmp_path) == {"a/1.jpg": "", "a/no_suffix": ""}
     assert skipped_in(walk_all(tmp_path)) == {
-        ".DS_Store", "a/desktop.ini", "a/Thumbs.db", "a/._1.jpg", "a/notes.txt", "b/ann.XML",
+        ".DS_Store",
+        "a/desktop.ini",
+        "a/Thumbs.db",
+        "a/._1.jpg",
+        "a/notes.txt",
+        "b/ann.XML",
         ".git",  # hidden folders are not entered
-    }  # fmt: skip
+    }
     assert skipped_in(walk_all(tmp_path / "a/*")) == {
-        "desktop.ini", "Thumbs.db", "._1.jpg", "notes.txt",
-    }  # fmt: skip
+        "desktop.ini",
+        "Thumbs.db",
+        "._1.jpg",
+        "notes.txt",
+    }
     kinds = (
-        (".db", 1, "a/Thumbs.db"), (".ini", 1, "a/desktop.ini"), (".txt", 1, "a/notes.txt"),
-        (".xml", 1, "b/ann.XML"), ("hidden", 3, ".DS_Store"),
-    )  # fmt: skip
+        (".db", 1, "a/Thumbs.db"),
+        (".ini", 1, "a/desktop.ini"),
+        (".txt", 1, "a/notes.txt"),
+        (".xml", 1, "b/ann.XML"),
+        ("hidden", 3, ".DS_Store"),
+    )
     assert match_now(find_input(str(tmp_path)))[1] == MatchCounts(skipped=7, kinds=kinds)
 
 
 @pytest.mark.parametrize(
     ("source", "output", "inside"),
     [
-        ("in", "in", True), ("in", "in/ds", True), ("in/", "in/a/b/ds", True), (".", "ds", True),
-        ("in", "link/ds", True), ("link", "in/ds", True), ("link", "link", True),
-        ("in/**/*.jpg", "in/a/ds", True), ("in/*/*.jpg", "in/ds", True), ("*/a/*", "in/a", True),
-        ("in/*.jpg", "in", True), ("in", "in2", False), ("in", "ds", False), ("in/a", "in", False),
-        ("in/*.jpg", "in/ds", False), ("in/a*/*", "in/ds", False), ("in/a/*", "in", False),
-        ("in/1.jpg", "in/ds", False), ("gs://b/in", "gs://b/in/ds", True),
-        ("gs://b/in/", "gs://b/in2", False), ("gs://b/*/x", "gs://b/ds", True),
-        ("gs://b/in", "in/ds", False), ("gs://b", "gs://b/ds", True),
+        ("in", "in", True),
+        ("in", "in/ds", True),
+        ("in/", "in/a/b/ds", True),
+        (".", "ds", True),
+        ("in", "link/ds", True),
+        ("link", "in/ds", True),
+        ("link", "link", True),
+        ("in/**/*.jpg", "in/a/ds", True),
+        ("in/*/*.jpg", "in/ds", True),
+        ("*/a/*", "in/a", True),
+        ("in/*.jpg", "in", True),
+        ("in", "in2", False),
+        ("in", "ds", False),
+        ("in/a", "in", False),
+        ("in/*.jpg", "in/ds", False),
+        ("in/a*/*", "in/ds", False),
+        ("in/a/*", "in", False),
+        ("in/1.jpg", "in/ds", False),
+        ("gs://b/in", "gs://b/in/ds", True),
+        ("gs://b/in/", "gs://b/in2", False),
+        ("gs://b/*/x", "gs://b/ds", True),
+        ("gs://b/in", "in/ds", False),
+        ("gs://b", "gs://b/ds", True),
     ],
-)  # fmt: skip
+)
 def test_output_inside_the_input_is_an_error(tmp_path, monkeypatch, source, output, inside) -> None:
     """The next build would match the published files."""
     monkeypatch.chdir(tmp_path)
@@ -176,8 +211,11 @@ def test_each_real_folder_is_read_once(tmp_path) -> None:
     assert both_ways(tmp_path, root) == (wanted, MatchCounts(duplicates=5))
     # A glob that matches only links reads what they lead to.
     assert both_ways(tmp_path, root / "[az]/*.jpg")[0].keys() == {
-        "a/2.jpg", "a/3.jpg", "a/gone.jpg", "z/1.jpg",
-    }  # fmt: skip
+        "a/2.jpg",
+        "a/3.jpg",
+        "a/gone.jpg",
+        "z/1.jpg",
+    }
     assert both_ways(tmp_path, root / "[am]/2.jpg") == ({"m/2.jpg": ""}, DUPLICATE)
 
 

@@ -207,17 +207,34 @@ OUR_FOLDERS = (publications.BUILD, ".build-", "gen-20260101T000000Z-0123456789ab
 OUR_FILES = (OUTCOME, f".{OUTCOME}.{HEX}.tmp", f".manifest.json.{HEX}.tmp")
 OUR_EMPTY_FILES = (".build-probe-a_3kz09q",)
 FOREIGN_FOLDERS = (
-    f".outcome-{HEX[:11]}4.json", f".schema.pbtxt.{HEX}.tmp", ".build", "build-c0de5c0de5c0de50",
-    ".buildx-1", ".git", "gen-1", "gen-20260101T000000Z-0123456789aB",
-)  # fmt: skip
+    f".outcome-{HEX[:11]}4.json",
+    f".schema.pbtxt.{HEX}.tmp",
+    ".build",
+    "build-c0de5c0de5c0de50",
+    ".buildx-1",
+    ".git",
+    "gen-1",
+    "gen-20260101T000000Z-0123456789aB",
+)
 FOREIGN_FILES = (
-    ".outcome-.json", f".outcome-{HEX[:11]}.json", f"{OUTCOME}.bak", f"{OUTCOME}\n",
-    f".OUTCOME-{HEX[:12]}.json", ".outcome-report.json", f".manifest.json.{HEX[:-1]}.tmp",
-    f".manifest.json.{HEX}.tmp2", f".manifest.json.{HEX.upper()}.tmp", f".notes.txt.{HEX}.tmp",
-    f"manifest.json.{HEX}.tmp", ".build-c0de5c0de5c0de51", ".publish.json~", ".DS_Store", "notes.txt",
+    ".outcome-.json",
+    f".outcome-{HEX[:11]}.json",
+    f"{OUTCOME}.bak",
+    f"{OUTCOME}\n",
+    f".OUTCOME-{HEX[:12]}.json",
+    ".outcome-report.json",
+    f".manifest.json.{HEX[:-1]}.tmp",
+    f".manifest.json.{HEX}.tmp2",
+    f".manifest.json.{HEX.upper()}.tmp",
+    f".notes.txt.{HEX}.tmp",
+    f"manifest.json.{HEX}.tmp",
+    ".build-c0de5c0de5c0de51",
+    ".publish.json~",
+    ".DS_Store",
+    "notes.txt",
     f".manifest.json.{'f' * 32}.tmp",  # not a random UUID
     ".build-probe-a_3kz09r",  # not empty
-)  # fmt: skip
+)
 
 
 def make_files(output: Path, folders: Iterable[str], files: Iterable[str]) -> None:
@@ -366,7 +383,20 @@ def test_cleans_a_full_disk(output, monkeypatch, capsys):
 
 
 def test_rejects_malformed_flags(tmp_path, capsys):
-    for text in ("5", "-1h", "1.5h", "1w", "h", "", " 1h", "1 h", "0x1h", "٣h", "1h ", "9" * 20 + "d"):  # fmt: skip
+    for text in (
+        "5",
+        "-1h",
+        "1.5h",
+        "1w",
+        "h",
+        "",
+        " 1h",
+        "1 h",
+        "0x1h",
+        "٣h",
+        "1h ",
+        "9" * 20 + "d",
+    ):
         assert cli.main(["clean", str(tmp_path), f"--older_than={text}"]) == 2
         assert "write it as in 90s" in capsys.readouterr().err
     for argv in ([], ["a", "b"], ["a", "--dry"], ["a", "--older"]):
@@ -378,7 +408,14 @@ def test_rejects_malformed_flags(tmp_path, capsys):
 
 def test_ages() -> None:
     now = 10**18
-    for seconds, wanted in ((0, "0 seconds"), (1, "1 second"), (61, "61 seconds"), (7199, "119 minutes"), (172800, "2 days"), (-5, "0 seconds")):  # fmt: skip
+    for seconds, wanted in (
+        (0, "0 seconds"),
+        (1, "1 second"),
+        (61, "61 seconds"),
+        (7199, "119 minutes"),
+        (172800, "2 days"),
+        (-5, "0 seconds"),
+    ):
         assert format_age(now - seconds * 10**9, now) == f"last changed {wanted} ago"
     unknown = cleanup.Leftover("x", "build", 1, 1, None)
     assert unknown.is_recent(1, now)

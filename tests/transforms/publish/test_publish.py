@@ -411,6 +411,7 @@ def test_publishes_and_rolls_back_in_a_bucket(strict_bucket):
     third = publish_by_hand(output, make_manifest(input_id="k")).manifest.generation
     # The generation that was dropped is deleted at once, others only after an hour.
     assert {e.path.rsplit("/", 1)[-1] for e in storage.list_dir(output) if "/gen-" in e.path} == {
-        first, third,
-    }  # fmt: skip
+        first,
+        third,
+    }
     assert second not in now(output).previous

@@ -102,9 +102,10 @@ def check_shard(path: Path, shard: BuiltShard, packing: str) -> list[bytes]:
     seed=st.integers(0, 99),
 )
 @settings(
-    max_examples=examples(150), deadline=None,
+    max_examples=examples(150),
+    deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
-)  # fmt: skip
+)
 def test_shards_have_the_records_of_the_parts_in_order(
     tmp_path_factory, counts, shards, packing, seed
 ) -> None:
@@ -157,9 +158,13 @@ def test_only_members_at_the_cut_are_compressed_again(tmp_path) -> None:
         (9, 11, []),
     ):
         size, crc = cut_part(
-            open_storage(str(tmp_path)), f"{tmp_path}/a.part", first, stop, f"{tmp_path}/b",
+            open_storage(str(tmp_path)),
+            f"{tmp_path}/a.part",
+            first,
+            stop,
+            f"{tmp_path}/b",
             "deflated",
-        )  # fmt: skip
+        )
         data = (tmp_path / "b").read_bytes()
         assert (size, crc) == (len(data), crc32c(data))
         assert [number for number, body in enumerate(fast) if body in data] == copied
@@ -176,8 +181,10 @@ def test_cuts_parts_with_several_indexes_and_large_members(tmp_path, monkeypatch
     assert data.count(b"\x1f\x8b\x08\x04") >= 2
     built = assemble(tmp_path, [part], 3, "stored")
     assert [gzip_records(tmp_path / shard.files[0].source) for shard in built] == [
-        records[:134], records[134:267], records[267:],
-    ]  # fmt: skip
+        records[:134],
+        records[134:267],
+        records[267:],
+    ]
 
 
 @pytest.mark.parametrize("packing", PACKINGS)
@@ -227,15 +234,20 @@ def save_rows(folder: Path, rows: int) -> Path:
 def test_build_has_shards_of_equal_size(compression, tmp_path) -> None:
     """5,000 records in 64 shards; they had 59 to 100 when whole parts were dealt."""
     options = {
-        "input": save_rows(tmp_path, 5_000), "splits": "train:1", "compression": compression,
-    }  # fmt: skip
+        "input": save_rows(tmp_path, 5_000),
+        "splits": "train:1",
+        "compression": compression,
+    }
     _, manifest = build_dataset("arrays", output=tmp_path / "even", num_shards=64, **options)
     _, whole = build_dataset("arrays", output=tmp_path / "whole", shard_examples=100, **options)
     packing = "none" if compression == "none" else "deflated"
     shards, others = (
-        [read(current(tmp_path / name) / shard.file, packing) for shard in each.splits["train"].shards]
+        [
+            read(current(tmp_path / name) / shard.file, packing)
+            for shard in each.splits["train"].shards
+        ]
         for name, each in (("even", manifest), ("whole", whole))
-    )  # fmt: skip
+    )
     assert [len(records) for records in shards] == [79] * 8 + [78] * 56
     assert [shard.records for shard in manifest.splits["train"].shards] == [79] * 8 + [78] * 56
     assert list(itertools.chain(*shards)) == list(itertools.chain(*others))

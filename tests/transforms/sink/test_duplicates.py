@@ -29,8 +29,12 @@ from tests.conftest import build_dataset, make_photos, shardmill
 
 HALVES = {"image_size": "8", "splits": "train:0.5,validation:0.5", "max_reject_fraction": 0.5}
 # Contents with copies: 2 copies of bee/000, 1 of bee/001 in another class, 1 of cat/000.
-COPIES = {"bee/x.jpg": "bee/000.jpg", "bee/y.jpg": "bee/000.jpg", "cat/z.jpg": "bee/001.jpg",
-          "cat/zz.jpg": "cat/000.jpg"}  # fmt: skip
+COPIES = {
+    "bee/x.jpg": "bee/000.jpg",
+    "bee/y.jpg": "bee/000.jpg",
+    "cat/z.jpg": "bee/001.jpg",
+    "cat/zz.jpg": "cat/000.jpg",
+}
 
 
 @pytest.fixture(scope="module")
@@ -126,11 +130,19 @@ def test_update_changes_the_mode(photos, tmp_path):
 
 @pytest.mark.parametrize(
     "options",
-    [{"duplicates": "merge"}, *({"duplicates": "drop", **more} for more in (
-        {"group_pattern": "x"}, {"splits": "directory"}, {"splits": "listing"},
-        {"label_from": "listing"},
-    ))],
-)  # fmt: skip
+    [
+        {"duplicates": "merge"},
+        *(
+            {"duplicates": "drop", **more}
+            for more in (
+                {"group_pattern": "x"},
+                {"splits": "directory"},
+                {"splits": "listing"},
+                {"label_from": "listing"},
+            )
+        ),
+    ],
+)
 def test_options_that_exclude_each_other(options):
     with pytest.raises(UsageError, match="--duplicates="):
         ImagesConfig(input="in", output="out", **options)
@@ -140,9 +152,12 @@ def test_a_listing_is_rejected(photos, tmp_path):
     listing = tmp_path / "list.csv"
     listing.write_text("path\n" + "".join(f"{path}\n" for path in photos.glob("*/*.jpg")))
     done = shardmill(
-        "images", f"--input={listing}", f"--input={listing}", f"--output={tmp_path / 'ds'}",
+        "images",
+        f"--input={listing}",
+        f"--input={listing}",
+        f"--output={tmp_path / 'ds'}",
         "--duplicates=drop",
-    )  # fmt: skip
+    )
     assert (done.returncode, "a listing cannot be combined" in done.stderr) == (2, True)
     assert not (tmp_path / "ds").exists()
 

@@ -19,9 +19,11 @@ SPLITS = Splits.parse("train:0.9,validation:0.1")
 def golden(seed: int, key: str) -> tuple[int, int]:
     """Return the hash by its definition in docs/labels-and-splits.md."""
     raw = hashlib.blake2b(
-        key.encode("utf-8"), digest_size=16, salt=seed.to_bytes(16, "little"),
+        key.encode("utf-8"),
+        digest_size=16,
+        salt=seed.to_bytes(16, "little"),
         person=b"shardmill-place",
-    ).digest()  # fmt: skip
+    ).digest()
     return int.from_bytes(raw[:8], "big"), int.from_bytes(raw[8:], "big")
 
 
@@ -115,9 +117,14 @@ def test_listed_groups_take_precedence() -> None:
 
 @pytest.mark.parametrize(
     ("key", "split"),
-    [("train/a.jpg", "train"), ("Val/x/a.jpg", "validation"), ("dev/a", "validation"),
-     ("valid/a", "validation"), ("testing/a", "test")],
-)  # fmt: skip
+    [
+        ("train/a.jpg", "train"),
+        ("Val/x/a.jpg", "validation"),
+        ("dev/a", "validation"),
+        ("valid/a", "validation"),
+        ("testing/a", "test"),
+    ],
+)
 def test_splits_of_folders(key: str, split: str) -> None:
     assert PlaceSpec(Splits("directory")).with_split(InputRef(key, "")).split == split
 

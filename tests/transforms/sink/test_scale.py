@@ -58,17 +58,26 @@ class KeyEncoder:
 
 def make_refs(count: int) -> list[InputRef]:
     return [
-        InputRef(f"{LABELS[n % 1000]}/{n:012d}.jpg", f"gs://bucket/photos/{LABELS[n % 1000]}/{n:012d}.jpg",
-            110_000, "1700000000000000", LABELS[n % 1000], "train")
+        InputRef(
+            f"{LABELS[n % 1000]}/{n:012d}.jpg",
+            f"gs://bucket/photos/{LABELS[n % 1000]}/{n:012d}.jpg",
+            110_000,
+            "1700000000000000",
+            LABELS[n % 1000],
+            "train",
+        )
         for n in range(count)
-    ]  # fmt: skip
+    ]
 
 
 def spec(output, **shards) -> SinkSpec:
     return SinkSpec(
-        output=str(output), config_id="0" * 16, place=PlaceSpec(Splits.parse("train:1")),
-        shards=ShardSpec(ShardTemplate(DEFAULT_TEMPLATE), **shards), max_reject_fraction=0.9,
-    )  # fmt: skip
+        output=str(output),
+        config_id="0" * 16,
+        place=PlaceSpec(Splits.parse("train:1")),
+        shards=ShardSpec(ShardTemplate(DEFAULT_TEMPLATE), **shards),
+        max_reject_fraction=0.9,
+    )
 
 
 class CountingStorage:
@@ -137,13 +146,20 @@ def test_references_are_small_in_the_shuffle(tmp_path, monkeypatch) -> None:
 def make_part(number: int, labels: list[str], rejects: int = 0) -> parts.Part:
     sums = Sums("int64", 896, 896 * 224 * 224, total=10**10, squares=10**12)
     return parts.Part(
-        PartKey("train", "", number), f"{'a' * 32}-{'b' * 12}.part", 11_000_000, 1 << 31,
-        f"{'a' * 32}.json", totals=Totals(
-            made=1, records=896, label_counts=Counter(labels),
+        PartKey("train", "", number),
+        f"{'a' * 32}-{'b' * 12}.part",
+        11_000_000,
+        1 << 31,
+        f"{'a' * 32}.json",
+        totals=Totals(
+            made=1,
+            records=896,
+            label_counts=Counter(labels),
             rejects=Counter(decode=rejects) if rejects else Counter(),
-            versions={(("x", "1"),)}, summary=Summary(channels=(sums,) * 3),
+            versions={(("x", "1"),)},
+            summary=Summary(channels=(sums,) * 3),
         ),
-    )  # fmt: skip
+    )
 
 
 def test_totals_do_not_grow_with_the_parts() -> None:
@@ -172,9 +188,11 @@ def test_assembling_needs_few_bytes_of_a_part() -> None:
     assert max(len(pickle.dumps(job)) for job in jobs) < 800
     name = "train-00001-of-00100.tfrecord.gz"
     shard = assemble.BuiltShard(
-        TRAIN, 1, Shard(name, 3_584, 1 << 27, "80000000"),
+        TRAIN,
+        1,
+        Shard(name, 3_584, 1 << 27, "80000000"),
         (assemble.FinalFile("shards/" + "a" * 32, name, 1 << 27),),
-    )  # fmt: skip
+    )
     assert len(pickle.dumps(shard)) < 500
 
 

@@ -42,8 +42,12 @@ from tests.support.rows_tools import make_table
 
 pytest_plugins = ["tests.support.loop_disk"]
 
-OPTIONS = {"image_size": "8", "splits": "train:0.6,validation:0.4", "shard_examples": 6,
-           "max_reject_fraction": 0.5}  # fmt: skip
+OPTIONS = {
+    "image_size": "8",
+    "splits": "train:0.6,validation:0.4",
+    "shard_examples": 6,
+    "max_reject_fraction": 0.5,
+}
 CLASSES = {"bee": 7, "cat": 6, "dog": 6}
 SCHEMA = json.loads((ROOT / "schemas" / "dataset" / "manifest.schema.json").read_text())
 
@@ -127,7 +131,7 @@ EDITS: dict[str, tuple[Callable[[Path], object], dict, int]] = {
     "a shard per label": (lambda _: None, {"shard_by": "label"}, 19),
     "the size of images": (lambda _: None, {"image_size": "9"}, 0),
     "the features": (lambda _: None, {"features": "image/encoded,image/class/label"}, 0),
-}  # fmt: skip
+}
 
 
 # `test_any_sequence_of_edits_equals_a_new_build` makes others.
@@ -139,19 +143,24 @@ def test_only_new_and_changed_inputs_are_decoded(work, edit):
 
 
 STEPS = (
-    st.tuples(st.sampled_from(["add", "remove", "touch", "rename", "relabel", "change"]),
-              st.integers(0, 2**16)),
-    st.tuples(st.sampled_from(["seed", "splits", "shards", "by_label", "encoding"]),
-              st.integers(0, 2)),
-)  # fmt: skip
+    st.tuples(
+        st.sampled_from(["add", "remove", "touch", "rename", "relabel", "change"]),
+        st.integers(0, 2**16),
+    ),
+    st.tuples(
+        st.sampled_from(["seed", "splits", "shards", "by_label", "encoding"]), st.integers(0, 2)
+    ),
+)
 CHOICES = {
     "seed": [{"seed": seed} for seed in range(3)],
     "splits": [{"splits": f"train:0.{n},validation:0.{10 - n}"} for n in (4, 6, 9)],
-    "shards": [{"num_shards": None, "shard_bytes": None, "shard_examples": None, **choice}
-               for choice in ({"shard_examples": 6}, {"num_shards": 2}, {"shard_bytes": "2KiB"})],
+    "shards": [
+        {"num_shards": None, "shard_bytes": None, "shard_examples": None, **choice}
+        for choice in ({"shard_examples": 6}, {"num_shards": 2}, {"shard_bytes": "2KiB"})
+    ],
     "by_label": [{"shard_by": "label"}, {}, {}],
     "encoding": [{"encoding": "keep", "resize": "none"}, {"encoding": "raw"}, {}],
-}  # fmt: skip
+}
 
 
 def apply_edit(photos: Path, kind: str, number: int) -> None:
@@ -174,9 +183,7 @@ def apply_edit(photos: Path, kind: str, number: int) -> None:
 
 
 @pytest.mark.heavy
-@settings(
-    max_examples=examples(30), suppress_health_check=[HealthCheck.function_scoped_fixture]
-)  # fmt: skip
+@settings(max_examples=examples(30), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(sequence=st.lists(st.lists(st.one_of(*STEPS), min_size=1, max_size=4), max_size=3))
 def test_any_sequence_of_edits_equals_a_new_build(pristine, tmp_path, sequence):
     work = tmp_path / "work"
@@ -198,10 +205,11 @@ DAMAGE: dict[str, tuple[str, Callable[[Path], object], range]] = {
     "a shard is gone": ("train-00000*.tfrecord*", Path.unlink, range(10, 15)),
     "a catalog is gone": ("catalog/train-00000*", Path.unlink, range(10, 15)),
     "a shard was cut": (
-        "train-00000*.tfrecord*", lambda path: path.write_bytes(path.read_bytes()[:700]),
+        "train-00000*.tfrecord*",
+        lambda path: path.write_bytes(path.read_bytes()[:700]),
         range(10, 15),
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(
@@ -232,11 +240,12 @@ def reference(name: str, size: int, version: str, label: str) -> InputRef:
 
 
 FILES = st.fixed_dictionaries(
-    {}, optional={
+    {},
+    optional={
         name: st.tuples(st.integers(0, 1), st.sampled_from("ab"), st.sampled_from("xy"))
         for name in (NFC, NFD)
     },
-)  # fmt: skip
+)
 
 
 @given(FILES, FILES, st.sampled_from(["/in", "/old"]), st.booleans())
@@ -256,16 +265,23 @@ def test_a_row_counts_for_one_exact_path_size_and_version(before, after, root, i
     tags = [each.tag for each in found if not isinstance(each, InputRef)]
     assert tags.count("new") == len(after) - len(same)
     assert tags.count("gone") == (bool(winner) and not same)
-    kinds = [each.value[0] for each in found if not isinstance(each, InputRef)
-             and each.tag == "changes"]  # fmt: skip
+    kinds = [
+        each.value[0] for each in found if not isinstance(each, InputRef) and each.tag == "changes"
+    ]
     assert kinds.count("removed") == max(0, len(before) - len(after))
     assert not kinds or before != after
 
 
 def test_shards_that_were_swapped_are_not_taken(work):
     """Each record is whole and the sizes are equal: only the checksum of the shard differs."""
-    options = {"encoding": "raw", "compression": "none", "num_shards": 6, "shard_examples": None,
-               "splits": "train:1", "features": "image/encoded,image/class/label"}  # fmt: skip
+    options = {
+        "encoding": "raw",
+        "compression": "none",
+        "num_shards": 6,
+        "shard_examples": None,
+        "splits": "train:1",
+        "features": "image/encoded,image/class/label",
+    }
     update(work, **options)
     sizes: dict[int, list[Path]] = {}
     for path in sorted((work / "out" / "current").glob("train-*")):
@@ -453,10 +469,13 @@ def test_says_what_changed(work):
     assert "(1 new, 1 changed, 1 removed): run again with --update" in outcome.message
     outcome, _ = build_dataset(input=photos, output=output, update=True, dry_run=True, **OPTIONS)
     assert set(outcome.changes) == {
-        "1 new: bee/new.jpg", "1 changed: cat/000.jpg", "1 removed: dog/000.jpg",
-    }  # fmt: skip
-    outcome, _ = build_dataset(input=photos, output=output, **{**OPTIONS, "image_size": "9"},
-                               update=True)  # fmt: skip
+        "1 new: bee/new.jpg",
+        "1 changed: cat/000.jpg",
+        "1 removed: dog/000.jpg",
+    }
+    outcome, _ = build_dataset(
+        input=photos, output=output, **{**OPTIONS, "image_size": "9"}, update=True
+    )
     assert any("all inputs are decoded" in line for line in outcome.changes)
 
 
@@ -530,8 +549,10 @@ def test_kept_files_are_counted_and_stay_kept(work, capsys):
     add(photos, "bee/new.jpg")
     assert update(work, **options) == 23
     assert manifest_of(output)["inputs"]["counts"] == {
-        "kept": 22, "kept_with_position": 1, "converted": 2,
-    }  # fmt: skip
+        "kept": 22,
+        "kept_with_position": 1,
+        "converted": 2,
+    }
     assert manifest_of(output)["warnings"] == [
         "kept files with a GPS position, which --strip_metadata removes: 1"
     ]

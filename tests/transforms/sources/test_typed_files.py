@@ -46,21 +46,35 @@ KINDS = {"parquet": (ParquetSource, sample_parquet), "jsonl": (JsonLinesSource, 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 FLOATS = st.floats(width=32, allow_nan=False, allow_infinity=False)
 TEXTS = st.text(st.characters(codec="utf-8"), max_size=5)
-VALUES = {"int64": (pa.int64(), INT64), "double": (pa.float64(), FLOATS), "bool": (pa.bool_(), st.booleans()), "text": (pa.string(), TEXTS)}  # fmt: skip
+VALUES = {
+    "int64": (pa.int64(), INT64),
+    "double": (pa.float64(), FLOATS),
+    "bool": (pa.bool_(), st.booleans()),
+    "text": (pa.string(), TEXTS),
+}
 TIMES = st.datetimes(dt.datetime(1700, 1, 1), dt.datetime(2200, 1, 1))  # noqa: DTZ001
 POLARS = {
     str(kind): (kind, values)
     for kind, values in (
-        (pl.Int8(), st.integers(-128, 127)), (pl.Int64(), INT64), (pl.UInt32(), st.integers(0, 2**32 - 1)),
-        (pl.UInt64(), st.integers(0, 2**63 - 1)), (pl.Float32(), st.floats(width=32)),
-        (pl.Float64(), st.floats(width=32)), (pl.Boolean(), st.booleans()), (pl.String(), TEXTS),
-        (pl.Binary(), st.binary(max_size=5)), (pl.Categorical(), TEXTS),
+        (pl.Int8(), st.integers(-128, 127)),
+        (pl.Int64(), INT64),
+        (pl.UInt32(), st.integers(0, 2**32 - 1)),
+        (pl.UInt64(), st.integers(0, 2**63 - 1)),
+        (pl.Float32(), st.floats(width=32)),
+        (pl.Float64(), st.floats(width=32)),
+        (pl.Boolean(), st.booleans()),
+        (pl.String(), TEXTS),
+        (pl.Binary(), st.binary(max_size=5)),
+        (pl.Categorical(), TEXTS),
         (pl.Enum(["a", "b", ""]), st.sampled_from(["a", "b", ""])),
-        (pl.Decimal(12, 2), st.decimals(-(10**9), 10**9, places=2)), (pl.Date(), TIMES.map(dt.datetime.date)),
-        (pl.Datetime("us"), TIMES), (pl.Datetime("ms", "Europe/Zurich"), TIMES), (pl.Time(), st.times()),
+        (pl.Decimal(12, 2), st.decimals(-(10**9), 10**9, places=2)),
+        (pl.Date(), TIMES.map(dt.datetime.date)),
+        (pl.Datetime("us"), TIMES),
+        (pl.Datetime("ms", "Europe/Zurich"), TIMES),
+        (pl.Time(), st.times()),
         (pl.Duration("us"), st.timedeltas(dt.timedelta(-9999), dt.timedelta(9999))),
     )
-}  # fmt: skip
+}
 JSON_TYPES = ("Boolean", "Int64", "String")  # and finite numbers: polars writes others as null
 LISTED = (pl.Int64(), pl.Float64(), pl.String(), pl.Boolean(), pl.Categorical())
 ONCE = settings(
@@ -167,9 +181,11 @@ def frames(draw, kinds: dict) -> pl.DataFrame:
 
 
 @given(
-    frames(POLARS), st.integers(1, 10), st.sampled_from(["zstd", "uncompressed"]),
+    frames(POLARS),
+    st.integers(1, 10),
+    st.sampled_from(["zstd", "uncompressed"]),
     st.sampled_from([1, 100, 1 << 24]),
-)  # fmt: skip
+)
 @ONCE
 def test_polars_reads_the_values_of_a_parquet_file_too(
     tmp_path, frame, group, packed, size

@@ -30,9 +30,13 @@ from tests.support.statistics_tools import assert_close, compare, nearest_root
 
 SPLITS = {"splits": "train:0.7,validation:0.2,test:0.1"}
 KINDS = {
-    "id": "int64", "big": "int64", "price": "float32", "odd": "float32", "word": "bytes",
+    "id": "int64",
+    "big": "int64",
+    "price": "float32",
+    "odd": "float32",
+    "word": "bytes",
     "class": "bytes",
-}  # fmt: skip
+}
 
 
 def check_rows(folder: Path, manifest: Manifest, kinds: dict[str, str]) -> None:
@@ -162,9 +166,14 @@ def test_statistics_of_images_are_those_of_the_records(
     out = tmp_path / "ds"
     size = {} if resize == "none" else {"image_size": "40x56"}
     outcome, manifest = build_dataset(
-        input=photo_folder, output=out, encoding=encoding, channels=channels, resize=resize,
-        **size, **SPLITS,
-    )  # fmt: skip
+        input=photo_folder,
+        output=out,
+        encoding=encoding,
+        channels=channels,
+        resize=resize,
+        **size,
+        **SPLITS,
+    )
     assert outcome.status == "published", outcome
     body = json.loads((out / "manifest.json").read_text(), parse_constant=pytest.fail)
     jsonschema.validate(body, JSON_SCHEMA)
@@ -277,9 +286,15 @@ def test_nan_and_infinite_values_are_counted_separately() -> None:
     sums = sum_values(np.array([np.nan, 2, np.inf, 4, -np.inf], "f4"), 5)
     feature = compute_statistics(Summary({"x": sums}), 6).to_json()["features"]["x"]
     assert feature == {
-        "count": 5, "missing": 1, "min": 2.0, "max": 4.0, "mean": 3.0, "std": 1.0, "nan": 1,
+        "count": 5,
+        "missing": 1,
+        "min": 2.0,
+        "max": 4.0,
+        "mean": 3.0,
+        "std": 1.0,
+        "nan": 1,
         "infinite": 2,
-    }  # fmt: skip
+    }
     only_nan = sum_values(np.array([np.nan], "f4"))
     feature = compute_statistics(Summary({"x": only_nan}), 1).to_json()["features"]["x"]
     assert {feature[name] for name in ("min", "max", "mean", "std")} == {None}

@@ -55,13 +55,31 @@ def build(table: Path, **options) -> tuple[list[dict], str]:
 def test_columns_are_chosen_named_typed_and_defaulted(table) -> None:
     examples, schema = build(table, key="id", **OPTIONS)
     assert sorted(examples, key=lambda each: each["when"]) == [
-        {"zip": [b"99999"], "price": [0.25], "when": [-1], "day": [0],
-         "age": [0.5], "label": [b"b"]},
-        {"zip": [b"10000"], "price": [-np.inf], "when": [1704063600], "day": [19784], "age": [-1.0],
-         "label": [b"none"]},
-        {"zip": [b"01234"], "price": [1234.5], "when": [1709200800], "day": [-1], "age": [7.0],
-         "label": [b"a"]},
-    ]  # fmt: skip
+        {
+            "zip": [b"99999"],
+            "price": [0.25],
+            "when": [-1],
+            "day": [0],
+            "age": [0.5],
+            "label": [b"b"],
+        },
+        {
+            "zip": [b"10000"],
+            "price": [-np.inf],
+            "when": [1704063600],
+            "day": [19784],
+            "age": [-1.0],
+            "label": [b"none"],
+        },
+        {
+            "zip": [b"01234"],
+            "price": [1234.5],
+            "when": [1709200800],
+            "day": [-1],
+            "age": [7.0],
+            "label": [b"a"],
+        },
+    ]
     # The schema has all that the flags say, but for the names in the file and the forms of numbers.
     path = table.with_name("schema.pbtxt")
     path.write_text(schema)

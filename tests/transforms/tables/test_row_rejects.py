@@ -20,8 +20,9 @@ def list_few_rejects(monkeypatch) -> None:
 @pytest.mark.parametrize("quoted", [False, True])
 def test_counts_ragged_rows(quoted: bool, tmp_path) -> None:
     good = '"g",1' if quoted else "g,1"
-    rows = [good if number % 3 else ["one", "a,b,c", "x,y,z,"][number // 3 % 3]
-            for number in range(90)]  # fmt: skip
+    rows = [
+        good if number % 3 else ["one", "a,b,c", "x,y,z,"][number // 3 % 3] for number in range(90)
+    ]
     path = tmp_path / "t.csv"
     path.write_text("\n".join(["a,b", *rows, ""]))
     found = read_head(str(path), Dialect(), 1 << 20).cells
@@ -62,9 +63,11 @@ def test_manifest_counts_rejects_with_line_and_column(tmp_path) -> None:
     table = [*rows[:100], *bad, *rows[100:], (1,)]
     path = make_table(tmp_path / "t.csv", ["n", "x"], table)
     examples, manifest = published(
-        input=path, output=tmp_path / "ds", schema=tmp_path / "schema.pbtxt",
+        input=path,
+        output=tmp_path / "ds",
+        schema=tmp_path / "schema.pbtxt",
         max_reject_fraction=0.5,
-    )  # fmt: skip
+    )
     assert sorted(example["n"][0] for example in examples) == list(range(300))
     assert manifest.inputs.rejected_by_reason == {"cast": 40, "ragged": 1, "range": 50}
     rejects = rejects_of(tmp_path / "ds")

@@ -30,13 +30,25 @@ feature { name: "tags" type: INT value_count { min: 2 } }
 string_domain { name: "colors" value: "red" value: "grün" }
 """
 ROW = {
-    "price": 0.7, "rate": -2.5, "count": 300, "hour": 7, "color": "grün".encode(), "kind": [b"a", b"b"],
-    "note": b"n" * 200, "box": [0.0, 0.5, 1.0, 1.5], "tags": [1, -2, 3],
-}  # fmt: skip
+    "price": 0.7,
+    "rate": -2.5,
+    "count": 300,
+    "hour": 7,
+    "color": "grün".encode(),
+    "kind": [b"a", b"b"],
+    "note": b"n" * 200,
+    "box": [0.0, 0.5, 1.0, 1.5],
+    "tags": [1, -2, 3],
+}
 IMAGE = {
-    "image/class/label": 1, "image/class/text": b"dog", "image/encoded": b"\xff\xd8\xff" + bytes(900),
-    "image/format": b"jpeg", "image/height": 300, "image/key": b"dog/1.jpg", "image/width": 200,
-}  # fmt: skip
+    "image/class/label": 1,
+    "image/class/text": b"dog",
+    "image/encoded": b"\xff\xd8\xff" + bytes(900),
+    "image/format": b"jpeg",
+    "image/height": 300,
+    "image/key": b"dog/1.jpg",
+    "image/width": 200,
+}
 
 
 def images_checker(labels: tuple[str, ...] = LABELS) -> ExampleChecker:
@@ -116,8 +128,9 @@ def test_reports_wrong_class_id_and_class_text() -> None:
     assert reported(label=3) == "the feature 'image/class/label' is 3, above the maximum 2"
     assert reported(text=b"cat") == ("the class id 1 means 'dog', but 'image/class/text' is 'cat'")
     unbounded = ExampleChecker(
-        'feature { name: "image/class/label" type: INT shape { } presence { min_fraction: 1 } }', LABELS
-    )  # fmt: skip
+        'feature { name: "image/class/label" type: INT shape { } presence { min_fraction: 1 } }',
+        LABELS,
+    )
     for number in (3, 70_000, -1):
         assert violation(unbounded, {"image/class/label": 2}, **{"image/class/label": number}) == (
             f"the class id {number} is not one of the 3 labels (0 to 2)"

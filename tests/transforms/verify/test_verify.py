@@ -34,9 +34,12 @@ def made(tmp_path_factory) -> Path:
     photos = make_photos(folder / "photos", {"cat": 14, "dog": 16})
     (photos / "cat" / "broken.jpg").write_bytes(b"not an image")
     build_dataset(
-        input=photos, output=folder / "ds", image_size=24, num_shards=2,
+        input=photos,
+        output=folder / "ds",
+        image_size=24,
+        num_shards=2,
         splits="train:0.6,validation:0.4",
-    )  # fmt: skip
+    )
     return folder / "ds" / "current"
 
 

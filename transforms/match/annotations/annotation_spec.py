@@ -46,9 +46,7 @@ _SUFFIXES = {"voc": ".xml", "yolo": ".txt", "coco": ".json"}  # of files that ar
 _MAX_BYTES = 1 << 20  # of the boxes of an image: shuffles carry them
 
 
-def attach(
-    ref: InputRef, annotation: Annotation, labels: frozenset[str] | None = None
-) -> InputRef:  # fmt: skip
+def attach(ref: InputRef, annotation: Annotation, labels: frozenset[str] | None = None) -> InputRef:
     """Return a reference with the boxes of its annotation, or rejected if they cannot be used.
 
     Args:

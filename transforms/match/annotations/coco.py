@@ -168,9 +168,12 @@ class _Shallow:
 
 
 def make_references(
-    group: tuple[str, Iterable[list[Row]]], categories: Mapping[tuple[str, str], str],
-    labels: frozenset[str] | None, *, with_ids: bool = False,
-) -> Iterator[InputRef]:  # fmt: skip
+    group: tuple[str, Iterable[list[Row]]],
+    categories: Mapping[tuple[str, str], str],
+    labels: frozenset[str] | None,
+    *,
+    with_ids: bool = False,
+) -> Iterator[InputRef]:
     """Yield a reference with the boxes of each image of one id; its key is the name of the file.
 
     Annotations whose id is that of no image give one whose key is empty.

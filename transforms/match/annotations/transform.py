@@ -37,8 +37,13 @@ from shardmill.transforms.match.read_input import read_input
 from shardmill.transforms.match.transform import MatchedInputs, MatchFiles, find_inputs
 from shardmill.transforms.match.walk import escape_name, make_key
 
-_UNPAIRED = {"voc": ".xml", "yolo": ".txt", "coco": "of COCO", "masks": "masks",
-             "imagesets": "of an image set"}  # fmt: skip
+_UNPAIRED = {
+    "voc": ".xml",
+    "yolo": ".txt",
+    "coco": "of COCO",
+    "masks": "masks",
+    "imagesets": "of an image set",
+}
 _VOC_MASKS = re.compile(r"(.*/)?Segmentation(Class|Object)(Aug|Raw)?/[^/]*")
 _FATAL = (InputError, StorageError, FileNotFoundError)  # of a file for many images
 _BATCH = 64
@@ -48,10 +53,22 @@ _Paired = tuple[InputRef | None, InputRef | None]
 # Names of folders next to each other in the layouts of PASCAL VOC, YOLO and common tools.
 _FOLDERS = frozenset(
     {
-        "annotation", "annotations", "annots", "image", "images", "img", "imgs", "jpegimages",
-        "label", "labels", "mask", "masks", "xml", "xmls",
+        "annotation",
+        "annotations",
+        "annots",
+        "image",
+        "images",
+        "img",
+        "imgs",
+        "jpegimages",
+        "label",
+        "labels",
+        "mask",
+        "masks",
+        "xml",
+        "xmls",
     }
-)  # fmt: skip
+)
 
 
 @dataclass(eq=False)

@@ -150,9 +150,12 @@ def expand(ref: InputRef, spool: Spooler | None = None) -> Members:
 
 
 def expand_members(
-    ref: InputRef, reader: RandomReader, file: MemberRange, members: Iterable[ArchiveMember],
+    ref: InputRef,
+    reader: RandomReader,
+    file: MemberRange,
+    members: Iterable[ArchiveMember],
     options: MemberOptions,
-) -> Members:  # fmt: skip
+) -> Members:
     """Yield the references of members, with the labels that other members of their samples have.
 
     As in WebDataset, the name of a sample ends at the first dot of the name of a file; a label may

@@ -98,9 +98,14 @@ def list_tar(reader: RandomReader, path: str) -> Iterator[ArchiveMember]:
                     is_plain = info.isreg() and not info.issparse()
                     error = "" if is_plain else "a link, device or sparse file"
                     yield ArchiveMember(
-                        info.name, info.size, str(info.mtime), info.offset_data, info.size,
-                        error=error, record=info.pax_headers.get(RECORD, ""),
-                    )  # fmt: skip
+                        info.name,
+                        info.size,
+                        str(info.mtime),
+                        info.offset_data,
+                        info.size,
+                        error=error,
+                        record=info.pax_headers.get(RECORD, ""),
+                    )
             # A damaged header ends the iteration, too.
             _check_end(stream, archive.offset)
         except (tarfile.TarError, ValueError, OverflowError) as error:

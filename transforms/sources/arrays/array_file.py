@@ -37,8 +37,13 @@ _READERS = {
 }
 _BOMB_BYTES, _BOMB_RATIO = 1 << 30, 500
 _ZIP_ERRORS = (
-    zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError,
-)  # fmt: skip
+    zipfile.BadZipFile,
+    zlib.error,
+    EOFError,
+    NotImplementedError,
+    RuntimeError,
+    ValueError,
+)
 
 
 class NpyHeader(NamedTuple):
@@ -235,9 +240,12 @@ def open_npz(entry: Entry, name: str, source: str) -> ArrayFile:
         info = archive.getinfo(f"{name}.npy")
         if info.file_size > max(_BOMB_BYTES, _BOMB_RATIO * info.compress_size):
             raise InputError(
-                "npz-bomb", source=source, size=info.compress_size, claimed=info.file_size,
+                "npz-bomb",
+                source=source,
+                size=info.compress_size,
+                claimed=info.file_size,
                 ratio=_BOMB_RATIO,
-            )  # fmt: skip
+            )
         with _reject_damage(source), archive.open(info) as stream:
             header = stream.read(MAX_HEADER_BYTES)
         array = _array_file(reader, entry, name, source, header, info.file_size)
@@ -261,9 +269,13 @@ def _array_file(
         return array
     shape = str(array.shape)
     raise InputError(
-        "npy-size", source=source, shape=shape if len(shape) <= 60 else f"{shape[:60]}...)",
-        dtype=array.dtype.name, num_bytes=array.num_bytes, found=found,
-    )  # fmt: skip
+        "npy-size",
+        source=source,
+        shape=shape if len(shape) <= 60 else f"{shape[:60]}...)",
+        dtype=array.dtype.name,
+        num_bytes=array.num_bytes,
+        found=found,
+    )
 
 
 @contextlib.contextmanager

@@ -35,9 +35,13 @@ from shardmill.transforms.tables.table_source import MAX_LABELS, is_list
 
 is_type = pa.types
 _TEXTS = (
-    pa.string(), pa.large_string(), pa.string_view(), pa.binary(), pa.large_binary(),
+    pa.string(),
+    pa.large_string(),
+    pa.string_view(),
+    pa.binary(),
+    pa.large_binary(),
     pa.binary_view(),
-)  # fmt: skip
+)
 _HEAD_ROWS = 2048
 _DECIMAL_BITS = 128  # of the smallest decimals that conversions know
 _WHOLE = pa.decimal256(76, 0)

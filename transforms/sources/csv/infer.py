@@ -116,8 +116,10 @@ def _profile_together(
 
     empty, missing = rules.missing_texts(texts), rules.missing_numbers(texts)
     kinds: dict[CellKind, npt.NDArray[np.int64]] = {
-        "cells": np.array([*map(len, cells)]), "empty": count(empty), "nulls": count(missing),
-    }  # fmt: skip
+        "cells": np.array([*map(len, cells)]),
+        "empty": count(empty),
+        "nulls": count(missing),
+    }
     distinct = np.bincount(owners, minlength=len(cells)).tolist()
     low, high = np.full(len(cells), math.inf), np.full(len(cells), -math.inf)
     present = np.flatnonzero(~missing)
@@ -141,8 +143,11 @@ def _profile_together(
             +Counter(dict(zip(kinds, numbers, strict=True))),
             frozenset(words[owner]),
             found.roundings.get(owner, ""),
-            examples.get(owner, ""), distinct[owner], float(low[owner]), float(high[owner]),
-        )  # fmt: skip
+            examples.get(owner, ""),
+            distinct[owner],
+            float(low[owner]),
+            float(high[owner]),
+        )
 
 
 class _Kinds(NamedTuple):
@@ -200,9 +205,11 @@ def _find_kinds(texts: pa.Array, owners: npt.NDArray[np.int64], rules: CellRules
 
 
 def _describe_rounded(
-    texts: pa.Array, owners: npt.NDArray[np.int64], doubles: npt.NDArray[np.float64],
+    texts: pa.Array,
+    owners: npt.NDArray[np.int64],
+    doubles: npt.NDArray[np.float64],
     rounded: text_parser.Mask,
-) -> dict[int, str]:  # fmt: skip
+) -> dict[int, str]:
     """Return the first integer that float32 rounds, by number of its column; see _Kinds.
 
     Args:
@@ -220,9 +227,11 @@ def _describe_rounded(
 
 
 def _describe_merged(
-    texts: pa.Array, owners: npt.NDArray[np.int64], doubles: npt.NDArray[np.float64],
+    texts: pa.Array,
+    owners: npt.NDArray[np.int64],
+    doubles: npt.NDArray[np.float64],
     decimals: text_parser.Mask,
-) -> dict[int, str]:  # fmt: skip
+) -> dict[int, str]:
     """Return the two least numbers that become equal as float32, by number of their column.
 
     Args:
@@ -259,10 +268,15 @@ def merge_profiles(first: ColumnProfile, second: ColumnProfile) -> ColumnProfile
     shown_one = second if second.is_text and not first.is_text else first
     example = shown_one.example or second.example
     return ColumnProfile(
-        first.counts + second.counts, first.words | second.words, rounding, example,
-        max(first.distinct, second.distinct), min(first.low, second.low),
-        max(first.high, second.high), first.problem or second.problem,
-    )  # fmt: skip
+        first.counts + second.counts,
+        first.words | second.words,
+        rounding,
+        example,
+        max(first.distinct, second.distinct),
+        min(first.low, second.low),
+        max(first.high, second.high),
+        first.problem or second.problem,
+    )
 
 
 def infer_column(name: str, profile: ColumnProfile, given: Column | None = None) -> Column:

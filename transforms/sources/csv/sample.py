@@ -157,9 +157,11 @@ class Sample:
 
 
 def sample_files(
-    refs: Sequence[InputRef], sample_one: Callable[[InputRef], Sample], needed: Iterable[str],
+    refs: Sequence[InputRef],
+    sample_one: Callable[[InputRef], Sample],
+    needed: Iterable[str],
     header: HeaderMode,
-) -> Sample:  # fmt: skip
+) -> Sample:
     """Sample the first rows of each file.
 
     Args:
@@ -339,9 +341,12 @@ def missing_columns(schema: Sequence[Column], columns: Sequence[str]) -> list[st
 
 
 def check_columns(
-    columns: Sequence[str], known: Collection[str], needed: Iterable[str], base: Sequence[str],
+    columns: Sequence[str],
+    known: Collection[str],
+    needed: Iterable[str],
+    base: Sequence[str],
     header: HeaderMode,
-) -> None:  # fmt: skip
+) -> None:
     """Check that the columns of a file are those of the table.
 
     Args:

@@ -168,9 +168,14 @@ def _constant(value: bytes | None, rows: int) -> pa.DictionaryArray:
 
 
 def _typed_column(
-    column: Column, texts: pa.DictionaryArray, typed: typed_cells.TypedCells,
-    rejects: RejectCollector, rules: CellRules, *, exact: bool,
-) -> TypedColumn:  # fmt: skip
+    column: Column,
+    texts: pa.DictionaryArray,
+    typed: typed_cells.TypedCells,
+    rejects: RejectCollector,
+    rules: CellRules,
+    *,
+    exact: bool,
+) -> TypedColumn:
     """Return the values of a column; reject the rows that do not fit."""
     misfits = typed.misfits
     if misfits is not None:

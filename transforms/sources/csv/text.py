@@ -83,9 +83,12 @@ class CsvText:
         self.begin = len(mark) if ascii_compatible else 0
         self.codec = self.encoding if ascii_compatible else UTF_8
         self.syntax = Syntax(
-            dialect.separator.encode(self.codec), dialect.quote.encode(), dialect.comment.encode(),
-            dialect.escape.encode(), white_space=dialect.delimiter == WHITESPACE,
-        )  # fmt: skip
+            dialect.separator.encode(self.codec),
+            dialect.quote.encode(),
+            dialect.comment.encode(),
+            dialect.escape.encode(),
+            white_space=dialect.delimiter == WHITESPACE,
+        )
 
     def blocks(self, start: int, end: int = -1) -> Iterator[bytes]:
         """Yield the text between two offsets, or up to its end.

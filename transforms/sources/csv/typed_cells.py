@@ -239,9 +239,12 @@ def reject_reasons(
 
 
 def describe_misfit(
-    column: Column, cells: pa.DictionaryArray, misfits: text_parser.FaultCodes, row: int,
+    column: Column,
+    cells: pa.DictionaryArray,
+    misfits: text_parser.FaultCodes,
+    row: int,
     rules: CellRules,
-) -> str:  # fmt: skip
+) -> str:
     """Return the message for a row that does not fit, without line and column.
 
     Args:

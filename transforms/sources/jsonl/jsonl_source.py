@@ -393,9 +393,16 @@ def _read_start(ref: InputRef, dialect: Dialect, sample_bytes: int) -> JsonSampl
         count, seekable = len(found.offsets), text.seekable
     span = int(found.offsets[-1] - found.offsets[0]) * count // max(1, count - 1) if count else 0
     return JsonSample(
-        (ref,), tuple(profiles), profiles, {}, count, span, seekable and ref.size <= sample_bytes,
-        seekable=seekable, ranges=ranges,
-    )  # fmt: skip
+        (ref,),
+        tuple(profiles),
+        profiles,
+        {},
+        count,
+        span,
+        seekable and ref.size <= sample_bytes,
+        seekable=seekable,
+        ranges=ranges,
+    )
 
 
 def _doubles(table: pa.Table, names: Collection[str]) -> dict[str, pa.Array]:

@@ -129,10 +129,14 @@ def _open(stream: _HashedStream) -> pq.ParquetFile:
     # A buffer makes Arrow read column chunks piece by piece instead of as a whole.
     size = min(max(buffer, _MIN_BUFFER), _MAX_BUFFER)
     return pq.ParquetFile(
-        stream, metadata=metadata, buffer_size=size, pre_buffer=False,
-        page_checksum_verification=True, arrow_extensions_enabled=False,
+        stream,
+        metadata=metadata,
+        buffer_size=size,
+        pre_buffer=False,
+        page_checksum_verification=True,
+        arrow_extensions_enabled=False,
         coerce_int96_timestamp_unit="us",  # times of Spark exceed the range of nanoseconds
-    )  # fmt: skip
+    )
 
 
 @lru_cache(maxsize=10_000)

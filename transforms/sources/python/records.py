@@ -487,9 +487,13 @@ def _misfit(index: int, name: str, value: Any, kind: pa.DataType | str) -> Input
     wanted = kind if isinstance(kind, str) else f"of {kind}"
     wanted = "one that Arrow knows" if kind == pa.null() else wanted
     return InputError(
-        "source-value-invalid", index=index, name=name, value=repr(value),
-        kind=type(value).__name__, wanted=wanted,
-    )  # fmt: skip
+        "source-value-invalid",
+        index=index,
+        name=name,
+        value=repr(value),
+        kind=type(value).__name__,
+        wanted=wanted,
+    )
 
 
 def _cast(values: Any, kind: pa.DataType) -> Any:

@@ -123,9 +123,12 @@ def store_graph(build: str, input_id: str, path: str) -> StoredGraph:
         path = join(build, folder)
     graph = StoredGraph(folder, tuple(list_files(storage, path)), transformed_schema(path))
     winner = create_sidecar(
-        storage, sidecar_path(build, input_id), seal(asdict(graph)), graph,
+        storage,
+        sidecar_path(build, input_id),
+        seal(asdict(graph)),
+        graph,
         lambda: find_graph(build, input_id),
-    )  # fmt: skip
+    )
     if winner.folder != folder:
         storage.delete_tree(path)
     return winner

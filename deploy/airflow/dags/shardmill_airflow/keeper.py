@@ -29,9 +29,11 @@ def main(grace: float, argv: list[str]) -> int:
     awake = _wake_on_signals()
     try:
         child = subprocess.Popen(
-            argv, stdin=subprocess.DEVNULL, start_new_session=True,
+            argv,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
             preexec_fn=end_with_parent,  # noqa: PLW1509 - there are no threads here
-        )  # fmt: skip
+        )
     except OSError as error:
         print(f"{argv[0]} cannot be run: {error.strerror}.", file=sys.stderr)
         return CANNOT_RUN

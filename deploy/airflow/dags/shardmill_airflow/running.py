@@ -81,9 +81,14 @@ class Command:
         # can still write to the pipes.
         process = subprocess.Popen(
             [sys.executable, "-I", "-S", _KEEPER, str(grace), *argv],
-            stdin=subprocess.PIPE, stdout=stdout[1], stderr=stderr[1], env=dict(env),
-            pass_fds=(stdout[0], stderr[0]), start_new_session=True, cwd="/",
-        )  # fmt: skip
+            stdin=subprocess.PIPE,
+            stdout=stdout[1],
+            stderr=stderr[1],
+            env=dict(env),
+            pass_fds=(stdout[0], stderr[0]),
+            start_new_session=True,
+            cwd="/",
+        )
         os.close(stdout[1])
         os.close(stderr[1])
         command = cls(argv, process)
@@ -150,7 +155,8 @@ def clean_environment(added: Mapping[str, str]) -> dict[str, str]:
     Those of Airflow may be its connections and variables; only the names of the task are kept.
     """
     kept = {
-        name: value for name, value in os.environ.items()
+        name: value
+        for name, value in os.environ.items()
         if name.startswith(_CONTEXT) or not name.startswith(_AIRFLOW_ONLY)
-    }  # fmt: skip
+    }
     return {**kept, "PYTHONUNBUFFERED": "1", **added}

@@ -25,9 +25,12 @@ _NAME = re.compile(r"[A-Za-z0-9_-]+")
 _CONNECTION = re.compile(r"\{[{%][^}]*\bconn\b")
 _OWN = ("--input", "--output", "--runner")
 _KINDS: dict[type, str] = {
-    str: "a text", int: "a whole number", list: "a list of texts", dict: "a table",
+    str: "a text",
+    int: "a whole number",
+    list: "a list of texts",
+    dict: "a table",
     dt.date: "a date, as in 2026-11-01",
-}  # fmt: skip
+}
 _T = TypeVar("_T")
 
 

@@ -54,12 +54,22 @@ def test_reads_rows_of_any_array(tmp_path_factory, data, dtype, shape, order, pa
 
 @pytest.mark.parametrize(
     ("pack", "order", "threads"),
-    [(np.save, "C", 3), (np.savez, "F", 2), (np.savez_compressed, "F", 1),
-     *(pytest.param(*each, marks=pytest.mark.heavy) for each in (
-        (np.save, "C", 1), (np.save, "C", 2), (np.save, "F", 2), (np.savez, "C", 1),
-        (np.savez_compressed, "C", 3),
-    ))],
-)  # fmt: skip
+    [
+        (np.save, "C", 3),
+        (np.savez, "F", 2),
+        (np.savez_compressed, "F", 1),
+        *(
+            pytest.param(*each, marks=pytest.mark.heavy)
+            for each in (
+                (np.save, "C", 1),
+                (np.save, "C", 2),
+                (np.save, "F", 2),
+                (np.savez, "C", 1),
+                (np.savez_compressed, "C", 3),
+            )
+        ),
+    ],
+)
 def test_each_byte_is_read_once_at_any_number_of_parts(
     tmp_path, monkeypatch, pack, order, threads
 ) -> None:

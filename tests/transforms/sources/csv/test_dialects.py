@@ -44,8 +44,12 @@ def read(folder: Path, text: str, range_bytes: int = 1 << 20, **dialect) -> Read
 
 
 @settings(max_examples=examples(200))
-@given(rows=ROWS, comments=COMMENTS, quoting=st.sampled_from([csv.QUOTE_MINIMAL, csv.QUOTE_ALL]),
-       range_bytes=RANGE_BYTES)  # fmt: skip
+@given(
+    rows=ROWS,
+    comments=COMMENTS,
+    quoting=st.sampled_from([csv.QUOTE_MINIMAL, csv.QUOTE_ALL]),
+    range_bytes=RANGE_BYTES,
+)
 # A line in quotes that looks like a comment, with a quote and without.
 @example(rows=[('\n# "', "x\n#y", "#")], comments=['# "a'], quoting=1, range_bytes=1)
 def test_comments_are_lines_outside_quotes(rows, comments, quoting, range_bytes, folder) -> None:
@@ -64,8 +68,11 @@ def test_comments_are_lines_outside_quotes(rows, comments, quoting, range_bytes,
 
 
 @settings(max_examples=examples(200))
-@given(rows=ROWS, quoting=st.sampled_from([csv.QUOTE_MINIMAL, csv.QUOTE_ALL, csv.QUOTE_NONE]),
-       range_bytes=RANGE_BYTES)  # fmt: skip
+@given(
+    rows=ROWS,
+    quoting=st.sampled_from([csv.QUOTE_MINIMAL, csv.QUOTE_ALL, csv.QUOTE_NONE]),
+    range_bytes=RANGE_BYTES,
+)
 @example(rows=[("\\", '"', "\\\n\n")], quoting=csv.QUOTE_NONE, range_bytes=1)
 def test_escapes_equal_those_of_python(rows, quoting, range_bytes, folder) -> None:
     texts = write(rows, quoting=quoting, escapechar="\\", doublequote=False)
@@ -89,8 +96,11 @@ WORDS = st.one_of(
 
 
 @settings(max_examples=examples(200))
-@given(data=st.data(), rows=st.lists(st.tuples(WORDS, WORDS, WORDS), min_size=1, max_size=9),
-       range_bytes=RANGE_BYTES)  # fmt: skip
+@given(
+    data=st.data(),
+    rows=st.lists(st.tuples(WORDS, WORDS, WORDS), min_size=1, max_size=9),
+    range_bytes=RANGE_BYTES,
+)
 def test_white_space_equals_pandas(data, rows, range_bytes, folder) -> None:
     text = ""
     for row in rows:
@@ -98,16 +108,20 @@ def test_white_space_equals_pandas(data, rows, range_bytes, folder) -> None:
         text += blank + "".join(word + data.draw(BLANKS) for word in row[:-1]) + row[-1]
         text += data.draw(EDGES) + data.draw(st.sampled_from(["\n", "\r\n", "\n \t\n"]))
     reading = read(folder, text, range_bytes, delimiter="whitespace")
-    assert reading.rows == [[word.strip('"') if word[0] == '"' else word for word in row]
-                            for row in rows]  # fmt: skip
+    assert reading.rows == [
+        [word.strip('"') if word[0] == '"' else word for word in row] for row in rows
+    ]
     judge = pd.read_csv(io.StringIO(text), sep=r"\s+", header=None, dtype=str, na_filter=False)
     if "\n" not in "".join(map("".join, rows)):
         assert reading.rows == judge.to_numpy().tolist()
 
 
 @settings(max_examples=examples(100))
-@given(rows=st.lists(st.integers(1, 4), min_size=1, max_size=9), range_bytes=RANGE_BYTES,
-       delimiter=st.sampled_from([",", "||", "é", "whitespace"]))  # fmt: skip
+@given(
+    rows=st.lists(st.integers(1, 4), min_size=1, max_size=9),
+    range_bytes=RANGE_BYTES,
+    delimiter=st.sampled_from([",", "||", "é", "whitespace"]),
+)
 def test_short_rows_are_padded(rows, range_bytes, delimiter, folder) -> None:
     separator = " \t" if delimiter == "whitespace" else delimiter
     lines = [separator.join("abcd"[:count]) for count in [4, *rows]]
@@ -160,10 +174,14 @@ def test_names_of_the_header_are_kept(names) -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        {"comment": "##"}, {"escape": "é"}, {"comment": '"'}, {"escape": ","},
-        {"comment": "#", "escape": "#"}, {"delimiter": "whitespace", "comment": " "},
+        {"comment": "##"},
+        {"escape": "é"},
+        {"comment": '"'},
+        {"escape": ","},
+        {"comment": "#", "escape": "#"},
+        {"delimiter": "whitespace", "comment": " "},
     ],
-)  # fmt: skip
+)
 def test_special_characters_must_differ(options) -> None:
     with pytest.raises(UsageError):
         Dialect(**options)

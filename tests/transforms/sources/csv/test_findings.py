@@ -98,10 +98,14 @@ def test_each_table_says_what_to_change(form, delimiter, header, tmp_path) -> No
     found = find(tmp_path, **options, **flags)
     assert not any("is text because" in each for each in found.sink.warnings)
     judge = pd.read_csv(
-        io.StringIO(text), sep=r"\s+" if delimiter == "whitespace" else delimiter,
-        header=0 if header else None, names=["k", "v", "w"], na_values=["oops", "?"],
-        decimal=flags.get("decimal", "."), thousands=flags.get("thousands"),
-    )  # fmt: skip
+        io.StringIO(text),
+        sep=r"\s+" if delimiter == "whitespace" else delimiter,
+        header=0 if header else None,
+        names=["k", "v", "w"],
+        na_values=["oops", "?"],
+        decimal=flags.get("decimal", "."),
+        thousands=flags.get("thousands"),
+    )
     kinds = {"f": "float32", "i": "int64", "O": "bytes"}
     column = {each.name: each for each in found.spec.table.columns}["v"]
     gaps = bool(judge["v"].isna().any())
@@ -171,11 +175,15 @@ def test_names_that_are_cells_are_evidence_of_no_header(text, first, tmp_path) -
 
 
 HEADERLESS = [
-    "tables/adult_test_noheader.csv", "tables/iris_noheader.csv",
-    "tables/horse_colic_noheader_qmarks.csv", "tables/winequality_red_noheader.csv",
-    "rust_csv/smallpop-no-headers.csv", "messytables_horror/horror/null.csv",
-    "pollock_survey/csv/0Al-Sn.CSV", "pollock_survey/csv/300mAThree.CSV",
-]  # fmt: skip
+    "tables/adult_test_noheader.csv",
+    "tables/iris_noheader.csv",
+    "tables/horse_colic_noheader_qmarks.csv",
+    "tables/winequality_red_noheader.csv",
+    "rust_csv/smallpop-no-headers.csv",
+    "messytables_horror/horror/null.csv",
+    "pollock_survey/csv/0Al-Sn.CSV",
+    "pollock_survey/csv/300mAThree.CSV",
+]
 
 
 @pytest.mark.parametrize("name", HEADERLESS)

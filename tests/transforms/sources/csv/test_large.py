@@ -114,9 +114,19 @@ def _seconds(data: bytes) -> float:
 
 @pytest.mark.parametrize(
     "row",
-    [b'5" pipe,3,steel\n', b'5" pipe,"3, or 4",steel\n', b'5",3,steel\n', b'"5" pipe",3\n',
-     b'"",",\n', b'"a\n', b'""\n', b'a""\n', b'"""\n', b'"a""\n'],
-)  # fmt: skip
+    [
+        b'5" pipe,3,steel\n',
+        b'5" pipe,"3, or 4",steel\n',
+        b'5",3,steel\n',
+        b'"5" pipe",3\n',
+        b'"",",\n',
+        b'"a\n',
+        b'""\n',
+        b'a""\n',
+        b'"""\n',
+        b'"a""\n',
+    ],
+)
 def test_scans_any_quotes_in_linear_time(row: bytes) -> None:
     small = row * (MIB // 16 // len(row))
     assert _seconds(small * 4) < 10 * _seconds(small) + 0.3

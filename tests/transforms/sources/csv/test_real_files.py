@@ -52,29 +52,51 @@ CASES = {
     "miller/test/input/pr-1787.csv": Case(rejects={RAGGED: 1}),
     "miller/test/input/ragged-long.csv": Case(rejects={RAGGED: 1}),
     "pollock_polluted/csv/file_multitable_less.csv": Case(rejects={RAGGED: 82, QUOTE: 1}),
-    **{f"pollock_polluted/csv/row_extra_quote{name}.csv": ONE_QUOTE
-       for name in ("17_col1", "35_col6", "36_col1")},
+    **{
+        f"pollock_polluted/csv/row_extra_quote{name}.csv": ONE_QUOTE
+        for name in ("17_col1", "35_col6", "36_col1")
+    },
     # Well-formed with nine cells: a comma inside quotes became a delimiter.
     "pollock_polluted/csv/row_less_sep_row38_col5.csv": Case(extra=1, lost=1),
-    **{f"pollock_polluted/csv/row_{name}.csv": ONE_RAGGED for name in (
-        "less_sep_row30_col7", "less_sep_row45_col3", "less_sep_row51_col3", "less_sep_row54_col4",
-        "less_sep_row59_col5", "less_sep_row63_col5", "less_sep_row64_col6", "more_sep_row29_col2",
-        "more_sep_row43_col5", "more_sep_row68_col7", "more_sep_row78_col3",
-    )},
+    **{
+        f"pollock_polluted/csv/row_{name}.csv": ONE_RAGGED
+        for name in (
+            "less_sep_row30_col7",
+            "less_sep_row45_col3",
+            "less_sep_row51_col3",
+            "less_sep_row54_col4",
+            "less_sep_row59_col5",
+            "less_sep_row63_col5",
+            "less_sep_row64_col6",
+            "more_sep_row29_col2",
+            "more_sep_row43_col5",
+            "more_sep_row68_col7",
+            "more_sep_row78_col3",
+        )
+    },
     # In three rows the file has U+009C where the clean version has œ.
     "pollock_survey/csv/Copy_of_2016-17_Q3_Final_V2.csv": Case(extra=3, lost=3),
     "pollock_survey/csv/Feb-2016.csv": Case(extra=2),
     "pollock_survey/csv/Note_4_Staff_costs_-_Average_number_of_persons_employed_13-14.csv": Case(
         extra=5
     ),
-    **{f"pollock_survey/csv/Results{name}.csv": Case(rejects={RAGGED: ragged}, lost=ragged)  # row names
-       for name, ragged in (
-        ("OR30x100-0.50_1.dat__m21", 23), ("OR30x100-0.50_3.dat", 32),
-        ("OR30x100-0.50_5.dat__m23", 25), ("OR30x100-0.75_10.dat__m13", 15),
-        ("OR30x250-0.50_4.dat", 32), ("OR30x500-0.75_3.dat", 32),
-    )},
-    **{f"pollock_survey/csv/Results{name}.datInfos.csv": ONE_RAGGED  # a line behind the table
-       for name in ("OR30x250-0.75_4", "OR30x250-0.75_9", "gk06")},
+    **{
+        f"pollock_survey/csv/Results{name}.csv": Case(
+            rejects={RAGGED: ragged}, lost=ragged
+        )  # row names
+        for name, ragged in (
+            ("OR30x100-0.50_1.dat__m21", 23),
+            ("OR30x100-0.50_3.dat", 32),
+            ("OR30x100-0.50_5.dat__m23", 25),
+            ("OR30x100-0.75_10.dat__m13", 15),
+            ("OR30x250-0.50_4.dat", 32),
+            ("OR30x500-0.75_3.dat", 32),
+        )
+    },
+    **{
+        f"pollock_survey/csv/Results{name}.datInfos.csv": ONE_RAGGED  # a line behind the table
+        for name in ("OR30x250-0.75_4", "OR30x250-0.75_9", "gk06")
+    },
     "pollock_survey/csv/Sun2014-Rs.csv": Case(extra=1),
     "pollock_survey/csv/Sustainability_-_Water_consumption_P_56.csv": Case(
         rejected="header its first row is 'Water consumption', '', '', but with --skip_lines=1 the"
@@ -87,13 +109,18 @@ CASES = {
     "rust_csv/strange.csv": Case(
         {"delimiter": ";"}, rejected="header line 1: a cell has text between its closing quote"
     ),
-    **{f"tables/{name}.csv": Case(NONE) for name in (
-        "adult_test_noheader", "horse_colic_noheader_qmarks", "iris_noheader",
-        "winequality_red_noheader",
-    )},
+    **{
+        f"tables/{name}.csv": Case(NONE)
+        for name in (
+            "adult_test_noheader",
+            "horse_colic_noheader_qmarks",
+            "iris_noheader",
+            "winequality_red_noheader",
+        )
+    },
     "tabulator/special/skip-blank-at-the-end.csv": Case(rejects={RAGGED: 1}),
     "tabulator/special/skip-rows-before-headers.csv": Case({"skip_lines": 1}),
-}  # fmt: skip
+}
 
 
 def files() -> list[str]:

@@ -295,9 +295,11 @@ def test_rejects_a_default_that_is_not_a_cell(column):
 
 def test_accepts_defaults_that_are_cells():
     for column in (
-        Column("c", "bytes", default=""), Column("c", "int64", separator="|", default="1|2"),
-        Column("c", "int64", separator="|", default=""), Column("c", "int64"),
+        Column("c", "bytes", default=""),
+        Column("c", "int64", separator="|", default="1|2"),
+        Column("c", "int64", separator="|", default=""),
+        Column("c", "int64"),
         Column("c", "float32", low=0.1, default=" +.1e0 "),
         Column("c", "int64", zero_padded=True, default="007"),
-    ):  # fmt: skip
+    ):
         check_default(column)

@@ -43,10 +43,14 @@ GRAPH = "current/transform_fn/transform_fn/saved_model.pb"
 def penguins(path: Path) -> Path:
     rng = random.Random(6)
     rows = [
-        [rng.choice(["Adelie", "Gentoo"]), rng.choice(["Dream", "Biscoe", "Biscoe"]),
-         f"{rng.gauss(4_200, 800):.1f}", age % 60]
+        [
+            rng.choice(["Adelie", "Gentoo"]),
+            rng.choice(["Dream", "Biscoe", "Biscoe"]),
+            f"{rng.gauss(4_200, 800):.1f}",
+            age % 60,
+        ]
         for age in range(300)
-    ]  # fmt: skip
+    ]
     return make_table(path, ["species", "island", "mass", "age"], rows)
 
 
@@ -151,9 +155,10 @@ def test_the_output_may_be_in_a_bucket(service, request, tmp_path) -> None:
 def test_workers_on_other_machines_need_a_storage_of_tensorflow(s3_bucket, tmp_path) -> None:
     (tmp_path / "pp.py").write_text(PREPROCESSING)
     config = RowsConfig(
-        input=penguins(tmp_path / "in.csv"), preprocessing=str(tmp_path / "pp.py"),
+        input=penguins(tmp_path / "in.csv"),
+        preprocessing=str(tmp_path / "pp.py"),
         output=f"{s3_bucket}/ds",
-    )  # fmt: skip
+    )
     with pytest.raises(UsageError, match="its output on s3:// with workers on other machines"):
         build(beam.Pipeline(runner="PrismRunner"), config)
 

@@ -14,7 +14,11 @@ from shardmill.transforms.tables.tft.build_graph import (
     store_graph,
 )
 
-FILES = ("transform_fn/saved_model.pb", "transform_fn/assets/words", "transformed_metadata/schema.pbtxt")  # fmt: skip
+FILES = (
+    "transform_fn/saved_model.pb",
+    "transform_fn/assets/words",
+    "transformed_metadata/schema.pbtxt",
+)
 
 
 def make_graph(build: Path, name: str) -> str:
