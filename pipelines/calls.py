@@ -298,7 +298,7 @@ def _run_as_child() -> int:
         check_process(command)
         if command in INPUT_KINDS:
             import_arrow(command)
-            return run_build(command, *configure(command, vars(options) | more, [], answer))
+            return run_build(command, configure(command, vars(options) | more, [], answer))
         code: int = load_command(command).run(options, answer)
         return code
 

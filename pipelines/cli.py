@@ -164,7 +164,7 @@ def _dispatch(argv: list[str]) -> int:
     if argv[0] in INPUT_KINDS:
         from shardmill.pipelines.commands.build import parse_build, run_build  # slow to import
 
-        return run_build(argv[0], *parse_build(argv[0], argv[1:]))
+        return run_build(argv[0], parse_build(argv[0], argv[1:]))
     if argv[0] in ("count", "verify"):  # they accept Beam's flags too
         from shardmill.pipelines.commands.parser import parse_flags
 

@@ -31,10 +31,15 @@ LEFT_OUT = {
     "beam_options",
 }  # a launcher that stages no job fails
 REQUIRED = {"input"}  # by every command
-KINDS = {"output": "GCS_WRITE_FOLDER", "manifest": "GCS_WRITE_FILE", "schema": "GCS_READ_FILE"}
+KINDS = {
+    "output": "GCS_WRITE_FOLDER",
+    "manifest": "GCS_WRITE_FILE",
+    "schema": "GCS_READ_FILE",
+    "config": "GCS_READ_FILE",
+}
 PLACE = r"^gs://[a-z0-9][a-z0-9._-]*[a-z0-9](/.*)?$"
 WORDS = {"log_format": ("text", "json")}  # of flags that every command has
-PATHS = {"input", "output", "manifest", "root", "schema"}  # in buckets
+PATHS = {"input", "output", "manifest", "root", "schema", "config"}  # in buckets
 
 
 def metadata() -> dict[str, Any]:

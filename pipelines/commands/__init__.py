@@ -114,5 +114,7 @@ def find_parser(command: str) -> Parser:
     from shardmill.pipelines.commands.parser import make_parser
 
     if command in INPUT_KINDS:
-        return make_parser(command, INPUT_KINDS[command].load_options())
+        parser = make_parser(command, INPUT_KINDS[command].load_options())
+        parser.add_config()
+        return parser
     return make_parser(command, getattr(load_command(command), f"{command.capitalize()}Options"))

@@ -11,7 +11,8 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, TypeVar
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from shardmill.pipelines import run
 from shardmill.pipelines.commands import INPUT_KINDS, find_parser
@@ -25,12 +26,28 @@ from shardmill.schemas.storage import open_storage, scheme_of
 if TYPE_CHECKING:
     from shardmill.transforms.sink.spec import Outcome
 
+_NOT_IN_RECIPES = {"dry_run", "beam_options"}
 _ARROW_POOL = "ARROW_DEFAULT_MEMORY_POOL"
 T = TypeVar("T")
-Build = tuple[Any, list[str], Answer]  # config, Beam's options, and how to answer
 
 
-def parse_build(kind: str, argv: list[str]) -> Build:
+class BuildRequest(NamedTuple):
+    """A build that a command line describes.
+
+    Attributes:
+        config: Options of the pipeline.
+        beam_flags: Beam's options.
+        answer: How to answer.
+        recipe: Options of the command line and its ``--config`` as they were given, by name.
+    """
+
+    config: Any
+    beam_flags: list[str]
+    answer: Answer
+    recipe: Mapping[str, Any] = MappingProxyType({})
+
+
+def parse_build(kind: str, argv: list[str]) -> BuildRequest:
     """Return the options of a command line.
 
     Args:
@@ -42,7 +59,11 @@ def parse_build(kind: str, argv: list[str]) -> Build:
     """
     values, beam_flags, answer = parse_flags(find_parser(kind), argv)
     import_arrow(kind)
-    return configure(kind, values, beam_flags, answer)
+    build = configure(kind, values, beam_flags, answer)
+    recipe = {name: value for name, value in values.items() if name not in _NOT_IN_RECIPES}
+    if build.beam_flags:
+        recipe["beam_options"] = build.beam_flags
+    return build._replace(recipe=recipe)
 
 
 def import_arrow(kind: str) -> None:
@@ -58,7 +79,9 @@ def import_arrow(kind: str) -> None:
         del os.environ[_ARROW_POOL]  # processes that this one starts may choose another
 
 
-def configure(kind: str, values: Mapping[str, Any], beam_flags: list[str], answer: Answer) -> Build:
+def configure(
+    kind: str, values: Mapping[str, Any], beam_flags: list[str], answer: Answer
+) -> BuildRequest:
     """Return the options of a build.
 
     Args:
@@ -73,18 +96,17 @@ def configure(kind: str, values: Mapping[str, Any], beam_flags: list[str], answe
     with quiet_import():
         config = INPUT_KINDS[kind].load_config()(**values)
     check_beam_flags(config.beam_options, find_parser(kind))
-    return config, [*beam_flags, *config.beam_options], answer
+    return BuildRequest(config, [*beam_flags, *config.beam_options], answer)
 
 
-def run_build(command: str, config: Any, beam_flags: list[str], answer: Answer) -> int:
+def run_build(command: str, build: BuildRequest) -> int:
     """Build and publish a dataset; return the exit code.
 
     Args:
         command: Name of the kind of input, which is its command.
-        config: Options of the pipeline.
-        beam_flags: Beam's options.
-        answer: How to answer.
+        build: The options.
     """
+    config, beam_flags, answer, recipe = build
     in_memory = not config.dry_run and take_runner(beam_flags)[0] == IN_MEMORY
     config.start(answer, in_memory=in_memory)
     kind = INPUT_KINDS[command]
@@ -130,7 +152,7 @@ def run_build(command: str, config: Any, beam_flags: list[str], answer: Answer) 
     outcome = _add_changes(ended.outcome, output) if config.update else ended.outcome
     result = build_result(outcome, output, seconds)
     columns = getattr(job, "columns", {})  # only tables have some
-    answer.give(result)
+    answer.give({**result, "options": recipe} if config.dry_run and recipe else result)
     if answer.quiet or not log_summary(command, result, outcome.manifest, ended):
         answer.show(lambda _: render_build(outcome, output, seconds, kind.inputs, columns))
     return 0

@@ -8,19 +8,13 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields
 from typing import Any, ClassVar
 
+from shardmill.pipelines.commands.option_file import LIMITS, OPTIONS, read_tables
 from shardmill.pipelines.manifest_rules import Rules, Verdict, judge
 from shardmill.pipelines.report.terminal import Answer
 from shardmill.schemas import option_types as of
 from shardmill.schemas.dataset.read_manifest import FoundManifest, load_manifest, open_manifest
 from shardmill.schemas.errors import OutputError, UsageError
 from shardmill.schemas.numbers import printable
-from shardmill.schemas.storage import open_storage
-from shardmill.schemas.text_file import decode_text
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 _SAMPLE = "run again, and see `shardmill verify` for what is damaged"
 _OF_COUNTS = ("dataset", "min_examples")
@@ -36,8 +30,8 @@ class CheckOptions(Rules):
             records must agree
         findings: list what may harm training, as shardmill report does, from the manifest and a
             sample of the records
-        limits: ``FILE``: TOML file with numbers by the name of a finding: those above it fail the
-            check
+        limits: ``FILE``: TOML file with numbers by the name of a finding, perhaps in a table
+            [limits]: those above it fail the check
     """
 
     usage: ClassVar = "DIR [FLAGS]"
@@ -110,14 +104,11 @@ def _find(opened: FoundManifest, flags: CheckOptions) -> tuple[list[dict[str, An
     return [{**each._asdict(), "fails": each.name in given} for each in found], notes
 
 
-def _load_limits(path: str, known: Iterable[str]) -> dict[str, float]:
-    try:
-        limits: dict[str, Any] = tomllib.loads(decode_text(open_storage(path).read(path)))
-    except FileNotFoundError as error:
-        raise UsageError("limits-missing", path=path) from error
-    except (IsADirectoryError, ValueError) as error:
-        raise UsageError("limits-unreadable", path=path, error=error) from error
+def _load_limits(path: str, names: Iterable[str]) -> dict[str, float]:
+    tables = read_tables(path, "limits")
+    has_tables = LIMITS in tables or OPTIONS in tables
+    limits: dict[str, Any] = tables.get(LIMITS, {}) if has_tables else tables
     for name, value in limits.items():
-        if name not in known or isinstance(value, bool) or not isinstance(value, int | float):
-            raise UsageError("limits-invalid", path=path, name=name, known=", ".join(known))
+        if name not in names or isinstance(value, bool) or not isinstance(value, int | float):
+            raise UsageError("limits-invalid", path=path, name=name, known=", ".join(names))
     return limits

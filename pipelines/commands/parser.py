@@ -8,13 +8,14 @@ import importlib.util
 import itertools
 import re
 from argparse import SUPPRESS
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import MISSING, fields
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
 from shardmill.pipelines.commands import COMMANDS, find_parser
+from shardmill.pipelines.commands.option_file import divide_options, read_options
 from shardmill.pipelines.report.terminal import Answer, quiet_import
 from shardmill.schemas.errors import UsageError
 from shardmill.schemas.option_types import Option, describe_options, options_of
@@ -22,6 +23,9 @@ from shardmill.schemas.option_types import Option, describe_options, options_of
 _Help = partial(argparse.RawDescriptionHelpFormatter, max_help_position=28, width=80)
 # Options of Beam's S3 and HDFS clients, which no build uses.
 _STORAGE_FLAGS = ("--s3_", "--hdfs_")
+CONFIG = "config"
+# Flags of one command line, which a file of options does not have.
+_NOT_IN_FILES = {"help", "json", "quiet", "debug", "log_format", CONFIG}
 
 
 class _Switch(argparse.Action):
@@ -89,6 +93,12 @@ class Parser(argparse.ArgumentParser):
         values = vars(flags)
         answer = Answer.take(values)
         return self.table(**values), answer
+
+    def add_config(self) -> None:
+        """Add the flag that names a file of options."""
+        group = self.add_argument_group("recipe")
+        text = "TOML file with the flags in its table [options]; flags of the command line win"
+        group.add_argument(f"--{CONFIG}", default=SUPPRESS, metavar="FILE", help=text)
 
     @property
     def flags(self) -> list[str]:
@@ -227,10 +237,14 @@ def parse_flags(parser: Parser, argv: Sequence[str]) -> tuple[dict[str, Any], li
     """
     # They must be given, or their values without the names, in this order.
     positional = [name for name in ("input", "output") if f"--{name}" in parser.flags]
-    known, beam_flags = parser.parse_known_args(argv)
-    values: dict[str, Any] = vars(known)
+    namespace, beam_flags = parser.parse_known_args(argv)
+    values: dict[str, Any] = vars(namespace)
     answer = Answer.take(values)
-    beam_flags = _take_positional(values, beam_flags, parser, positional)
+    config = values.pop(CONFIG, "")
+    file_values, file_beam_flags = _read_config(config, parser) if config else ({}, [])
+    beam_flags = _take_positional(values, beam_flags, parser, positional, file_values)
+    values = {**file_values, **values}
+    beam_flags = [*file_beam_flags, *beam_flags]  # of two equal flags, Beam takes the last
     names = beam_option_names() if beam_flags else frozenset()
     for flag in beam_flags:  # the name of an option of Beam's may be one of ours
         reject_others(flag.partition("=")[0], names)
@@ -246,8 +260,23 @@ def parse_flags(parser: Parser, argv: Sequence[str]) -> tuple[dict[str, Any], li
     return values, beam_flags, answer
 
 
+def _read_config(path: str, parser: Parser) -> tuple[dict[str, Any], list[str]]:
+    """Return the values of Shardmill's options in a file, and Apache Beam's flags."""
+    options = read_options(path)
+    in_mapping = options.pop("beam_options", {})
+    names = [flag.removeprefix("--") for flag in parser.flags if flag.startswith("--")]
+    names = [name for name in names if name not in _NOT_IN_FILES]
+    values, others = divide_options(path, options, names, beam_option_names())
+    parse = parser.options["beam_options"].parse
+    return values, [*parse("beam_options", in_mapping), *parse("beam_options", others)]
+
+
 def _take_positional(
-    values: dict[str, Any], argv: list[str], parser: Parser, positional: Sequence[str]
+    values: dict[str, Any],
+    argv: list[str],
+    parser: Parser,
+    positional: Sequence[str],
+    file_values: Collection[str],
 ) -> list[str]:
     """Move arguments without a flag at the beginning into values; return the other arguments.
 
@@ -256,12 +285,16 @@ def _take_positional(
         argv: Arguments that no flag of Shardmill's took.
         parser: The parser, whose mistyped flags are an error.
         positional: Names of the flags that these arguments replace; the only one may be a list.
+        file_values: Names of the options that ``--config`` gives; the arguments replace them if
+            they are as many as the flags.
     """
     given = list(itertools.takewhile(lambda each: not each.startswith("-"), argv))
     for each in given:
         if f"--{each.partition('=')[0]}" in parser.flags:
             raise UsageError("not-a-flag", each=each)
     free = [name for name in positional if name not in values]
+    if len(given) < len(free):
+        free = [name for name in free if name not in file_values]
     if len(positional) > 1 and free == positional[-1:]:  # the output: flags gave the inputs
         values |= zip(free, given, strict=False)
         return argv[1:] if given else argv

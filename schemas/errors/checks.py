@@ -22,8 +22,6 @@ MESSAGES: dict[str, str] = {
     "min-examples-twice": "--{flag}={text} names {name!r} twice: name each split once.",
     "finished-after-invalid": "--{flag}={text} is not a time with a time zone: write it as in 2026-11-20T00:00:00Z or 2026-11-20T00:00:00+01:00.",
     "counted-not-count": "--counted={path} is the manifest of a dataset, not of a count: give what `shardmill count --manifest=FILE` wrote.",
-    "limits-missing": "--limits={path} does not exist: give a TOML file with lines such as `rejected = 0.02`.",
-    "limits-unreadable": "--limits={path} cannot be read: {error}.",
     "limits-invalid": "--limits={path}: {name} must be the name of a finding with a number; the names are {known}.",
     "check-rule-of-dataset": "--{name} asks how a dataset was built, and {path} is the manifest of a count: give the folder of the dataset.",
     "diff-nothing-before": "{path} keeps no version before its own: give two datasets, as in `shardmill diff OLD {path}`.",

@@ -625,7 +625,7 @@ def test_flags_of_each_runner_are_valid(runner, monkeypatch):
     (dataset,) = found.datasets
     dataset = dataclasses.replace(dataset, runner=runner)
     argv = [f"--input={dataset.input}", f"--output={dataset.output}"]
-    config, rest, _ = parse_build("images", [*argv, *found.build_flags(dataset)])
+    config, rest, *_ = parse_build("images", [*argv, *found.build_flags(dataset)])
     assert config.image_size
     assert config.update
     name, options = take_runner(rest)

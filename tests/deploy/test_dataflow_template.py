@@ -110,6 +110,7 @@ ACCEPTED = {
     "output": ["gs://my-sets/album"],
     "manifest": ["gs://b-2/m.json"],
     "root": ["gs://bucket/a"],
+    "config": ["gs://bucket/recipe.toml"],
     "image_size": ["224", "180x320"],
     "shard_bytes": ["128MiB", "1.5 GiB", "1000", "1GB", "2g"],
     "quality": ["1", "95", "100"],
@@ -182,7 +183,7 @@ def test_launcher_starts_each_command(modules, monkeypatch):
         ]
     )
     assert command == "images"
-    config, beam, answer = parse_build("images", argv)
+    config, beam, answer, _ = parse_build("images", argv)
     assert (config.overwrite, config.only_shrink, answer.debug) == (True, False, False)
     assert (config.labels, config.root) == ("gs://b/l.txt", type(config).root)
     prepared = Dataflow("DataflowRunner").prepare(
@@ -195,12 +196,12 @@ def test_launcher_starts_each_command(modules, monkeypatch):
     command, *argv = launch.translate(
         ["--command=rows", *places, "--label=c", "--strip=true", "--debug=true", *LAUNCHED]
     )
-    config, _, answer = parse_build("rows", argv)
+    config, _, answer, _ = parse_build("rows", argv)
     assert (command, config.label, config.strip, answer.debug) == ("rows", "c", True, True)
     command, *argv = launch.translate(
         ["--command=arrays", *places, "--label=c", "--sdk_container_image=mine:1", *LAUNCHED]
     )
-    config, beam, _ = parse_build("arrays", argv)
+    config, beam, *_ = parse_build("arrays", argv)
     assert (command, config.label) == ("arrays", "c")
     assert [flag for flag in beam if "image" in flag] == ["--sdk_container_image=mine:1"]
     assert launch.translate(["--command=count", "--follow_links=true", "--input=gs://b/x"])[:3] == [

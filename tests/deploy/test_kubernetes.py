@@ -386,7 +386,7 @@ def test_job_has_valid_flags() -> None:
     one = container(workload["metadata"]["name"], "shardmill")
     command, *arguments = one["args"]
     assert (one["command"], command) == (["shardmill"], "images")
-    config, beam, answer = parse_build("images", arguments)
+    config, beam, answer, _ = parse_build("images", arguments)
     assert [each[:5] for each in config.input] == ["gs://"]
     assert config.output.startswith("gs://")
     assert not answer.debug

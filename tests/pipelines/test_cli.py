@@ -154,7 +154,7 @@ def test_lists_the_beam_options_that_flags_of_ours_shadow() -> None:
         value = {"--update": "", "--dry_run": "=true"}.get(flag, "=a=b")
         given = f"--beam_options={flag[2:]}{value}"
         for kind in INPUT_KINDS:
-            config, rest, _ = parse_build(kind, ["in", "out", given, "--job_name=x"])
+            config, rest, *_ = parse_build(kind, ["in", "out", given, "--job_name=x"])
             assert rest == ["--job_name=x", given.replace("--beam_options=", "--")]
             assert (config.update, config.dry_run) == (False, False)
             options = PipelineOptions(rest).get_all_options()
@@ -178,7 +178,7 @@ def test_accepts_spellings(flag, attribute, value) -> None:
 
 
 def test_passes_beam_options_on() -> None:
-    config, rest, answer = parse_build(
+    config, rest, answer, _ = parse_build(
         "images",
         ["--input=a", "--output=b", "--runner=PrismRunner", "--temp_location=x", "--debug"],
     )

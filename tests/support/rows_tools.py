@@ -52,7 +52,7 @@ def run_json_here(command: str, options: Any, **more: object) -> dict:
     """Run a build in this process, as ``shardmill.write`` does in another; return its JSON."""
     printed, answer = io.StringIO(), Answer(json=True)
     with contextlib.redirect_stdout(printed):
-        run_build(command, *configure(command, vars(options) | more, [], answer))
+        run_build(command, configure(command, vars(options) | more, [], answer))
     return json.loads(printed.getvalue())
 
 
