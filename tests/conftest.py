@@ -95,7 +95,7 @@ def _imports(function: FunctionType, packages: Sequence[str]) -> bool:
 
 # In CI any other skipped test fails: a missing tool would hide what was not tested.
 EXPECTED_SKIPS = {
-    r"(kubectl|pigz|busybox|bsdcat) is not installed": "others do the same",
+    r"(kubectl|pigz|busybox|bsdcat|zsh|fish) is not installed": "others do the same",
     "tensorflow, keras, torch, jax are not installed": "make light and make test-lowest have none",
     "loop devices|small disk|another user|two users": "some machines of CI are not given root",
     "real data": "it is not in the repository; the same is shown on generated data",

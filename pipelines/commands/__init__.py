@@ -101,6 +101,7 @@ COMMANDS = {kind.name: kind.help for kind in INPUT_KINDS.values()} | {
     "files": "print the paths of the current shards",
     "rollback": "publish an earlier version of a dataset again",
     "clean": "delete what unfinished builds left behind",
+    "completion": "print a script that completes flags in bash, zsh or fish",
 }
 
 

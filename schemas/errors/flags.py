@@ -9,6 +9,7 @@ MESSAGES: dict[str, str] = {
     "flag-of-other-command-and-beam": "{flag} belongs to {owners}: write --beam_options={name}=VALUE for Apache Beam's option of that name.",
     "flag-of-other-command": "{flag} belongs to {owners}: remove it.",
     "path-of-windows": "{path} is a path of Windows: give a path of this system, as in WSL {mounted}.",
+    "shell-unknown": "{shell} is not a shell that can complete flags: use bash, zsh or fish.",
     "toml-missing": "--{flag}={path} does not exist: give a TOML file.",
     "toml-unreadable": "--{flag}={path} cannot be read: {error}.",
     "config-table-unknown": "{path} has the table or name {name} outside of [options]; {hint}",

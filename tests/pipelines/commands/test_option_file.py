@@ -33,8 +33,8 @@ VALUES = {
     "escape": "!",
     "comment": "#",
 }
-# Options that are right only beside another one.
-BESIDE = {
+# Options that are right only with another one.
+NEEDED_OPTIONS = {
     "label_pattern": {"label_from": "filename"},
     "boxes_frame": {"annotations": ["voc"]},
     "rows-unlabeled_splits": {"label": "name"},
@@ -101,8 +101,8 @@ def test_a_file_gives_the_options_that_flags_give(
     Path("name").write_text("cat\n")  # for options that read a file
     Path("boxes.json").write_text('{"images": [], "categories": [], "annotations": []}')
     values = {
-        **BESIDE.get(name, {}),
-        **BESIDE.get(f"{kind}-{name}", {}),
+        **NEEDED_OPTIONS.get(name, {}),
+        **NEEDED_OPTIONS.get(f"{kind}-{name}", {}),
         name: sample_value(name, option),
     }
     words = [flag(key, value) for key, value in values.items()]
