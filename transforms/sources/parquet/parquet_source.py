@@ -181,7 +181,7 @@ def read_tables(
     ):
         held.append(batch)
         rows += len(batch)
-        num_bytes += batch.nbytes
+        num_bytes += _num_bytes(batch)
         if size and num_bytes >= size:
             full, held, num_bytes = [pa.Table.from_batches(held)], [], 0
             del batch
@@ -190,6 +190,17 @@ def read_tables(
         raise ValueError(f"row group {group.number} has {rows} rows, not {group.rows}")
     if held:
         yield pa.Table.from_batches(held)
+
+
+def _num_bytes(rows: pa.RecordBatch | pa.Table) -> int:
+    """Return the bytes that rows use; Arrow 21 to 23 cannot count those of views of texts.
+
+    Polars declares such views for a list of texts that are all null.
+    """
+    try:
+        return int(rows.nbytes)
+    except pa.ArrowTypeError:
+        return int(rows.get_total_buffer_size())
 
 
 def sample_parquet(ref: InputRef, dialect: Dialect, rules: CellRules, sample_bytes: int) -> Sample:
@@ -224,7 +235,7 @@ def measure(sample: Sample) -> Sample:
                     names = {*table.column_names}
                     read = {k: each for k, each in sample.profiles.items() if each.path[0] in names}
                     profiles = {**sample.profiles, **profile_rows(read, table)}
-                    size = sample.rows * table.nbytes // len(table)
+                    size = sample.rows * _num_bytes(table) // len(table)
                     if columns is not None:
                         size = max(size, sample.text_bytes)
                     return replace(sample, profiles=profiles, text_bytes=size)
