@@ -1,4 +1,4 @@
-# make demo and make test do everything on a fresh machine; `make help` lists the rest.
+# make demo and make test do everything on a fresh machine; `make help` lists the usual targets.
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -26,8 +26,12 @@ endif
   bench-reading bench-elements test-benchmarks \
   bench-scale constraints format clean
 
-help:  ## Show this list
-	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):[^#]*## /  \1\t/' | expand -t 20
+# A target is in the list if its comment names a group: `## Tests: ...`. CONTRIBUTING.md and .ci/nightly name some others.
+GROUPS := "Every day" Tests Releases Dataflow Measurements
+
+help:
+	@for group in $(GROUPS); do echo "$$group"; \
+	  sed -nE "s/^([a-z0-9-]+):[^#]*## $$group: /  \1\t/p" $(MAKEFILE_LIST) | expand -t 20; done
 
 $(BIN)/python:
 	@$(NEW_VENV)
@@ -38,52 +42,52 @@ $(VENV)/.installed-%-$(STATE): | $(BIN)/python
 	@$(INSTALL) --editable '.[$*]'
 	@for each in $(subst $(COMMA), ,$*) $*; do rm -f $(VENV)/.installed-$$each-*; touch $(VENV)/.installed-$$each-$(STATE); done
 
-demo: $(VENV)/.installed-examples-$(STATE)  ## Build, verify and show two datasets
+demo: $(VENV)/.installed-examples-$(STATE)  ## Every day: Build, verify and show two datasets
 	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python examples/demo.py $(DEMO)
 
-test: $(VENV)/.installed-dev-$(STATE)  ## Run the tests that have no separate target
+test: $(VENV)/.installed-dev-$(STATE)  ## Every day: Run the tests that have no separate target
 	@$(PYTEST) -m 'not heavy'
 
-light: $(VENV)/.installed-light-$(STATE)  ## Run the tests of schemas and transforms that need no training framework
+light: $(VENV)/.installed-light-$(STATE)  ## Tests: Run the tests of schemas and transforms that need no training framework
 	@$(PYTEST) -m 'not heavy' tests/schemas tests/transforms
 
-test-all: $(VENV)/.installed-dev-$(STATE)  ## Run the tests of test and test-heavy
+test-all: $(VENV)/.installed-dev-$(STATE)  ## Tests: Run the tests of test and test-heavy
 	@$(PYTEST)
 
-test-heavy: $(VENV)/.installed-dev-$(STATE)  ## Run slow tests: kills, races, training, servers, commands of the docs
+test-heavy: $(VENV)/.installed-dev-$(STATE)  ## Tests: Run slow tests: kills, races, training, servers, commands of the docs
 	@$(PYTEST) -m heavy
 
-test-flink: $(VENV)/.installed-dev-$(STATE)  ## Run the tests on a Flink cluster, which it starts
+test-flink: $(VENV)/.installed-dev-$(STATE)  ## Tests: Run the tests on a Flink cluster, which it starts
 	@deploy/flink/install.sh
 	@$(BIN)/python -m pytest -q --timeout 900 tests/cluster/test_flink*.py
 
-test-prism: $(VENV)/.installed-dev-$(STATE)  ## Run the tests on Prism
+test-prism: $(VENV)/.installed-dev-$(STATE)  ## Tests: Run the tests on Prism
 	@deploy/prism/install.sh
 	@$(BIN)/python -m pytest -q tests/cluster/test_prism.py
 
-test-gcs: $(VENV)/.installed-dev-$(STATE)  ## Run the fault tests of gs:// on an emulator
+test-gcs: $(VENV)/.installed-dev-$(STATE)  ## Tests: Run the fault tests of gs:// on an emulator
 	@deploy/gcs/install_emulator.sh
 	@$(BIN)/python -m pytest -q tests/cluster/test_gcs*.py
 
-test-s3: $(VENV)/.installed-dev-$(STATE)  ## Run the tests on a strict server of s3://
+test-s3: $(VENV)/.installed-dev-$(STATE)  # Run the tests on a strict server of s3://
 	@$(BIN)/python -m tests.support.s3_server
 	@$(BIN)/python -m pytest -q -n 3 --dist loadscope tests/cluster/test_s3*.py
 
-environment: $(VENV)/.installed-dev,lint,docs,examples-$(STATE)  ## Install what the checks of continuous integration need
+environment: $(VENV)/.installed-dev,lint,docs,examples-$(STATE)  # Install what the checks of continuous integration need
 	@:
 
-servers:  ## Install the servers that tests run on, except Flink and Prism, which need the environment
+servers:  # Install the servers that tests run on, except Flink and Prism, which need the environment
 	@deploy/gcs/install_emulator.sh
 	@deploy/airflow/install.sh > /dev/null
 
-docs: $(VENV)/.installed-dev-$(STATE) $(VENV)/.installed-docs-$(STATE)  ## Build the docs site into build/docs
+docs: $(VENV)/.installed-dev-$(STATE) $(VENV)/.installed-docs-$(STATE)  ## Every day: Build the docs site into build/docs
 	@$(BIN)/python -m sphinx -q -E -W --keep-going -b html -d .cache/doctrees docs build/docs
 	@$(BIN)/python docs/_tools/check_site.py build/docs
 
-docs-look: docs $(VENV)/.installed-look-$(STATE)  ## Check the docs site in a browser; pictures in build/look
+docs-look: docs $(VENV)/.installed-look-$(STATE)  # Check the docs site in a browser; pictures in build/look
 	@$(BIN)/python docs/_tools/look.py build/docs build/look
 
-dist: $(VENV)/.installed-release-$(STATE)  ## Build wheel, source distribution and a list of what they install, and check them
+dist: $(VENV)/.installed-release-$(STATE)  ## Releases: Build wheel, source distribution and a list of what they install, and check them
 	@rm -rf dist
 	@$(BIN)/python -m build --outdir dist . > dist.log 2>&1 || (cat dist.log; false)
 	@rm -f dist.log
@@ -92,22 +96,22 @@ dist: $(VENV)/.installed-release-$(STATE)  ## Build wheel, source distribution a
 	@.cache/sbom/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt dist/*.whl
 	@$(BIN)/cyclonedx-py environment --output-reproducible --of JSON -o dist/sbom.json .cache/sbom
 
-test-wheel: $(VENV)/.installed-dev-$(STATE) $(VENV)/.installed-release-$(STATE)  ## Install the wheel on this Python, and follow the README
+test-wheel: $(VENV)/.installed-dev-$(STATE) $(VENV)/.installed-release-$(STATE)  ## Tests: Install the wheel on this Python, and follow the README
 	@SHARDMILL_PYTHONS=here $(BIN)/python -m pytest -q tests/cluster/test_wheel.py
 
-test-wheels: $(VENV)/.installed-dev-$(STATE)  ## Check where all wheels exist, without installing them (needs uv)
+test-wheels: $(VENV)/.installed-dev-$(STATE)  # Check where all wheels exist, without installing them (needs uv)
 	@$(BIN)/python docs/_tools/wheels.py --check
 
-wheels: $(VENV)/.installed-dev-$(STATE)  ## Find out where all wheels exist, and write the table of the docs (needs uv)
+wheels: $(VENV)/.installed-dev-$(STATE)  # Find out where all wheels exist, and write the table of the docs (needs uv)
 	@$(BIN)/python docs/_tools/wheels.py
 
-test-pythons: $(VENV)/.installed-dev-$(STATE) $(VENV)/.installed-release-$(STATE)  ## The same on each installed Python from 3.10 to 3.13
+test-pythons: $(VENV)/.installed-dev-$(STATE) $(VENV)/.installed-release-$(STATE)  # The same on each installed Python from 3.10 to 3.13
 	@$(BIN)/python -m pytest -q tests/cluster/test_wheel.py
 
-release-check:  ## Check all that a release needs short of the upload: version, changelog, tag, distributions
+release-check:  ## Releases: Check all that a release needs short of the upload: version, changelog, tag, distributions
 	@.ci/release-check
 
-test-lowest:  ## Run the tests of light with the lowest versions that setup.py allows (needs uv)
+test-lowest:  # Run the tests of light with the lowest versions that setup.py allows (needs uv)
 	@$(UV) venv --quiet --clear --python "$(PYTHON)" .cache/lowest
 	@$(UV) pip install --quiet --resolution lowest-direct --python .cache/lowest/bin/python --editable '.[light]'
 	@# Old packages of Google warn of this year's Pythons.
@@ -116,23 +120,23 @@ test-lowest:  ## Run the tests of light with the lowest versions that setup.py a
 # Tests of images, and of the pipelines that read them.
 IMAGE_TESTS := tests/transforms/images $(addprefix tests/pipelines/test_,annotations.py extras.py images.py images_faults.py options.py \
   python_source.py resizer.py)
-test-pillow:  ## Run the tests of images without the wheel of cykooz-resizer, as on Linux with ARM (needs uv)
+test-pillow:  # Run the tests of images without the wheel of cykooz-resizer, as on Linux with ARM (needs uv)
 	@$(UV) venv --quiet --clear --python "$(PYTHON)" .cache/pillow
 	@$(UV) pip install --quiet --compile-bytecode --python .cache/pillow/bin/python --constraint constraints.txt --editable '.[test]'
 	@$(UV) pip uninstall --quiet --python .cache/pillow/bin/python cykooz-resizer
 	@.cache/pillow/bin/python -m pytest -q -n $(PROCESSES) --dist loadgroup $(IMAGE_TESTS)
 
-test-airflow: $(VENV)/.installed-dev-$(STATE)  ## Run the DAGs in Airflow
+test-airflow: $(VENV)/.installed-dev-$(STATE)  ## Tests: Run the DAGs in Airflow
 	@env=$$(deploy/airflow/install.sh) && AIRFLOW_ENV=$$env $(BIN)/python -m pytest -q --timeout 600 tests/cluster/test_airflow*.py
 
-test-interop: $(VENV)/.installed-dev-$(STATE) $(VENV)/.installed-interop-$(STATE)  ## Read datasets with other libraries
+test-interop: $(VENV)/.installed-dev-$(STATE) $(VENV)/.installed-interop-$(STATE)  # Read datasets with other libraries
 	@$(BIN)/python -m pytest -q --timeout 900 tests/cluster/test_interop*.py
 
-test-dataflow: $(VENV)/.installed-dev-$(STATE)  ## Run jobs on an emulated Dataflow service
+test-dataflow: $(VENV)/.installed-dev-$(STATE)  ## Tests: Run jobs on an emulated Dataflow service
 	@deploy/gcs/install_emulator.sh
 	@$(BIN)/python -m pytest -q --timeout 300 tests/cluster/test_dataflow*.py
 
-test-container: $(VENV)/.installed-dev-$(STATE)  ## Build the image for Dataflow and run its worker
+test-container: $(VENV)/.installed-dev-$(STATE)  # Build the image for Dataflow and run its worker
 	@$(BIN)/python -m pytest -q --timeout 1800 tests/cluster/test_container*.py
 
 # Google Dataflow; see docs/dataflow.md. `make -n TARGET` prints the commands without running them.
@@ -150,42 +154,42 @@ PARAMETERS ?= command=images;input=gs://$(BUCKET)/flower_photos;output=gs://$(BU
 
 .PHONY: dataflow-setup dataflow-image dataflow-template dataflow-run metadata container
 
-dataflow-setup:  ## Enable the APIs in PROJECT and create a repository for images
+dataflow-setup:  # Enable the APIs in PROJECT and create a repository for images
 	gcloud services enable dataflow.googleapis.com compute.googleapis.com artifactregistry.googleapis.com storage.googleapis.com --project=$(PROJECT)
 	gcloud artifacts repositories describe shardmill --location=$(REGION) --project=$(PROJECT) > /dev/null || gcloud artifacts repositories create shardmill --repository-format=docker --location=$(REGION) --project=$(PROJECT)
 	gcloud auth configure-docker $(REGION)-docker.pkg.dev
 
-container:  ## Build the images for Dataflow: IMAGE of the workers, and LAUNCHER of templates
+container:  ## Dataflow: Build the images for Dataflow: IMAGE of the workers, and LAUNCHER of templates
 	$(DOCKER) build --file=deploy/dataflow/Dockerfile --target=worker --build-arg=EXTRAS=$(EXTRAS) --tag=$(IMAGE) .
 	$(DOCKER) build --file=deploy/dataflow/Dockerfile --target=template --build-arg=IMAGE=$(IMAGE) --build-arg=EXTRAS=$(EXTRAS) --tag=$(LAUNCHER) .
 
-dataflow-image: container  ## Build the images and push them
+dataflow-image: container  # Build the images and push them
 	$(DOCKER) push $(IMAGE)
 	$(DOCKER) push $(LAUNCHER)
 
-dataflow-template: $(VENV)/.installed-dataflow-$(STATE)  ## Write a flex template of LAUNCHER and IMAGE to TEMPLATE
+dataflow-template: $(VENV)/.installed-dataflow-$(STATE)  ## Dataflow: Write a flex template of LAUNCHER and IMAGE to TEMPLATE
 	mkdir -p build
 	$(BIN)/python deploy/dataflow/template.py $(LAUNCHER) $(IMAGE) build/template.json
 	gcloud storage cp build/template.json $(TEMPLATE) --project=$(PROJECT)
 
-dataflow-run:  ## Run the template with PARAMETERS, which are name=value;...
+dataflow-run:  ## Dataflow: Run the template with PARAMETERS, which are name=value;...
 	gcloud dataflow flex-template run $(JOB) --template-file-gcs-location=$(TEMPLATE) --project=$(PROJECT) --region=$(REGION) --staging-location=gs://$(BUCKET)/staging --temp-location=gs://$(BUCKET)/temp --parameters='^;^$(PARAMETERS)'
 
-metadata: $(VENV)/.installed-dataflow-$(STATE)  ## Regenerate the files that list commands, flags and errors
+metadata: $(VENV)/.installed-dataflow-$(STATE)  ## Every day: Regenerate the files that list commands, flags and errors
 	@$(BIN)/python deploy/dataflow/template.py
 	@$(BIN)/python deploy/airflow/input_kinds.py
 	@$(BIN)/python docs/_tools/errors_page.py
 
-lint: $(VENV)/.installed-lint-$(STATE)  ## Check style and wording
+lint: $(VENV)/.installed-lint-$(STATE)  ## Every day: Check style and wording
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/python docs/_tools/check_wording.py
 	@$(BIN)/hadolint $(shell git ls-files '*Dockerfile')
 
-types: $(VENV)/.installed-dev-$(STATE)  ## Check types
+types: $(VENV)/.installed-dev-$(STATE)  ## Every day: Check types
 	@MYPYPATH=src $(BIN)/mypy --package shardmill
 
-format: $(VENV)/.installed-lint-$(STATE)  ## Fix what style checks can fix
+format: $(VENV)/.installed-lint-$(STATE)  ## Every day: Fix what style checks can fix
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
@@ -193,40 +197,40 @@ format: $(VENV)/.installed-lint-$(STATE)  ## Fix what style checks can fix
 SMALL = "count.py --small" "elements.py --count=20000 --repeats=1" "images.py --small" "reading.py --small" "rows.py --small" \
   "scale.py --small" "startup.py" "wide_tables.py --repeats=1 --shapes 500x12" \
   "peers.py .cache/small --tools shardmill --counts 5 10 --large 1 2 --rows 100 200 --photos 50 --added 5 --removed 2 --rounds 1"
-test-benchmarks: $(VENV)/.installed-dev-$(STATE) $(VENV)/.installed-bench-$(STATE)  ## Run each benchmark with little data (a quarter of an hour)
+test-benchmarks: $(VENV)/.installed-dev-$(STATE) $(VENV)/.installed-bench-$(STATE)  # Run each benchmark with little data (a quarter of an hour)
 	@rm -rf .cache/small
 	@set -e; for each in $(SMALL); do echo "== $$each"; $(BIN)/python benchmarks/$$each; done
 
-bench: $(VENV)/.installed-dev-$(STATE) $(VENV)/.installed-bench-$(STATE)  ## Measure speed and memory (half an hour)
+bench: $(VENV)/.installed-dev-$(STATE) $(VENV)/.installed-bench-$(STATE)  ## Measurements: Measure speed and memory (half an hour)
 	@$(BIN)/python benchmarks/images.py
 
-bench-startup: $(VENV)/.installed-dev-$(STATE)  ## Measure whole commands on one input (a minute)
+bench-startup: $(VENV)/.installed-dev-$(STATE)  # Measure whole commands on one input (a minute)
 	@$(BIN)/python benchmarks/startup.py
 
-bench-count: $(VENV)/.installed-dev-$(STATE)  ## Measure counting (a quarter of an hour)
+bench-count: $(VENV)/.installed-dev-$(STATE)  # Measure counting (a quarter of an hour)
 	@$(BIN)/python benchmarks/count.py
 
-bench-rows: $(VENV)/.installed-dev-$(STATE) $(VENV)/.installed-bench-$(STATE)  ## Measure rows (half an hour)
+bench-rows: $(VENV)/.installed-dev-$(STATE) $(VENV)/.installed-bench-$(STATE)  # Measure rows (half an hour)
 	@$(BIN)/python benchmarks/rows.py
 
-bench-elements: $(VENV)/.installed-dev-$(STATE)  ## Compare WriteDataset with WriteToTFRecord (half an hour)
+bench-elements: $(VENV)/.installed-dev-$(STATE)  # Compare WriteDataset with WriteToTFRecord (half an hour)
 	@$(BIN)/python benchmarks/elements.py
 
-bench-reading: $(VENV)/.installed-dev-$(STATE) $(VENV)/.installed-bench-$(STATE)  ## Measure the loaders (half an hour)
+bench-reading: $(VENV)/.installed-dev-$(STATE) $(VENV)/.installed-bench-$(STATE)  # Measure the loaders (half an hour)
 	@$(BIN)/python benchmarks/reading.py
 
 PEERS ?= .cache/peers
-bench-peers: $(VENV)/.installed-dev-$(STATE) $(VENV)/.installed-bench-$(STATE)  ## Compare with other tools, installed below PEERS (hours; resumable)
+bench-peers: $(VENV)/.installed-dev-$(STATE) $(VENV)/.installed-bench-$(STATE)  # Compare with other tools, installed below PEERS (hours; resumable)
 	@$(BIN)/python benchmarks/peers.py $(PEERS) --page docs
 
-bench-scale: $(VENV)/.installed-dev-$(STATE) $(VENV)/.installed-bench-$(STATE)  ## Measure builds of up to ten million inputs (hours)
+bench-scale: $(VENV)/.installed-dev-$(STATE) $(VENV)/.installed-bench-$(STATE)  # Measure builds of up to ten million inputs (hours)
 	@$(BIN)/python benchmarks/scale.py
 
-soak: $(VENV)/.installed-dev-$(STATE)  ## Run all tests with more kill times, sizes and examples (hours)
+soak: $(VENV)/.installed-dev-$(STATE)  ## Tests: Run all tests with more kill times, sizes and examples (hours)
 	@SHARDMILL_SOAK=1 $(BIN)/python -m pytest -q -n 2 --dist worksteal --timeout 4000
 
 LOCK = pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-header --no-emit-index-url --constraint constraints.txt
-constraints: $(BIN)/python  ## Update constraints.txt, and the hashes of the images' dependencies (needs uv)
+constraints: $(BIN)/python  ## Releases: Update constraints.txt, and the hashes of the images' dependencies (needs uv)
 	@$(UV) pip compile --quiet --universal --python-version 3.10 --fork-strategy requires-python \
 	  --all-extras --upgrade --no-annotate --no-header setup.py --output-file constraints.txt
 	@echo setuptools | $(UV) $(LOCK) --extra dataflow setup.py - --output-file deploy/dataflow/requirements-dataflow.txt
@@ -234,5 +238,5 @@ constraints: $(BIN)/python  ## Update constraints.txt, and the hashes of the ima
 	@$(UV) pip compile --quiet --universal --python-version 3.11 --no-deps --generate-hashes --no-annotate --no-header \
 	  --no-emit-index-url deploy/airflow/requirements.txt --output-file deploy/airflow/requirements.txt
 
-clean:  ## Delete the environment and all build output
+clean:  ## Every day: Delete the environment and all build output
 	@rm -rf $(VENV) build dist *.egg-info $(DEMO) .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis
