@@ -67,10 +67,10 @@ def boxes_array(
         FormatError: The record does not have all of their sides.
     """
     empty = FeatureValues("empty", [])
-    found: list[Any] = [np.array(features.get(p, empty).values, np.float32) for p in spec.parts]
-    sides, size = found[:4], found[4:]
-    if len({len(side) for side in sides}) != 1 or any(len(each) != 1 for each in size):
-        counts = [len(each) for each in found]
+    values: list[Any] = [np.array(features.get(p, empty).values, np.float32) for p in spec.parts]
+    sides, size = values[:4], values[4:]
+    if len({len(side) for side in sides}) != 1 or any(len(value) != 1 for value in size):
+        counts = [len(value) for value in values]
         raise FormatError("feature-shape", name=spec.name, values=counts, shape=("boxes", 4))
     return np.stack(_converted(spec, sides, size), axis=-1)
 

@@ -207,13 +207,13 @@ class DiskCache:
 
     def _drop_oldest(self, newest: Path) -> None:
         """Delete what was not used for the longest time; open files can still be read."""
-        found = []
+        copies = []
         for copy in self._folder.glob(f"*{_SUFFIX}"):
             with contextlib.suppress(FileNotFoundError):  # another process deletes too
                 state = copy.stat()
-                found.append((state.st_mtime_ns, state.st_size, copy))
-        total = sum(size for _, size, _ in found)
-        for _, size, copy in sorted(found):
+                copies.append((state.st_mtime_ns, state.st_size, copy))
+        total = sum(size for _, size, _ in copies)
+        for _, size, copy in sorted(copies):
             if total <= self._max_bytes:
                 return
             if copy != newest:

@@ -86,8 +86,8 @@ class EpochReader:
         self._pieces, self._rule = pieces, remainder(reader.host.count)
         examples = sum(piece.size for piece in pieces)
         self._dealt = divided(examples, reader.host.count, self._rule)
-        each = size_of(examples, reader.host, self._rule)
-        self._size = count(each, reader.worker, reader.batch)
+        host_size = size_of(examples, reader.host, self._rule)
+        self._size = count(host_size, reader.worker, reader.batch)
         self.is_over = not self._dealt
         self.left = max(0, self._size - position.taken)
 
@@ -103,7 +103,7 @@ class EpochReader:
         yield from itertools.islice(itertools.chain(read, self._padding(files)), self.left)
 
     def _padding(self, files: ShardFiles) -> Payloads:
-        part, record = (int(each[0]) for each in self._order.places(np.zeros(1, np.int64)))
+        part, record = (int(column[0]) for column in self._order.places(np.zeros(1, np.int64)))
         yield from itertools.repeat((PlacedRecord(part, record, 0.0), files.payload(part, record)))
 
     def _read_places(self, files: ShardFiles) -> Payloads:

@@ -65,9 +65,9 @@ def find_host() -> Share:
         UnknownHostError: A launcher started several processes that none of these knows: each of
             them would read everything.
     """
-    found = _from_torch() or _from_jax() or _from_tensorflow()
-    if found is not None:
-        return found
+    share = _from_torch() or _from_jax() or _from_tensorflow()
+    if share is not None:
+        return share
     rank, size, local = (os.environ.get(name, "") for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
     if rank.isdecimal() and size.isdecimal() and int(rank) < int(size):
         return Share(int(rank), int(size))
@@ -89,7 +89,7 @@ class HostFinder:
 
     def __init__(self, given: tuple[int, int] | None) -> None:
         self._given = None if given is None else parse_share("host", given)
-        self._found: Share | None = None  # in the process that made or pickled the stream
+        self._job_share: Share | None = None  # in the process that made or pickled the stream
         self._is_divided = False  # by a prepared loader
 
     def find_host(self) -> Share:
@@ -105,11 +105,11 @@ class HostFinder:
             )
         if self._given is not None or self._is_divided:
             return self._given or Share(0, 1)
-        if self._found is not None and find_worker() is not None:
-            return self._found  # a spawned worker is not in the job
-        found = find_host()
-        self._found = found if found.count > 1 else None
-        return found
+        if self._job_share is not None and find_worker() is not None:
+            return self._job_share  # a spawned worker is not in the job
+        share = find_host()
+        self._job_share = share if share.count > 1 else None
+        return share
 
 
 def find_worker() -> Share | None:

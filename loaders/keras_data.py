@@ -57,13 +57,13 @@ class Batching(NamedTuple):
         else:
             steps = batches(examples, self.batch_size, self.remainder, self.hosts)
         if not steps:
-            each = f" on each of {self.hosts} hosts" if self.hosts > 1 else ""
+            per_host = f" on each of {self.hosts} hosts" if self.hosts > 1 else ""
             raise UsageError(
                 "batch-larger-than-split",
                 size=self.batch_size or self.hosts,
                 examples=examples,
                 split=source.selection.split,
-                each=each,
+                each=per_host,
             )
         if stream.begins_inside:
             return batches(stream.num_left, self.of_host, self.remainder, 1)
@@ -140,8 +140,8 @@ def keras_dataset(  # noqa: PLR0913 - all but two are keyword-only
     stream.records.files.member_bounds(0)  # an error of it here is one sentence
     if batching.remainder == "drop" and not stream.host.index and not stream.begins_inside:
         _report_rest(stream, batching, steps)
-    known = None if stream.where and stream.limit is None else steps
-    made = _to_batches(_Blocks(stream, batching), batching, *parser, known)
+    cardinality = None if stream.where and stream.limit is None else steps
+    made = _to_batches(_Blocks(stream, batching), batching, *parser, cardinality)
     made.class_names = list(stream.records.labels)
     return _without_checkpoints(made)
 
@@ -209,8 +209,8 @@ class _Blocks:
         for group in _group(kept, batching.of_host):
             if batching.remainder == "pad":
                 group.extend([(group[0][0], 0.0)] * (-len(group) % batching.of_host))
-            found, weights = zip(*group, strict=True)
-            yield (found, weights) if batching.remainder == "pad" else found
+            payloads, weights = zip(*group, strict=True)
+            yield (payloads, weights) if batching.remainder == "pad" else payloads
         self._is_over = self._rest is not None
 
 
@@ -285,7 +285,7 @@ def _parser(
         fill = {name: value for name, value in fill.items() if name in {s.name for s in inputs}}
     specs = {spec.name: spec for spec in inputs}
     specs |= {name: source.spec_of(name) for name, _ in targets.values()}
-    shown = output_names(inputs, features)
+    outputs = output_names(inputs, features)
     decoders = {
         name: array_decoder(spec, batched=batched) for name, spec in specs.items() if spec.encoding
     }
@@ -298,11 +298,13 @@ def _parser(
         return decoders[name](values) if name in decoders else values
 
     def finish(parsed: dict[str, Any], *weights: Any) -> Any:
-        values = {shown[spec.name]: read(spec.name, parsed[spec.name]) for spec in inputs}
-        given = values[shown[inputs[0].name]] if len(inputs) == 1 and inputs[0].encoding else values
+        values = {outputs[spec.name]: read(spec.name, parsed[spec.name]) for spec in inputs}
+        given = (
+            values[outputs[inputs[0].name]] if len(inputs) == 1 and inputs[0].encoding else values
+        )
         labels = {
-            shown: read_label(read(name, parsed[name], flat=True))
-            for shown, (name, read_label) in targets.items()
+            output: read_label(read(name, parsed[name], flat=True))
+            for output, (name, read_label) in targets.items()
         }
         if labels:
             return (given, labels.get("", labels), *weights)

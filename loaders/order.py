@@ -139,9 +139,9 @@ class EpochOrder:
             # What is beyond ``end`` is of another reader, so it is not fetched. Several windows are
             # in one group, which is fetched once.
             following = {*range(group + 1, bisect_left(ends, most, group) + 1)}
-            for each in sorted(following - self._fetched):
-                self._fetched.add(each)
-                self.ahead(self._groups[each])
+            for upcoming in sorted(following - self._fetched):
+                self._fetched.add(upcoming)
+                self.ahead(self._groups[upcoming])
             cut = slice(max(0, bisect_right(places, start) - 1), bisect_left(places, stop))
             for at, (part, records) in zip(places[cut], chunks[cut], strict=False):
                 yield Chunk(part, records[max(start - at, 0) : stop - at])
@@ -184,7 +184,7 @@ class EpochOrder:
             chunks = self._chunks_of(number, np.array(bounds))
             offset = self._key("offset", number) / (1 << 64)
             placed += [((at + offset) / len(chunks), number, c) for at, c in enumerate(chunks)]
-        chunks = [chunk for *_, chunk in sorted(placed, key=lambda each: each[:2])]
+        chunks = [chunk for *_, chunk in sorted(placed, key=lambda place: place[:2])]
         begin = self._group_ends[group] - sum(map(self._size, read))
         return list(accumulate((len(c.records) for c in chunks), initial=begin)), chunks
 
@@ -244,13 +244,13 @@ def permute(key: int, size: int, positions: npt.NDArray[Any]) -> npt.NDArray[np.
         left, right = values >> bits, values & mask
         # A round can be undone for any function in place of ``mix``, since it keeps one half: so
         # the network is a permutation.
-        for each in keys:
-            left, right = right, left ^ (mix(right + each) & mask)
+        for round_key in keys:
+            left, right = right, left ^ (mix(right + round_key) & mask)
         joined: Hashes = (left << bits) | right
         return joined
 
     # Walking ends: the walk is along a cycle of the network, which contains the position itself.
-    found = network(positions.astype(np.uint64))
-    while (outside := found >= size).any():
-        found[outside] = network(found[outside])
-    return found.astype(np.int64)
+    permuted = network(positions.astype(np.uint64))
+    while (outside := permuted >= size).any():
+        permuted[outside] = network(permuted[outside])
+    return permuted.astype(np.int64)

@@ -97,13 +97,13 @@ def count_before(total: int, share: Share, batch: int = 1) -> int:
 
 def take(pieces: Sequence[Piece], skip: int, size: int) -> list[Piece]:
     """Returns consecutive examples of some pieces."""
-    found, stop = [], skip + size
+    taken, stop = [], skip + size
     for piece in pieces:
         low, high = max(0, skip), min(piece.size, stop)
         if low < high:
-            found.append(piece.cut(low, high))
+            taken.append(piece.cut(low, high))
         skip, stop = skip - piece.size, stop - piece.size
-    return found
+    return taken
 
 
 def drop(pieces: Sequence[Piece], read: int, window: int) -> Iterator[Piece]:
@@ -146,10 +146,10 @@ def share_of(pieces: Sequence[Piece], reader: Reader, rule: Remainder) -> list[P
     """
     host, worker, batch = reader
     examples = sum(piece.size for piece in pieces)
-    dealt, each = divided(examples, host.count, rule), size_of(examples, host, rule)
+    dealt, host_size = divided(examples, host.count, rule), size_of(examples, host, rule)
     size = count(dealt, host)
-    low = min(count_before(each, worker, batch), size)
-    high = min(low + count(each, worker, batch), size)
+    low = min(count_before(host_size, worker, batch), size)
+    high = min(low + count(host_size, worker, batch), size)
     return take(pieces, count_before(dealt, host) + low, high - low)
 
 

@@ -140,11 +140,11 @@ class RecordDecoder:
         """
         features = parse_example(payload)
         values = {}
-        for shown, name, kind, read in self._readers:
+        for output, name, kind, read in self._readers:
             feature = features.get(name, _ABSENT)
             if feature.kind != kind and feature.values and not kind.startswith(feature.kind):
                 raise FormatError("feature-kind", name=name, found=feature.kind, kind=kind)
-            values[shown] = read(feature.values, features)
+            values[output] = read(feature.values, features)
         return values
 
     def _reader(self, spec: FeatureSpec) -> _Reader:
@@ -212,7 +212,7 @@ def _dense_array(spec: FeatureSpec, values: Any, features: dict[str, FeatureValu
     array = np.full(sizes, b"" if spec.kind == "bytes" else 0, _DTYPES[spec.kind])
     indices = [features.get(name, _ABSENT).values for name, _ in spec.indices]
     try:
-        array[tuple(np.array(each, np.intp) for each in indices)] = np.array(values, array.dtype)
+        array[tuple(np.array(index, np.intp) for index in indices)] = np.array(values, array.dtype)
     except (IndexError, ValueError) as error:
         counts = len(values)
         raise FormatError("feature-shape", name=spec.name, values=counts, shape=sizes) from error
@@ -228,7 +228,9 @@ def _to_text(name: str, value: Any) -> Any:
     try:
         if isinstance(value, bytes):
             return value.decode()
-        return np.array([each.decode() for each in value.ravel()], np.object_).reshape(value.shape)
+        return np.array([encoded.decode() for encoded in value.ravel()], np.object_).reshape(
+            value.shape
+        )
     except UnicodeDecodeError as error:
         raise FormatError("feature-not-text", name=name, error=error) from error
 

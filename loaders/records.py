@@ -169,7 +169,7 @@ class Records:
             listed = np.flatnonzero(listed)
         if listed.ndim != 1 or (listed.size and listed.dtype.kind not in "iu"):
             raise UsageError("records-index-invalid", index=index, examples=len(self))
-        return np.array([self._number(each) for each in listed.tolist()], np.int64)
+        return np.array([self._number(number) for number in listed.tolist()], np.int64)
 
     def _slice(self, start: int, stop: int) -> Records:
         parts = []
@@ -384,19 +384,19 @@ def _supervised(
         UsageError: There is no label, or none of that form.
     """
     if not isinstance(form, str):
-        known = "'id', 'one_hot', 'text', or the name of one feature"
-        raise UsageError("reader-value-unknown", name="label", value=form, known=known)
-    shown = {spec.name: decoder.names.get(spec.name, spec.name) for spec in decoder.specs}
+        accepted = "'id', 'one_hot', 'text', or the name of one feature"
+        raise UsageError("reader-value-unknown", name="label", value=form, known=accepted)
+    outputs = {spec.name: decoder.names.get(spec.name, spec.name) for spec in decoder.specs}
     forms = {"id": (source.label_id, source.label_text, *source.label_features)}
     forms |= {"one_hot": (source.label_id,), "text": (source.label_text,)}
     names = forms[form] if form in forms else (source.spec_of(form).name,)
-    label = next((name for name in names if name in shown), "")
+    label = next((name for name in names if name in outputs), "")
     if not label:
         source.check_labeled()
         raise UsageError("supervised-without-label")
     if form == "id" and source.manifest.label_separator:
         raise UsageError("label-id-of-several")
     mask = source.named_by(MASK) if features is None else ""
-    others = [name for name in shown if name not in {*source.label_features, label, mask}]
+    others = [name for name in outputs if name not in {*source.label_features, label, mask}]
     inputs = [name for name in source.arrays if name in others] or others
-    return tuple(shown[name] for name in inputs), shown[label]
+    return tuple(outputs[name] for name in inputs), outputs[label]

@@ -37,21 +37,25 @@ class Balance:
         if records.source.manifest.label_separator:
             raise UsageError("balance-of-several")
         picks = np.arange(len(records.source)) if records.picks is None else records.picks
-        labels = np.array([each or "" for each in read_labels(records)])
+        labels = np.array([label or "" for label in read_labels(records)])
         labels = labels[picks] if len(labels) == len(records.source) else labels[:0]
-        known = [str(name) for name in np.unique(labels) if name]
-        if not known:
+        names = [str(name) for name in np.unique(labels) if name]
+        if not names:
             raise UsageError("balance-without-labels")
-        weights = balance if isinstance(balance, Mapping) else dict.fromkeys(known, 1.0)
+        weights = balance if isinstance(balance, Mapping) else dict.fromkeys(names, 1.0)
         for name in weights:
-            if name not in known:
-                raise UsageError("balance-label-unknown", name=name, known=format_names(known))
-        numbers = [each for each in weights.values() if isinstance(each, int | float | np.number)]
-        valid = [float(each) for each in numbers if each >= 0]
+            if name not in names:
+                raise UsageError("balance-label-unknown", name=name, known=format_names(names))
+        numbers = [
+            weight for weight in weights.values() if isinstance(weight, int | float | np.number)
+        ]
+        valid = [float(weight) for weight in numbers if weight >= 0]
         total = sum(valid)
         if len(valid) < len(weights) or not 0 < total < float("inf"):
             raise UsageError("balance-invalid", balance=balance)
-        self.weights = {n: float(each) / total for n, each in sorted(weights.items()) if each > 0}
+        self.weights = {
+            n: float(weight) / total for n, weight in sorted(weights.items()) if weight > 0
+        }
         self._numbers = {name: np.asarray(picks)[labels == name] for name in self.weights}
         self.num_examples = sum(map(len, self._numbers.values()))
         ends = np.rint(np.cumsum(list(self.weights.values())) * self.num_examples).astype(int)
@@ -59,11 +63,11 @@ class Balance:
 
     def numbers(self, epoch: int) -> npt.NDArray[np.int64]:
         """Returns the numbers of the records of an epoch, ascending."""
-        found = [
+        chosen = [
             own[(np.arange(size) + epoch * size) % len(own)]
             for own, size in zip(self._numbers.values(), self._sizes, strict=True)
         ]
-        return np.sort(np.concatenate(found))
+        return np.sort(np.concatenate(chosen))
 
 
 def balanced(records: Records, balance: Literal["label"] | Weights, epoch: int = 0) -> Records:

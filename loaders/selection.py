@@ -115,7 +115,7 @@ def find_split(manifest: Manifest, name: str) -> Split:
         UsageError: It is unknown.
     """
     if name not in manifest.splits:
-        known = ", ".join(manifest.splits) or "none"
+        names = ", ".join(manifest.splits) or "none"
         alike = [split for split in manifest.splits if split.lower() == name.lower()]
         meant = split_of_folder(name)
         alike += [split for split in manifest.splits if split_of_folder(split) == meant and meant]
@@ -124,5 +124,5 @@ def find_split(manifest: Manifest, name: str) -> Split:
         if "," in name:
             alike = [name.replace(",", "+")]
         hint = f" (did you mean {alike[0]}?)" if alike else ""
-        raise UsageError("split-unknown", name=name, known=known, hint=hint)
+        raise UsageError("split-unknown", name=name, known=names, hint=hint)
     return manifest.splits[name]

@@ -176,10 +176,10 @@ class ShardFiles:
         entry = self._shards[shard]
         if entry.catalog is None:
             column = self._source.manifest.build.config.get("key") or ""
-            found = parse_example(payload).get(column)
-            if found is None or len(found.values) != 1:
+            feature = parse_example(payload).get(column)
+            if feature is None or len(feature.values) != 1:
                 return f"{entry.file}:{record}"
-            key = found.values[0]
+            key = feature.values[0]
             return key.decode("utf-8", "backslashreplace") if isinstance(key, bytes) else str(key)
         make = lambda: open_catalog(self._folder, entry, ["key"]).column("key").to_pylist()  # noqa: E731
         keys = self._cache.keys.get(shard, make, lambda made: sum(map(sys.getsizeof, made)))
@@ -316,10 +316,10 @@ class ShardFiles:
 
     def _record_offsets(self, members: Members, number: int, content: bytes) -> list[int]:
         offsets = record_offsets(content)
-        found, expected = len(offsets) - 1, members.first[number + 1] - members.first[number]
-        if found != expected:
+        count, expected = len(offsets) - 1, members.first[number + 1] - members.first[number]
+        if count != expected:
             at = members.offset[number]
-            raise FormatError("member-index-wrong", offset=at, found=found, expected=expected)
+            raise FormatError("member-index-wrong", offset=at, found=count, expected=expected)
         return offsets
 
     def _damaged(self, shard: int, record: int, error: Exception) -> InputError:

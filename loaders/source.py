@@ -29,7 +29,7 @@ from shardmill.schemas.schema_pbtxt.image_features import (
 from shardmill.schemas.storage import join, open_storage, scheme_of
 
 # Names of features by their short names, which TFDS and Hugging Face datasets use too.
-LONG_NAMES = {each.short: each.name for each in IMAGE_FEATURES.values() if each.short}
+LONG_NAMES = {feature.short: feature.name for feature in IMAGE_FEATURES.values() if feature.short}
 # Options of a build that attach features, by the names of these in readers.
 _ATTACHED = {
     BOXES: "--annotations=voc, yolo or coco:FILE",
@@ -135,17 +135,17 @@ class Source:
         long = LONG_NAMES.get(name, "")
         if name in self.lacking or (long and long in self.lacking):
             self.check_labeled()
-        for each in (name, self.named_by(long), long):
+        for candidate in (name, self.named_by(long), long):
             for spec in self.specs:
-                if spec.name == each:
+                if spec.name == candidate:
                     return spec
         if name.partition("/")[0] == BOXES and self.has_boxes:
             return boxes_spec(name, self.box_sides, self.sides[::-1])
         part = name.partition("/")[0]
         if part in _ATTACHED:
             raise UsageError("feature-not-attached", name=name, what=part, flag=_ATTACHED[part])
-        known = format_names([spec.name for spec in self.specs])
-        raise UsageError("feature-unknown", name=name, known=known)
+        names = format_names([spec.name for spec in self.specs])
+        raise UsageError("feature-unknown", name=name, known=names)
 
     @property
     def unlabeled(self) -> list[str]:
@@ -258,7 +258,7 @@ def read_specs(folder: str, manifest: Manifest, *lacking: str) -> tuple[FeatureS
     path = join(folder, SCHEMA)
     try:
         text = read_dataset_file(path).decode("utf-8")
-        return tuple(each for each in parse_feature_specs(text, SCHEMA) if each.name not in lacking)
+        return tuple(spec for spec in parse_feature_specs(text, SCHEMA) if spec.name not in lacking)
     except FileNotFoundError as error:
         check_not_deleted(folder)
         why = "the files were counted, not built" if manifest.root else "it was deleted"

@@ -63,15 +63,17 @@ def class_weights(manifest: Dataset, split: str = "train") -> dict[int, float]:
         UsageError: The split is unknown or has no label counts, a label has no class id, or a slice
             is of a manifest without a path.
     """
-    found, splits = _find_splits(manifest, split)
-    counts = sum((Counter(each.label_counts) for each in splits), Counter[str]())
+    dataset_manifest, splits = _find_splits(manifest, split)
+    counts = sum(
+        (Counter(manifest_split.label_counts) for manifest_split in splits), Counter[str]()
+    )
     if counts and "[" in split:
         labels = read_labels(_open(manifest, split))
         counts = Counter(label for label in labels if label is not None)
     weights = Split(0, 0, counts, ()).class_weights
     if not weights:
         raise UsageError("class-weights-without-counts", split=split)
-    return {_class_id(found, label): weight for label, weight in weights.items()}
+    return {_class_id(dataset_manifest, label): weight for label, weight in weights.items()}
 
 
 def _class_id(manifest: Manifest, label: str) -> int:
@@ -156,7 +158,7 @@ def read_labels(records: Records) -> list[str | None]:
         (labels,) = read_catalog_columns(records, ["label"])
     else:
         feature = source.label_text or source.label_id
-        labels = [label for each in _read_feature(records, feature) for label in each]
+        labels = [label for values in _read_feature(records, feature) for label in values]
     return [None if x is None else x.decode() if isinstance(x, bytes) else str(x) for x in labels]
 
 
@@ -184,14 +186,22 @@ def find_moments(dataset: Dataset, split: str, feature: str | None) -> Moments |
         InputError: The dataset cannot be read.
         UsageError: A split is unknown, or a slice is of a manifest without a path.
     """
-    found = [_moments_of(each, feature) for each in _find_splits(dataset, split)[1]]
-    if any(found) and "[" in split:
+    moments = [
+        _moments_of(manifest_split, feature) for manifest_split in _find_splits(dataset, split)[1]
+    ]
+    if any(moments) and "[" in split:
         records = _open(dataset, split)
         if feature is None:
-            found = [_pixel_moments(*columns) for columns in _read_catalogs(records, _PIXELS)]
+            moments = [_pixel_moments(*columns) for columns in _read_catalogs(records, _PIXELS)]
         else:
-            found = [_value_moments(each) for each in _read_feature(records, feature)]
-    return _pool([each for each in found if each is not None and each.size])
+            moments = [_value_moments(values) for values in _read_feature(records, feature)]
+    return _pool(
+        [
+            split_moments
+            for split_moments in moments
+            if split_moments is not None and split_moments.size
+        ]
+    )
 
 
 def _find_splits(dataset: Dataset, split: str) -> tuple[Manifest, list[Split]]:
@@ -223,7 +233,9 @@ def _moments_of(split: Split, feature: str | None) -> Moments | None:
 def _pixel_moments(pixels: list[int], *sums: list[list[int]]) -> Moments:
     """Returns the moments of the pixels of a part, from exact sums."""
     count = sum(pixels)
-    totals, squares = (np.array([sum(c) for c in zip(*each, strict=True)], object) for each in sums)
+    totals, squares = (
+        np.array([sum(c) for c in zip(*columns, strict=True)], object) for columns in sums
+    )
     variance = (count * squares - totals * totals) / count**2
     return Moments(count, (totals / count).astype(float), np.sqrt(variance.astype(float)))
 
@@ -249,8 +261,8 @@ def _pool(parts: Sequence[Moments]) -> Moments | None:
 def _read_feature(records: Records, name: str) -> Iterator[list[Any]]:
     """Yields the values of a feature of all records of each part."""
     for number, part in enumerate(records.source.selection.parts):
-        found: list[Any] = []
+        values: list[Any] = []
         for _, payload in records.files.records(number, part.first, part.stop):
             feature = parse_example(payload).get(name)
-            found += () if feature is None else feature.values
-        yield found
+            values += () if feature is None else feature.values
+        yield values

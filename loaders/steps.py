@@ -51,8 +51,8 @@ def steps_per_epoch(
         return steps
     parts = selection.parts
     if hosts > len(parts):
-        split, found = selection.split, len(parts)
-        raise UsageError("shards-fewer-than-hosts", split=split, found=found, hosts=hosts)
+        split, shards = selection.split, len(parts)
+        raise UsageError("shards-fewer-than-hosts", split=split, found=shards, hosts=hosts)
     smallest = min(sum(part.records for part in parts[i::hosts]) for i in range(hosts))
     return smallest // (batch_size // hosts)
 
@@ -95,8 +95,8 @@ def check_word(name: str, value: object, words: Any) -> None:
     """Checks that an argument is None or one of the words of a ``Literal``."""
     *others, last = get_args(words)
     if value not in (None, *others, last):
-        known = f"{', '.join(others)} or {last}"
-        raise UsageError("reader-value-unknown", name=name, value=value, known=known)
+        choices = f"{', '.join(others)} or {last}"
+        raise UsageError("reader-value-unknown", name=name, value=value, known=choices)
 
 
 def to_int(name: str, value: Any, least: int = 0) -> int:

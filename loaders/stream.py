@@ -271,7 +271,7 @@ class Stream:
             raise UsageError("position-uneven", examples=examples, hosts=hosts)
         if deal.examples and self.where is not None:
             raise UsageError("position-with-where", examples=examples)
-        read, most = sum(each.examples for each in (*deals, deal)), self.num_examples
+        read, most = sum(dealt.examples for dealt in (*deals, deal)), self.num_examples
         # A last batch that was not full counts as one.
         if read - most >= max(1, hosts) * max(1, batch_size):
             raise UsageError("position-beyond-epoch", read=read, epoch=epoch, most=most)
@@ -451,8 +451,8 @@ class Stream:
             warnings.warn(_REST.format(self.host.count, records), stacklevel=4)
 
     def _check_position(self, position: int) -> None:
-        is_known = position in (NO_POSITION, OWN_POSITION, self._position)
-        if not is_known and not self._is_restored:
+        is_accepted = position in (NO_POSITION, OWN_POSITION, self._position)
+        if not is_accepted and not self._is_restored:
             raise UsageError("stream-at-of-workers")
 
     def _examples(

@@ -98,16 +98,18 @@ def batch_parser(
 
     defaults = default_values(specs, fill)
     joined = [spec for spec in specs if spec.parts]
-    wanted = {
+    feature_types = {
         spec.name: _parsed_as(spec, defaults, by_schema=False) for spec in specs if not spec.parts
     }
     for spec in joined:
         sides, size = spec.parts[:4], spec.parts[4:]
-        wanted |= dict.fromkeys(sides, tf.io.RaggedFeature(tf.float32, row_splits_dtype=tf.int64))
-        wanted |= dict.fromkeys(size, tf.io.FixedLenFeature([1], tf.int64))
+        feature_types |= dict.fromkeys(
+            sides, tf.io.RaggedFeature(tf.float32, row_splits_dtype=tf.int64)
+        )
+        feature_types |= dict.fromkeys(size, tf.io.FixedLenFeature([1], tf.int64))
 
     def parse(serialized: tf.Tensor) -> dict[str, Any]:
-        parsed = tf.io.parse_example(serialized, wanted)
+        parsed = tf.io.parse_example(serialized, feature_types)
         parsed |= {spec.name: boxes_tensor(spec, parsed) for spec in joined}
         return {spec.name: parsed[spec.name] for spec in specs}
 
@@ -171,8 +173,10 @@ def _feature_of(source: Source, form: str) -> str:
     except UsageError as error:
         if error.id != "feature-unknown":
             raise
-        known = "'id', 'one_hot', 'text', None, or the name of a feature"
-        raise UsageError("reader-value-unknown", name="label", value=form, known=known) from error
+        accepted = "'id', 'one_hot', 'text', None, or the name of a feature"
+        raise UsageError(
+            "reader-value-unknown", name="label", value=form, known=accepted
+        ) from error
 
 
 def label_reader(source: Source, form: str) -> tuple[str, Callable[[tf.Tensor], tf.Tensor]]:

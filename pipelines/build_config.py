@@ -100,7 +100,7 @@ class BuildConfig(DatasetOptions):
     @property
     def one_split(self) -> bool:
         """Whether at most one split can have examples."""
-        return len(self.place_spec.splits.wanted) == 1
+        return len(self.place_spec.splits.required) == 1
 
     @cached_property
     def shard_spec(self) -> ShardSpec:

@@ -331,7 +331,7 @@ def _check_partitions(partitions: Mapping[str, Column], sample: Sample) -> None:
 def _check_train_split(config: RowsConfig, preprocessing: Preprocessing | None) -> None:
     if preprocessing is None or config.split_by or config.shares.mode == "directory":
         return
-    if "train" not in config.place_spec.splits.wanted:
+    if "train" not in config.place_spec.splits.required:
         raise UsageError("preprocessing-without-train", splits=config.splits)
 
 

@@ -72,15 +72,25 @@ def explain_arguments(
     if parameters and parameters[0].name == "self":
         parameters, args = parameters[1:], args[1:]
     more = list(inspect.signature(options).parameters.values())[2:] if options else []
-    names = [each.name for each in (*parameters, *more) if each.kind is not each.VAR_KEYWORD]
-    takes_any = options is None and any(each.kind is each.VAR_KEYWORD for each in parameters)
+    names = [
+        parameter.name
+        for parameter in (*parameters, *more)
+        if parameter.kind is not parameter.VAR_KEYWORD
+    ]
+    takes_any = options is None and any(
+        parameter.kind is parameter.VAR_KEYWORD for parameter in parameters
+    )
     for option, value in {} if takes_any else values.items():
         if option not in names:
             hint = _find_hint(option, names)
             return ArgumentError(
                 "argument-unknown", function=name, name=option, value=value, hint=hint
             )
-    plain = [each.name for each in parameters if each.kind is each.POSITIONAL_OR_KEYWORD]
+    plain = [
+        parameter.name
+        for parameter in parameters
+        if parameter.kind is parameter.POSITIONAL_OR_KEYWORD
+    ]
     if len(args) > len(plain):
         value = args[len(plain)]
         numbers = [option for option in ("batch_size", "image_size") if option in names]

@@ -121,8 +121,8 @@ def image_format(data: bytes) -> str:
 
 def compression_format(data: bytes) -> str:
     """Return the compression (``gzip``, ``zstd`` …) that data begins like, or an empty string."""
-    compressions = (each for each in SIGNATURES if each.category == "compression")
-    return next((each.name for each in compressions if each.pattern.match(data)), "")
+    compressions = (signature for signature in SIGNATURES if signature.category == "compression")
+    return next((signature.name for signature in compressions if signature.pattern.match(data)), "")
 
 
 def describe_format(data: bytes) -> str:
@@ -132,10 +132,10 @@ def describe_format(data: bytes) -> str:
     digits counts only when bytes that are not printable follow within 8 bytes.
     """
     for signature in SIGNATURES:
-        found = signature.pattern.match(data)
-        if not found or found.end() < _SHORTEST:
+        match = signature.pattern.match(data)
+        if not match or match.end() < _SHORTEST:
             continue
-        if not found.group().isalnum() or data[: found.end() + 8].strip(_PRINTABLE):
+        if not match.group().isalnum() or data[: match.end() + 8].strip(_PRINTABLE):
             return signature.description
     return ""
 

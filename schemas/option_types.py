@@ -144,8 +144,8 @@ def choice(
         if word in choices or word == default:
             return word
         *rest, last = choices
-        shown = f"{', '.join(rest)} or {last}" if rest else last
-        raise UsageError("value-unknown", flag=flag, value=value, shown=shown)
+        listed = f"{', '.join(rest)} or {last}" if rest else last
+        raise UsageError("value-unknown", flag=flag, value=value, shown=listed)
 
     pattern = "|".join(map(re.escape, choices))
     return Option("text", parse, default, choices, pattern, **rules)
@@ -204,7 +204,7 @@ def names(default: str | None = "", **rules: Any) -> Any:
 
     def parse(flag: str, value: Any) -> tuple[str, ...]:
         listed = value.split(",") if isinstance(value, str) else value
-        return tuple(_parse_text(flag, each) for each in listed) if value else ()
+        return tuple(_parse_text(flag, text) for text in listed) if value else ()
 
     return Option("text", parse, default, is_list=True, **rules)
 
@@ -223,7 +223,7 @@ def pairs(default: str | None, separator: str, read: Callable[[str], Any], **rul
         if isinstance(value, Mapping):
             value = [f"{key}{separator}{part}" for key, part in value.items()]
         if isinstance(value, list | tuple):
-            value = ",".join(_parse_text(flag, each) for each in value)
+            value = ",".join(_parse_text(flag, text) for text in value)
         return read(_parse_text(flag, value))
 
     return Option("text", parse, default, is_list=True, **rules)
@@ -239,8 +239,8 @@ def mapping(**rules: Any) -> Any:
         if isinstance(value, Mapping):
             value = [f"{key}:{part}" for key, part in value.items()]
         listed = _ITEM_BOUND.split(value) if isinstance(value, str) and value else value
-        items = tuple(_parse_text(flag, each) for each in listed)
-        wrong = next((each for each in items if ":" not in each[1:]), None)
+        items = tuple(_parse_text(flag, text) for text in listed)
+        wrong = next((text for text in items if ":" not in text[1:]), None)
         if wrong is not None:
             raise UsageError("value-not-pair", flag=flag, value=wrong)
         return items
@@ -284,7 +284,7 @@ def check_windows_path(path: str) -> None:
 def parse_paths(flag: str, value: Any) -> tuple[str, ...]:
     """Return one or several paths or URIs as texts."""
     listed = value if isinstance(value, (list, tuple)) else [value]
-    return tuple(parse_path(flag, each) for each in listed)
+    return tuple(parse_path(flag, path) for path in listed)
 
 
 def _index(flag: str, value: Any) -> int:
@@ -304,35 +304,39 @@ def _parse_beam_options(flag: str, value: Any) -> tuple[str, ...]:
     """Return Apache Beam's flags of a mapping, or of texts such as ``name=value``."""
     if not isinstance(value, Mapping):
         listed = [value] if isinstance(value, str) else value
-        return tuple(f"--{_parse_text(flag, each).removeprefix('--')}" for each in listed)
+        return tuple(f"--{_parse_text(flag, text).removeprefix('--')}" for text in listed)
     flags = []
     for name, given in value.items():
         listed = given if isinstance(given, (list, tuple)) else [given]
-        values = [each for each in listed if each is not None and each is not False]
-        flags += [f"--{name}" if each is True else f"--{name}={each}" for each in values]
+        values = [argument for argument in listed if argument is not None and argument is not False]
+        flags += [
+            f"--{name}" if argument is True else f"--{name}={argument}" for argument in values
+        ]
     return tuple(flags)
 
 
 def options_of(table: Any) -> dict[str, Option[Any, Any]]:
     """Return the options of a dataclass by name, without the paths that must be given."""
-    static = {each.name: inspect.getattr_static(table, each.name, None) for each in fields(table)}
+    static = {
+        field.name: inspect.getattr_static(table, field.name, None) for field in fields(table)
+    }
     return {name: option for name, option in static.items() if isinstance(option, Option)}
 
 
 def describe_options(table: type) -> dict[str, tuple[str, str]]:
     """Return the placeholder and the help of each option by name, with its default."""
-    found = {}
-    for each in table.__mro__[::-1]:
-        text = inspect.cleandoc(each.__dict__.get("__doc__") or "")
+    descriptions = {}
+    for base in table.__mro__[::-1]:
+        text = inspect.cleandoc(base.__dict__.get("__doc__") or "")
         for name, placeholder, help_text in _HELP.findall(text):
-            found[name] = placeholder, " ".join(help_text.split())
+            descriptions[name] = placeholder, " ".join(help_text.split())
     for name, option in options_of(table).items():
-        placeholder, help_text = found.get(name, ("", ""))  # none in python -OO
+        placeholder, help_text = descriptions.get(name, ("", ""))  # none in python -OO
         default = "" if option.default in (None, ()) else as_text(option, option.default)
         hidden = option.kind == "switch" or not default or "default" in help_text
-        shown = "" if hidden else f" (default: {default})"
-        found[name] = placeholder, help_text + shown
-    return found
+        suffix = "" if hidden else f" (default: {default})"
+        descriptions[name] = placeholder, help_text + suffix
+    return descriptions
 
 
 def as_text(option: Option[Any, Any], value: Any) -> str:

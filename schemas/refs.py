@@ -130,7 +130,7 @@ class EncodedImage(NamedTuple):
     features: Mapping[str, Any]
 
 
-class KnownRecord(NamedTuple):
+class PublishedRecord(NamedTuple):
     """A published record that was made of the same input with the same options.
 
     Attributes:
@@ -162,7 +162,7 @@ class KnownRecord(NamedTuple):
         return b"%b\0%b" % (shard.encode(), packed)
 
     @classmethod
-    def unpack(cls, data: bytes) -> KnownRecord:
+    def unpack(cls, data: bytes) -> PublishedRecord:
         """Return the record of its bytes."""
         shard, _, packed = data.partition(b"\0")
         (digest, *facts, columns), place = pickle.loads(packed)  # noqa: S301 - only pack writes them
@@ -206,7 +206,7 @@ class InputRef(NamedTuple):
         group: Examples of one group share a split; empty means that the key is the group.
         error: Why the input was rejected (a reason of ``refs.REASONS``), or empty.
         message: Details of the error.
-        known: Its packed ``KnownRecord``, or empty; not part of the identity of the input.
+        published: The packed ``PublishedRecord``, or empty; not part of the identity of the input.
         ctime: Time of the last change of the file or its attributes, or a digest of the identity of
             a member's archive; not part of the identity, since copies of an input differ in it.
         member: Fields of the ``MemberRange`` of a member; empty for a file.
@@ -225,7 +225,7 @@ class InputRef(NamedTuple):
     group: str = ""
     error: str = ""
     message: str = ""
-    known: bytes = b""
+    published: bytes = b""
     ctime: int = 0
     member: tuple[Any, ...] = ()
     attached: bytes = b""
@@ -399,6 +399,6 @@ def _sum_kinds(
 def describe_skipped(kinds: Iterable[tuple[str, int, str]]) -> tuple[str, ...]:
     """Return a warning that lists the kinds of skipped files; none if there are none."""
     ordered = sorted(kinds, key=lambda kind: (-kind[1], kind))
-    shown = [f"{number:,} {kind} ({key})" for kind, number, key in ordered[:_MAX_KINDS]]
-    shown += [f"{len(ordered) - _MAX_KINDS} more kinds"] * (len(ordered) > _MAX_KINDS)
-    return (f"skipped: {', '.join(shown)}",) * bool(shown)
+    texts = [f"{number:,} {kind} ({key})" for kind, number, key in ordered[:_MAX_KINDS]]
+    texts += [f"{len(ordered) - _MAX_KINDS} more kinds"] * (len(ordered) > _MAX_KINDS)
+    return (f"skipped: {', '.join(texts)}",) * bool(texts)

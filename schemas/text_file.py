@@ -69,9 +69,9 @@ def find_codec(name: str) -> str:
         codec = codecs.lookup(name)
     except (LookupError, ValueError):  # ValueError: the name contains NUL
         return ""
-    found = codec.name.replace("_", "-")
-    is_text = getattr(codec, "_is_text_encoding", True) and found not in _NOT_FOR_FILES
-    return found if is_text else ""
+    codec_name = codec.name.replace("_", "-")
+    is_text = getattr(codec, "_is_text_encoding", True) and codec_name not in _NOT_FOR_FILES
+    return codec_name if is_text else ""
 
 
 def decode_text(data: bytes) -> str:

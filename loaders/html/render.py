@@ -79,8 +79,8 @@ def render_examples(title: str, examples: Sequence[Any]) -> str:
         title: A line above the table.
         examples: Dicts, pairs, or any other values.
     """
-    tuples = (each if isinstance(each, dict | tuple) else (each,) for each in examples)
-    rows = [each if isinstance(each, dict) else dict(enumerate(each)) for each in tuples]
+    tuples = (example if isinstance(example, dict | tuple) else (example,) for example in examples)
+    rows = [row if isinstance(row, dict) else dict(enumerate(row)) for row in tuples]
     return render("examples.html", {"title": title, "rows": rows})
 
 

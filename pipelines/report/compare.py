@@ -64,7 +64,7 @@ class Side:
         if all(shard.catalog for _, shard in self.shards):
             return "catalog"
         name = str(self.manifest.build.config.get("key") or "")
-        return name if any(each["name"] == name for each in self.manifest.features) else ""
+        return name if any(feature["name"] == name for feature in self.manifest.features) else ""
 
     @property
     def num_records(self) -> int:
@@ -120,8 +120,8 @@ def _describe(
         ends = [0, *accumulate(lengths[side])]
         number = bisect_right(ends, row) - 1
         split, shard = sides[side].shards[number]
-        found = {k: values[int(codes[k][side][row])].as_py() for k, values in texts.items()}
-        return {**found, "split": split, "shard": shard.file, "record": int(row) - ends[number]}
+        row_texts = {k: values[int(codes[k][side][row])].as_py() for k, values in texts.items()}
+        return {**row_texts, "split": split, "shard": shard.file, "record": int(row) - ends[number]}
 
     (keys, first), (new_keys, new_first) = (np.unique(k, return_index=True) for k in codes["key"])
     _, one, two = np.intersect1d(keys, new_keys, assume_unique=True, return_indices=True)
@@ -188,9 +188,13 @@ def _rows_of(side: Side) -> Iterator[list[tuple[str, str, str | None]]]:
         for _, payload in files.records(number, 0, part.records):
             features = parse_example(payload)
             label = source.label_of(features)
-            found = [each for each in (features.pop(name, None) for name in labels) if each]
+            label_features = [
+                feature for feature in (features.pop(name, None) for name in labels) if feature
+            ]
             if label is None:  # a real number, which the manifest does not count
-                label = next((str(value) for each in found for value in each.values), None)
+                label = next(
+                    (str(value) for feature in label_features for value in feature.values), None
+                )
             named = features.pop(side.key, None)
             key = named.values[0] if named and named.values else ""
             text = key.decode("utf-8", "backslashreplace") if isinstance(key, bytes) else str(key)
@@ -231,23 +235,25 @@ def compare_datasets(before: str, after: str, most: int, *, read: bool = True) -
     body: dict[str, Any] = {
         name: [*_differences(one, sections[1][name])] for name, one in sections[0].items()
     }
-    files = [Counter((k, each.bytes, each.crc32c) for k, each in side.shards) for side in sides]
+    files = [Counter((k, shard.bytes, shard.crc32c) for k, shard in side.shards) for side in sides]
     sizes = {"before": files[0].total(), "after": files[1].total()}
     body["shards"] = {**sizes, "equal": (files[0] & files[1]).total()}
     why = _why_not_compared(sides, read=read)
     records, differs = None, files[0] != files[1]
     if not why:
-        known = [{_identity(item): item for item in side.shards} for side in sides]
-        equal = known[0].keys() & known[1].keys()
+        shards_by_identity = [{_identity(item): item for item in side.shards} for side in sides]
+        equal = shards_by_identity[0].keys() & shards_by_identity[1].keys()
         one, two = (
-            replace(side, shards=tuple(each for key, each in by_id.items() if key not in equal))
-            for side, by_id in zip(sides, known, strict=True)
+            replace(side, shards=tuple(shard for key, shard in by_id.items() if key not in equal))
+            for side, by_id in zip(sides, shards_by_identity, strict=True)
         )
         if not read and one.num_records + two.num_records > _MAX_RECORDS:
             why = _TOO_MANY
     if not why:
         records = compare_records(one, two, most)
-        records["same"] += sum(shard.records for _, shard in map(known[0].__getitem__, equal))
+        records["same"] += sum(
+            shard.records for _, shard in map(shards_by_identity[0].__getitem__, equal)
+        )
         differs = records["added"] + records["removed"] + records["changed"]["all"] > 0
     differs = differs or any(body[name] for name in sections[0])
     body |= {"records": records, "not_compared": why or None}
@@ -261,10 +267,10 @@ def find_version_before(path: str) -> str:
     Raises:
         InputError: None is kept, or the path is not the folder of a dataset.
     """
-    found = open_manifest(path)
-    if not found.manifest.previous:
+    opened = open_manifest(path)
+    if not opened.manifest.previous:
         raise InputError("diff-nothing-before", path=path)
-    return join(found.folder or path, found.manifest.previous[0])
+    return join(opened.folder or path, opened.manifest.previous[0])
 
 
 def changes_of_update(output: str, manifest: Manifest) -> tuple[str, ...]:
@@ -278,18 +284,23 @@ def changes_of_update(output: str, manifest: Manifest) -> tuple[str, ...]:
         return ()
     before, after = (join(output, name) for name in (manifest.previous[0], manifest.generation))
     try:
-        found = compare_datasets(before, after, 0, read=False)
+        differences = compare_datasets(before, after, 0, read=False)
     except (ShardmillError, FileNotFoundError) as error:
         return (f"not compared with the version before: {error}",)
-    shown = ("records", "labels", "codecs", *["not compared"][: found["not_compared"] == _TOO_MANY])
-    rows = [(k, text) for k, text in summary_rows(found) if k in shown]
+    names = (
+        "records",
+        "labels",
+        "codecs",
+        *["not compared"][: differences["not_compared"] == _TOO_MANY],
+    )
+    rows = [(k, text) for k, text in summary_rows(differences) if k in names]
     more = [f"and {len(rows) - _MAX_LINES:,} more, see shardmill diff"][: len(rows) > _MAX_LINES]
     return *(f"{name}: {text}" for name, text in rows[:_MAX_LINES]), *more
 
 
-def summary_rows(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def summary_rows(differences: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield a name and a text for each count and each changed number, option or type."""
-    records = found["records"]
+    records = differences["records"]
     if records:
         changed = records["changed"]
         kinds = ", ".join(
@@ -300,17 +311,17 @@ def summary_rows(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         if records["repeated_keys"]:
             numbers["with a repeated key, which are not compared"] = records["repeated_keys"]
         yield "records", ", ".join(f"{count:,} {name}" for name, count in numbers.items())
-    elif found["not_compared"]:
-        yield "not compared", found["not_compared"]
+    elif differences["not_compared"]:
+        yield "not compared", differences["not_compared"]
     for name in ("splits", "labels", "features", "options", "codecs", "inputs", "statistics"):
-        for each in found[name]:
-            values = (_shown(each[side]) for side in ("before", "after"))
-            yield name, f"{' '.join(each['path'])}  {' -> '.join(values)}"
+        for change in differences[name]:
+            values = (_value_text(change[side]) for side in ("before", "after"))
+            yield name, f"{' '.join(change['path'])}  {' -> '.join(values)}"
 
 
-def _shown(value: Any) -> str:
+def _value_text(value: Any) -> str:
     if isinstance(value, list | tuple):
-        return f"[{', '.join(map(_shown, value))}]"
+        return f"[{', '.join(map(_value_text, value))}]"
     text = "none" if value in _NOTHING else str(value)
     if isinstance(value, int | float) and not isinstance(value, bool):
         text = short_number(value)
@@ -339,8 +350,8 @@ def _why_not_compared(sides: Sequence[Side], *, read: bool) -> str:
 def _identity(item: tuple[str, Shard]) -> tuple[Any, ...]:
     """Return what is equal for shards of equal records with equal keys, which a catalog has."""
     split, shard = item
-    found = shard.catalog
-    own = shard.bytes, shard.crc32c or shard.file, found and found.crc32c
+    catalog = shard.catalog
+    own = shard.bytes, shard.crc32c or shard.file, catalog and catalog.crc32c
     return split, shard.records, *own
 
 
@@ -353,8 +364,8 @@ def _sections(manifest: Manifest) -> dict[str, dict[str, Any]]:
         "labels": {name: split.label_counts for name, split in splits},
         "statistics": {k: s.statistics.to_json() for k, s in splits if s.statistics},
         "features": {
-            each["name"]: {k: v for k, v in each.items() if k != "name"}
-            for each in manifest.features
+            feature["name"]: {k: v for k, v in feature.items() if k != "name"}
+            for feature in manifest.features
         },
         "options": manifest.build.config,
         "codecs": manifest.build.versions,
@@ -368,6 +379,6 @@ def _differences(before: Any, after: Any, path: tuple[str, ...] = ()) -> Iterato
         if before != after and not (before in _NOTHING and after in _NOTHING):
             yield {"path": [*path], "before": before, "after": after}
         return
-    one, two = (each if isinstance(each, Mapping) else {} for each in (before, after))
+    one, two = (value if isinstance(value, Mapping) else {} for value in (before, after))
     for name in {**one, **two}:
         yield from _differences(one.get(name), two.get(name), (*path, str(name)))

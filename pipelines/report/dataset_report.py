@@ -112,25 +112,29 @@ def gather(base: str, manifest: Manifest, inputs: Path | None) -> dict[str, Any]
     notes: list[str] = page["notes"]
     specs, samples = sample_records(base, manifest, notes)
     problems = [] if manifest.root else find_problems(manifest, samples)
-    findings = [{**each._asdict(), "groups": []} for each in problems]
+    findings = [{**problem._asdict(), "groups": []} for problem in problems]
     splits = [name for name, split in manifest.splits.items() for _ in split.shards]
     if samples:
         with _noting(notes), open_encoded(base, "+".join(manifest.splits)) as records:
             draw = _drawer(records, specs, splits)
-            each_label = _choose_samples(samples, page["labels"], splits, manifest.label_separator)
-            for label, chosen in each_label.items():
+            samples_by_label = _choose_samples(
+                samples, page["labels"], splits, manifest.label_separator
+            )
+            for label, chosen in samples_by_label.items():
                 pictures = [picture for sample in chosen for picture in draw(sample)]
                 page["sheets"] += [{"label": label, "pictures": pictures}] if pictures else []
-            for each in findings:
-                examples = choose_examples(each["name"], samples, splits)
-                each["groups"] += [[(one, draw(one)) for one in group] for group in examples]
+            for finding in findings:
+                examples = choose_examples(finding["name"], samples, splits)
+                finding["groups"] += [[(one, draw(one)) for one in group] for group in examples]
     rejects = list(islice(read_rejects(join(base, REJECTS)), 0 if manifest.root else 2000))
     return {
         **page,
         "samples": samples,
         "findings": findings,
         "build": manifest.build,
-        "columns": [describe_column(spec, [each.features for each in samples]) for spec in specs],
+        "columns": [
+            describe_column(spec, [sample.features for sample in samples]) for spec in specs
+        ],
         "largest": {n: max(s.label_counts.values(), default=0) for n, s in manifest.splits.items()},
         "rejects": rejects,
         "drawn": draw_rejects(inputs, rejects) if inputs else {},
@@ -178,8 +182,11 @@ def _choose_samples(
         for label in text.split(separator) if separator else [text]:
             group = groups.setdefault(label, {})
             group.setdefault(splits[sample.part], []).append(sample)
-    rounds = {name: zip_longest(*each.values()) for name, each in groups.items()}
-    turns = {name: filter(None, chain.from_iterable(each)) for name, each in rounds.items()}
+    rounds = {name: zip_longest(*by_split.values()) for name, by_split in groups.items()}
+    turns = {
+        name: filter(None, chain.from_iterable(label_rounds))
+        for name, label_rounds in rounds.items()
+    }
     totals = {label["label"]: label["total"] for label in labels if label["label"] in turns}
     ranked = sorted(totals, key=lambda name: -totals[name])
     kept = {*ranked[: _MAX_CLASSES // 2], *ranked[-_MAX_CLASSES // 2 :]}
@@ -224,8 +231,8 @@ def describe_column(spec: FeatureSpec, records: Sequence[dict[str, Any]]) -> dic
         ``texts`` (the most frequent, with their shares), ``distinct`` (number of texts) and
         ``unique`` (whether all texts differ).
     """
-    found = [record.get(spec.value or spec.name, ("missing", ())) for record in records]
-    values: list[Any] = [v for kind, some in found if spec.kind.startswith(kind) for v in some]
+    cells = [record.get(spec.value or spec.name, ("missing", ())) for record in records]
+    values: list[Any] = [v for kind, some in cells if spec.kind.startswith(kind) for v in some]
     numbers, texts = np.array([]), Counter[bytes]()
     if spec.encoding == "raw" and spec.dtype is not None and spec.dtype.kind != "c":
         size = spec.dtype.itemsize
@@ -239,7 +246,7 @@ def describe_column(spec: FeatureSpec, records: Sequence[dict[str, Any]]) -> dic
         "spec": spec,
         "picture": is_image(spec),
         "histogram": make_histogram(numbers),
-        "missing": sum(not some for _, some in found),
+        "missing": sum(not some for _, some in cells),
         "texts": [
             (text.decode("utf-8", "backslashreplace"), count / len(values))
             for text, count in texts.most_common(5)
@@ -265,7 +272,8 @@ def read_catalogs(base: str, parts: Sequence[ShardSlice]) -> Iterator[SampledRec
     Raises:
         InputError: A catalog cannot be read.
     """
-    for number, part in _spread([each for each in enumerate(parts) if each[1].shard.catalog]):
+    catalogued = [(number, part) for number, part in enumerate(parts) if part.shard.catalog]
+    for number, part in _spread(catalogued):
         columns = read_catalog(base, part, _COLUMNS)
         for record, *row in zip(range(_MAX_RECORDS), *columns, strict=False):
             yield SampledRecord(number, record, *row)
@@ -280,7 +288,8 @@ def read_records(records: Records) -> Iterator[SampledRecord]:
     Raises:
         ShardmillError: A shard is missing or damaged.
     """
-    parts = _spread([each for each in enumerate(records.source.selection.parts) if each[1].records])
+    selected = enumerate(records.source.selection.parts)
+    parts = _spread([(number, part) for number, part in selected if part.records])
     total = sum(part.records for _, part in parts)
     for number, part in parts:
         left, stop = (-(-most * part.records // total) for most in (_MAX_BYTES, _MAX_RECORDS))
@@ -309,9 +318,9 @@ def draw_rejects(
         rejects: ``key`` and ``error`` of each.
     """
     drawn = {}
-    reasons = dict.fromkeys(each["error"] for each in rejects if each["error"] not in _UNSAFE)
+    reasons = dict.fromkeys(reject["error"] for reject in rejects if reject["error"] not in _UNSAFE)
     for reason in islice(reasons, _REASONS):
-        keys = [each["key"] for each in rejects if each["error"] == reason][:_TRIED]
+        keys = [reject["key"] for reject in rejects if reject["error"] == reason][:_TRIED]
         pictures = (draw_partly(root, key) for key in keys)
         drawn[reason] = [*islice(filter(None, pictures), _SHOWN)]
     return drawn
@@ -343,5 +352,7 @@ def draw_partly(root: str | os.PathLike[str], key: str) -> dict[str, Any] | None
             pixels = np.asarray(image.convert("RGB"))
     except Exception:  # noqa: BLE001 - Pillow's plugins raise many types
         return None
-    shown = pixels.size and pixels.min() < pixels.max()
-    return {**make_thumbnail(pixels), "key": key, "alt": f"Rejected: {key}"} if shown else None
+    has_contrast = pixels.size and pixels.min() < pixels.max()
+    return (
+        {**make_thumbnail(pixels), "key": key, "alt": f"Rejected: {key}"} if has_contrast else None
+    )

@@ -120,16 +120,16 @@ def find_problems(
         samples: Some of its records.
         limits: The number that each finding allows.
     """
-    found = [*_of_inputs(manifest), *_of_images(samples), *_of_columns(manifest, samples)]
-    found += _of_depth(manifest, samples)
+    problems = [*_of_inputs(manifest), *_of_images(samples), *_of_columns(manifest, samples)]
+    problems += _of_depth(manifest, samples)
     train = manifest.splits.get(_TRAIN)
     for name, split in manifest.splits.items():
-        found += _of_classes(name, split, manifest, limits)
-        found += _of_skew(name, train, split) if train and split is not train else ()
+        problems += _of_classes(name, split, manifest, limits)
+        problems += _of_skew(name, train, split) if train and split is not train else ()
     order = [*_FINDINGS].index
     return [
         DatasetFinding(name, value, line, _FINDINGS[name][1])
-        for name, value, line in sorted(found, key=lambda each: order(each[0]))
+        for name, value, line in sorted(problems, key=lambda problem: order(problem[0]))
         if value > limits[name] or name.startswith("few_")
     ]
 
@@ -145,14 +145,14 @@ def choose_examples(
         splits: The split of each shard.
     """
     if name in _IMAGES:
-        return [(each,) for each in _IMAGES[name](samples)[:_SHOWN]]
+        return [(sample,) for sample in _IMAGES[name](samples)[:_SHOWN]]
     first: dict[str, SampledRecord] = {}
     pairs: dict[str, tuple[SampledRecord, ...]] = {}
-    for each in samples if name.startswith("copies_") else ():
-        other = first.setdefault(each.content_hash, each)
-        labels = each.label != other.label
-        if labels if name.endswith("labels") else splits[each.part] != splits[other.part]:
-            pairs.setdefault(each.content_hash, (other, each))
+    for sample in samples if name.startswith("copies_") else ():
+        other = first.setdefault(sample.content_hash, sample)
+        labels = sample.label != other.label
+        if labels if name.endswith("labels") else splits[sample.part] != splits[other.part]:
+            pairs.setdefault(sample.content_hash, (other, sample))
     return [*pairs.values()][: _SHOWN // 2]
 
 
@@ -172,14 +172,14 @@ def _of_inputs(manifest: Manifest) -> _Found:
 
 
 def _of_classes(name: str, split: Split, manifest: Manifest, least: Mapping[str, float]) -> _Found:
-    known = sorted({label for each in manifest.splits.values() for label in each.label_counts})
-    counts = Counter({label: split.label_counts.get(label, 0) for label in known})
+    labels = sorted({label for other in manifest.splits.values() for label in other.label_counts})
+    counts = Counter({label: split.label_counts.get(label, 0) for label in labels})
     kind = "few_in_train" if name == _TRAIN else "few_in_split"
     few = {label: count for label, count in counts.items() if count < least[kind]}
     if few and split.labeled and split.num_examples:
-        line = f"{len(few):,} of {plural(len(known), 'label')} have fewer than {least[kind]:g}"
-        shown = _listed(few, reverse=False)
-        yield kind, min(few.values()), f"{line} examples in {name}: {shown}"
+        line = f"{len(few):,} of {plural(len(labels), 'label')} have fewer than {least[kind]:g}"
+        listed = _listed(few, reverse=False)
+        yield kind, min(few.values()), f"{line} examples in {name}: {listed}"
     if name == _TRAIN and (ordered := (+counts).most_common()):
         (most, large), (label, small) = ordered[0], ordered[-1]
         line = f"{most} has {large:,} training examples, and {label} {small:,}"
@@ -194,7 +194,7 @@ def _of_skew(name: str, train: Split, split: Split) -> _Found:
             shifts[feature] = abs(mean - other) / std
     line = f"means in {name} differ from those in train, in standard deviations of train"
     yield "skew", max(shifts.values(), default=0), f"{line}: {_listed(shifts, number='{:.2f}')}"
-    one, two = (Counter(each.label_counts) for each in (train, split))
+    one, two = (Counter(side.label_counts) for side in (train, split))
     least = min(one.total(), two.total())
     labels = {*one, *two} if least else set()
     distance = sum(abs(one[k] / one.total() - two[k] / two.total()) for k in labels) / 2
@@ -206,23 +206,27 @@ def _of_skew(name: str, train: Split, split: Split) -> _Found:
 def _moments(split: Split) -> dict[str, tuple[float, float, float]]:
     """Returns count, mean and standard deviation of each channel, and feature that varies."""
     statistics = split.statistics or Statistics()
-    found: dict[str, Any] = {k: (v.count, v.mean, v.std) for k, v in statistics.features.items()}
+    moments: dict[str, Any] = {k: (v.count, v.mean, v.std) for k, v in statistics.features.items()}
     if statistics.pixels:
         channels = zip(statistics.pixels.mean, statistics.pixels.std, strict=False)
-        found |= {f"channel {n}": (split.num_examples, *each) for n, each in enumerate(channels)}
-    numbers = {k: v for k, v in found.items() if all(isinstance(x, int | float) for x in v)}
-    return {name: each for name, each in numbers.items() if each[0] > 0 and each[2] > 0}
+        moments |= {
+            f"channel {n}": (split.num_examples, *channel) for n, channel in enumerate(channels)
+        }
+    numbers = {k: v for k, v in moments.items() if all(isinstance(x, int | float) for x in v)}
+    return {name: column for name, column in numbers.items() if column[0] > 0 and column[2] > 0}
 
 
 def _of_images(samples: Sequence[SampledRecord]) -> _Found:
-    images = [each for each in samples if each.pixels and each.width]
+    images = [sample for sample in samples if sample.pixels and sample.width]
     if not images:
         return
     read = f"of the {plural(len(images), 'image')} that were examined"
     flat, enlarged = (_IMAGES[name](images) for name in ("constant_images", "enlarged"))
     line = f"{len(flat):,} {read} are nearly of one colour: standard deviation below {_FLAT:g}"
     yield "constant_images", len(flat) / len(images), f"{line} of 255"
-    least = "".join(f", from as little as {each.width}x{each.height}" for each in enlarged[:1])
+    least = "".join(
+        f", from as little as {sample.width}x{sample.height}" for sample in enlarged[:1]
+    )
     line = f"{len(enlarged):,} {read} were enlarged{least}"
     yield "enlarged", len(enlarged) / len(images), line
 
@@ -230,7 +234,7 @@ def _of_images(samples: Sequence[SampledRecord]) -> _Found:
 def _of_depth(manifest: Manifest, samples: Sequence[SampledRecord]) -> _Found:
     count = manifest.inputs.counts.get(DEPTH_REDUCED, 0)
     accepted = plural(manifest.inputs.accepted, "image")
-    keys = [each.key for each in _IMAGES[DEPTH_REDUCED](samples)[:_FEW]]
+    keys = [sample.key for sample in _IMAGES[DEPTH_REDUCED](samples)[:_FEW]]
     such_as = f", such as {', '.join(keys)}" if keys else ""
     line = f"{count:,} of {accepted} had more than 8 bits a channel, of which records have 8"
     yield DEPTH_REDUCED, count, f"{line}{such_as}"
@@ -239,10 +243,10 @@ def _of_depth(manifest: Manifest, samples: Sequence[SampledRecord]) -> _Found:
 _IMAGES: dict[str, Callable[[Sequence[SampledRecord]], list[SampledRecord]]] = {
     "constant_images": lambda images: [e for e in images if e.pixels and _deviation(e) < _FLAT],
     "enlarged": lambda images: sorted(
-        (each for each in images if each.pixels > each.width * each.height > 0),
-        key=lambda each: each.width * each.height,
+        (sample for sample in images if sample.pixels > sample.width * sample.height > 0),
+        key=lambda sample: sample.width * sample.height,
     ),
-    DEPTH_REDUCED: lambda images: [each for each in images if each.depth_reduced],
+    DEPTH_REDUCED: lambda images: [sample for sample in images if sample.depth_reduced],
 }
 
 
@@ -256,17 +260,21 @@ def _of_columns(manifest: Manifest, samples: Sequence[SampledRecord]) -> _Found:
     counts = Counter[str]()
     for split in manifest.splits.values():
         features = split.statistics.features if split.statistics else {}
-        counts.update({name: each.count for name, each in features.items()})
+        counts.update({name: feature.count for name, feature in features.items()})
     empty = [name for name, count in counts.items() if not count]
-    rows = [each for each in samples if each.features]
+    rows = [sample for sample in samples if sample.features]
     names = sorted({name for row in rows for name in row.features} - manifest.label_features)
     judged = {"empty_columns": empty}
     for name in names if len(rows) >= _FEWEST_ROWS else ():
         judged.setdefault(_judge_column(name, manifest, rows), []).append(name)
-    for kind, found in judged.items():
+    for kind, columns in judged.items():
         if kind:
             what = _COLUMNS[kind].format(plural(len(rows), "row"))
-            yield kind, len(found), f"{plural(len(found), 'column')} {what}: {', '.join(found)}"
+            yield (
+                kind,
+                len(columns),
+                f"{plural(len(columns), 'column')} {what}: {', '.join(columns)}",
+            )
 
 
 def _judge_column(name: str, manifest: Manifest, rows: Sequence[SampledRecord]) -> str:
@@ -283,7 +291,7 @@ def _judge_column(name: str, manifest: Manifest, rows: Sequence[SampledRecord]) 
     key = str(manifest.build.config.get("key") or "")
     if key and name != key and values == [_values(row, key) for row in rows]:
         return "equals_key"
-    texts = [each[0] for each in values if len(each) == 1 and isinstance(each[0], bytes)]
+    texts = [cell[0] for cell in values if len(cell) == 1 and isinstance(cell[0], bytes)]
     numbers = sum(_is_number(text) for text in texts)
     return "numeric_text" if _NUMERIC * len(texts) <= numbers < len(texts) else ""
 
@@ -303,5 +311,5 @@ def _listed(counts: Mapping[str, float], *, number: str = "{:,}", reverse: bool 
     """Returns the largest numbers with their names, or the smallest ones."""
     sign = -1 if reverse else 1
     ordered = sorted(counts.items(), key=lambda item: (sign * item[1], item[0]))
-    shown = [f"{name} {number.format(value)}" for name, value in ordered[:5]]
-    return ", ".join([*shown, *["..."][: len(ordered) > 5]])
+    listed = [f"{name} {number.format(value)}" for name, value in ordered[:5]]
+    return ", ".join([*listed, *["..."][: len(ordered) > 5]])

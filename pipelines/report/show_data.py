@@ -89,14 +89,14 @@ def describe_dataset(path: str, records: int, split: str, key: str = "") -> dict
     report["split"] = chosen = split or default_split(manifest)
     rejects = () if manifest.root else read_rejects(join(base, REJECTS))
     report["rejects"] = list(itertools.islice(rejects, MAX_REJECTS))
-    report["found"] = found = find_key(base, manifest, key) if key else None
-    if found is not None:
-        shown = read_records([join(base, found["shard"])], 1, found["record"])
+    report["found"] = record = find_key(base, manifest, key) if key else None
+    if record is not None:
+        described = read_records([join(base, record["shard"])], 1, record["record"])
     else:
         shards = find_split(manifest, chosen).shards if chosen else ()
         paths = [join(base, shard.file) for shard in shards if shard.records]
-        shown = read_records(paths, records, split=chosen)
-    return {**report, "records": shown}
+        described = read_records(paths, records, split=chosen)
+    return {**report, "records": described}
 
 
 def find_key(base: str, manifest: Manifest, key: str) -> dict[str, Any]:
@@ -167,9 +167,9 @@ def describe_record(payload: bytes) -> dict[str, Any]:
         return {**describe_bytes(payload), "example": False}
     features = parse_example(payload)
     names = sorted(features, key=lambda name: name.encode())
-    shown = {name: _describe_feature(features[name]) for name in names[:MAX_FEATURES]}
+    described = {name: _describe_feature(features[name]) for name in names[:MAX_FEATURES]}
     more = {"more_features": len(names) - MAX_FEATURES} if len(names) > MAX_FEATURES else {}
-    return {"bytes": len(payload), "example": True, "features": shown, **more}
+    return {"bytes": len(payload), "example": True, "features": described, **more}
 
 
 def describe_bytes(value: bytes) -> dict[str, Any]:

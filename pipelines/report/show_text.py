@@ -30,7 +30,7 @@ def render(report: dict[str, Any], layout: Layout) -> Parts:
         layout: How to lay it out.
     """
     if report.get("found"):
-        yield from _found(report, layout)
+        yield from _located_record(report, layout)
     elif report["kind"] == "dataset":
         yield from _dataset(report, layout)
     else:
@@ -53,11 +53,11 @@ def _dataset(report: dict[str, Any], layout: Layout) -> Parts:
         yield from part(report, layout)
 
 
-def _found(report: dict[str, Any], layout: Layout) -> Parts:
-    found = report["found"]
-    yield from _title(found["key"], f"record {found['record']:,} of {found['shard']}", layout)
-    shown = ("source", "label", "input_bytes", "content_hash", "width", "height")
-    yield from fields([(name, str(found[name])) for name in shown if found[name] is not None])
+def _located_record(report: dict[str, Any], layout: Layout) -> Parts:
+    record = report["found"]
+    yield from _title(record["key"], f"record {record['record']:,} of {record['shard']}", layout)
+    names = ("source", "label", "input_bytes", "content_hash", "width", "height")
+    yield from fields([(name, str(record[name])) for name in names if record[name] is not None])
 
 
 def _splits(report: dict[str, Any], layout: Layout) -> Parts:
@@ -82,11 +82,11 @@ def _labels(report: dict[str, Any], layout: Layout) -> Parts:
     if not labels:
         return
     many = len(labels) > MAX_ROWS
-    shown = sorted(labels, key=lambda label: -label["total"])[:MAX_ROWS] if many else labels
+    top = sorted(labels, key=lambda label: -label["total"])[:MAX_ROWS] if many else labels
     most = max(label["total"] for label in labels) or 1
     names = list(report["splits"]) if 1 < len(report["splits"]) <= MAX_SPLIT_COLUMNS else []
     rows = []
-    for label in shown:
+    for label in top:
         number = "" if label["class_id"] is None else str(label["class_id"])
         counts = (f"{label['splits'][name]:,}" for name in names)
         rows.append((label["label"], number, *counts, f"{label['total']:,}"))
@@ -95,9 +95,9 @@ def _labels(report: dict[str, Any], layout: Layout) -> Parts:
         rows,
         "<" + ">" * (2 + len(names)),
         header=("", "id", *names, "all"),
-        bars=[label["total"] / most for label in shown],
+        bars=[label["total"] / most for label in top],
     )
-    yield from _more(len(labels) - len(shown), "label", layout)
+    yield from _more(len(labels) - len(top), "label", layout)
 
 
 def _features(report: dict[str, Any], layout: Layout) -> Parts:
@@ -113,13 +113,13 @@ def _statistics(report: dict[str, Any], layout: Layout) -> Parts:
     statistics = report["splits"].get(report["split"], {}).get("statistics") or {}
     pixels = statistics.get("pixels", {"mean": (), "std": ()})
     pairs = enumerate(zip(pixels["mean"], pixels["std"], strict=False))
-    found = {f"channel {number}": {"mean": mean, "std": std} for number, (mean, std) in pairs}
-    found |= statistics.get("features", {})
-    shown = [key for key in _STATISTICS if any(key in each for each in found.values())]
-    rows = [(name, *(short_number(found[name].get(key)) for key in shown)) for name in found]
+    columns = {f"channel {number}": {"mean": mean, "std": std} for number, (mean, std) in pairs}
+    columns |= statistics.get("features", {})
+    keys = [key for key in _STATISTICS if any(key in column for column in columns.values())]
+    rows = [(name, *(short_number(columns[name].get(key)) for key in keys)) for name in columns]
     if rows:
         yield from _heading("Statistics", f"of {report['split']}", layout)
-        yield layout.table(rows[: 3 * MAX_ROWS], "<" + ">" * len(shown), header=("", *shown))
+        yield layout.table(rows[: 3 * MAX_ROWS], "<" + ">" * len(keys), header=("", *keys))
 
 
 def _inputs(report: dict[str, Any], layout: Layout) -> Parts:
@@ -131,11 +131,13 @@ def _inputs(report: dict[str, Any], layout: Layout) -> Parts:
     yield layout.line("  " + " + ".join(parts))
     if inputs["multi_frame"]:
         yield layout.line(f"  {inputs['multi_frame']:,} with several frames: the first of each")
-    found = inputs["counts"]
-    if "boxes" in found:
-        yield layout.line(f"  boxes: {found['boxes']:,}")
-    if "kept" in found:
-        yield layout.line(f"  {found['kept']:,} kept as they are, {found['converted']:,} converted")
+    counts = inputs["counts"]
+    if "boxes" in counts:
+        yield layout.line(f"  boxes: {counts['boxes']:,}")
+    if "kept" in counts:
+        yield layout.line(
+            f"  {counts['kept']:,} kept as they are, {counts['converted']:,} converted"
+        )
     if inputs["copies"]:
         more = f"{plural(inputs['copies_across_splits'], 'content')} in several splits, "
         more += f"{inputs['copies_with_other_labels']:,} with several labels"
@@ -193,11 +195,11 @@ def _record(number: int, record: dict[str, Any], layout: Layout) -> Parts:
     longest = max((cell_len(printable(name)) for name in features), default=0)
     width = min(longest, max(16, layout.width // 2 - 10))
     for name, feature in features.items():
-        shown = layout.cut(name, width)
+        cut_name = layout.cut(name, width)
         values = _values(feature, layout.width - 6 - width, layout)
         style = "" if feature["count"] else "dim"
-        padding = " " * (width - cell_len(shown) + 2)
-        yield layout.line("    ", (shown, "cyan"), (padding + values, style))
+        padding = " " * (width - cell_len(cut_name) + 2)
+        yield layout.line("    ", (cut_name, "cyan"), (padding + values, style))
     yield from _more(record.get("more_features", 0), "feature", layout, "    ")
 
 
@@ -243,9 +245,9 @@ def _value(value: Any, width: int, layout: Layout) -> str:
 
 
 def _title(path: str, what: str, layout: Layout) -> Parts:
-    shown = printable(path)
-    if cell_len(shown) + cell_len(what) + 2 <= layout.width:
-        yield layout.line((shown, "bold"), f"  {what}")
+    text = printable(path)
+    if cell_len(text) + cell_len(what) + 2 <= layout.width:
+        yield layout.line((text, "bold"), f"  {what}")
     else:
         yield whole_line(path, "bold")
         yield layout.line(f"  {what}")

@@ -40,7 +40,7 @@ def build_result(outcome: Outcome, output: str, seconds: float) -> dict[str, Any
         raise OutputError(outcome.message)
     body = {k: v for k, v in vars(outcome).items() if k not in ("series", "manifest")}
     series = ("split", "label", "inputs", "num_bytes", "parts")
-    planned = [dict(zip(series, each, strict=True)) for each in outcome.series]
+    planned = [dict(zip(series, values, strict=True)) for values in outcome.series]
     return {**body, "output": output, "seconds": round(seconds, 3), "planned": planned}
 
 
@@ -167,8 +167,8 @@ def _labels(manifest: Manifest) -> Rows:
 
 def _list_labels(labels: Sequence[str]) -> Rows:
     more = [f"and {len(labels) - _MAX_LABELS:,} more"] if len(labels) > _MAX_LABELS else []
-    shown = ", ".join([*labels[:_MAX_LABELS], *more])
-    return [("labels", f"{len(labels):,}: {shown}")] if labels else []
+    listed = ", ".join([*labels[:_MAX_LABELS], *more])
+    return [("labels", f"{len(labels):,}: {listed}")] if labels else []
 
 
 def _missing(manifest: Manifest) -> Counter[str]:
@@ -176,7 +176,7 @@ def _missing(manifest: Manifest) -> Counter[str]:
     missing = Counter[str]()
     for split in manifest.splits.values():
         features = split.statistics.features if split.statistics else {}
-        missing.update({name: each.missing for name, each in features.items()})
+        missing.update({name: feature.missing for name, feature in features.items()})
     return missing
 
 
@@ -193,8 +193,8 @@ def _planned(outcome: Outcome, inputs: str) -> Rows:
     for split, label, refs, size, parts in outcome.series:
         name = f"{split}, {label}" if label else split
         # The number of rows is not known.
-        shown = f"{plural(refs, 'image')} ({human_bytes(size)} of files) in "
-        files = shown if inputs == "images" else ""
+        described = f"{plural(refs, 'image')} ({human_bytes(size)} of files) in "
+        files = described if inputs == "images" else ""
         rows.append((name, f"{files}{plural(parts, 'part')}"))
     rows += _list_labels(outcome.labels)
     rows += [("changes", line) for line in outcome.changes]

@@ -128,7 +128,7 @@ def _show_bar(progress: Progress, ended: threading.Event, console: Console) -> N
                 task,
                 description=progress.phase,
                 total=None if total is None else -(-total // progress.per_unit),
-                completed=shown_count(progress) // progress.per_unit,
+                completed=capped_count(progress) // progress.per_unit,
                 rate=f"{speed:,.0f} {progress.unit}/s" if speed else "",
                 rejects=f"{progress.rejects:,} {progress.rejects_name}" if progress.rejects else "",
             )
@@ -156,7 +156,7 @@ def _print_notices(progress: Progress, console: Console) -> None:
         console.print(progress.notices.popleft())
 
 
-def shown_count(progress: Progress) -> int:
+def capped_count(progress: Progress) -> int:
     """Return what was counted, but no more than the total, which is an estimate of some work."""
     return progress.done if progress.total is None else min(progress.done, progress.total)
 
@@ -171,7 +171,7 @@ def progress_line(progress: Progress, seconds: float) -> str:
     if progress.total is None and not progress.done:
         return f"{progress.phase}: {seconds:,.0f} s"
     rate = progress.done / seconds
-    counted = shown_count(progress)
+    counted = capped_count(progress)
     left = max(0, (progress.total or 0) - counted)
     remaining = f", {left / rate:,.0f} s left" if left and rate else ""
     rejects = f", {progress.rejects:,} {progress.rejects_name}" if progress.rejects_name else ""
@@ -250,8 +250,8 @@ def delayed_signals() -> Iterator[None]:
     try:
         yield
     finally:
-        for each, handler in before.items():
-            signal.signal(each, handler)
+        for signum, handler in before.items():
+            signal.signal(signum, handler)
         for number in held:
             signal.raise_signal(number)
 

@@ -66,8 +66,8 @@ def stated_records(path: str) -> int | None:
     It must follow a shard number: ``data-3.tfrecord`` has none.
     """
     name = _SUFFIXES.sub("", path.rpartition("/")[2])
-    found = re.search(r"\d+-of-\d+[-_](\d+)$", name) or re.search(r"\d-([1-9]\d*|0)$", name)
-    return int(found[1]) if found and not _DATE.search(name) else None
+    match = re.search(r"\d+-of-\d+[-_](\d+)$", name) or re.search(r"\d-([1-9]\d*|0)$", name)
+    return int(match[1]) if match and not _DATE.search(name) else None
 
 
 def missing_shards(paths: Iterable[str]) -> Iterator[str]:
@@ -75,13 +75,13 @@ def missing_shards(paths: Iterable[str]) -> Iterator[str]:
     sets: dict[tuple[str, int], set[int]] = {}
     for path in paths:
         folder, slash, name = path.rpartition("/")
-        found = _NUMBERED.fullmatch(name)
-        if found and int(found["total"]) < _MAX_SHARDS:
-            key = folder + slash + found["stem"], int(found["total"])
-            sets.setdefault(key, set()).add(int(found["number"]))
+        match = _NUMBERED.fullmatch(name)
+        if match and int(match["total"]) < _MAX_SHARDS:
+            key = folder + slash + match["stem"], int(match["total"])
+            sets.setdefault(key, set()).add(int(match["number"]))
     for (stem, total), numbers in sorted(sets.items()):
         missing = sorted(set(range(total)) - numbers)
         if missing and max(numbers) < total:
-            shown = ", ".join(str(number) for number in missing[:_MAX_SHOWN])
+            listed = ", ".join(str(number) for number in missing[:_MAX_SHOWN])
             more = f" and {len(missing) - _MAX_SHOWN:,} more" if len(missing) > _MAX_SHOWN else ""
-            yield f"of {total:,} files {stem}-*-of-{total:05d} number {shown}{more} is missing"
+            yield f"of {total:,} files {stem}-*-of-{total:05d} number {listed}{more} is missing"

@@ -286,26 +286,30 @@ class Manifest:
             prefix = _checked_generation(body["generation"]) + "/" if "generation" in body else ""
             body["previous"] = list(map(_checked_generation, body.get("previous", ())))
             body["splits"] = {k: _split(v, prefix) for k, v in body["splits"].items()}
-            body["inputs"] = _known(Inputs, body["inputs"])
-            body["build"] = _known(Build, body["build"])
-            body["damaged"] = [_known(Damaged, each) for each in body.get("damaged", ())]
+            body["inputs"] = _parse_fields(Inputs, body["inputs"])
+            body["build"] = _parse_fields(Build, body["build"])
+            body["damaged"] = [
+                _parse_fields(Damaged, damaged) for damaged in body.get("damaged", ())
+            ]
             body["side_files"] = [_file(name, prefix) for name in body.get("beside", ())]
             _check_checksums(body)
-            found = _known(cls, {name: body[name] for name in _REQUIRED} | body)
-            names = (each["name"] for each in found.features)
+            manifest = _parse_fields(cls, {name: body[name] for name in _REQUIRED} | body)
+            names = (feature["name"] for feature in manifest.features)
             # A TypeError unless all are texts.
-            "".join((*names, *found.label_features, *found.labels, *found.build.command))
-            _check_root(found)
+            "".join((*names, *manifest.label_features, *manifest.labels, *manifest.build.command))
+            _check_root(manifest)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise FormatError("manifest-malformed", error=error) from error
-        return found
+        return manifest
 
     def of_shards(self, files: Container[str]) -> tuple[Manifest, frozenset[str]]:
         """Return the manifest without labels if some files have none, and their features."""
         unlabeled = (split for split in self.splits.values() if not split.labeled)
         if not any(shard.file in files for split in unlabeled for shard in split.shards):
             return self, frozenset()
-        features = tuple(each for each in self.features if each["name"] not in self.label_features)
+        features = tuple(
+            feature for feature in self.features if feature["name"] not in self.label_features
+        )
         return replace(self, features=features, labels=()), self.label_features
 
     @property
@@ -316,7 +320,7 @@ class Manifest:
     @property
     def label_features(self) -> frozenset[str]:
         """Names of all features with the label."""
-        sources = {each["name"]: each.get("source", "") for each in self.features}
+        sources = {feature["name"]: feature.get("source", "") for feature in self.features}
         classes = [name for name, source in sources.items() if "image/class/" in source]
         return frozenset([self.build.config.get("label") or "", *classes])
 
@@ -348,21 +352,25 @@ class Manifest:
         return self.build.config_id == config_id and self.build.input_id == input_id
 
 
-def _known(kind: type[T], body: Mapping[str, Any]) -> T:
+def _parse_fields(kind: type[T], body: Mapping[str, Any]) -> T:
     """Return a value of its fields, lists as tuples; fields of later releases are ignored."""
     given: dict[str, Any] = {}
-    for each in fields(kind):  # type: ignore[arg-type]
-        if each.name in body:
-            value = body[each.name]
-            if each.type == "int":
-                _check_numbers(each.name, [value])
-            elif each.type == "dict[str, int]":
-                _check_numbers(each.name, value.values())
-            elif each.type == "bool" and type(value) is not bool:
-                raise TypeError(f"{each.name} is neither true nor false")
-            elif each.type.startswith("dict") and not isinstance(value, dict):
-                raise TypeError(f"{each.name} is not an object")
-            given[each.name] = tuple(value) if each.type.startswith("tuple") else value
+    types = {column.name: str(column.type) for column in fields(kind)}  # type: ignore[arg-type]
+    for name, type_name in types.items():
+        if name not in body:
+            continue
+        value = body[name]
+        if type_name == "int":
+            _check_numbers(name, [value])
+        elif type_name == "dict[str, int]":
+            _check_numbers(name, value.values())
+        elif type_name == "bool" and type(value) is not bool:
+            raise TypeError(f"{name} is neither true nor false")
+        elif type_name.startswith("dict") and not isinstance(value, dict):
+            raise TypeError(f"{name} is not an object")
+        if type_name.startswith("tuple"):
+            value = tuple(value)
+        given[name] = value
     return kind(**given)
 
 
@@ -408,16 +416,16 @@ def _split(body: dict[str, Any], prefix: str) -> Split:
         "shards": [_shard(shard, prefix) for shard in body["shards"]],
         "statistics": None if statistics is None else Statistics.from_json(statistics),
     }
-    return _known(Split, body | parsed)
+    return _parse_fields(Split, body | parsed)
 
 
 def _shard(body: dict[str, Any], prefix: str) -> Shard:
-    found = body.get("catalog")
-    if found is not None:
-        file = _file(found["file"], prefix)
-        _check_numbers("bytes", [found["bytes"]])
-        found = CatalogFile(file, found["bytes"], str(found["crc32c"]))
-    shard = _known(Shard, {**body, "file": _file(body["file"], prefix), "catalog": found})
+    catalog = body.get("catalog")
+    if catalog is not None:
+        file = _file(catalog["file"], prefix)
+        _check_numbers("bytes", [catalog["bytes"]])
+        catalog = CatalogFile(file, catalog["bytes"], str(catalog["crc32c"]))
+    shard = _parse_fields(Shard, {**body, "file": _file(body["file"], prefix), "catalog": catalog})
     if not isinstance(shard.label, str | None):
         raise FormatError("manifest-label-not-text", file=shard.file, label=shard.label)
     return shard

@@ -64,7 +64,7 @@ def _check_root_is(folder: str, root: str) -> None:
     Raises:
         InputError: A reader that was given the folder would read another one.
     """
-    resolved = [each if scheme_of(each) else os.path.realpath(each) for each in (folder, root)]
+    resolved = [path if scheme_of(path) else os.path.realpath(path) for path in (folder, root)]
     if resolved[0].rstrip("/") != resolved[1].rstrip("/"):
         raise InputError("dataset-root-elsewhere", file=join(folder, MANIFEST), root=root)
 
@@ -88,8 +88,8 @@ def _find_manifest(path: str | os.PathLike[str]) -> tuple[str, str]:
         raise UsageError("manifest-not-uri", text=text, scheme=scheme)
     entry = open_storage(text).stat(text)
     if entry is not None and entry.kind == "dir" and os.path.islink(text):
-        found = os.path.realpath(text)  # a publication changes the link to the current generation
-        text = found if is_generation(os.path.basename(found)) else text
+        target = os.path.realpath(text)  # a publication changes the link to the current generation
+        text = target if is_generation(os.path.basename(target)) else text
     if entry is not None and entry.kind == "dir":
         return text, join(text, MANIFEST)
     above, name = os.path.split(text)
@@ -102,9 +102,9 @@ def _read_manifest(folder: str, file: str, *, counts: bool) -> Manifest:
         data = read_dataset_file(file)
         manifest = Manifest.from_json(data)
         for name, split in manifest.splits.items() if counts else ():
-            stated, found = split.num_examples, sum(shard.records for shard in split.shards)
-            if stated != found:
-                raise FormatError("manifest-counts-differ", stated=stated, name=name, found=found)
+            stated, counted = split.num_examples, sum(shard.records for shard in split.shards)
+            if stated != counted:
+                raise FormatError("manifest-counts-differ", stated=stated, name=name, found=counted)
     except FileNotFoundError as error:
         check_not_lost(file)
         raise InputError("dataset-missing", file=file) from error

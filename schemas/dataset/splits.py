@@ -76,14 +76,14 @@ class Splits:
             raise UsageError("splits-twice", text=text)
         total = sum(share for _, share in shares)
         if total != 1:
-            shown = int(total) if total.denominator == 1 else float(total)
+            number = int(total) if total.denominator == 1 else float(total)
             right = _scaled(shares)
-            raise UsageError("splits-sum", text=text, shown=shown, right=right)
+            raise UsageError("splits-sum", text=text, shown=number, right=right)
         return cls("fractions", shares, named)
 
     def __str__(self) -> str:
         """Return the shortest ``--splits`` value that means the same."""
-        shares = [f"{name}:{_shown(share)}" for name, share in self.shares]
+        shares = [f"{name}:{_share_text(share)}" for name, share in self.shares]
         return ",".join([*shares, *map("=".join, self.named)]) or self.mode
 
     @property
@@ -92,7 +92,7 @@ class Splits:
         return tuple(name for name, _ in self.shares)
 
     @property
-    def wanted(self) -> tuple[str, ...]:
+    def required(self) -> tuple[str, ...]:
         """Names of the splits that must exist, in order."""
         shares = (name for name, share in self.shares if share)
         return tuple(dict.fromkeys([*shares, *(name for name, _ in self.named)]))
@@ -117,7 +117,7 @@ def _scaled(shares: tuple[tuple[str, Fraction], ...]) -> Splits:
     return Splits("fractions", tuple((name, share / total) for name, share in shares))
 
 
-def _shown(share: Fraction) -> str:
+def _share_text(share: Fraction) -> str:
     decimal = f"{float(share):g}"
     return decimal if Fraction(decimal) == share else str(share)
 

@@ -77,7 +77,7 @@ class Statistics:
         if self.pixels is not None:
             body["pixels"] = asdict(self.pixels)
         if self.features:
-            body["features"] = {name: each.to_json() for name, each in self.features.items()}
+            body["features"] = {name: feature.to_json() for name, feature in self.features.items()}
         return body
 
     @classmethod
@@ -87,7 +87,7 @@ class Statistics:
         if pixels is not None:
             pixels = PixelStatistics(pixels["count"], tuple(pixels["mean"]), tuple(pixels["std"]))
         features = {
-            name: FeatureStatistics(**each, numeric="mean" in each)
-            for name, each in body.get("features", {}).items()
+            name: FeatureStatistics(**feature, numeric="mean" in feature)
+            for name, feature in body.get("features", {}).items()
         }
         return cls(pixels, features)

@@ -85,15 +85,15 @@ def has_entries(payload: bytes, entries: Sequence[bytes]) -> bool:
         payload: The example.
         entries: Features of different names, as from ``encode_entry``.
     """
-    found, wanted = 0, tuple(entries)
+    matches, serialized = 0, tuple(entries)
     try:
         stop, pos = _block(payload, 0, _FIRST)
         while pos < stop:
-            found += payload.startswith(wanted, pos)
+            matches += payload.startswith(serialized, pos)
             pos, _ = _block(payload, pos, _FIRST)
     except (NotCanonicalError, IndexError):
         return False
-    return found == len(entries) and pos == stop == len(payload)
+    return matches == len(entries) and pos == stop == len(payload)
 
 
 def looks_like_example(payload: bytes) -> bool:

@@ -54,9 +54,9 @@ def encode_feature(value: FeatureValue) -> bytes:
         return b""
     first = values[0]
     if isinstance(first, bytes):
-        return _block(_BYTES_LIST, b"".join([_block(b"\x0a", each) for each in values]))
+        return _block(_BYTES_LIST, b"".join([_block(b"\x0a", value) for value in values]))
     if isinstance(first, (int, np.integer)):
-        packed = b"".join([varint(int(each)) for each in values])
+        packed = b"".join([varint(int(value)) for value in values])
         return _block(_INT64_LIST, _block(b"\x0a", packed))
     if isinstance(first, (float, np.floating)):
         floats = array("f", values)

@@ -182,7 +182,7 @@ def parse_schema(text: str, source: str) -> tuple[Column, ...]:
     if unsupported:
         raise UsageError("schema-unsupported", source=source, unsupported=unsupported[0])
     active = filter(schema_text.is_active, schema.feature)
-    columns = tuple(_parse_column(each, source) for each in active)
+    columns = tuple(_parse_column(feature, source) for feature in active)
     if not columns:
         raise UsageError("schema-empty", source=source)
     return columns

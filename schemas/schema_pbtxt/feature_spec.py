@@ -89,7 +89,7 @@ def parse_feature_specs(text: str, source: str) -> tuple[FeatureSpec, ...]:
     """
     proto = schema_text.parse_schema_text(text, source)
     features = filter(schema_text.is_active, proto.feature)
-    specs = {each.name: parse_feature_spec(each, source) for each in features}
+    specs = {feature.name: parse_feature_spec(feature, source) for feature in features}
     for spec in [*_sparse_specs(proto, specs), *_ragged_specs(proto, specs)]:
         for name in (spec.value, *(name for name, _ in spec.indices)):
             specs.pop(name, None)
@@ -99,9 +99,9 @@ def parse_feature_specs(text: str, source: str) -> tuple[FeatureSpec, ...]:
 
 def _sparse_specs(proto: Any, specs: Mapping[str, FeatureSpec]) -> Iterator[FeatureSpec]:
     """Yield the sparse features of known size, of which the records have all features."""
-    sizes = {each.name: each.int_domain.max + 1 for each in proto.feature}
+    sizes = {feature.name: feature.int_domain.max + 1 for feature in proto.feature}
     for sparse in filter(schema_text.is_active, proto.sparse_feature):
-        indices = tuple((each.name, sizes.get(each.name, 0)) for each in sparse.index_feature)
+        indices = tuple((index.name, sizes.get(index.name, 0)) for index in sparse.index_feature)
         value = specs.get(sparse.value_feature.name)
         if value and all(name in specs and size > 1 for name, size in indices):
             yield FeatureSpec(
@@ -121,7 +121,7 @@ def _ragged_specs(proto: Any, specs: Mapping[str, FeatureSpec]) -> Iterator[Feat
         for name, form in group.tensor_representation.items():
             ragged = form.ragged_tensor
             value = specs.get("/".join(ragged.feature_path.step))
-            inner = tuple(each.uniform_row_length for each in ragged.partition)
+            inner = tuple(dimension.uniform_row_length for dimension in ragged.partition)
             if value and all(inner):
                 yield FeatureSpec(name, value.kind, None, False, value=value.name, inner=inner)
 
@@ -132,8 +132,8 @@ def parse_feature_spec(feature: Any, source: str) -> FeatureSpec:
     if kind is None:
         raise FormatError("schema-type-missing", source=source, name=name)
     sizes = schema_text.shape_of(feature)
-    known = sizes is not None and -1 not in sizes
-    fixed = sizes if known and schema_text.is_required(feature) else None
+    has_sizes = sizes is not None and -1 not in sizes
+    fixed = sizes if has_sizes and schema_text.is_required(feature) else None
     single = fixed in ((), (1,)) or (fixed is None and feature.value_count.max == 1)
     tags = schema_text.tags_of(feature)
     encoding, channels = tags.get(ENCODING_TAG, ""), tags.get(CHANNELS_TAG, "0")

@@ -192,29 +192,31 @@ class FeatureSet:
         Raises:
             UsageError: A source is unknown, is a label where there are none, or a name is repeated.
         """
-        known = {
-            each.name: replace(each, count="any") if several and each.part == "label" else each
-            for each in (*listed, *IMAGE_FEATURES.values())
-            if not each.part or each.part in parts
+        sources = {
+            feature.name: replace(feature, count="any")
+            if several and feature.part == "label"
+            else feature
+            for feature in (*listed, *IMAGE_FEATURES.values())
+            if not feature.part or feature.part in parts
         }
-        for each in () if text else listed:
-            if known[each.name] != each:
-                raise UsageError("listing-column-taken", name=each.name)
+        for column in () if text else listed:
+            if sources[column.name] != column:
+                raise UsageError("listing-column-taken", name=column.name)
         if not text:
-            return cls(tuple(known.items()))
+            return cls(tuple(sources.items()))
         features = []
         for item in text.split(","):
             name, equals, source = item.strip().partition("=")
             source = source if equals else name
-            if source not in known or not name:
+            if source not in sources or not name:
                 raise UsageError(
                     "features-invalid",
                     text=text,
                     item=item.strip(),
-                    known=", ".join(known),
+                    known=", ".join(sources),
                     hint="." if "label" in parts else " (the images have no labels).",
                 )
-            features.append((name, known[source]))
+            features.append((name, sources[source]))
         if len(dict(features)) != len(features):
             raise UsageError("features-twice", text=text)
         return cls(tuple(features))
@@ -240,7 +242,7 @@ class FeatureSet:
     def catalogued(self) -> dict[str, Kind]:
         """Columns of the catalog that record its features, with the types of the features."""
         counts = (ORIGINAL_COUNTS if self.keeps else {}) | (BOX_COUNTS if self.boxes else {})
-        columns = {each.column: each.kind for _, each in self.features if each.column}
+        columns = {feature.column: feature.kind for _, feature in self.features if feature.column}
         return {**columns, **dict.fromkeys(counts, "int64")}
 
     def values(
@@ -266,7 +268,9 @@ class FeatureSet:
         """
         from blake3 import blake3  # loaders do not need it
 
-        columns = {each.column: fields[each.field] for _, each in self.features if each.column}
+        columns = {
+            feature.column: fields[feature.field] for _, feature in self.features if feature.column
+        }
         columns |= {name: fields[name] for name in self.catalogued if name in fields}
         return {
             column: blake3(value).hexdigest() if isinstance(value, bytes) else value
@@ -310,5 +314,7 @@ class FeatureSet:
 
 def catalog_columns() -> dict[str, Kind]:
     """Return the columns of the catalog that record features: ``bytes`` are texts there."""
-    columns = {each.column: each.kind for each in IMAGE_FEATURES.values() if each.column}
+    columns = {
+        feature.column: feature.kind for feature in IMAGE_FEATURES.values() if feature.column
+    }
     return {**columns, **dict.fromkeys(COUNTS, "int64"), VALUES: "bytes"}

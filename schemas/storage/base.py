@@ -224,8 +224,8 @@ def absolute(path: str) -> str:
         path = os.path.abspath(os.path.expanduser(path))
         path.encode()  # paths are part of manifests
     except UnicodeEncodeError:
-        shown = os.fsencode(path).decode("utf-8", "backslashreplace")
-        raise UsageError("path-not-utf8", shown=shown) from None
+        escaped = os.fsencode(path).decode("utf-8", "backslashreplace")
+        raise UsageError("path-not-utf8", shown=escaped) from None
     except FileNotFoundError:
         raise UsageError("current-folder-deleted", path=path) from None
     return path

@@ -146,8 +146,8 @@ class GcsStorage(ObjectStorage):
             try:
                 blob.upload_from_string(data, if_generation_match=generation)
             except exceptions.PreconditionFailed:
-                found = self._get(path)
-                return found is not None and (found.metadata or {}).get(WRITER) == mark
+                stored = self._get(path)
+                return stored is not None and (stored.metadata or {}).get(WRITER) == mark
         return True
 
     def replace(self, path: str, data: bytes) -> None:

@@ -188,7 +188,7 @@ class LocalStorage(Storage):
     def list_dir(self, path: str) -> Iterator[Entry]:
         """Yield the entries of a folder, sorted by name; nothing if it does not exist."""
         paths = (os.path.join(path, name) for name in _names(path))
-        entries = (self.stat(each) or _entry(each, os.lstat) for each in paths)
+        entries = (self.stat(child) or _entry(child, os.lstat) for child in paths)
         return (entry for entry in entries if entry is not None)
 
     def walk(self, path: str) -> Iterator[Entry]:

@@ -133,7 +133,7 @@ class ObjectStorage(Storage):
 
     def walk(self, path: str) -> Iterator[Entry]:
         """Return the objects below a folder, sorted by name, from one listing."""
-        return (each for each in self._list("list", path) if not each.path.endswith("/"))
+        return (entry for entry in self._list("list", path) if not entry.path.endswith("/"))
 
     def lock(self, path: str) -> contextlib.AbstractContextManager[bool]:
         """Return False: object stores have no locks."""

@@ -254,8 +254,8 @@ class S3Storage(ObjectStorage):
             for page in pages.paginate(Bucket=bucket, Prefix=folder_prefix(key), **options):
                 for item in page.get("Contents", []):
                     yield entry_of(f"s3://{bucket}/{item['Key']}", item)
-                for each in page.get("CommonPrefixes", []):
-                    yield Entry(f"s3://{bucket}/{each['Prefix'][:-1]}", 0, "", "dir")
+                for folder in page.get("CommonPrefixes", []):
+                    yield Entry(f"s3://{bucket}/{folder['Prefix'][:-1]}", 0, "", "dir")
 
 
 def split_object(uri: str, *, exists: bool = False) -> tuple[str, str]:

@@ -74,12 +74,12 @@ def count_file(
     Raises:
         StorageError: The storage failed.
     """
-    found = FileCount(0, 0)
+    file_count = FileCount(0, 0)
     try:
         with open_file(path, version) as reader:
-            found = FileCount(0, reader.size)
+            file_count = FileCount(0, reader.size)
             compression = detect_compression(reader)
-            found = found._replace(compression=compression)
+            file_count = file_count._replace(compression=compression)
             members = read_index(reader.read_at, reader.size) if compression == "gzip" else None
             if members is not None:
                 return _count_indexed(reader, members, check, take)
@@ -87,20 +87,20 @@ def count_file(
                 return _count_by_lengths(reader)
             return _scan_stream(reader, compression, check, take)
     except DamagedError as error:
-        return found._replace(fault=error.fault)
+        return file_count._replace(fault=error.fault)
 
 
 def _count_indexed(
     reader: RandomReader, members: Sequence[IndexedMember], check: Check, take: Take | None
 ) -> FileCount:
-    found = FileCount(0, reader.size, "", "gzip", warnings=tuple(_warnings(members)))
+    file_count = FileCount(0, reader.size, "", "gzip", warnings=tuple(_warnings(members)))
     if check == "index":
-        return found._replace(records=sum(member.records for member in members))
+        return file_count._replace(records=sum(member.records for member in members))
     scanned = _scan_members(reader, members, take)
     if scanned is not None:
-        return found._replace(records=scanned[0], crc32c=scanned[1])
+        return file_count._replace(records=scanned[0], crc32c=scanned[1])
     whole = _scan_stream(reader, "gzip", check)
-    before = found.warnings if whole.fault else (_INDEX_MISMATCH,)
+    before = file_count.warnings if whole.fault else (_INDEX_MISMATCH,)
     return whole._replace(warnings=before + whole.warnings)
 
 

@@ -245,8 +245,8 @@ class RecordScanner:
             self._end_record()
         return at
 
-    def _hold(self, data: bytes, at: int, wanted: int) -> int:
-        piece = data[at : at + wanted - len(self._held)]
+    def _hold(self, data: bytes, at: int, size: int) -> int:
+        piece = data[at : at + size - len(self._held)]
         self._held += piece
         return at + len(piece)
 

@@ -258,7 +258,7 @@ def test_splits_are_read_back_from_their_text(named, shares) -> None:
     given_shares = (("train", Fraction(2, 3)), ("rest", Fraction(1, 3))) if shares else ()
     splits = Splits("fractions" if shares else "named", given_shares, tuple(named))
     assert Splits.parse(str(splits)) == splits
-    assert {*splits.wanted} == {*dict(given_shares), *dict(named)}
+    assert {*splits.required} == {*dict(given_shares), *dict(named)}
 
 
 @pytest.mark.parametrize(

@@ -264,7 +264,7 @@ def test_an_update_names_the_files_that_changed(tmp_path) -> None:
         other = Census()
         count_file(other, TableInput(InputRef(f"{number_}", "")))
         census.merge(other)
-        assert len(census.known_files) == (0 if number_ == MAX_FILES else number_ + 1)
+        assert len(census.file_ids) == (0 if number_ == MAX_FILES else number_ + 1)
 
 
 def test_groups_stay_in_one_split_across_files(tmp_path) -> None:

@@ -153,7 +153,7 @@ def plan_elements(census: Census, spec: ElementsSpec) -> Plan:
         return Plan("failed", census.counts.fatal)
     if not census.matched:
         return Plan("failed", coded("elements-none"))
-    splits = {Series(name, ""): (0, 0) for name in spec.sink.place.splits.wanted}
+    splits = {Series(name, ""): (0, 0) for name in spec.sink.place.splits.required}
     parts = {
         name: count_row_parts(spec.sink.shards, 1, float(Fraction(size or 1, rows or 1)), size)
         for name, (rows, size) in sorted((splits | census.series).items())

@@ -17,7 +17,7 @@ from shardmill.schemas.dataset.catalog import CatalogRow
 from shardmill.schemas.errors import ResourceError, coded
 from shardmill.schemas.example.parse import ExampleError, has_entries, parse_example
 from shardmill.schemas.example.serialize import encode_entry, encode_example
-from shardmill.schemas.refs import InputRef, KnownRecord, Reject, RejectedError
+from shardmill.schemas.refs import InputRef, PublishedRecord, Reject, RejectedError
 from shardmill.schemas.schema_pbtxt.image_features import BOX_COUNTS, IMAGE_HASH, FeatureSet
 from shardmill.schemas.schema_pbtxt.schema_text import array_tags
 from shardmill.schemas.storage import map_ordered, scheme_of, storage_threads
@@ -166,16 +166,16 @@ class ImageEncoder:
         return bool(self.feature_set.name_of("mask"))
 
     def _takes(self, ref: InputRef) -> bool:
-        """Return whether the known record of a reference is taken, unless it is damaged."""
-        if not (ref.known and self._can_place_boxes):
+        """Return whether the published record of a reference is taken, unless it is damaged."""
+        if not (ref.published and self._can_place_boxes):
             return False
         if not (ref.mask or self._has_masks):
             return True
-        known = KnownRecord.unpack(ref.known).image.features.get("mask_hash")
+        known = PublishedRecord.unpack(ref.published).image.features.get("mask_hash")
         current = parse_example(ref.attached)["mask_hash"].values if ref.mask else [b""]
         return [(known or "").encode()] == current
 
-    def _is_of_row(self, known: KnownRecord, record: bytes) -> bool:
+    def _is_of_row(self, known: PublishedRecord, record: bytes) -> bool:
         """Return whether a record has the image of its row in the catalog."""
         expected = known.image.features.get(IMAGE_HASH)
         name = self.feature_set.name_of("data")
@@ -188,7 +188,7 @@ class ImageEncoder:
         return isinstance(image, bytes) and blake3(image).hexdigest() == expected
 
     def _update_record(
-        self, ref: InputRef, known: KnownRecord, record: bytes, fields: dict[str, Any]
+        self, ref: InputRef, known: PublishedRecord, record: bytes, fields: dict[str, Any]
     ) -> Example:
         """Return the example of a published record, with the current values of the input."""
         image = known.image
@@ -244,7 +244,7 @@ class ImagesHooks(BuildHooks):
     resizer: Resizer = DEFAULT_RESIZER
     resizer_given: bool = False
     inputs: str = "images"
-    wanted: str = "an image"
+    input_description: str = "an image"
     archives: tuple[str, ...] = ARCHIVE_SUFFIXES
 
     def next_step(self, name: str, default: str) -> str:

@@ -38,8 +38,8 @@ class _Totals:
         self.rows += len(table)
         for label, number in Counter(table["label"].to_pylist()).items():
             if label is not None:
-                for each in label.split(separator) if separator else [label]:
-                    self.labels[each] += number
+                for single in label.split(separator) if separator else [label]:
+                    self.labels[single] += number
         self.multi_frame += sum(table["multi_frame"].to_pylist())
         self.pixels += sum(table["pixels"].to_pylist())
         columns = (table["pixel_sums"].to_pylist(), table["pixel_squares"].to_pylist())
@@ -69,15 +69,15 @@ def check_catalogs(folder: str, manifest: Manifest) -> Iterator[Finding]:
         totals = _Totals()
         shards = [shard for shard in split.shards if shard.catalog is not None]
         is_whole = len(shards) == sum(bool(shard.records) for shard in split.shards)
-        read = map_ordered(lambda each: _read(folder, each), shards, storage_threads(folder))
+        read = map_ordered(lambda shard: _read(folder, shard), shards, storage_threads(folder))
         for shard, table in zip(shards, read, strict=True):
             problem = table if isinstance(table, str) else _find_problem(shard, table, manifest)
             if problem:
                 yield Finding(shard.catalog.file if shard.catalog else "", problem)
                 is_whole = False
                 continue
-            for each in (totals, total):
-                each.add(table, manifest.label_separator)
+            for sums in (totals, total):
+                sums.add(table, manifest.label_separator)
         is_complete = is_complete and is_whole
         if is_whole and totals.rows:
             yield from _compare_split(name, split, totals, manifest)

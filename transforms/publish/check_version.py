@@ -80,7 +80,9 @@ def check_text(folder: str, stated_crc: str = "") -> Iterator[Finding]:
         if expected is None:
             yield Finding(file, f"it has {path}, which is not a field of a manifest")
         elif value is not None:
-            yield Finding(file, f"its {path} is {_shown(value)}, and must be {_shown(expected)}")
+            yield Finding(
+                file, f"its {path} is {_json_text(value)}, and must be {_json_text(expected)}"
+            )
         elif ".class_weights" in path:
             yield Finding(file, f"its {path} is missing")
 
@@ -90,7 +92,9 @@ def compare_manifests(outer: Manifest, inner: Manifest) -> Iterator[Finding]:
     bodies = [json.loads(manifest.to_json()) for manifest in (_without_names(outer), inner)]
     differences = [*_differences(*bodies)]
     for path, value, expected in differences[:_MAX_DIFFERENCES]:
-        message = f"its {path} is {_shown(value)}, but {_shown(expected)} in {outer.generation}"
+        message = (
+            f"its {path} is {_json_text(value)}, but {_json_text(expected)} in {outer.generation}"
+        )
         yield Finding(shard_names.MANIFEST, message)
     if len(differences) > _MAX_DIFFERENCES:
         more = len(differences) - _MAX_DIFFERENCES
@@ -174,9 +178,11 @@ def _check_splits(manifest: Manifest) -> Iterator[Finding]:
 def _check_inputs(manifest: Manifest) -> Iterator[Finding]:
     file = shard_names.MANIFEST
     inputs = manifest.inputs
-    known = inputs.accepted + inputs.rejected + inputs.skipped + inputs.duplicates
-    if inputs.matched != known:
-        yield Finding(file, f"{inputs.matched:,} inputs were matched, but {known:,} accounted for")
+    accounted = inputs.accepted + inputs.rejected + inputs.skipped + inputs.duplicates
+    if inputs.matched != accounted:
+        yield Finding(
+            file, f"{inputs.matched:,} inputs were matched, but {accounted:,} accounted for"
+        )
     if not manifest.root and inputs.accepted != manifest.written:
         message = f"{inputs.accepted:,} inputs were accepted, but {manifest.written:,} written"
         yield Finding(file, message)
@@ -305,7 +311,9 @@ def _check_features(folder: str, manifest: Manifest) -> Iterator[Finding]:
         yield Finding(shard_names.SCHEMA, f"it cannot be read: {error}")
         return
     kinds = {feature.name: kind_of(feature) for feature in described}
-    listed = {str(each["name"]): _KINDS.get(str(each.get("type"))) for each in manifest.features}
+    listed = {
+        str(feature["name"]): _KINDS.get(str(feature.get("type"))) for feature in manifest.features
+    }
     if len(listed) != len(manifest.features):
         yield Finding(shard_names.MANIFEST, "it lists a feature twice")
     for name, kind in listed.items():
@@ -355,7 +363,7 @@ def _differences(value: Any, expected: Any, path: str = "") -> Iterator[tuple[st
         yield path, value, expected
 
 
-def _shown(value: Any) -> str:
+def _json_text(value: Any) -> str:
     text = json.dumps(value, ensure_ascii=False)
     return text if len(text) <= _MAX_SHOWN else text[:_MAX_SHOWN] + "…"
 

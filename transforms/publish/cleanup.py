@@ -126,10 +126,10 @@ def _why_foreign(storage: Storage, entry: Entry, kind: Kind) -> str:
         return "it is a link, which Shardmill never creates; delete it yourself if it is not needed"
     if kind != "build" or _IS_BUILD.fullmatch(entry.name):
         return ""
-    for found in storage.list_dir(entry.path):
-        if not _IN_BUILD.fullmatch(found.name):
+    for child in storage.list_dir(entry.path):
+        if not _IN_BUILD.fullmatch(child.name):
             return (
-                f"it holds {found.name!r}, which builds never create; "
+                f"it holds {child.name!r}, which builds never create; "
                 "delete it yourself if it is not needed"
             )
     return ""
@@ -140,14 +140,14 @@ def _measure(storage: Storage, entry: Entry, kind: Kind) -> Leftover:
         return Leftover(entry.name, kind, 1, entry.size, entry.changed_ns)
     files = size = 0
     changed = [entry.changed_ns] if entry.version else []  # folders of object stores have no time
-    for found in storage.walk(entry.path):
-        changed.append(found.changed_ns)
-        if found.kind != "dir":
+    for child in storage.walk(entry.path):
+        changed.append(child.changed_ns)
+        if child.kind != "dir":
             files += 1
-            size += found.size
+            size += child.size
     times = [time for time in changed if time is not None]
-    known = bool(times) and len(times) == len(changed)
-    return Leftover(entry.name, kind, files, size, max(times) if known else None)
+    is_dated = bool(times) and len(times) == len(changed)
+    return Leftover(entry.name, kind, files, size, max(times) if is_dated else None)
 
 
 def remove(storage: Storage, output: str, item: Leftover, older_than_ns: int, now_ns: int) -> bool:
@@ -181,9 +181,9 @@ def remove(storage: Storage, output: str, item: Leftover, older_than_ns: int, no
         if _measure(storage, entry, item.kind).is_recent(older_than_ns, now_ns):
             return False
         storage.delete_tree(path)
-        for found in storage.walk(path):
-            if found.kind != "dir":
-                storage.delete(found.path)  # raises the error that delete_tree ignores
+        for remaining in storage.walk(path):
+            if remaining.kind != "dir":
+                storage.delete(remaining.path)  # raises the error that delete_tree ignores
         if storage.stat(path) is not None:
             raise OutputError("delete-incomplete", path=path, output=output)
     return True

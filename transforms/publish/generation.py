@@ -119,7 +119,7 @@ def check_plain(files: Iterable[str]) -> None:
     for name in files:
         top, *below = name.split("/")
         in_other_folder = bool(below) and top not in (shard_names.TRANSFORM, shard_names.CATALOG)
-        hidden = any(not each or each.startswith(".") for each in (top, *below))
+        hidden = any(not component or component.startswith(".") for component in (top, *below))
         if in_other_folder or hidden or "\0" in name:
             raise FormatError("manifest-name-invalid", name=name)
 
@@ -148,17 +148,17 @@ def open_output(storage: Storage, output: str) -> Published:
             Shardmill did not write.
     """
     check_no_version(output, "--output=")
-    entry = storage.stat(output)
-    if entry is None:
+    folder = storage.stat(output)
+    if folder is None:
         return Published()
-    if entry.kind != "dir":
+    if folder.kind != "dir":
         raise OutputError("output-is-file", output=output)
     published = read_published(storage, output)
     # A folder with a manifest is a dataset, also with files of people next to it: they are kept.
-    for found in () if published.version else storage.list_dir(output):
-        own = found.name.startswith(".") or shard_names.is_generation(found.name)
-        if not own and found.name not in {*_SYSTEM_FILES, shard_names.CURRENT}:
-            raise OutputError("output-not-dataset", output=output, name=found.name)
+    for entry in () if published.version else storage.list_dir(output):
+        own = entry.name.startswith(".") or shard_names.is_generation(entry.name)
+        if not own and entry.name not in {*_SYSTEM_FILES, shard_names.CURRENT}:
+            raise OutputError("output-not-dataset", output=output, name=entry.name)
     if published.manifest is not None and not published.manifest.generation:
         raise OutputError("output-is-copy", output=output)
     return published
@@ -181,10 +181,10 @@ def find_damage(storage: Storage, folder: str, manifest: Manifest) -> str:
         folder: Folder of the generation.
         manifest: Its manifest.
     """
-    sizes = {found.name: found.size for found in storage.list_dir(folder)}
+    sizes = {entry.name: entry.size for entry in storage.list_dir(folder)}
     if manifest.catalogs:
         inside = storage.list_dir(join(folder, shard_names.CATALOG))
-        sizes |= {f"{shard_names.CATALOG}/{found.name}": found.size for found in inside}
+        sizes |= {f"{shard_names.CATALOG}/{entry.name}": entry.size for entry in inside}
     listed: list[Shard | CatalogFile] = [*manifest.shards, *manifest.catalogs]
     # Sizes come from one listing: an up-to-date check must not need a call for each shard.
     for file in listed:
@@ -255,11 +255,11 @@ def find_changed_options(old: Manifest, config: Mapping[str, Any]) -> tuple[str,
     for name in names:
         default = _DEFAULTS.get(name)
         was, now = old_config.get(name, default), config.get(name, default)
-        texts.append((name, _shown(was), _shown(now)))
+        texts.append((name, _value_text(was), _value_text(now)))
     return tuple(f"{name} was {was}, now {now}" for name, was, now in texts if was != now)
 
 
-def _shown(value: Any) -> str:
+def _value_text(value: Any) -> str:
     text = value if isinstance(value, str) and value else json.dumps(value)
     return text if len(text) <= _MAX_SHOWN else text[:_MAX_SHOWN] + "…"
 
@@ -339,10 +339,10 @@ def find_sidecar(
         data = storage.read(path)
     except FileNotFoundError:
         return None
-    found = unseal(data, load)
-    if found is None:
+    sidecar = unseal(data, load)
+    if sidecar is None:
         storage.delete(path)
-    return found
+    return sidecar
 
 
 def create_sidecar(

@@ -184,13 +184,13 @@ class Publisher:
         if not self.keep:
             return ()
         if old is None:  # never published, or the manifest was lost
-            found = [
+            sound = [
                 name
                 for name, manifest in find_sound(self.storage, self.output).items()
                 if not new.is_dataset(manifest.build.config_id, manifest.build.input_id)
                 and (locked or _is_abandoned(self.storage, join(self.output, name)))
             ]
-            return tuple(found[: self.keep])
+            return tuple(sound[: self.keep])
         damaged = find_damage(self.storage, old.folder(self.output), old)
         kept = old.previous if damaged else (old.generation, *old.previous)
         return kept[: self.keep]
@@ -208,11 +208,11 @@ class Publisher:
         storage, output = self.storage, self.output
         try:
             update_link(output, new.generation)
-            known = {old.generation, *old.previous} if old is not None else set()
+            recorded = {old.generation, *old.previous} if old is not None else set()
             for name in list_generations(storage, output):
                 if name in {new.generation, *new.previous}:
                     continue
-                if locked or name in known or _is_abandoned(storage, join(output, name)):
+                if locked or name in recorded or _is_abandoned(storage, join(output, name)):
                     storage.delete_tree(join(output, name))
         except (ShardmillError, OSError) as error:
             return f"Earlier files could not be deleted ({error}): run `shardmill clean {output}`."
@@ -286,16 +286,18 @@ def checksum_manifests(
     return checksums
 
 
-def roll_back(storage: Storage, output: str, wanted: str = "", *, hold: bool = False) -> Manifest:
+def roll_back(
+    storage: Storage, output: str, generation: str = "", *, hold: bool = False
+) -> Manifest:
     """Publish an earlier generation again; the current one becomes an earlier one.
 
-    A call whose answer was lost may be repeated with ``wanted`` or ``hold``: it changes nothing
+    A call whose answer was lost may be repeated with ``generation`` or ``hold``: it changes nothing
     then. Without them, a second call returns to the generation that the first one replaced.
 
     Args:
         storage: Storage of the output.
         output: The output folder.
-        wanted: Name of the generation; empty for the latest one. All its files are read.
+        generation: Its name, or empty for the latest one kept. All its files are read.
         hold: Whether builds must not publish another generation until ``release``.
 
     Returns:
@@ -314,16 +316,18 @@ def roll_back(storage: Storage, output: str, wanted: str = "", *, hold: bool = F
             kept = list(now.previous)
         else:
             kept = [*find_sound(storage, output)] or list_generations(storage, output)
-        if now is not None and now.held and not (hold or wanted):
+        if now is not None and now.held and not (hold or generation):
             raise InputError("rollback-held", output=output, name=now.generation)
-        is_repeated = now is not None and ((now.held and not wanted) or wanted == now.generation)
+        is_repeated = now is not None and (
+            (now.held and not generation) or generation == now.generation
+        )
         if now is not None and is_repeated:
             new = replace(now, held=hold or now.held)
             _replace_manifest(storage, output, published, new)
             return new
         if not kept:
             raise InputError("rollback-nothing-kept", output=output)
-        name = wanted or kept[0]
+        name = generation or kept[0]
         if name not in kept:
             have = ", ".join(kept)
             raise InputError("rollback-version-unknown", output=output, name=name, have=have)
@@ -335,7 +339,7 @@ def roll_back(storage: Storage, output: str, wanted: str = "", *, hold: bool = F
         stated = now.manifests.get(name, "") if now is not None else ""
         _check_sound(folder, manifest, stated)
         earlier = [now.generation] if now is not None else []
-        previous = tuple(earlier + [each for each in kept if each != name])
+        previous = tuple(earlier + [other for other in kept if other != name])
         manifests = checksum_manifests(storage, output, (name, *previous), now)
         new = replace(manifest, generation=name, previous=previous, manifests=manifests, held=hold)
         _replace_manifest(storage, output, published, new)

@@ -97,11 +97,11 @@ def run_all(
         cost: Returns the bytes that are read for an item; the longest tasks come first.
     """
     tasks = sorted(items, key=cost, reverse=True)
-    wanted = min(processes, len(tasks))
-    if wanted < 2 or sum(map(cost, tasks)) < WORTH_PROCESSES:
+    workers = min(processes, len(tasks))
+    if workers < 2 or sum(map(cost, tasks)) < WORTH_PROCESSES:
         yield from ((item, function(item)) for item in tasks)
         return
-    with contextlib.closing(ProcessPool(wanted)) as pool:
+    with contextlib.closing(ProcessPool(workers)) as pool:
         yield from pool.map(function, tasks)
 
 

@@ -73,18 +73,18 @@ class Progress:
             self.total = (self.total or 0) + inputs
 
 
-_shown: list[Progress] = []
-_NOT_SHOWN = Progress()
+_collecting: list[Progress] = []
+_UNCOLLECTED = Progress()
 
 
 @contextlib.contextmanager
 def collect(progress: Progress) -> Iterator[None]:
     """Count the work of this process in the progress of a run until the block ends."""
-    _shown.append(progress)
+    _collecting.append(progress)
     try:
         yield
     finally:
-        _shown.remove(progress)
+        _collecting.remove(progress)
 
 
 def interrupt() -> None:
@@ -93,7 +93,7 @@ def interrupt() -> None:
     Python drops an exception that a signal handler raises in a destructor or the callback of a weak
     reference, such as at the end of a thread: the run would go on.
     """
-    for progress in _shown:
+    for progress in _collecting:
         progress.is_interrupted = True
 
 
@@ -103,13 +103,13 @@ def current() -> Progress:
     Counts are not shown in processes that did not start the run, nor where several runs share
     this process: their workers are threads that cannot be assigned to one of them.
     """
-    shown = tuple(_shown)
-    return shown[0] if len(shown) == 1 else _NOT_SHOWN
+    collecting = tuple(_collecting)
+    return collecting[0] if len(collecting) == 1 else _UNCOLLECTED
 
 
 def is_collected() -> bool:
     """Return whether this process started a run whose workers are its threads."""
-    return bool(_shown)
+    return bool(_collecting)
 
 
 def leave_total(build: str, parts: int) -> None:

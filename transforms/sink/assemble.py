@@ -71,7 +71,7 @@ class BuiltShard:
 
 
 def plan_shards(
-    spec: ShardSpec, series: Series, parts: int, found: Sequence[PartFile]
+    spec: ShardSpec, series: Series, parts: int, part_files: Sequence[PartFile]
 ) -> Iterator[ShardJob]:
     """Yield the shards of a series.
 
@@ -79,13 +79,13 @@ def plan_shards(
         spec: Number or size of the shards.
         series: The series.
         parts: Number of parts in the plan.
-        found: The parts that have references.
+        part_files: The parts that have references.
     """
-    all_found = tuple(PartSlice(part, 0, part.records) for part in sorted(found))
+    all_slices = tuple(PartSlice(part, 0, part.records) for part in sorted(part_files))
     if series == REJECTED:
-        yield ShardJob(series, 0, 0, all_found)
+        yield ShardJob(series, 0, 0, all_slices)
         return
-    by_number = {part.number: part for part in found}
+    by_number = {part.number: part for part in part_files}
     # A part that no reference was placed in was never written; it counts as empty, so that
     # the others keep their numbers.
     ordered = [by_number.get(number) or PartFile(number) for number in range(parts)]
@@ -94,14 +94,15 @@ def plan_shards(
     if spec.num_shards is not None:
         total, dealt = spec.num_shards, deal_records(records, spec.num_shards)
     elif not any(records):
-        yield ShardJob(series, 0, 0, all_found)
+        yield ShardJob(series, 0, 0, all_slices)
         return
     else:
         num_bytes = [part.num_bytes for part in ordered]
         shards = count_shards(spec, sum(records), sum(num_bytes), parts)
         ranges = deal_parts(num_bytes if spec.shard_examples is None else records, shards)
         # Whole parts: no record is packed again.
-        total, dealt = len(ranges), ([(n, 0, records[n]) for n in each] for each in ranges)
+        total = len(ranges)
+        dealt = ([(n, 0, records[n]) for n in part_numbers] for part_numbers in ranges)
     # Only numbers are dealt; parts that were never written have no file to read from.
     for index, slices in enumerate(dealt):
         mine = (PartSlice(ordered[n], *bounds) for n, *bounds in slices if n in by_number)
@@ -121,12 +122,14 @@ def assemble_shard(storage: Storage, spec: SinkSpec, job: ShardJob, packing: Pac
         FileNotFoundError: A part was deleted.
     """
     rejects = tuple(
-        each.part.rejects for each in job.slices if each.part.rejects and not each.first
+        part_slice.part.rejects
+        for part_slice in job.slices
+        if part_slice.part.rejects and not part_slice.first
     )
     if not job.total:
         return BuiltShard(job.series, 0, rejects=rejects)
-    full = [each for each in job.slices if each.part.payload]
-    records = sum(each.stop - each.first for each in full)
+    full = [part_slice for part_slice in job.slices if part_slice.part.payload]
+    records = sum(part_slice.stop - part_slice.first for part_slice in full)
     names = spec.shards.template
     name = names.format(job.series.split, job.index, job.total, records, job.series.label)
     # Not the final name: attempts with other parts must not write to one file.
@@ -185,7 +188,9 @@ def _content_id(job: ShardJob, slices: Sequence[PartSlice]) -> str:
 
     Killed attempts do not accumulate files: the next one replaces what they wrote.
     """
-    contents = [(each.part.payload, each.first, each.stop) for each in slices]
+    contents = [
+        (part_slice.part.payload, part_slice.first, part_slice.stop) for part_slice in slices
+    ]
     text = repr((tuple(job.series), job.index, job.total, contents))
     return hashlib.blake2b(text.encode(), digest_size=16, person=b"shardmill-shard").hexdigest()
 
@@ -199,8 +204,12 @@ def add_catalog(storage: Storage, spec: SinkSpec, job: ShardJob, built: BuiltSha
         FileNotFoundError: A part was deleted.
         OutputError: A sidecar is damaged.
     """
-    slices = [each for each in job.slices if each.stop > each.first]
-    if built.shard is None or not slices or not all(each.part.catalog for each in slices):
+    slices = [part_slice for part_slice in job.slices if part_slice.stop > part_slice.first]
+    if (
+        built.shard is None
+        or not slices
+        or not all(part_slice.part.catalog for part_slice in slices)
+    ):
         return built
     data = format_catalog(_rows(storage, spec, slices), spec.record_id, built.shard.crc32c)
     crc, name = crc32c(data), catalog_name(built.shard.file)
@@ -212,14 +221,14 @@ def add_catalog(storage: Storage, spec: SinkSpec, job: ShardJob, built: BuiltSha
 
 
 def _rows(storage: Storage, spec: SinkSpec, slices: Sequence[PartSlice]) -> Iterator[list[Any]]:
-    paths = [join(spec.parts, each.part.catalog) for each in slices]
+    paths = [join(spec.parts, part_slice.part.catalog) for part_slice in slices]
     texts = map_ordered(storage.read, paths, storage_threads(spec.parts))
-    for path, data, each in zip(paths, texts, slices, strict=True):
+    for path, data, part_slice in zip(paths, texts, slices, strict=True):
         sidecar = parse_sidecar(data, spec.root)
         if sidecar is None:
             raise OutputError("part-damaged", path=path)
         # A sidecar has a row for each record of its part, in order, so a cut divides both alike.
-        yield from sidecar.rows[each.first : each.stop]
+        yield from sidecar.rows[part_slice.first : part_slice.stop]
 
 
 @contextlib.contextmanager

@@ -74,7 +74,7 @@ class Census:
         return f"{self.contents:032x}" if self.contents else ""
 
     @property
-    def known_files(self) -> dict[str, str]:
+    def file_ids(self) -> dict[str, str]:
         """Identity of each file by its key; empty if that is not known of all."""
         return self.files if len(self.files) <= MAX_FILES else {}
 
@@ -134,9 +134,9 @@ class Census:
         self.counts = sum_counts((self.counts, other.counts))
 
     def _show(self, reason: str, examples: list[tuple[str, str]]) -> None:
-        known = self.examples.get(reason, [])
-        if len(known) < _EXAMPLES or examples[0] < known[-1]:
-            self.examples[reason] = sorted({*known, *examples})[:_EXAMPLES]
+        kept = self.examples.get(reason, [])
+        if len(kept) < _EXAMPLES or examples[0] < kept[-1]:
+            self.examples[reason] = sorted({*kept, *examples})[:_EXAMPLES]
 
 
 def input_warnings(census: Census, hooks: BuildHooks) -> Iterator[str]:
@@ -180,7 +180,7 @@ def why_unusable(census: Census, hooks: BuildHooks, source: str) -> str:
         _, _, most = max(census.counts.kinds, key=lambda kind: kind[1], default=("", 0, ""))
         return coded(
             "input-no-candidates",
-            wanted=hooks.wanted,
+            wanted=hooks.input_description,
             step=hooks.next_step(most, "check --input"),
             skipped=skipped,
         )

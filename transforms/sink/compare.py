@@ -19,7 +19,7 @@ from blake3 import blake3
 
 from shardmill.schemas.dataset.manifest import Shard
 from shardmill.schemas.errors import StorageError, coded
-from shardmill.schemas.refs import InputRef, KnownRecord, RejectedError
+from shardmill.schemas.refs import InputRef, PublishedRecord, RejectedError
 from shardmill.schemas.storage.base import map_ordered, storage_threads
 from shardmill.transforms.match.read_input import read_inputs
 from shardmill.transforms.runtime.beam_steps import (
@@ -69,8 +69,8 @@ def compare_group(
         keys[ref[0]][0].append(ref)
     for key, row in unpack(rows):
         keys[key][1].append(row)
-    for key, (found, published) in keys.items():
-        yield from compare_key(key, found, published, root, content=content)
+    for key, (inputs, published) in keys.items():
+        yield from compare_key(key, inputs, published, root, content=content)
 
 
 def compare_key(
@@ -89,29 +89,29 @@ def compare_key(
         content: Whether size and times are not trusted.
 
     Yields:
-        The unchanged references; as ``_NEW`` the others, and those that are unchanged only if their
-        content is that of their known record; as ``_GONE`` size and record of the published input;
-        and changes.
+        Unchanged references; as ``_NEW`` the others, and references that are unchanged only if
+        their content equals that of the published record; as ``_GONE`` size and record of a
+        deleted input; and changes.
     """
     every = sorted((InputRef(*ref) for ref in refs), key=lambda ref: ref.offset)
-    found = [*{ref.uri: ref for ref in every}.values()]
+    inputs = [*{ref.uri: ref for ref in every}.values()]
     # Members of an archive that a later one of the same name replaces are only counted.
-    yield from (ref for ref in every if ref not in found)
+    yield from (ref for ref in every if ref not in inputs)
     published = [PublishedRow(*row) for row in rows]
     # At most one file of a key has a record; the others are rejects, whose size is -1.
     old = max(published, default=PublishedRow(), key=lambda row: row.size)
     rejects, gone = sum(row.size < 0 for row in published), old.record
-    for _ in range(len(published) - len(found)):
+    for _ in range(len(published) - len(inputs)):
         yield TaggedOutput(_CHANGES, ("removed", key))
-    kind = "new" if len(found) > len(published) else "changed"
-    for ref in found:
+    kind = "new" if len(inputs) > len(published) else "changed"
+    for ref in inputs:
         # The path too: a deleted file may have had the same key, size and time.
         same = (ref.size, ref.version, path_of(ref.uri, ref.key, root)) == (*old[:2], old.path)
         if same:
             gone = b""
-            known = ref._replace(known=old.record)
+            unchanged = ref._replace(published=old.record)
             doubted = old.record and (content or ref.ctime != old.ctime)
-            yield TaggedOutput(_NEW, tuple(known)) if doubted else known
+            yield TaggedOutput(_NEW, tuple(unchanged)) if doubted else unchanged
         else:
             yield TaggedOutput(_NEW, tuple(ref))
         # A published reject has no path: any other file of its key may be the one it was.
@@ -156,20 +156,20 @@ def hash_candidates(
         gone_sizes: Sizes of the published inputs that are gone, modulo ``_SIZES``.
     """
     # A new input is read only if it may be a renamed one: most are read once, by the decoder.
-    candidates = [ref for ref in refs if ref.known or ref.size % _SIZES in gone_sizes]
-    yield from (ref for ref in refs if not (ref.known or ref.size % _SIZES in gone_sizes))
+    candidates = [ref for ref in refs if ref.published or ref.size % _SIZES in gone_sizes]
+    yield from (ref for ref in refs if not (ref.published or ref.size % _SIZES in gone_sizes))
     try:
         digests = [digest for digest, _ in hash_inputs(candidates)]
     except StorageError:
         digests = [""] * len(candidates)
     for digest, ref in zip(digests, candidates, strict=True):
-        if ref.known and KnownRecord.unpack(ref.known).image.content_hash == digest:
+        if ref.published and PublishedRecord.unpack(ref.published).image.content_hash == digest:
             yield ref
             continue
         # The content changed under an equal size and time. It may be that of a deleted input.
-        if ref.known:
+        if ref.published:
             yield TaggedOutput(_CHANGES, ("changed", ref.key))
-        unknown = ref._replace(known=b"")
+        unknown = ref._replace(published=b"")
         # Inputs without a hash cannot be read: they are not copies of each other.
         yield TaggedOutput(_NEW, (digest, tuple(unknown))) if digest else unknown
 
@@ -177,9 +177,9 @@ def hash_candidates(
 def match_content(refs: Iterable[_Row], gone: Iterable[bytes]) -> Iterator[InputRef]:
     """Yield inputs of one content, with a published record of the same content if there is one."""
     # Of several copies the choice must not depend on the order in which they arrive.
-    known = min(gone, default=b"")
+    published = min(gone, default=b"")
     for ref in refs:
-        yield InputRef(*ref)._replace(known=known)
+        yield InputRef(*ref)._replace(published=published)
 
 
 def _read_published(
@@ -210,7 +210,7 @@ def _join_by_content(
         gone: Sizes and records of the published inputs.
     """
     gone = gone | "KeyByContent" >> beam.MapTuple(
-        lambda _, record: (KnownRecord.unpack(record).image.content_hash, record)
+        lambda _, record: (PublishedRecord.unpack(record).image.content_hash, record)
     ).with_output_types(tuple[str, Any])
     return (
         {"refs": refs, "gone": gone}

@@ -131,8 +131,8 @@ def count_copies(lists: Iterable[tuple[str, list[Content]]]) -> Copies:
         if len(group) > 1:
             keys, splits, labels, others = zip(*sorted(group, key=itemgetter(0)), strict=True)
             across, differ = len({*splits}) > 1, len({*labels} - {None}) > 1
-            shown = keys[:2] if across or differ else ()
-            copies.merge(Copies(len(group) + sum(others) - 1, int(across), int(differ), shown))
+            examples = keys[:2] if across or differ else ()
+            copies.merge(Copies(len(group) + sum(others) - 1, int(across), int(differ), examples))
     return copies
 
 

@@ -47,9 +47,9 @@ class Built(NamedTuple):
     def total(self, split: str | None = None) -> Totals:
         """Return the totals over the parts of a split, or over all parts."""
         total = Totals()
-        for series, each in self.totals.items():
+        for series, series_totals in self.totals.items():
             if split in (None, series.split):
-                total.merge(each)
+                total.merge(series_totals)
         return total
 
 
@@ -97,7 +97,9 @@ def finish(
     if failure:
         return replace(up_to_date, status="failed", message=failure)
     try:
-        shard_names.check_file_names(each.shard.file for each in built.shards if each.shard)
+        shard_names.check_file_names(
+            built_shard.shard.file for built_shard in built.shards if built_shard.shard
+        )
         _check_versions(whole.versions)
         extra = spec.hooks.extra_files(spec.build, plan.read_id)
         manifest = make_manifest(spec, encoder, plan, census, built, extra, copies)
@@ -154,11 +156,11 @@ def make_manifest(
     if inputs.matched != total:
         raise AssertionError(f"{inputs} does not add up")
     features = tuple(extra.features or encoder.features())
-    known = spec.hooks.labels(whole.label_counts, features)
-    labels = plan.labels or known or ()
+    counted_labels = spec.hooks.labels(whole.label_counts, features)
+    labels = plan.labels or counted_labels or ()
     splits = _splits(spec, labels, built)
     warnings = [*_warnings(splits, inputs, spec.place.splits), *copies.warnings(spec.hooks.inputs)]
-    if known is None:
+    if counted_labels is None:
         warnings.append("the label has too many distinct values: they are not counted")
         splits = {name: replace(split, label_counts={}) for name, split in splits.items()}
     return Manifest(
@@ -177,7 +179,7 @@ def make_manifest(
             record_id=spec.record_id,
             ctime_id=plan.ctime_id,
             content_id=census.content_id,
-            files={} if spec.source_id else dict(sorted(census.known_files.items())),
+            files={} if spec.source_id else dict(sorted(census.file_ids.items())),
         ),
         labels=labels,
         features=features,
@@ -187,17 +189,17 @@ def make_manifest(
 
 
 def _splits(spec: SinkSpec, listed: Sequence[str], built: Built) -> dict[str, Split]:
-    wanted = [*spec.place.splits.wanted]
-    found: dict[str, list[Shard]] = {}
-    for each in built.shards:
-        if each.shard:
-            found.setdefault(each.series.split, []).append(each.shard)
-    others = set(found) - set(wanted)
+    required = [*spec.place.splits.required]
+    by_split: dict[str, list[Shard]] = {}
+    for built_shard in built.shards:
+        if built_shard.shard:
+            by_split.setdefault(built_shard.series.split, []).append(built_shard.shard)
+    others = set(by_split) - set(required)
     ids = {label: number for number, label in enumerate(listed)}
     last = len(ids)
     splits = {}
-    for name in wanted + sorted(others, key=split_order):
-        shards = found.get(name, [])
+    for name in required + sorted(others, key=split_order):
+        shards = by_split.get(name, [])
         total = built.total(name)
         labels = total.label_counts
         splits[name] = Split(
@@ -235,10 +237,10 @@ def _warnings(splits: dict[str, Split], inputs: Inputs, options: Splits) -> Iter
         yield "--encoding=keep kept no file: all differ in size (--resize), rotation or kind"
 
 
-def _check_versions(found: set[tuple[tuple[str, str], ...]]) -> None:
-    if len(found) > 1:
+def _check_versions(versions: set[tuple[tuple[str, str], ...]]) -> None:
+    if len(versions) > 1:
         differing = sorted(
-            {name for one in found for name, _ in set.union(*map(set, found)) - set(one)}
+            {name for one in versions for name, _ in set.union(*map(set, versions)) - set(one)}
         )
         raise OutputError("parts-of-versions", differing=", ".join(differing))
 
@@ -275,10 +277,10 @@ def _check_rejects(
         for reject in read_rejects(storage, spec, built):
             of_reason = examples.setdefault(reject.error, [])
             of_reason[:] = sorted([*of_reason, (reject.key, reject.message)])[:_SHOWN_REJECTS]
-        shown = show_examples(counts, examples)
+        such_as = show_examples(counts, examples)
         remedy = find_remedy(counts, examples, spec.hooks) or remedy
         notes = "".join(f" ({warning})" for warning in spec.warnings)
-        step = f", such as {shown}; {remedy}{notes}"
+        step = f", such as {such_as}; {remedy}{notes}"
     raise OutputError(
         "too-many-rejects",
         rejected=inputs.rejected,

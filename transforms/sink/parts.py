@@ -121,7 +121,7 @@ def _load_part(body: dict[str, Any], root: str = "") -> Sidecar:
     for row in rows:
         row[_SOURCE] = from_relative(row[_SOURCE], root)
     rejects = [Reject(*values) for values in body.pop("reject_list")]
-    rejects = [each._replace(uri=from_relative(each.uri, root)) for each in rejects]
+    rejects = [reject._replace(uri=from_relative(reject.uri, root)) for reject in rejects]
     key = PartKey(*body.pop("key"))
     totals = Totals.from_json(body.pop("totals"))
     return Sidecar(Part(key=key, totals=totals, **body), rejects, rows)
@@ -194,8 +194,8 @@ def find_part(
 
     def is_current(rows: Iterable[CatalogRow]) -> bool:
         made = {row.key: row for row in rows}
-        known = [ref for ref in refs if isinstance(ref, InputRef) and ref.key in made]
-        doubted = [ref for ref in known if content or ref.ctime != made[ref.key].input_ctime]
+        recorded = [ref for ref in refs if isinstance(ref, InputRef) and ref.key in made]
+        doubted = [ref for ref in recorded if content or ref.ctime != made[ref.key].input_ctime]
         return all(made[ref.key].content_hash == digest for digest, ref in hash_inputs(doubted))
 
     return find_sidecar(storage, join(folder, f"{name}.json"), load)

@@ -120,10 +120,10 @@ class PlaceSpec:
 
     def __post_init__(self) -> None:
         _ = self._group
-        wanted = self.splits.wanted
-        for name in self.unlabeled if wanted else ():
-            if name not in wanted:
-                raise UsageError("unlabeled-unknown", name=name, splits=", ".join(wanted))
+        required = self.splits.required
+        for name in self.unlabeled if required else ():
+            if name not in required:
+                raise UsageError("unlabeled-unknown", name=name, splits=", ".join(required))
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Without names of attributes: most steps of a job have it, and Dataflow limits their size.
@@ -159,8 +159,8 @@ class PlaceSpec:
         # A group that did not take part in the match is None: the next choice counts, and a match
         # of nothing must not put all such inputs into one group.
         named = match.groupdict().get("group")
-        found = named if named is not None else match.group(1 if match.re.groups else 0)
-        return found or ref.key
+        group = named if named is not None else match.group(1 if match.re.groups else 0)
+        return group or ref.key
 
     def in_group(self, ref: InputRef) -> bool:
         """Return whether the pattern gives a reference a group."""
@@ -297,10 +297,10 @@ def count_parts(
 def count_shards(spec: ShardSpec, records: int, num_bytes: int, parts: int) -> int:
     """Return the number of shards of a finished series whose size is given; at most its parts."""
     if spec.shard_examples is not None:
-        wanted = -(-records // spec.shard_examples)
+        number = -(-records // spec.shard_examples)
     else:
-        wanted = (num_bytes + spec.shard_bytes // 2) // spec.shard_bytes
-    return max(1, min(wanted, parts))
+        number = (num_bytes + spec.shard_bytes // 2) // spec.shard_bytes
+    return max(1, min(number, parts))
 
 
 def deal_records(records: Sequence[int], shards: int) -> Iterator[list[tuple[int, int, int]]]:
@@ -314,10 +314,10 @@ def deal_records(records: Sequence[int], shards: int) -> Iterator[list[tuple[int
         records: Number of records of each part.
         shards: Number of shards.
     """
-    each, more = divmod(sum(records), shards)
+    size, more = divmod(sum(records), shards)
     part = first = 0
     for shard in range(shards):
-        left = each + (shard < more)
+        left = size + (shard < more)
         slices = []
         # Empty parts are listed too: their sidecars may hold rejects.
         while part < len(records) and (left or not records[part]):

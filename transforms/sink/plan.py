@@ -216,8 +216,8 @@ def compare_content(plan: Plan, contents: Iterable[Census], spec: SinkSpec) -> P
         spec: Output and options of the build.
     """
     census = Census()
-    for each in contents:
-        census.merge(each)
+    for file_census in contents:
+        census.merge(file_census)
     if not plan.content_id or plan.content_id == census.content_id:
         return plan
     if spec.update and not census.counts.fatal:
@@ -262,19 +262,21 @@ def find_usable(output: str, published: Manifest, can_use: CanUse) -> str:
         path = join(published.folder(output), shard_names.REJECTS)
         lines = read_dataset_file(path).splitlines()
         rejects = [json.loads(line) for line in lines]
-        found = [(each["key"], each["uri"]) for each in rejects if each["error"] in TRANSIENT]
-        listed = Counter(each["error"] for each in rejects)
+        transient = [
+            (reject["key"], reject["uri"]) for reject in rejects if reject["error"] in TRANSIENT
+        ]
+        listed = Counter(reject["error"] for reject in rejects)
         if any(listed[error] != counted.get(error, 0) for error in TRANSIENT):
             raise ValueError("lines are missing")
     except (FormatError, ValueError, TypeError, KeyError):
         return coded("rejects-damaged")
-    usable = [key for key, uri in found if _is_usable(key, uri, can_use)]
+    usable = [key for key, uri in transient if _is_usable(key, uri, can_use)]
     if not usable:
         return ""
     return coded(
         "inputs-readable-now",
         usable=len(usable),
-        found=len(found),
+        found=len(transient),
         output=output,
         example=usable[0],
     )
@@ -292,7 +294,9 @@ def _is_usable(key: str, uri: str, can_use: CanUse) -> bool:
         if path == uri:
             return can_use(ref)
         members = expand(ref._replace(key="", uri=path, ctime=entry.ctime))
-        found = (each for each in members if isinstance(each, InputRef) and each.uri == uri)
-        return any(can_use(each) for each in found if not each.error)
+        candidates = (
+            member for member in members if isinstance(member, InputRef) and member.uri == uri
+        )
+        return any(can_use(member) for member in candidates if not member.error)
     except (ShardmillError, OSError):
         return False

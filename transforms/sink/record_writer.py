@@ -290,13 +290,17 @@ def _copy_members(reader: RandomReader, first: int, stop: int, writer: MemberWri
     ends = list(itertools.accumulate(member.records for member in members))
     # Members that have a record of the range: they end after its first record, and begin before
     # its end.
-    wanted = [m for m, end in zip(members, ends, strict=True) if first < end < stop + m.records]
-    if not wanted:
+    overlapping = [
+        member
+        for member, end in zip(members, ends, strict=True)
+        if first < end < stop + member.records
+    ]
+    if not overlapping:
         return 0
     # Counts of records before a member come from the index: nothing before it is read.
-    at = begin = ends[members.index(wanted[0])] - wanted[0].records
-    for (offset, num_bytes, records), found in read_members(reader, wanted):
-        data = found or reader.read_at(offset, num_bytes)
+    at = begin = ends[members.index(overlapping[0])] - overlapping[0].records
+    for (offset, num_bytes, records), prefetched in read_members(reader, overlapping):
+        data = prefetched or reader.read_at(offset, num_bytes)
         low, high = max(first - at, 0), min(stop - at, records)
         if high - low == records:
             writer.add_member(data, records)

@@ -17,7 +17,7 @@ from shardmill.schemas.dataset.dataset_files import read_dataset_file
 from shardmill.schemas.dataset.manifest import Shard
 from shardmill.schemas.dataset.shard_names import REJECTS
 from shardmill.schemas.errors import FormatError, ShardmillError
-from shardmill.schemas.refs import TRANSIENT, InputRef, KnownRecord, Reference
+from shardmill.schemas.refs import TRANSIENT, InputRef, PublishedRecord, Reference
 from shardmill.schemas.schema_pbtxt.image_features import IMAGE_HASH, VALUES
 from shardmill.schemas.storage import RandomReader, join, open_storage, to_relative
 from shardmill.schemas.tfrecord.framing import crc32c, unframe
@@ -48,7 +48,7 @@ class PublishedRow(NamedTuple):
         label: Its label.
         path: See ``path_of``.
         ctime: Its ctime.
-        record: Its packed ``KnownRecord``; empty if records of the build have other features.
+        record: Its packed ``PublishedRecord``; empty if records of the build have other features.
         values: Digest of its attached values.
     """
 
@@ -110,7 +110,7 @@ def read_rows(
         # Catalogs of 0.2.0 name no shard: there a record that has no hash cannot be proved.
         is_provable = bool(catalog.shard_crc32c or row.features[IMAGE_HASH])
         if location is not None and is_provable:
-            record = KnownRecord(str(number), row.image, *location, row.record_bytes).pack()
+            record = PublishedRecord(str(number), row.image, *location, row.record_bytes).pack()
         size, version, label, ctime = row.input_bytes, row.input_version, row.label, row.input_ctime
         place, values = path_of(row.source, row.key, root), row.features[VALUES] or ""
         yield row.key, PublishedRow(size, version, label, place, ctime, record, values)
@@ -133,7 +133,7 @@ def read_rejected(folder: str) -> Iterator[tuple[str, PublishedRow]]:
 
 
 def find_records(reader: RandomReader, lengths: Sequence[int]) -> list[tuple[int, int, int]]:
-    """Return where each record of a shard is, as fields of ``KnownRecord``.
+    """Return where each record of a shard is, as fields of ``PublishedRecord``.
 
     Args:
         reader: Reads the shard.
@@ -154,9 +154,9 @@ def find_records(reader: RandomReader, lengths: Sequence[int]) -> list[tuple[int
         return [(start, -1, 0) for start in ends[:-1]]
     if sum(member.records for member in members) != len(lengths):
         raise FormatError("catalog-index-differs")
-    found: list[tuple[int, int, int]] = []
+    locations: list[tuple[int, int, int]] = []
     for member in members:
-        first = len(found)
+        first = len(locations)
         content = ends[first + member.records] - ends[first]
         # The rest of a stored member is its header, whose size differs if it holds an index.
         blocks = max(1, -(-content // STORED_BLOCK_BYTES)) * STORED_HEADER_BYTES
@@ -164,29 +164,29 @@ def find_records(reader: RandomReader, lengths: Sequence[int]) -> list[tuple[int
         # A deflated member can have the size of a stored one by chance: the CRC of a record fails.
         stored = header in _HEADERS
         at = (member.offset + header, 0) if stored else (member.offset, member.num_bytes)
-        found += [(*at, end - ends[first]) for end in ends[first : first + member.records]]
-    return found
+        locations += [(*at, end - ends[first]) for end in ends[first : first + member.records]]
+    return locations
 
 
 def with_path(ref: Reference, paths: Sequence[bytes]) -> Reference:
-    """Return a reference whose known record names its shard by the path.
+    """Return a reference whose published record names its shard by the path.
 
     Args:
         ref: The reference, as it crossed shuffles.
         paths: Paths of the published shards.
     """
-    if not isinstance(ref, InputRef) or not ref.known:
+    if not isinstance(ref, InputRef) or not ref.published:
         return ref
-    number, _, packed = ref.known.partition(b"\0")
-    return ref._replace(known=b"%b\0%b" % (paths[int(number)], packed))
+    number, _, packed = ref.published.partition(b"\0")
+    return ref._replace(published=b"%b\0%b" % (paths[int(number)], packed))
 
 
 def record_path(ref: InputRef) -> str:
-    """Return the path of the shard of the known record of a reference, see ``with_path``."""
-    return ref.known.partition(b"\0")[0].decode()
+    """Return the path of the shard of the published record of a reference, see ``with_path``."""
+    return ref.published.partition(b"\0")[0].decode()
 
 
-def take_records(refs: Sequence[InputRef]) -> Mapping[str, tuple[KnownRecord, bytes]]:
+def take_records(refs: Sequence[InputRef]) -> Mapping[str, tuple[PublishedRecord, bytes]]:
     """Return the published records of inputs by key; without those that cannot be read.
 
     Records that are near each other are read at once.
@@ -194,8 +194,8 @@ def take_records(refs: Sequence[InputRef]) -> Mapping[str, tuple[KnownRecord, by
     Args:
         refs: Inputs with a ``known`` record.
     """
-    taken: dict[str, tuple[KnownRecord, bytes]] = {}
-    pairs = [(KnownRecord.unpack(ref.known), ref.key) for ref in refs if ref.known]
+    taken: dict[str, tuple[PublishedRecord, bytes]] = {}
+    pairs = [(PublishedRecord.unpack(ref.published), ref.key) for ref in refs if ref.published]
     pairs.sort(key=lambda pair: (pair[0].shard, pair[0].member, pair[0].start))
     for path, group in itertools.groupby(pairs, lambda pair: pair[0].shard):
         try:
@@ -207,21 +207,21 @@ def take_records(refs: Sequence[InputRef]) -> Mapping[str, tuple[KnownRecord, by
     return taken
 
 
-def _range(known: KnownRecord) -> tuple[int, int]:
+def _range(record: PublishedRecord) -> tuple[int, int]:
     """Return the range of the file that holds a record, or its whole member."""
-    if known.member_bytes > 0:
-        return known.member, known.member + known.member_bytes
-    if known.member_bytes < 0:
-        return known.member, known.member + known.record_bytes
-    first, last = stored_range(known.start, known.start + known.record_bytes)
-    return known.member + first, known.member + last
+    if record.member_bytes > 0:
+        return record.member, record.member + record.member_bytes
+    if record.member_bytes < 0:
+        return record.member, record.member + record.record_bytes
+    first, last = stored_range(record.start, record.start + record.record_bytes)
+    return record.member + first, record.member + last
 
 
 def _near(
-    pairs: Sequence[tuple[KnownRecord, str]], gap: int, chunk: int
-) -> Iterator[list[tuple[KnownRecord, str]]]:
+    pairs: Sequence[tuple[PublishedRecord, str]], gap: int, chunk: int
+) -> Iterator[list[tuple[PublishedRecord, str]]]:
     """Yield the records that are read at once: at most ``gap`` bytes apart, ``chunk`` in total."""
-    group: list[tuple[KnownRecord, str]] = []
+    group: list[tuple[PublishedRecord, str]] = []
     start = end = 0
     for pair in pairs:
         first, last = _range(pair[0])
@@ -236,24 +236,24 @@ def _near(
 
 
 def _read_records(
-    reader: RandomReader, pairs: Sequence[tuple[KnownRecord, str]]
-) -> Iterator[tuple[str, tuple[KnownRecord, bytes]]]:
+    reader: RandomReader, pairs: Sequence[tuple[PublishedRecord, str]]
+) -> Iterator[tuple[str, tuple[PublishedRecord, bytes]]]:
     # The CRCs of each frame are checked below: a record that fails is decoded from its input.
     start, end = _range(pairs[0][0])[0], _range(pairs[-1][0])[1]
     data = memoryview(reader.read_at(start, end - start))
     inflated: tuple[int, bytes] = -1, b""
-    for known, key in pairs:
-        first, last = (bound - start for bound in _range(known))
+    for record, key in pairs:
+        first, last = (bound - start for bound in _range(record))
         framed: bytes | memoryview = data[first:last]
         try:
-            if known.member_bytes > 0:
+            if record.member_bytes > 0:
                 # Records are sorted by member, so each member is inflated once.
-                if inflated[0] != known.member:
-                    content = b"".join(inflate_member(bytes(framed), known.member))
-                    inflated = known.member, content
-                framed = inflated[1][known.start : known.start + known.record_bytes]
-            elif not known.member_bytes:
-                framed = strip_block_headers(framed, known.start)
-            yield key, (known, unframe(bytes(framed)))
+                if inflated[0] != record.member:
+                    content = b"".join(inflate_member(bytes(framed), record.member))
+                    inflated = record.member, content
+                framed = inflated[1][record.start : record.start + record.record_bytes]
+            elif not record.member_bytes:
+                framed = strip_block_headers(framed, record.start)
+            yield key, (record, unframe(bytes(framed)))
         except _FAILURES:
             continue

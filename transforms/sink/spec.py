@@ -136,13 +136,13 @@ class BuildHooks:
     Attributes:
         reports_inputs: Whether the sink counts each input of a part in the progress of the run.
         inputs: Word for inputs in messages.
-        wanted: What the names of inputs say that they are, for messages.
+        input_description: Describes an input in messages, such as ``an image``.
         archives: Suffixes of archives that may hold inputs.
     """
 
     reports_inputs: bool = True
     inputs: str = "inputs"
-    wanted: str = "an input"
+    input_description: str = "an input"
     archives: tuple[str, ...] = ()
 
     def next_step(self, name: str, default: str) -> str:  # noqa: ARG002
@@ -293,9 +293,9 @@ class SinkSpec:
     warnings: tuple[str, ...] = ()
     source_id: str = ""
 
-    def packing(self, wanted: Packing) -> Packing:
+    def packing(self, gzip_packing: Packing) -> Packing:
         """Return how members are packed, given how the encoder packs those of gzip shards."""
-        return wanted if self.compression == "gzip" else "none"
+        return gzip_packing if self.compression == "gzip" else "none"
 
     @property
     def kept_root(self) -> str:

@@ -118,9 +118,9 @@ def _find_or_write(
 
 def _counted(items: Iterable[Item]) -> Iterator[Item]:
     """Yield items, each counted in the progress of the run."""
-    shown = progress.current()
+    current_progress = progress.current()
     for item in items:
-        shown.add(1, isinstance(item, Reject))
+        current_progress.add(1, isinstance(item, Reject))
         yield item
 
 
@@ -163,7 +163,7 @@ def _finish(
     if plan.status != "build":
         return planned_outcome(plan, census)
     ordered = sorted(shards, key=lambda shard: (shard.series, shard.index))
-    built = Built(ordered, {Series(*series): each for series, each in totals})
+    built = Built(ordered, {Series(*series): total for series, total in totals})
     with raise_if_stale():
         return finish(open_storage(spec.output), spec, encoder, plan, census, built, copies)
 
@@ -348,6 +348,6 @@ def _shard_jobs(
     element: tuple[tuple[str, str], Iterable[FileValues | None]], plan: Plan, spec: SinkSpec
 ) -> Iterator[ShardJob]:
     series, files = element
-    found = [PartFile(*values) for values in files if values is not None]
+    part_files = [PartFile(*values) for values in files if values is not None]
     name = Series(*series)
-    yield from plan_shards(spec.shards, name, plan.parts_of(name), found)
+    yield from plan_shards(spec.shards, name, plan.parts_of(name), part_files)

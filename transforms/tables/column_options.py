@@ -54,13 +54,13 @@ class ColumnOptions:
         Raises:
             UsageError: A type is unknown, or two columns get the same name.
         """
-        new_names = {old: new for old, _, new in (each.partition(":") for each in rename)}
+        new_names = {old: new for old, _, new in (pair.partition(":") for pair in rename)}
         original = {new: old for old, new in new_names.items()}
         if len(original) < len(rename):
             raise UsageError("rename-twice", rename=",".join(rename))
 
         def split(items: Iterable[str]) -> dict[str, str]:
-            pairs = (each.partition(":") for each in items)
+            pairs = (pair.partition(":") for pair in items)
             return {original.get(name, name): value for name, _, value in pairs}
 
         columns = {name: _typed_column(name, text) for name, text in split(types).items()}
@@ -108,12 +108,12 @@ class ColumnOptions:
         """
         return tuple(
             replace(
-                self.types.get(each.name, each),
-                required=each.required or each.name == label,
-                default=self.defaults.get(each.name, each.default),
+                self.types.get(column.name, column),
+                required=column.required or column.name == label,
+                default=self.defaults.get(column.name, column.default),
             )
-            for each in columns
-            if self.keeps(each.name, label)
+            for column in columns
+            if self.keeps(column.name, label)
         )
 
 
@@ -138,5 +138,5 @@ def unknown_column(flag: str, name: str, have: str, columns: Sequence[str]) -> U
     """
     near = difflib.get_close_matches(name, columns, 1)
     hint = f"; did you mean {near[0]!r}?" if near else "."
-    known = format_names(columns) or "none"
-    return UsageError("column-unknown", flag=flag, name=name, have=have, columns=known, hint=hint)
+    names = format_names(columns) or "none"
+    return UsageError("column-unknown", flag=flag, name=name, have=have, columns=names, hint=hint)

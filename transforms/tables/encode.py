@@ -189,7 +189,7 @@ def _join_columns(encoded: Iterable[_Encoded]) -> Iterator[_Encoded]:
     They are joined if those of each column have one size, as of float32 values: to copy them one by
     one takes more time and memory.
     """
-    groups = itertools.groupby(encoded, lambda each: each[1] is None and each[0].width > 0)
+    groups = itertools.groupby(encoded, lambda column: column[1] is None and column[0].width > 0)
     for fixed, group in groups:
         yield from [(join_fixed([entries for entries, _ in group]), None)] if fixed else group
 

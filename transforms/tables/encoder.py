@@ -58,13 +58,13 @@ def merge_segments(
         FileNotFoundError: A run file does not exist.
     """
     threads = storage_threads(refs[0].uri)
-    found = [each for each in map_ordered(segments.read_records, refs, threads) if len(each)]
+    tables = [table for table in map_ordered(segments.read_records, refs, threads) if len(table)]
     # A segment is read whole and sorted; to merge sorted segments row by row would take longer.
-    if not found:  # the blocks hold records of neighboring parts only
+    if not tables:  # the blocks hold records of neighboring parts only
         return
     # Equal keys have equal positions, so rows with the same key are adjacent in the order.
-    records, order = segments.sort_records(found)
-    del found  # a copy of all records
+    records, order = segments.sort_records(tables)
+    del tables  # a copy of all records
     frames = records[segments.FRAME].chunk(0)
     repeated = _repeated(records, order)
     duplicates = 0
@@ -74,7 +74,7 @@ def merge_segments(
         origins = records[segments.ORIGIN].chunk(0)
         for first, row in conflicts:
             here, other = (segments.Origin.of_text(origins[at].as_py()) for at in (row, first))
-            yield _conflict(here, other, _shown_key(frames[row].as_py(), key))
+            yield _conflict(here, other, _key_text(frames[row].as_py(), key))
         order = order[~repeated]
     # Sums of floats depend on the order of adding: it is that of the records, never that of runs.
     summary = Summary(segments.sum_records(records, order)) if summarize else Summary()
@@ -117,7 +117,7 @@ def _conflicts(
     return [pair for pair in pairs if unique or frames[pair[0]] != frames[pair[1]]]
 
 
-def _shown_key(frame: bytes, key: str) -> str:
+def _key_text(frame: bytes, key: str) -> str:
     """Return the key of a record for a message; empty if the key is not a feature."""
     feature = parse_example(frame[HEADER_BYTES:-FOOTER_BYTES]).get(key)
     if feature is None or not feature.values:
@@ -127,15 +127,15 @@ def _shown_key(frame: bytes, key: str) -> str:
     return f" {key}={text!r}"[:_MAX_SHOWN]
 
 
-def _conflict(here: segments.Origin, other: segments.Origin, shown: str) -> Reject:
+def _conflict(here: segments.Origin, other: segments.Origin, key_text: str) -> Reject:
     where = "the same file" if here.source == other.source else other.source
     return Reject(
         here.source,
         here.uri,
         "encode",
         "key_conflict",
-        f"a row has the --key{shown} of another row in {where}, but other values: give each row a "
-        "different key",
+        f"a row has the --key{key_text} of another row in {where}, but other values: "
+        "give each row a different key",
     )
 
 
@@ -173,10 +173,10 @@ class RowEncoder:
         for ref in refs:
             if not ref.split:
                 yield from (Reject(**json.loads(line)) for line in segments.read_lines(ref))
-        found = [ref for ref in refs if ref.split]
-        if found:
+        segment_refs = [ref for ref in refs if ref.split]
+        if segment_refs:
             table = self.source.table
-            yield from merge_segments(found, table.key, summarize=bool(table.columns))
+            yield from merge_segments(segment_refs, table.key, summarize=bool(table.columns))
 
     def versions(self) -> dict[str, str]:
         """Return the versions of all code that decides the bytes of records."""
@@ -205,7 +205,7 @@ class RowsHooks(BuildHooks):
         max_labels: Number of distinct labels up to which they are listed and counted.
         reports_inputs: See ``BuildHooks``.
         inputs: See ``BuildHooks``.
-        wanted: See ``BuildHooks``.
+        input_description: See ``BuildHooks``.
     """
 
     label_feature: str = ""
@@ -217,7 +217,7 @@ class RowsHooks(BuildHooks):
     max_labels: int = MAX_LABELS
     reports_inputs: bool = False
     inputs: str = "rows"
-    wanted: str = "a table (.csv, .tsv or .jsonl, also .gz, .bz2, .xz, .zst; .parquet)"
+    input_description: str = "a table (.csv, .tsv or .jsonl, also .gz, .bz2, .xz, .zst; .parquet)"
 
     def next_step(self, name: str, default: str) -> str:
         """Return what to do with a file that is not a table."""
@@ -254,11 +254,19 @@ class RowsHooks(BuildHooks):
         if not self.finds_gaps:
             return text
         features = [split.statistics.features for split in splits.values() if split.statistics]
-        gaps = {name for each in features for name in each if each[name].missing}
+        gaps = {
+            name
+            for split_features in features
+            for name in split_features
+            if split_features[name].missing
+        }
         complete = set().union(*features) - gaps
         columns = parse_schema(text, shard_names.SCHEMA)
         return format_schema(
-            [replace(each, required=each.required or each.name in complete) for each in columns]
+            [
+                replace(column, required=column.required or column.name in complete)
+                for column in columns
+            ]
         )
 
     def why_unacceptable(self, rejects: Iterator[Reject], rows: int) -> str:
@@ -275,8 +283,8 @@ class RowsHooks(BuildHooks):
                 cause = reject.column
                 # That labels are required is a rule of the user.
                 misfits[cause] += 0 if self._lacks_label(reject) else reject.inputs
-            known = first.get(cause)
-            if known is None or (reject.uri, reject.line or 0) < (known.uri, known.line or 0):
+            earlier = first.get(cause)
+            if earlier is None or (reject.uri, reject.line or 0) < (earlier.uri, earlier.line or 0):
                 first[cause] = reject
         if len(files) > self.max_rejected_files:
             name = min(files)

@@ -114,7 +114,7 @@ def write_run(
     reasons: Counter[str] = Counter()
     for reject in rejects:
         reasons[reject.error] += reject.inputs
-    blocks = (block for each in splits for block in segments.cut_blocks(*each))
+    blocks = (block for of_split in splits for block in segments.cut_blocks(*of_split))
     lines = [segments.pack_lines([reject.to_json() for reject in rejects])] if rejects else []
     written = itertools.chain(blocks, lines)
     return write_blocks(folder, name, written, rejects=dict(sorted(reasons.items())), **described)
@@ -175,9 +175,9 @@ def transform_table(table: Table, folder: str, label: str) -> Table:
         for number, first in enumerate(batches[0])
     ]
     labels = table.labels
-    for each in columns:
-        if each.name == label and each.kind != "float32" and not is_list(each.values.type):
-            labels = transformed_labels(each.values)
+    for column in columns:
+        if column.name == label and column.kind != "float32" and not is_list(column.values.type):
+            labels = transformed_labels(column.values)
     return table._replace(columns=columns, order=np.arange(len(table.order)), labels=labels)
 
 
@@ -240,7 +240,7 @@ def _merged_blocks(runs: Sequence[Run]) -> Iterator[tuple[RunBlock, bytes]]:
             for ref in segments.of_slices(run, split, slices):
                 of_slice[ref.part].append(ref)
         for _, refs in sorted(of_slice.items()):
-            found = [each for each in map(segments.read_records, refs) if len(each)]
-            if found:
-                records, order = segments.sort_records(found)
+            tables = [table for table in map(segments.read_records, refs) if len(table)]
+            if tables:
+                records, order = segments.sort_records(tables)
                 yield from segments.cut_blocks(split, records.take(pa.array(order)), slices)

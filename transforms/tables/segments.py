@@ -250,7 +250,7 @@ def sort_records(segments: Iterable[pa.Table]) -> tuple[pa.Table, npt.NDArray[np
     Args:
         segments: At least one record, ordered by run.
     """
-    records = pa.concat_tables([each for each in segments if len(each)]).combine_chunks()
+    records = pa.concat_tables([segment for segment in segments if len(segment)]).combine_chunks()
     position = records[POSITION].to_numpy()
     order = np.argsort(position, kind="stable")
     equal = np.flatnonzero(position[order[1:]] == position[order[:-1]])
@@ -298,7 +298,7 @@ def _value(column: int) -> str:
 
 def _cell_dtype(columns: Sequence[_Column]) -> np.dtype[np.void]:
     # Counts, of which nearly all are 1, follow each other: they compress faster and better so.
-    fields = [(_count(n), "<u4" if each.is_list else "u1") for n, each in enumerate(columns)]
+    fields = [(_count(n), "<u4" if column.is_list else "u1") for n, column in enumerate(columns)]
     for number, column in enumerate(columns):
         if column.kind != "bytes" and not column.is_list:
             fields.append((_value(number), _DTYPES[column.kind]))

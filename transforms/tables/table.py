@@ -132,7 +132,7 @@ def plan_rows(census: Census, spec: RowsSpec) -> Plan:
         warnings,
         ctime_id=census.ctime_id,
     )
-    return decide_status(spec.sink, plan, files=census.known_files)
+    return decide_status(spec.sink, plan, files=census.file_ids)
 
 
 def _plan_parts(spec: RowsSpec, census: Census) -> tuple[dict[Series, int], int]:

@@ -110,7 +110,9 @@ class RejectCollector:
         """Leave out rows, and rejects of rows without cells; return the number of rows."""
         rejects, self.left_out = self.without_cells, rows
         self.without_cells = [rejects[n] for n in np.flatnonzero(~without_cells).tolist()]
-        lost = sum(each.rows for each in rejects) - sum(each.rows for each in self.without_cells)
+        lost = sum(reject.rows for reject in rejects) - sum(
+            reject.rows for reject in self.without_cells
+        )
         return lost + int(np.count_nonzero(rows))
 
     def rejects(self) -> list[RowReject]:
@@ -217,7 +219,7 @@ class PickledOnce:
 
     @cached_property
     def _pickled(self) -> bytes:
-        values = [getattr(self, each.name) for each in fields(self)]  # type: ignore[arg-type]
+        values = [getattr(self, field.name) for field in fields(self)]  # type: ignore[arg-type]
         return zlib.compress(pickle.dumps(values), 9)
 
 
@@ -271,7 +273,7 @@ class TableSpec(PickledOnce):
         return without_required(self.columns, self.label)
 
     @property
-    def wanted(self) -> set[str]:
+    def selected_names(self) -> set[str]:
         """Columns that are read: those of the schema, and those that an option names."""
         return {*self.named, *(column.name for column in self.columns)}
 
@@ -297,12 +299,14 @@ class TextTable:
 
 def with_names(columns: Iterable[Column], names: Mapping[str, str]) -> tuple[Column, ...]:
     """Return columns of which some have other names."""
-    return tuple(replace(each, name=names.get(each.name, each.name)) for each in columns)
+    return tuple(replace(column, name=names.get(column.name, column.name)) for column in columns)
 
 
 def without_required(columns: Iterable[Column], label: str) -> tuple[Column, ...]:
     """Return columns of which the one with the label is optional."""
-    return tuple(replace(each, required=each.required and each.name != label) for each in columns)
+    return tuple(
+        replace(column, required=column.required and column.name != label) for column in columns
+    )
 
 
 class TableInput(NamedTuple):

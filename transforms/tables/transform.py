@@ -101,14 +101,18 @@ class WriteRows(beam.PTransform):
             spec.sink,
             reads=1 + (spec.preprocessing is not None) + (spec.limit is not None),
         )
-        found = files | "CutRanges" >> beam.ParDo(
+        cut_files = files | "CutRanges" >> beam.ParDo(
             MapOrdered(cut, _INSPECTIONS), spec.source, AsSingleton(plan)
         ).with_outputs(REJECTED_FILES, COUNTS, main=RANGES)
-        spread = found[RANGES] | "SpreadRanges" >> beam.Reshuffle()
+        spread = cut_files[RANGES] | "SpreadRanges" >> beam.Reshuffle()
         made = spread | "WriteRuns" >> beam.ParDo(
             MapOrdered(write_runs, spec.threads), spec, *self._read_before(spread, plan)
         ).with_outputs(REJECTED_FILES, COUNTS, main=RUNS)
-        rejected = {"Files": files, "Ranges": found[REJECTED_FILES], "Runs": made[REJECTED_FILES]}
+        rejected = {
+            "Files": files,
+            "Ranges": cut_files[REJECTED_FILES],
+            "Runs": made[REJECTED_FILES],
+        }
         # One Flatten: Flink's translation of a Flatten of the outputs of another one fails.
         placed = (
             *((made[RUNS], plan) | "CutSegments" >> CutSegments(spec.sink.runs)),
@@ -123,7 +127,7 @@ class WriteRows(beam.PTransform):
             count_files, plan=AsSingleton(plan)
         )
         counts = (
-            (files_only, made[COUNTS], found[COUNTS])
+            (files_only, made[COUNTS], cut_files[COUNTS])
             | "AllCounts" >> Flatten()
             | "SumCounts" >> beam.CombineGlobally(SumInto(Census, Census.merge))
         )
@@ -181,15 +185,15 @@ def hash_input(item: TableInput, source: TableSource, plan: Plan) -> Iterator[Ce
     """Yield the content of an input if the plan compares it; what cannot be read has none."""
     if not plan.content_id or item.ref.error:
         return
-    found = Census()
+    census = Census()
     try:
         for unit in source.units(item):
-            found.merge(count_content(unit, source.content(unit)))
+            census.merge(count_content(unit, source.content(unit)))
     except (MemoryError, ResourceError, StorageError) as error:
-        found = Census(counts=MatchCounts(fatal=failure_of(error)))
+        census = Census(counts=MatchCounts(fatal=failure_of(error)))
     except (FileNotFoundError, RejectedError, ShardmillError):
         pass  # the next build reports it
-    yield found
+    yield census
 
 
 def count_content(unit: Unit, content: str) -> Census:
@@ -259,9 +263,9 @@ def write_runs(
                     label = spec.table.label_feature
                     table = transform_table(table, join(spec.sink.build, graph), label)
                 run = make_run(spec.sink.runs, name_of(number), origin, table, chosen)
-            shown = progress.current()
-            shown.phase = "encoding"
-            shown.add(unit.num_bytes, sum(run.rejects.values()))
+            current_progress = progress.current()
+            current_progress.phase = "encoding"
+            current_progress.add(unit.num_bytes, sum(run.rejects.values()))
             yield Run(origin.run, join(spec.sink.runs, run.payload), run.blocks)
             yield TaggedOutput(COUNTS, Census(matched=run.rows))
             content = run.content
@@ -301,8 +305,9 @@ class CutSegments(beam.PTransform):
             | "MergeRuns" >> beam.MapTuple(lambda group, some: merge_runs(folder, group, [*some]))
         )
         return tuple(
-            each | f"Place{name}" >> beam.FlatMap(cut, AsSingleton(plan)).with_output_types(Placed)
-            for name, each, cut in (
+            collection
+            | f"Place{name}" >> beam.FlatMap(cut, AsSingleton(plan)).with_output_types(Placed)
+            for name, collection, cut in (
                 ("Rejects", runs, cut_rejects),
                 ("Runs", grouped[RUNS], cut_segments),
                 ("MergedRuns", merged, cut_segments),

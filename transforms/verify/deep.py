@@ -99,7 +99,9 @@ def check_records(root: str, manifest: Manifest, processes: int = 1) -> list[Fin
 def read_shard(shard: Shard, root: str, manifest: Manifest) -> RecordTotals:
     """Return what the records of a shard hold, and what contradicts its catalog."""
     totals = RecordTotals()
-    names = {each.get("source", each["name"]): each["name"] for each in manifest.features}
+    names = {
+        feature.get("source", feature["name"]): feature["name"] for feature in manifest.features
+    }
     rows = _read_rows(root, shard)
     label_name = str(manifest.build.config.get("label") or "")
     batch: list[_Features] = []
@@ -185,15 +187,15 @@ def _count_label(feature: FeatureValues | None, totals: RecordTotals) -> None:
 def _sum(batch: Sequence[_Features], manifest: Manifest) -> Summary:
     """Return the sums over the values of the features of some records."""
     sums = {}
-    for each in manifest.features:
-        name = each["name"]
+    for feature in manifest.features:
+        name = feature["name"]
         lists = [features[name].values for features in batch if name in features]
         lists = [values for values in lists if values]
         number = sum(map(len, lists))
-        if each["type"] == "bytes":
+        if feature["type"] == "bytes":
             sums[name] = Sums("bytes", len(lists), number)
             continue
-        dtype = np.int64 if each["type"] == "int64" else np.float32
+        dtype = np.int64 if feature["type"] == "int64" else np.float32
         flat = np.array([value for values in lists for value in values], dtype)
         sums[name] = sum_values(flat, len(lists))
     return Summary(sums)
@@ -204,7 +206,7 @@ def _compare_split(
 ) -> Iterator[Finding]:
     """Yield how the label counts and statistics of a split differ from its records."""
     file = shard_names.MANIFEST
-    of_boxes = any(each.get("source") == _BOX_TEXT for each in manifest.features)
+    of_boxes = any(feature.get("source") == _BOX_TEXT for feature in manifest.features)
     of_boxes = of_boxes and bool(manifest.build.config.get("annotations"))
     if (manifest.catalogs and not of_boxes) or not split.num_examples:
         return  # catalogs have been compared
@@ -278,7 +280,7 @@ def _check_identity(root: str, manifest: Manifest) -> Iterator[Finding]:
     key, number = keys.most_common(1)[0]
     if number > 1:
         yield Finding(file, f"{number:,} records have the key {key!r}")
-    if _is_input_id_known(manifest, rows):
+    if _can_check_input_id(manifest, rows):
         possible = {f"{sum(digests) % (1 << 128):032x}" for digests in _digests(rows)}
         if build.input_id not in possible:
             message = f"its input_id {build.input_id} is not that of the inputs in the catalogs"
@@ -311,7 +313,7 @@ def _count_copies(
     return sum(len(group) - 1 for group in groups), across, differ
 
 
-def _is_input_id_known(manifest: Manifest, rows: Sequence[tuple[str, dict[str, Any]]]) -> bool:
+def _can_check_input_id(manifest: Manifest, rows: Sequence[tuple[str, dict[str, Any]]]) -> bool:
     """Return whether the catalogs say all that the identity of the inputs was made of."""
     config, inputs = manifest.build.config, manifest.inputs
     is_plain = not config.get("group_pattern") and config.get("duplicates", "keep") == "keep"

@@ -147,8 +147,8 @@ class ExampleChecker:
 
     def _find_wrong_label(self, features: dict[str, FeatureValues]) -> str:
         """Return how the class id contradicts the labels or the class text, or an empty text."""
-        found = (features[name].values if name in features else () for name in _LABEL)
-        for number, text in itertools.zip_longest(*found) if self._labels else ():
+        columns = (features[name].values if name in features else () for name in _LABEL)
+        for number, text in itertools.zip_longest(*columns) if self._labels else ():
             if not isinstance(number, int):
                 continue
             if not 0 <= number < len(self._labels):

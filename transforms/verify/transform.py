@@ -35,8 +35,12 @@ _find = functools.lru_cache(maxsize=4)(find_dataset)
 def _check(shard: int, folder: str) -> list[tuple[int, str, str]]:
     dataset = _find(folder)
     entry, (checker, _) = dataset.manifest.shards[shard], make_checker(dataset)
-    return [(shard, *each) for each in check_shard(entry, dataset.root, checker, counted=False)]
+    return [
+        (shard, *finding) for finding in check_shard(entry, dataset.root, checker, counted=False)
+    ]
 
 
 def _report(_: bytes, findings: list[tuple[int, str, str]]) -> Outcome:
-    return Outcome("verified", changes=tuple(json.dumps(each[1:]) for each in sorted(findings)))
+    return Outcome(
+        "verified", changes=tuple(json.dumps(finding[1:]) for finding in sorted(findings))
+    )

@@ -58,14 +58,14 @@ def find_dataset(path: str) -> Dataset:
     Raises:
         InputError: There is no dataset, or its manifest cannot be read.
     """
-    *_, folder, manifest = found = open_manifest(path, counts=False)
+    *_, folder, manifest = opened = open_manifest(path, counts=False)
     if manifest.root:
         return Dataset(folder, manifest)
     try:
         schema = read_dataset_file(join(folder, shard_names.SCHEMA)).decode()
     except (FileNotFoundError, FormatError, StorageError, UnicodeDecodeError):
         schema = ""  # reported by make_checker
-    return Dataset(folder, manifest, schema, found.folder or os.path.dirname(found.file) or ".")
+    return Dataset(folder, manifest, schema, opened.folder or os.path.dirname(opened.file) or ".")
 
 
 def verify_dataset(
@@ -94,13 +94,13 @@ def verify_dataset(
     check = functools.partial(
         check_shard, root=dataset.root, checker=checker, counted=dataset.counted
     )
-    found: dict[str, list[Finding]] = {}
+    by_file: dict[str, list[Finding]] = {}
     cost = 1 if dataset.manifest.compression == "none" else INFLATE_COST
     for shard, of_shard in run_all(check, shards, processes, lambda one: cost * one.bytes):
-        found[shard.file] = of_shard
+        by_file[shard.file] = of_shard
         progress.add(shard.bytes, bool(of_shard))
     for shard in shards:
-        findings += found[shard.file]
+        findings += by_file[shard.file]
     if deep and not findings and not dataset.counted:
         findings += check_records(dataset.root, dataset.manifest, processes)
     return findings
@@ -110,7 +110,7 @@ def check_metadata(dataset: Dataset) -> list[Finding]:
     """Return the findings of a dataset without reading its shards."""
     manifest = dataset.manifest
     if dataset.counted:
-        listed = {*manifest.files, *(each.file for each in manifest.damaged)}
+        listed = {*manifest.files, *(damaged.file for damaged in manifest.damaged)}
         unlisted = [Finding(file, _NOT_LISTED) for file in _unlisted(dataset.root, listed)]
         return [*check_numbers(manifest), *unlisted]
     findings = check_version(
@@ -153,13 +153,13 @@ def check_shard(
             other readers are not reported.
     """
     violations: list[str] = []  # the first ones
-    records = found = 0
+    records = violation_count = 0
 
     def check(payload: bytes) -> None:
-        nonlocal records, found
+        nonlocal records, violation_count
         if checker is not None and (violation := checker.find_violation(payload)):
-            found += 1
-            if found <= _MAX_EXAMPLES:
+            violation_count += 1
+            if violation_count <= _MAX_EXAMPLES:
                 violations.append(f"record {records:,}: {violation}")
         records += 1
 
@@ -167,9 +167,11 @@ def check_shard(
     if count.fault is not None and count.fault.reason == "not_found":
         return [Finding(shard.file, "it is missing")]
     messages = [*_compare_file(shard, count), *(() if counted else count.warnings), *violations]
-    if found > _MAX_EXAMPLES:
-        messages.append(f"{found - _MAX_EXAMPLES:,} more of its records do not fit the schema")
-    return [Finding(shard.file, each) for each in messages]
+    if violation_count > _MAX_EXAMPLES:
+        messages.append(
+            f"{violation_count - _MAX_EXAMPLES:,} more of its records do not fit the schema"
+        )
+    return [Finding(shard.file, message) for message in messages]
 
 
 def _compare_file(shard: Shard, count: FileCount) -> Iterator[str]:
@@ -187,6 +189,6 @@ def _compare_file(shard: Shard, count: FileCount) -> Iterator[str]:
 def _unlisted(root: str, listed: set[str]) -> Iterator[str]:
     for task in first_level(root):
         for ref in walk(root, task, follow_links=True, wanted="records"):
-            found = ref.ref if isinstance(ref, Linked) else ref
-            if isinstance(found, InputRef) and not found.error and found.key not in listed:
-                yield found.key
+            target = ref.ref if isinstance(ref, Linked) else ref
+            if isinstance(target, InputRef) and not target.error and target.key not in listed:
+                yield target.key

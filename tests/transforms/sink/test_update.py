@@ -261,7 +261,7 @@ def test_a_row_counts_for_one_exact_path_size_and_version(before, after, root, i
     refs = [each for each in found if isinstance(each, InputRef)]
     same = [name for name in after if name == winner and after[name][:2] == before[name][:2]]
     assert [ref.uri for ref in refs] == [f"/in/{name}" for name in same]
-    assert all(ref.known == b"record" for ref in refs)
+    assert all(ref.published == b"record" for ref in refs)
     tags = [each.tag for each in found if not isinstance(each, InputRef)]
     assert tags.count("new") == len(after) - len(same)
     assert tags.count("gone") == (bool(winner) and not same)

@@ -448,7 +448,7 @@ class JsonLinesSource(CsvSource):
                 kind = pa.list_(kind) if column.several else kind
             kinds[column.name] = path, kind
         if not self.base:
-            wanted = self.table.wanted
+            wanted = self.table.selected_names
             kinds = {name: each for name, each in kinds.items() if name in wanted}
         return explicit_schema(dict(kinds.values()))
 
@@ -475,6 +475,6 @@ class JsonLinesSource(CsvSource):
                     kept[row] = False
         if not kept.all():
             table = table.filter(pa.array(kept))
-        cells = flatten_columns(table, self.table.wanted)
+        cells = flatten_columns(table, self.table.selected_names)
         offsets, lines = found.offsets[kept], found.lines[kept]
         return Cells(cells, offsets, lines, sorted(rejects), text.hash.hexdigest())

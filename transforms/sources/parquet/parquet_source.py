@@ -328,7 +328,9 @@ class ParquetSource(FileSource):
             check_unchanged(ref)
             rows = np.arange(first, first + len(table))
             lines = rows + (ref.key != RECORD)  # indices start at 0, lines at 1
-            cells = Cells(flatten_columns(table, self.table.wanted), rows, lines, [], content)
+            cells = Cells(
+                flatten_columns(table, self.table.selected_names), rows, lines, [], content
+            )
             first += len(table)
             batch = self.type_cells(ref, cells)
             del table, cells
@@ -338,7 +340,7 @@ class ParquetSource(FileSource):
         """Yield rows of a unit, and the BLAKE3 of what was read of the file up to them."""
         ref, (*group, step, size) = InputRef(*unit.ref), unit.detail
         profiles = read_footer(ref).profiles
-        found = [profiles[name].path[0] for name in self.table.wanted if name in profiles]
+        found = [profiles[name].path[0] for name in self.table.selected_names if name in profiles]
         top = found or [next(iter(profiles.values())).path[0]]  # its rows are counted
         with open_parquet(ref) as (file, content):
 

@@ -219,8 +219,10 @@ def filler_batch(columns: Sequence[Column]) -> pa.RecordBatch:
 
     ``AnalyzeRows`` needs a row even if an earlier graph is reused or nothing is built.
     """
-    values = ((each, b"a" if each.kind == "bytes" else 1) for each in columns)
-    filler = [TypedColumn(each.name, each.kind, pa.array([value]), None) for each, value in values]
+    values = ((column, b"a" if column.kind == "bytes" else 1) for column in columns)
+    filler = [
+        TypedColumn(column.name, column.kind, pa.array([value]), None) for column, value in values
+    ]
     return transformer.to_record_batch(filler, np.zeros(1, np.int64))
 
 

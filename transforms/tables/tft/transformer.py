@@ -62,7 +62,7 @@ def transformed_schema(folder: str) -> str:
 def transformed_features(schema: str) -> list[tuple[str, Kind]]:
     """Return name and kind of the features of a transformed schema, sorted by name."""
     features = parse_schema_text(schema, "the transformed schema").feature
-    return sorted((each.name, kind) for each in features if (kind := kind_of(each)))
+    return sorted((feature.name, kind) for feature in features if (kind := kind_of(feature)))
 
 
 class Transformer:
@@ -182,7 +182,7 @@ def adapter_config(schema: str) -> Any:
 
     representations = InferTensorRepresentationsFromMixedSchema(parse_proto(schema, SCHEMA_FILE))
     features = parse_schema_text(schema, SCHEMA_FILE).feature
-    kinds = [(each.name, kind) for each in features if (kind := kind_of(each))]
+    kinds = [(feature.name, kind) for feature in features if (kind := kind_of(feature))]
     fields = [(name, pa.large_list(_ARROW[kind])) for name, kind in kinds]
     return TensorAdapterConfig(pa.schema(fields), representations)
 
@@ -196,9 +196,9 @@ def _to_column(name: str, kind: Kind, tensor: Any, starts: Offsets) -> TypedColu
     return TypedColumn(name, kind, values, None)
 
 
-def _check_rows(name: str, found: int, rows: int) -> None:
-    if found != rows:
-        raise InputError("preprocessing-rows-differ", found=found, name=name, rows=rows)
+def _check_rows(name: str, count: int, rows: int) -> None:
+    if count != rows:
+        raise InputError("preprocessing-rows-differ", found=count, name=name, rows=rows)
 
 
 def _row_offsets(name: str, indices: np.ndarray, rows: int) -> np.ndarray:
