@@ -184,6 +184,7 @@ lint: $(VENV)/.installed-lint-$(STATE)  ## Every day: Check style and wording
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/python docs/_tools/check_wording.py
+	@$(BIN)/python docs/_tools/check_names.py
 	@$(BIN)/hadolint $(shell git ls-files '*Dockerfile')
 
 types: $(VENV)/.installed-dev-$(STATE)  ## Every day: Check types

@@ -47,7 +47,7 @@ from shardmill.transforms.sink.assemble import assemble_shard, plan_shards
 from shardmill.transforms.sink.census import Census, PlacedRefCoder
 from shardmill.transforms.sink.duplicates import Copies
 from shardmill.transforms.sink.finalize import Built, finish
-from shardmill.transforms.sink.parts import PartJob, order_refs, part_id, write_part
+from shardmill.transforms.sink.parts import PlannedPart, order_refs, part_id, write_part
 from shardmill.transforms.sink.placement import PartKey, PlacedRef, Series
 from shardmill.transforms.sink.plan import Plan, make_plan
 from shardmill.transforms.sink.spec import Item, SinkSpec, report, take_reported
@@ -256,7 +256,7 @@ def measure_finish(size: int, folder: Path) -> dict:
     def write() -> None:
         for number in range(size):
             key = PartKey(*series, number)
-            job = PartJob(key, f"{number:032x}", sink.parts, "stored", versions)
+            job = PlannedPart(key, f"{number:032x}", sink.parts, "stored", versions)
             items: list[Item] = list(encoder.encode([make_ref(number)], ()))
             if not number % 10:
                 items.append(Reject(make_ref(number).key, "", "decode", "decode", "made up"))

@@ -1,6 +1,6 @@
 """Boxes of images as one feature: ``boxes``, or ``boxes/FORMAT`` with a format of ``FORMATS``.
 
-Names of formats are those of KerasHub and torchvision. In records, sides are fractions of the
+Formats have the names of KerasHub and torchvision. In records, sides are fractions of the
 record's image, as in TensorFlow's Object Detection API.
 """
 
@@ -46,7 +46,7 @@ def boxes_spec(name: str, sides: Sequence[str], size: Sequence[str]) -> FeatureS
         size: Names of width and height of the image.
 
     Raises:
-        UsageError: The format is unknown, or records do not have what it needs.
+        UsageError: The format is unknown, or needs the image size, which records do not have.
     """
     form = name.partition("/")[2] or _DEFAULT
     if form not in FORMATS:

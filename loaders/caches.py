@@ -27,7 +27,7 @@ _NAME = 48  # characters of the name of a shard, so that the copy's has at most 
 
 
 class Spare:
-    """What several caches may grow by together."""
+    """Bytes that several caches may grow by together."""
 
     def __init__(self, left: int) -> None:
         self.left, self.lock = left, threading.Lock()
@@ -41,7 +41,7 @@ class LruCache:
 
     Args:
         limit: Maximum total cost of the values; the newest value is kept in any case.
-        spare: What the limit may grow by.
+        spare: Bytes that the limit may grow by.
     """
 
     def __init__(self, limit: int, spare: Spare) -> None:
@@ -91,8 +91,8 @@ class LruCache:
 def spare_bytes() -> int:
     """Returns the bytes that a cache may take: a process's share of a quarter of the memory.
 
-    The memory is that of the container or machine; the processes are those of torchrun on this
-    machine, each with the workers of a DataLoader.
+    Memory is the container's or the machine's. Processes are torchrun's on this machine, each with
+    the workers of a DataLoader.
     """
     sizes = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
     for path in _MEMORY_LIMITS:
@@ -159,7 +159,7 @@ class DiskCache:
         return str(copy)
 
     def drop_damaged(self, shard: Shard) -> str:
-        """Delete the copy of a shard if its bytes are not those of the shard, as after a crash.
+        """Delete the copy of a shard if its bytes differ from the shard, as after a crash.
 
         Args:
             shard: The entry of the shard in the manifest.
@@ -206,7 +206,7 @@ class DiskCache:
                 part.unlink(missing_ok=True)
 
     def _drop_oldest(self, newest: Path) -> None:
-        """Delete what was not used for the longest time; open files can still be read."""
+        """Delete the least recently used copies; open files can still be read."""
         copies = []
         for copy in self._folder.glob(f"*{_SUFFIX}"):
             with contextlib.suppress(FileNotFoundError):  # another process deletes too

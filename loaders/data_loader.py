@@ -15,7 +15,7 @@ _loaders: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 
 
 def number_starting_loader() -> int:
-    """Return a number of the DataLoader iterator that is starting workers; 0 if there is none.
+    """Return a number of the DataLoader iterator that is starting workers, or 0.
 
     All workers of an iterator get its number, by which they know that they belong together. The
     iterator is on the stack: torch does not call a dataset when it starts workers.
@@ -58,6 +58,6 @@ def is_reading(number: int) -> bool:
 def restart(number: int) -> None:
     """Let the workers of an iterator begin another pass, as torch does with persistent workers.
 
-    What they have read ahead is dropped.
+    Examples that they have read ahead are dropped.
     """
     _iterators[number]._reset(_loaders[number])  # noqa: SLF001

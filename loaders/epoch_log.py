@@ -41,7 +41,7 @@ class PassKey(NamedTuple):
 
 
 class Pass(NamedTuple):
-    """What a pass reads.
+    """The epoch and position that a pass reads.
 
     Attributes:
         key: Its name.
@@ -92,7 +92,7 @@ _FORMAT = struct.Struct(f"<{len(LogEntry._fields)}q")
 
 
 class LogState:
-    """What the entries of a log say so far.
+    """The sum of the entries of a log so far.
 
     Attributes:
         epoch: The epoch of the next pass.
@@ -180,7 +180,7 @@ class EpochLog:
 
     @property
     def state(self) -> LogState:
-        """What all entries so far say."""
+        """The state after all entries so far."""
         self.update()
         return self._read.state
 
@@ -286,7 +286,7 @@ class EpochLog:
         """Begin a pass, or take part in one that another worker began.
 
         Args:
-            restored: The epoch of a state that this worker restored; None if it restored none.
+            restored: The epoch of a state that this worker restored, or None.
             advances: Whether the epoch after the pass is the next one.
             ends: The same for a pass that begins at a position.
         """

@@ -1,4 +1,4 @@
-"""EpochReader: what one worker of one host reads of the rest of an epoch."""
+"""EpochReader: the share of one worker of one host in the rest of an epoch."""
 
 from __future__ import annotations
 
@@ -56,9 +56,9 @@ class EpochReader:
 
     Args:
         order: The order of the epoch.
-        position: What was read before.
+        position: Where the share begins.
         reader: The worker.
-        remainder: Returns what happens to examples that a number of hosts cannot divide evenly.
+        remainder: Returns, for a number of hosts, the rule for examples they cannot divide evenly.
         by_records: Whether hosts and workers take single records of the order in turn, or
             consecutive members.
 
@@ -92,18 +92,19 @@ class EpochReader:
         self.left = max(0, self._size - position.taken)
 
     def payloads(self, files: ShardFiles, limit: float) -> Payloads:
-        """Yields the records that are left; those that only pad are the last ones.
+        """Yields the records that are left; padding comes last.
 
         Args:
             files: The files of the shards.
-            limit: Bytes of records that are held at one time.
+            limit: Bytes of records held at one time.
         """
         _keep_freed_memory()
         read = self._read_places(files) if self._by_records else self._read_windows(files, limit)
         yield from itertools.islice(itertools.chain(read, self._padding(files)), self.left)
 
     def _padding(self, files: ShardFiles) -> Payloads:
-        part, record = (int(column[0]) for column in self._order.places(np.zeros(1, np.int64)))
+        parts, records = self._order.places(np.zeros(1, np.int64))
+        part, record = int(parts[0]), int(records[0])
         yield from itertools.repeat((PlacedRecord(part, record, 0.0), files.payload(part, record)))
 
     def _read_places(self, files: ShardFiles) -> Payloads:

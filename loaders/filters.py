@@ -30,7 +30,7 @@ class ColumnValues(NamedTuple):
         name: Its name as the filter gives it.
         values: A value of each record: str, int, float, bool, a list of them, or None for no value;
             bytes where these are not UTF-8.
-        is_text: Whether the values are text; None if there are no values.
+        is_text: Whether the values are text; None without values.
         has_lists: Whether the values are lists.
         is_float32: Whether the values are rounded to float32.
     """
@@ -134,7 +134,7 @@ def _of_catalog(name: str, values: list[Any]) -> ColumnValues:
 
 
 def _spec_of(source: Source, name: Any, of_catalog: Sequence[str]) -> FeatureSpec:
-    """Returns the feature of a column of the records; those of listings may lack their prefix.
+    """Returns the feature of a column; the prefix of a listing's column may be left out.
 
     Raises:
         UsageError: There is none.
@@ -202,7 +202,7 @@ def _to_text(value: bytes | float) -> Any:
 
 
 def _matcher(source: Source, column: ColumnValues, condition: Any) -> Callable[[Any], bool]:
-    """Returns a function that says whether a value of a column is one of those of a condition.
+    """Returns a predicate: whether a column's value meets a condition.
 
     Raises:
         UsageError: One is of another type, or a label is unknown.

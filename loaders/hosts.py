@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 
 from shardmill.schemas.errors import UsageError
 
-# Variables with the number of processes and that of this one, which say nothing about training.
+# Variables with the number of processes and this process's rank. A launcher sets them for any
+# job, so they do not say that the processes train together.
 _LAUNCHERS = {
     "Slurm": ("SLURM_NTASKS", "SLURM_PROCID"),
     "Open MPI": ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"),
@@ -81,7 +82,7 @@ def find_host() -> Share:
 
 
 class HostFinder:
-    """The hosts of a stream: the given ones, else those of the training job as it is now.
+    """Finds the hosts of a stream: the given ones, else the hosts of the current training job.
 
     Args:
         given: Number of this host, and number of hosts; None to find them.
@@ -113,20 +114,20 @@ class HostFinder:
 
 
 def find_worker() -> Share | None:
-    """Returns the number of this process if it is a worker of a torch DataLoader, and of them."""
+    """Returns the share of this process if it is a worker of a torch DataLoader."""
     torch = sys.modules.get("torch.utils.data")  # every worker has imported it
     info = None if torch is None else torch.get_worker_info()
     return None if info is None else Share(info.id, info.num_workers)
 
 
 class DataLoaderOptions(NamedTuple):
-    """What a stream must know of the DataLoader that reads it.
+    """Options of the DataLoader that reads a stream.
 
     Attributes:
-        is_divided: Whether Accelerate divides what is read.
-        batch_size: Its batch size; 0 if there is no loader, or if it makes no batches.
+        is_divided: Whether Accelerate divides the examples.
+        batch_size: Its batch size; 0 without a loader, or if it makes no batches.
         in_order: Whether it yields the batches of its workers in turn.
-        state: The state that torchdata's StatefulDataLoader restores; empty if there is none.
+        state: The state that torchdata's StatefulDataLoader restores, or empty.
     """
 
     is_divided: bool
@@ -138,10 +139,10 @@ class DataLoaderOptions(NamedTuple):
 def find_loader() -> DataLoaderOptions:
     """Returns options of the DataLoader that reads, if there is one.
 
-    Accelerate divides the batches of one process among all, or skips those of others in each.
+    Accelerate divides the batches of one process among all, or skips the others' in each process.
     Nothing in the interfaces of both says so to the dataset, but the loader is on the stack
-    whenever it asks for the length, sets an epoch, begins to read or starts a worker; also on that
-    of a forked worker.
+    whenever it asks for the length, sets an epoch, begins to read or starts a worker; a forked
+    worker has it on its stack too.
     """
     data = sys.modules.get("torch.utils.data")
     frame = None if data is None else sys._getframe()  # noqa: SLF001

@@ -31,7 +31,7 @@ _AHEAD = 2  # blocks
 
 
 class Batching(NamedTuple):
-    """Size of batches, and what happens to the last one; see ``keras_dataset``."""
+    """Size of batches, and the rule for the last one; see ``keras_dataset``."""
 
     batch_size: int | None
     remainder: Remainder
@@ -159,7 +159,7 @@ def _batching_of(stream: Stream, size: int | None, remainder: Remainder | None) 
 
 
 def _report_rest(stream: Stream, batching: Batching, steps: int) -> None:
-    """Warns of what several hosts leave out of whole batches, unless the stream is filtered."""
+    """Warns how many examples several hosts leave out, unless the stream is filtered."""
     if batching.hosts > 1 and stream.where is None:
         read = steps * (batching.batch_size or batching.hosts)
         stream.report_rest(stream.num_examples - read)
@@ -186,8 +186,8 @@ def _open_stream(
 class _Blocks:
     """Gives the serialized examples of several batches; to pad, with their weights.
 
-    Of a stream that begins inside an epoch it gives the rest of that only: Keras ends all epochs
-    after as many batches as the first one has.
+    If the stream begins inside an epoch, only the rest of that epoch is read: Keras ends all
+    epochs after as many batches as the first one has.
     """
 
     def __init__(self, stream: Stream, batching: Batching) -> None:
@@ -333,7 +333,7 @@ def _targets(
 
 
 def _dense(values: Any) -> Any:
-    """Returns ragged values filled up with -1; those of a single example as they are."""
+    """Pads ragged values with -1; a single example's are dense already."""
     return values.to_tensor(-1) if hasattr(values, "to_tensor") else values
 
 
@@ -345,7 +345,7 @@ def _to_batches(
     singly: bool,
     steps: int | None,
 ) -> tf.data.Dataset:
-    """Returns the elements of an epoch; ``steps`` of them, if that is known."""
+    """Returns the elements of an epoch; their number is ``steps``, or None for an unknown one."""
     import tensorflow as tf
 
     signature = tf.TensorSpec((None,), tf.string)
@@ -379,9 +379,9 @@ def _to_batches(
 
 
 def _without_checkpoints(dataset: Any) -> Any:
-    """Returns a dataset whose iterators say what to do instead of a checkpoint.
+    """Returns a dataset whose iterators raise a helpful error when they are checkpointed.
 
-    So do those of the datasets that its methods make: TensorFlow would say "PyFunc is stateful".
+    TensorFlow would say "PyFunc is stateful". Datasets made by its methods do the same.
     """
     import tensorflow as tf
 

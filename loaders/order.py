@@ -1,4 +1,4 @@
-"""The order of an epoch: a pure function of what is read, the seed and the epoch.
+"""The order of an epoch: a pure function of the selection, the seed and the epoch.
 
 Its permutations are functions of a key: the same with every version of Python and NumPy.
 """
@@ -61,7 +61,7 @@ class EpochOrder:
         parts: The parts of the selection.
         numbers: Numbers of the examples in the selection, ascending; None for all of it.
         permuted: Whether to shuffle.
-        name: What the order depends on: the seed and the epoch.
+        name: The seed and the epoch, which determine the order.
         window: Number of examples in a window.
         bounds: Returns, for each of some parts, the number of the first record of each member of
             its shard, and the number of all records; it opens the shards.
@@ -119,9 +119,9 @@ class EpochOrder:
         start, stop, cuts = piece
         chunks = list(self._chunks(start, stop, end))
         firsts = np.cumsum([0, *(len(chunk.records) for chunk in chunks)])
-        # The key is that of the whole window, also where some of it was read: what is left must
-        # have the same order on every host. Each cut drops what was read from the front, and
-        # keeps of the rest, ranked in the order of members, those that this reader got.
+        # The key is of the whole window, also where some of it was read: the rest must have the
+        # same order on every host. Each cut drops the examples that were read, from the front,
+        # ranks the rest in the order of members and keeps this reader's range of ranks.
         places = shuffled(self._key("window", start), stop - start)
         for read, low, high in cuts:
             places = places[read:]
@@ -131,13 +131,13 @@ class EpochOrder:
         return Window(chunks, owners, places - firsts[owners])
 
     def _chunks(self, start: int, stop: int, end: int) -> Iterator[Chunk]:
-        """Yields the chunks of a range of the order; ``end`` is that of all that is read."""
+        """Yields the chunks from ``start`` to ``stop``; this reader's share ends at ``end``."""
         ends = self._group_ends
         for group in range(bisect_right(ends, start), bisect_left(ends, stop) + 1):
             places, chunks = self._last_group(group)
             most = min(end, ends[group] + _WINDOWS_AHEAD * self.window)
-            # What is beyond ``end`` is of another reader, so it is not fetched. Several windows are
-            # in one group, which is fetched once.
+            # Groups beyond ``end`` belong to another reader, so they are not fetched. Several
+            # windows are in one group, which is fetched once.
             following = {*range(group + 1, bisect_left(ends, most, group) + 1)}
             for upcoming in sorted(following - self._fetched):
                 self._fetched.add(upcoming)
@@ -174,7 +174,7 @@ class EpochOrder:
         return [numbers[at : at + GROUP] for at in range(0, len(numbers), GROUP)]
 
     def _interleaved(self, group: int) -> tuple[list[int], list[Chunk]]:
-        """Returns the chunks of a group, those of each part evenly spread, and their places."""
+        """Returns the chunks of a group, each part's evenly spread, and their places."""
         placed: list[tuple[float, int, Chunk]] = []
         read = [number for number in self._groups[group] if self._size(number)]
         for number, bounds in zip(read, self.bounds(read), strict=True):
@@ -197,7 +197,7 @@ class EpochOrder:
         records: range | Numbers = range(part.first, part.stop)
         cuts = np.clip(bounds - part.first, 0, size)
         if self.numbers is not None:
-            # Of a choice of records, chunks hold those of each member, found by its bounds.
+            # Only some records are selected: search the bounds of the members among them.
             low, high = self._cuts[number : number + 2]
             records = self.numbers[low:high] + (part.stop - self._ends[number])
             cuts = np.searchsorted(records, bounds)
@@ -226,7 +226,7 @@ def shuffled(key: int, size: int) -> npt.NDArray[np.int64]:
 
 
 def permute(key: int, size: int, positions: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
-    """Returns what is at some positions of a random order of the numbers 0 to size - 1.
+    """Returns the numbers at some positions of a random order of 0 to size - 1.
 
     Memory does not depend on the size. A Feistel network permutes 2 ** (2 * bits) numbers, fewer
     than four times the size; one that is not below the size is permuted again (cycle walking).

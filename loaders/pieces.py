@@ -1,4 +1,4 @@
-"""Dividing examples among hosts and workers, and what is left of them when their number changes."""
+"""Dividing examples among hosts and workers, and dividing the rest when their number changes."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from shardmill.loaders.steps import Remainder
 
 
 class Cut(NamedTuple):
-    """What is left of a window after some of it was read.
+    """The rest of a window after some of it was read.
 
     Attributes:
         read: Number of examples that were read.
-        low: Number of the first one left, if those that were not read are in the order of members.
-        high: Number after the last one.
+        low: Rank of the first one left, among the unread examples in the order of members.
+        high: Rank after the last one.
     """
 
     read: int
@@ -29,8 +29,8 @@ class Piece(NamedTuple):
     Attributes:
         start: Place of its first example in the order of members.
         stop: Place after the last one.
-        cuts: Empty for all of it. Else it is one window, of which some was read, perhaps several
-            times: what remained of it each time.
+        cuts: Empty if nothing of it was read. Else it is one window, and each cut is its rest
+            after another reading.
     """
 
     start: int
@@ -46,8 +46,8 @@ class Piece(NamedTuple):
         """Returns some examples, which are consecutive in the order of members."""
         if not self.cuts:
             return Piece(self.start + low, self.start + high)
-        # The window was read in a random order, so what is left of it is not a range of places:
-        # this is a range of ranks among what is left.
+        # The window was read in a random order, so the unread examples are not a range of places:
+        # this is a range of ranks among them.
         *before, (read, first, _) = self.cuts
         return self._replace(cuts=(*before, Cut(read, first + low, first + high)))
 
@@ -97,7 +97,8 @@ def count_before(total: int, share: Share, batch: int = 1) -> int:
 
 def take(pieces: Sequence[Piece], skip: int, size: int) -> list[Piece]:
     """Returns consecutive examples of some pieces."""
-    taken, stop = [], skip + size
+    taken: list[Piece] = []
+    stop = skip + size
     for piece in pieces:
         low, high = max(0, skip), min(piece.size, stop)
         if low < high:
@@ -107,7 +108,7 @@ def take(pieces: Sequence[Piece], skip: int, size: int) -> list[Piece]:
 
 
 def drop(pieces: Sequence[Piece], read: int, window: int) -> Iterator[Piece]:
-    """Yields what is left of pieces after some examples were read, in windows of some size."""
+    """Yields the rest of pieces after ``read`` examples were read, in windows of ``window``."""
     for piece in pieces:
         at = min(read, piece.size)
         read -= at
@@ -140,13 +141,14 @@ def share_of(pieces: Sequence[Piece], reader: Reader, rule: Remainder) -> list[P
     """Returns the examples of a worker: consecutive ones.
 
     Args:
-        pieces: What is left of the epoch.
+        pieces: The rest of the epoch.
         reader: The worker.
-        rule: What happens to examples that hosts cannot divide evenly.
+        rule: The rule for examples that hosts cannot divide evenly.
     """
     host, worker, batch = reader
     examples = sum(piece.size for piece in pieces)
-    dealt, host_size = divided(examples, host.count, rule), size_of(examples, host, rule)
+    dealt = divided(examples, host.count, rule)
+    host_size = size_of(examples, host, rule)
     size = count(dealt, host)
     low = min(count_before(host_size, worker, batch), size)
     high = min(low + count(host_size, worker, batch), size)
@@ -154,9 +156,9 @@ def share_of(pieces: Sequence[Piece], reader: Reader, rule: Remainder) -> list[P
 
 
 def redeal(pieces: Sequence[Piece], deal: Deal, window: int, rule: Remainder) -> list[Piece]:
-    """Returns what is left of pieces after a deal; see ``share_of``."""
+    """Returns the rest of pieces after a deal; see ``share_of``."""
     # All hosts of a deal have read as many examples, and workers take batches in turn: so one
-    # number says what each has read. What is left is listed in the order of hosts and workers, the
+    # number says what each has read. The rest is listed in the order of hosts and workers, the
     # same on each machine; examples that hosts could not divide evenly come last.
     left: list[Piece] = []
     for host in range(deal.hosts):

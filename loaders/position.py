@@ -1,4 +1,4 @@
-"""Position: what was read of an epoch; the state of a stream."""
+"""Position: how far an epoch was read; the state of a stream."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _WORKER = ("worker", "workers", "batch_size", "hosts", "host")
 
 
 class Position(NamedTuple):
-    """What was read of an epoch.
+    """How far an epoch was read.
 
     Attributes:
         epoch: Number of the epoch.
-        deals: What all hosts have read; a number of hosts, workers or examples in a batch that is 0
-            is that of the reader.
+        deals: Examples that all hosts have read; 0 hosts, workers or examples in a batch mean the
+            reader's own number.
         taken: Number of records that this worker has read since.
-        kept: Number of those that the predicate has kept.
+        kept: Number of these that the predicate has kept.
     """
 
     epoch: int
@@ -54,7 +54,9 @@ class Position(NamedTuple):
 
         Args:
             reader: The worker.
-            reads: What is read and how.
+            reads: The options that determine record order.
+        reads: The options that determine its record order.
+
         """
         # One worker without a limit has read what a number of examples says, so that the state is
         # the same on every host. Of several, each has its own share and its own place in it.
@@ -76,7 +78,7 @@ def parse_state(state: dict[str, Any], reader: Reader, reads: dict[str, Any]) ->
     Args:
         state: The state.
         reader: The worker that continues.
-        reads: What its stream reads and how.
+        reads: The options that determine its record order.
 
     Raises:
         UsageError: It is not a state; or of a stream that reads other records or in another order,
@@ -111,7 +113,7 @@ def resume_position(state: dict[str, Any], reader: Reader, reads: dict[str, Any]
     Args:
         state: The state of a stream, or of the StatefulDataLoader of torchdata that read it.
         reader: The worker that continues.
-        reads: What its stream reads and how.
+        reads: The options that determine its record order.
 
     Raises:
         UsageError: It is not such a state; or of a stream that reads other records or in another
@@ -148,7 +150,10 @@ def _states_of_loader(state: Any) -> tuple[list[Any], int, bool]:
 
 
 def _deal_of(shares: list[list[int]]) -> Deal:
-    """Returns what workers have read together; a share is the entry ``worker`` of a state.
+    """Returns the deal that workers have read together.
+
+    Args:
+        shares: The entry ``worker`` of each worker's state.
 
     Raises:
         UsageError: They have not read batches in turn.
@@ -163,9 +168,8 @@ def _deal_of(shares: list[list[int]]) -> Deal:
 
 
 def digest_of(records: Records) -> str:
-    """Returns a digest of which records are read, in which version of the dataset."""
-    # The checksums of shards are those of the version, so a new one differs although its files have
-    # the same names.
+    """Returns a digest of the selected records and of their version of the dataset."""
+    # The checksums of shards make versions differ although their files have the same names.
     digest = hashlib.blake2b(digest_size=8)
     for part in records.source.selection.parts:
         if part.records:

@@ -206,7 +206,7 @@ def _dense_array(spec: FeatureSpec, values: Any, features: dict[str, FeatureValu
     """Returns a sparse feature as an array of its size, with 0 or ``b""`` where it has no value.
 
     Raises:
-        FormatError: Indices are missing, or are not those of the size.
+        FormatError: Indices are missing or out of range.
     """
     sizes = [size for _, size in spec.indices]
     array = np.full(sizes, b"" if spec.kind == "bytes" else 0, _DTYPES[spec.kind])

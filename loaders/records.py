@@ -43,7 +43,7 @@ class View(NamedTuple):
     Attributes:
         decoder: Decodes serialized examples.
         supervised: Names of the inputs and of the label if examples are such pairs; else None.
-        transform: Function that is applied to each example; None for none.
+        transform: Function that is applied to each example, or None.
         ids: Whether an example has its ``sample_id``.
     """
 
@@ -59,10 +59,10 @@ class Records:
     A data source for ``torch.utils.data.DataLoader`` and ``grain.MapDataset.source``: it may be
     pickled, forked and read by several threads. Memory use does not depend on the number of
     records. ``records[100:200]``, ``records[::2]`` and ``records[[1, 5]]`` are some of them, and
-    ``a + b`` those of two selections of one dataset. Made by ``open_dataset``.
+    ``a + b`` joins two selections of one dataset. Made by ``open_dataset``.
 
     Attributes:
-        source: What is read.
+        source: The opened dataset and its selection.
         view: How records become examples.
         files: The files of the shards.
         picks: Numbers of the examples in the source, if they are not all of it in its order: a
@@ -110,7 +110,7 @@ class Records:
         self.files.close()
 
     def __add__(self, other: Records) -> Records:
-        """Returns the examples of this selection, then those of another one of the dataset.
+        """Returns the examples of this selection, followed by another selection's.
 
         Raises:
             UsageError: They are of different datasets, or decoded differently.

@@ -24,8 +24,8 @@ class Balance:
 
     Args:
         records: The records.
-        balance: ``label`` for equal shares, or the weight of each label; others, and those of
-            weight 0, are left out.
+        balance: ``label`` for equal shares, or the weight of each label; labels without a weight,
+            or with weight 0, are left out.
 
     Raises:
         UsageError: A label is unknown, a weight is invalid, or the records have no labels.
@@ -38,7 +38,8 @@ class Balance:
             raise UsageError("balance-of-several")
         picks = np.arange(len(records.source)) if records.picks is None else records.picks
         labels = np.array([label or "" for label in read_labels(records)])
-        labels = labels[picks] if len(labels) == len(records.source) else labels[:0]
+        has_all = len(labels) == len(records.source)
+        labels = labels[picks] if has_all else labels[:0]
         names = [str(name) for name in np.unique(labels) if name]
         if not names:
             raise UsageError("balance-without-labels")

@@ -55,9 +55,9 @@ class Caches(NamedTuple):
 
     Attributes:
         memory: Maximum bytes of inflated members in memory; of record offsets, of member indexes
-            and of keys. None to begin with 64 MiB each, and to let those that are used again take
+            and of keys. None to begin with 64 MiB each, and to let reused ones take
             up to ``spare_bytes`` together.
-        disk: Copies of remote shards; None for none.
+        disk: Copies of remote shards, or None.
     """
 
     memory: int | None
@@ -82,7 +82,7 @@ class ShardFiles:
     """Random access to the records of shards; may be pickled, forked and shared by threads.
 
     Args:
-        source: What is read.
+        source: The opened dataset.
         caches: Limits of the caches.
     """
 

@@ -74,12 +74,12 @@ class Source:
 
     @cached_property
     def label_id(self) -> str:
-        """Name of the feature with class ids or integer labels; empty if there is none."""
+        """Name of the feature with class ids or integer labels, or empty."""
         return self.named_by(*_ID_SOURCES) or self._label_column("int64")
 
     @cached_property
     def label_text(self) -> str:
-        """Name of the feature with the text of labels; empty if there is none."""
+        """Name of the feature with the text of labels, or empty."""
         return self.named_by(*_TEXT_SOURCES) or self._label_column("bytes")
 
     @property
@@ -108,7 +108,7 @@ class Source:
 
     @property
     def box_sides(self) -> list[str]:
-        """Names of the features with the sides of boxes; empty for those that records lack."""
+        """Names of the features with the sides of boxes; empty texts where records lack them."""
         return [self.named_by(f"image/object/bbox/{side}") for side in BOX_SIDES]
 
     @property
@@ -118,7 +118,7 @@ class Source:
 
     @cached_property
     def sides(self) -> tuple[str, str]:
-        """Names of the features with the height and width of images; empty if there are none."""
+        """Names of the features with the height and width of images, or empty."""
         return self.named_by(HEIGHT), self.named_by(WIDTH)
 
     @cached_property
@@ -180,7 +180,7 @@ class Source:
         return None
 
     def named_by(self, *sources: str) -> str:
-        """Returns the name of the first feature of some sources; empty if there is none."""
+        """Returns the name of the first feature of some sources, or an empty text."""
         for feature in self.manifest.features:
             if feature.get("source") in sources:
                 return feature["name"]
@@ -250,7 +250,7 @@ def _by_name(specs: Iterable[FeatureSpec]) -> tuple[FeatureSpec, ...]:
 
 
 def read_specs(folder: str, manifest: Manifest, *lacking: str) -> tuple[FeatureSpec, ...]:
-    """Returns the features but those that are lacking, in the order of the file with the schema.
+    """Returns the features of the schema file in its order, without the lacking ones.
 
     Raises:
         InputError: The schema cannot be read.

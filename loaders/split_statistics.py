@@ -1,6 +1,6 @@
 """Class weights and normalization by the statistics of splits, of sums and of slices of them.
 
-Those of whole splits are in the manifest. For slices they are computed, from the catalogs of images
+For whole splits they are in the manifest. For slices they are computed, from the catalogs of images
 or from one feature of the records.
 """
 
@@ -64,9 +64,9 @@ def class_weights(manifest: Dataset, split: str = "train") -> dict[int, float]:
             is of a manifest without a path.
     """
     dataset_manifest, splits = _find_splits(manifest, split)
-    counts = sum(
-        (Counter(manifest_split.label_counts) for manifest_split in splits), Counter[str]()
-    )
+    counts = Counter[str]()
+    for manifest_split in splits:
+        counts += Counter(manifest_split.label_counts)
     if counts and "[" in split:
         labels = read_labels(_open(manifest, split))
         counts = Counter(label for label in labels if label is not None)
@@ -180,28 +180,21 @@ def _read_catalogs(records: Records, names: Sequence[str]) -> Iterator[list[list
 
 
 def find_moments(dataset: Dataset, split: str, feature: str | None) -> Moments | None:
-    """Returns the moments of a numeric column, or of the pixels; None if there are none.
+    """Returns the moments of a numeric column, or of the pixels, or None.
 
     Raises:
         InputError: The dataset cannot be read.
         UsageError: A split is unknown, or a slice is of a manifest without a path.
     """
-    moments = [
-        _moments_of(manifest_split, feature) for manifest_split in _find_splits(dataset, split)[1]
-    ]
+    _, splits = _find_splits(dataset, split)
+    moments = [_moments_of(manifest_split, feature) for manifest_split in splits]
     if any(moments) and "[" in split:
         records = _open(dataset, split)
         if feature is None:
             moments = [_pixel_moments(*columns) for columns in _read_catalogs(records, _PIXELS)]
         else:
             moments = [_value_moments(values) for values in _read_feature(records, feature)]
-    return _pool(
-        [
-            split_moments
-            for split_moments in moments
-            if split_moments is not None and split_moments.size
-        ]
-    )
+    return _pool([part for part in moments if part is not None and part.size])
 
 
 def _find_splits(dataset: Dataset, split: str) -> tuple[Manifest, list[Split]]:
@@ -233,8 +226,10 @@ def _moments_of(split: Split, feature: str | None) -> Moments | None:
 def _pixel_moments(pixels: list[int], *sums: list[list[int]]) -> Moments:
     """Returns the moments of the pixels of a part, from exact sums."""
     count = sum(pixels)
+    # Objects are Python integers, which do not overflow.
     totals, squares = (
-        np.array([sum(c) for c in zip(*columns, strict=True)], object) for columns in sums
+        np.array([sum(channel) for channel in zip(*columns, strict=True)], object)
+        for columns in sums
     )
     variance = (count * squares - totals * totals) / count**2
     return Moments(count, (totals / count).astype(float), np.sqrt(variance.astype(float)))
@@ -249,7 +244,7 @@ def _value_moments(values: Sequence[float]) -> Moments:
 
 
 def _pool(parts: Sequence[Moments]) -> Moments | None:
-    """Returns the moments of all values of several sets of values; None if there are none."""
+    """Returns the moments of all values of several sets of values, or None."""
     count = sum(part.size for part in parts)
     if not count:
         return None

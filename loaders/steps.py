@@ -32,7 +32,7 @@ def steps_per_epoch(
         split: Name of the split, several joined as in ``train+validation``, or a slice such as
             ``train[:10%]``.
         batch_size: The global batch size: examples over all hosts.
-        remainder: What happens to a last batch that is not full: ``keep``, ``drop`` or ``pad`` it.
+        remainder: Whether to ``keep``, ``drop`` or ``pad`` a last batch that is not full.
             None for ``keep``, and for ``drop`` with several hosts, which cannot keep it.
         hosts: Number of hosts that read equal shares, as Shardmill's readers do.
         whole_shards: Whether each host reads whole shards instead, as with files in your own
@@ -51,8 +51,9 @@ def steps_per_epoch(
         return steps
     parts = selection.parts
     if hosts > len(parts):
-        split, shards = selection.split, len(parts)
-        raise UsageError("shards-fewer-than-hosts", split=split, found=shards, hosts=hosts)
+        raise UsageError(
+            "shards-fewer-than-hosts", split=selection.split, found=len(parts), hosts=hosts
+        )
     smallest = min(sum(part.records for part in parts[i::hosts]) for i in range(hosts))
     return smallest // (batch_size // hosts)
 

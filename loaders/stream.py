@@ -60,17 +60,17 @@ class Stream:
     a new epoch. With several hosts it is not, since a host that looked at a batch would be ahead of
     the others: call ``set_epoch`` before each iteration, with the same number on all hosts.
 
-    ``records`` is a random permutation of all records, each of which is read alone; what all hosts
-    read in a step does not depend on their number. ``blocks`` reads whole members of about 2 MiB:
-    each host and worker gets consecutive ones of a random order, and mixes their examples in
-    windows of ``buffer``. Without ``shuffle`` each gets consecutive examples, but those of shards
-    of different labels (``--shard_by=label``) are mixed as in the first epoch.
+    ``records`` is a random permutation of all records, each read alone: all hosts together read the
+    same examples in a step, however many hosts there are. ``blocks`` reads whole members of about
+    2 MiB: each host and worker gets consecutive members of a random order, and mixes their examples
+    in windows of ``buffer``. Without ``shuffle`` each gets consecutive examples, but shards of
+    different labels (``--shard_by=label``) are mixed as in the first epoch.
 
     Args:
         records: The result of ``open_dataset``.
         shuffle: Whether to shuffle.
         order: ``records`` or ``blocks``; None for ``records`` on a local disk if up to 50 million
-            records can be read alone, as JPEG and PNG images, and those of uncompressed files.
+            records can be read alone, as in uncompressed files or of JPEG and PNG images.
         seed: Seed of the order.
         buffer: Number of examples in a window of ``blocks``; None for as many as fit 64 MiB, not
             compressed.
@@ -90,12 +90,12 @@ class Stream:
             first ones of its share; a host that has fewer raises an error after them.
         epoch: Number of the first epoch.
         workers: Number of threads that decode, transform and filter examples, in the order of the
-            stream; 0 for none. They work at one time on images and in functions that release the
+            stream, or 0. They work at one time on images and in functions that release the
             lock of the interpreter, as NumPy's do; processes of a DataLoader do so on all others.
         balance: ``label`` to read as many examples of each label, or a mapping with the weight of
-            each label: others, and those of weight 0, are left out. An epoch has as many examples
-            as the labels that are read. Those of small labels repeat; those of large ones take
-            turns over the epochs.
+            each label: labels without a weight, or with weight 0, are left out. An epoch has as
+            many examples as these labels have records. Small labels repeat their records; large
+            labels take turns over the epochs.
 
     Raises:
         UsageError: An option is invalid.
@@ -175,7 +175,7 @@ class Stream:
         return host
 
     def __getstate__(self) -> dict[str, Any]:
-        """Returns the attributes, after asking for what a worker may not know."""
+        """Returns the attributes, after finding the host, which a worker cannot find."""
         with contextlib.suppress(UsageError):
             _ = self.host
         loader = find_loader()
@@ -205,7 +205,7 @@ class Stream:
     def set_epoch(self, epoch: int) -> None:
         """Sets the number of the next epoch; the position of a state or ``at`` in it stays.
 
-        An iteration of which no example was read yet reads this epoch too.
+        An iteration that has not yielded an example yet reads this epoch too.
 
         Raises:
             UsageError: The epoch is not a number of 0 or more.
@@ -238,7 +238,7 @@ class Stream:
                 over all hosts, but not more than the epoch has.
             hosts: Number of hosts that read them; 0 for as many as now.
             workers: Number of workers of each host, 1 for none; 0 for as many as now.
-            batch_size: Examples in a batch of the DataLoader of each host; 0 for that of now.
+            batch_size: Examples in a batch of each host's DataLoader; 0 for the current size.
 
         Raises:
             UsageError: A number is invalid, hosts cannot have read as many, or the stream has a
@@ -285,7 +285,7 @@ class Stream:
         self._iteration: PassKey | None = None  # the last one
         self._is_interleaved = False  # whether an earlier one went on after it began
         self.read_ahead = False  # whether more is read than was used, as by keras_dataset
-        self._taken = self._kept = 0  # records of this worker since, and those of the predicate
+        self._taken = self._kept = 0  # records this worker has read since, and has kept
         self._set_next(is_asked=is_asked)
 
     def _set_next(self, *, is_asked: bool) -> None:
@@ -295,7 +295,7 @@ class Stream:
             self._log.set_epoch(self._start.epoch, self._position, is_asked=is_asked)
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns what was read of the epoch, which is the same on all hosts.
+        """Returns the position in the epoch, which is the same on all hosts.
 
         In a worker of a DataLoader, and with a ``limit``, it is the state of that worker.
         """
@@ -319,7 +319,7 @@ class Stream:
         self._begin_at(parse_state(state, self._reader(self.host), self._reads()))
 
     def _reads(self) -> dict[str, Any]:
-        """Returns what is read and how, as far as it decides what is at a position."""
+        """Returns the options that determine record order; saved in the state."""
         return {
             "split": self.records.source.selection.split,
             "records": self._digest,
@@ -381,7 +381,7 @@ class Stream:
         return self._read(lambda item: (item, keeps(*item)), 0)
 
     def _read(self, decode: Callable[[Any], tuple[Any, bool]], workers: int) -> Iterator[Any]:
-        """Returns what is decoded and kept of the next epoch.
+        """Returns the decoded examples of the next epoch that are kept.
 
         A worker begins the epoch at once: torchdata asks for its state before the first example.
         Elsewhere it begins with the first example, so that ``set_epoch`` may be called before. But

@@ -35,7 +35,7 @@ def feature_spec(
     """Returns the feature spec for ``tf.io.parse_example``.
 
     A feature with a fixed number of values is a ``FixedLenFeature``; one that may be missing or
-    has several values is a ``VarLenFeature``, and what TensorFlow Transform made sparse or ragged a
+    has several values is a ``VarLenFeature``, and a sparse or ragged one of TensorFlow Transform a
     ``SparseFeature`` or ``RaggedFeature``, as in its ``schema_as_feature_spec``.
 
     Args:
@@ -43,8 +43,8 @@ def feature_spec(
         features: The features to parse; None for all.
         fill: Values by feature that replace missing ones; such features become
             ``FixedLenFeature`` with that default.
-        scalars: Whether single values have the shape ``[]`` instead of ``[1]``: those of a batch
-            are then of shape [batch], as ``tf.io.decode_jpeg`` with ``tf.map_fn`` takes them.
+        scalars: Whether single values have the shape ``[]`` instead of ``[1]``: in a batch, their
+            shape is then [batch], as ``tf.io.decode_jpeg`` with ``tf.map_fn`` takes them.
 
     Raises:
         InputError: The manifest or schema cannot be read.

@@ -43,7 +43,7 @@ def torch_dataset(  # noqa: PLR0913 - all but two are keyword-only
         order: ``records`` or ``blocks``; see ``Stream``.
         seed: Seed of the order.
         host: Number of this host, and number of hosts; None to ask torch.distributed.
-        remainder: What happens to examples that the hosts cannot divide evenly; see ``Stream``.
+        remainder: The rule for examples that hosts cannot divide evenly; see ``Stream``.
         where: Which examples to read: columns of the catalog, or a predicate on an example after
             its transform; see ``Stream``.
         limit: Number of examples of a predicate ``where`` that each host gets in an epoch.

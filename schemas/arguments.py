@@ -16,7 +16,7 @@ _DROP = "remainder='drop' drops a last batch that is not full"
 _LOADER = "give it to the DataLoader"
 _AHEAD = "leave it out, since examples are read ahead"
 _BUILD = "that is decided when the dataset is built"
-# What to do instead of options of tf.data, TFDS, PyTorch, Hugging Face and Keras.
+# Advice for options of tf.data, TFDS, PyTorch, Hugging Face and Keras.
 _HINTS = {
     "batch": "use batch_size",
     "batch_size": _LOADER,
@@ -59,7 +59,7 @@ def explain_arguments(
     values: dict[str, Any],
     options: Callable[..., Any] | None = None,
 ) -> ArgumentError | None:
-    """Return what is wrong with the arguments of a call, or None.
+    """Return the error in the arguments of a call, or None.
 
     Args:
         function: The function.
@@ -107,7 +107,7 @@ def explain_arguments(
 
 
 def _find_hint(option: str, names: Sequence[str]) -> str:
-    """Return what to do instead of an unknown option.
+    """Return advice for an unknown option.
 
     Args:
         option: Its name.

@@ -12,7 +12,7 @@ GZIP = b"\x1f\x8b"  # RFC 1952 section 2.3.1: ID1, ID2
 _PRINTABLE = bytes(range(32, 127)) + b"\t\r\n"
 _OBJECT = re.compile(rb'\s*\{\s*("(?:[^"\\]|\\.)*"\s*:|\})', re.DOTALL)  # RFC 8259 section 4
 _ARRAY = re.compile(rb"\s*\[\s*\{")
-# ISO/IEC 23008-12 section 10: a brand of HEVC, or that of any HEIF file and one of HEVC with it.
+# ISO/IEC 23008-12 section 10: a brand of HEVC, or the brand of any HEIF file with one of HEVC.
 _HEIC = rb".{4}ftyp(?:(?:mi|ms)f1.{4}(?:.{4}){0,12}?)?he[iv][cxms]"
 _SHORTEST = 3  # bytes of a signature that identifies a file whose format is not known
 

@@ -20,7 +20,7 @@ _MAX_PIXELS = 89_478_485  # above, Pillow warns of a decompression bomb, or reje
 
 
 def jpeg_frame(data: bytes) -> int | None:
-    """Return the second byte of the first frame marker of a JPEG; None if there is none.
+    """Return the second byte of the first frame marker of a JPEG, or None.
 
     Bytes between segments are skipped, as libjpeg does.
     """

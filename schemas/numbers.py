@@ -38,7 +38,7 @@ def plural(count: int, noun: str) -> str:
 
 
 def human_duration(seconds: int) -> str:
-    """Return a duration in the largest unit of which it has at least two."""
+    """Format a duration in its largest unit that gives at least 2."""
     for unit, noun in (("d", "day"), ("h", "hour"), ("m", "minute")):
         if seconds >= 2 * _UNITS[unit]:
             return plural(seconds // _UNITS[unit], noun)
@@ -76,7 +76,7 @@ def parse_bytes(text: str, flag: str) -> int:
 
 
 def format_bytes(size: int) -> str:
-    """Return the shortest text of which ``parse_bytes`` returns a size."""
+    """Format a size so that ``parse_bytes`` returns it."""
     value, unit = max((value, unit) for unit, value in _SIZES.items() if size % value == 0)
     return f"{size // value}{unit}iB" if unit else str(size)
 

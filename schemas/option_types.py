@@ -1,4 +1,4 @@
-"""Options: attributes of a dataclass that parse what is given to its constructor, once.
+"""Options: attributes of a dataclass that parse the arguments of its constructor, once.
 
 A spec or config checks each value where it is made, from a flag or from code. Options that both a
 spec and the command line have are one object.
@@ -33,13 +33,13 @@ _HELP = re.compile(r"^ {4}(\w+): (?:``(\S+)``: )?(.+(?:\n {8}.+)*)", re.MULTILIN
 
 @dataclass(eq=False)
 class Option(Generic[Value_co, Given_contra]):
-    """An option: a descriptor with the type of what is given and that of the parsed value.
+    """A descriptor that parses the value assigned to it: an argument or a flag's text.
 
     Attributes:
-        kind: What a form shows for it.
-        parse: Returns the value of the name of a flag and what is given; equal to its argument if
-            that is a value already.
-        default: The value if nothing is given.
+        kind: The control that a form shows for it.
+        parse: Parses an argument, given the flag's name for messages and the argument. A parsed
+            value is returned as it is.
+        default: The value if no argument is given.
         choices: Values that a form suggests.
         pattern: Regular expression of the texts of all values, in the syntax of RE2, or empty; a
             choice with a pattern has no other values.
@@ -75,8 +75,8 @@ class Option(Generic[Value_co, Given_contra]):
 class Frozen:
     """A base of dataclasses whose attributes do not change.
 
-    mypy ignores that options parse what is given if such a dataclass is ``frozen`` and has
-    subclasses.
+    If a dataclass is ``frozen`` and has subclasses, mypy does not see the types that options
+    accept.
     """
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -98,14 +98,14 @@ T = TypeVar("T")
 Choice = Option[T, T]
 
 
-# The types of their results are those of the annotated fields.
+# They return Any: the annotation of the field has the type.
 def text(default: str | None = "", choices: Sequence[str] = (), **rules: Any) -> Any:
     """Return an option whose value is any text."""
     return Option("text", _parse_text, default, choices, **rules)
 
 
 def file(**rules: Any) -> Any:
-    """Return an option whose value is a path or URI; empty if none is given."""
+    """Return an option whose value is a path or URI, or an empty text."""
     return Option("text", parse_path, "", **rules)
 
 
@@ -113,7 +113,7 @@ def switch(words: Sequence[str] = (), **rules: Any) -> Any:
     """Return an option that is on if its flag is given.
 
     Args:
-        words: Values that the flag may have besides.
+        words: Values that the flag also accepts.
         rules: Other attributes of ``Option``.
     """
 
@@ -170,7 +170,7 @@ def real(default: float, fits: Callable[[float], bool], rule: str, **rules: Any)
     Args:
         default: The value if nothing is given.
         fits: Whether a number may be the value.
-        rule: What the number must be, for the message.
+        rule: The rule in the message, such as ``between 0 and 1``.
         rules: Other attributes of ``Option``.
     """
 
@@ -215,7 +215,7 @@ def pairs(default: str | None, separator: str, read: Callable[[str], Any], **rul
     Args:
         default: A text.
         separator: Text between a key and its value in an item.
-        read: Returns the value of a text.
+        read: Parses a text.
         rules: Other attributes of ``Option``.
     """
 
@@ -301,17 +301,17 @@ def _parse_text(flag: str, value: Any) -> str:
 
 
 def _parse_beam_options(flag: str, value: Any) -> tuple[str, ...]:
-    """Return Apache Beam's flags of a mapping, or of texts such as ``name=value``."""
+    """Return flags for Apache Beam from a mapping, or from texts such as ``name=value``."""
     if not isinstance(value, Mapping):
         listed = [value] if isinstance(value, str) else value
         return tuple(f"--{_parse_text(flag, text).removeprefix('--')}" for text in listed)
     flags = []
     for name, given in value.items():
-        listed = given if isinstance(given, (list, tuple)) else [given]
-        values = [argument for argument in listed if argument is not None and argument is not False]
-        flags += [
-            f"--{name}" if argument is True else f"--{name}={argument}" for argument in values
-        ]
+        for argument in given if isinstance(given, (list, tuple)) else [given]:
+            if argument is True:
+                flags.append(f"--{name}")
+            elif argument is not None and argument is not False:
+                flags.append(f"--{name}={argument}")
     return tuple(flags)
 
 
@@ -340,7 +340,7 @@ def describe_options(table: type) -> dict[str, tuple[str, str]]:
 
 
 def as_text(option: Option[Any, Any], value: Any) -> str:
-    """Return what a flag has to be to give a value."""
+    """Format a value as flag text."""
     if isinstance(value, tuple) and type(value) is tuple:
         return ",".join(value)
     if option.pattern == SIZE_PATTERN:

@@ -1,7 +1,7 @@
 """References: small pointers to inputs. They cross shuffles so that payload bytes need not.
 
-And what gives no record: rejects, with a reason from a fixed list, and the counts of skipped files
-and duplicates.
+Also the outcomes of inputs that become no record: rejects, with a reason from a fixed list, and
+counts of skipped files and duplicates.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class RejectedError(Exception):
 
 
 class EncodedImage(NamedTuple):
-    """What is known of an image after it is encoded: fields of ``CatalogRow``."""
+    """Facts of an encoded image: fields of ``CatalogRow``."""
 
     content_hash: str
     width: int
@@ -135,7 +135,7 @@ class PublishedRecord(NamedTuple):
 
     Attributes:
         shard: Path of the shard; its number in the plan while the record crosses shuffles.
-        image: What the catalog says of its image.
+        image: The facts of its image in the catalog.
         member: Offset of the member of the record, of the first block of a stored member, or of
             the record in an uncompressed shard.
         member_bytes: Size of a deflated member; 0 for a stored one, -1 for an uncompressed shard.
@@ -151,7 +151,7 @@ class PublishedRecord(NamedTuple):
     record_bytes: int
 
     def pack(self) -> bytes:
-        """Return what is known as bytes: many cross shuffles, and are in memory at a time."""
+        """Return the record as few bytes: many cross shuffles and are in memory at one time."""
         shard, (digest, *facts, features), *place = self
         columns = {
             name: bytes.fromhex(value) if isinstance(value, str) else value
@@ -163,7 +163,7 @@ class PublishedRecord(NamedTuple):
 
     @classmethod
     def unpack(cls, data: bytes) -> PublishedRecord:
-        """Return the record of its bytes."""
+        """Undo ``pack``."""
         shard, _, packed = data.partition(b"\0")
         (digest, *facts, columns), place = pickle.loads(packed)  # noqa: S301 - only pack writes them
         features = {k: v.hex() if isinstance(v, bytes) else v for k, v in columns.items()}
@@ -196,11 +196,11 @@ class InputRef(NamedTuple):
 
     Attributes:
         key: Stable identity: the NFC-normalised path relative to the root.
-        uri: Path or URI of the file; of a member, that of the archive and the member's name; of a
+        uri: Path or URI of the file; for a member, of the archive, with the member's name; for a
             record of Python, its place in the source.
         size: Bytes at matching.
-        version: Modification time in nanoseconds, or an object's generation, as text; of a member,
-            its time or checksum, so that members of a changed archive may be the same.
+        version: Modification time in nanoseconds, or an object's generation, as text; for a
+            member, its time or checksum, so that members of a changed archive may be unchanged.
         label: Label text, or None where the dataset has no labels.
         split: Name of its split; empty until it is placed.
         group: Examples of one group share a split; empty means that the key is the group.
@@ -211,7 +211,7 @@ class InputRef(NamedTuple):
             a member's archive; not part of the identity, since copies of an input differ in it.
         member: Fields of the ``MemberRange`` of a member; empty for a file.
         attached: Values of features that are not in the file but in a listing or an annotation: a
-            serialized tf.train.Example of their fields; empty for none.
+            serialized tf.train.Example of their fields, or empty.
         classes: The labels of a record that may have several, sorted; empty for others.
         mask: Path, size and version of its mask; ``attached`` has the hash of its content.
     """
@@ -254,7 +254,7 @@ class InputRef(NamedTuple):
         return _digest(*fields, *label, *([f"\1{self.attached.hex()}"] if self.attached else ()))
 
     def values_digest(self) -> str:
-        """Return a digest of the attached values as 32 hexadecimal digits; empty for none."""
+        """Return a digest of the attached values as 32 hexadecimal digits, or an empty text."""
         if not self.attached:
             return ""
         return hashlib.blake2b(self.attached, digest_size=16).hexdigest()
@@ -397,8 +397,11 @@ def _sum_kinds(
 
 
 def describe_skipped(kinds: Iterable[tuple[str, int, str]]) -> tuple[str, ...]:
-    """Return a warning that lists the kinds of skipped files; none if there are none."""
+    """Return at most one warning, which lists the kinds of skipped files."""
     ordered = sorted(kinds, key=lambda kind: (-kind[1], kind))
+    if not ordered:
+        return ()
     texts = [f"{number:,} {kind} ({key})" for kind, number, key in ordered[:_MAX_KINDS]]
-    texts += [f"{len(ordered) - _MAX_KINDS} more kinds"] * (len(ordered) > _MAX_KINDS)
-    return (f"skipped: {', '.join(texts)}",) * bool(texts)
+    if len(ordered) > _MAX_KINDS:
+        texts.append(f"{len(ordered) - _MAX_KINDS} more kinds")
+    return (f"skipped: {', '.join(texts)}",)

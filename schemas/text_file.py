@@ -1,8 +1,8 @@
 """Decode small text files of any producer: lists, labels, annotations and options.
 
-A byte order mark decides the encoding; else what the format declares, as XML does; else UTF-8; else
-UTF-16, where zero bytes of ASCII characters show it. A code page cannot be recognized, and a guess
-would change names: such a file is an error that says what to do.
+A byte order mark decides the encoding; else a declaration in the text, as in XML; else UTF-8; else
+UTF-16, recognized by the zero bytes of ASCII characters. A code page cannot be recognized, and a
+guess would change names: such a file is an error that says how to convert it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 UTF_8 = "utf-8"
 _MARKS = (
-    (codecs.BOM_UTF32_LE, "utf-32-le"),  # before that of UTF-16, which begins it
+    (codecs.BOM_UTF32_LE, "utf-32-le"),  # before UTF-16's mark, which begins it
     (codecs.BOM_UTF32_BE, "utf-32-be"),
     (codecs.BOM_UTF8, UTF_8),
     (codecs.BOM_UTF16_LE, "utf-16-le"),
@@ -45,7 +45,7 @@ class TextError(ValueError):
 
 
 def find_mark(data: bytes) -> tuple[bytes, str]:
-    """Return the byte order mark that data begins with and its encoding; empty if it has none."""
+    """Return the byte order mark at the start of data and its encoding, or two empty values."""
     marks = ((mark, encoding) for mark, encoding in _MARKS if data.startswith(mark))
     return next(marks, (b"", ""))
 
@@ -64,7 +64,7 @@ def find_utf_16(data: bytes) -> str:
 
 
 def find_codec(name: str) -> str:
-    """Return Python's name of an encoding of text files, or an empty text if it knows none."""
+    """Return Python's name of an encoding of text files, or an empty text if it has none."""
     try:
         codec = codecs.lookup(name)
     except (LookupError, ValueError):  # ValueError: the name contains NUL

@@ -66,7 +66,7 @@ def render_summary(
         manifest: The manifest of a dataset.
         path: The dataset's path.
         findings: ``line``, ``remedy`` and ``name`` of each.
-        notes: What could not be read for them.
+        notes: Sentences about files that could not be read.
     """
     page = {"path": path, "findings": findings, "notes": notes, **describe_manifest(manifest)}
     return render("summary.html", page)
@@ -96,7 +96,7 @@ def _cell(value: Any, name: object, row: Mapping[Any, Any]) -> dict[str, Any]:
 
 @np.errstate(all="ignore")  # sums may overflow
 def make_histogram(values: Any) -> dict[str, Any]:
-    """Returns a histogram of the finite numbers; empty if there are none.
+    """Returns a histogram of the finite numbers, or an empty dict.
 
     Returns:
         ``bars`` (smallest number, largest number and count of each), ``tail`` (whether the last bar

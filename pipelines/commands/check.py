@@ -12,7 +12,7 @@ from shardmill.pipelines.commands.option_file import LIMITS, OPTIONS, read_table
 from shardmill.pipelines.manifest_rules import Rules, Verdict, judge
 from shardmill.pipelines.report.terminal import Answer
 from shardmill.schemas import option_types as of
-from shardmill.schemas.dataset.read_manifest import FoundManifest, load_manifest, open_manifest
+from shardmill.schemas.dataset.read_manifest import OpenedManifest, load_manifest, open_manifest
 from shardmill.schemas.errors import OutputError, UsageError
 from shardmill.schemas.numbers import printable
 
@@ -90,7 +90,7 @@ def run(flags: CheckOptions, answer: Answer) -> int:
     return OutputError.exit_code
 
 
-def _find(opened: FoundManifest, flags: CheckOptions) -> tuple[list[dict[str, Any]], list[str]]:
+def _find(opened: OpenedManifest, flags: CheckOptions) -> tuple[list[dict[str, Any]], list[str]]:
     """Return the findings, and what could not be read."""
     notes: list[str] = []
     if not flags.findings and not flags.limits:

@@ -1,8 +1,8 @@
 """Compare two versions of a dataset: their manifests, and their records by key.
 
-The records of images are those of catalogs; rows are read. Each column of both versions becomes
-integers that are equal where the values are, so that a million records take a second and few of
-them are Python objects.
+Images are compared by their catalogs; rows are read. Each column of both versions becomes integers
+that are equal where the values are, so that a million records take a second and few of them are
+Python objects.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Side:
     """One of the two versions.
 
     Attributes:
-        path: Its folder or manifest, as it was given.
+        path: Its folder or manifest, as the user named it.
         folder: Folder of the shards.
         manifest: The manifest.
         shards: Split and shard of all records that are compared.
@@ -60,7 +60,7 @@ class Side:
 
     @cached_property
     def key(self) -> str:
-        """Where keys are: ``catalog``, or the name of a feature of rows; empty for nowhere."""
+        """Where keys are: ``catalog``, or the name of a feature of rows; empty without keys."""
         if all(shard.catalog for _, shard in self.shards):
             return "catalog"
         name = str(self.manifest.build.config.get("key") or "")
@@ -77,7 +77,7 @@ def compare_records(before: Side, after: Side, most: int) -> dict[str, Any]:
 
     Args:
         before: The shards of one version that the other one lacks.
-        after: Those of the other one.
+        after: The shards of the other version that the first one lacks.
         most: Number of examples of each kind of change.
 
     Raises:
@@ -168,7 +168,7 @@ def _read_catalogs(side: Side) -> list[list[Any]]:
 
 
 def _read_rows(side: Side) -> list[list[Any]]:
-    """Return the same of rows with keys."""
+    """Return the same for rows with keys."""
     import pyarrow as pa
 
     columns: list[list[Any]] = [[] for _ in _ROW_COLUMNS]
@@ -188,13 +188,12 @@ def _rows_of(side: Side) -> Iterator[list[tuple[str, str, str | None]]]:
         for _, payload in files.records(number, 0, part.records):
             features = parse_example(payload)
             label = source.label_of(features)
-            label_features = [
-                feature for feature in (features.pop(name, None) for name in labels) if feature
-            ]
-            if label is None:  # a real number, which the manifest does not count
-                label = next(
-                    (str(value) for feature in label_features for value in feature.values), None
-                )
+            label_values: list[Any] = []
+            for name in labels:
+                if name in features:
+                    label_values += features.pop(name).values
+            if label is None and label_values:  # a real number, which the manifest does not count
+                label = str(label_values[0])
             named = features.pop(side.key, None)
             key = named.values[0] if named and named.values else ""
             text = key.decode("utf-8", "backslashreplace") if isinstance(key, bytes) else str(key)
@@ -204,7 +203,7 @@ def _rows_of(side: Side) -> Iterator[list[tuple[str, str, str | None]]]:
 
 
 def _encode(before: Sequence[Any], after: Sequence[Any]) -> tuple[tuple[Any, Any], Any]:
-    """Return integers for the values of both versions, equal where these are, and the values."""
+    """Return equal integers for equal values of both versions, and the values by integer."""
     import numpy as np
     import pyarrow as pa
 
@@ -251,9 +250,7 @@ def compare_datasets(before: str, after: str, most: int, *, read: bool = True) -
             why = _TOO_MANY
     if not why:
         records = compare_records(one, two, most)
-        records["same"] += sum(
-            shard.records for _, shard in map(shards_by_identity[0].__getitem__, equal)
-        )
+        records["same"] += sum(shards_by_identity[0][key][1].records for key in equal)
         differs = records["added"] + records["removed"] + records["changed"]["all"] > 0
     differs = differs or any(body[name] for name in sections[0])
     body |= {"records": records, "not_compared": why or None}
@@ -262,7 +259,7 @@ def compare_datasets(before: str, after: str, most: int, *, read: bool = True) -
 
 
 def find_version_before(path: str) -> str:
-    """Return the folder of the version that was published before that of a dataset.
+    """Return the folder of the version before a dataset's current one.
 
     Raises:
         InputError: None is kept, or the path is not the folder of a dataset.
@@ -287,15 +284,14 @@ def changes_of_update(output: str, manifest: Manifest) -> tuple[str, ...]:
         differences = compare_datasets(before, after, 0, read=False)
     except (ShardmillError, FileNotFoundError) as error:
         return (f"not compared with the version before: {error}",)
-    names = (
-        "records",
-        "labels",
-        "codecs",
-        *["not compared"][: differences["not_compared"] == _TOO_MANY],
-    )
-    rows = [(k, text) for k, text in summary_rows(differences) if k in names]
-    more = [f"and {len(rows) - _MAX_LINES:,} more, see shardmill diff"][: len(rows) > _MAX_LINES]
-    return *(f"{name}: {text}" for name, text in rows[:_MAX_LINES]), *more
+    names = ["records", "labels", "codecs"]
+    if differences["not_compared"] == _TOO_MANY:
+        names.append("not compared")
+    lines = [f"{name}: {text}" for name, text in summary_rows(differences) if name in names]
+    if len(lines) > _MAX_LINES:
+        more = f"and {len(lines) - _MAX_LINES:,} more, see shardmill diff"
+        lines = [*lines[:_MAX_LINES], more]
+    return tuple(lines)
 
 
 def summary_rows(differences: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -348,7 +344,7 @@ def _why_not_compared(sides: Sequence[Side], *, read: bool) -> str:
 
 
 def _identity(item: tuple[str, Shard]) -> tuple[Any, ...]:
-    """Return what is equal for shards of equal records with equal keys, which a catalog has."""
+    """Return a key that is equal for shards with equal records and keys."""
     split, shard = item
     catalog = shard.catalog
     own = shard.bytes, shard.crc32c or shard.file, catalog and catalog.crc32c
@@ -356,7 +352,7 @@ def _identity(item: tuple[str, Shard]) -> tuple[Any, ...]:
 
 
 def _sections(manifest: Manifest) -> dict[str, dict[str, Any]]:
-    """Return what two versions are compared in, besides records and shards."""
+    """Return the sections of a manifest that are compared, besides records and shards."""
     splits = manifest.splits.items()
     sizes = {k: {"examples": s.num_examples, "bytes": s.num_bytes} for k, s in splits}
     return {
@@ -374,7 +370,7 @@ def _sections(manifest: Manifest) -> dict[str, dict[str, Any]]:
 
 
 def _differences(before: Any, after: Any, path: tuple[str, ...] = ()) -> Iterator[dict[str, Any]]:
-    """Yield the path and both values of each leaf that differs; None where there is none."""
+    """Yield the path and both values of each leaf that differs; a missing one is None."""
     if not isinstance(before, Mapping) and not isinstance(after, Mapping):
         if before != after and not (before in _NOTHING and after in _NOTHING):
             yield {"path": [*path], "before": before, "after": after}

@@ -1,4 +1,4 @@
-"""``report``: what is in a dataset, as one HTML file."""
+"""``report``: a page about a dataset, as one HTML file."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ MAX_FILES = 32  # catalogs or shards
 _MAX_RECORDS = 10_000  # of a catalog, or of all shards
 _MAX_BYTES = 8 << 20
 _COLUMNS = SampledRecord._fields[2:-1]
-# Of pictures of rejected files, which are damaged and named by a dataset of perhaps another person.
-# Pillow's decoders of these clear the picture first, and have no code of other libraries but
-# libjpeg-turbo and zlib.
+# Formats of rejected files that are drawn. The files are damaged, and may be named by another
+# person's dataset: Pillow's decoders of these formats clear the picture first, and use no other
+# libraries than libjpeg-turbo and zlib.
 _FORMATS = ("JPEG", "PNG", "GIF", "BMP")
 _UNSAFE = {"decoder_crashed", "decoder_memory", "decoder_timeout", "outside_root", "too_large"}
 _MAX_FILE_BYTES, _MAX_PIXELS = 16 << 20, 1 << 25
@@ -172,9 +172,9 @@ def _noting(notes: list[str]) -> Iterator[None]:
 def _choose_samples(
     samples: Samples, labels: Sequence[dict[str, Any]], splits: Sequence[str], separator: str
 ) -> dict[str, list[SampledRecord]]:
-    """Returns some samples of each label, of its splits in turn; the first of all without labels.
+    """Returns some samples of each label, from its splits in turn; without labels the first ones.
 
-    Of many labels the most frequent and the rarest ones.
+    Of many labels, the most frequent and the rarest are kept.
     """
     groups: dict[str, dict[str, list[SampledRecord]]] = {}
     for sample in samples:
@@ -327,7 +327,7 @@ def draw_rejects(
 
 
 def draw_partly(root: str | os.PathLike[str], key: str) -> dict[str, Any] | None:
-    """Returns a thumbnail of what an image file has before its damage; None if that is nothing.
+    """Returns a thumbnail of the part of an image file before its damage; None if it is empty.
 
     Args:
         root: A folder.

@@ -1,4 +1,4 @@
-"""Findings: what may harm training on a dataset, the worst first, and what to do about it.
+"""Findings: properties of a dataset that may harm training, the worst first, with remedies.
 
 Pure functions of the manifest and of sampled records; ``shardmill report`` and ``shardmill check``
 show the same ones. docs/looking.md explains each.
@@ -19,7 +19,7 @@ from shardmill.schemas.schema_pbtxt.image_features import DEPTH_REDUCED
 
 _DIVIDE = "divide at random, and use --group_by for records that belong together"
 _CLASSES = "add examples, give the split a larger share, or merge or drop these classes"
-# By harm: the number that is allowed, and what to do.
+# The worst first: the number that is allowed, and the remedy.
 _FINDINGS: dict[str, tuple[float, str]] = {
     "copies_across_splits": (0, "build with --duplicates=same_split or --duplicates=drop"),
     "copies_with_other_labels": (0, "correct their labels, or leave them out"),
@@ -64,15 +64,15 @@ class SampledRecord(NamedTuple):
     Attributes:
         part: Number of its shard in the selection.
         record: Number of the record in the shard.
-        label: Its label; None if there is none.
+        label: Its label, or None.
         record_bytes: Bytes of the record with its frame.
-        width: Width of the input image; 0 if it is not known.
+        width: Width of the input image, or 0 if unknown.
         height: Its height.
-        input_bytes: Size of the input file; 0 if it is not known.
+        input_bytes: Size of the input file, or 0 if unknown.
         pixels: Pixels of the record's image; 0 if they are not known.
         pixel_sums: Sum of the values of each channel.
         pixel_squares: Sum of their squares.
-        content_hash: Hash of the input file; empty if it is not known.
+        content_hash: Hash of the input file, or empty if unknown.
         key: Key of the input.
         depth_reduced: 1 if a channel of the input has more than 8 bits; None for 0.
         features: Values of the record; empty if it was not read.
@@ -99,9 +99,9 @@ class DatasetFinding(NamedTuple):
 
     Attributes:
         name: One of ``LIMITS``.
-        value: The number that is above the limit, or below it for ``few_in_...``.
-        line: What was found, as a clause.
-        remedy: What to do.
+        value: The number that exceeds the limit, or falls below it for ``few_in_...``.
+        line: The finding as a clause.
+        remedy: Advice as a clause.
     """
 
     name: str
@@ -156,10 +156,10 @@ def choose_examples(
     return [*pairs.values()][: _SHOWN // 2]
 
 
-_Found = Iterator[tuple[str, float, str]]
+_FindingRows = Iterator[tuple[str, float, str]]
 
 
-def _of_inputs(manifest: Manifest) -> _Found:
+def _of_inputs(manifest: Manifest) -> _FindingRows:
     inputs = manifest.inputs
     copies = {"across_splits": "in several splits", "with_other_labels": "with several labels"}
     for name, where in copies.items():
@@ -171,7 +171,9 @@ def _of_inputs(manifest: Manifest) -> _Found:
     yield "rejected", share, f"{line}: {_listed(inputs.rejected_by_reason)}"
 
 
-def _of_classes(name: str, split: Split, manifest: Manifest, least: Mapping[str, float]) -> _Found:
+def _of_classes(
+    name: str, split: Split, manifest: Manifest, least: Mapping[str, float]
+) -> _FindingRows:
     labels = sorted({label for other in manifest.splits.values() for label in other.label_counts})
     counts = Counter({label: split.label_counts.get(label, 0) for label in labels})
     kind = "few_in_train" if name == _TRAIN else "few_in_split"
@@ -186,7 +188,7 @@ def _of_classes(name: str, split: Split, manifest: Manifest, least: Mapping[str,
         yield "imbalance", large / small, line
 
 
-def _of_skew(name: str, train: Split, split: Split) -> _Found:
+def _of_skew(name: str, train: Split, split: Split) -> _FindingRows:
     shifts, moments = {}, _moments(split)
     for feature, (count, mean, std) in _moments(train).items():
         others, other, _ = moments.get(feature, (0, 0, 0))
@@ -198,7 +200,7 @@ def _of_skew(name: str, train: Split, split: Split) -> _Found:
     least = min(one.total(), two.total())
     labels = {*one, *two} if least else set()
     distance = sum(abs(one[k] / one.total() - two[k] / two.total()) for k in labels) / 2
-    if distance > math.sqrt(len(labels) / max(1, least)):  # about that of random splits
+    if distance > math.sqrt(len(labels) / max(1, least)):  # more than in random splits, about
         line = f"{distance:.0%} of {name} would need other labels to have the shares of train"
         yield "label_skew", distance, line
 
@@ -216,7 +218,7 @@ def _moments(split: Split) -> dict[str, tuple[float, float, float]]:
     return {name: column for name, column in numbers.items() if column[0] > 0 and column[2] > 0}
 
 
-def _of_images(samples: Sequence[SampledRecord]) -> _Found:
+def _of_images(samples: Sequence[SampledRecord]) -> _FindingRows:
     images = [sample for sample in samples if sample.pixels and sample.width]
     if not images:
         return
@@ -224,14 +226,13 @@ def _of_images(samples: Sequence[SampledRecord]) -> _Found:
     flat, enlarged = (_IMAGES[name](images) for name in ("constant_images", "enlarged"))
     line = f"{len(flat):,} {read} are nearly of one colour: standard deviation below {_FLAT:g}"
     yield "constant_images", len(flat) / len(images), f"{line} of 255"
-    least = "".join(
-        f", from as little as {sample.width}x{sample.height}" for sample in enlarged[:1]
-    )
-    line = f"{len(enlarged):,} {read} were enlarged{least}"
+    line = f"{len(enlarged):,} {read} were enlarged"
+    if enlarged:
+        line += f", from as little as {enlarged[0].width}x{enlarged[0].height}"
     yield "enlarged", len(enlarged) / len(images), line
 
 
-def _of_depth(manifest: Manifest, samples: Sequence[SampledRecord]) -> _Found:
+def _of_depth(manifest: Manifest, samples: Sequence[SampledRecord]) -> _FindingRows:
     count = manifest.inputs.counts.get(DEPTH_REDUCED, 0)
     accepted = plural(manifest.inputs.accepted, "image")
     keys = [sample.key for sample in _IMAGES[DEPTH_REDUCED](samples)[:_FEW]]
@@ -256,7 +257,7 @@ def _deviation(image: SampledRecord) -> float:
     return max(math.sqrt(max(0.0, square / size - (total / size) ** 2)) for total, square in pairs)
 
 
-def _of_columns(manifest: Manifest, samples: Sequence[SampledRecord]) -> _Found:
+def _of_columns(manifest: Manifest, samples: Sequence[SampledRecord]) -> _FindingRows:
     counts = Counter[str]()
     for split in manifest.splits.values():
         features = split.statistics.features if split.statistics else {}
@@ -269,16 +270,13 @@ def _of_columns(manifest: Manifest, samples: Sequence[SampledRecord]) -> _Found:
         judged.setdefault(_judge_column(name, manifest, rows), []).append(name)
     for kind, columns in judged.items():
         if kind:
-            what = _COLUMNS[kind].format(plural(len(rows), "row"))
-            yield (
-                kind,
-                len(columns),
-                f"{plural(len(columns), 'column')} {what}: {', '.join(columns)}",
-            )
+            problem = _COLUMNS[kind].format(plural(len(rows), "row"))
+            line = f"{plural(len(columns), 'column')} {problem}: {', '.join(columns)}"
+            yield kind, len(columns), line
 
 
 def _judge_column(name: str, manifest: Manifest, rows: Sequence[SampledRecord]) -> str:
-    """Returns the name of what a column of rows is, or an empty text."""
+    """Returns the name of a column's problem, or an empty text."""
     values = [_values(row, name) for row in rows]
     distinct, labels = set(values), [row.label for row in rows]
     if len(distinct) == 1:
@@ -312,4 +310,6 @@ def _listed(counts: Mapping[str, float], *, number: str = "{:,}", reverse: bool 
     sign = -1 if reverse else 1
     ordered = sorted(counts.items(), key=lambda item: (sign * item[1], item[0]))
     listed = [f"{name} {number.format(value)}" for name, value in ordered[:5]]
-    return ", ".join([*listed, *["..."][: len(ordered) > 5]])
+    if len(ordered) > 5:
+        listed.append("...")
+    return ", ".join(listed)

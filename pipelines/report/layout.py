@@ -38,7 +38,7 @@ class Layout:
 
     @property
     def ellipsis(self) -> str:
-        """What replaces text that does not fit."""
+        """The mark that replaces text that does not fit."""
         return "..." if self.ascii_only else "…"
 
     def cut(self, text: str, width: int) -> str:
@@ -116,7 +116,7 @@ def print_to_stdout(render: Callable[[Layout], Iterable[RenderableType]]) -> Non
     """Print a report to standard output.
 
     Args:
-        render: Returns the lines and tables for a layout: a terminal's width, or that of a pipe.
+        render: Returns the lines and tables for a layout: a terminal's width, or a pipe's.
     """
     console = _console(sys.stdout)
     width = console.width if console.is_terminal else PIPE_WIDTH

@@ -43,7 +43,7 @@ MAX_FEATURES = 200  # of a record
 
 
 def describe_path(path: str, *, records: int = 3, split: str = "", key: str = "") -> dict[str, Any]:
-    """Return what is at a path; ``commands/show.py`` documents the keys.
+    """Describe a dataset or file; ``commands/show.py`` documents the keys.
 
     Raises:
         InputError: There is nothing, or nothing that can be shown.
@@ -61,7 +61,7 @@ def describe_path(path: str, *, records: int = 3, split: str = "", key: str = ""
 
 
 def describe_file(path: str, records: int) -> dict[str, Any]:
-    """Return what is in one file.
+    """Describe one file.
 
     Raises:
         InputError: It has no TFRecords.

@@ -23,7 +23,7 @@ Parts = Iterator[RenderableType]
 
 
 def render(report: dict[str, Any], layout: Layout) -> Parts:
-    """Yield the lines and tables that show what is at a path.
+    """Yield the lines and tables that describe a path.
 
     Args:
         report: A value of ``show_data.describe_path``.

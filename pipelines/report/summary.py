@@ -26,7 +26,7 @@ Rows = list[tuple[str, str]]
 
 
 def build_result(outcome: Outcome, output: str, seconds: float) -> dict[str, Any]:
-    """Return what ``--json`` prints about a build.
+    """Return the fields that ``--json`` prints about a build.
 
     Args:
         outcome: Outcome of the build.
@@ -49,9 +49,9 @@ def log_summary(command: str, result: Mapping[str, Any], manifest: str, ended: A
 
     Args:
         command: Name of the command.
-        result: Status, seconds, and what else was counted.
-        manifest: JSON of the manifest; empty if there is none.
-        ended: What the run returned, which has Beam's counters if Beam ran.
+        result: Status, seconds and counts.
+        manifest: JSON of the manifest, or empty.
+        ended: Result of the run, which has Beam's counters if Beam ran.
     """
     if not has_log():
         return False
@@ -76,12 +76,12 @@ def render_build(
         outcome: Outcome of the build.
         output: Folder of the dataset.
         seconds: Duration of the build.
-        inputs: What inputs are called.
+        inputs: Word for inputs.
         columns: Type and an example of each column, by name.
     """
     if outcome.status == "up_to_date":
         yield whole_line(f"{output} is up to date: nothing was written.")
-        # Those in the manifest are of the build: files that are not inputs change no dataset.
+        # The manifest's counts are of the build: files that are not inputs change no dataset.
         if outcome.skipped or outcome.duplicates:
             counts = f"{outcome.skipped:,} skipped, {plural(outcome.duplicates, 'duplicate')}"
             yield whole_line(f"  matched {plural(outcome.matched, 'file')}: {counts}.")
@@ -192,10 +192,10 @@ def _planned(outcome: Outcome, inputs: str) -> Rows:
     rows = []
     for split, label, refs, size, parts in outcome.series:
         name = f"{split}, {label}" if label else split
-        # The number of rows is not known.
-        described = f"{plural(refs, 'image')} ({human_bytes(size)} of files) in "
-        files = described if inputs == "images" else ""
-        rows.append((name, f"{files}{plural(parts, 'part')}"))
+        text = plural(parts, "part")
+        if inputs == "images":  # the number of rows is unknown before the build
+            text = f"{plural(refs, 'image')} ({human_bytes(size)} of files) in {text}"
+        rows.append((name, text))
     rows += _list_labels(outcome.labels)
     rows += [("changes", line) for line in outcome.changes]
     return rows + [("warning", warning) for warning in outcome.message.splitlines()]

@@ -1,4 +1,4 @@
-"""What a command writes: its answer, progress, lines of a log, and nothing of libraries.
+"""Output of a command: its answer, progress and lines of a log, without libraries' messages.
 
 It answers with text for people, with one JSON object, or with errors only.
 
@@ -157,7 +157,7 @@ def _print_notices(progress: Progress, console: Console) -> None:
 
 
 def capped_count(progress: Progress) -> int:
-    """Return what was counted, but no more than the total, which is an estimate of some work."""
+    """Return the count, capped at the total, which is an estimate for some work."""
     return progress.done if progress.total is None else min(progress.done, progress.total)
 
 
@@ -187,7 +187,7 @@ def progress_line(progress: Progress, seconds: float) -> str:
 
 @contextlib.contextmanager
 def quiet_stderr() -> Iterator[None]:
-    """Hide what native code writes to standard error, unless the block raises a foreign error."""
+    """Hide native code's output to standard error, unless the block raises a foreign error."""
     sys.stderr.flush()
     original = os.dup(2)
     with tempfile.TemporaryFile() as hidden:
@@ -207,7 +207,7 @@ def quiet_stderr() -> Iterator[None]:
 
 @contextlib.contextmanager
 def quiet_import() -> Iterator[None]:
-    """Hide what Beam logs on import about packages that are not installed, and import it faster.
+    """Hide Beam's messages about packages that are not installed, and import it faster.
 
     The garbage collector would search all of Beam's classes while they are imported and when the
     process exits, which together take a third of the time of the import.
@@ -268,7 +268,7 @@ def quiet_logs(*, debug: bool) -> Iterator[None]:
         yield
         return
     logging.getLogger().setLevel(logging.CRITICAL)  # until the process exits and stops servers
-    # Beam's loggers set their own levels, which override that of the root.
+    # Beam's loggers set their own levels, which override the root's level.
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
@@ -299,7 +299,7 @@ def quiet_threads() -> Iterator[None]:
 
 
 class _OwnThreads:
-    """Standard error without what Beam's threads print: tracebacks of errors in its worker."""
+    """Standard error without the tracebacks that Beam's threads print about its worker."""
 
     def __init__(self, file: TextIO) -> None:
         self._file = file
@@ -327,7 +327,7 @@ def close_stderr_after_failure() -> None:
 
 
 class _JsonLog:
-    """Standard error whose lines, also those of libraries, become objects."""
+    """Standard error whose lines, including libraries' lines, become objects."""
 
     def __init__(self, file: TextIO) -> None:
         self._file = file
@@ -347,13 +347,13 @@ class _JsonLog:
         return len(text)
 
     def end(self) -> None:
-        """Write what had no end of line."""
+        """Write lines without an end."""
         self._log_lines([*self._held.values()])
         self._held.clear()
 
     def _log_lines(self, lines: Iterable[str]) -> None:
         for line in filter(str.strip, lines):
-            message = line.removeprefix("shardmill: ")  # of a sentence about what went wrong
+            message = line.removeprefix("shardmill: ")  # begins the sentence of an error
             self.log("info" if message == line else "error", message)
 
     def log(self, level: str, message: str, **fields: Any) -> None:

@@ -88,7 +88,7 @@ class CatalogRow(NamedTuple):
 
     @property
     def image(self) -> EncodedImage:
-        """What is known of the image."""
+        """The facts of the image that a published record keeps."""
         return EncodedImage._make(_IMAGE_FIELDS(self))
 
 

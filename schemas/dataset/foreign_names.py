@@ -41,7 +41,7 @@ def claims_other(name: str) -> bool:
 
 
 def split_of(path: str) -> str:
-    """Return the split in a file's name or else in one of its folders; empty if there is none.
+    """Return the split in a file's name or else in one of its folders, or an empty text.
 
     Args:
         path: Path relative to the input's root, with ``/`` between folders.

@@ -50,7 +50,7 @@ class Shard:
         bytes: Size of the file.
         crc32c: CRC-32C of the file as 8 hexadecimal digits; None if it was not read completely.
         label: Label of all its records with ``--shard_by=label``; else None.
-        catalog: Its catalog; None for none.
+        catalog: Its catalog, or None.
     """
 
     file: str
@@ -99,7 +99,7 @@ class Split:
         num_bytes: Size of all shards.
         label_counts: Number of records by label; empty without labels.
         shards: The shards.
-        statistics: Statistics of the values; None if there are none.
+        statistics: Statistics of the values, or None.
         labeled: Whether the records may have labels; false for ``--unlabeled_splits``.
     """
 
@@ -144,12 +144,12 @@ class Inputs:
     Attributes:
         root: Folder that keys are relative to.
         matched: All inputs that were found.
-        accepted: Those that became records.
-        rejected: Those that could not.
+        accepted: Inputs that became records.
+        rejected: Inputs that could not.
         skipped: Files of other kinds.
         duplicates: Inputs that repeat another.
         rejected_by_reason: Rejected inputs by reason.
-        multi_frame: Images of which only the first of several frames was used.
+        multi_frame: Images with several frames; only the first was used.
         copies: Records whose input has the content of another.
         copies_across_splits: Contents in several splits.
         copies_with_other_labels: Contents with several labels.
@@ -185,7 +185,7 @@ class Build:
         record_id: Identity of the options and codecs that decide the features of a record, where
             records can be reused.
         ctime_id: Identity of the ctimes of the inputs.
-        content_id: Identity of what was read of tables.
+        content_id: Identity of the content of tables.
         files: Identity of each file of tables or arrays by its key; empty if there are many.
     """
 
@@ -209,7 +209,7 @@ class Manifest:
     Attributes:
         splits: Each split by its name.
         written: Number of records.
-        compression: ``gzip`` or ``none``; of a count, that of the files.
+        compression: ``gzip`` or ``none``; in a count, the compression of the files.
         inputs: Number of inputs by outcome.
         build: How the dataset was made.
         labels: Labels in the order of their class ids.
@@ -220,8 +220,8 @@ class Manifest:
         side_files: Other files of the dataset, such as a TensorFlow Transform graph; in JSON
             ``beside``.
         generation: Folder with all other files, next to the manifest. Empty in the manifest inside
-            that folder and in that of a count. File names are relative to that folder here, and to
-            the manifest's folder in JSON.
+            that folder and in a count's. File names are relative to that folder here, and to the
+            manifest's folder in JSON.
         previous: Earlier generations that are kept, the latest first.
         checksums: CRC-32C of each file that is neither a shard nor a catalog, by name; empty in
             datasets of 0.2.0.

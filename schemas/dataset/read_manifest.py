@@ -1,4 +1,4 @@
-"""Finding and reading the manifest of a dataset; and what it and ``rejects.jsonl`` say, as data."""
+"""Finding and reading the manifest of a dataset and its ``rejects.jsonl``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from shardmill.schemas.option_types import check_windows_path
 from shardmill.schemas.storage import join, open_storage, scheme_of
 
 
-class FoundManifest(NamedTuple):
+class OpenedManifest(NamedTuple):
     """A manifest, and where it is.
 
     Attributes:
@@ -39,13 +39,13 @@ class FoundManifest(NamedTuple):
         return self.folder or self.file
 
 
-def open_manifest(path: str | os.PathLike[str], *, counts: bool = True) -> FoundManifest:
+def open_manifest(path: str | os.PathLike[str], *, counts: bool = True) -> OpenedManifest:
     """Returns the manifest of a dataset.
 
     Args:
         path: The dataset's folder or its manifest.json, on any storage.
-        counts: Whether the examples of each split must be those of its shards, as wrong ones would
-            lead to wrong steps.
+        counts: Whether the examples of each split must equal the sum over its shards, since wrong
+            numbers would lead to wrong steps.
 
     Raises:
         InputError: It does not exist, or this release cannot read it.
@@ -55,7 +55,7 @@ def open_manifest(path: str | os.PathLike[str], *, counts: bool = True) -> Found
     if manifest.root and folder and os.fsdecode(path) != file:
         _check_root_is(folder, manifest.root)
     base = manifest.root or manifest.folder(folder or os.path.dirname(file) or ".")
-    return FoundManifest(folder, file, base, manifest)
+    return OpenedManifest(folder, file, base, manifest)
 
 
 def _check_root_is(folder: str, root: str) -> None:

@@ -1,6 +1,6 @@
 """Names of shards and of the other files of a dataset, all made here.
 
-Also the generations in an output, those that were deleted, and manifests that were lost.
+Also lists the generations in an output, and recognizes deleted generations and lost manifests.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def new_generation(existing: Iterable[str] = ()) -> str:
 
 
 def is_generation(name: str) -> bool:
-    """Return whether a name is that of a generation."""
+    """Return whether a folder's name is a generation's."""
     return _GENERATION.fullmatch(name) is not None
 
 

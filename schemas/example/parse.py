@@ -3,7 +3,7 @@
 Nearly all writers use one canonical form: each feature is a name and one packed list. That form is
 parsed here byte by byte, in half of the time that protobuf's Python messages take. Anything else
 is parsed by protobuf, which alone decides whether bytes are an example: unknown fields, unpacked
-or split lists, several kinds in one feature, and invalid bytes. The messages are those of
+or split lists, several kinds in one feature, and invalid bytes. The messages are defined in
 tensorflow/core/example/example.proto and feature.proto.
 """
 
@@ -85,7 +85,8 @@ def has_entries(payload: bytes, entries: Sequence[bytes]) -> bool:
         payload: The example.
         entries: Features of different names, as from ``encode_entry``.
     """
-    matches, serialized = 0, tuple(entries)
+    matches = 0
+    serialized = tuple(entries)
     try:
         stop, pos = _block(payload, 0, _FIRST)
         while pos < stop:

@@ -1,7 +1,7 @@
 """Deterministic encoder of tf.train.Example: equal features give equal bytes.
 
 Protobuf writes maps in an order that differs from process to process. Here features are sorted by
-name, so that records can be compared, hashed and cached. The messages are those of
+name, so that records can be compared, hashed and cached. The messages are defined in
 tensorflow/core/example/example.proto and feature.proto.
 """
 
@@ -47,7 +47,7 @@ def encode_feature(value: FeatureValue) -> bytes:
     Raises:
         TypeError: A value is not bytes, int or float.
     """
-    if isinstance(value, bytes):  # most values, of which a list would take twice the time
+    if isinstance(value, bytes):  # the most frequent type: a list would take twice the time
         return _block(_BYTES_LIST, _block(b"\x0a", value))
     values: Sequence[Any] = [value] if isinstance(value, (int, float)) else value
     if not values:
@@ -69,7 +69,7 @@ def encode_feature(value: FeatureValue) -> bytes:
 def encode_example(features: Mapping[str, FeatureValue]) -> bytes:
     """Return a serialized tf.train.Example with its features sorted by name.
 
-    The result equals that of protobuf's ``SerializeToString(deterministic=True)`` in C++ and Java.
+    Equals protobuf's ``SerializeToString(deterministic=True)`` in C++ and Java.
     Its upb implementation, used in Python, sorts ``image/class`` after ``image/class/label``.
     """
     if not features:

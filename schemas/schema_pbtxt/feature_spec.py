@@ -98,7 +98,7 @@ def parse_feature_specs(text: str, source: str) -> tuple[FeatureSpec, ...]:
 
 
 def _sparse_specs(proto: Any, specs: Mapping[str, FeatureSpec]) -> Iterator[FeatureSpec]:
-    """Yield the sparse features of known size, of which the records have all features."""
+    """Yield the sparse features of known size whose value and indices are all in the records."""
     sizes = {feature.name: feature.int_domain.max + 1 for feature in proto.feature}
     for sparse in filter(schema_text.is_active, proto.sparse_feature):
         indices = tuple((index.name, sizes.get(index.name, 0)) for index in sparse.index_feature)

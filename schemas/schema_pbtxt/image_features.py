@@ -1,4 +1,4 @@
-"""Features of image records: one declaration, of which all other places are derived.
+"""Features of image records, declared once.
 
 The encoder, schema.pbtxt, the manifest, the catalog, ``--update`` and the loaders read
 ``IMAGE_FEATURES``; a new feature is a new entry.
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 Encoding = Literal["jpeg", "png", "raw", "keep"]
 ENCODINGS: tuple[Encoding, ...] = ("jpeg", "png", "raw", "keep")
-Part = Literal["label", "boxes", "coco_ids", "mask"]  # what not all images have
+Part = Literal["label", "boxes", "coco_ids", "mask"]  # annotations that an image may lack
 
 
 @dataclass(frozen=True)
@@ -35,14 +35,14 @@ class Feature:
     Attributes:
         name: Its name, unless ``--features`` gives it another one.
         kind: Type of its values.
-        field: What it is a value of: of the decoded image, a field that ``decoder_process`` lists;
-            of the input, a field of ``input_fields``.
+        field: Name of its value: a field of the decoded image that ``decoder_process`` lists, or a
+            field of ``input_fields``.
         of_input: Whether it is a value of the input, which may change while the image does not.
-        part: What images must have to have it; empty if all have it.
+        part: The annotation that it comes from; empty if all images have it.
         count: Number of its values in a record: ``one``, ``some`` (one or none), ``any``.
-        column: Column of the catalog with the value, or the BLAKE3 hash of bytes (of a mask that of
-            its file); empty for none.
-        short: Its short name in loaders; empty for none.
+        column: Column of the catalog with the value, or with the BLAKE3 hash of bytes (for a mask,
+            of its file); empty if the catalog does not record it.
+        short: Its short name in loaders, or empty.
     """
 
     name: str
@@ -185,20 +185,19 @@ class FeatureSet:
 
         Args:
             text: ``NAME=SOURCE,...``; the name of a feature without ``NAME=`` is its source.
-            parts: What the images have.
+            parts: The annotations that the images have.
             several: Whether an image may have several labels.
             listed: Features whose values are columns of a listing.
 
         Raises:
             UsageError: A source is unknown, is a label where there are none, or a name is repeated.
         """
-        sources = {
-            feature.name: replace(feature, count="any")
-            if several and feature.part == "label"
-            else feature
-            for feature in (*listed, *IMAGE_FEATURES.values())
-            if not feature.part or feature.part in parts
-        }
+        sources: dict[str, Feature] = {}
+        for feature in (*listed, *IMAGE_FEATURES.values()):
+            if feature.part and feature.part not in parts:
+                continue
+            is_several = several and feature.part == "label"
+            sources[feature.name] = replace(feature, count="any") if is_several else feature
         for column in () if text else listed:
             if sources[column.name] != column:
                 raise UsageError("listing-column-taken", name=column.name)
@@ -223,14 +222,14 @@ class FeatureSet:
 
     @cached_property
     def boxes(self) -> bool:
-        """Whether a record has values of boxes, or what is needed to place them again."""
+        """Whether a record has values of boxes, or the fields needed to place them again."""
         return any(
             feature.part == "boxes" or feature.field.startswith("box/")
             for _, feature in self.features
         )
 
     def name_of(self, field: str) -> str:
-        """Return the name in the record of the feature of a field; empty for none."""
+        """Return the name in the record of the feature of a field, or an empty text."""
         return next((name for name, feature in self.features if feature.field == field), "")
 
     @property
@@ -292,7 +291,7 @@ class FeatureSet:
         Args:
             labels: All labels in the order of their class ids.
             tags: Annotation tags of the encoded image, as from ``schema_text.array_tags``.
-            mask_tags: Those of the encoded mask.
+            mask_tags: Annotation tags of the encoded mask.
         """
         tagged = {ENCODED: tags, MASK: mask_tags}
         described = []

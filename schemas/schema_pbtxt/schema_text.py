@@ -1,8 +1,8 @@
 """The parser and the writer of schema.pbtxt, a ``tensorflow_metadata.proto.v0.Schema`` as text.
 
-No other module uses protobuf's text format. Importing this one does not load protobuf. Features
-that are read are messages of protobuf; those that are written are dicts of their fields, with the
-names of schema.proto.
+No other module uses protobuf's text format. Importing this one does not load protobuf. The parser
+returns features as protobuf messages; the writer takes them as dicts with the field names of
+schema.proto.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def feature_fields(
 
     Args:
         name: Name of the feature.
-        kind: What the values are.
+        kind: Type of the values.
         tags: The tags of its annotation.
         required: Whether every example has the feature.
         several: Whether an example may have any number of values, not one.
@@ -142,7 +142,7 @@ def type_of(feature: Any) -> str:
 
 
 def kind_of(feature: Any) -> Kind | None:
-    """Return what a feature's values are; None for other types than INT, FLOAT and BYTES."""
+    """Return the type of a feature's values; None if it is not INT, FLOAT or BYTES."""
     return _KINDS.get(type_of(feature))
 
 

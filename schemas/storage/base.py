@@ -161,7 +161,7 @@ class Storage(Protocol):
         """Delete a file if it exists; given a version, only if it still has that version."""
 
     def delete_tree(self, path: str) -> None:
-        """Delete a folder and its content if it exists; object stores delete what they list."""
+        """Delete a folder and its content if it exists; object stores delete the listed objects."""
 
     def list_dir(self, path: str) -> Iterator[Entry]:
         """Yield the entries of a folder, sorted by name; nothing if it does not exist.
@@ -246,7 +246,7 @@ def to_relative(path: str, root: str) -> str:
 
 
 def from_relative(path: str, root: str) -> str:
-    """Return the path of which ``to_relative`` returned this."""
+    """Undo ``to_relative``."""
     return join(root, path[2:]) if path.startswith("./") else path
 
 

@@ -35,7 +35,7 @@ Missing = Literal["object", "bucket"]
 class GcsStorage(ObjectStorage):
     """Objects in buckets; exclusive creation by generation precondition, joins by compose.
 
-    The client library checks CRC-32Cs of what is sent and received, and retries every call with
+    The client library checks CRC-32Cs of sent and received data, and retries every call with
     exponential backoff after transient failures; all calls are idempotent.
     """
 
@@ -288,7 +288,7 @@ def translate_errors(action: str, uri: str, missing: Missing = "object") -> Iter
     Args:
         action: Verb for the message.
         uri: URI of the object.
-        missing: What "not found" means; a ``bucket`` if nothing else can be missing.
+        missing: The thing that "not found" refers to; a ``bucket`` if nothing else can be missing.
     """
     from google.api_core import exceptions
     from google.auth import exceptions as auth

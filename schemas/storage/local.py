@@ -277,7 +277,7 @@ def replace_link(path: str, target: str) -> None:
     if not os.path.islink(path) and os.path.lexists(path):
         return
     folder, name = os.path.split(path)
-    temporary = os.path.join(folder, f".{name}.tmp")  # replaces that of a killed process
+    temporary = os.path.join(folder, f".{name}.tmp")  # replaces one left by a killed process
     with contextlib.suppress(FileNotFoundError):
         os.unlink(temporary)
     if os.path.islink(path) and os.readlink(path) == target:
@@ -319,7 +319,7 @@ def _replace(path: str, data: bytes) -> None:
 
 
 def _make_newer(path: str, other: str) -> None:
-    """Set the modification time of a file after that of another one, if that exists.
+    """Make a file newer than another one, if that exists.
 
     Before Linux 6.13 its resolution is a few milliseconds: two versions could have the same time.
     """

@@ -113,7 +113,7 @@ class ObjectStorage(Storage):
         """Do nothing: a finished upload is durable."""
 
     def delete_tree(self, path: str) -> None:
-        """Delete the objects below a folder; those that are written after the listing remain."""
+        """Delete the objects below a folder; objects written after the listing remain."""
         if split_uri(path)[1].rstrip("/"):
             self._delete_all(list(self._list("delete", path)))
 

@@ -124,8 +124,8 @@ def record_offsets(content: bytes) -> list[int]:
 def multiply(factor: int, crc: Crc) -> Crc:
     """Return the product of a polynomial and a CRC-32C, or an array of them, as a CRC-32C.
 
-    The factors are polynomials over GF(2), modulo that of CRC-32C, with their bits reversed: bit 31
-    is the coefficient of 1.
+    The factors are polynomials over GF(2), modulo CRC-32C's polynomial, with their bits reversed:
+    bit 31 is the coefficient of 1.
     """
     product: Crc = crc ^ crc
     for bit in range(31, -1, -1):
@@ -147,9 +147,9 @@ _FACTORS = zero_factors(64)
 
 
 def combine_crc32c(first: int, second: int, second_bytes: int) -> int:
-    """Return the CRC-32C of A + B from those of A and B and the length of B in bytes.
+    """Return the CRC-32C of A + B, given the CRCs of A and B and the length of B in bytes.
 
-    The method is that of zlib's crc32_combine, with the Castagnoli polynomial.
+    As zlib's crc32_combine does, but with the Castagnoli polynomial.
     """
     for power, factor in enumerate(_FACTORS):
         if second_bytes >> power & 1:
@@ -193,11 +193,11 @@ def _tables() -> tuple[np.ndarray, ...]:
     for digit in range(_DIGITS):
         rows = np.empty((1 << _DIGIT, units.size), np.uint32)
         # units has each byte value in each of the four bytes of a CRC. A CRC is their XOR, so by
-        # linearity it advances as the XOR of what they advance to.
+        # linearity the advanced CRC is the XOR of the advanced bytes.
         rows[0] = units
         for bit in range(_DIGIT):
             factor = factors[digit * _DIGIT + bit]
-            # Rows with this bit set are those without it, advanced again by 2**bit zero bytes.
+            # A row with this bit set is the row without it, advanced again by 2**bit zero bytes.
             rows[1 << bit : 2 << bit] = multiply(factor, rows[: 1 << bit])
         tables.append(rows.reshape(-1))
     return tuple(tables)
@@ -267,6 +267,6 @@ def all_payloads_match(data: bytes, begins: np.ndarray) -> bool:
     ]
     bodies = advance(headers, lengths)[which] ^ unmask(stated)
     records = _advance_4(bodies ^ stated ^ _ONES) ^ _ONES
-    # Advanced to the end of the last record, the CRCs of all records add up to that of their bytes.
+    # Advanced to the end of the last record, the CRCs of all records add up to the bytes' CRC.
     whole = np.bitwise_xor.reduce(advance(records, stop - ends))
     return bool(int(whole) == google_crc32c.value(data[start:stop]))

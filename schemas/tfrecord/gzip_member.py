@@ -2,7 +2,7 @@
 
 Headers have no time, name or operating system (RFC 1952 section 2.3.1: MTIME=0, XFL=0, OS=255).
 
-The content of a stored member is in the file as it is, except for the 5-byte headers of deflate's
+A stored member holds its content uncompressed, interrupted only by the 5-byte headers of deflate's
 stored blocks. The range of a record in the file therefore follows from its range in the content,
 and one record can be read without the others.
 
@@ -77,7 +77,7 @@ class Member(NamedTuple):
 
 
 def pack_body(pieces: Sequence[Piece], packing: Packing) -> Sequence[Piece]:
-    """Return the pieces of a member without its header; of ``none``, those of the data.
+    """Return the pieces of a member without its header; ``none`` leaves the data as it is.
 
     Args:
         pieces: The data. Most pieces are not copied into stored blocks.
@@ -157,7 +157,7 @@ def strip_block_headers(data: bytes | memoryview, start: int) -> bytes:
         data: Bytes of the file, including the headers of the blocks after the first.
         start: Offset of the first byte in the content.
     """
-    # The data begins inside a block: what is left of it has no header.
+    # The data begins inside a block, whose rest has no header.
     first = STORED_BLOCK_BYTES - start % STORED_BLOCK_BYTES
     step = STORED_BLOCK_BYTES + STORED_HEADER_BYTES
     pieces = [data[:first]]

@@ -120,7 +120,7 @@ def _is_zlib(head: bytes) -> bool:
 
 
 def describe_other_content(data: bytes, size: int) -> str:
-    """Return what data is if not TFRecords; empty if it may be a damaged TFRecord file.
+    """Describe data that is not TFRecords; empty if it may be a damaged TFRecord file.
 
     Args:
         data: The first bytes of a file, decompressed; they do not begin with a valid header.
@@ -153,7 +153,7 @@ def _holds_record(data: bytes, size: int) -> bool:
     count = min(len(data) - HEADER_BYTES, room)
     if count < 1:
         return False
-    # A stride of one byte reads a number at each offset, also at those that are not aligned.
+    # A stride of one byte reads a number at each offset, also at unaligned ones.
     lengths = np.ndarray((count,), "<u8", data, 1, strides=(1,))
     masks = np.ndarray((count,), "<u4", data, 9, strides=(1,))
     fits = np.flatnonzero(lengths < np.uint64(room) - np.arange(count, dtype=np.uint64))

@@ -1,4 +1,4 @@
-"""Sequential reading and counting of TFRecord files, also those of other programs."""
+"""Sequential reading and counting of TFRecord files of any program."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def count_file(
     Args:
         path: Path or URI of the file.
         check: ``records`` reads everything and checks every CRC; ``index`` trusts a valid index,
-            and reads only what is needed to count a file without one.
+            and reads no more of a file without one than counting needs.
         take: Called with each valid payload.
         version: Expected version of the file, as in ``Entry``; empty: any.
 
@@ -150,7 +150,7 @@ def _count_by_lengths(reader: RandomReader) -> FileCount:
 def _scan_members(
     reader: RandomReader, members: Sequence[IndexedMember], take: Take | None
 ) -> tuple[int, str] | None:
-    """Scan the members of an indexed file, each of which is inflated and checked on its own.
+    """Scan the members of an indexed file; each is inflated and checked alone.
 
     Returns:
         The number of records and the CRC-32C of the file; None if the file is damaged or differs
@@ -176,7 +176,7 @@ def _scan_members(
     except (DamagedError, InflateError) as error:
         if isinstance(error, DamagedError) and error.fault.reason not in LOCATED:
             raise
-        # The member may be damaged, or the index names other bytes than those of a member. Only a
+        # The member may be damaged, or the index may name bytes that are not a member. Only a
         # scan of the whole file, which does not use the index, distinguishes them.
         return None
     return scanner.records, crc.hexdigest().decode()

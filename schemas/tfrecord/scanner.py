@@ -99,7 +99,7 @@ class RecordScanner:
 
         Args:
             start: Offset of the first byte that is fed, where a record begins.
-            check: Whether to check the CRCs of payloads; those of lengths are always checked.
+            check: Whether to check the CRCs of payloads; lengths are always checked.
             take: Called with each valid payload.
         """
         self.records = 0

@@ -116,7 +116,7 @@ def _read(folder: str, shard: Shard) -> Any:
 
 
 def _find_problem(shard: Shard, table: Any, manifest: Manifest) -> str:
-    """Return why the rows are not those of the records of a shard, or an empty text."""
+    """Return why the rows do not describe the records of a shard, or an empty text."""
     if len(table) != shard.records:
         return f"it has {len(table):,} rows, and the shard {shard.records:,} records"
     if shard_crc_of(table) not in ("", shard.crc32c):

@@ -1,7 +1,7 @@
 """Check a version of a dataset without reading its records: ``verify`` and ``rollback`` use it.
 
-What follows from something else is computed again and compared: sums of the manifest, names of
-shards, features in the schema, and label counts and statistics in the catalogs.
+Derived values are computed again and compared: sums of the manifest, names of shards, features in
+the schema, and label counts and statistics in the catalogs.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ _MAX_SHOWN = 60  # characters of a value
 
 
 def check_version(folder: str, manifest: Manifest, stated_crc: str = "") -> list[Finding]:
-    """Return what is wrong with the files of a version, but for the bytes of its shards.
+    """Return the faults in the files of a version, except in the bytes of its shards.
 
     Args:
         folder: Folder of the files.
-        manifest: What the manifest inside of the folder says.
-        stated_crc: CRC-32C of that manifest; empty if it is not known.
+        manifest: The manifest inside of the folder.
+        stated_crc: CRC-32C of that manifest, or empty if unknown.
     """
     findings = [
         *check_text(folder, stated_crc),
@@ -49,18 +49,18 @@ def check_version(folder: str, manifest: Manifest, stated_crc: str = "") -> list
         *_check_features(folder, manifest),
         *check_catalogs(folder, manifest),
     ]
-    # What is wrong with a file says more than that its checksum differs.
+    # Other findings about a file say more than that its checksum differs.
     reported = {finding.file for finding in findings}
     checksums = _check_checksums(folder, manifest)
     return findings + [finding for finding in checksums if finding.file not in reported]
 
 
 def check_text(folder: str, stated_crc: str = "") -> Iterator[Finding]:
-    """Yield what is wrong with the text of a manifest: its checksum, and what it does not need.
+    """Yield the faults in the text of a manifest: its checksum, unknown and wrong fields.
 
     Args:
         folder: Folder of the manifest.
-        stated_crc: Its CRC-32C; empty if it is not known.
+        stated_crc: Its CRC-32C, or empty if unknown.
     """
     file = shard_names.MANIFEST
     data = _read(folder, file)
@@ -107,7 +107,7 @@ def compare_manifests(outer: Manifest, inner: Manifest) -> Iterator[Finding]:
 
 
 def check_outer(output: str, manifest: Manifest) -> Iterator[Finding]:
-    """Yield what is wrong with what a manifest says of its generation and of earlier ones.
+    """Yield where a manifest contradicts its generation or earlier ones.
 
     Args:
         output: Folder of the manifest.
@@ -202,7 +202,7 @@ def _check_inputs(manifest: Manifest) -> Iterator[Finding]:
 
 
 def _check_names(manifest: Manifest) -> Iterator[Finding]:
-    """Yield shards whose names are not those that their split and place give them."""
+    """Yield shards whose names do not follow from their split and place."""
     text = manifest.build.config.get("shard_name")
     if not isinstance(text, str):
         return
@@ -244,7 +244,7 @@ def _check_files(folder: str, manifest: Manifest) -> Iterator[Finding]:
 
 
 def _check_checksums(folder: str, manifest: Manifest) -> Iterator[Finding]:
-    """Yield side files whose checksum is not that of the manifest."""
+    """Yield side files whose checksum differs from the manifest."""
     if not manifest.checksums:  # a dataset of 0.2.0
         return
     side_files = {shard_names.SCHEMA, shard_names.REJECTS, *manifest.side_files}
@@ -343,12 +343,12 @@ def _check_sources(manifest: Manifest) -> Iterator[Finding]:
 
 
 def _without_names(manifest: Manifest) -> Manifest:
-    """Return the manifest as it is inside of its generation."""
+    """Return the manifest as it is written inside of its generation."""
     return replace(manifest, generation="", previous=(), manifests={}, held=False)
 
 
 def _differences(value: Any, expected: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
-    """Yield the dotted path of each value that differs, and both values; None for none."""
+    """Yield the dotted path of each value that differs, and both values; a missing one is None."""
     if isinstance(value, dict) and isinstance(expected, dict):
         for name in [*value, *(name for name in expected if name not in value)]:
             below = f"{path}.{name}" if path else name

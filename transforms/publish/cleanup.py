@@ -1,4 +1,4 @@
-"""Clean an output: find and delete what unfinished commands left there.
+"""Clean an output: find and delete leftovers of unfinished commands.
 
 Only names that Shardmill gives to unpublished files are considered: hidden files and folders with
 a fixed form of names, and generations that the manifest does not name.
@@ -95,7 +95,7 @@ def classify(name: str, entry_kind: str, size: int) -> Kind | None:
 
 
 def find_leftovers(storage: Storage, output: str) -> Leftovers:
-    """Return what unfinished commands left in an output; changes nothing.
+    """Return the leftovers of unfinished commands in an output; changes nothing.
 
     Raises:
         StorageError: The output cannot be listed.

@@ -1,4 +1,4 @@
-"""What is published at an output: the manifest, and the generation that it names; and sidecars.
+"""The published state of an output: the manifest and the generation that it names; and sidecars.
 
 Sidecars are small JSON files that mark a file as finished, sealed with their own CRC-32C. One is
 written last and create-if-absent. Of several workers that make the same file, the first one wins,
@@ -33,11 +33,11 @@ T = TypeVar("T")
 
 
 class Published(NamedTuple):
-    """What is published at an output.
+    """The published state of an output.
 
     Attributes:
-        manifest: The manifest; None if there is none that can be read.
-        version: Version of the manifest's file, for ``Storage.replace_if``; empty if there is none.
+        manifest: The manifest; None if it does not exist or cannot be read.
+        version: Version of the manifest's file, for ``Storage.replace_if``, or empty.
     """
 
     manifest: Manifest | None = None
@@ -69,7 +69,7 @@ def config_id(
 
 
 def read_published(storage: Storage, output: str) -> Published:
-    """Return what is published at an output.
+    """Read the manifest that is published at an output.
 
     A file that is not JSON is a damaged manifest if generations are next to it: then nothing is
     published, and the next build replaces the file.
@@ -78,7 +78,7 @@ def read_published(storage: Storage, output: str) -> Published:
         OutputError: The file is not the manifest of a build, or has another version.
     """
     path = join(output, shard_names.MANIFEST)
-    # The version is that of the bytes that were read: a publisher replaces only what it has seen.
+    # The version belongs to the bytes that were read: a publisher replaces only what it has seen.
     try:
         check_dataset_file(path)
         data, version = storage.read_version(path)
@@ -141,7 +141,7 @@ def check_no_version(output: str, flag: str = "") -> None:
 
 
 def open_output(storage: Storage, output: str) -> Published:
-    """Return what is published at an output, which need not exist.
+    """Read the published state of an output, which need not exist.
 
     Raises:
         OutputError: The output is not a folder or not a whole dataset, or holds files that
@@ -190,7 +190,7 @@ def find_damage(storage: Storage, folder: str, manifest: Manifest) -> str:
     for file in listed:
         if sizes.get(file.file) != file.bytes:
             return file.file
-    # Files in other folders, such as those of a transform graph, are few: each is looked up.
+    # Files in other folders, such as of a transform graph, are few: each is looked up.
     for name in own_files(manifest):
         if name not in sizes and ("/" not in name or storage.stat(join(folder, name)) is None):
             return name
@@ -203,7 +203,7 @@ def compare_shard(shard: Shard, num_bytes: int, crc32c: str | None) -> str:
     Args:
         shard: The entry of the manifest.
         num_bytes: Size of the file.
-        crc32c: CRC-32C of the file; None if it is not known.
+        crc32c: CRC-32C of the file, or None if unknown.
     """
     if num_bytes != shard.bytes:
         return f"it has {num_bytes:,} bytes, the manifest says {shard.bytes:,}"
@@ -242,11 +242,11 @@ def find_sound(storage: Storage, output: str) -> dict[str, Manifest]:
 
 
 def find_changed_options(old: Manifest, config: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return a clause for each option that differs from those of a dataset.
+    """Return a clause for each option that differs from the dataset's options.
 
     Args:
         old: Manifest of the dataset.
-        config: The wanted options.
+        config: The new options.
     """
     # Options of another release are not compared: their names mean nothing here.
     old_config = old.build.config
@@ -309,7 +309,7 @@ def _seal(body: bytes) -> bytes:
 
 
 def unseal(data: bytes, load: Callable[[dict[str, Any]], T | None]) -> T | None:
-    """Return what the body of a sidecar describes, or None if it is damaged.
+    """Parse a sealed sidecar; None if it is damaged.
 
     Args:
         data: Content of the sidecar.
@@ -325,15 +325,15 @@ def unseal(data: bytes, load: Callable[[dict[str, Any]], T | None]) -> T | None:
 def find_sidecar(
     storage: Storage, path: str, load: Callable[[dict[str, Any]], T | None]
 ) -> T | None:
-    """Return what a sidecar describes, or None if that must be made.
+    """Read a sidecar; None if its part or run must be made.
 
     A sidecar that is damaged, or whose files are missing or damaged, is deleted.
 
     Args:
         storage: Storage of the build folder.
         path: The sidecar.
-        load: Returns what a body describes. Returns None, or raises TypeError, KeyError, ValueError
-            or FileNotFoundError, if the body is another version's or its files are not whole.
+        load: Parses the body. Returns None, or raises TypeError, KeyError, ValueError or
+            FileNotFoundError, if the body is another version's or its files are not whole.
     """
     try:
         data = storage.read(path)
@@ -353,16 +353,16 @@ def create_sidecar(
     find: Callable[[], T | None],
     payload: str = "",
 ) -> T:
-    """Write a sidecar unless another worker was first; return what the existing one describes.
+    """Write a sidecar unless another worker was first; return the value of the existing one.
 
     Args:
         storage: Storage of the build folder.
         path: The sidecar.
         data: Its sealed content.
-        own: What it describes.
-        find: Returns what the sidecar of another worker describes, as ``find_sidecar`` does.
-        payload: File of this worker, deleted if the sidecar of another worker counts or none can
-            be written; empty for none. An interrupt leaves it to the clean-up after publishing.
+        own: The value that it describes.
+        find: Reads the sidecar of another worker, as ``find_sidecar`` does.
+        payload: File of this worker, or empty. Deleted if the sidecar of another worker counts or
+            none can be written; an interrupt leaves it to the clean-up after publishing.
     """
     try:
         winner = own if storage.create(path, data) else find()

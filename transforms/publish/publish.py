@@ -63,7 +63,7 @@ class FinalFile(NamedTuple):
 
 
 class Publication(NamedTuple):
-    """What was published.
+    """The published manifest.
 
     Attributes:
         manifest: The manifest at the output.
@@ -83,7 +83,7 @@ class Publisher:
     Attributes:
         storage: Storage of the output.
         output: The output folder.
-        base: Version of the manifest that the build has seen; empty for none.
+        base: Version of the manifest that the build has seen, or empty.
         keep: Number of earlier generations to keep.
     """
 
@@ -100,7 +100,7 @@ class Publisher:
             files: All its other files.
 
         Returns:
-            What was published; None if another builder has published the same dataset.
+            The publication; None if another builder has published the same dataset.
 
         Raises:
             OutputError: Another builder has published another dataset.
@@ -196,12 +196,12 @@ class Publisher:
         return kept[: self.keep]
 
     def _discard(self, generation: str) -> None:
-        """Delete a generation that was not published; `clean` finds what remains."""
+        """Delete a generation that was not published; `clean` finds the rest."""
         with contextlib.suppress(ShardmillError, OSError):
             self.storage.delete_tree(join(self.output, generation))
 
     def _clean_up(self, new: Manifest, old: Manifest | None, *, locked: bool) -> str:
-        """Delete what the new manifest does not name; return what went wrong, or an empty text.
+        """Delete generations that the new manifest does not name; return a failure, or "".
 
         The dataset is published: no error may fail the build any more.
         """
@@ -242,7 +242,7 @@ def _check_sound(folder: str, manifest: Manifest, stated: str) -> None:
     Args:
         folder: The folder of the generation.
         manifest: Its manifest.
-        stated: CRC-32C of its manifest; empty if that is not known.
+        stated: CRC-32C of its manifest, or empty if unknown.
 
     Raises:
         InputError: A file is missing or damaged.
@@ -264,15 +264,15 @@ def _check_sound(folder: str, manifest: Manifest, stated: str) -> None:
 def checksum_manifests(
     storage: Storage, output: str, generations: Sequence[str], published: Manifest | None
 ) -> dict[str, str]:
-    """Return the CRC-32C of the manifests inside of generations, of those that have one.
+    """Return the CRC-32C of the manifest inside each generation that has one.
 
-    Those that the published manifest states are not computed again: a file may be damaged since.
+    CRCs in the published manifest are not computed again: a file may be damaged since.
 
     Args:
         storage: Storage of the output.
         output: The output folder.
         generations: Names of the generations.
-        published: The manifest at the output; None for none.
+        published: The manifest at the output, or None.
     """
     stated = published.manifests if published is not None else {}
     checksums = {}

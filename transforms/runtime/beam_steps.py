@@ -1,4 +1,4 @@
-"""What pipelines share: a coder of tuples, packed values, sums, ordered calls, views of options.
+"""Steps that pipelines share: a tuple coder, packed values, sums, ordered calls, option views.
 
 Values are packed for shuffles, many small ones of a key as one that is compressed: references of
 one part repeat most of each other's bytes, and a runner spends more time and memory on a value than
@@ -217,7 +217,7 @@ class MapOrdered(beam.DoFn):
         self._threads = self._threads or usable_cores()
 
     def start_bundle(self) -> None:
-        """Discard what a failed bundle left."""
+        """Discard the leftovers of a failed bundle."""
         self._waiting = []
 
     def process(self, element: Any, *args: Any) -> Iterator[Any]:

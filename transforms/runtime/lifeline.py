@@ -17,7 +17,7 @@ _LOOK_MS = 1000  # how often a process looks for its parent
 
 @dataclass(frozen=True)
 class _Lifeline:
-    """What a process watches.
+    """The pipe and the process that a child process watches.
 
     Attributes:
         descriptor: End of a pipe, whose other end the starting process holds.

@@ -46,7 +46,7 @@ class ProcessPool:
     def map(
         self, function: Callable[[_Item], _Result], items: Iterable[_Item]
     ) -> Iterator[tuple[_Item, _Result]]:
-        """Yield arguments and results of a function, each as soon as it is ready.
+        """Yield pairs of argument and result, each as soon as it is ready.
 
         Args:
             function: A function of a module, or a partial of one.
@@ -76,7 +76,7 @@ class ProcessPool:
         """End the processes at once."""
         _open.discard(self)
         self._lifeline.close()
-        # The pool cancels what waits. If a caller had cancelled it, the thread of a pool whose
+        # The pool cancels waiting tasks. If a caller had cancelled them, the thread of a pool whose
         # processes end would print an InvalidStateError: https://github.com/python/cpython/pull/108974
         self._pool.shutdown(wait=False, cancel_futures=True)
 
@@ -122,7 +122,7 @@ def usable_cores() -> int:
 
 @functools.cache
 def cpu_quota(folder: str = "/sys/fs/cgroup") -> int:
-    """Return the CPU quota of this container in cores, rounded up; 0 for none.
+    """Return the CPU quota of this container in cores, rounded up, or 0.
 
     Args:
         folder: Where the file systems of cgroups are mounted.

@@ -24,7 +24,7 @@ class Progress:
     """Counts of one run: workers write them, the display reads them.
 
     Attributes:
-        phase: What is being done.
+        phase: Name of the current phase.
         total: Inputs to process, or None until that is known.
         done: Inputs processed.
         rejects: Inputs rejected so far.
@@ -32,7 +32,7 @@ class Progress:
         per_unit: Inputs in one unit.
         rejects_name: Word for rejected inputs; empty where they are not counted.
         notices: Lines to be shown once.
-        counted: What was counted by ``add_once``.
+        counted: Identities that ``add_once`` has counted.
         is_interrupted: Whether the run must end.
     """
 

@@ -39,7 +39,7 @@ class PartSlice(NamedTuple):
 
 
 @dataclass(frozen=True)
-class ShardJob:
+class PlannedShard:
     """A shard to assemble from slices of consecutive parts; no shard if ``total`` is 0."""
 
     series: Series
@@ -72,7 +72,7 @@ class BuiltShard:
 
 def plan_shards(
     spec: ShardSpec, series: Series, parts: int, part_files: Sequence[PartFile]
-) -> Iterator[ShardJob]:
+) -> Iterator[PlannedShard]:
     """Yield the shards of a series.
 
     Args:
@@ -83,7 +83,7 @@ def plan_shards(
     """
     all_slices = tuple(PartSlice(part, 0, part.records) for part in sorted(part_files))
     if series == REJECTED:
-        yield ShardJob(series, 0, 0, all_slices)
+        yield PlannedShard(series, 0, 0, all_slices)
         return
     by_number = {part.number: part for part in part_files}
     # A part that no reference was placed in was never written; it counts as empty, so that
@@ -94,7 +94,7 @@ def plan_shards(
     if spec.num_shards is not None:
         total, dealt = spec.num_shards, deal_records(records, spec.num_shards)
     elif not any(records):
-        yield ShardJob(series, 0, 0, all_slices)
+        yield PlannedShard(series, 0, 0, all_slices)
         return
     else:
         num_bytes = [part.num_bytes for part in ordered]
@@ -106,10 +106,12 @@ def plan_shards(
     # Only numbers are dealt; parts that were never written have no file to read from.
     for index, slices in enumerate(dealt):
         mine = (PartSlice(ordered[n], *bounds) for n, *bounds in slices if n in by_number)
-        yield ShardJob(series, index, total, tuple(mine))
+        yield PlannedShard(series, index, total, tuple(mine))
 
 
-def assemble_shard(storage: Storage, spec: SinkSpec, job: ShardJob, packing: Packing) -> BuiltShard:
+def assemble_shard(
+    storage: Storage, spec: SinkSpec, job: PlannedShard, packing: Packing
+) -> BuiltShard:
     """Concatenate the slices of a shard to a file with a temporary name.
 
     Args:
@@ -142,8 +144,8 @@ def assemble_shard(storage: Storage, spec: SinkSpec, job: ShardJob, packing: Pac
             size, crc = target.write(empty), crc32c(empty)
     with _open_slices(storage, spec.parts, full, path, packing) as pieces:
         for _, num_bytes, piece_crc in pieces:
-            # gzip members may be concatenated (RFC 1952 section 2.2), so the checksum of the shard
-            # follows from those of its parts, and the bytes are not read.
+            # gzip members may be concatenated (RFC 1952 section 2.2), so the shard's checksum
+            # follows from its parts' checksums, and the bytes are not read.
             crc = combine_crc32c(crc, piece_crc, num_bytes)
             size += num_bytes
         sources = [piece for piece, *_ in pieces]
@@ -170,7 +172,7 @@ def _open_slices(
     try:
         for part, first, stop in slices:
             source = join(folder, part.payload)
-            # A whole part is used as it is: its members keep the bytes they were written with.
+            # A whole part is used unchanged: its members keep their bytes.
             if stop - first == part.records:
                 files.append((source, part.num_bytes, part.crc32c))
                 continue
@@ -183,10 +185,10 @@ def _open_slices(
             storage.delete(piece)
 
 
-def _content_id(job: ShardJob, slices: Sequence[PartSlice]) -> str:
+def _content_id(job: PlannedShard, slices: Sequence[PartSlice]) -> str:
     """Return a name for a temporary shard that depends on its content alone.
 
-    Killed attempts do not accumulate files: the next one replaces what they wrote.
+    Killed attempts do not accumulate files: the next one replaces theirs.
     """
     contents = [
         (part_slice.part.payload, part_slice.first, part_slice.stop) for part_slice in slices
@@ -195,7 +197,9 @@ def _content_id(job: ShardJob, slices: Sequence[PartSlice]) -> str:
     return hashlib.blake2b(text.encode(), digest_size=16, person=b"shardmill-shard").hexdigest()
 
 
-def add_catalog(storage: Storage, spec: SinkSpec, job: ShardJob, built: BuiltShard) -> BuiltShard:
+def add_catalog(
+    storage: Storage, spec: SinkSpec, job: PlannedShard, built: BuiltShard
+) -> BuiltShard:
     """Write the catalog of a shard, and return the shard with it.
 
     A shard without records, or of tables and arrays, has none.

@@ -19,7 +19,7 @@ from shardmill.transforms.sink.spec import BuildHooks
 MAX_FILES = 1_000  # of tables or arrays that the manifest lists
 _EXAMPLES = 3
 _SHOWN_REASONS = 3  # in a message
-_SHOWN_CHARACTERS = 200  # of what is wrong with an input
+_SHOWN_CHARACTERS = 200  # of a message about an input
 Examples: TypeAlias = Mapping[str, Sequence[tuple[str, str]]]
 _MODULUS = 1 << 128
 Kind = Literal["new", "changed", "removed"]
@@ -38,11 +38,11 @@ class Census:
         matched: Number of files, skipped files and duplicates included.
         identity: Sum of the digests of all references, modulo 2**128.
         ctimes: Sum of the digests of their ctimes, modulo 2**128.
-        contents: Sum of the digests of what was read of tables, modulo 2**128.
+        contents: Sum of the digests of the content of tables, modulo 2**128.
         errors: Number of rejected references by reason.
         examples: The smallest keys by reason, a few of each, and their messages.
         counts: Counts of the files that give no reference.
-        files: Identity of each file by its key; of more than ``MAX_FILES`` not of all.
+        files: Identity of each file by its key; incomplete above ``MAX_FILES`` files.
         grouped: Number of references to which ``--group_pattern`` gives a group.
     """
 
@@ -70,12 +70,12 @@ class Census:
 
     @property
     def content_id(self) -> str:
-        """Identity of the content of tables; empty where it is not known."""
+        """Identity of the content of tables, or empty if unknown."""
         return f"{self.contents:032x}" if self.contents else ""
 
     @property
     def file_ids(self) -> dict[str, str]:
-        """Identity of each file by its key; empty if that is not known of all."""
+        """Identity of each file by its key; empty if there are too many."""
         return self.files if len(self.files) <= MAX_FILES else {}
 
     @property
@@ -144,7 +144,7 @@ def input_warnings(census: Census, hooks: BuildHooks) -> Iterator[str]:
 
     Args:
         census: Census of the matched files.
-        hooks: Those of the kind of input.
+        hooks: Hooks of the kind of input.
     """
     yield from describe_skipped(census.counts.kinds)
     for kind, number, key in census.counts.kinds:
@@ -166,8 +166,8 @@ def why_unusable(census: Census, hooks: BuildHooks, source: str) -> str:
 
     Args:
         census: Census of the matched files.
-        hooks: Those of the kind of input.
-        source: The input as it was named, or the folder that was searched.
+        hooks: Hooks of the kind of input.
+        source: The input as the user named it, or the folder that was searched.
     """
     if census.counts.fatal:
         return census.counts.fatal
@@ -197,7 +197,7 @@ def order_reasons(counts: Mapping[str, int]) -> list[str]:
 
 
 def show_examples(counts: Mapping[str, int], examples: Examples) -> str:
-    """Return an input of each of the most frequent reasons, with what is wrong with it.
+    """Return an input for each of the most frequent reasons, with its message.
 
     Args:
         counts: Number of rejects by reason.
@@ -213,12 +213,12 @@ def show_examples(counts: Mapping[str, int], examples: Examples) -> str:
 
 
 def find_remedy(counts: Mapping[str, int], examples: Examples, hooks: BuildHooks) -> str:
-    """Return what to change for the most frequent reason of rejects, or an empty text.
+    """Return advice for the most frequent reason of rejects, or an empty text.
 
     Args:
         counts: Number of rejects by reason.
         examples: See ``Census``.
-        hooks: Those of the kind of input.
+        hooks: Hooks of the kind of input.
     """
     reason = order_reasons(counts)[0]
     keys = [key for key, _ in examples[reason]]
@@ -227,7 +227,7 @@ def find_remedy(counts: Mapping[str, int], examples: Examples, hooks: BuildHooks
 
 @dataclass
 class Changes:
-    """What changed since the dataset was published; independent of the order of adding.
+    """Changes since the dataset was published; independent of the order of adding.
 
     Attributes:
         counts: Number of inputs by kind of change.
@@ -259,13 +259,13 @@ class Changes:
         )
 
     def __str__(self) -> str:
-        """Return the numbers, as in ``12 new, 3 changed, 1 removed``; empty for none."""
+        """Return the numbers, as in ``12 new, 3 changed, 1 removed``, or an empty text."""
         kinds = ("new", "changed", "removed")
         return ", ".join(f"{self.counts[kind]:,} {kind}" for kind in kinds if kind in self.counts)
 
 
 def compare_files(old: Mapping[str, str], new: Mapping[str, str]) -> Changes:
-    """Return which files changed, given the identity of each by its key; none if there are none."""
+    """Compare files by their identities; no changes if either mapping is empty."""
     changes = Changes()
     for key in old.keys() | new.keys() if old and new else ():
         if key not in old:

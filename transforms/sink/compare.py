@@ -1,9 +1,9 @@
-"""Compare the matched inputs with the published dataset: what changed, and what can be reused.
+"""Compare the matched inputs with the published dataset: find changes and reusable records.
 
-References and rows of catalogs are joined by key. Inputs that this join does not find may be
-renamed or only touched: they are joined by the hash of their content with the published inputs that
-are gone. An input that differs in its ctime alone is read and compared with the hash in the
-catalog: programs can set the other times of a file, but not this.
+References and rows of catalogs are joined by key. Inputs without a row may be renamed or only
+touched: they are joined by the hash of their content with published inputs that are gone. An input
+that differs in its ctime alone is read and compared with the hash in the catalog: programs can set
+the other times of a file, but not the ctime.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ _Row = tuple[Any, ...]  # an InputRef or PublishedRow as plain values, which tak
 
 
 def add_changes(plan: Plan, changes: Changes, spec: SinkSpec) -> Plan:
-    """Return a plan that says what changed since the published dataset.
+    """Return the plan with the changes since the published dataset.
 
-    A dataset that seemed up to date is not, where inputs of which only the ctime differed have
-    other contents.
+    A dataset that seemed up to date is not if an input whose ctime alone differed has another
+    content.
     """
     is_held = plan.status == "failed" and spec.update
     if not changes.counts or is_held:
@@ -63,7 +63,7 @@ def add_changes(plan: Plan, changes: Changes, spec: SinkSpec) -> Plan:
 def compare_group(
     refs: Iterable[bytes], rows: Iterable[bytes], root: str, *, content: bool
 ) -> Iterator[InputRef | TaggedOutput]:
-    """Compare the inputs of some keys with what is published of them; see ``compare_key``."""
+    """Compare the inputs of some keys with their published rows; see ``compare_key``."""
     keys: dict[str, tuple[list[_Row], list[_Row]]] = defaultdict(lambda: ([], []))
     for ref in unpack(refs):
         keys[ref[0]][0].append(ref)
@@ -76,7 +76,7 @@ def compare_group(
 def compare_key(
     key: str, refs: Iterable[_Row], rows: Iterable[_Row], root: str, *, content: bool = False
 ) -> Iterator[InputRef | TaggedOutput]:
-    """Compare the inputs of one key with what is published of it.
+    """Compare the inputs of one key with its published rows.
 
     Of several files with one key, which differ in the form of Unicode text, one has a record and
     the others are rejects. A record is taken for the file that it was made of alone.
@@ -114,7 +114,7 @@ def compare_key(
             yield TaggedOutput(_NEW, tuple(unchanged)) if doubted else unchanged
         else:
             yield TaggedOutput(_NEW, tuple(ref))
-        # A published reject has no path: any other file of its key may be the one it was.
+        # A published reject has no path: it may have been any other file of its key.
         if not same and rejects:
             rejects -= 1
         elif not same or (ref.label, ref.values_digest()) != (old.label, old.values):
@@ -126,8 +126,8 @@ def compare_key(
 def hash_inputs(refs: list[InputRef]) -> Iterator[tuple[str, InputRef]]:
     """Yield inputs with the BLAKE3 of their content.
 
-    One that cannot be read has an empty one, and is rejected with the reason: perhaps it can be
-    read when the next run looks at it again.
+    An unreadable input has an empty hash, and is rejected with the reason: the next run may be
+    able to read it.
 
     Raises:
         StorageError: Reading failed three times.
@@ -149,7 +149,7 @@ def hash_candidates(
 ) -> Iterator[InputRef | TaggedOutput]:
     """Yield inputs that are unchanged or surely new; others by the hash of their content.
 
-    Of what cannot be read, the decoder finds the reason, as in a build from scratch.
+    Unreadable inputs pass: the decoder finds the reason, as in a build from scratch.
 
     Args:
         refs: Inputs that are not known by their keys, or whose content must be compared.
@@ -166,7 +166,7 @@ def hash_candidates(
         if ref.published and PublishedRecord.unpack(ref.published).image.content_hash == digest:
             yield ref
             continue
-        # The content changed under an equal size and time. It may be that of a deleted input.
+        # The content changed under an equal size and time. It may equal a deleted input's.
         if ref.published:
             yield TaggedOutput(_CHANGES, ("changed", ref.key))
         unknown = ref._replace(published=b"")
@@ -175,7 +175,7 @@ def hash_candidates(
 
 
 def match_content(refs: Iterable[_Row], gone: Iterable[bytes]) -> Iterator[InputRef]:
-    """Yield inputs of one content, with a published record of the same content if there is one."""
+    """Yield inputs of one content with a published record of this content, if there is one."""
     # Of several copies the choice must not depend on the order in which they arrive.
     published = min(gone, default=b"")
     for ref in refs:
@@ -283,7 +283,7 @@ class ComparePublished(beam.PTransform):
         )
         changed = (kept[_CHANGES], hashed[_CHANGES]) | "AllChanges" >> beam.Flatten()
         changes = changed | "SumChanges" >> singleton_sum(SumInto(Changes, Changes.add))
-        # Packed before they are flattened: a runner may store what it flattens.
+        # Packed before they are flattened: a runner may store the inputs of a Flatten.
         compared = {
             "Direct": direct,
             "Unchanged": kept["refs"],

@@ -41,7 +41,7 @@ class Copies:
         across_splits: Number of contents that are in several splits.
         labels_differ: Number of contents with several labels; no label is not one.
         example: The smallest pair of keys of a content that is in several splits or has several
-            labels; empty if there is none.
+            labels, or empty.
     """
 
     records: int = 0
@@ -57,7 +57,7 @@ class Copies:
         self.example = min(filter(None, (self.example, other.example)), default=())
 
     def warnings(self, inputs: str) -> Iterator[str]:
-        """Yield what a user should know of them.
+        """Yield a warning if copies are in several splits or have several labels.
 
         Args:
             inputs: Word for inputs.
@@ -94,7 +94,7 @@ def list_contents(
     table = read_table(data, ("content_hash", "key", "label", VALUES))
     digests, keys, labels, values = table.to_pydict().values()
     if spec.config.get("annotations") or spec.config.get("masks"):
-        # What annotations say of an image is its label too; other columns of a listing are not.
+        # The annotations of an image are its label too; other columns of a listing are not.
         labels = [
             f"{label}\0{digest}" if digest else label
             for label, digest in zip(labels, values, strict=True)
@@ -112,8 +112,11 @@ def list_contents(
 
 
 def keep_few(copies: list[Content]) -> list[Content]:
-    """Return at most four records of a content, which show and count what all of them do."""
-    # Two labels are as many as a hundred.
+    """Return at most four records of a content that stand for all of them.
+
+    They have the smallest keys, and two labels if the content has several; the last field of one
+    counts the records that are left out.
+    """
     labels = {copy[2]: copy for copy in copies if copy[2] is not None}
     kept = {*sorted(copies, key=itemgetter(1))[:2], *[*labels.values()][:2]}
     digest, key, label, more = kept.pop()
@@ -130,9 +133,11 @@ def count_copies(lists: Iterable[tuple[str, list[Content]]]) -> Copies:
     for group in groups.values():
         if len(group) > 1:
             keys, splits, labels, others = zip(*sorted(group, key=itemgetter(0)), strict=True)
-            across, differ = len({*splits}) > 1, len({*labels} - {None}) > 1
+            across = len({*splits}) > 1
+            differ = len({*labels} - {None}) > 1
             examples = keys[:2] if across or differ else ()
-            copies.merge(Copies(len(group) + sum(others) - 1, int(across), int(differ), examples))
+            number = len(group) + sum(others) - 1
+            copies.merge(Copies(number, int(across), int(differ), examples))
     return copies
 
 
@@ -161,7 +166,7 @@ class CountCopies(beam.PTransform):
 
 @dataclass(eq=False)
 class HandleDuplicates(beam.PTransform):
-    """Reads and hashes all inputs; drops copies, or gives those of one content one split.
+    """Reads and hashes all inputs; drops copies, or puts copies into one split.
 
     Inputs that cannot be read are rejected, since their content is unknown.
 

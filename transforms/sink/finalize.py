@@ -113,7 +113,7 @@ def finish(
         published = publisher.publish(manifest, files)
     except (OutputError, ResourceError, StorageError) as error:
         return replace(up_to_date, status="failed", message=error.coded)
-    with contextlib.suppress(ShardmillError):  # `clean` finds what remains
+    with contextlib.suppress(ShardmillError):  # `clean` finds the rest
         storage.delete_tree(spec.build)
     if published is None:
         return up_to_date
@@ -239,9 +239,8 @@ def _warnings(splits: dict[str, Split], inputs: Inputs, options: Splits) -> Iter
 
 def _check_versions(versions: set[tuple[tuple[str, str], ...]]) -> None:
     if len(versions) > 1:
-        differing = sorted(
-            {name for one in versions for name, _ in set.union(*map(set, versions)) - set(one)}
-        )
+        common = set.intersection(*map(set, versions))
+        differing = sorted({name for name, _ in set.union(*map(set, versions)) - common})
         raise OutputError("parts-of-versions", differing=", ".join(differing))
 
 

@@ -54,7 +54,7 @@ class Part:
 
     Attributes:
         key: The part.
-        payload: File name of its bytes in the folder of parts; empty if it has none.
+        payload: File name of its bytes in the folder of parts, or empty.
         num_bytes: Size of the payload.
         crc32c: CRC-32C of the payload.
         sidecar: File name of the sidecar.
@@ -93,7 +93,7 @@ class Part:
 
 
 class Sidecar(NamedTuple):
-    """What a sidecar describes.
+    """The content of a sidecar.
 
     Attributes:
         part: The part.
@@ -107,7 +107,7 @@ class Sidecar(NamedTuple):
 
 
 def parse_sidecar(data: bytes, root: str) -> Sidecar | None:
-    """Return what a sidecar describes, or None if it is damaged.
+    """Parse a sidecar; None if it is damaged.
 
     Args:
         data: Content of the sidecar.
@@ -128,7 +128,7 @@ def _load_part(body: dict[str, Any], root: str = "") -> Sidecar:
 
 
 def order_refs(placed: Iterable[PlacedRef]) -> tuple[list[Reference], int]:
-    """Return a part's references in their final order, and how many repeat another.
+    """Return a part's references in their final order, and the number of repeated ones.
 
     Another file with the same key, which differs in the form of Unicode text only, is rejected. Of
     members of an archive with the same name, the last one is used, as if they were extracted.
@@ -145,7 +145,7 @@ def order_refs(placed: Iterable[PlacedRef]) -> tuple[list[Reference], int]:
             and isinstance(refs[-1], InputRef)
             and not (ref.error or ref.uri == refs[-1].uri)
         ):
-            # The end of the path that the key normalises, with escapes for what is not ASCII.
+            # The end of the path that the key normalises, with escapes for other than ASCII.
             name = ascii("/".join(refs[-1].uri.split("/")[-1 - ref.key.count("/") :]))
             refs.append(ref.rejected("key_conflict", f"{name} has the same key"))
         else:
@@ -154,7 +154,7 @@ def order_refs(placed: Iterable[PlacedRef]) -> tuple[list[Reference], int]:
 
 
 def part_id(config_id: str, key: PartKey, refs: Sequence[Reference], labels: Sequence[str]) -> str:
-    """Return the identity of a part: 32 hexadecimal digits over all that decides its bytes."""
+    """Return the identity of a part: 32 hexadecimal digits of everything that decides its bytes."""
     ids = {label: number for number, label in enumerate(labels)}
     state = hashlib.blake2b(digest_size=16, person=b"shardmill-part5")
     state.update(json.dumps([config_id, *key]).encode())
@@ -179,8 +179,8 @@ def find_part(
         storage: Storage of the build folder.
         folder: Folder of parts.
         name: Id of the part.
-        refs: Its references, of which those with another ctime are hashed.
-        content: Whether all of them are hashed.
+        refs: Its references. Inputs whose ctime changed are hashed.
+        content: Whether all inputs are hashed.
 
     Raises:
         StorageError: An input cannot be read.
@@ -202,7 +202,7 @@ def find_part(
 
 
 @dataclass(frozen=True)
-class PartJob:
+class PlannedPart:
     """A part to write.
 
     Attributes:
@@ -222,7 +222,7 @@ class PartJob:
     root: str = ""
 
 
-def write_part(storage: Storage, job: PartJob, items: Iterable[Item]) -> Part:
+def write_part(storage: Storage, job: PlannedPart, items: Iterable[Item]) -> Part:
     """Write the payload and the sidecar of a part, unless another worker was first.
 
     The sidecar of a part with transient rejects has a unique name, so that no other attempt and no
@@ -234,7 +234,7 @@ def write_part(storage: Storage, job: PartJob, items: Iterable[Item]) -> Part:
         items: Examples, blocks of records and rejects in their final order.
 
     Returns:
-        The part whose sidecar exists: this one, or that of the other worker.
+        The part whose sidecar exists: this one, or the other worker's.
     """
     attempt = f"{job.name}-{uuid.uuid4().hex[:12]}"
     payload = f"{attempt}.part"

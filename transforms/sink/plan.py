@@ -1,4 +1,4 @@
-"""The plan of a build, made from the census of its inputs and what is published at the output."""
+"""The plan of a build, made from the census of its inputs and the published dataset."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ class Plan:
         published: The published shards that are compared with the inputs, or none.
         published_folder: Folder of the published files.
         published_root: Folder that the keys of the published dataset are relative to.
-        changes: What changed since the published dataset, a line for each kind of change.
-        base: Version of the manifest that is published; empty if there is none.
+        changes: Changes since the published dataset, a line for each kind.
+        base: Version of the manifest that is published, or empty.
         ctime_id: Identity of the ctimes of the inputs.
         content_id: Published content that the inputs are compared with, or empty.
         groups: Number of groups in which inputs are compared with each other and with published
-            ones: joins of fewer and larger groups cost less than those of single inputs.
-        held: The published version, if a rollback held it; empty for none.
+            ones: joining few large groups costs less than joining single inputs.
+        held: The published version, if a rollback held it; else empty.
     """
 
     status: Status
@@ -77,7 +77,7 @@ class Plan:
 
     @property
     def read_id(self) -> str:
-        """Identity of the inputs and their ctimes: what was read of them need not be read again."""
+        """Identity of the inputs and their ctimes: if it is equal, none is read again."""
         return self.input_id + self.ctime_id
 
     def parts_of(self, series: Series) -> int:
@@ -150,7 +150,7 @@ def make_plan(
 def decide_status(
     spec: SinkSpec, plan: Plan, can_use: CanUse = can_read, files: Mapping[str, str] = {}
 ) -> Plan:
-    """Return a plan with the status that what is published at the output decides; writes nothing.
+    """Return the plan with its status, decided by the published dataset; writes nothing.
 
     Args:
         spec: Output and options of the build.
@@ -183,9 +183,9 @@ def decide_status(
     )
     problem = problem or find_usable(spec.output, old, can_use)
     moved = bool(old.catalogs) and old.inputs.root != spec.kept_root
-    decoded = ["options or codecs that decide the records: all inputs are decoded"] * (
-        bool(old.catalogs) and old.build.record_id != spec.record_id
-    )
+    decoded = []
+    if old.catalogs and old.build.record_id != spec.record_id:
+        decoded = ["options or codecs that decide the records: all inputs are decoded"]
     compared = replace(
         plan,
         published=old.shards if old.catalogs else (),
@@ -197,9 +197,9 @@ def decide_status(
     )
     if not problem and not (moved and spec.update):
         # Equal sizes and times prove nothing where a ctime differs, or by request.
-        look = old.build.ctime_id != plan.ctime_id or spec.update == "content"
+        compares = old.build.ctime_id != plan.ctime_id or spec.update == "content"
         message = f"{spec.output} is up to date."
-        return replace(compared if look else plan, status="up_to_date", message=message)
+        return replace(compared if compares else plan, status="up_to_date", message=message)
     if spec.record_id and (spec.update or old.build.input_id != plan.input_id):
         plan = compared
     elif not spec.record_id:
@@ -208,11 +208,11 @@ def decide_status(
 
 
 def compare_content(plan: Plan, contents: Iterable[Census], spec: SinkSpec) -> Plan:
-    """Return the plan, changed if the content of tables is not that of the published dataset.
+    """Return the plan, changed if the content of tables differs from the published dataset.
 
     Args:
         plan: The plan, by sizes and times.
-        contents: What each input holds, if the plan asks for it.
+        contents: The content of each input, if the plan asks for it.
         spec: Output and options of the build.
     """
     census = Census()

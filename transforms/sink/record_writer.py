@@ -1,11 +1,14 @@
 """Write records: framed, divided into members by order and bytes alone, and indexed.
 
-Records of parts are written again in two cases. Parts are cut between records, so that the shards
-of a build have equal numbers of records: a piece of a part is a file like a part, the members that
-the cut does not divide are copied as they are compressed, and its bytes depend on those of the part
-and on the range alone. And TensorFlow stops where its last read of a gzip file begins inside the
-trailer of a member (``inflate.find_early_stop``), as in about one shard in 200,000: such a shard is
-written from the records of its parts, with members of another size, which its bytes alone decide.
+Records of parts are written again in two cases.
+
+Parts are cut between records, so that the shards of a build have equal numbers of records. A piece
+of a part is a file like a part. Members that the cut does not divide are copied compressed, and the
+bytes of the piece depend only on the part's bytes and on the range.
+
+TensorFlow stops early if its last read of a gzip file begins inside the trailer of a member
+(``inflate.find_early_stop``), as in about one shard in 200,000. Such a shard is written from the
+records of its parts with members of another size, which depends only on its bytes.
 """
 
 from __future__ import annotations
@@ -175,8 +178,8 @@ class MemberWriter:
         self._target.seek(self.num_bytes)
         self._target.write(index)
         self._target.seek(self.num_bytes + size)
-        # The index is written last but comes first in the file, so the checksum of the file is put
-        # together from the checksums of the index and of what follows it.
+        # The index is written last but comes first in the file, so the checksum of the file is
+        # combined from the checksums of the index and of the bytes after it.
         self.crc = combine_crc32c(self.crc, crc32c(index), INDEX_BYTES)
         self.crc = combine_crc32c(self.crc, self._group_crc, size - INDEX_BYTES)
         self.num_bytes += size
@@ -309,8 +312,8 @@ def _copy_members(reader: RandomReader, first: int, stop: int, writer: MemberWri
             offsets = record_offsets(content)
             if len(offsets) != records + 1:
                 raise FormatError("part-records-wrong")
-            # The range begins or ends in this member: its records are packed again with those of
-            # its neighbours, by the same rule by which a part is written.
+            # The range begins or ends in this member: its records are packed again with its
+            # neighbours' records, by the rule by which a part is written.
             kept = np.array(offsets[low : high + 1])
             writer.add_frames(memoryview(content)[kept[0] : kept[-1]], np.diff(kept))
         at += records

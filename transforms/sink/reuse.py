@@ -35,12 +35,12 @@ from shardmill.schemas.tfrecord.inflate import inflate_member
 from shardmill.transforms.publish.generation import is_shard
 
 _HEADERS = (GZIP_HEADER_BYTES, INDEX_BYTES)
-# What may be wrong with published files or their storage; then inputs are decoded.
+# Errors of published files or their storage: inputs are decoded then.
 _FAILURES = (ShardmillError, OSError)
 
 
 class PublishedRow(NamedTuple):
-    """What is published of one input; small, since it crosses a shuffle.
+    """The published facts of one input; small, since it crosses a shuffle.
 
     Attributes:
         size: Bytes of the input; -1 for one that was rejected.
@@ -99,8 +99,8 @@ def read_rows(
     locations: Iterable[tuple[int, int, int] | None] = itertools.repeat(None)
     # Rows are compared also where other options make other records; then no record is taken.
     if catalog.record_id == record_id:
-        # Each record has a CRC in its frame, but a whole record may be that of another
-        # input: only the CRC of the whole shard proves that the catalog describes it.
+        # Each record has a CRC in its frame, but a whole record may be another input's: only
+        # the CRC of the whole shard proves that the catalog describes it.
         with contextlib.suppress(*_FAILURES):
             if is_shard(path, shard):
                 with storage.open_at(path) as reader:
@@ -126,14 +126,13 @@ def read_rejected(folder: str) -> Iterator[tuple[str, PublishedRow]]:
     with contextlib.suppress(ShardmillError, OSError, ValueError, TypeError, KeyError):
         for line in read_dataset_file(path).splitlines():
             reject = json.loads(line)
-            # What matching rejects for good is not compared; what it could not read for a moment
-            # may be an input now.
+            # A permanent reject of matching is not compared; a transient one may be an input now.
             if reject["stage"] != "match" or reject["error"] in {"key_conflict", *TRANSIENT}:
                 yield reject["key"], PublishedRow()
 
 
 def find_records(reader: RandomReader, lengths: Sequence[int]) -> list[tuple[int, int, int]]:
-    """Return where each record of a shard is, as fields of ``PublishedRecord``.
+    """Locate each record of a shard.
 
     Args:
         reader: Reads the shard.
@@ -187,12 +186,12 @@ def record_path(ref: InputRef) -> str:
 
 
 def take_records(refs: Sequence[InputRef]) -> Mapping[str, tuple[PublishedRecord, bytes]]:
-    """Return the published records of inputs by key; without those that cannot be read.
+    """Return the readable published records of inputs by key.
 
     Records that are near each other are read at once.
 
     Args:
-        refs: Inputs with a ``known`` record.
+        refs: Inputs with a published record.
     """
     taken: dict[str, tuple[PublishedRecord, bytes]] = {}
     pairs = [(PublishedRecord.unpack(ref.published), ref.key) for ref in refs if ref.published]

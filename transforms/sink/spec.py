@@ -1,4 +1,4 @@
-"""What the sink is given, and what a run returns: Encoder, SinkSpec, hooks of a kind, Outcome."""
+"""Arguments and result of the sink: Encoder, SinkSpec, hooks of a kind of input, Outcome."""
 
 from __future__ import annotations
 
@@ -146,16 +146,16 @@ class BuildHooks:
     archives: tuple[str, ...] = ()
 
     def next_step(self, name: str, default: str) -> str:  # noqa: ARG002
-        """Return what to do with a file that is not of this kind.
+        """Return advice for a file that is not of this kind.
 
         Args:
             name: Name of the file.
-            default: What to return if the name does not say.
+            default: The advice if the name gives no hint.
         """
         return default
 
     def remedy(self, reason: str, keys: Sequence[str]) -> str:  # noqa: ARG002
-        """Return what to change if matching rejected all inputs, or nothing.
+        """Return advice for matching that rejected all inputs, or an empty text.
 
         Args:
             reason: The most frequent reason.
@@ -164,7 +164,7 @@ class BuildHooks:
         return ""
 
     def codec_change(self, versions: Mapping[str, str]) -> str:  # noqa: ARG002
-        """Return how a codec that users can choose differs from that of a dataset, as a clause.
+        """Describe, as a clause, how a codec that users can choose differs from the dataset's.
 
         Args:
             versions: Versions of the codecs of the dataset.
@@ -172,7 +172,7 @@ class BuildHooks:
         return ""
 
     def why_not_updated(self, output: str, versions: Mapping[str, str]) -> str:  # noqa: ARG002
-        """Return why ``--update`` needs another option for a dataset, as a sentence, or nothing.
+        """Return why ``--update`` needs another option, as a sentence, or an empty text.
 
         Args:
             output: The output folder.
@@ -214,11 +214,11 @@ class BuildHooks:
         return ExtraFiles()
 
     def schema(self, text: str, splits: Mapping[str, Split]) -> str:  # noqa: ARG002
-        """Return the text of ``schema.pbtxt``, given that of the encoder and the written splits."""
+        """Return the text of ``schema.pbtxt``, given the encoder's text and the written splits."""
         return text
 
     def why_unacceptable(self, rejects: Iterator[Reject], rows: int) -> str:  # noqa: ARG002
-        """Return why a build with these rejects must not be published, as a sentence, or nothing.
+        """Return why a build must not be published, as a sentence, or an empty text.
 
         Args:
             rejects: The rejects of the build.
@@ -227,7 +227,7 @@ class BuildHooks:
         return ""
 
     def advice(self, rejects: Iterator[Reject]) -> str:  # noqa: ARG002
-        """Return what to change when too many inputs were rejected, as a sentence.
+        """Return advice for a build with too many rejected inputs, as a sentence.
 
         Args:
             rejects: The rejects of the build.
@@ -263,10 +263,10 @@ class SinkSpec:
         hooks: Adapts the build to the kind of input.
         record_id: Identity of the options and codecs that decide the features of a record, for the
             catalog; not of seed, splits, labels and shards.
-        duplicates: What is done with inputs of the same content.
+        duplicates: How inputs of the same content are handled.
         compares: Whether the inputs are compared with a published dataset that has catalogs.
         warnings: Warnings for the manifest that are known before the build.
-        source_id: Identity of a Python source, of which the inputs are temporary copies.
+        source_id: Identity of a Python source, whose temporary copies are the inputs.
     """
 
     output: str
@@ -294,7 +294,7 @@ class SinkSpec:
     source_id: str = ""
 
     def packing(self, gzip_packing: Packing) -> Packing:
-        """Return how members are packed, given how the encoder packs those of gzip shards."""
+        """Return the packing of members, given the encoder's packing for gzip shards."""
         return gzip_packing if self.compression == "gzip" else "none"
 
     @property
@@ -332,14 +332,14 @@ class Outcome:
         message: One sentence for a person when nothing was published.
         parts_made: Number of parts that this run made.
         parts_reused: Number of finished parts that it reused.
-        matched: Number of inputs matched now; those of the manifest may be older.
+        matched: Number of inputs matched now; the manifest's number may be older.
         skipped: Number of files that were skipped by their names.
         duplicates: Number of inputs that repeat another, as far as they were not read.
         series: For a dry run: split, label, references, input bytes and parts of each series.
         manifest: Text of the published manifest; another builder may replace the file before the
             caller reads it.
         reused: Number of records that were taken from the published dataset.
-        changes: For a dry run: what changed since the published dataset, a line for each kind; for
+        changes: For a dry run: changes since the published dataset, a line for each kind; for
             ``verified``: the findings, each as JSON.
         labels: For a dry run: all labels, where they are known before the build.
     """
@@ -408,7 +408,7 @@ def outcome_path(folder: str, run_id: str) -> str:
 
 
 def delete_unused_build(outcome: Outcome, spec: SinkSpec) -> Outcome:
-    """Return an outcome; of a dataset that is up to date, delete what was written for it."""
+    """Return an outcome; if the dataset is up to date, delete the build folder."""
     if outcome.status == "up_to_date":
         open_storage(spec.output).delete_tree(spec.build)
     return outcome

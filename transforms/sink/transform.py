@@ -28,7 +28,7 @@ from shardmill.transforms.runtime.beam_steps import (
 )
 from shardmill.transforms.sink.assemble import (
     BuiltShard,
-    ShardJob,
+    PlannedShard,
     add_catalog,
     assemble_shard,
     plan_shards,
@@ -41,7 +41,7 @@ from shardmill.transforms.sink.finalize import Built, finish, planned_outcome
 from shardmill.transforms.sink.parts import (
     Part,
     PartFile,
-    PartJob,
+    PlannedPart,
     find_part,
     order_refs,
     part_id,
@@ -110,7 +110,7 @@ def _find_or_write(
             progress.current().add(len(refs), sum(existing.totals.rejects.values()))
         return existing
     packing = spec.packing(encoder.packing)
-    job = PartJob(key, name, spec.parts, packing, encoder.versions(), spec.root)
+    job = PlannedPart(key, name, spec.parts, packing, encoder.versions(), spec.root)
     paths = [join(plan.published_folder, shard.file).encode() for shard in plan.published]
     items = encode_refs(encoder, (with_path(ref, paths) for ref in refs), plan.labels)
     return write_part(storage, job, _counted(items) if counts_inputs else items)
@@ -137,7 +137,7 @@ def failure_of(error: MemoryError | ShardmillError) -> str:
     return error.coded
 
 
-def _assemble(job: ShardJob, spec: SinkSpec, encoder: Encoder[Any]) -> BuiltShard:
+def _assemble(job: PlannedShard, spec: SinkSpec, encoder: Encoder[Any]) -> BuiltShard:
     storage = open_storage(spec.output)
     try:
         with raise_if_stale():
@@ -240,7 +240,8 @@ class WriteShards(beam.PTransform):
         refs = matched.refs | "AssignSplits" >> beam.Map(place.with_split).with_output_types(
             InputRef
         )
-        # A runner stores references until their plan is made.
+        # The references are used twice: counted for the census, from which the plan is made, and
+        # then placed by that plan. A runner stores them in between, so they are packed.
         packed = refs | "PackInputs" >> pack_all(INPUTS)
 
         def count(census: Census, ref: InputRef) -> None:
@@ -269,7 +270,7 @@ def _add_part(totals: Totals, part: Part) -> None:
 
 
 def total_census(inputs: AsSingleton, matched: MatchedInputs) -> beam.PCollection[Census]:
-    """Return the census of inputs and of what matching counted."""
+    """Return the census of the inputs, with the counts of matching."""
     return (
         matched.refs.pipeline
         | "StartCensus" >> beam.Impulse()
@@ -346,7 +347,7 @@ def _series(plan: Plan) -> Iterator[tuple[tuple[str, str], None]]:
 
 def _shard_jobs(
     element: tuple[tuple[str, str], Iterable[FileValues | None]], plan: Plan, spec: SinkSpec
-) -> Iterator[ShardJob]:
+) -> Iterator[PlannedShard]:
     series, files = element
     part_files = [PartFile(*values) for values in files if values is not None]
     name = Series(*series)

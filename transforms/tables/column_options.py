@@ -28,9 +28,9 @@ class ColumnOptions:
 
     Attributes:
         rename: New names of columns.
-        select: Columns that become features, besides the label; none: all.
-        drop: Columns that do not.
-        types: Columns of the types that are given.
+        select: Columns that become features, besides the label; all if empty.
+        drop: Columns that do not become features.
+        types: Columns whose types are given.
         defaults: Texts that replace missing cells.
     """
 
@@ -49,24 +49,23 @@ class ColumnOptions:
         types: Iterable[str],
         defaults: Iterable[str],
     ) -> ColumnOptions:
-        """Return the options of flags, of which all but ``rename`` have the new names.
+        """Build from flags; all but ``--rename`` use the new names.
 
         Raises:
             UsageError: A type is unknown, or two columns get the same name.
         """
-        new_names = {old: new for old, _, new in (pair.partition(":") for pair in rename)}
+        new_names = dict(pair.partition(":")[::2] for pair in rename)
         original = {new: old for old, new in new_names.items()}
         if len(original) < len(rename):
             raise UsageError("rename-twice", rename=",".join(rename))
 
-        def split(items: Iterable[str]) -> dict[str, str]:
-            pairs = (pair.partition(":") for pair in items)
-            return {original.get(name, name): value for name, _, value in pairs}
+        def split(texts: Iterable[str]) -> dict[str, str]:
+            pairs = (text.partition(":")[::2] for text in texts)
+            return {original.get(name, name): value for name, value in pairs}
 
         columns = {name: _typed_column(name, text) for name, text in split(types).items()}
-        selected, dropped = (
-            tuple(original.get(name, name) for name in names) for names in (select, drop)
-        )
+        selected = tuple(original.get(name, name) for name in select)
+        dropped = tuple(original.get(name, name) for name in drop)
         return cls(new_names, selected, dropped, columns, split(defaults))
 
     @property
@@ -75,7 +74,7 @@ class ColumnOptions:
         return {new: old for old, new in self.rename.items()}
 
     def original(self, name: str) -> str:
-        """Return the name in the files of a column with a new name, or of any other."""
+        """Return the name of a column in the files, given its new name."""
         return self.original_names.get(name, name)
 
     def check(self, columns: Sequence[str]) -> list[str]:
@@ -133,7 +132,7 @@ def unknown_column(flag: str, name: str, have: str, columns: Sequence[str]) -> U
     Args:
         flag: The option.
         name: The column.
-        have: What has the columns, with a verb.
+        have: Subject and verb of the columns, as in ``the input has``.
         columns: Names of the columns.
     """
     near = difflib.get_close_matches(name, columns, 1)

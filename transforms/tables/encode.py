@@ -164,13 +164,16 @@ def prepare(columns: Sequence[TypedColumn], order: np.ndarray) -> PreparedRows:
     by_name = sorted(columns, key=lambda column: column.name.encode())
     encoded = [*_join_columns(_encode_column(column, order) for column in by_name)]
     payloads = np.zeros(len(order), np.int64)
+    # A frame is its header, the entry of each column and the footer: a column of codes. Piece 0 is
+    # the footer; a column's pieces are an empty one and its entries. So index -1, of a row without
+    # a value, is the empty piece before the entries: hence ``used + 1``.
     codes = np.empty((len(encoded) + 2, len(order)), np.int32)
     codes[-1] = 0
     pieces, used = [_FOOTER], len(_FOOTER)
     for number, (entries, given) in enumerate(encoded, 1):
         indices = np.arange(len(order)) if given is None else given
         np.add(indices, used + 1, out=codes[number], casting="same_kind")
-        # The size of index -1, of a row without a value, is the last one.
+        # Index -1 takes the last size: the appended 0.
         payloads += np.take(np.append(entries.sizes, 0), indices)
         pieces += [_EMPTY, entries.arrow()]
         used += entries.number + 1
@@ -184,14 +187,17 @@ _Encoded: TypeAlias = tuple[ByteStrings, np.ndarray | None]
 
 
 def _join_columns(encoded: Iterable[_Encoded]) -> Iterator[_Encoded]:
-    """Yield the entries of columns, and one for those of adjacent columns that all rows have.
+    """Yield the entries of columns; adjacent columns that all rows have become one entry.
 
-    They are joined if those of each column have one size, as of float32 values: to copy them one by
-    one takes more time and memory.
+    Columns are joined if the entries of each have one size, as float32 values do: copying them one
+    by one takes more time and memory.
     """
     groups = itertools.groupby(encoded, lambda column: column[1] is None and column[0].width > 0)
     for fixed, group in groups:
-        yield from [(join_fixed([entries for entries, _ in group]), None)] if fixed else group
+        if fixed:
+            yield join_fixed([entries for entries, _ in group]), None
+        else:
+            yield from group
 
 
 def _encode_column(column: TypedColumn, order: np.ndarray) -> _Encoded:

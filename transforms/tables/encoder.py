@@ -59,7 +59,7 @@ def merge_segments(
     """
     threads = storage_threads(refs[0].uri)
     tables = [table for table in map_ordered(segments.read_records, refs, threads) if len(table)]
-    # A segment is read whole and sorted; to merge sorted segments row by row would take longer.
+    # Segments are read whole and sorted: merging them row by row would take longer.
     if not tables:  # the blocks hold records of neighboring parts only
         return
     # Equal keys have equal positions, so rows with the same key are adjacent in the order.
@@ -76,7 +76,7 @@ def merge_segments(
             here, other = (segments.Origin.of_text(origins[at].as_py()) for at in (row, first))
             yield _conflict(here, other, _key_text(frames[row].as_py(), key))
         order = order[~repeated]
-    # Sums of floats depend on the order of adding: it is that of the records, never that of runs.
+    # Sums of floats depend on the order of adding: use the order of records, never of runs.
     summary = Summary(segments.sum_records(records, order)) if summarize else Summary()
     totals = Totals(duplicates=duplicates, summary=summary)
     lengths = ByteStrings.of_arrow(frames).sizes[order]
@@ -153,7 +153,7 @@ class RowEncoder:
     """Yields the records of a part's segments.
 
     Attributes:
-        source: What gave the rows.
+        source: The source of the rows.
         made_by: Versions of all code that decides the bytes of records.
         packing: How members of a gzip shard are compressed.
         expected_bytes: None: parts of rows are planned by the source.
@@ -193,7 +193,7 @@ class RowEncoder:
 
 @dataclass(frozen=True)
 class RowsHooks(BuildHooks):
-    """What rows add at the end of a build.
+    """Adapts a build to rows.
 
     Attributes:
         label_feature: Feature with the labels; training code maps texts in it to class ids.
@@ -220,11 +220,11 @@ class RowsHooks(BuildHooks):
     input_description: str = "a table (.csv, .tsv or .jsonl, also .gz, .bz2, .xz, .zst; .parquet)"
 
     def next_step(self, name: str, default: str) -> str:
-        """Return what to do with a file that is not a table."""
+        """Return advice for a file that is not a table."""
         return next_step(name, "rows", default)
 
     def remedy(self, reason: str, keys: Sequence[str]) -> str:
-        """Return what to change if no file can be read, or nothing."""
+        """Return advice if no file can be read, or an empty text."""
         remedies = {
             "columns": "give the files the schema's columns, or the schema theirs",
             "header": "name the columns with --columns",
@@ -235,7 +235,7 @@ class RowsHooks(BuildHooks):
     def labels(
         self, counted: Collection[str], features: Sequence[dict[str, Any]]
     ) -> tuple[str, ...] | None:
-        """Return the labels sorted by their bytes; none if records contain numbers instead."""
+        """Return the labels sorted by their bytes; no labels if records contain numbers."""
         if len(counted) > self.max_labels or TOO_MANY_LABELS in counted:
             return None
         texts = {"name": self.label_feature, "type": "bytes"} in features
@@ -254,19 +254,13 @@ class RowsHooks(BuildHooks):
         if not self.finds_gaps:
             return text
         features = [split.statistics.features for split in splits.values() if split.statistics]
-        gaps = {
-            name
-            for split_features in features
-            for name in split_features
-            if split_features[name].missing
-        }
-        complete = set().union(*features) - gaps
+        complete = set().union(*features)
+        for split_features in features:
+            complete -= {name for name, column in split_features.items() if column.missing}
         columns = parse_schema(text, shard_names.SCHEMA)
+        complete |= {column.name for column in columns if column.required}
         return format_schema(
-            [
-                replace(column, required=column.required or column.name in complete)
-                for column in columns
-            ]
+            [replace(column, required=column.name in complete) for column in columns]
         )
 
     def why_unacceptable(self, rejects: Iterator[Reject], rows: int) -> str:

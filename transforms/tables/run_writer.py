@@ -25,7 +25,7 @@ from shardmill.transforms.tables.segments import Origin, Run, RunBlock, take_val
 from shardmill.transforms.tables.table import Table, transformed_labels
 from shardmill.transforms.tables.table_source import TypedBatch, is_list
 
-RUN_LAYOUT = 2  # of the columns of runs: those of another one are made again
+RUN_LAYOUT = 2  # of the columns of runs: runs of another layout are made again
 _TRANSFORM_ROWS = 1 << 16  # per call of the TensorFlow Transform graph
 _SLICE_BYTES = 4 << 20  # of records per call of encode_rows, about
 _MERGE_BYTES = 32 << 20  # of records that are merged at a time
@@ -102,7 +102,7 @@ def write_run(
     rejects: Sequence[Reject],
     **described: Any,
 ) -> RunFile:
-    """Write the records of splits, and rejects, as a run; return it, or that of another worker.
+    """Write the records of splits, and rejects, as a run; return it, or another worker's run.
 
     Args:
         folder: Folder of runs.
@@ -114,7 +114,7 @@ def write_run(
     reasons: Counter[str] = Counter()
     for reject in rejects:
         reasons[reject.error] += reject.inputs
-    blocks = (block for of_split in splits for block in segments.cut_blocks(*of_split))
+    blocks = itertools.chain.from_iterable(itertools.starmap(segments.cut_blocks, splits))
     lines = [segments.pack_lines([reject.to_json() for reject in rejects])] if rejects else []
     written = itertools.chain(blocks, lines)
     return write_blocks(folder, name, written, rejects=dict(sorted(reasons.items())), **described)
@@ -157,8 +157,8 @@ def transform_table(table: Table, folder: str, label: str) -> Table:
     Args:
         table: The rows.
         folder: Folder of a TensorFlow Transform graph.
-        label: Feature with the labels: they are those of the transformed one, if it has one text or
-            integer in each row, and else stay as they are.
+        label: Feature with the labels. The transformed feature has the labels if it is one text or
+            integer in each row; otherwise they stay unchanged.
 
     Raises:
         InputError: The graph fails on a row, or a label has a control character.

@@ -1,14 +1,13 @@
 """Runs and their segments: sorted records of one range of a table, in blocks that parts read.
 
-A run file is a sequence of blocks: the records of one split after those of another, each sorted by
-position, then one block of rejects. Bounds of blocks are multiples of a power of two, so that a
-part, which is a slice of all positions, rarely reads records of other parts. A run does not depend
-on the number of parts: its *segments*, the consecutive blocks that hold the records of a part, are
-found when that is known.
+A run file is a sequence of blocks: the records of one split after another, each sorted by position,
+then one block of rejects. Bounds of blocks are multiples of a power of two, so that a part (a slice
+of all positions) rarely reads records of other parts. A run does not depend on the number of parts:
+its *segments*, the consecutive blocks that hold the records of a part, are cut later.
 
 A block is its compressed and its uncompressed size (uint32), and an Arrow stream in one LZ4 frame:
 it is written once, read once and deleted, so speed matters more than size. The stream has these
-columns, and those of ``take_values``:
+columns, and the columns of ``take_values``:
 
 position   uint64, position in the global order, ascending
 frame      large_binary, the record as framed in a TFRecord file
@@ -178,7 +177,7 @@ def of_slices(run: Run, split: str, parts: int) -> Iterator[SegmentRef]:
         split: The split; empty for rejects.
         parts: Number of slices. Those without records of the run have no segment.
     """
-    # Blocks are sorted, so those of a part are consecutive: one read. A block on the bound of two
+    # Blocks are sorted, so a part's blocks are consecutive: one read. A block on the bound of two
     # parts is read by both; each keeps its own records.
     spans: dict[int, tuple[int, int, int]] = {}
     offset = 0
@@ -223,8 +222,8 @@ def read_records(ref: SegmentRef) -> pa.Table:
     blocks = [pa.ipc.open_stream(content).read_all() for content in _read_blocks(ref)]
     records = pa.concat_tables(blocks)
     inside = part_numbers(records[POSITION].to_numpy(), ref.parts) == ref.part
-    # Bounds of blocks need not be those of the part. Records are sorted by position, so those of a
-    # part are consecutive.
+    # Blocks may hold records of neighboring parts. Records are sorted by position, so a part's
+    # records are consecutive.
     rows = np.flatnonzero(inside)
     return records.slice(int(rows[0]) if len(rows) else 0, len(rows))
 
@@ -297,7 +296,7 @@ def _value(column: int) -> str:
 
 
 def _cell_dtype(columns: Sequence[_Column]) -> np.dtype[np.void]:
-    # Counts, of which nearly all are 1, follow each other: they compress faster and better so.
+    # Counts come first: nearly all are 1, so they compress faster and better next to each other.
     fields = [(_count(n), "<u4" if column.is_list else "u1") for n, column in enumerate(columns)]
     for number, column in enumerate(columns):
         if column.kind != "bytes" and not column.is_list:
@@ -356,7 +355,7 @@ def sum_records(table: pa.Table, order: npt.NDArray[np.int64]) -> dict[str, Sums
     """
     columns = [_Column(*column) for column in json.loads(table.schema.metadata[_COLUMNS])]
     packed, dtype = table[_CELLS].chunk(0), _cell_dtype(columns)
-    start = packed.offset * dtype.itemsize  # of a slice, whose buffer is that of the whole
+    start = packed.offset * dtype.itemsize  # a slice has the buffer of the whole array
     stored = np.frombuffer(packed.buffers()[1], dtype, len(table), start)
     # Indexing a structured array is 15 times slower than take.
     cells = np.take(stored, order)

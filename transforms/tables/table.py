@@ -62,15 +62,15 @@ class RowsSpec:
     """All options of a build of rows; a small picklable value that every worker receives.
 
     Attributes:
-        sink: What is written, and where.
-        source: What gives the rows.
+        sink: Output and options of the build.
+        source: The source of the rows.
         versions: Versions of all code that decides bytes.
         growth: Estimated bytes of records per byte of text.
         row_bytes: Estimated bytes of text per row.
         threads: Ranges that a worker processes in parallel; 0 for one per core.
         max_rejected_files: Largest accepted number of files that are rejected as a whole.
         preprocessing: The preprocessing_fn of TensorFlow Transform, if any.
-        parts: Number of parts of each split, if it is known; else it follows from the sizes above.
+        parts: Number of parts of each split; if empty, it follows from the sizes above.
         labels: Labels in the order of their class ids, if records have ids.
         limit: Number of rows of a random sample; None for all rows.
     """
@@ -94,7 +94,7 @@ class RowsSpec:
 
 
 def count_file(census: Census, file: TableInput) -> None:
-    """Add an inspected file to a census; its size is that of its rows."""
+    """Add an inspected file to a census with the size of its rows."""
     series = Series(file.ref.split, "") if file.ref.split else UNPLACED
     series = REJECTED if file.ref.error else series
     census.add(file.ref, series, file.num_bytes)
@@ -136,7 +136,7 @@ def plan_rows(census: Census, spec: RowsSpec) -> Plan:
 
 
 def _plan_parts(spec: RowsSpec, census: Census) -> tuple[dict[Series, int], int]:
-    """Return the number of parts of each series, and that of splits that are not known yet."""
+    """Return the number of parts of each series, and of each split that only rows name."""
     if spec.parts:
         return {Series(name, ""): count for name, count in spec.parts}, 0
     splits = spec.sink.place.splits
@@ -223,6 +223,9 @@ def place_batch(spec: TableSpec, batch: TypedBatch) -> Table:
         unlabeled = [n for n, name in enumerate(splits) if name in spec.place.unlabeled]
         batch = _without_labels(spec.label, batch, ~np.isin(split, unlabeled))
     labels = _labels(spec, batch.columns, rejects)
+    # kept: rows of the batch that become records, in file order. order: sorts these by split and
+    # position. final: rows of the batch in that order. Arrays over rows are indexed by kept and
+    # order, or by final at once.
     kept = np.flatnonzero(~(rejects.bad | rejects.left_out))
     split, position = split[kept], hashes.position[kept]
     order = np.lexsort((position, split))
@@ -270,7 +273,7 @@ def _to_texts(values: pa.Array) -> list[str]:
 
 
 def transformed_labels(values: pa.Array) -> pa.StringArray:
-    """Return the labels of rows that TensorFlow Transform made, one text or integer of each.
+    """Return the labels of transformed rows, given one text or integer a row.
 
     Raises:
         InputError: One has a control character, which labels.txt cannot hold.
@@ -318,7 +321,7 @@ def _assign_splits(
 
     Args:
         spec: Schema and placement.
-        batch: The rows; those whose split is not valid are rejected.
+        batch: The rows; rows with an invalid split are rejected.
         hashes: First hash of each row's key; uint64[rows].
     """
     if spec.split_by:
@@ -385,7 +388,7 @@ def last_rank(ranks: Ranks) -> int:
 
 
 def sample_batch(spec: TableSpec, batch: TypedBatch, last: int) -> TypedBatch:
-    """Return a batch of which the rows after the last rank of the sample are left out.
+    """Leave out the rows of a batch after the last rank of the sample.
 
     Args:
         spec: Schema and placement.
@@ -398,7 +401,7 @@ def sample_batch(spec: TableSpec, batch: TypedBatch, last: int) -> TypedBatch:
 
 
 def _ranks(spec: TableSpec, batch: TypedBatch) -> tuple[Ranks, Ranks]:
-    """Return the ranks of the rows, and of those that are rejected without cells, by their ids."""
+    """Return the ranks of the rows, and of rejects without cells, by their ids."""
     positions = hash_rows(spec, batch).position
     ids = np.array([reject.offset for reject in batch.rows.without_cells], np.int64)
     rejected = byte_arrays.hash_offsets(spec.place.seed, batch.ref.key, ids).position

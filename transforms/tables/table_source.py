@@ -1,4 +1,4 @@
-"""TableSource: the interface of what gives typed rows or rejects, and the values that it gives."""
+"""TableSource: the interface of sources of typed rows and rejects, and the values they return."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class RowReject(NamedTuple):
         offset: Identity of the row, such as the offset of its first byte in the file's text.
         line: Number of its first line, from 1.
         error: A reason, one of ``refs.REASONS``.
-        message: What is wrong, without line and column.
+        message: The fault, without line and column.
         rows: Number of rows that this reject counts.
         column: Name of the column whose cell is wrong; empty if it is the row as a whole.
     """
@@ -82,6 +82,8 @@ class RejectCollector:
         self.bad, self.left_out = np.zeros((2, rows), bool)
         # For each check that rows failed: the column, the reason, and the message for a row.
         self._checks: list[tuple[str, str, Callable[[int], str]]] = []
+        # Index into _checks of each bad row. Messages are made when rejects are listed, so that
+        # millions of bad rows cost 4 bytes each.
         self._check_ids = np.zeros(rows, np.int32)
 
     def add(
@@ -97,7 +99,7 @@ class RejectCollector:
             bad: bool[rows], which rows failed.
             reasons: One reason for all rows, or an array with a reason per row, shape [rows].
             column: Name of the column that was checked.
-            describe: Returns what is wrong with a row, given its index.
+            describe: Returns the message for a row, given its index.
         """
         new = np.flatnonzero(bad & ~self.bad)
         self.bad[new] = True
@@ -110,10 +112,9 @@ class RejectCollector:
         """Leave out rows, and rejects of rows without cells; return the number of rows."""
         rejects, self.left_out = self.without_cells, rows
         self.without_cells = [rejects[n] for n in np.flatnonzero(~without_cells).tolist()]
-        lost = sum(reject.rows for reject in rejects) - sum(
-            reject.rows for reject in self.without_cells
-        )
-        return lost + int(np.count_nonzero(rows))
+        before = sum(reject.rows for reject in rejects)
+        after = sum(reject.rows for reject in self.without_cells)
+        return before - after + int(np.count_nonzero(rows))
 
     def rejects(self) -> list[RowReject]:
         """Return all rejects, ordered by row."""
@@ -141,7 +142,7 @@ class RejectCollector:
 
 
 def describe_lost_files(count: int, limit: int, key: str, message: str) -> str:
-    """Return the error for files that are lost in whole or in part, of which one is named."""
+    """Describe rejected files, naming the first."""
     some = "1 file is" if count == 1 else f"{count:,} files are"
     return (
         f"{some} not used completely, more than --max_rejected_files={limit} allows: "
@@ -236,11 +237,11 @@ class TableSpec(PickledOnce):
         columns: The schema.
         place: Splits and seed.
         label: Column whose values are counted as labels, or empty.
-        key: Column that identifies rows, or empty: then input and place in it do.
+        key: Column that identifies rows; if empty, the input and the place in it identify them.
         group_by: Rows with equal texts in this column stay in one split; or empty.
         split_by: Column that names the split, or empty.
         max_labels: Number of distinct labels of a batch from which they are not counted.
-        rename: Names of columns, and those of their features.
+        rename: Pairs of a column's name and its feature's name.
     """
 
     columns: tuple[Column, ...]
@@ -259,7 +260,7 @@ class TableSpec(PickledOnce):
 
     @property
     def label_feature(self) -> str:
-        """Name of the feature with the label; empty if there is none."""
+        """Name of the feature with the label, or empty."""
         return dict(self.rename).get(self.label, self.label)
 
     def columns_of(self, split: str = "") -> tuple[Column, ...]:
@@ -274,7 +275,7 @@ class TableSpec(PickledOnce):
 
     @property
     def selected_names(self) -> set[str]:
-        """Columns that are read: those of the schema, and those that an option names."""
+        """Names of the columns to read: the schema's, and columns that an option names."""
         return {*self.named, *(column.name for column in self.columns)}
 
     @property
@@ -298,12 +299,12 @@ class TextTable:
 
 
 def with_names(columns: Iterable[Column], names: Mapping[str, str]) -> tuple[Column, ...]:
-    """Return columns of which some have other names."""
+    """Rename columns."""
     return tuple(replace(column, name=names.get(column.name, column.name)) for column in columns)
 
 
 def without_required(columns: Iterable[Column], label: str) -> tuple[Column, ...]:
-    """Return columns of which the one with the label is optional."""
+    """Make the label's column optional."""
     return tuple(
         replace(column, required=column.required and column.name != label) for column in columns
     )
@@ -315,7 +316,7 @@ class TableInput(NamedTuple):
     Attributes:
         ref: The input; rejected if it cannot be read as a table.
         num_bytes: Estimated size of its rows in bytes.
-        detail: What the source needs to read it, as plain values.
+        detail: Plain values that the source needs to read it.
     """
 
     ref: InputRef
@@ -324,15 +325,15 @@ class TableInput(NamedTuple):
 
 
 class Unit(NamedTuple):
-    """What is read by one call, in parallel with other units; crosses a shuffle.
+    """A range that one call reads, in parallel with other units; crosses a shuffle.
 
     Attributes:
         ref: The input, as plain values.
         start: Place of the unit in its input; units are ordered by it.
         num_bytes: Approximate bytes that each of its batches takes of the input.
         single: Whether it is exactly one batch, which need not be read if its run exists.
-        identity: What decides its rows, apart from the content and the options; plain values.
-        detail: What the source needs to read it, as plain values.
+        identity: Plain values that decide its rows, besides the content and the options.
+        detail: Plain values that the source needs to read it.
     """
 
     ref: tuple[Any, ...]
@@ -350,10 +351,10 @@ class TypedBatch(NamedTuple):
         ref: The input.
         columns: The features, with a value or none for each row.
         rows: Identity and line of each row, and the rows that are rejected.
-        texts: Columns whose texts decide placement, by name: dictionary<int32, binary>, an empty
-            text where there is none.
+        texts: Columns whose texts decide placement, by name: dictionary<int32, binary>; missing
+            texts are empty.
         number: Number of rows that were read, rejected ones included.
-        content: BLAKE3 of what the source read of the unit, up to this batch.
+        content: BLAKE3 of the bytes that the source read of the unit, up to this batch.
     """
 
     ref: InputRef
@@ -372,7 +373,7 @@ class TableSource(Protocol):
 
     @property
     def table(self) -> TableSpec:
-        """The columns, if values have statistics, and those that decide the placement of rows."""
+        """The columns, if values have statistics, and the columns that decide placement."""
 
     def schema(self, labels: Sequence[str]) -> str:
         """Return the text of ``schema.pbtxt``, given the labels in the order of their ids."""
@@ -381,7 +382,7 @@ class TableSource(Protocol):
         """Return the manifest's list of features, sorted by name."""
 
     def inspect(self, ref: InputRef) -> TableInput:
-        """Return an input with what is needed to read it, or rejected."""
+        """Inspect an input; reject it if it is not a table."""
 
     def units(self, item: TableInput) -> Iterator[Unit]:
         """Yield the units of an input; none if it has no rows.
@@ -401,5 +402,5 @@ class TableSource(Protocol):
         """Return the ``content`` of the last batch of a unit, which need not be parsed.
 
         Raises:
-            As ``read``, or what the storage raises for an input that is gone or changed.
+            As ``read``, or the storage's errors for an input that is gone or changed.
         """

@@ -75,7 +75,7 @@ class WriteRows(beam.PTransform):
     ``Outcome``.
 
     Args:
-        spec: What is written, where, and how.
+        spec: Options of the build.
     """
 
     spec: RowsSpec
@@ -135,7 +135,7 @@ class WriteRows(beam.PTransform):
         return BuildInput(placed, plan, counts) | BuildShards(spec.sink, encoder)
 
     def _read_before(self, units: Any, plan: Any) -> tuple[Any, Any]:
-        """Wire what is read before rows are written; return ``last`` and ``graph`` for them."""
+        """Wire the passes before rows are written; return ``last`` and ``graph`` for them."""
         spec, last, graph = self.spec, None, ""
         if spec.limit is not None:
             last = AsSingleton(
@@ -177,12 +177,12 @@ def count_files(census: Census, plan: Plan) -> Census:
 
 
 def inspect_input(ref: InputRef, source: TableSource) -> Iterator[TableInput]:
-    """Yield an input with what is needed to read it, or rejected."""
+    """Inspect an input; see ``TableSource.inspect``."""
     yield source.inspect(ref)
 
 
 def hash_input(item: TableInput, source: TableSource, plan: Plan) -> Iterator[Census]:
-    """Yield the content of an input if the plan compares it; what cannot be read has none."""
+    """Yield the content of an input if the plan compares it; unreadable inputs have none."""
     if not plan.content_id or item.ref.error:
         return
     census = Census()
@@ -234,7 +234,7 @@ def write_runs(
 
     Args:
         values: The unit.
-        spec: What is written.
+        spec: Options of the build.
         last: See ``sample_batch``; None for all rows.
         graph: Folder of a TensorFlow Transform graph in the build folder, or empty.
     """
@@ -293,7 +293,7 @@ class CutSegments(beam.PTransform):
     folder: str
 
     def expand(self, inputs: tuple[Any, Any]) -> tuple[beam.PCollection[Placed], ...]:
-        """Wire the groups of runs, and what is merged."""
+        """Wire the grouping and merging of runs."""
         (runs, plan), folder = inputs, self.folder
         count = runs | "CountRuns" >> beam.combiners.Count.Globally()
         grouped = runs | "GroupRuns" >> beam.FlatMap(group_run, AsSingleton(count)).with_outputs(

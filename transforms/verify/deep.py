@@ -54,10 +54,10 @@ _Features = dict[str, FeatureValues]
 
 @dataclass
 class RecordTotals:
-    """What the records of some shards hold.
+    """Totals over the records of some shards.
 
     Attributes:
-        problems: What contradicts the catalog, as the shard's findings.
+        problems: Contradictions to the catalog, as the shard's findings.
         labels: Number of records by label.
         several: Whether a record has several labels.
         summary: Sums over the values of features, where the manifest has statistics of them.
@@ -77,7 +77,7 @@ class RecordTotals:
 
 
 def check_records(root: str, manifest: Manifest, processes: int = 1) -> list[Finding]:
-    """Return what contradicts the records of a dataset whose other checks found nothing.
+    """Return contradictions to the records of a dataset whose other checks found nothing.
 
     Args:
         root: Folder of the shards.
@@ -97,7 +97,7 @@ def check_records(root: str, manifest: Manifest, processes: int = 1) -> list[Fin
 
 
 def read_shard(shard: Shard, root: str, manifest: Manifest) -> RecordTotals:
-    """Return what the records of a shard hold, and what contradicts its catalog."""
+    """Return the totals over the records of a shard, and contradictions to its catalog."""
     totals = RecordTotals()
     names = {
         feature.get("source", feature["name"]): feature["name"] for feature in manifest.features
@@ -314,7 +314,7 @@ def _count_copies(
 
 
 def _can_check_input_id(manifest: Manifest, rows: Sequence[tuple[str, dict[str, Any]]]) -> bool:
-    """Return whether the catalogs say all that the identity of the inputs was made of."""
+    """Return whether the catalogs record everything that the identity of the inputs covers."""
     config, inputs = manifest.build.config, manifest.inputs
     is_plain = not config.get("group_pattern") and config.get("duplicates", "keep") == "keep"
     is_complete = not inputs.rejected and not inputs.duplicates and bool(inputs.root)

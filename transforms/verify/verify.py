@@ -157,7 +157,8 @@ def check_shard(
 
     def check(payload: bytes) -> None:
         nonlocal records, violation_count
-        if checker is not None and (violation := checker.find_violation(payload)):
+        violation = "" if checker is None else checker.find_violation(payload)
+        if violation:
             violation_count += 1
             if violation_count <= _MAX_EXAMPLES:
                 violations.append(f"record {records:,}: {violation}")

@@ -13,7 +13,7 @@ import pytest
 
 from shardmill.schemas.refs import Reject
 from shardmill.schemas.storage.local import LocalStorage
-from shardmill.transforms.sink.parts import PartJob, find_part, parse_sidecar, write_part
+from shardmill.transforms.sink.parts import PlannedPart, find_part, parse_sidecar, write_part
 from shardmill.transforms.sink.placement import PartKey
 from shardmill.transforms.sink.spec import Example
 from tests.support import fault_tools as faults
@@ -191,7 +191,7 @@ def items(count: int, gate: threading.Barrier | None):
 def test_concurrent_workers_leave_one_payload_of_a_part(tmp_path, workers, packing):
     """All of them continue with the payload of the first one."""
     storage, folder = LocalStorage(), str(tmp_path / "parts")
-    job = PartJob(JOB, "ab" * 16, folder, packing, {"codec": "1"})
+    job = PlannedPart(JOB, "ab" * 16, folder, packing, {"codec": "1"})
     alone = write_part(storage, replace(job, folder=str(tmp_path / "alone")), items(60, None))
     for _ in range(20 if faults.SOAK else 3):
         gate = threading.Barrier(workers)

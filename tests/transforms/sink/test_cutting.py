@@ -22,7 +22,7 @@ from shardmill.transforms.sink import record_writer
 from shardmill.transforms.sink.assemble import (
     BuiltShard,
     PartSlice,
-    ShardJob,
+    PlannedShard,
     assemble_shard,
     plan_shards,
 )
@@ -317,7 +317,7 @@ def assemble_slices(
 ) -> BuiltShard:
     """Assemble a shard from parts, of which the last one may be cut."""
     *whole, last = (PartSlice(part, 0, part.records) for part in parts)
-    job = ShardJob(Series("train", ""), 0, 1, (*whole, last._replace(**cut)))
+    job = PlannedShard(Series("train", ""), 0, 1, (*whole, last._replace(**cut)))
     sink = SinkSpec(str(build.parent), "b", PlaceSpec(Splits.parse("train:1")), ShardSpec())
     return assemble_shard(open_storage(str(build)), sink, job, packing)
 

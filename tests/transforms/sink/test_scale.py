@@ -202,7 +202,7 @@ def build_by_hand(folder, count: int) -> tuple[dict[str, int], Manifest]:
     storage, encoder, totals, files = open_storage(str(folder)), KeyEncoder(), Totals(), []
     for number in range(count):
         key = PartKey(*TRAIN, number)
-        job = parts.PartJob(key, f"{number:032x}", wanted.parts, "stored", encoder.versions())
+        job = parts.PlannedPart(key, f"{number:032x}", wanted.parts, "stored", encoder.versions())
         ref = make_refs(1)[0]
         rejects = [ref.rejected("decode", "bad").to_reject()] * (number % 2)
         part = parts.write_part(storage, job, [*encoder.encode([ref], ()), *rejects])

@@ -227,7 +227,7 @@ def filler_batch(columns: Sequence[Column]) -> pa.RecordBatch:
 
 
 def analysis_error(error: BaseException) -> InputError | None:
-    """Return an error with one sentence for what TensorFlow Transform raised, or None.
+    """Explain an error of TensorFlow Transform in one sentence, or return None.
 
     Errors of the user's function while it is traced are ``UsageError`` already; this is for errors
     that occur when the traced graph runs on rows or is saved.

@@ -1,7 +1,7 @@
 """Preprocessing: execute, check and call the user's preprocessing_fn.
 
 Workers receive the source text, not a pickled function, and execute it once per process. This
-module does not import TensorFlow; the user's file imports what it needs.
+module does not import TensorFlow; the user's file does.
 """
 
 from __future__ import annotations

@@ -1,0 +1,70 @@
+"""Check that the finished folders bind no vague names; print each and exit 1 if there is one.
+
+A vague name, such as ``found`` or ``each_label``, says nothing about its value and cannot be
+searched for. Names that a module only uses, such as placeholders of messages, are not checked.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent.parent
+VAGUE = re.compile(r"(?:^|_)(?:each|found|known|shown|wanted)(?:_|$)")
+# Folders without such names: add each folder, or package, that is finished.
+FINISHED = (
+    "loaders",
+    "pipelines/report",
+    "schemas",
+    "transforms/publish",
+    "transforms/runtime",
+    "transforms/sink",
+    "transforms/tables",
+    "transforms/verify",
+)
+EXEMPT = ("schemas/errors",)
+
+
+def find_names(source: str) -> Iterator[tuple[int, str]]:
+    """Yield line and name of each definition, parameter and assignment with a vague name."""
+    for node in ast.walk(ast.parse(source)):
+        name = bound_name(node)
+        if name and VAGUE.search(name):
+            yield getattr(node, "lineno", 0), name
+
+
+def bound_name(node: ast.AST) -> str | None:
+    """Return the name that a node of a syntax tree binds, or None."""
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.ExceptHandler):
+        return node.name
+    if isinstance(node, ast.arg):
+        return node.arg
+    if isinstance(node, ast.alias):
+        return node.asname
+    if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+        return node.id
+    if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+        return node.attr
+    return None
+
+
+def main() -> int:
+    """Check the modules of the finished folders; return the exit code."""
+    failed = 0
+    for folder in FINISHED:
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            file = path.relative_to(ROOT).as_posix()
+            if file.startswith(EXEMPT):
+                continue
+            for line, name in find_names(path.read_text(encoding="utf-8")):
+                print(f"{file}:{line}: {name!r}: write a noun that says what the value is")
+                failed += 1
+    print(f"{failed} vague names." if failed else "Names: no vague ones.")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
