@@ -282,7 +282,8 @@ def _parser(
         features = arrays or [spec.name for spec in source.specs if spec.name not in left_out]
     inputs = select_features(source, features)
     if fill and stream.where:  # others are filled for the predicate
-        fill = {name: value for name, value in fill.items() if name in {s.name for s in inputs}}
+        names = {spec.name for spec in inputs}
+        fill = {name: value for name, value in fill.items() if name in names}
     specs = {spec.name: spec for spec in inputs}
     specs |= {name: source.spec_of(name) for name, _ in targets.values()}
     outputs = output_names(inputs, features)
@@ -298,17 +299,16 @@ def _parser(
         return decoders[name](values) if name in decoders else values
 
     def finish(parsed: dict[str, Any], *weights: Any) -> Any:
-        values = {outputs[spec.name]: read(spec.name, parsed[spec.name]) for spec in inputs}
-        given = (
-            values[outputs[inputs[0].name]] if len(inputs) == 1 and inputs[0].encoding else values
-        )
+        values: Any = {outputs[spec.name]: read(spec.name, parsed[spec.name]) for spec in inputs}
+        if len(inputs) == 1 and inputs[0].encoding:
+            (values,) = values.values()
         labels = {
             output: read_label(read(name, parsed[name], flat=True))
             for output, (name, read_label) in targets.items()
         }
         if labels:
-            return (given, labels.get("", labels), *weights)
-        return (given, *weights) if weights else given
+            return (values, labels.get("", labels), *weights)
+        return (values, *weights) if weights else values
 
     return batch_parser(list(specs.values()), fill), finish, singly
 
@@ -320,7 +320,7 @@ def _targets(
 
     The name of the target is empty if it is the only one.
     """
-    forms = [] if label is None else [label] if isinstance(label, str) else label
+    forms = [label] if isinstance(label, str) else label or []
     targets: dict[str, tuple[str, Callable[[Any], Any]]] = {}
     for form in forms:
         if form.partition("/")[0] == BOXES and source.has_boxes:

@@ -55,8 +55,6 @@ class Position(NamedTuple):
         Args:
             reader: The worker.
             reads: The options that determine record order.
-        reads: The options that determine its record order.
-
         """
         # One worker without a limit has read what a number of examples says, so that the state is
         # the same on every host. Of several, each has its own share and its own place in it.

@@ -251,9 +251,10 @@ class Records:
         if ids:
             added["sample_id"] = self.files.id_of(part, record, payload)
         example: Any = values | added if added else values
+        taken = values.keys() & added
         if supervised is not None:
             example = (*_pair(values, *supervised), *added.values())
-        elif taken := values.keys() & added:
+        elif taken:
             raise UsageError("feature-name-taken", name=taken.pop())
         return example if transform is None else transform(example)
 

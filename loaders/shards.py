@@ -252,7 +252,9 @@ class ShardFiles:
 
     def open_ahead(self, shards: Sequence[int]) -> None:
         """Starts to open remote shards, copied to the disk cache if there is one; does not wait."""
-        for shard in shards if self.is_remote else ():
+        if not self.is_remote:
+            return
+        for shard in shards:
             threading.Thread(target=self._try_to_open, args=(shard,), daemon=True).start()
 
     def _try_to_open(self, shard: int) -> None:

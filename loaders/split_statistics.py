@@ -125,7 +125,9 @@ def normalization(
         raise UsageError("normalization-without-pixels", split=split)
     if moments is None:
         raise UsageError("normalization-without-mean", feature=feature, split=split)
-    mean, std = (values[0] if feature else values for values in moments[1:])
+    _, mean, std = moments
+    if feature:
+        mean, std = mean[0], std[0]
     if framework == "keras":
         import keras
 
@@ -159,7 +161,13 @@ def read_labels(records: Records) -> list[str | None]:
     else:
         feature = source.label_text or source.label_id
         labels = [label for values in _read_feature(records, feature) for label in values]
-    return [None if x is None else x.decode() if isinstance(x, bytes) else str(x) for x in labels]
+    return [_label_text(label) for label in labels]
+
+
+def _label_text(label: Any) -> str | None:
+    if label is None:
+        return None
+    return label.decode() if isinstance(label, bytes) else str(label)
 
 
 def read_catalog_columns(records: Records, names: Sequence[str]) -> list[list[Any]]:
@@ -168,8 +176,11 @@ def read_catalog_columns(records: Records, names: Sequence[str]) -> list[list[An
     Raises:
         InputError: A catalog cannot be read, or has no such column.
     """
-    parts = list(_read_catalogs(records, names))
-    return [[value for part in parts for value in part[at]] for at in range(len(names))]
+    columns: list[list[Any]] = [[] for _ in names]
+    for part in _read_catalogs(records, names):
+        for column, values in zip(columns, part, strict=True):
+            column.extend(values)
+    return columns
 
 
 def _read_catalogs(records: Records, names: Sequence[str]) -> Iterator[list[list[Any]]]:

@@ -54,7 +54,8 @@ def steps_per_epoch(
         raise UsageError(
             "shards-fewer-than-hosts", split=selection.split, found=len(parts), hosts=hosts
         )
-    smallest = min(sum(part.records for part in parts[i::hosts]) for i in range(hosts))
+    records = [part.records for part in parts]
+    smallest = min(sum(records[host::hosts]) for host in range(hosts))
     return smallest // (batch_size // hosts)
 
 

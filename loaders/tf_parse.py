@@ -58,8 +58,8 @@ def feature_spec(
             raise UsageError("feature-joined", name=spec.name, parts=", ".join(spec.parts))
     defaults = default_values([spec for spec in specs if spec.name in (fill or {})], fill)
     parsed = {spec.name: _parsed_as(spec, defaults, by_schema=True) for spec in specs}
-    for name, form in parsed.items() if scalars else ():
-        if getattr(form, "shape", None) == [1]:  # of a FixedLenFeature
+    for name, form in parsed.items():
+        if scalars and getattr(form, "shape", None) == [1]:  # of a FixedLenFeature
             parsed[name] = form._replace(shape=[], default_value=defaults.get(name))
     return parsed
 

@@ -29,7 +29,9 @@ def short_number(value: object, digits: int = 6) -> str:
     if isinstance(value, float):
         whole = 10**digits - 0.5 <= abs(value) < 1e15
         return f"{value:,.0f}" if whole else f"{value:,.{digits}g}"
-    return "-" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
+    if isinstance(value, int):
+        return f"{value:,}"
+    return "-" if value is None else str(value)
 
 
 def plural(count: int, noun: str) -> str:

@@ -79,8 +79,12 @@ def render_examples(title: str, examples: Sequence[Any]) -> str:
         title: A line above the table.
         examples: Dicts, pairs, or any other values.
     """
-    tuples = (example if isinstance(example, dict | tuple) else (example,) for example in examples)
-    rows = [row if isinstance(row, dict) else dict(enumerate(row)) for row in tuples]
+    rows = []
+    for example in examples:
+        if isinstance(example, dict):
+            rows.append(example)
+        else:
+            rows.append(dict(enumerate(example if isinstance(example, tuple) else (example,))))
     return render("examples.html", {"title": title, "rows": rows})
 
 

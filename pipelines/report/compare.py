@@ -87,8 +87,8 @@ def compare_records(before: Side, after: Side, most: int) -> dict[str, Any]:
 
     sides, images = (before, after), before.key == after.key == "catalog"
     names = _IMAGE_COLUMNS if images else _ROW_COLUMNS
-    tables = [_read_catalogs(side) if images else _read_rows(side) for side in sides]
-    lengths = [[len(chunk) for chunk in table[0]] for table in tables]
+    tables = [*map(_read_catalogs if images else _read_rows, sides)]
+    lengths = [[*map(len, table[0])] for table in tables]
     codes: dict[str, tuple[Any, Any]] = {}
     texts: dict[str, Any] = {}
     for number, name in enumerate(names):
@@ -240,17 +240,16 @@ def compare_datasets(before: str, after: str, most: int, *, read: bool = True) -
     why = _why_not_compared(sides, read=read)
     records, differs = None, files[0] != files[1]
     if not why:
-        shards_by_identity = [{_identity(item): item for item in side.shards} for side in sides]
-        equal = shards_by_identity[0].keys() & shards_by_identity[1].keys()
-        one, two = (
-            replace(side, shards=tuple(shard for key, shard in by_id.items() if key not in equal))
-            for side, by_id in zip(sides, shards_by_identity, strict=True)
-        )
+        first, second = ({_identity(item): item for item in side.shards} for side in sides)
+        equal = first.keys() & second.keys()
+        same = sum(first[key][1].records for key in equal)
+        one = replace(sides[0], shards=tuple(first[key] for key in first if key not in equal))
+        two = replace(sides[1], shards=tuple(second[key] for key in second if key not in equal))
         if not read and one.num_records + two.num_records > _MAX_RECORDS:
             why = _TOO_MANY
     if not why:
         records = compare_records(one, two, most)
-        records["same"] += sum(shards_by_identity[0][key][1].records for key in equal)
+        records["same"] += same
         differs = records["added"] + records["removed"] + records["changed"]["all"] > 0
     differs = differs or any(body[name] for name in sections[0])
     body |= {"records": records, "not_compared": why or None}

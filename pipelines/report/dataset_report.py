@@ -125,16 +125,16 @@ def gather(base: str, manifest: Manifest, inputs: Path | None) -> dict[str, Any]
                 page["sheets"] += [{"label": label, "pictures": pictures}] if pictures else []
             for finding in findings:
                 examples = choose_examples(finding["name"], samples, splits)
-                finding["groups"] += [[(one, draw(one)) for one in group] for group in examples]
+                for group in examples:
+                    finding["groups"].append([(sample, draw(sample)) for sample in group])
     rejects = list(islice(read_rejects(join(base, REJECTS)), 0 if manifest.root else 2000))
+    rows = [sample.features for sample in samples]
     return {
         **page,
         "samples": samples,
         "findings": findings,
         "build": manifest.build,
-        "columns": [
-            describe_column(spec, [sample.features for sample in samples]) for spec in specs
-        ],
+        "columns": [describe_column(spec, rows) for spec in specs],
         "largest": {n: max(s.label_counts.values(), default=0) for n, s in manifest.splits.items()},
         "rejects": rejects,
         "drawn": draw_rejects(inputs, rejects) if inputs else {},

@@ -182,7 +182,8 @@ def _of_classes(
         line = f"{len(few):,} of {plural(len(labels), 'label')} have fewer than {least[kind]:g}"
         listed = _listed(few, reverse=False)
         yield kind, min(few.values()), f"{line} examples in {name}: {listed}"
-    if name == _TRAIN and (ordered := (+counts).most_common()):
+    ordered = (+counts).most_common()
+    if name == _TRAIN and ordered:
         (most, large), (label, small) = ordered[0], ordered[-1]
         line = f"{most} has {large:,} training examples, and {label} {small:,}"
         yield "imbalance", large / small, line
@@ -214,8 +215,13 @@ def _moments(split: Split) -> dict[str, tuple[float, float, float]]:
         moments |= {
             f"channel {n}": (split.num_examples, *channel) for n, channel in enumerate(channels)
         }
-    numbers = {k: v for k, v in moments.items() if all(isinstance(x, int | float) for x in v)}
-    return {name: column for name, column in numbers.items() if column[0] > 0 and column[2] > 0}
+    varying = {}
+    for name, column in moments.items():
+        count, mean, std = column
+        # Features that are not numbers have no mean.
+        if mean is not None and std is not None and count > 0 and std > 0:
+            varying[name] = column
+    return varying
 
 
 def _of_images(samples: Sequence[SampledRecord]) -> _FindingRows:

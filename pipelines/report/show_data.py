@@ -179,7 +179,8 @@ def describe_bytes(value: bytes) -> dict[str, Any]:
         ``bytes`` (length) and one of: ``image`` (``format``, ``width``, ``height`` and ``mode``, or
         ``format`` and ``error``), ``text`` (the start of it), ``base64`` (of the first bytes).
     """
-    if image := describe_image(value):
+    image = describe_image(value)
+    if image is not None:
         return {"bytes": len(value), "image": image}
     text = _decode_text(value)
     if text is not None:

@@ -181,10 +181,10 @@ def _missing(manifest: Manifest) -> Counter[str]:
 
 
 def _columns(columns: Mapping[str, str], missing: Counter[str]) -> Rows:
-    texts = [
-        f"{name}: {text}" + (f"; {missing[name]:,} missing" if missing[name] else "")
-        for name, text in columns.items()
-    ]
+    texts = []
+    for name, text in columns.items():
+        lacking = f"; {missing[name]:,} missing" if missing[name] else ""
+        texts.append(f"{name}: {text}{lacking}")
     return first_rows("column", texts, "")
 
 

@@ -179,10 +179,8 @@ def format_catalog(
     columns = list(map(list, zip(*rows, strict=True))) or [[] for _ in CatalogRow._fields]
     values: dict[str, Any] = dict(zip(CatalogRow._fields, columns, strict=True))
     features = values.pop("features")
-    values |= {
-        name: [record_features.get(name) for record_features in features]
-        for name in catalog_columns()
-    }
+    for name in catalog_columns():
+        values[name] = [record_features.get(name) for record_features in features]
     number = len(features)
     values |= {"record": range(number), "record_id": [record_id] * number}
     target = io.BytesIO()

@@ -166,7 +166,9 @@ def describe_manifest(manifest: Manifest) -> dict[str, Any]:
 def default_split(manifest: Manifest) -> str:
     """Returns train, or the first split with examples, or an empty text."""
     full = [name for name, split in manifest.splits.items() if split.num_examples]
-    return "train" if "train" in full else (full[0] if full else "")
+    if "train" in full:
+        return "train"
+    return full[0] if full else ""
 
 
 def _labels(manifest: Manifest) -> Iterator[dict[str, Any]]:

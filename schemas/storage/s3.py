@@ -248,7 +248,9 @@ class S3Storage(ObjectStorage):
         self, action: str, path: str, *, flat: bool = True, limit: int | None = None
     ) -> Iterator[Entry]:
         bucket, key = split_uri(path)
-        options = {"MaxKeys": limit} if limit else {} if flat else {"Delimiter": "/"}
+        options: dict[str, Any] = {} if flat else {"Delimiter": "/"}
+        if limit:
+            options = {"MaxKeys": limit}
         with translate_errors(action, path):
             pages = self._client().get_paginator("list_objects_v2")
             for page in pages.paginate(Bucket=bucket, Prefix=folder_prefix(key), **options):

@@ -325,16 +325,20 @@ def _check_features(folder: str, manifest: Manifest) -> Iterator[Finding]:
             yield Finding(shard_names.MANIFEST, message)
     yield from _check_sources(manifest)
     # TensorFlow Transform describes a sparse feature by several.
-    for name in sorted(kinds.keys() - listed.keys()) if not manifest.side_files else ():
+    if manifest.side_files:
+        return
+    for name in sorted(kinds.keys() - listed.keys()):
         yield Finding(shard_names.MANIFEST, f"it does not list the feature {name!r} of the schema")
 
 
 def _check_sources(manifest: Manifest) -> Iterator[Finding]:
     """Yield features of images whose source is not the one that ``--features`` gives them."""
+    if not manifest.build.record_id:
+        return
     option = str(manifest.build.config.get("features") or "")
     pairs = [item.strip().partition("=") for item in option.split(",") if item]
-    sources = {name: source if equals else name for name, equals, source in pairs}
-    for feature in manifest.features if manifest.build.record_id else ():
+    sources = {name: source for name, equals, source in pairs if equals}
+    for feature in manifest.features:
         name = feature["name"]
         expected = sources.get(name, name)
         if feature.get("source") != expected:

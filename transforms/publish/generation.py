@@ -155,7 +155,8 @@ def open_output(storage: Storage, output: str) -> Published:
         raise OutputError("output-is-file", output=output)
     published = read_published(storage, output)
     # A folder with a manifest is a dataset, also with files of people next to it: they are kept.
-    for entry in () if published.version else storage.list_dir(output):
+    entries = [] if published.version else storage.list_dir(output)
+    for entry in entries:
         own = entry.name.startswith(".") or shard_names.is_generation(entry.name)
         if not own and entry.name not in {*_SYSTEM_FILES, shard_names.CURRENT}:
             raise OutputError("output-not-dataset", output=output, name=entry.name)

@@ -267,7 +267,9 @@ class Changes:
 def compare_files(old: Mapping[str, str], new: Mapping[str, str]) -> Changes:
     """Compare files by their identities; no changes if either mapping is empty."""
     changes = Changes()
-    for key in old.keys() | new.keys() if old and new else ():
+    if not old or not new:
+        return changes
+    for key in old.keys() | new.keys():
         if key not in old:
             changes.add(("new", key))
         elif old[key] != new.get(key):

@@ -95,10 +95,9 @@ def list_contents(
     digests, keys, labels, values = table.to_pydict().values()
     if spec.config.get("annotations") or spec.config.get("masks"):
         # The annotations of an image are its label too; other columns of a listing are not.
-        labels = [
-            f"{label}\0{digest}" if digest else label
-            for label, digest in zip(labels, values, strict=True)
-        ]
+        for row, digest in enumerate(values):
+            if digest:
+                labels[row] = f"{labels[row]}\0{digest}"
     many = {digest: list[Content]() for digest, n in Counter(digests).items() if n > _MANY}
     groups: dict[int, list[Content]] = defaultdict(list)
     for digest, key, label in zip(digests, keys, labels, strict=True):

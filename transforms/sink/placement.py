@@ -121,8 +121,8 @@ class PlaceSpec:
     def __post_init__(self) -> None:
         _ = self._group
         required = self.splits.required
-        for name in self.unlabeled if required else ():
-            if name not in required:
+        for name in self.unlabeled:
+            if required and name not in required:
                 raise UsageError("unlabeled-unknown", name=name, splits=", ".join(required))
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -158,8 +158,9 @@ class PlaceSpec:
             return ref.key
         # A group that did not take part in the match is None: the next choice counts, and a match
         # of nothing must not put all such inputs into one group.
-        named = match.groupdict().get("group")
-        group = named if named is not None else match.group(1 if match.re.groups else 0)
+        group = match.groupdict().get("group")
+        if group is None:
+            group = match.group(1 if match.re.groups else 0)
         return group or ref.key
 
     def in_group(self, ref: InputRef) -> bool:

@@ -130,7 +130,8 @@ def make_plan(
         if spec.label_order == "text":
             warnings += tuple(warn_of_order(labels))
     parts = plan_parts(census.series, expected_bytes, spec.shards)
-    if (pattern := spec.place.group_pattern) and not census.grouped:
+    pattern = spec.place.group_pattern
+    if pattern and not census.grouped:
         warnings += (f"--group_pattern={pattern} groups nothing: each input is alone",)
     plan = Plan(
         "build",

@@ -170,10 +170,10 @@ def transform_table(table: Table, folder: str, label: str) -> Table:
         apply(table.columns, table.order[start : start + _TRANSFORM_ROWS])
         for start in range(0, max(1, len(table.order)), _TRANSFORM_ROWS)
     ]
-    columns = [
-        first._replace(values=pa.concat_arrays([batch[number].values for batch in batches]))
-        for number, first in enumerate(batches[0])
-    ]
+    columns = []
+    for first, *others in zip(*batches, strict=True):
+        values = [first.values, *(column.values for column in others)]
+        columns.append(first._replace(values=pa.concat_arrays(values)))
     labels = table.labels
     for column in columns:
         if column.name == label and column.kind != "float32" and not is_list(column.values.type):

@@ -139,7 +139,8 @@ class ExampleChecker:
         for name, rule in self._rules.items():
             feature = features.get(name)
             if feature is not None:
-                if violation := rule.find_violation(feature):
+                violation = rule.find_violation(feature)
+                if violation:
                     return violation
             elif rule.required and name not in self._optional:
                 return f"the feature {name!r} is missing"
@@ -148,8 +149,8 @@ class ExampleChecker:
     def _find_wrong_label(self, features: dict[str, FeatureValues]) -> str:
         """Return how the class id contradicts the labels or the class text, or an empty text."""
         columns = (features[name].values if name in features else () for name in _LABEL)
-        for number, text in itertools.zip_longest(*columns) if self._labels else ():
-            if not isinstance(number, int):
+        for number, text in itertools.zip_longest(*columns):
+            if not self._labels or not isinstance(number, int):
                 continue
             if not 0 <= number < len(self._labels):
                 return (
