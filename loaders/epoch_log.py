@@ -385,7 +385,7 @@ def _remove(path: str, process: int) -> None:
 def _share_logs() -> None:
     """Let all logs move to a file, also if a signal handler raises meanwhile.
 
-    What a hook raises is printed and lost: the workers would start without the file. torch's
+    An exception in a hook is printed and lost: the workers would start without the file. torch's
     handler raises once for each DataLoader whose worker was killed.
     """
     errors: list[Exception] = []

@@ -105,7 +105,7 @@ def keras_dataset(  # noqa: PLR0913 - all but two are keyword-only
         batch_size: Examples in a batch, over all hosts; None for single examples.
         shuffle: Whether to shuffle; an integer is the ``buffer`` of a ``Stream``.
         seed: Seed of the order.
-        remainder: What happens to a last batch that is not full: ``keep`` it, ``drop`` it, or
+        remainder: The rule for a last batch that is not full: ``keep`` it, ``drop`` it, or
             ``pad`` it: batches are then ``(inputs, labels, weights)``, and the weight of padding is
             0. None for ``keep``, with several hosts ``drop``; they cannot keep it.
         label: ``id`` (integer or float), ``one_hot``, ``text``, a feature; several; or None.
@@ -362,6 +362,8 @@ def _to_batches(
     dataset = dataset.prefetch(_AHEAD)  # read them while others are decoded
     if batching.batch_size is not None:
         dataset = dataset.rebatch(batching.of_host, drop_remainder=batching.remainder != "keep")
+    # Blocks are parsed whole, which is faster than one example at a time. Decoded arrays may differ
+    # in shape: without batches, they are decoded after the block is divided into examples.
     if singly:
         dataset = dataset.map(parse, tf.data.AUTOTUNE).unbatch()
         dataset = dataset.map(finish, tf.data.AUTOTUNE)

@@ -55,7 +55,7 @@ class EpochOrder:
     ``places`` is a permutation of all examples. ``windows`` reads whole members: shards in random
     order, the members of each in random order, and then the examples of consecutive members mixed
     in windows. The members of shards of different labels (``--shard_by=label``) are spread evenly
-    over the epoch. If nothing is shuffled both have the examples as they are in the shards.
+    over the epoch. If nothing is shuffled, both have the order of the shards.
 
     Attributes:
         parts: The parts of the selection.

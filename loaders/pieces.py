@@ -158,7 +158,7 @@ def share_of(pieces: Sequence[Piece], reader: Reader, rule: Remainder) -> list[P
 def redeal(pieces: Sequence[Piece], deal: Deal, window: int, rule: Remainder) -> list[Piece]:
     """Returns the rest of pieces after a deal; see ``share_of``."""
     # All hosts of a deal have read as many examples, and workers take batches in turn: so one
-    # number says what each has read. The rest is listed in the order of hosts and workers, the
+    # number says how far each has read. The rest is listed in the order of hosts and workers, the
     # same on each machine; examples that hosts could not divide evenly come last.
     left: list[Piece] = []
     for host in range(deal.hosts):

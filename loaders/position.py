@@ -56,7 +56,7 @@ class Position(NamedTuple):
             reader: The worker.
             reads: The options that determine record order.
         """
-        # One worker without a limit has read what a number of examples says, so that the state is
+        # The number of examples is the state of one worker without a limit, so that the state is
         # the same on every host. Of several, each has its own share and its own place in it.
         in_blocks, worker = reads["order"] == "blocks", None
         deals = self.resolve(reader, by_records=not in_blocks).deals

@@ -78,7 +78,7 @@ class Stream:
             training framework when an iteration begins (see ``hosts.find_host``).
         worker: Number of this worker, and number of workers that divide the share of the host;
             None to ask torch.
-        remainder: What happens to examples that cannot be divided evenly among hosts: ``keep``
+        remainder: The rule for examples that cannot be divided evenly among hosts: ``keep``
             them, so that some hosts get one more; ``drop`` them (others in each epoch, if
             shuffled), or ``pad`` the other hosts with examples whose feature ``weight`` is 0; it is
             1 elsewhere. None for ``drop`` with several hosts.
@@ -153,7 +153,7 @@ class Stream:
 
     @property
     def remainder(self) -> Remainder:
-        """What happens to examples that cannot be divided evenly among hosts."""
+        """The rule for examples that cannot be divided evenly among hosts."""
         return self._remainder_of(self.host.count)
 
     def _remainder_of(self, hosts: int) -> Remainder:

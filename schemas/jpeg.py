@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import simplejpeg
 
-# JPEG markers (ITU-T T.81, table B.1): of frames, and those without a segment.
+# JPEG markers (ITU-T T.81, table B.1): of frames, and markers without a segment.
 _FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 _BARE = frozenset({0x00, 0x01, *range(0xD0, 0xD9)})
 # Baseline, extended and progressive frames: libjpeg-turbo scales no others, and where it should,

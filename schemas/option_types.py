@@ -38,7 +38,7 @@ class Option(Generic[Value_co, Given_contra]):
     Attributes:
         kind: The control that a form shows for it.
         parse: Parses an argument, given the flag's name for messages and the argument. A parsed
-            value is returned as it is.
+            value is returned unchanged.
         default: The value if no argument is given.
         choices: Values that a form suggests.
         pattern: Regular expression of the texts of all values, in the syntax of RE2, or empty; a

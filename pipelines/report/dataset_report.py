@@ -57,7 +57,7 @@ def report(dataset: Path, output: Path | None = None, *, inputs: Path | None = N
         dataset: The dataset's folder or its manifest, or a manifest of ``shardmill count``, on any
             storage.
         output: The file; by default NAME-report.html in the current folder.
-        inputs: Local folder of the inputs, to show what can be decoded of rejected images; by
+        inputs: Local folder of the inputs, to show the readable part of rejected images; by
             default, no file outside the dataset is read.
 
     Returns:

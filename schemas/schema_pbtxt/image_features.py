@@ -166,7 +166,7 @@ class FeatureSet:
 
     Attributes:
         features: (name in the record, feature), in the order of the flag.
-        keeps: Whether files may be kept as they are.
+        keeps: Whether files may be kept unchanged.
     """
 
     features: tuple[tuple[str, Feature], ...]

@@ -237,7 +237,7 @@ def join(base: str, *parts: str) -> str:
 
 
 def to_relative(path: str, root: str) -> str:
-    """Return a path that is below root as ``./NAME``, which moves with it; other paths as they are.
+    """Return a path below root as ``./NAME``, which moves with it; other paths unchanged.
 
     The name has its exact characters, also where the key of an input is another Unicode form.
     """

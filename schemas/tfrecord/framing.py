@@ -1,7 +1,7 @@
 """TFRecord framing: length, masked CRC of the length, payload, masked CRC of the payload.
 
 The CRCs of many records are checked at once, vectorised over NumPy arrays. A CRC is linear: the CRC
-of A + B follows from those of A and B and the length of B. So the CRC of consecutive records
+of A + B follows from the CRCs of A and B and the length of B. So the CRC of consecutive records
 follows from the CRCs that are stored in the records, and one comparison with the CRC of their bytes
 checks all of them. Damage to a single record is detected as reliably as by the record's own CRC,
 and damage to several as reliably as by any CRC-32C.

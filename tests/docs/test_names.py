@@ -1,4 +1,4 @@
-"""docs/_tools/check_names.py finds vague names wherever a module binds them."""
+"""docs/_tools/check_names.py finds vague names wherever a module binds them, and stiff phrases."""
 
 import runpy
 from pathlib import Path
@@ -37,6 +37,18 @@ def test_names_that_are_only_used_or_only_similar_pass(source: str) -> None:
     assert [*TOOL["find_names"](source)] == []
 
 
-def test_finished_folders_bind_none() -> None:
+@pytest.mark.parametrize(
+    "source",
+    ['"""Return columns, of\nwhich one is left."""', "x = 1  # those of which one is left"],
+)
+def test_finds_phrases_in_docstrings_and_comments(source: str) -> None:
+    assert len([*TOOL["find_phrases"](source)]) == 1
+
+
+def test_messages_may_have_the_phrases() -> None:
+    assert [*TOOL["find_phrases"]("error('boxes, of which 2 are empty')")] == []
+
+
+def test_finished_folders_have_no_faults() -> None:
     assert TOOL["main"]() == 0
     assert all((TOOL["ROOT"] / folder).is_dir() for folder in TOOL["FINISHED"])

@@ -68,7 +68,7 @@ class Publication(NamedTuple):
     Attributes:
         manifest: The manifest at the output.
         text: Its text.
-        remark: What could not be deleted afterwards, as a sentence; empty if all went well.
+        remark: A sentence about files that could not be deleted afterwards, or empty.
     """
 
     manifest: Manifest

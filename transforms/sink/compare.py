@@ -194,7 +194,7 @@ def _read_published(
 
 
 def _key_inputs(packed: bytes, plan: Plan) -> Iterator[InputRef | TaggedOutput]:
-    """Yield references as they are, or with their groups if they are compared."""
+    """Yield references unchanged, or with their groups if they are compared."""
     for ref in unpack([packed], INPUTS):
         is_compared = plan.published and not ref.error
         yield TaggedOutput(_NEW, (plan.group_of(ref.key), tuple(ref))) if is_compared else ref

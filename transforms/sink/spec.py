@@ -100,7 +100,7 @@ class Encoder(Protocol[RefT_contra]):
 def encode_refs(
     encoder: Encoder[Any], refs: Iterable[Reference], labels: Sequence[str]
 ) -> Iterator[Item]:
-    """Yield the records and rejects of references, those rejected while matching included.
+    """Yield the records and rejects of references, including inputs rejected while matching.
 
     Args:
         encoder: Encodes the others.

@@ -289,8 +289,8 @@ class BuildGraph(beam.PTransform):
 def _scratch(pipeline: beam.Pipeline, build: str) -> str:
     """Return the folder that an analysis writes to.
 
-    TensorFlow writes objects of no service but gs://, and those with other credentials, so the
-    runner of this process has a folder on its disk.
+    TensorFlow writes objects only to gs://, and with other credentials, so the runner of this
+    process has a folder on its disk.
 
     Raises:
         UsageError: Workers on several machines have no folder that TensorFlow can write to.
