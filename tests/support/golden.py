@@ -1,0 +1,75 @@
+"""Compare texts with files of tests/golden, and write these again.
+
+``SHARDMILL_RENEW=1 pytest tests/golden`` writes the files of the code that is there. The values
+are those of published datasets and of what commands print, so a change of one is a decision.
+"""
+
+import difflib
+import json
+import os
+import re
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from tests.conftest import ROOT
+
+GOLDEN = ROOT / "tests" / "golden"
+RENEW = bool(os.environ.get("SHARDMILL_RENEW"))
+VERSIONS = GOLDEN / "versions.json"
+# Packages whose code decides bytes of datasets.
+CODECS = ("cykooz-resizer", "deflate", "pillow", "pillow-heif", "simplejpeg")
+_MOST = 60  # lines of a difference
+
+# What differs between two runs of the same code.
+_CHANGING = (
+    (re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(\+00:00|Z)"), "TIME"),
+    (re.compile(r"gen-\d{8}T\d{6}Z-[0-9a-f]{12}"), "GENERATION"),
+    (re.compile(r'("seconds": )[\d.]+'), r'\1"SECONDS"'),
+    (re.compile(r"^(  time +)[\d,.]+ s.*$", re.MULTILINE), r"\1SECONDS"),
+    (re.compile(r'("(?:ctime_id|shardmill)": ")[^"]*'), r"\1CHANGING"),
+)
+
+
+def stable(text: str, folder: Path) -> str:
+    """Replace times, names of generations, and the folder of the test."""
+    text = text.replace(str(folder), "DIR")
+    for pattern, replacement in _CHANGING:
+        text = pattern.sub(replacement, text)
+    return text
+
+
+def codecs() -> dict[str, str]:
+    """Return the installed versions of the packages that decide bytes."""
+    return {name: version(name) for name in CODECS}
+
+
+def golden_codecs() -> dict[str, str]:
+    """Return the versions that the golden values were made with."""
+    versions: dict[str, str] = json.loads(VERSIONS.read_text())
+    return versions
+
+
+def check_golden(path: Path, text: str) -> None:
+    """Compare a text with a golden file; write the file if ``SHARDMILL_RENEW`` is set."""
+    if RENEW:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    name = str(path.relative_to(ROOT))
+    expected = path.read_text() if path.exists() else ""
+    if text == expected:
+        return
+    lines = difflib.unified_diff(
+        expected.splitlines(), text.splitlines(), name, "this code", lineterm="", n=1
+    )
+    raise AssertionError(
+        f"{name} is not what this code gives. If that is intended, say in CHANGELOG.md what changes "
+        "for users (identities and bytes of datasets, JSON, messages), and run "
+        f"SHARDMILL_RENEW=1 pytest tests/golden. The bytes were made with {golden_codecs()}, and "
+        f"{codecs()} are installed.\n" + "\n".join([*lines][:_MOST])
+    )
+
+
+def to_text(value: Any) -> str:
+    """Format JSON for reading."""
+    return json.dumps(value, indent=1, ensure_ascii=False)
