@@ -18,7 +18,9 @@ import io
 import json
 import logging
 import os
+import re
 import shlex
+import struct
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -32,7 +34,17 @@ from tests.conftest import make_archives, make_image, make_photos
 from tests.fixtures.make_datasets import MTIME
 from tests.support.fault_tools import Ended
 from tests.support.golden import stable, to_text
+from tests.support.publications import manifest_body
 
+# What depends on the machine and on PyArrow: times of inputs are in both.
+_CHANGING = (
+    (re.compile(r"0x[0-9a-f]{8,}"), "ADDRESS"),
+    (re.compile(r'("input_id": ")\w+'), r"\1CHANGING"),
+    (
+        re.compile(r'("file": "[^"]*catalog/[^"]*",\s+"bytes": )\d+(,\s+"crc32c": ")\w+'),
+        r'\1"CHANGING"\2CHANGING',
+    ),
+)
 OUTPUT = ("| ", "! ", "= ", "+ ", "~ ", "- ")
 
 
@@ -54,17 +66,37 @@ def edit(path: str, change: Callable[[Any], Any]) -> None:
     Path(path).write_text(json.dumps(value if changed is None else changed))
 
 
+def manifest(folder: str, splits: dict[str, list[int]], **build: object) -> None:
+    """Write the manifest of a dataset whose shards have these numbers of records."""
+    body = {
+        split: {
+            "num_examples": sum(records),
+            "num_bytes": 0,
+            "label_counts": {},
+            "shards": [
+                {"file": f"{split}-{number}", "records": count, "bytes": 0, "crc32c": "00000000"}
+                for number, count in enumerate(records)
+            ],
+        }
+        for split, records in splits.items()
+    }
+    write(f"{folder}/manifest.json", json.dumps(manifest_body(body, **build)))
+
+
 def names() -> dict[str, Any]:
     """Return the names of Python lines."""
     return {
         "Path": Path,
         "edit": edit,
+        "json": json,
         "make_archives": make_archives,
+        "manifest": manifest,
         "make_image": make_image,
         "np": np,
         "os": os,
         "photos": photos,
         "shardmill": shardmill,
+        "struct": struct,
         "write": write,
     }
 
@@ -77,7 +109,7 @@ def run_transcript(text: str, folder: Path, **more: Any) -> str:
         folder: An empty folder, which is the current one.
         more: Further names of Python lines.
     """
-    known = names() | more
+    namespace = names() | more
     lines: list[str] = []
     steps = [line for line in text.splitlines() if not line.startswith(OUTPUT)]
     for number, line in enumerate(steps):
@@ -89,7 +121,7 @@ def run_transcript(text: str, folder: Path, **more: Any) -> str:
         if line.startswith("$ "):
             lines += _command(line, folder)
         elif line.startswith((">>> ", "... ")):
-            lines += _python(_whole(steps[: number + 1]), known, folder)
+            lines += _python(_whole(steps[: number + 1]), namespace, folder)
             _set_times(folder)
             continue
         else:
@@ -116,6 +148,8 @@ def _command(line: str, folder: Path) -> list[str]:
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         try:
             code = cli.main(words[1:])
+        except SystemExit as end:  # of --help
+            code = end.code or 0
         finally:
             logging.getLogger().setLevel(level)
     said = Ended(code, out.getvalue(), err.getvalue()).said
@@ -132,16 +166,16 @@ def _readable(text: str) -> str:
     return to_text(value) if isinstance(value, dict) else text
 
 
-def _python(code: str, known: dict[str, Any], folder: Path) -> list[str]:
+def _python(code: str, namespace: dict[str, Any], folder: Path) -> list[str]:
     try:
         compiled = compile(code, "<transcript>", "eval")
-    except SyntaxError:
+    except SyntaxError:  # an assignment or an import
         compiled = compile(code, "<transcript>", "exec")
     out = io.StringIO()
     try:
         with contextlib.redirect_stdout(out), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            value = eval(compiled, known)
+            value = eval(compiled, namespace)
     except Exception as error:  # noqa: BLE001
         return _marked("! ", f"{type(error).__name__}: {error}", folder)
     printed = out.getvalue() + ("" if value is None else f"{value!r}\n")
@@ -149,7 +183,10 @@ def _python(code: str, known: dict[str, Any], folder: Path) -> list[str]:
 
 
 def _marked(mark: str, text: str, folder: Path) -> list[str]:
-    return [f"{mark}{line}".rstrip() for line in stable(text, folder).splitlines()]
+    text = stable(text, folder)
+    for pattern, replacement in _CHANGING:
+        text = pattern.sub(replacement, text)
+    return [f"{mark}{line}".rstrip() for line in text.splitlines()]
 
 
 def _entries(folder: Path) -> dict[str, set[tuple[str, int, int]]]:
