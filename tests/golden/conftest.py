@@ -1,20 +1,27 @@
 """Golden values are those of the pinned codecs, and of no terminal."""
 
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
 import pytest
 
 from tests.support import golden
 
+LENGTH = 80  # characters of the path of a folder: some texts are cut to a width
+
 
 @pytest.fixture
-def place(tmp_path, monkeypatch):
-    """An empty folder, which is the current one; times are UTC and no terminal has a width."""
-    folder = tmp_path / "place"
-    folder.mkdir()
-    monkeypatch.chdir(folder)
-    monkeypatch.setenv("TZ", "UTC")
+def place(monkeypatch) -> Iterator[Path]:
+    """An empty folder, which is the current one, without the settings of a terminal."""
     for name in ("COLUMNS", "LINES", "FORCE_COLOR"):
         monkeypatch.delenv(name, raising=False)
-    return folder
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary, "x" * (LENGTH - len(temporary) - 1))
+        folder.mkdir()
+        monkeypatch.chdir(folder)
+        yield folder
+        monkeypatch.undo()
 
 
 @pytest.fixture

@@ -39,6 +39,8 @@ from tests.support.publications import manifest_body
 # What depends on the machine and on PyArrow: times of inputs are in both.
 _CHANGING = (
     (re.compile(r"0x[0-9a-f]{8,}"), "ADDRESS"),
+    (re.compile(r"((?:built|counted) )\d{4}-\d\d-\d\d \d\d:\d\d"), r"\1TIME"),
+    (re.compile(r"^  [\d,.]+ s, .*/s$", re.MULTILINE), "  SECONDS"),
     (re.compile(r'("input_id": ")\w+'), r"\1CHANGING"),
     (
         re.compile(r'("file": "[^"]*catalog/[^"]*",\s+"bytes": )\d+(,\s+"crc32c": ")\w+'),
@@ -111,7 +113,7 @@ def run_transcript(text: str, folder: Path, **more: Any) -> str:
     """
     namespace = names() | more
     lines: list[str] = []
-    steps = [line for line in text.splitlines() if not line.startswith(OUTPUT)]
+    steps = [line for line in text.splitlines() if not f"{line} ".startswith(OUTPUT)]
     for number, line in enumerate(steps):
         lines.append(line)
         following = steps[number + 1 : number + 2]
