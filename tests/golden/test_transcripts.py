@@ -12,7 +12,14 @@ from tests.support.transcripts import run_transcript
 
 TRANSCRIPTS = sorted((GOLDEN / "transcripts").glob("*.txt"))
 # They build datasets of images, or several.
-HEAVY = ("commands_images", "commands_rows", "images_inputs", "json_images", "places")
+HEAVY = (
+    "commands_images",
+    "commands_rows",
+    "images_inputs",
+    "json_images",
+    "places",
+    "preprocessing",
+)
 
 
 @pytest.mark.usefixtures("golden_codecs")

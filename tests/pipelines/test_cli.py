@@ -5,7 +5,6 @@ import contextlib
 import io
 import json
 import os
-import re
 import subprocess
 import sys
 
@@ -19,94 +18,8 @@ from shardmill.pipelines.commands.build import parse_build
 from shardmill.pipelines.commands.parser import beam_option_names
 from shardmill.pipelines.runners.base import IN_MEMORY, take_runner
 from shardmill.schemas.errors import OutputError, ResourceError, UsageError
-from tests.conftest import build_dataset, make_image, make_photos, shardmill
+from tests.conftest import build_dataset, make_image, make_photos
 from tests.support.fault_tools import sentence_here
-from tests.support.rows_tools import run_here
-
-MISTAKES = [
-    (["--image_size=0"], 2, "--image_size=0x0 is out of range"),
-    (["--image_size=big"], 2, "--image_size=big is not a size"),
-    (["--image_size=-5x7"], 2, "is not a size"),
-    (["--splits=train:0.9"], 2, "sums to 0.9, not 1"),
-    (["--resize=squash"], 2, "--resize=squash is unknown"),
-    (["--interpolation=magic"], 2, "--interpolation=magic is unknown"),
-    (["--encoding=webp"], 2, "--encoding=webp is unknown"),
-    (["--quality=0"], 2, "--quality=0 must be from 1 to 100"),
-    (["--quality=high"], 2, "--quality=high is not a whole number"),
-    (["--channels=2"], 2, "--channels=2 is not"),
-    (["--channels=4"], 2, "a JPEG has no alpha"),
-    (["--reducing_gap=0.5"], 2, "--reducing_gap=0.5 must be 1 or more, or 0"),
-    (["--reducing_gap=nan"], 2, "--reducing_gap=nan must be 1 or more"),
-    (["--num_shards=0"], 2, "--num_shards=0 must be from 1 to 100000"),
-    (["--num_shards=1000000000", "--dry_run"], 2, "--num_shards=1000000000 must be from 1"),
-    (["--num_shards=2", "--shard_examples=2"], 2, "cannot be combined"),
-    (["--shard_bytes=0"], 2, "--shard_bytes=0 must be 1KiB or more, as in 128MiB"),
-    (["--shard_bytes=much"], 2, "--shard_bytes=much is not a size"),
-    (["--shard_examples=0"], 2, "must be 1 or more"),
-    (["--shard_by=color"], 2, "--shard_by=color is unknown"),
-    (["--shard_by=label", "--label_from=none"], 2, "needs labels"),
-    (["--shard_name={shard}"], 2, "unknown field {shard}"),
-    (["--shard_name=a-{index}"], 2, "several splits one name"),
-    (["--shard_name={split}"], 2, "add {index}"),
-    (["--shard_name={split}-{label}-{index}"], 2, "needs --shard_by=label"),
-    (["--compression=zip"], 2, "--compression=zip is unknown"),
-    (["--features=image=pixels"], 2, "not NAME=SOURCE"),
-    (["--features=a=image/key,a=image/width"], 2, "uses a name twice"),
-    (["--features=image/class/label", "--label_from=none"], 2, "the images have no labels"),
-    (["--label_pattern=(x"], 2, "not a regular expression"),
-    (["--label_pattern=x"], 2, "no group called label"),
-    (["--label_from=stars"], 2, "--label_from=stars is unknown"),
-    (["--label_from=none", "--label_pattern=(?P<label>.)"], 2, "has no use"),
-    (["--labels=missing.txt"], 2, "--labels=missing.txt does not exist"),
-    (["--seed=-1"], 2, "--seed=-1 must be from 0 to"),
-    ([f"--seed={2**64}"], 2, "must be from 0 to"),
-    (["--limit=0"], 2, "--limit=0 must be 1 or more"),
-    (["--workers=-1"], 2, "--workers=-1 must be 0 or more"),
-    (["--threads=2"], 2, "--threads belongs to `shardmill rows` and `shardmill arrays`"),
-    (["--max_pixels=0"], 2, "--max_pixels=0 must be 1 or more"),
-    (["--decoder_memory=1023MiB"], 2, "--decoder_memory=1023MiB must be 1GiB or more"),
-    (["--decoder_memory=much"], 2, "--decoder_memory=much is not a size"),
-    (["--decoder_seconds=0"], 2, "--decoder_seconds=0 must be above 0"),
-    (["--decoder_seconds=1e9"], 2, "must be above 0, and at most 86400"),
-    (["--decoder_seconds=nan"], 2, "--decoder_seconds=nan must be above 0"),
-    (["--image_size=30000"], 2, "would take 2,700,000,000 bytes, and a tf.train.Example can hold"),
-    (["--max_reject_fraction=2"], 2, "must be between 0 and 1"),
-    (["--group_pattern=("], 2, "not a regular expression"),
-    (["--image-sizes=5"], 2, "did you mean --image_size?"),
-    (["--imagesize=5"], 2, "did you mean --image_size?"),
-    (["--nonsense"], 2, "The flag --nonsense is unknown"),
-    (["--direct_num_workers=-1"], 2, "--direct_num_workers=-1 must be an integer, 0 or more"),
-    (["stray"], 2, "'stray' is one path too many: quote a glob"),
-    (
-        ["--label=species"],
-        2,
-        "--label belongs to `shardmill rows` and `shardmill arrays`: write --beam_options=label=",
-    ),
-    (["--label", "species"], 2, "--label belongs to"),
-    (["--batch_size=3"], 2, "--batch_size belongs to `shardmill steps`"),
-    (["--beam_options=nonsense=1"], 2, "The flag --nonsense is unknown"),
-    (["--splits=80,20"], 2, "did you mean train:0.8,validation:0.2?"),
-    (["--splits=train:80,test:20"], 2, "did you mean train:0.8,test:0.2?"),
-    (["--output=ftp://b/x"], 2, "ftp:// is not supported"),
-    (["--output="], 2, "--output is empty"),
-    (["--input="], 2, "--input is empty"),
-    (["--input=nowhere"], 1, "--input=nowhere does not exist"),
-    (["--input=nowhere/*.jpg"], 1, "matched no files"),
-    (["--root=elsewhere"], 2, "is not inside --root"),
-]
-
-
-@pytest.mark.parametrize(("flags", "code", "message"), MISTAKES, ids=lambda value: str(value)[:50])
-def test_rejects_flags_in_one_sentence_and_writes_nothing(
-    flags, code, message, tmp_path, monkeypatch, capsys
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    make_photos(tmp_path / "in", {"a": 1})
-    before = sorted(tmp_path.rglob("*"))
-    default = [] if any("--input" in flag for flag in flags) else ["--input=in"]
-    argv = "images", *default, "--output=ds", *flags
-    assert message in sentence_here(capsys, *argv, code=code)
-    assert sorted(tmp_path.rglob("*")) == before
 
 
 def test_a_relative_path_in_a_deleted_folder_is_one_sentence(tmp_path, monkeypatch, capsys) -> None:
@@ -115,23 +28,6 @@ def test_a_relative_path_in_a_deleted_folder_is_one_sentence(tmp_path, monkeypat
     (tmp_path / "gone").rmdir()
     found = sentence_here(capsys, "images", "in", str(tmp_path / "ds"), code=2)
     assert "The path 'in' is relative, and the current folder was deleted" in found
-
-
-@pytest.mark.parametrize(
-    ("args", "message"),
-    [
-        ((), "usage: shardmill"),
-        (("bake",), "The command 'bake' is unknown"),
-        (("images",), "arguments are required: --input, --output"),
-        (("images", "--inptu=a", "--output=b"), "did you mean --input?"),
-        (("steps", "ds", "--batch=3"), "arguments are required: --batch_size"),
-        (("steps", "ds", "--batch_size=3", "--dorp"), "The flag --dorp is unknown"),
-    ],
-)
-def test_prints_usage(args, message, capsys) -> None:
-    code, out, err = run_here(capsys, *args)
-    assert code == 2
-    assert message in out + err
 
 
 def flags_of_beam() -> set[str]:
@@ -191,48 +87,6 @@ def test_direct_runner_is_in_memory(flags) -> None:
     assert take_runner(flags) == (IN_MEMORY, [])
 
 
-INPUT_MISTAKES = [
-    (
-        ["--label_from=filename", r"--label_pattern=(?P<label>\d+)_x"],
-        "such as 'a/000.jpg' (no_label: no label is found in",
-    ),
-    (["--splits=directory"], "(no_split: "),
-    (["--labels=labels.txt"], "(unknown_label: "),
-    (["--input=list.csv"], "list.csv has no column label"),
-    (["--input=climb.csv"], "leads outside the root"),
-    (["--input=twice.csv"], "is listed with the label 'x' and with 'y'"),
-    (["--input=text"], "no matched file is named like an image"),
-    (["--input=empty"], "'empty' matches no file: check --input."),
-    (["--input=in/*.jpg"], "'in/*.jpg' matches no file: `**` also matches subfolders."),
-    (["--input=in/**/*.png"], "'in/**/*.png' matches no file: check --input."),
-]
-
-
-@pytest.mark.parametrize(("flags", "message"), INPUT_MISTAKES, ids=lambda v: str(v)[:40])
-def test_rejects_unusable_inputs_in_one_sentence(
-    flags, message, tmp_path, monkeypatch, capsys
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    make_photos(tmp_path / "in", {"a": 2})
-    (tmp_path / "labels.txt").write_text("b\n")
-    (tmp_path / "list.csv").write_text("path\nin/a/000.jpg\n")
-    (tmp_path / "climb.csv").write_text("path,label\n../x.jpg,a\n")
-    (tmp_path / "twice.csv").write_text("path,label\nin/a/000.jpg,x\nin/a/000.jpg,y\n")
-    (tmp_path / "text").mkdir()
-    (tmp_path / "text" / "notes.txt").write_text("x")
-    (tmp_path / "empty").mkdir()
-    before = sorted(tmp_path.rglob("*"))
-    listing = ["--label_from=listing"] if ".csv" in flags[0] else []
-    flags = [*(["--input=in"] if "--input" not in flags[0] else []), *flags, *listing]
-    said = sentence_here(capsys, "images", "--output=ds", *flags, code=1)
-    assert message.lower() in said.lower()
-    # Only the list of rejects may be new, in the folder of the build.
-    after = [path for path in tmp_path.rglob("*") if "ds" not in path.relative_to(tmp_path).parts]
-    assert sorted(after) == before
-    assert ("rejects.jsonl" in said) == (tmp_path / "ds").exists()
-    assert not (tmp_path / "ds" / "manifest.json").exists()
-
-
 @pytest.mark.parametrize("reasons", [{"root": 1}, {"object": 2, "none": 3, "root": 1}])
 def test_all_reasons_are_shown_if_every_image_is_rejected(tmp_path, reasons) -> None:
     """Each reason with an example and its message, as the file has them; and a dry run."""
@@ -267,51 +121,6 @@ def test_all_reasons_are_shown_if_every_image_is_rejected(tmp_path, reasons) -> 
             (reject["key"], reject["message"]) for reject in rejects if reject["error"] == reason
         )
         assert f"{first[0]!r} ({reason}: {first[1]}" in outcome.message
-
-
-def test_builds_then_reports_up_to_date(tmp_path) -> None:
-    make_photos(tmp_path / "in", {"cat": 5, "dog": 4})
-    (tmp_path / "in/cat/bad.jpg").write_bytes(b"no image")
-    (tmp_path / "in/notes.txt").write_text("x")
-    argv = "images", "--input=in", "--output=ds", "--image_size=32"
-    planned = shardmill(*argv, "--dry_run", cwd=tmp_path)
-    assert "matched 11 files; nothing was written" in planned.stdout
-    assert not (tmp_path / "ds").exists()
-    done = shardmill(*argv, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert "Traceback" not in done.stderr
-    for wanted in (
-        "matched    11 files, 1 skipped",
-        "written    9 examples",
-        "rejected   1 (not_an_image 1)",
-        "manifest.json",
-        "images/s",
-        "shardmill steps",
-    ):
-        assert wanted in done.stdout, done.stdout
-    (command,) = re.findall(r"shardmill (steps .*)", done.stdout)
-    steps = shardmill(*command.split(), "--json")
-    assert steps.returncode == 0, steps.stderr
-    assert json.loads(steps.stdout)["steps"] == 1
-    again = shardmill(*argv, cwd=tmp_path)
-    assert again.returncode == 0
-    assert "is up to date" in again.stdout
-    other = shardmill("images", "--input=in", "--output=ds", "--image_size=31", cwd=tmp_path)
-    assert other.returncode == 1
-    assert "add --update" in other.stderr
-
-
-def test_warns_of_very_large_records(tmp_path, capsys) -> None:
-    make_photos(tmp_path / "in", {"a": 1})
-    argv = ["images", f"--input={tmp_path / 'in'}", f"--output={tmp_path / 'ds'}", "--dry_run"]
-    for size, resize, warned in (
-        ("5000x8", "stretch", True),
-        ("5000", "none", False),
-        ("4096", "fit", False),
-    ):
-        code, _, err = run_here(capsys, *argv, f"--image_size={size}", f"--resize={resize}")
-        assert code == 0
-        assert ("--image_size=5000x8 makes records of 5000x8 pixels" in err) == warned
 
 
 CALL = """\

@@ -14,7 +14,6 @@ from shardmill.pipelines.report import compare
 from shardmill.pipelines.report.compare import compare_datasets
 from tests.conftest import build_dataset, make_image, make_photos
 from tests.pipelines.commands.test_steps import body
-from tests.support.fault_tools import sentence_here
 from tests.support.gcs_builds import upload
 from tests.support.rows_tools import run_here
 
@@ -177,19 +176,6 @@ def test_an_update_and_diff_say_what_changed(tmp_path, capsys, monkeypatch):
     assert run_here(capsys, "diff", new, tmp_path / "ds")[1].count("1 added, 0 removed") == 1
 
 
-def test_options_and_codecs_are_listed(tmp_path, capsys):
-    photos = make_photos(tmp_path / "photos", {"cat": 4})
-    for name, side in (("a", 16), ("b", 24)):
-        build_dataset(input=photos, output=tmp_path / name, image_size=side)
-    manifest = tmp_path / "b" / "manifest.json"
-    manifest.write_text(manifest.read_text().replace('"pil": "', '"pil": "9.'))
-    _, out, _ = run_here(capsys, "diff", tmp_path / "a", manifest)
-    assert "4 changed (4 image)" in out
-    assert "options    image_size  16 -> 24" in out
-    assert "codecs     pil" in out
-    assert "statistics train pixels mean  [" in out
-
-
 @pytest.mark.heavy
 def test_rows_with_a_key_are_read_and_others_are_counted(tmp_path, capsys):
     generator = np.random.default_rng(0)
@@ -252,14 +238,3 @@ def test_versions_on_an_object_store(dataset, strict_bucket, front, tmp_path):
     assert found["records"]["removed"] == 18
     assert len([call for call in front.calls if "/catalog/" in call.name]) == 1
     assert not [call for call in front.calls if ".tfrecord" in call.name]
-
-
-def test_mistakes_are_sentences(dataset, tmp_path, capsys):
-    other = tmp_path / "other"
-    build_dataset(input=make_photos(tmp_path / "p", {"cat": 2}), output=other, image_size=8)
-    catalog = next((other / "current" / "catalog").glob("train*"))
-    catalog.write_bytes(b"PAR1")
-    missing = sentence_here(capsys, "diff", dataset, tmp_path / "nothing", code=1)
-    assert f"{tmp_path}/nothing does not exist" in missing
-    unreadable = sentence_here(capsys, "diff", dataset, other, code=1)
-    assert "cannot be read" in unreadable

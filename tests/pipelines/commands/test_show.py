@@ -4,7 +4,6 @@ import contextlib
 import gzip
 import io
 import json
-import math
 import os
 import re
 import struct
@@ -21,11 +20,11 @@ from rich.cells import cell_len
 from shardmill.pipelines.report.layout import Layout, fields, print_report
 from shardmill.pipelines.report.show_data import describe_bytes, describe_path, describe_record
 from shardmill.pipelines.report.show_text import render
-from shardmill.schemas.errors import InputError, UsageError
+from shardmill.schemas.errors import InputError
 from shardmill.schemas.example.serialize import encode_example
 from shardmill.schemas.numbers import printable
 from shardmill.schemas.tfrecord.framing import frame, masked_crc
-from tests.conftest import ADDRESS, build_dataset, examples, make_image, make_photos, shardmill
+from tests.conftest import build_dataset, examples, make_image, make_photos, shardmill
 from tests.support.publications import damaged
 
 RECORDS = [encode_example({"n": number, "name": b"name %d" % number}) for number in range(5)]
@@ -52,51 +51,6 @@ def record_lines(record: dict, width: int = 100) -> list[str]:
     records = {"split": None, "file": "f", "first": [record], "damage": ""}
     found = {"kind": "file", "path": "f", "bytes": 9, "compression": "none", "records": records}
     return lines_of(found, width)
-
-
-def test_shows_a_dataset(dataset) -> None:
-    lines = shown(dataset)
-    text = "\n".join(lines)
-    manifest = json.loads((dataset / "manifest.json").read_text())
-    assert lines[0].startswith(str(dataset))
-    assert "built 20" in text
-    assert "21 examples, 2 shards," in text
-    for name, split in manifest["splits"].items():
-        share = f"{100 * split['num_examples'] / 21:.1f} %"
-        assert re.search(
-            rf"^  {name} +{split['num_examples']} examples  1 shard .* {share}  █",
-            text,
-            re.MULTILINE,
-        )
-        counts = split["label_counts"]
-        assert set(counts) == {"cat", "dog"}
-    cats = [manifest["splits"][name]["label_counts"]["cat"] for name in ("train", "validation")]
-    assert re.search(rf"^  cat +0 +{cats[0]} +{cats[1]} +12  █+$", text, re.MULTILINE)
-    assert re.search(
-        r"^  train-00000-of-00001\.tfrecord\.gz +\d+ records +[\d.]+ KiB$", text, re.MULTILINE
-    )
-    assert "  image/class/label  int64" in lines
-    assert "  23 matched = 21 accepted + 1 rejected + 1 skipped" in lines
-    assert "  rejected: not_an_image 1" in lines
-    assert any(line.startswith("    cat/broken.jpg  not_an_image: ") for line in lines)
-    assert "Records  the first 3 of train" in lines
-    assert sum("JPEG 32x32 RGB, " in line for line in lines) == 3
-    assert any(re.fullmatch(r'    image/class/text   "(cat|dog)"', line) for line in lines)
-
-
-def test_finds_the_record_of_an_input(dataset) -> None:
-    done = shardmill("show", dataset, "--key=cat/003.jpg", "--json")
-    found = json.loads(done.stdout)
-    (record,) = found["records"]["first"]
-    assert "cat/003.jpg" in str(record["features"]["image/key"]["values"])
-    lines = shardmill("show", dataset, "--key=cat/003.jpg").stdout.splitlines()
-    assert re.fullmatch(
-        r"cat/003\.jpg  record \d+ of (train|validation)-00000-of-00001.*", lines[0]
-    )
-    assert any(line.startswith("  content_hash ") for line in lines)
-    for key, problem in (("cat/broken.jpg", "no record was made of such an input"),):
-        done = shardmill("show", dataset, f"--key={key}")
-        assert (done.returncode, problem in done.stderr) == (1, True)
 
 
 def test_a_key_may_have_another_form_of_unicode(tmp_path) -> None:
@@ -130,20 +84,6 @@ def test_json_agrees_with_the_manifest(dataset) -> None:
     assert image == {"format": "JPEG", "width": 32, "height": 32, "mode": "RGB"}
 
 
-def test_shows_the_requested_records_and_split(dataset) -> None:
-    assert "Records  the first of validation" in shown(dataset, records=1, split="validation")
-    assert not any(line.startswith("Records") for line in shown(dataset, records=0))
-    everything = describe_path(str(dataset), records=10_000)["records"]["first"]
-    assert (
-        len(everything)
-        == json.loads((dataset / "manifest.json").read_text())["splits"]["train"]["num_examples"]
-    )
-    with pytest.raises(UsageError, match=r"no split .*: it has train, validation"):
-        describe_path(str(dataset), split="test")
-    assert describe_path(str(dataset / "manifest.json")) == describe_path(str(dataset))
-    assert shardmill("show", dataset, "--records=-1").returncode == 2
-
-
 def test_reads_records_from_several_shards(photos, tmp_path) -> None:
     build_dataset(
         input=photos, output=tmp_path / "ds", image_size=16, num_shards=7, splits="train:1"
@@ -151,10 +91,6 @@ def test_reads_records_from_several_shards(photos, tmp_path) -> None:
     found = describe_path(str(tmp_path / "ds"), records=9)
     assert len({record["file"] for record in found["records"]["first"]}) >= 2
     assert len(found["records"]["first"]) == 9
-
-
-def test_prints_plain_text_to_a_pipe(dataset) -> None:
-    assert shardmill("show", dataset).stdout.replace("\n", "").isprintable()
 
 
 def test_prints_colours_within_the_width_of_a_terminal(dataset) -> None:
@@ -207,34 +143,6 @@ def test_detects_compression_from_the_bytes(tmp_path, suffix, compression, pack)
     assert '    name  "name 1"' in shown(path)
 
 
-@pytest.mark.parametrize(
-    ("make", "said"),
-    [
-        (lambda path: None, "does not exist"),
-        (lambda path: path.mkdir(), "or count TFRecord files by `shardmill count`"),
-        (lambda path: path.write_text("hello\n" * 30), "cannot be shown"),
-        (
-            lambda path: (path.mkdir(), (path / "manifest.json").write_text("{}")),
-            "not a Shardmill manifest",
-        ),
-    ],
-    ids=["missing", "empty-folder", "text", "no-manifest"],
-)
-def test_fails_in_one_sentence(tmp_path, make, said) -> None:
-    make(tmp_path / "it")
-    done = shardmill("show", tmp_path / "it")
-    assert done.returncode == 1, done
-    assert said in done.stderr
-    assert ADDRESS.sub("", done.stderr).count("\n") == 1
-    assert str(tmp_path / "it") in done.stderr
-    assert done.stdout == ""
-
-
-def test_shows_an_empty_file(tmp_path) -> None:
-    (tmp_path / "empty").write_bytes(b"")
-    assert shown(tmp_path / "empty")[-1] == "Records  none of the file"
-
-
 @pytest.mark.heavy
 def test_survives_damage_to_any_manifest_field(dataset) -> None:
     path = dataset / "manifest.json"
@@ -248,18 +156,6 @@ def test_survives_damage_to_any_manifest_field(dataset) -> None:
             reported += 1
     assert tried > 300
     assert reported > 100
-
-
-def test_reports_damage_after_the_records_before_it(tmp_path) -> None:
-    whole = b"".join(map(frame, RECORDS))
-    path = tmp_path / "cut.tfrecord"
-    path.write_bytes(whole[:-3])
-    found = describe_path(str(path), records=9)
-    assert len(found["records"]["first"]) == 4
-    assert "record 4" in found["records"]["damage"]
-    text = " ".join(shown(path, records=9))
-    assert "Damaged: " in text
-    assert describe_path(str(path), records=2)["records"]["damage"] == ""
 
 
 def test_shows_the_records_before_a_bomb_in_bounded_memory(tmp_path) -> None:
@@ -281,29 +177,6 @@ def test_shows_the_records_before_a_bomb_in_bounded_memory(tmp_path) -> None:
     assert "name 0" in text
     assert f"record 1 at byte {len(frame(RECORDS[0]))} has {size + 16:,} bytes, over the" in text
     assert int(text.split()[-1]) < 200  # MiB
-
-
-def test_reports_a_missing_shard(photos, tmp_path) -> None:
-    folder = tmp_path / "ds"
-    build_dataset(input=photos, output=folder, image_size=16, num_shards=2, splits="train:1")
-    (folder / "current/train-00000-of-00002.tfrecord.gz").unlink()
-    lines = shown(folder)
-    assert "Records  none of train" in lines
-    assert any("Damaged:" in line for line in lines)
-
-
-def test_shows_the_manifest_of_a_count(tmp_path) -> None:
-    data = tmp_path / "data"
-    data.mkdir()
-    (data / "train-00000-of-00001").write_bytes(b"".join(map(frame, RECORDS)))
-    (data / "test-00000-of-00001").write_bytes(frame(b"x") + frame(b"y")[:-1])
-    done = shardmill("count", f"--input={data}", f"--manifest={tmp_path}/counted.json")
-    assert done.returncode == 1, done.stderr
-    lines = shown(tmp_path / "counted.json")
-    assert "counted 20" in " ".join(lines[:2])
-    assert any("test-00000-of-00001: " in line for line in lines)
-    assert '    name  "name 2"' in lines
-    assert not any("Statistics" in line for line in lines)
 
 
 def test_shows_the_most_frequent_labels(tmp_path) -> None:
@@ -388,56 +261,11 @@ def test_fields_are_aligned_escaped_and_never_cut() -> None:
     assert line.plain == "  parts      2 made"
 
 
-def test_shortens_values() -> None:
-    floats = struct.unpack("<3f", struct.pack("<3f", 0.1, 1e-7, 3.0))
-    record = describe_record(
-        encode_example(
-            {
-                "floats": [*floats] * 100,
-                "odd": [math.nan, math.inf],
-                "ints": list(range(1000)),
-                "few": [1, 2, 3],
-                "none": [],
-                "text": "zwölf ".encode() * 1000,
-                "short": b'say "hi"\n\\',
-                "bytes": bytes(range(256)),
-                "empty": b"",
-                "texts": [b"a", b"b"],
-            }
-        )
-    )
-    assert json.loads(json.dumps(record)) == record
-    lines = record_lines(record)
-    values = {line.split()[0]: line.split(None, 1)[1] for line in lines[4:]}
-    assert values["floats"].startswith("0.1, 1e-07, 3.0, 0.1, ")
-    assert values["floats"].endswith(", ... (300 values)")
-    assert values["odd"] == "nan, inf"
-    assert values["ints"].startswith("0, 1, 2, 3, ")
-    assert values["ints"].endswith(", ... (1,000 values)")
-    assert values["few"] == "1, 2, 3"
-    assert values["none"] == "(missing)"
-    assert values["text"].startswith('"zwölf zwölf')
-    assert values["text"].endswith('…" (7,000 bytes)')
-    assert values["short"] == r'"say \"hi\"\n\\"'
-    assert values["bytes"] == "256 B: 00 01 02 03 04 05 06 07 08 09 0a 0b 0c 0d 0e 0f ..."
-    assert values["empty"] == '""'
-    assert values["texts"] == '"a", "b"'
-
-
 def test_detects_text_that_is_cut_inside_a_character() -> None:
     for start in range(4):
         described = describe_bytes(b"x" * start + "字🐈".encode() * 2000)
         assert described["text"].startswith("x" * start + "字🐈字")
     assert "base64" in describe_bytes("字".encode()[:2])
-
-
-def test_shows_the_start_of_payloads_that_are_not_examples(tmp_path) -> None:
-    path = tmp_path / "file"
-    path.write_bytes(frame(b"plain text") + frame(b"\x08\x01abc" + bytes(200)) + frame(b""))
-    lines = shown(path)
-    assert "  #0  10 B, not a tf.train.Example" in lines
-    assert '    "plain text"' in lines
-    assert "    205 B: 08 01 61 62 63 00 00 00 00 00 00 00 00 00 00 00 ..." in lines
 
 
 def test_names_bombs_and_broken_images_without_decoding() -> None:
