@@ -26,6 +26,18 @@ def place(monkeypatch) -> Iterator[Path]:
 
 @pytest.fixture
 def golden_codecs() -> None:
-    """Skip tests of bytes where other versions of the codecs are installed than in CI."""
-    if not golden.RENEW and golden.codecs() != golden.golden_codecs():
-        pytest.skip(f"made with other codecs: {golden.golden_codecs()}")
+    """Skip a test of bytes where other versions of the codecs are installed than in CI."""
+    _skip_if_others(*golden.CODECS)
+
+
+@pytest.fixture
+def golden_python() -> None:
+    """Skip a test of texts, some of which are Python's, under another version of Python."""
+    _skip_if_others("python")
+
+
+def _skip_if_others(*names: str) -> None:
+    expected, installed = golden.golden_versions(), golden.installed_versions()
+    others = [name for name in names if installed[name] != expected[name]]
+    if others and not golden.RENEW:
+        pytest.skip(f"made with other versions of {', '.join(others)}")

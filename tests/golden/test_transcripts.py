@@ -22,7 +22,7 @@ HEAVY = (
 )
 
 
-@pytest.mark.usefixtures("golden_codecs")
+@pytest.mark.usefixtures("golden_codecs", "golden_python")
 @pytest.mark.parametrize(
     "path",
     [

@@ -10,7 +10,8 @@ import difflib
 import json
 import os
 import re
-from importlib.metadata import version
+import sys
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -51,12 +52,18 @@ def stable(text: str, folder: Path) -> str:
     return text
 
 
-def codecs() -> dict[str, str]:
-    """Return the installed versions of the packages that decide bytes."""
-    return {name: version(name) for name in CODECS}
+def installed_versions() -> dict[str, str]:
+    """Return the versions of Python and of the packages that decide bytes."""
+    versions = {"python": f"{sys.version_info.major}.{sys.version_info.minor}"}
+    for name in CODECS:
+        try:
+            versions[name] = version(name)
+        except PackageNotFoundError:
+            versions[name] = "none"
+    return versions
 
 
-def golden_codecs() -> dict[str, str]:
+def golden_versions() -> dict[str, str]:
     """Return the versions that the golden values were made with."""
     versions: dict[str, str] = json.loads(VERSIONS.read_text())
     return versions
@@ -77,8 +84,8 @@ def check_golden(path: Path, text: str) -> None:
     raise AssertionError(
         f"{name} is not what this code gives. If that is intended, say in CHANGELOG.md what changes "
         "for users (identities and bytes of datasets, JSON, messages), and run "
-        f"SHARDMILL_RENEW=1 pytest tests/golden. The bytes were made with {golden_codecs()}, and "
-        f"{codecs()} are installed.\n" + "\n".join([*lines][:_MOST])
+        f"SHARDMILL_RENEW=1 pytest tests/golden. The files were made with {golden_versions()}, and "
+        f"{installed_versions()} are installed.\n" + "\n".join([*lines][:_MOST])
     )
 
 
