@@ -120,14 +120,17 @@ def run_transcript(text: str, folder: Path, **more: Any) -> str:
         if following and following[0].startswith("... "):
             continue
         before = _entries(folder)
-        if line.startswith("$ "):
-            lines += _command(line, folder)
-        elif line.startswith((">>> ", "... ")):
-            lines += _python(_whole(steps[: number + 1]), namespace, folder)
+        is_code = line.startswith((">>> ", "... "))
+        if is_code:
+            output = _python(_whole(steps[: number + 1]), namespace, folder)
             _set_times(folder)
-            continue
+        elif line.startswith("$ "):
+            output = _command(line, folder)
         else:
             continue
+        lines += output
+        if is_code and not any(text.startswith("! ") for text in output):
+            continue  # it makes inputs
         after = _entries(folder)
         for name in sorted(before.keys() | after.keys()):
             if before.get(name) != after.get(name):
