@@ -12,6 +12,8 @@ from tests.support.golden import GOLDEN, check_golden
 WITH_SIGNATURES = ("shardmill", "shardmill.loaders")
 PACKAGES = (*WITH_SIGNATURES, "shardmill.pipelines", "shardmill.schemas", "shardmill.transforms")
 
+MANY = 9  # parameters, which get a line each
+
 
 def describe(function: Any) -> str:
     """Return a signature as text; a default that has no short text is ``...``."""
@@ -29,7 +31,8 @@ def describe(function: Any) -> str:
             default = repr(parameter.default)
             text += f"={'...' if default.startswith('<') else default}"
         parts.append(text)
-    return f"({', '.join(parts)})"
+    separator = ", " if len(parts) < MANY else ",\n        "
+    return f"({separator.join(parts)})"
 
 
 def lines_of(name: str, value: Any) -> list[str]:

@@ -85,11 +85,13 @@ def check_golden(path: Path, text: str) -> None:
     lines = difflib.unified_diff(
         expected.splitlines(), text.splitlines(), name, "this code", lineterm="", n=1
     )
+    made_with, installed = golden_versions(), installed_versions()
+    others = {name: installed[name] for name in made_with if installed[name] != made_with[name]}
     raise AssertionError(
         f"{name} is not what this code gives. If that is intended, say in CHANGELOG.md what changes "
         "for users (identities and bytes of datasets, JSON, messages), and run "
-        f"SHARDMILL_RENEW=1 pytest tests/golden. The files were made with {golden_versions()}, and "
-        f"{installed_versions()} are installed.\n" + "\n".join([*lines][:_MOST])
+        f"SHARDMILL_RENEW=1 pytest tests/golden. It was made with {made_with}; installed are "
+        f"{others or 'the same versions'}.\n" + "\n".join([*lines][:_MOST])
     )
 
 
