@@ -1,9 +1,9 @@
 """Train a small detector: a grid of cells, each with a score per class and a box.
 
 usage:
-  python examples/shapes.py shapes
-  shardmill images --input=shapes/images --annotations=voc:shapes/annotations --output=ds \
-    --image_size=64 --encoding=png --splits=train:0.8,validation:0.2
+  shardmill demo demo
+  shardmill images --input=demo/shapes/images --annotations=voc:demo/shapes/annotations \
+    --output=ds --image_size=64 --encoding=png --splits=train:0.8,validation:0.2
   python examples/train_boxes.py ds
 """
 

@@ -1,9 +1,9 @@
 """Train a tiny U-Net that says the class of each pixel.
 
 usage:
-  python examples/shapes.py shapes
-  shardmill images --input=shapes/images --masks=shapes/masks --output=ds --image_size=64 \
-    --encoding=png --splits=train:0.8,validation:0.2
+  shardmill demo demo
+  shardmill images --input=demo/shapes/images --masks=demo/shapes/masks \
+    --output=ds --image_size=64 --encoding=png --splits=train:0.8,validation:0.2
   python examples/train_masks.py ds
 """
 

@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 
 from shardmill.loaders import Stream, open_dataset
+from shardmill.pipelines.commands.demo import write_files
+from shardmill.pipelines.demo_files import demo_files
 from tests.conftest import ROOT, build_dataset, make_photos
 from tests.support.examples_data import write_titanic
 from tests.support.rows_tools import build_rows
@@ -33,6 +35,8 @@ def folder(tmp_path_factory) -> Path:
     photos = make_photos(folder / "photos", dict.fromkeys(LABELS, 40), size=(48, 32))
     for name, options in KINDS.items():
         build_dataset(input=photos, output=folder / name, **options)
+    write_files(folder / "demo", demo_files())  # the dataset of docs/training.md
+    build_dataset(input=folder / "demo" / "photos", output=folder / "page", image_size=96)
     write_titanic(folder / "titanic.csv")
     build_rows(
         input=folder / "titanic.csv", output=folder / "titanic", label="survived", null_values="?"
@@ -74,8 +78,8 @@ print(sum(run_checked(code, names) for code in code_of(sys.argv[1])))
 @pytest.mark.parametrize("part", PARTS, ids=lambda part: part.split("\n")[0])
 def test_the_docs_run(part, folder, copy_of, tmp_path):
     """A process for each part: TensorFlow cannot be imported after DALI."""
-    (tmp_path / "ds").symlink_to(folder / "ds")
-    (tmp_path / "copy").symlink_to(copy_of("ds"))
+    (tmp_path / "ds").symlink_to(folder / "page")
+    (tmp_path / "copy").symlink_to(copy_of("page"))
     env = {**os.environ, "HF_HOME": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, "-c", RUN, part]
     done = subprocess.run(

@@ -1,52 +1,60 @@
-"""All commands and code of the docs run, and print what the page shows."""
+"""All commands and code of the docs run, and print what the page shows.
+
+A reader starts in an empty folder, at any page, or follows all pages in the order of the site.
+"""
 
 import re
 import subprocess
+from pathlib import Path
 
 import pytest
 
 from shardmill.pipelines.commands import find_parser
 from shardmill.pipelines.commands.parser import check_beam_flags
-from tests.conftest import ROOT, SHARED
-from tests.support.docs_pages import DEDICATED, PREPARE, Shelf, elsewhere
+from tests.conftest import ROOT, build_dataset, make_photos
+from tests.support.docs_pages import (
+    BLOCKS,
+    ELSEWHERE,
+    FOLLOWED,
+    HERE,
+    RUNNABLE,
+    elsewhere,
+    pages,
+)
 from tests.support.docs_tools import (
     PAGES,
     RUN,
     Block,
     Shell,
     alike,
-    blocks_of,
     commands_of,
     shardmill_commands,
 )
 
-# In one process: TensorFlow is imported once, and the files of the pages are created once.
+# In one process: TensorFlow is imported once, and the pages share a folder.
 pytestmark = [pytest.mark.heavy, pytest.mark.xdist_group("docs")]
-BLOCKS = [block for page in PAGES for block in blocks_of(page)]
-RUNNABLE = [block for block in BLOCKS if block.language in RUN]
-HERE = [
-    block
-    for block in RUNNABLE
-    if not elsewhere(block) and not (block.page in DEDICATED and block.language == "python")
-]
 FLOOR = 0.8  # of the accuracy of a model of a page; that of guessing is 0.2
-FOLLOWED = sorted({block.page for block in HERE})
 
 
-@pytest.fixture(scope="session")
-def shelf(tmp_path_factory) -> Shelf:
-    if not SHARED.is_dir():
-        pytest.skip(f"the real data is not at {SHARED}")
-    return Shelf(tmp_path_factory.mktemp("shelf"))
+@pytest.fixture(scope="module")
+def shared_folder(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("all")
 
 
 @pytest.mark.parametrize("page", FOLLOWED)
-def test_commands_of_a_page_run(page, shelf, tmp_path, monkeypatch) -> None:
-    assert page in PREPARE, f"{page} has commands: list its files in PREPARE of docs_pages.py"
-    PREPARE[page](shelf, tmp_path)
-    monkeypatch.chdir(tmp_path)
+def test_pages_run_one_after_the_other_in_a_folder(page, shared_folder, monkeypatch) -> None:
+    follow(page, shared_folder, monkeypatch)
+
+
+@pytest.mark.parametrize("page", FOLLOWED[1:])  # the first one was alone
+def test_a_page_runs_in_an_empty_folder(page, tmp_path, monkeypatch) -> None:
+    follow(page, tmp_path, monkeypatch)
+
+
+def follow(page: str, folder: Path, monkeypatch) -> None:
+    monkeypatch.chdir(folder)
     monkeypatch.setenv("COLUMNS", "100")
-    shell = Shell(tmp_path, shelf.base)
+    shell = Shell(folder)
     for block in HERE:
         if block.page == page:
             shell.run(block)
@@ -55,9 +63,17 @@ def test_commands_of_a_page_run(page, shelf, tmp_path, monkeypatch) -> None:
                 assert accuracy > FLOOR, f"{page}:{block.line}: the model does not learn"
 
 
+def test_all_pages_and_exemptions_exist() -> None:
+    assert {path.relative_to(ROOT).as_posix() for path in PAGES} <= set(pages())
+    for page, (_, first_words) in ELSEWHERE.items():
+        firsts = [block.first for block in RUNNABLE if block.page == page]
+        for words in first_words:
+            assert any(first.startswith(words) for first in firsts), f"{page}: {words}"
+
+
 @pytest.mark.parametrize(
     "block",
-    [block for block in RUNNABLE if elsewhere(block)],
+    [block for block in RUNNABLE if elsewhere(block) and block.language != "python"],
     ids=lambda block: f"{block.page}:{block.line}",
 )
 def test_commands_that_run_elsewhere_are_valid(block) -> None:
@@ -72,7 +88,7 @@ def test_commands_that_run_elsewhere_are_valid(block) -> None:
 def test_all_training_code_is_run_with_a_floor_of_accuracy() -> None:
     """The floors of examples are in tests/examples, that of the notebook in test_notebook.py."""
     trains = re.compile(r"\.fit\(|\.backward\(|jax\.grad\(|GradientTape\(")
-    assert {b.page for b in BLOCKS if trains.search(b.text)} <= set(FOLLOWED) - set(DEDICATED)
+    assert {b.page for b in BLOCKS if trains.search(b.text)} <= set(FOLLOWED)
     tests = "".join(path.read_text() for path in (ROOT / "tests/examples").glob("*.py"))
     for path in (ROOT / "examples").glob("*.py"):
         if trains.search(path.read_text()):
@@ -99,8 +115,8 @@ def test_all_commands_are_in_blocks_that_are_run() -> None:
         ("$ echo a; false\na\n", "echo a; false"),
     ],
 )
-def test_detects_wrong_output(text, words, shelf, tmp_path, monkeypatch) -> None:
-    shelf.put(tmp_path, "ds")
+def test_detects_wrong_output(text, words, tmp_path, monkeypatch) -> None:
+    build_dataset(input=make_photos(tmp_path / "photos", {"a": 100}), output=tmp_path / "ds")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(AssertionError, match=re.escape(words)):
         Shell(tmp_path).run(Block("a page", 1, "console", text))

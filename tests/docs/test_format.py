@@ -3,7 +3,7 @@
 import re
 
 from tests.conftest import ROOT, build_dataset
-from tests.support.docs_pages import PREPARE, Shelf
+from tests.support.docs_code import code_of
 
 TEXT = (ROOT / "docs" / "format.md").read_text()
 
@@ -15,8 +15,10 @@ def table() -> list[tuple[int, bytes]]:
     return [(int(offset), bytes.fromhex(text) * int(times or 1)) for offset, text, times in rows]
 
 
-def test_the_page_shows_every_byte_of_a_shard(tmp_path) -> None:
-    PREPARE["docs/format.md"](Shelf(tmp_path / "shelf"), tmp_path)
+def test_the_page_shows_every_byte_of_a_shard(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (dots,) = code_of(TEXT)
+    exec(dots, {})
     build_dataset(
         input=tmp_path / "dots",
         output=tmp_path / "tiny",

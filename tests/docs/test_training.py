@@ -1,4 +1,4 @@
-"""docs/training.md: the code runs, its comments show the results, and its errors are raised."""
+"""docs/training.md: its code runs without TensorFlow, and its errors are raised."""
 
 import json
 import re
@@ -11,11 +11,8 @@ import pytest
 
 from shardmill import loaders
 from shardmill.schemas.errors import ShardmillError
-from tests.conftest import ROOT, build_dataset, make_photos
-from tests.support.array_tools import published
-from tests.support.docs_code import code_of, run_checked
-from tests.support.examples_data import write_digits, write_titanic
-from tests.support.rows_tools import build_rows
+from tests.conftest import ROOT
+from tests.support.docs_tools import Shell, blocks_of
 
 pytestmark = [pytest.mark.heavy, pytest.mark.xdist_group("docs")]
 PAGE = ROOT / "docs" / "training.md"
@@ -25,26 +22,10 @@ PAGE = ROOT / "docs" / "training.md"
 def folder(tmp_path_factory) -> Path:
     """A folder with the datasets of the page."""
     folder = tmp_path_factory.mktemp("training")
-    photos = make_photos(folder / "photos", {"roses": 40, "tulips": 40}, size=(48, 32))
-    build_dataset(input=photos, output=folder / "ds", image_size=224, num_shards=2)
-    build_dataset(input=photos, output=folder / "mixed", resize="none")
-    build_dataset(input=photos, output=folder / "by_label", image_size=16, shard_by="label")
-    write_titanic(folder / "titanic.csv")
-    build_rows(
-        input=folder / "titanic.csv", output=folder / "titanic", label="survived", null_values="?"
-    )
-    write_digits(folder)
-    published(input=folder / "arrays", output=folder / "digits")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        Shell(folder).run(blocks_of(PAGE)[0])
     return folder
-
-
-def test_results_in_comments_are_those_of_the_code(folder, monkeypatch) -> None:
-    monkeypatch.chdir(folder)
-    before, _, after = PAGE.read_text().partition("\n## Without TensorFlow\n")
-    _, _, after = after.partition("\n## Several hosts\n")
-    after, _, _ = after.partition("\n## Other libraries\n")  # tests/cluster/test_interop.py
-    names: dict = {}
-    assert sum(run_checked(code, names) for code in code_of(before + after)) >= 18
 
 
 def test_code_for_torch_and_jax_runs_without_tensorflow(folder) -> None:
@@ -70,7 +51,7 @@ def test_errors_of_the_page_are_raised(folder, monkeypatch) -> None:
         shutil.copytree("ds", name, symlinks=True)
     manifest = json.loads(Path("newer/manifest.json").read_text())
     Path("newer/manifest.json").write_text(json.dumps({**manifest, "version": 99}))
-    shard = "current/train-00000-of-00002.tfrecord.gz"
+    shard = "current/train-00000-of-00001.tfrecord.gz"
     Path("torn", shard).unlink()
     Path("short", shard).write_bytes(Path("ds", shard).read_bytes()[:-1])
     rows = re.findall(r'^\| `(\w+\("[^`]+\))` \| (.+) \|$', PAGE.read_text(), re.MULTILINE)

@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from shardmill.pipelines.commands.demo import write_files
+from shardmill.pipelines.demo_files import shapes
 from tests.conftest import ROOT, build_dataset
 from tests.support.array_tools import published
-from tests.support.examples_data import write_digits, write_shapes
+from tests.support.examples_data import write_digits
 
 pytestmark = pytest.mark.heavy
 
@@ -120,7 +122,7 @@ OPTIONS = {"image_size": 64, "encoding": "png", "splits": "train:0.8,validation:
 )
 def test_tensorflow_trains_on_boxes_and_masks(name, least, options, tmp_path) -> None:
     """Far better than the boxes of another picture, or than the most frequent class."""
-    write_shapes(tmp_path / "shapes", 400)
+    write_files(tmp_path, dict(shapes()))
     given = {flag: value.format(tmp_path / "shapes") for flag, value in options.items()}
     build_dataset(input=tmp_path / "shapes" / "images", output=tmp_path / "ds", **given, **OPTIONS)
     output, _ = train(name, tmp_path / "ds")

@@ -89,8 +89,8 @@ class Shell:
     Other commands run in bash, with the ``shardmill`` of this environment.
     """
 
-    def __init__(self, folder: Path, *others: Path) -> None:
-        self.folders = [path.resolve() for path in (folder, *others)]
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder.resolve()
         self.names: dict[str, Any] = {"__name__": "a_page"}
 
     def run(self, block: Block) -> None:
@@ -106,19 +106,17 @@ class Shell:
             fails = re.search(r"^(shardmill: |  damaged )", shown, re.MULTILINE) is not None
             assert (code != 0) == fails, f"{where}\n{output}"
             if block.language == "console":
-                for folder in self.folders:
-                    output = output.replace(str(folder), "/data")
-                alike(shown, output, where)
+                alike(shown, output.replace(str(self.folder), "/data"), where)
 
     def _run(self, command: str) -> tuple[int, str]:
         words = shlex.split(command, comments=True)
         unquoted = re.sub(r"'[^']*'|\"[^\"$`]*\"", "", command.split(" #", maxsplit=1)[0])
         if words[0] == "shardmill" and not _SHELL.search(unquoted):
             return _called(words[1:])
-        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        path = f"{Path(sys.executable).parent}{os.pathsep}/usr/bin{os.pathsep}/bin"
         done = subprocess.run(
             ["bash", "-euo", "pipefail", "-c", command],
-            cwd=self.folders[0],
+            cwd=self.folder,
             check=False,
             capture_output=True,
             text=True,

@@ -1,10 +1,8 @@
 """The data of the examples, for tests."""
 
 import gzip
-import importlib.util
-import sys
+import runpy
 from pathlib import Path
-from types import ModuleType
 
 from tests.conftest import ROOT
 
@@ -17,22 +15,4 @@ def write_titanic(path: Path) -> int:
 
 def write_digits(folder: Path) -> int:
     """Write the digits of the examples and return their number."""
-    return int(_example("digits").write_digits(folder))
-
-
-def write_shapes(folder: Path, count: int) -> None:
-    """Write pictures with boxes and masks of the examples."""
-    _example("shapes").write_shapes(folder, count)
-
-
-def _example(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, ROOT / "examples" / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.path.insert(0, str(ROOT / "examples"))  # of the script's own imports
-    try:
-        spec.loader.exec_module(module)
-    finally:
-        sys.path.remove(str(ROOT / "examples"))
-    return module
+    return int(runpy.run_path(str(ROOT / "examples" / "digits.py"))["write_digits"](folder))

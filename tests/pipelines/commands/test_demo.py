@@ -1,11 +1,14 @@
-"""``shardmill demo``: data that the wheel holds, to follow the docs with."""
+"""``shardmill demo``: the data of the docs."""
 
 import csv
 import io
 import json
+import re
 
+import numpy as np
 from PIL import Image
 
+from shardmill.pipelines.demo_files import demo_files
 from tests.support.rows_tools import run_here
 
 
@@ -28,12 +31,57 @@ def test_writes_photos_and_a_table(tmp_path, capsys) -> None:
     assert sum(int(row["survived"]) for row in rows) == 500
 
 
-def test_two_calls_write_the_same_bytes(tmp_path, capsys) -> None:
-    each = [tmp_path / "one", tmp_path / "two"]
-    for folder in each:
-        assert run_here(capsys, "demo", str(folder))[0] == 0
-    files = [path.relative_to(each[0]) for path in each[0].rglob("*.*")]
-    assert all((each[0] / name).read_bytes() == (each[1] / name).read_bytes() for name in files)
+def test_contents_are_as_described(tmp_path, capsys) -> None:
+    folder = tmp_path / "demo"
+    code, out, _ = run_here(capsys, "demo", str(folder))
+    assert code == 0
+    names = {line.split()[0].removeprefix(f"{folder}/") for line in out.splitlines()}
+    assert {path.name for path in folder.iterdir()} == names
+    images = sorted(path.stem for path in folder.glob("shapes/images/*"))
+    assert len(images) == 400
+    assert sorted(path.stem for path in folder.glob("shapes/masks/*")) == images
+    assert sorted(path.stem for path in folder.glob("shapes/annotations/*")) == images
+    pixels, labels = (np.load(folder / "arrays" / f"{name}.npy") for name in "xy")
+    assert pixels.shape == (500, 28, 28)
+    assert len(labels) == 500
+    members = np.load(folder / "digits.npz")
+    assert (members["x"] == pixels).all()
+    assert (members["label"] == labels).all()
+
+
+def test_boxes_and_masks_are_of_the_same_shapes(tmp_path) -> None:
+    """The box of the pixels of a mask that are not 0 is that of all boxes of the picture."""
+    contents = demo_files()
+    for number in range(0, 400, 13):
+        name = f"{number:04d}"
+        text = contents[f"shapes/annotations/{name}.xml"].decode()
+        sides = {
+            side: [int(value) for value in re.findall(rf"<{side}>(\d+)<", text)]
+            for side in ("xmin", "ymin", "xmax", "ymax")
+        }
+        with Image.open(io.BytesIO(contents[f"shapes/masks/{name}.png"])) as mask:
+            assert mask.getbbox() == (
+                min(sides["xmin"]),
+                min(sides["ymin"]),
+                max(sides["xmax"]),
+                max(sides["ymax"]),
+            )
+            classes = {("disk", "square")[value - 1] for _, value in mask.getcolors() if value}
+        assert classes == set(re.findall("<name>(.+?)</name>", text))
+
+
+def test_a_second_call_writes_nothing(tmp_path, capsys) -> None:
+    folder = tmp_path / "demo"
+    first = run_here(capsys, "demo", str(folder))
+    times = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
+    (folder / "ds").mkdir()  # other files do no harm
+    assert run_here(capsys, "demo", str(folder)) == first
+    assert {path: path.stat().st_mtime_ns for path in times} == times
+    _, out, _ = run_here(capsys, "demo", str(folder), "--json")
+    assert json.loads(out)["status"] == "up_to_date"
+    (folder / "photos" / "cat" / "000.jpg").unlink()
+    assert run_here(capsys, "demo", str(folder))[0] == 1
+    assert not (folder / "photos" / "cat" / "000.jpg").exists()
 
 
 def test_never_writes_into_a_folder_with_files(tmp_path, capsys) -> None:
@@ -41,7 +89,7 @@ def test_never_writes_into_a_folder_with_files(tmp_path, capsys) -> None:
     for taken in (tmp_path, tmp_path / "mine.txt"):
         code, _, err = run_here(capsys, "demo", str(taken))
         assert code == 1
-        assert f"{taken} exists and is not an empty folder: give a new one." in err
+        assert f"{taken} is not an empty folder, nor has it the files of this demo" in err
     code, _, err = run_here(capsys, "demo", str(tmp_path / "mine.txt" / "x"))
     assert (code, "Cannot write to" in err) == (1, True)
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
