@@ -16,7 +16,7 @@ from look import FLAGS, chromium
 from playwright.sync_api import sync_playwright
 
 PAGE = """<!doctype html><meta charset="utf-8"><style>{style}
-body {{ margin: 0; padding: 24px; width: 1232px; height: 540px; max-width: none; display: flex;
+body {{ margin: 0; padding: 24px; width: 1232px; height: 470px; max-width: none; display: flex;
   gap: 24px; background: #eef1f4; overflow: hidden; }}
 .shell {{ flex: 0 0 640px; overflow: hidden; border-radius: 10px;
   background: #14181d; color: #e3e8ee;
@@ -24,8 +24,10 @@ body {{ margin: 0; padding: 24px; width: 1232px; height: 540px; max-width: none;
   white-space: pre-wrap; margin: 0; }}
 .page {{ flex: 1; background: #fff; border-radius: 10px; padding: 0 22px; overflow: hidden; }}
 .page section {{ margin: 0; }}
-.page .sheets {{ grid-template-columns: 1fr; gap: 0.4rem; }}
-.page .pictures {{ flex-wrap: nowrap; }}
+.page .filter {{ display: none; }}
+.page .sheets {{ display: block; }}
+.page .sheet {{ max-width: none; }}
+.page .pictures {{ display: flex; }}
 .page .pictures img {{ width: 72px; height: 72px; }}
 </style><pre class="shell">{shell}</pre><div class="page">{examples}</div>"""
 
@@ -46,8 +48,8 @@ def main(picture: Path) -> None:
     """Builds, reports, and takes the picture."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        shell = run(folder, "demo", "demo")
-        shell += run(folder, "images", "demo/photos", "ds", "--image_size=96")
+        run(folder, "demo", "demo")
+        shell = run(folder, "images", "demo/photos", "ds", "--image_size=96")
         shell += run(folder, "steps", "ds", "--split=train", "--batch_size=32")
         shell += run(folder, "report", "ds")
         report = (folder / "ds-report.html").read_text(encoding="utf-8")
@@ -60,7 +62,7 @@ def main(picture: Path) -> None:
         page.write_text(filled, encoding="utf-8")
         with sync_playwright() as playwright:
             browser = playwright.chromium.launch(executable_path=chromium(), args=FLAGS)
-            shown = browser.new_page(viewport={"width": 1232, "height": 540}, color_scheme="light")
+            shown = browser.new_page(viewport={"width": 1232, "height": 470}, color_scheme="light")
             shown.goto(page.as_uri())
             shown.screenshot(path=picture)
             browser.close()

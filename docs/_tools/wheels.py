@@ -24,7 +24,7 @@ import setuptools
 
 ROOT = Path(__file__).parents[2]
 RESULTS = Path(__file__).with_name("wheels.json")
-PAGES = (ROOT / "README.md", ROOT / "docs" / "getting-started.md")
+PAGE = ROOT / "docs" / "getting-started.md"
 PYTHONS = ("3.10", "3.11", "3.12", "3.13", "3.14")
 PLATFORMS = {
     "Linux x86-64": "x86_64-manylinux_2_28",
@@ -131,10 +131,9 @@ def main(*arguments: str) -> None:
             ordered = {extra: stored[extra] for extra in lines_of if extra in stored}
             RESULTS.write_text(json.dumps(ordered, indent=1) + "\n")
     block = table(json.loads(RESULTS.read_text()))
-    for path in PAGES:
-        page = path.read_text(encoding="utf-8")
-        assert BLOCK.search(page), path
-        path.write_text(BLOCK.sub(lambda _: block, page), encoding="utf-8")
+    page = PAGE.read_text(encoding="utf-8")
+    assert BLOCK.search(page), PAGE
+    PAGE.write_text(BLOCK.sub(lambda _: block, page), encoding="utf-8")
 
 
 if __name__ == "__main__":

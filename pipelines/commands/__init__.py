@@ -90,7 +90,7 @@ INPUT_KINDS = {
 }
 
 COMMANDS = {kind.name: kind.help for kind in INPUT_KINDS.values()} | {
-    "demo": "write a small folder of photos and a table to try the commands with",
+    "demo": "write small data to try the commands with",
     "count": "count the records of TFRecord files and check each CRC",
     "show": "show what is in a dataset or a TFRecord file",
     "diff": "compare two versions of a dataset",

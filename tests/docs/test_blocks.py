@@ -63,6 +63,14 @@ def follow(page: str, folder: Path, monkeypatch) -> None:
                 assert accuracy > FLOOR, f"{page}:{block.line}: the model does not learn"
 
 
+def test_commands_need_no_other_programs() -> None:
+    tools = {"cp", "grep", "head", "jq", "mkdir", "mv", "printf", "rm", "shardmill", "tail", "tar"}
+    for block in HERE:
+        for command, _ in commands_of(block) if block.language != "python" else ():
+            programs = {part.split()[0] for part in re.split(r" (?:&&|\|) (?=[a-z]+ )", command)}
+            assert programs <= tools, f"{block.page}:{block.line}: {command}"
+
+
 def test_all_pages_and_exemptions_exist() -> None:
     assert {path.relative_to(ROOT).as_posix() for path in PAGES} <= set(pages())
     for page, (_, first_words) in ELSEWHERE.items():
