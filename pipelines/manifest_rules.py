@@ -258,7 +258,7 @@ def _compare(manifest: Manifest, counted: Manifest) -> Verdict:
     if counted.damaged:
         return _report_damage(counted)
     expected, actual = _by_file(manifest), _by_file(counted)
-    for file in itertools.chain(expected, actual.keys() - expected.keys()):
+    for file in itertools.chain(expected, sorted(actual.keys() - expected.keys())):
         difference = _find_difference(expected.get(file), actual.get(file))
         if difference:
             return Verdict(
