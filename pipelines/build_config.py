@@ -21,7 +21,6 @@ from shardmill.schemas.dataset.splits import DEFAULT_SPLITS, Splits, split_of_fo
 from shardmill.schemas.errors import UsageError, format_names
 from shardmill.schemas.option_types import as_text, options_of, parse_path
 from shardmill.schemas.storage import absolute, join, open_storage, scheme_of
-from shardmill.schemas.text_file import TextError, decode_text
 from shardmill.transforms.match.inputs import MatchSpec, find_inputs
 from shardmill.transforms.match.walk import Wanted, check_apart, folder_names
 from shardmill.transforms.sink.placement import PlaceSpec, ShardSpec
@@ -29,7 +28,6 @@ from shardmill.transforms.sink.spec import SinkSpec
 
 _MODES = frozenset({"update", "overwrite", "dry_run", "beam_options"})
 
-_MAX_OPTION_FILE = 256 << 20  # bytes; more is data that was named by mistake
 Config = TypeVar("Config", bound="BuildConfig")
 _FEW = 100  # entries of a folder
 _MAX_DEPTH = 4  # a link may lead to a folder above it
@@ -205,34 +203,6 @@ def _are_swapped(source: str, output: str) -> bool:
         return True
     names = {each.name for each in itertools.islice(storage.list_dir(output), _FEW)}
     return MANIFEST not in names and any(not name.startswith((".", "gen-")) for name in names)
-
-
-def read_option_file(flag: str, path: str, remedy: str) -> str:
-    """Return the text of a file that an option names.
-
-    Args:
-        flag: Name of the option.
-        path: Path or URI of the file.
-        remedy: What to give instead, for messages.
-
-    Raises:
-        UsageError: The file is missing, a folder, too large, or not UTF-8.
-    """
-    storage = open_storage(path)
-    entry = storage.stat(path)
-    if entry is None:
-        raise UsageError("option-file-missing", flag=flag, path=path, remedy=remedy)
-    if entry.kind == "dir":
-        raise UsageError("option-file-folder", flag=flag, path=path, remedy=remedy)
-    if entry.size > _MAX_OPTION_FILE:
-        size = entry.size
-        raise UsageError("option-file-too-large", flag=flag, path=path, size=size, remedy=remedy)
-    try:
-        return decode_text(storage.read(path))
-    except TextError as error:
-        raise UsageError(
-            "option-file-not-utf8", flag=flag, path=path, problem=error, remedy=remedy
-        ) from error
 
 
 def resolve_splits(config: Config, match: MatchSpec) -> tuple[Config, tuple[str, ...]]:

@@ -7,8 +7,9 @@ from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any, cast, get_args
 
-from shardmill.pipelines.build_config import BuildConfig, read_option_file
+from shardmill.pipelines.build_config import BuildConfig
 from shardmill.pipelines.dataset_options import ImagesOptions
+from shardmill.pipelines.option_file import read_option_file
 from shardmill.pipelines.report.terminal import Answer
 from shardmill.schemas.errors import InputError, UsageError
 from shardmill.schemas.schema_pbtxt.columns import Column, format_schema

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import deflate
 
-from shardmill.pipelines.build_config import BuildConfig, read_option_file
+from shardmill.pipelines.build_config import BuildConfig
 from shardmill.pipelines.dataset_options import RowsOptions
+from shardmill.pipelines.option_file import read_option_file
 from shardmill.pipelines.report.terminal import Answer, quiet_import, quiet_stderr
 from shardmill.schemas.dataset.splits import Splits
 from shardmill.schemas.errors import UsageError

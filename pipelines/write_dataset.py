@@ -14,7 +14,8 @@ import numpy as np
 from apache_beam.typehints.native_type_compatibility import convert_to_python_type
 from apache_beam.typehints.row_type import RowTypeConstraint
 
-from shardmill.pipelines.build_config import BuildConfig, read_option_file
+from shardmill.pipelines.build_config import BuildConfig
+from shardmill.pipelines.option_file import read_option_file
 from shardmill.pipelines.rows_config import check_label
 from shardmill.schemas.arguments import check_arguments
 from shardmill.schemas.dataset.splits import Splits

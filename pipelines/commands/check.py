@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields
 from typing import Any, ClassVar
 
-from shardmill.pipelines.commands.option_file import LIMITS, OPTIONS, read_tables
 from shardmill.pipelines.manifest_rules import Rules, Verdict, judge
+from shardmill.pipelines.option_file import LIMITS, OPTIONS, read_tables
 from shardmill.pipelines.report.terminal import Answer
 from shardmill.schemas import option_types as of
 from shardmill.schemas.dataset.read_manifest import OpenedManifest, load_manifest, open_manifest
@@ -105,7 +105,7 @@ def _find(opened: OpenedManifest, flags: CheckOptions) -> tuple[list[dict[str, A
 
 
 def _load_limits(path: str, names: Iterable[str]) -> dict[str, float]:
-    tables = read_tables(path, "limits")
+    tables = read_tables("limits", path)
     has_tables = LIMITS in tables or OPTIONS in tables
     limits: dict[str, Any] = tables.get(LIMITS, {}) if has_tables else tables
     for name, value in limits.items():

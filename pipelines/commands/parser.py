@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from shardmill.pipelines.commands import COMMANDS, find_parser
-from shardmill.pipelines.commands.option_file import divide_options, read_options
+from shardmill.pipelines.option_file import divide_options, read_options
 from shardmill.pipelines.report.terminal import Answer, quiet_import
 from shardmill.schemas.errors import UsageError
 from shardmill.schemas.option_types import Option, describe_options, options_of

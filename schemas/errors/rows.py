@@ -18,6 +18,7 @@ MESSAGES: dict[str, str] = {
     "label-several-values": "--label={label} has several values per cell in the schema: choose a column with one value per cell.",
     "split-by-too-many": "--split_by={column} names more than {most:splits}, such as {names}: name a column with values such as train, validation and test.",
     "option-file-too-large": "--{flag}={path} has {size:bytes}: give {remedy}.",
+    "option-file-device": "--{flag}={path} is a device or a socket: give {remedy}.",
     "option-file-folder": "--{flag}={path} is a folder: give {remedy}.",
     "schema-columns-missing": "No file of --input={source} has the columns of --schema={schema}: most have no column {missing}, only {base}; change one of them, or make such columns optional in the schema.",
     "schema-not-schema": "{source} is not a schema ({problem}): it must be a tensorflow_metadata Schema in protobuf text format, such as the schema.pbtxt of a dataset",

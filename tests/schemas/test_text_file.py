@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import pytest
 
-from shardmill.pipelines.build_config import read_option_file
+from shardmill.pipelines.option_file import read_option_file
 from shardmill.schemas.errors import InputError, UsageError
 from shardmill.schemas.refs import InputRef
 from shardmill.schemas.text_file import TextError, decode_text, decode_xml, find_utf_16

@@ -1,15 +1,17 @@
-"""Files of options for ``--config``: TOML whose table ``[options]`` has flags and their values."""
+"""Files that options name: texts, and the TOML of ``--config`` and ``check --limits``."""
 
 from __future__ import annotations
 
 import difflib
+import os
+import stat
 import sys
 from collections.abc import Collection, Mapping
 from typing import Any
 
 from shardmill.schemas.errors import UsageError
 from shardmill.schemas.storage import open_storage
-from shardmill.schemas.text_file import decode_text
+from shardmill.schemas.text_file import TextError, decode_text
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -19,24 +21,54 @@ else:
 OPTIONS = "options"
 LIMITS = "limits"  # of `shardmill check`, so that one file can hold both
 _TABLES = (OPTIONS, LIMITS)
+_MAX_OPTION_FILE = 256 << 20  # bytes; more is data that was named by mistake
 
 
-def read_tables(path: str, flag: str) -> dict[str, Any]:
-    """Read a TOML file.
+def read_option_file(flag: str, path: str, remedy: str) -> str:
+    """Return the text of a file that an option names.
 
     Args:
+        flag: Name of the option.
         path: Path or URI of the file.
-        flag: The flag that named it, for messages.
+        remedy: What to give instead, for messages.
 
     Raises:
-        UsageError: The file does not exist, or is not TOML.
+        UsageError: The file is missing, a folder, a device, too large, or not text.
     """
+    storage = open_storage(path)
+    entry = storage.stat(path)
+    if entry is None:
+        raise UsageError("option-file-missing", flag=flag, path=path, remedy=remedy)
+    if entry.kind == "dir":
+        raise UsageError("option-file-folder", flag=flag, path=path, remedy=remedy)
+    if entry.kind == "other" and not stat.S_ISFIFO(os.stat(path).st_mode):  # a shell gives pipes
+        raise UsageError("option-file-device", flag=flag, path=path, remedy=remedy)
+    if entry.size > _MAX_OPTION_FILE:
+        size = entry.size
+        raise UsageError("option-file-too-large", flag=flag, path=path, size=size, remedy=remedy)
     try:
-        tables: dict[str, Any] = tomllib.loads(decode_text(open_storage(path).read(path)))
-    except FileNotFoundError as error:
-        raise UsageError("toml-missing", flag=flag, path=path) from error
-    except (IsADirectoryError, ValueError) as error:
-        raise UsageError("toml-unreadable", flag=flag, path=path, error=error) from error
+        return decode_text(storage.read(path))
+    except TextError as error:
+        raise UsageError(
+            "option-file-not-utf8", flag=flag, path=path, problem=error, remedy=remedy
+        ) from error
+
+
+def read_tables(flag: str, path: str) -> dict[str, Any]:
+    """Read a TOML file that an option names.
+
+    Args:
+        flag: Name of the option.
+        path: Path or URI of the file.
+
+    Raises:
+        UsageError: The file cannot be read, or is not TOML.
+    """
+    text = read_option_file(flag, path, "a TOML file")
+    try:
+        tables: dict[str, Any] = tomllib.loads(text)
+    except ValueError as error:
+        raise UsageError("toml-invalid", flag=flag, path=path, error=error) from error
     return tables
 
 
@@ -48,7 +80,7 @@ def read_options(path: str) -> dict[str, Any]:
     Raises:
         UsageError: The file cannot be read, has other tables, or has no table of options.
     """
-    tables = read_tables(path, "config")
+    tables = read_tables("config", path)
     for name in tables:
         if name not in _TABLES:
             raise UsageError(

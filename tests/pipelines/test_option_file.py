@@ -1,6 +1,7 @@
 """``--config``: the options of a file are those of the flags, for each option of each kind."""
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -169,8 +170,8 @@ MISTAKES = [
     ("quality = 9\n", "the table or name quality outside of [options]"),
     ("options = 9\n", "has no table [options]"),
     ("[limits]\nrejected = 0.1\n", "has no table [options]"),
-    ("quality == 9\n", "cannot be read"),
-    ("\0", "cannot be read"),
+    ("quality == 9\n", "is not TOML"),
+    ("\0", "cannot be read as text"),
     (None, "does not exist: give a TOML file"),
 ]
 
@@ -185,6 +186,20 @@ def test_mistakes_are_one_sentence(text, message, tmp_path, monkeypatch, capsys)
     argv = ("images", "in", "ds", "--config=recipe.toml")
     assert message in sentence_here(capsys, *argv, code=2)
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_pipe_is_read_and_a_device_is_not(tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    reading, writing = os.pipe()  # as of `--config=<(command)`
+    os.write(writing, toml({"quality": 50}).encode())
+    os.close(writing)
+    build = parse_build("images", ["in", "out", f"--config=/dev/fd/{reading}"])
+    os.close(reading)
+    assert build.config.quality == 50
+    make_photos(tmp_path / "in", {"a": 1})
+    for flag in ("--config", "--labels"):
+        argv = ("images", "in", "ds", f"{flag}=/dev/zero")
+        assert "is a device" in sentence_here(capsys, *argv, code=2)
 
 
 def test_one_file_holds_a_recipe_and_the_limits_of_a_check(tmp_path, monkeypatch, capsys) -> None:
