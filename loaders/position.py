@@ -42,11 +42,13 @@ class Position(NamedTuple):
             read = sum(deal.examples for deal in self.deals)
             return self._replace(deals=(Deal(read, 1, 1, 1),) if read else ())
         ours = 0, reader.host.count, reader.worker.count, reader.batch
-        # ``at(epoch, examples)`` may name no hosts and workers: then they were as many as now.
-        deals = [Deal(*(a or b for a, b in zip(deal, ours, strict=True))) for deal in self.deals]
-        for deal in deals:
+        deals = []
+        for stated in self.deals:
+            # ``at(epoch, examples)`` may name no hosts and workers: then they were as many as now.
+            deal = Deal(*(number or own for number, own in zip(stated, ours, strict=True)))
             if deal.examples % deal.hosts:
                 raise UsageError("position-uneven", examples=deal.examples, hosts=deal.hosts)
+            deals.append(deal)
         return self._replace(deals=tuple(deals))
 
     def to_state(self, reader: Reader, reads: dict[str, Any]) -> dict[str, Any]:

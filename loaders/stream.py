@@ -473,7 +473,9 @@ class Stream:
         payloads = opened.payloads(self.records.files, ahead)
         decoded = map_ordered(decode, payloads, workers, wait=False)
         most = -1 if self.limit is None else count(self.limit, reader.worker, reader.batch)
-        for example, is_kept in decoded if kept != most else ():
+        if kept == most:
+            return
+        for example, is_kept in decoded:
             taken, kept = taken + 1, kept + is_kept
             if iteration is self._iteration:
                 self._taken, self._kept = taken, kept

@@ -80,8 +80,8 @@ def explain_arguments(
     takes_any = options is None and any(
         parameter.kind is parameter.VAR_KEYWORD for parameter in parameters
     )
-    for option, value in {} if takes_any else values.items():
-        if option not in names:
+    for option, value in values.items():
+        if option not in names and not takes_any:
             hint = _find_hint(option, names)
             return ArgumentError(
                 "argument-unknown", function=name, name=option, value=value, hint=hint

@@ -148,10 +148,14 @@ def choose_examples(
         return [(sample,) for sample in _IMAGES[name](samples)[:_SHOWN]]
     first: dict[str, SampledRecord] = {}
     pairs: dict[str, tuple[SampledRecord, ...]] = {}
-    for sample in samples if name.startswith("copies_") else ():
+    if not name.startswith("copies_"):
+        return []
+    for sample in samples:
         other = first.setdefault(sample.content_hash, sample)
-        labels = sample.label != other.label
-        if labels if name.endswith("labels") else splits[sample.part] != splits[other.part]:
+        differ = splits[sample.part] != splits[other.part]
+        if name.endswith("labels"):
+            differ = sample.label != other.label
+        if differ:
             pairs.setdefault(sample.content_hash, (other, sample))
     return [*pairs.values()][: _SHOWN // 2]
 
@@ -270,9 +274,9 @@ def _of_columns(manifest: Manifest, samples: Sequence[SampledRecord]) -> _Findin
         counts.update({name: feature.count for name, feature in features.items()})
     empty = [name for name, count in counts.items() if not count]
     rows = [sample for sample in samples if sample.features]
-    names = sorted({name for row in rows for name in row.features} - manifest.label_features)
+    names = {name for row in rows for name in row.features} if len(rows) >= _FEWEST_ROWS else set()
     judged = {"empty_columns": empty}
-    for name in names if len(rows) >= _FEWEST_ROWS else ():
+    for name in sorted(names - manifest.label_features):
         judged.setdefault(_judge_column(name, manifest, rows), []).append(name)
     for kind, columns in judged.items():
         if kind:

@@ -172,7 +172,9 @@ def _records(report: dict[str, Any], layout: Layout) -> Parts:
         return
     where = f"of {records['split']}" if records["split"] else "of the file"
     first = records["first"]
-    head = "the first" + (f" {len(first):,}" if len(first) > 1 else "") if first else "none"
+    head = "the first" if first else "none"
+    if len(first) > 1:
+        head += f" {len(first):,}"
     yield from _heading("Records", f"{head} {where}", layout)
     for number, record in enumerate(first):
         if number:

@@ -198,8 +198,8 @@ class FeatureSet:
                 continue
             is_several = several and feature.part == "label"
             sources[feature.name] = replace(feature, count="any") if is_several else feature
-        for column in () if text else listed:
-            if sources[column.name] != column:
+        for column in listed:
+            if not text and sources[column.name] != column:
                 raise UsageError("listing-column-taken", name=column.name)
         if not text:
             return cls(tuple(sources.items()))

@@ -252,11 +252,12 @@ class Changes:
 
     def lines(self) -> tuple[str, ...]:
         """Return a line for each kind of change, with its number and some keys."""
-        return tuple(
-            f"{count:,} {kind}: {', '.join(self.examples[kind])}"
-            + (", ..." if count > len(self.examples[kind]) else "")
-            for kind, count in sorted(self.counts.items())
-        )
+        lines = []
+        for kind, count in sorted(self.counts.items()):
+            keys = self.examples[kind]
+            more = ", ..." if count > len(keys) else ""
+            lines.append(f"{count:,} {kind}: {', '.join(keys)}{more}")
+        return tuple(lines)
 
     def __str__(self) -> str:
         """Return the numbers, as in ``12 new, 3 changed, 1 removed``, or an empty text."""

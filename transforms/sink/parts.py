@@ -160,7 +160,8 @@ def part_id(config_id: str, key: PartKey, refs: Sequence[Reference], labels: Seq
     state.update(json.dumps([config_id, *key]).encode())
     for ref in refs:
         state.update(ref.digest().to_bytes(16, "big"))
-        for label in (ref.labels if isinstance(ref, InputRef) else ()) or ("",):
+        named = ref.labels if isinstance(ref, InputRef) else ()
+        for label in named or ("",):
             state.update(ids.get(label, -1).to_bytes(4, "big", signed=True))
     return state.hexdigest()
 

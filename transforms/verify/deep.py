@@ -307,10 +307,13 @@ def _count_copies(
         if annotated and row[VALUES]:
             label = label, row[VALUES]
         contents[row["content_hash"]].append((split, label))
-    groups = [group for group in contents.values() if len(group) > 1]
-    across = sum(len({split for split, _ in group}) > 1 for group in groups)
-    differ = sum(len({label for _, label in group} - {None}) > 1 for group in groups)
-    return sum(len(group) - 1 for group in groups), across, differ
+    copies = across = differ = 0
+    for group in contents.values():
+        splits, labels = map(set, zip(*group, strict=True))
+        copies += len(group) - 1
+        across += len(splits) > 1
+        differ += len(labels - {None}) > 1
+    return copies, across, differ
 
 
 def _can_check_input_id(manifest: Manifest, rows: Sequence[tuple[str, dict[str, Any]]]) -> bool:

@@ -219,10 +219,10 @@ def filler_batch(columns: Sequence[Column]) -> pa.RecordBatch:
 
     ``AnalyzeRows`` needs a row even if an earlier graph is reused or nothing is built.
     """
-    values = ((column, b"a" if column.kind == "bytes" else 1) for column in columns)
-    filler = [
-        TypedColumn(column.name, column.kind, pa.array([value]), None) for column, value in values
-    ]
+    filler = []
+    for column in columns:
+        values = pa.array([b"a" if column.kind == "bytes" else 1])
+        filler.append(TypedColumn(column.name, column.kind, values, None))
     return transformer.to_record_batch(filler, np.zeros(1, np.int64))
 
 

@@ -151,8 +151,10 @@ class Transformer:
             sparse = self._sparse.get(name)
             if sparse is None:
                 _check_no_gaps(name, indices, starts)
-            yield sparse.value_feature.name if sparse else name, tensor.values, starts
-            for axis, index in enumerate(sparse.index_feature if sparse else (), 1):
+                yield name, tensor.values, starts
+                return
+            yield sparse.value_feature.name, tensor.values, starts
+            for axis, index in enumerate(sparse.index_feature, 1):
                 yield index.name, tensor.indices[:, axis], starts
         else:
             _check_rows(name, tensor.shape[0], rows)
