@@ -77,9 +77,7 @@ def explain_arguments(
         for parameter in (*parameters, *more)
         if parameter.kind is not parameter.VAR_KEYWORD
     ]
-    takes_any = options is None and any(
-        parameter.kind is parameter.VAR_KEYWORD for parameter in parameters
-    )
+    takes_any = options is None and len(names) < len(parameters)
     for option, value in values.items():
         if option not in names and not takes_any:
             hint = _find_hint(option, names)

@@ -219,13 +219,12 @@ def _moments(split: Split) -> dict[str, tuple[float, float, float]]:
         moments |= {
             f"channel {n}": (split.num_examples, *channel) for n, channel in enumerate(channels)
         }
-    varying = {}
-    for name, column in moments.items():
-        count, mean, std = column
-        # Features that are not numbers have no mean.
-        if mean is not None and std is not None and count > 0 and std > 0:
-            varying[name] = column
-    return varying
+    # Features that are not numbers have neither mean nor deviation.
+    return {
+        name: (count, mean, std)
+        for name, (count, mean, std) in moments.items()
+        if std is not None and count > 0 and std > 0
+    }
 
 
 def _of_images(samples: Sequence[SampledRecord]) -> _FindingRows:

@@ -89,7 +89,9 @@ def check_text(folder: str, stated_crc: str = "") -> Iterator[Finding]:
 
 def compare_manifests(outer: Manifest, inner: Manifest) -> Iterator[Finding]:
     """Yield how the manifest of a dataset differs from the one inside of its generation."""
-    bodies = [json.loads(manifest.to_json()) for manifest in (_without_names(outer), inner)]
+    # As the manifest is written inside of its generation.
+    nameless = replace(outer, generation="", previous=(), manifests={}, held=False)
+    bodies = [json.loads(manifest.to_json()) for manifest in (nameless, inner)]
     differences = [*_differences(*bodies)]
     for path, value, expected in differences[:_MAX_DIFFERENCES]:
         message = (
@@ -344,11 +346,6 @@ def _check_sources(manifest: Manifest) -> Iterator[Finding]:
         if feature.get("source") != expected:
             message = f"the source of {name!r} is {feature.get('source')!r}, and not {expected!r}"
             yield Finding(shard_names.MANIFEST, message)
-
-
-def _without_names(manifest: Manifest) -> Manifest:
-    """Return the manifest as it is written inside of its generation."""
-    return replace(manifest, generation="", previous=(), manifests={}, held=False)
 
 
 def _differences(value: Any, expected: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:

@@ -155,9 +155,13 @@ def hash_candidates(
         refs: Inputs that are not known by their keys, or whose content must be compared.
         gone_sizes: Sizes of the published inputs that are gone, modulo ``_SIZES``.
     """
-    # A new input is read only if it may be a renamed one: most are read once, by the decoder.
-    candidates = [ref for ref in refs if ref.published or ref.size % _SIZES in gone_sizes]
-    yield from (ref for ref in refs if not (ref.published or ref.size % _SIZES in gone_sizes))
+    candidates = []
+    for ref in refs:
+        # A new input is read only if it may be a renamed one: most are read once, by the decoder.
+        if ref.published or ref.size % _SIZES in gone_sizes:
+            candidates.append(ref)
+        else:
+            yield ref
     try:
         digests = [digest for digest, _ in hash_inputs(candidates)]
     except StorageError:

@@ -152,7 +152,7 @@ def _find_difference(
     values = {source: features[name].values for source, name in names.items() if name in features}
     expected: dict[str, Any] = {"record_bytes": HEADER_BYTES + len(payload) + FOOTER_BYTES}
     if KEY in values:
-        expected["key"] = _text(values[KEY])
+        expected["key"] = "".join(map(_one_text, values[KEY]))
     if CLASS_TEXT in values:
         expected["label"] = manifest.label_separator.join(map(_one_text, values[CLASS_TEXT]))
     elif CLASS_TEXT in names:
@@ -168,10 +168,6 @@ def _find_difference(
         if row[name] != value:
             return f"its {name} is {row[name]!r:.99}, but {value!r:.99} in the record"
     return ""
-
-
-def _text(values: Sequence[Any]) -> str:
-    return "".join(map(_one_text, values))
 
 
 def _one_text(value: Any) -> str:
