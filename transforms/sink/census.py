@@ -22,7 +22,7 @@ _SHOWN_REASONS = 3  # in a message
 _SHOWN_CHARACTERS = 200  # of a message about an input
 Examples: TypeAlias = Mapping[str, Sequence[tuple[str, str]]]
 _MODULUS = 1 << 128
-Kind = Literal["new", "changed", "removed"]
+ChangeKind = Literal["new", "changed", "removed"]
 _CHANGED = 10
 # The coder writes a reference's index in this tuple: append only.
 _REFERENCES: tuple[type[Any], ...] = (InputRef, SegmentRef)
@@ -237,7 +237,7 @@ class Changes:
     counts: dict[str, int] = field(default_factory=dict)
     examples: dict[str, list[str]] = field(default_factory=dict)
 
-    def add(self, change: tuple[Kind, str]) -> None:
+    def add(self, change: tuple[ChangeKind, str]) -> None:
         """Add one input."""
         kind, key = change
         self.merge(Changes({kind: 1}, {kind: [key]}))
