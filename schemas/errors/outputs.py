@@ -36,7 +36,7 @@ MESSAGES: dict[str, str] = {
     "rollback-nothing-kept": "{output} keeps no earlier version: build with --keep=1 or more.",
     "rollback-version-unknown": "{output} has no earlier version {name!r}: it has {have}.",
     "rollback-version-damaged": "{path} is missing or damaged ({why}): choose another --to.",
-    "demo-folder-exists": "{folder} is not an empty folder, nor has it the files of this demo: give a new folder.",
+    "demo-folder-exists": "{folder} is neither empty nor a copy of this demo: give a new folder.",
     "dir-empty": "DIR is empty: give the folder of a dataset.",
     "folder-not-folder": "{directory} is not a folder: give the folder of a dataset.",
     "parts-of-versions": "The parts were made by different versions of {differing}: install the same constraints.txt on every worker, run `shardmill clean`, build again.",

@@ -89,7 +89,7 @@ def test_never_writes_into_a_folder_with_files(tmp_path, capsys) -> None:
     for taken in (tmp_path, tmp_path / "mine.txt"):
         code, _, err = run_here(capsys, "demo", str(taken))
         assert code == 1
-        assert f"{taken} is not an empty folder, nor has it the files of this demo" in err
+        assert f"{taken} is neither empty nor a copy of this demo: give a new folder." in err
     code, _, err = run_here(capsys, "demo", str(tmp_path / "mine.txt" / "x"))
     assert (code, "Cannot write to" in err) == (1, True)
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
