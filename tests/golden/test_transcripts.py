@@ -15,6 +15,7 @@ TRANSCRIPTS = sorted((GOLDEN / "transcripts").glob("*.txt"))
 HEAVY = (
     "commands_images",
     "commands_rows",
+    "images_annotations",
     "images_inputs",
     "json_images",
     "places",

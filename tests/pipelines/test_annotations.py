@@ -20,7 +20,7 @@ from shardmill.pipelines.report.compare import compare_datasets
 from shardmill.schemas.errors import ShardmillError, UsageError
 from shardmill.transforms.images import encoder
 from shardmill.transforms.match.read_input import read_inputs
-from tests.conftest import build_dataset, examples, make_image, make_photos, shardmill
+from tests.conftest import build_dataset, examples, make_image, shardmill
 from tests.support.annotation_tools import (
     KEYS,
     NAMES,
@@ -581,35 +581,6 @@ def test_wrong_options_are_one_sentence(photos, tmp_path, code, options):
     with pytest.raises(ShardmillError) as caught:
         build_dataset(input=photos, output=tmp_path / "ds", **options)
     assert caught.value.id == code
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"annotations": "voc"}, "--annotations=voc finds no .xml files in"),
-        (
-            {"annotations": "yolo", "labels": "{}/labels.txt"},
-            "--annotations=yolo finds no .txt files",
-        ),
-        ({"annotations": "yolo:{}/empty", "labels": "{}/labels.txt"}, "no .txt files in {}/empty"),
-        ({"masks": "{}/empty"}, "--masks finds no PNG, GIF, BMP or TIFF files in {}/empty"),
-        ({"splits": "imagesets"}, "finds no train.txt, val.txt or test.txt in ImageSets/Main in"),
-        ({"splits": "imagesets", "masks": "{}/full"}, "test.txt in ImageSets/Segmentation in"),
-        ({"annotations": "voc:{}/in/cat"}, "finds no .xml files in {}/in/cat"),
-    ],
-)
-def test_no_files_with_annotations_are_one_sentence(tmp_path, options, words):
-    """Such as a wrong folder: with YOLO, all images would be without boxes."""
-    make_photos(tmp_path / "in", {"cat": 2, "dog": 1})
-    (tmp_path / "empty").mkdir()
-    (tmp_path / "full").mkdir()
-    (tmp_path / "full" / "000.png").touch()
-    (tmp_path / "labels.txt").write_text("cat")
-    given = {name: value.format(tmp_path) for name, value in options.items()}
-    outcome, _ = build_dataset(input=tmp_path / "in", output=tmp_path / "ds", **given)
-    assert outcome.status == "failed"
-    assert words.format(tmp_path) in outcome.message
-    assert not [*tmp_path.glob("ds/*")]
 
 
 @pytest.fixture(scope="module")

@@ -32,7 +32,6 @@ from shardmill.schemas.tfrecord.framing import frame
 from shardmill.transforms.count.counting import count_now
 from shardmill.transforms.match.inputs import common_root
 from tests.conftest import ADDRESS, ROOT, SOAK, build_dataset, shardmill, start_shardmill
-from tests.support.fault_tools import sentence_here
 from tests.support.processes import descendants
 from tests.support.readers import tf_records
 from tests.support.record_tools import make_payloads, write_records
@@ -330,21 +329,6 @@ def test_replaces_only_the_manifest_of_another_count(mixed, photos, tmp_path) ->
     for taken, why in ((tmp_path / "letter.json", "is not a manifest"), (mixed, "is a folder")):
         with pytest.raises(UsageError, match=why):
             count(mixed, manifest=str(taken))
-
-
-@pytest.mark.parametrize(
-    ("argv", "why"),
-    [
-        ([], "arguments are required: --input"),
-        (["--input=x", "--check=all"], "--check=all is unknown"),
-        (["--input=x", "--manifst=y"], "did you mean --manifest"),
-        (["--input=x", "--processes=0"], "--processes=0 must be 1 or more"),
-        (["--input=x", "--runner=FlinkRunner"], "needs --manifest"),
-        (["--input=x", "y"], "'y' is one path too many"),
-    ],
-)
-def test_rejects_wrong_flags_in_one_sentence(argv, why, capsys) -> None:
-    assert why in sentence_here(capsys, "count", *argv)
 
 
 def test_beam_counts_if_its_options_are_given(mixed, tmp_path, monkeypatch, capsys) -> None:

@@ -23,7 +23,7 @@ from shardmill.loaders import (
 from shardmill.pipelines.report.compare import compare_datasets
 from shardmill.pipelines.report.dataset_report import gather
 from shardmill.schemas.dataset.catalog import read_table
-from shardmill.schemas.errors import InputError, ShardmillError, UsageError
+from shardmill.schemas.errors import InputError, UsageError
 from shardmill.schemas.example.parse import parse_example
 from shardmill.schemas.refs import InputRef
 from shardmill.schemas.schema_pbtxt.columns import Column
@@ -373,50 +373,6 @@ def test_update_takes_records_of_changed_cells(tmp_path) -> None:
     compare()
     frame["more"] = None  # also a column without a value
     assert build() == ("published", 0)
-
-
-FAULTS = [
-    (b"path,height\nx.jpg,1\n", {}, "would be the feature image/height, which images"),
-    (b"path,a, a\nx.jpg,1,2\n", {}, "has the column 'a' twice"),
-    (b"path,a\nx.jpg,1\nx.jpg,2\n", {}, r"'x.jpg' is listed with the a \[1\] and with \[2\]"),
-    (b"path,a\nx.jpg,1\nx.jpg,\n", {}, r"'x.jpg' is listed with the a None and with \[1\]"),
-    (b"path,a\nx.jpg,z\n", {"types": "a:int"}, "'z' is not an int64: .* BYTES with --types or in"),
-    (b"path,a\nx.jpg,z\n", {"types": "b:int"}, "--types=b is not a column: the listing has 'a'"),
-    (b"path,a\nx.jpg,z\n", {"features": "image/b"}, "'image/b' is not NAME=SOURCE"),
-    (b"path,label\nx.jpg,z\n", {"label_separator": "|"}, "needs labels of listings"),
-    (
-        b"path,label\nx.jpg,z\n",
-        {"label_separator": "|", "label_from": "listing", "shard_by": "label"},
-        "--shard_by=label and several labels",
-    ),
-    (b'{"path": "x.jpg", "label": ["a"]}\n', {"label_from": "listing"}, "need --label_separator"),
-    (
-        b'{"path": "x.jpg", "label": ["a|b", "c"]}\n',
-        {"label_from": "listing", "label_separator": "|"},
-        r"line 1: the label 'a\|b' of a list holds the separator",
-    ),
-    (b'{"path": "x.jpg", "split": ["a"]}\n', {}, "the column split holds lists"),
-    (b'{"path": "x.jpg", "a": 1}\n{"path": "y.jpg", "a": "b"}\n', {}, "line 2, column a"),
-    (b'{"path": "x.jpg", "a": 1}\n{"path": \n', {}, "line 2"),
-    (b'{"path": "x.jpg", "a": [[1]]}\n', {}, "The column 'a' has the type"),
-    (b"PAR1" + bytes(60) + b"PAR1", {}, "cannot be read as a listing"),
-    (b"name;file\na;b\n", {}, r"no column uri, path or file_name, only \['name', 'file'\]"),
-    (b"path,a\nx.jpg,1,2\n", {}, "line 2: the row has 3 cells, not 2"),
-]
-
-
-@pytest.mark.parametrize(("data", "options", "message"), FAULTS)
-def test_faults_of_listings_are_sentences(tmp_path, data, options, message) -> None:
-    make_photos(tmp_path, {".": 1})
-    (tmp_path / "000.jpg").rename(tmp_path / "x.jpg")
-    (tmp_path / "list.csv").write_bytes(data)
-    options = {"label_from": "none", "splits": "train:1", "image_size": 8, **options}
-
-    def build() -> None:
-        build_dataset(input=tmp_path / "list.csv", output=tmp_path / "ds", **options)[0].check()
-
-    with pytest.raises(ShardmillError, match=message):
-        build()
 
 
 def test_lists_and_other_forms_of_listings(tmp_path) -> None:

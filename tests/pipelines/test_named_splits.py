@@ -13,8 +13,6 @@ from PIL import Image
 
 from shardmill import loaders
 from shardmill.pipelines import split_places
-from shardmill.pipelines.arrays_config import ArraysConfig
-from shardmill.pipelines.images_config import ImagesConfig
 from shardmill.pipelines.rows_config import RowsConfig
 from shardmill.pipelines.split_places import relative_places, why_unused
 from shardmill.schemas.dataset.splits import Splits
@@ -190,63 +188,6 @@ def test_a_text_file_may_be_a_table(tmp_path) -> None:
     for path in (table, listing):
         examples, _ = published(input=str(path), output=str(tmp_path / path.stem))
         assert sorted(each["a"] for each in examples) == [[1], [3]]
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("train=", "'train=' names no file"),
-        ("train=a.csv,te st=b.csv", "letters, digits and underscores"),
-        ("train:0.9,test=t.csv", "sums to 0.9, not 1"),
-        ("train=missing.csv,test=test.csv", "'missing.csv' does not exist in"),
-        ("train:1,test=test/", "'test/' does not exist in"),
-        ("train:1,test=../test.csv", "'../test.csv' does not exist in"),
-        ("train:1,test=te?t/*.csv", r"no input in .* is in 'te\?t/\*\.csv'"),
-        ("train=*.csv,test=test.csv", "or an earlier item has them all"),
-        ("train:1,test={other}", "exists but is not an input: give it, too, as in --input="),
-        ("train:1,test=notes.md", "no input in .* is in 'notes.md'"),
-    ],
-)
-def test_mistakes_are_one_sentence(text, words, folder) -> None:
-    (folder / "in" / "notes.md").touch()
-    other = folder / "other.csv"
-    other.touch()
-    with pytest.raises(UsageError, match=words):
-        build(folder, splits=text.format(other=other))
-
-
-@pytest.mark.parametrize(
-    ("make", "words"),
-    [
-        (lambda: RowsConfig("a", "b", unlabeled_splits="train"), "needs a label"),
-        (
-            lambda: RowsConfig(
-                "a", "b", label="y", unlabeled_splits="tset", splits="train:0.5,test:0.5"
-            ),
-            "--unlabeled_splits=tset is not a split: the splits are train, test",
-        ),
-        (
-            lambda: RowsConfig(
-                "a",
-                "b",
-                label="y",
-                unlabeled_splits="test",
-                splits="train:0.5,test:0.5",
-                preprocessing="p.py",
-            ),
-            "cannot be combined",
-        ),
-        (
-            lambda: ImagesConfig("a", "b", label_from="none", unlabeled_splits="train"),
-            "needs a label",
-        ),
-        (lambda: ArraysConfig("a", "b", splits="train=x.npy"), "does not work for arrays"),
-        (lambda: ArraysConfig(["a", "c"], "b"), "one file or folder of arrays"),
-    ],
-)
-def test_options_that_do_not_fit_are_one_sentence(make, words) -> None:
-    with pytest.raises(UsageError, match=words):
-        make()
 
 
 NAMES = st.sampled_from(["train", "validation", "test", "day_1"])

@@ -33,30 +33,6 @@ def test_writes_a_page_and_prints_its_path(dataset, tmp_path, monkeypatch, capsy
     assert (tmp_path / "other/x.html").read_bytes() == (tmp_path / "ds-report.html").read_bytes()
 
 
-@pytest.mark.parametrize(
-    ("args", "code", "said"),
-    [
-        (["gone"], 1, "gone does not exist"),
-        (["photos"], 1, "does not exist: give a dataset"),
-        (["ds", "--output=ds/page.html"], 2, "would be inside the dataset"),
-        (["ds", "--output=photos"], 1, "exists and is not a report"),
-        (["ds", "--output=mine.html"], 1, "exists and is not a report"),
-        (["ds", "--output=mine.html/x"], 1, "Cannot write mine.html/x"),
-        (["ds", "--output=ftp://x/y"], 2, "ftp:// is not supported"),
-        ([], 2, "--help"),
-    ],
-)
-@pytest.mark.usefixtures("dataset", "photos")
-def test_fails_in_one_sentence(args, code, said, tmp_path, monkeypatch, capsys) -> None:
-    (tmp_path / "mine.html").write_text("mine")
-    monkeypatch.chdir(tmp_path)
-    found, out, err = run_here(capsys, "report", *args)
-    assert (found, out) == (code, "")
-    assert said in err
-    assert err.count("\n") == 1
-    assert (tmp_path / "mine.html").read_text() == "mine"
-
-
 @pytest.mark.heavy
 def test_reads_and_writes_buckets(strict_bucket, dataset, tmp_path, capsys) -> None:
     upload(dataset, f"{strict_bucket}/ds")

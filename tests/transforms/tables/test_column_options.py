@@ -109,30 +109,6 @@ def test_flags_equal_mappings_and_the_command_of_the_manifest(tmp_path) -> None:
     assert "--types=d:datetime:%b %d, %Y %H:%M,z:int" in flags.command("rows")
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"select": "Zip"}, "--select=Zip is not a column.*did you mean 'zip'"),
-        ({"drop": "x"}, "--drop=x is not a column"),
-        ({"rename": "x:y"}, "--rename=x is not a column"),
-        ({"rename": "id:zip"}, "the input has another column 'zip'"),
-        ({"rename": "id:x,zip:x"}, "gives two columns the same name"),
-        ({"rename": "id"}, "must be items like name:value"),
-        ({"types": "zip:string"}, "--types=zip:string: must be bytes, text, int"),
-        ({"types": "zip:int:%d"}, "--types=zip:int:%d"),
-        ({"types": "day:date:%Q"}, "'%Q' of times"),
-        ({"types": "age:int", "defaults": "age:x"}, "has a wrong default: 'x' is not an int64"),
-        ({"label": "note", "drop": "note"}, "--label=note is not a column: the schema has"),
-        ({"decimal": ";"}, "--decimal=; "),
-        ({"thousands": "."}, "--thousands='.'"),
-        ({"thousands": "''"}, "--thousands"),
-    ],
-)
-def test_mistakes_are_one_sentence(options, words, table) -> None:
-    with pytest.raises(UsageError, match=words):
-        build(table, **options)
-
-
 def test_names_may_be_swapped(table) -> None:
     examples, _ = build(table, rename={"id": "age", "age": "id"}, types="age:int,id:int")
     assert sorted(each["age"] for each in examples) == [[1], [2], [3]]
