@@ -10,6 +10,7 @@ MESSAGES: dict[str, str] = {
     "input-not-image": "--input={pattern} is not named like an image: {step}.",
     "archive-damaged": "The archive {path} cannot be read: {why}. Replace it, or leave it out of --input.",
     "archive-image-missing": "{path} has no column of images that is found {by} among {names}: name it with --image_column, or leave the file out of --input; for a table use `shardmill rows`.",
+    "archive-column-type": "{path} has values of the type {kind} in the column {name!r} of {of}s, not {rule}: name another column with --{of}_column.",
     "archive-column-useless": "--{flag}={value} names a column of archives, and the input has none: leave it out; the labels of a listing are in its column label.",
     "archive-label-missing": "{path} has no column of labels named {wanted}, only {names}: name it with --label_column, or set --label_from=none.",
     "archive-several-images": "{path} has several images of the sample {sample!r}, {one!r} and {other!r}: name what follows the first dot, as in --image_suffix={suffix}.",

@@ -7,18 +7,23 @@ folder, which a repeated step finds.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import IO
+from typing import IO, Any, Literal
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from blake3 import blake3
 
 from shardmill.schemas.decompress import DecompressionError, decompress
 from shardmill.schemas.errors import FormatError, InputError, format_names
-from shardmill.schemas.example.parse import FeatureValues, looks_like_example, parse_example
+from shardmill.schemas.example.parse import (
+    ExampleError,
+    FeatureValues,
+    looks_like_example,
+    parse_example,
+)
 from shardmill.schemas.file_signatures import compression_format
 from shardmill.schemas.refs import InputRef, MemberRange, RejectedError
 from shardmill.schemas.storage import RandomReader, join, open_storage
@@ -34,21 +39,20 @@ from shardmill.transforms.match.containers.members import (
     list_tar,
     pack_images,
 )
+from shardmill.transforms.match.labels import LabelError, read_label
 from shardmill.transforms.match.read_input import MAX_FILE_BYTES
-from shardmill.transforms.match.walk import make_key
+from shardmill.transforms.sources.csv.arrow_values import is_text
 from shardmill.transforms.sources.csv.source import check_unchanged
 from shardmill.transforms.sources.parquet.parquet_source import (
     open_parquet,
     read_footer,
     read_tables,
 )
-from shardmill.transforms.sources.python.records import to_table
-from shardmill.transforms.sources.python.spool import ImageFiles
+from shardmill.transforms.tables.table_source import is_list
 
 _STEP, _BYTES = 64, 8 << 20  # rows that are decoded at a time, and bytes that are held
 # Of Hugging Face ``datasets``; of TensorFlow's Object Detection API and of Shardmill.
 _LABEL_COLUMN = "label"
-_MISSING = FeatureValues("empty", [])
 _IMAGE_FEATURE, _LABEL_FEATURES = "image/encoded", ("image/class/text", "image/class/label")
 
 
@@ -118,45 +122,61 @@ class Spool:
         """Yield the images of a Parquet file."""
         with open_parquet(ref) as (file, _):
             schema = file.schema_arrow
-            image = self.image or _find_image(schema)
-            if image not in schema.names:
+            image = self.image or _find_image(schema, self.label or _LABEL_COLUMN)
+            # Of columns with one name, none can be read by it.
+            names = [name for name in schema.names if schema.get_field_index(name) >= 0]
+            if image not in names:
                 raise _without_images(ref, image, schema.names)
-            label = self._find_label(ref, [_LABEL_COLUMN], schema.names)
-            columns = [*filter(None, (image, label))]
-            files = ImageFiles(image, "", label or "", "")
+            _check_type(ref, schema.field(image), "image")
+            label = self._find_label(ref, [_LABEL_COLUMN], names)
+            if label:
+                _check_type(ref, schema.field(label), "label")
+            columns = [*dict.fromkeys(filter(None, (image, label)))]
             classes = _class_names(schema, label)
             for group in read_footer(ref).groups:
-                first = group.first
+                number = group.first
                 for table in read_tables(file, group, columns, _STEP, _BYTES):
-                    found = to_table(_named(table, label, classes), None, first)
-                    try:
-                        for each in files.images(found, first):
-                            named = each.label if label else label
-                            yield each._replace(label=named, message="")
-                    except InputError as error:  # it names the row, but not the file
-                        why = str(error).rstrip(".")
-                        raise InputError("archive-damaged", path=ref.uri, why=why) from error
-                    first += len(table)
+                    for row in range(len(table)):
+                        content = _to_python(table[image][row])
+                        spooled = _spool_image(number, content, f"the column {image!r}")
+                        if label:
+                            value, source = _to_python(table[label][row]), f"the column {label!r}"
+                            spooled = _with_label(spooled, value, source, classes)
+                        elif label is not None:
+                            spooled = spooled._replace(label="")
+                        yield spooled
+                        number += 1
 
     def _examples(self, ref: InputRef) -> Iterator[SpooledImage]:
         """Yield the images of a TFRecord file of examples."""
         image = self.image or _IMAGE_FEATURE
-        label: str | None = None
         with open_records(ref.uri, MAX_FILE_BYTES) as records:
-            for number, payload in enumerate(records):
-                if not number and not looks_like_example(payload):
+            payloads = iter(records)
+            # An example may lack features that others have.
+            first: list[bytes] = []
+            names: dict[str, None] = {}
+            for payload in payloads:
+                if not first and not looks_like_example(payload):
                     why = "its records are not tf.train.Example"
                     raise InputError("archive-damaged", path=ref.uri, why=why)
-                features = parse_example(payload)
-                kind, values = features.get(image, _MISSING)
-                if kind not in ("bytes", "empty") or not (number or values):
-                    raise _without_images(ref, image, [*features])
-                if not number:
-                    label = self._find_label(ref, _LABEL_FEATURES, [*features])
-                found = [value for value in values if isinstance(value, bytes)]
-                data = found[0] if len(found) == 1 else b""
-                text = _text(features, label) if label else label
-                yield SpooledImage(number, "", text, "", blake3(data).hexdigest(16), data)
+                first.append(payload)
+                names |= dict.fromkeys(_parse_features(payload))
+                if len(first) == _STEP or sum(map(len, first)) >= _BYTES:
+                    break
+            if not first:
+                return
+            if image not in names:
+                raise _without_images(ref, image, [*names])
+            label = self._find_label(ref, _LABEL_FEATURES, [*names])
+            for number, payload in enumerate(itertools.chain(first, payloads)):
+                features = _parse_features(payload)
+                spooled = _spool_image(number, _value(features, image), f"the feature {image!r}")
+                if label:
+                    source = f"the feature {label!r}"
+                    spooled = _with_label(spooled, _value(features, label), source)
+                elif label is not None:
+                    spooled = spooled._replace(label="")
+                yield spooled
 
     def _find_label(self, ref: InputRef, usual: Sequence[str], names: Sequence[str]) -> str | None:
         """Return the name of the column of labels among those of a file.
@@ -181,48 +201,140 @@ class Spool:
         return found or ""
 
 
-def _find_image(schema: pa.Schema) -> str:
+def _find_image(schema: pa.Schema, label: str) -> str:
     """Return the only column that has Hugging Face's images, or else bytes; empty if none is."""
-    found = [each.name for each in schema if _has_bytes(each.type)]
-    if not found:
-        is_bytes = pa.types.is_binary, pa.types.is_large_binary
-        found = [each.name for each in schema if any(check(each.type) for check in is_bytes)]
-    return found[0] if len(found) == 1 else ""
+    columns = {field.name: value_type(field.type) for field in schema if field.name != label}
+    names = [name for name, kind in columns.items() if _has_bytes(kind)]
+    if not names:
+        names = [name for name, kind in columns.items() if _is_variable_bytes(kind)]
+    return names[0] if len(names) == 1 else ""
 
 
 def _has_bytes(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0)
+    """Return whether a type is that of Hugging Face's images."""
+    if not pa.types.is_struct(kind):
+        return False
+    number = kind.get_field_index("bytes")
+    return bool(number >= 0 and _is_bytes(kind.field(number).type))
+
+
+def _is_bytes(kind: pa.DataType) -> bool:
+    """Return whether values of a type can be the content of files."""
+    types = pa.types
+    return bool(_is_variable_bytes(kind) or types.is_fixed_size_binary(kind) or types.is_null(kind))
+
+
+def _is_variable_bytes(kind: pa.DataType) -> bool:
+    types = pa.types
+    return bool(types.is_binary(kind) or types.is_large_binary(kind) or types.is_binary_view(kind))
+
+
+def _is_label(kind: pa.DataType) -> bool:
+    """Return whether values of a type can be labels."""
+    types = pa.types
+    is_number = types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind)
+    return bool(is_number or types.is_boolean(kind) or types.is_null(kind) or is_text(kind))
+
+
+def value_type(kind: pa.DataType) -> pa.DataType:
+    """Return the type of the values of a column, which may be in lists."""
+    if is_list(kind):
+        kind = kind.value_type
+    return kind.value_type if pa.types.is_dictionary(kind) else kind
+
+
+def _check_type(ref: InputRef, column: pa.Field, of: Literal["image", "label"]) -> None:
+    """Check that a column may hold images or labels.
+
+    Raises:
+        InputError: It cannot: then each of its values would be a reject.
+    """
+    kind = value_type(column.type)
+    is_usable = _is_label(kind) if of == "label" else _has_bytes(kind) or _is_bytes(kind)
+    if not is_usable:
+        rule = "texts or whole numbers" if of == "label" else "bytes"
+        raise InputError(
+            "archive-column-type",
+            path=ref.uri,
+            of=of,
+            name=column.name,
+            kind=column.type,
+            rule=rule,
+        )
 
 
 def _class_names(schema: pa.Schema, label: str | None) -> Sequence[str]:
     """Return the names of the classes that Hugging Face ``datasets`` state in the file."""
     try:
-        found = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"][label]
-        return [str(name) for name in found["names"]]
+        feature = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"][label]
+        if "feature" in feature:  # of a list
+            feature = feature["feature"]
+        return [str(name) for name in feature["names"]]
     except (KeyError, TypeError, ValueError):
         return []
 
 
-def _named(table: pa.Table, label: str | None, classes: Sequence[str]) -> pa.Table:
-    """Return a table with the names of classes for their numbers; -1 is none, as there."""
-    if not classes or not pa.types.is_integer(table.schema.field(label).type):
-        return table
-    numbers = table[label]
-    known = pc.and_(pc.greater_equal(numbers, 0), pc.less(numbers, len(classes)))
-    names = pa.array(classes).take(pc.if_else(known, numbers, None).combine_chunks())
-    return table.set_column(table.column_names.index(label), label, names)
-
-
-def _text(features: Mapping[str, FeatureValues], name: str) -> str:
-    """Return the only value of a feature as a text; empty if it has none."""
-    values = features.get(name, _MISSING).values
-    if len(values) != 1:
-        return ""
-    (value,) = values
+def _to_python(value: pa.Scalar) -> Any:
+    """Return the value of a cell; the bytes of a text that is not UTF-8."""
+    if isinstance(value, pa.StructScalar):  # of images
+        return {name: _to_python(value[name]) for name in ("bytes", "path") if name in value}
     try:
-        return make_key(value.decode()) if isinstance(value, bytes) else str(value)
-    except UnicodeDecodeError:
-        return ""
+        return value.as_py()
+    except UnicodeDecodeError as error:
+        return error.object
+
+
+def _spool_image(number: int, value: Any, source: str) -> SpooledImage:
+    """Return the image of a record, or why it has none.
+
+    Args:
+        number: Number of the record in the file.
+        value: Bytes, Hugging Face's bytes and path, a list with one of these, or None.
+        source: Name of the column or feature, for messages.
+    """
+    error = message = ""
+    values = value if isinstance(value, list) else [value]
+    content: Any = values[0] if values else None
+    path = None
+    if isinstance(content, dict):
+        content, path = content.get("bytes"), content.get("path")
+    if len(values) > 1:
+        error, message = "member", f"{source} has {len(values)} values, not one image"
+    elif path and content is None:
+        error = "empty"
+        message = (
+            f"{source} has the path of an image, {path!r}, and no bytes: give the folder of such "
+            "files as --input"
+        )
+    elif content is None or content == b"":
+        error, message = "empty", f"{source} has no bytes"
+    elif not isinstance(content, bytes):
+        error, message = "member", f"{source} is a number, not the bytes of an image"
+    data = b"" if error else content
+    digest = blake3(data).hexdigest(16)
+    return SpooledImage(number, "", None, "", digest, data, error=error, message=message)
+
+
+def _with_label(
+    image: SpooledImage, value: Any, source: str, classes: Sequence[str] = ()
+) -> SpooledImage:
+    """Return an image with its label, or why it has none, which matters in labelled splits only."""
+    try:
+        return image._replace(label=read_label(value, classes))
+    except LabelError as error:
+        return image._replace(label="", message=image.message or f"{source} {error}")
+
+
+def _parse_features(payload: bytes) -> Mapping[str, FeatureValues]:
+    """Return the features of a record; none if it is not an example."""
+    try:
+        return parse_example(payload)
+    except ExampleError:
+        return {}
+
+
+def _value(features: Mapping[str, FeatureValues], name: str) -> list[Any]:
+    return [*features[name].values] if name in features else []
 
 
 def _without_images(ref: InputRef, image: str, names: Sequence[str]) -> InputError:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import math
 import re
 import unicodedata
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import cached_property
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from shardmill.schemas import option_types as of
 from shardmill.schemas.dataset.splits import SPLIT_FOLDER
 from shardmill.schemas.errors import UsageError
 from shardmill.schemas.refs import InputRef, RejectedError
-from shardmill.transforms.match.walk import glob_regex
+from shardmill.transforms.match.walk import glob_regex, make_key
 
 LabelFrom = Literal["directory", "filename", "listing", "none"]
 LABEL_FROM = of.choice(get_args(LabelFrom), "directory")
@@ -84,19 +85,24 @@ class LabelSpec:
             ref: The reference.
             in_archives: Whether archives hold labels: then those of members are not their folders.
         """
+        if ref.error:
+            return ref
+        problem = ref.message
+        ref = ref._replace(message="")
         unlabeled = self.is_unlabeled is not None and self.is_unlabeled(ref)
-        if ref.error or self.label_from == "none" or unlabeled:
-            return ref if ref.error else ref._replace(label=None, classes=())
-        by_member = self.label_from == "directory" and ref.member
-        if by_member and (in_archives or ref.label is not None):
+        if self.label_from == "none" or unlabeled:
+            return ref._replace(label=None, classes=())
+        by_member = bool(self.label_from == "directory" and ref.member)
+        by_member = by_member and (in_archives or ref.label is not None)
+        if by_member:
             ref = ref._replace(label=self._named(ref.label or ""))
         elif self._regex is not None:
             match = self._regex.fullmatch(ref.key)
             ref = ref._replace(label=match.group("label") if match else None)
         if not ref.label and not self.several:
             why = f"no label is found in {ref.key!r} by --label_from={self.label_from}"
-            if by_member and ref.label == "":
-                why = (
+            if by_member:
+                why = problem or (
                     f"the archive has no label of {ref.key!r}, in a .cls member or under the name "
                     "that --label_column gives"
                 )
@@ -130,6 +136,54 @@ def check_label(label: str, known: Collection[str] | None) -> None:
         raise RejectedError("match", "label_text", f"the label {label!r} {problem}")
     if known is not None and label not in known:
         raise RejectedError("match", "unknown_label", f"the label {label!r} is not in --labels")
+
+
+class LabelError(Exception):
+    """A value that is not a label; the text says why, after the name of its place."""
+
+
+def read_label(value: Any, classes: Sequence[str] = ()) -> str:
+    """Return the label that a value of a column, a feature or a JSON object is.
+
+    Args:
+        value: A text or its bytes, a number, a truth value, None, or a list of these.
+        classes: Names of classes by number, where numbers are such.
+
+    Raises:
+        LabelError: It is none, or several.
+    """
+    if isinstance(value, list):
+        if len(value) > 1:
+            raise LabelError(f"has {len(value)} values, not one label")
+        value = value[0] if value else None
+    if value is None or value in ("", b"") or value != value:  # noqa: PLR0124 - NaN
+        raise LabelError("has no value")
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float | Decimal):
+        return _read_number(value, classes)
+    try:
+        text = value.decode() if isinstance(value, bytes) else value
+        text.encode()
+    except UnicodeError as error:
+        raise LabelError(f"is {value!r:.80}, not a text in UTF-8") from error
+    except AttributeError as error:
+        raise LabelError(f"is {value!r:.80}, not a text or a whole number") from error
+    return make_key(text)
+
+
+def _read_number(value: float | Decimal, classes: Sequence[str]) -> str:
+    is_whole = math.isfinite(value) and value == int(value)
+    if not is_whole:
+        raise LabelError(f"is {value}, not a text or a whole number")
+    number = int(value)
+    if not classes:
+        return str(number)
+    if number == -1:
+        raise LabelError("is -1, which stands for no label")
+    if not 0 <= number < len(classes):
+        raise LabelError(f"is {number}, and the classes of the file are 0 to {len(classes) - 1}")
+    return make_key(classes[number])
 
 
 def below_places(places: Iterable[str]) -> str:

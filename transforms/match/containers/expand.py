@@ -18,7 +18,7 @@ from shardmill.schemas.errors import InputError
 from shardmill.schemas.file_signatures import compression_format
 from shardmill.schemas.refs import InputRef, MatchCounts, MemberRange, RejectedError, count_skipped
 from shardmill.schemas.storage import RandomReader, open_storage
-from shardmill.schemas.text_file import decode_text
+from shardmill.schemas.text_file import TextError, decode_text
 from shardmill.schemas.tfrecord.framing import starts_record
 from shardmill.transforms.match.containers.members import (
     ZIP_ENCODING,
@@ -26,6 +26,7 @@ from shardmill.transforms.match.containers.members import (
     list_tar,
     list_zip,
 )
+from shardmill.transforms.match.labels import LabelError, read_label
 from shardmill.transforms.match.read_input import read_range
 from shardmill.transforms.match.walk import escape_name, is_junk, is_other, is_utf8, make_key
 
@@ -181,8 +182,8 @@ def expand_members(
             if any(is_junk(part) for part in name.split("/") if part != ".."):
                 yield count_skipped(escape_name(path))
             elif labels.has(name):
-                text = _read_label(reader, _place(file, member), member, options.label)
-                yield labels.add(name, text)
+                where = _place(file, member)
+                yield labels.add(name, _read_label(reader, where, member, options.label))
             elif is_other(name) or not _is_chosen(name, options.image_suffix):
                 yield count_skipped(escape_name(path))
             else:
@@ -193,7 +194,21 @@ def expand_members(
         for member in held:
             made = _reference(ref, member, _place(file, member))
             label = labels.find(make_key(_inner_path(member.name)), ref.uri)
-            yield made._replace(label=label, ctime=changed)
+            if label is not None:
+                made = made._replace(label=label.text, message=made.message or label.problem)
+            yield made._replace(ctime=changed)
+
+
+class _Label(NamedTuple):
+    """The label in a member.
+
+    Attributes:
+        text: It, or empty.
+        problem: Why it cannot be used.
+    """
+
+    text: str
+    problem: str = ""
 
 
 class _SampleLabels:
@@ -202,7 +217,7 @@ class _SampleLabels:
     def __init__(self, options: MemberOptions) -> None:
         self._options = options
         self._suffix = ".json" if options.label else ".cls"
-        self._texts: dict[str, str] = {}  # by the path of the member, without its suffix
+        self._labels: dict[str, _Label] = {}  # by the path of the member, without its suffix
         self._images: dict[str, str] = {}  # by sample
         self._has_json = False
 
@@ -212,16 +227,16 @@ class _SampleLabels:
         self._has_json = self._has_json or suffix == ".json"
         return suffix in (".cls", self._suffix)
 
-    def add(self, name: str, text: str) -> MatchCounts:
-        """Add the text of a member for labels; without an effect if others have the labels."""
+    def add(self, name: str, label: _Label) -> MatchCounts:
+        """Add the label of a member; without an effect if others have the labels."""
         stem, suffix = os.path.splitext(make_key(name))
         is_label = suffix.lower() == self._suffix
         if is_label:
-            self._texts[stem] = text
+            self._labels[stem] = label
         return MatchCounts(skipped=1, has_labels=is_label)
 
-    def find(self, name: str, path: str) -> str | None:
-        """Return the label of an image: None if that of its path counts, empty if it has none.
+    def find(self, name: str, path: str) -> _Label | None:
+        """Return the label of an image: None if that of its path counts.
 
         Args:
             name: Its name in the archive.
@@ -231,16 +246,16 @@ class _SampleLabels:
             InputError: Its sample has another image.
         """
         options = self._options
-        if not self._texts and not options.label:
+        if not self._labels and not options.label:
             # The name of an archive does not describe images that have data.
             has_data = self._has_json and not options.by_path and "/" not in name
-            return "" if has_data else None
+            return _Label("") if has_data else None
         stem, suffix = os.path.splitext(name)
         sample, _ = _divide(name)
-        if stem != sample and stem in self._texts:
-            return self._texts[stem]
-        text = self._texts.get(sample)
-        if text is not None and suffix.lower() in IMAGE_SUFFIXES and not options.image_suffix:
+        if stem != sample and stem in self._labels:
+            return self._labels[stem]
+        label = self._labels.get(sample)
+        if label is not None and suffix.lower() in IMAGE_SUFFIXES and not options.image_suffix:
             other = self._images.setdefault(sample, name)
             if other != name:
                 raise InputError(
@@ -251,7 +266,7 @@ class _SampleLabels:
                     other=name,
                     suffix=_divide(other)[1],
                 )
-        return text or ""
+        return label or _Label("")
 
 
 class _HeldMembers:
@@ -297,19 +312,30 @@ def _place(file: MemberRange, member: ArchiveMember) -> MemberRange:
 
 def _read_label(
     reader: RandomReader, where: MemberRange, member: ArchiveMember, column: str
-) -> str:
-    if member.error or member.size > _MAX_LABEL_BYTES:
-        return ""
+) -> _Label:
+    name = _inner_path(member.name)
+    source = f"the member {escape_name(name)!r}"
+    if member.error:
+        return _Label("", f"{source} with its label is {member.error}")
+    if member.size > _MAX_LABEL_BYTES:
+        return _Label("", f"{source} has {member.size:,} bytes, too many for a label")
     try:
         text = decode_text(read_range(reader, where, member.size))
-        if column:
-            value = json.loads(text)[column]
-            text = str(value) if type(value) in (str, int) else ""
-            text.encode()
-        return make_key(text.strip())
-    # No text, JSON, object, such name, or a nesting that is too deep.
-    except (RejectedError, ValueError, TypeError, LookupError, RecursionError):
-        return ""
+        if not column or not name.lower().endswith(".json"):
+            return _Label(read_label(make_key(text.strip())))
+        record = json.loads(text)
+        if not isinstance(record, dict) or column not in record:
+            return _Label("", f"{source} is not a JSON object with {column!r}")
+        source = f"{column!r} in {source}"
+        return _Label(read_label(record[column]).strip())
+    except RejectedError as error:
+        return _Label("", f"{source}: {error.message}")
+    except TextError as error:
+        return _Label("", f"{source} is {error}")
+    except LabelError as error:
+        return _Label("", f"{source} {error}")
+    except (ValueError, RecursionError):  # or a nesting that is too deep
+        return _Label("", f"{source} is not JSON")
 
 
 def _reference(ref: InputRef, member: ArchiveMember, where: MemberRange) -> InputRef:

@@ -135,7 +135,8 @@ class SpooledImage(NamedTuple):
         version: A digest of the content.
         data: The content; empty if there is none.
         attached: See ``InputRef``.
-        message: Why there is no image; empty if there is one.
+        error: Why it is rejected, a reason of ``refs.REASONS``, or empty.
+        message: Details of the error, or why it has no label.
     """
 
     number: int
@@ -145,6 +146,7 @@ class SpooledImage(NamedTuple):
     version: str
     data: bytes
     attached: bytes = b""
+    error: str = ""
     message: str = ""
 
 
@@ -156,7 +158,7 @@ def pack_images(images: Iterable[SpooledImage], file: IO[bytes]) -> None:
             info.size = len(image.data)
             record = [image.key, image.label, image.split, image.version]
             if image.attached or image.message:
-                record += [base64.b64encode(image.attached).decode(), image.message]
+                record += [base64.b64encode(image.attached).decode(), image.error, image.message]
             info.pax_headers = {RECORD: json.dumps(record)}
             archive.addfile(info, io.BytesIO(image.data))
 
@@ -198,9 +200,8 @@ def list_spool(
             key, uri = name(member.name, key)
             ref = InputRef(key, uri, member.size, version, label, split, member=tuple(where))
             if more:
-                attached, message = more
-                ref = ref._replace(attached=base64.b64decode(attached))
-                ref = ref.rejected("empty", message) if message else ref
+                attached, error, message = more
+                ref = ref.rejected(error, message)._replace(attached=base64.b64decode(attached))
             yield ref
 
 

@@ -146,7 +146,15 @@ class ImageFiles:
             elif not content:
                 message = f"the image {self.image!r} of record {index} has no bytes or is damaged"
             yield SpooledImage(
-                index, key, label, splits[row] or "", digest, content, attached[row], message
+                index,
+                key,
+                label,
+                splits[row] or "",
+                digest,
+                content,
+                attached[row],
+                error="empty" if message else "",
+                message=message,
             )
 
     def _attach(self, table: pa.Table, first: int) -> list[bytes]:
