@@ -166,7 +166,45 @@ example, an archive with the arrays x and y:
 
 
 @dataclass(kw_only=True)
-class ImagesOptions(DatasetOptions):
+class CsvOptions(of.Frozen):
+    """How the text of tables and of listings of images is read.
+
+    Attributes:
+        decimal: ``CHAR``: before the fraction of a number: . (default) or ,
+        thousands: ``CHAR``: between groups of three digits of a number
+        infinity: ``HOW``: inf in a numeric column is a number (default) or missing
+        delimiter: ``TEXT``: between cells (default: a comma; in .tsv files a tab); whitespace for
+            any number of spaces and tabs
+        quote: ``CHAR``: around cells (default: "); empty for none
+        escape: ``CHAR``: makes the next character part of a cell, such as a backslash
+        comment: ``CHAR``: starts lines that are not rows, such as #
+        pad_rows: add empty cells to rows that have too few
+        header: ``WHERE``: first (default: the first row) or none
+        columns: ``LIST``: names of the columns, for files without a header
+        skip_lines: ``N``: number of lines before the header
+        strip: strip white space around cells
+    """
+
+    cells: ClassVar = "decimal thousands infinity"
+    dialect_options: ClassVar = (
+        "delimiter quote escape comment header columns skip_lines strip pad_rows"
+    )
+    decimal: of.Choice[Literal[".", ","]] = of.choice((".", ","), ".")
+    thousands: of.Text = of.text()
+    infinity: of.Choice[Literal["number", "missing"]] = of.choice(("number", "missing"), "number")
+    delimiter: of.Text = of.text(",", (",", ";", "tab", WHITESPACE))
+    quote: of.Text = of.text('"')
+    escape: of.Text = of.text()
+    comment: of.Text = of.text()
+    pad_rows: of.Switch = of.switch()
+    header: of.Choice[Literal[""] | HeaderMode] = of.choice(get_args(HeaderMode), "")
+    columns: of.Names = of.names()
+    skip_lines: of.Int = SKIP_LINES
+    strip: of.Switch = of.switch()
+
+
+@dataclass(kw_only=True)
+class ImagesOptions(CsvOptions, DatasetOptions):
     """Options of ``shardmill images``, besides those of every build.
 
     Attributes:
@@ -235,7 +273,8 @@ example, a folder with one subfolder per label:
         "labels and splits": "label_from label_pattern labels label_order "
         "splits unlabeled_splits group_pattern seed",
         "archives": "image_column label_column image_suffix zip_encoding",
-        "listings": "label_separator types null_values",
+        "listings": f"label_separator types null_values {CsvOptions.cells}",
+        "CSV dialect of listings": CsvOptions.dialect_options,
         "boxes and masks": "annotations coco_ids masks boxes_frame",
         "pixels": "image_size resize interpolation only_shrink reducing_gap resizer encoding "
         "quality channels strip_metadata",
@@ -285,7 +324,7 @@ example, a folder with one subfolder per label:
 
 
 @dataclass(kw_only=True)
-class RowsOptions(DatasetOptions):
+class RowsOptions(CsvOptions, DatasetOptions):
     """Options of ``shardmill rows``, besides those of every build.
 
     Attributes:
@@ -305,20 +344,7 @@ class RowsOptions(DatasetOptions):
             unless a format follows, and after the others the text between the values of a cell may
             follow, as in tags:text:;
         defaults: ``PAIRS``: texts that replace missing cells, as in age:0
-        decimal: ``CHAR``: before the fraction of a number: . (default) or ,
-        thousands: ``CHAR``: between groups of three digits of a number
-        infinity: ``HOW``: inf in a numeric column is a number (default) or missing
-        delimiter: ``TEXT``: between cells (default: a comma; in .tsv files a tab); whitespace for
-            any number of spaces and tabs
-        quote: ``CHAR``: around cells (default: "); empty for none
-        escape: ``CHAR``: makes the next character part of a cell, such as a backslash
-        comment: ``CHAR``: starts lines that are not rows, such as #
-        pad_rows: add empty cells to rows that have too few
         encoding: ``NAME``: utf-8 (default), utf-16, latin-1, ...
-        header: ``WHERE``: first (default: the first row) or none
-        columns: ``LIST``: names of the columns, for files without a header
-        skip_lines: ``N``: number of lines before the header
-        strip: strip white space around cells
         partitions: folders named NAME=VALUE are columns, as Spark and Hive write them
         null_values: ``LIST``: texts that mean null in all columns (default: empty cells, and in
             numeric columns NA, NaN, null, ? and the like)
@@ -338,9 +364,8 @@ example, with the column survived as the label:
         "input and output": f"{INPUT_OUTPUT} follow_links limit",
         "columns": "schema label key select drop rename types defaults partitions sample_bytes "
         "preprocessing",
-        "cells": "null_values decimal thousands infinity",
-        "CSV dialect": "delimiter quote escape comment encoding header columns skip_lines strip "
-        "pad_rows",
+        "cells": f"null_values {CsvOptions.cells}",
+        "CSV dialect": f"encoding {CsvOptions.dialect_options}",
         "splits": "splits split_by unlabeled_splits group_by seed",
         "records and shards": SHARDS,
         "running": "max_rejected_files max_reject_fraction threads beam_options",
@@ -356,19 +381,7 @@ example, with the column survived as the label:
     rename: of.Pairs = of.mapping()
     types: of.Pairs = of.mapping()
     defaults: of.Pairs = of.mapping()
-    decimal: of.Choice[Literal[".", ","]] = of.choice((".", ","), ".")
-    thousands: of.Text = of.text()
-    infinity: of.Choice[Literal["number", "missing"]] = of.choice(("number", "missing"), "number")
-    delimiter: of.Text = of.text(",", (",", ";", "tab", WHITESPACE))
-    quote: of.Text = of.text('"')
-    escape: of.Text = of.text()
-    comment: of.Text = of.text()
-    pad_rows: of.Switch = of.switch()
     encoding: of.Text = of.text("utf-8", ("utf-8", "utf-16", "latin-1"))
-    header: of.Choice[Literal[""] | HeaderMode] = of.choice(get_args(HeaderMode), "")
-    columns: of.Names = of.names()
-    skip_lines: of.Int = SKIP_LINES
-    strip: of.Switch = of.switch()
     partitions: of.Switch = of.switch()
     null_values: of.Option[tuple[str, ...] | None, str | Sequence[str] | None] = of.names(None)
     preprocessing: of.File = of.file(decides=False)

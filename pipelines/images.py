@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 import apache_beam as beam
 
 from shardmill.pipelines.build_config import resolve_splits
+from shardmill.pipelines.csv_config import check_kinds
 from shardmill.pipelines.images_config import ImagesConfig
 from shardmill.pipelines.split_places import why_unused
 from shardmill.schemas.errors import UsageError
@@ -69,6 +70,23 @@ class ImagesJob:
         return Spool(folder, config.image_column, labels, may_lack, members)
 
 
+def _check_without_archives(config: ImagesConfig) -> None:
+    """Check that no option of archives is given.
+
+    Raises:
+        UsageError: One is.
+    """
+    for flag in ("image_column", "label_column"):
+        if value := getattr(config, flag):
+            raise UsageError("archive-column-useless", flag=flag, value=value)
+    for flag, value in (
+        ("image_suffix", ",".join(config.image_suffix)),
+        ("zip_encoding", config.zip_encoding),
+    ):
+        if value:
+            raise UsageError("option-useless", flag=flag, value=value, why="without archives")
+
+
 def resolve(config: ImagesConfig, *, runner: str = "") -> ImagesJob:
     """Return the job of a config; finds the input and reads the labels file.
 
@@ -86,16 +104,7 @@ def resolve(config: ImagesConfig, *, runner: str = "") -> ImagesJob:
     else:
         match = config.find_inputs("images", listing=listing)
     if not match.archives:
-        for flag in ("image_column", "label_column"):
-            if value := getattr(config, flag):
-                raise UsageError("archive-column-useless", flag=flag, value=value)
-        for flag, value in (
-            ("image_suffix", ",".join(config.image_suffix)),
-            ("zip_encoding", config.zip_encoding),
-        ):
-            if value:
-                why = "without archives"
-                raise UsageError("option-useless", flag=flag, value=value, why=why)
+        _check_without_archives(config)
     config, warnings = resolve_splits(config, match)
     listings = (each.kind == "listing" and not each.archives for each in match.parts or (match,))
     if config.duplicates != "keep" and any(listings):
@@ -104,6 +113,11 @@ def resolve(config: ImagesConfig, *, runner: str = "") -> ImagesJob:
         layout = warn_of_layout(match, annotations=config.annotations, masks=config.masks)
         warnings = (*warnings, *layout)
     match, listed, found = open_listings(match, config.listing_options)
+    tables = [part.table for part in match.parts or (match,) if part.table]
+    if config.null_values is not None and not tables:
+        value, why = ",".join(config.null_values), "without a listing"
+        raise UsageError("option-useless", flag="null_values", value=value, why=why)
+    check_kinds(config, [table.kind for table in tables])
     if config.source_id:
         listed = read_columns(match.input)
     config, warnings = replace(config, listed=listed), (*warnings, *found)

@@ -8,10 +8,12 @@ from functools import cached_property
 from typing import Any, cast, get_args
 
 from shardmill.pipelines.build_config import BuildConfig
-from shardmill.pipelines.dataset_options import ImagesOptions
+from shardmill.pipelines.csv_config import given_options, make_dialect, make_rules
+from shardmill.pipelines.dataset_options import CsvOptions, ImagesOptions
 from shardmill.pipelines.option_file import read_option_file
 from shardmill.pipelines.report.terminal import Answer
 from shardmill.schemas.errors import InputError, UsageError
+from shardmill.schemas.option_types import options_of
 from shardmill.schemas.schema_pbtxt.columns import Column, format_schema
 from shardmill.schemas.schema_pbtxt.image_features import FeatureSet, Part, listed_feature
 from shardmill.schemas.storage import absolute, open_storage
@@ -33,7 +35,6 @@ from shardmill.transforms.match.labels import BELOW_SPLIT, LabelSpec, below_plac
 from shardmill.transforms.publish.generation import config_id
 from shardmill.transforms.runtime.process_pool import usable_cores
 from shardmill.transforms.sink.placement import PlaceSpec
-from shardmill.transforms.sources.csv.text_parser import CellRules
 from shardmill.transforms.sources.listings import ListingOptions
 from shardmill.transforms.tables.column_options import ColumnOptions
 
@@ -172,10 +173,13 @@ class ImagesConfig(ImagesOptions, BuildConfig):
     @cached_property
     def listing_options(self) -> ListingOptions:
         """What is read of listings."""
-        rules = CellRules.of(None if self.null_values is None else self.null_values or [""])
+        rules = make_rules(self, self.null_values)
         types = ColumnOptions.of((), (), (), self.types, ()).types if self.types else {}
         labelled, split = self.label_from == "listing", self.shares.mode == "listing"
-        return ListingOptions(labelled, split, self.label_separator, types, rules, self.features)
+        dialect = make_dialect(self)
+        return ListingOptions(
+            labelled, split, self.label_separator, types, rules, self.features, dialect
+        )
 
     @cached_property
     def label_spec(self) -> LabelSpec:
@@ -283,8 +287,13 @@ class ImagesConfig(ImagesOptions, BuildConfig):
             values["label_order"] = self.label_order
         if self.annotations:
             values["annotations"] = self.annotations[0].partition(":")[0]
+        # In datasets of 0.2.0, some options had no names.
         if not self.coco_ids:
-            del values["coco_ids"]  # as in datasets of 0.2.0
+            del values["coco_ids"]
+        for name in options_of(CsvOptions):
+            del values[name]
+        if given := given_options(self):
+            values["csv"] = {name: str(value) for name, value in given.items()}
         if self.masks:
             values["masks"] = True
         if self.listed:

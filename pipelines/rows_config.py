@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import deflate
 
 from shardmill.pipelines.build_config import BuildConfig
+from shardmill.pipelines.csv_config import check_kinds, make_dialect, make_rules
 from shardmill.pipelines.dataset_options import RowsOptions
 from shardmill.pipelines.option_file import read_option_file
 from shardmill.pipelines.report.terminal import Answer, quiet_import, quiet_stderr
@@ -74,26 +75,12 @@ class RowsConfig(RowsOptions, BuildConfig):
     @cached_property
     def dialect(self) -> Dialect:
         """The CSV dialect of the files."""
-        header = self.header or ("none" if self.columns else "first")
-        return Dialect(
-            self.delimiter,
-            self.quote,
-            self.encoding,
-            header,
-            self.columns,
-            self.skip_lines,
-            self.strip,
-            self.comment,
-            self.escape,
-            self.pad_rows,
-        )
+        return make_dialect(self, self.encoding)
 
     @cached_property
     def cell_rules(self) -> CellRules:
         """How cells are read."""
-        texts = None if self.null_values is None else self.null_values or [""]
-        marks = {"decimal": self.decimal, "thousands": self.thousands}
-        return CellRules.of(texts, infinity=self.infinity == "number", **marks)
+        return make_rules(self, self.null_values)
 
     @cached_property
     def column_options(self) -> ColumnOptions:
@@ -176,32 +163,14 @@ class RowsConfig(RowsOptions, BuildConfig):
         return {**options, "preprocessing": preprocessing.digest} if preprocessing else options
 
 
-_OF_CSV = (
-    "delimiter",
-    "quote",
-    "escape",
-    "comment",
-    "header",
-    "columns",
-    "skip_lines",
-    "strip",
-    "pad_rows",
-    "decimal",
-    "thousands",
-)
-_KINDS = {"parquet": ("Parquet", (*_OF_CSV, "encoding")), "jsonl": ("JSON Lines", _OF_CSV)}
-
-
 def check_options(config: RowsConfig, kind: str) -> None:
     """Check that no option is given that files of a kind do not have.
 
     Raises:
         UsageError: One is.
     """
-    name, options = _KINDS.get(kind, ("", ()))
-    for option in options:
-        if getattr(config, option) != getattr(RowsOptions, option):
-            raise UsageError("option-of-csv", option=option, kind=name)
+    has_encoding = kind == "parquet" and config.encoding != RowsOptions.encoding
+    check_kinds(config, [kind], ["encoding"] if has_encoding else [])
 
 
 def check_named(config: RowsConfig, schema: Sequence[Column], columns: Sequence[str]) -> None:

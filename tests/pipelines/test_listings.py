@@ -3,6 +3,7 @@
 import io
 import json
 import random
+import re
 from functools import partial
 from pathlib import Path
 
@@ -477,3 +478,72 @@ def test_several_listings_have_one_type(tmp_path) -> None:
         "images", input=[photos / "a.csv", photos / "b.csv"], types="n:text", **options
     )
     assert [(each.name, each.required) for each in job.config.listed] == [("n", True)]
+
+
+# Text of a listing of decimal commas, and the options of Shardmill and of pandas that read it.
+DIALECTS = {
+    "decimal comma": (
+        "path;n\n{0};0,5\n{1};1,25\n",
+        {"decimal": ","},
+        {"sep": ";", "decimal": ","},
+    ),
+    "thousands": (
+        "path;n\n{0};1.000,5\n{1};2.000,25\n",
+        {"decimal": ",", "thousands": "."},
+        {"sep": ";", "decimal": ",", "thousands": "."},
+    ),
+    "notes": ("made by x\n\npath,n\n{0},0.5\n{1},1.25\n", {"skip_lines": 2}, {"skiprows": 2}),
+    "sep": (
+        "sep=;\npath;n\n{0};0.5\n{1};1.25\n",
+        {"skip_lines": 1, "delimiter": ";"},
+        {"skiprows": 1, "sep": ";"},
+    ),
+    "comment": ("#x\npath,n\n{0},0.5\n# y\n{1},1.25\n", {"comment": "#"}, {"comment": "#"}),
+    "no header": ("{0},0.5\n{1},1.25\n", {"columns": "path,n"}, {"names": ["path", "n"]}),
+    "spaces": ("path n\n{0} 0.5\n{1}   1.25\n", {"delimiter": "whitespace"}, {"sep": " +"}),
+    "quote": ("path,n\n'{0}','0.5'\n'{1}',1.25\n", {"quote": "'"}, {"quotechar": "'"}),
+}
+
+
+@pytest.mark.parametrize("name", DIALECTS)
+def test_listings_take_the_dialects_of_tables(name, tmp_path) -> None:
+    text, options, of_pandas = DIALECTS[name]
+    photos = make_photos(tmp_path / "in", {"x": 2})
+    listing = photos / "list.csv"
+    listing.write_text(text.format("x/000.jpg", "x/001.jpg"))
+    options = {"output": tmp_path / "ds", "label_from": "none", **options}
+    job = resolve_job("images", input=listing, **options)
+    assert [(column.name, column.kind) for column in job.config.listed] == [("n", "float32")]
+    refs = [*job.match.table.entries(job.match.root)]
+    frame = pd.read_csv(listing, engine="python", **of_pandas)
+    read = {ref.key: parse_example(ref.attached)["listing/n"].values[0] for ref in refs}
+    assert read == dict(zip(frame["path"], frame["n"], strict=True))
+    plain = resolve_job("images", input=photos / "x", output=tmp_path / "ds", label_from="none")
+    assert job.config.config_id() != plain.config.config_id()
+
+
+def test_options_of_csv_need_a_listing_of_csv(tmp_path) -> None:
+    photos = make_photos(tmp_path / "in", {"x": 1})
+    (photos / "list.jsonl").write_text('{"path": "x/000.jpg", "n": "0,5"}\n')
+    options = {"output": tmp_path / "ds", "label_from": "none"}
+    with pytest.raises(UsageError, match=r"--decimal=, has no effect without a listing"):
+        resolve_job("images", input=photos / "x", decimal=",", **options)
+    with pytest.raises(UsageError, match=r"--decimal.*JSON Lines"):
+        resolve_job("images", input=photos / "list.jsonl", decimal=",", **options)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("path;n\nx/000.jpg;0,5\n", "'n' is text .* '0,5' .*: --decimal=, reads them"),
+        ("path,n\nx/000.jpg,?\n", "cells of 'n' are texts such as . and NA"),
+        ("path,n\nx/000.jpg,\n", "no cell of 'n' has a value"),
+    ],
+)
+def test_columns_of_a_listing_that_are_nearly_numbers_are_a_warning(text, words, tmp_path) -> None:
+    photos = make_photos(tmp_path / "in", {"x": 1})
+    (photos / "list.csv").write_text(text)
+    job = resolve_job(
+        "images", input=photos / "list.csv", output=tmp_path / "ds", label_from="none"
+    )
+    assert any(re.search(words, warning) for warning in job.sink.warnings)

@@ -55,6 +55,7 @@ class ListingOptions(NamedTuple):
         types: Columns of the types that are given.
         rules: How cells are read.
         features: The value of ``--features``, which may name columns as in ``image/NAME``.
+        dialect: The dialect of CSV; if its delimiter is a comma, others are tried.
     """
 
     labelled: bool = False
@@ -63,6 +64,7 @@ class ListingOptions(NamedTuple):
     types: Mapping[str, Column] = {}
     rules: CellRules = CellRules()
     features: str = ""
+    dialect: Dialect = Dialect()
 
     def choose(self, names: Sequence[str]) -> list[str]:
         """Return which columns of listings become features.
@@ -99,9 +101,6 @@ def open_listings(
     listings = {path: _read_columns(path, options) for path in tabular}
     if options.separator and not (options.labelled and len(listings) == len(parts)):
         raise UsageError("label-separator-useless", separator=options.separator)
-    if options.rules != CellRules() and not listings:
-        value = b",".join(sorted(options.rules.texts)).decode()
-        raise UsageError("option-useless", flag="null_values", value=value, why="without a listing")
     names = [*dict.fromkeys(name for each in listings.values() for name in each.others)]
     chosen = options.choose(names)
     columns: dict[str, Column] = {}
@@ -115,6 +114,12 @@ def open_listings(
             if rounding and column.kind == "float32":
                 text = f"float32 rounds values of the column {column.name!r}: {rounding}; "
                 warnings[f"{text}--types={column.name}:text keeps their texts"] = None
+        untyped = [
+            column
+            for name, column in columns.items()
+            if name in each.sample.profiles and name not in options.types
+        ]
+        warnings |= dict.fromkeys(each.sample.list_findings(untyped))
     features = tuple(columns.values())
     opened = {path: replace(each, features=features) for path, each in listings.items()}
     required = {*columns} if len(opened) == len(parts) else set()
@@ -312,16 +317,21 @@ def _read_columns(path: str, options: ListingOptions) -> Listing:
         InputError: It cannot be read, or its columns are invalid.
     """
     ref = find_sizes(InputRef(path.rpartition("/")[2], path), "", follow_links=True)
-    kind, dialect, names = "csv", Dialect(), tuple[str, ...]()
-    for delimiter in _DELIMITERS:
-        result, head = read_start(ref, Dialect(delimiter), _HEAD_BYTES)
+    kind, dialect, names = "csv", options.dialect, tuple[str, ...]()
+    delimiters = _DELIMITERS if dialect.delimiter == "," else (dialect.delimiter,)
+    for delimiter in delimiters:
+        other = replace(options.dialect, delimiter=delimiter)
+        result, head = read_start(ref, other, _HEAD_BYTES)
         if result.error in _KINDS:
             kind = result.error
             break
-        header = tuple(map(str.strip, head.header)) if head else ()
+        if head is None:
+            continue
+        is_named = dialect.columns or dialect.header == "none"
+        header = head.columns if is_named else tuple(map(str.strip, head.header))
         has_path = not {*_PATHS}.isdisjoint(header)
         if has_path or not names:
-            dialect, names = Dialect(delimiter), header
+            dialect, names = other, header
         if has_path:
             break
     for name, count in Counter(filter(None, names)).items():

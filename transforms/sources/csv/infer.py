@@ -373,7 +373,10 @@ def list_findings(
     yield from (profiles[name].problem for name in texts if profiles[name].problem)
     empty = [name for name in texts if counts[name]["empty"] == counts[name]["cells"]]
     if empty:
-        yield f"no cell of {format_names(empty)} has a value: --drop leaves such columns out"
+        yield (
+            f"no cell of {format_names(empty)} has a value: --drop (of a listing, --features) "
+            "leaves such columns out"
+        )
     others = (name for name in texts if name not in empty and not profiles[name].problem)
     marked = [name for name in others if counts[name]["nulls"] > counts[name]["empty"]]
     if marked:

@@ -132,7 +132,7 @@ def test_texts_that_mean_missing_in_numbers_and_empty_columns(tmp_path) -> None:
     (tmp_path / "t.csv").write_text("a,b,c\n?,,x\nred,,NA\nblue,,y\n")
     warnings = find(tmp_path).sink.warnings
     assert warnings == (
-        "no cell of 'b' has a value: --drop leaves such columns out",
+        "no cell of 'b' has a value: --drop (of a listing, --features) leaves such columns out",
         (
             "2 cells of 'a', 'c' are texts such as ? and NA, which are missing in columns of numbers "
             "only: --null_values=,?,NA makes them missing everywhere"
