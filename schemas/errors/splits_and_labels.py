@@ -36,6 +36,7 @@ MESSAGES: dict[str, str] = {
     "annotations-missing": "{flag} does not name {what} that exists: check the path.",
     "annotations-none": "{flag} finds no {wanted} in {place}: check the path.",
     "annotations-not-json": "{path} is not whole JSON: {error}.",
+    "annotations-number-too-large": "{path} has a whole number that does not fit 64 bits, such as an id: write it as a text, or smaller.",
     "annotations-not-coco": "{path} is not COCO's: an entry of {name} is {item!r:.80} instead of an object.",
     "annotations-without-categories": "{path} has no categories: give COCO's instances, which have boxes with categories, and convert other JSON, such as LabelMe's, to them.",
     "annotations-category-twice": "{path} has two categories with the id {number}, {first!r:.80} and {second!r:.80}: give them different ids.",

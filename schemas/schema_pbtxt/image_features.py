@@ -87,6 +87,8 @@ BOX_COUNTS = {
     "boxes_clipped": "boxes that reach outside of their images and were clipped",
     "boxes_outside": "boxes outside of their images, which were left out",
     "boxes_empty": "boxes without width or height, which were left out",
+    "boxes_swapped": "boxes with a negative width or height, as where xmax is less than xmin, "
+    "which were left out",
     "boxes_cropped": "boxes that were cropped away with the pixels",
     "boxes_size_differs": "annotations with another size than their images, which was ignored",
     "boxes_stored_frame": "annotations with the size of their images before these are rotated as "

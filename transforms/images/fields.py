@@ -100,6 +100,9 @@ def place_boxes(
     sides = fields["box/sides"]
     for number, box in enumerate(zip(*(sides[side::4] for side in range(4)), strict=True)):
         left, upper, right, lower = box if unit == (1, 1) else map(mul, box, unit * 2)
+        if right < left or lower < upper:
+            counts["boxes_swapped"] += 1
+            continue
         if not (left < right and upper < lower):  # also NaN
             counts["boxes_empty"] += 1
             continue

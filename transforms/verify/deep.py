@@ -47,7 +47,7 @@ _BATCH = 4096  # records whose values are summed at a time
 _CLOSE = 1e-9  # floats are summed in another order than by the build
 _BOXES = "image/object/bbox/xmin"
 _BOX_TEXT = "image/object/class/text"
-_LEFT_OUT = ("boxes_outside", "boxes_empty", "boxes_cropped")
+_LEFT_OUT = ("boxes_outside", "boxes_empty", "boxes_swapped", "boxes_cropped")
 _CONTENTS = ("key", "content_hash", "label", VALUES, "input_bytes", "input_version")
 _Features = dict[str, FeatureValues]
 

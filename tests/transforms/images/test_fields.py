@@ -148,14 +148,15 @@ def test_boxes_that_are_none_are_counted_by_reason():
         (40, -5, 50, 20): "boxes_clipped",
         (120, 10, 130, 20): "boxes_outside",
         (40, 20, 40, 30): "boxes_empty",
-        (60, 30, 50, 40): "boxes_empty",
+        (60, 30, 50, 40): "boxes_swapped",
+        (50, 40, 60, 30): "boxes_swapped",
         (math.nan, 1, 2, 3): "boxes_empty",
         (2, 10, 20, 20): "boxes_cropped",
         (20, 10, 30, 20): "kept",
     }
     fields = annotation([*boxes], (100, 50)) | {"box/text": [*boxes.values()]}
     placed = place_boxes(fields, geometry)
-    for name in ("boxes_outside", "boxes_empty", "boxes_cropped", "boxes_clipped"):
+    for name in ("boxes_outside", "boxes_empty", "boxes_swapped", "boxes_cropped", "boxes_clipped"):
         assert placed[name] == list(boxes.values()).count(name)
     assert placed["box/text"] == ["kept", "boxes_clipped", "kept"]
     assert placed["boxes"] == len(placed["box/area"]) == 3

@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 
 from shardmill.schemas.errors import InputError
 from shardmill.schemas.refs import InputRef
-from shardmill.transforms.images.fields import input_fields
+from shardmill.transforms.images.fields import input_fields, place_boxes
+from shardmill.transforms.images.resize import ResizeSpec, Size
 from shardmill.transforms.match.annotations import coco
 from shardmill.transforms.match.annotations.annotation_spec import (
     AnnotationError,
@@ -34,6 +35,7 @@ from shardmill.transforms.match.annotations.coco import (
 from shardmill.transforms.match.annotations.transform import pair, stem_of
 from tests.conftest import examples
 
+GEOMETRY = ResizeSpec(Size(50, 100), "stretch").geometry(Size(100, 50), 1)
 SIDES = ("xmin", "ymin", "xmax", "ymax")
 VOC = """<?xml version="1.0"?><annotation><size><width>{width}</width><height>{height}</height>
 <depth>3</depth></size>{objects}</annotation>"""
@@ -262,6 +264,63 @@ def test_values_of_any_type_are_rejects_or_one_sentence(tmp_path, section):
                 assert ref.error in ("", "annotation", "label_text")
 
 
+def coco_boxes(sides, tmp_path):
+    """The annotation of an image with boxes in COCO's JSON."""
+    entries = [
+        {"image_id": "1" * 30, "category_id": "2" * 30, "bbox": [x, y, right - x, lower - y]}
+        for x, y, right, lower in sides
+    ]
+    path = tmp_path / "a.json"
+    image = {"id": "1" * 30, "file_name": "a.jpg", "width": 100, "height": 50}
+    categories = [{"id": "2" * 30, "name": "cat"}]
+    path.write_text(
+        json.dumps({"images": [image], "annotations": entries, "categories": categories})
+    )
+    names = read_categories(str(path))
+    rows = [row for name in SECTIONS for row in read_section((str(path), name))]
+    groups = {key for key, _ in rows}
+    (reference,) = make_references((groups.pop(), [row for _, row in rows]), names, None)
+    assert not groups
+    return reference
+
+
+def voc_boxes(sides, _):
+    objects = [
+        OBJECT.format(name="cat", difficult=0, **dict(zip(SIDES, box, strict=True)))
+        for box in sides
+    ]
+    data = VOC.format(width=100, height=50, objects="".join(objects)).encode()
+    return attach(InputRef("a.jpg", "a.jpg"), parse_voc(data))
+
+
+def yolo_boxes(sides, _):
+    lines = [
+        f"0 {(x + right) / 200} {(y + lower) / 100} {(right - x) / 100} {(lower - y) / 50}"
+        for x, y, right, lower in sides
+    ]
+    return attach(InputRef("a.jpg", "a.jpg"), parse_yolo("\n".join(lines).encode(), ["cat"]))
+
+
+@pytest.mark.parametrize("make", [coco_boxes, voc_boxes, yolo_boxes])
+def test_boxes_with_swapped_sides_are_not_empty_ones(make, tmp_path):
+    """Also where only one pair of sides is swapped; ids of any length may be texts."""
+    corners = [
+        (x, y, right, lower)
+        for x in (10, 30)
+        for y in (8, 24)
+        for right in (10, 30)
+        for lower in (8, 24)
+    ]
+    reference = make(corners, tmp_path)
+    assert not reference.error
+    placed = place_boxes(input_fields(reference, {"cat": 0}), GEOMETRY)
+    swapped = [box for box in corners if box[2] < box[0] or box[3] < box[1]]
+    whole = [box for box in corners if box[2] > box[0] and box[3] > box[1]]
+    counts = len(whole), len(swapped), len(corners) - len(whole) - len(swapped)
+    assert (placed["boxes"], placed["boxes_swapped"], placed["boxes_empty"]) == counts
+    assert min(counts) > 0
+
+
 DEEP = "[" * 99_999
 
 
@@ -276,6 +335,8 @@ DEEP = "[" * 99_999
             '{"categories": [{"id": 1, "name": "a"}, {"id": "1", "name": "b"}]}',
             "annotations-category-twice",
         ),
+        ('{"categories": [{"id": 9223372036854775808}]}', "annotations-number-too-large"),
+        ('{"info": -9223372036854775809}', "annotations-number-too-large"),
         ('{"categories": [1]}', "annotations-not-coco"),
         ("[]", "annotations-without-categories"),
         ('{"categories": []}', "annotations-without-categories"),

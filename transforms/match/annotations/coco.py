@@ -109,6 +109,8 @@ def _items(path: str, name: str) -> Iterator[dict[str, Any]]:
             raise InputError("listing-encoding", source=path, problem=error) from error
         except (ijson.JSONError, ValueError) as error:
             why, *_ = str(error).splitlines() or [""]  # the others repeat some of the file
+            if "integer overflow" in why:
+                raise InputError("annotations-number-too-large", path=path) from error
             why = why[:_MAX_PROBLEM].rstrip(".")
             raise InputError("annotations-not-json", path=path, error=why) from error
 
