@@ -15,7 +15,7 @@ from shardmill.schemas.errors import FormatError
 from shardmill.schemas.refs import EncodedImage, InputRef
 from shardmill.schemas.schema_pbtxt.image_features import (
     COUNTS,
-    DEPTH_COUNTS,
+    RARE_COUNTS,
     VALUES,
     catalog_columns,
 )
@@ -84,7 +84,8 @@ class CatalogRow(NamedTuple):
     def counts(self) -> dict[str, int]:
         """Values of the columns that are counts."""
         features = self.features
-        return {name: features[name] for name in COUNTS if features.get(name) is not None}
+        counts = {name: features[name] for name in COUNTS if features.get(name) is not None}
+        return {name: n for name, n in counts.items() if n or name not in RARE_COUNTS}
 
     @property
     def image(self) -> EncodedImage:
@@ -184,7 +185,7 @@ def format_catalog(
     number = len(features)
     values |= {"record": range(number), "record_id": [record_id] * number}
     target = io.BytesIO()
-    left_out = [name for name in DEPTH_COUNTS if not any(values[name])]
+    left_out = [name for name in RARE_COUNTS if not any(values[name])]
     schema = pa.schema([field for field in _schema() if field.name not in left_out])
     schema = schema.with_metadata({_SHARD_CRC: shard_crc32c or ""})
     arrays = [pa.array(values[field.name], field.type) for field in schema]

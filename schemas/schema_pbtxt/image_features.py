@@ -96,9 +96,11 @@ BOX_COUNTS = {
     "outlines": "outlines of objects, of which only the boxes were read",
 }
 DEPTH_REDUCED = "depth_reduced"
-DEPTH_COUNTS = {  # null where it would be 0; a catalog has the column only if it has a value
+DEPTH_COUNTS = {
     DEPTH_REDUCED: "images of more than 8 bits a channel, of which records have 8",
 }
+# Left out where they are 0, as in datasets of 0.2.0.
+RARE_COUNTS = (DEPTH_REDUCED, "boxes_swapped")
 COUNTS = ORIGINAL_COUNTS | BOX_COUNTS | DEPTH_COUNTS
 IMAGE_HASH = "image_hash"  # column of the catalog: of the encoded image
 VALUES = "values_digest"  # column of the catalog: of the values of listings and annotations

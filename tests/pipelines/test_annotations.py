@@ -244,6 +244,7 @@ def test_coco_ids_are_features_on_request(tmp_path):
     verified = shardmill("verify", tmp_path / "ds", "--deep")
     assert verified.returncode == 0, verified
     assert manifest.inputs.counts["boxes_outside"] == manifest.inputs.counts["boxes_empty"] == 1
+    assert "boxes_swapped" not in manifest.inputs.counts  # as in datasets of 0.2.0
     names = ["image_id", "category_ids", "boxes/rel_xywh", "classes", "image/key"]
     data, results = open_dataset(tmp_path / "ds", "train", features=names), []
     sizes = {Path(key).name: size for key, (size, *_) in truth().items()}
