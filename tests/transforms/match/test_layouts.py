@@ -65,6 +65,32 @@ FILES = {
     },
     "table": {"weather.csv": "day,rain\n1,2\n", "readme.txt": "1 2 3 4 5"},
 }
+# Names and texts of files that programs write for the images 0.jpg and 1.jpg.
+SIDES = "filename,width,height,class,xmin,ymin,xmax,ymax\n0.jpg,8,8,cat,1,1,2,2\n"
+VIA = {"0.jpg99": {"filename": "0.jpg", "regions": [{"shape_attributes": {"name": "rect"}}]}}
+STUDIO = [{"data": {"image": "/data/0.jpg"}, "annotations": [{"result": [{"from_name": "b"}]}]}]
+VOTT = {"asset": {"name": "0.jpg"}, "regions": [{"boundingBox": {"height": 1}}]}
+CREATEML = [{"image": "0.jpg", "annotations": [{"label": "a", "coordinates": {"x": 1}}]}]
+FOREIGN = {
+    "CVAT": {
+        "annotations.xml": "<?xml version='1.0'?>\n<annotations><image name='0.jpg'/></annotations>"
+    },
+    "LabelMe": {"0.json": '{"version": "5.0", "flags": {}, "shapes": [], "imagePath": "0.jpg"}'},
+    "Label Studio": {"project-1.json": json.dumps(STUDIO)},
+    "VGG Image Annotator": {"via_region_data.json": json.dumps(VIA)},
+    "CreateML": {"_annotations.createml.json": json.dumps(CREATEML)},
+    "Supervisely": {"0.jpg.json": '{"size": {}, "objects": [{"classTitle": "cat"}]}'},
+    "VoTT": {"3f-asset.json": json.dumps(VOTT)},
+    "KITTI": {
+        "0.txt": "Car 0.00 0 -1.58 587.01 173.33 614.12 200.12 1.65 1.67 3.64 -0.65 1.71 46.70 -1.59\n"
+    },
+    "DOTA": {"0.txt": "27.0 24.0 28.0 23.0 28.0 24.0 27.0 24.0 large-vehicle 0\n"},
+    "table of boxes": {"labels.csv": SIDES},
+    "boxes": {"_annotations.csv": "image,x1,y1,x2,y2,label\n0.jpg,1,1,2,2,cat\n"},
+    "a table": {
+        "via.csv": 'filename,file_size,region_count,region_shape_attributes\n0.jpg,9,1,"{}"\n'
+    },
+}
 CASES = [
     (kind, place)
     for kind, place in itertools.product(KINDS, PLACES)
@@ -183,3 +209,42 @@ def test_many_classes_do_not_hide_the_layout(tmp_path) -> None:
     (tmp_path / "in" / "data.yaml").write_text("names: [a]")
     (warning,) = find_warnings(tmp_path / "in")
     assert f"--labels={tmp_path / 'in' / 'data.yaml'}" in warning
+
+
+@pytest.mark.parametrize(
+    ("program", "place", "encoding"),
+    [
+        *((program, place, "utf-8") for program in FOREIGN for place in PLACES[:6]),
+        *((program, PLACES[6], "utf-16") for program in [*FOREIGN][:7]),
+    ],
+)
+def test_annotations_that_are_not_read_are_named(program, place, encoding, tmp_path) -> None:
+    """The sentence says which formats are read; with an option for others nothing is said."""
+    folder = tmp_path / "in"
+    images, others = place[0], place[1].format("annotations")
+    write_layout(folder, "none", images, others)
+    for name, text in FOREIGN[program].items():
+        (folder / others / name).write_text(text, encoding=encoding)
+    (warning,) = find_warnings(folder)
+    assert f"{program}, and is not read" in warning or f"{program} of boxes" in warning
+    assert "reads PASCAL VOC, YOLO and COCO" in warning
+    (file,) = re.findall(r"'([^']+)'", warning)
+    assert (folder / file).is_file()
+    assert find_warnings(folder, annotations="voc") == []
+
+
+def test_a_listing_of_several_labels_next_to_its_images_needs_no_folder_as_label(tmp_path) -> None:
+    """As Roboflow writes it; the command in the warning builds."""
+    folder = tmp_path / "in"
+    write_layout(folder, "none", "train", "train")
+    listing = folder / "train" / "_classes.csv"
+    listing.write_text("filename, cat, dog\n0.jpg, 1, 0\n1.jpg, 1, 1\n2.jpg, 0, 1\n")
+    (warning,) = find_warnings(folder)
+    assert "rename its column 'filename' to path" in warning
+    assert f"--input={listing} --label_from=none reads its columns" in warning
+    listing.write_text(listing.read_text().replace("filename", "path"))
+    job = resolve_job("images", input=listing, output=tmp_path / "ds", label_from="none")
+    assert [(column.name, column.kind) for column in job.config.listed] == [
+        ("cat", "int64"),
+        ("dog", "int64"),
+    ]

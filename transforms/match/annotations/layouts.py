@@ -17,6 +17,7 @@ from shardmill.transforms.match.inputs import MatchSpec
 from shardmill.transforms.match.walk import glob_regex, list_names
 
 _IMAGE = re.compile(r".+\.(jpe?g|jfif|png|gif|bmp|webp|tiff?|heic|heif)", re.IGNORECASE)
+_TEXT_TABLE = r".+\.(csv|tsv|jsonl)"
 _TABLE = re.compile(r".+\.(csv|tsv|jsonl|parquet)", re.IGNORECASE)
 _HEAD_BYTES = 64 << 10
 _MAX_FOLDERS = 60
@@ -28,6 +29,29 @@ _COCO = re.compile(rb'"(images|annotations|categories)"\s*:\s*\[')
 _NOT_BOXES = re.compile(r"captions|panoptic|image_info|keypoints|stuff", re.IGNORECASE)
 _NAMES_OF_CLASSES = ("data.yaml", "data.yml", "dataset.yaml", "classes.txt", "obj.names")
 _COLUMNS = ("path", "uri", "file_name")  # of a listing
+# Annotations that are not read, by suffix: the programs, and what the beginnings of files have.
+_FOREIGN = {
+    "xml": {"CVAT": rb"<annotations\b"},
+    "json": {
+        "LabelMe": rb'"shapes"\s*:\s*\[',
+        "Label Studio": rb'"(from_name|rectanglelabels|polygonlabels)"\s*:',
+        "VGG Image Annotator": rb'"(_via_img_metadata|shape_attributes)"\s*:',
+        "CreateML": rb'"coordinates"\s*:\s*\{',
+        "Supervisely": rb'"classTitle"\s*:',
+        "VoTT": rb'"boundingBox"\s*:\s*\{',
+    },
+    "txt": {
+        "KITTI": rb"\A[A-Za-z_]+( [-+.0-9eE]+){14,15}\s*$",
+        "DOTA": rb"(\Aimagesource:|\A([-.0-9]+ ){8}[A-Za-z][-\w]* [0-9]\s*$)",
+    },
+}
+# Columns of tables with a row for each box.
+_BOX_COLUMNS = (
+    {"xmin", "ymin", "xmax", "ymax"},
+    {"x1", "y1", "x2", "y2"},
+    {"x_min", "y_min", "x_max", "y_max"},
+    {"region_shape_attributes"},  # of VGG Image Annotator
+)
 # Words in the names of folders.
 _IMAGE_WORDS = frozenset(
     {
@@ -115,7 +139,8 @@ def warn_of_layout(match: MatchSpec, *, annotations: Sequence[str], masks: str) 
         if part.kind not in ("directory", "glob") or masks:
             continue
         folders = _list_folders(part)
-        found = [] if annotations else [_find_voc, _find_yolo, _find_coco, _find_listing]
+        readers = [_find_voc, _find_yolo, _find_coco, _find_foreign, _find_listing]
+        found = [] if annotations else readers
         searches: list[Callable[[_Folders, str], str]] = [*found, _find_masks]
         if any(item.startswith("voc") for item in annotations):
             # These are skipped where the annotations are PASCAL's.
@@ -214,6 +239,35 @@ def _find_coco(folders: _Folders, top: str) -> str:
     return _say(found[0], image, f"--annotations={value} attaches its boxes")
 
 
+def _find_foreign(folders: _Folders, top: str) -> str:
+    """Return a warning about annotations of a program that ``--annotations`` does not read."""
+    if not folders.by_stem:
+        return ""
+    for suffix, programs in _FOREIGN.items():
+        for file in folders.files(rf".+\.{suffix}")[:_MAX_FILES]:
+            head = _read_head(top, file).replace(b"\0", b"")
+            for program, pattern in programs.items():
+                if re.search(pattern, head, re.MULTILINE):
+                    return _say_foreign(file, f"annotations of {program}")
+    for file in folders.files(_TEXT_TABLE)[:_MAX_FILES]:
+        columns, _ = _read_rows(file, _read_head(top, file))
+        if _has_boxes(columns):
+            return _say_foreign(file, "a table of boxes")
+    return ""
+
+
+def _has_boxes(columns: Sequence[str]) -> bool:
+    names = {name.lower() for name in columns}
+    return any(sides <= names for sides in _BOX_COLUMNS)
+
+
+def _say_foreign(file: str, what: str) -> str:
+    return (
+        f"{file!r} seems to be {what}, and is not read: --annotations reads PASCAL VOC, YOLO and "
+        "COCO, so export or convert it to one of them"
+    )
+
+
 def _find_listing(folders: _Folders, top: str) -> str:
     images = {posixpath.basename(path): path for path in folders.by_stem.values()}
     for file in folders.files(_TABLE.pattern)[:_MAX_FILES]:
@@ -223,11 +277,15 @@ def _find_listing(folders: _Folders, top: str) -> str:
                 return _say(file, min(images.values()), f"--input={path} reads its columns")
             continue
         columns, row = _read_rows(file, _read_head(top, file))
+        if _has_boxes(columns):
+            continue
         for column, cell in zip(columns, row, strict=False):
             image = images.get(posixpath.basename(cell.replace("\\", "/")))
             if image is None:
                 continue
             option = f"--input={path} reads its columns"
+            if posixpath.dirname(image) == posixpath.dirname(file):  # which is not a label
+                option = f"--input={path} --label_from=none reads its columns"
             if "label" in columns:
                 option = f"--input={path} --label_from=listing takes its labels"
             if column not in _COLUMNS:
