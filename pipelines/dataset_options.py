@@ -253,8 +253,9 @@ class ImagesOptions(CsvOptions, DatasetOptions):
         quality: ``Q``: JPEG quality, 1 to 100
         channels: ``N``: 3 (default), 1 (grey) or 4 (with alpha)
         shard_by: ``WHAT``: label: separate shards for each label
-        duplicates: ``HOW``: of files with the same content: keep all (default), drop all but one,
-            or same_split; the latter two read all files twice
+        duplicates: ``HOW``: of files with the same content: keep all (default); drop all but the
+            one whose key sorts first, with its label; or same_split: keep all, in one split. The
+            latter two read all files twice
         features: ``LIST``: NAME=SOURCE,... chooses and renames features
         limit: ``N``: take a random sample of N images
         max_pixels: ``N``: reject images with more pixels, by their headers

@@ -301,7 +301,11 @@ def summary_rows(differences: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         kinds = ", ".join(
             f"{count:,} {name}" for name, count in changed.items() if count and name != "all"
         )
-        numbers = {name: records[name] for name in ("added", "removed", "renamed", "same")}
+        numbers = {name: records[name] for name in ("added", "removed", "renamed")}
+        # Catalogs have the images and labels, not which features the records have of them.
+        other_features = any(option["path"] == ["features"] for option in found["options"])
+        same = "same but for --features" if other_features and records["same"] else "same"
+        numbers[same] = records["same"]
         numbers[f"changed ({kinds})" if kinds else "changed"] = changed["all"]
         if records["repeated_keys"]:
             numbers["with a repeated key, which are not compared"] = records["repeated_keys"]

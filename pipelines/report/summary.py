@@ -151,8 +151,10 @@ def _published(
         rows.append(("kept", f"{plural(kept, 'file')} as they are, {converted:,} converted"))
     if manifest.build.versions.get("resizer"):
         rows.append(("resizer", "pillow"))
-    if outcome.reused:
-        rows.append(("reused", f"{plural(outcome.reused, 'record')} of unchanged inputs"))
+    if outcome.reused or (outcome.changes and manifest.catalogs):
+        decoded = manifest.written - outcome.reused
+        others = f", {decoded:,} decoded" if decoded else ""
+        rows.append(("reused", f"{plural(outcome.reused, 'record')} of unchanged inputs{others}"))
     speed = manifest.written / max(seconds, 1e-9)
     rows.append(("time", f"{seconds:,.1f} s, {speed:,.0f} {inputs}/s"))
     return rows + [("warning", warning) for warning in manifest.warnings]

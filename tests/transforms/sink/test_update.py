@@ -479,6 +479,34 @@ def test_says_what_changed(work):
     assert any("all inputs are decoded" in line for line in outcome.changes)
 
 
+@pytest.mark.parametrize(
+    ("options", "decoded", "same"),
+    [
+        ({"seed": 3}, 0, "same"),
+        ({"labels": "a"}, 0, "same"),
+        ({"features": "image/encoded,image/class/label"}, 6, "same but for --features"),
+        ({"max_pixels": 1_000_000}, 6, "same"),
+        ({"quality": 9}, 6, ""),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
+)
+def test_the_summary_says_what_was_decoded(options, decoded, same, tmp_path, capsys):
+    """Records that are made again are not called the same without a word."""
+    photos, output = make_photos(tmp_path / "in", {"cat": 3, "dog": 3}), tmp_path / "ds"
+    if "labels" in options:
+        (tmp_path / "labels.txt").write_text("cat\ndog\nemu\n")
+        options = {"labels": tmp_path / "labels.txt"}
+    plain = [f"--input={photos}", f"--output={output}", "--image_size=8", "--splits=train:1"]
+    assert main(["images", *plain]) == 0
+    given = [f"--{name}={value}" for name, value in options.items()]
+    capsys.readouterr()
+    assert main(["images", *plain, *given, "--update"]) == 0
+    printed = capsys.readouterr().out
+    assert f"{6 - decoded} records of unchanged inputs" in printed
+    assert ("inputs, 6 decoded" in printed) == (decoded == 6)
+    assert (f" 6 {same}," in printed) == bool(same)
+
+
 def test_a_feature_is_one_entry(work, monkeypatch):
     """Schema, manifest, records and the catalog have it, also of records that are taken."""
     from shardmill.loaders import open_dataset
