@@ -32,6 +32,7 @@ ImageSize = of.Option[resizing.Size, int | str | tuple[int, int]]
 Update = of.Option[bool | Literal["content"], bool | Literal["content"]]
 Features = of.Option[str, str | Sequence[str] | Mapping[str, str]]
 _DAY = 86_400  # seconds
+_MAX_WORKERS = 1_024  # of more, a machine starts none in a reasonable time
 
 
 def _splits(*words: str) -> Any:
@@ -320,7 +321,7 @@ example, a folder with one subfolder per label:
     decoder_seconds: of.Float = of.real(
         180.0, lambda seconds: 0 < seconds <= _DAY, f"above 0, and at most {_DAY}"
     )
-    workers: of.Int = of.whole(0, decides=False)
+    workers: of.Int = of.whole(0, 0, _MAX_WORKERS, decides=False)
     follow_links: of.Switch = of.switch(decides=False)
 
 

@@ -248,3 +248,10 @@ def test_parses_sizes(text: str, size: int) -> None:
 def test_rejects_malformed_sizes(text: str) -> None:
     with pytest.raises(UsageError, match=r"--shard_bytes=.* is not a size"):
         parse_bytes(text, "shard_bytes")
+
+
+@pytest.mark.parametrize("workers", [-1, 1_025, 10**20])
+def test_an_absurd_number_of_workers_is_an_error(workers) -> None:
+    """A pool of 10**20 processes was awaited without end."""
+    with pytest.raises(UsageError, match=f"--workers={workers} must be from 0 to 1024"):
+        tables.ImagesOptions("in", "out", workers=workers)
