@@ -200,6 +200,16 @@ def test_records_are_those_of_the_folder(name, files, wanted, at_home) -> None:
     assert [text for text, _ in sorted((found - wanted).elements())] == [b"cat", b"dog"]
 
 
+@pytest.mark.parametrize("name", heavy_but("tfrecord"))
+def test_keep_copies_the_files_of_each_form(name, files, at_home) -> None:
+    make, options = FORMATS[name]
+    (at_home / name).write_bytes(make(files))
+    build(at_home / name, at_home / "ds", **options, encoding="keep", resize="none")
+    assert records(at_home / "ds") == Counter(
+        (path.partition("/")[0].encode(), data) for path, data in files.items()
+    )
+
+
 def test_a_dry_run_writes_nothing(files, at_home, monkeypatch) -> None:
     temporary = at_home / "temporary"
     temporary.mkdir()
