@@ -303,7 +303,7 @@ def summary_rows(differences: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         )
         numbers = {name: records[name] for name in ("added", "removed", "renamed")}
         # Catalogs have the images and labels, not which features the records have of them.
-        other_features = any(option["path"] == ["features"] for option in found["options"])
+        other_features = any(option["path"] == ["features"] for option in differences["options"])
         same = "same but for --features" if other_features and records["same"] else "same"
         numbers[same] = records["same"]
         numbers[f"changed ({kinds})" if kinds else "changed"] = changed["all"]

@@ -52,6 +52,18 @@ unlabeled_splits=validation
 label_separator=; label_from=listing input=sources/listing/list.csv
 types=score:float label_from=listing input=sources/listing/list.csv
 null_values=x label_from=listing input=sources/listing/list.csv
+decimal=, label_from=listing input=sources/listing/list.csv
+thousands=' label_from=listing input=sources/listing/list.csv
+infinity=missing label_from=listing input=sources/listing/list.csv
+quote=' label_from=listing input=sources/listing/list.csv
+escape=\\ label_from=listing input=sources/listing/list.csv
+comment=# label_from=listing input=sources/listing/list.csv
+pad_rows label_from=listing input=sources/listing/list.csv
+skip_lines=0 label_from=listing input=sources/listing/list.csv
+strip label_from=listing input=sources/listing/list.csv
+delimiter=; label_from=listing input=listing.csv
+header=none columns=path,label,score,caption label_from=listing input=sources/listing/list.csv
+columns=path,label label_from=listing input=plain.csv
 annotations=voc input=sources/voc
 annotations=coco:sources/coco/all.json input=sources/coco/images
 coco_ids annotations=coco:sources/coco/all.json input=sources/coco/images
@@ -172,6 +184,8 @@ def write_inputs() -> None:
     Path("schema.pbtxt").write_text(SCHEMA)
     Path("preprocessing.py").write_text(PREPROCESSING)
     Path("labels.npy").write_bytes(Path("sources/arrays/y.npy").read_bytes())
+    Path("listing.csv").write_text("path;label\nsources/folder/cat/000.jpg;cat\n")
+    Path("plain.csv").write_text("sources/folder/cat/000.jpg,cat\n")
     Path("other.csv").write_text("a;b c\n1;2 3\n")
     image = Path("sources/folder/cat/000.jpg").read_bytes()
     pq.write_table(pa.table({"image": [image], "kind": ["cat"]}), "images.parquet")
