@@ -57,6 +57,7 @@ MESSAGES: dict[str, str] = {
     "source-space": "The source has {size}, and the disk of {output} only {free}: make space, or choose another output.",
     "elements-none": "The collection has no elements: check what gives them.",
     "elements-unbounded": "The collection is unbounded: a dataset is finite; give a bounded one.",
+    "outputs-overlap": "Two builds of one pipeline write to {output} and {other}: give each a separate folder, which is not inside that of the other.",
     "elements-without-schema": "Elements of the type {kind} have no schema: give schema=, the path or text of a schema.pbtxt, or elements of a NamedTuple with .with_output_types().",
     "element-type-invalid": "The field {name!r} has the type {hint}: must be int, float, bool, str or bytes, a list of one of these, or Optional; or give schema=.",
     "duplicates-invalid": "duplicates={duplicates!r}: must be 'error' or 'drop'.",

@@ -371,3 +371,49 @@ def test_beam_yaml(tmp_path, monkeypatch) -> None:
     run([f"--yaml_pipeline={text}", f"--runner={runner}"])
     built = manifest_of(tmp_path / "yaml_ds")
     assert (built.inputs.accepted, built.labels) == (4, ("cat", "dog"))
+    write_options = {"key": "id", "schema": "yaml_ds/current/schema.pbtxt", "splits": "train:1"}
+    steps = [
+        {"type": "ReadDataset", "config": {"path": "yaml_ds", "split": "train+test"}},
+        {"type": "PyTransform", "config": {"constructor": "apache_beam.Values"}},
+        {"type": "WriteDataset", "config": {"output": "again", **write_options}},
+    ]
+    pipeline = {"pipeline": {"type": "chain", "transforms": steps}, "providers": packaged}
+    run([f"--yaml_pipeline={yaml.safe_dump(pipeline)}", f"--runner={runner}"])
+    records = [*read(tmp_path / "yaml_ds").values()]
+    assert read(tmp_path / "again")["train"] == records[0] | records[1]
+
+
+def write_several(outputs: list) -> None:
+    with beam.Pipeline(runner=FnApiRunner()) as pipeline:
+        elements = pipeline | beam.Create(ELEMENTS, reshuffle=False)
+        for number, output in enumerate(outputs):
+            _ = elements | f"Write{number}" >> shardmill.WriteDataset(output, **OPTIONS)
+
+
+def test_several_outputs_of_a_pipeline(plain, tmp_path) -> None:
+    """Each dataset is the one that a separate pipeline writes."""
+    outputs = [tmp_path / "ds", tmp_path / "ds2"]
+    write_several(outputs)
+    for output in outputs:
+        assert dataset_files(output) == dataset_files(plain)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("ds", "ds"),
+        ("ds", "./ds/"),
+        ("ds", "link/ds"),
+        ("ds", "ds/inner"),
+        ("ds/inner", "ds"),
+        ("gs://bucket/ds", "gs://bucket/ds/"),
+        ("gs://bucket/ds/inner", "gs://bucket/ds"),
+    ],
+)
+def test_outputs_of_a_pipeline_must_be_apart(first, second, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "link").symlink_to(tmp_path)
+    with pytest.raises(UsageError, match="Two builds of one pipeline write to") as caught:
+        write_several([first, second])
+    assert "give each a separate folder" in str(caught.value)
+    assert [path.name for path in tmp_path.iterdir()] == ["link"]

@@ -6,17 +6,25 @@ writes each part, parts are concatenated into shards, and the shards are publish
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import apache_beam as beam
 from apache_beam.pvalue import AsList, AsSingleton
 
-from shardmill.schemas.errors import OutputError, ResourceError, ShardmillError, StorageError
+from shardmill.schemas.errors import (
+    OutputError,
+    ResourceError,
+    ShardmillError,
+    StorageError,
+    UsageError,
+)
 from shardmill.schemas.refs import InputRef, MatchCounts, Reference, Reject
-from shardmill.schemas.storage import join, open_storage
+from shardmill.schemas.storage import join, open_storage, scheme_of
 from shardmill.transforms.match.transform import MatchedInputs
 from shardmill.transforms.runtime import metrics, progress
 from shardmill.transforms.runtime.beam_steps import (
@@ -62,6 +70,8 @@ from shardmill.transforms.statistics.sums import Totals
 
 # A PartFile as plain values; crosses a shuffle.
 FileValues = tuple[Any, ...]
+# Outputs of the builds of a pipeline that is being made.
+_OUTPUTS: WeakKeyDictionary[beam.Pipeline, list[str]] = WeakKeyDictionary()
 
 
 def place_refs(place: PlaceSpec, refs: Iterable[InputRef], plan: Plan) -> Iterator[Placed]:
@@ -308,8 +318,13 @@ class BuildShards(beam.PTransform):
     encoder: Encoder[Any]
 
     def expand(self, inputs: BuildInput) -> beam.PCollection[Outcome]:
-        """Wires parts, shards and publication."""
+        """Wires parts, shards and publication.
+
+        Raises:
+            UsageError: Another build of the pipeline has the same output, or one inside it.
+        """
         spec, encoder = self.spec, self.encoder
+        _claim_output(inputs.plan.pipeline, spec.output)
         plan, census = AsSingleton(inputs.plan), AsSingleton(inputs.census)
         parts = (
             inputs.placed
@@ -336,6 +351,22 @@ class BuildShards(beam.PTransform):
         return start | "Publish" >> beam.Map(
             _finish, *built, plan, census, copies, spec=spec, encoder=encoder
         )
+
+
+def _claim_output(pipeline: beam.Pipeline, output: str) -> None:
+    """Check that no other build of a pipeline writes to an output, and remember it.
+
+    Builds that run at the same time would publish over each other, or make one another fail.
+
+    Raises:
+        UsageError: Another one does.
+    """
+    folder = output if scheme_of(output) else os.path.realpath(output)
+    others = _OUTPUTS.setdefault(pipeline, [])
+    for other in others:
+        if f"{folder}/".startswith(f"{other}/") or other.startswith(f"{folder}/"):
+            raise UsageError("outputs-overlap", output=folder, other=other)
+    others.append(folder)
 
 
 def _series(plan: Plan) -> Iterator[tuple[tuple[str, str], None]]:
