@@ -238,7 +238,7 @@ def resolve(config: RowsConfig, *, runner: str = "") -> RowsJob:
             max_rejected_files=config.max_rejected_files,
             label=table.label,
         ),
-        warnings=(*notes, *_warnings(config, table.columns, untyped, sample)),
+        warnings=(*notes, *_warnings(config, table.columns, untyped, sample, kind)),
     )
     spec = RowsSpec(
         sink,
@@ -352,7 +352,11 @@ def _growth(columns: Sequence[Column], sample: Sample) -> float:
 
 
 def _warnings(
-    config: RowsConfig, columns: Sequence[Column], untyped: Sequence[Column], sample: Sample
+    config: RowsConfig,
+    columns: Sequence[Column],
+    untyped: Sequence[Column],
+    sample: Sample,
+    kind: str,
 ) -> list[str]:
     chosen, warnings = config.column_options, []
     known = {column.name for column in columns} | {chosen.original(config.split_by)}
@@ -364,14 +368,15 @@ def _warnings(
     given = {name: name.rpartition("_")[0] for name in sample.repeated}
     numbers = [name for name in sample.base if _NUMBER.fullmatch(given.get(name, name))]
     over = [name for name in numbers if not sample.profiles[name].is_text]
-    if config.dialect.header == "first" and (over or 2 * len(numbers) >= len(sample.base) > 0):
+    has_header = kind == "csv" and config.dialect.header == "first"
+    if has_header and (over or 2 * len(numbers) >= len(sample.base) > 0):
         first = (over or numbers)[0]
         above = f" over numbers such as {sample.profiles[over[0]].example}" if over else ""
         warnings.append(
             f"{len(numbers)} of {len(sample.base)} columns have numbers as names, such as "
             f"{given.get(first, first)!r}{above}: set --header=none if the first row is data"
         )
-    elif config.dialect.header == "first" and sample.cells:
+    elif has_header and sample.cells:
         warnings.append(
             f"{len(sample.cells)} of {len(sample.base)} names of columns are also cells below "
             f"them, such as {sample.cells[0]!r}: set --header=none if the first row is data"

@@ -42,6 +42,7 @@ MESSAGES: dict[str, str] = {
     "source-of-splits": "The source has the splits {names}: give one of them, as in write(source[{one!r}], ...).",
     "source-unknown": "A {kind} is not a source of records: give a table (pandas, Polars, PyArrow, Hugging Face), a dict of columns of one length, or an iterable or indexable object of dicts; for files use shardmill.rows, shardmill.images or shardmill.arrays.",
     "source-table-invalid": "The columns of the source do not fit into a table of Arrow ({reason}): convert or rename such a column, or leave it out.",
+    "source-column-unsupported": "The column {name!r} of the source has the type {kind}, which a dataset cannot hold: convert it to numbers, texts, times or lists of one of these, or leave it out.",
     "source-image-invalid": "Record {index}: the field {name!r} is a {kind}, not an image: give the bytes of an image file, an image of Pillow, or an array of shape [height, width] or [height, width, channels] of 8 or 16 bits.",
     "source-image-path": "Record {index} has the path of an image, {path!r}, and no bytes: give the folder of such files to shardmill.images.",
     "source-field-missing": "The source has no field {name!r}, only {names}: change image, key, label or split.",

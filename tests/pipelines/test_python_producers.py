@@ -283,11 +283,128 @@ def test_datasets_of_releases_that_ignored_formats_are_not_up_to_date():
     assert records.find_version([{"a": 1}], ()) is None
 
 
-def test_types_that_only_their_library_reads(tmp_path):
+def unsupported_tables() -> dict[str, object]:
+    """Return tables whose column x has a type that a dataset cannot hold, by its name."""
     import duckdb
 
-    with pytest.raises(InputError, match="type_name=bignum"):
-        shardmill.write(duckdb.sql("SELECT 1::BIGNUM AS x"), tmp_path / "ds")
+    tables: dict[str, object] = {}
+    small = pa.array([1, 2])
+    codes = pa.array([0, 1], pa.int8())
+    arrays = [
+        pa.array([pa.MonthDayNano([1, 2, 3])] * 2),
+        pa.UnionArray.from_sparse(codes, [small, pa.array(["a", "b"])]),
+        pa.array([Decimal(100)] * 2, pa.decimal128(20, -2)),
+        pa.array([b"a"] * 2, pa.opaque(pa.binary(), "t", "v")),
+    ]
+    for array in arrays:
+        lists = pa.ListArray.from_arrays([0, 1, 2], array)
+        struct = pa.StructArray.from_arrays([array], ["y"])
+        tables |= {str(each.type): pa.table({"x": each}) for each in (array, lists, struct)}
+    kinds = (pl.Int128, pl.UInt128)
+    nested = [make for kind in kinds for make in (kind, pl.List(kind), pl.Struct({"y": kind}))]
+    values = {pl.List: [1], pl.Struct: {"y": 1}}
+    for kind in nested:
+        series = pl.Series("x", [values.get(type(kind), 1), None], dtype=kind)
+        tables[str(kind)] = series.to_frame()
+    tables["Object"] = pl.DataFrame({"x": pl.Series([object()], dtype=pl.Object)})
+    columns = [
+        pd.Series(pd.arrays.SparseArray([0, 1])),
+        pd.Series([1j, 2]),
+        pd.Series([1.5], dtype=np.longdouble),
+        pd.Series(pd.cut([1, 2, 3], 2)),
+        pd.Series(pd.Categorical([1, "a"])),
+    ]
+    tables |= {f"{column.dtype} {n}": column.to_frame("x") for n, column in enumerate(columns)}
+    for value, kind in {
+        "'101'::BIT": "BIT",
+        "['101'::BIT]": "BIT[]",
+        "{'y': '101'::BIT}": "STRUCT(y BIT)",
+        "'01:02:03+01'::TIMETZ": "TIME WITH TIME ZONE",
+        "INTERVAL 1 DAY": "INTERVAL",
+        "[INTERVAL 1 DAY]": "INTERVAL[]",
+        "union_value(y := 2)": "UNION(y INTEGER)",
+        "1::BIGNUM": "BIGNUM",
+    }.items():
+        tables[kind] = duckdb.sql(f"SELECT 1 AS k, {value} AS x")
+    return tables
+
+
+def test_types_that_a_dataset_cannot_hold(tmp_path):
+    """Each is one sentence with the column, its type and what to do; nothing is written."""
+    tables = unsupported_tables()
+    assert len(tables) == 32
+    for name, table in tables.items():
+        with pytest.raises(InputError) as caught:
+            shardmill.write(table, tmp_path / "ds")
+        kind = name.rpartition(" ")[0] if isinstance(table, pd.DataFrame) else name
+        sentence = f"The column 'x' of the source has the type {kind}, which a dataset cannot hold"
+        assert str(caught.value).startswith(sentence)
+        assert "convert it to" in str(caught.value)
+    assert not [*tmp_path.glob("ds/*")]
+
+
+DAY, NOON = dt.date(2020, 1, 1), dt.datetime(2020, 1, 1, 12)  # noqa: DTZ001
+AWARE = NOON.replace(tzinfo=UTC)
+# Values that Arrow changes in silence, and the rule that the last one breaks.
+CHANGED = [
+    ([DAY, NOON], "a date as those before it"),
+    ([1.5, True], "a number as those before it"),
+    ([NOON, 5], "a time without a time zone as those before it"),
+    ([NOON, AWARE], "a time without a time zone as those before it"),
+    ([AWARE, NOON], "a time with a time zone as those before it"),
+    ([dt.timedelta(1), 5], "a duration as those before it"),
+    ([dt.time(1, tzinfo=UTC)], "a time of day without a time zone"),
+]
+OF_PANDAS = [
+    ([{"a", "b"}], "a list, whose order is the same in each run"),
+    ([pd.Timestamp(5)], "one without nanoseconds"),
+    ([pd.Timedelta(5)], "one without nanoseconds"),
+]
+NESTED = {
+    "values": lambda values: values,
+    "lists of one": lambda values: [[value] for value in values],
+    "one list": lambda values: [values],
+    "dicts": lambda values: [{"y": value} for value in values],
+    "lists in dicts": lambda values: [{"y": [value]} for value in values],
+}
+
+
+@pytest.mark.parametrize("nested", NESTED)
+def test_values_that_arrow_changes_are_errors(tmp_path, nested):
+    """In records of Python and in objects of pandas, with the index of the first one."""
+    for values, rule in CHANGED + OF_PANDAS:
+        column = NESTED[nested](values)
+        last = len(column) - 1
+        records_ = [{"x": value} for value in column]
+        sources = [pd.DataFrame({"x": pd.Series([None, *column], dtype=object)})]
+        sources += [records_] if (values, rule) in CHANGED else []
+        for source in sources:
+            index = last + (len(source) > len(column))
+            with pytest.raises(InputError) as caught:
+                shardmill.write(source, tmp_path / "ds")
+            assert str(caught.value).startswith(f"Record {index}: the field 'x' is ")
+            assert f", not {rule}" in str(caught.value)
+    assert not [*tmp_path.glob("ds/*/*/*")]
+
+
+def test_names_of_columns_of_pandas(tmp_path):
+    """Names that are not texts become texts, and none is taken for the first row of a file."""
+    values = np.arange(40).reshape(20, 2)
+    days = [*pd.date_range("2020-01-01", periods=2)]
+    for number, names in enumerate([[0, 1], [1.5, 2.5], [("a", "x"), ("a", "y")], days]):
+        frame = pd.DataFrame(values, columns=pd.Index(names, tupleize_cols=number == 2))
+        frame.index = pd.RangeIndex(20, name="row")
+        built = shardmill.write(frame, tmp_path / f"{number}", splits="train:1")
+        assert built.manifest.warnings == ()
+        rows = ({"row": n, str(names[0]): 2 * n, str(names[1]): 2 * n + 1} for n in range(20))
+        examples = check_dataset(tmp_path / f"{number}", built.manifest)
+        assert counted(examples) == Counter(map(frozen, rows))
+
+
+@pytest.mark.parametrize("names", [["a", "a"], [1, "1"], ["b\0", "b"]])
+def test_names_that_arrow_confuses_are_errors(tmp_path, names):
+    with pytest.raises(InputError, match=r"fields of one name among '\w'|has a NUL"):
+        shardmill.write(pd.DataFrame([[1, 2]], columns=names), tmp_path / "ds")
 
 
 def test_values_that_python_does_not_have(tmp_path):

@@ -230,13 +230,19 @@ WRONG = {
     "surrogate in a name": ([{"a": 1}, {"\udfff": 1}], r"Record 1 is \{'\\udfff'"),
     "surrogate of pandas": (
         pd.DataFrame({"a": pd.Series(["\ud800"], dtype=object)}),
-        "surrogates not allowed",
+        "Record 0: the field 'a' is .*, not a text that UTF-8 can encode",
     ),
     "no fields": ([{}, {}], r"Record 0 is \{\}"),
-    "pandas of several types": (pd.DataFrame({"a": [1, "x"]}), "Conversion failed for column a"),
-    "pandas of one name": (pd.DataFrame([[1, 2]], columns=["a", "a"]), "Duplicate column names"),
+    "pandas of several types": (pd.DataFrame({"a": [1, "x"]}), "Record 1: the field 'a' is 'x'"),
+    "pandas of one name": (
+        pd.DataFrame([[1, 2]], columns=["a", "a"]),
+        "two fields of one name among 'a'",
+    ),
     "arrow of one name": (pa.table([[1], [2]], names=["a", "a"]), "two fields of one name"),
-    "polars of objects": (pl.DataFrame({"a": [1], "b": [Path("x")]}), "no type for .* 'b'"),
+    "polars of objects": (
+        pl.DataFrame({"a": [1], "b": [Path("x")]}),
+        "The column 'b' of the source has the type Object",
+    ),
     "set": ([{"a": [1]}, {"a": {1, 2}}], "Record 1: the field 'a' is frozenset"),
     "interval": (pa.table({"a": [pa.MonthDayNano((1, 2, 3))]}), "month_day_nano_interval"),
 }

@@ -7,6 +7,7 @@ Hugging Face ``datasets`` that are not streamed. All others give dicts, one afte
 
 from __future__ import annotations
 
+import bisect
 import contextlib
 import datetime as dt
 import os
@@ -20,13 +21,20 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shardmill.schemas.errors import InputError, UsageError, format_names
+from shardmill.schemas.errors import InputError, ShardmillError, UsageError, format_names
 from shardmill.transforms.sources.csv.arrow_values import PANDAS_INDEX, is_text
 from shardmill.transforms.tables.table_source import is_list
 
 UNIT_ROWS, UNIT_BYTES = 1 << 16, 64 << 20
 _STEP = 1 << 10  # rows of a table that are measured at a time
 _MISFIT = (pa.ArrowException, TypeError, ValueError, OverflowError)
+_MISREAD = {"Object", "bit", "time with time zone"}  # types of Polars, and of DuckDB
+_TIMES = dt.date | dt.time | dt.timedelta | np.datetime64 | np.timedelta64
+_LOSSES = {
+    "set": "a list, whose order is the same in each run",
+    "zone": "a time of day without a time zone",
+    "nanoseconds": "one without nanoseconds, which columns of the type datetime64[ns] keep",
+}
 _UNITS = {"M": ("Y", "M", "W", "D", "h", "m", "generic"), "m": ("W", "D", "h", "m")}
 Record = dict[str, Any]
 Batch: TypeAlias = pa.Table | list[Record]
@@ -60,10 +68,15 @@ class Measure:
         if self.image and not index and self.image not in value:
             names = format_names([*value])
             raise InputError("source-field-missing", name=self.image, names=names)
-        record = {
-            name: to_bytes(index, name, each) if self.image and name == self.image else _plain(each)
-            for name, each in value.items()
-        }
+        record = {}
+        for name, each in value.items():
+            if self.image and name == self.image:
+                record[name] = to_bytes(index, name, each)
+                continue
+            try:
+                record[name] = _plain(each)
+            except (RuntimeError, TypeError, ValueError) as error:  # such as a tensor of bfloat16
+                raise _misfit(index, name, each, "one that NumPy can hold") from error
         return record, 1, size_of_value(record)
 
 
@@ -167,31 +180,125 @@ def _open_table(source: Any) -> pa.RecordBatchReader:
         UsageError: It is a single column.
         InputError: Arrow has no type for a column, or two have one name.
     """
-    schema = getattr(source, "schema", None)
-    if isinstance(schema, Mapping):  # of Polars, which would give the addresses of objects
-        objects = [name for name, kind in schema.items() if str(kind) == "Object"]
-        if objects:
-            reason = f"Polars has no type for the values of {format_names(objects)}"
-            raise InputError("source-table-invalid", reason=reason)
+    source = _with_index(source)
+    types = _types_of(source)
+    for name, kind in types.items():
+        if "\0" in name:  # where the names of Arrow's interface end
+            raise InputError("source-table-invalid", reason=f"the name {name!r} has a NUL")
+        if not _MISREAD.isdisjoint(_type_names(kind)):
+            raise InputError("source-column-unsupported", name=name, kind=kind)
     try:
         reader = pa.RecordBatchReader.from_stream(source)
     except _MISFIT as error:
-        if not hasattr(source, "columns"):
-            raise _not_a_source(source) from error
-        is_text = isinstance(error, UnicodeError)  # whose arguments are the text
-        reason = str(error) if is_text else ": ".join(map(str, error.args))
-        raise InputError("source-table-invalid", reason=reason) from error
+        raise _explain_table(source, types, error) from error
     if len({*reader.schema.names}) < len(reader.schema.names):
         raise InputError("source-fields-alike", names=format_names(reader.schema.names))
-    for field in reader.schema:
-        if isinstance(field.type, pa.OpaqueType):  # such as BIT of DuckDB
-            reason = f"{field.name!r} is {field.type}, whose bytes only its library reads"
-            raise InputError("source-table-invalid", reason=reason)
-    dtypes: Any = getattr(source, "dtypes", None)
-    for name, dtype in dtypes.items() if hasattr(dtypes, "items") else ():  # of pandas
-        if str(dtype) == "object" and pa.types.is_timestamp(reader.schema.field(str(name)).type):
-            _check_zones(str(name), source[name], 0)
+    check_types(reader.schema, types)
+    for name, kind in types.items():
+        if str(kind) == "object" and _may_change(reader.schema.field(name).type):  # of pandas
+            _check_kinds(name, _objects(source, name), 0)
     return reader
+
+
+def _with_index(source: Any) -> Any:
+    """Return a table of pandas whose index has its values, of which a range has none.
+
+    Arrow makes a column of an index with a name, but not of a range.
+    """
+    index = getattr(source, "index", None)
+    is_range = hasattr(index, "step") and hasattr(source, "columns")
+    if is_range and getattr(index, "name", None) is not None:
+        return source.set_axis(source.index.astype("object"))
+    return source
+
+
+def _types_of(source: Any) -> dict[str, Any]:
+    """Return the types of the columns of a table, as its library names them."""
+    schema = getattr(source, "schema", None)
+    dtypes: Any = getattr(source, "dtypes", None)
+    if isinstance(schema, Mapping):  # of Polars
+        return dict(schema)
+    if hasattr(dtypes, "items"):  # of pandas
+        return {str(name): kind for name, kind in dtypes.items()}
+    if isinstance(dtypes, list) and isinstance(columns := getattr(source, "columns", None), list):
+        return dict(zip(columns, dtypes, strict=True))  # of DuckDB
+    return {}
+
+
+def _type_names(kind: Any) -> Iterator[str]:
+    """Yield the names of a type of Polars or DuckDB and of the types in it."""
+    name = str(getattr(kind, "id", kind))
+    yield name
+    if name in ("array", "list", "map", "struct", "union"):  # of DuckDB
+        for _, inner in kind.children:
+            yield from _type_names(inner)
+
+
+def _objects(source: Any, name: str) -> list[Any]:
+    """Return the values of a column of objects of pandas, and None for missing ones."""
+    column = source.iloc[:, [*map(str, source.columns)].index(name)]
+    return [
+        value if is_value else None for value, is_value in zip(column, column.notna(), strict=True)
+    ]
+
+
+def _explain_table(source: Any, types: Mapping[str, Any], error: Exception) -> ShardmillError:
+    """Return what is wrong with a table: the first column that Arrow cannot hold alone.
+
+    Raises:
+        InputError: The first value of it that does not fit.
+    """
+    names = [*map(str, getattr(source, "columns", ()))]
+    if not names:
+        return _not_a_source(source)
+    if len({*names}) < len(names):
+        return InputError("source-fields-alike", names=format_names(names))
+    for number, name in enumerate(names if hasattr(source, "__getitem__") else ()):
+        try:
+            pa.RecordBatchReader.from_stream(source[[source.columns[number]]])
+        except _MISFIT:
+            kind = types.get(name, "")
+            if str(kind) == "object":
+                _to_array(name, _objects(source, name), 0)
+            return InputError("source-column-unsupported", name=name, kind=kind)
+    is_text = isinstance(error, UnicodeError)  # whose arguments are the text
+    reason = str(error) if is_text else ": ".join(map(str, error.args))
+    return InputError("source-table-invalid", reason=reason)
+
+
+def check_types(schema: Iterable[pa.Field], types: Mapping[str, Any]) -> None:
+    """Check that files can hold the types of columns.
+
+    Args:
+        schema: Name and type of each.
+        types: Types as their library names them, where it does.
+
+    Raises:
+        InputError: They cannot.
+    """
+    for field in schema:
+        if not _can_store(field.type):
+            kind = types.get(field.name, field.type)
+            raise InputError("source-column-unsupported", name=field.name, kind=kind)
+
+
+def _can_store(kind: pa.DataType) -> bool:
+    """Return whether Parquet files can hold values of a type so that they are read again."""
+    types = pa.types
+    if isinstance(kind, pa.OpaqueType) or types.is_union(kind) or types.is_interval(kind):
+        return False
+    if isinstance(kind, pa.BaseExtensionType):
+        return _can_store(kind.storage_type)
+    if types.is_dictionary(kind):
+        inner = kind.value_type
+        return not isinstance(inner, pa.BaseExtensionType) and _can_store(inner)
+    if types.is_decimal(kind):
+        return bool(kind.scale >= 0)
+    if types.is_struct(kind):
+        return all(_can_store(field.type) for field in kind)
+    if types.is_map(kind):
+        return _can_store(kind.key_type) and _can_store(kind.item_type)
+    return not is_list(kind) or _can_store(kind.value_type)
 
 
 def iterate(source: Any) -> Iterator[Any]:
@@ -319,6 +426,7 @@ def to_table(unit: Batch, schema: pa.Schema | None, first: int) -> pa.Table:
         unit = pa.table({n: _to_array(n, [each.get(n) for each in unit], first) for n in names})
     while any(pa.types.is_struct(field.type) for field in unit.schema):
         unit = unit.flatten()
+    check_types(unit.schema, {})
     columns = dict(zip(unit.column_names, map(_without_type, unit.columns), strict=True))
     if len(columns) < unit.num_columns:
         raise InputError("source-fields-alike", names=format_names(unit.column_names))
@@ -338,34 +446,89 @@ def is_encodable(text: str) -> bool:
     return not any("\ud800" <= character <= "\udfff" for character in text)
 
 
-def _check_zones(name: str, values: Iterable[Any], first: int) -> None:
-    """Check that all times of a column have a zone, or none: Arrow takes the others for UTC.
+def _check_kinds(name: str, values: Sequence[Any], first: int) -> None:
+    """Check that a column has no values that Arrow would change in silence.
+
+    Among times without a zone, it takes one with a zone for UTC, and a number for microseconds; of
+    a time among dates it takes the day, and a boolean among floats for 1. It drops the zone of a
+    time of day, and the nanoseconds of pandas. The order of a set differs between runs.
 
     Args:
         name: Name of the column.
-        values: Its values; lists are looked into.
+        values: Its values; lists and dicts are looked into.
         first: Index of the first one in the source.
 
     Raises:
-        InputError: Some have, and some have not.
+        InputError: It has one.
     """
-    aware: bool | None = None
-    for index, value in enumerate(values, first):
-        for each in value if isinstance(value, list | tuple) else [value]:
-            if not isinstance(each, dt.datetime | dt.time) or each != each:  # noqa: PLR0124 - NaT
-                continue
-            has_zone = each.tzinfo is not None
-            if aware is not None and aware != has_zone:
-                expected = "with a time zone" if aware else "without a time zone"
-                raise InputError(
-                    "source-value-invalid",
-                    index=index,
-                    name=name,
-                    value=repr(value),
-                    kind=type(value).__name__,
-                    wanted=f"a time {expected} as those before it",
-                )
-            aware = has_zone
+    if not _find_conflict(values):
+        return
+    lengths = range(len(values) + 1)
+    row = bisect.bisect_left(lengths, True, key=lambda n: bool(_find_conflict(values[:n]))) - 1
+    raise _misfit(first + row, name, values[row], _find_conflict(values[: row + 1]))
+
+
+def _find_conflict(values: Sequence[Any]) -> str:
+    """Return what all values should be if some are of other kinds, or an empty text."""
+    kinds: dict[str, None] = {}
+    for kind in dict.fromkeys(map(type, values)):
+        some = [value for value in values if type(value) is kind]
+        for inner in _inner_values(kind, some):
+            if conflict := _find_conflict(inner):
+                return conflict
+        kinds |= dict.fromkeys(_kinds_of(kind, some))
+    kinds.pop("", None)
+    rule = next((kind for kind in kinds if kind in _LOSSES), "")
+    if rule or len(kinds) < 2:
+        return _LOSSES.get(rule, "")
+    return f"{next(iter(kinds))} as those before it"
+
+
+def _inner_values(kind: type, values: list[Any]) -> Iterator[list[Any]]:
+    """Yield what dicts or lists hold: the values of each name, or those of all lists."""
+    if issubclass(kind, Mapping):
+        for name in dict.fromkeys(chain.from_iterable(values)):
+            yield [value[name] for value in values if name in value]
+    elif issubclass(kind, np.ndarray):
+        yield [*chain.from_iterable(each.tolist() for each in values if each.dtype == object)]
+    elif issubclass(kind, list | tuple):
+        yield [*chain.from_iterable(values)]
+
+
+def _kinds_of(kind: type, values: list[Any]) -> Iterable[str]:
+    """Return the kinds of values of one type that Arrow may change to those of others."""
+    if issubclass(kind, _TIMES):
+        return map(_kind_of_time, values)
+    if issubclass(kind, bool | np.bool_):
+        return ["a boolean"]
+    if issubclass(kind, int | float | np.number):
+        return ["a number"]
+    return ["set"] if issubclass(kind, set | frozenset) else []
+
+
+def _kind_of_time(value: Any) -> str:
+    """Return the kind of a date, time or duration; empty for one that is missing."""
+    if value != value:  # noqa: PLR0124 - NaT
+        return ""
+    if getattr(value, "nanosecond", 0) or getattr(value, "nanoseconds", 0):
+        return "nanoseconds"
+    if isinstance(value, dt.timedelta | np.timedelta64):
+        return "a duration"
+    if isinstance(value, np.datetime64):
+        has_time = np.datetime_data(value.dtype)[0] not in ("D", "M", "W", "Y")
+        return "a time without a time zone" if has_time else "a date"
+    if isinstance(value, dt.time):
+        return "a time of day" if value.tzinfo is None else "zone"
+    if isinstance(value, dt.datetime):
+        return f"a time {'with' if value.tzinfo else 'without'} a time zone"
+    return "a date"
+
+
+def _may_change(kind: pa.DataType) -> bool:
+    """Return whether Arrow may have changed values of several kinds to those of a type."""
+    if pa.types.is_struct(kind):
+        return any(_may_change(field.type) for field in kind)
+    return is_list(kind) or pa.types.is_floating(kind) or pa.types.is_temporal(kind)
 
 
 def _to_array(name: str, values: list[Any], first: int) -> pa.Array:
@@ -376,17 +539,10 @@ def _to_array(name: str, values: list[Any], first: int) -> pa.Array:
     """
     with contextlib.suppress(*_MISFIT):
         found = pa.array(values)
-        # Arrow takes a number among times for one, in their unit, and a boolean for a float.
-        temporal = pa.types.is_temporal(found.type)
-        items = found.type.value_type if is_list(found.type) else found.type
-        if pa.types.is_timestamp(items) or pa.types.is_time(items):
-            _check_zones(name, values, first)
-        kinds = int | float if temporal else bool | np.bool_
-        if pa.types.is_date(found.type):  # of a time it takes the day
-            kinds |= dt.datetime
-        plain = not (temporal or pa.types.is_floating(found.type))
-        if plain or not any(isinstance(value, kinds) for value in values):
-            return found
+        if _may_change(found.type):
+            _check_kinds(name, values, first)
+        return found
+    _check_kinds(name, values, first)
     kind, arrays = pa.null(), []
     for index, value in enumerate(values, first):
         try:
