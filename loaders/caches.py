@@ -116,7 +116,8 @@ class DiskCache:
     """
 
     def __init__(self, folder: str | os.PathLike[str], max_bytes: int) -> None:
-        if not os.fspath(folder) or scheme_of(os.fspath(folder)):
+        is_path = isinstance(folder, str | os.PathLike) and os.fspath(folder) != ""
+        if not is_path or scheme_of(os.fspath(folder)):
             raise UsageError("cache-dir-invalid", folder=folder)
         self._folder, self._max_bytes = Path(folder).absolute(), max_bytes
         try:

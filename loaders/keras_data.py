@@ -320,7 +320,10 @@ def _targets(
 
     The name of the target is empty if it is the only one.
     """
-    forms = [label] if isinstance(label, str) else label or []
+    forms: Any = [label] if isinstance(label, str) else label or []
+    if not isinstance(forms, list | tuple) or not all(isinstance(form, str) for form in forms):
+        choices = "None, 'id', 'one_hot', 'text', or names of features"
+        raise UsageError("reader-value-unknown", name="label", value=label, known=choices)
     targets: dict[str, tuple[str, Callable[[Any], Any]]] = {}
     for form in forms:
         if form.partition("/")[0] == BOXES and source.has_boxes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -36,11 +36,12 @@ def select_features(source: Source, features: Sequence[str] | None) -> tuple[Fea
     """
     if features is None:
         return source.specs
-    names = () if isinstance(features, str) else features
-    specs = tuple(source.spec_of(name) for name in names)
-    if not 0 < len(specs) == len({spec.name for spec in specs}):
+    is_list = isinstance(features, Iterable) and not isinstance(features, str)
+    names = [*features] if is_list else []
+    specs = [source.spec_of(name) for name in names if isinstance(name, str)]
+    if not 0 < len(names) == len({spec.name for spec in specs}):
         raise UsageError("reader-features-invalid", features=features)
-    return specs
+    return tuple(specs)
 
 
 def output_names(specs: Sequence[FeatureSpec], features: Sequence[str] | None) -> dict[str, str]:

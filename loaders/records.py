@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import difflib
 import operator
 import os
 import warnings
@@ -16,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 from typing_extensions import Self
 
+from shardmill.loaders.boxes import BOXES
 from shardmill.loaders.caches import DiskCache
 from shardmill.loaders.record_decoder import (
     Fill,
@@ -26,11 +28,17 @@ from shardmill.loaders.record_decoder import (
 )
 from shardmill.loaders.selection import Selection, ShardSlice
 from shardmill.loaders.shards import Caches, ShardFiles
-from shardmill.loaders.source import Source, open_source
+from shardmill.loaders.source import LONG_NAMES, Source, open_source
 from shardmill.loaders.steps import to_int
 from shardmill.schemas.arguments import check_arguments
 from shardmill.schemas.dataset.manifest import Manifest
-from shardmill.schemas.errors import FormatError, InputError, ShardmillError, UsageError
+from shardmill.schemas.errors import (
+    FormatError,
+    InputError,
+    ShardmillError,
+    UsageError,
+    format_names,
+)
 from shardmill.schemas.schema_pbtxt.image_features import MASK
 
 Transform = Callable[[dict[str, Any]], Any]
@@ -51,6 +59,10 @@ class View(NamedTuple):
     supervised: tuple[tuple[str, ...], str] | None
     transform: Transform | None
     ids: bool = False
+
+
+class ExampleKeyError(UsageError, KeyError):
+    """A function that asks an example for a name that it has not."""
 
 
 class Records:
@@ -256,7 +268,32 @@ class Records:
             example = (*_pair(values, *supervised), *added.values())
         elif taken:
             raise UsageError("feature-name-taken", name=taken.pop())
-        return example if transform is None else transform(example)
+        if transform is None:
+            return example
+        try:
+            return transform(example)
+        except KeyError as error:
+            explained = self._explain_key(error.args[0] if error.args else None, example)
+            if explained is None:
+                raise
+            raise explained from error
+
+    def _explain_key(self, key: object, example: Any) -> ExampleKeyError | None:
+        """Returns what to do about a key that an example lacks; None for one of another dict."""
+        if not isinstance(example, dict) or not isinstance(key, str) or key in example:
+            return None
+        features = {*LONG_NAMES, *(spec.name for spec in self.source.specs)}
+        near = difflib.get_close_matches(key, example, 1, 0.8)
+        if self.source.has_boxes and key.partition("/")[0] == BOXES:
+            hint = "give features=['image', 'boxes/xyxy'] to open_dataset."
+        elif near:
+            hint = f"did you mean {near[0]!r}?"
+        elif key in features or key.partition("/")[0] == BOXES:
+            hint = "use one of these, or name it in features=[...] if the dataset has it."
+        else:
+            return None
+        names = format_names([*example])
+        return ExampleKeyError("example-key-missing", key=key, names=names, hint=hint)
 
     def _number(self, index: SupportsIndex) -> int:
         """Returns the number of an example in the source."""

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from shardmill.loaders.records import Records
 from shardmill.loaders.split_statistics import read_labels
 from shardmill.loaders.steps import to_int
+from shardmill.schemas.arguments import check_arguments
 from shardmill.schemas.errors import UsageError, format_names
 
 Weights = Mapping[str, float]
@@ -71,6 +72,7 @@ class Balance:
         return np.sort(np.concatenate(chosen))
 
 
+@check_arguments()
 def balanced(records: Records, balance: Literal["label"] | Weights, epoch: int = 0) -> Records:
     """Returns the records of an epoch of a balanced stream, for random access.
 

@@ -19,6 +19,7 @@ from shardmill.loaders.records import Records, open_encoded
 from shardmill.loaders.selection import find_split, select
 from shardmill.loaders.source import read_catalog
 from shardmill.loaders.steps import check_word
+from shardmill.schemas.arguments import check_arguments
 from shardmill.schemas.dataset.manifest import Manifest, Split
 from shardmill.schemas.dataset.read_manifest import load_manifest
 from shardmill.schemas.dataset.statistics import Statistics
@@ -46,6 +47,7 @@ class Moments(NamedTuple):
     std: Any
 
 
+@check_arguments()
 def class_weights(manifest: Dataset, split: str = "train") -> dict[int, float]:
     """Returns balanced weights by class id for ``model.fit(class_weight=...)``.
 
@@ -90,6 +92,7 @@ def _class_id(manifest: Manifest, label: str) -> int:
         raise UsageError("class-weight-without-id", label=label) from error
 
 
+@check_arguments()
 def normalization(
     manifest: Dataset,
     split: str = "train",
@@ -118,6 +121,8 @@ def normalization(
             slice is of a manifest without a path.
     """
     check_word("framework", str(framework), Framework)
+    if not isinstance(feature, str | None):
+        raise UsageError("normalization-without-mean", feature=feature, split=split)
     if framework != "jax":
         require_framework(framework)
     moments = find_moments(manifest, split, feature)

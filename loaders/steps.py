@@ -7,6 +7,7 @@ import os
 from typing import Any, Literal, get_args
 
 from shardmill.loaders.selection import select
+from shardmill.schemas.arguments import check_arguments
 from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.dataset.read_manifest import load_manifest, open_manifest
 from shardmill.schemas.errors import UsageError
@@ -15,6 +16,7 @@ from shardmill.schemas.storage import join
 Remainder = Literal["keep", "drop", "pad"]
 
 
+@check_arguments()
 def steps_per_epoch(
     manifest: Manifest | str | os.PathLike[str],
     split: str,
@@ -75,6 +77,7 @@ def batches(examples: int, batch_size: int, remainder: Remainder | None, hosts: 
     return full + (rest > 0 and not drops)
 
 
+@check_arguments()
 def files(path: str | os.PathLike[str], split: str = "train") -> list[str]:
     """Returns the paths of the current shards of a split, for readers such as tf.data.
 

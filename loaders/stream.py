@@ -31,6 +31,7 @@ from shardmill.loaders.position import Position, digest_of, parse_state, resume_
 from shardmill.loaders.records import Records
 from shardmill.loaders.sampling import Balance, Weights
 from shardmill.loaders.steps import Remainder, check_word, to_int
+from shardmill.schemas.arguments import check_arguments
 from shardmill.schemas.errors import UsageError
 from shardmill.schemas.storage.base import map_ordered
 
@@ -101,6 +102,7 @@ class Stream:
         UsageError: An option is invalid.
     """
 
+    @check_arguments()
     def __init__(  # noqa: PLR0913 - all but one are keyword-only
         self,
         records: Records,
@@ -202,6 +204,7 @@ class Stream:
         is_next = self._is_restored or self._log.state.position == self._position
         return is_next and self._position != NO_POSITION
 
+    @check_arguments()
     def set_epoch(self, epoch: int) -> None:
         """Sets the number of the next epoch; the position of a state or ``at`` in it stays.
 
@@ -222,6 +225,7 @@ class Stream:
         with contextlib.suppress(UsageError):
             self._log.apply_to_unread(advances=self.host.count == 1)
 
+    @check_arguments()
     def at(
         self, epoch: int, examples: int, *, hosts: int = 0, workers: int = 0, batch_size: int = 0
     ) -> Self:
@@ -247,6 +251,7 @@ class Stream:
         self._begin_at(Position(to_int("epoch", epoch)))
         return self.then(examples, hosts=hosts, workers=workers, batch_size=batch_size)
 
+    @check_arguments()
     def resume(self, state: dict[str, Any]) -> Self:
         """Makes the next iteration continue after a state, in any topology; returns the stream.
 
@@ -263,6 +268,7 @@ class Stream:
         self._begin_at(resume_position(state, self._reader(self.host), self._reads()))
         return self
 
+    @check_arguments()
     def then(self, examples: int, *, hosts: int = 0, workers: int = 0, batch_size: int = 0) -> Self:
         """Makes the next iteration begin after more examples than ``at`` said; see there."""
         epoch, deals = self._start[:2]
@@ -309,6 +315,7 @@ class Stream:
             at = self._reading._replace(taken=self._taken, kept=self._kept)
         return at.to_state(reader, self._reads())
 
+    @check_arguments()
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Makes the next iteration continue after a state, on any number of hosts.
 

@@ -14,6 +14,7 @@ from shardmill.loaders.boxes import boxes_tensor
 from shardmill.loaders.frameworks import require_framework
 from shardmill.loaders.record_decoder import IMAGE_ENCODINGS, Fill, default_values, select_features
 from shardmill.loaders.source import Source, open_without_shards
+from shardmill.schemas.arguments import check_arguments
 from shardmill.schemas.errors import UsageError
 from shardmill.schemas.schema_pbtxt.feature_spec import FeatureSpec
 
@@ -25,6 +26,7 @@ LABEL_FORMS = ("id", "one_hot", "text")
 _SAME_SIZE = {"uint32": "int32", "uint64": "int64"}
 
 
+@check_arguments()
 def feature_spec(
     path: str | os.PathLike[str],
     *,
@@ -56,7 +58,8 @@ def feature_spec(
     for spec in specs:
         if spec.parts:
             raise UsageError("feature-joined", name=spec.name, parts=", ".join(spec.parts))
-    defaults = default_values([spec for spec in specs if spec.name in (fill or {})], fill)
+    filled = fill if isinstance(fill, Mapping) else {}
+    defaults = default_values([spec for spec in specs if spec.name in filled], fill)
     parsed = {spec.name: _parsed_as(spec, defaults, by_schema=True) for spec in specs}
     for name, form in parsed.items():
         if scalars and getattr(form, "shape", None) == [1]:  # of a FixedLenFeature

@@ -12,7 +12,7 @@ from shardmill.loaders.frameworks import require_framework
 from shardmill.loaders.records import Records, open_dataset
 from shardmill.loaders.sampling import Weights
 from shardmill.loaders.steps import Remainder
-from shardmill.loaders.stream import Order, Where
+from shardmill.loaders.stream import Order, Stream, Where
 from shardmill.schemas.arguments import check_arguments
 
 if TYPE_CHECKING:
@@ -68,6 +68,7 @@ def torch_dataset(  # noqa: PLR0913 - all but two are keyword-only
     )
 
 
+@check_arguments(Stream)
 def torch_stream(records: Records, **options: Any) -> TorchStream:
     """Returns a stream for a DataLoader.
 

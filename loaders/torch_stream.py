@@ -11,6 +11,7 @@ from shardmill.loaders.hosts import find_loader
 from shardmill.loaders.position import Position
 from shardmill.loaders.records import Records
 from shardmill.loaders.stream import Stream
+from shardmill.schemas.arguments import check_arguments
 from shardmill.schemas.errors import UsageError
 
 _NOT_ASKED = -1
@@ -24,6 +25,7 @@ class TorchStream(Stream, IterableDataset):  # type: ignore[type-arg]
     each process that is not a worker.
     """
 
+    @check_arguments(Stream)
     def __init__(self, records: Records, **options: Any) -> None:
         self._is_unused = False
         Stream.__init__(self, records, **options)

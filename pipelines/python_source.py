@@ -18,10 +18,12 @@ from typing import TYPE_CHECKING, Any
 
 from shardmill.pipelines.calls import BuildResult, build_result, check_names, run
 from shardmill.pipelines.dataset_options import ImagesOptions, RowsOptions
+from shardmill.schemas import option_types as of
+from shardmill.schemas.arguments import check_arguments
 from shardmill.schemas.dataset.shard_names import SPOOL_FOLDER
 from shardmill.schemas.errors import OutputError, UsageError, format_names
 from shardmill.schemas.numbers import human_bytes
-from shardmill.schemas.option_types import Path, whole
+from shardmill.schemas.option_types import Path
 from shardmill.schemas.storage import join, open_storage, scheme_of
 
 if TYPE_CHECKING:
@@ -36,6 +38,7 @@ _NAMED = {  # options that are set by parameters, or not
 _FILES = ("schema", "preprocessing")  # whose content decides the dataset
 
 
+@check_arguments()
 def write(  # noqa: PLR0913 - each names a part of a record
     source: Any,
     output: Path,
@@ -86,8 +89,11 @@ def write(  # noqa: PLR0913 - each names a part of a record
         raise UsageError("source-of-splits", names=format_names([*source]), one=next(iter(source)))
     started = time.monotonic()
     find_key = key if callable(key) else None
-    named = {"key": KEY if find_key else str(key), "label": label, "split": split, "image": image}
-    workers = whole(0).parse("workers", workers)
+    given = {"key": KEY if find_key else key, "label": label, "split": split, "image": image}
+    named: dict[str, str] = {name: of.text().parse(name, value) for name, value in given.items()}
+    fields = of.names().parse("fields", fields)
+    workers = of.whole(0).parse("workers", workers)
+    version = None if version is None else of.text().parse("version", version)
     kind, table, files = _prepare(output, named, options | ({"workers": workers} if image else {}))
     config = _check(kind, table)
     if isinstance(files, ImageFiles):

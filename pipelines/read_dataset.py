@@ -9,6 +9,7 @@ import apache_beam as beam
 
 from shardmill.loaders.shards import Caches, ShardFiles
 from shardmill.loaders.source import open_source
+from shardmill.schemas.arguments import check_arguments
 from shardmill.schemas.option_types import Path, parse_path
 
 _Part = tuple[int, int, int]  # a shard, and the numbers of its first record and after the last
@@ -31,6 +32,7 @@ class ReadDataset(beam.PTransform):
         UsageError: The split is unknown.
     """
 
+    @check_arguments()
     def __init__(self, path: Path, split: str = "train") -> None:
         super().__init__()
         source = open_source(parse_path("path", path), split)

@@ -46,6 +46,10 @@ _HINTS = {
     "with_info": "leave it out: the manifest has the numbers",
     "workers": _LOADER,
 }
+# Options of open_dataset, which functions of its result do not have.
+_OF_RECORDS = frozenset(
+    {"as_supervised", "decode", "features", "fill", "ids", "label", "split", "text", "transform"}
+)
 
 
 class ArgumentError(UsageError, TypeError):
@@ -71,15 +75,18 @@ def explain_arguments(
     parameters = list(inspect.signature(function).parameters.values())
     if parameters and parameters[0].name == "self":
         parameters, args = parameters[1:], args[1:]
-    more = list(inspect.signature(options).parameters.values())[2:] if options else []
+    more = list(inspect.signature(options).parameters.values()) if options else []
+    more = [parameter for parameter in more if parameter.kind is parameter.KEYWORD_ONLY]
     names = [
         parameter.name
         for parameter in (*parameters, *more)
         if parameter.kind is not parameter.VAR_KEYWORD
     ]
-    takes_any = options is None and len(names) < len(parameters)
-    for option, value in values.items():
-        if option not in names and not takes_any:
+    takes_any = options is None and any(
+        parameter.kind is parameter.VAR_KEYWORD for parameter in parameters
+    )
+    for option, value in {} if takes_any else values.items():
+        if option not in names:
             hint = _find_hint(option, names)
             return ArgumentError(
                 "argument-unknown", function=name, name=option, value=value, hint=hint
@@ -114,6 +121,8 @@ def _find_hint(option: str, names: Sequence[str]) -> str:
     near = difflib.get_close_matches(option, names, 1, 0.8)
     if near:
         return f"use {near[0]}"
+    if "records" in names and option in _OF_RECORDS:
+        return "give it to open_dataset"
     hint = _HINTS.get(option, f"it has {', '.join(names)}")
     if "batch_size" in names:
         return _AHEAD if hint == _LOADER else hint

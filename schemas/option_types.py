@@ -15,7 +15,7 @@ import inspect
 import operator
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import FrozenInstanceError, dataclass, field, fields
 from typing import Any, Generic, Literal, TypeVar
 
@@ -203,6 +203,8 @@ def names(default: str | None = "", **rules: Any) -> Any:
     """Return an option whose value is a list: separated by commas, or a sequence."""
 
     def parse(flag: str, value: Any) -> tuple[str, ...]:
+        if value and not isinstance(value, Iterable):
+            _parse_text(flag, value)
         listed = value.split(",") if isinstance(value, str) else value
         return tuple(_parse_text(flag, text) for text in listed) if value else ()
 

@@ -21,12 +21,13 @@ from shardmill.loaders.records import Records, open_encoded
 from shardmill.loaders.selection import ShardSlice, select
 from shardmill.loaders.source import read_catalog, read_specs
 from shardmill.pipelines.report.findings import SampledRecord, choose_examples, find_problems
+from shardmill.schemas.arguments import check_arguments
 from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.dataset.read_manifest import describe_manifest, open_manifest, read_rejects
 from shardmill.schemas.dataset.shard_names import CURRENT, REJECTS, is_generation
 from shardmill.schemas.errors import OutputError, ShardmillError, UsageError
 from shardmill.schemas.example.parse import parse_example
-from shardmill.schemas.option_types import Path
+from shardmill.schemas.option_types import Path, parse_path
 from shardmill.schemas.schema_pbtxt.feature_spec import FeatureSpec
 from shardmill.schemas.storage import absolute, join, open_storage
 from shardmill.schemas.tfrecord.framing import FOOTER_BYTES, HEADER_BYTES
@@ -47,6 +48,7 @@ _REASONS, _TRIED, _SHOWN = 6, 30, 4  # shown are at most 24 pictures
 Samples = Sequence[SampledRecord]
 
 
+@check_arguments()
 def report(dataset: Path, output: Path | None = None, *, inputs: Path | None = None) -> str:
     """Writes a page about a dataset: one HTML file without scripts, which needs no network.
 
@@ -73,9 +75,10 @@ def report(dataset: Path, output: Path | None = None, *, inputs: Path | None = N
     own = absolute(folder or os.path.splitext(file)[0])
     if folder and (own.endswith(f"/{CURRENT}") or is_generation(os.path.basename(own))):
         own = os.path.dirname(own)
-    target = os.fspath(output or f"{os.path.basename(own) or 'dataset'}-report.html")
+    default = f"{os.path.basename(own) or 'dataset'}-report.html"
+    target = parse_path("output", default if output is None else output) or default
     _check_output(target, own if folder else "")
-    if inputs and not os.path.isdir(inputs):
+    if inputs is not None and not os.path.isdir(parse_path("inputs", inputs)):
         raise UsageError("report-inputs-missing", path=inputs)
     page = gather(base, manifest, inputs)
     html = render("report.html", {**page, "name": os.path.basename(own), "path": opened.path})

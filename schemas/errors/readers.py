@@ -5,6 +5,7 @@ MESSAGES: dict[str, str] = {
     "split-unknown": "the dataset has no split {name!r}{hint}: it has {known}.",
     "argument-unknown": "{function} has no option {name}={value!r:.60}: {hint}.",
     "argument-unnamed": "{function}(..., {value!r:.60}): only {names} go without a name: name the others{hint}.",
+    "example-key-missing": "transform asks for {key!r}, and the examples have {names}: {hint}",
     "argument-missing": "{function} needs {name}: give it, as in {name}=...",
     "split-not-str": "split={split!r} is not a str: name a split, as in 'train'.",
     "split-malformed": "the split {split!r} is malformed: write it as in train[:10%] or train+test.",
