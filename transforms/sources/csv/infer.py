@@ -350,9 +350,15 @@ def find_problem(name: str, profile: ColumnProfile, cells: Cells, key: str) -> s
             f"--null_values=,{text} makes {example} missing, and --types={name}:float rejects rows "
             "with such cells"
         )
+    line = cells.lines[rows == first][0]
+    if counts["texts"] == 1 and line == cells.lines[0] and fitting[flag] < _NEARLY * values:
+        remedy = (
+            f"if the line is a header too, --skip_lines={line - 1} makes it the only one; if it "
+            f"has units, --skip_lines={line} --header=none --columns=... leaves it out; or {remedy}"
+        )
     return (
         f"the column {name!r} is text because {counts['texts']:,} of {values:,} cells are not "
-        f"numbers, first {example} in {key}, line {cells.lines[rows == first][0]}: {remedy}"
+        f"numbers, first {example} in {key}, line {line}: {remedy}"
     )
 
 

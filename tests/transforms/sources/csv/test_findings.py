@@ -190,3 +190,29 @@ HEADERLESS = [
 def test_real_tables_without_a_header_say_so(name, shared_data, tmp_path) -> None:
     job = resolve(RowsConfig(str(SHARED / "csv" / name), str(tmp_path / "ds")))
     assert any("set --header=none if the first row is data" in each for each in job.sink.warnings)
+
+
+@pytest.mark.parametrize("delimiter", [",", ";", "tab"])
+@pytest.mark.parametrize("above", ["", "one,note,here\n", "one,note,here\ntwo,notes,here\n"])
+@pytest.mark.parametrize("units", ["", "#,text,kg\n", "[-],[-],[kg]\n"])
+def test_a_line_of_text_above_numbers_is_a_header_or_units(delimiter, above, units, tmp_path):
+    """What the warning proposes gives the columns and types of the plain table."""
+    rows = "".join(f"{n},n{n},{n / 2}\n" for n in range(120))
+    text = f"{above}id,name,x\n{units}{rows}"
+    character = "\t" if delimiter == "tab" else delimiter
+    (tmp_path / "t.csv").write_text(text.replace(",", character))
+    options = {"delimiter": delimiter}
+    warnings = find(tmp_path, **options).sink.warnings
+    lines = text[: text.index("0,n0")].count("\n")
+    if lines == 2:
+        proposed = [each for each in warnings if "is text because 1 of 121 cells" in each]
+        assert len(proposed) == 2
+        for warning in proposed:
+            assert f"line 2: if the line is a header too, --skip_lines={lines - 1} makes" in warning
+            assert f"--skip_lines={lines} --header=none --columns=... leaves it out" in warning
+    options["skip_lines"] = lines if units else lines - 1
+    options |= {"header": "none", "columns": "id,name,x"} if units else {}
+    job = find(tmp_path, **options)
+    assert not job.sink.warnings
+    kinds = {column.name: column.kind for column in job.spec.table.columns}
+    assert kinds == {"id": "int64", "name": "bytes", "x": "float32"}
