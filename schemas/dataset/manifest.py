@@ -277,7 +277,8 @@ class Manifest:
             body = json.loads(text)
             version = body["version"]
         except (RecursionError, ValueError, TypeError, KeyError) as error:
-            raise FormatError("manifest-foreign", error=error) from error
+            problem = "it is not text" if isinstance(error, UnicodeError) else error
+            raise FormatError("manifest-foreign", error=problem) from error
         if version != VERSION:
             older = isinstance(version, int) and version < VERSION
             fix = "build the dataset again" if older else "use the Shardmill that wrote it"

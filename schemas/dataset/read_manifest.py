@@ -114,6 +114,8 @@ def _read_manifest(folder: str, file: str, *, counts: bool) -> Manifest:
         if dataset:
             raise InputError("dataset-file", file=file, dataset=dataset) from error
         fix = "build or copy the dataset again" if folder else f"give a dataset or its {MANIFEST}"
+        if not folder and isinstance(error.__cause__, UnicodeError):
+            fix += ", or use `shardmill count` for TFRecord files"
         fix = f"; {fix}" if error.__cause__ else ""
         raise InputError("manifest-unreadable", file=file, error=error, fix=fix) from error
     return manifest
