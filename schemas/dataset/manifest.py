@@ -274,11 +274,11 @@ class Manifest:
             FormatError: The text is not a manifest, or its version is not supported.
         """
         try:
-            body = json.loads(text)
-            version = body["version"]
-        except (RecursionError, ValueError, TypeError, KeyError) as error:
+            body = _parse_body(text)
+        except (RecursionError, ValueError) as error:
             problem = "it is not text" if isinstance(error, UnicodeError) else error
             raise FormatError("manifest-foreign", error=problem) from error
+        version = body["version"]
         if version != VERSION:
             older = isinstance(version, int) and version < VERSION
             fix = "build the dataset again" if older else "use the Shardmill that wrote it"
@@ -300,7 +300,8 @@ class Manifest:
             "".join((*names, *manifest.label_features, *manifest.labels, *manifest.build.command))
             _check_root(manifest)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise FormatError("manifest-malformed", error=error) from error
+            field = f"{error} is missing" if isinstance(error, KeyError) else str(error)
+            raise FormatError("manifest-malformed", error=field) from error
         return manifest
 
     def of_shards(self, files: Container[str]) -> tuple[Manifest, frozenset[str]]:
@@ -430,6 +431,13 @@ def _shard(body: dict[str, Any], prefix: str) -> Shard:
     if not isinstance(shard.label, str | None):
         raise FormatError("manifest-label-not-text", file=shard.file, label=shard.label)
     return shard
+
+
+def _parse_body(text: str | bytes) -> dict[str, Any]:
+    body = json.loads(text)
+    if isinstance(body, dict) and "version" in body:
+        return body
+    raise ValueError("it has no field 'version'")
 
 
 def _checked_generation(name: Any) -> str:

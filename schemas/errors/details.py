@@ -3,7 +3,7 @@
 MESSAGES: dict[str, str] = {
     "manifest-foreign": "it is not a Shardmill manifest ({error})",
     "manifest-version": "manifest version {version!r} is not {supported}: {fix}",
-    "manifest-malformed": "a field of the manifest is missing or malformed ({error!r})",
+    "manifest-malformed": "a field of the manifest is missing or malformed ({error})",
     "manifest-file-outside": "the manifest names the file {file!r}, which is outside its folder",
     "manifest-label-not-text": "the shard {file!r} has the label {label!r}, not a text",
     "manifest-not-number": "its {name} is not a number, 0 or more",

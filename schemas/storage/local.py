@@ -30,6 +30,7 @@ _REMEDY = {
     errno.EACCES: "check the permissions",
     errno.EPERM: "check the permissions",
     errno.ENOTDIR: "a folder of the path is a file; choose another path",
+    errno.EEXIST: "a folder of the path is a file; choose another path",
     errno.ENAMETOOLONG: "choose shorter names",
 }
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import io
 import math
+import re
 import warnings
 import zipfile
 import zlib
@@ -26,6 +27,8 @@ from shardmill.schemas.storage import Entry, RandomReader, ReaderStream, open_st
 
 MAX_HEADER_BYTES = 12 + 10_000  # magic, version and length, and the longest header NumPy accepts
 _MAX_DIMS = 64
+_MAX_PROBLEM = 120  # characters of a message
+_SYNTAX_NODE = re.compile(r":? <ast\.\w+ object at \w+>")
 _MAX_SIDE = np.iinfo(np.int64).max
 _NUMBERS = "biufc"  # NumPy's kinds of booleans, integers, floats and complex numbers
 _WIDEST = {"f": 8, "c": 16}  # bytes; wider floats differ between machines
@@ -79,7 +82,7 @@ def parse_header(start: bytes, source: str) -> NpyHeader:
     try:
         shape, fortran, dtype = _read(stream)
     except Exception as error:
-        problem = (str(error) or type(error).__name__).partition("\n")[0].rstrip(".")[:120]
+        problem = _describe_problem(error)
         raise InputError("npy-header-malformed", source=source, problem=problem) from error
     unsupported = _describe_unsupported(dtype, source)
     if unsupported is not None:
@@ -87,6 +90,15 @@ def parse_header(start: bytes, source: str) -> NpyHeader:
     # With one side longer than 1, C order and Fortran order are the same.
     fortran = fortran and sum(side != 1 for side in shape) > 1
     return NpyHeader(dtype, shape, fortran, stream.tell())
+
+
+def _describe_problem(error: Exception) -> str:
+    """Return a short text about an error of NumPy, or of the parser of Python that it uses."""
+    is_tokenizer = len(error.args) > 1  # a message and a place
+    message = str(error.args[0]) if is_tokenizer else str(error)
+    message = _SYNTAX_NODE.sub("", message or type(error).__name__)
+    line = message.partition("\n")[0].rstrip(".")
+    return line if len(line) <= _MAX_PROBLEM else f"{line[:_MAX_PROBLEM]}..."
 
 
 def _read(stream: io.BytesIO) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
