@@ -41,7 +41,7 @@ def test_each_option_is_a_flag_with_help_and_a_parameter(command) -> None:
     table = TABLES[command]
     actions = {action.dest: action for action in find_parser(command)._actions}
     names = [each.name for each in dataclasses.fields(table)]
-    assert {*names} == actions.keys() - {"help", "json", "quiet", "debug", "log_format"}
+    assert {*names} == actions.keys() - {"help", "json", "quiet", "debug", "log_format", "config"}
     assert list(inspect.signature(getattr(shardmill, command)).parameters) == names
     hints = typing.get_type_hints(table, vars(tables) | vars(tool_options) | {"Check": str})
     for name in names:
