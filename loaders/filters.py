@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -18,6 +17,7 @@ from shardmill.schemas.errors import FormatError, InputError, UsageError, format
 from shardmill.schemas.example.parse import FeatureValues, parse_example
 from shardmill.schemas.numbers import plural
 from shardmill.schemas.schema_pbtxt.feature_spec import FeatureSpec
+from shardmill.schemas.user_warnings import warn_user
 
 _LISTING = "image/"  # prefix of the features that columns of listings become
 _TO_LIST = ("tolist", "to_pylist", "to_list")  # of NumPy and pandas, Arrow, Polars
@@ -75,10 +75,9 @@ def warn_of_none(records: Records, where: Callable[[Any], object] | Mapping[str,
     """Warns that a filter keeps none of some records."""
     source = records.source
     examples = plural(len(records), "example")
-    warnings.warn(
+    warn_user(
         f"where={_describe(where):.300} keeps none of the {examples} of {source.selection.split} "
-        f"of {source.folder}: check the columns and values that it names.",
-        stacklevel=4,
+        f"of {source.folder}: check the columns and values that it names."
     )
 
 

@@ -6,7 +6,6 @@ import copy
 import difflib
 import operator
 import os
-import warnings
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -40,6 +39,7 @@ from shardmill.schemas.errors import (
     format_names,
 )
 from shardmill.schemas.schema_pbtxt.image_features import MASK
+from shardmill.schemas.user_warnings import warn_user
 
 Transform = Callable[[dict[str, Any]], Any]
 Numbers = Sequence[SupportsIndex] | npt.NDArray[Any]
@@ -390,10 +390,9 @@ def _warn_of_lost_labels(source: Source) -> None:
     unlabeled = source.unlabeled
     files = {shard.file for name in unlabeled for shard in source.manifest.splits[name].shards}
     if unlabeled and any(shard.file not in files for shard in source.shards):
-        warnings.warn(
+        warn_user(
             f"{source.selection.split} is read without labels, because {' and '.join(unlabeled)} "
-            "has none: read the splits alone, or name features.",
-            stacklevel=4,
+            "has none: read the splits alone, or name features."
         )
 
 

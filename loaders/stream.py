@@ -6,7 +6,6 @@ import contextlib
 import copy
 import itertools
 import math
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property, partial
 from typing import Any, Literal, NoReturn
@@ -34,6 +33,7 @@ from shardmill.loaders.steps import Remainder, check_word, to_int
 from shardmill.schemas.arguments import check_arguments
 from shardmill.schemas.errors import UsageError
 from shardmill.schemas.storage.base import map_ordered
+from shardmill.schemas.user_warnings import warn_user
 
 Order = Literal["records", "blocks"]
 Where = Callable[[Any], bool] | Mapping[str, Any]
@@ -442,7 +442,7 @@ class Stream:
             raise UsageError("stream-at-out-of-order")
         opened = self._open(at, reader)
         if begun.is_repeated and self.shuffle:
-            warnings.warn(_SAME_EPOCH.format(begun.epoch), stacklevel=4)
+            warn_user(_SAME_EPOCH.format(begun.epoch))
         self._start, self._position, self._is_restored = Position(at.epoch), NO_POSITION, False
         self._reading = opened.position
         self._taken, self._kept = opened.position.taken, opened.position.kept
@@ -455,7 +455,7 @@ class Stream:
     def report_rest(self, records: int) -> None:
         """Warns once that the hosts leave out some records of a pass that is not shuffled."""
         if records and not self.shuffle and self._log.begin_warning():
-            warnings.warn(_REST.format(self.host.count, records), stacklevel=4)
+            warn_user(_REST.format(self.host.count, records))
 
     def _check_position(self, position: int) -> None:
         is_accepted = position in (NO_POSITION, OWN_POSITION, self._position)

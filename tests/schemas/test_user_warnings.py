@@ -1,13 +1,13 @@
 """Deprecated names warn their users, and are removed in the version that the warning names."""
 
 import ast
-import warnings
 from importlib.metadata import version
 
 import pytest
 
-from shardmill.schemas.deprecation import warn_deprecated
-from tests.conftest import ROOT
+import shardmill
+from shardmill.schemas.user_warnings import warn_deprecated
+from tests.conftest import ROOT, build_dataset, make_photos
 
 PACKAGES = ("api", "loaders", "pipelines", "schemas", "transforms")
 
@@ -41,12 +41,19 @@ def test_an_overdue_removal_is_noticed() -> None:
 
 
 def test_users_see_the_warning_at_their_line() -> None:
-    def old() -> None:
-        warn_deprecated("old()", instead="new()", removed_in="9.0.0")
-
-    with pytest.warns(FutureWarning, match=r"old\(\) is deprecated, .* 9\.0\.0 .* use new\(\)"):
-        old()
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("default")
-        old()
+    with pytest.warns(FutureWarning, match=r"x is deprecated, .* 9\.0\.0 .* use y") as caught:
+        warn_deprecated("x", instead="y", removed_in="9.0.0")
     assert caught[0].filename == __file__
+
+
+def test_warnings_of_readers_point_at_the_call(tmp_path) -> None:
+    """However many functions and decorators are between."""
+    make_photos(tmp_path / "photos", {"a": 5})
+    build_dataset(input=tmp_path / "photos", output=tmp_path / "ds", image_size=8, splits="train:1")
+    records = shardmill.open_dataset(tmp_path / "ds")
+    with pytest.warns(UserWarning, match="keeps none of the 5 examples") as of_filter:
+        shardmill.Stream(records, where={"width": 1})
+    with pytest.warns(UserWarning, match="hosts") as of_hosts:
+        list(shardmill.Stream(records, host=(0, 2)))
+    for warning in (*of_filter, *of_hosts):
+        assert warning.filename == __file__
