@@ -157,6 +157,7 @@ def publish(folder: Path, numbers: range, name: str, previous: tuple[str, ...] =
             shutil.rmtree(path)
 
 
+@pytest.mark.heavy
 def test_a_reader_of_a_deleted_version_says_that_the_dataset_was_published_again(tmp_path):
     folder, names = tmp_path / "ds", [new_generation() for _ in range(3)]
     publish(folder, range(20), names[0])

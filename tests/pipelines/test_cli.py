@@ -207,6 +207,7 @@ def test_all_commands_print_names_that_the_output_cannot_encode(tmp_path, monkey
         assert output.buffer.getvalue().isascii()
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 @pytest.mark.parametrize("words", [["--version"], ["arrays", "x.npy", "ds"]])
 def test_a_full_disk_of_standard_output_is_one_sentence(tmp_path, words, unbuffered):

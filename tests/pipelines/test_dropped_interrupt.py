@@ -32,6 +32,7 @@ sys.exit(code)
 """
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("again", ["no", "yes"])
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
 def test_it_ends_the_build(tmp_path, name, again):

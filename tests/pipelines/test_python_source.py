@@ -367,6 +367,7 @@ def test_space(tmp_path):
         shardmill.write(Huge(ROWS), tmp_path / "ds")
 
 
+@pytest.mark.heavy
 def test_images_have_the_bytes_of_a_build_of_their_files(tmp_path):
     """Keys and labels as of a folder: from dicts, tuples, tables and Hugging Face, in any units."""
     import datasets
@@ -564,6 +565,7 @@ def requests(monkeypatch):
     return found
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("image", ["", "image"])
 def test_processes_write_what_one_writes(tmp_path, monkeypatch, requests, image):
     """Shards and the digest of the source, also where sizes decide the units and the replies."""

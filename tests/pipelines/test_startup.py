@@ -254,6 +254,7 @@ sys.exit(cli.main(sys.argv[1:]))
 """
 
 
+@pytest.mark.heavy
 def test_an_interrupt_while_beam_starts_a_bundle_ends_the_command(tmp_path):
     """Beam leaves a thread then, for which Python would wait forever."""
     (tmp_path / "a.csv").write_text("x\n1\n2\n")

@@ -459,6 +459,7 @@ def test_inputs_without_a_hash_share_no_key(tmp_path):
     assert list(hash_candidates(refs, {5})) == refs
 
 
+@pytest.mark.heavy
 def test_says_what_changed(work):
     photos, output = work / "photos", work / "out"
     add(photos, "bee/new.jpg")

@@ -181,6 +181,7 @@ def frames(draw, kinds: dict) -> pl.DataFrame:
     return pl.DataFrame(columns)
 
 
+@pytest.mark.heavy
 @given(
     frames(POLARS),
     st.integers(1, 10),
