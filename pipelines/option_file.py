@@ -21,6 +21,7 @@ else:
 OPTIONS = "options"
 LIMITS = "limits"  # of `shardmill check`, so that one file can hold both
 _TABLES = (OPTIONS, LIMITS)
+_FEW_NAMES = 5
 _MAX_OPTION_FILE = 256 << 20  # bytes; more is data that was named by mistake
 
 
@@ -89,7 +90,13 @@ def read_options(path: str) -> dict[str, Any]:
     options = tables.get(OPTIONS)
     if not isinstance(options, dict):
         raise UsageError("config-without-options", path=path)
-    return {name.replace("-", "_"): value for name, value in options.items()}
+    values: dict[str, Any] = {}
+    for given, value in options.items():
+        name = given.replace("-", "_")
+        if name in values:
+            raise UsageError("config-option-repeated", path=path, name=name)
+        values[name] = value
+    return values
 
 
 def divide_options(
@@ -110,10 +117,14 @@ def divide_options(
     others = {name: value for name, value in options.items() if name not in names}
     for name in others:
         if f"--{name}" not in beam_flags:
-            raise UsageError("config-option-unknown", path=path, name=name, hint=_hint(name, names))
+            beam_names = (flag.removeprefix("--") for flag in beam_flags)
+            hint = _hint(name, [*names, *beam_names])
+            raise UsageError("config-option-unknown", path=path, name=name, hint=hint)
     return ours, others
 
 
 def _hint(name: str, names: Collection[str]) -> str:
     near = difflib.get_close_matches(name, names, 1, 0.6)
-    return f"did you mean {near[0]}?" if near else f"use {', '.join(names)}."
+    if near:
+        return f"did you mean {near[0]}?"
+    return f"use {' or '.join(names)}." if len(names) < _FEW_NAMES else "see --help for the names."

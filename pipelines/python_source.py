@@ -90,6 +90,7 @@ def write(  # noqa: PLR0913 - each names a part of a record
     started = time.monotonic()
     find_key = key if callable(key) else None
     given = {"key": KEY if find_key else key, "label": label, "split": split, "image": image}
+    given |= {name: "" for name in ("label", "split", "image") if given[name] is None}
     named: dict[str, str] = {name: of.text().parse(name, value) for name, value in given.items()}
     fields = of.names().parse("fields", fields)
     workers = of.whole(0).parse("workers", workers)

@@ -305,7 +305,7 @@ def _parse_text(flag: str, value: Any) -> str:
 def _parse_beam_options(flag: str, value: Any) -> tuple[str, ...]:
     """Return flags for Apache Beam from a mapping, or from texts such as ``name=value``."""
     if not isinstance(value, Mapping):
-        listed = [value] if isinstance(value, str) else value
+        listed = value if isinstance(value, (list, tuple)) else [value]
         return tuple(f"--{_parse_text(flag, text).removeprefix('--')}" for text in listed)
     flags = []
     for name, given in value.items():

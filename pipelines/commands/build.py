@@ -116,9 +116,10 @@ def run_build(command: str, build: BuildRequest) -> int:
 
     started = time.monotonic()
     runner, beam_flags = take_runner(beam_flags)
-    if config.dry_run:
-        runner = IN_MEMORY
     found = find_runner(runner)
+    if config.dry_run:  # which is made here, for any runner that exists
+        runner = IN_MEMORY
+        found = find_runner(runner)
     paths = [("--input", path) for path in config.sources]
     found.check_paths([*paths, ("--output", config.output)])
     if found.has_process_per_core(beam_flags):

@@ -24,8 +24,6 @@ _Help = partial(argparse.RawDescriptionHelpFormatter, max_help_position=28, widt
 # Options of Beam's S3 and HDFS clients, which no build uses.
 _STORAGE_FLAGS = ("--s3_", "--hdfs_")
 CONFIG = "config"
-# Flags of one command line, which a file of options does not have.
-_NOT_IN_FILES = {"help", "json", "quiet", "debug", "log_format", CONFIG}
 
 
 class _Switch(argparse.Action):
@@ -69,15 +67,29 @@ class Parser(argparse.ArgumentParser):
         The names of flags may have hyphens, as in ``--image-size``, and switches may have values,
         as in ``--overwrite=true``.
         """
-        switches = [
-            flag for each in self._actions if each.nargs == 0 for flag in each.option_strings
-        ]
-        spelt: dict[str, list[str]] = {f"{flag}=false": [] for flag in switches}
-        spelt |= {f"{flag}=true": [flag] for flag in switches}
-        words = map(_with_underscores, args or ())
-        return super().parse_known_args(
-            [word for each in words for word in spelt.get(each, [each])], namespace
-        )
+        switches = {
+            flag: action.dest
+            for action in self._actions
+            if action.nargs == 0
+            for flag in action.option_strings
+        }
+        words: list[str] = []
+        turned_off: set[str] = set()
+        for word in map(_with_underscores, args or ()):
+            flag, _, value = word.partition("=")
+            name = switches.get(flag, "")
+            if name and value == "false":
+                # Of a switch that is given twice, the last word counts.
+                words = [other for other in words if switches.get(other) != name]
+                turned_off.add(name)
+                continue
+            if name:
+                turned_off.discard(name)
+            words.append(flag if name and value == "true" else word)
+        namespace, others = super().parse_known_args(words, namespace)
+        for name in turned_off:
+            setattr(namespace, name, False)
+        return namespace, others
 
     def parse(self, argv: Sequence[str]) -> tuple[Any, Answer]:
         """Return the options of a command line, and how to answer.
@@ -240,7 +252,9 @@ def parse_flags(parser: Parser, argv: Sequence[str]) -> tuple[dict[str, Any], li
     namespace, beam_flags = parser.parse_known_args(argv)
     values: dict[str, Any] = vars(namespace)
     answer = Answer.take(values)
-    config = values.pop(CONFIG, "")
+    config = values.pop(CONFIG, None)
+    if config == "":
+        raise UsageError("config-empty")
     file_values, file_beam_flags = _read_config(config, parser) if config else ({}, [])
     beam_flags = _take_positional(values, beam_flags, parser, positional, file_values)
     values = {**file_values, **values}
@@ -264,8 +278,7 @@ def _read_config(path: str, parser: Parser) -> tuple[dict[str, Any], list[str]]:
     """Return the values of Shardmill's options in a file, and Apache Beam's flags."""
     options = read_options(path)
     in_mapping = options.pop("beam_options", {})
-    names = [flag.removeprefix("--") for flag in parser.flags if flag.startswith("--")]
-    names = [name for name in names if name not in _NOT_IN_FILES]
+    names = ["input", "output", *parser.options]
     values, others = divide_options(path, options, names, beam_option_names())
     parse = parser.options["beam_options"].parse
     return values, [*parse("beam_options", in_mapping), *parse("beam_options", others)]
@@ -285,15 +298,17 @@ def _take_positional(
         argv: Arguments that no flag of Shardmill's took.
         parser: The parser, whose mistyped flags are an error.
         positional: Names of the flags that these arguments replace; the only one may be a list.
-        file_values: Names of the options that ``--config`` gives; the arguments replace them if
-            they are as many as the flags.
+        file_values: Names of the options that ``--config`` gives. If it gives the output alone,
+            all arguments are inputs; else they replace both paths of the file, or fill the gap.
     """
     given = list(itertools.takewhile(lambda each: not each.startswith("-"), argv))
     for each in given:
         if f"--{each.partition('=')[0]}" in parser.flags:
             raise UsageError("not-a-flag", each=each)
     free = [name for name in positional if name not in values]
-    if len(given) < len(free):
+    if "output" in file_values and "input" not in file_values:
+        free = [name for name in free if name != "output"]  # all of them are inputs
+    elif len(given) < len(free):
         free = [name for name in free if name not in file_values]
     if len(positional) > 1 and free == positional[-1:]:  # the output: flags gave the inputs
         values |= zip(free, given, strict=False)

@@ -166,6 +166,11 @@ MISTAKES = [
     ("[options]\nsplits = {train = 'most'}\n", "--splits"),
     ("[options]\njson = true\n", "[options] has the unknown name json"),
     ("[options]\nbatch_size = 3\n", "[options] has the unknown name batch_size"),
+    ("[options]\nimage-size = 5\nimage_size = 7\n", "has image_size twice"),
+    ("[options]\n'update=content' = true\n", "has the unknown name update=content"),
+    ("[options]\nbeam_options = true\n", "--beam_options=True must be a text, not bool"),
+    ("[options]\nbeam_options = 5\n", "--beam_options=5 must be a text, not int"),
+    ("[options]\nrunnr = 'x'\n", "did you mean runner?"),
     ("[option]\nquality = 9\n", "outside of [options]; did you mean options?"),
     ("quality = 9\n", "the table or name quality outside of [options]"),
     ("options = 9\n", "has no table [options]"),
@@ -202,6 +207,10 @@ def test_a_pipe_is_read_and_a_device_is_not(tmp_path, monkeypatch, capsys) -> No
         assert "is a device" in sentence_here(capsys, *argv, code=2)
 
 
+def test_an_empty_name_of_a_file_is_a_mistake(capsys) -> None:
+    assert "--config= is empty" in sentence_here(capsys, "images", "in", "ds", "--config=", code=2)
+
+
 def test_one_file_holds_a_recipe_and_the_limits_of_a_check(tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
     make_photos(tmp_path / "in", {"a": 12, "b": 12})
@@ -214,3 +223,29 @@ def test_one_file_holds_a_recipe_and_the_limits_of_a_check(tmp_path, monkeypatch
     assert run_here(capsys, "check", "ds", "--limits=recipe.toml")[0] == 0
     Path("none.toml").write_text(recipe)
     assert run_here(capsys, "check", "ds", "--limits=none.toml")[0] == 0
+
+
+def switches(kind: str) -> list[str]:
+    options = options_of(INPUT_KINDS[kind].load_options())
+    return [name for name, option in options.items() if option.kind == "switch"]
+
+
+@pytest.mark.parametrize("kind", list(INPUT_KINDS))
+def test_a_switch_that_is_turned_off_wins_over_the_file(kind, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in switches(kind):
+        values = {**NEEDED_OPTIONS.get(name, {}), name: True}
+        Path("recipe.toml").write_text(toml({"input": "in", "output": "out", **values}))
+        words = ["--config=recipe.toml", f"--{name.replace('_', '-')}=false"]
+        assert getattr(parse_build(kind, words).config, name) is False
+        needed = [flag(key, value) for key, value in values.items() if key != name]
+        for last, state in ((f"--{name}=false", False), (f"--{name}=true", True)):
+            both = [*needed, f"--{name}", f"--{name}=false", f"--{name}", last]
+            assert getattr(parse_build(kind, ["in", "out", *both]).config, name) is state
+
+
+def test_the_output_of_a_file_is_not_an_input(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("recipe.toml").write_text(toml({"output": "ds"}))
+    config = parse_build("images", ["a", "b", "--config=recipe.toml"]).config
+    assert (config.input, config.output) == (("a", "b"), "ds")

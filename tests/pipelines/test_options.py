@@ -139,8 +139,8 @@ WRONG = [
     ({"quality": 9.5}, "--quality=9.5 is not a whole number."),
     ({"image_size": (1, 2, 3)}, "--image_size=1x2x3 is not a size"),
     ({"overwrite": "yes"}, "--overwrite=yes must be True or False."),
-    ({"label_pattern": 3}, "--label_pattern=3 is a int, not a text: quote it."),
-    ({"splits": 3}, "--splits=3 is a int, not a text: quote it."),
+    ({"label_pattern": 3}, "--label_pattern=3 must be a text, not int: quote it."),
+    ({"splits": 3}, "--splits=3 must be a text, not int: quote it."),
     ({"shard_bytes": "many"}, "--shard_bytes=many is not a size"),
     ({"root": b"x"}, "--root is a bytes, not a path"),
     (

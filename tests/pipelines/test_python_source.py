@@ -261,6 +261,13 @@ def test_keys_of_functions(tmp_path):
 
 
 @pytest.mark.heavy
+def test_options_may_be_none(tmp_path):
+    source = [{"id": "0", "x": 1}]
+    options = {"label": None, "split": None, "image": None}
+    build = shardmill.write(source, tmp_path / "ds", key="id", splits="train:1", **options)
+    assert build.splits == {"train": 1}
+
+
 def test_labels_of_hugging_face_that_are_none(tmp_path, capsys):
     """-1 means none, in memory and streamed, of images and rows; no class is renamed or moved."""
     from datasets import ClassLabel, Dataset, Features, Value

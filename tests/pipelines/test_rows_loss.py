@@ -275,6 +275,23 @@ def test_warns_when_float32_rounds(case, tmp_path) -> None:
     )
 
 
+@pytest.mark.parametrize("form", ["parquet", "jsonl"])
+def test_typed_numbers_that_become_equal_are_a_warning(form, tmp_path) -> None:
+    """Of doubles a few always do, which is no warning."""
+    rng = np.random.default_rng(5)
+    data = pd.DataFrame({"time": 1.7e9 + rng.random(2_000) * 600, "x": rng.normal(size=2_000)})
+    path = tmp_path / f"in.{form}"
+    if form == "parquet":
+        data.to_parquet(path)
+    else:
+        data.to_json(path, orient="records", lines=True, double_precision=15)
+    _, manifest = published(input=path, output=tmp_path / "ds", splits=TRAIN)
+    (warning,) = [text for text in manifest.warnings if "float32 rounds" in text]
+    assert "float32 rounds values of 'time': 1700000000." in warning
+    assert "become equal; " in warning
+    assert "'x'" not in warning
+
+
 def test_integers_after_the_sample_are_not_rounded(tmp_path) -> None:
     data = table(0, 6_000, x=0.5)
     data.loc[5_000:, "x"] = np.arange(1_000) + 123_456_001.0

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO, Any, Literal
@@ -122,7 +123,8 @@ class Spool:
         """Yield the images of a Parquet file."""
         with open_parquet(ref) as (file, _):
             schema = file.schema_arrow
-            image = self.image or _find_image(schema, self.label or _LABEL_COLUMN)
+            label_name = "" if self.label is None else self.label or _LABEL_COLUMN
+            image = self.image or _find_image(schema, label_name)
             # Of columns with one name, none can be read by it.
             names = [name for name in schema.names if schema.get_field_index(name) >= 0]
             if image not in names:
@@ -136,11 +138,12 @@ class Spool:
             for group in read_footer(ref).groups:
                 number = group.first
                 for table in read_tables(file, group, columns, _STEP, _BYTES):
+                    images, labels = table[image], table[label] if label else None
                     for row in range(len(table)):
-                        content = _to_python(table[image][row])
+                        content = _to_python(images[row])
                         spooled = _spool_image(number, content, f"the column {image!r}")
-                        if label:
-                            value, source = _to_python(table[label][row]), f"the column {label!r}"
+                        if labels is not None:
+                            value, source = _to_python(labels[row]), f"the column {label!r}"
                             spooled = _with_label(spooled, value, source, classes)
                         elif label is not None:
                             spooled = spooled._replace(label="")
@@ -154,20 +157,23 @@ class Spool:
             payloads = iter(records)
             # An example may lack features that others have.
             first: list[bytes] = []
-            names: dict[str, None] = {}
+            names: Counter[str] = Counter()
             for payload in payloads:
                 if not first and not looks_like_example(payload):
                     why = "its records are not tf.train.Example"
                     raise InputError("archive-damaged", path=ref.uri, why=why)
                 first.append(payload)
-                names |= dict.fromkeys(_parse_features(payload))
+                names.update(_parse_features(payload).keys())
                 if len(first) == _STEP or sum(map(len, first)) >= _BYTES:
                     break
             if not first:
                 return
             if image not in names:
                 raise _without_images(ref, image, [*names])
-            label = self._find_label(ref, _LABEL_FEATURES, [*names])
+            # Numbers and texts of labels are not mixed: texts that few records have are left out.
+            most = max(names[name] for name in _LABEL_FEATURES)
+            usual = [name for name in _LABEL_FEATURES if names[name] >= most / 2]
+            label = self._find_label(ref, usual, [*names])
             for number, payload in enumerate(itertools.chain(first, payloads)):
                 features = _parse_features(payload)
                 spooled = _spool_image(number, _value(features, image), f"the feature {image!r}")
@@ -202,12 +208,18 @@ class Spool:
 
 
 def _find_image(schema: pa.Schema, label: str) -> str:
-    """Return the only column that has Hugging Face's images, or else bytes; empty if none is."""
-    columns = {field.name: value_type(field.type) for field in schema if field.name != label}
-    names = [name for name, kind in columns.items() if _has_bytes(kind)]
-    if not names:
-        names = [name for name, kind in columns.items() if _is_variable_bytes(kind)]
-    return names[0] if len(names) == 1 else ""
+    """Return the only column of images, or an empty text.
+
+    Hugging Face's images come before bytes, and both before lists of them, which may be crops.
+    """
+    columns = {field.name: field.type for field in schema if field.name != label}
+    inner_types = {name: value_type(kind) for name, kind in columns.items()}
+    for types in (columns, inner_types):
+        for is_image in (_has_bytes, _is_variable_bytes):
+            names = [name for name, kind in types.items() if is_image(kind)]
+            if names:
+                return names[0] if len(names) == 1 else ""
+    return ""
 
 
 def _has_bytes(kind: pa.DataType) -> bool:

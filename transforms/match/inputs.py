@@ -94,8 +94,10 @@ def key_of_entry(
     absolute = scheme_of(entry) or entry.startswith("/")
     path = entry if absolute else join(root, entry)
     prefix = root.rstrip("/") + "/"
-    leaves = ".." in path[len(prefix) :].split("/") or "\0" in path
-    if not scheme_of(path):
+    leaves = "\0" in path
+    if scheme_of(path):
+        leaves |= ".." in path[len(prefix) :].split("/")
+    else:
         path = os.path.normpath(path)
     if leaves or not path.startswith(prefix):
         raise InputError("listing-entry-outside-root", where=where, entry=entry, root=root)

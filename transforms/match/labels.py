@@ -173,7 +173,7 @@ def read_label(value: Any, classes: Sequence[str] = ()) -> str:
 
 
 def _read_number(value: float | Decimal, classes: Sequence[str]) -> str:
-    is_whole = math.isfinite(value) and value == int(value)
+    is_whole = isinstance(value, int) or (math.isfinite(value) and value == int(value))
     if not is_whole:
         raise LabelError(f"is {value}, not a text or a whole number")
     number = int(value)

@@ -576,3 +576,62 @@ def test_a_split_without_labels_does_not_reject_unusable_ones(tmp_path) -> None:
     labels = LabelSpec("directory", is_unlabeled=lambda _: True)
     refs = [labels.with_label(one) for one in expand(ref, Spool(str(tmp_path / "spool")))]
     assert [(one.label, one.error, one.message) for one in refs] == [(None, "", "")] * 2
+
+
+FILES = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+FILE = {"bytes": IMAGE, "path": None}
+OTHER_COLUMNS = {
+    "crops of files": (pa.list_(FILES), [FILE, FILE]),
+    "lists of bytes": (pa.list_(pa.binary()), [b"x"]),
+    "texts": (pa.string(), "x"),
+    "bytes": (pa.binary(), b"x"),
+}
+
+
+@pytest.mark.parametrize("other", OTHER_COLUMNS)
+@pytest.mark.parametrize("form", ["file", "bytes", "list"])
+def test_the_column_of_images_is_the_plainest(form, other, tmp_path) -> None:
+    image = {
+        "file": (FILES, FILE),
+        "bytes": (pa.binary(), IMAGE),
+        "list": (pa.list_(FILES), [FILE]),
+    }
+    columns = {"a": OTHER_COLUMNS[other], "image": image[form], "label": (pa.string(), "cat")}
+    table = pa.table({name: pa.array([value], kind) for name, (kind, value) in columns.items()})
+    are_alike = {("bytes", "bytes"), ("list", "crops of files")}
+    is_bytes = (form, other) == ("list", "bytes")  # bytes come before lists of files
+    if (form, other) in are_alike:
+        with pytest.raises(InputError, match="no column of images that is found by its type"):
+            read_values(tmp_path / "a.parquet", parquet(table))
+        return
+    (ref,) = read_values(tmp_path / "a.parquet", parquet(table))
+    assert (ref.size, ref.label) == (1 if is_bytes else len(IMAGE), "cat")
+
+
+def test_a_column_of_images_may_be_called_label(tmp_path) -> None:
+    table = pa.table({"label": pa.array([FILE], FILES)})
+    (ref,) = read_values(tmp_path / "a.parquet", parquet(table), label=None)
+    assert ref.size == len(IMAGE)
+
+
+@pytest.mark.parametrize(
+    ("texts", "labels"), [(1, "numbers"), (4, "numbers"), (9, "texts"), (10, "texts")]
+)
+def test_texts_and_numbers_of_labels_are_not_mixed(texts, labels, tmp_path) -> None:
+    payloads = []
+    for number in range(10):
+        feature = (example := example_class()()).features.feature
+        feature.add(key="image/encoded").value.bytes.value.append(IMAGE)
+        feature.add(key="image/class/label").value.ints.value.append(number % 2)
+        if number < texts:
+            feature.add(key="image/class/text").value.bytes.value.append(b"cat")
+        payloads.append(example.SerializeToString())
+    refs = read_values(tmp_path / "a.tfrecord", b"".join(map(frame, payloads)))
+    by_text = ["cat"] * texts + [None] * (10 - texts)
+    assert [ref.label for ref in refs] == (by_text if labels == "texts" else ["0", "1"] * 5)
+
+
+def test_a_number_of_many_digits_is_a_label(tmp_path) -> None:
+    members = {"0.png": IMAGE, "0.json": b'{"y": 1' + b"0" * 400 + b"}"}
+    (ref,) = read_values(tmp_path / "a.tar", tar(members), members=MemberOptions("y"))
+    assert ref.label == "1" + "0" * 400

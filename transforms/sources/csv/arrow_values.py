@@ -14,6 +14,7 @@ from decimal import Decimal
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -213,6 +214,10 @@ def in_unit(values: pa.Array, time: TimeKind) -> pa.Array:
     return values.cast(pa.timestamp("s", getattr(kind, "tz", None)), safe=False)
 
 
+_COMPARED = 10_000  # distinct numbers of a column, as float32
+_FEW_MERGED = 0.01
+
+
 class TypedProfile(NamedTuple):
     """The type of a column.
 
@@ -220,7 +225,8 @@ class TypedProfile(NamedTuple):
         path: Name of the column, or names of the structs around it and of its field.
         kind: Its Arrow type.
         full: Whether no value is missing in the rows that were examined.
-        rounding: An example of an integer that float32 rounds, as a clause, or empty.
+        rounding: An integer that float32 rounds, or numbers that become equal, as a clause; or
+            empty.
         example: A value and the type, for people; empty if all are missing.
     """
 
@@ -288,7 +294,21 @@ def _profile_cells(profile: TypedProfile, cells: pa.DictionaryArray) -> TypedPro
             if number != becomes:
                 rounding = f"{number} becomes {becomes}"
                 break
+        rounding = rounding or _describe_merged(doubles[:_COMPARED], floats[:_COMPARED])
     return profile._replace(full=full, rounding=rounding, example=f"{shown(text)} ({profile.kind})")
+
+
+def _describe_merged(doubles: npt.NDArray[Any], floats: npt.NDArray[Any]) -> str:
+    """Return two numbers that become equal as float32, as a clause; empty if few numbers do.
+
+    Of ten thousand random numbers some pairs always do; of times in seconds since 1970 most do.
+    """
+    values = np.unique(doubles[np.isfinite(floats)])
+    merged = np.flatnonzero(np.diff(values.astype(np.float32)) == 0)
+    if len(merged) <= len(values) * _FEW_MERGED:
+        return ""
+    first, second = values[merged[0] : merged[0] + 2].tolist()
+    return f"{first} and {second} become equal"
 
 
 @dataclass(frozen=True)

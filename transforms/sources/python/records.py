@@ -471,8 +471,10 @@ def _check_kinds(name: str, values: Sequence[Any], first: int) -> None:
 def _find_conflict(values: Sequence[Any]) -> str:
     """Return what all values should be if some are of other kinds, or an empty text."""
     kinds: dict[str, None] = {}
-    for kind in dict.fromkeys(map(type, values)):
-        some = [value for value in values if type(value) is kind]
+    types = dict.fromkeys(map(type, values))
+    for kind in types:
+        has_one = len(types) == 1
+        some = values if has_one else [value for value in values if type(value) is kind]
         for inner in _inner_values(kind, some):
             if conflict := _find_conflict(inner):
                 return conflict
@@ -484,7 +486,7 @@ def _find_conflict(values: Sequence[Any]) -> str:
     return f"{next(iter(kinds))} as those before it"
 
 
-def _inner_values(kind: type, values: list[Any]) -> Iterator[list[Any]]:
+def _inner_values(kind: type, values: Sequence[Any]) -> Iterator[list[Any]]:
     """Yield what dicts or lists hold: the values of each name, or those of all lists."""
     if issubclass(kind, Mapping):
         for name in dict.fromkeys(chain.from_iterable(values)):
@@ -495,7 +497,7 @@ def _inner_values(kind: type, values: list[Any]) -> Iterator[list[Any]]:
         yield [*chain.from_iterable(values)]
 
 
-def _kinds_of(kind: type, values: list[Any]) -> Iterable[str]:
+def _kinds_of(kind: type, values: Sequence[Any]) -> Iterable[str]:
     """Return the kinds of values of one type that Arrow may change to those of others."""
     if issubclass(kind, _TIMES):
         return map(_kind_of_time, values)
