@@ -277,7 +277,7 @@ def test_warns_when_float32_rounds(case, tmp_path) -> None:
 
 @pytest.mark.parametrize("form", ["parquet", "jsonl"])
 def test_typed_numbers_that_become_equal_are_a_warning(form, tmp_path) -> None:
-    """Of doubles a few always do, which is no warning."""
+    """A few of many doubles always do, which is not worth a warning."""
     rng = np.random.default_rng(5)
     data = pd.DataFrame({"time": 1.7e9 + rng.random(2_000) * 600, "x": rng.normal(size=2_000)})
     path = tmp_path / f"in.{form}"
