@@ -219,12 +219,13 @@ def _moments(split: Split) -> dict[str, tuple[float, float, float]]:
         moments |= {
             f"channel {n}": (split.num_examples, *channel) for n, channel in enumerate(channels)
         }
-    # Features that are not numbers have neither mean nor deviation.
-    return {
-        name: (count, mean, std)
-        for name, (count, mean, std) in moments.items()
-        if std is not None and count > 0 and std > 0
+    # Features that are not numbers have neither; a damaged manifest may have texts.
+    numbers = {
+        name: values
+        for name, values in moments.items()
+        if all(isinstance(value, int | float) for value in values)
     }
+    return {name: values for name, values in numbers.items() if values[0] > 0 and values[2] > 0}
 
 
 def _of_images(samples: Sequence[SampledRecord]) -> _FindingRows:

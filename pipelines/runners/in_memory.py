@@ -22,9 +22,9 @@ from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
 from shardmill.schemas.errors import OutputError
 
-# As Beam names the thread that waits for a worker process, and the one that reads from it.
+# As Beam names the thread that waits for a worker process, and those that read from it.
 _WORKER_THREAD = "run_worker"
-_READING_THREAD = "beam_control_read"
+_READING_THREADS = {"beam_control_read", "read_grpc_client_inputs"}
 
 
 class InMemoryRunner(FnApiRunner):
@@ -66,7 +66,7 @@ def watched_workers(signals: list[int]) -> Iterator[None]:
 
     def watch(error: threading.ExceptHookArgs) -> None:
         name = "" if error.thread is None else error.thread.name
-        if name == _READING_THREAD and isinstance(error.exc_value, grpc.RpcError):
+        if name in _READING_THREADS and isinstance(error.exc_value, grpc.RpcError):
             return  # the other thread notices it, too
         if name != _WORKER_THREAD:
             print_error(error)

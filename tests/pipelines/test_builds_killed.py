@@ -283,7 +283,7 @@ def test_second_interrupt_kills_the_command(case, tmp_path):
         command.send(signal.SIGCONT)
         if command.wait_stopped():
             break
-        assert command.wait().code == 130
+        assert command.ended.code == 130
     command.send(signal.SIGINT)
     command.send(signal.SIGCONT)
     ended = command.wait()
