@@ -27,6 +27,7 @@ _PRESETS = {
 }
 # The folder below that of the split; a file in the folder of a split has no label.
 BELOW_SPLIT = rf"(?:[^/]+/(?=[^/]+/)|(?!(?i:{SPLIT_FOLDER})/))(?P<label>[^/]+)/.*"
+_MISSING = ("nan", "null", "<na>", "n/a")  # in lower case
 _NUMBER = re.compile(r"[+-]?[0-9]+(?:\.[0-9]+)?")
 _TEXT_AND_DIGITS = re.compile(r"([^0-9]*)([0-9]*)")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f\x85\u2028\u2029]")
@@ -233,6 +234,31 @@ def warn_of_order(labels: Iterable[str]) -> Iterator[str]:
         yield (
             f"{which} numbers, but class ids sort them as texts: the label {moved!r} has "
             f"the class id {by_text.index(moved)}; --label_order=number sorts them by value"
+        )
+
+
+def warn_of_spellings(labels: Iterable[str]) -> Iterator[str]:
+    """Yield a warning for numbers in several spellings, and one for texts of missing values.
+
+    Programs write integers of a column with gaps as ``1.0``, and the gaps as ``nan``.
+    """
+    by_text = sort_labels(labels)
+    others = [label for label in by_text if not _NUMBER.fullmatch(label)]
+    spellings: dict[Decimal, list[str]] = {}
+    for label in by_text:
+        if _NUMBER.fullmatch(label):
+            spellings.setdefault(Decimal(label), []).append(label)
+    several = next((texts for texts in spellings.values() if len(texts) > 1), None)
+    if several:
+        listed = " and ".join(map(repr, several[:2]))
+        yield f"the labels {listed} are separate classes of one number: spell them alike"
+    missing = [label for label in others if label.lower() in _MISSING]
+    if spellings and len(others) == 1:  # else it may be a country or a group
+        missing = [label for label in others if label.lower() in (*_MISSING, "na", "none")]
+    if missing and len(by_text) > len(missing):
+        yield (
+            f"the label {missing[0]!r} is a class, and may stand for a missing label: leave the "
+            "label empty where there is none"
         )
 
 

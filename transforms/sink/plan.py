@@ -17,7 +17,7 @@ from shardmill.schemas.errors import FormatError, OutputError, ShardmillError, c
 from shardmill.schemas.refs import TRANSIENT, InputRef
 from shardmill.schemas.storage import join, open_storage
 from shardmill.transforms.match.containers.expand import expand
-from shardmill.transforms.match.labels import sort_labels, warn_of_order
+from shardmill.transforms.match.labels import sort_labels, warn_of_order, warn_of_spellings
 from shardmill.transforms.publish.generation import (
     find_changed_options,
     open_output,
@@ -127,6 +127,7 @@ def make_plan(
     warnings = (*spec.warnings, *input_warnings(census, spec.hooks))
     if labels is None:
         labels = sort_labels(census.labels, spec.label_order)
+        warnings += tuple(warn_of_spellings(labels))
         if spec.label_order == "text":
             warnings += tuple(warn_of_order(labels))
     parts = plan_parts(census.series, expected_bytes, spec.shards)

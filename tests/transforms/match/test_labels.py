@@ -14,6 +14,7 @@ from shardmill.transforms.match.labels import (
     parse_labels,
     sort_labels,
     warn_of_order,
+    warn_of_spellings,
 )
 
 
@@ -146,3 +147,26 @@ def test_a_warning_counts_the_labels_that_are_numbers() -> None:
     assert "the labels are numbers" in next(warn_of_order(numbers))
     assert "12 of 13 labels are numbers" in next(warn_of_order([*numbers, "cat"]))
     assert not [*warn_of_order([*numbers[:10], "cat"])]
+
+
+@pytest.mark.parametrize(
+    ("labels", "words"),
+    [
+        (["0", "1", "1.0", "2"], ["the labels '1' and '1.0' are separate classes of one number"]),
+        (["01", "1", "cat"], ["the labels '01' and '1' are separate classes"]),
+        (["0", "1", "nan"], ["the label 'nan' is a class, and may stand for a missing label"]),
+        (["0", "1", "NA"], ["the label 'NA' is a class"]),
+        (["cat", "dog", "NULL"], ["the label 'NULL' is a class"]),
+        (["0", "1.0", "1", "None"], ["are separate classes of one number", "the label 'None'"]),
+        (["de", "fr", "na"], []),  # countries
+        (["cat", "none"], []),
+        (["0", "1", "2", "10"], []),
+        (["nan"], []),
+        (["1", "1.5"], []),
+    ],
+)
+def test_spellings_that_may_be_mistakes_are_warnings(labels, words) -> None:
+    warnings = [*warn_of_spellings(labels)]
+    assert len(warnings) == len(words)
+    for warning, part in zip(warnings, words, strict=True):
+        assert part in warning
