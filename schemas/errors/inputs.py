@@ -31,7 +31,7 @@ MESSAGES: dict[str, str] = {
     "listing-column-lists": "{source}: the column {name} holds lists, but it must hold one text; lists of labels need --label_separator.",
     "listing-types-differ": "The column {name!r} of {source} has another type than in the other listings: give it one, as in --types={name}:float.",
     "listing-column-taken": "A column of the listing would be the feature {name}, which images have: rename it, or choose features with --features.",
-    "listing-without-uri": "{source} has no column uri, path or file_name, only {columns}: a listing is a CSV with a header, JSON Lines or Parquet, with a column uri, path or file_name, perhaps label, split, group, and others that become features; for a table use `shardmill rows`.",
+    "listing-without-uri": "{source} has no column uri, path or file_name, only {columns}: {fix}.",
     "listing-column-missing": "{source} has no column {name}, only {columns}: a listing is a CSV with a header, JSON Lines or Parquet, with a column uri, path or file_name, perhaps label, split, group, and others that become features; for a table use `shardmill rows`.",
     "listing-malformed": "{source}, line {line}: {error}; a listing is a CSV with a header, JSON Lines or Parquet, with a column uri, path or file_name, perhaps label, split, group, and others that become features; for a table use `shardmill rows`.",
     "listing-cell-empty": "{where}: the {name} is empty.",

@@ -547,3 +547,34 @@ def test_columns_of_a_listing_that_are_nearly_numbers_are_a_warning(text, words,
         "images", input=photos / "list.csv", output=tmp_path / "ds", label_from="none"
     )
     assert any(re.search(words, warning) for warning in job.sink.warnings)
+
+
+HEADERS = {
+    "other name": ("filename,label\n", {}, lambda text: text.replace("filename", "path")),
+    "capitals": ("Path,Label\n", {"label_from": "none"}, lambda text: text.replace("Path", "path")),
+    "notes": ("# exported,today\npath,label\n", {"comment": "#"}, None),
+    "none": ("", {"header": "none", "columns": "path,label"}, None),
+}
+
+
+@pytest.mark.parametrize("name", HEADERS)
+def test_the_advice_about_a_header_repairs_it(name, tmp_path) -> None:
+    header, options, repair = HEADERS[name]
+    make_photos(tmp_path, {"cat": 2})
+    path = tmp_path / "list.csv"
+    path.write_text(f"{header}cat/000.jpg,a\ncat/001.jpg,b\n")
+    build = {"input": path, "output": tmp_path / "ds", "splits": "train:1", "image_size": 8}
+    with pytest.raises(InputError) as raised:
+        build_dataset(**build, label_from="listing")
+    advice = {
+        "other name": "rename its column 'filename' to path",
+        "capitals": "rename its column 'Path' to path",
+        "notes": "--comment='#'",
+        "none": "--header=none and names, as in --columns=path,label",
+    }
+    assert advice[name] in str(raised.value)
+    if repair:
+        path.write_text(repair(path.read_text()))
+    outcome, _ = build_dataset(**build, **{"label_from": "listing", **options})
+    assert outcome.status == "published"
+    assert len(open_dataset(tmp_path / "ds")) == 2

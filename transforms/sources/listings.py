@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -38,6 +39,13 @@ _KINDS: dict[str, tuple[Callable[..., Sample], Any]] = {
 }
 _DELIMITERS = (",", ";", "\t", "|")
 _PATHS = ("uri", "path", "file_name")  # the last one is that of Hugging Face's metadata files
+# As other programs name this column, in lower case.
+_OTHER_PATHS = {
+    *_PATHS,
+    *("file", "filename", "file name", "filepath", "file_path", "image", "image_name"),
+    *("image_path", "img", "img_path"),
+}
+_IMAGE_NAME = re.compile(r"\.(jpe?g|png|gif|bmp|tiff?|webp|heic)$", re.IGNORECASE)
 _ROLES = ("label", "split", "group")
 _HEAD_BYTES = 64 << 10
 _NOT_UTF_8 = "not UTF-8; save it as UTF-8"
@@ -134,6 +142,23 @@ def open_listings(
     return match, tuple(found), tuple(warnings)
 
 
+def _find_fix(columns: Sequence[str], *, is_csv: bool) -> str:
+    """Return what to do about columns of which none has the name of one of paths."""
+    alias = next((name for name in columns if name.strip().lower() in _OTHER_PATHS), None)
+    if alias is not None:
+        return f"rename its column {alias!r} to path"
+    if is_csv and columns and columns[0].startswith("#"):
+        return "leave out the lines above the header by --comment='#', or by --skip_lines"
+    if is_csv and any(_IMAGE_NAME.search(name) for name in columns):
+        names = ",".join(["path", "label", *"abc"][: len(columns)])
+        return f"a file without a header needs --header=none and names, as in --columns={names}"
+    return (
+        "a listing is a CSV with a header, JSON Lines or Parquet, with a column uri, path or "
+        "file_name, perhaps label, split, group, and others that become features; for a table "
+        "use `shardmill rows`"
+    )
+
+
 @dataclass(frozen=True)
 class Listing:
     """A listing; a picklable value.
@@ -197,7 +222,8 @@ class Listing:
         """
         source, columns = self.ref.uri, [*self.names]
         if {*_PATHS}.isdisjoint(columns):
-            raise InputError("listing-without-uri", source=source, columns=columns)
+            fix = _find_fix(columns, is_csv=self.kind == "csv")
+            raise InputError("listing-without-uri", source=source, columns=columns, fix=fix)
         for name, needed in (("label", self.options.labelled), ("split", self.options.split)):
             if needed and name not in columns:
                 raise InputError(
