@@ -17,6 +17,25 @@ CRC = f"{google_crc32c.value(b'payload'):08x}"
 FILES = {"manifest.json", "train-0.gz", "schema.pbtxt", "rejects.jsonl"}
 
 
+def numbered_body(splits: dict[str, list[int]], **build: object) -> dict:
+    """Return a manifest as JSON, with shards such as ``train-0`` of these numbers of records."""
+    return manifest_body(
+        {
+            name: {
+                "num_examples": sum(records),
+                "num_bytes": 0,
+                "label_counts": {},
+                "shards": [
+                    {"file": f"{name}-{i}", "records": count, "bytes": 0, "crc32c": "00000000"}
+                    for i, count in enumerate(records)
+                ],
+            }
+            for name, records in splits.items()
+        },
+        **build,
+    )
+
+
 def manifest_body(splits: dict[str, dict], **build: object) -> dict:
     """Return a manifest as JSON.
 

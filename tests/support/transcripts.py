@@ -34,7 +34,7 @@ from tests.conftest import make_archives, make_image, make_photos
 from tests.fixtures.make_datasets import MTIME
 from tests.support.fault_tools import Ended
 from tests.support.golden import stable, to_text
-from tests.support.publications import manifest_body
+from tests.support.publications import numbered_body
 
 # What depends on the machine and on PyArrow: times of inputs are in both.
 _CHANGING = (
@@ -70,19 +70,7 @@ def edit(path: str, change: Callable[[Any], Any]) -> None:
 
 def manifest(folder: str, splits: dict[str, list[int]], **build: object) -> None:
     """Write the manifest of a dataset whose shards have these numbers of records."""
-    body = {
-        split: {
-            "num_examples": sum(records),
-            "num_bytes": 0,
-            "label_counts": {},
-            "shards": [
-                {"file": f"{split}-{number}", "records": count, "bytes": 0, "crc32c": "00000000"}
-                for number, count in enumerate(records)
-            ],
-        }
-        for split, records in splits.items()
-    }
-    write(f"{folder}/manifest.json", json.dumps(manifest_body(body, **build)))
+    write(f"{folder}/manifest.json", json.dumps(numbered_body(splits, **build)))
 
 
 def names() -> dict[str, Any]:

@@ -17,7 +17,7 @@ from shardmill.schemas.errors import UsageError
 from shardmill.schemas.storage import open_storage
 from tests.conftest import cpu_seconds, shardmill
 from tests.support.fault_tools import sentence_here
-from tests.support.publications import manifest_body
+from tests.support.publications import numbered_body
 from tests.support.rows_tools import run_here
 
 pytest_plugins = ["tests.support.gcs_server"]
@@ -25,32 +25,14 @@ pytest_plugins = ["tests.support.gcs_server"]
 SHARDS = {"train": [5, 0, 7, 4, 1], "validation": [3, 3], "test": []}
 
 
-def body(splits: dict[str, list[int]]) -> dict:
-    """Return the JSON of a manifest whose shards have these numbers of records."""
-    return manifest_body(
-        {
-            name: {
-                "num_examples": sum(records),
-                "num_bytes": 0,
-                "label_counts": {},
-                "shards": [
-                    {"file": f"{name}-{i}", "records": count, "bytes": 0, "crc32c": "00000000"}
-                    for i, count in enumerate(records)
-                ],
-            }
-            for name, records in splits.items()
-        }
-    )
-
-
 def make(splits: dict[str, list[int]]) -> Manifest:
-    return Manifest.from_json(json.dumps(body(splits)))
+    return Manifest.from_json(json.dumps(numbered_body(splits)))
 
 
 @pytest.fixture
 def ds(tmp_path) -> Path:
     (tmp_path / "ds").mkdir()
-    (tmp_path / "ds" / "manifest.json").write_text(json.dumps(body(SHARDS)))
+    (tmp_path / "ds" / "manifest.json").write_text(json.dumps(numbered_body(SHARDS)))
     return tmp_path / "ds"
 
 
@@ -133,7 +115,7 @@ def test_accepts_paths_of_datasets_and_manifests(ds, monkeypatch):
 
 def test_reads_a_manifest_in_a_bucket(bucket, capsys):
     uri = f"{bucket}/a/ds"
-    open_storage(uri).replace(f"{uri}/manifest.json", json.dumps(body(SHARDS)).encode())
+    open_storage(uri).replace(f"{uri}/manifest.json", json.dumps(numbered_body(SHARDS)).encode())
     for path in (uri, f"{uri}/", f"{uri}/manifest.json"):
         assert steps_per_epoch(path, "train", 4) == 5
         assert run_here(capsys, "steps", path, "--batch_size=4") == (0, "5\n", "")
