@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from shardmill.pipelines.manifest_rules import Rules, judge, parse_time
 from shardmill.schemas.dataset.manifest import Manifest
 from tests.conftest import examples
-from tests.pipelines.commands.test_steps import body, make
+from tests.pipelines.commands.test_steps import make
+from tests.support.publications import numbered_body
 
 UTC = dt.timezone.utc
 NOW = dt.datetime(2026, 11, 21, 6, 0, tzinfo=UTC)
@@ -20,7 +21,7 @@ FINISHED = "2026-11-20T02:00:00+00:00"  # 28 hours before
 
 def changed(**changes: object) -> Manifest:
     """Return a manifest of 17 training and 6 validation examples, with changes to its JSON."""
-    found = body({"train": [5, 12], "validation": [6], "test": []})
+    found = numbered_body({"train": [5, 12], "validation": [6], "test": []})
     found["build"]["finished"] = FINISHED
     found["inputs"] |= {"matched": 25, "accepted": 23, "rejected": 2}
     found["inputs"]["rejected_by_reason"] = {"not_image": 2}

@@ -13,8 +13,8 @@ import pytest
 from shardmill.pipelines.report import compare
 from shardmill.pipelines.report.compare import compare_datasets
 from tests.conftest import build_dataset, make_image, make_photos
-from tests.pipelines.commands.test_steps import body
 from tests.support.gcs_builds import upload
+from tests.support.publications import numbered_body
 from tests.support.rows_tools import run_here
 
 pytest_plugins = ["tests.support.gcs_server"]
@@ -68,7 +68,7 @@ def write_version(folder: Path, rows: pd.DataFrame) -> Path:
                     "catalog": catalog,
                 }
             )
-    manifest = body({name: [] for name in shards})
+    manifest = numbered_body({name: [] for name in shards})
     for name, found in shards.items():
         size = sum(each["records"] for each in found)
         manifest["splits"][name] |= {"shards": found, "num_examples": size}
