@@ -50,10 +50,14 @@ def boxes_spec(name: str, sides: Sequence[str], size: Sequence[str]) -> FeatureS
     """
     form = name.partition("/")[2] or _DEFAULT
     if form not in FORMATS:
-        raise UsageError("box-format-unknown", form=form, known=", ".join(FORMATS))
+        choices = ", ".join(FORMATS)
+        raise UsageError(f"{form!r} is not a format of boxes: use one of {choices}.")
     relative = form.startswith("rel_")
     if not (relative or all(size)):
-        raise UsageError("boxes-without-size", name=name)
+        raise UsageError(
+            f"{name!r} needs height and width of images, which the records lack: build with these "
+            "features, or use boxes/rel_xyxy."
+        )
     parts = (*sides, *(() if relative else size))
     return FeatureSpec(name, "float32", None, False, parts=parts)
 
@@ -71,7 +75,9 @@ def boxes_array(
     sides, size = values[:4], values[4:]
     if len({len(side) for side in sides}) != 1 or any(len(value) != 1 for value in size):
         counts = [len(value) for value in values]
-        raise FormatError("feature-shape", name=spec.name, values=counts, shape=("boxes", 4))
+        raise FormatError(
+            f"the feature {spec.name!r} has sides with {counts} values, which must be equally many"
+        )
     return np.stack(_converted(spec, sides, size), axis=-1)
 
 

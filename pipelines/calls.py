@@ -31,10 +31,8 @@ from shardmill.schemas.dataset.dataset_files import read_dataset_file
 from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.dataset.read_manifest import load_manifest
 from shardmill.schemas.dataset.shard_names import REJECTS
-from shardmill.schemas.errors import UsageError
-from shardmill.schemas.errors.catalogue import PAGE, with_id
 from shardmill.schemas.numbers import plural
-from shardmill.schemas.option_types import describe_options
+from shardmill.schemas.option_types import describe_options, unknown_option
 from shardmill.schemas.storage import join
 
 if TYPE_CHECKING:
@@ -198,7 +196,7 @@ def check_names(call: str, values: Collection[str], options: Collection[str]) ->
     for name in sorted({*values} - {*options}):
         near = difflib.get_close_matches(name, options, 1)
         hint = f"did you mean {near[0]}?" if near else "Beam's options go in beam_options={...}."
-        raise UsageError("option-unknown", command=call, name=name, hint=hint)
+        raise unknown_option(command=call, name=name, hint=hint)
 
 
 def _result(kind: type[Result], body: dict[str, Any]) -> Result:
@@ -273,7 +271,7 @@ def run(command: str, options: Any, **more: Any) -> dict[str, Any]:
         raise KeyboardInterrupt
     if "error" in body:
         kind = getattr(errors, body["type"], errors.ShardmillError)
-        raise kind(with_id(body["error"], body["id"]))
+        raise kind(body["error"])
     print(*notes, sep="", end="", file=sys.stderr)
     return body
 
@@ -316,11 +314,11 @@ def _send(call: bytes, stdin: IO[bytes] | None) -> None:
 def _forward(lines: IO[bytes] | None) -> list[str]:
     """Print progress where this process prints; return the sentences, of which one may be an error.
 
-    An error becomes an exception, so its sentence and its address are not printed too.
+    An error becomes an exception, so its sentence is not printed too.
     """
     sentences = []
     for line in io.TextIOWrapper(lines, errors="replace") if lines else ():
-        if line.startswith(("shardmill: ", f"See {PAGE}")):
+        if line.startswith("shardmill: "):
             sentences.append(line)
         else:
             print(line, end="", file=sys.stderr, flush=True)

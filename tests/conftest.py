@@ -118,11 +118,6 @@ def pytest_runtest_makereport():
     return report
 
 
-# The line after an error message.
-ADDRESS = re.compile(
-    r"^See https://github\.com/shardmill/shardmill/blob/main/docs/errors\.md(#[\w-]+)?\n",
-    re.MULTILINE,
-)
 SOAK = bool(os.environ.get("SHARDMILL_SOAK"))
 ROOT = Path(__file__).resolve().parent.parent
 SHARED = Path(os.environ.get("SHARDMILL_DATA", ROOT.parent / "shared" / "data"))

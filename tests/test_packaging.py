@@ -38,8 +38,6 @@ def copy_sources(target: Path) -> Path:
         ignore = shutil.ignore_patterns("__pycache__")
         shutil.copytree(ROOT / package, target / package, ignore=ignore)
     shutil.copytree(ROOT / "src", target / "src", symlinks=True)
-    (target / "docs").mkdir()
-    shutil.copy(ROOT / "docs/errors.md", target / "docs")
     return target
 
 

@@ -10,7 +10,7 @@ import pytest
 from shardmill.pipelines.cli import main
 from shardmill.schemas.errors import ShardmillError
 from shardmill.schemas.storage.gcs import GcsStorage
-from tests.conftest import ADDRESS, SOAK, shardmill
+from tests.conftest import SOAK, shardmill
 from tests.support.fault_proxy import Storm
 from tests.support.gcs_builds import KINDS, TRANSIENT, build
 
@@ -146,6 +146,6 @@ def test_a_permanently_unavailable_service(strict_bucket, front):
     started = time.monotonic()
     done = shardmill("verify", f"{strict_bucket}/out")
     print(time.monotonic() - started)
-    assert (done.returncode, ADDRESS.sub("", done.stderr).count("\n")) == (1, 1)
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
     assert "run again when the service answers" in done.stderr
     assert time.monotonic() - started < 300

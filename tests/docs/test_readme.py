@@ -59,4 +59,6 @@ def test_install_and_the_commands_of_the_front_page(clone, tmp_path) -> None:
         capture_output=True,
         check=False,
     )
-    assert "docs/errors.md#show-path-missing" in failed.stderr
+    assert failed.stderr == (
+        "shardmill: nowhere does not exist: give a dataset or a TFRecord file.\n"
+    )

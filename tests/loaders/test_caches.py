@@ -139,7 +139,7 @@ def test_a_copy_that_fails_leaves_no_file(ds, tmp_path):
 
 def test_a_shard_that_may_not_be_read_is_an_error_of_the_storage(ds, tmp_path, monkeypatch):
     (path, shard), *_ = shards(ds)
-    denied = DeniedError("storage-denied", action="read", uri=path, why="Access Denied")
+    denied = DeniedError(f"Cannot read {path}: Access Denied")
     monkeypatch.setattr(LocalStorage, "open_at", Mock(side_effect=denied))
     with pytest.raises(DeniedError, match="Access Denied; check the credentials"):
         DiskCache(tmp_path / "cache", 1 << 30).path_of(path, shard)

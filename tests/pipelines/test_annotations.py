@@ -555,33 +555,33 @@ def test_copies_with_other_boxes_are_counted(tmp_path):
 
 
 WRONG = [
-    ("annotations-unknown", {"annotations": "xml"}),
-    ("annotations-several-kinds", {"annotations": "voc,coco:a.json"}),
-    ("annotations-without-names", {"annotations": "yolo"}),
-    ("annotations-and-labels", {"annotations": "voc", "label_from": "filename"}),
-    ("annotations-missing", {"annotations": "coco:absent.json"}),
-    ("option-useless", {"boxes_frame": "stored"}),
-    ("option-useless", {"coco_ids": True}),
-    ("option-useless", {"annotations": "voc", "coco_ids": True}),
-    ("option-useless", {"labels": "labels.txt", "label_from": "none"}),
-    ("option-useless", {"null_values": "?"}),
-    ("group-pattern-useless", {"splits": "imagesets", "group_pattern": "x"}),
-    ("archive-column-useless", {"label_column": "x"}),
-    ("option-useless", {"image_suffix": "jpg"}),
-    ("option-useless", {"zip_encoding": "cp932"}),
+    ("is not voc, voc:FOLDER", {"annotations": "xml"}),
+    ("names several kinds", {"annotations": "voc,coco:a.json"}),
+    ("numbers its classes", {"annotations": "yolo"}),
+    ("since boxes have the labels", {"annotations": "voc", "label_from": "filename"}),
+    ("that exists: check the path", {"annotations": "coco:absent.json"}),
+    ("has no effect", {"boxes_frame": "stored"}),
+    ("has no effect", {"coco_ids": True}),
+    ("has no effect", {"annotations": "voc", "coco_ids": True}),
+    ("has no effect", {"labels": "labels.txt", "label_from": "none"}),
+    ("has no effect", {"null_values": "?"}),
+    ("group_pattern has no effect", {"splits": "imagesets", "group_pattern": "x"}),
+    ("names a column of archives", {"label_column": "x"}),
+    ("has no effect", {"image_suffix": "jpg"}),
+    ("has no effect", {"zip_encoding": "cp932"}),
     *(
-        ("zip-encoding-unknown", {"zip_encoding": name})
+        ("is not the name of an encoding", {"zip_encoding": name})
         for name in ("nope", "utf-16", "hex", "a\0")
     ),
-    ("shard-by-label-without-labels", {"annotations": "voc", "shard_by": "label"}),
+    ("needs labels: choose another", {"annotations": "voc", "shard_by": "label"}),
 ]
 
 
-@pytest.mark.parametrize(("code", "options"), WRONG)
-def test_wrong_options_are_one_sentence(photos, tmp_path, code, options):
+@pytest.mark.parametrize(("part", "options"), WRONG)
+def test_wrong_options_are_one_sentence(photos, tmp_path, part, options):
     with pytest.raises(ShardmillError) as caught:
         build_dataset(input=photos, output=tmp_path / "ds", **options)
-    assert caught.value.id == code
+    assert part in str(caught.value)
 
 
 @pytest.fixture(scope="module")
@@ -678,17 +678,17 @@ def test_boxes_and_masks_of_single_examples_and_workers(trained):
 
 
 @pytest.mark.parametrize(
-    ("options", "code"),
+    ("options", "part"),
     [
-        ({"label": "boxes/abc"}, "box-format-unknown"),
-        ({}, "records-without-label"),
-        ({"label": ["mask", "nose"]}, "reader-value-unknown"),
+        ({"label": "boxes/abc"}, "is not a format of boxes"),
+        ({}, "the records have no label: give"),
+        ({"label": ["mask", "nose"]}, "is unknown: use"),
     ],
 )
-def test_wrong_targets_are_one_sentence(trained, options, code):
+def test_wrong_targets_are_one_sentence(trained, options, part):
     with pytest.raises(ShardmillError) as caught:
         keras_dataset(trained[0], **options)
-    assert caught.value.id == code
+    assert part in str(caught.value)
     with pytest.raises(ShardmillError, match="parse_example reads singly"):
         feature_spec(trained[0], features=["boxes"])
 

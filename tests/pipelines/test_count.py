@@ -31,7 +31,7 @@ from shardmill.schemas.storage import open_storage
 from shardmill.schemas.tfrecord.framing import frame
 from shardmill.transforms.count.counting import count_now
 from shardmill.transforms.match.inputs import common_root
-from tests.conftest import ADDRESS, ROOT, SOAK, build_dataset, shardmill, start_shardmill
+from tests.conftest import ROOT, SOAK, build_dataset, shardmill, start_shardmill
 from tests.support.processes import descendants
 from tests.support.readers import tf_records
 from tests.support.record_tools import make_payloads, write_records
@@ -322,7 +322,7 @@ def test_replaces_only_the_manifest_of_another_count(mixed, photos, tmp_path) ->
     (tmp_path / "letter.json").write_text("dear")
     denied = shardmill("count", "--input", mixed, "--manifest=/proc/m.json")
     assert (denied.returncode, denied.stdout) == (1, "")
-    assert ADDRESS.sub("", denied.stderr) == (
+    assert denied.stderr == (
         "shardmill: Cannot write to --manifest=/proc/m.json: /proc accepts no files; "
         "choose an output on a writable file system.\n"
     )

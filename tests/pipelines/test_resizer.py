@@ -15,7 +15,7 @@ from shardmill.pipelines.images_config import ImagesConfig
 from shardmill.schemas.errors import UsageError
 from shardmill.schemas.example.parse import parse_example
 from shardmill.transforms.images.scaling import HAS_SIMD
-from tests.conftest import ADDRESS, ROOT, make_photos
+from tests.conftest import ROOT, make_photos
 from tests.support.extras_tools import hide_modules
 from tests.support.fault_tools import PROGRESS
 from tests.support.readers import current, gzip_records
@@ -68,7 +68,7 @@ def run_hidden(env: dict[str, str], *args: object) -> tuple[int, str, str]:
         check=False,
     )
     assert "Traceback" not in done.stderr
-    return done.returncode, done.stdout, ADDRESS.sub("", PROGRESS.sub("", done.stderr))
+    return done.returncode, done.stdout, PROGRESS.sub("", done.stderr)
 
 
 def pixels_of(dataset: Path) -> dict[str, np.ndarray]:

@@ -54,7 +54,7 @@ def test_finished_runs_are_reused(tmp_path, monkeypatch, kind) -> None:
     def fail(*args):
         calls.append(args)
         if len(calls) > 2:
-            raise StorageError("storage-failed", action="write", path="x", error="y", remedy="z")
+            raise StorageError("Cannot write x: y; z.")
         return make_run(*args)
 
     monkeypatch.setattr(transform, "make_run", fail)

@@ -83,7 +83,7 @@ def read_label(path: Path, suffix: str) -> list[str]:
     ]
     label = refs[0].label or ""
     if not label:  # such an image is rejected: it has no label
-        raise InputError("listing-unreadable", source=str(path), message="no label")
+        raise InputError(f"{path}: no label")
     return label.split("|")
 
 
@@ -97,7 +97,7 @@ def read_table(path: Path) -> list[str]:
     assert find_input(str(path), wanted="rows").kind == "file"
     reading = read_csv(path)
     if reading.rejects or reading.columns != ("name", "size"):
-        raise InputError("listing-unreadable", source=str(path), message="rejects")
+        raise InputError(f"{path}: rejects")
     return [row[0] for row in reading.rows]
 
 

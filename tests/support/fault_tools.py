@@ -22,7 +22,7 @@ import google_crc32c
 import pyarrow.parquet as pq
 
 from shardmill.pipelines import cli
-from tests.conftest import ADDRESS, ROOT, make_photos
+from tests.conftest import ROOT, make_photos
 from tests.conftest import SOAK as _SOAK
 from tests.support.readers import framed_payloads
 
@@ -43,7 +43,7 @@ class Ended:
     @property
     def said(self) -> str:
         """Stderr without lines of progress, which depend on the speed of the machine."""
-        return ADDRESS.sub("", PROGRESS.sub("", self.stderr))
+        return PROGRESS.sub("", self.stderr)
 
     @property
     def sentence(self) -> str:

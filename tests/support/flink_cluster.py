@@ -19,7 +19,7 @@ import pandas as pd
 import psutil
 import pytest
 
-from tests.conftest import ADDRESS, ROOT, make_archives, make_photos, shardmill
+from tests.conftest import ROOT, make_archives, make_photos, shardmill
 from tests.support.annotation_tools import (
     truth,
     write_coco,
@@ -56,7 +56,7 @@ class OnCluster(Ended):
     @property
     def said(self) -> str:
         """See ``Ended.said``."""
-        return ADDRESS.sub("", _PROGRESS.sub("", self.stderr))
+        return _PROGRESS.sub("", self.stderr)
 
     @property
     def job(self) -> str:

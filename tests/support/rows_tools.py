@@ -22,7 +22,7 @@ from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.schema_pbtxt.columns import Column, format_schema
 from shardmill.schemas.schema_pbtxt.schema_text import Kind
 from shardmill.transforms.sink.spec import Outcome
-from tests.conftest import ADDRESS, ROOT, build_dataset
+from tests.conftest import ROOT, build_dataset
 from tests.support.fault_tools import PROGRESS
 from tests.support.readers import current, tf_examples
 
@@ -45,7 +45,7 @@ def run_here(capsys, *args: object) -> tuple[int, str, str]:
     finally:
         logging.getLogger().setLevel(level)
     out, err = capsys.readouterr()
-    return code, out, ADDRESS.sub("", PROGRESS.sub("", err))
+    return code, out, PROGRESS.sub("", err)
 
 
 def run_json_here(command: str, options: Any, **more: object) -> dict:

@@ -55,7 +55,7 @@ def count_now(match: MatchSpec, spec: CountSpec) -> Manifest:
     try:
         refs, counts = match_now(match)
     except ShardmillError as error:
-        refs, counts = [], MatchCounts(fatal=error.coded)
+        refs, counts = [], MatchCounts(fatal=str(error))
     files = [*count_files(refs, spec)]
     return write_manifest(files, counts, spec)
 
@@ -100,7 +100,9 @@ def write_manifest(files: Sequence[CountedFile], counts: MatchCounts, spec: Coun
         others = (
             f", only {counts.skipped:,} of other formats by their names" if counts.skipped else ""
         )
-        raise OutputError("count-no-files", root=spec.root, others=others)
+        raise OutputError(
+            f"There are no TFRecord files in {spec.root}{others}: name them in --input."
+        )
     manifest = make_manifest(spec, files, counts, _known_splits(spec.root))
     if spec.manifest:
         end_if_orphaned()

@@ -71,6 +71,6 @@ def _write_manifest(
     try:
         manifest = counting.write_manifest(files, counts, spec)
     except OutputError as error:
-        return Outcome("failed", error.coded)
+        return Outcome("failed", str(error))
     matched = manifest.inputs.matched
     return Outcome("published", "", matched=matched, manifest=manifest.to_json())

@@ -10,7 +10,7 @@ import pytest
 
 from shardmill.pipelines.cli import main
 from shardmill.schemas import storage as registry
-from tests.conftest import ADDRESS, ROOT, make_photos, shardmill
+from tests.conftest import ROOT, make_photos, shardmill
 from tests.support.fault_tools import PROGRESS
 from tests.support.gcs_builds import build, upload
 
@@ -65,7 +65,7 @@ def timed(capsys, *argv: str) -> tuple[str, float]:
     seconds = time.monotonic() - started
     said = capsys.readouterr()
     assert (code, said.out) == (1, "")
-    lines = ADDRESS.sub("", PROGRESS.sub("", said.err)).splitlines()
+    lines = PROGRESS.sub("", said.err).splitlines()
     assert len(lines) == 1
     assert lines[0].endswith(".")
     print(f"{seconds:.1f} s: {lines[0]}")

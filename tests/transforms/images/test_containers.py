@@ -379,7 +379,7 @@ def test_a_spool_appears_when_it_is_whole(files, at_home, monkeypatch) -> None:
 
     def fail(self, ref, reader, kind, file):
         file.write(b"part of it")
-        raise StorageError("storage-race", action="write", path="x")
+        raise StorageError("Cannot write x: it was replaced at the same time; run again.")
 
     monkeypatch.setattr(Spool, "_write", fail)
     with pytest.raises(StorageError):

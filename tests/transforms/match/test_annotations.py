@@ -325,36 +325,36 @@ DEEP = "[" * 99_999
 
 
 @pytest.mark.parametrize(
-    ("text", "code"),
+    ("text", "part"),
     [
-        ("", "annotations-not-json"),
-        ('{"categories": [', "annotations-not-json"),
-        ('{"categories": [{"id": nan}]}', "annotations-not-json"),
-        ('{"categories": [{"id": 1NaN}]}', "annotations-not-json"),
+        ("", "is not whole JSON"),
+        ('{"categories": [', "is not whole JSON"),
+        ('{"categories": [{"id": nan}]}', "is not whole JSON"),
+        ('{"categories": [{"id": 1NaN}]}', "is not whole JSON"),
         (
             '{"categories": [{"id": 1, "name": "a"}, {"id": "1", "name": "b"}]}',
-            "annotations-category-twice",
+            "has two categories with the id",
         ),
-        ('{"categories": [{"id": 9223372036854775808}]}', "annotations-number-too-large"),
-        ('{"info": -9223372036854775809}', "annotations-number-too-large"),
-        ('{"categories": [1]}', "annotations-not-coco"),
-        ("[]", "annotations-without-categories"),
-        ('{"categories": []}', "annotations-without-categories"),
-        (DEEP, "annotations-not-json"),
-        (f'["\\"", {DEEP}', "annotations-not-json"),
+        ('{"categories": [{"id": 9223372036854775808}]}', "does not fit 64 bits"),
+        ('{"info": -9223372036854775809}', "does not fit 64 bits"),
+        ('{"categories": [1]}', "is not COCO's"),
+        ("[]", "has no categories"),
+        ('{"categories": []}', "has no categories"),
+        (DEEP, "is not whole JSON"),
+        (f'["\\"", {DEEP}', "is not whole JSON"),
         (f'{{"categories": [{{"id": 1, "name": "{DEEP}"}}]}}', ""),
     ],
     ids=lambda value: value[:20],
 )
-def test_files_that_are_not_coco_are_one_sentence(tmp_path, text, code):
+def test_files_that_are_not_coco_are_one_sentence(tmp_path, text, part):
     path = tmp_path / "a.json"
     path.write_text(text)
-    if not code:
+    if not part:
         assert read_categories(str(path)) == {(str(path), "1"): DEEP}
         return
     with pytest.raises(InputError) as caught:
         read_categories(str(path))
-    assert caught.value.id == code
+    assert part in str(caught.value)
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < len(str(path)) + 200
 

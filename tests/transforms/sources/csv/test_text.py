@@ -136,7 +136,7 @@ PACKED = {
 @pytest.mark.parametrize("kind", PACKED)
 def test_expired_credentials_are_no_damage(kind) -> None:
     data = PACKED[kind](random.Random(0).randbytes(4 << 20))
-    denied = DeniedError("storage-denied", action="read", uri="s3://b/x", why="ExpiredToken")
+    denied = DeniedError("Cannot read s3://b/x: ExpiredToken")
 
     class Reader:
         size = len(data)

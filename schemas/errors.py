@@ -4,22 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from shardmill.schemas.errors.catalogue import PAGE, messages, split_coded
-from shardmill.schemas.errors.catalogue import coded as coded
-
 _MAX_NAMES = 8  # in a message
 _MAX_NAME = 80  # characters
+MAX_SHOWN = 80  # characters of a value in a message
 
 
 class ShardmillError(Exception):
-    """A failure that the user can act on: ``InputError("listing-too-large", path=path)``.
+    """A failure that the user can act on: ``InputError(f"{path} is empty: give a folder.")``.
 
-    ``args`` is the sentence followed by its id in brackets, the form in which a failure reaches
-    other processes: pickle and Beam make an exception again from its ``args``.
-
-    Args:
-        text: The id of a message in the catalogue; or a sentence, with or without its id.
-        fields: Values of the fields of the message.
+    It has one argument, the sentence: pickle and Beam make an exception again from its ``args``.
 
     Attributes:
         exit_code: Exit code of a command that ends with this error.
@@ -27,27 +20,9 @@ class ShardmillError(Exception):
 
     exit_code = 1
 
-    def __init__(self, text: str, /, **fields: object) -> None:
-        super().__init__(coded(text, **fields) if text in messages() else text)
-
     def __str__(self) -> str:
-        """Return the sentence without the id."""
-        return split_coded(self.coded)[0]
-
-    @property
-    def coded(self) -> str:
-        """The sentence followed by its id in brackets."""
+        """Return the sentence: a KeyError would return it in quotes."""
         return str(self.args[0])
-
-    @property
-    def id(self) -> str:
-        """Id of the message in the catalogue, or empty."""
-        return split_coded(self.coded)[1]
-
-    @property
-    def address(self) -> str:
-        """Address of the explanation on the page of errors."""
-        return f"{PAGE}#{self.id}" if self.id else PAGE
 
 
 class UsageError(ShardmillError):
@@ -73,7 +48,10 @@ class DeniedError(StorageError, PermissionError):
 
 
 class ResourceError(ShardmillError):
-    """A worker lacks memory or a package; on another machine, or with other options, it may succeed."""
+    """A worker lacks memory or a package.
+
+    On another machine, or with other options, it may succeed.
+    """
 
 
 class StaleBuildError(ShardmillError):
@@ -86,9 +64,6 @@ class FormatError(ShardmillError):
 
 class ChangedError(ShardmillError):
     """A file changed after it was listed."""
-
-
-MAX_SHOWN = 80  # characters of a value in a message
 
 
 def format_names(names: Sequence[str]) -> str:

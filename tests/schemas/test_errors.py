@@ -1,0 +1,68 @@
+"""Errors keep their class and their sentence wherever they go."""
+
+import pickle
+
+import pytest
+
+from shardmill.loaders.frameworks import FrameworkError
+from shardmill.loaders.records import ExampleKeyError
+from shardmill.loaders.source import UnknownFeatureError
+from shardmill.pipelines.runners.base import find_shardmill_error
+from shardmill.schemas.errors import (
+    MAX_SHOWN,
+    DeniedError,
+    InputError,
+    OutputError,
+    ShardmillError,
+    StorageError,
+    UsageError,
+    format_names,
+    shown,
+)
+from shardmill.transforms.sink.spec import Outcome
+
+SENTENCE = "--input='x' does not exist: give a folder [of images], a glob, a listing or a file."
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        InputError,
+        OutputError,
+        StorageError,
+        DeniedError,
+        FrameworkError,
+        UsageError,
+        ExampleKeyError,
+        UnknownFeatureError,
+    ],
+)
+def test_an_error_crosses_processes(kind) -> None:
+    error = kind(SENTENCE)
+    copy = pickle.loads(pickle.dumps(error))
+    assert (type(copy), str(copy), copy.args) == (kind, SENTENCE, (SENTENCE,))
+    assert isinstance(copy, ShardmillError)
+
+
+def test_an_error_comes_back_from_beam() -> None:
+    error = OutputError(SENTENCE)
+    # As Beam's DoFnRunner does; runners then raise the text of a traceback.
+    again = type(error)(error.args[0] + " [while running 'Step']", *error.args[1:])
+    text = f"Traceback (most recent call last):\n  ...\n{type(again).__module__}.OutputError: {again}\n"
+    for raised in (error, again, RuntimeError(text)):
+        ours = find_shardmill_error(raised)
+        assert (type(ours), str(ours)) == (OutputError, SENTENCE)
+
+
+def test_an_outcome_keeps_the_sentence() -> None:
+    with pytest.raises(ShardmillError) as raised:
+        Outcome("failed", SENTENCE).check()
+    assert str(raised.value) == SENTENCE
+
+
+def test_long_lists_and_values_are_cut() -> None:
+    assert format_names(["a", "b"]) == "'a', 'b'"
+    assert format_names([str(number) for number in range(1010)]).endswith("'7' and 1,002 more")
+    assert shown("a" * MAX_SHOWN) == repr("a" * MAX_SHOWN)
+    assert shown("a" * 10**6) == repr("a" * MAX_SHOWN) + "…"
+    assert shown(b"\xff") == repr("\\xff")
