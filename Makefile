@@ -175,10 +175,9 @@ dataflow-template: $(VENV)/.installed-dataflow-$(STATE)  ## Dataflow: Write a fl
 dataflow-run:  ## Dataflow: Run the template with PARAMETERS, which are name=value;...
 	gcloud dataflow flex-template run $(JOB) --template-file-gcs-location=$(TEMPLATE) --project=$(PROJECT) --region=$(REGION) --staging-location=gs://$(BUCKET)/staging --temp-location=gs://$(BUCKET)/temp --parameters='^;^$(PARAMETERS)'
 
-metadata: $(VENV)/.installed-dataflow-$(STATE)  ## Every day: Regenerate the files that list commands, flags and errors
+metadata: $(VENV)/.installed-dataflow-$(STATE)  ## Every day: Regenerate the files that list commands and flags
 	@$(BIN)/python deploy/dataflow/template.py
 	@$(BIN)/python deploy/airflow/input_kinds.py
-	@$(BIN)/python docs/_tools/errors_page.py
 
 lint: $(VENV)/.installed-lint-$(STATE)  ## Every day: Check style and wording
 	@$(BIN)/ruff check .

@@ -36,7 +36,6 @@ html_theme = "furo"
 html_static_path = ["_static"]
 html_favicon = "_static/favicon.svg"
 html_css_files = ["shardmill.css"]
-html_js_files = ["errors.js"]
 html_show_sphinx = False
 html_show_copyright = False
 html_copy_source = False

@@ -155,8 +155,8 @@ def _spec_of(source: Source, name: Any, of_catalog: Sequence[str]) -> FeatureSpe
     near = difflib.get_close_matches(str(name), columns, 1)
     place = "catalog has" if of_catalog else "records have"
     hint = f"; did you mean {near[0]!r}? The columns are" if near else ", only"
-    columns_text = ", ".join(columns) or "none"
-    raise UsageError(f"where: the {place} no column {name!r:.80}{hint} {columns_text}.")
+    listed = ", ".join(columns) or "none"
+    raise UsageError(f"where: the {place} no column {name!r:.80}{hint} {listed}.")
 
 
 def _read_features(records: Records, specs: Sequence[FeatureSpec]) -> list[list[Any]]:

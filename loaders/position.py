@@ -182,9 +182,9 @@ def _deal_of(shares: list[list[int]]) -> Deal:
     total = sum(taken.values())
     in_turn = {w: count(total, Share(w, workers), batch_size) for w in range(workers)}
     if taken != in_turn:
-        taken_text = [*taken.values()]
+        counts = [*taken.values()]
         raise UsageError(
-            f"the workers have read {taken_text} examples and not batches in turn, as with "
+            f"the workers have read {counts} examples and not batches in turn, as with "
             "DataLoader(in_order=False): continue with as many workers as before, or from the next "
             "epoch."
         )

@@ -204,10 +204,10 @@ class RecordDecoder:
             # A copy is writable and does not keep the record in memory.
             return array.copy() if shape is None else array.reshape(shape).copy()
         except ValueError as error:
-            shape_text = "any" if shape is None else shape
+            expected = "any" if shape is None else shape
             raise FormatError(
                 f"the feature {spec.name!r} has {plural(len(data), 'byte')}, which do not fit "
-                f"{spec.dtype} of shape {shape_text}"
+                f"{spec.dtype} of shape {expected}"
             ) from error
 
 

@@ -41,10 +41,6 @@ _ID_SOURCES = (CLASS_ID, "label")
 _TEXT_SOURCES = (CLASS_TEXT, "label/text")
 
 
-class UnknownFeatureError(UsageError):
-    """A name that is not one of a feature of the records."""
-
-
 @dataclass(frozen=True)
 class Source:
     """The selected splits of a dataset.
@@ -135,8 +131,19 @@ class Source:
         """Returns the spec of a feature.
 
         Raises:
-            UnknownFeatureError: The feature is unknown.
-            UsageError: The records lack it, and the options of the build say why.
+            UsageError: The feature is unknown.
+        """
+        spec = self.find_spec(name)
+        if spec is None:
+            names = format_names([spec.name for spec in self.specs])
+            raise UsageError(f"the records have no feature {name!r}: they have {names}.")
+        return spec
+
+    def find_spec(self, name: str) -> FeatureSpec | None:
+        """Returns the spec of a feature, or None if it is unknown.
+
+        Raises:
+            UsageError: The records lack the feature for a reason that is known.
         """
         long = LONG_NAMES.get(name, "")
         if name in self.lacking or (long and long in self.lacking):
@@ -152,8 +159,7 @@ class Source:
             raise UsageError(
                 f"{name!r}: the records have no {part}: build the dataset with {_ATTACHED[part]}."
             )
-        names = format_names([spec.name for spec in self.specs])
-        raise UnknownFeatureError(f"the records have no feature {name!r}: they have {names}.")
+        return None
 
     @property
     def unlabeled(self) -> list[str]:
@@ -174,9 +180,9 @@ class Source:
         names = self.unlabeled
         if names:
             split = self.selection.split
-            names_text = " and ".join(names)
+            listed = " and ".join(names)
             raise UsageError(
-                f"{split} has no labels, because {names_text} has none (--unlabeled_splits): read "
+                f"{split} has no labels, because {listed} has none (--unlabeled_splits): read "
                 "the other splits alone, or give label=None, or features without the label."
             )
 

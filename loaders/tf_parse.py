@@ -13,12 +13,7 @@ from typing import TYPE_CHECKING, Any
 from shardmill.loaders.boxes import boxes_tensor
 from shardmill.loaders.frameworks import require_framework
 from shardmill.loaders.record_decoder import IMAGE_ENCODINGS, Fill, default_values, select_features
-from shardmill.loaders.source import (
-    Source,
-    UnknownFeatureError,
-    id_of_several_labels,
-    open_without_shards,
-)
+from shardmill.loaders.source import Source, id_of_several_labels, open_without_shards
 from shardmill.schemas.arguments import check_arguments, unknown_value
 from shardmill.schemas.errors import UsageError
 from shardmill.schemas.schema_pbtxt.feature_spec import FeatureSpec
@@ -186,11 +181,11 @@ def _raw_decoder(spec: FeatureSpec) -> Callable[[tf.Tensor], tf.Tensor]:
 
 
 def _feature_of(source: Source, form: str) -> str:
-    try:
-        return source.spec_of(form).name
-    except UnknownFeatureError as error:
+    spec = source.find_spec(form)
+    if spec is None:
         accepted = "'id', 'one_hot', 'text', None, or the name of a feature"
-        raise unknown_value(name="label", value=form, choices=accepted) from error
+        raise unknown_value(name="label", value=form, choices=accepted)
+    return spec.name
 
 
 def label_reader(source: Source, form: str) -> tuple[str, Callable[[tf.Tensor], tf.Tensor]]:

@@ -103,9 +103,9 @@ class ImagesConfig(ImagesOptions, BuildConfig):
                     "XML, to one of them."
                 )
         if len(kinds) > 1:
-            kinds_text = ", ".join(sorted(kinds))
+            listed = ", ".join(sorted(kinds))
             raise UsageError(
-                f"--annotations names several kinds ({kinds_text}): build a dataset of each."
+                f"--annotations names several kinds ({listed}): build a dataset of each."
             )
         if "yolo" in kinds and not self.labels:
             raise UsageError(
@@ -257,9 +257,9 @@ class ImagesConfig(ImagesOptions, BuildConfig):
         if self.masks:
             found["masks"] = [self.masks]
         if found and match.archives:
-            kind_text = next(iter(found))
+            first = next(iter(found))
             raise UsageError(
-                f"{kind_text} cannot be attached to images in archives: unpack the archives first."
+                f"{first} cannot be attached to images in archives: unpack the archives first."
             )
         labels = self.label_spec
         return tuple(

@@ -14,11 +14,17 @@ class ShardmillError(Exception):
 
     It has one argument, the sentence: pickle and Beam make an exception again from its ``args``.
 
+    Args:
+        text: The sentence.
+
     Attributes:
         exit_code: Exit code of a command that ends with this error.
     """
 
     exit_code = 1
+
+    def __init__(self, text: str, /) -> None:
+        super().__init__(text)
 
     def __str__(self) -> str:
         """Return the sentence: a KeyError would return it in quotes."""

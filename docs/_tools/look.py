@@ -24,7 +24,7 @@ from playwright.sync_api import Browser, Request, sync_playwright
 from playwright.sync_api import TimeoutError as NotInTime
 
 SIZES = {"phone": (390, 844), "desk": (1440, 900)}
-PICTURES = ("index", "getting-started", "format", "errors", "architecture", "training")
+PICTURES = ("index", "getting-started", "format", "troubleshooting", "architecture", "training")
 FLAGS = [
     "--no-sandbox",
     "--disable-gpu",

@@ -158,14 +158,14 @@ def reject_others(flag: str, beam_options: Iterable[str] = ()) -> None:
     if not owners:
         return
     if flag in beam_options:
-        owners_text = " and ".join(owners)
-        name_text = flag[2:]
+        commands = " and ".join(owners)
+        option = flag[2:]
         raise UsageError(
-            f"{flag} belongs to {owners_text}: write --beam_options={name_text}=VALUE for Apache "
+            f"{flag} belongs to {commands}: write --beam_options={option}=VALUE for Apache "
             "Beam's option of that name."
         )
-    owners_text = " and ".join(owners)
-    raise UsageError(f"{flag} belongs to {owners_text}: remove it.")
+    commands = " and ".join(owners)
+    raise UsageError(f"{flag} belongs to {commands}: remove it.")
 
 
 def make_parser(command: str, table: Any) -> Parser:

@@ -51,8 +51,8 @@ def describe_path(path: str, *, records: int = 3, split: str = "", key: str = ""
     """
     entry = open_storage(path).stat(path) if path else None
     if entry is None:
-        path_text = path or "the path"
-        raise InputError(f"{path_text} does not exist: give a dataset or a TFRecord file.")
+        missing = path or "the path"
+        raise InputError(f"{missing} does not exist: give a dataset or a TFRecord file.")
     if entry.kind == "dir" or path.endswith(".json"):
         return describe_dataset(path, records, split, key)
     if key or split:

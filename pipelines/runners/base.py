@@ -194,9 +194,9 @@ class Runner:
             )
         text = str(error)
         if "job server jar" in text:  # which Beam could not download
-            error_text = text[:_SHOWN]
+            start = text[:_SHOWN]
             return OutputError(
-                f"Beam cannot download a job server for {self.name} ({error_text}...): give the "
+                f"Beam cannot download a job server for {self.name} ({start}...): give the "
                 "file, for Flink as --flink_job_server_jar=FILE, which deploy/flink/install.sh "
                 "builds, and the cluster, as --flink_master=HOST:8081."
             )

@@ -174,10 +174,10 @@ def _overview(rest: str, master: str) -> dict[str, Any]:
     try:
         return _call(f"{rest}/overview")
     except (OSError, ValueError) as error:
-        error_text = getattr(error, "reason", None) or error
+        reason = getattr(error, "reason", None) or error
         raise OutputError(
             f"No Flink cluster answers at --flink_master={master}: start the cluster, or correct "
-            f"the address ({error_text})."
+            f"the address ({reason})."
         ) from error
 
 

@@ -80,9 +80,9 @@ def check_file_names(names: Iterable[str]) -> None:
         for path in (name, catalog_name(name)):
             size = len(path.rpartition("/")[2].encode())
             if size > _MAX_NAME_BYTES:
-                name_text = name[:40]
+                beginning = name[:40]
                 raise OutputError(
-                    f"The shard {name_text!r}... would have a name of {plural(size, 'byte')}, and "
+                    f"The shard {beginning!r}... would have a name of {plural(size, 'byte')}, and "
                     f"file systems allow {_MAX_NAME_BYTES}: shorten the label or --shard_name, or "
                     "build without --shard_by=label."
                 )
@@ -235,9 +235,9 @@ def check_not_deleted(folder: str) -> None:
     with contextlib.suppress(FileNotFoundError, StorageError, ValueError, KeyError, TypeError):
         body = json.loads(open_storage(path).read(path))
         if name not in (body["generation"], *body.get("previous", ())):
-            output_text = output or "."
+            folder = output or "."
             raise InputError(
-                f"{output_text} was published again, and its version {name} was deleted while it "
+                f"{folder} was published again, and its version {name} was deleted while it "
                 "was read: open the dataset again, or build with a larger --keep to keep more "
                 "versions."
             )

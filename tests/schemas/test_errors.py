@@ -6,7 +6,6 @@ import pytest
 
 from shardmill.loaders.frameworks import FrameworkError
 from shardmill.loaders.records import ExampleKeyError
-from shardmill.loaders.source import UnknownFeatureError
 from shardmill.pipelines.runners.base import find_shardmill_error
 from shardmill.schemas.errors import (
     MAX_SHOWN,
@@ -34,7 +33,6 @@ SENTENCE = "--input='x' does not exist: give a folder [of images], a glob, a lis
         FrameworkError,
         UsageError,
         ExampleKeyError,
-        UnknownFeatureError,
     ],
 )
 def test_an_error_crosses_processes(kind) -> None:

@@ -96,9 +96,9 @@ def exact_extensions() -> CpuExtensions:
     for extensions in (simd.Resizer().cpu_extensions, simd.CpuExtensions.none):
         if hash_samples(extensions) == _SAMPLE_HASH:
             return extensions
-    version_text = version("cykooz-resizer")
+    installed = version("cykooz-resizer")
     raise ResourceError(
-        f"cykooz-resizer {version_text} does not give the pixels here that it gives on other "
+        f"cykooz-resizer {installed} does not give the pixels here that it gives on other "
         "machines: install the version of constraints.txt, build on other machines, or set "
         "--resizer=pillow."
     )

@@ -245,9 +245,9 @@ def walk(
         walker = _LocalWalk(root, follow_links, wanted, matches, prefix)
         yield from walker.walk(folder, walker.real_path(folder), deep=task.deep)
     except PermissionError as error:
-        path_text = escape_name(error.filename or root)
+        escaped = escape_name(error.filename or root)
         raise InputError(
-            f"The folder {path_text} cannot be listed, and all its files would be missing: give "
+            f"The folder {escaped} cannot be listed, and all its files would be missing: give "
             "this user the permission to read it, or set --input to a glob that leaves it out."
         ) from error
     except OSError as error:  # the disk fails, or a folder was moved or deleted meanwhile

@@ -177,8 +177,8 @@ def why_unusable(census: Census, hooks: BuildHooks, source: str) -> str:
     if not census.refs:
         skipped = "".join(describe_skipped(census.counts.kinds))
         _, _, most = max(census.counts.kinds, key=lambda kind: kind[1], default=("", 0, ""))
-        step_text = hooks.next_step(most, "check --input")
-        return f"No matched file is named like {hooks.input_description}: {step_text} ({skipped})."
+        remedy = hooks.next_step(most, "check --input")
+        return f"No matched file is named like {hooks.input_description}: {remedy} ({skipped})."
     if not census.is_rejected:
         return ""
     examples = show_examples(census.errors, census.examples)

@@ -53,9 +53,9 @@ def add_changes(plan: Plan, changes: Changes, spec: SinkSpec) -> Plan:
     if plan.status == "up_to_date" and spec.update:
         plan = plan.start(spec)
     elif plan.status in ("failed", "up_to_date"):
-        changes_text = "; ".join([*plan.changes, str(changes)])
+        changed = "; ".join([*plan.changes, str(changes)])
         message = (
-            f"The inputs of {spec.output} have changed since it was built ({changes_text}): run "
+            f"The inputs of {spec.output} have changed since it was built ({changed}): run "
             "again with --update to publish a new version, or choose another --output."
         )
         plan = plan.fail(spec, message)

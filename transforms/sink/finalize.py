@@ -248,9 +248,9 @@ def _check_versions(versions: set[tuple[tuple[str, str], ...]]) -> None:
     if len(versions) > 1:
         common = set.intersection(*map(set, versions))
         differing = sorted({name for name, _ in set.union(*map(set, versions)) - common})
-        differing_text = ", ".join(differing)
+        codecs = ", ".join(differing)
         raise OutputError(
-            f"The parts were made by different versions of {differing_text}: install the same "
+            f"The parts were made by different versions of {codecs}: install the same "
             "constraints.txt on every worker, run `shardmill clean`, build again."
         )
 

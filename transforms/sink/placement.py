@@ -123,9 +123,9 @@ class PlaceSpec:
         required = self.splits.required
         for name in self.unlabeled:
             if required and name not in required:
-                splits_text = ", ".join(required)
+                listed = ", ".join(required)
                 raise UsageError(
-                    f"--unlabeled_splits={name} is not a split: the splits are {splits_text}."
+                    f"--unlabeled_splits={name} is not a split: the splits are {listed}."
                 )
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -57,9 +57,9 @@ class ColumnOptions:
         new_names = dict(pair.partition(":")[::2] for pair in rename)
         original = {new: old for old, new in new_names.items()}
         if len(original) < len(rename):
-            rename_text = ",".join(rename)
+            items = ",".join(rename)
             raise UsageError(
-                f"--rename={rename_text} gives two columns the same name: choose different names."
+                f"--rename={items} gives two columns the same name: choose different names."
             )
 
         def split(texts: Iterable[str]) -> dict[str, str]:
@@ -128,9 +128,9 @@ def _typed_column(name: str, text: str) -> Column:
     if "time" in arguments:
         return Column(name, time_format=form, **arguments)
     if not arguments or form.startswith("%"):
-        types_text = ", ".join(_TYPES)
+        choices = ", ".join(_TYPES)
         raise UsageError(
-            f"--types={name}:{text}: must be {types_text}; a format may follow the last two, as in "
+            f"--types={name}:{text}: must be {choices}; a format may follow the last two, as in "
             f"{name}:date:%d.%m.%Y, and the text between several values the others, as in "
             f"{name}:text:;."
         )

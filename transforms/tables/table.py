@@ -112,8 +112,7 @@ def why_files_lost(census: Census, limit: int) -> str:
     if lost.total() <= limit:
         return ""
     key, message = min(census.examples[error][0] for error in lost)
-    lost_text = describe_lost_files(lost.total(), limit, key, message)
-    return f"{lost_text}."
+    return describe_lost_files(lost.total(), limit, key, message) + "."
 
 
 def plan_rows(census: Census, spec: RowsSpec) -> Plan:
@@ -350,10 +349,10 @@ def _named_splits(
     valid = {name for name, problem in zip(of_texts, problems, strict=True) if not problem}
     names = tuple(sorted(valid, key=str.encode))
     if len(names) > MAX_SPLITS:  # each split has at least one shard
-        names_text = ", ".join(map(shown, names[:3]))
+        listed = ", ".join(map(shown, names[:3]))
         raise UsageError(
             f"--split_by={column} names more than {plural(MAX_SPLITS, 'split')}, such as "
-            f"{names_text}: name a column with values such as train, validation and test."
+            f"{listed}: name a column with values such as train, validation and test."
         )
     ids: Mapping[str, int] = {name: number for number, name in enumerate(names)}
     id_of_text = np.array([ids.get(name, -1) for name in of_texts], np.int32)

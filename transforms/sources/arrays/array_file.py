@@ -132,9 +132,9 @@ def _describe_unsupported(dtype: np.dtype[Any], source: str) -> str | None:
             "an array of numbers, such as numpy.stack(x), or of texts, such as y.astype(str)."
         )
     if dtype.kind == "V":
-        dtype_text = dtype.str[1:]
+        dtype_name = dtype.str[1:]
         return (
-            f"{source} holds {dtype_text} values, raw bytes without a type (NumPy saves bfloat16 "
+            f"{source} holds {dtype_name} values, raw bytes without a type (NumPy saves bfloat16 "
             "this way): save x.astype('float32'), or x.view('uint16') to keep the bits."
         )
     if dtype.kind in _WIDEST and dtype.itemsize > _WIDEST[dtype.kind]:
@@ -297,9 +297,9 @@ def _array_file(
     if found == array.num_bytes:
         return array
     shape = str(array.shape)
-    shape_text = shape if len(shape) <= 60 else f"{shape[:60]}...)"
+    shortened = shape if len(shape) <= 60 else f"{shape[:60]}...)"
     raise InputError(
-        f"{source} is truncated or has data after its array: its shape {shape_text} of "
+        f"{source} is truncated or has data after its array: its shape {shortened} of "
         f"{array.dtype.name} takes {plural(array.num_bytes, 'byte')} and it has {found:,}; copy it "
         "again, or save each array in a separate file."
     )
