@@ -34,8 +34,10 @@ def find_matches(
     """Yield (line number, matched text, advice) for each match; a match may span two lines."""
     for pattern in exceptions:
         text = pattern.sub(lambda found: "\0" * len(found.group()), text)
+    # A message of an error may be several literals, one a line.
+    flat = re.sub(r"([\"'])\n[ \t]*f?\1", lambda found: "\1" * len(found.group()), text)
     # Line breaks inside sentences count as spaces.
-    flat = re.sub(r"\n[ \t]*(?:#|//)?[ \t]*", lambda found: " " * len(found.group()), text)
+    flat = re.sub(r"\n[ \t]*(?:#|//)?[ \t]*", lambda found: " " * len(found.group()), flat)
     flat = re.sub(r"(?<= ) +", lambda found: "\1" * len(found.group()), flat)
     packed = [(position, char) for position, char in enumerate(flat) if char != "\1"]
     words = "".join(char for _, char in packed)

@@ -1,6 +1,8 @@
 """Errors keep their class and their sentence wherever they go."""
 
+import ast
 import pickle
+import re
 
 import pytest
 
@@ -18,7 +20,9 @@ from shardmill.schemas.errors import (
     format_names,
     shown,
 )
+from shardmill.schemas.numbers import plural
 from shardmill.transforms.sink.spec import Outcome
+from tests.conftest import ROOT
 
 SENTENCE = "--input='x' does not exist: give a folder [of images], a glob, a listing or a file."
 
@@ -64,3 +68,45 @@ def test_long_lists_and_values_are_cut() -> None:
     assert shown("a" * MAX_SHOWN) == repr("a" * MAX_SHOWN)
     assert shown("a" * 10**6) == repr("a" * MAX_SHOWN) + "…"
     assert shown(b"\xff") == repr("\\xff")
+
+
+@pytest.mark.parametrize(
+    ("rows", "text"), [(0, "0 rows"), (1, "1 row"), (2, "2 rows"), (1200, "1,200 rows")]
+)
+def test_messages_count(rows, text) -> None:
+    assert plural(rows, "row") == text
+
+
+PLURALS = (
+    "arrays|bytes|channels|examples|files|hosts|images|labels|parts|records|rows|shards|slots|"
+    "splits|values"
+)
+CLASSES = (
+    "ChangedError",
+    "FormatError",
+    "InputError",
+    "OutputError",
+    "ResourceError",
+    "StorageError",
+    "UsageError",
+)
+
+
+def badly_counted(source: str) -> list[str]:
+    """Return the calls that make an error and write a number with a fixed plural."""
+    return [
+        ast.unparse(node)
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Call)
+        and ast.unparse(node.func) in CLASSES
+        and re.search(rf"\{{[^{{}}]+:,\}} ({PLURALS})\b", ast.unparse(node))
+    ]
+
+
+def test_a_count_in_a_message_has_the_number_of_its_noun() -> None:
+    """A number before a plural is formatted by plural(), so that 1 has the singular."""
+    assert badly_counted("InputError(f'it has {n:,} rows')")
+    assert not badly_counted("InputError(f'it has {n:,} of {plural(n, \"row\")}')")
+    for folder in ("schemas", "loaders", "transforms", "pipelines"):
+        for path in (ROOT / folder).rglob("*.py"):
+            assert badly_counted(path.read_text()) == [], path
