@@ -13,6 +13,7 @@ import deflate
 import numpy as np
 from apache_beam.typehints.native_type_compatibility import convert_to_python_type
 from apache_beam.typehints.row_type import RowTypeConstraint
+from apache_beam.typehints.typehints import AnyTypeConstraint, UnionConstraint
 
 from shardmill.pipelines.build_config import BuildConfig
 from shardmill.pipelines.option_file import read_option_file
@@ -23,6 +24,7 @@ from shardmill.schemas.errors import UsageError
 from shardmill.schemas.option_types import Path, parse_path, unknown_option, value_not_text
 from shardmill.schemas.schema_pbtxt.columns import Column, format_schema, parse_schema
 from shardmill.schemas.schema_pbtxt.schema_text import Kind
+from shardmill.transforms.elements.examples import without_schema
 from shardmill.transforms.elements.transform import ElementsHooks, ElementsSpec, WriteElements
 from shardmill.transforms.elements.typed_elements import ElementReader, Getter
 from shardmill.transforms.publish.generation import config_id
@@ -66,7 +68,7 @@ class WriteDataset(beam.PTransform):
         key: Name of the feature or field that identifies an element, or a function of the element
             that returns a text, bytes or an integer.
         schema: A schema.pbtxt: its text, or its path. By default that of the type of the elements,
-            if it is a NamedTuple or a row.
+            if it is a NamedTuple or a row; or that of all elements, if they are examples.
         split: Name of the field with the name of the split, or a function of the element; by
             default ``splits`` divides the elements.
         label: Name of the feature whose values are counted.
@@ -125,10 +127,12 @@ class WriteDataset(beam.PTransform):
             raise UsageError(
                 "The collection is unbounded: a dataset is finite; give a bounded one."
             )
-        columns = self._columns or tuple(columns_of(pcoll.element_type))
+        columns = self._columns
+        if not columns and not _may_be_examples(pcoll.element_type):
+            columns = tuple(columns_of(pcoll.element_type))
         fields = [each.name for each in columns]
         for flag, name in (("key", self._key), ("split", self._split)):
-            if not self._columns and isinstance(name, str) and name not in ("", *fields):
+            if fields and not self._columns and isinstance(name, str) and name not in ("", *fields):
                 raise unknown_column(flag, name, "the elements have", fields)
         spec = self._spec(columns, type(pcoll.pipeline.runner).__name__)
         return pcoll | "WriteElements" >> WriteElements(spec) | RaiseIfFailed()
@@ -138,7 +142,7 @@ class WriteDataset(beam.PTransform):
         config, label, split = self._config, self._label, self._split
         for column in columns:
             check_default(column)
-        if label:
+        if label and columns:
             check_label(label, columns, "the schema has")
         columns = tuple(replace(e, required=e.required or e.name == label) for e in columns)
         splits = Splits("directory") if split else config.shares
@@ -149,9 +153,10 @@ class WriteDataset(beam.PTransform):
         }
         options |= {"label": label, "duplicates": self._duplicates}
         versions = {"elements": ELEMENTS_VERSION, "deflate": deflate.__version__}
-        identity = config_id("elements", versions, options | {"schema": format_schema(columns)})
+        schema = format_schema(columns) if columns else ""  # else the elements decide it
+        identity = config_id("elements", versions, options | {"schema": schema})
         unique = self._duplicates == "error"
-        hooks = ElementsHooks(label, label=label, unique=unique)
+        hooks = ElementsHooks(label, label=label, unique=unique, untyped=not columns)
         sink = config.sink_spec(identity, "", config=options, runner=runner, hooks=hooks)
         key_name, split_name = (  # of a function one that no feature has
             f"{name}()" if callable(each) or not each else each for name, each in names.items()
@@ -170,6 +175,14 @@ def _read_schema(schema: Path) -> tuple[Column, ...]:
     return parse_schema(found, f"schema={text}")
 
 
+def _may_be_examples(element_type: Any) -> bool:
+    """Return whether elements may be ``tf.train.Example``s or bytes, whose features have types."""
+    if isinstance(element_type, UnionConstraint):
+        return all(map(_may_be_examples, element_type.union_types))
+    untyped = element_type is bytes or isinstance(element_type, AnyTypeConstraint)
+    return untyped or element_type is Any or hasattr(element_type, "SerializeToString")
+
+
 def columns_of(element_type: Any) -> Iterator[Column]:
     """Yield the columns of a type of elements.
 
@@ -182,10 +195,7 @@ def columns_of(element_type: Any) -> Iterator[Column]:
     known = isinstance(element_type, RowTypeConstraint)
     row = element_type if known else RowTypeConstraint.from_user_type(element_type)
     if row is None:
-        raise UsageError(
-            f"Elements of the type {element_type} have no schema: give schema=, the path or text "
-            "of a schema.pbtxt, or elements of a NamedTuple with .with_output_types()."
-        )
+        raise without_schema(element_type)
     hints = get_type_hints(row.user_type)  # else annotations may be texts
     for name, hint in row._fields:
         yield _column_of(name, convert_to_python_type(hints.get(name, hint)))

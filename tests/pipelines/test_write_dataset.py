@@ -87,7 +87,7 @@ def test_attempts_that_failed_or_run_twice_change_nothing(plain, tmp_path) -> No
         spec = spec._spec(spec._columns, "FnApiRunner")
         return [
             run
-            for run in transform.write_elements(elements, spec)
+            for run in transform.write_elements(elements, spec, spec.reader)
             if isinstance(run, transform.Run)
         ]
 

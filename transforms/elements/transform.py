@@ -12,23 +12,31 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
+from typing import Any, NamedTuple
 
 import apache_beam as beam
 import pyarrow as pa
-from apache_beam.pvalue import TaggedOutput
+from apache_beam.pvalue import AsSingleton, TaggedOutput
 from apache_beam.transforms.window import GlobalWindows
 
 from shardmill.schemas.errors import ShardmillError, shown
 from shardmill.schemas.numbers import plural
 from shardmill.schemas.refs import MatchCounts, Reject, SegmentRef
-from shardmill.schemas.storage import join
+from shardmill.schemas.schema_pbtxt.columns import parse_schema
+from shardmill.schemas.storage import join, open_storage
+from shardmill.transforms.elements.examples import (
+    FeatureCensus,
+    StoredFile,
+    read_stored,
+    resolve_schema,
+    store_examples,
+)
 from shardmill.transforms.elements.typed_elements import ElementReader, size_of
 from shardmill.transforms.runtime.beam_steps import SumInto
 from shardmill.transforms.sink.census import Census
 from shardmill.transforms.sink.placement import REJECTED, Series
 from shardmill.transforms.sink.plan import Plan, decide_status
-from shardmill.transforms.sink.spec import Item, Outcome, SinkSpec, delete_unused_build
+from shardmill.transforms.sink.spec import ExtraFiles, Item, Outcome, SinkSpec, delete_unused_build
 from shardmill.transforms.sink.transform import BuildInput, BuildShards, failure_of
 from shardmill.transforms.tables import segments
 from shardmill.transforms.tables.byte_arrays import ByteStrings
@@ -36,6 +44,7 @@ from shardmill.transforms.tables.encoder import RowEncoder, RowsHooks, merge_seg
 from shardmill.transforms.tables.run_writer import encode_splits, find_run, run_id, write_run
 from shardmill.transforms.tables.segments import Origin, Run
 from shardmill.transforms.tables.table import Table, count_row_parts, place_batch
+from shardmill.transforms.tables.table_source import list_features
 from shardmill.transforms.tables.transform import CutSegments
 
 RUN_BYTES = 16 << 20  # of elements in memory
@@ -90,11 +99,22 @@ class ElementsHooks(RowsHooks):
 
     Attributes:
         unique: See ``ElementsSpec``.
+        untyped: Whether the elements are examples without a schema.
         inputs: See ``BuildHooks``.
     """
 
     unique: bool = True
+    untyped: bool = False
     inputs: str = "elements"
+
+    def extra_files(self, build: str, input_id: str) -> ExtraFiles:
+        """Return the schema that examples without a schema have, and its features."""
+        if not self.untyped:
+            return ExtraFiles()
+        path = _schema_path(build, input_id)
+        text = open_storage(path).read(path).decode()
+        features = [(column.name, column.kind) for column in parse_schema(text, path)]
+        return ExtraFiles({}, text, list_features(features))
 
     def why_unacceptable(self, rejects: Iterator[Reject], rows: int) -> str:  # noqa: ARG002
         """Return that keys are equal, and one of them, unless that is allowed."""
@@ -123,19 +143,27 @@ class WriteElements(beam.PTransform):
     def expand(self, elements: beam.PCollection[Any]) -> beam.PCollection[Outcome]:
         """Wire runs, plan and build."""
         spec = self.spec
-        made = (
+        batches = (
             elements
             | "InOneWindow" >> beam.WindowInto(GlobalWindows())
             | "BatchElements"
             >> beam.BatchElements(
                 RUN_BYTES, RUN_BYTES, element_size_fn=size_of, record_metrics=False
             )
-            | "WriteRuns" >> beam.FlatMap(write_elements, spec).with_outputs(_COUNTS, main=_RUNS)
         )
-        census = made[_COUNTS] | "SumCounts" >> beam.CombineGlobally(SumInto(Census, Census.merge))
+        if not spec.reader.table.columns:
+            made = batches | "WriteUntyped" >> _WriteUntyped(spec)
+        else:
+            written = batches | "WriteRuns" >> beam.FlatMap(
+                write_elements, spec, spec.reader
+            ).with_outputs(_COUNTS, main=_RUNS)
+            made = _Written(written[_RUNS], written[_COUNTS])
+        census = made.counts | "SumCounts" >> beam.CombineGlobally(SumInto(Census, Census.merge))
         plan = census | "PlanParts" >> beam.Map(plan_elements, spec)
+        if made.reader is not None:
+            plan |= "StoreSchema" >> beam.Map(_store_schema, AsSingleton(made.reader), spec)
         runs = (
-            made[_RUNS]
+            made.runs
             | "KeyRuns" >> beam.WithKeys(lambda run: run.key)
             | "GroupEqualRuns" >> beam.GroupByKey()
             | "NumberRuns" >> beam.FlatMap(number_runs)
@@ -145,6 +173,99 @@ class WriteElements(beam.PTransform):
         encoder = ElementEncoder(spec.reader, dict(spec.versions), unique=spec.unique)
         built = BuildInput(placed, plan, census) | BuildShards(spec.sink, encoder)
         return built | "DeleteRuns" >> beam.Map(delete_unused_build, spec.sink)
+
+
+class _Written(NamedTuple):
+    """Elements that were written as runs.
+
+    Attributes:
+        runs: The runs.
+        counts: A census for each batch.
+        reader: The reader with the schema of all examples; None if the schema was given.
+    """
+
+    runs: beam.PCollection[Run]
+    counts: beam.PCollection[Census]
+    reader: beam.PCollection[ElementReader | str] | None = None
+
+
+@dataclass(eq=False)
+class _WriteUntyped(beam.PTransform):
+    """Writes batches of examples as runs, with the schema that all examples have.
+
+    Args:
+        spec: What is written, where, and how.
+    """
+
+    spec: ElementsSpec
+
+    def expand(self, batches: beam.PCollection[Sequence[Any]]) -> _Written:
+        """Wire the stored examples, their census and the runs."""
+        spec = self.spec
+        stored = batches | "StoreExamples" >> beam.FlatMap(_store, spec).with_outputs(
+            _COUNTS, main=_RUNS
+        )
+        reader = (
+            stored[_COUNTS]
+            | "SumFeatures" >> beam.CombineGlobally(SumInto(FeatureCensus, FeatureCensus.merge))
+            | "ResolveSchema" >> beam.Map(resolve_schema, spec.reader)
+        )
+        written = (
+            stored[_RUNS]
+            | "SpreadExamples" >> beam.Reshuffle()
+            | "WriteRuns"
+            >> beam.FlatMap(_write_stored, spec, AsSingleton(reader)).with_outputs(
+                _COUNTS, main=_RUNS
+            )
+        )
+        failures = reader | "ListFailures" >> beam.FlatMap(_failures)
+        counts = (written[_COUNTS], failures) | "AllCounts" >> beam.Flatten()
+        return _Written(written[_RUNS], counts, reader)
+
+
+def _store(elements: Sequence[Any], spec: ElementsSpec) -> Iterator[Any]:
+    """Store a batch of examples; yield the file and its census."""
+    if not elements:  # as in write_elements
+        return
+    try:
+        file, census = store_examples(elements, spec.sink.runs, spec.sink.config_id, spec.reader)
+    except (MemoryError, ShardmillError) as error:
+        file, census = None, FeatureCensus(failure=failure_of(error))
+    if file is not None:
+        yield file
+    yield TaggedOutput(_COUNTS, census)
+
+
+def _write_stored(
+    file: StoredFile, spec: ElementsSpec, reader: ElementReader | str
+) -> Iterator[Any]:
+    """Write stored examples as a run, as ``write_elements`` does."""
+    if isinstance(reader, str):
+        return
+    try:
+        examples = read_stored(file)
+    except (MemoryError, ShardmillError) as error:
+        yield TaggedOutput(_COUNTS, Census(counts=MatchCounts(fatal=failure_of(error))))
+        return
+    yield from write_elements(examples, spec, reader)
+
+
+def _failures(reader: ElementReader | str) -> Iterator[Census]:
+    """Yield a census that fails the build if there is no schema."""
+    if isinstance(reader, str) and reader:
+        yield Census(counts=MatchCounts(fatal=reader))
+
+
+def _store_schema(plan: Plan, reader: ElementReader | str, spec: ElementsSpec) -> Plan:
+    """Store the schema in the build folder, where ``ElementsHooks`` finds it; return the plan."""
+    if plan.status == "build" and not isinstance(reader, str):
+        path = _schema_path(spec.sink.build, plan.read_id)
+        open_storage(path).replace(path, reader.schema([]).encode())
+    return plan
+
+
+def _schema_path(build: str, read_id: str) -> str:
+    return join(build, f"schema-{read_id}.pbtxt")
 
 
 def plan_elements(census: Census, spec: ElementsSpec) -> Plan:
@@ -169,18 +290,21 @@ def plan_elements(census: Census, spec: ElementsSpec) -> Plan:
     return decide_status(spec.sink, plan)
 
 
-def write_elements(elements: Sequence[Any], spec: ElementsSpec) -> Iterator[Any]:
+def write_elements(
+    elements: Sequence[Any], spec: ElementsSpec, reader: ElementReader
+) -> Iterator[Any]:
     """Write elements as a run, or find the same one; yield it and its counts.
 
     Args:
         elements: Elements of a bundle, in any order.
         spec: What is written.
+        reader: Schema, key and split of the elements.
     """
     if not elements:  # BatchElements gives none before an element that is larger than a batch
         return
     try:
-        batch, keys = spec.reader.read(elements)
-        table = place_batch(spec.reader.table, batch)
+        batch, keys = reader.read(elements)
+        table = place_batch(reader.table, batch)
         rejects = [_keyed(reject, keys) for reject in table.rejects]
         census = Census(matched=len(elements))
         splits, digests = _encode(table, keys, census)

@@ -94,16 +94,16 @@ def _read_element(
     key = split = b""
     try:
         if callable(reader.key):
-            key = _to_text("key", reader.key(element))
+            key = to_text("key", reader.key(element))
         values = values_of(element, lists)
         if not callable(reader.key):
-            key = _to_text("key", values.get(reader.key))
+            key = to_text("key", values.get(reader.key))
         if reader.split:
             get = reader.split if callable(reader.split) else None
             if get is None and reader.split not in values:
                 message = f"it has no field {reader.split!r}, which names its split"
                 raise RejectedError("decode", "no_split", message)
-            split = _to_text("split", get(element) if get else values.get(str(reader.split)))
+            split = to_text("split", get(element) if get else values.get(str(reader.split)))
         if not values.keys() <= names:
             extra = format_names(sorted(map(str, values.keys() - names)))
             message = f"the schema does not name {extra}: add it there, or remove it before"
@@ -149,7 +149,7 @@ def size_of(element: Any) -> int:
     return size_of_value(element._asdict() if hasattr(element, "_asdict") else element)
 
 
-def _to_text(word: str, value: Any) -> bytes:
+def to_text(word: str, value: Any) -> bytes:
     """Return a key or the name of a split as bytes; none for a missing one."""
     if isinstance(value, str):
         return value.encode("utf-8", "backslashreplace")
