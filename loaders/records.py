@@ -45,8 +45,10 @@ from shardmill.schemas.errors import (
 )
 from shardmill.schemas.numbers import plural
 from shardmill.schemas.schema_pbtxt.image_features import MASK
+from shardmill.schemas.storage import map_ordered
 from shardmill.schemas.user_warnings import warn_user
 
+_LOCAL_THREADS, _REMOTE_THREADS = 4, 32  # that read ahead
 Transform = Callable[[dict[str, Any]], Any]
 Numbers = Sequence[SupportsIndex] | npt.NDArray[Any]
 
@@ -216,6 +218,28 @@ class Records:
         for number in sorted(range(len(places)), key=places.__getitem__):
             examples[number] = self._example(*places[number])
         return examples
+
+    @check_arguments()
+    def read(
+        self, indices: Iterable[SupportsIndex], *, workers: int | None = None
+    ) -> Iterator[Any]:
+        """Yields examples in the order of some indices, as a sampler or a curriculum gives them.
+
+        Examples are read and decoded ahead on threads: up to twice as many as there are threads
+        are in memory. The indices may have no end; an error is raised in place of its example.
+
+        Args:
+            indices: Numbers of examples; negative ones count from the end.
+            workers: Number of threads; None for 4, or 32 for a remote storage; 0 to read one
+                example after the other.
+
+        Raises:
+            UsageError: ``workers`` is not a number of 0 or more.
+        """
+        if workers is None:
+            workers = _REMOTE_THREADS if self.files.is_remote else _LOCAL_THREADS
+        threads = to_int("workers", workers)
+        return map_ordered(self.__getitem__, indices, threads, wait=False)
 
     def __iter__(self) -> Iterator[Any]:
         """Yields all examples, in the order of shards if none were picked."""

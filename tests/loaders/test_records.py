@@ -1,6 +1,7 @@
 """Random access, compared with TensorFlow's reader, Pillow and the cells of the table."""
 
 import io
+import itertools
 import multiprocessing
 import os
 import pickle
@@ -235,6 +236,52 @@ def test_indexes_like_a_sequence(many):
     assert sizes[3] == 50 + 3 * 700
     assert list(sizes) == [50 + i * 700 for i in range(120)]
     assert sizes.__getitems__([4, 2]) == [50 + 4 * 700, 50 + 2 * 700]
+
+
+@pytest.mark.parametrize("workers", [0, 1, 3, None])
+def test_reads_ahead_in_the_order_of_indices(workers, many):
+    chance = random.Random(str(workers))
+    order = [chance.randrange(-120, 120) for _ in range(500)]
+    records = open_dataset(many, transform=lambda row: len(row["x"]))
+    expected = [50 + index % 120 * 700 for index in order]
+    assert list(records.read(order, workers=workers)) == expected
+    assert list(records[::-1].read(np.array(order), workers=workers)) == [
+        50 + (119 - index % 120) * 700 for index in order
+    ]
+    assert list(records.read([], workers=workers)) == []
+
+
+@pytest.mark.parametrize("workers", [0, 1, 4])
+def test_indices_without_an_end_are_read_as_they_are_needed(workers, many):
+    taken = []
+    endless = (taken.append(number) or number % 120 for number in itertools.count())
+    reading = open_dataset(many).read(endless, workers=workers)
+    for number, row in enumerate(itertools.islice(reading, 300)):
+        assert len(row["x"]) == 50 + number % 120 * 700
+        assert len(taken) <= number + 2 + 2 * workers
+    reading.close()
+    assert len(taken) <= 302 + 2 * workers
+
+
+@pytest.mark.parametrize("workers", [0, 4])
+def test_an_error_comes_in_place_of_its_example(workers, many):
+    records = open_dataset(many, transform=lambda row: len(row["x"]))
+
+    def broken():
+        yield from (0, 1)
+        raise KeyError("of the sampler")
+
+    for indices, error in (
+        ([0, 1, 120, 2], IndexError),
+        (broken(), KeyError),
+        ([0, 1, "2"], TypeError),
+    ):
+        reading = records.read(indices, workers=workers)
+        assert [next(reading), next(reading)] == [50, 750]
+        with pytest.raises(error):
+            next(reading)
+    with pytest.raises(UsageError, match="workers=-1"):
+        records.read([0], workers=-1)
 
 
 def picks(total: int) -> st.SearchStrategy:
