@@ -4,7 +4,7 @@ usage: python benchmarks/scale.py [--small] [--only STAGE] [--results FOLDER] [-
 
 No image is read. Each stage runs at each size in a separate process. Results are stored in the
 results folder, one file per run, and are not measured again, so an interrupted run can be resumed.
-Writes docs/scale.png and the tables between the markers of docs/scale.md; the rest of that page is
+Writes docs/scale.png and the tables between the markers of docs/benchmarks-scale.md; the rest is
 written by hand. ``--small`` is a quick trial that writes nothing in docs.
 """
 
@@ -21,7 +21,8 @@ import tempfile
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-PAGE, PICTURE = HERE.parent / "docs" / "scale.md", HERE.parent / "docs" / "scale.png"
+DOCS = HERE.parent / "docs"
+PAGE, PICTURE = DOCS / "benchmarks-scale.md", DOCS / "scale.png"
 BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
 SIZES = {
     "walk": (100_000, 1_000_000),

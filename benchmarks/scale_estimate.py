@@ -9,6 +9,7 @@ with those of your machines and your cloud.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -16,6 +17,7 @@ from pathlib import Path
 from shardmill.schemas.dataset.shard_names import DEFAULT_TEMPLATE, ShardTemplate
 from shardmill.transforms.sink.placement import Series, ShardSpec, count_shards, plan_parts
 from shardmill.transforms.sources.csv.row_ranges import RANGE_BYTES
+from shardmill.transforms.tables import run_writer, segments, transform
 from shardmill.transforms.tables.table import count_row_parts
 
 PAGE = Path(__file__).parents[1] / "docs" / "scale.md"
@@ -35,6 +37,10 @@ class Costs:
         image_cpu: CPU seconds per image of 500x375.
         row_cpu: CPU seconds per row of 42 columns.
         row_packed: Bytes of such a row in a shard.
+        run_row: Bytes of such a row in a run.
+        merge_cpu: CPU seconds per row to merge runs, apart from ``read_cpu``.
+        read_cpu: CPU seconds of one read of a run when runs are merged.
+        read_seconds: Wall seconds of such a read from a bucket.
         shard_json: Bytes of a shard entry in the manifest.
         part_bytes: Encoded bytes of a part result in a shuffle.
         core_hour: Price of a virtual core with 4 GB for an hour, in dollars.
@@ -51,6 +57,10 @@ class Costs:
     image_cpu: float = 1.36e-3
     row_cpu: float = 7.35e-6
     row_packed: float = 46.2
+    run_row: float = 152
+    merge_cpu: float = 3e-6
+    read_cpu: float = 0.1e-3
+    read_seconds: float = 0.05
     shard_json: float = 137
     part_bytes: float = 123
     core_hour: float = 0.056 + 4 * 0.003557
@@ -112,36 +122,89 @@ def images(
     }
 
 
+def count_groups(ranges: int) -> int:
+    """Returns the number of runs that parts read, if each range of text is a run.
+
+    More than ``MAX_RUNS`` are merged by a hash; some groups stay empty while runs are few.
+    """
+    groups = transform.MAX_RUNS
+    if ranges <= groups:
+        return ranges
+    return round(groups * (1 - (1 - 1 / groups) ** ranges))
+
+
+def count_merge_reads(ranges: int, records: Sequence[float]) -> int:
+    """Returns the number of reads that merge runs.
+
+    Args:
+        ranges: Number of runs; each is read once in each slice of the positions of each split.
+        records: Bytes of the records of each split.
+    """
+    if ranges <= transform.MAX_RUNS:
+        return 0
+    return ranges * sum(_merge_slices(ranges, size) for size in records)
+
+
+def _merge_slices(ranges: int, records: float) -> int:
+    """Returns the number of slices in which a group merges the records of a split."""
+    return 1 << int(records / count_groups(ranges) // run_writer.MERGE_BYTES).bit_length()
+
+
+def _blocks(records: float) -> int:
+    """Returns the number of blocks of the records of a split in one run."""
+    slices = 1 << int(records // run_writer.SLICE_BYTES).bit_length()
+    return 1 << (slices * int(records / slices // segments.BLOCK_BYTES)).bit_length()
+
+
 def rows(count: int, row_bytes: int = 150, growth: float = 6.9, sets: int = 1) -> dict[str, float]:
     """Returns the estimates for a build of rows, divided into a number of datasets."""
     costs = Costs()
-    text = count * row_bytes // sets
+    count //= sets
+    text = count * row_bytes
     spec = ShardSpec(TEMPLATE)
-    parts = count_row_parts(spec, growth, row_bytes, text)
+    texts = [int(text * share) for share in SHARES.values()]
+    records = [size * growth for size in texts]
+    parts = [count_row_parts(spec, growth, row_bytes, size) for size in texts]
     ranges = -(-text // RANGE_BYTES)
-    segments = min(ranges * parts, count // sets)
-    packed = int(count // sets * costs.row_packed)
-    shards = count_shards(spec, 0, packed, parts)
-    reads = ranges * 21 + 2 * segments + parts + 3 * shards
-    writes = 2 * ranges + 2 * parts + shards * (composes(-(-parts // shards)) + 1)
-    cpu = count * costs.row_cpu
+    groups = count_groups(ranges)
+    pieces = groups * sum(parts)
+    merge_reads = count_merge_reads(ranges, records)
+    # Slices that are smaller than the blocks of a run read each block several times.
+    merged_bytes = merged_again = 0.0
+    if merge_reads:
+        merged_bytes = count * costs.run_row
+        for size in records:
+            repeated = max(1, _merge_slices(ranges, size) / _blocks(size / ranges))
+            merged_again += repeated * merged_bytes * size / sum(records)
+    packed = int(count * costs.row_packed)
+    shards = count_shards(spec, 0, packed, sum(parts))
+    reads = ranges * 21 + 2 * (pieces + merge_reads) + sum(parts) + 3 * shards
+    writes = 2 * (ranges + groups) + 2 * sum(parts)
+    writes += shards * (composes(-(-sum(parts) // shards)) + 1)
+    cpu = {
+        "rows": count * costs.row_cpu,
+        "merge": (count * costs.merge_cpu if merge_reads else 0) + merge_reads * costs.read_cpu,
+        "segments": pieces * costs.ref_cpu,
+    }
     return {
         "datasets": sets,
-        "ranges": ranges * sets,
-        "parts": parts * sets,
-        "rows a segment": count / sets / segments,
-        "segments, million": segments * sets / 1e6,
-        "shuffled GB": segments * sets * costs.ref_bytes / 1e9,
-        "shards": shards * sets,
-        "output TB": packed * sets / 1e12,
-        "manifest MB": shards * costs.shard_json / 1e6,
-        "reading calls, million": reads * sets / 1e6,
-        "writing calls, million": writes * sets / 1e6,
-        "CPU hours of rows": cpu / 3600,
-        "CPU hours of segments": segments * sets * costs.ref_cpu / 3600,
-        "cores $": (cpu + segments * sets * costs.ref_cpu) / 3600 * costs.core_hour,
+        "ranges": sets * ranges,
+        "merge: reads, million": sets * merge_reads / 1e6,
+        "merge: hours of a group": merge_reads / groups * costs.read_seconds / 3600,
+        "merge: TB read": sets * merged_again / 1e12,
+        "merge: TB written": sets * merged_bytes / 1e12,
+        "parts": sets * sum(parts),
+        "records of a part, MB": records[0] / parts[0] / 1e6,
+        "segments, million": sets * pieces / 1e6,
+        "shuffled GB": sets * pieces * costs.ref_bytes / 1e9,
+        "shards": sets * shards,
+        "output TB": sets * packed / 1e12,
+        "reading calls, million": sets * reads / 1e6,
+        "writing calls, million": sets * writes / 1e6,
+        **{f"CPU hours: {name}": sets * seconds / 3600 for name, seconds in cpu.items()},
+        "cores $": sets * sum(cpu.values()) / 3600 * costs.core_hour,
         "calls $": sets * (reads * costs.read_call + writes * costs.write_call),
-        "shuffle $": segments * sets * costs.ref_bytes / 1e9 * costs.shuffled_gb,
+        "shuffle $": sets * pieces * costs.ref_bytes / 1e9 * costs.shuffled_gb,
     }
 
 
@@ -207,8 +270,9 @@ def tables() -> dict[str, str]:
             {
                 "10^9 rows": rows(10**9),
                 "10^10 rows": rows(10**10),
-                "10^10 in 16 datasets": rows(10**10, sets=16),
-                "10^10 in 64 datasets": rows(10**10, sets=64),
+                "10^11 rows": rows(10**11),
+                "10^10 in 10 datasets": rows(10**10, sets=10),
+                "10^11 in 100 datasets": rows(10**11, sets=100),
             }
         ),
     }

@@ -27,8 +27,8 @@ from shardmill.transforms.tables.table_source import TypedBatch, is_list
 
 RUN_LAYOUT = 2  # of the columns of runs: runs of another layout are made again
 _TRANSFORM_ROWS = 1 << 16  # per call of the TensorFlow Transform graph
-_SLICE_BYTES = 4 << 20  # of records per call of encode_rows, about
-_MERGE_BYTES = 32 << 20  # of records that are merged at a time
+SLICE_BYTES = 4 << 20  # of records per call of encode_rows, about
+MERGE_BYTES = 32 << 20  # of records that are merged at a time
 
 
 @dataclass(frozen=True)
@@ -197,7 +197,7 @@ def encode_splits(table: Table, origin: Origin) -> Iterator[tuple[str, pa.Table,
     if table.labels is not None:
         rows = rows.append_column(segments.LABEL, table.labels)
     for split, first, after in table.split_bounds():
-        parts = 1 << int(prepared.lengths[first:after].sum() // _SLICE_BYTES).bit_length()
+        parts = 1 << int(prepared.lengths[first:after].sum() // SLICE_BYTES).bit_length()
         numbers = part_numbers(table.position[first:after], parts)
         bounds = first + np.flatnonzero(np.diff(numbers)) + 1
         for begin, end in itertools.pairwise([first, *bounds.tolist(), after]):
@@ -232,8 +232,8 @@ def _merged_blocks(runs: Sequence[Run]) -> Iterator[tuple[RunBlock, bytes]]:
             if block.split:
                 sizes[block.split] += block.size
     for split in sorted(sizes, key=str.encode):
-        slices = 1 << int(sizes[split] // _MERGE_BYTES).bit_length()
-        # Positions are uniform: a slice of them has about _MERGE_BYTES of records of all runs
+        slices = 1 << int(sizes[split] // MERGE_BYTES).bit_length()
+        # Positions are uniform: a slice of them has about MERGE_BYTES of records of all runs
         # together, which bounds memory. A power of two makes bounds of slices bounds of blocks.
         of_slice = defaultdict(list)
         for run in runs:

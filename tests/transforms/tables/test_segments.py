@@ -1,15 +1,19 @@
 """Runs hold the same records however parts are cut, and however many runs there are."""
 
+from collections import Counter, defaultdict
+
 import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks import scale_estimate
 from shardmill.schemas.errors import OutputError
+from shardmill.schemas.refs import SegmentRef
 from shardmill.transforms.sink.placement import PartKey, Series, part_of
 from shardmill.transforms.sink.plan import Plan
-from shardmill.transforms.tables import encoder, run_writer, segments
+from shardmill.transforms.tables import encoder, run_writer, segments, transform
 from shardmill.transforms.tables.segments import Origin, Run
 from tests.conftest import examples
 from tests.support.rows_tools import build_rows, current, make_table
@@ -53,7 +57,7 @@ def test_parts_hold_each_record_once_in_order(
     plan = Plan("build", parts={Series("", ""): 1}, default_parts=parts)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(segments, "BLOCK_BYTES", block_bytes)
-        patch.setattr(run_writer, "_MERGE_BYTES", 3 * block_bytes)
+        patch.setattr(run_writer, "MERGE_BYTES", 3 * block_bytes)
         runs = [write_run(folder, f"r{number}", table) for number, table in enumerate(tables)]
         rejects = [
             (key, line.decode())
@@ -136,3 +140,38 @@ def test_bounds_of_blocks_are_bounds_of_parts(tmp_path, monkeypatch) -> None:
     assert sum(ref.length for ref in refs) == sum(
         block.length for block in run.blocks if block.split
     )
+
+
+def test_formulas_of_the_scale_page(tmp_path, monkeypatch) -> None:
+    """docs/scale.md says how many segments there are, and how often the merge reads."""
+    monkeypatch.setattr(transform, "MAX_RUNS", 8)
+    monkeypatch.setattr(run_writer, "MERGE_BYTES", 2_050)
+    monkeypatch.setattr(segments, "BLOCK_BYTES", 200)
+    positions = np.random.default_rng(1).integers(0, 2**64 - 1, (160, 36), np.uint64).tolist()
+    runs = [
+        write_run(tmp_path, f"r{number}", {"a": some[:24], "b": some[24:]})
+        for number, some in enumerate(positions)
+    ]
+    sizes: Counter[str] = Counter()
+    groups: defaultdict[int, list[Run]] = defaultdict(list)
+    for run in runs:
+        for block in run.blocks:
+            sizes[block.split] += block.size
+        for output in transform.group_run(run, len(runs)):
+            number, member = output.value
+            groups[number].append(member)
+    reads: list[SegmentRef] = []
+    read = segments.read_records
+
+    def read_records(ref: SegmentRef) -> pa.Table:
+        reads.append(ref)
+        return read(ref)
+
+    monkeypatch.setattr(segments, "read_records", read_records)
+    merged = [run_writer.merge_runs(str(tmp_path), number, some) for number, some in groups.items()]
+    plan = Plan("build", parts={Series("a", ""): 4, Series("b", ""): 2})
+    count = sum(1 for run in merged for _ in segments.cut_segments(run, plan))
+    assert count == pytest.approx(scale_estimate.count_groups(160) * (4 + 2), rel=0.02)
+    expected = scale_estimate.count_merge_reads(160, [sizes["a"], sizes["b"]])
+    assert expected == 160 * (8 + 4)
+    assert len(reads) == pytest.approx(expected, rel=0.1)
