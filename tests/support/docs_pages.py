@@ -33,7 +33,6 @@ ELSEWHERE = {
             "python3 -m venv /opt/shardmill",
             "deploy/airflow/install.sh",
             "airflow dags trigger",
-            "make test-airflow",
         ],
     ),
     "docs/flink.md": (
