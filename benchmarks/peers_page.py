@@ -36,7 +36,6 @@ UPDATES = {
     "new seed": "new build, another seed",
     "other seed": "update, another seed",
 }
-MEASURES = {"wall": "wall time", "cpu": "CPU time", "memory": "peak memory", "bytes": "output"}
 PAGE = """\
 # Benchmarks: other tools
 
@@ -55,8 +54,6 @@ Photos of 500x375 become 224x224 JPEGs of quality 95, with label and key.
 
 ![images per second](benchmarks-peers.png)
 
-{images_standing}
-
 Shardmill and TFDS shuffle all records; the others keep the order of their input, or that in which
 processes finished. img2dataset downloads its input from a web server in the same process, and crops
 instead of stretching. Hugging Face datasets also writes Arrow files to its cache. The tutorials'
@@ -72,16 +69,12 @@ tools what Pillow's `draft` gives them at three times the size.
 
 {large}
 
-{large_standing}
-
 ## Rows
 
 42 mixed columns of a CSV file. Hugging Face datasets and Ray Data write Parquet, the others one
 `tf.train.Example` per row. [Larger tables](benchmarks-rows.md).
 
 {rows}
-
-{rows_standing}
 
 ## Updates
 
@@ -185,18 +178,6 @@ def builds_table(results: Results, counts: list[int], unit: str) -> str:
     return table(head, [line(tool) for tool in tools])
 
 
-def standing(results: Results, count: int, unit: str) -> str:
-    """Returns which tools are ahead of Shardmill, and how far, for each measure."""
-    case, lines = str(count), []
-    for field, name in MEASURES.items() if results.rounds("shardmill", case) else ():
-        mine = results.median("shardmill", case, field)
-        found = sorted((results.median(t, case, field) / mine, t) for t in results.tools(case))
-        ahead = ", ".join(f"{NAMES[t]} ({ratio:.2f})" for ratio, t in found if ratio < 1)
-        behind = ", ".join(f"{NAMES[t]} ({ratio:.2f})" for ratio, t in found if ratio > 1)
-        lines.append(f"- **{name}**: less: {ahead or 'none'}; more: {behind or 'none'}.")
-    return "\n".join([f"Whole processes with {count:,} {unit}, Shardmill = 1:\n", *lines])
-
-
 def update_line(results: Results, tool: str, name: str, photos: int) -> list[str]:
     """Returns the row of a case of updates."""
     case, again = f"{name}/{photos}", f"again/{photos}"
@@ -260,11 +241,8 @@ def write_page(folder: Path, found: list[dict], flags: argparse.Namespace) -> No
     page = PAGE.format(
         machine=f"{os.cpu_count()} cores, Python {platform.python_version()}",
         images=builds_table(images, flags.counts, "images"),
-        images_standing=standing(images, flags.counts[-1], "images"),
         large=builds_table(large, flags.large, "photos"),
-        large_standing=standing(large, flags.large[-1], "photos"),
         rows=builds_table(rows, flags.rows, "rows"),
-        rows_standing=standing(rows, flags.rows[-1], "rows"),
         updates=updates_table(updates, flags.photos),
         failures="\n".join(["\n## Failed\n", *failures, ""] if failures else [""]),
         versions="\n".join(f"- {NAMES[t]}: {', '.join(PACKAGES[t])}" for t in list(PACKAGES)[1:]),

@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -167,8 +168,7 @@ def alternate(names: tuple[str, ...], folder: Path) -> str:
     for other in names[1:]:
         pairs = zip(found[other]["epochs"], found[names[0]]["epochs"], strict=True)
         ratios = [theirs / ours for theirs, ours in pairs]
-        shown = ", ".join(f"{value:.2f}" for value in ratios)
-        lines.append(f"- {names[0]} to {other}: {statistics.median(ratios):.2f} (of {shown})")
+        lines.append(f"- {names[0]} to {other}: {_median_and_range(ratios)}")
     return "\n".join(lines)
 
 
@@ -193,8 +193,11 @@ def ratio(runs: dict[str, list[dict[str, Any]]], ours: str, *others: str) -> str
         min(runs[other][number]["wall"] for other in others) / run["wall"]
         for number, run in enumerate(runs[ours])
     ]
-    shown = ", ".join(f"{value:.2f}" for value in found)
-    return f"{statistics.median(found):.2f} (median of {shown})"
+    return _median_and_range(found)
+
+
+def _median_and_range(values: Sequence[float]) -> str:
+    return f"{statistics.median(values):.2f} ({min(values):.2f} to {max(values):.2f})"
 
 
 def sizes(folder: Path) -> str:
@@ -239,7 +242,9 @@ def report(work: Path, count: int, runs: dict[str, list[dict[str, Any]]]) -> str
         lines.append("")
     tuned = ("tuned_one_by_one", "tuned_any_order", "tuned_in_batches")
     lines += [
-        "## Ratios per round",
+        "## Ratios",
+        "",
+        "Medians and ranges of the rounds.",
         "",
         f"- keras_ours to the fastest tuned reader: {ratio(runs, 'keras_ours', *tuned)}",
         f"- keras_ours to classic: {ratio(runs, 'keras_ours', 'classic')}",

@@ -49,7 +49,6 @@ ELSEWHERE = {
     "docs/dataflow.md": ("Google Cloud", ["export PROJECT="]),
     "docs/storage.md": ("a bucket", ["pip install"]),
     "docs/gcs.md": ("a bucket or its emulator", ["pip install", "deploy/gcs/install_emulator.sh"]),
-    "docs/architecture.md": ("a clone", ["make lint types"]),
     "docs/add-an-input-kind.md": (
         "a clone with the page's changes, which test_add_an_input_kind.py makes",
         ["InputKind(", "# pipelines/", "python -m shardmill texts"],
