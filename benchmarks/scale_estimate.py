@@ -104,10 +104,8 @@ def images(
     shuffled = count * (costs.ref_bytes + costs.content_bytes) + parts * costs.part_bytes
     cpu = count * costs.cpu
     return {
-        "refs": count,
         "shuffled GB": shuffled / 1e9,
         "parts": parts,
-        "refs a part": count / parts,
         "shards": shards,
         "output TB": count * record / 1e12,
         "manifest MB": shards * costs.shard_json / 1e6,
@@ -115,8 +113,6 @@ def images(
         "reading calls, million": reads / 1e6,
         "writing calls, million": writes / 1e6,
         "CPU hours": cpu / 3600,
-        "cores $": cpu / 3600 * costs.core_hour,
-        "publishing, calls in a row": 4 * shards,
         "calls $": reads * costs.read_call + writes * costs.write_call,
         "shuffle $": shuffled / 1e9 * costs.shuffled_gb,
     }
@@ -181,13 +177,10 @@ def rows(count: int, row_bytes: int = 150, growth: float = 6.9, sets: int = 1) -
     reads = ranges * 21 + 2 * (pieces + merge_reads) + sum(parts) + 3 * shards
     writes = 2 * (ranges + groups) + 2 * sum(parts)
     writes += shards * (composes(-(-sum(parts) // shards)) + 1)
-    cpu = {
-        "rows": count * costs.row_cpu,
-        "merge": (count * costs.merge_cpu if merge_reads else 0) + merge_reads * costs.read_cpu,
-        "segments": pieces * costs.ref_cpu,
-    }
+    cpu = count * costs.row_cpu + pieces * costs.ref_cpu
+    if merge_reads:
+        cpu += count * costs.merge_cpu + merge_reads * costs.read_cpu
     return {
-        "datasets": sets,
         "ranges": sets * ranges,
         "merge: reads, million": sets * merge_reads / 1e6,
         "merge: hours of a group": merge_reads / groups * costs.read_seconds / 3600,
@@ -196,39 +189,30 @@ def rows(count: int, row_bytes: int = 150, growth: float = 6.9, sets: int = 1) -
         "parts": sets * sum(parts),
         "records of a part, MB": records[0] / parts[0] / 1e6,
         "segments, million": sets * pieces / 1e6,
-        "shuffled GB": sets * pieces * costs.ref_bytes / 1e9,
-        "shards": sets * shards,
         "output TB": sets * packed / 1e12,
         "reading calls, million": sets * reads / 1e6,
         "writing calls, million": sets * writes / 1e6,
-        **{f"CPU hours: {name}": sets * seconds / 3600 for name, seconds in cpu.items()},
-        "cores $": sets * sum(cpu.values()) / 3600 * costs.core_hour,
+        "CPU hours": sets * cpu / 3600,
+        "cores $": sets * cpu / 3600 * costs.core_hour,
         "calls $": sets * (reads * costs.read_call + writes * costs.write_call),
-        "shuffle $": sets * pieces * costs.ref_bytes / 1e9 * costs.shuffled_gb,
     }
 
 
-def bill(count: int, workers: int, *, dataflow: bool) -> dict[str, float]:
-    """Returns what a build of images takes on workers of two cores and 8 GB, and what it costs."""
-    costs, found = Costs(), images(count)
-    core_hours = found["CPU hours"] / costs.busy
-    shuffled = found["shuffled GB"] if dataflow else 0
+def bill(count: int, shard_bytes: int = 128 << 20) -> dict[str, float]:
+    """Returns what a build of images takes and costs, on workers that are busy for a part."""
+    costs, estimate = Costs(), images(count, shard_bytes=shard_bytes)
+    core_hours = estimate["CPU hours"] / costs.busy
     dollars = {
         "cores $": core_hours * costs.core_hour,
-        "calls $": found["calls $"],
-        "shuffle $": shuffled * costs.shuffled_gb,
+        "calls $": estimate["calls $"],
+        "shuffle $": estimate["shuffle $"],
     }
     return {
-        "workers": workers,
+        **{name: value for name, value in estimate.items() if "$" not in name},
         "core hours": core_hours,
-        "hours": core_hours / (2 * workers),
-        "reading calls, million": found["reading calls, million"],
-        "writing calls, million": found["writing calls, million"],
-        "shuffled GB": shuffled,
-        "stored GB": found["output TB"] * 1000,
         **dollars,
         "build $": sum(dollars.values()),
-        "storage $ a month": found["output TB"] * 1000 * costs.stored_gb,
+        "storage $ a month": estimate["output TB"] * 1000 * costs.stored_gb,
     }
 
 
@@ -252,18 +236,11 @@ def tables() -> dict[str, str]:
     return {
         "On paper: images": table(
             {
-                "10^8 images": images(10**8),
-                "10^9 images": images(10**9),
-                "10^9, --shard_bytes=1GiB": images(10**9, shard_bytes=1 << 30),
-            }
-        ),
-        "On paper: the bill": table(
-            {
-                "10^6, one machine": bill(10**6, 1, dataflow=False),
-                "10^6, Dataflow": bill(10**6, 4, dataflow=True),
-                "10^7, one machine": bill(10**7, 1, dataflow=False),
-                "10^7, Dataflow": bill(10**7, 20, dataflow=True),
-                "10^8, Dataflow": bill(10**8, 100, dataflow=True),
+                "10^6 images": bill(10**6),
+                "10^7": bill(10**7),
+                "10^8": bill(10**8),
+                "10^9": bill(10**9),
+                "10^9, --shard_bytes=1GiB": bill(10**9, 1 << 30),
             }
         ),
         "On paper: rows": table(
@@ -272,7 +249,6 @@ def tables() -> dict[str, str]:
                 "10^10 rows": rows(10**10),
                 "10^11 rows": rows(10**11),
                 "10^10 in 10 datasets": rows(10**10, sets=10),
-                "10^11 in 100 datasets": rows(10**11, sets=100),
             }
         ),
     }

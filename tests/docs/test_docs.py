@@ -149,7 +149,7 @@ def test_estimates_on_pages_are_those_of_the_formulas() -> None:
     scale, dataflow = ((ROOT / "docs" / page).read_text() for page in ("scale.md", "dataflow.md"))
     for heading, text in scale_estimate.tables().items():
         assert text in scale.partition(f"## {heading}")[2].partition("\n## ")[0]
-    costs, million = scale_estimate.Costs(), scale_estimate.bill(10**6, 4, dataflow=True)
+    costs, million = scale_estimate.Costs(), scale_estimate.bill(10**6)
     shown = {name: scale_estimate.format_number(value) for name, value in million.items()}
     for text in (
         f"{costs.cpu:.3g} per image",
