@@ -240,7 +240,7 @@ def tables() -> dict[str, str]:
                 "10^7": bill(10**7),
                 "10^8": bill(10**8),
                 "10^9": bill(10**9),
-                "10^9, --shard_bytes=1GiB": bill(10**9, 1 << 30),
+                "10^9, `--shard_bytes=1GiB`": bill(10**9, 1 << 30),
             }
         ),
         "On paper: rows": table(
