@@ -15,6 +15,7 @@ from fractions import Fraction
 from pathlib import Path
 
 from shardmill.schemas.dataset.shard_names import DEFAULT_TEMPLATE, ShardTemplate
+from shardmill.schemas.storage.base import storage_threads
 from shardmill.transforms.sink.placement import Series, ShardSpec, count_shards, plan_parts
 from shardmill.transforms.sources.csv.row_ranges import RANGE_BYTES
 from shardmill.transforms.tables import run_writer, segments, transform
@@ -24,6 +25,7 @@ PAGE = Path(__file__).parents[1] / "docs" / "scale.md"
 SHARES = {"train": Fraction(9, 10), "validation": Fraction(1, 10)}
 TEMPLATE = ShardTemplate(DEFAULT_TEMPLATE)
 COMPONENTS = 32  # maximum of one compose call
+READERS = storage_threads("gs://bucket")
 
 
 @dataclass(frozen=True)
@@ -183,7 +185,7 @@ def rows(count: int, row_bytes: int = 150, growth: float = 6.9, sets: int = 1) -
     return {
         "ranges": sets * ranges,
         "merge: reads, million": sets * merge_reads / 1e6,
-        "merge: hours of a group": merge_reads / groups * costs.read_seconds / 3600,
+        "merge: hours of a group": merge_reads / groups * costs.read_seconds / READERS / 3600,
         "merge: TB read": sets * merged_again / 1e12,
         "merge: TB written": sets * merged_bytes / 1e12,
         "parts": sets * sum(parts),

@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from shardmill.schemas.refs import Reject
 from shardmill.schemas.storage import join, open_storage
+from shardmill.schemas.storage.base import map_ordered, storage_threads
 from shardmill.transforms.publish.generation import create_sidecar, find_sidecar, seal
 from shardmill.transforms.tables import segments
 from shardmill.transforms.tables.byte_arrays import ByteStrings, offsets_from_sizes, part_numbers
@@ -240,7 +241,9 @@ def _merged_blocks(runs: Sequence[Run]) -> Iterator[tuple[RunBlock, bytes]]:
             for ref in segments.of_slices(run, split, slices):
                 of_slice[ref.part].append(ref)
         for _, refs in sorted(of_slice.items()):
-            tables = [table for table in map(segments.read_records, refs) if len(table)]
+            threads = storage_threads(refs[0].uri)
+            read = map_ordered(segments.read_records, refs, threads)
+            tables = [table for table in read if len(table)]
             if tables:
                 records, order = segments.sort_records(tables)
                 yield from segments.cut_blocks(split, records.take(pa.array(order)), slices)

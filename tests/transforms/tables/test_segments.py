@@ -168,6 +168,7 @@ def test_formulas_of_the_scale_page(tmp_path, monkeypatch) -> None:
         return read(ref)
 
     monkeypatch.setattr(segments, "read_records", read_records)
+    monkeypatch.setattr(run_writer, "storage_threads", lambda path: 4)  # as in a bucket
     merged = [run_writer.merge_runs(str(tmp_path), number, some) for number, some in groups.items()]
     plan = Plan("build", parts={Series("a", ""): 4, Series("b", ""): 2})
     count = sum(1 for run in merged for _ in segments.cut_segments(run, plan))
