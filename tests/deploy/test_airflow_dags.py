@@ -32,7 +32,7 @@ DAGS = ROOT / "deploy" / "airflow" / "dags"
 sys.path.insert(0, str(DAGS))
 from shardmill_airflow.assets import asset_facts, asset_names  # noqa: E402
 from shardmill_airflow.dates import day_of, end_of  # noqa: E402
-from shardmill_airflow.flex_template import launch_arguments  # noqa: E402
+from shardmill_airflow.flex_template import find_operator, launch_arguments  # noqa: E402
 from shardmill_airflow.keeper import CANNOT_RUN  # noqa: E402
 from shardmill_airflow.running import Command, Lines, clean_environment, shortened  # noqa: E402
 from shardmill_airflow.settings import (  # noqa: E402
@@ -359,6 +359,15 @@ def test_names_what_a_template_cannot_do(runner, message):
     dataset = Dataset("a", "images", "/in", "/out", dt.date(2026, 1, 1), template="gs://b/t.json")
     with pytest.raises(SettingsError, match=re.escape(message)):
         launch_arguments(found, dataset)
+
+
+def test_a_template_without_the_provider_is_a_wrong_setting(monkeypatch):
+    monkeypatch.setitem(sys.modules, "airflow.providers.google.cloud.operators", None)
+    dataset = Dataset("a", "images", "/in", "/out", dt.date(2026, 1, 1), template="gs://b/t.json")
+    with pytest.raises(
+        SettingsError, match=r"\[datasets.a\] has a template.*install apache-airflow"
+    ):
+        find_operator(dataset)
 
 
 ASSETS = [

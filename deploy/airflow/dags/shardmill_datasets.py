@@ -12,7 +12,11 @@ import pendulum
 from airflow.sdk import DAG, Asset, BaseOperator, Param
 
 from shardmill_airflow.assets import asset_names
-from shardmill_airflow.flex_template import launch_arguments
+from shardmill_airflow.flex_template import (
+    check_template,
+    find_operator,
+    launch_arguments,
+)
 from shardmill_airflow.operators import CommandOperator
 from shardmill_airflow.schedules import timetable
 from shardmill_airflow.settings import Dataset, Settings, SettingsError, load_settings
@@ -27,6 +31,8 @@ run that you trigger yourself may name the day.
 
 def dataset_dag(settings: Settings, dataset: Dataset) -> DAG:
     """Return the DAG of a dataset."""
+    # Before the DAG begins: Airflow keeps one whose tasks raise an error.
+    check_template(settings, dataset)
     counted = f"{dataset.output}.counted.json"
     with DAG(
         dataset.dag_id,
@@ -85,12 +91,8 @@ def dataset_dag(settings: Settings, dataset: Dataset) -> DAG:
 def build_task(settings: Settings, dataset: Dataset) -> BaseOperator:
     """Return the task that builds: a command, or the job of a template on Dataflow."""
     if dataset.template:
-        from airflow.providers.google.cloud.operators.dataflow import (  # not installed everywhere
-            DataflowStartFlexTemplateOperator,
-        )
-
-        arguments = launch_arguments(settings, dataset)
-        return DataflowStartFlexTemplateOperator(task_id=dataset.command, **arguments)
+        start_template = find_operator(dataset)
+        return start_template(task_id=dataset.command, **launch_arguments(settings, dataset))
     return CommandOperator(
         task_id=dataset.command,
         argv=[

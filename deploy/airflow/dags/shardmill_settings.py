@@ -6,7 +6,7 @@ other files.
 
 from __future__ import annotations
 
-from shardmill_airflow.flex_template import launch_arguments
+from shardmill_airflow.flex_template import check_template
 from shardmill_airflow.schedules import timetable
 from shardmill_airflow.settings import SettingsError, load_settings
 
@@ -15,8 +15,7 @@ PROBLEMS = [*SETTINGS.problems]
 for one in SETTINGS.datasets:
     try:
         timetable(SETTINGS, one)
-        if one.template:
-            launch_arguments(SETTINGS, one)
+        check_template(SETTINGS, one)
     except SettingsError as error:
         PROBLEMS.append(str(error))
 if PROBLEMS:

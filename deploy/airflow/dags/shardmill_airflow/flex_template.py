@@ -21,6 +21,17 @@ _ENVIRONMENT = {
 }
 
 
+def check_template(settings: Settings, dataset: Dataset) -> None:
+    """Check that the template of a dataset, if it has one, can be started.
+
+    Raises:
+        SettingsError: See ``launch_arguments`` and ``find_operator``.
+    """
+    if dataset.template:
+        launch_arguments(settings, dataset)
+        find_operator(dataset)
+
+
 def launch_arguments(settings: Settings, dataset: Dataset) -> dict[str, Any]:
     """Return the arguments of the operator: the request, and where the job runs.
 
@@ -52,6 +63,23 @@ def launch_arguments(settings: Settings, dataset: Dataset) -> dict[str, Any]:
         "project_id": project,
         "deferrable": True,
     }
+
+
+def find_operator(dataset: Dataset) -> type[Any]:
+    """Return the operator that starts the template of a dataset.
+
+    Raises:
+        SettingsError: Google's provider is not installed.
+    """
+    try:
+        from airflow.providers.google.cloud.operators import dataflow
+    except ImportError:
+        raise SettingsError(
+            f"[datasets.{dataset.name}] has a template, which needs Google's provider: install "
+            "apache-airflow-providers-google next to Airflow, or remove the template."
+        ) from None
+    operator: type[Any] = dataflow.DataflowStartFlexTemplateOperator
+    return operator
 
 
 def _values(where: str, flags: Iterable[str]) -> dict[str, str]:
