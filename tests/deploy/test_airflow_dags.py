@@ -362,7 +362,7 @@ def test_names_what_a_template_cannot_do(runner, message):
 
 
 def test_a_template_without_the_provider_is_a_wrong_setting(monkeypatch):
-    monkeypatch.setitem(sys.modules, "airflow.providers.google.cloud.operators", None)
+    monkeypatch.setitem(sys.modules, "airflow.providers.google.cloud.operators.dataflow", None)
     dataset = Dataset("a", "images", "/in", "/out", dt.date(2026, 1, 1), template="gs://b/t.json")
     with pytest.raises(
         SettingsError, match=r"\[datasets.a\] has a template.*install apache-airflow"

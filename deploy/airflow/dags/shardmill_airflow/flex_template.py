@@ -72,13 +72,15 @@ def find_operator(dataset: Dataset) -> type[Any]:
         SettingsError: Google's provider is not installed.
     """
     try:
-        from airflow.providers.google.cloud.operators import dataflow
+        from airflow.providers.google.cloud.operators.dataflow import (
+            DataflowStartFlexTemplateOperator,
+        )
     except ImportError:
         raise SettingsError(
             f"[datasets.{dataset.name}] has a template, which needs Google's provider: install "
             "apache-airflow-providers-google next to Airflow, or remove the template."
         ) from None
-    operator: type[Any] = dataflow.DataflowStartFlexTemplateOperator
+    operator: type[Any] = DataflowStartFlexTemplateOperator
     return operator
 
 
