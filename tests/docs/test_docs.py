@@ -76,7 +76,7 @@ def test_every_flag_in_the_docs_exists() -> None:
         for flag in action.option_strings
     }
     others = {"--version", "--name"}  # of shardmill itself, and of a sentence
-    tools = r"(?:airflow|python -m apache_beam|docker|kubectl|make|twine|gcloud|buildah)\b"
+    tools = r"(?:airflow|torchrun|python -m apache_beam|docker|kubectl|make|twine|gcloud|buildah)\b"
     for options in PipelineOptions.__subclasses__():
         parser = ArgumentParser(add_help=False)
         options._add_argparse_args(parser)

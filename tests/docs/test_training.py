@@ -1,6 +1,5 @@
 """docs/training.md: its code runs without TensorFlow, and its errors are raised."""
 
-import json
 import re
 import shutil
 import subprocess
@@ -47,20 +46,15 @@ def test_code_for_torch_and_jax_runs_without_tensorflow(folder) -> None:
 
 def test_errors_of_the_page_are_raised(folder, monkeypatch) -> None:
     monkeypatch.chdir(folder)
-    for name in ("newer", "torn", "short"):
-        shutil.copytree("ds", name, symlinks=True)
-    manifest = json.loads(Path("newer/manifest.json").read_text())
-    Path("newer/manifest.json").write_text(json.dumps({**manifest, "version": 99}))
-    shard = "current/train-00000-of-00001.tfrecord.gz"
-    Path("torn", shard).unlink()
-    Path("short", shard).write_bytes(Path("ds", shard).read_bytes()[:-1])
+    shutil.copytree("ds", "torn", symlinks=True)
+    Path("torn", "current/train-00000-of-00001.tfrecord.gz").unlink()
     rows = re.findall(r'^\| `(\w+\("[^`]+\))` \| (.+) \|$', PAGE.read_text(), re.MULTILINE)
-    assert len(rows) == 8
+    assert len(rows) == 3
     names = {name: getattr(loaders, name) for name in loaders.__all__}
     for call, message in rows:
         with pytest.raises(ShardmillError) as error:
             eval(call, dict(names))
-        # JPEG sizes may differ between versions of the encoder, and names of generations do.
-        digits = r"[\d,]+ bytes, but manifest.json says [\d,]+|gen-\w+-\w+"
+        # Names of generations differ.
+        generation = r"gen-\w+-\w+"
         found = str(error.value).replace(f"{folder}/", "/data/")
-        assert re.sub(digits, "", found) == re.sub(digits, "", message)
+        assert re.sub(generation, "", found) == re.sub(generation, "", message)

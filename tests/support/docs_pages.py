@@ -20,7 +20,6 @@ ELSEWHERE = {
         "other libraries, which tests/cluster/test_interop.py has",
         [
             "import datasets",
-            "from pathlib",
             "import tensorflow_datasets",
             "from glob",
             "import lightning",
