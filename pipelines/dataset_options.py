@@ -64,7 +64,7 @@ def _parse_size(_: str, value: Any) -> resizing.Size:
 
 
 @dataclass
-class DatasetOptions(of.Frozen):
+class DatasetOptions(of.Options):
     """Options of the input, the output, the splits and the shards.
 
     The table of a kind of input has ``summary``, ``example`` and ``groups`` of its help, too: names
@@ -100,8 +100,8 @@ class DatasetOptions(of.Frozen):
 Flags are written --name=value. Every Apache Beam pipeline option works too
 (--runner, --temp_location, ...). Exit codes: 0 built or up to date, 1 failed,
 2 usage error, 130 or 143 interrupted."""
-    input: of.Path | Sequence[of.Path]
-    output: of.Path
+    input: of.Path | Sequence[of.Path] = of.required_paths()
+    output: of.Path = of.required_path()
     _: KW_ONLY
     root: of.File = of.file(decides=False)
     splits: SplitShares = _splits("directory")
@@ -123,10 +123,6 @@ Flags are written --name=value. Every Apache Beam pipeline option works too
     keep: of.Int = of.whole(1, decides=False)
     dry_run: of.Switch = of.switch(decides=False)
     beam_options: BeamOptions = of.beam_options()
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "input", of.parse_paths("input", self.input))
-        object.__setattr__(self, "output", of.parse_path("output", self.output))
 
 
 # Options that every build has, for the groups of its help.
@@ -167,7 +163,7 @@ example, an archive with the arrays x and y:
 
 
 @dataclass(kw_only=True)
-class CsvOptions(of.Frozen):
+class CsvOptions(of.Options):
     """How the text of tables and of listings of images is read.
 
     Attributes:
