@@ -19,7 +19,7 @@ from shardmill.pipelines.split_places import relative_places
 from shardmill.schemas.dataset.shard_names import MANIFEST, shard_template
 from shardmill.schemas.dataset.splits import DEFAULT_SPLITS, Splits, split_of_folder
 from shardmill.schemas.errors import UsageError, format_names
-from shardmill.schemas.option_types import as_text, options_of, parse_path
+from shardmill.schemas.option_types import as_text, identity_of, options_of, parse_path
 from shardmill.schemas.storage import absolute, join, open_storage, scheme_of
 from shardmill.transforms.match.inputs import MatchSpec, find_inputs
 from shardmill.transforms.match.walk import Wanted, check_apart, folder_names
@@ -176,12 +176,7 @@ class BuildConfig(DatasetOptions):
 
     def identity(self) -> dict[str, Any]:
         """Return the options that decide the content of the dataset."""
-        options = {name: each for name, each in options_of(self).items() if each.decides}
-        values = {name: getattr(self, name) for name in options} | {"splits": self.shares}
-        return {
-            name: value if isinstance(value, int | float | None) else as_text(options[name], value)
-            for name, value in values.items()
-        }
+        return identity_of(self) | {"splits": str(self.shares)}
 
 
 def _are_swapped(source: str, output: str) -> bool:

@@ -14,8 +14,7 @@ from typing import Any, ClassVar, Literal, get_args
 
 from shardmill.schemas import option_types as of
 from shardmill.schemas.dataset.splits import DEFAULT_SPLITS, Splits
-from shardmill.schemas.schema_pbtxt.image_features import Encoding
-from shardmill.transforms.images import resize as resizing
+from shardmill.transforms.images.image_options import DecoderLimits, ImageOptions
 from shardmill.transforms.match.labels import LABEL_FROM, LABEL_ORDER, LabelFrom, LabelOrder
 from shardmill.transforms.sink.placement import (
     NUM_SHARDS,
@@ -28,10 +27,8 @@ from shardmill.transforms.sources.csv.dialect import SKIP_LINES, WHITESPACE, Hea
 
 BeamOptions = of.Option[tuple[str, ...], Mapping[str, Any] | Sequence[str]]
 SplitShares = of.Option[Splits | None, str | Mapping[str, float | of.Path] | Splits | None]
-ImageSize = of.Option[resizing.Size, int | str | tuple[int, int]]
 Update = of.Option[bool | Literal["content"], bool | Literal["content"]]
 Features = of.Option[str, str | Sequence[str] | Mapping[str, str]]
-_DAY = 86_400  # seconds
 _MAX_WORKERS = 1_024  # of more, a machine starts none in a reasonable time
 
 
@@ -58,17 +55,13 @@ def _splits(*words: str) -> Any:
     return pairs
 
 
-def _parse_size(_: str, value: Any) -> resizing.Size:
-    whole = isinstance(value, str | resizing.Size) or not hasattr(value, "__iter__")
-    return resizing.parse_image_size(value if whole else tuple(value))
-
-
 @dataclass
 class DatasetOptions(of.Options):
     """Options of the input, the output, the splits and the shards.
 
     The table of a kind of input has ``summary``, ``example`` and ``groups`` of its help, too: names
-    of options by the title of their group.
+    of options by the title of their group. Its bases are the groups of options that components
+    take, and ``order`` is that of options in manifests and signatures.
 
     Attributes:
         input: ``PATH``: a folder, glob or file; may be repeated
@@ -125,6 +118,11 @@ Flags are written --name=value. Every Apache Beam pipeline option works too
     beam_options: BeamOptions = of.beam_options()
 
 
+# The order of options in manifests and signatures is that of 0.2.0; new ones follow.
+OF_BUILDS = """input output root splits num_shards shard_bytes shard_examples shard_name compression
+    seed max_reject_fraction update overwrite keep dry_run beam_options"""
+OF_CSV = """decimal thousands infinity delimiter quote escape comment pad_rows header columns
+    skip_lines strip"""
 # Options that every build has, for the groups of its help.
 INPUT_OUTPUT = "input output root update overwrite keep dry_run"
 SHARDS = "num_shards shard_bytes shard_examples shard_name compression"
@@ -201,7 +199,7 @@ class CsvOptions(of.Options):
 
 
 @dataclass(kw_only=True)
-class ImagesOptions(CsvOptions, DatasetOptions):
+class ImagesOptions(ImageOptions, DecoderLimits, CsvOptions, DatasetOptions):
     """Options of ``shardmill images``, besides those of every build.
 
     Attributes:
@@ -235,29 +233,12 @@ class ImagesOptions(CsvOptions, DatasetOptions):
         boxes_frame: ``FRAME``: boxes and masks refer to the image as stored in the file, or upright
             as its EXIF data ask (default: as their size says)
         group_pattern: ``REGEX``: keys with the same match stay in one split
-        image_size: ``SIZE``: 224 (default) or 180x320 (height x width)
-        resize: ``HOW``: stretch, fit, pad, crop, none
-        interpolation: ``FILTER``: nearest, box, bilinear, hamming, bicubic, lanczos
-        only_shrink: never enlarge an image
-        reducing_gap: ``X``: decode JPEGs at a reduced scale that stays at least X times larger than
-            the target (0: always full size)
-        resizer: ``NAME``: simd (default where cykooz-resizer is installed) or pillow: what scales
-            bilinear images without alpha, to pixels that differ a little
-        encoding: ``TYPE``: jpeg, png, raw, or keep: copy JPEG and PNG files that are not resized
-            (--resize=none), and convert the others
-        strip_metadata: remove EXIF (GPS positions too), XMP, profiles and comments from the files
-            that --encoding=keep copies
-        quality: ``Q``: JPEG quality, 1 to 100
-        channels: ``N``: 3 (default), 1 (grey) or 4 (with alpha)
         shard_by: ``WHAT``: label: separate shards for each label
         duplicates: ``HOW``: of files with the same content: keep all (default); drop all but the
             one whose key sorts first, with its label; or same_split: keep all, in one split. The
             latter two read all files twice
         features: ``LIST``: NAME=SOURCE,... chooses and renames features
         limit: ``N``: take a random sample of N images
-        max_pixels: ``N``: reject images with more pixels, by their headers
-        decoder_memory: ``SIZE``: reject images whose decoding needs more memory
-        decoder_seconds: ``X``: reject images whose decoding takes more CPU time
         workers: ``N``: decoder processes per worker (default: one per core)
         follow_links: follow links that lead outside the root
     """
@@ -280,6 +261,15 @@ example, a folder with one subfolder per label:
         "running": "max_reject_fraction workers beam_options",
         "limits of one image": "max_pixels decoder_memory decoder_seconds",
     }
+    order: ClassVar = f"""
+        {OF_BUILDS} {OF_CSV}
+        label_from label_pattern labels label_order
+        image_column label_column image_suffix zip_encoding
+        unlabeled_splits label_separator types null_values
+        annotations coco_ids masks boxes_frame group_pattern
+        image_size resize interpolation only_shrink reducing_gap resizer encoding strip_metadata
+        quality channels shard_by duplicates features limit
+        max_pixels decoder_memory decoder_seconds workers follow_links"""
     splits: SplitShares = _splits("directory", "imagesets", "listing")
     label_from: of.Choice[LabelFrom] = LABEL_FROM
     label_pattern: of.Text = of.text()
@@ -294,29 +284,14 @@ example, a folder with one subfolder per label:
     types: of.Pairs = of.mapping()
     null_values: of.Option[tuple[str, ...] | None, str | Sequence[str] | None] = of.names(None)
     annotations: of.Names = of.names(decides=False)
-    coco_ids: of.Switch = of.switch()
+    coco_ids: of.Switch = of.switch(added=True)
     masks: of.File = of.file(decides=False)
     boxes_frame: of.Choice[Literal["", "stored", "upright"]] = of.choice(("stored", "upright"), "")
     group_pattern: of.Text = of.text()
-    image_size: ImageSize = of.Option("text", _parse_size, "224", pattern="[0-9]+(x[0-9]+)?")
-    resize: of.Choice[resizing.Resize] = resizing.RESIZE
-    interpolation: of.Choice[resizing.Interpolation] = resizing.INTERPOLATION
-    only_shrink: of.Switch = of.switch()
-    reducing_gap: of.Float = resizing.REDUCING_GAP
-    resizer: of.Choice[Literal["", "pillow", "simd"]] = resizing.RESIZER
-    encoding: of.Choice[Encoding] = resizing.ENCODING
-    strip_metadata: of.Switch = of.switch()
-    quality: of.Int = resizing.QUALITY
-    channels: of.Int = of.whole(3, 1, 4, choices=("1", "3", "4"), pattern="1|3|4")
     shard_by: of.Choice[Literal["", "label"]] = of.choice(("label",), "")
     duplicates: of.Choice[DuplicatesMode] = of.choice(get_args(DuplicatesMode), "keep")
     features: Features = of.pairs("", "=", str)
     limit: of.MaybeInt = of.whole(None, 1, decides=False)
-    max_pixels: of.Int = resizing.MAX_PIXELS
-    decoder_memory: of.Bytes = of.size("6GiB", least="1GiB")  # twice the largest file that is read
-    decoder_seconds: of.Float = of.real(
-        180.0, lambda seconds: 0 < seconds <= _DAY, f"above 0, and at most {_DAY}"
-    )
     workers: of.Int = of.whole(0, 0, _MAX_WORKERS, decides=False)
     follow_links: of.Switch = of.switch(decides=False)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, cast, get_args
 
@@ -13,16 +13,15 @@ from shardmill.pipelines.dataset_options import CsvOptions, ImagesOptions
 from shardmill.pipelines.option_file import read_option_file
 from shardmill.pipelines.report.terminal import Answer
 from shardmill.schemas.errors import InputError, UsageError
-from shardmill.schemas.option_types import options_of
+from shardmill.schemas.option_types import identity_of, options_of
 from shardmill.schemas.schema_pbtxt.columns import Column, format_schema
 from shardmill.schemas.schema_pbtxt.image_features import FeatureSet, Part, listed_feature
 from shardmill.schemas.storage import absolute, open_storage
 from shardmill.transforms.images.convert import ImageSpec
 from shardmill.transforms.images.decoder_pool import use_pool
 from shardmill.transforms.images.encoder import ImageEncoder
-from shardmill.transforms.images.fields import Limits
-from shardmill.transforms.images.resize import ResizeSpec
-from shardmill.transforms.images.scaling import DEFAULT_RESIZER, HAS_SIMD
+from shardmill.transforms.images.image_options import DecoderLimits
+from shardmill.transforms.images.scaling import HAS_SIMD
 from shardmill.transforms.match.annotations.annotation_spec import (
     AnnotationKind,
     AnnotationSource,
@@ -61,7 +60,7 @@ class ImagesConfig(ImagesOptions, BuildConfig):
         self._check_annotations()
         self._check_duplicates()
         # The parsers of these values check them.
-        _ = self.image_spec, self.place_spec, self.shard_spec, self.listing_options
+        _ = self.place_spec, self.shard_spec, self.listing_options
         if self.listed is not None:
             _ = self.feature_set
         _ = LabelSpec(self.label_from, self.label_pattern)
@@ -129,17 +128,7 @@ class ImagesConfig(ImagesOptions, BuildConfig):
     @cached_property
     def image_spec(self) -> ImageSpec:
         """How images are decoded, resized and encoded."""
-        return ImageSpec(
-            resize=ResizeSpec(self.image_size, self.resize, self.only_shrink),
-            interpolation=self.interpolation,
-            reducing_gap=self.reducing_gap,
-            encoding=self.encoding,
-            quality=self.quality,
-            channels=self.channels,
-            max_pixels=self.max_pixels,
-            strip_metadata=self.strip_metadata,
-            resizer=self.resizer or DEFAULT_RESIZER,
-        )
+        return self.pick(ImageSpec)
 
     @property
     def by_label(self) -> bool:
@@ -215,9 +204,12 @@ class ImagesConfig(ImagesOptions, BuildConfig):
     @cached_property
     def encoder(self) -> ImageEncoder:
         """The encoder of records."""
-        limits = Limits(self.decoder_memory, self.decoder_seconds)
         return ImageEncoder(
-            self.image_spec, self.feature_set, self.workers, limits, self.boxes_frame
+            self.image_spec,
+            self.feature_set,
+            self.workers,
+            self.pick(DecoderLimits),
+            self.boxes_frame,
         )
 
     def annotation_specs(self, match: MatchSpec) -> tuple[AnnotationSpec, ...]:
@@ -288,8 +280,6 @@ class ImagesConfig(ImagesOptions, BuildConfig):
         if self.annotations:
             values["annotations"] = self.annotations[0].partition(":")[0]
         # In datasets of 0.2.0, some options had no names.
-        if not self.coco_ids:
-            del values["coco_ids"]
         for name in options_of(CsvOptions):
             del values[name]
         if given := given_options(self):
@@ -307,12 +297,15 @@ class ImagesConfig(ImagesOptions, BuildConfig):
     def record_id(self) -> str:
         """Return the digest of the options and codecs that decide the features of a record."""
         encoder = self.encoder
-        spec = asdict(encoder.spec)
-        del spec["resizer"]  # among the versions
+        # The names of 0.2.0, by which records are recognized.
+        limits = identity_of(encoder.limits)
+        pixels = limits.pop("max_pixels")
+        limits["memory"] = limits.pop("decoder_memory")
+        limits["seconds"] = limits.pop("decoder_seconds")
         options: dict[str, Any] = {
-            "spec": spec,
+            "spec": encoder.spec.record_identity() | {"max_pixels": pixels},
+            "limits": limits,
             "features": encoder.feature_set.pairs,
-            "limits": asdict(encoder.limits),
             "content_hash": "blake3",
         }
         if self.masks:  # boxes are placed again

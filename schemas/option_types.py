@@ -350,15 +350,19 @@ def _parse_beam_options(flag: str, value: Any) -> tuple[str, ...]:
 def options_of(table: Any, *, required: bool = False) -> dict[str, Option[Any, Any]]:
     """Return the options of a dataclass by name.
 
+    They have the order of its attribute ``order``, a text of names; others follow.
+
     Args:
         table: The dataclass or a value of it.
         required: Whether to return the paths that must be given, too.
     """
+    names = [attribute.name for attribute in fields(table)]
+    first = [name for name in getattr(table, "order", "").split() if name in names]
     options = {}
-    for attribute in fields(table):
-        option = inspect.getattr_static(table, attribute.name, None)
+    for name in dict.fromkeys([*first, *names]):
+        option = inspect.getattr_static(table, name, None)
         if isinstance(option, Option) and (required or option.default is not MISSING):
-            options[attribute.name] = option
+            options[name] = option
     return options
 
 

@@ -8,6 +8,7 @@ import typing
 import numpy as np
 import pandas as pd
 import pytest
+from PIL import Image
 
 import shardmill
 from shardmill.pipelines import dataset_options as tables
@@ -21,8 +22,8 @@ from shardmill.schemas.errors import UsageError
 from shardmill.schemas.numbers import format_bytes, parse_bytes
 from shardmill.schemas.option_types import as_text, describe_options, options_of
 from shardmill.transforms.images.convert import ImageSpec
-from shardmill.transforms.images.decode import MAX_PIXELS
-from shardmill.transforms.images.resize import ResizeSpec, Size
+from shardmill.transforms.images.image_options import DecoderLimits
+from shardmill.transforms.images.resize import ResizeSpec
 from shardmill.transforms.match.labels import LabelSpec
 from shardmill.transforms.sink.placement import PlaceSpec, ShardSpec
 from shardmill.transforms.sources.csv.dialect import Dialect
@@ -40,10 +41,10 @@ TABLES = {
 def test_each_option_is_a_flag_with_help_and_a_parameter(command) -> None:
     table = TABLES[command]
     actions = {action.dest: action for action in find_parser(command)._actions}
-    names = [each.name for each in dataclasses.fields(table)]
+    names = [*options_of(table, required=True)]
     assert {*names} == actions.keys() - {"help", "json", "quiet", "debug", "log_format", "config"}
     assert list(inspect.signature(getattr(shardmill, command)).parameters) == names
-    hints = typing.get_type_hints(table, vars(tables) | vars(tool_options) | {"Check": str})
+    hints = typing.get_type_hints(table, None, {"Check": str})
     for name in names:
         option = options_of(table).get(name)
         assert actions[name].help
@@ -62,7 +63,7 @@ def test_help_lists_all_choices_and_the_limit_of_pixels() -> None:
             if option.choices and option.pattern:
                 text = describe_options(table)[name][1]
                 assert all(word in text for word in option.choices), name
-    assert tables.ImagesOptions.max_pixels == MAX_PIXELS
+    assert tables.ImagesOptions.max_pixels == DecoderLimits.max_pixels == 2 * Image.MAX_IMAGE_PIXELS
 
 
 def test_a_switch_may_have_words() -> None:
@@ -178,7 +179,7 @@ def test_a_config_does_not_change(name) -> None:
         (ImageSpec, "interpolation", "magic"),
         (ImageSpec, "encoding", "gif"),
         (ImageSpec, "reducing_gap", 0.5),
-        (ImageSpec, "max_pixels", 0),
+        (DecoderLimits, "max_pixels", 0),
         (ImageSpec, "channels", 2),
         (ResizeSpec, "resize", "squash"),
         (LabelSpec, "label_from", "moon"),
@@ -191,11 +192,7 @@ def test_a_config_does_not_change(name) -> None:
     ],
 )
 def test_specs_check_their_values_by_the_rules_of_the_table(spec, name, value) -> None:
-    first = {
-        ImageSpec: ResizeSpec(Size(8, 8)),
-        ResizeSpec: Size(8, 8),
-        PlaceSpec: Splits.parse(None),
-    }
+    first = {PlaceSpec: Splits.parse(None)}
     given = (first[spec],) if spec in first else ()
     with pytest.raises(UsageError, match=f"--{name}="):
         spec(*given, **{name: value})
