@@ -14,6 +14,8 @@ from typing import Any, ClassVar, Literal, get_args
 
 from shardmill.schemas import option_types as of
 from shardmill.schemas.dataset.splits import DEFAULT_SPLITS, Splits
+from shardmill.schemas.errors import UsageError
+from shardmill.schemas.option_types import as_text, options_of
 from shardmill.transforms.images.image_options import DecoderLimits, ImageOptions
 from shardmill.transforms.match.labels import LABEL_FROM, LABEL_ORDER, LabelFrom, LabelOrder
 from shardmill.transforms.sink.placement import (
@@ -23,12 +25,13 @@ from shardmill.transforms.sink.placement import (
     SHARD_EXAMPLES,
     DuplicatesMode,
 )
-from shardmill.transforms.sources.csv.dialect import SKIP_LINES, WHITESPACE, HeaderMode
+from shardmill.transforms.sources.csv.dialect import CellOptions, CsvFormat, Dialect
 
 BeamOptions = of.Option[tuple[str, ...], Mapping[str, Any] | Sequence[str]]
 SplitShares = of.Option[Splits | None, str | Mapping[str, float | of.Path] | Splits | None]
 Update = of.Option[bool | Literal["content"], bool | Literal["content"]]
 Features = of.Option[str, str | Sequence[str] | Mapping[str, str]]
+_KINDS = {"parquet": "Parquet", "jsonl": "JSON Lines"}
 _MAX_WORKERS = 1_024  # of more, a machine starts none in a reasonable time
 
 
@@ -161,41 +164,52 @@ example, an archive with the arrays x and y:
 
 
 @dataclass(kw_only=True)
-class CsvOptions(of.Options):
-    """How the text of tables and of listings of images is read.
-
-    Attributes:
-        decimal: ``CHAR``: before the fraction of a number: . (default) or ,
-        thousands: ``CHAR``: between groups of three digits of a number
-        infinity: ``HOW``: inf in a numeric column is a number (default) or missing
-        delimiter: ``TEXT``: between cells (default: a comma; in .tsv files a tab); whitespace for
-            any number of spaces and tabs
-        quote: ``CHAR``: around cells (default: "); empty for none
-        escape: ``CHAR``: makes the next character part of a cell, such as a backslash
-        comment: ``CHAR``: starts lines that are not rows, such as #
-        pad_rows: add empty cells to rows that have too few
-        header: ``WHERE``: first (default: the first row) or none
-        columns: ``LIST``: names of the columns, for files without a header
-        skip_lines: ``N``: number of lines before the header
-        strip: strip white space around cells
-    """
+class CsvOptions(CsvFormat, CellOptions):
+    """How the text of tables and of listings of images is read."""
 
     cells: ClassVar = "decimal thousands infinity"
     dialect_options: ClassVar = (
         "delimiter quote escape comment header columns skip_lines strip pad_rows"
     )
-    decimal: of.Choice[Literal[".", ","]] = of.choice((".", ","), ".")
-    thousands: of.Text = of.text()
-    infinity: of.Choice[Literal["number", "missing"]] = of.choice(("number", "missing"), "number")
-    delimiter: of.Text = of.text(",", (",", ";", "tab", WHITESPACE))
-    quote: of.Text = of.text('"')
-    escape: of.Text = of.text()
-    comment: of.Text = of.text()
-    pad_rows: of.Switch = of.switch()
-    header: of.Choice[Literal[""] | HeaderMode] = of.choice(get_args(HeaderMode), "")
-    columns: of.Names = of.names()
-    skip_lines: of.Int = SKIP_LINES
-    strip: of.Switch = of.switch()
+    null_values: of.Option[tuple[str, ...] | None, str | Sequence[str] | None] = of.names(None)
+
+    @property
+    def null_texts(self) -> tuple[str, ...] | None:
+        """Texts of missing cells; None for the default, and of an empty list empty cells."""
+        if self.null_values is None:
+            return None
+        return self.null_values or ("",)
+
+    def given_csv_options(self) -> dict[str, object]:
+        """Return the options of CSV that differ from their defaults."""
+        options = options_of(CellOptions) | options_of(CsvFormat)
+        values = {name: getattr(self, name) for name in options}
+        return {name: value for name, value in values.items() if value != options[name].default}
+
+    def check_kinds(self, kinds: Sequence[str], others: Sequence[str] = ()) -> None:
+        """Check that no option is given that the files do not have.
+
+        Args:
+            kinds: ``csv``, ``parquet`` or ``jsonl`` of each table; none of images without a
+                listing.
+            others: Names of other options that only CSV has and that are given.
+
+        Raises:
+            UsageError: One is.
+        """
+        given = self.given_csv_options()
+        if given and not kinds:
+            name, value = next(iter(given.items()))
+            raise UsageError(
+                "option-useless",
+                flag=name,
+                value=as_text(options_of(CsvOptions)[name], value),
+                why="without a listing",
+            )
+        names = [name for name in (*given, *others) if name != "infinity"]
+        for kind in kinds:
+            if names and kind in _KINDS:
+                raise UsageError("option-of-csv", option=names[0], kind=_KINDS[kind])
 
 
 @dataclass(kw_only=True)
@@ -282,7 +296,6 @@ example, a folder with one subfolder per label:
     unlabeled_splits: of.Names = of.names()
     label_separator: of.Text = of.text()
     types: of.Pairs = of.mapping()
-    null_values: of.Option[tuple[str, ...] | None, str | Sequence[str] | None] = of.names(None)
     annotations: of.Names = of.names(decides=False)
     coco_ids: of.Switch = of.switch(added=True)
     masks: of.File = of.file(decides=False)
@@ -297,7 +310,7 @@ example, a folder with one subfolder per label:
 
 
 @dataclass(kw_only=True)
-class RowsOptions(CsvOptions, DatasetOptions):
+class RowsOptions(Dialect, CsvOptions, DatasetOptions):
     """Options of ``shardmill rows``, besides those of every build.
 
     Attributes:
@@ -317,7 +330,6 @@ class RowsOptions(CsvOptions, DatasetOptions):
             unless a format follows, and after the others the text between the values of a cell may
             follow, as in tags:text:;
         defaults: ``PAIRS``: texts that replace missing cells, as in age:0
-        encoding: ``NAME``: utf-8 (default), utf-16, latin-1, ...
         partitions: folders named NAME=VALUE are columns, as Spark and Hive write them
         null_values: ``LIST``: texts that mean null in all columns (default: empty cells, and in
             numeric columns NA, NaN, null, ? and the like)
@@ -343,6 +355,11 @@ example, with the column survived as the label:
         "records and shards": SHARDS,
         "running": "max_rejected_files max_reject_fraction threads beam_options",
     }
+    order: ClassVar = f"""
+        {OF_BUILDS} {OF_CSV}
+        schema label key group_by split_by unlabeled_splits select drop rename types defaults
+        encoding partitions null_values preprocessing sample_bytes max_rejected_files threads limit
+        follow_links"""
     schema: of.File = of.file(decides=False)
     label: of.Text = of.text()
     key: of.Text = of.text()
@@ -354,9 +371,7 @@ example, with the column survived as the label:
     rename: of.Pairs = of.mapping()
     types: of.Pairs = of.mapping()
     defaults: of.Pairs = of.mapping()
-    encoding: of.Text = of.text("utf-8", ("utf-8", "utf-16", "latin-1"))
     partitions: of.Switch = of.switch()
-    null_values: of.Option[tuple[str, ...] | None, str | Sequence[str] | None] = of.names(None)
     preprocessing: of.File = of.file(decides=False)
     sample_bytes: of.Bytes = of.size("16MiB", least="1", decides=False)
     max_rejected_files: of.Int = of.whole(0, decides=False)

@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 import apache_beam as beam
 
 from shardmill.pipelines.build_config import resolve_splits
-from shardmill.pipelines.csv_config import check_kinds
 from shardmill.pipelines.images_config import ImagesConfig
 from shardmill.pipelines.split_places import why_unused
 from shardmill.schemas.errors import UsageError
@@ -117,7 +116,7 @@ def resolve(config: ImagesConfig, *, runner: str = "") -> ImagesJob:
     if config.null_values is not None and not tables:
         value, why = ",".join(config.null_values), "without a listing"
         raise UsageError("option-useless", flag="null_values", value=value, why=why)
-    check_kinds(config, [table.kind for table in tables])
+    config.check_kinds([table.kind for table in tables])
     if config.source_id:
         listed = read_columns(match.input)
     config, warnings = replace(config, listed=listed), (*warnings, *found)

@@ -8,8 +8,7 @@ from functools import cached_property
 from typing import Any, cast, get_args
 
 from shardmill.pipelines.build_config import BuildConfig
-from shardmill.pipelines.csv_config import given_options, make_dialect, make_rules
-from shardmill.pipelines.dataset_options import CsvOptions, ImagesOptions
+from shardmill.pipelines.dataset_options import ImagesOptions
 from shardmill.pipelines.option_file import read_option_file
 from shardmill.pipelines.report.terminal import Answer
 from shardmill.schemas.errors import InputError, UsageError
@@ -34,6 +33,8 @@ from shardmill.transforms.match.labels import BELOW_SPLIT, LabelSpec, below_plac
 from shardmill.transforms.publish.generation import config_id
 from shardmill.transforms.runtime.process_pool import usable_cores
 from shardmill.transforms.sink.placement import PlaceSpec
+from shardmill.transforms.sources.csv.dialect import CellOptions, CsvFormat, Dialect
+from shardmill.transforms.sources.csv.text_parser import CellRules
 from shardmill.transforms.sources.listings import ListingOptions
 from shardmill.transforms.tables.column_options import ColumnOptions
 
@@ -162,10 +163,10 @@ class ImagesConfig(ImagesOptions, BuildConfig):
     @cached_property
     def listing_options(self) -> ListingOptions:
         """What is read of listings."""
-        rules = make_rules(self, self.null_values)
         types = ColumnOptions.of((), (), (), self.types, ()).types if self.types else {}
         labelled, split = self.label_from == "listing", self.shares.mode == "listing"
-        dialect = make_dialect(self)
+        rules = CellRules.of(self.null_texts, self.pick(CellOptions))
+        dialect = Dialect(**vars(self.pick(CsvFormat)))
         return ListingOptions(
             labelled, split, self.label_separator, types, rules, self.features, dialect
         )
@@ -280,9 +281,9 @@ class ImagesConfig(ImagesOptions, BuildConfig):
         if self.annotations:
             values["annotations"] = self.annotations[0].partition(":")[0]
         # In datasets of 0.2.0, some options had no names.
-        for name in options_of(CsvOptions):
+        for name in options_of(CellOptions) | options_of(CsvFormat):
             del values[name]
-        if given := given_options(self):
+        if given := self.given_csv_options():
             values["csv"] = {name: str(value) for name, value in given.items()}
         if self.masks:
             values["masks"] = True

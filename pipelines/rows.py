@@ -98,7 +98,7 @@ def sample_input(
             files are rejected.
     """
     usable = [ref for ref in refs if not ref.error]
-    header = config.dialect.header
+    header = config.dialect.header_mode
 
     def sample_one(ref: InputRef) -> Sample:
         return _SAMPLERS[kind](ref, config.dialect, config.cell_rules, size)
@@ -368,7 +368,7 @@ def _warnings(
     given = {name: name.rpartition("_")[0] for name in sample.repeated}
     numbers = [name for name in sample.base if _NUMBER.fullmatch(given.get(name, name))]
     over = [name for name in numbers if not sample.profiles[name].is_text]
-    has_header = kind == "csv" and config.dialect.header == "first"
+    has_header = kind == "csv" and config.dialect.header_mode == "first"
     if has_header and (over or 2 * len(numbers) >= len(sample.base) > 0):
         first = (over or numbers)[0]
         above = f" over numbers such as {sample.profiles[over[0]].example}" if over else ""
