@@ -17,14 +17,8 @@ from shardmill.schemas.dataset.splits import DEFAULT_SPLITS, Splits
 from shardmill.schemas.errors import UsageError
 from shardmill.schemas.option_types import as_text, options_of
 from shardmill.transforms.images.image_options import DecoderLimits, ImageOptions
-from shardmill.transforms.match.labels import LABEL_FROM, LABEL_ORDER, LabelFrom, LabelOrder
-from shardmill.transforms.sink.placement import (
-    NUM_SHARDS,
-    SEED,
-    SHARD_BYTES,
-    SHARD_EXAMPLES,
-    DuplicatesMode,
-)
+from shardmill.transforms.match.labels import LabelOptions
+from shardmill.transforms.sink.placement import SEED, DuplicatesMode, ShardOptions
 from shardmill.transforms.sources.csv.dialect import CellOptions, CsvFormat, Dialect
 
 BeamOptions = of.Option[tuple[str, ...], Mapping[str, Any] | Sequence[str]]
@@ -58,8 +52,15 @@ def _splits(*words: str) -> Any:
     return pairs
 
 
+# The order of options in manifests and signatures is that of 0.2.0; new ones follow.
+OF_BUILDS = """input output root splits num_shards shard_bytes shard_examples shard_name compression
+    seed max_reject_fraction update overwrite keep dry_run beam_options"""
+OF_CSV = """decimal thousands infinity delimiter quote escape comment pad_rows header columns
+    skip_lines strip"""
+
+
 @dataclass
-class DatasetOptions(of.Options):
+class DatasetOptions(ShardOptions):
     """Options of the input, the output, the splits and the shards.
 
     The table of a kind of input has ``summary``, ``example`` and ``groups`` of its help, too: names
@@ -73,10 +74,6 @@ class DatasetOptions(of.Options):
         splits: ``SHARES``: directory (default if all folders are named like splits), or shares
             (default: train:0.9,validation:0.1), or files and folders as in train:1,test=test.csv:
             shares divide the others
-        num_shards: ``N``: exact number of shards in each split; their record counts differ by at
-            most one
-        shard_bytes: ``SIZE``: target size of a shard
-        shard_examples: ``N``: target number of examples per shard
         shard_name: ``PATTERN``: fields {split} {index:05d} {total:05d} {records} {label}
         compression: ``TYPE``: gzip or none
         seed: ``N``: seed of the shuffle and the splits
@@ -90,6 +87,7 @@ class DatasetOptions(of.Options):
             as in labels=team=vision; may be repeated
     """
 
+    order: ClassVar = OF_BUILDS
     usage: ClassVar = "--input=PATH --output=DIR [FLAGS]"
     notes: ClassVar = """
 
@@ -101,9 +99,6 @@ Flags are written --name=value. Every Apache Beam pipeline option works too
     _: KW_ONLY
     root: of.File = of.file(decides=False)
     splits: SplitShares = _splits("directory")
-    num_shards: of.MaybeInt = NUM_SHARDS
-    shard_bytes: of.Bytes = SHARD_BYTES
-    shard_examples: of.MaybeInt = SHARD_EXAMPLES
     shard_name: of.Text = of.text()
     compression: of.Choice[Literal["gzip", "none"]] = of.choice(("gzip", "none"), "gzip")
     seed: of.Int = SEED
@@ -121,11 +116,6 @@ Flags are written --name=value. Every Apache Beam pipeline option works too
     beam_options: BeamOptions = of.beam_options()
 
 
-# The order of options in manifests and signatures is that of 0.2.0; new ones follow.
-OF_BUILDS = """input output root splits num_shards shard_bytes shard_examples shard_name compression
-    seed max_reject_fraction update overwrite keep dry_run beam_options"""
-OF_CSV = """decimal thousands infinity delimiter quote escape comment pad_rows header columns
-    skip_lines strip"""
 # Options that every build has, for the groups of its help.
 INPUT_OUTPUT = "input output root update overwrite keep dry_run"
 SHARDS = "num_shards shard_bytes shard_examples shard_name compression"
@@ -213,7 +203,7 @@ class CsvOptions(CsvFormat, CellOptions):
 
 
 @dataclass(kw_only=True)
-class ImagesOptions(ImageOptions, DecoderLimits, CsvOptions, DatasetOptions):
+class ImagesOptions(ImageOptions, DecoderLimits, LabelOptions, CsvOptions, DatasetOptions):
     """Options of ``shardmill images``, besides those of every build.
 
     Attributes:
@@ -222,10 +212,6 @@ class ImagesOptions(ImageOptions, DecoderLimits, CsvOptions, DatasetOptions):
         splits: ``SHARES``: directory (default if all folders are named like splits), listing,
             imagesets (of PASCAL VOC), or shares (default: train:0.9,validation:0.1), or folders and
             files as in train:1,test=test/: shares divide the others
-        label_from: ``WHERE``: directory, filename, listing, none
-        label_pattern: ``REGEX``: has a group (?P<label>...)
-        labels: ``FILE``: one label per line, the first is class 0; or a .yaml file with names
-        label_order: ``HOW``: class ids sort labels as text (default; 10 before 2) or by number
         image_column: ``NAME``: column of Parquet files, or feature of TFRecords, that holds images
             (default: the only one of images; image/encoded)
         label_column: ``NAME``: column or feature of their labels (default: label;
@@ -285,10 +271,6 @@ example, a folder with one subfolder per label:
         quality channels shard_by duplicates features limit
         max_pixels decoder_memory decoder_seconds workers follow_links"""
     splits: SplitShares = _splits("directory", "imagesets", "listing")
-    label_from: of.Choice[LabelFrom] = LABEL_FROM
-    label_pattern: of.Text = of.text()
-    labels: of.File = of.file(decides=False)
-    label_order: of.Choice[LabelOrder] = LABEL_ORDER
     image_column: of.Text = of.text()
     label_column: of.Text = of.text()
     image_suffix: of.Names = of.names(decides=False)

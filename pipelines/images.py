@@ -57,7 +57,7 @@ class ImagesJob:
         if config.dry_run:
             folder = tempfile.mkdtemp(prefix="shardmill-")
             atexit.register(shutil.rmtree, folder, ignore_errors=True)
-        by_folder = config.label_from == "directory"
+        by_folder = config.label_source == "directory"
         members = MemberOptions(
             config.label_column if by_folder else "",
             tuple(suffix.lower().lstrip(".") for suffix in config.image_suffix),
@@ -96,12 +96,14 @@ def resolve(config: ImagesConfig, *, runner: str = "") -> ImagesJob:
     Raises:
         ShardmillError: The input is missing or an option breaks a rule.
     """
-    listing = "listing" in (config.label_from, config.shares.mode)
+    listing = "listing" in (config.label_source, config.shares.mode)
     if config.source_id:
         path = absolute(config.sources[0])
         match = MatchSpec("listing", path, path.rpartition("/")[0], archives=True)
     else:
-        match = config.find_inputs("images", listing=listing)
+        match = config.find_inputs(
+            wanted="images", listing=listing, follow_links=config.follow_links
+        )
     if not match.archives:
         _check_without_archives(config)
     config, warnings = resolve_splits(config, match)
@@ -133,7 +135,7 @@ def resolve(config: ImagesConfig, *, runner: str = "") -> ImagesJob:
         compares=not config.overwrite and has_catalogs(config.absolute_output),
         warnings=warnings,
         hooks=ImagesHooks(
-            config.label_from == "filename", config.image_spec.resizer, bool(config.resizer)
+            config.label_source == "filename", config.image_spec.resizer, bool(config.resizer)
         ),
     )
     return ImagesJob(config, match, sink, config.annotation_specs(match))

@@ -29,14 +29,21 @@ from shardmill.transforms.match.annotations.annotation_spec import (
 )
 from shardmill.transforms.match.annotations.yolo import UNDECLARED, LineFormat
 from shardmill.transforms.match.inputs import MatchSpec
-from shardmill.transforms.match.labels import BELOW_SPLIT, LabelSpec, below_places, parse_labels
+from shardmill.transforms.match.labels import (
+    BELOW_SPLIT,
+    LabelFrom,
+    LabelSpec,
+    below_places,
+    check_label_pattern,
+    parse_labels,
+)
 from shardmill.transforms.publish.generation import config_id
 from shardmill.transforms.runtime.process_pool import usable_cores
-from shardmill.transforms.sink.placement import PlaceSpec
+from shardmill.transforms.sink.placement import PlaceSpec, check_group_pattern, check_unlabeled
 from shardmill.transforms.sources.csv.dialect import CellOptions, CsvFormat, Dialect
 from shardmill.transforms.sources.csv.text_parser import CellRules
 from shardmill.transforms.sources.listings import ListingOptions
-from shardmill.transforms.tables.column_options import ColumnOptions
+from shardmill.transforms.tables.column_options import typed_columns
 
 _LARGE_SIDE = 4096  # pixels; such images rarely are what --image_size should say
 
@@ -60,24 +67,27 @@ class ImagesConfig(ImagesOptions, BuildConfig):
             raise UsageError("resizer-not-installed")
         self._check_annotations()
         self._check_duplicates()
-        # The parsers of these values check them.
-        _ = self.place_spec, self.shard_spec, self.listing_options
-        if self.listed is not None:
-            _ = self.feature_set
-        _ = LabelSpec(self.label_from, self.label_pattern)
+        check_group_pattern(self.group_pattern)
+        check_unlabeled(self.unlabeled_splits, self.shares)
+        typed_columns(self.types, {})
+        check_label_pattern(self.label_source, self.label_pattern)
         if self.zip_encoding and not _extends_ascii(self.zip_encoding):
             raise UsageError("zip-encoding-unknown", encoding=self.zip_encoding)
         if self.group_pattern and self.shares.mode != "fractions":
             raise UsageError("group-pattern-useless", splits=self.splits)
-        if self.unlabeled_splits and self.label_from == "none":
+        if self.unlabeled_splits and self.label_source == "none":
             raise UsageError("unlabeled-useless")
-        if self.label_order != "text" and self.labels:
-            why = "with --labels, whose lines number the labels"
-            raise UsageError("option-useless", flag="label_order", value=self.label_order, why=why)
-        if self.shard_by == "label" and self.label_from == "none":
+        if self.shard_by == "label" and self.label_source == "none":
             raise UsageError("shard-by-label-without-labels")
         if self.shard_by == "label" and self.label_separator:
             raise UsageError("shard-by-label-of-several")
+
+    @property
+    def label_source(self) -> LabelFrom:
+        """Where labels come from: ``none`` if boxes or pixels have them."""
+        if self.annotations or (self.masks and self.label_from == "directory"):
+            return "none"
+        return self.label_from
 
     def _check_annotations(self) -> None:
         kinds = {item.partition(":")[0] for item in self.annotations}
@@ -107,15 +117,13 @@ class ImagesConfig(ImagesOptions, BuildConfig):
             value = getattr(self, flag)
             if value and used and not (kinds or self.masks):
                 raise UsageError("option-useless", flag=flag, value=value, why=why)
-        if kinds or (self.masks and self.label_from == "directory"):
-            vars(self)["label_from"] = "none"  # boxes and pixels have the labels
 
     def _check_duplicates(self) -> None:
         if self.duplicates == "keep":
             return
         for flag, named in (
             ("group_pattern", self.group_pattern),
-            ("label_from", self.label_from == "listing"),
+            ("label_from", self.label_source == "listing"),
             ("splits", self.shares.mode != "fractions"),
         ):
             if named:
@@ -147,7 +155,7 @@ class ImagesConfig(ImagesOptions, BuildConfig):
     def feature_set(self) -> FeatureSet:
         """The features of a record."""
         has: dict[Part, bool] = {
-            "label": self.label_from != "none",
+            "label": self.label_source != "none",
             "boxes": bool(self.annotations),
             "coco_ids": self.coco_ids,
             "mask": bool(self.masks),
@@ -163,8 +171,8 @@ class ImagesConfig(ImagesOptions, BuildConfig):
     @cached_property
     def listing_options(self) -> ListingOptions:
         """What is read of listings."""
-        types = ColumnOptions.of((), (), (), self.types, ()).types if self.types else {}
-        labelled, split = self.label_from == "listing", self.shares.mode == "listing"
+        types = typed_columns(self.types, {})
+        labelled, split = self.label_source == "listing", self.shares.mode == "listing"
         rules = CellRules.of(self.null_texts, self.pick(CellOptions))
         dialect = Dialect(**vars(self.pick(CsvFormat)))
         return ListingOptions(
@@ -183,12 +191,12 @@ class ImagesConfig(ImagesOptions, BuildConfig):
             text = read_option_file("labels", self.labels, "a text file with one label a line")
             fixed = parse_labels(text, self.labels)
         pattern = self.label_pattern
-        if self.label_from == "directory" and not pattern:
+        if self.label_source == "directory" and not pattern:
             # A split of all files does not say which folders are labels.
             places = [place for _, place in self.shares.named if place != "**"]
             pattern = BELOW_SPLIT if self.shares.mode == "directory" else below_places(places)
         several = bool(self.label_separator)
-        return LabelSpec(self.label_from, pattern, fixed, self.place_spec.is_unlabeled, several)
+        return LabelSpec(self.label_source, pattern, fixed, self.place_spec.is_unlabeled, several)
 
     @cached_property
     def line_format(self) -> LineFormat:
@@ -260,9 +268,13 @@ class ImagesConfig(ImagesOptions, BuildConfig):
     def without_folder_labels(self) -> ImagesConfig:
         """See ``BuildConfig``; labels that other options describe are missing labels."""
         described = self.label_pattern or self.labels or self.by_label or self.unlabeled_splits
-        if described or self.label_from != "directory":
+        if described or self.label_source != "directory":
             return self
         return replace(self, label_from="none")
+
+    def used_values(self) -> dict[str, Any]:
+        """Return the values of all options by name, as the build uses them."""
+        return super().used_values() | {"label_from": self.label_source}
 
     def command(self, kind: str) -> tuple[str, ...]:
         """See ``BuildConfig``; on a machine with the other default, the images are the same."""
@@ -274,6 +286,7 @@ class ImagesConfig(ImagesOptions, BuildConfig):
     def identity(self) -> dict[str, Any]:
         """Return the options that decide the content of the dataset."""
         values = super().identity()
+        values["label_from"] = self.label_source
         if self.label_spec.fixed is not None:
             values["labels"] = list(self.label_spec.fixed)
         if self.label_order != "text":

@@ -196,7 +196,7 @@ def resolve(config: RowsConfig, *, runner: str = "") -> RowsJob:
     Raises:
         ShardmillError: The input is missing or unusable, or an option breaks a rule.
     """
-    match = config.find_inputs("rows")
+    match = config.find_inputs(wanted="rows", follow_links=config.follow_links)
     config, notes = (config, ()) if config.split_by else resolve_splits(config, match)
     chosen = config.column_options
     given = config.read_schema()

@@ -18,11 +18,15 @@ from shardmill.pipelines.report.terminal import Answer, quiet_import, quiet_stde
 from shardmill.schemas.dataset.splits import Splits
 from shardmill.schemas.errors import UsageError
 from shardmill.schemas.schema_pbtxt.columns import Column, parse_schema
-from shardmill.transforms.sink.placement import PlaceSpec
+from shardmill.transforms.sink.placement import PlaceSpec, check_unlabeled
 from shardmill.transforms.sources.csv.dialect import CellOptions, Dialect
 from shardmill.transforms.sources.csv.text_parser import CellRules
 from shardmill.transforms.sources.csv.typed_cells import check_default
-from shardmill.transforms.tables.column_options import ColumnOptions, unknown_column
+from shardmill.transforms.tables.column_options import (
+    ColumnOptions,
+    check_column_options,
+    unknown_column,
+)
 from shardmill.transforms.tables.table_source import TableSpec, with_names
 
 if TYPE_CHECKING:
@@ -46,10 +50,11 @@ class RowsConfig(RowsOptions, BuildConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        # The parsers of these values check them.
-        _ = self.column_options, self.place_spec, self.shard_spec
+        check_column_options(self.rename, self.types)
         if self.shares.mode == "listing":
             raise UsageError("splits-listing-of-rows")
+        if not self.split_by:
+            check_unlabeled(self.unlabeled_splits, self.shares)
         if self.split_by and self.splits is not None:
             raise UsageError("split-by-and-splits", split_by=self.split_by, splits=self.splits)
         if self.unlabeled_splits and not self.label:

@@ -107,7 +107,6 @@ class WriteDataset(beam.PTransform):
             raise UsageError("split-by-and-splits", split_by=split, splits=config.splits)
         if config.shares.mode != "fractions" or config.shares.named:
             raise UsageError("splits-of-elements", splits=config.splits)
-        _ = config.shard_spec  # its parser checks values
         self._key, self._split, self._label = key, split, label
         self._duplicates = duplicates
         self._columns = _read_schema(schema) if schema else ()

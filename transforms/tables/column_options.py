@@ -55,15 +55,13 @@ class ColumnOptions:
             UsageError: A type is unknown, or two columns get the same name.
         """
         new_names = dict(pair.partition(":")[::2] for pair in rename)
-        original = {new: old for old, new in new_names.items()}
-        if len(original) < len(rename):
-            raise UsageError("rename-twice", rename=",".join(rename))
+        original = _original_names(rename)
 
         def split(texts: Iterable[str]) -> dict[str, str]:
             pairs = (text.partition(":")[::2] for text in texts)
             return {original.get(name, name): value for name, value in pairs}
 
-        columns = {name: _typed_column(name, text) for name, text in split(types).items()}
+        columns = typed_columns(types, original)
         selected = tuple(original.get(name, name) for name in select)
         dropped = tuple(original.get(name, name) for name in drop)
         return cls(new_names, selected, dropped, columns, split(defaults))
@@ -114,6 +112,42 @@ class ColumnOptions:
             for column in columns
             if self.keeps(column.name, label)
         )
+
+
+def check_column_options(rename: Sequence[str], types: Iterable[str]) -> None:
+    """Check the values of ``--rename`` and ``--types``.
+
+    Raises:
+        UsageError: A type is unknown, or two columns get the same name.
+    """
+    typed_columns(types, _original_names(rename))
+
+
+def _original_names(rename: Sequence[str]) -> dict[str, str]:
+    """Return the names in the files by the new ones."""
+    pairs = (pair.partition(":") for pair in rename)
+    original = {new: old for old, _, new in pairs}
+    if len(original) < len(rename):
+        raise UsageError("rename-twice", rename=",".join(rename))
+    return original
+
+
+def typed_columns(types: Iterable[str], original: Mapping[str, str]) -> dict[str, Column]:
+    """Return the columns of ``--types``, by their names in the files.
+
+    Args:
+        types: Names and types, as in ``zip:bytes``.
+        original: Names in the files of columns that have others.
+
+    Raises:
+        UsageError: A type is unknown.
+    """
+    columns = {}
+    for text in types:
+        given, _, type_text = text.partition(":")
+        name = original.get(given, given)
+        columns[name] = _typed_column(name, type_text)
+    return columns
 
 
 def _typed_column(name: str, text: str) -> Column:
