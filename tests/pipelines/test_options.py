@@ -17,16 +17,17 @@ from shardmill.pipelines.arrays_config import ArraysConfig
 from shardmill.pipelines.commands import INPUT_KINDS, find_parser
 from shardmill.pipelines.images_config import ImagesConfig
 from shardmill.pipelines.rows_config import RowsConfig
+from shardmill.schemas import option_types as of
 from shardmill.schemas.dataset.splits import Splits
 from shardmill.schemas.errors import UsageError
 from shardmill.schemas.numbers import format_bytes, parse_bytes
 from shardmill.schemas.option_types import as_text, describe_options, options_of
 from shardmill.transforms.images.convert import ImageSpec
-from shardmill.transforms.images.image_options import DecoderLimits
+from shardmill.transforms.images.image_options import DecoderLimits, ImageOptions
 from shardmill.transforms.images.resize import ResizeSpec
-from shardmill.transforms.match.labels import LabelSpec
-from shardmill.transforms.sink.placement import PlaceSpec, ShardSpec
-from shardmill.transforms.sources.csv.dialect import Dialect
+from shardmill.transforms.match.labels import LabelOptions, LabelSpec
+from shardmill.transforms.sink.placement import PlaceSpec, ShardOptions, ShardSpec
+from shardmill.transforms.sources.csv.dialect import CellOptions, CsvFormat, Dialect
 
 TABLES = {
     "images": tables.ImagesOptions,
@@ -252,3 +253,36 @@ def test_an_absurd_number_of_workers_is_an_error(workers) -> None:
     """A pool of 10**20 processes was awaited without end."""
     with pytest.raises(UsageError, match=f"--workers={workers} must be from 0 to 1024"):
         tables.ImagesOptions("in", "out", workers=workers)
+
+
+@dataclasses.dataclass(kw_only=True)
+class LaterOptions(ImageOptions):
+    """A release with two more options, one of which says that it was added."""
+
+    sharpen: of.Switch = of.switch(added=True)  # noqa: RUF009
+    dither: of.Switch = of.switch()  # noqa: RUF009
+
+
+def test_an_added_option_is_in_no_identity_at_its_default() -> None:
+    """Else a new option would make each dataset decode all images again."""
+    before = ImageOptions(quality=90).record_identity()
+    assert LaterOptions(quality=90).record_identity() == {**before, "dither": False}
+    after = LaterOptions(quality=90, sharpen=True).record_identity()
+    assert after == {**before, "dither": False, "sharpen": True}
+
+
+@pytest.mark.parametrize(
+    ("command", "groups"),
+    [
+        ("images", (ImageOptions, DecoderLimits, LabelOptions, ShardOptions, CsvFormat)),
+        ("rows", (Dialect, CellOptions, ShardOptions)),
+        ("arrays", (ShardOptions,)),
+    ],
+)
+def test_a_component_gets_the_options_of_its_group(command, groups) -> None:
+    table = TABLES[command]("in", "out", num_shards=7)
+    for group in groups:
+        picked = table.pick(group)
+        assert type(picked) is group
+        assert vars(picked) == {name: getattr(table, name) for name in options_of(group)}
+        assert options_of(group).items() <= options_of(table).items()  # one object each
