@@ -20,6 +20,7 @@ from shardmill.transforms.images.image_options import DecoderLimits, ImageOption
 from shardmill.transforms.match.labels import LabelOptions
 from shardmill.transforms.sink.placement import SEED, DuplicatesMode, ShardOptions
 from shardmill.transforms.sources.csv.dialect import CellOptions, CsvFormat, Dialect
+from shardmill.transforms.tables.column_options import ColumnOptions
 
 BeamOptions = of.Option[tuple[str, ...], Mapping[str, Any] | Sequence[str]]
 SplitShares = of.Option[Splits | None, str | Mapping[str, float | of.Path] | Splits | None]
@@ -292,7 +293,7 @@ example, a folder with one subfolder per label:
 
 
 @dataclass(kw_only=True)
-class RowsOptions(Dialect, CsvOptions, DatasetOptions):
+class RowsOptions(ColumnOptions, Dialect, CsvOptions, DatasetOptions):
     """Options of ``shardmill rows``, besides those of every build.
 
     Attributes:
@@ -304,14 +305,6 @@ class RowsOptions(Dialect, CsvOptions, DatasetOptions):
         group_by: ``COLUMN``: rows with equal cells stay in one split
         split_by: ``COLUMN``: names the split of each row; not in the records
         unlabeled_splits: ``NAMES``: splits whose rows need no label, and get none
-        select: ``COLUMNS``: become features, with the label (default: all)
-        drop: ``COLUMNS``: do not become features
-        rename: ``PAIRS``: new names of columns, as in old:new; all other options have the new names
-        types: ``PAIRS``: types of columns, as in zip:bytes,price:float,day:date:%d.%m.%Y: int,
-            float, bytes, datetime (seconds since 1970) or date (days); the latter two are ISO 8601
-            unless a format follows, and after the others the text between the values of a cell may
-            follow, as in tags:text:;
-        defaults: ``PAIRS``: texts that replace missing cells, as in age:0
         partitions: folders named NAME=VALUE are columns, as Spark and Hive write them
         null_values: ``LIST``: texts that mean null in all columns (default: empty cells, and in
             numeric columns NA, NaN, null, ? and the like)
@@ -348,11 +341,6 @@ example, with the column survived as the label:
     group_by: of.Text = of.text()
     split_by: of.Text = of.text()
     unlabeled_splits: of.Names = of.names()
-    select: of.Names = of.names()
-    drop: of.Names = of.names()
-    rename: of.Pairs = of.mapping()
-    types: of.Pairs = of.mapping()
-    defaults: of.Pairs = of.mapping()
     partitions: of.Switch = of.switch()
     preprocessing: of.File = of.file(decides=False)
     sample_bytes: of.Bytes = of.size("16MiB", least="1", decides=False)

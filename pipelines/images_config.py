@@ -69,7 +69,7 @@ class ImagesConfig(ImagesOptions, BuildConfig):
         self._check_duplicates()
         check_group_pattern(self.group_pattern)
         check_unlabeled(self.unlabeled_splits, self.shares)
-        typed_columns(self.types, {})
+        typed_columns(self.types)
         check_label_pattern(self.label_source, self.label_pattern)
         if self.zip_encoding and not _extends_ascii(self.zip_encoding):
             raise UsageError("zip-encoding-unknown", encoding=self.zip_encoding)
@@ -171,7 +171,7 @@ class ImagesConfig(ImagesOptions, BuildConfig):
     @cached_property
     def listing_options(self) -> ListingOptions:
         """What is read of listings."""
-        types = typed_columns(self.types, {})
+        types = typed_columns(self.types)
         labelled, split = self.label_source == "listing", self.shares.mode == "listing"
         rules = CellRules.of(self.null_texts, self.pick(CellOptions))
         dialect = Dialect(**vars(self.pick(CsvFormat)))

@@ -216,7 +216,8 @@ def resolve(config: RowsConfig, *, runner: str = "") -> RowsJob:
     table = config.table(given or _infer(config, sample, partitions, strict=strict))
     check_named(config, table.features, chosen.check([*sample.columns, *partitions]))
     _check_train_split(config, preprocessing)
-    untyped = [each for each in table.columns if each.name not in {*chosen.types, *partitions}]
+    typed = {*chosen.typed_columns, *partitions}
+    untyped = [column for column in table.columns if column.name not in typed]
     sampled_from = ((), ()) if given else (sample.base, sample.exact(untyped))
     source = _make_source(config, kind, table, sample, sampled_from, tuple(partitions))
     versions = _versions(preprocessing)
@@ -270,7 +271,7 @@ def _infer(
     omitted = {name for name in names if not chosen.keeps(name, label)}
     omitted |= {split} if split else set()  # a column of a typed file may have an empty name
     of_folders = (each for name, each in partitions.items() if name not in omitted)
-    return (*sample.infer(label, omitted, chosen.types, strict=strict), *of_folders)
+    return (*sample.infer(label, omitted, chosen.typed_columns, strict=strict), *of_folders)
 
 
 def _make_source(
@@ -389,7 +390,7 @@ def _warnings(
         )
     indices = [name for name in sample.columns if name.startswith(PANDAS_INDEX)]
     for name in (*sample.indices, *indices):
-        if name in known and name not in (*config.named, *chosen.rename):
+        if name in known and name not in (*config.named, *chosen.new_names):
             drop, rename = shlex.quote(f"--drop={name}"), shlex.quote(f"--rename={name}:NAME")
             warnings.append(
                 f"the column {name!r} has no name in the file and seems to be an index, as pandas "

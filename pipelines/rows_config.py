@@ -24,7 +24,6 @@ from shardmill.transforms.sources.csv.text_parser import CellRules
 from shardmill.transforms.sources.csv.typed_cells import check_default
 from shardmill.transforms.tables.column_options import (
     ColumnOptions,
-    check_column_options,
     unknown_column,
 )
 from shardmill.transforms.tables.table_source import TableSpec, with_names
@@ -50,7 +49,6 @@ class RowsConfig(RowsOptions, BuildConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_column_options(self.rename, self.types)
         if self.shares.mode == "listing":
             raise UsageError("splits-listing-of-rows")
         if not self.split_by:
@@ -89,7 +87,7 @@ class RowsConfig(RowsOptions, BuildConfig):
     @cached_property
     def column_options(self) -> ColumnOptions:
         """Which columns become features, and how."""
-        return ColumnOptions.of(self.rename, self.select, self.drop, self.types, self.defaults)
+        return self.pick(ColumnOptions)
 
     @property
     def named(self) -> list[str]:
@@ -107,7 +105,7 @@ class RowsConfig(RowsOptions, BuildConfig):
             key,
             group,
             split,
-            rename=tuple(chosen.rename.items()),
+            rename=tuple(chosen.new_names.items()),
         )
 
     def read_schema(self) -> tuple[Column, ...] | None:

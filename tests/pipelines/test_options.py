@@ -28,6 +28,7 @@ from shardmill.transforms.images.resize import ResizeSpec
 from shardmill.transforms.match.labels import LabelOptions, LabelSpec
 from shardmill.transforms.sink.placement import PlaceSpec, ShardOptions, ShardSpec
 from shardmill.transforms.sources.csv.dialect import CellOptions, CsvFormat, Dialect
+from shardmill.transforms.tables.column_options import ColumnOptions
 
 TABLES = {
     "images": tables.ImagesOptions,
@@ -275,7 +276,7 @@ def test_an_added_option_is_in_no_identity_at_its_default() -> None:
     ("command", "groups"),
     [
         ("images", (ImageOptions, DecoderLimits, LabelOptions, ShardOptions, CsvFormat)),
-        ("rows", (Dialect, CellOptions, ShardOptions)),
+        ("rows", (ColumnOptions, Dialect, CellOptions, ShardOptions)),
         ("arrays", (ShardOptions,)),
     ],
 )
