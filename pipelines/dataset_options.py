@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Literal, get_args
 from shardmill.schemas import option_types as of
 from shardmill.schemas.dataset.splits import DEFAULT_SPLITS, Splits
 from shardmill.schemas.errors import UsageError
-from shardmill.schemas.option_types import as_text, options_of
+from shardmill.schemas.option_types import as_text, options_of, useless_option
 from shardmill.transforms.images.image_options import DecoderLimits, ImageOptions
 from shardmill.transforms.match.labels import LabelOptions
 from shardmill.transforms.sink.placement import SEED, DuplicatesMode, ShardOptions
@@ -191,8 +191,7 @@ class CsvOptions(CsvFormat, CellOptions):
         given = self.given_csv_options()
         if given and not kinds:
             name, value = next(iter(given.items()))
-            raise UsageError(
-                "option-useless",
+            raise useless_option(
                 flag=name,
                 value=as_text(options_of(CsvOptions)[name], value),
                 why="without a listing",
@@ -200,7 +199,10 @@ class CsvOptions(CsvFormat, CellOptions):
         names = [name for name in (*given, *others) if name != "infinity"]
         for kind in kinds:
             if names and kind in _KINDS:
-                raise UsageError("option-of-csv", option=names[0], kind=_KINDS[kind])
+                raise UsageError(
+                    f"--{names[0]} is for CSV files, but the input is {_KINDS[kind]}: leave the "
+                    "flag out."
+                )
 
 
 @dataclass(kw_only=True)

@@ -10,6 +10,7 @@ from typing import Any
 
 from shardmill.schemas import option_types as of
 from shardmill.schemas.errors import UsageError
+from shardmill.schemas.numbers import plural
 from shardmill.schemas.schema_pbtxt.image_features import ENCODINGS, Encoding
 from shardmill.transforms.images.resize import Resizer, ResizeSpec
 
@@ -53,18 +54,19 @@ class ImageOptions(ResizeSpec):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.channels == 2:
-            raise UsageError("channels-invalid", channels=self.channels)
+            raise UsageError(f"--channels={self.channels} is not 1 (grey), 3 (RGB) or 4 (RGBA).")
         if self.channels == 4 and self.encoding == "jpeg":
-            raise UsageError("channels-without-alpha")
+            raise UsageError("--channels=4 needs --encoding=png, raw or keep: a JPEG has no alpha.")
         if self.strip_metadata and self.encoding != "keep":
-            raise UsageError("strip-metadata-without-keep", encoding=self.encoding)
+            raise UsageError(
+                f"--strip_metadata needs --encoding=keep: images encoded as {self.encoding} have "
+                "no metadata."
+            )
         if self.target_bytes > MAX_RECORD_BYTES:
             raise UsageError(
-                "image-size-too-large",
-                height=self.image_size.height,
-                width=self.image_size.width,
-                target_bytes=self.target_bytes,
-                most=MAX_RECORD_BYTES,
+                f"--image_size={self.image_size.height}x{self.image_size.width} is out of range: "
+                f"the pixels of an image would take {plural(self.target_bytes, 'byte')}, and a "
+                f"tf.train.Example can hold {MAX_RECORD_BYTES:,}."
             )
 
     @property

@@ -79,7 +79,10 @@ def parse_image_size(value: Any) -> Size:
     text = "x".join(map(str, value)) if is_pair else str(value)
     match = _IMAGE_SIZE.fullmatch(text)
     if match is None:
-        raise UsageError("image-size-invalid", text=text)
+        raise UsageError(
+            f"--image_size={text} is not a size: write pixels as in 224, or height x width as in "
+            "180x320."
+        )
     height, width = match.groups()
     return Size(width=int(width or height), height=int(height))
 
@@ -88,7 +91,10 @@ def _parse_target(_: str, value: Any) -> Size:
     size = parse_image_size(value)
     if not all(1 <= side <= MAX_SIDE for side in size):
         shown = f"{size.height}x{size.width}"
-        raise UsageError("image-size-out-of-range", shown=shown, most=MAX_SIDE)
+        raise UsageError(
+            f"--image_size={shown} is out of range: each side takes 1 to {MAX_SIDE} pixels, as in "
+            "224 or 180x320 (height x width)."
+        )
     return size
 
 

@@ -14,6 +14,7 @@ from typing import Any, Literal, get_args
 from shardmill.schemas import option_types as of
 from shardmill.schemas.dataset.splits import SPLIT_FOLDER
 from shardmill.schemas.errors import UsageError
+from shardmill.schemas.option_types import useless_option
 from shardmill.schemas.refs import InputRef, RejectedError
 from shardmill.transforms.match.walk import glob_regex, make_key
 
@@ -56,7 +57,7 @@ class LabelOptions(of.Options):
         check_label_pattern(self.label_from, self.label_pattern)
         if self.label_order != "text" and self.labels:
             why = "with --labels, whose lines number the labels"
-            raise UsageError("option-useless", flag="label_order", value=self.label_order, why=why)
+            raise useless_option(flag="label_order", value=self.label_order, why=why)
 
 
 def check_label_pattern(label_from: LabelFrom, pattern: str) -> None:
@@ -68,13 +69,21 @@ def check_label_pattern(label_from: LabelFrom, pattern: str) -> None:
     if not pattern:
         return
     if label_from not in _PRESETS:
-        raise UsageError("label-pattern-useless", label_from=label_from)
+        raise UsageError(
+            f"--label_pattern has no use with --label_from={label_from}: use "
+            "--label_from=directory or filename."
+        )
     try:
         groups = re.compile(pattern, re.DOTALL).groupindex
     except re.error as error:
-        raise UsageError("label-pattern-invalid", pattern=pattern, error=error) from error
+        raise UsageError(
+            f"--label_pattern={pattern} is not a regular expression: {error}."
+        ) from error
     if "label" not in groups:
-        raise UsageError("label-pattern-without-group", pattern=pattern)
+        raise UsageError(
+            f"--label_pattern={pattern} has no group called label: mark the label as in "
+            "'(?P<label>[^.]+)\\..*'."
+        )
 
 
 @dataclass(frozen=True)
@@ -313,11 +322,18 @@ def _read_names(text: str, source: str) -> list[str]:
         names = dict(enumerate(found)) if isinstance(found, list) else {**found}
         listed = [names[number] for number in range(len(names))]
     except (yaml.YAMLError, LookupError, RecursionError, TypeError) as error:
-        raise UsageError("labels-not-yaml", source=source) from error
+        raise _labels_not_yaml(source) from error
     # A name that YAML reads as a boolean, a date or a number was written otherwise: yes, 1.0.
     if not all(isinstance(each, str) and len(each.splitlines()) == 1 for each in listed):
-        raise UsageError("labels-not-yaml", source=source)
+        raise _labels_not_yaml(source)
     return listed
+
+
+def _labels_not_yaml(source: object) -> UsageError:
+    return UsageError(
+        f"--labels={source} has no list 'names' of texts, or one by numbers from 0: write such "
+        "names in quotes, or give a text file with one label a line."
+    )
 
 
 def parse_labels(text: str, source: str) -> tuple[str, ...]:
@@ -334,11 +350,11 @@ def parse_labels(text: str, source: str) -> tuple[str, ...]:
     is_yaml = source.lower().endswith((".yaml", ".yml"))
     lines = _read_names(text, source) if is_yaml else text.splitlines()
     if not lines:
-        raise UsageError("labels-empty", source=source)
+        raise UsageError(f"--labels={source} is empty: write one label a line.")
     for number, line in enumerate(lines, 1):
         if not line.strip():
-            raise UsageError("labels-empty-line", source=source, number=number)
+            raise UsageError(f"--labels={source} has an empty line {number}: remove it.")
     if len(set(lines)) != len(lines):
         twice = next(line for line in lines if lines.count(line) > 1)
-        raise UsageError("labels-twice", source=source, twice=twice)
+        raise UsageError(f"--labels={source} lists {twice!r} twice: each label has one class id.")
     return tuple(lines)

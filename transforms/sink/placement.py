@@ -100,7 +100,9 @@ def check_group_pattern(pattern: str) -> None:
     try:
         re.compile(pattern)
     except re.error as error:
-        raise UsageError("group-pattern-invalid", group_pattern=pattern, error=error) from error
+        raise UsageError(
+            f"--group_pattern={pattern} is not a regular expression: {error}."
+        ) from error
 
 
 def check_unlabeled(names: Sequence[str], splits: Splits) -> None:
@@ -112,7 +114,10 @@ def check_unlabeled(names: Sequence[str], splits: Splits) -> None:
     required = splits.required
     for name in names:
         if required and name not in required:
-            raise UsageError("unlabeled-unknown", name=name, splits=", ".join(required))
+            splits_text = ", ".join(required)
+            raise UsageError(
+                f"--unlabeled_splits={name} is not a split: the splits are {splits_text}."
+            )
 
 
 @dataclass(frozen=True)
@@ -267,7 +272,7 @@ class ShardOptions(of.Options):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.num_shards is not None and self.shard_examples is not None:
-            raise UsageError("num-shards-and-shard-examples")
+            raise UsageError("--num_shards and --shard_examples cannot be combined: give one.")
 
 
 @dataclass(unsafe_hash=True)  # its values do not change

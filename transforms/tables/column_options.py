@@ -52,7 +52,10 @@ class ColumnOptions(of.Options):
         super().__post_init__()
         original = {new: old for old, new in _pairs(self.rename)}
         if len(original) < len(self.rename):
-            raise UsageError("rename-twice", rename=",".join(self.rename))
+            rename_text = ",".join(self.rename)
+            raise UsageError(
+                f"--rename={rename_text} gives two columns the same name: choose different names."
+            )
         for name, text in _pairs(self.types):
             typed_column(original.get(name, name), text)
 
@@ -96,7 +99,10 @@ class ColumnOptions(of.Options):
         renamed = [self.new_names.get(name, name) for name in columns]
         for old, new in self.new_names.items():
             if renamed.count(new) > 1:
-                raise UsageError("rename-taken", old=old, new=new)
+                raise UsageError(
+                    f"--rename={old}:{new}: the input has another column {new!r}: choose another "
+                    "name, or rename that one too."
+                )
         return renamed
 
     def keeps(self, name: str, label: str) -> bool:
@@ -155,7 +161,12 @@ def typed_column(name: str, text: str) -> Column:
     if "time" in arguments:
         return Column(name, time_format=form, **arguments)
     if not arguments or form.startswith("%"):
-        raise UsageError("type-unknown", name=name, text=text, types=", ".join(_TYPES))
+        types_text = ", ".join(_TYPES)
+        raise UsageError(
+            f"--types={name}:{text}: must be {types_text}; a format may follow the last two, as in "
+            f"{name}:date:%d.%m.%Y, and the text between several values the others, as in "
+            f"{name}:text:;."
+        )
     return Column(name, separator=form, **arguments)
 
 
@@ -171,4 +182,4 @@ def unknown_column(flag: str, name: str, have: str, columns: Sequence[str]) -> U
     near = difflib.get_close_matches(name, columns, 1)
     hint = f"; did you mean {near[0]!r}?" if near else "."
     names = format_names(columns) or "none"
-    return UsageError("column-unknown", flag=flag, name=name, have=have, columns=names, hint=hint)
+    return UsageError(f"--{flag}={name} is not a column: {have} {names}{hint}")
