@@ -28,19 +28,19 @@ def seconds(data: bytes, spec: ImageSpec) -> float:
 
 def pixels(data: bytes, rule: ResizeSpec, gap: float) -> np.ndarray:
     """Returns the resized pixels before JPEG encoding."""
-    raw = convert_image(data, ImageSpec(rule, reducing_gap=gap, encoding="raw")).data
+    raw = convert_image(data, ImageSpec(**vars(rule), reducing_gap=gap, encoding="raw")).data
     return np.frombuffer(raw, np.uint8).astype(float)
 
 
 def main(folder: Path, size: int) -> None:
     """Measures and prints the results."""
-    rule = ResizeSpec(Size(size, size))
+    rule = ResizeSpec(image_size=Size(size, size))
     full, scaled, noise, sizes = [], [], [], []
     for path in sorted(folder.rglob("*.jpg")):
         data = path.read_bytes()
         sizes.append(len(data) / 1e6)
-        full.append(seconds(data, ImageSpec(rule, reducing_gap=0)))
-        scaled.append(seconds(data, ImageSpec(rule, reducing_gap=3)))
+        full.append(seconds(data, ImageSpec(**vars(rule), reducing_gap=0)))
+        scaled.append(seconds(data, ImageSpec(**vars(rule), reducing_gap=3)))
         error = float(((pixels(data, rule, 0) - pixels(data, rule, 3)) ** 2).mean())
         noise.append(10 * np.log10(255**2 / error) if error else 99.0)
     results = {

@@ -21,7 +21,6 @@ class ArraysConfig(ArraysOptions, BuildConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _ = self.shard_spec  # its parser checks values
         if len(self.sources) > 1:
             raise UsageError(
                 "--input can name one file or folder of arrays: put the arrays into one folder."

@@ -8,7 +8,6 @@ from __future__ import annotations
 import itertools
 import os
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any, TypeVar, cast
 
 from typing_extensions import Self
@@ -16,14 +15,14 @@ from typing_extensions import Self
 from shardmill.pipelines.dataset_options import DatasetOptions
 from shardmill.pipelines.report.terminal import Answer
 from shardmill.pipelines.split_places import relative_places
-from shardmill.schemas.dataset.shard_names import MANIFEST, shard_template
+from shardmill.schemas.dataset.shard_names import MANIFEST, ShardTemplate, shard_template
 from shardmill.schemas.dataset.splits import DEFAULT_SPLITS, Splits, split_of_folder
 from shardmill.schemas.errors import UsageError, format_names
-from shardmill.schemas.option_types import as_text, options_of, parse_path
+from shardmill.schemas.option_types import as_text, identity_of, options_of, parse_path
 from shardmill.schemas.storage import absolute, join, open_storage, scheme_of
 from shardmill.transforms.match.inputs import MatchSpec, find_inputs
-from shardmill.transforms.match.walk import Wanted, check_apart, folder_names
-from shardmill.transforms.sink.placement import PlaceSpec, ShardSpec
+from shardmill.transforms.match.walk import check_apart, folder_names
+from shardmill.transforms.sink.placement import PlaceSpec, ShardOptions, ShardSpec
 from shardmill.transforms.sink.spec import SinkSpec
 
 _MODES = frozenset({"update", "overwrite", "dry_run", "beam_options"})
@@ -59,6 +58,7 @@ class BuildConfig(DatasetOptions):
                 "--update and --overwrite cannot be combined: --update builds if inputs or options "
                 "changed, --overwrite in any case."
             )
+        self._check_shard_name()
 
     @property
     def sources(self) -> tuple[str, ...]:
@@ -70,9 +70,8 @@ class BuildConfig(DatasetOptions):
         """Paths or URIs of all inputs, for messages."""
         return "the Python source" if self.source_id else ", ".join(self.sources)
 
-    def find_inputs(self, wanted: Wanted, **options: Any) -> MatchSpec:
+    def find_inputs(self, **options: Any) -> MatchSpec:
         """Return the inputs and what to match in them; see ``inputs.find_inputs``."""
-        options |= {"follow_links": vars(self)["follow_links"], "wanted": wanted}
         source = absolute(self.sources[0]) if len(self.sources) == 1 else ""
         if source and _are_swapped(source, self.absolute_output):
             raise UsageError(
@@ -107,32 +106,36 @@ class BuildConfig(DatasetOptions):
         """Whether at most one split can have examples."""
         return len(self.place_spec.splits.required) == 1
 
-    @cached_property
+    @property
     def shard_spec(self) -> ShardSpec:
         """Number or size of the shards, and their names."""
-        template = shard_template(
-            self.shard_name, by_label=self.by_label, compression=self.compression
-        )
-        if "split" not in template.fields and not self.one_split:
+        return ShardSpec(self._shard_template, **vars(self.pick(ShardOptions)))
+
+    @property
+    def _shard_template(self) -> ShardTemplate:
+        return shard_template(self.shard_name, by_label=self.by_label, compression=self.compression)
+
+    def _check_shard_name(self) -> None:
+        fields = self._shard_template.fields
+        if "split" not in fields and not self.one_split:
             raise UsageError(
                 f"--shard_name={self.shard_name!r} would give shards of several splits one name: "
                 "add {split}, or make one split as in --splits=train:1."
             )
-        if "label" not in template.fields and self.by_label:
+        if "label" not in fields and self.by_label:
             raise UsageError(
                 f"--shard_name={self.shard_name!r} would give shards of several labels one name: "
                 "add {label}."
             )
-        if "label" in template.fields and not self.by_label:
+        if "label" in fields and not self.by_label:
             raise UsageError(
                 f"--shard_name={self.shard_name!r} has {{label}}: that needs --shard_by=label."
             )
-        if "index" not in template.fields and self.num_shards != 1:
+        if "index" not in fields and self.num_shards != 1:
             raise UsageError(
                 f"--shard_name={self.shard_name!r} would give several shards one name: add "
                 "{index}."
             )
-        return ShardSpec(template, self.num_shards, self.shard_bytes, self.shard_examples)
 
     def start(self, answer: Answer, *, in_memory: bool) -> None:
         """Prepare a build of the command, before Beam is imported.
@@ -175,6 +178,10 @@ class BuildConfig(DatasetOptions):
             **values,
         )
 
+    def used_values(self) -> dict[str, Any]:
+        """Return the values of all options by name, as the build uses them."""
+        return {name: getattr(self, name) for name in options_of(self)}
+
     def command(self, kind: str) -> tuple[str, ...]:
         """Return the command line that builds the dataset again; empty if it was a Python call.
 
@@ -183,10 +190,11 @@ class BuildConfig(DatasetOptions):
         """
         if self.source_id:
             return ()
+        values = self.used_values()
         words = ["shardmill", kind, *(f"--input={absolute(each)}" for each in self.sources)]
         words.append(f"--output={self.absolute_output}")
         for name, option in options_of(self).items():
-            value = getattr(self, name)
+            value = values[name]
             if name not in _MODES and value != option.default:
                 value = absolute(value) if option.parse is parse_path else value
                 words.append(f"--{name}" if value is True else f"--{name}={as_text(option, value)}")
@@ -194,12 +202,7 @@ class BuildConfig(DatasetOptions):
 
     def identity(self) -> dict[str, Any]:
         """Return the options that decide the content of the dataset."""
-        options = {name: each for name, each in options_of(self).items() if each.decides}
-        values = {name: getattr(self, name) for name in options} | {"splits": self.shares}
-        return {
-            name: value if isinstance(value, int | float | None) else as_text(options[name], value)
-            for name, value in values.items()
-        }
+        return identity_of(self) | {"splits": str(self.shares)}
 
 
 def _are_swapped(source: str, output: str) -> bool:

@@ -32,7 +32,7 @@ from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.dataset.read_manifest import load_manifest
 from shardmill.schemas.dataset.shard_names import REJECTS
 from shardmill.schemas.numbers import plural
-from shardmill.schemas.option_types import describe_options, unknown_option
+from shardmill.schemas.option_types import describe_options, options_of, unknown_option
 from shardmill.schemas.storage import join
 
 if TYPE_CHECKING:
@@ -176,10 +176,17 @@ def _command(
     rows = "".join(f"    {name}: {text[:1].upper()}{text[1:]}.\n" for name, (_, text) in texts)
     call.__name__ = call.__qualname__ = command
     call.__doc__ = f"{summary}\n\nArgs:\n{rows}\nRaises:\n{_RAISES}"
-    signature = inspect.signature(kind)
-    plain = [each.replace(annotation=each.empty) for each in signature.parameters.values()]
-    vars(call)["__signature__"] = signature.replace(parameters=plain)
+    vars(call)["__signature__"] = _signature(kind)
     return call
+
+
+def _signature(table: Any) -> inspect.Signature:
+    """Return the signature of a table without types, with its options in their order."""
+    signature = inspect.signature(table)
+    parameters = dict(signature.parameters)
+    options = [parameters.pop(name) for name in options_of(table)]
+    plain = [each.replace(annotation=each.empty) for each in (*parameters.values(), *options)]
+    return signature.replace(parameters=plain)
 
 
 def check_names(call: str, values: Collection[str], options: Collection[str]) -> None:

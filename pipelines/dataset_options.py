@@ -14,24 +14,19 @@ from typing import Any, ClassVar, Literal, get_args
 
 from shardmill.schemas import option_types as of
 from shardmill.schemas.dataset.splits import DEFAULT_SPLITS, Splits
-from shardmill.schemas.schema_pbtxt.image_features import Encoding
-from shardmill.transforms.images import resize as resizing
-from shardmill.transforms.match.labels import LABEL_FROM, LABEL_ORDER, LabelFrom, LabelOrder
-from shardmill.transforms.sink.placement import (
-    NUM_SHARDS,
-    SEED,
-    SHARD_BYTES,
-    SHARD_EXAMPLES,
-    DuplicatesMode,
-)
-from shardmill.transforms.sources.csv.dialect import SKIP_LINES, WHITESPACE, HeaderMode
+from shardmill.schemas.errors import UsageError
+from shardmill.schemas.option_types import as_text, options_of, useless_option
+from shardmill.transforms.images.image_options import DecoderLimits, ImageOptions
+from shardmill.transforms.match.labels import LabelOptions
+from shardmill.transforms.sink.placement import SEED, DuplicatesMode, ShardOptions
+from shardmill.transforms.sources.csv.dialect import CellOptions, CsvFormat, Dialect
+from shardmill.transforms.tables.column_options import ColumnOptions
 
 BeamOptions = of.Option[tuple[str, ...], Mapping[str, Any] | Sequence[str]]
 SplitShares = of.Option[Splits | None, str | Mapping[str, float | of.Path] | Splits | None]
-ImageSize = of.Option[resizing.Size, int | str | tuple[int, int]]
 Update = of.Option[bool | Literal["content"], bool | Literal["content"]]
 Features = of.Option[str, str | Sequence[str] | Mapping[str, str]]
-_DAY = 86_400  # seconds
+_KINDS = {"parquet": "Parquet", "jsonl": "JSON Lines"}
 _MAX_WORKERS = 1_024  # of more, a machine starts none in a reasonable time
 
 
@@ -58,17 +53,20 @@ def _splits(*words: str) -> Any:
     return pairs
 
 
-def _parse_size(_: str, value: Any) -> resizing.Size:
-    whole = isinstance(value, str | resizing.Size) or not hasattr(value, "__iter__")
-    return resizing.parse_image_size(value if whole else tuple(value))
+# The order of options in manifests and signatures is that of 0.2.0; new ones follow.
+OF_BUILDS = """input output root splits num_shards shard_bytes shard_examples shard_name compression
+    seed max_reject_fraction update overwrite keep dry_run beam_options"""
+OF_CSV = """decimal thousands infinity delimiter quote escape comment pad_rows header columns
+    skip_lines strip"""
 
 
 @dataclass
-class DatasetOptions(of.Frozen):
+class DatasetOptions(ShardOptions):
     """Options of the input, the output, the splits and the shards.
 
     The table of a kind of input has ``summary``, ``example`` and ``groups`` of its help, too: names
-    of options by the title of their group.
+    of options by the title of their group. Its bases are the groups of options that components
+    take, and ``order`` is that of options in manifests and signatures.
 
     Attributes:
         input: ``PATH``: a folder, glob or file; may be repeated
@@ -77,10 +75,6 @@ class DatasetOptions(of.Frozen):
         splits: ``SHARES``: directory (default if all folders are named like splits), or shares
             (default: train:0.9,validation:0.1), or files and folders as in train:1,test=test.csv:
             shares divide the others
-        num_shards: ``N``: exact number of shards in each split; their record counts differ by at
-            most one
-        shard_bytes: ``SIZE``: target size of a shard
-        shard_examples: ``N``: target number of examples per shard
         shard_name: ``PATTERN``: fields {split} {index:05d} {total:05d} {records} {label}
         compression: ``TYPE``: gzip or none
         seed: ``N``: seed of the shuffle and the splits
@@ -94,20 +88,18 @@ class DatasetOptions(of.Frozen):
             as in labels=team=vision; may be repeated
     """
 
+    order: ClassVar = OF_BUILDS
     usage: ClassVar = "--input=PATH --output=DIR [FLAGS]"
     notes: ClassVar = """
 
 Flags are written --name=value. Every Apache Beam pipeline option works too
 (--runner, --temp_location, ...). Exit codes: 0 built or up to date, 1 failed,
 2 usage error, 130 or 143 interrupted."""
-    input: of.Path | Sequence[of.Path]
-    output: of.Path
+    input: of.Path | Sequence[of.Path] = of.required_paths()
+    output: of.Path = of.required_path()
     _: KW_ONLY
     root: of.File = of.file(decides=False)
     splits: SplitShares = _splits("directory")
-    num_shards: of.MaybeInt = NUM_SHARDS
-    shard_bytes: of.Bytes = SHARD_BYTES
-    shard_examples: of.MaybeInt = SHARD_EXAMPLES
     shard_name: of.Text = of.text()
     compression: of.Choice[Literal["gzip", "none"]] = of.choice(("gzip", "none"), "gzip")
     seed: of.Int = SEED
@@ -123,10 +115,6 @@ Flags are written --name=value. Every Apache Beam pipeline option works too
     keep: of.Int = of.whole(1, decides=False)
     dry_run: of.Switch = of.switch(decides=False)
     beam_options: BeamOptions = of.beam_options()
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "input", of.parse_paths("input", self.input))
-        object.__setattr__(self, "output", of.parse_path("output", self.output))
 
 
 # Options that every build has, for the groups of its help.
@@ -167,45 +155,58 @@ example, an archive with the arrays x and y:
 
 
 @dataclass(kw_only=True)
-class CsvOptions(of.Frozen):
-    """How the text of tables and of listings of images is read.
-
-    Attributes:
-        decimal: ``CHAR``: before the fraction of a number: . (default) or ,
-        thousands: ``CHAR``: between groups of three digits of a number
-        infinity: ``HOW``: inf in a numeric column is a number (default) or missing
-        delimiter: ``TEXT``: between cells (default: a comma; in .tsv files a tab); whitespace for
-            any number of spaces and tabs
-        quote: ``CHAR``: around cells (default: "); empty for none
-        escape: ``CHAR``: makes the next character part of a cell, such as a backslash
-        comment: ``CHAR``: starts lines that are not rows, such as #
-        pad_rows: add empty cells to rows that have too few
-        header: ``WHERE``: first (default: the first row) or none
-        columns: ``LIST``: names of the columns, for files without a header
-        skip_lines: ``N``: number of lines before the header
-        strip: strip white space around cells
-    """
+class CsvOptions(CsvFormat, CellOptions):
+    """How the text of tables and of listings of images is read."""
 
     cells: ClassVar = "decimal thousands infinity"
     dialect_options: ClassVar = (
         "delimiter quote escape comment header columns skip_lines strip pad_rows"
     )
-    decimal: of.Choice[Literal[".", ","]] = of.choice((".", ","), ".")
-    thousands: of.Text = of.text()
-    infinity: of.Choice[Literal["number", "missing"]] = of.choice(("number", "missing"), "number")
-    delimiter: of.Text = of.text(",", (",", ";", "tab", WHITESPACE))
-    quote: of.Text = of.text('"')
-    escape: of.Text = of.text()
-    comment: of.Text = of.text()
-    pad_rows: of.Switch = of.switch()
-    header: of.Choice[Literal[""] | HeaderMode] = of.choice(get_args(HeaderMode), "")
-    columns: of.Names = of.names()
-    skip_lines: of.Int = SKIP_LINES
-    strip: of.Switch = of.switch()
+    null_values: of.Option[tuple[str, ...] | None, str | Sequence[str] | None] = of.names(None)
+
+    @property
+    def null_texts(self) -> tuple[str, ...] | None:
+        """Texts of missing cells; None for the default, and of an empty list empty cells."""
+        if self.null_values is None:
+            return None
+        return self.null_values or ("",)
+
+    def given_csv_options(self) -> dict[str, object]:
+        """Return the options of CSV that differ from their defaults."""
+        options = options_of(CellOptions) | options_of(CsvFormat)
+        values = {name: getattr(self, name) for name in options}
+        return {name: value for name, value in values.items() if value != options[name].default}
+
+    def check_kinds(self, kinds: Sequence[str], others: Sequence[str] = ()) -> None:
+        """Check that no option is given that the files do not have.
+
+        Args:
+            kinds: ``csv``, ``parquet`` or ``jsonl`` of each table; none of images without a
+                listing.
+            others: Names of other options that only CSV has and that are given.
+
+        Raises:
+            UsageError: One is.
+        """
+        given = self.given_csv_options()
+        if given and not kinds:
+            name, value = next(iter(given.items()))
+            raise useless_option(
+                flag=name,
+                value=as_text(options_of(CsvOptions)[name], value),
+                why="without a listing",
+            )
+        names = [name for name in (*given, *others) if name != "infinity"]
+        for kind in kinds:
+            if names and kind in _KINDS:
+                raise UsageError(
+                    f"--{names[0]} is for CSV files, but the input is {_KINDS[kind]}: leave the "
+                    "flag out."
+                )
 
 
 @dataclass(kw_only=True)
-class ImagesOptions(CsvOptions, DatasetOptions):
+class ImagesOptions(ImageOptions, DecoderLimits, LabelOptions, CsvOptions, DatasetOptions):
     """Options of ``shardmill images``, besides those of every build.
 
     Attributes:
@@ -214,10 +215,6 @@ class ImagesOptions(CsvOptions, DatasetOptions):
         splits: ``SHARES``: directory (default if all folders are named like splits), listing,
             imagesets (of PASCAL VOC), or shares (default: train:0.9,validation:0.1), or folders and
             files as in train:1,test=test/: shares divide the others
-        label_from: ``WHERE``: directory, filename, listing, none
-        label_pattern: ``REGEX``: has a group (?P<label>...)
-        labels: ``FILE``: one label per line, the first is class 0; or a .yaml file with names
-        label_order: ``HOW``: class ids sort labels as text (default; 10 before 2) or by number
         image_column: ``NAME``: column of Parquet files, or feature of TFRecords, that holds images
             (default: the only one of images; image/encoded)
         label_column: ``NAME``: column or feature of their labels (default: label;
@@ -239,29 +236,12 @@ class ImagesOptions(CsvOptions, DatasetOptions):
         boxes_frame: ``FRAME``: boxes and masks refer to the image as stored in the file, or upright
             as its EXIF data ask (default: as their size says)
         group_pattern: ``REGEX``: keys with the same match stay in one split
-        image_size: ``SIZE``: 224 (default) or 180x320 (height x width)
-        resize: ``HOW``: stretch, fit, pad, crop, none
-        interpolation: ``FILTER``: nearest, box, bilinear, hamming, bicubic, lanczos
-        only_shrink: never enlarge an image
-        reducing_gap: ``X``: decode JPEGs at a reduced scale that stays at least X times larger than
-            the target (0: always full size)
-        resizer: ``NAME``: simd (default where cykooz-resizer is installed) or pillow: what scales
-            bilinear images without alpha, to pixels that differ a little
-        encoding: ``TYPE``: jpeg, png, raw, or keep: copy JPEG and PNG files that are not resized
-            (--resize=none), and convert the others
-        strip_metadata: remove EXIF (GPS positions too), XMP, profiles and comments from the files
-            that --encoding=keep copies
-        quality: ``Q``: JPEG quality, 1 to 100
-        channels: ``N``: 3 (default), 1 (grey) or 4 (with alpha)
         shard_by: ``WHAT``: label: separate shards for each label
         duplicates: ``HOW``: of files with the same content: keep all (default); drop all but the
             one whose key sorts first, with its label; or same_split: keep all, in one split. The
             latter two read all files twice
         features: ``LIST``: NAME=SOURCE,... chooses and renames features
         limit: ``N``: take a random sample of N images
-        max_pixels: ``N``: reject images with more pixels, by their headers
-        decoder_memory: ``SIZE``: reject images whose decoding needs more memory
-        decoder_seconds: ``X``: reject images whose decoding takes more CPU time
         workers: ``N``: decoder processes per worker (default: one per core)
         follow_links: follow links that lead outside the root
     """
@@ -284,11 +264,16 @@ example, a folder with one subfolder per label:
         "running": "max_reject_fraction workers beam_options",
         "limits of one image": "max_pixels decoder_memory decoder_seconds",
     }
+    order: ClassVar = f"""
+        {OF_BUILDS} {OF_CSV}
+        label_from label_pattern labels label_order
+        image_column label_column image_suffix zip_encoding
+        unlabeled_splits label_separator types null_values
+        annotations coco_ids masks boxes_frame group_pattern
+        image_size resize interpolation only_shrink reducing_gap resizer encoding strip_metadata
+        quality channels shard_by duplicates features limit
+        max_pixels decoder_memory decoder_seconds workers follow_links"""
     splits: SplitShares = _splits("directory", "imagesets", "listing")
-    label_from: of.Choice[LabelFrom] = LABEL_FROM
-    label_pattern: of.Text = of.text()
-    labels: of.File = of.file(decides=False)
-    label_order: of.Choice[LabelOrder] = LABEL_ORDER
     image_column: of.Text = of.text()
     label_column: of.Text = of.text()
     image_suffix: of.Names = of.names(decides=False)
@@ -296,37 +281,21 @@ example, a folder with one subfolder per label:
     unlabeled_splits: of.Names = of.names()
     label_separator: of.Text = of.text()
     types: of.Pairs = of.mapping()
-    null_values: of.Option[tuple[str, ...] | None, str | Sequence[str] | None] = of.names(None)
     annotations: of.Names = of.names(decides=False)
-    coco_ids: of.Switch = of.switch()
+    coco_ids: of.Switch = of.switch(added=True)
     masks: of.File = of.file(decides=False)
     boxes_frame: of.Choice[Literal["", "stored", "upright"]] = of.choice(("stored", "upright"), "")
     group_pattern: of.Text = of.text()
-    image_size: ImageSize = of.Option("text", _parse_size, "224", pattern="[0-9]+(x[0-9]+)?")
-    resize: of.Choice[resizing.Resize] = resizing.RESIZE
-    interpolation: of.Choice[resizing.Interpolation] = resizing.INTERPOLATION
-    only_shrink: of.Switch = of.switch()
-    reducing_gap: of.Float = resizing.REDUCING_GAP
-    resizer: of.Choice[Literal["", "pillow", "simd"]] = resizing.RESIZER
-    encoding: of.Choice[Encoding] = resizing.ENCODING
-    strip_metadata: of.Switch = of.switch()
-    quality: of.Int = resizing.QUALITY
-    channels: of.Int = of.whole(3, 1, 4, choices=("1", "3", "4"), pattern="1|3|4")
     shard_by: of.Choice[Literal["", "label"]] = of.choice(("label",), "")
     duplicates: of.Choice[DuplicatesMode] = of.choice(get_args(DuplicatesMode), "keep")
     features: Features = of.pairs("", "=", str)
     limit: of.MaybeInt = of.whole(None, 1, decides=False)
-    max_pixels: of.Int = resizing.MAX_PIXELS
-    decoder_memory: of.Bytes = of.size("6GiB", least="1GiB")  # twice the largest file that is read
-    decoder_seconds: of.Float = of.real(
-        180.0, lambda seconds: 0 < seconds <= _DAY, f"above 0, and at most {_DAY}"
-    )
     workers: of.Int = of.whole(0, 0, _MAX_WORKERS, decides=False)
     follow_links: of.Switch = of.switch(decides=False)
 
 
 @dataclass(kw_only=True)
-class RowsOptions(CsvOptions, DatasetOptions):
+class RowsOptions(ColumnOptions, Dialect, CsvOptions, DatasetOptions):
     """Options of ``shardmill rows``, besides those of every build.
 
     Attributes:
@@ -338,15 +307,6 @@ class RowsOptions(CsvOptions, DatasetOptions):
         group_by: ``COLUMN``: rows with equal cells stay in one split
         split_by: ``COLUMN``: names the split of each row; not in the records
         unlabeled_splits: ``NAMES``: splits whose rows need no label, and get none
-        select: ``COLUMNS``: become features, with the label (default: all)
-        drop: ``COLUMNS``: do not become features
-        rename: ``PAIRS``: new names of columns, as in old:new; all other options have the new names
-        types: ``PAIRS``: types of columns, as in zip:bytes,price:float,day:date:%d.%m.%Y: int,
-            float, bytes, datetime (seconds since 1970) or date (days); the latter two are ISO 8601
-            unless a format follows, and after the others the text between the values of a cell may
-            follow, as in tags:text:;
-        defaults: ``PAIRS``: texts that replace missing cells, as in age:0
-        encoding: ``NAME``: utf-8 (default), utf-16, latin-1, ...
         partitions: folders named NAME=VALUE are columns, as Spark and Hive write them
         null_values: ``LIST``: texts that mean null in all columns (default: empty cells, and in
             numeric columns NA, NaN, null, ? and the like)
@@ -372,20 +332,18 @@ example, with the column survived as the label:
         "records and shards": SHARDS,
         "running": "max_rejected_files max_reject_fraction threads beam_options",
     }
+    order: ClassVar = f"""
+        {OF_BUILDS} {OF_CSV}
+        schema label key group_by split_by unlabeled_splits select drop rename types defaults
+        encoding partitions null_values preprocessing sample_bytes max_rejected_files threads limit
+        follow_links"""
     schema: of.File = of.file(decides=False)
     label: of.Text = of.text()
     key: of.Text = of.text()
     group_by: of.Text = of.text()
     split_by: of.Text = of.text()
     unlabeled_splits: of.Names = of.names()
-    select: of.Names = of.names()
-    drop: of.Names = of.names()
-    rename: of.Pairs = of.mapping()
-    types: of.Pairs = of.mapping()
-    defaults: of.Pairs = of.mapping()
-    encoding: of.Text = of.text("utf-8", ("utf-8", "utf-16", "latin-1"))
     partitions: of.Switch = of.switch()
-    null_values: of.Option[tuple[str, ...] | None, str | Sequence[str] | None] = of.names(None)
     preprocessing: of.File = of.file(decides=False)
     sample_bytes: of.Bytes = of.size("16MiB", least="1", decides=False)
     max_rejected_files: of.Int = of.whole(0, decides=False)

@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 import apache_beam as beam
 
 from shardmill.pipelines.build_config import resolve_splits
-from shardmill.pipelines.csv_config import check_kinds
 from shardmill.pipelines.images_config import ImagesConfig
 from shardmill.pipelines.split_places import why_unused
 from shardmill.schemas.errors import UsageError
@@ -59,7 +58,7 @@ class ImagesJob:
         if config.dry_run:
             folder = tempfile.mkdtemp(prefix="shardmill-")
             atexit.register(shutil.rmtree, folder, ignore_errors=True)
-        by_folder = config.label_from == "directory"
+        by_folder = config.label_source == "directory"
         members = MemberOptions(
             config.label_column if by_folder else "",
             tuple(suffix.lower().lstrip(".") for suffix in config.image_suffix),
@@ -101,12 +100,14 @@ def resolve(config: ImagesConfig, *, runner: str = "") -> ImagesJob:
     Raises:
         ShardmillError: The input is missing or an option breaks a rule.
     """
-    listing = "listing" in (config.label_from, config.shares.mode)
+    listing = "listing" in (config.label_source, config.shares.mode)
     if config.source_id:
         path = absolute(config.sources[0])
         match = MatchSpec("listing", path, path.rpartition("/")[0], archives=True)
     else:
-        match = config.find_inputs("images", listing=listing)
+        match = config.find_inputs(
+            wanted="images", listing=listing, follow_links=config.follow_links
+        )
     if not match.archives:
         _check_without_archives(config)
     config, warnings = resolve_splits(config, match)
@@ -124,7 +125,7 @@ def resolve(config: ImagesConfig, *, runner: str = "") -> ImagesJob:
     if config.null_values is not None and not tables:
         value, why = ",".join(config.null_values), "without a listing"
         raise useless_option(flag="null_values", value=value, why=why)
-    check_kinds(config, [table.kind for table in tables])
+    config.check_kinds([table.kind for table in tables])
     if config.source_id:
         listed = read_columns(match.input)
     config, warnings = replace(config, listed=listed), (*warnings, *found)
@@ -141,7 +142,7 @@ def resolve(config: ImagesConfig, *, runner: str = "") -> ImagesJob:
         compares=not config.overwrite and has_catalogs(config.absolute_output),
         warnings=warnings,
         hooks=ImagesHooks(
-            config.label_from == "filename", config.image_spec.resizer, bool(config.resizer)
+            config.label_source == "filename", config.image_spec.resizer, bool(config.resizer)
         ),
     )
     return ImagesJob(config, match, sink, config.annotation_specs(match))

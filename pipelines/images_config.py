@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, cast, get_args
 
 from shardmill.pipelines.build_config import BuildConfig, useless_unlabeled_splits
-from shardmill.pipelines.csv_config import given_options, make_dialect, make_rules
-from shardmill.pipelines.dataset_options import CsvOptions, ImagesOptions
+from shardmill.pipelines.dataset_options import ImagesOptions
 from shardmill.pipelines.option_file import read_option_file
 from shardmill.pipelines.report.terminal import Answer
 from shardmill.schemas.errors import InputError, UsageError
-from shardmill.schemas.option_types import options_of, useless_option
+from shardmill.schemas.option_types import identity_of, options_of, useless_option
 from shardmill.schemas.schema_pbtxt.columns import Column, format_schema
 from shardmill.schemas.schema_pbtxt.image_features import FeatureSet, Part, listed_feature
 from shardmill.schemas.storage import absolute, open_storage
 from shardmill.transforms.images.convert import ImageSpec
 from shardmill.transforms.images.decoder_pool import use_pool
 from shardmill.transforms.images.encoder import ImageEncoder
-from shardmill.transforms.images.fields import Limits
-from shardmill.transforms.images.resize import ResizeSpec
-from shardmill.transforms.images.scaling import DEFAULT_RESIZER, HAS_SIMD
+from shardmill.transforms.images.image_options import DecoderLimits
+from shardmill.transforms.images.scaling import HAS_SIMD
 from shardmill.transforms.match.annotations.annotation_spec import (
     AnnotationKind,
     AnnotationSource,
@@ -31,12 +29,21 @@ from shardmill.transforms.match.annotations.annotation_spec import (
 )
 from shardmill.transforms.match.annotations.yolo import UNDECLARED, LineFormat
 from shardmill.transforms.match.inputs import MatchSpec
-from shardmill.transforms.match.labels import BELOW_SPLIT, LabelSpec, below_places, parse_labels
+from shardmill.transforms.match.labels import (
+    BELOW_SPLIT,
+    LabelFrom,
+    LabelSpec,
+    below_places,
+    check_label_pattern,
+    parse_labels,
+)
 from shardmill.transforms.publish.generation import config_id
 from shardmill.transforms.runtime.process_pool import usable_cores
-from shardmill.transforms.sink.placement import PlaceSpec
+from shardmill.transforms.sink.placement import PlaceSpec, check_group_pattern, check_unlabeled
+from shardmill.transforms.sources.csv.dialect import CellOptions, CsvFormat, Dialect
+from shardmill.transforms.sources.csv.text_parser import CellRules
 from shardmill.transforms.sources.listings import ListingOptions
-from shardmill.transforms.tables.column_options import ColumnOptions
+from shardmill.transforms.tables.column_options import typed_columns
 
 _LARGE_SIDE = 4096  # pixels; such images rarely are what --image_size should say
 
@@ -63,11 +70,10 @@ class ImagesConfig(ImagesOptions, BuildConfig):
             )
         self._check_annotations()
         self._check_duplicates()
-        # The parsers of these values check them.
-        _ = self.image_spec, self.place_spec, self.shard_spec, self.listing_options
-        if self.listed is not None:
-            _ = self.feature_set
-        _ = LabelSpec(self.label_from, self.label_pattern)
+        check_group_pattern(self.group_pattern)
+        check_unlabeled(self.unlabeled_splits, self.shares)
+        typed_columns(self.types)
+        check_label_pattern(self.label_source, self.label_pattern)
         if self.zip_encoding and not _extends_ascii(self.zip_encoding):
             raise UsageError(
                 f"--zip_encoding={self.zip_encoding} is not the name of an encoding: give one such "
@@ -79,18 +85,22 @@ class ImagesConfig(ImagesOptions, BuildConfig):
                 "of each image: leave it out, or divide the images by shares such as "
                 "--splits=train:0.9,validation:0.1."
             )
-        if self.unlabeled_splits and self.label_from == "none":
+        if self.unlabeled_splits and self.label_source == "none":
             raise useless_unlabeled_splits()
-        if self.label_order != "text" and self.labels:
-            why = "with --labels, whose lines number the labels"
-            raise useless_option(flag="label_order", value=self.label_order, why=why)
-        if self.shard_by == "label" and self.label_from == "none":
+        if self.shard_by == "label" and self.label_source == "none":
             raise UsageError("--shard_by=label needs labels: choose another --label_from.")
         if self.shard_by == "label" and self.label_separator:
             raise UsageError(
                 "--shard_by=label and several labels of an image cannot be combined: leave one of "
                 "them out."
             )
+
+    @property
+    def label_source(self) -> LabelFrom:
+        """Where labels come from: ``none`` if boxes or pixels have them."""
+        if self.annotations or (self.masks and self.label_from == "directory"):
+            return "none"
+        return self.label_from
 
     def _check_annotations(self) -> None:
         kinds = {item.partition(":")[0] for item in self.annotations}
@@ -131,15 +141,13 @@ class ImagesConfig(ImagesOptions, BuildConfig):
             value = getattr(self, flag)
             if value and used and not (kinds or self.masks):
                 raise useless_option(flag=flag, value=value, why=why)
-        if kinds or (self.masks and self.label_from == "directory"):
-            vars(self)["label_from"] = "none"  # boxes and pixels have the labels
 
     def _check_duplicates(self) -> None:
         if self.duplicates == "keep":
             return
         for flag, named in (
             ("group_pattern", self.group_pattern),
-            ("label_from", self.label_from == "listing"),
+            ("label_from", self.label_source == "listing"),
             ("splits", self.shares.mode != "fractions"),
         ):
             if named:
@@ -151,17 +159,7 @@ class ImagesConfig(ImagesOptions, BuildConfig):
     @cached_property
     def image_spec(self) -> ImageSpec:
         """How images are decoded, resized and encoded."""
-        return ImageSpec(
-            resize=ResizeSpec(self.image_size, self.resize, self.only_shrink),
-            interpolation=self.interpolation,
-            reducing_gap=self.reducing_gap,
-            encoding=self.encoding,
-            quality=self.quality,
-            channels=self.channels,
-            max_pixels=self.max_pixels,
-            strip_metadata=self.strip_metadata,
-            resizer=self.resizer or DEFAULT_RESIZER,
-        )
+        return self.pick(ImageSpec)
 
     @property
     def by_label(self) -> bool:
@@ -179,7 +177,7 @@ class ImagesConfig(ImagesOptions, BuildConfig):
     def feature_set(self) -> FeatureSet:
         """The features of a record."""
         has: dict[Part, bool] = {
-            "label": self.label_from != "none",
+            "label": self.label_source != "none",
             "boxes": bool(self.annotations),
             "coco_ids": self.coco_ids,
             "mask": bool(self.masks),
@@ -195,10 +193,10 @@ class ImagesConfig(ImagesOptions, BuildConfig):
     @cached_property
     def listing_options(self) -> ListingOptions:
         """What is read of listings."""
-        rules = make_rules(self, self.null_values)
-        types = ColumnOptions.of((), (), (), self.types, ()).types if self.types else {}
-        labelled, split = self.label_from == "listing", self.shares.mode == "listing"
-        dialect = make_dialect(self)
+        types = typed_columns(self.types)
+        labelled, split = self.label_source == "listing", self.shares.mode == "listing"
+        rules = CellRules.of(self.null_texts, self.pick(CellOptions))
+        dialect = Dialect(**vars(self.pick(CsvFormat)))
         return ListingOptions(
             labelled, split, self.label_separator, types, rules, self.features, dialect
         )
@@ -215,12 +213,12 @@ class ImagesConfig(ImagesOptions, BuildConfig):
             text = read_option_file("labels", self.labels, "a text file with one label a line")
             fixed = parse_labels(text, self.labels)
         pattern = self.label_pattern
-        if self.label_from == "directory" and not pattern:
+        if self.label_source == "directory" and not pattern:
             # A split of all files does not say which folders are labels.
             places = [place for _, place in self.shares.named if place != "**"]
             pattern = BELOW_SPLIT if self.shares.mode == "directory" else below_places(places)
         several = bool(self.label_separator)
-        return LabelSpec(self.label_from, pattern, fixed, self.place_spec.is_unlabeled, several)
+        return LabelSpec(self.label_source, pattern, fixed, self.place_spec.is_unlabeled, several)
 
     @cached_property
     def line_format(self) -> LineFormat:
@@ -237,9 +235,12 @@ class ImagesConfig(ImagesOptions, BuildConfig):
     @cached_property
     def encoder(self) -> ImageEncoder:
         """The encoder of records."""
-        limits = Limits(self.decoder_memory, self.decoder_seconds)
         return ImageEncoder(
-            self.image_spec, self.feature_set, self.workers, limits, self.boxes_frame
+            self.image_spec,
+            self.feature_set,
+            self.workers,
+            self.pick(DecoderLimits),
+            self.boxes_frame,
         )
 
     def annotation_specs(self, match: MatchSpec) -> tuple[AnnotationSpec, ...]:
@@ -292,9 +293,13 @@ class ImagesConfig(ImagesOptions, BuildConfig):
     def without_folder_labels(self) -> ImagesConfig:
         """See ``BuildConfig``; labels that other options describe are missing labels."""
         described = self.label_pattern or self.labels or self.by_label or self.unlabeled_splits
-        if described or self.label_from != "directory":
+        if described or self.label_source != "directory":
             return self
         return replace(self, label_from="none")
+
+    def used_values(self) -> dict[str, Any]:
+        """Return the values of all options by name, as the build uses them."""
+        return super().used_values() | {"label_from": self.label_source}
 
     def command(self, kind: str) -> tuple[str, ...]:
         """See ``BuildConfig``; on a machine with the other default, the images are the same."""
@@ -306,6 +311,7 @@ class ImagesConfig(ImagesOptions, BuildConfig):
     def identity(self) -> dict[str, Any]:
         """Return the options that decide the content of the dataset."""
         values = super().identity()
+        values["label_from"] = self.label_source
         if self.label_spec.fixed is not None:
             values["labels"] = list(self.label_spec.fixed)
         if self.label_order != "text":
@@ -313,11 +319,9 @@ class ImagesConfig(ImagesOptions, BuildConfig):
         if self.annotations:
             values["annotations"] = self.annotations[0].partition(":")[0]
         # In datasets of 0.2.0, some options had no names.
-        if not self.coco_ids:
-            del values["coco_ids"]
-        for name in options_of(CsvOptions):
+        for name in options_of(CellOptions) | options_of(CsvFormat):
             del values[name]
-        if given := given_options(self):
+        if given := self.given_csv_options():
             values["csv"] = {name: str(value) for name, value in given.items()}
         if self.masks:
             values["masks"] = True
@@ -332,12 +336,15 @@ class ImagesConfig(ImagesOptions, BuildConfig):
     def record_id(self) -> str:
         """Return the digest of the options and codecs that decide the features of a record."""
         encoder = self.encoder
-        spec = asdict(encoder.spec)
-        del spec["resizer"]  # among the versions
+        # The names of 0.2.0, by which records are recognized.
+        limits = identity_of(encoder.limits)
+        pixels = limits.pop("max_pixels")
+        limits["memory"] = limits.pop("decoder_memory")
+        limits["seconds"] = limits.pop("decoder_seconds")
         options: dict[str, Any] = {
-            "spec": spec,
+            "spec": encoder.spec.record_identity() | {"max_pixels": pixels},
+            "limits": limits,
             "features": encoder.feature_set.pairs,
-            "limits": asdict(encoder.limits),
             "content_hash": "blake3",
         }
         if self.masks:  # boxes are placed again

@@ -98,7 +98,7 @@ def sample_input(
             files are rejected.
     """
     usable = [ref for ref in refs if not ref.error]
-    header = config.dialect.header
+    header = config.dialect.header_mode
 
     def sample_one(ref: InputRef) -> Sample:
         return _SAMPLERS[kind](ref, config.dialect, config.cell_rules, size)
@@ -199,7 +199,7 @@ def resolve(config: RowsConfig, *, runner: str = "") -> RowsJob:
     Raises:
         ShardmillError: The input is missing or unusable, or an option breaks a rule.
     """
-    match = config.find_inputs("rows")
+    match = config.find_inputs(wanted="rows", follow_links=config.follow_links)
     config, notes = (config, ()) if config.split_by else resolve_splits(config, match)
     chosen = config.column_options
     given = config.read_schema()
@@ -219,7 +219,8 @@ def resolve(config: RowsConfig, *, runner: str = "") -> RowsJob:
     table = config.table(given or _infer(config, sample, partitions, strict=strict))
     check_named(config, table.features, chosen.check([*sample.columns, *partitions]))
     _check_train_split(config, preprocessing)
-    untyped = [each for each in table.columns if each.name not in {*chosen.types, *partitions}]
+    typed = {*chosen.typed_columns, *partitions}
+    untyped = [column for column in table.columns if column.name not in typed]
     sampled_from = ((), ()) if given else (sample.base, sample.exact(untyped))
     source = _make_source(config, kind, table, sample, sampled_from, tuple(partitions))
     versions = _versions(preprocessing)
@@ -273,7 +274,7 @@ def _infer(
     omitted = {name for name in names if not chosen.keeps(name, label)}
     omitted |= {split} if split else set()  # a column of a typed file may have an empty name
     of_folders = (each for name, each in partitions.items() if name not in omitted)
-    return (*sample.infer(label, omitted, chosen.types, strict=strict), *of_folders)
+    return (*sample.infer(label, omitted, chosen.typed_columns, strict=strict), *of_folders)
 
 
 def _make_source(
@@ -379,7 +380,7 @@ def _warnings(
     given = {name: name.rpartition("_")[0] for name in sample.repeated}
     numbers = [name for name in sample.base if _NUMBER.fullmatch(given.get(name, name))]
     over = [name for name in numbers if not sample.profiles[name].is_text]
-    has_header = kind == "csv" and config.dialect.header == "first"
+    has_header = kind == "csv" and config.dialect.header_mode == "first"
     if has_header and (over or 2 * len(numbers) >= len(sample.base) > 0):
         first = (over or numbers)[0]
         above = f" over numbers such as {sample.profiles[over[0]].example}" if over else ""
@@ -400,7 +401,7 @@ def _warnings(
         )
     indices = [name for name in sample.columns if name.startswith(PANDAS_INDEX)]
     for name in (*sample.indices, *indices):
-        if name in known and name not in (*config.named, *chosen.rename):
+        if name in known and name not in (*config.named, *chosen.new_names):
             drop, rename = shlex.quote(f"--drop={name}"), shlex.quote(f"--rename={name}:NAME")
             warnings.append(
                 f"the column {name!r} has no name in the file and seems to be an index, as pandas "

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import deflate
 
 from shardmill.pipelines.build_config import BuildConfig, useless_unlabeled_splits
-from shardmill.pipelines.csv_config import check_kinds, make_dialect, make_rules
 from shardmill.pipelines.dataset_options import RowsOptions
 from shardmill.pipelines.option_file import read_option_file
 from shardmill.pipelines.report.terminal import Answer, quiet_import, quiet_stderr
@@ -20,11 +19,14 @@ from shardmill.schemas.dataset.splits import Splits
 from shardmill.schemas.errors import UsageError
 from shardmill.schemas.option_types import useless_option
 from shardmill.schemas.schema_pbtxt.columns import Column, parse_schema
-from shardmill.transforms.sink.placement import PlaceSpec
-from shardmill.transforms.sources.csv.dialect import Dialect
+from shardmill.transforms.sink.placement import PlaceSpec, check_unlabeled
+from shardmill.transforms.sources.csv.dialect import CellOptions, Dialect
 from shardmill.transforms.sources.csv.text_parser import CellRules
 from shardmill.transforms.sources.csv.typed_cells import check_default
-from shardmill.transforms.tables.column_options import ColumnOptions, unknown_column
+from shardmill.transforms.tables.column_options import (
+    ColumnOptions,
+    unknown_column,
+)
 from shardmill.transforms.tables.table_source import TableSpec, with_names
 
 if TYPE_CHECKING:
@@ -48,12 +50,12 @@ class RowsConfig(RowsOptions, BuildConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        # The parsers of these values check them.
-        _ = self.dialect, self.cell_rules, self.column_options, self.place_spec, self.shard_spec
         if self.shares.mode == "listing":
             raise UsageError(
                 "--splits=listing is for images: use --split_by=COLUMN for a column of split names."
             )
+        if not self.split_by:
+            check_unlabeled(self.unlabeled_splits, self.shares)
         if self.split_by and self.splits is not None:
             raise split_by_and_splits(split_by=self.split_by, splits=self.splits)
         if self.unlabeled_splits and not self.label:
@@ -81,17 +83,17 @@ class RowsConfig(RowsOptions, BuildConfig):
     @cached_property
     def dialect(self) -> Dialect:
         """The CSV dialect of the files."""
-        return make_dialect(self, self.encoding)
+        return self.pick(Dialect)
 
     @cached_property
     def cell_rules(self) -> CellRules:
         """How cells are read."""
-        return make_rules(self, self.null_values)
+        return CellRules.of(self.null_texts, self.pick(CellOptions))
 
     @cached_property
     def column_options(self) -> ColumnOptions:
         """Which columns become features, and how."""
-        return ColumnOptions.of(self.rename, self.select, self.drop, self.types, self.defaults)
+        return self.pick(ColumnOptions)
 
     @property
     def named(self) -> list[str]:
@@ -109,7 +111,7 @@ class RowsConfig(RowsOptions, BuildConfig):
             key,
             group,
             split,
-            rename=tuple(chosen.rename.items()),
+            rename=tuple(chosen.new_names.items()),
         )
 
     def read_schema(self) -> tuple[Column, ...] | None:
@@ -183,7 +185,7 @@ def check_options(config: RowsConfig, kind: str) -> None:
         UsageError: One is.
     """
     has_encoding = kind == "parquet" and config.encoding != RowsOptions.encoding
-    check_kinds(config, [kind], ["encoding"] if has_encoding else [])
+    config.check_kinds([kind], ["encoding"] if has_encoding else [])
 
 
 def check_named(config: RowsConfig, schema: Sequence[Column], columns: Sequence[str]) -> None:

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, ClassVar, cast
 
 from shardmill.pipelines.dataset_options import BeamOptions
 from shardmill.schemas import option_types as of
-from shardmill.schemas.option_types import Choice, File, Frozen, MaybeInt, Path, Switch, empty_input
+from shardmill.schemas.option_types import Choice, File, MaybeInt, Options, Switch, empty_input
 
 if TYPE_CHECKING:
     from shardmill.schemas.tfrecord.reader import Check
 
 
 @dataclass
-class CountConfig(Frozen):
+class CountConfig(Options):
     """Options of ``shardmill count``.
 
     Attributes:
@@ -38,7 +38,7 @@ example:
 
 Every Apache Beam pipeline option works too. Exit codes: 0 all counted, 1 a
 file is damaged or the run failed, 2 usage error, 130 or 143 interrupted."""
-    input: Path | Sequence[Path]
+    input: of.Path | Sequence[of.Path] = of.required_paths()
     _: KW_ONLY
     manifest: File = of.file()
     check: Choice[Check] = of.choice(("records", "index"), "records")
@@ -48,7 +48,7 @@ file is damaged or the run failed, 2 usage error, 130 or 143 interrupted."""
     beam_options: BeamOptions = of.beam_options()
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "input", of.parse_paths("input", self.input))
+        super().__post_init__()
         if not self.paths or not all(self.paths):
             raise empty_input()
 
@@ -59,7 +59,7 @@ file is damaged or the run failed, 2 usage error, 130 or 143 interrupted."""
 
 
 @dataclass
-class VerifyOptions(Frozen):
+class VerifyOptions(Options):
     """Options of ``shardmill verify``.
 
     Attributes:
@@ -79,10 +79,7 @@ example:
 With --runner, workers of that runner read the shards: every Apache Beam
 pipeline option works too. Exit codes: 0 sound, 1 damaged, 2 usage error, 130
 or 143 interrupted."""
-    dataset: Path
+    dataset: of.Path = of.required_path()
     _: KW_ONLY
     deep: Switch = of.switch()
     processes: MaybeInt = of.whole(None, 1)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "dataset", of.parse_path("dataset", self.dataset))

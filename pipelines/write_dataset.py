@@ -112,7 +112,6 @@ class WriteDataset(beam.PTransform):
                 f"splits={config.splits} does not work for elements, which have no folders: use "
                 "shares such as train:0.9,validation:0.1, or name a field with split=."
             )
-        _ = config.shard_spec  # its parser checks values
         self._key, self._split, self._label = key, split, label
         self._duplicates = duplicates
         self._columns = _read_schema(schema) if schema else ()

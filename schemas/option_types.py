@@ -1,12 +1,13 @@
 """Options: attributes of a dataclass that parse the arguments of its constructor, once.
 
-A spec or config checks each value where it is made, from a flag or from code. Options that both a
-spec and the command line have are one object.
+A dataclass of options is a group, such as ``ImageSpec``: the value that a component takes. Its
+fields have the type, the default and the rule of each option, its docstring has the placeholder and
+the help, and its ``__post_init__`` checks what several options decide together.
 
-A dataclass of options is the table of a command. Its fields have the type, the default and the rule
-of each; its docstring has the placeholder and the help. The flags and their help, the signatures of
-Python functions, configs, identities and the parameters of the Dataflow template follow from it.
-This module is imported for ``--help``, so it imports nothing that is slow.
+The table of a command is a group that inherits from others, and ``pick`` gives a component its own.
+The flags and their help, the signatures of Python functions, identities and the parameters of the
+Dataflow template follow from the table. This module is imported for ``--help``, so it imports
+nothing that is slow.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ import operator
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import FrozenInstanceError, dataclass, field, fields
-from typing import Any, Generic, Literal, TypeVar
+from dataclasses import MISSING, FrozenInstanceError, dataclass, field, fields
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from shardmill.schemas.errors import UsageError
 from shardmill.schemas.numbers import format_bytes, parse_bytes
@@ -44,6 +45,8 @@ class Option(Generic[Value_co, Given_contra]):
         pattern: Regular expression of the texts of all values, in the syntax of RE2, or empty; a
             choice with a pattern has no other values.
         decides: Whether it changes the content of the dataset, and is part of its identity.
+        added: Whether datasets were built before it existed: at its default, it is not part of the
+            identity of a dataset or a record, so that these stay as they are.
         required: Whether a command line must give it.
         is_list: Whether its texts are divided by commas; a flag that is repeated adds items.
     """
@@ -54,35 +57,47 @@ class Option(Generic[Value_co, Given_contra]):
     choices: Sequence[str] = ()
     pattern: str = ""
     decides: bool = True
+    added: bool = False
     required: bool = False
     is_list: bool = False
     name: str = field(default="", init=False)
 
     def __set_name__(self, owner: type, name: str) -> None:
         self.name = name
-        if self.default is not None:
+        if self.default is not None and self.default is not MISSING:
             self.default = self.parse(name, self.default)
 
     def __get__(self, instance: object, owner: type) -> Value_co:
+        if instance is None and self.default is MISSING:
+            raise AttributeError(self.name)  # so the dataclass has no default
         value: Value_co = self.default if instance is None else instance.__dict__[self.name]
         return value
 
     def __set__(self, instance: object, value: Given_contra) -> None:
-        parsed = self.default if value is None else self.parse(self.name, value)
+        is_default = value is None and self.default is not MISSING
+        parsed = self.default if is_default else self.parse(self.name, value)
         instance.__dict__[self.name] = parsed
 
 
-class Frozen:
-    """A base of dataclasses whose attributes do not change.
+class Options:
+    """A base of dataclasses of options, whose attributes do not change.
 
     If a dataclass is ``frozen`` and has subclasses, mypy does not see the types that options
     accept.
     """
 
+    def __post_init__(self) -> None:
+        """Check what several options decide together; a group calls that of its bases first."""
+
     def __setattr__(self, name: str, value: Any) -> None:
         if name in vars(self):
             raise FrozenInstanceError(f"cannot assign to field {name!r}: use dataclasses.replace")
         super().__setattr__(name, value)
+
+    def pick(self, group: type[Group]) -> Group:
+        """Return the values of a group, one of the bases of this class."""
+        values = {name: getattr(self, name) for name in options_of(group)}
+        return group(**values)
 
 
 Text = Option[str, str]
@@ -95,6 +110,7 @@ Bytes = Option[int, int | str]
 Names = Option[tuple[str, ...], str | Sequence[str]]
 Pairs = Option[tuple[str, ...], str | Sequence[str] | Mapping[str, str]]
 T = TypeVar("T")
+Group = TypeVar("Group", bound="Options")
 Choice = Option[T, T]
 
 
@@ -107,6 +123,20 @@ def text(default: str | None = "", choices: Sequence[str] = (), **rules: Any) ->
 def file(**rules: Any) -> Any:
     """Return an option whose value is a path or URI, or an empty text."""
     return Option("text", parse_path, "", **rules)
+
+
+if TYPE_CHECKING:  # to type checkers, a field with any other value has a default
+    from dataclasses import field as required_path
+    from dataclasses import field as required_paths
+else:
+
+    def required_path() -> Any:
+        """Return an option that must be given, whose value is a path or URI."""
+        return Option("text", parse_path, MISSING)
+
+    def required_paths() -> Any:
+        """Return an option that must be given, whose values are paths or URIs."""
+        return Option("text", parse_paths, MISSING, is_list=True)
 
 
 def switch(words: Sequence[str] = (), **rules: Any) -> Any:
@@ -353,12 +383,37 @@ def _parse_beam_options(flag: str, value: Any) -> tuple[str, ...]:
     return tuple(flags)
 
 
-def options_of(table: Any) -> dict[str, Option[Any, Any]]:
-    """Return the options of a dataclass by name, without the paths that must be given."""
-    static = {
-        field.name: inspect.getattr_static(table, field.name, None) for field in fields(table)
-    }
-    return {name: option for name, option in static.items() if isinstance(option, Option)}
+def options_of(table: Any, *, required: bool = False) -> dict[str, Option[Any, Any]]:
+    """Return the options of a dataclass by name.
+
+    They have the order of its attribute ``order``, a text of names; others follow.
+
+    Args:
+        table: The dataclass or a value of it.
+        required: Whether to return the paths that must be given, too.
+    """
+    names = [attribute.name for attribute in fields(table)]
+    first = [name for name in getattr(table, "order", "").split() if name in names]
+    options = {}
+    for name in dict.fromkeys([*first, *names]):
+        option = inspect.getattr_static(table, name, None)
+        if isinstance(option, Option) and (required or option.default is not MISSING):
+            options[name] = option
+    return options
+
+
+def identity_of(options: Options) -> dict[str, Any]:
+    """Return the values of the options that decide content, as JSON has them, by name.
+
+    Options that were ``added`` are left out at their defaults.
+    """
+    values = {}
+    for name, option in options_of(options).items():
+        value = getattr(options, name)
+        if option.decides and not (option.added and value == option.default):
+            is_plain = isinstance(value, int | float | None)
+            values[name] = value if is_plain else as_text(option, value)
+    return values
 
 
 def describe_options(table: type) -> dict[str, tuple[str, str]]:

@@ -43,6 +43,8 @@ class InputKind:
         options: Module of ``pipelines`` that defines ``<Name>Options``, its flags.
         arrow_pool: Memory pool of Arrow; empty for its own choice, which takes less memory for
             tables, and 30 to 90 MiB more where Arrow holds catalogs alone.
+        parallelism: Option with the number of decoders or threads of a worker process.
+        has_columns: Whether its jobs describe ``columns`` for summaries.
     """
 
     name: str
@@ -51,6 +53,8 @@ class InputKind:
     new_progress: NewProgress
     options: str = "dataset_options"
     arrow_pool: str = ""
+    parallelism: str = "threads"
+    has_columns: bool = False
 
     def load_pipeline(self) -> Any:
         """Return the module that wires the pipeline; imports Apache Beam."""
@@ -78,12 +82,14 @@ INPUT_KINDS = {
             "images",
             IMAGES,
             arrow_pool="system",
+            parallelism="workers",
         ),
         InputKind(
             "rows",
             "build a dataset from CSV, Parquet or JSON Lines files",
             "rows",
             partial(Progress, unit="MiB of rows", per_unit=1 << 20),
+            has_columns=True,
         ),
         InputKind("arrays", "build a dataset from NumPy arrays", "rows", MEBIBYTES),
     )

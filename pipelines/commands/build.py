@@ -123,7 +123,7 @@ def run_build(command: str, build: BuildRequest) -> int:
     paths = [("--input", path) for path in config.sources]
     found.check_paths([*paths, ("--output", config.output)])
     if found.has_process_per_core(beam_flags):
-        config = with_one_core(config)
+        config = with_one_core(config, kind.parallelism)
     job = pipeline_module.resolve(config, runner=runner)
     output = config.absolute_output
     if not config.dry_run:
@@ -152,7 +152,7 @@ def run_build(command: str, build: BuildRequest) -> int:
     seconds = time.monotonic() - started
     outcome = _add_changes(ended.outcome, output) if config.update else ended.outcome
     result = build_result(outcome, output, seconds)
-    columns = getattr(job, "columns", {})  # only tables have some
+    columns = job.columns if kind.has_columns else {}
     answer.give({**result, "options": recipe} if config.dry_run and recipe else result)
     if answer.quiet or not log_summary(command, result, outcome.manifest, ended):
         answer.show(lambda _: render_build(outcome, output, seconds, kind.inputs, columns))
@@ -169,10 +169,14 @@ def _add_changes(outcome: Outcome, output: str) -> Outcome:
     return outcome
 
 
-def with_one_core(config: Any) -> Any:
-    """Return a config whose processes have one decoder or thread, unless it says how many."""
-    name = "workers" if hasattr(config, "workers") else "threads"
-    return replace(config, **{name: getattr(config, name) or 1})
+def with_one_core(config: Any, option: str) -> Any:
+    """Return a config whose processes have one decoder or thread, unless it says how many.
+
+    Args:
+        config: The options.
+        option: Name of the option with the number.
+    """
+    return replace(config, **{option: getattr(config, option) or 1})
 
 
 def finish_run(start: Callable[[], T], answer: Answer, *, remedy: str) -> T | int:

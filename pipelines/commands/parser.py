@@ -213,6 +213,7 @@ def _add_options(table: type, names: Iterable[str], add: Callable[..., Any]) -> 
         add: Method of the parser or one of its groups.
     """
     options, texts = options_of(table), describe_options(table)
+    paths = options_of(table, required=True)
     declared = {each.name: each for each in fields(table)}
     for name in names:
         metavar, text = texts.get(name, ("", ""))  # none without docstrings, as in python -OO
@@ -227,7 +228,7 @@ def _add_options(table: type, names: Iterable[str], add: Callable[..., Any]) -> 
                 how = {"action": "append"}
             if option is not None and option.is_list:
                 how |= {"action": _Join}
-            if option is None and "Sequence" in str(declared[name].type):
+            if option is None and paths[name].is_list:
                 how = {"action": "extend", "nargs": "+"}
             add(f"--{name}", **how, default=SUPPRESS, metavar=metavar, help=text)
         else:

@@ -37,9 +37,8 @@ import shardmill
 from shardmill.loaders import records, stream
 from shardmill.schemas.refs import RejectedError
 from shardmill.transforms.images.convert import ImageSpec, codec_versions, convert_image
-from shardmill.transforms.images.resize import ResizeSpec, Size
 
-spec = ImageSpec(ResizeSpec(Size(32, 32)))
+spec = ImageSpec(image_size=32)
 rejects = {}
 for path in sorted(pathlib.Path(sys.argv[1]).iterdir()):
     try:

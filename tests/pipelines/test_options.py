@@ -8,6 +8,7 @@ import typing
 import numpy as np
 import pandas as pd
 import pytest
+from PIL import Image
 
 import shardmill
 from shardmill.pipelines import dataset_options as tables
@@ -16,16 +17,18 @@ from shardmill.pipelines.arrays_config import ArraysConfig
 from shardmill.pipelines.commands import INPUT_KINDS, find_parser
 from shardmill.pipelines.images_config import ImagesConfig
 from shardmill.pipelines.rows_config import RowsConfig
+from shardmill.schemas import option_types as of
 from shardmill.schemas.dataset.splits import Splits
 from shardmill.schemas.errors import UsageError
 from shardmill.schemas.numbers import format_bytes, parse_bytes
 from shardmill.schemas.option_types import as_text, describe_options, options_of
 from shardmill.transforms.images.convert import ImageSpec
-from shardmill.transforms.images.decode import MAX_PIXELS
-from shardmill.transforms.images.resize import ResizeSpec, Size
-from shardmill.transforms.match.labels import LabelSpec
-from shardmill.transforms.sink.placement import PlaceSpec, ShardSpec
-from shardmill.transforms.sources.csv.dialect import Dialect
+from shardmill.transforms.images.image_options import DecoderLimits, ImageOptions
+from shardmill.transforms.images.resize import ResizeSpec
+from shardmill.transforms.match.labels import LabelOptions, LabelSpec
+from shardmill.transforms.sink.placement import PlaceSpec, ShardOptions, ShardSpec
+from shardmill.transforms.sources.csv.dialect import CellOptions, CsvFormat, Dialect
+from shardmill.transforms.tables.column_options import ColumnOptions
 
 TABLES = {
     "images": tables.ImagesOptions,
@@ -40,10 +43,10 @@ TABLES = {
 def test_each_option_is_a_flag_with_help_and_a_parameter(command) -> None:
     table = TABLES[command]
     actions = {action.dest: action for action in find_parser(command)._actions}
-    names = [each.name for each in dataclasses.fields(table)]
+    names = [*options_of(table, required=True)]
     assert {*names} == actions.keys() - {"help", "json", "quiet", "debug", "log_format", "config"}
     assert list(inspect.signature(getattr(shardmill, command)).parameters) == names
-    hints = typing.get_type_hints(table, vars(tables) | vars(tool_options) | {"Check": str})
+    hints = typing.get_type_hints(table, None, {"Check": str})
     for name in names:
         option = options_of(table).get(name)
         assert actions[name].help
@@ -62,7 +65,7 @@ def test_help_lists_all_choices_and_the_limit_of_pixels() -> None:
             if option.choices and option.pattern:
                 text = describe_options(table)[name][1]
                 assert all(word in text for word in option.choices), name
-    assert tables.ImagesOptions.max_pixels == MAX_PIXELS
+    assert tables.ImagesOptions.max_pixels == DecoderLimits.max_pixels == 2 * Image.MAX_IMAGE_PIXELS
 
 
 def test_a_switch_may_have_words() -> None:
@@ -178,7 +181,7 @@ def test_a_config_does_not_change(name) -> None:
         (ImageSpec, "interpolation", "magic"),
         (ImageSpec, "encoding", "gif"),
         (ImageSpec, "reducing_gap", 0.5),
-        (ImageSpec, "max_pixels", 0),
+        (DecoderLimits, "max_pixels", 0),
         (ImageSpec, "channels", 2),
         (ResizeSpec, "resize", "squash"),
         (LabelSpec, "label_from", "moon"),
@@ -191,11 +194,7 @@ def test_a_config_does_not_change(name) -> None:
     ],
 )
 def test_specs_check_their_values_by_the_rules_of_the_table(spec, name, value) -> None:
-    first = {
-        ImageSpec: ResizeSpec(Size(8, 8)),
-        ResizeSpec: Size(8, 8),
-        PlaceSpec: Splits.parse(None),
-    }
+    first = {PlaceSpec: Splits.parse(None)}
     given = (first[spec],) if spec in first else ()
     with pytest.raises(UsageError, match=f"--{name}="):
         spec(*given, **{name: value})
@@ -255,3 +254,36 @@ def test_an_absurd_number_of_workers_is_an_error(workers) -> None:
     """A pool of 10**20 processes was awaited without end."""
     with pytest.raises(UsageError, match=f"--workers={workers} must be from 0 to 1024"):
         tables.ImagesOptions("in", "out", workers=workers)
+
+
+@dataclasses.dataclass(kw_only=True)
+class LaterOptions(ImageOptions):
+    """A release with two more options, one of which says that it was added."""
+
+    sharpen: of.Switch = of.switch(added=True)  # noqa: RUF009
+    dither: of.Switch = of.switch()  # noqa: RUF009
+
+
+def test_an_added_option_is_in_no_identity_at_its_default() -> None:
+    """Else a new option would make each dataset decode all images again."""
+    before = ImageOptions(quality=90).record_identity()
+    assert LaterOptions(quality=90).record_identity() == {**before, "dither": False}
+    after = LaterOptions(quality=90, sharpen=True).record_identity()
+    assert after == {**before, "dither": False, "sharpen": True}
+
+
+@pytest.mark.parametrize(
+    ("command", "groups"),
+    [
+        ("images", (ImageOptions, DecoderLimits, LabelOptions, ShardOptions, CsvFormat)),
+        ("rows", (ColumnOptions, Dialect, CellOptions, ShardOptions)),
+        ("arrays", (ShardOptions,)),
+    ],
+)
+def test_a_component_gets_the_options_of_its_group(command, groups) -> None:
+    table = TABLES[command]("in", "out", num_shards=7)
+    for group in groups:
+        picked = table.pick(group)
+        assert type(picked) is group
+        assert vars(picked) == {name: getattr(table, name) for name in options_of(group)}
+        assert options_of(group).items() <= options_of(table).items()  # one object each

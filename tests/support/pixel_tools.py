@@ -18,7 +18,7 @@ from PIL import Image
 
 from shardmill.schemas.refs import REASONS, RejectedError
 from shardmill.transforms.images.convert import ConvertedImage, ImageSpec, convert_image
-from shardmill.transforms.images.resize import ResizeSpec, Size
+from shardmill.transforms.images.resize import Size
 
 ORIENTATION = 0x0112
 UNWRITTEN = "they do not give all pixels"
@@ -27,13 +27,15 @@ RED, GREEN, BLUE, YELLOW = (230, 20, 20), (20, 200, 20), (20, 20, 230), (230, 22
 
 def full(channels: int = 3, **options) -> ImageSpec:
     """Return a spec of raw pixels at the size of the file."""
-    return ImageSpec(ResizeSpec(Size(1, 1), "none"), encoding="raw", channels=channels, **options)
+    return ImageSpec(
+        image_size=Size(1, 1), resize="none", encoding="raw", channels=channels, **options
+    )
 
 
 def sized(width: int, height: int, resize: str = "stretch", **options) -> ImageSpec:
     """Return a spec of raw pixels at another size."""
     options = {"encoding": "raw", **options}
-    return ImageSpec(ResizeSpec(Size(width, height), resize), **options)
+    return ImageSpec(image_size=Size(width, height), resize=resize, **options)
 
 
 def as_array(encoded: ConvertedImage, channels: int = 3) -> np.ndarray:
@@ -47,10 +49,10 @@ def pixels(data: bytes, channels: int = 3, **options) -> np.ndarray:
     return as_array(convert_image(data, full(channels, **options)), channels)
 
 
-def rejection(data: bytes, spec: ImageSpec | None = None) -> RejectedError:
+def rejection(data: bytes, spec: ImageSpec | None = None, **limits: int) -> RejectedError:
     """Return the error with which a file is rejected."""
     with pytest.raises(RejectedError) as caught:
-        convert_image(data, spec or full())
+        convert_image(data, spec or full(), **limits)
     assert caught.value.error in REASONS
     assert caught.value.stage == "decode"
     return caught.value

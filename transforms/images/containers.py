@@ -74,7 +74,7 @@ class Spool:
     image: str = ""
     label: str | None = ""
     may_lack: bool = False
-    members: MemberOptions = MemberOptions()  # noqa: RUF009 - it is a tuple
+    members: MemberOptions = MemberOptions()
 
     def __call__(self, ref: InputRef, reader: RandomReader, kind: str) -> Members:
         """Yield the members of an archive.

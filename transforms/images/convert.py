@@ -14,107 +14,34 @@ import numpy as np
 import simplejpeg
 from PIL import Image, features
 
-from shardmill.schemas.errors import UsageError
-from shardmill.schemas.numbers import plural
-from shardmill.schemas.option_types import Choice, Float, Int
+from shardmill.schemas.option_types import Choice, choice
 from shardmill.schemas.refs import RejectedError
-from shardmill.schemas.schema_pbtxt.image_features import Encoding
 from shardmill.transforms.images import decode
-from shardmill.transforms.images.originals import find_original
-from shardmill.transforms.images.resize import (
-    ENCODING,
-    INTERPOLATION,
-    MAX_PIXELS,
-    QUALITY,
-    REDUCING_GAP,
-    Geometry,
-    Interpolation,
-    Resizer,
-    ResizeSpec,
-    Size,
-    turned,
+from shardmill.transforms.images.image_options import (
+    MAX_RECORD_BYTES,
+    DecoderLimits,
+    ImageOptions,
 )
+from shardmill.transforms.images.originals import find_original
+from shardmill.transforms.images.resize import Geometry, Resizer, Size, turned
 from shardmill.transforms.images.scaling import DEFAULT_RESIZER, resizer_versions, scale
 from shardmill.transforms.statistics.sums import Sums, sum_pixels
 
-# A serialized protocol buffer has less than 2 GiB; the other features need a part of it.
-MAX_RECORD_BYTES = (1 << 31) - (1 << 20)
 MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 _OF_CAMERAS = frozenset({"JPEG", "MPO", "HEIF"})  # lossy: as PNG, they would take far more bytes
 _ALPHA = frozenset({"LA", "La", "PA", "RGBA", "RGBa"})
 _BITS_PER_SAMPLE, _PHOTOMETRIC, _SAMPLE_FORMAT = 258, 262, 339
 _WHITE_IS_ZERO = 0
 _SIGNED = 2
-_AVERAGING = frozenset({"box", "bilinear", "bicubic", "lanczos"})
 
 
-@dataclass(frozen=True)
-class ImageSpec:
-    """How images are converted.
+@dataclass(kw_only=True)
+class ImageSpec(ImageOptions):
+    """How images are converted, on all machines of a build: with the resizer of the client."""
 
-    Attributes:
-        resize: Target size and how to reach it.
-        interpolation: One of ``Interpolation``, the names of Pillow's filters.
-        reducing_gap: Least ratio of the size that a JPEG is decoded at to the size after resizing.
-        encoding: ``jpeg``, ``png``, ``raw`` (uint8, height x width x channels), or ``keep``: the
-            file if its size stays, else ``jpeg`` for images of cameras and ``png`` for others.
-        quality: JPEG quality, 1 to 100.
-        channels: 1 (grey), 3 (RGB) or 4 (RGBA; not with jpeg).
-        max_pixels: Largest width times height that is decoded, or scaled to before cropping.
-        strip_metadata: Whether files that are kept lose their metadata.
-        resizer: What scales bilinear images without alpha.
-
-    Raises:
-        UsageError: A value is out of range, or two values cannot be combined.
-    """
-
-    resize: ResizeSpec
-    interpolation: Choice[Interpolation] = INTERPOLATION
-    reducing_gap: Float = REDUCING_GAP
-    encoding: Choice[Encoding] = ENCODING
-    quality: Int = QUALITY
-    channels: int = 3
-    max_pixels: Int = MAX_PIXELS
-    strip_metadata: bool = False
-    resizer: Resizer = DEFAULT_RESIZER
-
-    def __post_init__(self) -> None:
-        if self.channels not in MODES:
-            raise UsageError(f"--channels={self.channels} is not 1 (grey), 3 (RGB) or 4 (RGBA).")
-        if self.channels == 4 and self.encoding == "jpeg":
-            raise UsageError("--channels=4 needs --encoding=png, raw or keep: a JPEG has no alpha.")
-        if self.strip_metadata and self.encoding != "keep":
-            raise UsageError(
-                f"--strip_metadata needs --encoding=keep: images encoded as {self.encoding} have "
-                "no metadata."
-            )
-        if self.target_bytes > MAX_RECORD_BYTES:
-            size = self.resize.size
-            raise UsageError(
-                f"--image_size={size.height}x{size.width} is out of range: the pixels of an image "
-                f"would take {plural(self.target_bytes, 'byte')}, and a tf.train.Example can hold "
-                f"{MAX_RECORD_BYTES:,}."
-            )
-
-    @property
-    def gap(self) -> float:
-        """Reducing gap that applies: 0 for filters whose output depends on single source pixels."""
-        return self.reducing_gap if self.interpolation in _AVERAGING else 0.0
-
-    @property
-    def fixed_shape(self) -> tuple[int, int, int] | None:
-        """Height, width and channels if they are the same for every image; else None."""
-        spec = self.resize
-        is_fixed = spec.resize == "pad" or (
-            spec.resize in ("stretch", "crop") and not spec.only_shrink
-        )
-        return (spec.size.height, spec.size.width, self.channels) if is_fixed else None
-
-    @property
-    def target_bytes(self) -> int:
-        """Bytes of the pixels of the target; 0 if images keep their size."""
-        size = self.resize.size
-        return 0 if self.resize.resize == "none" else size.width * size.height * self.channels
+    resizer: Choice[Resizer] = choice(
+        ("pillow", "simd"), DEFAULT_RESIZER, {"": DEFAULT_RESIZER}, decides=False
+    )
 
 
 class ConvertedImage(NamedTuple):
@@ -145,7 +72,10 @@ class ConvertedImage(NamedTuple):
 
 
 def convert_image(
-    data: bytes, spec: ImageSpec, before_load: Callable[[Image.Image], None] = lambda _: None
+    data: bytes,
+    spec: ImageSpec,
+    before_load: Callable[[Image.Image], None] = lambda _: None,
+    max_pixels: int = DecoderLimits.max_pixels,
 ) -> ConvertedImage:
     """Convert the content of an image file, in this process.
 
@@ -153,13 +83,14 @@ def convert_image(
         data: Content of the file.
         spec: How it is converted.
         before_load: Called with the image, whose header has been read, before it is decoded.
+        max_pixels: Largest width times height that is decoded, or scaled to before cropping.
 
     Raises:
         RejectedError: The file cannot be converted.
     """
-    decoded = decode.decode_image(data, spec.resize, spec.gap, spec.max_pixels, before_load)
+    decoded = decode.decode_image(data, spec, spec.gap, max_pixels, before_load)
     image = to_channels(decoded.image, spec.channels)
-    image = _resize(image, decoded, spec)
+    image = _resize(image, decoded, spec, max_pixels)
     channels = sum_pixels(image.histogram())
     encoded, name, original = _keep_or_encode(data, decoded, image, spec)
     if len(encoded) > MAX_RECORD_BYTES:
@@ -261,11 +192,13 @@ def _tag(image: Image.Image, number: int) -> int | None:
     return value if isinstance(value, int) else None
 
 
-def _resize(image: Image.Image, decoded: decode.Decoded, spec: ImageSpec) -> Image.Image:
+def _resize(
+    image: Image.Image, decoded: decode.Decoded, spec: ImageSpec, max_pixels: int
+) -> Image.Image:
     """Scale, rotate, then pad or crop; to rotate the scaled image is cheaper."""
     geometry = decoded.geometry
     scaled = turned(geometry.scaled, decoded.turn)
-    if scaled.width * scaled.height > max(spec.max_pixels, math.prod(spec.resize.size)):
+    if scaled.width * scaled.height > max(max_pixels, math.prod(spec.image_size)):
         raise RejectedError(
             "decode",
             "too_large",

@@ -15,6 +15,7 @@ from shardmill.schemas.file_signatures import describe_format, is_heic
 from shardmill.schemas.jpeg import HUFFMAN_DCT, jpeg_frame
 from shardmill.schemas.refs import RejectedError
 from shardmill.transforms.images.depth import is_deep
+from shardmill.transforms.images.image_options import DecoderLimits
 from shardmill.transforms.images.pillow_fixes import fix_pixels, fix_reader, load_pixels
 from shardmill.transforms.images.resize import (
     Box,
@@ -25,7 +26,6 @@ from shardmill.transforms.images.resize import (
     turned,
 )
 
-MAX_PIXELS = 178_956_970  # where Pillow raises DecompressionBombError
 # Pillow's names of the formats that are read; MPO opens as JPEG. Left out: EPS (runs a program),
 # WMF (Windows only), and plugins that identify a file but do not decode it (BUFR, GRIB, HDF5, MPEG,
 # IPTC, MCIDAS). Pillow tries formats in this order: TGA has no signature and follows those that do.
@@ -131,7 +131,7 @@ def decode_image(
     data: bytes,
     spec: ResizeSpec,
     gap: float = 0.0,
-    max_pixels: int = MAX_PIXELS,
+    max_pixels: int = DecoderLimits.max_pixels,
     before_load: Callable[[Image.Image], None] = lambda _: None,
 ) -> Decoded:
     """Decode the first frame of an image.

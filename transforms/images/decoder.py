@@ -19,7 +19,6 @@ from shardmill.schemas.errors import ShardmillError
 from shardmill.schemas.refs import REASONS, InputRef, Reject
 from shardmill.schemas.schema_pbtxt.image_features import DEPTH_REDUCED
 from shardmill.schemas.tfrecord.framing import FOOTER_BYTES, HEADER_BYTES
-from shardmill.transforms.images.convert import MAX_RECORD_BYTES
 from shardmill.transforms.images.fields import (
     GO,
     HEAD,
@@ -32,6 +31,7 @@ from shardmill.transforms.images.fields import (
     Opened,
     Request,
 )
+from shardmill.transforms.images.image_options import MAX_RECORD_BYTES
 from shardmill.transforms.sink.spec import Example
 
 _MODULE = "shardmill.transforms.images.decoder_process"
@@ -200,7 +200,7 @@ class Decoder:
             ShardmillError: The process did not start: close it.
         """
         self._wait_until_ready()
-        self._socket.settimeout(_PATIENCE * spec.limits.seconds)
+        self._socket.settimeout(_PATIENCE * spec.limits.decoder_seconds)
         self._request(spec, items, alone=alone)
         for item in items:
             self.opened = Opened()

@@ -89,7 +89,7 @@ class Server:
             self._sent = time.monotonic()
             for source, content in zip(inputs, contents, strict=True):
                 self._opened = Opened(inherited=self._opened.inherited)
-                signal.setitimer(signal.ITIMER_PROF, spec.limits.seconds)
+                signal.setitimer(signal.ITIMER_PROF, spec.limits.decoder_seconds)
                 self._answer(source, content, spec, announce=announce)
             signal.setitimer(signal.ITIMER_PROF, 0)
             self._flush()
@@ -104,11 +104,11 @@ class Server:
         return request, [read(0 if each.path else each.size) for each in request.inputs]
 
     def _set_limits(self, spec: DecoderSpec) -> None:
-        memory = spec.limits.memory
+        memory = spec.limits.decoder_memory
         inherited = resource.RLIM_INFINITY != self._soft_limit < memory
         self._opened = Opened(inherited=inherited)
         self._limit = self._soft_limit if inherited else memory
-        Image.MAX_IMAGE_PIXELS = -(-spec.image.max_pixels // 2)  # Pillow allows twice as many
+        Image.MAX_IMAGE_PIXELS = -(-spec.limits.max_pixels // 2)  # Pillow allows twice as many
         with contextlib.suppress(ValueError, OSError):  # macOS has no such limit
             resource.setrlimit(resource.RLIMIT_AS, (self._limit, self._hard_limit))
 
@@ -118,7 +118,7 @@ class Server:
         try:
             if source.path:
                 content = _storage.read_unchanged(source.path, source.size, source.version)
-            image = convert_image(content, spec.image, announced)
+            image = convert_image(content, spec.image, announced, spec.limits.max_pixels)
             encoded, record = make_record(image, content, source, spec)
         except (ChangedError, FileNotFoundError, StorageError):
             self._send(Kind.UNREAD)

@@ -29,10 +29,10 @@ from shardmill.transforms.images.decoder_pool import DecoderPool, use_pool
 from shardmill.transforms.images.fields import (
     BoxesFrame,
     DecoderSpec,
-    Limits,
     input_fields,
     place_boxes,
 )
+from shardmill.transforms.images.image_options import DecoderLimits
 from shardmill.transforms.images.resize import Resizer, Size, turned
 from shardmill.transforms.images.scaling import DEFAULT_RESIZER, check_resizer, resizer_of
 from shardmill.transforms.match.containers.expand import ARCHIVE_SUFFIXES
@@ -61,14 +61,14 @@ class ImageEncoder:
         spec: How images are converted.
         feature_set: The features of a record.
         workers: Decoder processes per worker process; 0 for one per core of the machine it runs on.
-        limits: Memory and time of one image.
+        limits: Pixels, memory and time of one image.
         boxes_frame: See ``place_boxes``.
     """
 
     spec: ImageSpec
     feature_set: FeatureSet
     workers: int = 0
-    limits: Limits = field(default_factory=Limits)
+    limits: DecoderLimits = field(default_factory=DecoderLimits)
     boxes_frame: BoxesFrame = ""
 
     @property
@@ -198,7 +198,7 @@ class ImageEncoder:
             made = parse_example(record)
             orientation = int(made[self.feature_set.name_of("orientation")].values[0])
             stored = turned(Size(image.width, image.height), orientation)
-            geometry = self.spec.resize.geometry(stored, orientation)
+            geometry = self.spec.geometry(stored, orientation)
             fields |= place_boxes(fields, geometry, self.boxes_frame)
             counts = {name: fields[name] for name in BOX_COUNTS}
             image = image._replace(features={**image.features, **counts})

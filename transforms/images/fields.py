@@ -25,6 +25,7 @@ from shardmill.schemas.refs import EncodedImage, InputRef, RejectedError
 from shardmill.schemas.schema_pbtxt.image_features import BOX_COUNTS, FeatureSet
 from shardmill.transforms.images import decode
 from shardmill.transforms.images.convert import ImageSpec
+from shardmill.transforms.images.image_options import DecoderLimits
 from shardmill.transforms.images.resize import Geometry, Size
 
 BoxesFrame = Literal["", "stored", "upright"]
@@ -292,19 +293,6 @@ class Request(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Limits:
-    """Limits of one image in a decoder process.
-
-    Attributes:
-        memory: Bytes of address space.
-        seconds: CPU time.
-    """
-
-    memory: int = 6 << 30
-    seconds: float = 180.0
-
-
-@dataclass(frozen=True)
 class DecoderSpec:
     """What a decoder process does with an image.
 
@@ -317,7 +305,7 @@ class DecoderSpec:
 
     image: ImageSpec
     features: FeatureSet
-    limits: Limits
+    limits: DecoderLimits
     boxes_frame: BoxesFrame = ""
 
     @cached_property

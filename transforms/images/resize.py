@@ -5,29 +5,15 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 from shardmill.schemas import option_types as of
 from shardmill.schemas.errors import UsageError
-from shardmill.schemas.option_types import Choice
-from shardmill.schemas.schema_pbtxt.image_features import ENCODINGS
 
 Resize = Literal["stretch", "fit", "pad", "crop", "none"]
 RESIZES: tuple[Resize, ...] = ("stretch", "fit", "pad", "crop", "none")
 Interpolation = Literal["nearest", "box", "bilinear", "hamming", "bicubic", "lanczos"]
-Resizer = Literal["pillow", "simd"]  # see scaling.py
-# Options of specs and of the command line, in this module because it is fast to import.
-RESIZE = of.choice(RESIZES, "stretch")
-INTERPOLATION = of.choice(get_args(Interpolation), "bilinear")
-RESIZER = of.choice(get_args(Resizer), "", decides=False)  # empty: what the client has
-REDUCING_GAP = of.real(
-    3.0,
-    lambda gap: gap == 0 or 1 <= gap < float("inf"),
-    "1 or more, or 0 to decode every JPEG in full",
-)
-ENCODING = of.choice(ENCODINGS, "jpeg", {"jpg": "jpeg"})
-QUALITY = of.whole(95, 1, 100, pattern="[1-9][0-9]?|100")
-MAX_PIXELS = of.whole(178_956_970, 1)  # Pillow's limit against decompression bombs
+Resizer = Literal["", "pillow", "simd"]  # see scaling.py; empty: what the client has
 MAX_SIDE = 65_500  # libjpeg's limit
 _IMAGE_SIZE = re.compile(r"([0-9]{1,9})(?:[xX]([0-9]{1,9}))?")
 
@@ -75,31 +61,64 @@ def turned(size: Size, orientation: int) -> Size:
     return Size(size.height, size.width) if orientation >= 5 else size
 
 
-@dataclass(frozen=True)
-class ResizeSpec:
-    """How images are resized.
+ImageSize = of.Option[Size, int | str | tuple[int, int]]
 
-    Attributes:
-        size: Target size.
-        resize: ``stretch`` to the target; ``fit`` inside it; ``pad``: fit, then add black bars;
-            ``crop``: cover it and keep the center; ``none``.
-        only_shrink: Whether images are never enlarged.
+
+def parse_image_size(value: Any) -> Size:
+    """Return the size of an ``--image_size`` value: ``224`` or ``180x320`` (height x width).
+
+    Args:
+        value: The text, a side of a square, height and width, or a ``Size``.
 
     Raises:
-        UsageError: A side is not between 1 and 65,500 pixels, or ``resize`` is unknown.
+        UsageError: The value has another form.
+    """
+    if isinstance(value, Size):
+        return value
+    is_pair = hasattr(value, "__iter__") and not isinstance(value, str)
+    text = "x".join(map(str, value)) if is_pair else str(value)
+    match = _IMAGE_SIZE.fullmatch(text)
+    if match is None:
+        raise UsageError(
+            f"--image_size={text} is not a size: write pixels as in 224, or height x width as in "
+            "180x320."
+        )
+    height, width = match.groups()
+    return Size(width=int(width or height), height=int(height))
+
+
+def _parse_target(_: str, value: Any) -> Size:
+    size = parse_image_size(value)
+    if not all(1 <= side <= MAX_SIDE for side in size):
+        shown = f"{size.height}x{size.width}"
+        raise UsageError(
+            f"--image_size={shown} is out of range: each side takes 1 to {MAX_SIDE} pixels, as in "
+            "224 or 180x320 (height x width)."
+        )
+    return size
+
+
+@dataclass(kw_only=True)
+class ResizeSpec(of.Options):
+    """How images are resized.
+
+    ``stretch`` to the target; ``fit`` inside it; ``pad``: fit, then add black bars; ``crop``: cover
+    it and keep the center; ``none``.
+
+    Attributes:
+        image_size: ``SIZE``: 224 (default) or 180x320 (height x width)
+        resize: ``HOW``: stretch, fit, pad, crop, none
+        interpolation: ``FILTER``: nearest, box, bilinear, hamming, bicubic, lanczos
+        only_shrink: never enlarge an image
+
+    Raises:
+        UsageError: A value breaks its rule.
     """
 
-    size: Size
-    resize: Choice[Resize] = RESIZE
-    only_shrink: bool = False
-
-    def __post_init__(self) -> None:
-        if not all(1 <= side <= MAX_SIDE for side in self.size):
-            shown = f"{self.size.height}x{self.size.width}"
-            raise UsageError(
-                f"--image_size={shown} is out of range: each side takes 1 to {MAX_SIDE} pixels, as "
-                "in 224 or 180x320 (height x width)."
-            )
+    image_size: ImageSize = of.Option("text", _parse_target, "224", pattern="[0-9]+(x[0-9]+)?")
+    resize: of.Choice[Resize] = of.choice(RESIZES, "stretch")
+    interpolation: of.Choice[Interpolation] = of.choice(get_args(Interpolation), "bilinear")
+    only_shrink: of.Switch = of.switch()
 
     def scaled(self, source: Size) -> Size:
         """Return the size that a source image is scaled to, before padding or cropping."""
@@ -107,11 +126,12 @@ class ResizeSpec:
             return source
         if self.resize == "stretch":
             if self.only_shrink:
-                return Size(*map(min, self.size, source))
-            return self.size
-        by_width = Size(self.size.width, _scale(source.height, self.size.width, source.width))
-        by_height = Size(_scale(source.width, self.size.height, source.height), self.size.height)
-        width_binds = self.size.width * source.height <= self.size.height * source.width
+                return Size(*map(min, self.image_size, source))
+            return self.image_size
+        target = self.image_size
+        by_width = Size(target.width, _scale(source.height, target.width, source.width))
+        by_height = Size(_scale(source.width, target.height, source.height), target.height)
+        width_binds = target.width * source.height <= target.height * source.width
         scaled = by_width if width_binds == (self.resize != "crop") else by_height
         if self.only_shrink and (scaled.width > source.width or scaled.height > source.height):
             return source
@@ -126,10 +146,10 @@ class ResizeSpec:
         """
         scaled = self.scaled(turned(stored, orientation))
         if self.resize == "pad":
-            left, top = ((a - b) // 2 for a, b in zip(self.size, scaled, strict=True))
-            return Geometry(stored, orientation, scaled, left, top, self.size)
+            left, top = ((a - b) // 2 for a, b in zip(self.image_size, scaled, strict=True))
+            return Geometry(stored, orientation, scaled, left, top, self.image_size)
         if self.resize == "crop":
-            size = Size(*map(min, self.size, scaled))
+            size = Size(*map(min, self.image_size, scaled))
             left, top = (-((a - b) // 2) for a, b in zip(scaled, size, strict=True))
             return Geometry(stored, orientation, scaled, left, top, size)
         return Geometry(stored, orientation, scaled, 0, 0, scaled)
@@ -160,25 +180,3 @@ def draft_size(source: Size, scaled: Size, gap: float) -> Size | None:
     if 2 * width > source.width or 2 * height > source.height:
         return None  # libjpeg's first step is one half
     return Size(math.ceil(width), math.ceil(height))
-
-
-def parse_image_size(value: str | int | tuple[int, ...]) -> Size:
-    """Return the size of an ``--image_size`` value: ``224`` or ``180x320`` (height x width).
-
-    Args:
-        value: The text, a side of a square, height and width, or a ``Size``.
-
-    Raises:
-        UsageError: The value has another form.
-    """
-    if isinstance(value, Size):
-        return value
-    text = "x".join(map(str, value)) if isinstance(value, tuple) else str(value)
-    match = _IMAGE_SIZE.fullmatch(text)
-    if match is None:
-        raise UsageError(
-            f"--image_size={text} is not a size: write pixels as in 224, or height x width as in "
-            "180x320."
-        )
-    height, width = match.groups()
-    return Size(width=int(width or height), height=int(height))

@@ -14,13 +14,13 @@ from typing import Any, Literal, get_args
 from shardmill.schemas import option_types as of
 from shardmill.schemas.dataset.splits import SPLIT_FOLDER
 from shardmill.schemas.errors import UsageError
+from shardmill.schemas.option_types import useless_option
 from shardmill.schemas.refs import InputRef, RejectedError
 from shardmill.transforms.match.walk import glob_regex, make_key
 
 LabelFrom = Literal["directory", "filename", "listing", "none"]
-LABEL_FROM = of.choice(get_args(LabelFrom), "directory")
 LabelOrder = Literal["text", "number"]
-LABEL_ORDER = of.choice(get_args(LabelOrder), "text", decides=False)
+_LABEL_FROM = of.choice(get_args(LabelFrom), "directory")
 _PRESETS = {
     "directory": r"(?:.*/)?(?P<label>[^/]+)/[^/]+",
     "filename": r"(?P<label>[^.]+)\..*",
@@ -31,6 +31,59 @@ _MISSING = ("nan", "null", "<na>", "n/a")  # in lower case
 _NUMBER = re.compile(r"[+-]?[0-9]+(?:\.[0-9]+)?")
 _TEXT_AND_DIGITS = re.compile(r"([^0-9]*)([0-9]*)")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f\x85\u2028\u2029]")
+
+
+@dataclass(kw_only=True)
+class LabelOptions(of.Options):
+    """Where the labels of images come from, and their order.
+
+    Attributes:
+        label_from: ``WHERE``: directory, filename, listing, none
+        label_pattern: ``REGEX``: has a group (?P<label>...)
+        labels: ``FILE``: one label per line, the first is class 0; or a .yaml file with names
+        label_order: ``HOW``: class ids sort labels as text (default; 10 before 2) or by number
+
+    Raises:
+        UsageError: A value breaks its rule, or two values conflict.
+    """
+
+    label_from: of.Choice[LabelFrom] = _LABEL_FROM
+    label_pattern: of.Text = of.text()
+    labels: of.File = of.file(decides=False)
+    label_order: of.Choice[LabelOrder] = of.choice(get_args(LabelOrder), "text", decides=False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_label_pattern(self.label_from, self.label_pattern)
+        if self.label_order != "text" and self.labels:
+            why = "with --labels, whose lines number the labels"
+            raise useless_option(flag="label_order", value=self.label_order, why=why)
+
+
+def check_label_pattern(label_from: LabelFrom, pattern: str) -> None:
+    """Check the value of ``--label_pattern``.
+
+    Raises:
+        UsageError: It is not a regular expression, has no group ``label``, or is not used.
+    """
+    if not pattern:
+        return
+    if label_from not in _PRESETS:
+        raise UsageError(
+            f"--label_pattern has no use with --label_from={label_from}: use "
+            "--label_from=directory or filename."
+        )
+    try:
+        groups = re.compile(pattern, re.DOTALL).groupindex
+    except re.error as error:
+        raise UsageError(
+            f"--label_pattern={pattern} is not a regular expression: {error}."
+        ) from error
+    if "label" not in groups:
+        raise UsageError(
+            f"--label_pattern={pattern} has no group called label: mark the label as in "
+            "'(?P<label>[^.]+)\\..*'."
+        )
 
 
 @dataclass(frozen=True)
@@ -50,23 +103,14 @@ class LabelSpec:
         UsageError: The pattern is not a regular expression or has no group ``label``.
     """
 
-    label_from: of.Choice[LabelFrom] = LABEL_FROM
+    label_from: of.Choice[LabelFrom] = _LABEL_FROM
     pattern: str = ""
     fixed: tuple[str, ...] | None = None
     is_unlabeled: Callable[[InputRef], bool] | None = None
     several: bool = False
 
     def __post_init__(self) -> None:
-        if self.pattern and self.label_from not in _PRESETS:
-            raise UsageError(
-                f"--label_pattern has no use with --label_from={self.label_from}: use "
-                "--label_from=directory or filename."
-            )
-        if self._regex is not None and "label" not in self._regex.groupindex:
-            raise UsageError(
-                f"--label_pattern={self.pattern} has no group called label: mark the label as in "
-                "'(?P<label>[^.]+)\\..*'."
-            )
+        check_label_pattern(self.label_from, self.pattern)
 
     @cached_property
     def _regex(self) -> re.Pattern[str] | None:
@@ -75,12 +119,7 @@ class LabelSpec:
         pattern = self.pattern or _PRESETS[self.label_from]
         if self.label_from == "filename":
             pattern = f"(?:.*/)?(?:{pattern})"
-        try:
-            return re.compile(pattern, re.DOTALL)
-        except re.error as error:
-            raise UsageError(
-                f"--label_pattern={self.pattern} is not a regular expression: {error}."
-            ) from error
+        return re.compile(pattern, re.DOTALL)
 
     @cached_property
     def known(self) -> frozenset[str] | None:

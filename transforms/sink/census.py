@@ -53,7 +53,7 @@ class Census:
     contents: int = 0
     errors: Counter[str] = field(default_factory=Counter)
     examples: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
-    counts: MatchCounts = MatchCounts()  # noqa: RUF009 - it is a tuple
+    counts: MatchCounts = MatchCounts()
     files: dict[str, str] = field(default_factory=dict)
     grouped: int = 0
 

@@ -34,9 +34,6 @@ PART_BYTES = 32 << 20
 # byte of a record: such a part takes less than a minute of one core.
 PART_INPUT_BYTES = 512 << 20
 PART_REFS = 896  # refs spread by hash: this mean keeps nearly every part below 1,024
-NUM_SHARDS = of.whole(None, 1, 100_000)
-SHARD_BYTES = of.size("128MiB", least="1KiB")
-SHARD_EXAMPLES = of.whole(None, 1)
 
 
 class PartKey(NamedTuple):
@@ -94,6 +91,35 @@ def hash_key(seed: int, key: str) -> Hash:
     return Hash(int.from_bytes(digest[:8], "big"), int.from_bytes(digest[8:], "big"))
 
 
+def check_group_pattern(pattern: str) -> None:
+    """Check the value of ``--group_pattern``.
+
+    Raises:
+        UsageError: It is not a regular expression.
+    """
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise UsageError(
+            f"--group_pattern={pattern} is not a regular expression: {error}."
+        ) from error
+
+
+def check_unlabeled(names: Sequence[str], splits: Splits) -> None:
+    """Check the value of ``--unlabeled_splits``.
+
+    Raises:
+        UsageError: A split is unknown.
+    """
+    required = splits.required
+    for name in names:
+        if required and name not in required:
+            splits_text = ", ".join(required)
+            raise UsageError(
+                f"--unlabeled_splits={name} is not a split: the splits are {splits_text}."
+            )
+
+
 @dataclass(frozen=True)
 class PlaceSpec:
     """How examples are assigned to splits and positions.
@@ -119,14 +145,8 @@ class PlaceSpec:
     unlabeled: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        _ = self._group
-        required = self.splits.required
-        for name in self.unlabeled:
-            if required and name not in required:
-                listed = ", ".join(required)
-                raise UsageError(
-                    f"--unlabeled_splits={name} is not a split: the splits are {listed}."
-                )
+        check_group_pattern(self.group_pattern)
+        check_unlabeled(self.unlabeled, self.splits)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Without names of attributes: most steps of a job have it, and Dataflow limits their size.
@@ -143,14 +163,7 @@ class PlaceSpec:
 
     @cached_property
     def _group(self) -> re.Pattern[str] | None:
-        if not self.group_pattern:
-            return None
-        try:
-            return re.compile(self.group_pattern)
-        except re.error as error:
-            raise UsageError(
-                f"--group_pattern={self.group_pattern} is not a regular expression: {error}."
-            ) from error
+        return re.compile(self.group_pattern) if self.group_pattern else None
 
     def group_of(self, ref: InputRef) -> str:
         """Return the group of a reference, which decides its split; its key if it has none."""
@@ -238,28 +251,39 @@ def part_of(position: int, parts: int) -> int:
     return (position * parts) >> 64
 
 
-@dataclass(frozen=True)
-class ShardSpec:
-    """Number, size and names of shards.
+@dataclass(kw_only=True)
+class ShardOptions(of.Options):
+    """Number and size of the shards of a series.
 
     Attributes:
-        template: Pattern of the names.
-        num_shards: Number of shards in each series, or None.
-        shard_bytes: Approximate bytes of a shard, where the number is not given.
-        shard_examples: Approximate examples of a shard; takes precedence over ``shard_bytes``.
+        num_shards: ``N``: exact number of shards in each split; their record counts differ by at
+            most one
+        shard_bytes: ``SIZE``: target size of a shard
+        shard_examples: ``N``: target number of examples per shard
 
     Raises:
         UsageError: A number is out of range, or the number and the size of shards are both given.
     """
 
-    template: ShardTemplate = field(default_factory=ShardTemplate)
-    num_shards: of.MaybeInt = NUM_SHARDS
-    shard_bytes: of.Bytes = SHARD_BYTES
-    shard_examples: of.MaybeInt = SHARD_EXAMPLES
+    num_shards: of.MaybeInt = of.whole(None, 1, 100_000)
+    shard_bytes: of.Bytes = of.size("128MiB", least="1KiB")
+    shard_examples: of.MaybeInt = of.whole(None, 1)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.num_shards is not None and self.shard_examples is not None:
             raise UsageError("--num_shards and --shard_examples cannot be combined: give one.")
+
+
+@dataclass(unsafe_hash=True)  # its values do not change
+class ShardSpec(ShardOptions):
+    """Number, size and names of shards.
+
+    Attributes:
+        template: Pattern of the names.
+    """
+
+    template: ShardTemplate = field(default_factory=ShardTemplate)
 
 
 def count_parts(

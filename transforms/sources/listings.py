@@ -360,7 +360,7 @@ def _read_columns(path: str, options: ListingOptions) -> Listing:
     """
     ref = find_sizes(InputRef(path.rpartition("/")[2], path), "", follow_links=True)
     kind, dialect, names = "csv", options.dialect, tuple[str, ...]()
-    delimiters = _DELIMITERS if dialect.delimiter == "," else (dialect.delimiter,)
+    delimiters = _DELIMITERS if dialect.delimiter == "," else (dialect.delimiter_text,)
     for delimiter in delimiters:
         other = replace(options.dialect, delimiter=delimiter)
         result, head = read_start(ref, other, _HEAD_BYTES)
@@ -369,7 +369,7 @@ def _read_columns(path: str, options: ListingOptions) -> Listing:
             break
         if head is None:
             continue
-        is_named = dialect.columns or dialect.header == "none"
+        is_named = dialect.columns or dialect.header_mode == "none"
         header = head.columns if is_named else tuple(map(str.strip, head.header))
         has_path = not {*_PATHS}.isdisjoint(header)
         if has_path or not names:
@@ -384,7 +384,7 @@ def _read_columns(path: str, options: ListingOptions) -> Listing:
                 "name."
             )
     header, names = names, make_unique(names)
-    dialect = replace(dialect, columns=names)
+    dialect = replace(dialect, columns=names, header=dialect.header_mode)
     size = _SAMPLE_BYTES if {*names}.difference(_PATHS, _ROLES) or kind != "csv" else _HEAD_BYTES
     sample = _KINDS[kind][0](ref, dialect, options.rules, size)
     if not names and sample.ref.error not in ("", "empty"):

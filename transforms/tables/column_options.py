@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
+from shardmill.schemas import option_types as of
 from shardmill.schemas.errors import UsageError, format_names
 from shardmill.schemas.schema_pbtxt.columns import Column
 
@@ -22,59 +24,56 @@ _TYPES: dict[str, dict[str, Any]] = {
 }
 
 
-@dataclass(frozen=True)
-class ColumnOptions:
-    """Options that apply to the columns of any ``TableSource``, with their names in the files.
+@dataclass(kw_only=True)
+class ColumnOptions(of.Options):
+    """Options that apply to the columns of any ``TableSource``.
 
     Attributes:
-        rename: New names of columns.
-        select: Columns that become features, besides the label; all if empty.
-        drop: Columns that do not become features.
-        types: Columns whose types are given.
-        defaults: Texts that replace missing cells.
+        select: ``COLUMNS``: become features, with the label (default: all)
+        drop: ``COLUMNS``: do not become features
+        rename: ``PAIRS``: new names of columns, as in old:new; all other options have the new names
+        types: ``PAIRS``: types of columns, as in zip:bytes,price:float,day:date:%d.%m.%Y: int,
+            float, bytes, datetime (seconds since 1970) or date (days); the latter two are ISO 8601
+            unless a format follows, and after the others the text between the values of a cell may
+            follow, as in tags:text:;
+        defaults: ``PAIRS``: texts that replace missing cells, as in age:0
+
+    Raises:
+        UsageError: A type is unknown, or two columns get the same name.
     """
 
-    rename: Mapping[str, str]
-    select: tuple[str, ...]
-    drop: tuple[str, ...]
-    types: Mapping[str, Column]
-    defaults: Mapping[str, str]
+    select: of.Names = of.names()
+    drop: of.Names = of.names()
+    rename: of.Pairs = of.mapping()
+    types: of.Pairs = of.mapping()
+    defaults: of.Pairs = of.mapping()
 
-    @classmethod
-    def of(
-        cls,
-        rename: Sequence[str],
-        select: Iterable[str],
-        drop: Iterable[str],
-        types: Iterable[str],
-        defaults: Iterable[str],
-    ) -> ColumnOptions:
-        """Build from flags; all but ``--rename`` use the new names.
-
-        Raises:
-            UsageError: A type is unknown, or two columns get the same name.
-        """
-        new_names = dict(pair.partition(":")[::2] for pair in rename)
-        original = {new: old for old, new in new_names.items()}
-        if len(original) < len(rename):
-            items = ",".join(rename)
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        original = {new: old for old, new in _pairs(self.rename)}
+        if len(original) < len(self.rename):
+            rename_text = ",".join(self.rename)
             raise UsageError(
-                f"--rename={items} gives two columns the same name: choose different names."
+                f"--rename={rename_text} gives two columns the same name: choose different names."
             )
+        for name, text in _pairs(self.types):
+            typed_column(original.get(name, name), text)
 
-        def split(texts: Iterable[str]) -> dict[str, str]:
-            pairs = (text.partition(":")[::2] for text in texts)
-            return {original.get(name, name): value for name, value in pairs}
+    @cached_property
+    def new_names(self) -> dict[str, str]:
+        """The new names by those in the files."""
+        return dict(_pairs(self.rename))
 
-        columns = {name: _typed_column(name, text) for name, text in split(types).items()}
-        selected = tuple(original.get(name, name) for name in select)
-        dropped = tuple(original.get(name, name) for name in drop)
-        return cls(new_names, selected, dropped, columns, split(defaults))
-
-    @property
+    @cached_property
     def original_names(self) -> dict[str, str]:
         """The names in the files by the new ones."""
-        return {new: old for old, new in self.rename.items()}
+        return {new: old for old, new in _pairs(self.rename)}
+
+    @cached_property
+    def typed_columns(self) -> dict[str, Column]:
+        """The columns of given types, by their names in the files."""
+        columns = [typed_column(self.original(name), text) for name, text in _pairs(self.types)]
+        return {column.name: column for column in columns}
 
     def original(self, name: str) -> str:
         """Return the name of a column in the files, given its new name."""
@@ -89,40 +88,74 @@ class ColumnOptions:
         Raises:
             UsageError: A column does not exist, or has the new name of another one.
         """
-        for flag in ("rename", "select", "drop", "types", "defaults"):
-            for name in getattr(self, flag):
+        texts = {name: getattr(self, name) for name in ("select", "drop", "types", "defaults")}
+        by_flag = {"rename": [*self.new_names]}
+        for flag, items in texts.items():
+            by_flag[flag] = [self.original(item.partition(":")[0]) for item in items]
+        for flag, names in by_flag.items():
+            for name in names:
                 if name not in columns:
                     raise unknown_column(flag, name, "the input has", columns)
-        names = [self.rename.get(name, name) for name in columns]
-        for old, new in self.rename.items():
-            if names.count(new) > 1:
+        renamed = [self.new_names.get(name, name) for name in columns]
+        for old, new in self.new_names.items():
+            if renamed.count(new) > 1:
                 raise UsageError(
                     f"--rename={old}:{new}: the input has another column {new!r}: choose another "
                     "name, or rename that one too."
                 )
-        return names
+        return renamed
 
     def keeps(self, name: str, label: str) -> bool:
-        """Return whether a column becomes a feature, given the label."""
-        return name not in self.drop and (not self.select or name in (*self.select, label or None))
+        """Return whether a column becomes a feature.
+
+        Args:
+            name: Its name in the files.
+            label: That of the label.
+        """
+        new_name = self.new_names.get(name, name)
+        if new_name in self.drop:
+            return False
+        return not self.select or new_name in self.select or name == (label or None)
 
     def apply(self, columns: Iterable[Column], label: str) -> tuple[Column, ...]:
         """Return the columns that become features, with types and defaults.
 
         A label is required even if a schema says otherwise.
         """
+        types = self.typed_columns
+        defaults = {self.original(name): text for name, text in _pairs(self.defaults)}
         return tuple(
             replace(
-                self.types.get(column.name, column),
+                types.get(column.name, column),
                 required=column.required or column.name == label,
-                default=self.defaults.get(column.name, column.default),
+                default=defaults.get(column.name, column.default),
             )
             for column in columns
             if self.keeps(column.name, label)
         )
 
 
-def _typed_column(name: str, text: str) -> Column:
+def _pairs(items: Iterable[str]) -> list[tuple[str, str]]:
+    """Return the names and values of items such as ``zip:bytes``."""
+    parts = [item.partition(":") for item in items]
+    return [(name, value) for name, _, value in parts]
+
+
+def typed_columns(types: Iterable[str]) -> dict[str, Column]:
+    """Return the columns of ``--types`` by name.
+
+    Raises:
+        UsageError: A type is unknown.
+    """
+    return {name: typed_column(name, text) for name, text in _pairs(types)}
+
+
+def typed_column(name: str, text: str) -> Column:
+    """Return a column of a type such as ``date:%d.%m.%Y``.
+
+    Raises:
+        UsageError: The type is unknown.
+    """
     word, _, form = text.partition(":")
     arguments = _TYPES.get(word, {})
     if "time" in arguments:

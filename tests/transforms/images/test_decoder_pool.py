@@ -23,8 +23,9 @@ from shardmill.schemas.schema_pbtxt.image_features import FeatureSet
 from shardmill.transforms.images import decoder as decoders
 from shardmill.transforms.images import decoder_pool, scaling
 from shardmill.transforms.images.convert import ImageSpec
-from shardmill.transforms.images.fields import DecoderSpec, Limits
-from shardmill.transforms.images.resize import ResizeSpec, Size
+from shardmill.transforms.images.fields import DecoderSpec
+from shardmill.transforms.images.image_options import DecoderLimits
+from shardmill.transforms.images.resize import Size
 from shardmill.transforms.match.inputs import find_input, walk_input
 from shardmill.transforms.match.walk import WalkTask
 from tests.conftest import SOAK, make_image
@@ -120,7 +121,7 @@ FORGED = [
 def test_fields_that_a_hostile_file_forged_are_a_crash(change):
     """A decoder that such a file took over must not decide what the worker stores."""
     features = FeatureSet.parse("")
-    spec = DecoderSpec(ImageSpec(ResizeSpec(Size(8, 8))), features, Limits())
+    spec = DecoderSpec(ImageSpec(image_size=Size(8, 8)), features, DecoderLimits())
     digest, *numbers, sums, squares, columns = GOOD._replace(**change)
     hashes = [bytes.fromhex(each) if isinstance(each, str) else each for each in columns.values()]
     counts = f"{len(sums) + len(squares)}q" + "".join(
@@ -424,12 +425,12 @@ import sys
 signal.signal(signal.SIGINT, signal.default_int_handler)  # background processes ignore it
 from shardmill.transforms.images.decoder import Decoder, Item
 from shardmill.transforms.images.decoder_pool import use_pool
-from shardmill.transforms.images.fields import DecoderSpec, Limits
+from shardmill.transforms.images.fields import DecoderSpec
 from shardmill.transforms.images.convert import ImageSpec
-from shardmill.transforms.images.resize import ResizeSpec, Size
+from shardmill.transforms.images.image_options import DecoderLimits
 from shardmill.schemas.schema_pbtxt.image_features import FeatureSet
 from shardmill.transforms.images import decoder_pool
-spec = DecoderSpec(ImageSpec(ResizeSpec(Size(8, 8))), FeatureSet.parse(""), Limits())
+spec = DecoderSpec(ImageSpec(image_size=8), FeatureSet.parse(""), DecoderLimits())
 idle = Decoder()
 busy = Decoder()
 print(idle._process.pid, busy._process.pid, "apache_beam" in sys.modules, flush=True)

@@ -9,11 +9,11 @@ import pytest
 from PIL import Image
 
 from shardmill.transforms.images.convert import ImageSpec, convert_image
-from shardmill.transforms.images.resize import ResizeSpec, Size
+from shardmill.transforms.images.resize import Size
 from shardmill.transforms.sources.python.lossless import from_pixels
 
 RNG = np.random.default_rng(3)
-SPEC = ImageSpec(ResizeSpec(Size(8, 8)), encoding="raw")
+SPEC = ImageSpec(image_size=Size(8, 8), encoding="raw")
 WIDTH, HEIGHT = 6, 5
 
 

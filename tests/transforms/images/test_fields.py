@@ -71,18 +71,28 @@ def cases(draw):
     right = draw(st.integers(left + 10, width))
     lower = draw(st.integers(upper + 10, height))
     target = Size(*draw(st.tuples(st.integers(20, 120), st.integers(20, 120))))
-    spec = ResizeSpec(target, draw(st.sampled_from(RESIZES)), draw(st.booleans()))
+    spec = ResizeSpec(
+        image_size=target, resize=draw(st.sampled_from(RESIZES)), only_shrink=draw(st.booleans())
+    )
     return size, (left, upper, right, lower), orientation, upright, spec
 
 
 @settings(max_examples=examples(400), deadline=None)
 @given(cases())
-@example(((24, 24), (0, 0, 10, 10), 1, False, ResizeSpec(Size(21, 110), "crop", False)))
+@example(
+    (
+        (24, 24),
+        (0, 0, 10, 10),
+        1,
+        False,
+        ResizeSpec(image_size=Size(21, 110), resize="crop", only_shrink=False),
+    )
+)
 def test_boxes_and_masks_are_where_the_pixels_are(case):
     """For each way to resize, orientation and frame, within half a pixel of the record."""
     size, box, orientation, upright, resize = case
     data, mask = drawn(size, box, orientation, upright)
-    spec = ImageSpec(resize, encoding="raw", channels=1)
+    spec = ImageSpec(**vars(resize), encoding="raw", channels=1)
     image = convert_image(data, spec)
     frame = "upright" if upright else "stored"
     given_size = size[::-1] if orientation >= 5 and upright else size
@@ -116,7 +126,7 @@ def test_classes_of_grey_masks_of_few_bits(depth):
     for row in classes:
         bits = "".join(format(value, f"0{depth}b") for value in row)
         rows += b"\0" + bytes(int(bits[n : n + 8], 2) for n in range(0, len(bits), 8))
-    geometry = ResizeSpec(Size(1, 1), "none").geometry(Size(16, 4), 1)
+    geometry = ResizeSpec(image_size=Size(1, 1), resize="none").geometry(Size(16, 4), 1)
     found = convert_mask(png(16, 4, depth, 0, rows), geometry)
     assert np.array_equal(Image.open(io.BytesIO(found)), classes)
 
@@ -124,7 +134,7 @@ def test_classes_of_grey_masks_of_few_bits(depth):
 @pytest.mark.parametrize("orientation", range(1, 9))
 def test_size_of_an_annotation_decides_its_frame(orientation):
     """Only where the rotation swaps the sides; a size that fits neither is ignored."""
-    geometry = ResizeSpec(Size(40, 40)).geometry(Size(80, 60), orientation)
+    geometry = ResizeSpec(image_size=Size(40, 40)).geometry(Size(80, 60), orientation)
     swapped = orientation >= 5
     stored, upright = (80, 60), (60, 80) if swapped else (80, 60)
     cases = {stored: (swapped, False), upright: (False, False), (640, 480): (False, True)}
@@ -136,13 +146,15 @@ def test_size_of_an_annotation_decides_its_frame(orientation):
         placed = place_boxes(annotation([(6, 6, 18, 18)], size), geometry)
         assert placed["boxes_stored_frame"] == is_stored, size
         assert placed["boxes_size_differs"] == differs, size
-    square = ResizeSpec(Size(40, 40)).geometry(Size(60, 60), orientation)
+    square = ResizeSpec(image_size=Size(40, 40)).geometry(Size(60, 60), orientation)
     assert not place_boxes(annotation([(6, 6, 18, 18)], (60, 60)), square)["boxes_stored_frame"]
 
 
 def test_boxes_that_are_none_are_counted_by_reason():
     """Each is left out alone, with its class; what reaches outside is clipped."""
-    geometry = ResizeSpec(Size(50, 50), "crop").geometry(Size(100, 50), 1)  # keeps columns 25 to 75
+    geometry = ResizeSpec(image_size=Size(50, 50), resize="crop").geometry(
+        Size(100, 50), 1
+    )  # keeps columns 25 to 75
     boxes = {
         (30, 10, 40, 20): "kept",
         (40, -5, 50, 20): "boxes_clipped",
@@ -165,7 +177,7 @@ def test_boxes_that_are_none_are_counted_by_reason():
 
 
 def test_fractions_are_those_of_the_upright_image():
-    geometry = ResizeSpec(Size(40, 40)).geometry(Size(80, 60), 6)
+    geometry = ResizeSpec(image_size=Size(40, 40)).geometry(Size(80, 60), 6)
     placed = place_boxes(annotation([(0.25, 0.5, 0.5, 1.0)], (1, 1)), geometry)
     sides = [placed[f"box/{side}"][0] for side in ("xmin", "ymin", "xmax", "ymax")]
     assert sides == pytest.approx([0.25, 0.5, 0.5, 1.0])

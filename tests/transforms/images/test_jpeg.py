@@ -17,7 +17,7 @@ TARGETS = ((224, 3.0), (64, 1.0), (32, 2.0), (8, 4.0))  # decoded in full, at 1/
 
 def decoded(data: bytes, size: int, gap: float) -> tuple:
     try:
-        found = decode.decode_image(data, ResizeSpec(Size(size, size)), gap)
+        found = decode.decode_image(data, ResizeSpec(image_size=Size(size, size)), gap)
     except RejectedError as error:
         return error.error, error.message
     image = found.image

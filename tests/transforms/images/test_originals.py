@@ -43,8 +43,10 @@ HEAD, BODY = PHOTO[:20], PHOTO[20:]  # SOI and JFIF, and the rest
 
 
 def keep(data: bytes, channels: int = 3, resize: str = "none", **options) -> ConvertedImage:
-    spec = ResizeSpec(options.pop("size", Size(1, 1)), resize)
-    return convert_image(data, ImageSpec(spec, encoding="keep", channels=channels, **options))
+    spec = ResizeSpec(image_size=options.pop("size", Size(1, 1)), resize=resize)
+    return convert_image(
+        data, ImageSpec(**vars(spec), encoding="keep", channels=channels, **options)
+    )
 
 
 def tensorflow(data: bytes, channels: int) -> np.ndarray:

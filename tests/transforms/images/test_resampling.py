@@ -105,7 +105,7 @@ def test_alpha_is_scaled_by_pillow(source, target, seed, resizer):
 )
 def test_scaled_jpegs_are_within_two_levels_of_pillow(width, height, new_width, new_height, bands):
     data = saved(make_image(width, width, height), "JPEG")
-    decoded = decode_image(data, ResizeSpec(Size(new_width, new_height)), 1.0)
+    decoded = decode_image(data, ResizeSpec(image_size=Size(new_width, new_height)), 1.0)
     image = to_channels(decoded.image, bands)
     ours = scale(image, Size(new_width, new_height), decoded.box, "bilinear", "simd")
     pillow = image.resize(ours.size, Image.Resampling.BILINEAR, decoded.box)

@@ -31,13 +31,13 @@ ways = st.sampled_from(RESIZES)
 
 @given(sizes, sizes)
 def test_stretch_gives_the_target_and_none_the_source(source, target):
-    assert ResizeSpec(target, "stretch").scaled(source) == target
-    assert ResizeSpec(target, "none").scaled(source) == source
+    assert ResizeSpec(image_size=target, resize="stretch").scaled(source) == target
+    assert ResizeSpec(image_size=target, resize="none").scaled(source) == source
 
 
 @given(sizes, sizes, st.sampled_from(["fit", "pad", "crop"]))
 def test_fit_and_pad_stay_inside_the_target_and_crop_covers_it(source, target, way):
-    scaled = ResizeSpec(target, way).scaled(source)
+    scaled = ResizeSpec(image_size=target, resize=way).scaled(source)
     outer, inner = (scaled, target) if way == "crop" else (target, scaled)
     assert outer.width >= inner.width
     assert outer.height >= inner.height
@@ -46,7 +46,7 @@ def test_fit_and_pad_stay_inside_the_target_and_crop_covers_it(source, target, w
 
 @given(sizes, sizes, st.sampled_from(["fit", "pad", "crop"]), st.booleans())
 def test_aspect_ratio_is_kept_within_half_a_pixel(source, target, way, only_shrink):
-    scaled = ResizeSpec(target, way, only_shrink).scaled(source)
+    scaled = ResizeSpec(image_size=target, resize=way, only_shrink=only_shrink).scaled(source)
     # One side is exact, so the other is at most half a pixel off, or 1 where it would vanish.
     exact_height = Fraction(source.height * scaled.width, source.width)
     exact_width = Fraction(source.width * scaled.height, source.height)
@@ -62,18 +62,20 @@ def test_aspect_ratio_is_kept_within_half_a_pixel(source, target, way, only_shri
 @example(Size(1, 3), Size(2, 4), "fit")  # 1.33 x 4 rounds to a width that is not larger
 @given(small | sizes, small | sizes, ways)
 def test_only_shrink_never_enlarges(source, target, way):
-    scaled = ResizeSpec(target, way, only_shrink=True).scaled(source)
+    scaled = ResizeSpec(image_size=target, resize=way, only_shrink=True).scaled(source)
     assert scaled.width <= source.width
     assert scaled.height <= source.height
-    freely = ResizeSpec(target, way).scaled(source)
+    freely = ResizeSpec(image_size=target, resize=way).scaled(source)
     if freely.width <= source.width and freely.height <= source.height:
         assert scaled == freely
 
 
 @given(sizes, sizes, ways, st.booleans())
 def test_swapping_width_and_height_swaps_the_result(source, target, way, only_shrink):
-    scaled = ResizeSpec(target, way, only_shrink).scaled(source)
-    turned = ResizeSpec(Size(*target[::-1]), way, only_shrink).scaled(Size(*source[::-1]))
+    scaled = ResizeSpec(image_size=target, resize=way, only_shrink=only_shrink).scaled(source)
+    turned = ResizeSpec(image_size=Size(*target[::-1]), resize=way, only_shrink=only_shrink).scaled(
+        Size(*source[::-1])
+    )
     assert turned == Size(*scaled[::-1])
 
 
@@ -89,7 +91,7 @@ def test_swapping_width_and_height_swaps_the_result(source, target, way, only_sh
     ],
 )
 def test_known_sizes(way, source, scaled):
-    assert ResizeSpec(Size(224, 224), way).scaled(Size(*source)) == scaled
+    assert ResizeSpec(image_size=Size(224, 224), resize=way).scaled(Size(*source)) == scaled
 
 
 @given(sizes, sizes, st.floats(1, 64))
@@ -137,7 +139,7 @@ def test_rejects_malformed_sizes(text):
 @pytest.mark.parametrize("size", [(0, 5), (5, 0), (MAX_SIDE + 1, 5), (5, -1)])
 def test_rejects_sides_out_of_range(size):
     with pytest.raises(UsageError, match="1 to 65500"):
-        ResizeSpec(Size(*size))
+        ResizeSpec(image_size=Size(*size))
 
 
 @pytest.fixture(scope="module")
@@ -161,7 +163,7 @@ def large_jpeg() -> bytes:
 )
 def test_size_that_libjpeg_decodes_at(large_jpeg, interpolation, gap, decoded_width):
     spec = sized(100, 80, interpolation=interpolation, reducing_gap=gap)
-    decoded = decode_image(large_jpeg, spec.resize, spec.gap)
+    decoded = decode_image(large_jpeg, spec, spec.gap)
     assert decoded.image.width == decoded_width
     assert decoded.geometry.upright == (2001, 1501)
     assert decoded.box[2] == pytest.approx(2001 / round(2001 / decoded_width))
@@ -171,16 +173,16 @@ def test_orientation_swaps_the_size_that_libjpeg_decodes_at():
     exif = Image.Exif()
     exif[ORIENTATION] = 6
     data = saved(Image.new("RGB", (400, 1600)), "JPEG", exif=exif)
-    decoded = decode_image(data, ResizeSpec(Size(200, 40), "stretch"), 3.0)
+    decoded = decode_image(data, ResizeSpec(image_size=Size(200, 40), resize="stretch"), 3.0)
     assert decoded.geometry.upright == (1600, 400)
     assert decoded.image.size == (200, 800)  # at least 160 x 800
 
 
 def test_decodes_at_full_size_without_scaling(large_jpeg):
     for spec in (
-        ResizeSpec(Size(100, 80), "none"),
-        ResizeSpec(Size(2001, 700), "crop"),
-        ResizeSpec(Size(4000, 4000), "pad", only_shrink=True),
+        ResizeSpec(image_size=Size(100, 80), resize="none"),
+        ResizeSpec(image_size=Size(2001, 700), resize="crop"),
+        ResizeSpec(image_size=Size(4000, 4000), resize="pad", only_shrink=True),
     ):
         assert decode_image(large_jpeg, spec, 3.0).image.size == (2001, 1501)
 
@@ -198,16 +200,18 @@ def test_encoded_images_have_the_requested_size(
     width, height, target_width, target_height, way, only_shrink, gap
 ):
     data = saved(Image.new("L", (width, height), 128), "JPEG")
-    spec = ResizeSpec(Size(target_width, target_height), way, only_shrink)
-    encoded = convert_image(data, ImageSpec(spec, encoding="png", reducing_gap=gap))
+    spec = ResizeSpec(
+        image_size=Size(target_width, target_height), resize=way, only_shrink=only_shrink
+    )
+    encoded = convert_image(data, ImageSpec(**vars(spec), encoding="png", reducing_gap=gap))
     assert Image.open(io.BytesIO(encoded.data)).size == encoded.size
     scaled = spec.scaled(Size(width, height))
     if way in ("stretch", "fit", "none"):
         assert encoded.size == scaled
     elif way == "pad":
-        assert encoded.size == spec.size
+        assert encoded.size == spec.image_size
     else:
-        assert encoded.size == tuple(map(min, scaled, spec.size))
+        assert encoded.size == tuple(map(min, scaled, spec.image_size))
 
 
 # Geometry
@@ -218,7 +222,10 @@ def test_encoded_images_have_the_requested_size(
 @settings(max_examples=examples(15), deadline=None)
 @given(
     st.builds(
-        ResizeSpec, st.builds(Size, st.integers(40, 90), st.integers(40, 90)), ways, st.booleans()
+        ResizeSpec,
+        image_size=st.builds(Size, st.integers(40, 90), st.integers(40, 90)),
+        resize=ways,
+        only_shrink=st.booleans(),
     ),
     st.floats(0.15, 0.85),
     st.floats(0.15, 0.85),
@@ -232,7 +239,7 @@ def test_a_mark_of_the_file_is_where_the_geometry_puts_it(kind, orientation, res
     exif = image.getexif()
     exif[ORIENTATION] = orientation
     options = {"tiffinfo": {ORIENTATION: orientation}} if kind == "TIFF" else {"exif": exif}
-    spec = ImageSpec(resize, encoding="raw", channels=1, reducing_gap=1.0)
+    spec = ImageSpec(**vars(resize), encoding="raw", channels=1, reducing_gap=1.0)
     encoded = convert_image(saved(image, kind, **options), spec)
     geometry, upright = encoded.geometry, ImageOps.exif_transpose(image)
     assert geometry.upright == upright.size

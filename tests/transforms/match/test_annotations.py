@@ -35,7 +35,7 @@ from shardmill.transforms.match.annotations.coco import (
 from shardmill.transforms.match.annotations.transform import pair, stem_of
 from tests.conftest import examples
 
-GEOMETRY = ResizeSpec(Size(50, 100), "stretch").geometry(Size(100, 50), 1)
+GEOMETRY = ResizeSpec(image_size=Size(50, 100), resize="stretch").geometry(Size(100, 50), 1)
 SIDES = ("xmin", "ymin", "xmax", "ymax")
 VOC = """<?xml version="1.0"?><annotation><size><width>{width}</width><height>{height}</height>
 <depth>3</depth></size>{objects}</annotation>"""

@@ -9,13 +9,13 @@ from PIL import Image
 
 from shardmill.schemas.refs import RejectedError
 from shardmill.transforms.images.convert import ImageSpec, convert_image
-from shardmill.transforms.images.resize import ResizeSpec, Size
+from shardmill.transforms.images.resize import Size
 from shardmill.transforms.sources.python.lossless import encode_lossless, from_pixels
 from shardmill.transforms.sources.python.records import to_bytes
 
 RNG = np.random.default_rng(7)
 SPEC = {
-    channels: ImageSpec(ResizeSpec(Size(9, 9), "none"), encoding="raw", channels=channels)
+    channels: ImageSpec(image_size=Size(9, 9), resize="none", encoding="raw", channels=channels)
     for channels in (1, 3, 4)
 }
 

@@ -15,6 +15,7 @@ from shardmill.pipelines.rows_config import RowsConfig
 from shardmill.schemas.errors import UsageError
 from shardmill.schemas.schema_pbtxt.columns import Column, format_schema, parse_schema
 from shardmill.transforms.sources.csv import text_parser
+from shardmill.transforms.sources.csv.dialect import CellOptions
 from shardmill.transforms.sources.csv.text_parser import CellRules
 from shardmill.transforms.sources.csv.typed_cells import type_cells
 from tests.support.readers import current
@@ -127,7 +128,7 @@ def test_numbers_equal_those_of_pandas(numbers, marks) -> None:
         f"{each:,.3f}".replace(",", "T").replace(".", decimal).replace("T", thousands)
         for each in numbers
     ]
-    rules = CellRules.of(None, decimal=decimal, thousands=thousands)
+    rules = CellRules.of(None, CellOptions(decimal=decimal, thousands=thousands))
     cells = pa.array([text.encode() for text in texts]).dictionary_encode()
     typed = type_cells(Column("c", "float32"), cells, rules)
     assert typed.misfits is None
@@ -145,7 +146,7 @@ def test_numbers_equal_those_of_pandas(numbers, marks) -> None:
     ],
 )
 def test_other_forms_are_not_numbers(marks, texts) -> None:
-    rules = CellRules.of(None, decimal=marks[0], thousands=marks[1])
+    rules = CellRules.of(None, CellOptions(decimal=marks[0], thousands=marks[1]))
     faults = text_parser.parse_float64(rules.plain(pa.array([*map(str.encode, texts)]))).faults
     assert faults.tolist() == [text_parser.CellFault.CAST] * len(texts)
 

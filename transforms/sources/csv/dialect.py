@@ -1,4 +1,4 @@
-"""Dialect: delimiter, quote, header and encoding of CSV files."""
+"""The options of CSV: delimiter, quote, header, encoding, and how cells become numbers."""
 
 from __future__ import annotations
 
@@ -14,8 +14,6 @@ from shardmill.schemas.errors import UsageError, shown
 from shardmill.schemas.text_file import UTF_8, find_codec
 
 HeaderMode = Literal["first", "none"]
-HEADER = of.choice(get_args(HeaderMode), "first")
-SKIP_LINES = of.whole(0)
 
 WHITESPACE = "whitespace"
 _TAB_NAMES = frozenset({"tab", "\\t"})
@@ -24,44 +22,67 @@ _UTF_8_ALIASES = frozenset({"utf-8-sig", "cp65001"})
 _TSV = re.compile(r"\.(tsv|tab)(\.(gz|bz2|xz|zst))?$", re.IGNORECASE)
 
 
-@dataclass(frozen=True)
-class Dialect:
-    r"""The format of CSV files.
+@dataclass(kw_only=True)
+class CellOptions(of.Options):
+    """How the texts of cells become numbers.
 
     Attributes:
-        delimiter: One or more characters between two cells; ``tab`` and ``\t`` mean a tab, and
-            ``whitespace`` any number of spaces and tabs, which are ignored around rows.
-        quote: Character around cells that contain delimiters or line breaks, doubled inside; one
-            ASCII character, or empty if quotes have no meaning.
-        encoding: Python name of the text encoding. A byte order mark in a file overrides it.
-        header: ``first`` if the first row holds the column names, ``none`` if it is data.
-        columns: Column names that replace the header, or supply names where there is no header.
-            Without either, columns are named ``column_1``, ``column_2`` and so on.
-        skip_lines: Lines to skip before the header or first row.
-        strip: Whether white space at both ends of a cell is dropped.
-        comment: ASCII character that starts lines without a row, or empty.
-        escape: ASCII character that makes the next one an ordinary character, or empty.
-        pad_rows: Whether rows with too few cells get empty ones at their end.
+        decimal: ``CHAR``: before the fraction of a number: . (default) or ,
+        thousands: ``CHAR``: between groups of three digits of a number
+        infinity: ``HOW``: inf in a numeric column is a number (default) or missing
+
+    Raises:
+        UsageError: ``thousands`` is part of other numbers.
+    """
+
+    decimal: of.Choice[Literal[".", ","]] = of.choice((".", ","), ".")
+    thousands: of.Text = of.text()
+    infinity: of.Choice[Literal["number", "missing"]] = of.choice(("number", "missing"), "number")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if len(self.thousands) > 1 or self.thousands in {*"0123456789+-eE", self.decimal}:
+            raise UsageError(
+                f"--thousands={self.thousands!r}: must be one character that is not part of a "
+                f"number with --decimal={self.decimal!r}, such as a comma, a point, a space or an "
+                "apostrophe."
+            )
+
+
+@dataclass(kw_only=True)
+class CsvFormat(of.Options):
+    r"""The format of CSV, apart from its encoding.
+
+    Without a header and ``columns``, columns are named ``column_1``, ``column_2`` and so on.
+
+    Attributes:
+        delimiter: ``TEXT``: between cells (default: a comma; in .tsv files a tab); whitespace for
+            any number of spaces and tabs
+        quote: ``CHAR``: around cells (default: "); empty for none
+        escape: ``CHAR``: makes the next character part of a cell, such as a backslash
+        comment: ``CHAR``: starts lines that are not rows, such as #
+        pad_rows: add empty cells to rows that have too few
+        header: ``WHERE``: first (default: the first row) or none
+        columns: ``LIST``: names of the columns, for files without a header
+        skip_lines: ``N``: number of lines before the header
+        strip: strip white space around cells
 
     Raises:
         UsageError: A value breaks its rule.
     """
 
-    delimiter: str = ","
-    quote: str = '"'
-    encoding: str = UTF_8
-    header: of.Choice[HeaderMode] = HEADER
-    columns: tuple[str, ...] = ()
-    skip_lines: of.Int = SKIP_LINES
-    strip: bool = False
-    comment: str = ""
-    escape: str = ""
-    pad_rows: bool = False
+    delimiter: of.Text = of.text(",", (",", ";", "tab", WHITESPACE))
+    quote: of.Text = of.text('"')
+    escape: of.Text = of.text()
+    comment: of.Text = of.text()
+    pad_rows: of.Switch = of.switch()
+    header: of.Choice[Literal[""] | HeaderMode] = of.choice(get_args(HeaderMode), "")
+    columns: of.Names = of.names()
+    skip_lines: of.Int = of.whole(0)
+    strip: of.Switch = of.switch()
 
     def __post_init__(self) -> None:
-        if self.delimiter in _TAB_NAMES:
-            object.__setattr__(self, "delimiter", "\t")
-        object.__setattr__(self, "encoding", _codec_name(self.encoding))
+        super().__post_init__()
         for name in ("quote", "comment", "escape"):
             value = getattr(self, name)
             if value and (len(value) > 1 or not value.isascii() or value in "\r\n\0"):
@@ -70,13 +91,55 @@ class Dialect:
                     "empty if none has this meaning."
                 )
         _check_special(self.separator, self.quote, self.comment, self.escape)
-        _check_delimiter(self.separator, self.quote, self.encoding)
+        _check_delimiter(self.separator, self.quote)
         _check_columns(self.columns)
+
+    @property
+    def delimiter_text(self) -> str:
+        """The delimiter, or ``WHITESPACE``; not the name of a tab."""
+        return "\t" if self.delimiter in _TAB_NAMES else self.delimiter
 
     @property
     def separator(self) -> str:
         """The delimiter; a space for white space."""
-        return " " if self.delimiter == WHITESPACE else self.delimiter
+        return " " if self.delimiter == WHITESPACE else self.delimiter_text
+
+    @property
+    def header_mode(self) -> HeaderMode:
+        """``first`` if the first row holds the column names, ``none`` if it is data."""
+        return self.header or ("none" if self.columns else "first")
+
+
+@dataclass(kw_only=True, unsafe_hash=True)  # its values do not change
+class Dialect(CsvFormat):
+    """The format of CSV files.
+
+    Attributes:
+        encoding: ``NAME``: utf-8 (default), utf-16, latin-1, ...
+
+    A byte order mark in a file overrides the encoding.
+    """
+
+    encoding: of.Text = of.text("utf-8", ("utf-8", "utf-16", "latin-1"))
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        try:
+            self.separator.encode(self.codec)
+        except UnicodeEncodeError as error:
+            raise UsageError(
+                f"--delimiter={self.separator!r} does not exist in --encoding={self.codec}: choose "
+                "another."
+            ) from error
+
+    @property
+    def codec(self) -> str:
+        """Python's name of the encoding.
+
+        Raises:
+            UsageError: Python does not have it.
+        """
+        return _codec_name(self.encoding)
 
     def for_name(self, name: str) -> Dialect:
         """Return the dialect of a file of this name: .tsv files have tabs instead of commas."""
@@ -104,6 +167,7 @@ def is_ascii_compatible(encoding: str) -> bool:
     )
 
 
+@lru_cache(maxsize=64)
 def _codec_name(encoding: str) -> str:
     name = find_codec(encoding)
     if not name:
@@ -125,7 +189,7 @@ def _check_special(delimiter: str, quote: str, comment: str, escape: str) -> Non
         used.add(value)
 
 
-def _check_delimiter(delimiter: str, quote: str, encoding: str) -> None:
+def _check_delimiter(delimiter: str, quote: str) -> None:
     if not delimiter or _LINE_BREAKS & set(delimiter):
         raise UsageError(
             f"--delimiter={delimiter!r}: must be one or more characters without line breaks, such "
@@ -136,12 +200,6 @@ def _check_delimiter(delimiter: str, quote: str, encoding: str) -> None:
             f"--delimiter={delimiter!r} contains the quote {quote!r}: choose another --quote, or "
             "--quote= if quotes have no meaning."
         )
-    try:
-        delimiter.encode(encoding)
-    except UnicodeEncodeError as error:
-        raise UsageError(
-            f"--delimiter={delimiter!r} does not exist in --encoding={encoding}: choose another."
-        ) from error
 
 
 def _check_columns(columns: tuple[str, ...]) -> None:

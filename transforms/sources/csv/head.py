@@ -51,7 +51,7 @@ def read_head(
     if not dialect.columns:
         if len(head.columns) == 1:
             _check_delimiter(head, dialect, read)
-        if dialect.header == "first":
+        if dialect.header_mode == "first":
             _check_notes(head, dialect, read)
     _check_quotes(head, dialect, read)
     return head
@@ -73,14 +73,14 @@ def _try(dialects: Iterator[Dialect], read: _Read) -> Iterator[tuple[Dialect, He
 
 
 def _check_delimiter(head: Head, dialect: Dialect, read: _Read) -> None:
-    least = 1 if dialect.header == "first" else 2
-    others = (d for d in _DELIMITERS if d not in (dialect.delimiter, dialect.quote))
+    least = 1 if dialect.header_mode == "first" else 2
+    others = (d for d in _DELIMITERS if d not in (dialect.delimiter_text, dialect.quote))
     for other, found in _try((replace(dialect, delimiter=d) for d in others), read):
         if _fits(found, least):
             raise RejectedError(
                 "read",
                 "header",
-                f"with --delimiter={dialect.delimiter!r} it has the one column "
+                f"with --delimiter={dialect.delimiter_text!r} it has the one column "
                 f"{shown(head.columns[0])}, but with --delimiter={other.delimiter!r} it has "
                 f"{len(found.columns)}: set that, or name the one column with --columns and "
                 "--header=first",
@@ -95,7 +95,10 @@ def _check_notes(head: Head, dialect: Dialect, read: _Read) -> None:
     # A title at the left, in a row that a spreadsheet filled up; an index has no name there.
     is_padded = head.header[0] != "" and 1 < unnamed >= len(head.header) / 2
     is_padded = is_padded and _names_columns(_row(head, 0))
-    delimiters = [dialect.delimiter] if is_ragged or is_padded else _delimiters_below(head, dialect)
+    if is_ragged or is_padded:
+        delimiters = [dialect.delimiter_text]
+    else:
+        delimiters = _delimiters_below(head, dialect)
     for delimiter in delimiters:
         lines = range(dialect.skip_lines + 1, dialect.skip_lines + _MOST_NOTES + 1)
         dialects = (replace(dialect, delimiter=delimiter, skip_lines=count) for count in lines)
@@ -103,7 +106,7 @@ def _check_notes(head: Head, dialect: Dialect, read: _Read) -> None:
             is_header = _fits(found) and _names_columns(found.header)
             if is_header and not _is_comment(found.header[0], head.header[0]):
                 flags = f"--skip_lines={other.skip_lines}"
-                if delimiter != dialect.delimiter:
+                if delimiter != dialect.delimiter_text:
                     flags += f" --delimiter={delimiter!r}"
                 raise RejectedError(
                     "read",
@@ -133,7 +136,7 @@ def _delimiters_below(head: Head, dialect: Dialect) -> list[str]:
         names, *below = (row.split(delimiter) for row in rows[first:])
         alike = all(len(row) == len(names) for row in below)
         has_numbers = any(map(_is_number, itertools.chain.from_iterable(below)))
-        if first and delimiter != dialect.delimiter and alike and has_numbers:
+        if first and delimiter != dialect.delimiter_text and alike and has_numbers:
             found.append(delimiter)
     return found
 
@@ -166,14 +169,15 @@ def _is_number(text: str) -> bool:
 
 def _check_quotes(head: Head, dialect: Dialect, read: _Read) -> None:
     """Reject a file that has spaces between delimiters and quotes, which then have no meaning."""
-    if dialect.quote != '"' or dialect.delimiter == WHITESPACE or dialect.delimiter.endswith(" "):
+    delimiter = dialect.delimiter_text
+    if dialect.quote != '"' or delimiter == WHITESPACE or delimiter.endswith(" "):
         return
     name = next((name for name in head.header if re.match(_QUOTED, name)), "")
     columns = itertools.islice(head.cells.columns.values(), _FEW_COLUMNS)
     cell = name or next(filter(None, map(_quoted_cell, columns)), "")
     if not cell:
         return
-    spaced = replace(dialect, delimiter=f"{dialect.delimiter} ")
+    spaced = replace(dialect, delimiter=f"{dialect.delimiter_text} ")
     fits = any(_fits(found) for _, found in _try(iter([spaced]), read))
     if fits or name:
         remedy = f"set --delimiter={spaced.delimiter!r}, or " if fits else ""

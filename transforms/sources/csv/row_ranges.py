@@ -179,7 +179,7 @@ def open_range(
 ) -> contextlib.AbstractContextManager[CsvText]:
     """Open the text of a range."""
     # A range of UTF-8 needs no detection; other encodings may be overridden by a byte order mark.
-    known = row_range.end >= 0 and dialect.encoding == UTF_8
+    known = row_range.end >= 0 and dialect.codec == UTF_8
     return open_text(uri, dialect, 0 if known else MAGIC_BYTES)
 
 
@@ -233,7 +233,7 @@ def _find_body(text: CsvText) -> tuple[tuple[str, ...], tuple[str, ...], RowRang
     if first is None:
         if bad is not None:
             raise RejectedError("read", bad.error, f"line {bad.line}: {bad.message}")
-        columns = dialect.columns if dialect.header == "none" else ()
+        columns = dialect.columns if dialect.header_mode == "none" else ()
         return (), columns, whole
     start, end = int(first.starts[0]), int(first.ends[0])
     row = bytes(first.data[start:end])
@@ -249,7 +249,7 @@ def _find_body(text: CsvText) -> tuple[tuple[str, ...], tuple[str, ...], RowRang
     header = split_row(row, text)
     header[0] = header[0].removeprefix("\ufeff")
     extra = _has_extra_delimiter(first, len(dialect.columns) or len(header), text)
-    if dialect.header == "none":
+    if dialect.header_mode == "none":
         return (), _name_columns(header[: len(header) - extra], dialect) + ("",) * extra, whole
     columns = _name_columns(header, dialect) + ("",) * extra
     following = bytes(first.data[end : end + 2])
@@ -261,7 +261,7 @@ def _find_body(text: CsvText) -> tuple[tuple[str, ...], tuple[str, ...], RowRang
 
 def _has_extra_delimiter(first: Rows, columns: int, text: CsvText) -> bool:
     """Return whether the first row of data ends with a delimiter after the cells of all columns."""
-    number = int(text.dialect.header == "first")
+    number = int(text.dialect.header_mode == "first")
     if number >= len(first.starts):
         return False
     row = bytes(first.data[first.starts[number] : first.ends[number]])
@@ -279,7 +279,7 @@ def _first_row(text: CsvText, whole: RowRange) -> tuple[Rows | None, BadRow | No
     first_bad: BadRow | None = None
     for rows in scan_rows(text, whole):
         bad = next(iter(rows.bad), None)
-        if bad and text.dialect.header == "first" and rows.row_starts()[1][0] == bad.line:
+        if bad and text.dialect.header_mode == "first" and rows.row_starts()[1][0] == bad.line:
             return None, bad if bad.error in _FILE_ERRORS else bad._replace(error="header")
         if len(rows.starts):
             return rows, None
@@ -298,7 +298,7 @@ def _name_columns(first: list[str], dialect: Dialect) -> tuple[str, ...]:
                 "give one name per cell, or check --delimiter",
             )
         return dialect.columns
-    names = first if dialect.header == "first" else [""] * len(first)
+    names = first if dialect.header_mode == "first" else [""] * len(first)
     return make_unique(names)
 
 

@@ -97,7 +97,7 @@ class FileSource(TextTable, PickledOnce):
         """
         table, columns = self.table, [*columns, *self.partitions]
         needed = [*missing_columns(table.columns_of(ref.split), columns), *table.named]
-        check_columns(columns, table.selected_names, needed, self.base, self.dialect.header)
+        check_columns(columns, table.selected_names, needed, self.base, self.dialect.header_mode)
 
     def type_cells(self, ref: InputRef, cells: Cells) -> TypedBatch:
         """Return rows of a file with the types of the schema.

@@ -70,7 +70,7 @@ class CsvText:
         if self._compression:
             head = self._peek()
         mark, encoding = find_mark(head)
-        self.encoding = encoding or dialect.encoding
+        self.encoding = encoding or dialect.codec
         if self.encoding == UTF_8 and not mark and b"\0" in head[:MAGIC_BYTES]:
             self.encoding = find_utf_16(self._peek()) or UTF_8
         if self.encoding in ("utf-16", "utf-32"):

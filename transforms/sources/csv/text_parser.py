@@ -20,9 +20,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shardmill.schemas.errors import UsageError
 from shardmill.schemas.schema_pbtxt.columns import INT64_MAX, SPACES, TimeKind
 from shardmill.schemas.schema_pbtxt.schema_text import Kind
+from shardmill.transforms.sources.csv.dialect import CellOptions
 from shardmill.transforms.tables.byte_arrays import ByteStrings
 
 FaultCodes = npt.NDArray[np.uint8]
@@ -284,9 +284,6 @@ class CellRules:
         texts: Exact texts of missing cells in bytes columns.
         decimal: Character before the fraction of a number.
         thousands: Character between groups of three digits of a number, or empty.
-
-    Raises:
-        UsageError: ``thousands`` is part of other numbers.
     """
 
     numbers: frozenset[bytes] = frozenset(text.encode() for text in NUMERIC_NULLS)
@@ -294,27 +291,21 @@ class CellRules:
     decimal: str = "."
     thousands: str = ""
 
-    def __post_init__(self) -> None:
-        if len(self.thousands) > 1 or self.thousands in {*"0123456789+-eE", self.decimal}:
-            raise UsageError(
-                f"--thousands={self.thousands!r}: must be one character that is not part of a "
-                f"number with --decimal={self.decimal!r}, such as a comma, a point, a space or an "
-                "apostrophe."
-            )
-
     @classmethod
-    def of(cls, texts: Iterable[str] | None, *, infinity: bool = True, **marks: str) -> CellRules:
+    def of(cls, texts: Iterable[str] | None, options: CellOptions | None = None) -> CellRules:
         """Return the rules of options.
 
         Args:
             texts: Texts of missing cells in all columns; None for the default.
-            infinity: Whether infinity is a number; if not, it is missing.
-            marks: ``decimal`` and ``thousands``.
+            options: How numbers are written.
         """
+        options = options or CellOptions()
         numbers, others = cls.numbers, cls.texts
         if texts is not None:
             numbers = others = frozenset(text.encode() for text in texts)
-        return cls(numbers if infinity else numbers | _INFINITIES, others, **marks)
+        if options.infinity == "missing":
+            numbers |= _INFINITIES
+        return cls(numbers, others, options.decimal, options.thousands)
 
     def plain(self, texts: pa.Array) -> pa.Array:
         """Return the texts with numbers as in program text; other texts do not become numbers."""

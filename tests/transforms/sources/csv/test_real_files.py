@@ -160,8 +160,8 @@ def expected_rows(name: str, dialect: Dialect) -> list[list[str]]:
         return python_rows(clean.read_bytes().decode())[1:]
     text = path.read_bytes().decode(dialect.encoding, "replace").removeprefix("\ufeff")
     lines = re.split("(?<=\n)", text)[dialect.skip_lines :]
-    rows = python_rows("".join(lines), delimiter=dialect.delimiter)
-    first = 1 if dialect.header == "first" else 0
+    rows = python_rows("".join(lines), delimiter=dialect.delimiter_text)
+    first = 1 if dialect.header_mode == "first" else 0
     return [
         row for row in rows[first:] if len(row) == len(rows[0]) and "\ufffd" not in "".join(row)
     ]

@@ -266,7 +266,8 @@ def test_files_without_rows_have_no_ranges(data: bytes, tmp_path: Path) -> None:
         (b"a,,\n1,2,3\n", {}, ("a", "column_2", "column_3"), ["1", "2", "3"]),
         (b'"a\nb","c""d"\n1,2\n', {}, ("a\nb", 'c"d'), ["1", "2"]),
         (b"\xef\xbb\xbf\xef\xbb\xbfa,b\n1,2\n", {}, ("a", "b"), ["1", "2"]),
-        (b"a,b\n1,2\n", {"columns": ("x", "y")}, ("x", "y"), ["1", "2"]),
+        (b"a,b\n1,2\n", {"columns": ("x", "y"), "header": "first"}, ("x", "y"), ["1", "2"]),
+        (b"1,2\n", {"columns": ("x", "y")}, ("x", "y"), ["1", "2"]),
         (b"1,2\n", {"header": "none"}, ("column_1", "column_2"), ["1", "2"]),
         (b"1,2\n", {"header": "none", "columns": ("x", "y")}, ("x", "y"), ["1", "2"]),
         (b"a,b\r#c,d\r1,2\r", {"comment": "#"}, ("a", "b"), ["1", "2"]),
@@ -333,4 +334,5 @@ def test_tsv_files_have_tabs() -> None:
     assert Dialect().for_name("a/b.tsv").delimiter == "\t"
     assert Dialect().for_name("a/b.TSV.gz").delimiter == "\t"
     assert Dialect(delimiter=";").for_name("b.tsv").delimiter == ";"
-    assert Dialect(delimiter="\\t") == Dialect(delimiter="tab") == Dialect(delimiter="\t")
+    for delimiter in ("\\t", "tab", "\t"):
+        assert Dialect(delimiter=delimiter).separator == "\t"
