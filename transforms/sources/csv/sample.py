@@ -254,7 +254,7 @@ def sample_file(ref: InputRef, dialect: Dialect, rules: CellRules, sample_bytes:
         return Sample((ref,))
     cells = head.cells
     profiles = {
-        name: each._replace(problem=infer.find_problem(name, each, cells, ref.key))
+        name: each._replace(problem=infer.find_problem(name, each, cells, ref.key, rules))
         for name, each in infer.profile_columns(cells.columns, rules).items()
     }
     rows = len(cells.offsets)
