@@ -309,7 +309,11 @@ def _parse_beam_options(flag: str, value: Any) -> tuple[str, ...]:
         return tuple(f"--{_parse_text(flag, text).removeprefix('--')}" for text in listed)
     flags = []
     for name, given in value.items():
-        for argument in given if isinstance(given, (list, tuple)) else [given]:
+        arguments = given if isinstance(given, (list, tuple)) else [given]
+        if len(arguments) > 1 and any(isinstance(argument, bool) for argument in arguments):
+            values = ", ".join(map(repr, arguments))
+            raise UsageError("beam-option-several", name=name, values=values)
+        for argument in arguments:
             if argument is True:
                 flags.append(f"--{name}")
             elif argument is not None and argument is not False:

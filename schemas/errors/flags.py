@@ -6,6 +6,7 @@ MESSAGES: dict[str, str] = {
     "flag-unsupported": "The flag {flag} is not supported: s3:// takes its credentials, region and endpoint from the AWS_... variables or ~/.aws, and hdfs:// is not supported.",
     "too-many-paths": "{path!r} is one path too many: quote a glob, as in '*.jpg', and write options as --name=value.",
     "not-a-flag": "{each!r} is not a flag: write it as --{each}.",
+    "beam-option-several": "The option {name} of Apache Beam takes one value, not {values}: give one of them.",
     "flag-of-other-command-and-beam": "{flag} belongs to {owners}: write --beam_options={name}=VALUE for Apache Beam's option of that name.",
     "flag-of-other-command": "{flag} belongs to {owners}: remove it.",
     "path-of-windows": "{path} is a path of Windows: give a path of this system, as in WSL {mounted}.",
