@@ -332,3 +332,36 @@ def test_a_fix_quotes_names_for_shells(header, tmp_path) -> None:
     [flag] = shlex.split(words)
     name, value = flag.removeprefix("--").split("=", 1)
     assert not find(tmp_path, **{name: value}).sink.warnings
+
+
+FORMULAS = {
+    "sums": (sum, True),
+    "rounded": (lambda values: round(sum(values), 4), True),
+    "means": (lambda values: sum(values) / len(values), False),
+    "counts": (len, False),
+    "largest": (max, False),
+    "other": (lambda values: sum(values) + 1, False),
+}
+
+
+@pytest.mark.parametrize("formula", FORMULAS)
+@pytest.mark.parametrize(("name", "decimal"), [("", "."), ("", ","), ("SUMME ", "."), ("n5", ".")])
+def test_a_last_row_of_totals_is_named(formula, name, decimal, tmp_path) -> None:
+    """Where only that row has no name, or is called a total; a judge computes the sums."""
+    calculate, are_sums = FORMULAS[formula]
+    for rows, gaps in ((3, 0), (40, 7)):
+        table = [[f"n{n}", n * 3 % 17 - 4, (n * 7 % 23) / 8, ""] for n in range(1, rows + 1)]
+        for row in table[:gaps]:
+            row[1] = ""
+        numbers = [[row[place] for row in table if row[place] != ""] for place in (1, 2)]
+        table.append([name, *map(calculate, numbers), ""])
+        lines = [";".join(str(cell).replace(".", decimal) for cell in row) for row in table]
+        (tmp_path / "t.csv").write_text("\n".join(["name;a;b;note", *lines, "", ""]))
+        options = {"delimiter": ";", "decimal": decimal}
+        warnings = [text for text in find(tmp_path, **options).sink.warnings if "sums" in text]
+        is_totals = are_sums and name != "n5"
+        assert len(warnings) == is_totals, (rows, gaps)
+        if warnings:
+            assert f"the last row, t.csv, line {rows + 2}, has the sums" in warnings[0]
+        (tmp_path / "t.csv").write_text("\n".join(["name;a;b;note", *lines[:-1]]))
+        assert not any("sums" in text for text in find(tmp_path, **options).sink.warnings)
