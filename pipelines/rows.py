@@ -397,7 +397,7 @@ def _warnings(
             )
     if sample.totals:
         warnings.append(
-            f"the last row, {sample.totals}, has the sums of the rows above and no name, or that of a "
+            f"the last row, {sample.totals}, has the sums of those above and no name, or that of a "
             "total: delete it if it is a row of totals, or it is a record"
         )
     rounded = [] if config.schema else sample.rounded(untyped)
