@@ -87,6 +87,10 @@ SIGNATURES = (
             "an old Excel or Word file (.xls, .doc): save each sheet as CSV",
             rb"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1",
         ),
+        ("arff", "a Weka file (.arff): write it as CSV", rb"(?i:@relation)\s"),
+        ("matrix", "a Matrix Market file: write it as CSV or .npy", rb"%%MatrixMarket\s"),
+        # Python's pickle.py: PROTO with the number of a version that has it, and an opcode.
+        ("pickle", "pickled Python data, which is never loaded", rb"\x80[\2-\5][\x95(\]}c]"),
         ("elf", "a program", rb"\x7fELF"),
         ("heic", "an HEIC image", _HEIC),
         ("7z", "a 7z archive", rb"7z\xbc\xaf\x27\x1c"),

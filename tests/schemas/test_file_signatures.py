@@ -4,6 +4,7 @@ import bz2
 import gzip
 import io
 import lzma
+import pickle
 import tarfile
 import zipfile
 
@@ -77,6 +78,9 @@ FILES = {
     "compress": b"\x1f\x9d\x90a\0",
     "lzip": b"LZIP\x01\x0c",
     "snappy": b"\xff\x06\0\0sNaPpY",
+    "arff": b"@RELATION iris\n@ATTRIBUTE x NUMERIC\n",
+    "matrix": b"%%MatrixMarket matrix coordinate real general\n",
+    "pickle": pickle.dumps({"a": 1}),
     "html": b"\n <HTML><BODY>404",
     "svg": b"<svg xmlns='http://www.w3.org/2000/svg'/>",
     "xml": b"<?xml version='1.0'?><Error>AccessDenied",

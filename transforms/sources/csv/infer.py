@@ -354,6 +354,9 @@ def find_problem(
         return ""
     texts, rows = cells.columns[name].dictionary, cells.columns[name].indices.to_numpy()
     marked = _find_marked(texts, rows, rules)
+    # Such as \N of MySQL, a point of SAS, or a dash: a text for missing numbers.
+    if counts["texts"] > 1 and numbers >= _MANY * values:
+        nearly = nearly or _count_texts(texts, rules) == 1
     if not (nearly or "," in example or marked >= 0):
         return ""
     first = marked
@@ -404,6 +407,12 @@ def _find_marked(texts: pa.Array, rows: Ints, rules: CellRules) -> int:
     counts = np.bincount(rows, minlength=len(texts))[present]
     place = find_marked(decoded, counts.tolist())
     return int(present[place]) if place >= 0 else -1
+
+
+def _count_texts(texts: pa.Array, rules: CellRules) -> int:
+    """Return how many distinct texts are neither numbers nor missing ones."""
+    others = texts.filter(pa.array(~rules.missing_numbers(texts)))
+    return int(np.count_nonzero(text_parser.parse_float64(rules.plain(others)).faults))
 
 
 def _count_numbers(rules: CellRules, texts: pa.Array, rows: Ints, first: int) -> int:

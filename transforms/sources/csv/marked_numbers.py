@@ -25,6 +25,7 @@ _AFTER = rf"(?P<after>{_CURRENCY}|%|‰|\+|°[CF]?|(?P<unit>[^\W\d_][^\s\d]{{0,9
 _DASHES = "\u2212\u2013"  # the sign of typesetters and of some spreadsheets
 _SIGN = rf"(?P<sign>[-+{_DASHES}])"
 _MARKED = re.compile(rf"(?P<open>\()?{_SIGN}?{_BEFORE}?\s?[-+]?{_NUMBER}\s?{_AFTER}?(?P<end>[-)])?")
+_ZERO = re.compile(rf"{_CURRENCY}?\s*[-\u2013\u2014]\s*{_CURRENCY}?")  # of accounts in spreadsheets
 _UNITS = re.compile(
     r"[kKMBt]|bn|mn|[kmµ]?g|lbs?|oz|[kcm]?m|mi|ft|in|m?l|m?s|sec|min|h|hrs?|(day|week|month|year|yr)s?"
     r"|px|[kKMGT]B|kWh?|[kMG]?Hz"
@@ -53,6 +54,8 @@ def find_marked(texts: Sequence[str], counts: Sequence[int]) -> int:
     # Codes such as 12A and 12B have several letters after the number, amounts in grams one unit.
     shared = {unit for unit, count in units.items() if _UNITS.fullmatch(unit) or count >= needed}
     numbers = sum(count for unit, count in units.items() if not unit or unit in shared)
+    pairs = zip(texts, counts, strict=True)
+    numbers += sum(count for text, count in pairs if _ZERO.fullmatch(text.strip()))
     if numbers < needed:
         return -1
     marked = [number for number, match in enumerate(matches) if match and _has_mark(match, shared)]

@@ -1,5 +1,6 @@
 """What was inferred is said: nearly numeric columns, headers and delimiters, with evidence and flags."""
 
+import csv
 import io
 import re
 import shlex
@@ -237,6 +238,7 @@ MARKED = {
     "years": (lambda n: f"{n} {'year' if n == 1 else 'years'}", ""),
     "more than": (lambda n: f"{n * 1000:,}+", ""),
     "below": (lambda n: f"<{n}.1" if n % 4 == 0 else f"{n}.1", ""),
+    "accounts": (lambda n: f" $ {n * 400:,}.00 " if n % 5 else " $ -   ", ""),
     "lakhs": (lambda n: f"1,{n % 90 + 10},000.00", ""),
     "spaces": (lambda n: f"{n % 9 + 1} {n + 100}", "--thousands=' '"),
     "french": (lambda n: f"{n % 9 + 1} {n + 100},5", "--decimal=, --thousands=' '"),
@@ -365,3 +367,57 @@ def test_a_last_row_of_totals_is_named(formula, name, decimal, tmp_path) -> None
             assert f"the last row, t.csv, line {rows + 2}, has the sums" in warnings[0]
         (tmp_path / "t.csv").write_text("\n".join(["name;a;b;note", *lines[:-1]]))
         assert not any("sums" in text for text in find(tmp_path, **options).sink.warnings)
+
+
+@pytest.mark.parametrize(
+    "marker", ["\\N", ".", "-", "--", ".a", "..", ":", "nil", "#DIV/0!", "missing", "x y"]
+)
+@pytest.mark.parametrize("every", [2, 3, 7])
+def test_one_text_among_numbers_is_named_with_its_flag(marker, every, tmp_path) -> None:
+    """As MySQL, SAS, Stata and spreadsheets write missing numbers; pandas judges the rest."""
+    cells = [marker if n % every == 0 else str(n / 4) for n in range(1, 101)]
+    (tmp_path / "t.csv").write_text(
+        "k,v\n" + "".join(f"k{n},{cell}\n" for n, cell in enumerate(cells))
+    )
+    [warning] = find(tmp_path).sink.warnings
+    assert f"'v' is text because {100 // every} of 100 cells are not numbers" in warning
+    assert f"--null_values=,{marker} makes " in warning
+    job = find(tmp_path, null_values=f",{marker}")
+    assert not job.sink.warnings
+    judge = pd.read_csv(tmp_path / "t.csv", na_values=[marker])["v"]
+    assert f"{judge.min():,.9g} to {judge.max():,.9g}, such as: " in job.columns["v"]
+
+
+@pytest.mark.parametrize("texts", [("adult", "child"), ("x",)])
+def test_several_texts_or_a_single_one_among_numbers_are_not_markers(texts, tmp_path) -> None:
+    cells = [texts[n % 2] if n % 3 == 0 and len(texts) == 2 else str(n) for n in range(100)]
+    cells = cells if len(texts) == 2 else ["1", "2", "x"]
+    (tmp_path / "t.csv").write_text(
+        "k,v\n" + "".join(f"k{n},{cell}\n" for n, cell in enumerate(cells))
+    )
+    assert not find(tmp_path).sink.warnings
+
+
+@pytest.mark.parametrize("delimiter", [";", "\t", "|"])
+def test_quoted_names_with_another_delimiter_say_which(delimiter, tmp_path) -> None:
+    """As write.csv2 of R writes them."""
+    frame = pd.DataFrame({"id": range(9), "name": [f"n{n}" for n in range(9)], "x": [0.5] * 9})
+    frame.to_csv(tmp_path / "t.csv", sep=delimiter, decimal=",", quoting=csv.QUOTE_NONNUMERIC)
+    with pytest.raises(ShardmillError) as caught:
+        find(tmp_path)
+    assert f"but with --delimiter={delimiter!r} it has 4 columns: set that" in str(caught.value)
+    kinds = [
+        each.kind for each in find(tmp_path, delimiter=delimiter, decimal=",").spec.table.columns
+    ]
+    assert kinds == ["int64", "int64", "bytes", "float32"]
+
+
+def test_names_in_single_quotes_name_the_flag(tmp_path) -> None:
+    frame = pd.DataFrame({"id": range(9), "x": [0.5] * 9})
+    frame.to_csv(tmp_path / "t.csv", index=False, quoting=csv.QUOTE_ALL, quotechar="'")
+    with pytest.raises(ShardmillError, match="its names are in single quotes"):
+        find(tmp_path)
+    assert [each.kind for each in find(tmp_path, quote="'").spec.table.columns] == [
+        "int64",
+        "float32",
+    ]
