@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from shardmill.schemas.errors import FormatError, UsageError
 from shardmill.schemas.example.parse import FeatureValues
+from shardmill.schemas.numbers import plural
 from shardmill.schemas.schema_pbtxt.feature_spec import FeatureSpec
 
 if TYPE_CHECKING:
@@ -50,10 +51,14 @@ def boxes_spec(name: str, sides: Sequence[str], size: Sequence[str]) -> FeatureS
     """
     form = name.partition("/")[2] or _DEFAULT
     if form not in FORMATS:
-        raise UsageError("box-format-unknown", form=form, known=", ".join(FORMATS))
+        choices = ", ".join(FORMATS)
+        raise UsageError(f"{form!r} is not a format of boxes: use one of {choices}.")
     relative = form.startswith("rel_")
     if not (relative or all(size)):
-        raise UsageError("boxes-without-size", name=name)
+        raise UsageError(
+            f"{name!r} needs height and width of images, which the records lack: build with these "
+            "features, or use boxes/rel_xyxy."
+        )
     parts = (*sides, *(() if relative else size))
     return FeatureSpec(name, "float32", None, False, parts=parts)
 
@@ -71,8 +76,15 @@ def boxes_array(
     sides, size = values[:4], values[4:]
     if len({len(side) for side in sides}) != 1 or any(len(value) != 1 for value in size):
         counts = [len(value) for value in values]
-        raise FormatError("feature-shape", name=spec.name, values=counts, shape=("boxes", 4))
+        raise unfit_values(name=spec.name, values=counts, shape=("boxes", 4))
     return np.stack(_converted(spec, sides, size), axis=-1)
+
+
+def unfit_values(name: object, values: int, shape: object) -> FormatError:
+    """Return the error for unfit values."""
+    return FormatError(
+        f"the feature {name!r} has {plural(values, 'value')}, which do not fit the shape {shape}"
+    )
 
 
 def boxes_tensor(spec: FeatureSpec, parsed: Mapping[str, Any]) -> tf.RaggedTensor:

@@ -16,6 +16,7 @@ import google_crc32c
 from shardmill.loaders.hosts import find_worker
 from shardmill.schemas.dataset.manifest import Shard
 from shardmill.schemas.errors import DeniedError, InputError, UsageError
+from shardmill.schemas.numbers import plural
 from shardmill.schemas.storage import open_storage, scheme_of
 from shardmill.schemas.tfrecord.scanner import DamagedError, FileFault
 
@@ -118,13 +119,14 @@ class DiskCache:
     def __init__(self, folder: str | os.PathLike[str], max_bytes: int) -> None:
         is_path = isinstance(folder, str | os.PathLike) and os.fspath(folder) != ""
         if not is_path or scheme_of(os.fspath(folder)):
-            raise UsageError("cache-dir-invalid", folder=folder)
+            raise UsageError(f"cache_dir={folder!r} must be a folder of a local disk.")
         self._folder, self._max_bytes = Path(folder).absolute(), max_bytes
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise UsageError(
-                "cache-dir-failed", folder=os.fspath(folder), error=error.strerror
+                f"cache_dir={os.fspath(folder)!r} cannot be made: {error.strerror}; give a folder "
+                "of a local disk."
             ) from error
 
     def path_of(self, path: str, shard: Shard) -> str:
@@ -152,7 +154,8 @@ class DiskCache:
                 raise
             except OSError as error:
                 raise InputError(
-                    "cache-copy-failed", path=path, folder=self._folder, error=error.strerror
+                    f"{path} cannot be copied to {self._folder}: {error.strerror}; free space, or "
+                    "give another cache_dir."
                 ) from error
             self._drop_oldest(copy)
         except OSError:  # a copy of another user, or on a read-only disk, can still be read
@@ -195,12 +198,9 @@ class DiskCache:
                 size = part.stat().st_size
                 if size != shard.bytes or shard.crc32c not in (None, f"{checksum:08x}"):
                     raise InputError(
-                        "cache-copy-differs",
-                        path=path,
-                        size=size,
-                        checksum=checksum,
-                        expected=shard.bytes,
-                        crc32c=shard.crc32c,
+                        f"{path} has {plural(size, 'byte')} with the CRC-32C {checksum:08x}, and "
+                        f"the manifest says {shard.bytes:,} and {shard.crc32c}: run `shardmill "
+                        "verify`."
                     )
                 part.replace(copy)
             finally:

@@ -228,7 +228,7 @@ class EpochLog:
         if self._process == os.getpid() or find_worker() is None:
             return False
         if not self._path:
-            raise UsageError("workers-without-log")
+            raise _workers_without_log()
         return True
 
     def _next_key(self) -> PassKey:
@@ -330,7 +330,7 @@ class EpochLog:
                 data = file.read()
         except FileNotFoundError:  # something cleans the folder of temporary files
             if self._is_of_worker:
-                raise UsageError("workers-without-log") from None
+                raise _workers_without_log() from None
             self._leave_file()
             return
         size = len(data) // _FORMAT.size * _FORMAT.size
@@ -354,6 +354,13 @@ class EpochLog:
         finally:
             os.close(file)
         self.update()
+
+
+def _workers_without_log() -> UsageError:
+    return UsageError(
+        "workers cannot agree on an epoch, since their file in the folder for temporary files is "
+        "missing: set TMPDIR to a folder with space that nothing cleans."
+    )
 
 
 class _ReadState(NamedTuple):

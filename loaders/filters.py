@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from shardmill.loaders.records import Records
-from shardmill.loaders.source import LONG_NAMES, Source
+from shardmill.loaders.source import LONG_NAMES, Source, record_unlike_schema
 from shardmill.loaders.split_statistics import read_catalog_columns
 from shardmill.schemas.dataset.catalog import column_names
-from shardmill.schemas.errors import FormatError, InputError, UsageError, format_names
+from shardmill.schemas.errors import FormatError, UsageError, format_names
 from shardmill.schemas.example.parse import FeatureValues, parse_example
 from shardmill.schemas.numbers import plural
 from shardmill.schemas.schema_pbtxt.feature_spec import FeatureSpec
@@ -96,7 +96,10 @@ def _evaluate(name: str, keeps: Callable[[Any], object], value: Any) -> bool:
     try:
         return bool(keeps(value))
     except Exception as error:
-        raise UsageError("where-column-raised", name=name, value=value, error=error) from error
+        raise UsageError(
+            f"where={{{name!r}: ...}} raised {error!r:.200} for the value {value!r:.80}: repair "
+            "the function; a record without a value has None."
+        ) from error
 
 
 def _read_columns(records: Records, names: Sequence[Any]) -> list[ColumnValues]:
@@ -150,13 +153,10 @@ def _spec_of(source: Source, name: Any, of_catalog: Sequence[str]) -> FeatureSpe
         source.check_labeled()
     columns = [*of_catalog, *specs]
     near = difflib.get_close_matches(str(name), columns, 1)
-    raise UsageError(
-        "where-column-unknown",
-        place="catalog has" if of_catalog else "records have",
-        name=name,
-        hint=f"; did you mean {near[0]!r}? The columns are" if near else ", only",
-        columns=", ".join(columns) or "none",
-    )
+    place = "catalog has" if of_catalog else "records have"
+    hint = f"; did you mean {near[0]!r}? The columns are" if near else ", only"
+    columns_text = ", ".join(columns) or "none"
+    raise UsageError(f"where: the {place} no column {name!r:.80}{hint} {columns_text}.")
 
 
 def _read_features(records: Records, specs: Sequence[FeatureSpec]) -> list[list[Any]]:
@@ -171,8 +171,7 @@ def _read_features(records: Records, specs: Sequence[FeatureSpec]) -> list[list[
             try:
                 features = parse_example(payload)
             except FormatError as error:
-                raise InputError(
-                    "record-unlike-schema",
+                raise record_unlike_schema(
                     path=records.source.paths[number],
                     record=record,
                     error=error,
@@ -237,11 +236,14 @@ def _check_labels(source: Source, condition: Any, values: Sequence[Any]) -> None
     if any(value is not None for value in values):
         source.check_labeled()
     if source.manifest.label_separator:
-        raise UsageError("where-label-of-several", name=condition)
+        raise UsageError(
+            f"where: label={condition!r} cannot select records that have several labels: give a "
+            "predicate on the joined text, or on a record."
+        )
     for value in values:
         if isinstance(value, str) and value not in source.manifest.labels:
             names = format_names(source.manifest.labels) or "none"
-            raise UsageError("where-label-unknown", name=value, known=names)
+            raise UsageError(f"where: the dataset has no label {value!r}: it has {names}.")
 
 
 def _check_type(column: ColumnValues, value: Any) -> None:
@@ -251,7 +253,9 @@ def _check_type(column: ColumnValues, value: Any) -> None:
         if part is None or column.is_text is None or isinstance(part, types):
             continue
         kind = "str" if column.is_text else "numbers or lists of them"
-        raise UsageError("where-value-invalid", name=column.name, value=part, kind=kind)
+        raise UsageError(
+            f"where={{{column.name!r}: {part!r:.60}}}: the values of the column are {kind}."
+        )
 
 
 def _to_float32(value: Any) -> Any:

@@ -25,4 +25,4 @@ def require_framework(module: str) -> None:
     """
     if find_spec(module) is None:
         name, extra = _NAMES[module], _EXTRAS.get(module, module)
-        raise FrameworkError("framework-missing", name=name, extra=extra)
+        raise FrameworkError(f"{name} is not installed: pip install 'shardmill[{extra}]'.")

@@ -48,7 +48,9 @@ def parse_share(name: str, value: tuple[int, int]) -> Share:
     except (TypeError, ValueError):
         index = count = 0
     if not 0 <= index < count:
-        raise UsageError("share-invalid", name=name, value=value)
+        raise UsageError(
+            f"{name}={value!r} must be (index, count) with 0 <= index < count, as in {name}=(0, 2)."
+        )
     return Share(index, count)
 
 
@@ -75,9 +77,18 @@ def find_host() -> Share:
     for launcher, (total, number) in _LAUNCHERS.items():
         tasks = os.environ.get(total, "")
         if tasks.isdecimal() and int(tasks) > 1 and number in os.environ:
-            raise UnknownHostError("tasks-without-rank", launcher=launcher, tasks=tasks)
+            raise UnknownHostError(
+                f"{launcher} started {tasks} tasks, and each would read the whole split: "
+                "initialize torch.distributed or jax.distributed before reading, or give "
+                "host=(index, count); host=(0, 1) reads everything."
+            )
     if size.strip() != "1" and (size or local):
-        raise UnknownHostError("launcher-without-rank", size=size, local=local, rank=rank)
+        raise UnknownHostError(
+            f"WORLD_SIZE={size!r}, LOCAL_RANK={local!r} and RANK={rank!r} do not number this "
+            "process, and each would read the whole split: initialize torch.distributed or "
+            "jax.distributed before reading, or give host=(index, count); host=(0, 1) reads "
+            "everything."
+        )
     return Share(0, 1)
 
 
@@ -102,7 +113,9 @@ class HostFinder:
         self._is_divided = self._is_divided or find_loader().is_divided
         if self._is_divided and self._given is not None and self._given.count > 1:
             raise UsageError(
-                "host-with-accelerate", index=self._given.index, count=self._given.count
+                "Accelerate divides the batches of a prepared DataLoader among the processes, and "
+                f"host=({self._given.index}, {self._given.count}) does it too: omit host, or do "
+                "not prepare the DataLoader."
             )
         if self._given is not None or self._is_divided:
             return self._given or Share(0, 1)
@@ -191,4 +204,7 @@ def _from_tensorflow() -> Share | None:
         tasks = [(name, index) for name, size in sizes for index in range(size)]
         return Share(tasks.index((task["type"], int(task["index"]))), len(tasks))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UnknownHostError("tf-config-invalid", text=text) from error
+        raise UnknownHostError(
+            f"TF_CONFIG={text!r:.120} does not give a cluster and one of its tasks: repair it, or "
+            "give host=(index, count); host=(0, 1) reads everything."
+        ) from error

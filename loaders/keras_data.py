@@ -18,8 +18,9 @@ from shardmill.loaders.source import Source
 from shardmill.loaders.steps import Remainder, batches, to_int
 from shardmill.loaders.stream import Stream, Where
 from shardmill.loaders.tf_parse import array_decoder, batch_parser, label_reader
-from shardmill.schemas.arguments import check_arguments
+from shardmill.schemas.arguments import check_arguments, unknown_value
 from shardmill.schemas.errors import InputError, UsageError
+from shardmill.schemas.numbers import plural
 from shardmill.schemas.schema_pbtxt.image_features import MASK
 
 if TYPE_CHECKING:
@@ -51,19 +52,18 @@ class Batching(NamedTuple):
         """
         source, examples = stream.records.source, stream.num_examples
         if not examples:
-            raise InputError("split-empty", folder=source.folder, split=source.selection.split)
+            raise InputError(f"{source.folder} has no examples in {source.selection.split}.")
         if self.batch_size is None:
             steps = examples // self.hosts
         else:
             steps = batches(examples, self.batch_size, self.remainder, self.hosts)
         if not steps:
             per_host = f" on each of {self.hosts} hosts" if self.hosts > 1 else ""
+            size = self.batch_size or self.hosts
             raise UsageError(
-                "batch-larger-than-split",
-                size=self.batch_size or self.hosts,
-                examples=examples,
-                split=source.selection.split,
-                each=per_host,
+                f"a batch of {size:,} is larger than the {plural(examples, 'example')} of "
+                f"{source.selection.split} can fill{per_host}, so an epoch would have 0 steps: use "
+                "a smaller batch_size, or remainder='pad'."
             )
         if stream.begins_inside:
             return batches(stream.num_left, self.of_host, self.remainder, 1)
@@ -149,11 +149,13 @@ def keras_dataset(  # noqa: PLR0913 - all but two are keyword-only
 def _batching_of(stream: Stream, size: int | None, remainder: Remainder | None) -> Batching:
     given, hosts = remainder or stream.remainder, stream.host.count
     if size is None and given == "pad":
-        raise UsageError("remainder-needs-batch-size")
+        raise UsageError("remainder='pad' needs a batch_size.")
     size = None if size is None else to_int("batch_size", size, 1)
     if hosts > 1 and (given == "keep" or given != stream.remainder):
         raise UsageError(
-            "keras-remainder-differs", given=given, remainder=stream.remainder, hosts=hosts
+            f"remainder={given!r} of batches and {stream.remainder!r} of the stream would give "
+            f"{plural(hosts, 'host')} different numbers of batches: use 'drop' for both, or 'pad' "
+            "to evaluate all examples."
         )
     return Batching(size, given, hosts)
 
@@ -173,9 +175,12 @@ def _open_stream(
         given = {"split": split != "train", **order, "remainder": None}
         unused = ", ".join(name for name, value in given.items() if value)
         if unused:
-            raise UsageError("keras-option-of-stream", unused=unused)
+            raise UsageError(f"the stream has {unused} already: give it to open_dataset or Stream.")
         if dataset.records.view.transform is not None or dataset.records.view.ids:
-            raise UsageError("keras-transform-ignored")
+            raise UsageError(
+                "keras_dataset applies neither the transform nor the ids of the records: open them "
+                "without, and use the map method of the result."
+            )
         return dataset
     shuffle = order["shuffle"]
     buffer = None if isinstance(shuffle, bool) else to_int("shuffle", shuffle, 1)
@@ -198,9 +203,17 @@ class _Blocks:
         """Yields the examples of the next epoch, or of the rest."""
         stream, batching = self._stream, self._batching
         if stream.host.count != batching.hosts:
-            raise UsageError("keras-hosts-changed", hosts=batching.hosts, count=stream.host.count)
+            raise UsageError(
+                f"the dataset was made for {plural(batching.hosts, 'host')}, and there are "
+                f"{stream.host.count} now: make it when the training job is initialized, or give "
+                "host=(index, count)."
+            )
         if self._is_over:
-            raise UsageError("stream-rest-read")
+            raise UsageError(
+                "the rest of the epoch was read, and whole epochs do not follow in the same "
+                "dataset: after fit(rest, initial_epoch=n, epochs=n + 1), continue with "
+                "keras_dataset of a stream without at()."
+            )
         if self._rest is not None:
             stream.load_state_dict(self._rest)
         read = stream.payloads(partial(_keeps, stream))
@@ -244,12 +257,8 @@ def _keeps(stream: Stream, place: PlacedRecord, payload: bytes) -> bool:
     except Exception as error:
         at = traceback.extract_tb(error.__traceback__)[-1]
         raise UsageError(
-            "where-raised",
-            error=error,
-            filename=at.filename,
-            lineno=at.lineno,
-            record=record,
-            path=stream.records.source.paths[part],
+            f"where raised {error!r:.200} in {at.filename}, line {at.lineno}, for record "
+            f"{record:,} of {stream.records.source.paths[part]}: repair it."
         ) from error
 
 
@@ -323,7 +332,7 @@ def _targets(
     forms: Any = [label] if isinstance(label, str) else label or []
     if not isinstance(forms, list | tuple) or not all(isinstance(form, str) for form in forms):
         choices = "None, 'id', 'one_hot', 'text', or names of features"
-        raise UsageError("reader-value-unknown", name="label", value=label, known=choices)
+        raise unknown_value(name="label", value=label, choices=choices)
     targets: dict[str, tuple[str, Callable[[Any], Any]]] = {}
     for form in forms:
         if form.partition("/")[0] == BOXES and source.has_boxes:
@@ -393,7 +402,10 @@ def _without_checkpoints(dataset: Any) -> Any:
     kind = type(dataset)
 
     def serialize(*_: object) -> None:
-        raise UsageError("checkpoint-of-iterator")
+        raise UsageError(
+            "tf.train.Checkpoint cannot save an iterator of keras_dataset: save the number of "
+            "steps, and continue with keras_dataset(stream.at(epoch, examples))."
+        )
 
     def iterate(dataset: Any) -> Any:
         iterator = kind.__iter__(dataset)

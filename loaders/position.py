@@ -47,7 +47,7 @@ class Position(NamedTuple):
             # ``at(epoch, examples)`` may name no hosts and workers: then they were as many as now.
             deal = Deal(*(number or own for number, own in zip(stated, ours, strict=True)))
             if deal.examples % deal.hosts:
-                raise UsageError("position-uneven", examples=deal.examples, hosts=deal.hosts)
+                raise uneven_position(examples=deal.examples, hosts=deal.hosts)
             deals.append(deal)
         return self._replace(deals=tuple(deals))
 
@@ -85,7 +85,7 @@ def parse_state(state: dict[str, Any], reader: Reader, reads: dict[str, Any]) ->
             or of another worker, or of another number of them.
     """
     if not isinstance(state, dict) or state.keys() != Position(0).to_state(reader, reads).keys():
-        raise UsageError("stream-state-invalid", state=state)
+        raise _stream_state_invalid(state)
     theirs, ours, counts = dict(state["reads"]), dict(reads), [0, 0]
     if state["worker"] is not None:
         counts, numbers = state["worker"][:2], state["worker"][2:]
@@ -100,7 +100,10 @@ def parse_state(state: dict[str, Any], reader: Reader, reads: dict[str, Any]) ->
             both = f"other records ({theirs['split']}) than those of this stream ({split})"
         elif name in _WORKER and not reads["limit"]:
             both += "; resume() continues with other workers"
-        raise UsageError("stream-state-differs", both=both)
+        raise UsageError(
+            f"the state is of {both}: continue with the same version of the dataset and options, "
+            "or from the next epoch."
+        )
     deals = [Deal(*map(to_int, Deal._fields, deal)) for deal in state["deals"]]
     read = tuple(deals or [Deal(to_int("examples", state["examples"]), 1, 1, 1)])
     epoch, taken, kept = map(to_int, ("epoch", "taken", "kept"), (state["epoch"], *counts))
@@ -123,19 +126,35 @@ def resume_position(state: dict[str, Any], reader: Reader, reads: dict[str, Any]
     streams = [dict(stream) for stream in states if isinstance(stream, dict)]
     shares = [stream.pop("worker", None) for stream in streams]
     if not streams or len(streams) < len(states) or any(s != streams[0] for s in streams):
-        raise UsageError("stream-state-invalid", state=state)
+        raise _stream_state_invalid(state)
     start = parse_state({**streams[0], "worker": None}, reader, reads)
     if is_finished:
         return Position(start.epoch + 1)
     if reads["where"] and (start.deals or any(shares)):
-        raise UsageError("resume-with-where")
+        raise UsageError(
+            "a state of several workers, or of a stream with where, does not say which examples "
+            "the predicate left out: load it with as many hosts and workers as before, or name "
+            'columns of the catalog, as in where={"label": "roses"}.'
+        )
     if shares[0] is None and not batches_since:
         return start
     if shares[0] is None:
-        raise UsageError("resume-between-snapshots", batches=batches_since)
+        raise UsageError(
+            f"the state is {batches_since} batches older than the DataLoader: save it with "
+            "snapshot_every_n_steps=1."
+        )
     deal = _deal_of(shares)
     deal = deal._replace(examples=deal.examples + batches_since * deal.batch_size * deal.hosts)
     return Position(start.epoch, (*start.deals, deal) if deal.examples else start.deals)
+
+
+def _stream_state_invalid(state: object) -> UsageError:
+    return UsageError(f"{state!r:.99} is not the state of a stream: give its state_dict().")
+
+
+def uneven_position(examples: object, hosts: object) -> UsageError:
+    """Return the error for uneven position."""
+    return UsageError(f"examples={examples} is not a multiple of hosts={hosts}.")
 
 
 def _states_of_loader(state: Any) -> tuple[list[Any], int, bool]:
@@ -163,7 +182,12 @@ def _deal_of(shares: list[list[int]]) -> Deal:
     total = sum(taken.values())
     in_turn = {w: count(total, Share(w, workers), batch_size) for w in range(workers)}
     if taken != in_turn:
-        raise UsageError("resume-out-of-order", taken=[*taken.values()])
+        taken_text = [*taken.values()]
+        raise UsageError(
+            f"the workers have read {taken_text} examples and not batches in turn, as with "
+            "DataLoader(in_order=False): continue with as many workers as before, or from the next "
+            "epoch."
+        )
     return Deal(total * hosts, hosts, workers, batch_size)
 
 

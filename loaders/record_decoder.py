@@ -10,10 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from shardmill.loaders.boxes import BOXES, boxes_array
+from shardmill.loaders.boxes import BOXES, boxes_array, unfit_values
 from shardmill.loaders.source import LONG_NAMES, Source
 from shardmill.schemas.errors import FormatError, UsageError
 from shardmill.schemas.example.parse import FeatureValues, parse_example
+from shardmill.schemas.numbers import plural
 from shardmill.schemas.schema_pbtxt.feature_spec import FeatureSpec
 
 Fill = Mapping[str, bytes | str | int | float]
@@ -40,7 +41,10 @@ def select_features(source: Source, features: Sequence[str] | None) -> tuple[Fea
     names = [*features] if is_list else []
     specs = [source.spec_of(name) for name in names if isinstance(name, str)]
     if not 0 < len(names) == len({spec.name for spec in specs}):
-        raise UsageError("reader-features-invalid", features=features)
+        raise UsageError(
+            f"features={features!r:.99} must be a list of different names, as in ['image', "
+            "'label']: omit it to read all features."
+        )
     return tuple(specs)
 
 
@@ -65,7 +69,7 @@ def default_values(
         UsageError: ``fill`` lacks a value, has an unknown name or a value of another type.
     """
     if not isinstance(fill, Mapping | None):
-        raise UsageError("fill-invalid", fill=fill)
+        raise UsageError(f"fill={fill!r}: give a value for each feature, as in fill={{'age': -1}}.")
     given = dict(fill or {})
     defaults: dict[str, Any] = {}
     for spec in specs:
@@ -76,9 +80,15 @@ def default_values(
         elif spec.kind != "int64":
             defaults[spec.name] = b"" if spec.kind == "bytes" else np.float32("nan")
         elif required:
-            raise UsageError("fill-needed", name=spec.name)
+            raise UsageError(
+                f"the feature {spec.name!r} may be missing, and integers have no value for that: "
+                f"give one, as in fill={{{spec.name!r}: -1}}, or leave it out of features."
+            )
     for name in given:
-        raise UsageError("fill-useless", name=name)
+        raise UsageError(
+            f"fill names {name!r}, which is not one of the features to read, is never missing, or "
+            "has several values."
+        )
     return defaults
 
 
@@ -92,7 +102,7 @@ def _convert_fill(spec: FeatureSpec, value: Any) -> Any:
             return np.int64(value)
     elif spec.kind == "float32" and isinstance(value, int | float | np.number):
         return np.float32(value)
-    raise UsageError("fill-kind", name=spec.name, value=value, kind=spec.kind)
+    raise UsageError(f"fill={{{spec.name!r}: {value!r}}}: the feature is {spec.kind}.")
 
 
 @dataclass(frozen=True)
@@ -144,7 +154,7 @@ class RecordDecoder:
         for output, name, kind, read in self._readers:
             feature = features.get(name, _ABSENT)
             if feature.kind != kind and feature.values and not kind.startswith(feature.kind):
-                raise FormatError("feature-kind", name=name, found=feature.kind, kind=kind)
+                raise FormatError(f"the feature {name!r} is {feature.kind}, not {kind}")
             values[output] = read(feature.values, features)
         return values
 
@@ -194,12 +204,10 @@ class RecordDecoder:
             # A copy is writable and does not keep the record in memory.
             return array.copy() if shape is None else array.reshape(shape).copy()
         except ValueError as error:
+            shape_text = "any" if shape is None else shape
             raise FormatError(
-                "feature-bytes",
-                name=spec.name,
-                data=len(data),
-                dtype=spec.dtype,
-                shape="any" if shape is None else shape,
+                f"the feature {spec.name!r} has {plural(len(data), 'byte')}, which do not fit "
+                f"{spec.dtype} of shape {shape_text}"
             ) from error
 
 
@@ -216,7 +224,7 @@ def _dense_array(spec: FeatureSpec, values: Any, features: dict[str, FeatureValu
         array[tuple(np.array(index, np.intp) for index in indices)] = np.array(values, array.dtype)
     except (IndexError, ValueError) as error:
         counts = len(values)
-        raise FormatError("feature-shape", name=spec.name, values=counts, shape=sizes) from error
+        raise unfit_values(name=spec.name, values=counts, shape=sizes) from error
     return array
 
 
@@ -233,7 +241,7 @@ def _to_text(name: str, value: Any) -> Any:
             value.shape
         )
     except UnicodeDecodeError as error:
-        raise FormatError("feature-not-text", name=name, error=error) from error
+        raise FormatError(f"the feature {name!r} is not text: {error}") from error
 
 
 def single_value(name: str, values: Any) -> Any:
@@ -243,7 +251,7 @@ def single_value(name: str, values: Any) -> Any:
         FormatError: It has none, or several.
     """
     if len(values) != 1:
-        raise FormatError("feature-several-values", name=name, values=len(values))
+        raise FormatError(f"the feature {name!r} has {plural(len(values), 'value')}, not one")
     return values[0]
 
 
@@ -256,7 +264,7 @@ def fixed_array(name: str, values: Any, dtype: type[np.generic], shape: tuple[in
     try:
         return np.array(values, dtype).reshape(shape)
     except ValueError as error:
-        raise FormatError("feature-shape", name=name, values=len(values), shape=shape) from error
+        raise unfit_values(name=name, values=len(values), shape=shape) from error
 
 
 def decode_image(name: str, data: bytes, channels: int, repeat_grey: bool = False) -> Any:
@@ -281,10 +289,12 @@ def decode_image(name: str, data: bytes, channels: int, repeat_grey: bool = Fals
             with Image.open(io.BytesIO(data)) as image:
                 pixels = np.array(image)
         except Exception as error:  # Pillow's decoders raise many types
-            raise FormatError("feature-not-image", name=name, error=error) from error
+            raise FormatError(f"the feature {name!r} is not an image ({error})") from error
         pixels = pixels[:, :, None] if pixels.ndim == 2 else pixels
     if repeat_grey and pixels.shape[2] == 1:
         pixels = np.repeat(pixels, channels or 1, axis=2)
     if channels and pixels.shape[2] != channels:
-        raise FormatError("feature-channels", name=name, found=pixels.shape[2], channels=channels)
+        raise FormatError(
+            f"the feature {name!r} has {plural(pixels.shape[2], 'channel')}, not {channels}"
+        )
     return pixels

@@ -27,17 +27,23 @@ from shardmill.loaders.record_decoder import (
 )
 from shardmill.loaders.selection import Selection, ShardSlice
 from shardmill.loaders.shards import Caches, ShardFiles
-from shardmill.loaders.source import LONG_NAMES, Source, open_source
+from shardmill.loaders.source import (
+    LONG_NAMES,
+    Source,
+    id_of_several_labels,
+    open_source,
+    record_unlike_schema,
+)
 from shardmill.loaders.steps import to_int
-from shardmill.schemas.arguments import check_arguments
+from shardmill.schemas.arguments import check_arguments, unknown_value
 from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.errors import (
     FormatError,
-    InputError,
     ShardmillError,
     UsageError,
     format_names,
 )
+from shardmill.schemas.numbers import plural
 from shardmill.schemas.schema_pbtxt.image_features import MASK
 from shardmill.schemas.user_warnings import warn_user
 
@@ -132,7 +138,10 @@ class Records:
         ours, theirs = self.source, other.source
         # By repr: NaN, the value of missing floats, is not equal to itself.
         if ours.folder != theirs.folder or repr(self.view) != repr(other.view):
-            raise UsageError("records-not-joinable", folder=ours.folder, other=theirs.folder)
+            raise UsageError(
+                f"records of {ours.folder} and {theirs.folder} cannot be joined: they must be of "
+                "one dataset, and opened with the same options."
+            )
         parts = (*ours.selection.parts, *theirs.selection.parts)
         joined = self._select(f"{ours.selection.split}+{theirs.selection.split}", parts)
         if self.picks is not None or other.picks is not None:
@@ -180,7 +189,10 @@ class Records:
         if listed.dtype == bool and listed.shape == (len(self),):
             listed = np.flatnonzero(listed)
         if listed.ndim != 1 or (listed.size and listed.dtype.kind not in "iu"):
-            raise UsageError("records-index-invalid", index=index, examples=len(self))
+            raise UsageError(
+                f"records[{index!r:.60}]: give numbers, or a bool for each of "
+                f"{plural(len(self), 'example')}."
+            )
         return np.array([self._number(number) for number in listed.tolist()], np.int64)
 
     def _slice(self, start: int, stop: int) -> Records:
@@ -252,12 +264,8 @@ class Records:
         try:
             values = decoder(payload)
         except FormatError as error:
-            raise InputError(
-                "record-unlike-schema",
-                path=self.source.paths[part],
-                record=record,
-                error=error,
-                folder=self.source.folder,
+            raise record_unlike_schema(
+                path=self.source.paths[part], record=record, error=error, folder=self.source.folder
             ) from error
         added: dict[str, Any] = {} if weight is None else {"weight": np.float32(weight)}
         if ids:
@@ -267,7 +275,11 @@ class Records:
         if supervised is not None:
             example = (*_pair(values, *supervised), *added.values())
         elif taken:
-            raise UsageError("feature-name-taken", name=taken.pop())
+            raise UsageError(
+                f"the records have a feature {taken.pop()!r}, and ids=True adds a sample_id to "
+                "each example, remainder='pad' a weight: leave it out of features, or omit the "
+                "option."
+            )
         if transform is None:
             return example
         try:
@@ -293,7 +305,7 @@ class Records:
         else:
             return None
         names = format_names([*example])
-        return ExampleKeyError("example-key-missing", key=key, names=names, hint=hint)
+        return ExampleKeyError(f"transform asks for {key!r}, and the examples have {names}: {hint}")
 
     def _number(self, index: SupportsIndex) -> int:
         """Returns the number of an example in the source."""
@@ -367,19 +379,25 @@ def open_dataset(  # noqa: PLR0913 - all but two are named
     to_int("cache_bytes", cache_bytes or 0)
     to_int("cache_dir_bytes", cache_dir_bytes)
     if transform is not None and not callable(transform):
-        raise UsageError("transform-not-function", transform=transform)
+        raise UsageError(f"transform={transform!r} must be a function of an example.")
     source = open_source(path, split)
     if features is None:
         _warn_of_lost_labels(source)
     specs = select_features(source, features)
     names = output_names(specs, features) if decode else {}
     if not as_supervised and label not in ("id", "one_hot"):
-        raise UsageError("label-of-dicts", label=label)
+        raise UsageError(
+            f"label={label!r:.60} chooses the label of pairs: add as_supervised=True, or name "
+            "features=['image', ...] of dicts."
+        )
     classes = {source.label_id: source.num_classes} if label == "one_hot" else {}
     defaults = default_values(specs, fill)
     decoder = RecordDecoder(specs, defaults, decode, source.sides, names, text, classes)
     if ids and as_supervised:
-        raise UsageError("ids-with-supervised")
+        raise UsageError(
+            "as_supervised=True has no place for ids=True: read dicts, or make pairs of them with "
+            "transform."
+        )
     pair = _supervised(source, decoder, label, features) if as_supervised else None
     disk = None if cache_dir is None else DiskCache(cache_dir, cache_dir_bytes)
     return Records(source, View(decoder, pair, transform, ids), Caches(cache_bytes, disk))
@@ -422,7 +440,7 @@ def _supervised(
     """
     if not isinstance(form, str):
         accepted = "'id', 'one_hot', 'text', or the name of one feature"
-        raise UsageError("reader-value-unknown", name="label", value=form, known=accepted)
+        raise unknown_value(name="label", value=form, choices=accepted)
     outputs = {spec.name: decoder.names.get(spec.name, spec.name) for spec in decoder.specs}
     forms = {"id": (source.label_id, source.label_text, *source.label_features)}
     forms |= {"one_hot": (source.label_id,), "text": (source.label_text,)}
@@ -430,9 +448,12 @@ def _supervised(
     label = next((name for name in names if name in outputs), "")
     if not label:
         source.check_labeled()
-        raise UsageError("supervised-without-label")
+        raise UsageError(
+            "as_supervised=True needs a label, and the features have none: name it in features, as "
+            "in features=['image', 'boxes']."
+        )
     if form == "id" and source.manifest.label_separator:
-        raise UsageError("label-id-of-several")
+        raise id_of_several_labels()
     mask = source.named_by(MASK) if features is None else ""
     others = [name for name in outputs if name not in {*source.label_features, label, mask}]
     inputs = [name for name in source.arrays if name in others] or others

@@ -34,27 +34,32 @@ class Balance:
 
     def __init__(self, records: Records, balance: str | Mapping[str, Any]) -> None:
         if balance != "label" and not isinstance(balance, Mapping):
-            raise UsageError("balance-invalid", balance=balance)
+            raise _balance_invalid(balance)
         if records.source.manifest.label_separator:
-            raise UsageError("balance-of-several")
+            raise UsageError(
+                "balance needs one label of each example, and these have several: give each label "
+                "a weight in the loss."
+            )
         picks = np.arange(len(records.source)) if records.picks is None else records.picks
         labels = np.array([label or "" for label in read_labels(records)])
         has_all = len(labels) == len(records.source)
         labels = labels[picks] if has_all else labels[:0]
         names = [str(name) for name in np.unique(labels) if name]
         if not names:
-            raise UsageError("balance-without-labels")
+            raise UsageError("balance needs labels, and some or all of the records have none.")
         weights = balance if isinstance(balance, Mapping) else dict.fromkeys(names, 1.0)
         for name in weights:
             if name not in names:
-                raise UsageError("balance-label-unknown", name=name, known=format_names(names))
+                raise UsageError(
+                    f"balance: the split has no examples of {name!r}: it has {format_names(names)}."
+                )
         numbers = [
             weight for weight in weights.values() if isinstance(weight, int | float | np.number)
         ]
         valid = [float(weight) for weight in numbers if weight >= 0]
         total = sum(valid)
         if len(valid) < len(weights) or not 0 < total < float("inf"):
-            raise UsageError("balance-invalid", balance=balance)
+            raise _balance_invalid(balance)
         self.weights = {
             n: float(weight) / total for n, weight in sorted(weights.items()) if weight > 0
         }
@@ -85,5 +90,17 @@ def balanced(records: Records, balance: Literal["label"] | Weights, epoch: int =
         UsageError: A label is unknown, a weight is invalid, or the records have no labels.
     """
     if not isinstance(records, Records):
-        raise UsageError("stream-of-no-records", records=records)
+        raise not_records(records)
     return records.pick(Balance(records, balance).numbers(to_int("epoch", epoch)))
+
+
+def not_records(records: object) -> UsageError:
+    """Return the error for not records."""
+    return UsageError(f"records={records!r:.60} must be what open_dataset returns.")
+
+
+def _balance_invalid(balance: object) -> UsageError:
+    return UsageError(
+        f"balance={balance!r:.99} must be 'label', or a weight of 0 or more for each label, and "
+        "one of them positive."
+    )

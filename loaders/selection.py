@@ -11,6 +11,7 @@ from typing import NamedTuple
 from shardmill.schemas.dataset.manifest import Manifest, Shard, Split
 from shardmill.schemas.dataset.splits import split_of_folder
 from shardmill.schemas.errors import UsageError
+from shardmill.schemas.numbers import plural
 
 _TERM = re.compile(r"([^\[\]+]*)(?:\[([^\[\]:]*):([^\[\]:]*)\])?")
 _BOUND = re.compile(r"(-?\d{1,15})(%?)")
@@ -58,12 +59,14 @@ def select(manifest: Manifest, split: str) -> Selection:
         UsageError: A split is unknown, a slice is malformed, or an example is named twice.
     """
     if not isinstance(split, str):
-        raise UsageError("split-not-str", split=split)
+        raise UsageError(f"split={split!r} is not a str: name a split, as in 'train'.")
     parts: list[ShardSlice] = []
     for term in split.split("+"):
         match = _TERM.fullmatch(term.strip())
         if match is None or not match[1].strip():
-            raise UsageError("split-malformed", split=split)
+            raise UsageError(
+                f"the split {split!r} is malformed: write it as in train[:10%] or train+test."
+            )
         name, first, stop = match[1].strip(), match[2], match[3]
         chosen = find_split(manifest, name)
         if first is None:
@@ -73,7 +76,7 @@ def select(manifest: Manifest, split: str) -> Selection:
     ordered = sorted(parts, key=lambda part: (part.shard.file, part.first))
     for before, after in itertools.pairwise(ordered):
         if before.shard.file == after.shard.file and after.first < before.stop:
-            raise UsageError("split-overlaps", split=split)
+            raise UsageError(f"the split {split!r} has some examples twice: name each once.")
     return Selection(split, tuple(parts))
 
 
@@ -82,7 +85,10 @@ def _slice(split: Split, term: str, first: str, stop: str) -> list[ShardSlice]:
     for shard in split.shards:
         by_label.setdefault(shard.label, []).append(shard)
     if len(by_label) > 1 and not all(bound in ("", "0") or "%" in bound for bound in (first, stop)):
-        raise UsageError("slice-of-label-shards", term=term)
+        raise UsageError(
+            f"{term}: the labels have separate shards, and a slice by numbers would take few of "
+            "them: use percentages."
+        )
     parts = []
     for shards in by_label.values():
         total = sum(shard.records for shard in shards)
@@ -93,7 +99,10 @@ def _slice(split: Split, term: str, first: str, stop: str) -> list[ShardSlice]:
                 parts.append(ShardSlice(shard, begin, end))
             low, high = low - shard.records, high - shard.records
     if not parts and split.num_examples:
-        raise UsageError("slice-empty", term=term, num_examples=split.num_examples)
+        raise UsageError(
+            f"{term} has none of the {plural(split.num_examples, 'example')}: write it as in "
+            "train[:10%] or train[100:200]."
+        )
     return parts
 
 
@@ -101,7 +110,10 @@ def _bound(term: str, text: str, total: int) -> int:
     """Returns the number of a record; of the first or last one if it is out of range."""
     match = _BOUND.fullmatch(text)
     if match is None or (match[2] and abs(int(match[1])) > 100):
-        raise UsageError("slice-malformed", term=term, text=text)
+        raise UsageError(
+            f"{term}: {text!r} is neither a number nor a percentage up to 100%: write it as in "
+            "train[:10%] or train[100:200]."
+        )
     number = int(match[1])
     if match[2]:
         return total - -number * total // 100 if number < 0 else number * total // 100
@@ -124,5 +136,5 @@ def find_split(manifest: Manifest, name: str) -> Split:
         if "," in name:
             alike = [name.replace(",", "+")]
         hint = f" (did you mean {alike[0]}?)" if alike else ""
-        raise UsageError("split-unknown", name=name, known=names, hint=hint)
+        raise UsageError(f"the dataset has no split {name!r}{hint}: it has {names}.")
     return manifest.splits[name]

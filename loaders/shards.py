@@ -20,6 +20,7 @@ from shardmill.loaders.source import Source, open_catalog
 from shardmill.schemas.dataset.shard_names import check_not_deleted
 from shardmill.schemas.errors import FormatError, InputError
 from shardmill.schemas.example.parse import parse_example
+from shardmill.schemas.numbers import plural
 from shardmill.schemas.storage import map_ordered, scheme_of
 from shardmill.schemas.tfrecord.framing import payload_at, record_offsets, unframe
 from shardmill.schemas.tfrecord.gzip_member import (
@@ -321,25 +322,31 @@ class ShardFiles:
         count, expected = len(offsets) - 1, members.first[number + 1] - members.first[number]
         if count != expected:
             at = members.offset[number]
-            raise FormatError("member-index-wrong", offset=at, found=count, expected=expected)
+            raise FormatError(
+                f"its member index is wrong: the member at byte {at:,} has "
+                f"{plural(count, 'record')}, not {expected:,}"
+            )
         return offsets
 
     def _damaged(self, shard: int, record: int, error: Exception) -> InputError:
         path, disk, copy = self._paths[shard], self._limits.disk, ""
         if isinstance(error, DamagedError) and error.fault.reason == "unreadable":
-            return InputError("shard-denied", path=path)
+            return InputError(
+                f"{path} may not be read by this process: give its user the permission, or give it "
+                "credentials that have it."
+            )
         if isinstance(error.__cause__, FileNotFoundError):
             check_not_deleted(self._folder)
         elif disk and scheme_of(path):
             copy = disk.drop_damaged(self._shards[shard])
         if copy:
             self.close()
-            return InputError("cache-copy-damaged", path=path, copy=copy)
+            return InputError(
+                f"{copy}, the copy of {path}, was damaged, as by a crash of this machine, and is "
+                "deleted now: read again."
+            )
         reason = error.fault.message if isinstance(error, DamagedError) else str(error)
         return InputError(
-            "record-damaged",
-            path=path,
-            record=record,
-            reason=reason,
-            folder=self._folder,
+            f"{path}, record {record:,}: {reason}; run `shardmill verify {self._folder}` to see "
+            "what else is wrong, and build or copy the dataset again."
         )

@@ -27,6 +27,7 @@ from shardmill.schemas.schema_pbtxt.image_features import (
     WIDTH,
 )
 from shardmill.schemas.storage import join, open_storage, scheme_of
+from shardmill.schemas.tfrecord.members import different_records
 
 # Names of features by their short names, which TFDS and Hugging Face datasets use too.
 LONG_NAMES = {feature.short: feature.name for feature in IMAGE_FEATURES.values() if feature.short}
@@ -103,7 +104,7 @@ class Source:
             numbers = []
         if not numbers or min(numbers) < 0:
             self.check_labeled()
-            raise UsageError("one-hot-without-classes")
+            raise UsageError("label='one_hot' needs a known number of classes: use label='id'.")
         return max(numbers) + 1
 
     @property
@@ -143,9 +144,11 @@ class Source:
             return boxes_spec(name, self.box_sides, self.sides[::-1])
         part = name.partition("/")[0]
         if part in _ATTACHED:
-            raise UsageError("feature-not-attached", name=name, what=part, flag=_ATTACHED[part])
+            raise UsageError(
+                f"{name!r}: the records have no {part}: build the dataset with {_ATTACHED[part]}."
+            )
         names = format_names([spec.name for spec in self.specs])
-        raise UsageError("feature-unknown", name=name, known=names)
+        raise UsageError(f"the records have no feature {name!r}: they have {names}.")
 
     @property
     def unlabeled(self) -> list[str]:
@@ -166,7 +169,11 @@ class Source:
         names = self.unlabeled
         if names:
             split = self.selection.split
-            raise UsageError("split-unlabeled", split=split, names=" and ".join(names))
+            names_text = " and ".join(names)
+            raise UsageError(
+                f"{split} has no labels, because {names_text} has none (--unlabeled_splits): read "
+                "the other splits alone, or give label=None, or features without the label."
+            )
 
     def label_of(self, features: Mapping[str, FeatureValues]) -> str | None:
         """Returns the label of a record as the manifest counts it."""
@@ -239,9 +246,11 @@ def open_catalog(folder: str, shard: Shard, names: Sequence[str]) -> Any:
     try:
         table = read_table(read_dataset_file(path), names)
         if len(table) != shard.records:
-            raise FormatError("shard-records-differ", found=len(table), expected=shard.records)
+            raise different_records(actual=len(table), expected=shard.records)
     except (FileNotFoundError, FormatError) as error:
-        raise InputError("catalog-unreadable", path=path, error=error) from error
+        raise InputError(
+            f"the catalog {path} cannot be read: {error}; copy or build the dataset again."
+        ) from error
     return table
 
 
@@ -262,9 +271,14 @@ def read_specs(folder: str, manifest: Manifest, *lacking: str) -> tuple[FeatureS
     except FileNotFoundError as error:
         check_not_deleted(folder)
         why = "the files were counted, not built" if manifest.root else "it was deleted"
-        raise InputError("schema-missing", path=path, why=why) from error
+        raise InputError(
+            f"{path} does not exist ({why}), so the features are unknown: build the dataset again, "
+            "or parse the shards with your own feature spec."
+        ) from error
     except (FormatError, UnicodeDecodeError) as error:
-        raise InputError("schema-unreadable", path=path, error=error) from error
+        raise InputError(
+            f"{path} cannot be read: {error}; build the dataset again, or copy the file again."
+        ) from error
 
 
 def _check_shards(source: Source) -> None:
@@ -289,4 +303,23 @@ def _check_shards(source: Source) -> None:
             how = "is missing, but manifest.json lists it"
         elif size >= 0:
             how = f"has {plural(size, 'byte')}, but manifest.json says {shard.bytes:,}"
-        raise InputError("shard-differs", path=path, how=how, folder=source.folder)
+        raise InputError(
+            f"{path} {how}: run `shardmill verify {source.folder}` to see what else is wrong, and "
+            "build or copy the dataset again."
+        )
+
+
+def record_unlike_schema(path: object, record: int, error: object, folder: object) -> InputError:
+    """Return the error for record unlike schema."""
+    return InputError(
+        f"{path}, record {record:,}: {error}; run `shardmill verify {folder}` to see what else is "
+        "wrong."
+    )
+
+
+def id_of_several_labels() -> UsageError:
+    """Return the error for id of several labels."""
+    return UsageError(
+        "label='id' gives one class id of each example, and these have several: use "
+        "label='one_hot', whose vectors have a 1 for each label."
+    )

@@ -74,7 +74,7 @@ def class_weights(manifest: Dataset, split: str = "train") -> dict[int, float]:
         counts = Counter(label for label in labels if label is not None)
     weights = Split(0, 0, counts, ()).class_weights
     if not weights:
-        raise UsageError("class-weights-without-counts", split=split)
+        raise UsageError(f"the split {split!r} has no label counts, which class weights need.")
     return {_class_id(dataset_manifest, label): weight for label, weight in weights.items()}
 
 
@@ -89,7 +89,9 @@ def _class_id(manifest: Manifest, label: str) -> int:
     try:
         return int(label)
     except ValueError as error:
-        raise UsageError("class-weight-without-id", label=label) from error
+        raise UsageError(
+            f"the label {label!r} has no class id: it is not listed in the manifest or an integer."
+        ) from error
 
 
 @check_arguments()
@@ -122,14 +124,16 @@ def normalization(
     """
     check_word("framework", str(framework), Framework)
     if not isinstance(feature, str | None):
-        raise UsageError("normalization-without-mean", feature=feature, split=split)
+        raise _normalization_without_mean(feature=feature, split=split)
     if framework != "jax":
         require_framework(framework)
     moments = find_moments(manifest, split, feature)
     if moments is None and feature is None:
-        raise UsageError("normalization-without-pixels", split=split)
+        raise UsageError(
+            f"the manifest has no pixel statistics for {split!r}: name a feature, or compute them."
+        )
     if moments is None:
-        raise UsageError("normalization-without-mean", feature=feature, split=split)
+        raise _normalization_without_mean(feature=feature, split=split)
     _, mean, std = moments
     if feature:
         mean, std = mean[0], std[0]
@@ -144,6 +148,13 @@ def normalization(
     from shardmill.loaders.torch_normalization import TorchNormalization
 
     return TorchNormalization(mean, std)
+
+
+def _normalization_without_mean(feature: object, split: object) -> UsageError:
+    return UsageError(
+        f"the manifest has no mean of the feature {feature!r} for {split!r}: name a numeric column "
+        "with values."
+    )
 
 
 def _standardize(mean: Any, std: Any, values: Any) -> Any:
@@ -221,7 +232,7 @@ def _find_splits(dataset: Dataset, split: str) -> tuple[Manifest, list[Split]]:
 
 def _open(dataset: Dataset, split: str) -> Records:
     if isinstance(dataset, Manifest):
-        raise UsageError("slice-of-manifest", split=split)
+        raise UsageError(f"{split!r} has slices: give the dataset's folder instead of a manifest.")
     return open_encoded(dataset, split)
 
 

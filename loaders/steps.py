@@ -7,10 +7,11 @@ import os
 from typing import Any, Literal, get_args
 
 from shardmill.loaders.selection import select
-from shardmill.schemas.arguments import check_arguments
+from shardmill.schemas.arguments import check_arguments, invalid_number, unknown_value
 from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.dataset.read_manifest import load_manifest, open_manifest
 from shardmill.schemas.errors import UsageError
+from shardmill.schemas.numbers import plural
 from shardmill.schemas.storage import join
 
 Remainder = Literal["keep", "drop", "pad"]
@@ -54,7 +55,9 @@ def steps_per_epoch(
     parts = selection.parts
     if hosts > len(parts):
         raise UsageError(
-            "shards-fewer-than-hosts", split=selection.split, found=len(parts), hosts=hosts
+            f"{selection.split} has {plural(len(parts), 'shard')}, fewer than "
+            f"{plural(hosts, 'host')}: use fewer hosts, or build with --num_shards={hosts} or a "
+            "multiple of it."
         )
     records = [part.records for part in parts]
     smallest = min(sum(records[host::hosts]) for host in range(hosts))
@@ -70,7 +73,10 @@ def batches(examples: int, batch_size: int, remainder: Remainder | None, hosts: 
     batch_size, hosts = to_int("batch_size", batch_size, 1), to_int("hosts", hosts, 1)
     if batch_size % hosts:
         above = -(-batch_size // hosts) * hosts
-        raise UsageError("batch-not-divisible", batch_size=batch_size, hosts=hosts, above=above)
+        raise UsageError(
+            f"a batch of {batch_size} cannot be divided among {plural(hosts, 'host')}: use a "
+            f"multiple of {hosts}, such as {above}."
+        )
     check_word("remainder", remainder, Remainder)
     full, rest = divmod(examples, batch_size)
     drops = remainder == "drop" or (remainder != "pad" and hosts > 1)
@@ -101,7 +107,7 @@ def check_word(name: str, value: object, words: Any) -> None:
     *others, last = get_args(words)
     if value not in (None, *others, last):
         choices = f"{', '.join(others)} or {last}"
-        raise UsageError("reader-value-unknown", name=name, value=value, known=choices)
+        raise unknown_value(name=name, value=value, choices=choices)
 
 
 def to_int(name: str, value: Any, least: int = 0) -> int:
@@ -115,5 +121,5 @@ def to_int(name: str, value: Any, least: int = 0) -> int:
     except TypeError:
         number = least - 1
     if not least <= number < 1 << 63:
-        raise UsageError("number-invalid", name=name, value=value, least=least)
+        raise invalid_number(name=name, value=value, least=least)
     return number

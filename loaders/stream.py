@@ -26,12 +26,19 @@ from shardmill.loaders.hosts import (
 )
 from shardmill.loaders.order import EpochOrder, Numbers
 from shardmill.loaders.pieces import Deal, Reader, count, size_of
-from shardmill.loaders.position import Position, digest_of, parse_state, resume_position
+from shardmill.loaders.position import (
+    Position,
+    digest_of,
+    parse_state,
+    resume_position,
+    uneven_position,
+)
 from shardmill.loaders.records import Records
-from shardmill.loaders.sampling import Balance, Weights
+from shardmill.loaders.sampling import Balance, Weights, not_records
 from shardmill.loaders.steps import Remainder, check_word, to_int
 from shardmill.schemas.arguments import check_arguments
 from shardmill.schemas.errors import UsageError
+from shardmill.schemas.numbers import plural
 from shardmill.schemas.storage.base import map_ordered
 from shardmill.schemas.user_warnings import warn_user
 
@@ -121,17 +128,22 @@ class Stream:
         balance: Literal["label"] | Weights | None = None,
     ) -> None:
         if not isinstance(records, Records):
-            raise UsageError("stream-of-no-records", records=records)
+            raise not_records(records)
         if not isinstance(shuffle, bool):
-            raise UsageError("shuffle-invalid", shuffle=shuffle)
+            raise UsageError(f"shuffle={shuffle!r} must be True or False; see also buffer.")
         check_word("remainder", remainder, Remainder)
         check_word("order", order, Order)
         if isinstance(where, Mapping):
             records, where = filter_records(records, where), None
         if where is not None and not callable(where):
-            raise UsageError("where-invalid", where=where)
+            raise UsageError(
+                f"where={where!r:.99} must be a function of an example, or values by column."
+            )
         if limit is not None and where is None:
-            raise UsageError("limit-without-where", limit=limit)
+            raise UsageError(
+                f"limit={limit} counts the examples that a function where keeps: take a slice of "
+                "the split, as in train[:1000]."
+            )
         self.records, self.where, self.workers = records, where, to_int("workers", workers)
         self.limit = None if limit is None else to_int("limit", limit, 1)
         self.buffer = None if buffer is None else to_int("buffer", buffer, 1)
@@ -139,7 +151,10 @@ class Stream:
         self._job = HostFinder(host)
         self.worker = None if worker is None else parse_share("worker", worker)
         if records.picks is not None and (np.diff(records.picks) < 0).any():
-            raise UsageError("picks-not-sorted")
+            raise UsageError(
+                "a Stream reads records in their order: sort the numbers of picked records, or "
+                "read them by number, as a DataLoader of them does."
+            )
         self._balance = None if balance is None else Balance(records, balance)
         self.shuffle, self.seed, self._order = shuffle, to_int("seed", seed, -1 << 63), order
         self._batch, self._in_order = 0, True  # of the DataLoader that started this process
@@ -170,10 +185,16 @@ class Stream:
         host = self.host
         if self.remainder == "drop" and 0 < len(self.records) < host.count:
             raise UsageError(
-                "examples-fewer-than-hosts", examples=len(self.records), count=host.count
+                f"the split has {plural(len(self.records), 'example')}, fewer than "
+                f"{plural(host.count, 'host')}, which would read none: use fewer hosts, or "
+                "remainder='pad'."
             )
         if self.where is not None and self.limit is None and host.count > 1:
-            raise UsageError("where-with-hosts", count=host.count)
+            raise UsageError(
+                f"where with {plural(host.count, 'host')} would give them different numbers of "
+                "examples, and the hosts would wait for each other: give each the same number, as "
+                'in limit=1000, or name columns of the catalog, as in where={"label": "roses"}.'
+            )
         return host
 
     def __getstate__(self) -> dict[str, Any]:
@@ -274,13 +295,20 @@ class Stream:
         epoch, deals = self._start[:2]
         deal = Deal(*map(to_int, Deal._fields, (examples, hosts, workers, batch_size)))
         if hosts and examples % hosts:
-            raise UsageError("position-uneven", examples=examples, hosts=hosts)
+            raise uneven_position(examples=examples, hosts=hosts)
         if deal.examples and self.where is not None:
-            raise UsageError("position-with-where", examples=examples)
+            raise UsageError(
+                f"examples={examples} are not the records that were read, of which where left some "
+                "out: continue with state_dict, or name columns of the catalog, as in "
+                'where={"label": "roses"}.'
+            )
         read, most = sum(dealt.examples for dealt in (*deals, deal)), self.num_examples
         # A last batch that was not full counts as one.
         if read - most >= max(1, hosts) * max(1, batch_size):
-            raise UsageError("position-beyond-epoch", read=read, epoch=epoch, most=most)
+            raise UsageError(
+                f"{plural(read, 'example')} are more than the {most:,} of epoch {epoch}: give "
+                "those that all hosts have read in it, or begin the next one with at(epoch + 1, 0)."
+            )
         self._begin_at(Position(epoch, (*deals, deal) if deal.examples else deals))
         return self
 
@@ -306,9 +334,15 @@ class Stream:
         In a worker of a DataLoader, and with a ``limit``, it is the state of that worker.
         """
         if self.read_ahead and self._reading is not None:
-            raise UsageError("stream-state-of-keras")
+            raise UsageError(
+                "keras_dataset reads this stream ahead, so its state is not that of the model: "
+                "count the steps of the optimizer, and continue with at()."
+            )
         if self._is_interleaved:
-            raise UsageError("stream-state-of-iterations")
+            raise UsageError(
+                "an earlier iteration of this stream went on after a later one began, so it has no "
+                "single position: use one stream for each iteration."
+            )
         reader = self._reader(self.host)
         at = self._start if self.begins_inside else Position(self.epoch)
         if self._reading is not None:
@@ -439,7 +473,11 @@ class Stream:
         at = own if starts_at_own else Position(begun.epoch)
         is_in_order = self._in_order and find_loader().in_order
         if at.deals and reader.worker.count > 1 and not is_in_order:
-            raise UsageError("stream-at-out-of-order")
+            raise UsageError(
+                "DataLoader(in_order=False) yields batches in another order than its workers read "
+                "them, so that a number of examples does not say which were read: continue with "
+                "in_order=True."
+            )
         opened = self._open(at, reader)
         if begun.is_repeated and self.shuffle:
             warn_user(_SAME_EPOCH.format(begun.epoch))
@@ -460,7 +498,10 @@ class Stream:
     def _check_position(self, position: int) -> None:
         is_accepted = position in (NO_POSITION, OWN_POSITION, self._position)
         if not is_accepted and not self._is_restored:
-            raise UsageError("stream-at-of-workers")
+            raise UsageError(
+                "at() was called while persistent workers read, which do not see it: make a new "
+                "DataLoader after it."
+            )
 
     def _examples(
         self,
@@ -493,7 +534,10 @@ class Stream:
             if kept == most:
                 return
         if kept < most:
-            raise UsageError("limit-not-reached", kept=kept, most=most, limit=self.limit)
+            raise UsageError(
+                f"where keeps {plural(kept, 'example')} of this worker, which needs {most} for "
+                f"limit={self.limit}: use a smaller limit."
+            )
         if self.where is None or most >= 0 or kept or not is_whole or iteration is None:
             return
         if self._log.add_empty(iteration, reader.worker):

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from shardmill.loaders.boxes import boxes_tensor
 from shardmill.loaders.frameworks import require_framework
 from shardmill.loaders.record_decoder import IMAGE_ENCODINGS, Fill, default_values, select_features
-from shardmill.loaders.source import Source, open_without_shards
-from shardmill.schemas.arguments import check_arguments
+from shardmill.loaders.source import Source, id_of_several_labels, open_without_shards
+from shardmill.schemas.arguments import check_arguments, unknown_value
 from shardmill.schemas.errors import UsageError
 from shardmill.schemas.schema_pbtxt.feature_spec import FeatureSpec
 
@@ -57,7 +57,11 @@ def feature_spec(
     specs = select_features(source, features)
     for spec in specs:
         if spec.parts:
-            raise UsageError("feature-joined", name=spec.name, parts=", ".join(spec.parts))
+            parts = ", ".join(spec.parts)
+            raise UsageError(
+                f"{spec.name!r} is made of features that tf.io.parse_example reads singly: name "
+                f"{parts}."
+            )
     filled = fill if isinstance(fill, Mapping) else {}
     defaults = default_values([spec for spec in specs if spec.name in filled], fill)
     parsed = {spec.name: _parsed_as(spec, defaults, by_schema=True) for spec in specs}
@@ -132,7 +136,10 @@ def array_decoder(spec: FeatureSpec, *, batched: bool) -> Callable[[tf.Tensor], 
     if spec.encoding not in IMAGE_ENCODINGS:
         return _raw_decoder(spec)
     if spec.shape is None and batched:
-        raise UsageError("images-not-batchable", name=spec.name)
+        raise UsageError(
+            f"{spec.name!r} holds images of different sizes, which cannot be batched: resize them "
+            "with batch_size=None and map, or build with --resize=stretch, pad or crop."
+        )
     import tensorflow as tf
 
     channels = spec.channels or (spec.shape[2] if spec.shape else 3)
@@ -156,7 +163,10 @@ def _raw_decoder(spec: FeatureSpec) -> Callable[[tf.Tensor], tf.Tensor]:
     import tensorflow as tf
 
     if spec.shape is None or spec.dtype is None:
-        raise UsageError("arrays-not-batchable", name=spec.name)
+        raise UsageError(
+            f"{spec.name!r} holds arrays of different shapes, which cannot be batched: read them "
+            "with open_dataset, or build with --resize=stretch, pad or crop."
+        )
     shape, name = spec.shape, spec.dtype.name
     dtype = tf.dtypes.as_dtype(name)
     read_as = tf.dtypes.as_dtype(_SAME_SIZE.get(name, name))
@@ -177,9 +187,7 @@ def _feature_of(source: Source, form: str) -> str:
         if error.id != "feature-unknown":
             raise
         accepted = "'id', 'one_hot', 'text', None, or the name of a feature"
-        raise UsageError(
-            "reader-value-unknown", name="label", value=form, known=accepted
-        ) from error
+        raise unknown_value(name="label", value=form, choices=accepted) from error
 
 
 def label_reader(source: Source, form: str) -> tuple[str, Callable[[tf.Tensor], tf.Tensor]]:
@@ -200,20 +208,23 @@ def label_reader(source: Source, form: str) -> tuple[str, Callable[[tf.Tensor], 
     names = sorted(source.label_features)
     if not names:
         source.check_labeled()
-        raise UsageError("records-without-label")
+        raise UsageError(
+            "the records have no label: give label=None or the name of a feature, such as boxes or "
+            "mask, or build the dataset with labels."
+        )
     text, number = source.label_text, source.label_id
     if form == "text":
         if text:
             return text, lambda values: values
         if not labels:
-            raise UsageError("labels-are-numbers", name=names[0])
+            raise UsageError(f"the labels in {names[0]!r} are numbers: use label='id'.")
         return number, lambda values: tf.gather(tf.constant(labels), values)
     name = number or text or names[0]
     to_ids = _text_to_ids(name, labels) if name == text else lambda values: values
     several = bool(source.manifest.label_separator)
     if form == "id":
         if several:
-            raise UsageError("label-id-of-several")
+            raise id_of_several_labels()
         return name, to_ids
     depth = source.num_classes
 
@@ -230,7 +241,10 @@ def _text_to_ids(name: str, labels: list[str]) -> Callable[[tf.Tensor], tf.Tenso
     import tensorflow as tf
 
     if not labels:
-        raise UsageError("labels-without-ids", name=name)
+        raise UsageError(
+            f"the labels in {name!r} are texts without class ids, as the manifest does not list "
+            "them: use label='text'."
+        )
     ids = tf.lookup.KeyValueTensorInitializer(labels, tf.range(len(labels), dtype=tf.int64))
     table = tf.lookup.StaticHashTable(ids, -1)
     return lambda values: table.lookup(values)  # noqa: PLW0108 - the closure keeps the table alive

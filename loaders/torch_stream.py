@@ -46,7 +46,11 @@ class TorchStream(Stream, IterableDataset):  # type: ignore[type-arg]
             UsageError: This is the main process, and workers of a DataLoader read.
         """
         if get_worker_info() is None and self._log.is_read_by_workers():
-            raise UsageError("stream-state-of-workers")
+            raise UsageError(
+                "the workers of the DataLoader read this stream, and each has another position: "
+                "use the state_dict of torchdata's StatefulDataLoader, or count the examples and "
+                "continue with at()."
+            )
         return Stream.state_dict(self)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -68,7 +72,11 @@ class TorchStream(Stream, IterableDataset):  # type: ignore[type-arg]
         fetcher = loader.state.get("fetcher_state") or {}
         ended = not self._is_unused and fetcher.get("fetcher_ended")
         if ended and asked != self.epoch:
-            raise UsageError("stream-epoch-of-ended-state", asked=asked, epoch=self.epoch)
+            raise UsageError(
+                f"set_epoch({asked}): torchdata reads nothing after a state of the last batch of "
+                f"an epoch with num_workers=0; call set_epoch({self.epoch}) before the first pass, "
+                "which is then empty."
+            )
         if self._is_unused:
             self._begin_at(Position(asked))
         Stream.set_epoch(self, asked)

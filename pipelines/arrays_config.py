@@ -23,9 +23,14 @@ class ArraysConfig(ArraysOptions, BuildConfig):
         super().__post_init__()
         _ = self.shard_spec  # its parser checks values
         if len(self.sources) > 1:
-            raise UsageError("arrays-several-inputs")
+            raise UsageError(
+                "--input can name one file or folder of arrays: put the arrays into one folder."
+            )
         if self.place_spec.splits.mode != "fractions" or self.place_spec.splits.named:
-            raise UsageError("splits-of-arrays", splits=self.splits)
+            raise UsageError(
+                f"--splits={self.splits} does not work for arrays, whose rows have no folders: use "
+                "shares such as train:0.9,validation:0.1."
+            )
 
     @property
     def query(self) -> ArraysQuery:

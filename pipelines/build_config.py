@@ -49,13 +49,16 @@ class BuildConfig(DatasetOptions):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.output:
-            raise UsageError("output-empty")
+            raise UsageError("--output is empty: give the folder of the new dataset.")
         for source in (
             () if self.source_id else filter(None, self.sources)
         ):  # else reported when it is looked for
             check_apart(source, os.fspath(self.output))
         if self.update and self.overwrite:
-            raise UsageError("update-and-overwrite")
+            raise UsageError(
+                "--update and --overwrite cannot be combined: --update builds if inputs or options "
+                "changed, --overwrite in any case."
+            )
 
     @property
     def sources(self) -> tuple[str, ...]:
@@ -72,7 +75,11 @@ class BuildConfig(DatasetOptions):
         options |= {"follow_links": vars(self)["follow_links"], "wanted": wanted}
         source = absolute(self.sources[0]) if len(self.sources) == 1 else ""
         if source and _are_swapped(source, self.absolute_output):
-            raise UsageError("input-and-output-swapped", source=source, output=self.absolute_output)
+            raise UsageError(
+                f"--output={self.absolute_output} holds files that are not a dataset, and "
+                f"--input={source} is a dataset or does not exist: the input comes first, the "
+                "output second."
+            )
         return find_inputs(self.sources, self.root, **options)
 
     @property
@@ -107,13 +114,24 @@ class BuildConfig(DatasetOptions):
             self.shard_name, by_label=self.by_label, compression=self.compression
         )
         if "split" not in template.fields and not self.one_split:
-            raise UsageError("shard-name-needs-split", shard_name=self.shard_name)
+            raise UsageError(
+                f"--shard_name={self.shard_name!r} would give shards of several splits one name: "
+                "add {split}, or make one split as in --splits=train:1."
+            )
         if "label" not in template.fields and self.by_label:
-            raise UsageError("shard-name-needs-label", shard_name=self.shard_name)
+            raise UsageError(
+                f"--shard_name={self.shard_name!r} would give shards of several labels one name: "
+                "add {label}."
+            )
         if "label" in template.fields and not self.by_label:
-            raise UsageError("shard-name-label-without-shards", shard_name=self.shard_name)
+            raise UsageError(
+                f"--shard_name={self.shard_name!r} has {{label}}: that needs --shard_by=label."
+            )
         if "index" not in template.fields and self.num_shards != 1:
-            raise UsageError("shard-name-needs-index", shard_name=self.shard_name)
+            raise UsageError(
+                f"--shard_name={self.shard_name!r} would give several shards one name: add "
+                "{index}."
+            )
         return ShardSpec(template, self.num_shards, self.shard_bytes, self.shard_examples)
 
     def start(self, answer: Answer, *, in_memory: bool) -> None:
@@ -287,3 +305,8 @@ def _warn_of_deeper_splits(top: str, names: list[str]) -> str:
         if len({split_of_folder(name.rpartition("/")[2]) for name in splits}) > 1:
             return f"{format_names(splits)} look like splits: use --input={join(top, folder)}"
     return ""
+
+
+def useless_unlabeled_splits() -> UsageError:
+    """Return the error for useless unlabeled splits."""
+    return UsageError("--unlabeled_splits needs a label: name one, or leave it out.")

@@ -31,10 +31,9 @@ from shardmill.schemas.dataset.dataset_files import read_dataset_file
 from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.dataset.read_manifest import load_manifest
 from shardmill.schemas.dataset.shard_names import REJECTS
-from shardmill.schemas.errors import UsageError
 from shardmill.schemas.errors.catalogue import PAGE, with_id
 from shardmill.schemas.numbers import plural
-from shardmill.schemas.option_types import describe_options
+from shardmill.schemas.option_types import describe_options, unknown_option
 from shardmill.schemas.storage import join
 
 if TYPE_CHECKING:
@@ -198,7 +197,7 @@ def check_names(call: str, values: Collection[str], options: Collection[str]) ->
     for name in sorted({*values} - {*options}):
         near = difflib.get_close_matches(name, options, 1)
         hint = f"did you mean {near[0]}?" if near else "Beam's options go in beam_options={...}."
-        raise UsageError("option-unknown", command=call, name=name, hint=hint)
+        raise unknown_option(command=call, name=name, hint=hint)
 
 
 def _result(kind: type[Result], body: dict[str, Any]) -> Result:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 from shardmill.pipelines.commands import COMMANDS, INPUT_KINDS, find_parser, load_command
 from shardmill.schemas.errors import OutputError, ResourceError, ShardmillError, UsageError
+from shardmill.schemas.numbers import plural
 
 _ADDRESS_SPACE = 3 << 30  # bytes; a build of three images takes 2.4 GB
 # Objects after which garbage is looked for: with 700, Python spends a quarter of the time of
@@ -107,7 +108,10 @@ def _with_resources(run: Callable[[], int]) -> int:
     except (MemoryError, RuntimeError) as error:
         if isinstance(error, RuntimeError) and "can't start new thread" not in str(error):
             raise
-        raise ResourceError("command-memory") from error
+        raise ResourceError(
+            "This process cannot have more memory or threads: raise its limits (ulimit -v and "
+            "ulimit -u, or those of its container), or use a machine with more memory."
+        ) from error
     return code
 
 
@@ -117,7 +121,10 @@ def _check_stdout() -> None:
         print(flush=True)
     except OSError as error:
         _drop_stdout()
-        raise OutputError("stdout-not-writable", problem=error.strerror) from error
+        raise OutputError(
+            f"Standard output cannot be written ({error.strerror}), so the answer is incomplete: "
+            "send it to a disk with free space, and run again."
+        ) from error
 
 
 def _drop_stdout() -> None:
@@ -139,12 +146,21 @@ def check_process(command: str) -> None:
     if command not in (*INPUT_KINDS, "count", "verify"):
         return
     if (encoding := sys.getfilesystemencoding()) != "utf-8":
-        raise UsageError("file-names-not-utf8", encoding=encoding)
+        raise UsageError(
+            f"Python reads names of files as {encoding} here, not as UTF-8, which would change "
+            "keys: set PYTHONUTF8=1."
+        )
     if command in INPUT_KINDS and sys.flags.optimize > 1:
-        raise UsageError("python-without-docstrings")
+        raise UsageError(
+            "Apache Beam does not run without docstrings: omit -OO and PYTHONOPTIMIZE=2 (-O works)."
+        )
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     if limit != resource.RLIM_INFINITY and limit < _ADDRESS_SPACE:
-        raise ResourceError("address-space", limit=limit)
+        raise ResourceError(
+            f"Processes are limited to {plural(limit, 'byte')} of address space (ulimit -v), "
+            "builds take up to 3 GiB: raise that limit, and limit the memory of a container "
+            "instead."
+        )
 
 
 def _dispatch(argv: list[str]) -> int:
@@ -158,7 +174,7 @@ def _dispatch(argv: list[str]) -> int:
         return 0
     if argv[0] not in COMMANDS:
         known = ", ".join(COMMANDS)
-        raise UsageError("command-unknown", command=argv[0], known=known)
+        raise UsageError(f"The command {argv[0]!r} is unknown: use one of {known}.")
     if not {"-h", "--help"} & {*argv}:
         check_process(argv[0])
     if argv[0] in INPUT_KINDS:

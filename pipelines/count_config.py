@@ -79,10 +79,14 @@ def _check_manifest(path: str) -> None:
     if entry is None:
         return
     if entry.kind != "file":
-        raise UsageError("count-manifest-folder", path=path)
+        raise UsageError(f"--manifest={path} is a folder: name a file in it.")
     try:
         manifest = Manifest.from_json(storage.read(path))
     except FormatError as error:
-        raise UsageError("count-manifest-foreign", path=path) from error
+        raise UsageError(
+            f"--manifest={path} exists and is not a manifest: choose another file."
+        ) from error
     if not manifest.root:
-        raise UsageError("count-manifest-of-build", path=path)
+        raise UsageError(
+            f"--manifest={path} is the manifest that a build wrote: choose another file."
+        )

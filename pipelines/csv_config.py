@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from shardmill.pipelines.dataset_options import CsvOptions
 from shardmill.schemas.errors import UsageError
-from shardmill.schemas.option_types import as_text, options_of
+from shardmill.schemas.option_types import as_text, options_of, useless_option
 from shardmill.transforms.sources.csv.dialect import Dialect
 from shardmill.transforms.sources.csv.text_parser import CellRules
 
@@ -65,13 +65,13 @@ def check_kinds(options: CsvOptions, kinds: Sequence[str], others: Sequence[str]
     given = given_options(options)
     if given and not kinds:
         name, value = next(iter(given.items()))
-        raise UsageError(
-            "option-useless",
-            flag=name,
-            value=as_text(options_of(CsvOptions)[name], value),
-            why="without a listing",
+        raise useless_option(
+            flag=name, value=as_text(options_of(CsvOptions)[name], value), why="without a listing"
         )
     names = [name for name in (*given, *others) if name != "infinity"]
     for kind in kinds:
         if names and kind in _KINDS:
-            raise UsageError("option-of-csv", option=names[0], kind=_KINDS[kind])
+            raise UsageError(
+                f"--{names[0]} is for CSV files, but the input is {_KINDS[kind]}: leave the flag "
+                "out."
+            )

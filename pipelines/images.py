@@ -17,6 +17,7 @@ from shardmill.pipelines.csv_config import check_kinds
 from shardmill.pipelines.images_config import ImagesConfig
 from shardmill.pipelines.split_places import why_unused
 from shardmill.schemas.errors import UsageError
+from shardmill.schemas.option_types import useless_option
 from shardmill.schemas.refs import InputRef, MatchCounts
 from shardmill.schemas.storage import absolute, join
 from shardmill.transforms.images.containers import Spool
@@ -79,13 +80,16 @@ def _check_without_archives(config: ImagesConfig) -> None:
     """
     for flag in ("image_column", "label_column"):
         if value := getattr(config, flag):
-            raise UsageError("archive-column-useless", flag=flag, value=value)
+            raise UsageError(
+                f"--{flag}={value} names a column of archives, and the input has none: leave it "
+                "out; the labels of a listing are in its column label."
+            )
     for flag, value in (
         ("image_suffix", ",".join(config.image_suffix)),
         ("zip_encoding", config.zip_encoding),
     ):
         if value:
-            raise UsageError("option-useless", flag=flag, value=value, why="without archives")
+            raise useless_option(flag=flag, value=value, why="without archives")
 
 
 def resolve(config: ImagesConfig, *, runner: str = "") -> ImagesJob:
@@ -109,7 +113,10 @@ def resolve(config: ImagesConfig, *, runner: str = "") -> ImagesJob:
     config, warnings = resolve_splits(config, match)
     listings = (each.kind == "listing" and not each.archives for each in match.parts or (match,))
     if config.duplicates != "keep" and any(listings):
-        raise UsageError("duplicates-and-listing", duplicates=config.duplicates)
+        raise UsageError(
+            f"--duplicates={config.duplicates} and a listing cannot be combined, since both say "
+            "what belongs together: remove the copies from the listing."
+        )
     if not config.source_id:
         layout = warn_of_layout(match, annotations=config.annotations, masks=config.masks)
         warnings = (*warnings, *layout)
@@ -117,7 +124,7 @@ def resolve(config: ImagesConfig, *, runner: str = "") -> ImagesJob:
     tables = [part.table for part in match.parts or (match,) if part.table]
     if config.null_values is not None and not tables:
         value, why = ",".join(config.null_values), "without a listing"
-        raise UsageError("option-useless", flag="null_values", value=value, why=why)
+        raise useless_option(flag="null_values", value=value, why=why)
     check_kinds(config, [table.kind for table in tables])
     if config.source_id:
         listed = read_columns(match.input)

@@ -7,13 +7,13 @@ from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any, cast, get_args
 
-from shardmill.pipelines.build_config import BuildConfig
+from shardmill.pipelines.build_config import BuildConfig, useless_unlabeled_splits
 from shardmill.pipelines.csv_config import given_options, make_dialect, make_rules
 from shardmill.pipelines.dataset_options import CsvOptions, ImagesOptions
 from shardmill.pipelines.option_file import read_option_file
 from shardmill.pipelines.report.terminal import Answer
 from shardmill.schemas.errors import InputError, UsageError
-from shardmill.schemas.option_types import options_of
+from shardmill.schemas.option_types import options_of, useless_option
 from shardmill.schemas.schema_pbtxt.columns import Column, format_schema
 from shardmill.schemas.schema_pbtxt.image_features import FeatureSet, Part, listed_feature
 from shardmill.schemas.storage import absolute, open_storage
@@ -57,7 +57,10 @@ class ImagesConfig(ImagesOptions, BuildConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.resizer == "simd" and not HAS_SIMD:
-            raise UsageError("resizer-not-installed")
+            raise UsageError(
+                "--resizer=simd needs cykooz-resizer, which is not installed here: install it, or "
+                "use --resizer=pillow."
+            )
         self._check_annotations()
         self._check_duplicates()
         # The parsers of these values check them.
@@ -66,35 +69,56 @@ class ImagesConfig(ImagesOptions, BuildConfig):
             _ = self.feature_set
         _ = LabelSpec(self.label_from, self.label_pattern)
         if self.zip_encoding and not _extends_ascii(self.zip_encoding):
-            raise UsageError("zip-encoding-unknown", encoding=self.zip_encoding)
+            raise UsageError(
+                f"--zip_encoding={self.zip_encoding} is not the name of an encoding: give one such "
+                "as cp932, cp936, cp866 or cp850."
+            )
         if self.group_pattern and self.shares.mode != "fractions":
-            raise UsageError("group-pattern-useless", splits=self.splits)
+            raise UsageError(
+                f"--group_pattern has no effect with --splits={self.splits}, which names the split "
+                "of each image: leave it out, or divide the images by shares such as "
+                "--splits=train:0.9,validation:0.1."
+            )
         if self.unlabeled_splits and self.label_from == "none":
-            raise UsageError("unlabeled-useless")
+            raise useless_unlabeled_splits()
         if self.label_order != "text" and self.labels:
             why = "with --labels, whose lines number the labels"
-            raise UsageError("option-useless", flag="label_order", value=self.label_order, why=why)
+            raise useless_option(flag="label_order", value=self.label_order, why=why)
         if self.shard_by == "label" and self.label_from == "none":
-            raise UsageError("shard-by-label-without-labels")
+            raise UsageError("--shard_by=label needs labels: choose another --label_from.")
         if self.shard_by == "label" and self.label_separator:
-            raise UsageError("shard-by-label-of-several")
+            raise UsageError(
+                "--shard_by=label and several labels of an image cannot be combined: leave one of "
+                "them out."
+            )
 
     def _check_annotations(self) -> None:
         kinds = {item.partition(":")[0] for item in self.annotations}
         for item in self.annotations:
             kind, _, place = item.partition(":")
             if kind not in get_args(AnnotationKind) or (kind == "coco" and not place):
-                raise UsageError("annotations-unknown", item=item)
+                raise UsageError(
+                    f"--annotations={item} is not voc, voc:FOLDER, yolo, yolo:FOLDER or coco:FILE: "
+                    "give one of them, and convert other formats, such as LabelMe's JSON or CVAT's "
+                    "XML, to one of them."
+                )
         if len(kinds) > 1:
-            raise UsageError("annotations-several-kinds", kinds=", ".join(sorted(kinds)))
-        if "yolo" in kinds and not self.labels:
-            raise UsageError("annotations-without-names")
-        if self.coco_ids and kinds != {"coco"}:
+            kinds_text = ", ".join(sorted(kinds))
             raise UsageError(
-                "option-useless", flag="coco_ids", value=True, why="without --annotations=coco:FILE"
+                f"--annotations names several kinds ({kinds_text}): build a dataset of each."
             )
+        if "yolo" in kinds and not self.labels:
+            raise UsageError(
+                "--annotations=yolo numbers its classes: name them by --labels=FILE, the data.yaml "
+                "of the data set or a text file with one class per line."
+            )
+        if self.coco_ids and kinds != {"coco"}:
+            raise useless_option(flag="coco_ids", value=True, why="without --annotations=coco:FILE")
         if kinds and self.label_from not in ("directory", "none"):
-            raise UsageError("annotations-and-labels", label_from=self.label_from)
+            raise UsageError(
+                f"--annotations and --label_from={self.label_from} cannot be combined, since boxes "
+                "have the labels: leave one of them out."
+            )
         for flag, used, why in (
             ("boxes_frame", True, "without --annotations or --masks"),
             ("labels", self.label_from == "none", "with --label_from=none"),
@@ -106,7 +130,7 @@ class ImagesConfig(ImagesOptions, BuildConfig):
         ):
             value = getattr(self, flag)
             if value and used and not (kinds or self.masks):
-                raise UsageError("option-useless", flag=flag, value=value, why=why)
+                raise useless_option(flag=flag, value=value, why=why)
         if kinds or (self.masks and self.label_from == "directory"):
             vars(self)["label_from"] = "none"  # boxes and pixels have the labels
 
@@ -120,10 +144,8 @@ class ImagesConfig(ImagesOptions, BuildConfig):
         ):
             if named:
                 raise UsageError(
-                    "duplicates-and-group",
-                    duplicates=self.duplicates,
-                    flag=flag,
-                    value=getattr(self, flag),
+                    f"--duplicates={self.duplicates} and --{flag}={getattr(self, flag)} cannot be "
+                    "combined, since both say what belongs together: leave one of them out."
                 )
 
     @cached_property
@@ -235,7 +257,10 @@ class ImagesConfig(ImagesOptions, BuildConfig):
         if self.masks:
             found["masks"] = [self.masks]
         if found and match.archives:
-            raise UsageError("annotations-and-archives", kind=next(iter(found)))
+            kind_text = next(iter(found))
+            raise UsageError(
+                f"{kind_text} cannot be attached to images in archives: unpack the archives first."
+            )
         labels = self.label_spec
         return tuple(
             AnnotationSpec(
@@ -341,5 +366,5 @@ def _find_place(kind: AnnotationSource, place: str, match: MatchSpec) -> MatchSp
         what = "a file" if is_file else "a folder"
         separator = ":" if kind in get_args(AnnotationKind) else "="
         flag = f"{flag_of(kind)}{separator}{place}"
-        raise InputError("annotations-missing", flag=flag, what=what)
+        raise InputError(f"{flag} does not name {what} that exists: check the path.")
     return MatchSpec("file" if is_file else "directory", path, path, match.follow_links, "any")

@@ -12,7 +12,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from shardmill.schemas.dataset.manifest import Manifest, Shard
 from shardmill.schemas.errors import UsageError
 from shardmill.schemas.numbers import human_duration, parse_duration, plural
-from shardmill.schemas.option_types import MaybeInt, Option, whole
+from shardmill.schemas.option_types import MaybeInt, Option, value_out_of_range, whole
 
 _CLOCK_SKEW = dt.timedelta(minutes=5)
 _MAX_REASONS = 3
@@ -62,9 +62,11 @@ def _parse_counts(flag: str, text: str) -> dict[str, int]:
     for item in text.split(","):
         name, _, number = item.strip().rpartition(":")
         if not name or not _is_number(number):
-            raise UsageError("min-examples-malformed", flag=flag, text=text)
+            raise UsageError(
+                f"--{flag}={text} is malformed: write it as in 1000, or train:1000,validation:100."
+            )
         if name in counts:
-            raise UsageError("min-examples-twice", flag=flag, text=text, name=name)
+            raise UsageError(f"--{flag}={text} names {name!r} twice: name each split once.")
         counts[name] = int(number)
     return counts
 
@@ -76,7 +78,10 @@ def _parse_age(flag: str, text: str) -> dt.timedelta:
 def _parse_earliest(flag: str, text: str) -> dt.datetime:
     earliest = parse_time(text)
     if earliest is None:
-        raise UsageError("finished-after-invalid", flag=flag, text=text)
+        raise UsageError(
+            f"--{flag}={text} is not a time with a time zone: write it as in 2026-11-20T00:00:00Z "
+            "or 2026-11-20T00:00:00+01:00."
+        )
     return earliest
 
 
@@ -86,7 +91,7 @@ def _parse_fraction(flag: str, text: str) -> Fraction:
     except (ValueError, ZeroDivisionError):
         fraction = Fraction(-1)
     if not 0 <= fraction <= 1:
-        raise UsageError("value-out-of-range", flag=flag, value=text, rule="a number from 0 to 1")
+        raise value_out_of_range(flag=flag, value=text, rule="a number from 0 to 1")
     return fraction
 
 

@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from shardmill.schemas.errors import UsageError
+from shardmill.schemas.numbers import plural
 from shardmill.schemas.storage import open_storage
 from shardmill.schemas.text_file import TextError, decode_text
 
@@ -39,19 +40,19 @@ def read_option_file(flag: str, path: str, remedy: str) -> str:
     storage = open_storage(path)
     entry = storage.stat(path)
     if entry is None:
-        raise UsageError("option-file-missing", flag=flag, path=path, remedy=remedy)
+        raise UsageError(f"--{flag}={path} does not exist: give {remedy}.")
     if entry.kind == "dir":
-        raise UsageError("option-file-folder", flag=flag, path=path, remedy=remedy)
+        raise UsageError(f"--{flag}={path} is a folder: give {remedy}.")
     if entry.kind == "other" and not stat.S_ISFIFO(os.stat(path).st_mode):  # a shell gives pipes
-        raise UsageError("option-file-device", flag=flag, path=path, remedy=remedy)
+        raise UsageError(f"--{flag}={path} is a device or a socket: give {remedy}.")
     if entry.size > _MAX_OPTION_FILE:
         size = entry.size
-        raise UsageError("option-file-too-large", flag=flag, path=path, size=size, remedy=remedy)
+        raise UsageError(f"--{flag}={path} has {plural(size, 'byte')}: give {remedy}.")
     try:
         return decode_text(storage.read(path))
     except TextError as error:
         raise UsageError(
-            "option-file-not-utf8", flag=flag, path=path, problem=error, remedy=remedy
+            f"--{flag}={path} cannot be read as text: it is {error}, or give {remedy}."
         ) from error
 
 
@@ -69,7 +70,7 @@ def read_tables(flag: str, path: str) -> dict[str, Any]:
     try:
         tables: dict[str, Any] = tomllib.loads(text)
     except ValueError as error:
-        raise UsageError("toml-invalid", flag=flag, path=path, error=error) from error
+        raise UsageError(f"--{flag}={path} is not TOML: {error}.") from error
     return tables
 
 
@@ -85,16 +86,21 @@ def read_options(path: str) -> dict[str, Any]:
     for name in tables:
         if name not in _TABLES:
             raise UsageError(
-                "config-table-unknown", path=path, name=name, hint=_hint(name, _TABLES)
+                f"{path} has the table or name {name} outside of [options]; {_hint(name, _TABLES)}"
             )
     options = tables.get(OPTIONS)
     if not isinstance(options, dict):
-        raise UsageError("config-without-options", path=path)
+        raise UsageError(
+            f"{path} has no table [options]: write this line above the options, such as "
+            "`image_size = 224`."
+        )
     values: dict[str, Any] = {}
     for given, value in options.items():
         name = given.replace("-", "_")
         if name in values:
-            raise UsageError("config-option-repeated", path=path, name=name)
+            raise UsageError(
+                f"{path}: [options] has {name} twice, with hyphens and with underscores: leave one."
+            )
         values[name] = value
     return values
 
@@ -119,7 +125,7 @@ def divide_options(
         if f"--{name}" not in beam_flags:
             beam_names = (flag.removeprefix("--") for flag in beam_flags)
             hint = _hint(name, [*names, *beam_names])
-            raise UsageError("config-option-unknown", path=path, name=name, hint=hint)
+            raise UsageError(f"{path}: [options] has the unknown name {name}; {hint}")
     return ours, others
 
 

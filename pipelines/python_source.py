@@ -84,9 +84,16 @@ def write(  # noqa: PLR0913 - each names a part of a record
     from shardmill.transforms.sources.python.spool import KEY, ImageFiles
 
     if isinstance(source, str | os.PathLike) and not isinstance(output, str | os.PathLike):
-        raise UsageError("source-and-output-swapped", source=source)
+        raise UsageError(
+            f"write({source!r}, ...): the source comes first, the folder of the dataset second."
+        )
     if isinstance(source, dict) and hasattr(source, "with_format"):  # Hugging Face's DatasetDict
-        raise UsageError("source-of-splits", names=format_names([*source]), one=next(iter(source)))
+        names = format_names([*source])
+        one = next(iter(source))
+        raise UsageError(
+            f"The source has the splits {names}: give one of them, as in write(source[{one!r}], "
+            "...)."
+        )
     started = time.monotonic()
     find_key = key if callable(key) else None
     given = {"key": KEY if find_key else key, "label": label, "split": split, "image": image}
@@ -253,4 +260,7 @@ def _check_space(output: str, num_bytes: Any) -> None:
         space = shutil.disk_usage(folder).free
         if space < num_bytes:
             size, free = human_bytes(num_bytes), human_bytes(space)
-            raise OutputError("source-space", output=output, size=size, free=free)
+            raise OutputError(
+                f"The source has {size}, and the disk of {output} only {free}: make space, or "
+                "choose another output."
+            )

@@ -17,7 +17,7 @@ import apache_beam as beam
 from shardmill.pipelines.build_config import resolve_splits
 from shardmill.pipelines.rows_config import RowsConfig, check_named, check_options, codec_versions
 from shardmill.pipelines.split_places import why_unused
-from shardmill.schemas.errors import InputError, UsageError, coded, format_names
+from shardmill.schemas.errors import InputError, UsageError, format_names
 from shardmill.schemas.refs import InputRef, MatchCounts
 from shardmill.schemas.schema_pbtxt.columns import Column, check_texts, format_schema
 from shardmill.transforms.match.inputs import MatchSpec, match_now
@@ -116,11 +116,9 @@ def sample_input(
     missing = missing_columns(given or (), sample.base)
     if sample.base and missing:
         raise InputError(
-            "schema-columns-missing",
-            source=config.source,
-            schema=config.schema,
-            missing=format_names(missing),
-            base=format_names(sample.base),
+            f"No file of --input={config.source} has the columns of --schema={config.schema}: most "
+            f"have no column {format_names(missing)}, only {format_names(sample.base)}; change one "
+            "of them, or make such columns optional in the schema."
         )
     if given is None and sample.rows:
         problem = why_files_lost(_census(sample), config.max_rejected_files)
@@ -150,20 +148,25 @@ def _explain_no_rows(
         opened: Keys of the files that were opened.
     """
     if sample.problem:
-        return coded("rows-unreadable", source=config.source, problem=sample.problem)
+        return (
+            f"No row of --input={config.source} can be read: {sample.problem}; check --input, "
+            "--delimiter and --quote."
+        )
     census = _census(sample)
     problem = why_unusable(census.with_counts(counts), RowsHooks(), config.source)
     if not problem:
         names = (
             f", only {format_names(sample.columns)} as names of columns" if sample.columns else ""
         )
-        return coded("rows-none", source=config.source, names=names)
+        return (
+            f"--input={config.source} has no rows{names}: check --input, --header and --skip_lines."
+        )
     rejected = sorted(ref for ref in sample.refs if ref.error and ref.key in opened)
     if not rejected or census.counts.fatal:
         return problem
     first = rejected[0]
     step = RowsHooks().next_step(first.key, "check --input")
-    return coded("rows-all-files-rejected", key=first.key, message=first.message, step=step)
+    return f"No input can be used: {first.key}, {first.message}; {step}."
 
 
 @dataclass(frozen=True)
@@ -325,14 +328,20 @@ def build_rows(
 def _check_partitions(partitions: Mapping[str, Column], sample: Sample) -> None:
     twice = sorted(partitions.keys() & sample.profiles.keys())
     if twice:
-        raise UsageError("partition-column-twice", name=twice[0])
+        raise UsageError(
+            f"The column {twice[0]!r} is in the files and in the names of folders: leave "
+            "--partitions out, or rename one of them."
+        )
 
 
 def _check_train_split(config: RowsConfig, preprocessing: Preprocessing | None) -> None:
     if preprocessing is None or config.split_by or config.shares.mode == "directory":
         return
     if "train" not in config.place_spec.splits.required:
-        raise UsageError("preprocessing-without-train", splits=config.splits)
+        raise UsageError(
+            "--preprocessing analyzes the split train, which is missing from "
+            f"--splits={config.splits}: add it."
+        )
 
 
 def _versions(preprocessing: Preprocessing | None) -> dict[str, str]:
@@ -342,7 +351,9 @@ def _versions(preprocessing: Preprocessing | None) -> dict[str, str]:
     try:
         return {**versions, **{name: version(name) for name in _TRANSFORM}}
     except PackageNotFoundError as error:
-        raise UsageError("preprocessing-needs-package") from error
+        raise UsageError(
+            "--preprocessing needs TensorFlow Transform: pip install 'shardmill[tft]'."
+        ) from error
 
 
 def _growth(columns: Sequence[Column], sample: Sample) -> float:

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import deflate
 
-from shardmill.pipelines.build_config import BuildConfig
+from shardmill.pipelines.build_config import BuildConfig, useless_unlabeled_splits
 from shardmill.pipelines.csv_config import check_kinds, make_dialect, make_rules
 from shardmill.pipelines.dataset_options import RowsOptions
 from shardmill.pipelines.option_file import read_option_file
 from shardmill.pipelines.report.terminal import Answer, quiet_import, quiet_stderr
 from shardmill.schemas.dataset.splits import Splits
 from shardmill.schemas.errors import UsageError
+from shardmill.schemas.option_types import useless_option
 from shardmill.schemas.schema_pbtxt.columns import Column, parse_schema
 from shardmill.transforms.sink.placement import PlaceSpec
 from shardmill.transforms.sources.csv.dialect import Dialect
@@ -50,16 +51,21 @@ class RowsConfig(RowsOptions, BuildConfig):
         # The parsers of these values check them.
         _ = self.dialect, self.cell_rules, self.column_options, self.place_spec, self.shard_spec
         if self.shares.mode == "listing":
-            raise UsageError("splits-listing-of-rows")
+            raise UsageError(
+                "--splits=listing is for images: use --split_by=COLUMN for a column of split names."
+            )
         if self.split_by and self.splits is not None:
-            raise UsageError("split-by-and-splits", split_by=self.split_by, splits=self.splits)
+            raise split_by_and_splits(split_by=self.split_by, splits=self.splits)
         if self.unlabeled_splits and not self.label:
-            raise UsageError("unlabeled-useless")
+            raise useless_unlabeled_splits()
         if self.unlabeled_splits and self.preprocessing:
-            raise UsageError("unlabeled-and-preprocessing")
+            raise UsageError(
+                "--unlabeled_splits and --preprocessing cannot be combined: preprocess labelled "
+                "rows, or leave the label out."
+            )
         if self.split_by and self.group_by:
             why = f"with --split_by={self.split_by}"
-            raise UsageError("option-useless", flag="group_by", value=self.group_by, why=why)
+            raise useless_option(flag="group_by", value=self.group_by, why=why)
 
     @cached_property
     def place_spec(self) -> PlaceSpec:
@@ -163,6 +169,13 @@ class RowsConfig(RowsOptions, BuildConfig):
         return {**options, "preprocessing": preprocessing.digest} if preprocessing else options
 
 
+def split_by_and_splits(split_by: object, splits: object) -> UsageError:
+    """Return the error for split by and splits."""
+    return UsageError(
+        f"--split_by={split_by} and --splits={splits} cannot be combined: leave one of them out."
+    )
+
+
 def check_options(config: RowsConfig, kind: str) -> None:
     """Check that no option is given that files of a kind do not have.
 
@@ -203,4 +216,7 @@ def check_label(label: str, columns: Sequence[Column], have: str) -> None:
         raise unknown_column("label", label, have, names)
     found = columns[names.index(label)]
     if found.separator or found.several:
-        raise UsageError("label-several-values", label=label)
+        raise UsageError(
+            f"--label={label} has several values per cell in the schema: choose a column with one "
+            "value per cell."
+        )

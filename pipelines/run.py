@@ -279,10 +279,12 @@ class _Run:
 
         outcome = outcomes.take_reported(self.run_id, self.output)
         if outcome is None and self.runner.finds_jobs and self.build:
-            raise StaleBuildError("job-outcome-taken")
+            raise StaleBuildError(
+                "An equal command took the outcome of the job that both waited for: run again."
+            )
         if outcome is None:
             where = f"in {self.output}: see its log" if self.output else "without --manifest"
-            raise OutputError("runner-without-outcome", name=self.runner.name, where=where)
+            raise OutputError(f"The runner {self.runner.name} ended, but left no outcome {where}.")
         if stale and outcome.status == "up_to_date" and self.build:
             # The other builder published the same dataset and deleted its build folder. In other
             # cases, the folder may have parts of the same options with other inputs.

@@ -12,7 +12,6 @@ from dataclasses import replace
 
 from shardmill.schemas.dataset.splits import Splits
 from shardmill.schemas.errors import UsageError
-from shardmill.schemas.errors.catalogue import coded
 from shardmill.schemas.storage import absolute, join, open_storage, scheme_of
 from shardmill.transforms.match.inputs import MatchSpec
 from shardmill.transforms.match.walk import make_key
@@ -45,9 +44,12 @@ def relative_places(splits: Splits, match: MatchSpec, sources: Sequence[str]) ->
             path = absolute(place)
             if open_storage(path).stat(path) is not None:
                 flags = _input_flags(*sources, path)
-                raise UsageError("splits-place-no-input", splits=splits, place=place, flags=flags)
+                raise UsageError(_splits_place_no_input(splits=splits, place=place, flags=flags))
             root = match.root
-            raise UsageError("splits-place-missing", splits=splits, place=place, root=root)
+            raise UsageError(
+                f"--splits={splits}: {place!r} does not exist in {root}: give a path relative to "
+                "it, or a glob."
+            )
         slash = "/" * place.endswith(("/", "\\"))
         # All files of the root, or those of a path in it.
         relative = "**" if relative == "." else make_key(relative) + slash
@@ -106,8 +108,15 @@ def why_unused(
     inside = any(part.kind == "directory" and path.startswith(part.input) for part in parts)
     if not inside and not match.archives and open_storage(root).stat(path) is not None:
         flags = _input_flags(*sources, path)
-        return coded("splits-place-no-input", splits=splits, place=place, flags=flags)
-    return coded("splits-place-unused", splits=splits, place=place, root=root)
+        return _splits_place_no_input(splits=splits, place=place, flags=flags)
+    return (
+        f"--splits={splits}: no input in {root} is in {place!r}, or an earlier item has them all: "
+        "name a path relative to that folder, or leave the item out."
+    )
+
+
+def _splits_place_no_input(splits: object, place: object, flags: object) -> str:
+    return f"--splits={splits}: {place!r} exists but is not an input: give it, too, as in {flags}."
 
 
 def _input_flags(*paths: str) -> str:

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, cast
 
 from shardmill.pipelines.dataset_options import BeamOptions
 from shardmill.schemas import option_types as of
-from shardmill.schemas.errors import UsageError
-from shardmill.schemas.option_types import Choice, File, Frozen, MaybeInt, Path, Switch
+from shardmill.schemas.option_types import Choice, File, Frozen, MaybeInt, Path, Switch, empty_input
 
 if TYPE_CHECKING:
     from shardmill.schemas.tfrecord.reader import Check
@@ -51,7 +50,7 @@ file is damaged or the run failed, 2 usage error, 130 or 143 interrupted."""
     def __post_init__(self) -> None:
         object.__setattr__(self, "input", of.parse_paths("input", self.input))
         if not self.paths or not all(self.paths):
-            raise UsageError("input-empty")
+            raise empty_input()
 
     @property
     def paths(self) -> tuple[str, ...]:

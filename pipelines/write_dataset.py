@@ -16,11 +16,11 @@ from apache_beam.typehints.row_type import RowTypeConstraint
 
 from shardmill.pipelines.build_config import BuildConfig
 from shardmill.pipelines.option_file import read_option_file
-from shardmill.pipelines.rows_config import check_label
+from shardmill.pipelines.rows_config import check_label, split_by_and_splits
 from shardmill.schemas.arguments import check_arguments
 from shardmill.schemas.dataset.splits import Splits
 from shardmill.schemas.errors import UsageError
-from shardmill.schemas.option_types import Path, parse_path
+from shardmill.schemas.option_types import Path, parse_path, unknown_option, value_not_text
 from shardmill.schemas.schema_pbtxt.columns import Column, format_schema, parse_schema
 from shardmill.schemas.schema_pbtxt.schema_text import Kind
 from shardmill.transforms.elements.transform import ElementsHooks, ElementsSpec, WriteElements
@@ -95,18 +95,21 @@ class WriteDataset(beam.PTransform):
         super().__init__()
         for name in options.keys() - {*_OPTIONS}:
             hint = f"it has {', '.join(_OPTIONS)}."
-            raise UsageError("option-unknown", command="WriteDataset", name=name, hint=hint)
+            raise unknown_option(command="WriteDataset", name=name, hint=hint)
         if duplicates not in ("error", "drop"):
-            raise UsageError("duplicates-invalid", duplicates=duplicates)
+            raise UsageError(f"duplicates={duplicates!r}: must be 'error' or 'drop'.")
         for name, value in (("key", key), ("split", split), ("label", label)):
             if not (isinstance(value, str) or (callable(value) and name != "label")):
                 kind = type(value).__name__
-                raise UsageError("value-not-text", flag=name, value=value, kind=kind)
+                raise value_not_text(flag=name, value=value, kind=kind)
         self._config = config = BuildConfig((), output, **options)
         if split and config.splits is not None:
-            raise UsageError("split-by-and-splits", split_by=split, splits=config.splits)
+            raise split_by_and_splits(split_by=split, splits=config.splits)
         if config.shares.mode != "fractions" or config.shares.named:
-            raise UsageError("splits-of-elements", splits=config.splits)
+            raise UsageError(
+                f"splits={config.splits} does not work for elements, which have no folders: use "
+                "shares such as train:0.9,validation:0.1, or name a field with split=."
+            )
         _ = config.shard_spec  # its parser checks values
         self._key, self._split, self._label = key, split, label
         self._duplicates = duplicates
@@ -119,7 +122,9 @@ class WriteDataset(beam.PTransform):
             UsageError: There is no schema, or a name is not in it.
         """
         if not pcoll.is_bounded:
-            raise UsageError("elements-unbounded")
+            raise UsageError(
+                "The collection is unbounded: a dataset is finite; give a bounded one."
+            )
         columns = self._columns or tuple(columns_of(pcoll.element_type))
         fields = [each.name for each in columns]
         for flag, name in (("key", self._key), ("split", self._split)):
@@ -177,7 +182,10 @@ def columns_of(element_type: Any) -> Iterator[Column]:
     known = isinstance(element_type, RowTypeConstraint)
     row = element_type if known else RowTypeConstraint.from_user_type(element_type)
     if row is None:
-        raise UsageError("elements-without-schema", kind=element_type)
+        raise UsageError(
+            f"Elements of the type {element_type} have no schema: give schema=, the path or text "
+            "of a schema.pbtxt, or elements of a NamedTuple with .with_output_types()."
+        )
     hints = get_type_hints(row.user_type)  # else annotations may be texts
     for name, hint in row._fields:
         yield _column_of(name, convert_to_python_type(hints.get(name, hint)))
@@ -195,4 +203,7 @@ def _column_of(name: str, hint: Any) -> Column:
     for kind, classes in _KINDS.items():
         if isinstance(inner, type) and issubclass(inner, classes):
             return Column(name, kind, required=not (optional or several), several=several)
-    raise UsageError("element-type-invalid", name=name, hint=hint)
+    raise UsageError(
+        f"The field {name!r} has the type {hint}: must be int, float, bool, str or bytes, a list "
+        "of one of these, or Optional; or give schema=."
+    )

@@ -88,9 +88,7 @@ def explain_arguments(
     for option, value in {} if takes_any else values.items():
         if option not in names:
             hint = _find_hint(option, names)
-            return ArgumentError(
-                "argument-unknown", function=name, name=option, value=value, hint=hint
-            )
+            return ArgumentError(f"{name} has no option {option}={value!r:.60}: {hint}.")
     plain = [
         parameter.name
         for parameter in parameters
@@ -101,13 +99,16 @@ def explain_arguments(
         numbers = [option for option in ("batch_size", "image_size") if option in names]
         hint = f", as in {numbers[0]}={value!r}" if numbers and type(value) is int else ""
         return ArgumentError(
-            "argument-unnamed", function=name, value=value, hint=hint, names=format_names(plain)
+            f"{name}(..., {value!r:.60}): only {format_names(plain)} go without a name: name the "
+            f"others{hint}."
         )
     given = {*plain[: len(args)], *values}
     for parameter in parameters:
         is_option = parameter.kind is parameter.VAR_KEYWORD
         if parameter.default is parameter.empty and not is_option and parameter.name not in given:
-            return ArgumentError("argument-missing", function=name, name=parameter.name)
+            return ArgumentError(
+                f"{name} needs {parameter.name}: give it, as in {parameter.name}=..."
+            )
     return None
 
 
@@ -161,3 +162,13 @@ def check_arguments(
         return call
 
     return decorate
+
+
+def invalid_number(name: object, value: object, least: object) -> UsageError:
+    """Return the error for invalid number."""
+    return UsageError(f"{name}={value!r:.60} must be an integer, {least} or more.")
+
+
+def unknown_value(name: object, value: object, choices: object) -> UsageError:
+    """Return the error for unknown value."""
+    return UsageError(f"{name}={value!r} is unknown: use {choices}.")

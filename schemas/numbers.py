@@ -62,7 +62,7 @@ def parse_duration(text: str, flag: str) -> int:
         return int(match[1]) * _UNITS[match[2]]
     if text == "0":
         return 0
-    raise UsageError("duration-invalid", flag=flag, text=text)
+    raise UsageError(f"{flag}={text} is not a duration: write it as in 90s, 15m, 1h, 2d, or 0.")
 
 
 def parse_bytes(text: str, flag: str) -> int:
@@ -73,7 +73,7 @@ def parse_bytes(text: str, flag: str) -> int:
     """
     match = _SIZE.fullmatch(text.strip().upper())
     if match is None:
-        raise UsageError("size-invalid", flag=flag, text=text)
+        raise UsageError(f"--{flag}={text} is not a size: write it as in 128MiB, 1GiB or 5000.")
     return int(float(match.group(1)) * _SIZES[match.group(2)])
 
 

@@ -121,7 +121,7 @@ def switch(words: Sequence[str] = (), **rules: Any) -> Any:
         if isinstance(value, bool) or value in words:
             return value  # type: ignore[no-any-return]
         rule = f"{', '.join(['True', *words])} or False"
-        raise UsageError("value-out-of-range", flag=flag, value=value, rule=rule)
+        raise value_out_of_range(flag=flag, value=value, rule=rule)
 
     return Option("switch", parse, False, words, **rules)
 
@@ -145,7 +145,7 @@ def choice(
             return word
         *rest, last = choices
         listed = f"{', '.join(rest)} or {last}" if rest else last
-        raise UsageError("value-unknown", flag=flag, value=value, shown=listed)
+        raise UsageError(f"--{flag}={value} is unknown: use {listed}.")
 
     pattern = "|".join(map(re.escape, choices))
     return Option("text", parse, default, choices, pattern, **rules)
@@ -159,7 +159,7 @@ def whole(default: int | None, least: int = 0, most: int | None = None, **rules:
         if number >= least and (most is None or number <= most):
             return number
         rule = f"{least} or more" if most is None else f"from {least} to {most}"
-        raise UsageError("value-out-of-range", flag=flag, value=value, rule=rule)
+        raise value_out_of_range(flag=flag, value=value, rule=rule)
 
     return Option("number", parse, default, **{"pattern": "[0-9]+", **rules})
 
@@ -178,10 +178,10 @@ def real(default: float, fits: Callable[[float], bool], rule: str, **rules: Any)
         try:
             number = float(value)
         except (TypeError, ValueError) as error:
-            raise UsageError("value-not-number", flag=flag, value=value, kind="number") from error
+            raise _value_not_number(flag=flag, value=value, kind="number") from error
         if fits(number):
             return number
-        raise UsageError("value-out-of-range", flag=flag, value=value, rule=rule)
+        raise value_out_of_range(flag=flag, value=value, rule=rule)
 
     return Option("number", parse, default, **{"pattern": r"[0-9]+(\.[0-9]+)?", **rules})
 
@@ -194,7 +194,7 @@ def size(default: str, least: str, **rules: Any) -> Any:
         if number >= parse_bytes(least, flag):
             return number
         rule = f"{least} or more, as in {default}"
-        raise UsageError("value-out-of-range", flag=flag, value=value, rule=rule)
+        raise value_out_of_range(flag=flag, value=value, rule=rule)
 
     return Option("text", parse, default, pattern=SIZE_PATTERN, **rules)
 
@@ -244,7 +244,9 @@ def mapping(**rules: Any) -> Any:
         items = tuple(_parse_text(flag, text) for text in listed)
         wrong = next((text for text in items if ":" not in text[1:]), None)
         if wrong is not None:
-            raise UsageError("value-not-pair", flag=flag, value=wrong)
+            raise UsageError(
+                f"--{flag}={wrong!r}: must be items like name:value, separated by commas."
+            )
         return items
 
     return Option("text", parse, "", is_list=True, **rules)
@@ -266,7 +268,10 @@ def parse_path(flag: str, value: Any) -> str:
         if isinstance(path, str):
             check_windows_path(path)
             return path
-    raise UsageError("value-not-path", flag=flag, kind=type(value).__name__)
+    raise UsageError(
+        f"--{flag} is a {type(value).__name__}, not a path: write the data to a file, and give its "
+        "path or that of its folder."
+    )
 
 
 def check_windows_path(path: str) -> None:
@@ -280,7 +285,9 @@ def check_windows_path(path: str) -> None:
         return
     rest = path[match.end() :].replace("\\", "/")
     mounted = f"/mnt/{match[1].lower()}/{rest}" if match[1] else f"//{rest}"
-    raise UsageError("path-of-windows", path=path, mounted=mounted)
+    raise UsageError(
+        f"{path} is a path of Windows: give a path of this system, as in WSL {mounted}."
+    )
 
 
 def parse_paths(flag: str, value: Any) -> tuple[str, ...]:
@@ -293,13 +300,42 @@ def _index(flag: str, value: Any) -> int:
     try:
         return int(value) if isinstance(value, str) else operator.index(value)
     except (TypeError, ValueError) as error:
-        raise UsageError("value-not-number", flag=flag, value=value, kind="whole number") from error
+        raise _value_not_number(flag=flag, value=value, kind="whole number") from error
 
 
 def _parse_text(flag: str, value: Any) -> str:
     if isinstance(value, str):
         return value
-    raise UsageError("value-not-text", flag=flag, value=value, kind=type(value).__name__)
+    raise value_not_text(flag=flag, value=value, kind=type(value).__name__)
+
+
+def unknown_option(command: object, name: object, hint: object) -> UsageError:
+    """Return the error for unknown option."""
+    return UsageError(f"shardmill.{command} has no option {name}; {hint}")
+
+
+def useless_option(flag: object, value: object, why: object) -> UsageError:
+    """Return the error for useless option."""
+    return UsageError(f"--{flag}={value} has no effect {why}: leave it out.")
+
+
+def value_out_of_range(flag: object, value: object, rule: object) -> UsageError:
+    """Return the error for value out of range."""
+    return UsageError(f"--{flag}={value} must be {rule}.")
+
+
+def empty_input() -> UsageError:
+    """Return the error for empty input."""
+    return UsageError("--input is empty: give a folder, a glob, a listing (.csv) or a file.")
+
+
+def value_not_text(flag: object, value: object, kind: object) -> UsageError:
+    """Return the error for value not text."""
+    return UsageError(f"--{flag}={value} must be a text, not {kind}: quote it.")
+
+
+def _value_not_number(flag: object, value: object, kind: object) -> UsageError:
+    return UsageError(f"--{flag}={value} is not a {kind}.")
 
 
 def _parse_beam_options(flag: str, value: Any) -> tuple[str, ...]:
@@ -312,7 +348,9 @@ def _parse_beam_options(flag: str, value: Any) -> tuple[str, ...]:
         arguments = given if isinstance(given, (list, tuple)) else [given]
         if len(arguments) > 1 and any(isinstance(argument, bool) for argument in arguments):
             values = ", ".join(map(repr, arguments))
-            raise UsageError("beam-option-several", name=name, values=values)
+            raise UsageError(
+                f"The option {name} of Apache Beam takes one value, not {values}: give one of them."
+            )
         for argument in arguments:
             if argument is True:
                 flags.append(f"--{name}")

@@ -12,6 +12,8 @@ import io
 import re
 from typing import Any
 
+from shardmill.schemas.errors import InputError
+
 UTF_8 = "utf-8"
 _MARKS = (
     (codecs.BOM_UTF32_LE, "utf-32-le"),  # before UTF-16's mark, which begins it
@@ -173,3 +175,8 @@ class Utf8Stream:
                 ) from error
             if text or not data:  # the first bytes of a character give none
                 return text.encode()
+
+
+def unreadable_text(source: object, problem: object) -> InputError:
+    """Return the error for unreadable text."""
+    return InputError(f"{source} cannot be read as text: it is {problem}.")

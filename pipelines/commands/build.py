@@ -244,7 +244,10 @@ def check_accepts_files(folder: str, flag: str) -> None:
         with tempfile.TemporaryFile(dir=folder, prefix=".build-probe-"):
             pass
     except FileNotFoundError as error:  # raised by file systems such as /proc
-        raise OutputError("output-not-writable", flag=flag, folder=folder) from error
+        raise OutputError(
+            f"Cannot write to {flag}: {folder} accepts no files; choose an output on a writable "
+            "file system."
+        ) from error
     except OSError as error:
         from shardmill.schemas.storage.local import storage_error
 

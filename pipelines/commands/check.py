@@ -57,10 +57,16 @@ def run(flags: CheckOptions, answer: Answer) -> int:
     manifest, path = opened.manifest, opened.path
     counted = load_manifest(flags.counted) if flags.counted else None
     if counted and not counted.root:
-        raise UsageError("counted-not-count", path=flags.counted)
+        raise UsageError(
+            f"--counted={flags.counted} is the manifest of a dataset, not of a count: give what "
+            "`shardmill count --manifest=FILE` wrote."
+        )
     for rule in fields(flags) if manifest.root else ():
         if rule.name not in _OF_COUNTS and getattr(flags, rule.name) != rule.default:
-            raise UsageError("check-rule-of-dataset", name=rule.name, path=opened.file)
+            raise UsageError(
+                f"--{rule.name} asks how a dataset was built, and {opened.file} is the manifest of "
+                "a count: give the folder of the dataset."
+            )
     verdicts = list(judge(manifest, flags, dt.datetime.now(dt.timezone.utc), counted))
     findings, notes = _find(opened, flags)
     failing = [each for each in findings if each["fails"]]
@@ -110,5 +116,9 @@ def _load_limits(path: str, names: Iterable[str]) -> dict[str, float]:
     limits: dict[str, Any] = tables.get(LIMITS, {}) if has_tables else tables
     for name, value in limits.items():
         if name not in names or isinstance(value, bool) or not isinstance(value, int | float):
-            raise UsageError("limits-invalid", path=path, name=name, known=", ".join(names))
+            choices = ", ".join(names)
+            raise UsageError(
+                f"--limits={path}: {name} must be the name of a finding with a number; the names "
+                f"are {choices}."
+            )
     return limits

@@ -94,11 +94,11 @@ def find_output(directory: str) -> str:
         OutputError: It is a version of a dataset.
     """
     if not directory:
-        raise UsageError("dir-empty")
+        raise UsageError("DIR is empty: give the folder of a dataset.")
     output = absolute(directory)
     entry = open_storage(output).stat(output)
     if entry is None or entry.kind != "dir":
-        raise InputError("folder-not-folder", directory=directory)
+        raise InputError(f"{directory} is not a folder: give the folder of a dataset.")
     check_no_version(output)
     return output
 

@@ -52,7 +52,9 @@ class Flag:
 def run(flags: CompletionOptions, answer: Answer) -> int:
     """Print the script of a shell; return the exit code."""
     if flags.shell not in SHELLS:
-        raise UsageError("shell-unknown", shell=flags.shell)
+        raise UsageError(
+            f"{flags.shell} is not a shell that can complete flags: use bash, zsh or fish."
+        )
     script = "".join(f"{line}\n" for line in SHELLS[flags.shell](all_flags()))
     answer.give({"shell": flags.shell, "script": script})
     if not answer.json:

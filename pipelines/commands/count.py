@@ -97,7 +97,7 @@ def configure(config: CountConfig, beam_flags: Sequence[str]) -> tuple[CountConf
     if runner == IN_MEMORY:  # other runners start a process per core themselves
         return replace(config, processes=config.processes or usable_cores()), runner, beam_flags
     if not config.manifest:
-        raise UsageError("count-runner-needs-manifest", runner=runner)
+        raise UsageError(f"--runner={runner} needs --manifest, which returns the result.")
     paths = [*(("--input", path) for path in config.paths), ("--manifest", config.manifest)]
     find_runner(runner).check_paths(paths)
     return config, runner, beam_flags

@@ -50,7 +50,9 @@ def run(flags: DemoOptions, answer: Answer) -> int:
         if is_new:
             write_files(folder, contents)
         elif not has_files(folder, contents):
-            raise OutputError("demo-folder-exists", folder=folder)
+            raise OutputError(
+                f"{folder} is neither empty nor a copy of this demo: give a new folder."
+            )
     except OSError as error:
         raise storage_error("write to", flags.folder, error) from error
     width = max(len(str(folder / name)) for name in CONTENTS)

@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 from shardmill.pipelines.commands import COMMANDS, find_parser
 from shardmill.pipelines.option_file import divide_options, read_options
 from shardmill.pipelines.report.terminal import Answer, quiet_import
+from shardmill.schemas.arguments import invalid_number
 from shardmill.schemas.errors import UsageError, format_names
 from shardmill.schemas.option_types import Option, describe_options, options_of
 
@@ -79,7 +80,11 @@ class Parser(argparse.ArgumentParser):
                 given.setdefault(name, []).append(value or "True")
         for name, values in given.items():
             if len(values) > 1:
-                raise UsageError("beam-option-several", name=name[2:], values=format_names(values))
+                name_text = name[2:]
+                raise UsageError(
+                    f"The option {name_text} of Apache Beam takes one value, not "
+                    f"{format_names(values)}: give one of them."
+                )
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parse arguments.
@@ -147,18 +152,20 @@ class Parser(argparse.ArgumentParser):
             return
         flag = arguments[0].partition("=")[0]
         if not flag.startswith("-"):
-            raise UsageError("too-many-paths", path=arguments[0])
+            raise UsageError(
+                f"{arguments[0]!r} is one path too many: quote a glob, as in '*.jpg', and write "
+                "options as --name=value."
+            )
         reject_others(flag)
         spelt = flag.replace("-", "_").replace("__", "--", 1)
         near = difflib.get_close_matches(spelt, self.flags, 1, 0.6)
         hint = f"did you mean {near[0]}?" if near else "see --help."
-        raise UsageError("flag-unknown", flag=flag, hint=hint)
+        raise UsageError(f"The flag {flag} is unknown; {hint}")
 
     def error(self, message: str) -> NoReturn:
         """Raise the message as a usage error."""
-        raise UsageError(
-            "arguments-invalid", problem=message[:1].upper() + message[1:], command=self.prog
-        )
+        problem = message[:1].upper() + message[1:]
+        raise UsageError(f"{problem}; see {self.prog} --help.")
 
 
 def reject_others(flag: str, beam_options: Iterable[str] = ()) -> None:
@@ -175,10 +182,14 @@ def reject_others(flag: str, beam_options: Iterable[str] = ()) -> None:
     if not owners:
         return
     if flag in beam_options:
+        owners_text = " and ".join(owners)
+        name_text = flag[2:]
         raise UsageError(
-            "flag-of-other-command-and-beam", flag=flag, owners=" and ".join(owners), name=flag[2:]
+            f"{flag} belongs to {owners_text}: write --beam_options={name_text}=VALUE for Apache "
+            "Beam's option of that name."
         )
-    raise UsageError("flag-of-other-command", flag=flag, owners=" and ".join(owners))
+    owners_text = " and ".join(owners)
+    raise UsageError(f"{flag} belongs to {owners_text}: remove it.")
 
 
 def make_parser(command: str, table: Any) -> Parser:
@@ -274,7 +285,7 @@ def parse_flags(parser: Parser, argv: Sequence[str]) -> tuple[dict[str, Any], li
     answer = Answer.take(values)
     config = values.pop(CONFIG, None)
     if config == "":
-        raise UsageError("config-empty")
+        raise UsageError("--config= is empty: give a TOML file, or leave the flag out.")
     file_values, file_beam_flags = _read_config(config, parser) if config else ({}, [])
     beam_flags = _take_positional(values, beam_flags, parser, positional, file_values)
     values = {**file_values, **values}
@@ -326,7 +337,7 @@ def _take_positional(
     given = list(itertools.takewhile(lambda each: not each.startswith("-"), argv))
     for each in given:
         if f"--{each.partition('=')[0]}" in parser.flags:
-            raise UsageError("not-a-flag", each=each)
+            raise UsageError(f"{each!r} is not a flag: write it as --{each}.")
     free = [name for name in positional if name not in values]
     if "output" in file_values and "input" not in file_values:
         free = [name for name in free if name != "output"]  # all of them are inputs
@@ -363,7 +374,11 @@ def check_beam_flags(argv: Sequence[str], parser: Parser, *, once: bool = False)
         return
     for argument in argv:
         if argument.startswith(_STORAGE_FLAGS):
-            raise UsageError("flag-unsupported", flag=argument.partition("=")[0])
+            flag = argument.partition("=")[0]
+            raise UsageError(
+                f"The flag {flag} is not supported: s3:// takes its credentials, region and "
+                "endpoint from the AWS_... variables or ~/.aws, and hdfs:// is not supported."
+            )
     with quiet_import():
         from apache_beam.options.pipeline_options import PipelineOptions
 
@@ -375,9 +390,7 @@ def check_beam_flags(argv: Sequence[str], parser: Parser, *, once: bool = False)
     if once:
         beam.check_once(argv)
     if (values.direct_num_workers or 0) < 0:  # Beam fails with a traceback
-        raise UsageError(
-            "number-invalid", name="--direct_num_workers", value=values.direct_num_workers, least=0
-        )
+        raise invalid_number(name="--direct_num_workers", value=values.direct_num_workers, least=0)
 
 
 def beam_option_names() -> frozenset[str]:

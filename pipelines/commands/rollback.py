@@ -7,8 +7,8 @@ from typing import ClassVar
 
 from shardmill.pipelines.report.terminal import Answer
 from shardmill.schemas import option_types as of
-from shardmill.schemas.errors import UsageError
 from shardmill.schemas.numbers import plural
+from shardmill.schemas.option_types import useless_option
 from shardmill.schemas.storage import open_storage
 
 
@@ -46,7 +46,7 @@ def run(flags: RollbackOptions, answer: Answer) -> int:
 
     for name, value in (("to", flags.to), ("hold", flags.hold)):
         if value and flags.release:
-            raise UsageError("option-useless", flag=name, value=value, why="with --release")
+            raise useless_option(flag=name, value=value, why="with --release")
     output = find_output(flags.directory)
     storage = open_storage(output)
     if flags.release:

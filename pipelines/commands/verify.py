@@ -38,7 +38,10 @@ def run(options: VerifyOptions, answer: Answer, beam_flags: Sequence[str] = ()) 
     runner, beam_flags = take_runner(beam_flags)
     if runner != IN_MEMORY:
         if options.deep:
-            raise UsageError("verify-deep-with-runner", runner=runner)
+            raise UsageError(
+                f"--deep reads records on this machine, and --runner={runner} on others: leave one "
+                "of them out."
+            )
         found = _verify_on(runner, beam_flags, dataset, answer)
         if isinstance(found, int):
             return found
@@ -80,7 +83,10 @@ def _verify_on(
     from shardmill.transforms.verify.verify import check_metadata
 
     if dataset.counted:
-        raise UsageError("verify-runner-needs-dataset", runner=runner)
+        raise UsageError(
+            f"--runner={runner} verifies the folder of a dataset, not the manifest of a count: "
+            "leave it out."
+        )
     output, folder = absolute(dataset.output), absolute(dataset.root)
     find_runner(runner).check_paths([("DIR", output)])
     define = lambda root: verify_shards(root, folder, len(dataset.manifest.shards))  # noqa: E731

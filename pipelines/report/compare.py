@@ -265,7 +265,10 @@ def find_version_before(path: str) -> str:
     """
     opened = open_manifest(path)
     if not opened.manifest.previous:
-        raise InputError("diff-nothing-before", path=path)
+        raise InputError(
+            f"{path} keeps no version before its own: give two datasets, as in `shardmill diff OLD "
+            f"{path}`."
+        )
     return join(opened.folder or path, opened.manifest.previous[0])
 
 

@@ -79,7 +79,10 @@ def report(dataset: Path, output: Path | None = None, *, inputs: Path | None = N
     target = parse_path("output", default if output is None else output) or default
     _check_output(target, own if folder else "")
     if inputs is not None and not os.path.isdir(parse_path("inputs", inputs)):
-        raise UsageError("report-inputs-missing", path=inputs)
+        raise UsageError(
+            f"--inputs={inputs} is not a folder of this machine: give the folder of the dataset's "
+            "inputs, or leave it out."
+        )
     page = gather(base, manifest, inputs)
     html = render("report.html", {**page, "name": os.path.basename(own), "path": opened.path})
     open_storage(target).replace(target, html.encode())
@@ -95,12 +98,16 @@ def _check_output(target: str, dataset: str) -> None:
     """
     # Also of two URIs: both get the same prefix.
     if dataset and f"{os.path.realpath(target)}/".startswith(f"{os.path.realpath(dataset)}/"):
-        raise UsageError("report-inside-dataset", target=target, dataset=dataset)
+        raise UsageError(
+            f"The report {target} would be inside the dataset {dataset}: choose another --output."
+        )
     storage = open_storage(target)
     entry = storage.stat(target)
     readable = entry is not None and entry.kind == "file" and entry.size < 1 << 26
     if entry is not None and not (readable and _MARK in storage.read(target)[:400]):
-        raise OutputError("report-exists", target=target)
+        raise OutputError(
+            f"{target} exists and is not a report: delete it, or choose another --output."
+        )
 
 
 def gather(base: str, manifest: Manifest, inputs: Path | None) -> dict[str, Any]:

@@ -51,12 +51,15 @@ def describe_path(path: str, *, records: int = 3, split: str = "", key: str = ""
     """
     entry = open_storage(path).stat(path) if path else None
     if entry is None:
-        raise InputError("show-path-missing", path=path or "the path")
+        path_text = path or "the path"
+        raise InputError(f"{path_text} does not exist: give a dataset or a TFRecord file.")
     if entry.kind == "dir" or path.endswith(".json"):
         return describe_dataset(path, records, split, key)
     if key or split:
         flag = f"--key={key}" if key else f"--split={split}"
-        raise UsageError("show-without-manifest", flag=flag, path=path)
+        raise UsageError(
+            f"{flag}: {path} has no manifest.json, so it has no splits and no catalog."
+        )
     return describe_file(path, records)
 
 
@@ -71,7 +74,7 @@ def describe_file(path: str, records: int) -> dict[str, Any]:
             report = {"kind": "file", "path": path, "bytes": reader.size}
             report["compression"] = detect_compression(reader)
     except DamagedError as error:
-        raise InputError("show-unreadable", path=path, error=error) from error
+        raise InputError(f"{path} cannot be shown: {error}.") from error
     return {**report, "records": read_records([path], records)}
 
 
@@ -120,8 +123,11 @@ def find_key(base: str, manifest: Manifest, key: str) -> dict[str, Any]:
             (row,) = open_catalog(base, shard, row_columns()).slice(record, 1).to_pylist()
             return {"shard": shard.file, "record": record, **row}
     if not manifest.catalogs:
-        raise InputError("show-key-without-catalog", key=key)
-    raise InputError("show-key-unknown", key=key, root=manifest.inputs.root)
+        raise InputError(f"--key={key}: the dataset has no catalog; only images have one.")
+    raise InputError(
+        f"--key={key}: no record was made of such an input; keys are paths relative to "
+        f"{manifest.inputs.root}."
+    )
 
 
 def read_records(

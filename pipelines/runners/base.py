@@ -129,9 +129,9 @@ class Runner:
         try:
             made = create_runner(self.name)
         except (ImportError, ValueError, AttributeError, TypeError) as error:
-            raise UsageError("runner-unknown", name=self.name) from error
+            raise _runner_unknown(self.name) from error
         if not isinstance(made, PipelineRunner):
-            raise UsageError("runner-unknown", name=self.name)
+            raise _runner_unknown(self.name)
         return self.name
 
     def staged_at(self, options: PipelineOptions) -> str:  # noqa: ARG002
@@ -189,18 +189,25 @@ class Runner:
         import grpc
 
         if isinstance(error, grpc.RpcError):
-            return OutputError("job-server-lost", name=self.name)
+            return OutputError(
+                f"The job server of {self.name} ended or does not answer: run again to resume."
+            )
         text = str(error)
         if "job server jar" in text:  # which Beam could not download
-            return OutputError("job-server-download", name=self.name, error=text[:_SHOWN])
+            error_text = text[:_SHOWN]
+            return OutputError(
+                f"Beam cannot download a job server for {self.name} ({error_text}...): give the "
+                "file, for Flink as --flink_job_server_jar=FILE, which deploy/flink/install.sh "
+                "builds, and the cluster, as --flink_master=HOST:8081."
+            )
         where = f"; see its page {job.page}" if job and job.page else ""
         # Flink reports a job that was cancelled on its page as failed, with this cause.
         if "in state CANCELLED" in text or "JobCancellationException" in text:
-            return OutputError("job-ended", how="cancelled", name=self.name, where=where)
+            return job_ended(how="cancelled", name=self.name, where=where)
         if TRACEBACK in text:  # a failure of Python code, not of the runner
             return None
         if "in state FAILED" in text:
-            return OutputError("job-failed", name=self.name, cause=java_cause(text), where=where)
+            return job_failed(name=self.name, cause=java_cause(text), where=where)
         return None
 
 
@@ -393,7 +400,23 @@ def find_runner(name: str) -> Runner:
     module = name.lower().removesuffix("runner")
     if module not in _CLASSES:
         if "." not in name and module != "portable":  # a class, or the job server of any runner
-            raise UsageError("runner-unknown", name=name)
+            raise _runner_unknown(name)
         return Runner(name)
     found: type[Runner] = getattr(import_module(f"{__package__}.{module}"), _CLASSES[module])
     return found(name)
+
+
+def _runner_unknown(name: object) -> UsageError:
+    return UsageError(
+        f"--runner={name} is unknown: use DirectRunner, PrismRunner, FlinkRunner or DataflowRunner."
+    )
+
+
+def job_ended(how: object, name: object, where: object) -> OutputError:
+    """Return the error for job ended."""
+    return OutputError(f"The job was {how} on {name}: run again to resume{where}.")
+
+
+def job_failed(name: object, cause: object, where: object) -> OutputError:
+    """Return the error for job failed."""
+    return OutputError(f"The job failed on {name}: {cause}{where}; run again to resume.")

@@ -10,7 +10,15 @@ from typing import Any
 from apache_beam.options.pipeline_options import GoogleCloudOptions, PipelineOptions
 from apache_beam.options.pipeline_options_validator import PipelineOptionsValidator
 
-from shardmill.pipelines.runners.base import Job, Runner, option_given, poll, python_cause
+from shardmill.pipelines.runners.base import (
+    Job,
+    Runner,
+    job_ended,
+    job_failed,
+    option_given,
+    poll,
+    python_cause,
+)
 from shardmill.schemas.errors import OutputError, ShardmillError, UsageError
 from shardmill.schemas.storage import scheme_of
 
@@ -50,7 +58,9 @@ class Dataflow(Runner):
         try:
             import apache_beam.runners.dataflow.internal.apiclient  # noqa: F401
         except ImportError as error:
-            raise UsageError("runner-needs-package", name=name) from error
+            raise UsageError(
+                f"--runner={name} needs apache-beam[gcp]: pip install 'shardmill[dataflow]'."
+            ) from error
 
     def prepare(self, argv: Sequence[str], job_name: str) -> list[str]:
         """Return the flags with a job name; they must name the project and the region."""
@@ -58,17 +68,23 @@ class Dataflow(Runner):
         missing = [f"--{name}" for name in ("project", "region") if not getattr(options, name)]
         if missing:
             flags = " and ".join(missing)
-            raise UsageError("runner-needs-flags", name=self.name, flags=flags)
+            raise UsageError(f"--runner={self.name} needs {flags}: add {flags}.")
         self._is_named = option_given(argv, "job_name")
         argv = super().prepare(argv, job_name)
         if not options.temp_location and options.staging_location:
             options.temp_location = options.staging_location
             argv.append(f"--temp_location={options.staging_location}")
         if not (options.temp_location or "").startswith("gs://"):
-            raise UsageError("runner-needs-temp", name=self.name)
+            raise UsageError(
+                f"--runner={self.name} needs a folder for temporary files: add "
+                "--temp_location=gs://BUCKET/PATH."
+            )
         _check_names(PipelineOptions(argv))
         if not any(option_given(argv, name) for name in _CODE):
-            raise UsageError("runner-needs-image", name=self.name)
+            raise UsageError(
+                f"--runner={self.name} needs Shardmill installed on its workers: add "
+                "--sdk_container_image=IMAGE, which `make dataflow-image` builds."
+            )
         if not any(_NO_LIST in flag for flag in argv):
             argv.append(f"--experiments={_NO_LIST}")
         if not any(option_given(argv, name) for name in _SESSION):
@@ -85,7 +101,10 @@ class Dataflow(Runner):
         """See ``Runner.check_paths``; its workers cannot read local files."""
         for flag, path in paths:
             if path and not scheme_of(path):
-                raise UsageError("path-not-shared", flag=flag, path=path, name=self.name)
+                raise UsageError(
+                    f"{flag}={path} is on this machine, where {self.name}'s workers cannot read "
+                    "it: copy it to a bucket and give gs://BUCKET/PATH."
+                )
 
     def has_process_per_core(self, argv: Sequence[str]) -> bool:
         """See ``Runner.has_process_per_core``; they are containers that do not see each other."""
@@ -160,22 +179,23 @@ class Dataflow(Runner):
             state = re.search(r"State: (\w+)", str(error))
             if state and state[1] == "FAILED":
                 cause = python_cause(str(error).partition("Error:\n")[2])
-                return OutputError("job-failed", name=self.name, cause=cause, where=where)
+                return job_failed(name=self.name, cause=cause, where=where)
             how = state[1].lower() if state else "ended"
-            return OutputError("job-ended", how=how, name=self.name, where=where)
+            return job_ended(how=how, name=self.name, where=where)
         if isinstance(error, DataflowJobAlreadyExistsError):
-            return OutputError("job-name-taken")
+            return OutputError(
+                "A job of that name is already running: wait for it, or give another --job_name."
+            )
         if isinstance(error, GoogleAPICallError):
             code = int(error.code or 0)
             # Over HTTP the client library puts the request before the message.
             message = re.sub(r"^[A-Z]+ https?://\S+: ", "", str(error.message)).strip().rstrip(".")
             if job is None:
                 remedy = _REMEDIES.get(code, "run again")
-                return OutputError(
-                    "job-rejected", name=self.name, code=code, message=message, remedy=remedy
-                )
+                return OutputError(f"{self.name} rejected the job ({code}: {message}): {remedy}.")
             return OutputError(
-                "job-state-unknown", name=self.name, code=code, message=message, where=where
+                f"{self.name} does not return the job's state ({code}: {message}): it may still "
+                f"run{where}; run again once it has ended."
             )
         return None
 
@@ -191,11 +211,17 @@ def _check_names(options: PipelineOptions) -> None:
     for name in ("temp_location", "staging_location"):
         path = getattr(cloud, name)
         if path is not None and validator.validate_gcs_path(cloud, name):
-            raise UsageError("not-bucket-folder", name=name, path=path)
+            raise UsageError(f"--{name}={path} is not a folder of a bucket: give gs://BUCKET/PATH.")
     if not re.fullmatch(validator.JOB_PATTERN, cloud.job_name):
-        raise UsageError("job-name-invalid", job_name=cloud.job_name)
+        raise UsageError(
+            f"--job_name={cloud.job_name} is not a valid job name: use lower-case letters, digits "
+            "and hyphens, and start with a letter."
+        )
     if not re.fullmatch(validator.PROJECT_ID_PATTERN, cloud.project):
-        raise UsageError("project-invalid", project=cloud.project)
+        raise UsageError(
+            f"--project={cloud.project} is not a project id: give the id, such as my-project-1, "
+            "not the number or the description."
+        )
 
 
 def _check_buckets(options: GoogleCloudOptions) -> None:
@@ -217,10 +243,14 @@ def _check_buckets(options: GoogleCloudOptions) -> None:
             client.get_bucket(bucket)
         except NotFound as error:
             raise OutputError(
-                "dataflow-bucket-missing", name=name, path=path, bucket=bucket
+                f"--{name}={path}: the bucket {bucket!r} does not exist; create it or correct its "
+                "name."
             ) from error
         except Forbidden as error:
-            raise OutputError("bucket-denied", name=name, path=path, bucket=bucket) from error
+            raise OutputError(
+                f"--{name}={path}: Beam has no permission to read the bucket {bucket!r}; grant "
+                "storage.buckets.get on it, as the role Storage Legacy Bucket Reader does."
+            ) from error
 
 
 def _find_submitted(options: PipelineOptions) -> Any:

@@ -32,6 +32,7 @@ from shardmill.pipelines.runners.base import (
     poll,
 )
 from shardmill.schemas.errors import OutputError, UsageError
+from shardmill.schemas.numbers import plural
 
 _TIMEOUT = 10  # seconds per call
 _CANCELLED_WITHIN = 60  # seconds
@@ -60,7 +61,10 @@ class Flink(Runner):
         if not endpoint and not flink.flink_submit_uber_jar:
             jar = flink.flink_job_server_jar
             if jar and "://" not in jar and not os.path.isfile(jar):
-                raise UsageError("flink-jar-missing", jar=jar)
+                raise UsageError(
+                    f"--flink_job_server_jar={jar} is not a file: deploy/flink/install.sh builds "
+                    "one."
+                )
             argv = [*_job_server(options.view_as(JobServerOptions), argv), *argv]
         self._rest = rest = rest_address(options)
         if rest is None:
@@ -68,14 +72,21 @@ class Flink(Runner):
         overview = _overview(rest, flink.flink_master)
         slots = int(overview["slots-total"])
         if not slots:
-            raise OutputError("flink-without-taskmanager", address=rest)
+            raise OutputError(
+                f"The Flink cluster at {rest} has no TaskManager: start one and run again."
+            )
         if flink.parallelism > slots:
             raise UsageError(
-                "flink-parallelism", parallelism=flink.parallelism, slots=slots, address=rest
+                f"--parallelism={flink.parallelism} is more than the {plural(slots, 'slot')} of "
+                f"the cluster at {rest}: give {slots} or less, or add TaskManagers."
             )
         several = int(overview["taskmanagers"]) > 1
         if several and options.view_as(PortableOptions).environment_type == "LOOPBACK":
-            raise UsageError("flink-loopback", address=rest, found=overview["taskmanagers"])
+            actual = overview["taskmanagers"]
+            raise UsageError(
+                f"--environment_type=LOOPBACK supports one TaskManager, and the cluster at {rest} "
+                f"has {actual}: use PROCESS, EXTERNAL or DOCKER."
+            )
         if flink.parallelism < 1:  # else one slot works and the others are idle
             argv.append(f"--parallelism={slots}")
         return argv
@@ -137,7 +148,10 @@ def _job_server(options: Any, argv: Sequence[str]) -> list[str]:
     """
     java = shutil.which(options.job_server_java_launcher)
     if java is None:
-        raise UsageError("flink-needs-java", java=options.job_server_java_launcher)
+        raise UsageError(
+            f"--runner=FlinkRunner needs Java and {options.job_server_java_launcher!r} is not "
+            "installed: install Java 11 or 17."
+        )
     prefix = kill_with_parent_prefix()
     if not prefix or option_given(argv, "job_server_java_launcher"):
         return []
@@ -150,15 +164,20 @@ def _check_job_server(endpoint: str) -> None:
     try:
         socket.create_connection((host.strip("[]"), int(port)), _TIMEOUT).close()
     except (OSError, ValueError) as error:  # Beam would wait for minutes
-        raise OutputError("job-server-unreachable", endpoint=endpoint, error=error) from error
+        raise OutputError(
+            f"No job server answers at --job_endpoint={endpoint}: start it, or correct the address "
+            f"({error})."
+        ) from error
 
 
 def _overview(rest: str, master: str) -> dict[str, Any]:
     try:
         return _call(f"{rest}/overview")
     except (OSError, ValueError) as error:
+        error_text = getattr(error, "reason", None) or error
         raise OutputError(
-            "flink-unreachable", master=master, error=getattr(error, "reason", None) or error
+            f"No Flink cluster answers at --flink_master={master}: start the cluster, or correct "
+            f"the address ({error_text})."
         ) from error
 
 

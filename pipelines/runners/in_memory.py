@@ -83,7 +83,10 @@ def watched_workers(signals: list[int]) -> Iterator[None]:
             threading.excepthook = print_error
             raise
         signals.clear()
-        raise OutputError("worker-process-ended", error=lost[0]) from error
+        raise OutputError(
+            f"A worker process of Beam has ended ({lost[0]}), perhaps because memory was short: "
+            "run again to resume, with fewer --direct_num_workers."
+        ) from error
     threading.excepthook = print_error
 
 

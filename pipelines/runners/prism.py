@@ -28,9 +28,9 @@ class Prism(Runner):
         path = PipelineOptions([*argv]).view_as(PrismRunnerOptions).prism_location
         remedy = _REMEDY.format(version=apache_beam.__version__)
         if not path:
-            raise UsageError("prism-needed", name=self.name, remedy=remedy)
+            raise UsageError(f"--runner={self.name} needs its program: {remedy}.")
         if not os.path.isfile(path):
-            raise UsageError("prism-missing", path=path, remedy=remedy)
+            raise UsageError(f"--prism_location={path} is not a file: {remedy}.")
         rest = [flag for flag in argv if not flag.startswith("--prism_location")]
         if "--prism_location" in argv:
             rest.remove(path)

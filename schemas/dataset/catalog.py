@@ -111,7 +111,7 @@ class Catalog:
         chunks = table.column("record_id").chunks
         ids = {value for chunk in chunks for value in chunk.dictionary.to_pylist()}
         if len(ids) > 1:
-            raise FormatError("catalog-record-ids", found=len(ids))
+            raise FormatError(f"it has records of {len(ids)} record_ids")
         self.record_id = "".join(ids)
         self.record_bytes: list[int] = table.column("record_bytes").to_pylist()
         self.shard_crc32c = shard_crc_of(table)
@@ -233,4 +233,4 @@ def read_table(data: bytes, names: Sequence[str]) -> Any:
     except MemoryError:  # as ArrowMemoryError, which says nothing about the catalog
         raise
     except (pa.ArrowException, KeyError, OSError, ValueError) as error:
-        raise FormatError("catalog-foreign", error=error) from error
+        raise FormatError(f"it is not a catalog ({error})") from error

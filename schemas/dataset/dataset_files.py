@@ -7,6 +7,7 @@ ends. So the type and the size are checked before a byte is read.
 from __future__ import annotations
 
 from shardmill.schemas.errors import FormatError
+from shardmill.schemas.numbers import plural
 from shardmill.schemas.storage import open_storage, scheme_of
 
 MAX_BYTES = 1 << 30  # a manifest of a million shards has a third of it
@@ -26,9 +27,12 @@ def check_dataset_file(path: str) -> None:
     if entry is None:
         raise FileNotFoundError(path)
     if entry.kind != "file":
-        raise FormatError("dataset-file-not-regular")
+        raise FormatError("it is a pipe, device or folder, not a file")
     if entry.size > MAX_BYTES:
-        raise FormatError("dataset-file-too-large", size=entry.size, limit=MAX_BYTES)
+        raise FormatError(
+            f"it has {plural(entry.size, 'byte')}, more than the {plural(MAX_BYTES, 'byte')} that "
+            "such a file may have"
+        )
 
 
 def read_dataset_file(path: str) -> bytes:

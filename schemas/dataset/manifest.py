@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from shardmill.schemas.dataset.shard_names import is_generation
 from shardmill.schemas.dataset.statistics import Statistics
-from shardmill.schemas.errors import FormatError
+from shardmill.schemas.errors import FormatError, InputError
 from shardmill.schemas.storage import join
 
 VERSION = 2
@@ -277,12 +277,12 @@ class Manifest:
             body = _parse_body(text)
         except (RecursionError, ValueError) as error:
             problem = "it is not text" if isinstance(error, UnicodeError) else error
-            raise FormatError("manifest-foreign", error=problem) from error
+            raise FormatError(f"it is not a Shardmill manifest ({problem})") from error
         version = body["version"]
         if version != VERSION:
             older = isinstance(version, int) and version < VERSION
             fix = "build the dataset again" if older else "use the Shardmill that wrote it"
-            raise FormatError("manifest-version", version=version, supported=VERSION, fix=fix)
+            raise FormatError(f"manifest version {version!r} is not {VERSION}: {fix}")
         try:
             prefix = _checked_generation(body["generation"]) + "/" if "generation" in body else ""
             body["previous"] = list(map(_checked_generation, body.get("previous", ())))
@@ -301,7 +301,9 @@ class Manifest:
             _check_root(manifest)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             field = f"{error} is missing" if isinstance(error, KeyError) else str(error)
-            raise FormatError("manifest-malformed", error=field) from error
+            raise FormatError(
+                f"a field of the manifest is missing or malformed ({field})"
+            ) from error
         return manifest
 
     def of_shards(self, files: Container[str]) -> tuple[Manifest, frozenset[str]]:
@@ -379,9 +381,9 @@ def _parse_fields(kind: type[T], body: Mapping[str, Any]) -> T:
 def _check_numbers(name: str, numbers: Iterable[Any]) -> None:
     for number in numbers:
         if type(number) is not int or number < 0:
-            raise FormatError("manifest-not-number", name=name)
+            raise FormatError(f"its {name} is not a number, 0 or more")
         if number > _MAX_NUMBER:
-            raise FormatError("manifest-number-too-large", name=name, number=number)
+            raise FormatError(f"its {name} is {number}, and 2**63 or more cannot be read")
 
 
 def _check_checksums(body: Mapping[str, Any]) -> None:
@@ -404,7 +406,10 @@ def _check_root(manifest: Manifest) -> None:
         return
     counted = manifest.build.config.get("pipeline") == COUNT_PIPELINE
     if not isinstance(root, str) or manifest.generation or not counted:
-        raise FormatError("manifest-root-of-dataset", root=root)
+        raise FormatError(
+            f"its root is {root!r:.99}, and only the manifest of `shardmill count` has one: the "
+            "files of a dataset are next to its manifest"
+        )
 
 
 def _without_empty(body: dict[str, Any], *names: str) -> dict[str, Any]:
@@ -429,7 +434,7 @@ def _shard(body: dict[str, Any], prefix: str) -> Shard:
         catalog = CatalogFile(file, catalog["bytes"], str(catalog["crc32c"]))
     shard = _parse_fields(Shard, {**body, "file": _file(body["file"], prefix), "catalog": catalog})
     if not isinstance(shard.label, str | None):
-        raise FormatError("manifest-label-not-text", file=shard.file, label=shard.label)
+        raise FormatError(f"the shard {shard.file!r} has the label {shard.label!r}, not a text")
     return shard
 
 
@@ -442,7 +447,7 @@ def _parse_body(text: str | bytes) -> dict[str, Any]:
 
 def _checked_generation(name: Any) -> str:
     if not isinstance(name, str) or not is_generation(name):
-        raise FormatError("manifest-generation-invalid", name=name)
+        raise FormatError(f"the manifest names {name!r}, which is not the name of a version")
     return name
 
 
@@ -450,5 +455,13 @@ def _file(file: Any, prefix: str) -> str:
     # File names of an untrusted manifest must not lead a later command out of the dataset's folder.
     name = file.removeprefix(prefix) if isinstance(file, str) else ""
     if not name or name.startswith("/") or {"\\", "\0"} & {*name} or ".." in name.split("/"):
-        raise FormatError("manifest-file-outside", file=file)
+        raise FormatError(f"the manifest names the file {file!r}, which is outside its folder")
     return name
+
+
+def missing_dataset(file: object) -> InputError:
+    """Return the error for missing dataset."""
+    return InputError(
+        f"{file} does not exist: give a dataset or its manifest.json, or count TFRecord files by "
+        "`shardmill count`."
+    )

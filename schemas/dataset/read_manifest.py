@@ -10,9 +10,10 @@ from typing import Any, NamedTuple
 
 from shardmill.schemas.arguments import ArgumentError
 from shardmill.schemas.dataset.dataset_files import check_dataset_file, read_dataset_file
-from shardmill.schemas.dataset.manifest import VERSION, Manifest
+from shardmill.schemas.dataset.manifest import VERSION, Manifest, missing_dataset
 from shardmill.schemas.dataset.shard_names import CURRENT, MANIFEST, check_not_lost, is_generation
 from shardmill.schemas.errors import FormatError, InputError, StorageError, UsageError
+from shardmill.schemas.numbers import plural
 from shardmill.schemas.option_types import check_windows_path
 from shardmill.schemas.storage import join, open_storage, scheme_of
 
@@ -66,7 +67,10 @@ def _check_root_is(folder: str, root: str) -> None:
     """
     resolved = [path if scheme_of(path) else os.path.realpath(path) for path in (folder, root)]
     if resolved[0].rstrip("/") != resolved[1].rstrip("/"):
-        raise InputError("dataset-root-elsewhere", file=join(folder, MANIFEST), root=root)
+        raise InputError(
+            f"{join(folder, MANIFEST)} is a count of {root}, another folder: give that folder, or "
+            "the path of the manifest itself if you trust it."
+        )
 
 
 def load_manifest(path: str | os.PathLike[str]) -> Manifest:
@@ -77,15 +81,19 @@ def load_manifest(path: str | os.PathLike[str]) -> Manifest:
 def _find_manifest(path: str | os.PathLike[str]) -> tuple[str, str]:
     """Returns the folder of a dataset and the path of its manifest, given either of them."""
     if not isinstance(path, str | bytes | os.PathLike):
-        raise ArgumentError("dataset-not-path", value=path, kind=type(path).__name__)
+        raise ArgumentError(
+            f"{path!r:.60} ({type(path).__name__}) is not a path: give the folder of a dataset."
+        )
     text = os.fsdecode(path)
     if not text:
-        raise UsageError("manifest-path-empty")
+        raise UsageError("the path of the manifest is empty: give a dataset or its manifest.json.")
     check_windows_path(text)
     scheme, slash, _ = text.partition(":/")
     # pathlib turns gs://bucket into gs:/bucket.
     if slash and scheme in ("gs", "s3") and not scheme_of(text):
-        raise UsageError("manifest-not-uri", text=text, scheme=scheme)
+        raise UsageError(
+            f"{text} is not a URI: give {scheme}://... as a str; pathlib removes a slash."
+        )
     entry = open_storage(text).stat(text)
     if entry is not None and entry.kind == "dir" and os.path.islink(text):
         target = os.path.realpath(text)  # a publication changes the link to the current generation
@@ -104,20 +112,26 @@ def _read_manifest(folder: str, file: str, *, counts: bool) -> Manifest:
         for name, split in manifest.splits.items():
             stated, counted = split.num_examples, sum(shard.records for shard in split.shards)
             if counts and stated != counted:
-                raise FormatError("manifest-counts-differ", stated=stated, name=name, found=counted)
+                raise FormatError(
+                    f"it states {plural(stated, 'example')} for the split {name!r}, but its shards "
+                    f"have {counted}"
+                )
     except FileNotFoundError as error:
         check_not_lost(file)
-        raise InputError("dataset-missing", file=file) from error
+        raise missing_dataset(file) from error
     except FormatError as error:
         check_not_lost(file, data)
         dataset = _dataset_of(file)
         if dataset:
-            raise InputError("dataset-file", file=file, dataset=dataset) from error
+            raise InputError(
+                f"{file} is a file of the dataset {dataset}, which its manifest describes: give "
+                f"{dataset}, and a split."
+            ) from error
         fix = "build or copy the dataset again" if folder else f"give a dataset or its {MANIFEST}"
         if not folder and isinstance(error.__cause__, UnicodeError):
             fix += ", or use `shardmill count` for TFRecord files"
         fix = f"; {fix}" if error.__cause__ else ""
-        raise InputError("manifest-unreadable", file=file, error=error, fix=fix) from error
+        raise InputError(f"{file} cannot be read: {error}{fix}.") from error
     return manifest
 
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from urllib.parse import quote
 
 from shardmill.schemas.errors import InputError, OutputError, StorageError, UsageError
+from shardmill.schemas.numbers import plural
 from shardmill.schemas.storage import Storage, join, open_storage
 
 DEFAULT_TEMPLATE = "{split}-{index:05d}-of-{total:05d}.tfrecord.gz"
@@ -79,15 +80,25 @@ def check_file_names(names: Iterable[str]) -> None:
         for path in (name, catalog_name(name)):
             size = len(path.rpartition("/")[2].encode())
             if size > _MAX_NAME_BYTES:
+                name_text = name[:40]
                 raise OutputError(
-                    "shard-name-too-long", name=name[:40], size=size, most=_MAX_NAME_BYTES
+                    f"The shard {name_text!r}... would have a name of {plural(size, 'byte')}, and "
+                    f"file systems allow {_MAX_NAME_BYTES}: shorten the label or --shard_name, or "
+                    "build without --shard_by=label."
                 )
             folded = unicodedata.normalize("NFC", unicodedata.normalize("NFC", path).casefold())
             if folded in seen:
-                raise OutputError("shard-names-alike", seen=seen[folded], name=name)
+                raise OutputError(
+                    f"The shards {seen[folded]!r} and {name!r} would be one file on disks that "
+                    "ignore case or the form of Unicode text, or have one catalog: rename a label "
+                    "or split, or choose another --shard_name."
+                )
             seen[folded] = name
         if _DEVICE.fullmatch(name):
-            raise OutputError("shard-name-device", name=name)
+            raise OutputError(
+                f"The shard {name!r} would have the name of a device on Windows: rename the label "
+                "or split, or choose another --shard_name."
+            )
 
 
 def quote_label(label: str) -> str:
@@ -115,15 +126,23 @@ class ShardTemplate:
         try:
             parsed = list(string.Formatter().parse(self.text))
         except ValueError as error:
-            raise UsageError("shard-name-invalid", text=self.text, error=error) from error
+            raise UsageError(
+                f"--shard_name={self.text!r} is not a valid pattern: {error}."
+            ) from error
         for _, field, spec, conversion in parsed:
             if field is not None:
                 _check_field(rule, field, spec or "", conversion)
         literal = "".join(text for text, *_ in parsed)
         if "/" in literal or "\\" in literal or not literal.isprintable():
-            raise UsageError("shard-name-not-file-name", text=self.text)
+            raise UsageError(
+                f"--shard_name={self.text!r} has a path separator or control character: give a "
+                "file name."
+            )
         if self.text.startswith(".") or literal in RESERVED:
-            raise UsageError("shard-name-reserved", text=self.text)
+            raise UsageError(
+                f"--shard_name={self.text!r} is reserved for another file of the dataset: choose "
+                "another name."
+            )
 
     @property
     def fields(self) -> frozenset[str]:
@@ -154,14 +173,13 @@ def shard_template(text: str, *, by_label: bool, compression: str) -> ShardTempl
 
 def _check_field(rule: str, field: str, spec: str, conversion: str | None) -> None:
     if field not in FIELDS:
-        raise UsageError(
-            "shard-name-field-unknown",
-            rule=rule,
-            field=field,
-            fields=", ".join(f"{{{name}}}" for name in FIELDS),
-        )
+        fields = ", ".join(f"{{{name}}}" for name in FIELDS)
+        raise UsageError(f"{rule} has the unknown field {{{field}}}: use only {fields}.")
     if conversion or (spec and field not in _NUMBERS) or not _SPEC.fullmatch(spec):
-        raise UsageError("shard-name-format", rule=rule, field=field)
+        raise UsageError(
+            f"{rule} formats {{{field}}} in an unknown way: only numbers have a format, zero "
+            "padding such as {index:05d}."
+        )
 
 
 def list_generations(storage: Storage, output: str) -> list[str]:
@@ -195,7 +213,10 @@ def check_not_lost(path: str, data: bytes = b"") -> None:
         return
     with contextlib.suppress(StorageError):  # such as a link to itself in another folder
         if list_generations(open_storage(folder), folder):
-            raise InputError("manifest-lost", path=path, folder=folder)
+            raise InputError(
+                f"{path} is missing or damaged: run `shardmill rollback {folder}` to publish the "
+                "latest version again, or build again."
+            )
 
 
 def check_not_deleted(folder: str) -> None:
@@ -214,4 +235,9 @@ def check_not_deleted(folder: str) -> None:
     with contextlib.suppress(FileNotFoundError, StorageError, ValueError, KeyError, TypeError):
         body = json.loads(open_storage(path).read(path))
         if name not in (body["generation"], *body.get("previous", ())):
-            raise InputError("version-deleted", output=output or ".", name=name)
+            output_text = output or "."
+            raise InputError(
+                f"{output_text} was published again, and its version {name} was deleted while it "
+                "was read: open the dataset again, or build with a larger --keep to keep more "
+                "versions."
+            )

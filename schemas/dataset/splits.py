@@ -65,7 +65,7 @@ class Splits:
                 given.append(f"{1 - float(Fraction(text.strip())):g}")
             pairs = zip(("train", "validation", "test"), given, strict=False)
             shares = tuple(_parse_share(text, f"{name}:{share.strip()}") for name, share in pairs)
-            raise UsageError("splits-unnamed", text=text, right=_scaled(shares))
+            raise UsageError(f"--splits={text} has no names: did you mean {_scaled(shares)}?")
         items = text.split(",")
         named = tuple(_parse_named(text, item) for item in items if _NAMED.match(item))
         if len(named) == len(items):
@@ -73,12 +73,12 @@ class Splits:
         shares = tuple(_parse_share(text, item) for item in items if not _NAMED.match(item))
         names = [name for name, _ in shares]
         if len(set(names)) != len(names):
-            raise UsageError("splits-twice", text=text)
+            raise UsageError(f"--splits={text} names a split twice: give each one share.")
         total = sum(share for _, share in shares)
         if total != 1:
             number = int(total) if total.denominator == 1 else float(total)
             right = _scaled(shares)
-            raise UsageError("splits-sum", text=text, shown=number, right=right)
+            raise UsageError(f"--splits={text} sums to {number}, not 1: did you mean {right}?")
         return cls("fractions", shares, named)
 
     def __str__(self) -> str:
@@ -139,7 +139,7 @@ def _parse_named(text: str, item: str) -> tuple[str, str]:
     name, _, place = item.strip().partition("=")
     problem = check_split_name(name)
     if problem or not place:
-        raise UsageError("splits-problem", text=text, problem=problem or f"{item!r} names no file")
+        raise _splits_problem(text=text, problem=problem or f"{item!r} names no file")
     return name, place
 
 
@@ -147,14 +147,21 @@ def _parse_share(text: str, item: str) -> tuple[str, Fraction]:
     name, colon, share = item.strip().partition(":")
     problem = check_split_name(name)
     if problem:
-        raise UsageError("splits-problem", text=text, problem=problem)
+        raise _splits_problem(text=text, problem=problem)
     try:
         fraction = Fraction(share)
     except (ValueError, ZeroDivisionError):
         fraction = Fraction(-1)
     if not colon or fraction < 0 or name.isdecimal():
-        raise UsageError("splits-invalid", text=text, item=item.strip())
+        raise UsageError(
+            f"--splits={text}: {item.strip()!r} is not NAME:SHARE with a share from 0 to 1, as in "
+            "train:0.9,validation:0.1, or NAME=PATH; or use directory or listing."
+        )
     return name, fraction
+
+
+def _splits_problem(text: object, problem: object) -> UsageError:
+    return UsageError(f"--splits={text}: {problem}.")
 
 
 def split_order(name: str) -> tuple[int, str]:

@@ -98,7 +98,10 @@ class Column:
 
     def __post_init__(self) -> None:
         if not self.name:
-            raise UsageError("column-unnamed")
+            raise UsageError(
+                "A column has no name: give it one, in the files or in the schema, or name the "
+                "other columns with --select."
+            )
         if self.kind not in get_args(Kind):
             raise self._error(f"is of kind {self.kind!r}: use {', '.join(get_args(Kind))}")
         object.__setattr__(self, "low", self._bound("low", self.low))
@@ -120,7 +123,7 @@ class Column:
             object.__setattr__(self, "required", True)
 
     def _error(self, problem: str) -> UsageError:
-        return UsageError("column-invalid", name=self.name, problem=problem)
+        return invalid_column(name=self.name, problem=problem)
 
     def _bound(self, word: str, bound: float | None) -> float | int | None:
         """Return a bound as a value of the column's kind."""
@@ -177,14 +180,20 @@ def parse_schema(text: str, source: str) -> tuple[Column, ...]:
     try:
         schema = schema_text.parse_schema_text(text, source)
     except FormatError as error:
-        raise UsageError("schema-invalid", error=error) from error
+        raise UsageError(f"{error}.") from error
     unsupported = [field for field in _UNSUPPORTED if getattr(schema, field)]
     if unsupported:
-        raise UsageError("schema-unsupported", source=source, unsupported=unsupported[0])
+        raise UsageError(
+            f"{source} has a {unsupported[0]}, which rows cannot be written as: remove it and "
+            "describe each column as a feature."
+        )
     active = filter(schema_text.is_active, schema.feature)
     columns = tuple(_parse_column(feature, source) for feature in active)
     if not columns:
-        raise UsageError("schema-empty", source=source)
+        raise UsageError(
+            f'{source} names no features: each column needs one, as in \'feature {{ name: "age" '
+            "type: INT }'."
+        )
     return columns
 
 
@@ -236,9 +245,7 @@ def _parse_column(feature: Any, source: str) -> Column:
         time: TimeKind = next((kind for kind in get_args(TimeKind)[1:] if kind in tags), "")
         restrictions = _restrictions(feature, kind)
     except ValueError as error:
-        raise UsageError(
-            "schema-feature-invalid", source=source, name=feature.name, error=error
-        ) from error
+        raise _schema_feature_invalid(source=source, name=feature.name, error=error) from error
     try:
         return Column(
             name=feature.name,
@@ -253,7 +260,7 @@ def _parse_column(feature: Any, source: str) -> Column:
             **restrictions,
         )
     except UsageError as error:
-        raise UsageError("schema-column-invalid", source=source, error=error) from error
+        raise UsageError(f"{source}: {error}") from error
 
 
 def _check_count(feature: Any, separator: str) -> bool:
@@ -290,7 +297,16 @@ def check_texts(columns: Sequence[Column], source: str) -> None:
             "may have several values: write value_count { min: 1 max: 1 }, or name what "
             'is between them with annotation { tag: "separator=|" }'
         )
-        raise UsageError("schema-feature-invalid", source=source, name=lists[0], error=problem)
+        raise _schema_feature_invalid(source=source, name=lists[0], error=problem)
+
+
+def invalid_column(name: object, problem: object) -> UsageError:
+    """Return the error for invalid column."""
+    return UsageError(f"The column {name!r} {problem}.")
+
+
+def _schema_feature_invalid(source: object, name: object, error: object) -> UsageError:
+    return UsageError(f"{source}: the feature {name!r} {error}.")
 
 
 def _restrictions(feature: Any, kind: Kind) -> dict[str, Any]:

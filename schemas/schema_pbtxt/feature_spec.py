@@ -130,7 +130,7 @@ def parse_feature_spec(feature: Any, source: str) -> FeatureSpec:
     """Return the spec of one feature; raise FormatError if the tags of an array are invalid."""
     name, kind = feature.name, schema_text.kind_of(feature)
     if kind is None:
-        raise FormatError("schema-type-missing", source=source, name=name)
+        raise FormatError(f"{source} does not give the feature {name!r} a type")
     sizes = schema_text.shape_of(feature)
     has_sizes = sizes is not None and -1 not in sizes
     fixed = sizes if has_sizes and schema_text.is_required(feature) else None
@@ -141,7 +141,7 @@ def parse_feature_spec(feature: Any, source: str) -> FeatureSpec:
         return FeatureSpec(name, kind, fixed, single)
     dtype, shape = _array(tags, f"{source}: the feature {name!r}")
     if encoding == "raw" and dtype is None:
-        raise FormatError("schema-dtype-missing", source=source, name=name)
+        raise FormatError(f"{source}: the feature {name!r} holds raw values without a dtype")
     return FeatureSpec(
         name,
         kind,
@@ -161,13 +161,13 @@ def _array(
         return None, None
     scalar = np.sctypeDict.get(tags[DTYPE_TAG])
     if scalar is None:
-        raise FormatError("schema-dtype-unknown", what=what, dtype=tags[DTYPE_TAG])
+        raise FormatError(f"{what} has the unknown dtype {tags[DTYPE_TAG]!r}")
     dtype = np.dtype(scalar).newbyteorder("<")
     if dtype.kind not in _DTYPE_KINDS:
-        raise FormatError("schema-dtype-not-numeric", what=what, dtype=tags[DTYPE_TAG])
+        raise FormatError(f"{what} has the dtype {tags[DTYPE_TAG]!r}, which is not numeric")
     text = tags.get(SHAPE_TAG)
     if text is None:
         return dtype, None
     if not _SHAPE.fullmatch(text):
-        raise FormatError("schema-shape-malformed", what=what, text=text)
+        raise FormatError(f"{what} has the shape {text!r}: it must be sizes separated by commas")
     return dtype, tuple(int(size) for size in text.split(",") if size)

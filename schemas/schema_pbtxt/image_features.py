@@ -204,7 +204,10 @@ class FeatureSet:
             sources[feature.name] = replace(feature, count="any") if is_several else feature
         for column in listed:
             if not text and sources[column.name] != column:
-                raise UsageError("listing-column-taken", name=column.name)
+                raise UsageError(
+                    f"A column of the listing would be the feature {column.name}, which images "
+                    "have: rename it, or choose features with --features."
+                )
         if not text:
             return cls(tuple(sources.items()))
         features = []
@@ -212,16 +215,17 @@ class FeatureSet:
             name, equals, source = item.strip().partition("=")
             source = source if equals else name
             if source not in sources or not name:
+                choices = ", ".join(sources)
+                hint = "." if "label" in parts else " (the images have no labels)."
                 raise UsageError(
-                    "features-invalid",
-                    text=text,
-                    item=item.strip(),
-                    known=", ".join(sources),
-                    hint="." if "label" in parts else " (the images have no labels).",
+                    f"--features={text}: {item.strip()!r} is not NAME=SOURCE with a source among "
+                    f"{choices}{hint}"
                 )
             features.append((name, sources[source]))
         if len(dict(features)) != len(features):
-            raise UsageError("features-twice", text=text)
+            raise UsageError(
+                f"--features={text} uses a name twice: give each feature a different name."
+            )
         return cls(tuple(features))
 
     @cached_property

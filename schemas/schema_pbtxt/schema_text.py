@@ -106,7 +106,10 @@ def parse_proto(text: str, source: str) -> Any:
         problem = place + problem[:_MAX_PROBLEM].rstrip(".")
     except RecursionError:
         problem = "features are nested too deeply"
-    raise FormatError("schema-not-schema", source=source, problem=problem)
+    raise FormatError(
+        f"{source} is not a schema ({problem}): it must be a tensorflow_metadata Schema in "
+        "protobuf text format, such as the schema.pbtxt of a dataset"
+    )
 
 
 def parse_schema_text(text: str, source: str) -> Any:
@@ -126,7 +129,7 @@ def parse_schema_text(text: str, source: str) -> Any:
     names = set()
     for feature in proto.feature:
         if feature.name in names:
-            raise FormatError("schema-feature-twice", source=source, name=feature.name)
+            raise FormatError(f"{source} has the feature {feature.name!r} twice: remove one")
         names.add(feature.name)
         if feature.HasField("domain") and feature.domain in shared:
             form, domain = shared[feature.domain]

@@ -24,7 +24,9 @@ _CLASSES = {"": ("local", "LocalStorage"), "gs": ("gcs", "GcsStorage"), "s3": ("
 @lru_cache(maxsize=8)
 def _storage_of(scheme: str) -> Storage:
     if scheme not in _CLASSES:
-        raise UsageError("scheme-unsupported", scheme=scheme)
+        raise UsageError(
+            f"{scheme}:// is not supported: use a local path, gs://BUCKET/PATH or s3://BUCKET/PATH."
+        )
     module, name = _CLASSES[scheme]
     storage: Storage = getattr(import_module(f"{__name__}.{module}"), name)()
     return storage

@@ -16,6 +16,7 @@ from typing import IO, Any, NamedTuple, NoReturn, Protocol, TypeVar
 import google_crc32c
 
 from shardmill.schemas.errors import ChangedError, StorageError, UsageError
+from shardmill.schemas.numbers import plural
 
 REMEDY = "run again when the service answers"
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
@@ -193,7 +194,7 @@ class Storage(Protocol):
 
 def replaced_error(action: str, path: str) -> StorageError:
     """Return the error for a file that was replaced during a call."""
-    return StorageError("storage-race", action=action, path=path)
+    return StorageError(f"Cannot {action} {path}: it was replaced at the same time; run again.")
 
 
 def scheme_of(path: str) -> str:
@@ -225,9 +226,12 @@ def absolute(path: str) -> str:
         path.encode()  # paths are part of manifests
     except UnicodeEncodeError:
         escaped = os.fsencode(path).decode("utf-8", "backslashreplace")
-        raise UsageError("path-not-utf8", shown=escaped) from None
+        raise UsageError(f"The path {escaped} is not valid UTF-8: rename it.") from None
     except FileNotFoundError:
-        raise UsageError("current-folder-deleted", path=path) from None
+        raise UsageError(
+            f"The path {path!r} is relative, and the current folder was deleted: change to another "
+            "folder, or give an absolute path."
+        ) from None
     return path
 
 
@@ -287,7 +291,10 @@ class ReaderStream(io.RawIOBase):
 
 def _check_process(process: int) -> None:
     if os.getpid() != process:
-        raise UsageError("iteration-forked")
+        raise UsageError(
+            "this iteration began in another process, whose threads do not exist here: begin a new "
+            "one."
+        )
 
 
 def map_ordered(
@@ -358,3 +365,23 @@ def storage_threads(path: str) -> int:
     On gs:// and s3:// one call after the other takes an hour for ten thousand shards.
     """
     return _STORAGE_CALLS if scheme_of(path) else 0
+
+
+def changed_size(size: int, actual: object) -> ChangedError:
+    """Return the error for changed size."""
+    return ChangedError(f"it had {plural(size, 'byte')} when it was listed and has {actual} now")
+
+
+def became_shorter() -> ChangedError:
+    """Return the error for became shorter."""
+    return ChangedError("the file became shorter while it was read")
+
+
+def describe_failure(action: object, path: object, error: object, remedy: object) -> str:
+    """Return the sentence for failure."""
+    return f"Cannot {action} {path}: {error}; {remedy}."
+
+
+def describe_denial(action: object, uri: object, why: object) -> str:
+    """Return the sentence for denial."""
+    return f"Cannot {action} {uri}: {why}; check the credentials and ask for that permission."

@@ -11,14 +11,22 @@ import uuid
 from collections.abc import Iterator, Sequence
 from typing import IO, TYPE_CHECKING, Any, Literal
 
-from shardmill.schemas.errors import ChangedError, StorageError, UsageError
-from shardmill.schemas.storage.base import REMEDY, Entry, one_line, replaced_error
+from shardmill.schemas.errors import ChangedError, StorageError
+from shardmill.schemas.storage.base import (
+    REMEDY,
+    Entry,
+    describe_denial,
+    describe_failure,
+    one_line,
+    replaced_error,
+)
 from shardmill.schemas.storage.objects import (
     SPOOL,
     WRITER,
     ObjectStorage,
     folder_prefix,
     missing_bucket_error,
+    missing_package,
     split_uri,
 )
 
@@ -43,8 +51,8 @@ class GcsStorage(ObjectStorage):
         try:
             from google.cloud.storage.retry import DEFAULT_RETRY
         except ImportError as error:
-            raise UsageError(
-                "storage-needs-package", scheme="gs", package="google-cloud-storage", extra="gcs"
+            raise missing_package(
+                scheme="gs", package="google-cloud-storage", extra="gcs"
             ) from error
         super().__init__(make_client)
         self._retry = DEFAULT_RETRY
@@ -217,7 +225,7 @@ class GcsStorage(ObjectStorage):
 
 
 def _changed(generation: object) -> ChangedError:
-    return ChangedError("changed-generation", generation=generation)
+    return ChangedError(f"it was replaced after generation {generation}")
 
 
 def _entry(blob: Any) -> Entry:
@@ -301,7 +309,7 @@ def translate_errors(action: str, uri: str, missing: Missing = "object") -> Iter
             raise missing_bucket_error(action, uri) from error
         raise FileNotFoundError(uri) from error
     except (exceptions.Forbidden, exceptions.Unauthorized) as error:
-        raise StorageError("storage-denied", action=action, uri=uri, why=why(error)) from error
+        raise StorageError(describe_denial(action=action, uri=uri, why=why(error))) from error
     except exceptions.PreconditionFailed as error:
         raise replaced_error(action, uri) from error
     except auth.GoogleAuthError as error:
@@ -309,12 +317,13 @@ def translate_errors(action: str, uri: str, missing: Missing = "object") -> Iter
         if "credentials were not found" in reason:
             reason = "none were found"
         raise StorageError(
-            "gcs-without-credentials", action=action, uri=uri, reason=reason
+            f"Cannot {action} {uri}: there are no usable Google credentials ({reason}); run "
+            "`gcloud auth application-default login` or set GOOGLE_APPLICATION_CREDENTIALS."
         ) from error
     except (FileNotFoundError, PermissionError):
         raise
     # A persistent connection failure is an OSError of the HTTP library.
     except (exceptions.GoogleAPIError, media.DataCorruption, OSError) as error:
         raise StorageError(
-            "storage-failed", action=action, path=uri, error=why(error), remedy=REMEDY
+            describe_failure(action=action, path=uri, error=why(error), remedy=REMEDY)
         ) from error

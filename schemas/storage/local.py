@@ -14,7 +14,13 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import BinaryIO
 
 from shardmill.schemas.errors import ChangedError, DeniedError, StorageError
-from shardmill.schemas.storage.base import Entry, RandomReader, Storage
+from shardmill.schemas.storage.base import (
+    Entry,
+    RandomReader,
+    Storage,
+    changed_size,
+    describe_failure,
+)
 
 _CHUNK = 1 << 20
 # A folder of the path became a file or a symbolic link to itself.
@@ -40,7 +46,7 @@ def storage_error(action: str, path: str, error: OSError) -> StorageError:
     remedy = _REMEDY.get(error.errno or 0, "run again when the disk answers")
     kind = DeniedError if isinstance(error, PermissionError) else StorageError
     return kind(
-        "storage-failed", action=action, path=path, error=error.strerror or error, remedy=remedy
+        describe_failure(action=action, path=path, error=error.strerror or error, remedy=remedy)
     )
 
 
@@ -101,7 +107,7 @@ class LocalStorage(Storage):
         with _translate_errors("read", path), os.fdopen(_open_input(path), "rb", 0) as file:
             data, now = _pread(file.fileno(), size + 1, 0), os.fstat(file.fileno())
         if not len(data) == now.st_size == size or str(now.st_mtime_ns) != version:
-            raise ChangedError("changed-size", size=size, found=now.st_size)
+            raise changed_size(size=size, actual=now.st_size)
         return data
 
     @contextlib.contextmanager
@@ -228,7 +234,7 @@ def _open_input(path: str) -> int:
             raise FileNotFoundError(error.errno, error.strerror, path) from error
         if error.errno != errno.ENXIO:  # of a socket
             raise
-        raise ChangedError("changed-to-other") from error
+        raise _changed_to_other() from error
     is_file = False
     try:
         is_file = stat_flags.S_ISREG(os.fstat(descriptor).st_mode)
@@ -236,8 +242,12 @@ def _open_input(path: str) -> int:
         if not is_file:
             os.close(descriptor)
     if not is_file:
-        raise ChangedError("changed-to-other")
+        raise _changed_to_other()
     return descriptor
+
+
+def _changed_to_other() -> ChangedError:
+    return ChangedError("it was a file when it was listed and is not one now")
 
 
 def _pread(descriptor: int, length: int, offset: int) -> bytes:

@@ -28,10 +28,22 @@ def split_uri(uri: str) -> tuple[str, str]:
     scheme, _, rest = uri.partition("://")
     bucket, _, name = rest.partition("/")
     if not bucket:
-        raise UsageError("bucket-unnamed", uri=uri, scheme=scheme.lower())
+        raise UsageError(f"{uri} names no bucket: write {scheme.lower()}://BUCKET/PATH.")
     if scheme.lower() == "gs" and not (bucket[0].isalnum() and bucket[-1].isalnum()):
-        raise UsageError("bucket-invalid", uri=uri, bucket=bucket, scheme="gs")
+        raise invalid_bucket(uri=uri, bucket=bucket, scheme="gs")
     return bucket, name
+
+
+def missing_package(scheme: object, package: object, extra: object) -> UsageError:
+    """Return the error for missing package."""
+    return UsageError(f"{scheme}:// needs {package}: pip install 'shardmill[{extra}]'.")
+
+
+def invalid_bucket(uri: object, bucket: object, scheme: object) -> UsageError:
+    """Return the error for invalid bucket."""
+    return UsageError(
+        f"{uri}: {bucket!r} is not a valid bucket name; write {scheme}://BUCKET/PATH."
+    )
 
 
 def folder_prefix(name: str) -> str:
@@ -41,7 +53,10 @@ def folder_prefix(name: str) -> str:
 
 def missing_bucket_error(action: str, uri: str) -> StorageError:
     """Return the error for a bucket that does not exist."""
-    return StorageError("bucket-missing", action=action, uri=uri, bucket=split_uri(uri)[0])
+    return StorageError(
+        f"Cannot {action} {uri}: the bucket {split_uri(uri)[0]!r} does not exist; create it or "
+        "correct its name."
+    )
 
 
 class ObjectStorage(Storage):

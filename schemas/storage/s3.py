@@ -13,13 +13,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import IO, Any
 
 from shardmill.schemas.errors import ChangedError, DeniedError, ShardmillError, UsageError
-from shardmill.schemas.storage.base import Entry, replaced_error
+from shardmill.schemas.storage.base import Entry, changed_size, replaced_error
 from shardmill.schemas.storage.objects import (
     CHUNK,
     SPOOL,
     WRITER,
     ObjectStorage,
     folder_prefix,
+    missing_package,
     split_uri,
 )
 from shardmill.schemas.storage.s3_client import (
@@ -45,7 +46,7 @@ class S3Storage(ObjectStorage):
 
     def __init__(self) -> None:
         if importlib.util.find_spec("botocore") is None:
-            raise UsageError("storage-needs-package", scheme="s3", package="botocore", extra="s3")
+            raise missing_package(scheme="s3", package="botocore", extra="s3")
         super().__init__(make_client)
 
     def _call(self, action: str, path: str, method: str, **options: Any) -> dict[str, Any]:
@@ -127,7 +128,7 @@ class S3Storage(ObjectStorage):
         entry, body = self._open(path, version)
         if (entry.size, entry.version) != (size, version):
             body.close()
-            raise ChangedError("changed-size", size=size, found=entry.size)
+            raise changed_size(size=size, actual=entry.size)
         return b"".join(self._chunks(entry, 0, size, body))
 
     def _read_range(self, entry: Entry, start: int, stop: int) -> bytes:
@@ -276,7 +277,7 @@ def split_object(uri: str, *, exists: bool = False) -> tuple[str, str]:
         return bucket, key
     if exists:
         raise FileNotFoundError(uri)
-    raise UsageError("s3-file-unnamed", uri=uri)
+    raise UsageError(f"{uri} names no file: write s3://BUCKET/PATH.")
 
 
 def upload_parts(chunks: Iterable[bytes]) -> Iterator[bytes]:

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from shardmill.schemas.errors import ChangedError, DeniedError, StorageError, UsageError
-from shardmill.schemas.storage.base import REMEDY, one_line
-from shardmill.schemas.storage.objects import missing_bucket_error, split_uri
+from shardmill.schemas.storage.base import REMEDY, describe_denial, describe_failure, one_line
+from shardmill.schemas.storage.objects import invalid_bucket, missing_bucket_error, split_uri
 
 ATTEMPTS = 5  # of one call, unless AWS_MAX_ATTEMPTS or ~/.aws/config sets another number
 _CONNECTIONS = 64  # kept open; more than any sensible number of threads
@@ -51,13 +51,13 @@ def translate_errors(action: str, uri: str) -> Iterator[None]:
         raise _of_answer(action, uri, error.response) from error
     except ParamValidationError as error:
         bucket = split_uri(uri)[0]
-        raise UsageError("bucket-invalid", uri=uri, bucket=bucket, scheme="s3") from error
+        raise invalid_bucket(uri=uri, bucket=bucket, scheme="s3") from error
     except BotoCoreError as error:
         remedy = REMEDY
         if _CREDENTIALS.search(type(error).__name__):
             remedy = "run `aws configure` or set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
         raise StorageError(
-            "storage-failed", action=action, path=uri, error=one_line(error), remedy=remedy
+            describe_failure(action=action, path=uri, error=one_line(error), remedy=remedy)
         ) from error
 
 
@@ -70,16 +70,16 @@ def _of_answer(action: str, uri: str, answer: Any) -> Exception:
     if code in _NO_OBJECT:
         return FileNotFoundError(uri)
     if status == 412:
-        return PreconditionError("changed-while-read")
+        return PreconditionError("it was replaced while it was read")
     if status == _NO_SUCH_RANGE:
-        return ChangedError("changed-to-shorter")
+        return ChangedError("it was replaced by a shorter one")
     why = f"{one_line(answer['Error'].get('Message') or 'no reason given')} ({code or status})"
     if status in _DENIED_STATUS or code in _DENIED_CODES:
-        return DeniedError("storage-denied", action=action, uri=uri, why=why)
+        return DeniedError(describe_denial(action=action, uri=uri, why=why))
     kind = UnsupportedError if status == 501 else StorageError
     if code == "NoSuchUpload":
         kind = UploadEndedError
-    return kind("storage-failed", action=action, path=uri, error=why, remedy=REMEDY)
+    return kind(describe_failure(action=action, path=uri, error=why, remedy=REMEDY))
 
 
 def make_client() -> Any:
@@ -110,7 +110,9 @@ def make_client() -> Any:
             ),
         )
     except (BotoCoreError, ValueError) as error:
-        raise UsageError("s3-config-invalid", error=one_line(error)) from error
+        raise UsageError(
+            f"s3:// cannot be used: {one_line(error)}; check the AWS_... variables and ~/.aws."
+        ) from error
     client.meta.events.register_first("needs-retry.s3", _retry_conflict)
     return client
 

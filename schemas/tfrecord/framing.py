@@ -78,7 +78,7 @@ def unframe(framed: bytes) -> bytes:
     """
     length = len(framed) - HEADER_BYTES - FOOTER_BYTES
     if not starts_record(framed) or int.from_bytes(framed[:8], "little") != length:
-        raise FormatError("length-crc")
+        raise FormatError("the CRC of its length does not match")
     return payload_at(framed, 0, len(framed))
 
 
@@ -95,7 +95,7 @@ def payload_at(content: bytes, start: int, end: int) -> bytes:
     """
     payload = content[start + HEADER_BYTES : end - FOOTER_BYTES]
     if _CRC.unpack_from(content, end - FOOTER_BYTES)[0] != masked_crc(payload):
-        raise FormatError("payload-crc")
+        raise FormatError("the CRC of its payload does not match")
     return payload
 
 
@@ -110,15 +110,25 @@ def record_offsets(content: bytes) -> list[int]:
     while at < end:
         number = len(offsets) - 1
         if end - at < HEADER_BYTES:
-            raise FormatError("record-truncated", number=number)
+            raise truncated_record(number)
         length, crc = unpack(content, at)
         if mask(crc_of(content[at : at + 8])) != crc:
-            raise FormatError("record-length-crc", number=number)
+            raise wrong_length_crc(number)
         at += HEADER_BYTES + length + FOOTER_BYTES
         if at > end:
-            raise FormatError("record-truncated", number=number)
+            raise truncated_record(number)
         offsets.append(at)
     return offsets
+
+
+def truncated_record(number: object) -> FormatError:
+    """Return the error for truncated record."""
+    return FormatError(f"record {number} is truncated")
+
+
+def wrong_length_crc(number: object) -> FormatError:
+    """Return the error for wrong length crc."""
+    return FormatError(f"the CRC of the length of record {number} does not match")
 
 
 def multiply(factor: int, crc: Crc) -> Crc:

@@ -10,8 +10,15 @@ import numpy as np
 import numpy.typing as npt
 
 from shardmill.schemas.errors import FormatError, InputError
+from shardmill.schemas.numbers import plural
 from shardmill.schemas.storage import RandomReader
-from shardmill.schemas.tfrecord.framing import FOOTER_BYTES, HEADER_BYTES, starts_record
+from shardmill.schemas.tfrecord.framing import (
+    FOOTER_BYTES,
+    HEADER_BYTES,
+    starts_record,
+    truncated_record,
+    wrong_length_crc,
+)
 from shardmill.schemas.tfrecord.gzip_member import HEADER, read_index
 from shardmill.schemas.tfrecord.open_file import open_file
 
@@ -70,14 +77,23 @@ def read_members(file: OpenFile, folder: str, path: str, records: int) -> Member
     if index is None:
         head = file.read_at(0, HEADER_BYTES)
         if head.startswith(HEADER[:4]):
-            raise InputError("shard-without-index", path=path, folder=folder)
+            raise InputError(
+                f"{path} has no member index, which Shardmill's readers need: read it with "
+                "tf.data, or build the dataset with Shardmill; if Shardmill built it, run "
+                f"`shardmill verify {folder}`."
+            )
         if head.startswith(HEADER[:2]):
-            raise FormatError("member-index-damaged")
+            raise FormatError("its member index is damaged or does not cover the whole file")
     table = np.array(_find_chunks(file) if index is None else index, np.int64).reshape(-1, 3)
     first = np.concatenate([[0], np.cumsum(table[:, 2])])
     if first[-1] != records:
-        raise FormatError("shard-records-differ", found=first[-1], expected=records)
+        raise different_records(actual=first[-1], expected=records)
     return Members(table[:, 0].copy(), table[:, 1].copy(), first, index is not None)
+
+
+def different_records(actual: int, expected: int) -> FormatError:
+    """Return the error for different records."""
+    return FormatError(f"it has {plural(actual, 'record')} and the manifest says {expected:,}")
 
 
 def _find_chunks(file: OpenFile) -> list[tuple[int, int, int]]:
@@ -90,10 +106,10 @@ def _find_chunks(file: OpenFile) -> list[tuple[int, int, int]]:
             data, data_start = file.read_at(at, file.gap // _HEADERS_IN_GAP), at
         header = data[at - data_start : at - data_start + HEADER_BYTES]
         if not starts_record(header):
-            raise FormatError("record-length-crc", number=number)
+            raise wrong_length_crc(number)
         at += HEADER_BYTES + int.from_bytes(header[:8], "little") + FOOTER_BYTES
         if at > file.size:
-            raise FormatError("record-truncated", number=number)
+            raise truncated_record(number)
         number += 1
         if at - start >= _CHUNK_BYTES or at == file.size:
             chunks.append((start, at - start, number - first))

@@ -15,6 +15,7 @@ import numpy as np
 from shardmill.schemas.errors import ChangedError
 from shardmill.schemas.file_signatures import GZIP, describe_format, zlib_content
 from shardmill.schemas.storage import RandomReader, open_storage
+from shardmill.schemas.storage.base import became_shorter
 from shardmill.schemas.tfrecord.framing import (
     FOOTER_BYTES,
     HEADER_BYTES,
@@ -50,7 +51,7 @@ def open_file(path: str, version: str, size: int = -1) -> Iterator[RandomReader]
             reader = stack.enter_context(open_storage(path).open_at(path))
             changed = version and reader.version != version
             if changed or size not in (-1, reader.size):
-                raise ChangedError("changed-since-listed")
+                raise ChangedError("the file changed since it was listed")
         yield _CheckedReader(reader)
 
 
@@ -70,7 +71,7 @@ class _CheckedReader:
         with _as_faults():
             data = self._read_at(offset, length)
             if len(data) < min(length, self.size - offset):
-                raise ChangedError("changed-became-shorter")
+                raise became_shorter()
         if not offset and len(data) <= _HEAD:
             self._head = data
         return data

@@ -100,7 +100,9 @@ def write_manifest(files: Sequence[CountedFile], counts: MatchCounts, spec: Coun
         others = (
             f", only {counts.skipped:,} of other formats by their names" if counts.skipped else ""
         )
-        raise OutputError("count-no-files", root=spec.root, others=others)
+        raise OutputError(
+            f"There are no TFRecord files in {spec.root}{others}: name them in --input."
+        )
     manifest = make_manifest(spec, files, counts, _known_splits(spec.root))
     if spec.manifest:
         end_if_orphaned()

@@ -19,7 +19,7 @@ import pyarrow as pa
 from apache_beam.pvalue import TaggedOutput
 from apache_beam.transforms.window import GlobalWindows
 
-from shardmill.schemas.errors import ShardmillError, coded, shown
+from shardmill.schemas.errors import ShardmillError, shown
 from shardmill.schemas.numbers import plural
 from shardmill.schemas.refs import MatchCounts, Reject, SegmentRef
 from shardmill.schemas.storage import join
@@ -152,7 +152,7 @@ def plan_elements(census: Census, spec: ElementsSpec) -> Plan:
     if census.counts.fatal:
         return Plan("failed", census.counts.fatal)
     if not census.matched:
-        return Plan("failed", coded("elements-none"))
+        return Plan("failed", "The collection has no elements: check what gives them.")
     splits = {Series(name, ""): (0, 0) for name in spec.sink.place.splits.required}
     parts = {
         name: count_row_parts(spec.sink.shards, 1, float(Fraction(size or 1, rows or 1)), size)

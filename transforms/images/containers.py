@@ -37,6 +37,7 @@ from shardmill.transforms.match.containers.expand import (
 )
 from shardmill.transforms.match.containers.members import (
     SpooledImage,
+    damaged_archive,
     list_spool,
     list_tar,
     pack_images,
@@ -123,9 +124,9 @@ class Spool:
                 pack_images(self._examples(ref), file)
             check_unchanged(ref)
         except (DecompressionError, FormatError) as error:
-            raise InputError("archive-damaged", path=ref.uri, why=str(error)) from error
+            raise damaged_archive(path=ref.uri, why=str(error)) from error
         except RejectedError as error:
-            raise InputError("archive-damaged", path=ref.uri, why=error.message) from error
+            raise damaged_archive(path=ref.uri, why=error.message) from error
 
     def _rows(self, ref: InputRef) -> Iterator[SpooledImage]:
         """Yield the images of a Parquet file."""
@@ -169,7 +170,7 @@ class Spool:
             for payload in payloads:
                 if not first and not looks_like_example(payload):
                     why = "its records are not tf.train.Example"
-                    raise InputError("archive-damaged", path=ref.uri, why=why)
+                    raise damaged_archive(path=ref.uri, why=why)
                 first.append(payload)
                 names.update(_parse_features(payload).keys())
                 if len(first) == _STEP or sum(map(len, first)) >= _BYTES:
@@ -207,10 +208,8 @@ class Spool:
         found = next((name for name in wanted if name in names), None)
         if found is None and not self.may_lack:
             raise InputError(
-                "archive-label-missing",
-                path=ref.uri,
-                wanted=format_names(wanted),
-                names=format_names(names),
+                f"{ref.uri} has no column of labels named {format_names(wanted)}, only "
+                f"{format_names(names)}: name it with --label_column, or set --label_from=none."
             )
         return found or ""
 
@@ -274,12 +273,8 @@ def _check_type(ref: InputRef, column: pa.Field, of: Literal["image", "label"]) 
     if not is_usable:
         rule = "texts or whole numbers" if of == "label" else "bytes"
         raise InputError(
-            "archive-column-type",
-            path=ref.uri,
-            of=of,
-            name=column.name,
-            kind=column.type,
-            rule=rule,
+            f"{ref.uri} has values of the type {column.type} in the column {column.name!r} of "
+            f"{of}s, not {rule}: name another column with --{of}_column."
         )
 
 
@@ -380,4 +375,8 @@ def _value(features: Mapping[str, FeatureValues], name: str) -> list[Any]:
 
 def _without_images(ref: InputRef, image: str, names: Sequence[str]) -> InputError:
     by = f"by the name {image!r}" if image else "by its type"
-    return InputError("archive-image-missing", path=ref.uri, by=by, names=format_names(names))
+    return InputError(
+        f"{ref.uri} has no column of images that is found {by} among {format_names(names)}: name "
+        "it with --image_column, or leave the file out of --input; for a table use `shardmill "
+        "rows`."
+    )

@@ -15,6 +15,7 @@ import simplejpeg
 from PIL import Image, features
 
 from shardmill.schemas.errors import UsageError
+from shardmill.schemas.numbers import plural
 from shardmill.schemas.option_types import Choice, Float, Int
 from shardmill.schemas.refs import RejectedError
 from shardmill.schemas.schema_pbtxt.image_features import Encoding
@@ -79,19 +80,20 @@ class ImageSpec:
 
     def __post_init__(self) -> None:
         if self.channels not in MODES:
-            raise UsageError("channels-invalid", channels=self.channels)
+            raise UsageError(f"--channels={self.channels} is not 1 (grey), 3 (RGB) or 4 (RGBA).")
         if self.channels == 4 and self.encoding == "jpeg":
-            raise UsageError("channels-without-alpha")
+            raise UsageError("--channels=4 needs --encoding=png, raw or keep: a JPEG has no alpha.")
         if self.strip_metadata and self.encoding != "keep":
-            raise UsageError("strip-metadata-without-keep", encoding=self.encoding)
+            raise UsageError(
+                f"--strip_metadata needs --encoding=keep: images encoded as {self.encoding} have "
+                "no metadata."
+            )
         if self.target_bytes > MAX_RECORD_BYTES:
             size = self.resize.size
             raise UsageError(
-                "image-size-too-large",
-                height=size.height,
-                width=size.width,
-                target_bytes=self.target_bytes,
-                most=MAX_RECORD_BYTES,
+                f"--image_size={size.height}x{size.width} is out of range: the pixels of an image "
+                f"would take {plural(self.target_bytes, 'byte')}, and a tf.train.Example can hold "
+                f"{MAX_RECORD_BYTES:,}."
             )
 
     @property

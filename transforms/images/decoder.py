@@ -299,7 +299,10 @@ def _failure_kind(code: int, opened: Opened) -> FailureKind:
 
 
 def _not_started(reason: str) -> ShardmillError:
-    return ShardmillError("decoder-not-started", reason=reason, python=sys.executable)
+    return ShardmillError(
+        f"The process that decodes images did not start ({reason}): check memory, the limits of "
+        f"processes (ulimit -u) and that {sys.executable} can import shardmill."
+    )
 
 
 def _parse(unpack: Callable[[bytes], T], reply: _Reply) -> T:

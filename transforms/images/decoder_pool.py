@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from queue import LifoQueue
 
 from shardmill.schemas.errors import ResourceError, ShardmillError
+from shardmill.schemas.numbers import plural
 from shardmill.schemas.refs import Reject
 from shardmill.transforms.images.decoder import (
     Decoder,
@@ -82,7 +83,7 @@ class DecoderPool:
         try:
             while len(results) < len(items):
                 if self._cancelled:
-                    raise ShardmillError("interrupted")
+                    raise ShardmillError("The run was interrupted: no more images are decoded.")
                 decoder = decoder or Decoder()
                 left = items[len(results) :][: 1 if alone else None]
                 try:
@@ -153,14 +154,12 @@ def _final_reject(failures: list[FailureKind], item: Item, opened: Opened) -> Re
     if last in ("killed", "machine"):
         if len(failures) > 1:
             needed = f"about {opened.needed / (1 << 30):.1f} GiB" if opened.needed else "more"
+            why = "the process was killed" if last == "killed" else "ulimit -v"
             raise ResourceError(
-                "image-needs-memory",
-                uri=item.ref.uri,
-                width=opened.width,
-                height=opened.height,
-                size=item.ref.size,
-                needed=needed,
-                why="the process was killed" if last == "killed" else "ulimit -v",
+                f"{item.ref.uri} ({opened.width}x{opened.height} pixels, "
+                f"{plural(item.ref.size, 'byte')}) needs {needed} memory to be decoded, which "
+                f"could not be allocated ({why}): add memory, or set --max_pixels below its size, "
+                "so that it is rejected."
             )
     elif last == "timeout" or failures.count(last) == 2:
         return Reject(item.ref.key, item.ref.uri, "decode", *_REJECTS[last])

@@ -14,9 +14,10 @@ import numpy as np
 from blake3 import blake3
 
 from shardmill.schemas.dataset.catalog import CatalogRow
-from shardmill.schemas.errors import ResourceError, coded
+from shardmill.schemas.errors import ResourceError
 from shardmill.schemas.example.parse import ExampleError, has_entries, parse_example
 from shardmill.schemas.example.serialize import encode_entry, encode_example
+from shardmill.schemas.numbers import plural
 from shardmill.schemas.refs import InputRef, PublishedRecord, Reject, RejectedError
 from shardmill.schemas.schema_pbtxt.image_features import BOX_COUNTS, IMAGE_HASH, FeatureSet
 from shardmill.schemas.schema_pbtxt.schema_text import array_tags
@@ -264,8 +265,16 @@ class ImagesHooks(BuildHooks):
         if self.resizer_given or not self.codec_change(versions):
             return ""
         if self.resizer == "simd":
-            return coded("update-needs-pillow", output=output)
-        return coded("update-needs-simd", output=output)
+            return (
+                f"{output} was resized by Pillow, and the default here is cykooz-resizer: add "
+                "--resizer=pillow to keep its images, or --resizer=simd to decode all of them "
+                "again."
+            )
+        return (
+            f"{output} was resized by cykooz-resizer, which is not installed here: add "
+            "--resizer=pillow to decode all images again, or update it where cykooz-resizer is "
+            "installed."
+        )
 
     def remedy(self, reason: str, keys: Sequence[str]) -> str:
         """Return what to change if matching rejected all images, or nothing."""
@@ -324,7 +333,10 @@ def _read(items: list[Item], results: Results) -> list[Item]:
         contents = read_inputs(refs)
     except MemoryError as error:
         ref = max(refs, key=lambda ref: ref.size)
-        raise ResourceError("input-needs-memory", uri=ref.uri, size=ref.size) from error
+        raise ResourceError(
+            f"{ref.uri} has {plural(ref.size, 'byte')}, and reading it needs more memory than this "
+            "process can have: add memory, or set --workers lower."
+        ) from error
     read = []
     for item, content in zip(items, contents, strict=True):
         if isinstance(content, RejectedError):

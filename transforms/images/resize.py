@@ -96,7 +96,10 @@ class ResizeSpec:
     def __post_init__(self) -> None:
         if not all(1 <= side <= MAX_SIDE for side in self.size):
             shown = f"{self.size.height}x{self.size.width}"
-            raise UsageError("image-size-out-of-range", shown=shown, most=MAX_SIDE)
+            raise UsageError(
+                f"--image_size={shown} is out of range: each side takes 1 to {MAX_SIDE} pixels, as "
+                "in 224 or 180x320 (height x width)."
+            )
 
     def scaled(self, source: Size) -> Size:
         """Return the size that a source image is scaled to, before padding or cropping."""
@@ -173,6 +176,9 @@ def parse_image_size(value: str | int | tuple[int, ...]) -> Size:
     text = "x".join(map(str, value)) if isinstance(value, tuple) else str(value)
     match = _IMAGE_SIZE.fullmatch(text)
     if match is None:
-        raise UsageError("image-size-invalid", text=text)
+        raise UsageError(
+            f"--image_size={text} is not a size: write pixels as in 224, or height x width as in "
+            "180x320."
+        )
     height, width = match.groups()
     return Size(width=int(width or height), height=int(height))

@@ -92,11 +92,16 @@ def exact_extensions() -> CpuExtensions:
             other machines.
     """
     if not HAS_SIMD:
-        raise ResourceError("resizer-missing")
+        raise _resizer_missing()
     for extensions in (simd.Resizer().cpu_extensions, simd.CpuExtensions.none):
         if hash_samples(extensions) == _SAMPLE_HASH:
             return extensions
-    raise ResourceError("resizer-differs", version=version("cykooz-resizer"))
+    version_text = version("cykooz-resizer")
+    raise ResourceError(
+        f"cykooz-resizer {version_text} does not give the pixels here that it gives on other "
+        "machines: install the version of constraints.txt, build on other machines, or set "
+        "--resizer=pillow."
+    )
 
 
 def hash_samples(extensions: CpuExtensions) -> str:
@@ -126,5 +131,12 @@ def resizer_versions(resizer: Resizer) -> dict[str, str]:
     if resizer == "pillow":
         return {"resizer": "pillow"}  # the version of Pillow is among the others
     if not HAS_SIMD:
-        raise ResourceError("resizer-missing")
+        raise _resizer_missing()
     return {"cykooz_resizer": version("cykooz-resizer")}
+
+
+def _resizer_missing() -> ResourceError:
+    return ResourceError(
+        "cykooz-resizer is not installed here, and this build resizes by it: install it on every "
+        "worker, or set --resizer=pillow."
+    )

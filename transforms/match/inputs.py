@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from shardmill.schemas.errors import InputError, UsageError
 from shardmill.schemas.example.parse import parse_example
+from shardmill.schemas.option_types import empty_input
 from shardmill.schemas.refs import (
     InputRef,
     Linked,
@@ -24,7 +25,7 @@ from shardmill.schemas.refs import (
 )
 from shardmill.schemas.storage import Entry, absolute, join, open_storage, scheme_of
 from shardmill.schemas.storage.base import replaced_error
-from shardmill.schemas.text_file import TextError, decode_head, decode_lines
+from shardmill.schemas.text_file import TextError, decode_head, decode_lines, unreadable_text
 from shardmill.transforms.match.containers.expand import is_archive
 from shardmill.transforms.match.next_steps import next_step
 from shardmill.transforms.match.walk import (
@@ -37,6 +38,7 @@ from shardmill.transforms.match.walk import (
     glob_folders,
     glob_regex,
     glob_root,
+    input_outside_root,
     is_other,
     leads_outside,
     make_key,
@@ -66,7 +68,7 @@ def parse_paths(data: bytes, source: str, root: str) -> Iterator[InputRef]:
     try:
         lines = decode_lines(data)
     except TextError as error:
-        raise InputError("listing-encoding", source=source, problem=error) from error
+        raise unreadable_text(source=source, problem=error) from error
     is_folder = functools.cache(is_remote_folder)
     for number, line in enumerate(lines, 1):
         entry = line.strip()
@@ -89,7 +91,10 @@ def key_of_entry(
         InputError: The entry is outside the root.
     """
     if scheme_of(entry) != scheme_of(root) and (scheme_of(entry) or entry.startswith("/")):
-        raise InputError("listing-entry-other-root", where=where, entry=entry, root=root)
+        raise InputError(
+            f"{where}: {entry!r} is not under the root {root}: all entries must share its scheme; "
+            "set --root to their common folder."
+        )
     entry = _with_slashes(entry, root, is_folder)
     absolute = scheme_of(entry) or entry.startswith("/")
     path = entry if absolute else join(root, entry)
@@ -100,7 +105,10 @@ def key_of_entry(
     else:
         path = os.path.normpath(path)
     if leaves or not path.startswith(prefix):
-        raise InputError("listing-entry-outside-root", where=where, entry=entry, root=root)
+        raise InputError(
+            f"{where}: {entry!r} leads outside the root {root}: remove the entry or set --root to "
+            "a folder that holds it."
+        )
     relative = path[len(prefix) :]
     return make_key(relative), join(root, relative)
 
@@ -172,7 +180,10 @@ def merge_entries(key: str, refs: Iterable[InputRef]) -> Iterator[InputRef | Mat
         for field in {**mine, **theirs}:
             one, two = mine.get(field), theirs.get(field)
             if one != two:
-                raise InputError("listing-entry-twice", key=key, field=field, mine=one, theirs=two)
+                raise InputError(
+                    f"{key!r} is listed with the {field} {one!r} and with {two!r}: keep one of the "
+                    "two entries."
+                )
     yield from keep_first(ordered)
 
 
@@ -240,13 +251,16 @@ def common_root(roots: Sequence[str]) -> str:
         UsageError: There is none.
     """
     if len({scheme_of(root) for root in roots}) > 1:
-        raise UsageError("count-several-storages")
+        raise UsageError(
+            "--input names files of several storages: count each storage separately, since a "
+            "manifest has one root."
+        )
     common = posixpath.commonpath([root.replace("://", ":/") for root in roots])
     scheme = scheme_of(roots[0])
     if not scheme:
         return common
     if common.rstrip("/") == f"{scheme}:":
-        raise UsageError("count-several-buckets")
+        raise UsageError("--input names several buckets: count each bucket separately.")
     return common.replace(":/", "://", 1)
 
 
@@ -275,7 +289,7 @@ def find_input(
         UsageError: The input is not inside the root.
     """
     if not pattern:
-        raise UsageError("input-empty")
+        raise empty_input()
     path = absolute(pattern)
     entry = open_storage(path).stat(path)
     kind: PathKind
@@ -290,13 +304,15 @@ def find_input(
         kind, literal = "glob", glob_root(path)
         folder = open_storage(path).stat(literal)
         if folder is None or folder.kind != "dir":
-            raise InputError("input-glob-folder-missing", pattern=pattern, literal=literal)
+            raise InputError(f"--input={pattern} matched no files: there is no folder {literal}.")
     else:
-        raise InputError("input-missing", pattern=pattern)
+        raise InputError(
+            f"--input={pattern} does not exist: give a folder, a glob, a listing or a file."
+        )
     archives = kind == "file" and wanted == "images" and _is_archive(path, pattern)
     top = absolute(root) if root else literal
     if kind != "listing" and literal != top and not literal.startswith(top.rstrip("/") + "/"):
-        raise UsageError("input-outside-root", pattern=pattern, root=root)
+        raise input_outside_root(pattern=pattern, root=root)
     spec = MatchSpec(kind, path, top, follow_links, wanted, archives=archives)
     if kind in ("directory", "glob") and wanted == "images":
         return replace(spec, archives=_holds_archives(spec))
@@ -313,7 +329,7 @@ def _is_archive(path: str, pattern: str) -> bool:
         return True
     if is_other(path):
         step = next_step(path, "images", "give an image, a folder, or a listing (.csv)")
-        raise InputError("input-not-image", pattern=pattern, step=step)
+        raise InputError(f"--input={pattern} is not named like an image: {step}.")
     return False
 
 
@@ -440,5 +456,5 @@ def read_listing(spec: MatchSpec) -> Iterator[InputRef]:
     except FileNotFoundError as error:  # such as that of `write`, by another call for its output
         raise replaced_error("read", spec.input) from error
     if len(data) > _MAX_LISTING_BYTES:
-        raise InputError("listing-too-large", input=spec.input)
+        raise InputError(f"{spec.input} is over 2 GiB: cut the listing into several.")
     yield from parse_paths(data, spec.input, spec.root)

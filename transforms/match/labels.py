@@ -58,9 +58,15 @@ class LabelSpec:
 
     def __post_init__(self) -> None:
         if self.pattern and self.label_from not in _PRESETS:
-            raise UsageError("label-pattern-useless", label_from=self.label_from)
+            raise UsageError(
+                f"--label_pattern has no use with --label_from={self.label_from}: use "
+                "--label_from=directory or filename."
+            )
         if self._regex is not None and "label" not in self._regex.groupindex:
-            raise UsageError("label-pattern-without-group", pattern=self.pattern)
+            raise UsageError(
+                f"--label_pattern={self.pattern} has no group called label: mark the label as in "
+                "'(?P<label>[^.]+)\\..*'."
+            )
 
     @cached_property
     def _regex(self) -> re.Pattern[str] | None:
@@ -72,7 +78,9 @@ class LabelSpec:
         try:
             return re.compile(pattern, re.DOTALL)
         except re.error as error:
-            raise UsageError("label-pattern-invalid", pattern=self.pattern, error=error) from error
+            raise UsageError(
+                f"--label_pattern={self.pattern} is not a regular expression: {error}."
+            ) from error
 
     @cached_property
     def known(self) -> frozenset[str] | None:
@@ -275,11 +283,18 @@ def _read_names(text: str, source: str) -> list[str]:
         names = dict(enumerate(found)) if isinstance(found, list) else {**found}
         listed = [names[number] for number in range(len(names))]
     except (yaml.YAMLError, LookupError, RecursionError, TypeError) as error:
-        raise UsageError("labels-not-yaml", source=source) from error
+        raise _labels_not_yaml(source) from error
     # A name that YAML reads as a boolean, a date or a number was written otherwise: yes, 1.0.
     if not all(isinstance(each, str) and len(each.splitlines()) == 1 for each in listed):
-        raise UsageError("labels-not-yaml", source=source)
+        raise _labels_not_yaml(source)
     return listed
+
+
+def _labels_not_yaml(source: object) -> UsageError:
+    return UsageError(
+        f"--labels={source} has no list 'names' of texts, or one by numbers from 0: write such "
+        "names in quotes, or give a text file with one label a line."
+    )
 
 
 def parse_labels(text: str, source: str) -> tuple[str, ...]:
@@ -296,11 +311,11 @@ def parse_labels(text: str, source: str) -> tuple[str, ...]:
     is_yaml = source.lower().endswith((".yaml", ".yml"))
     lines = _read_names(text, source) if is_yaml else text.splitlines()
     if not lines:
-        raise UsageError("labels-empty", source=source)
+        raise UsageError(f"--labels={source} is empty: write one label a line.")
     for number, line in enumerate(lines, 1):
         if not line.strip():
-            raise UsageError("labels-empty-line", source=source, number=number)
+            raise UsageError(f"--labels={source} has an empty line {number}: remove it.")
     if len(set(lines)) != len(lines):
         twice = next(line for line in lines if lines.count(line) > 1)
-        raise UsageError("labels-twice", source=source, twice=twice)
+        raise UsageError(f"--labels={source} lists {twice!r} twice: each label has one class id.")
     return tuple(lines)

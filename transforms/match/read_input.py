@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from shardmill.schemas.errors import ChangedError, StorageError
 from shardmill.schemas.refs import TRANSIENT, InputRef, MemberRange, RejectedError
 from shardmill.schemas.storage import RandomReader, open_storage, scheme_of
+from shardmill.schemas.storage.base import changed_size
 
 MAX_FILE_BYTES = 1 << 29
 _ATTEMPTS = 3
@@ -102,7 +103,7 @@ def read_member(ref: InputRef) -> bytes:
     with open_storage(where.path).open_at(where.path) as reader:
         changed = where.file_version and reader.version != where.file_version
         if changed or reader.size != where.file_size:
-            raise ChangedError("changed-size", size=where.file_size, found=reader.size)
+            raise changed_size(size=where.file_size, actual=reader.size)
         return read_range(reader, where, ref.size)
 
 
@@ -122,7 +123,7 @@ def read_range(reader: RandomReader, where: MemberRange, size: int) -> bytes:
         return _read_zipped(reader, where, size)
     data = reader.read_at(where.offset, where.length)
     if len(data) != where.length:
-        raise ChangedError("changed-size", size=where.file_size, found=reader.size)
+        raise changed_size(size=where.file_size, actual=reader.size)
     return data
 
 

@@ -117,7 +117,7 @@ def check_apart(source: str, output: str) -> None:
         glob and inner.startswith(glob_root(real)) and glob_folders(real).fullmatch(inner)
     ):
         where = "is the input" if inner == real else f"is inside --input={source}"
-        raise UsageError("output-inside-input", output=output, where=where)
+        raise UsageError(f"--output={output} {where}: choose a folder outside it.")
 
 
 def glob_root(pattern: str) -> str:
@@ -245,10 +245,17 @@ def walk(
         walker = _LocalWalk(root, follow_links, wanted, matches, prefix)
         yield from walker.walk(folder, walker.real_path(folder), deep=task.deep)
     except PermissionError as error:
-        raise InputError("folder-denied", path=escape_name(error.filename or root)) from error
+        path_text = escape_name(error.filename or root)
+        raise InputError(
+            f"The folder {path_text} cannot be listed, and all its files would be missing: give "
+            "this user the permission to read it, or set --input to a glob that leaves it out."
+        ) from error
     except OSError as error:  # the disk fails, or a folder was moved or deleted meanwhile
         path, why = escape_name(error.filename or root), error.strerror
-        raise InputError("folder-failed", path=path, why=why) from error
+        raise InputError(
+            f"The folder {path} cannot be listed ({why}), and all its files would be missing: run "
+            "again when it is there, and nothing moves or deletes folders of the input."
+        ) from error
 
 
 def _list_folders(root: str) -> list[str]:
@@ -394,3 +401,8 @@ def _walk_objects(
             yield count_skipped(prefix + relative)
         else:
             yield InputRef(prefix + make_key(relative), entry.path, entry.size, entry.version)
+
+
+def input_outside_root(pattern: object, root: object) -> UsageError:
+    """Return the error for input outside root."""
+    return UsageError(f"--input={pattern} is not inside --root={root}: choose a root above it.")

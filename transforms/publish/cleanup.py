@@ -185,7 +185,10 @@ def remove(storage: Storage, output: str, item: Leftover, older_than_ns: int, no
             if remaining.kind != "dir":
                 storage.delete(remaining.path)  # raises the error that delete_tree ignores
         if storage.stat(path) is not None:
-            raise OutputError("delete-incomplete", path=path, output=output)
+            raise OutputError(
+                f"{path} cannot be deleted completely: check its permissions and those of "
+                f"{output}, and that no build is running there, and run again."
+            )
     return True
 
 

@@ -20,7 +20,7 @@ from shardmill.schemas.dataset import shard_names
 from shardmill.schemas.dataset.dataset_files import check_dataset_file
 from shardmill.schemas.dataset.manifest import CatalogFile, Manifest, Shard
 from shardmill.schemas.dataset.shard_names import is_json, list_generations
-from shardmill.schemas.errors import FormatError, OutputError, coded
+from shardmill.schemas.errors import FormatError, OutputError
 from shardmill.schemas.storage import Storage, join, open_storage, scheme_of
 
 # Files that systems put into folders; a folder with nothing else is empty for a user.
@@ -85,7 +85,7 @@ def read_published(storage: Storage, output: str) -> Published:
     except FileNotFoundError:
         return Published()
     except FormatError as error:
-        raise OutputError("output-manifest-unreadable", path=path, error=error) from error
+        raise _output_manifest_unreadable(path=path, error=error) from error
     try:
         manifest = Manifest.from_json(data)
         check_plain(own_files(manifest))
@@ -93,9 +93,12 @@ def read_published(storage: Storage, output: str) -> Published:
         # A torn file, as after a power failure, is not JSON. Any other text may be someone's file.
         if not is_json(data) and list_generations(storage, output):
             return Published(None, version)
-        raise OutputError("output-manifest-unreadable", path=path, error=error) from error
+        raise _output_manifest_unreadable(path=path, error=error) from error
     if manifest.root:
-        raise OutputError("output-holds-count", path=path)
+        raise OutputError(
+            f"{path} is the manifest of a count, and its files were not built here: choose another "
+            "--output."
+        )
     return Published(manifest, version)
 
 
@@ -121,7 +124,7 @@ def check_plain(files: Iterable[str]) -> None:
         in_other_folder = bool(below) and top not in (shard_names.TRANSFORM, shard_names.CATALOG)
         hidden = any(not component or component.startswith(".") for component in (top, *below))
         if in_other_folder or hidden or "\0" in name:
-            raise FormatError("manifest-name-invalid", name=name)
+            raise FormatError(f"it names {name!r}, which is not a file of a dataset")
 
 
 def check_no_version(output: str, flag: str = "") -> None:
@@ -137,7 +140,9 @@ def check_no_version(output: str, flag: str = "") -> None:
     real = output if scheme_of(output) else os.path.realpath(output)
     dataset, _, name = real.rpartition("/")
     if shard_names.is_generation(name):
-        raise OutputError("output-is-version", flag=flag, output=output, dataset=dataset)
+        raise OutputError(
+            f"{flag}{output} is a version of the dataset {dataset}: use {flag}{dataset}."
+        )
 
 
 def open_output(storage: Storage, output: str) -> Published:
@@ -152,16 +157,22 @@ def open_output(storage: Storage, output: str) -> Published:
     if folder is None:
         return Published()
     if folder.kind != "dir":
-        raise OutputError("output-is-file", output=output)
+        raise OutputError(f"--output={output} is a file: choose a folder.")
     published = read_published(storage, output)
     # A folder with a manifest is a dataset, also with files of people next to it: they are kept.
     entries = [] if published.version else storage.list_dir(output)
     for entry in entries:
         own = entry.name.startswith(".") or shard_names.is_generation(entry.name)
         if not own and entry.name not in {*_SYSTEM_FILES, shard_names.CURRENT}:
-            raise OutputError("output-not-dataset", output=output, name=entry.name)
+            raise OutputError(
+                f"--output={output} holds {entry.name!r} but no manifest.json, so it is not a "
+                "Shardmill dataset: choose an empty or new folder."
+            )
     if published.manifest is not None and not published.manifest.generation:
-        raise OutputError("output-is-copy", output=output)
+        raise OutputError(
+            f"--output={output} is a copy of one version of a dataset: choose an empty or new "
+            "folder."
+        )
     return published
 
 
@@ -289,15 +300,27 @@ def why_not_up_to_date(
         same = old.build.config_id == config_id
         others = () if same else ("another release, schema or codecs",)
         clauses = [*(changed[:_MAX_CHANGED] or others), *filter(None, [files])]
-        return coded(
-            "output-holds-other-dataset",
-            output=output,
-            changed="; ".join(clauses) or "other inputs",
-        )
+        return describe_other_dataset(output=output, changed="; ".join(clauses) or "other inputs")
     damaged = find_damage(storage, old.folder(output), old)
     if not damaged:
         return ""
-    return coded("published-file-damaged", path=join(old.folder(output), damaged))
+    path = join(old.folder(output), damaged)
+    return (
+        f"{path} is missing or does not have the size in manifest.json: add --overwrite to build "
+        "the dataset again."
+    )
+
+
+def describe_other_dataset(output: object, changed: object) -> str:
+    """Return the sentence for other dataset."""
+    return (
+        f"--output={output} was built from different inputs or options ({changed}): add --update "
+        "to publish a new version of it, or choose another folder."
+    )
+
+
+def _output_manifest_unreadable(path: object, error: object) -> OutputError:
+    return OutputError(f"{path} cannot be read: {error}; move it away or choose another --output.")
 
 
 def seal(body: dict[str, Any]) -> bytes:

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from shardmill.schemas.dataset import shard_names
-from shardmill.schemas.dataset.manifest import Manifest
+from shardmill.schemas.dataset.manifest import Manifest, missing_dataset
 from shardmill.schemas.dataset.shard_names import list_generations
 from shardmill.schemas.errors import (
     InputError,
@@ -147,7 +147,10 @@ class Publisher:
         """
         ids = manifest.build.config_id, manifest.build.input_id
         if now.manifest is None or not now.manifest.is_dataset(*ids):
-            raise OutputError("publish-race", output=self.output)
+            raise OutputError(
+                f"Another command has changed the dataset at {self.output} since this one started: "
+                "run again; finished parts are kept."
+            )
 
     def _write(
         self, manifest: Manifest, files: Sequence[FinalFile], undo: contextlib.ExitStack
@@ -171,7 +174,7 @@ class Publisher:
         for file in files:
             if sizes.get(join(folder, file.name)) != file.num_bytes:
                 source = join(self.output, file.source)
-                raise StaleBuildError("publish-source-changed", source=source)
+                raise StaleBuildError(f"{source} was changed by another command: run again.")
         text = manifest.to_json().encode()
         storage.replace(join(folder, shard_names.MANIFEST), text)
         storage.sync(folder)
@@ -249,7 +252,7 @@ def _check_sound(folder: str, manifest: Manifest, stated: str) -> None:
     """
     for finding in check_version(folder, manifest, stated):
         path = join(folder, finding.file)
-        raise InputError("rollback-version-damaged", path=path, why=finding.message)
+        raise _rollback_version_damaged(path=path, why=finding.message)
     same = map_ordered(
         lambda shard: is_shard(join(folder, shard.file), shard),
         manifest.shards,
@@ -258,7 +261,7 @@ def _check_sound(folder: str, manifest: Manifest, stated: str) -> None:
     for file, is_same in zip(manifest.files, same, strict=True):
         if not is_same:
             why = "its bytes are not those of the manifest"
-            raise InputError("rollback-version-damaged", path=join(folder, file), why=why)
+            raise _rollback_version_damaged(path=join(folder, file), why=why)
 
 
 def checksum_manifests(
@@ -317,7 +320,10 @@ def roll_back(
         else:
             kept = [*find_sound(storage, output)] or list_generations(storage, output)
         if now is not None and now.held and not (hold or generation):
-            raise InputError("rollback-held", output=output, name=now.generation)
+            raise InputError(
+                f"{output} is held at {now.generation} by a rollback before: name another version "
+                f"by --to, or end that by `shardmill rollback {output} --release`."
+            )
         is_repeated = now is not None and (
             (now.held and not generation) or generation == now.generation
         )
@@ -326,16 +332,16 @@ def roll_back(
             _replace_manifest(storage, output, published, new)
             return new
         if not kept:
-            raise InputError("rollback-nothing-kept", output=output)
+            raise InputError(f"{output} keeps no earlier version: build with --keep=1 or more.")
         name = generation or kept[0]
         if name not in kept:
             have = ", ".join(kept)
-            raise InputError("rollback-version-unknown", output=output, name=name, have=have)
+            raise InputError(f"{output} has no earlier version {name!r}: it has {have}.")
         folder = join(output, name)
         manifest = read_published(storage, folder).manifest
         if manifest is None:
             path = join(folder, shard_names.MANIFEST)
-            raise InputError("rollback-version-damaged", path=path, why="it is not a manifest")
+            raise _rollback_version_damaged(path=path, why="it is not a manifest")
         stated = now.manifests.get(name, "") if now is not None else ""
         _check_sound(folder, manifest, stated)
         earlier = [now.generation] if now is not None else []
@@ -345,6 +351,10 @@ def roll_back(
         _replace_manifest(storage, output, published, new)
         update_link(output, name)
     return new
+
+
+def _rollback_version_damaged(path: object, why: object) -> InputError:
+    return InputError(f"{path} is missing or damaged ({why}): choose another --to.")
 
 
 def release(storage: Storage, output: str) -> Manifest:
@@ -358,7 +368,7 @@ def release(storage: Storage, output: str) -> Manifest:
     with storage.lock(output):
         published = read_published(storage, output)
         if published.manifest is None:
-            raise InputError("dataset-missing", file=join(output, shard_names.MANIFEST))
+            raise missing_dataset(join(output, shard_names.MANIFEST))
         new = replace(published.manifest, held=False)
         _replace_manifest(storage, output, published, new)
         return new
@@ -376,4 +386,4 @@ def _replace_manifest(
         return
     path = join(output, shard_names.MANIFEST)
     if not storage.replace_if(path, manifest.to_json().encode(), published.version):
-        raise OutputError("rollback-race", output=output)
+        raise OutputError(f"Another command published at {output} at the same time: run again.")

@@ -60,7 +60,7 @@ class ProcessPool:
             # The terminal sends Ctrl-C to all processes; this one ends its children itself.
             with _starting, uninterrupted(signal.SIGINT):
                 if _all_closed.is_set():
-                    raise ShardmillError("run-ended")
+                    raise ShardmillError("The run is over: no more processes are started.")
                 return {self._pool.submit(function, item): item for item in items}
 
         # Ctrl-C is raised in the main thread: it must not interrupt the start of a process.
@@ -70,7 +70,10 @@ class ProcessPool:
             for future in as_completed(futures):
                 yield futures[future], future.result()
         except BrokenProcessPool as error:
-            raise ShardmillError("process-killed") from error
+            raise ShardmillError(
+                "A process that read files was killed, perhaps because memory ran out: run again, "
+                "with a smaller --processes if so."
+            ) from error
 
     def close(self) -> None:
         """End the processes at once."""

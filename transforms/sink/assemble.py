@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from shardmill.schemas.dataset.catalog import format_catalog
 from shardmill.schemas.dataset.manifest import CatalogFile, Shard
 from shardmill.schemas.dataset.shard_names import catalog_name
-from shardmill.schemas.errors import OutputError, StaleBuildError
+from shardmill.schemas.errors import StaleBuildError
 from shardmill.schemas.storage import Storage, join, map_ordered, storage_threads
 from shardmill.schemas.tfrecord.framing import combine_crc32c, crc32c
 from shardmill.schemas.tfrecord.gzip_member import Packing, empty_shard
@@ -27,7 +27,7 @@ from shardmill.transforms.sink.placement import (
     deal_records,
 )
 from shardmill.transforms.sink.record_writer import cut_part, loses_records, repack
-from shardmill.transforms.sink.spec import SHARDS_FOLDER, SinkSpec
+from shardmill.transforms.sink.spec import SHARDS_FOLDER, SinkSpec, damaged_part
 
 
 class PartSlice(NamedTuple):
@@ -230,7 +230,7 @@ def _rows(storage: Storage, spec: SinkSpec, slices: Sequence[PartSlice]) -> Iter
     for path, data, part_slice in zip(paths, texts, slices, strict=True):
         sidecar = parse_sidecar(data, spec.root)
         if sidecar is None:
-            raise OutputError("part-damaged", path=path)
+            raise damaged_part(path)
         # A sidecar has a row for each record of its part, in order, so a cut divides both alike.
         yield from sidecar.rows[part_slice.first : part_slice.stop]
 
@@ -241,4 +241,7 @@ def raise_if_stale() -> Iterator[None]:
     try:
         yield
     except FileNotFoundError as error:
-        raise StaleBuildError("build-folder-gone", path=error.filename or error) from error
+        path = error.filename or error
+        raise StaleBuildError(
+            f"{path} is gone: another command published or cleaned this output; run again."
+        ) from error

@@ -9,7 +9,6 @@ from typing import Any, Literal, TypeAlias, cast
 
 from apache_beam import coders
 
-from shardmill.schemas.errors.catalogue import coded
 from shardmill.schemas.numbers import plural
 from shardmill.schemas.refs import InputRef, MatchCounts, SegmentRef, describe_skipped, sum_counts
 from shardmill.transforms.runtime.beam_steps import PRIMITIVES, TupleCoder
@@ -175,21 +174,17 @@ def why_unusable(census: Census, hooks: BuildHooks, source: str) -> str:
     if not census.matched:
         one_folder = "*" in source and "**" not in source
         step = "`**` also matches subfolders" if one_folder else "check --input"
-        return coded("input-matched-nothing", source=source, step=step)
+        return f"{source!r} matches no file: {step}."
     if not census.refs:
         skipped = "".join(describe_skipped(census.counts.kinds))
         _, _, most = max(census.counts.kinds, key=lambda kind: kind[1], default=("", 0, ""))
-        return coded(
-            "input-no-candidates",
-            wanted=hooks.input_description,
-            step=hooks.next_step(most, "check --input"),
-            skipped=skipped,
-        )
+        step_text = hooks.next_step(most, "check --input")
+        return f"No matched file is named like {hooks.input_description}: {step_text} ({skipped})."
     if not census.is_rejected:
         return ""
     examples = show_examples(census.errors, census.examples)
     remedy = find_remedy(census.errors, census.examples, hooks) or "check --input"
-    return coded("inputs-all-rejected", examples=examples, remedy=remedy)
+    return f"No input can be used: all are rejected, such as {examples}; {remedy}."
 
 
 def order_reasons(counts: Mapping[str, int]) -> list[str]:

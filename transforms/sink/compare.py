@@ -18,7 +18,7 @@ from apache_beam.pvalue import AsSingleton, TaggedOutput
 from blake3 import blake3
 
 from shardmill.schemas.dataset.manifest import Shard
-from shardmill.schemas.errors import StorageError, coded
+from shardmill.schemas.errors import StorageError
 from shardmill.schemas.refs import InputRef, PublishedRecord, RejectedError
 from shardmill.schemas.storage.base import map_ordered, storage_threads
 from shardmill.transforms.match.read_input import read_inputs
@@ -53,8 +53,10 @@ def add_changes(plan: Plan, changes: Changes, spec: SinkSpec) -> Plan:
     if plan.status == "up_to_date" and spec.update:
         plan = plan.start(spec)
     elif plan.status in ("failed", "up_to_date"):
-        message = coded(
-            "inputs-changed", output=spec.output, changes="; ".join([*plan.changes, str(changes)])
+        changes_text = "; ".join([*plan.changes, str(changes)])
+        message = (
+            f"The inputs of {spec.output} have changed since it was built ({changes_text}): run "
+            "again with --update to publish a new version, or choose another --output."
         )
         plan = plan.fail(spec, message)
     return replace(plan, changes=(*plan.changes, *changes.lines()))

@@ -26,7 +26,14 @@ from shardmill.transforms.sink.duplicates import Copies
 from shardmill.transforms.sink.parts import parse_sidecar
 from shardmill.transforms.sink.placement import REJECTED, Series
 from shardmill.transforms.sink.plan import Plan
-from shardmill.transforms.sink.spec import Encoder, ExtraFiles, Outcome, SinkSpec, Status
+from shardmill.transforms.sink.spec import (
+    Encoder,
+    ExtraFiles,
+    Outcome,
+    SinkSpec,
+    Status,
+    damaged_part,
+)
 from shardmill.transforms.statistics.sums import Totals, compute_statistics
 
 _SHOWN_REJECTS = 3
@@ -241,7 +248,11 @@ def _check_versions(versions: set[tuple[tuple[str, str], ...]]) -> None:
     if len(versions) > 1:
         common = set.intersection(*map(set, versions))
         differing = sorted({name for name, _ in set.union(*map(set, versions)) - common})
-        raise OutputError("parts-of-versions", differing=", ".join(differing))
+        differing_text = ", ".join(differing)
+        raise OutputError(
+            f"The parts were made by different versions of {differing_text}: install the same "
+            "constraints.txt on every worker, run `shardmill clean`, build again."
+        )
 
 
 def _check_rejects(
@@ -255,7 +266,7 @@ def _check_rejects(
     if inputs.accepted and inputs.rejected <= limit and not problem:
         return
     if not considered:
-        raise OutputError("input-without-records")
+        raise OutputError("The input holds nothing that could become a record: check --input.")
     counts = inputs.rejected_by_reason
     worst = order_reasons(counts)[:_SHOWN_REJECTS]
     reasons = ", ".join(f"{reason} {counts[reason]:,}" for reason in worst)
@@ -263,7 +274,7 @@ def _check_rejects(
     _write_rejects(storage, spec, built, report)
     if problem:
         storage.replace(join(spec.build, shard_names.SCHEMA), schema.encode())
-        raise OutputError("rows-too-many-rejects", problem=problem, report=report)
+        raise OutputError(f"{problem}; {report} lists each reject.")
     if not inputs.accepted:
         rule, remedy = "none could become a record", "fix them and run again"
     else:
@@ -281,13 +292,8 @@ def _check_rejects(
         notes = "".join(f" ({warning})" for warning in spec.warnings)
         step = f", such as {such_as}; {remedy}{notes}"
     raise OutputError(
-        "too-many-rejects",
-        rejected=inputs.rejected,
-        considered=considered,
-        reasons=reasons,
-        rule=rule,
-        report=report,
-        step=step,
+        f"{inputs.rejected:,} of {considered:,} inputs were rejected ({reasons}), {rule}: {report} "
+        f"lists each with its reason{step}."
     )
 
 
@@ -299,7 +305,7 @@ def read_rejects(storage: Storage, spec: SinkSpec, built: Built) -> Iterator[Rej
         for name in shard.rejects:
             parsed = parse_sidecar(next(read), spec.root)
             if parsed is None:
-                raise OutputError("part-damaged", path=join(spec.parts, name))
+                raise damaged_part(join(spec.parts, name))
             for reject in parsed.rejects:
                 yield _without_spool(reject) if spec.source_id else reject
 

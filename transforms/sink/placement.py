@@ -123,7 +123,10 @@ class PlaceSpec:
         required = self.splits.required
         for name in self.unlabeled:
             if required and name not in required:
-                raise UsageError("unlabeled-unknown", name=name, splits=", ".join(required))
+                splits_text = ", ".join(required)
+                raise UsageError(
+                    f"--unlabeled_splits={name} is not a split: the splits are {splits_text}."
+                )
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Without names of attributes: most steps of a job have it, and Dataflow limits their size.
@@ -146,7 +149,7 @@ class PlaceSpec:
             return re.compile(self.group_pattern)
         except re.error as error:
             raise UsageError(
-                "group-pattern-invalid", group_pattern=self.group_pattern, error=error
+                f"--group_pattern={self.group_pattern} is not a regular expression: {error}."
             ) from error
 
     def group_of(self, ref: InputRef) -> str:
@@ -256,7 +259,7 @@ class ShardSpec:
 
     def __post_init__(self) -> None:
         if self.num_shards is not None and self.shard_examples is not None:
-            raise UsageError("num-shards-and-shard-examples")
+            raise UsageError("--num_shards and --shard_examples cannot be combined: give one.")
 
 
 def count_parts(

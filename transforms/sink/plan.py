@@ -13,12 +13,14 @@ from shardmill.schemas.dataset import shard_names
 from shardmill.schemas.dataset.dataset_files import read_dataset_file
 from shardmill.schemas.dataset.manifest import Manifest, Shard
 from shardmill.schemas.dataset.shard_names import check_file_names
-from shardmill.schemas.errors import FormatError, OutputError, ShardmillError, coded
+from shardmill.schemas.errors import FormatError, OutputError, ShardmillError
+from shardmill.schemas.numbers import plural
 from shardmill.schemas.refs import TRANSIENT, InputRef
 from shardmill.schemas.storage import join, open_storage
 from shardmill.transforms.match.containers.expand import expand
 from shardmill.transforms.match.labels import sort_labels, warn_of_order, warn_of_spellings
 from shardmill.transforms.publish.generation import (
+    describe_other_dataset,
     find_changed_options,
     open_output,
     why_not_up_to_date,
@@ -99,7 +101,11 @@ class Plan:
     def fail(self, spec: SinkSpec, message: str) -> Plan:
         """Return the plan of a build that does not replace the published dataset, and why."""
         if self.held:
-            message = coded("output-held", output=spec.output, name=self.held)
+            message = (
+                f"{spec.output} is held at {self.held} by a rollback, and builds do not replace "
+                f"it: correct the input, then run `shardmill rollback {spec.output} --release` and "
+                "this command again."
+            )
         return replace(self, status="failed", message=message)
 
 
@@ -225,7 +231,7 @@ def compare_content(plan: Plan, contents: Iterable[Census], spec: SinkSpec) -> P
     if spec.update and not census.counts.fatal:
         return plan.start(spec)
     changed = "an input of equal size and modification time has other content"
-    message = coded("output-holds-other-dataset", output=spec.output, changed=changed)
+    message = describe_other_dataset(output=spec.output, changed=changed)
     return plan.fail(spec, census.counts.fatal or message)
 
 
@@ -237,7 +243,10 @@ def _check_parts(spec: SinkSpec, plan: Plan) -> None:
     """
     total = sum(plan.parts.values())
     if total > MAX_PARTS:
-        raise OutputError("too-many-parts", total=total, most=MAX_PARTS)
+        raise OutputError(
+            f"The build would have {plural(total, 'part')}, more than {MAX_PARTS:,}: raise "
+            "--shard_bytes or --shard_examples, ask for fewer shards, or divide the input."
+        )
     names = []
     for (split, label), parts in plan.parts.items():
         if (split, label) != REJECTED:
@@ -271,16 +280,13 @@ def find_usable(output: str, published: Manifest, can_use: CanUse) -> str:
         if any(listed[error] != counted.get(error, 0) for error in TRANSIENT):
             raise ValueError("lines are missing")
     except (FormatError, ValueError, TypeError, KeyError):
-        return coded("rejects-damaged")
+        return "rejects.jsonl is damaged: add --overwrite to build the dataset again."
     usable = [key for key, uri in transient if _is_usable(key, uri, can_use)]
     if not usable:
         return ""
-    return coded(
-        "inputs-readable-now",
-        usable=len(usable),
-        found=len(transient),
-        output=output,
-        example=usable[0],
+    return (
+        f"{len(usable):,} of the {len(transient):,} inputs that could not be read when {output} "
+        f"was built can be read now, such as {usable[0]!r}: add --update to publish a new version."
     )
 
 

@@ -44,6 +44,7 @@ from shardmill.schemas.tfrecord.inflate import TENSORFLOW_READS, find_early_stop
 from shardmill.schemas.tfrecord.reader import open_records, read_members, read_payloads
 from shardmill.schemas.tfrecord.scanner import DamagedError
 from shardmill.transforms.runtime.process_pool import usable_cores
+from shardmill.transforms.sink.spec import damaged_part
 
 MEMBER_BYTES = 2 << 20
 _STEP = 64 << 10  # bytes added to a member; doubled on each attempt
@@ -204,7 +205,7 @@ def loses_records(storage: Storage, sources: Sequence[str], size: int) -> bool:
             at -= reader.size
             members = read_index(reader.read_at, reader.size)
         if members is None:
-            raise OutputError("part-damaged", path=source)
+            raise damaged_part(source)
         ends += [at + member.offset + member.num_bytes for member in members]
         if at < size - _FARTHEST:
             break
@@ -239,7 +240,7 @@ def repack(
                         for record in records:
                             writer.add(record)
             except DamagedError as error:
-                raise OutputError("part-damaged-detail", source=source, error=error) from error
+                raise _part_damaged_detail(source=source, error=error) from error
             writer.close()
         if not loses_records(storage, [path], writer.num_bytes):
             return writer.num_bytes, writer.crc
@@ -271,9 +272,9 @@ def cut_part(
         writer = MemberWriter(target, packing)
         try:
             if copy(reader, first, stop, writer) != stop - first:
-                raise FormatError("part-records-wrong")
+                raise _part_records_wrong()
         except FormatError as error:
-            raise OutputError("part-damaged-detail", source=source, error=error) from error
+            raise _part_damaged_detail(source=source, error=error) from error
         writer.close()
     return writer.num_bytes, writer.crc
 
@@ -311,10 +312,18 @@ def _copy_members(reader: RandomReader, first: int, stop: int, writer: MemberWri
             content = b"".join(inflate_member(data, offset))
             offsets = record_offsets(content)
             if len(offsets) != records + 1:
-                raise FormatError("part-records-wrong")
+                raise _part_records_wrong()
             # The range begins or ends in this member: its records are packed again with its
             # neighbours' records, by the rule by which a part is written.
             kept = np.array(offsets[low : high + 1])
             writer.add_frames(memoryview(content)[kept[0] : kept[-1]], np.diff(kept))
         at += records
     return min(stop, at) - max(first, begin)
+
+
+def _part_records_wrong() -> FormatError:
+    return FormatError("its number of records is wrong")
+
+
+def _part_damaged_detail(source: object, error: object) -> OutputError:
+    return OutputError(f"{source} is damaged ({error}): run again.")

@@ -149,10 +149,10 @@ def find_records(reader: RandomReader, lengths: Sequence[int]) -> list[tuple[int
     members = read_index(reader.read_at, reader.size)
     if members is None:  # not compressed
         if ends[-1] != reader.size:
-            raise FormatError("catalog-size-differs")
+            raise FormatError("its size does not match its catalog")
         return [(start, -1, 0) for start in ends[:-1]]
     if sum(member.records for member in members) != len(lengths):
-        raise FormatError("catalog-index-differs")
+        raise FormatError("its member index does not match its catalog")
     locations: list[tuple[int, int, int]] = []
     for member in members:
         first = len(locations)

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from shardmill.schemas.dataset import shard_names
 from shardmill.schemas.dataset.catalog import CatalogRow
 from shardmill.schemas.dataset.manifest import Split
-from shardmill.schemas.errors import ShardmillError
+from shardmill.schemas.errors import OutputError, ShardmillError
 from shardmill.schemas.refs import InputRef, Reference, Reject
 from shardmill.schemas.storage import join, open_storage
 from shardmill.schemas.tfrecord.gzip_member import Packing
@@ -412,3 +412,8 @@ def delete_unused_build(outcome: Outcome, spec: SinkSpec) -> Outcome:
     if outcome.status == "up_to_date":
         open_storage(spec.output).delete_tree(spec.build)
     return outcome
+
+
+def damaged_part(path: object) -> OutputError:
+    """Return the error for damaged part."""
+    return OutputError(f"{path} is damaged: run again.")

@@ -141,7 +141,10 @@ def failure_of(error: MemoryError | ShardmillError) -> str:
     Other runners would only repeat the work, so there it becomes a value that reaches the command.
     """
     if isinstance(error, MemoryError):
-        error = ResourceError("worker-memory")
+        error = ResourceError(
+            "A process cannot have more memory: use a machine or workers with more memory, or set "
+            "--threads lower. Finished parts are kept."
+        )
     if progress.is_collected():
         raise error
     return error.coded
@@ -365,7 +368,10 @@ def _claim_output(pipeline: beam.Pipeline, output: str) -> None:
     others = _OUTPUTS.setdefault(pipeline, [])
     for other in others:
         if f"{folder}/".startswith(f"{other}/") or other.startswith(f"{folder}/"):
-            raise UsageError("outputs-overlap", output=folder, other=other)
+            raise UsageError(
+                f"Two builds of one pipeline write to {folder} and {other}: give each a separate "
+                "folder, which is not inside that of the other."
+            )
     others.append(folder)
 
 

@@ -16,6 +16,7 @@ from shardmill.schemas.errors import InputError, UsageError, format_names
 from shardmill.schemas.example.serialize import encode_example
 from shardmill.schemas.refs import InputRef, RejectedError
 from shardmill.schemas.schema_pbtxt.columns import Column
+from shardmill.schemas.text_file import unreadable_text
 from shardmill.transforms.match.inputs import MatchSpec, find_sizes, is_remote_folder, key_of_entry
 from shardmill.transforms.match.labels import sort_labels
 from shardmill.transforms.match.walk import make_key
@@ -108,7 +109,10 @@ def open_listings(
     tabular = [path for path in paths if not path.lower().endswith(".txt")]
     listings = {path: _read_columns(path, options) for path in tabular}
     if options.separator and not (options.labelled and len(listings) == len(parts)):
-        raise UsageError("label-separator-useless", separator=options.separator)
+        raise UsageError(
+            f"--label_separator={options.separator} needs labels of listings: set "
+            "--label_from=listing, and give listings as --input."
+        )
     names = [*dict.fromkeys(name for each in listings.values() for name in each.others)]
     chosen = options.choose(names)
     columns: dict[str, Column] = {}
@@ -117,7 +121,10 @@ def open_listings(
         warnings |= dict.fromkeys(each.warn())
         for column in each.infer(chosen):
             if columns.setdefault(column.name, column) != column:
-                raise InputError("listing-types-differ", name=column.name, source=each.ref.uri)
+                raise InputError(
+                    f"The column {column.name!r} of {each.ref.uri} has another type than in the "
+                    f"other listings: give it one, as in --types={column.name}:float."
+                )
             rounding = each.sample.profiles[column.name].rounding
             if rounding and column.kind == "float32":
                 text = f"float32 rounds values of the column {column.name!r}: {rounding}; "
@@ -223,17 +230,25 @@ class Listing:
         source, columns = self.ref.uri, [*self.names]
         if {*_PATHS}.isdisjoint(columns):
             fix = _find_fix(columns, is_csv=self.kind == "csv")
-            raise InputError("listing-without-uri", source=source, columns=columns, fix=fix)
+            raise InputError(
+                f"{source} has no column uri, path or file_name, only {columns}: {fix}."
+            )
         for name, needed in (("label", self.options.labelled), ("split", self.options.split)):
             if needed and name not in columns:
                 raise InputError(
-                    "listing-column-missing", source=source, name=name, columns=columns
+                    f"{source} has no column {name}, only {columns}: a listing is a CSV with a "
+                    "header, JSON Lines or Parquet, with a column uri, path or file_name, perhaps "
+                    "label, split, group, and others that become features; for a table use "
+                    "`shardmill rows`."
                 )
         single = self.options.labelled and not self.options.separator
         for name in (*_PATHS, *(_ROLES if single else _ROLES[1:])):
             profile = self.sample.profiles.get(name)
             if self.kind != "csv" and profile and is_list(profile.kind):
-                raise InputError("listing-column-lists", source=source, name=name)
+                raise InputError(
+                    f"{source}: the column {name} holds lists, but it must hold one text; lists of "
+                    "labels need --label_separator."
+                )
         return self
 
     def warn(self) -> Iterator[str]:
@@ -311,7 +326,7 @@ class Listing:
 
         entry = text(self.path)
         if not entry:
-            raise InputError("listing-cell-empty", where=where, name=self.path)
+            raise InputError(f"{where}: the {self.path} is empty.")
         key, uri = key_of_entry(entry, root, where, is_folder)
         values = ((each.name, row.get(each.name)) for each in self.features)
         attached = encode_example(
@@ -329,7 +344,8 @@ class Listing:
             for part in parts:
                 if separator in part:  # catalogs have joined labels
                     raise InputError(
-                        "listing-label-joined", where=where, label=part, separator=separator
+                        f"{where}: the label {part!r} of a list holds the separator {separator!r}: "
+                        "set --label_separator to a text that no label holds."
                     )
         classes = sort_labels({make_key(part.strip()) for part in parts})
         label = separator.join(classes) or None
@@ -363,7 +379,10 @@ def _read_columns(path: str, options: ListingOptions) -> Listing:
     for name, count in Counter(filter(None, names)).items():
         if count > 1:
             shown = format_names(names)
-            raise InputError("listing-columns", source=path, name=name, columns=shown)
+            raise InputError(
+                f"{path} has the column {name!r} twice, of {shown}: give each column a different "
+                "name."
+            )
     header, names = names, make_unique(names)
     dialect = replace(dialect, columns=names)
     size = _SAMPLE_BYTES if {*names}.difference(_PATHS, _ROLES) or kind != "csv" else _HEAD_BYTES
@@ -384,15 +403,18 @@ def _raise_first(ref: InputRef, rejects: Sequence[RowReject]) -> None:
     """
     for reject in rejects[:1]:
         if reject.error == "encoding":
-            raise InputError("listing-encoding", source=ref.uri, problem=_NOT_UTF_8)
+            raise unreadable_text(source=ref.uri, problem=_NOT_UTF_8)
         column = f", column {reject.column}" if reject.column else ""
+        line = f"{reject.line}{column}"
         raise InputError(
-            "listing-malformed", source=ref.uri, line=f"{reject.line}{column}", error=reject.message
+            f"{ref.uri}, line {line}: {reject.message}; a listing is a CSV with a header, JSON "
+            "Lines or Parquet, with a column uri, path or file_name, perhaps label, split, group, "
+            "and others that become features; for a table use `shardmill rows`."
         )
 
 
 def _unreadable(source: str, error: str, message: str) -> InputError:
     """Return the error of a listing that is rejected for a reason of ``refs.REASONS``."""
     if error == "encoding":
-        return InputError("listing-encoding", source=source, problem=_NOT_UTF_8)
-    return InputError("listing-unreadable", source=source, message=message)
+        return unreadable_text(source=source, problem=_NOT_UTF_8)
+    return InputError(f"{source} cannot be read as a listing: {message}.")

@@ -57,7 +57,10 @@ class ColumnOptions:
         new_names = dict(pair.partition(":")[::2] for pair in rename)
         original = {new: old for old, new in new_names.items()}
         if len(original) < len(rename):
-            raise UsageError("rename-twice", rename=",".join(rename))
+            rename_text = ",".join(rename)
+            raise UsageError(
+                f"--rename={rename_text} gives two columns the same name: choose different names."
+            )
 
         def split(texts: Iterable[str]) -> dict[str, str]:
             pairs = (text.partition(":")[::2] for text in texts)
@@ -93,7 +96,10 @@ class ColumnOptions:
         names = [self.rename.get(name, name) for name in columns]
         for old, new in self.rename.items():
             if names.count(new) > 1:
-                raise UsageError("rename-taken", old=old, new=new)
+                raise UsageError(
+                    f"--rename={old}:{new}: the input has another column {new!r}: choose another "
+                    "name, or rename that one too."
+                )
         return names
 
     def keeps(self, name: str, label: str) -> bool:
@@ -122,7 +128,12 @@ def _typed_column(name: str, text: str) -> Column:
     if "time" in arguments:
         return Column(name, time_format=form, **arguments)
     if not arguments or form.startswith("%"):
-        raise UsageError("type-unknown", name=name, text=text, types=", ".join(_TYPES))
+        types_text = ", ".join(_TYPES)
+        raise UsageError(
+            f"--types={name}:{text}: must be {types_text}; a format may follow the last two, as in "
+            f"{name}:date:%d.%m.%Y, and the text between several values the others, as in "
+            f"{name}:text:;."
+        )
     return Column(name, separator=form, **arguments)
 
 
@@ -138,4 +149,4 @@ def unknown_column(flag: str, name: str, have: str, columns: Sequence[str]) -> U
     near = difflib.get_close_matches(name, columns, 1)
     hint = f"; did you mean {near[0]!r}?" if near else "."
     names = format_names(columns) or "none"
-    return UsageError("column-unknown", flag=flag, name=name, have=have, columns=names, hint=hint)
+    return UsageError(f"--{flag}={name} is not a column: {have} {names}{hint}")

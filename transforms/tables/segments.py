@@ -35,13 +35,13 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shardmill.schemas.errors import OutputError
 from shardmill.schemas.refs import InputRef, SegmentRef
 from shardmill.schemas.schema_pbtxt.schema_text import Kind
 from shardmill.schemas.storage import open_storage
 from shardmill.schemas.tfrecord.framing import combine_crc32c
 from shardmill.transforms.sink import placement
 from shardmill.transforms.sink.plan import Plan
+from shardmill.transforms.sink.spec import damaged_part
 from shardmill.transforms.statistics.sums import Sums, sum_values
 from shardmill.transforms.tables.byte_arrays import ByteStrings, part_numbers
 from shardmill.transforms.tables.table_source import TypedColumn, is_list
@@ -232,7 +232,7 @@ def _read_blocks(ref: SegmentRef) -> Iterator[pa.Buffer]:
     with open_storage(ref.uri).open_at(ref.uri) as reader:
         packed = reader.read_at(ref.offset, ref.length)
     if google_crc32c.value(packed) != ref.crc32c:
-        raise OutputError("part-damaged", path=ref.uri)
+        raise damaged_part(ref.uri)
     view, at, codec = memoryview(packed), 0, pa.Codec(_CODEC)
     # Each block was compressed alone, since one that two parts share is read for both.
     while at < len(view):

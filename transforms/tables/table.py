@@ -21,7 +21,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardmill.schemas.dataset.splits import SPLIT_FOLDERS, check_split_name
-from shardmill.schemas.errors import InputError, UsageError, coded, shown
+from shardmill.schemas.errors import InputError, UsageError, shown
+from shardmill.schemas.numbers import plural
 from shardmill.schemas.refs import Reject, RejectedError
 from shardmill.transforms.match.labels import has_control
 from shardmill.transforms.runtime import progress
@@ -111,7 +112,8 @@ def why_files_lost(census: Census, limit: int) -> str:
     if lost.total() <= limit:
         return ""
     key, message = min(census.examples[error][0] for error in lost)
-    return coded("rows-too-many-files", lost=describe_lost_files(lost.total(), limit, key, message))
+    lost_text = describe_lost_files(lost.total(), limit, key, message)
+    return f"{lost_text}."
 
 
 def plan_rows(census: Census, spec: RowsSpec) -> Plan:
@@ -283,7 +285,10 @@ def transformed_labels(values: pa.Array) -> pa.StringArray:
         return pa.repeat(TOO_MANY_LABELS, len(values))
     names = _to_texts(encoded.dictionary)
     for name in filter(has_control, names):
-        raise InputError("preprocessing-label-control", label=name)
+        raise InputError(
+            f"preprocessing_fn returns the label {name!r}, which has a control character: remove "
+            "such characters with tf.strings.regex_replace."
+        )
     return pa.array(names, pa.string()).take(encoded.indices)
 
 
@@ -345,11 +350,10 @@ def _named_splits(
     valid = {name for name, problem in zip(of_texts, problems, strict=True) if not problem}
     names = tuple(sorted(valid, key=str.encode))
     if len(names) > MAX_SPLITS:  # each split has at least one shard
+        names_text = ", ".join(map(shown, names[:3]))
         raise UsageError(
-            "split-by-too-many",
-            column=column,
-            most=MAX_SPLITS,
-            names=", ".join(map(shown, names[:3])),
+            f"--split_by={column} names more than {plural(MAX_SPLITS, 'split')}, such as "
+            f"{names_text}: name a column with values such as train, validation and test."
         )
     ids: Mapping[str, int] = {name: number for number, name in enumerate(names)}
     id_of_text = np.array([ids.get(name, -1) for name in of_texts], np.int32)

@@ -113,7 +113,7 @@ class ExampleChecker:
             features = schema_text.parse_schema_text(schema, _SOURCE).feature
             self._rules = {feature.name: _FeatureRule(feature) for feature in features}
         except FormatError as error:
-            raise UsageError("verify-schema-unreadable", error=error) from error
+            raise UsageError(f"the schema cannot be read: {error}") from error
         self._images = tuple(
             feature.name for feature in features if feature.HasField("image_domain")
         )

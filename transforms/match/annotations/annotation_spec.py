@@ -13,7 +13,6 @@ from xml.etree import ElementTree as ET
 
 from blake3 import blake3
 
-from shardmill.schemas.errors.catalogue import coded
 from shardmill.schemas.example.parse import parse_example
 from shardmill.schemas.example.serialize import FeatureValue, encode_example
 from shardmill.schemas.refs import InputRef, MatchCounts, RejectedError
@@ -201,7 +200,7 @@ class AnnotationSpec:
         wanted = _WANTED[self.kind].format(task=self.task)
         places = ", ".join(place.input for place in self.places)
         flag = flag_of(self.kind)
-        return MatchCounts(fatal=coded("annotations-none", flag=flag, wanted=wanted, place=places))
+        return MatchCounts(fatal=f"{flag} finds no {wanted} in {places}: check the path.")
 
     def is_image(self, ref: InputRef) -> bool:
         """Return whether a matched image is one, and not a mask in the same folder."""

@@ -17,7 +17,7 @@ import numpy as np
 from shardmill.schemas.errors import InputError
 from shardmill.schemas.refs import InputRef, MatchCounts
 from shardmill.schemas.storage import ReaderStream, open_storage
-from shardmill.schemas.text_file import TextError, Utf8Stream
+from shardmill.schemas.text_file import TextError, Utf8Stream, unreadable_text
 from shardmill.transforms.match.annotations.annotation_spec import attach
 from shardmill.transforms.match.annotations.boxes import Annotation, AnnotationError, Box
 from shardmill.transforms.match.walk import make_key
@@ -54,10 +54,14 @@ def read_categories(path: str) -> dict[tuple[str, str], str]:
         first = categories.setdefault((path, number), text)
         if first != text:
             raise InputError(
-                "annotations-category-twice", path=path, number=number, first=first, second=text
+                f"{path} has two categories with the id {number}, {first!r:.80} and {text!r:.80}: "
+                "give them different ids."
             )
     if not categories:
-        raise InputError("annotations-without-categories", path=path)
+        raise InputError(
+            f"{path} has no categories: give COCO's instances, which have boxes with categories, "
+            "and convert other JSON, such as LabelMe's, to them."
+        )
     return categories
 
 
@@ -134,16 +138,22 @@ def _items(path: str, name: str) -> Iterator[dict[str, Any]]:
         try:
             for item in ijson.items(stream, f"{name}.item", use_float=True):
                 if not isinstance(item, dict):
-                    raise InputError("annotations-not-coco", path=path, name=name, item=item)
+                    raise InputError(
+                        f"{path} is not COCO's: an entry of {name} is {item!r:.80} instead of an "
+                        "object."
+                    )
                 yield item
         except TextError as error:
-            raise InputError("listing-encoding", source=path, problem=error) from error
+            raise unreadable_text(source=path, problem=error) from error
         except (ijson.JSONError, ValueError) as error:
             why, *_ = str(error).splitlines() or [""]  # the others repeat some of the file
             if "integer overflow" in why:
-                raise InputError("annotations-number-too-large", path=path) from error
+                raise InputError(
+                    f"{path} has a whole number that does not fit 64 bits, such as an id: write it "
+                    "as a text, or smaller."
+                ) from error
             why = why[:_MAX_PROBLEM].rstrip(".")
-            raise InputError("annotations-not-json", path=path, error=why) from error
+            raise InputError(f"{path} is not whole JSON: {why}.") from error
 
 
 class _Shallow:

@@ -19,7 +19,7 @@ from shardmill.schemas.errors import InputError, StorageError
 from shardmill.schemas.example.parse import parse_example
 from shardmill.schemas.refs import InputRef, MatchCounts, RejectedError, sum_counts
 from shardmill.schemas.storage.base import map_ordered, storage_threads
-from shardmill.schemas.text_file import TextError, decode_lines
+from shardmill.schemas.text_file import TextError, decode_lines, unreadable_text
 from shardmill.transforms.match.annotations.annotation_spec import (
     AnnotationSpec,
     attach,
@@ -186,9 +186,9 @@ def _read_set(file: InputRef) -> Iterator[InputRef]:
     try:
         lines = decode_lines(read_input(file))
     except RejectedError as error:
-        raise StorageError("imagesets-unreadable", path=file.uri, why=error.message) from error
+        raise StorageError(f"{file.uri} cannot be read: {error.message}.") from error
     except TextError as error:
-        raise InputError("listing-encoding", source=file.uri, problem=error) from error
+        raise unreadable_text(source=file.uri, problem=error) from error
     for line in lines:
         name = line.strip()
         if name:

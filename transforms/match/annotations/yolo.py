@@ -72,7 +72,10 @@ class LineFormat:
         if shape is not None:
             is_shape = isinstance(shape, list) and [type(each) for each in shape] == [int, int]
             if not is_shape or shape[0] < 1 or shape[1] not in (2, 3):
-                raise UsageError("labels-kpt-shape", source=source, shape=shape)
+                raise UsageError(
+                    f"--labels={source} has the kpt_shape {shape!r:.80}: give the number of key "
+                    "points, and 2 or 3 values of each, as in [17, 3]."
+                )
             return cls("box", shape[0] * shape[1])
         return cls(_TASKS.get(str(content.get("task")), ""))
 

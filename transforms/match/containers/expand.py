@@ -24,8 +24,10 @@ from shardmill.schemas.tfrecord.open_file import ZLIB_REMEDY, has_zlib_records
 from shardmill.transforms.match.containers.members import (
     ZIP_ENCODING,
     ArchiveMember,
+    damaged_archive,
     list_tar,
     list_zip,
+    unreadable_archive,
 )
 from shardmill.transforms.match.labels import LabelError, read_label
 from shardmill.transforms.match.read_input import read_range
@@ -126,7 +128,7 @@ def expand(ref: InputRef, spool: Spooler | None = None) -> Members:
     if ref.error:
         # One archive has many inputs, which are not to be one reject.
         if is_other(ref.key):
-            raise InputError("archive-rejected", path=ref.uri, why=ref.message)
+            raise unreadable_archive(path=ref.uri, why=ref.message)
         yield ref
         return
     try:
@@ -134,7 +136,7 @@ def expand(ref: InputRef, spool: Spooler | None = None) -> Members:
             kind = archive_kind(reader)
             if kind == "zlib":
                 why = f"its TFRecords have ZLIB compression, which is not read: {ZLIB_REMEDY}"
-                raise InputError("archive-rejected", path=ref.uri, why=why)
+                raise unreadable_archive(path=ref.uri, why=why)
             if kind in ("tar", "zip"):
                 file = MemberRange(ref.uri, reader.size, reader.version, 0, 0)
                 options = spool.members if spool else MemberOptions()
@@ -148,12 +150,12 @@ def expand(ref: InputRef, spool: Spooler | None = None) -> Members:
                 yield from spool(ref, reader, kind)
                 return
     except FileNotFoundError as error:
-        raise InputError("archive-rejected", path=ref.uri, why="it was deleted") from error
+        raise unreadable_archive(path=ref.uri, why="it was deleted") from error
     name = ref.uri.lower()
     base, suffix = os.path.splitext(name)
     if (base if suffix in _COMPRESSED else name).endswith(ARCHIVE_SUFFIXES):
         why = "its content is not that of such an archive"
-        raise InputError("archive-damaged", path=ref.uri, why=why)
+        raise damaged_archive(path=ref.uri, why=why)
     yield count_skipped(escape_name(ref.key)) if is_other(ref.key) else ref
 
 
@@ -266,12 +268,8 @@ class _SampleLabels:
             other = self._images.setdefault(sample, name)
             if other != name:
                 raise InputError(
-                    "archive-several-images",
-                    path=path,
-                    sample=sample,
-                    one=other,
-                    other=name,
-                    suffix=_divide(other)[1],
+                    f"{path} has several images of the sample {sample!r}, {other!r} and {name!r}: "
+                    f"name what follows the first dot, as in --image_suffix={_divide(other)[1]}."
                 )
         return label or _Label("")
 

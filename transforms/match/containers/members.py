@@ -109,7 +109,7 @@ def list_tar(reader: RandomReader, path: str) -> Iterator[ArchiveMember]:
             # A damaged header ends the iteration, too.
             _check_end(stream, archive.offset)
         except (tarfile.TarError, ValueError, OverflowError) as error:
-            raise InputError("archive-damaged", path=path, why=str(error)) from error
+            raise damaged_archive(path=path, why=str(error)) from error
 
 
 def _check_end(stream: io.BufferedReader, offset: int) -> None:
@@ -174,7 +174,7 @@ def list_images(ref: InputRef) -> Iterator[InputRef]:
         StorageError: Reading it failed.
     """
     if ref.error:
-        raise InputError("archive-rejected", path=ref.uri, why=ref.message)
+        raise unreadable_archive(path=ref.uri, why=ref.message)
     # The archive will be deleted, so names do not contain its path.
     return list_spool(ref.uri, ref.uri, lambda number, key: (key, f"record:{number}"))
 
@@ -231,7 +231,19 @@ def list_zip(
         if (number - entries) % (1 << 16):
             raise ValueError(f"its directory has {number:,} members, not {entries:,}")
     except (ValueError, struct.error) as error:
-        raise InputError("archive-damaged", path=path, why=str(error)) from error
+        raise damaged_archive(path=path, why=str(error)) from error
+
+
+def damaged_archive(path: object, why: object) -> InputError:
+    """Return the error for damaged archive."""
+    return InputError(
+        f"The archive {path} cannot be read: {why}. Replace it, or leave it out of --input."
+    )
+
+
+def unreadable_archive(path: object, why: object) -> InputError:
+    """Return the error for unreadable archive."""
+    return InputError(f"The archive {path} cannot be read: {why}.")
 
 
 def _find_directory(reader: RandomReader) -> tuple[int, int, int, int]:

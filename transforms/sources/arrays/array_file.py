@@ -21,8 +21,9 @@ from typing import IO, Any, NamedTuple, cast
 import numpy as np
 from numpy.lib import format as npy_format
 
-from shardmill.schemas.errors import ChangedError, InputError, coded
+from shardmill.schemas.errors import ChangedError, InputError
 from shardmill.schemas.file_signatures import describe_format
+from shardmill.schemas.numbers import plural
 from shardmill.schemas.storage import Entry, RandomReader, ReaderStream, open_storage, scheme_of
 
 MAX_HEADER_BYTES = 12 + 10_000  # magic, version and length, and the longest header NumPy accepts
@@ -83,7 +84,10 @@ def parse_header(start: bytes, source: str) -> NpyHeader:
         shape, fortran, dtype = _read(stream)
     except Exception as error:
         problem = _describe_problem(error)
-        raise InputError("npy-header-malformed", source=source, problem=problem) from error
+        raise InputError(
+            f"The .npy header of {source} is truncated or malformed ({problem}): copy the file "
+            "again or save it again with numpy.save."
+        ) from error
     unsupported = _describe_unsupported(dtype, source)
     if unsupported is not None:
         raise InputError(unsupported)
@@ -118,18 +122,30 @@ def _read(stream: io.BytesIO) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
 def _describe_unsupported(dtype: np.dtype[Any], source: str) -> str | None:
     """Return why values of a dtype cannot be written, with the fix, or None."""
     if dtype.names or dtype.shape:
-        return coded("npy-structured", source=source)
+        return (
+            f"{source} holds records with fields (a structured dtype), not plain numbers: save "
+            "each field as a separate array, as in numpy.savez('data.npz', a=x['a'], b=x['b'])."
+        )
     if dtype.kind == "O":
-        return coded("npy-objects", source=source)
+        return (
+            f"{source} holds pickled Python objects (dtype object), which are never loaded: save "
+            "an array of numbers, such as numpy.stack(x), or of texts, such as y.astype(str)."
+        )
     if dtype.kind == "V":
-        return coded("npy-void", source=source, dtype=dtype.str[1:])
+        dtype_text = dtype.str[1:]
+        return (
+            f"{source} holds {dtype_text} values, raw bytes without a type (NumPy saves bfloat16 "
+            "this way): save x.astype('float32'), or x.view('uint16') to keep the bits."
+        )
     if dtype.kind in _WIDEST and dtype.itemsize > _WIDEST[dtype.kind]:
         wide = "complex128" if dtype.kind == "c" else "float64"
-        return coded("npy-long-double", source=source, dtype=dtype.name, wide=wide)
+        return (
+            f"{source} holds {dtype.name}, which differs between machines: save x.astype('{wide}')."
+        )
     if dtype.kind in _NUMBERS + "SU":
         return None
     kind = "int64" if dtype.kind in "Mm" else "float64"
-    return coded("npy-not-numbers", source=source, dtype=dtype.name, type=kind)
+    return f"{source} holds {dtype.name} values, which are not numbers: save x.astype('{kind}')."
 
 
 def _describe_start(start: bytes, source: str) -> str:
@@ -140,7 +156,7 @@ def _describe_start(start: bytes, source: str) -> str:
     elif start[:1] == b"\x80":
         description = "a pickle, which is never loaded"
     fix = "" if ": " in description else ": save it with numpy.save"
-    return coded("npy-other-format", source=source, description=description, fix=fix)
+    return f"{source} is not a .npy file but {description}{fix}."
 
 
 @dataclass(frozen=True)
@@ -200,7 +216,7 @@ class ArrayFile:
 
     def changed(self, detail: str) -> InputError:
         """Return the error for a file that changed after it was opened."""
-        return InputError("array-changed", uri=self.uri, error=detail)
+        return _array_changed(uri=self.uri, error=detail)
 
 
 def open_npy(entry: Entry, name: str, source: str) -> ArrayFile:
@@ -231,7 +247,7 @@ def npz_members(entry: Entry, source: str) -> tuple[list[str], list[str]]:
     arrays = [name.removesuffix(".npy") for name in members if name.endswith(".npy")]
     repeated = next((name for name in arrays if arrays.count(name) > 1), None)
     if repeated is not None:
-        raise InputError("npz-duplicate-member", source=source, repeated=repeated)
+        raise InputError(f"{source} has two members {repeated!r}: save it again with numpy.savez.")
     return arrays, [name for name in members if not name.endswith(".npy")]
 
 
@@ -252,11 +268,9 @@ def open_npz(entry: Entry, name: str, source: str) -> ArrayFile:
         info = archive.getinfo(f"{name}.npy")
         if info.file_size > max(_BOMB_BYTES, _BOMB_RATIO * info.compress_size):
             raise InputError(
-                "npz-bomb",
-                source=source,
-                size=info.compress_size,
-                claimed=info.file_size,
-                ratio=_BOMB_RATIO,
+                f"{source} has {plural(info.compress_size, 'byte')} and claims to decompress to "
+                f"{info.file_size:,}, over {_BOMB_RATIO} times as many: if that is right, save it "
+                "uncompressed with numpy.savez."
             )
         with _reject_damage(source), archive.open(info) as stream:
             header = stream.read(MAX_HEADER_BYTES)
@@ -274,19 +288,20 @@ def _array_file(
     """
     header = parse_header(start, source)
     if not header.shape:
-        raise InputError("npy-single-value", source=source)
+        raise InputError(
+            f"{source} is a single value (shape ()), so it has no examples: save an array whose "
+            "first axis is the examples."
+        )
     array = ArrayFile(name, source, entry.path, reader.size, reader.version, entry.ctime, *header)
     found = size - array.header_bytes
     if found == array.num_bytes:
         return array
     shape = str(array.shape)
+    shape_text = shape if len(shape) <= 60 else f"{shape[:60]}...)"
     raise InputError(
-        "npy-size",
-        source=source,
-        shape=shape if len(shape) <= 60 else f"{shape[:60]}...)",
-        dtype=array.dtype.name,
-        num_bytes=array.num_bytes,
-        found=found,
+        f"{source} is truncated or has data after its array: its shape {shape_text} of "
+        f"{array.dtype.name} takes {plural(array.num_bytes, 'byte')} and it has {found:,}; copy it "
+        "again, or save each array in a separate file."
     )
 
 
@@ -301,9 +316,13 @@ def open_file(uri: str) -> Iterator[RandomReader]:
         with open_storage(uri).open_at(uri) as reader:
             yield reader
     except FileNotFoundError as error:
-        raise InputError("array-gone", uri=uri) from error
+        raise InputError(f"{uri} is gone: check --input and run again.") from error
     except ChangedError as error:
-        raise InputError("array-changed", uri=uri, error=error) from error
+        raise _array_changed(uri=uri, error=error) from error
+
+
+def _array_changed(uri: object, error: object) -> InputError:
+    return InputError(f"{uri} changed while it was read ({error}): run again.")
 
 
 @contextlib.contextmanager
@@ -371,7 +390,8 @@ def _open_zip(
         except _ZIP_ERRORS as error:
             start = reader.read_at(0, 6).hex(" ") or "nothing"
             raise InputError(
-                "npz-not-npz", source=source, error=_message(error), start=start
+                f"{source} is not an .npz file ({_message(error)}; it begins with {start}): save "
+                "it with numpy.savez."
             ) from error
         with archive:
             yield archive
@@ -383,7 +403,9 @@ def _reject_damage(source: str) -> Iterator[None]:
     try:
         yield
     except _ZIP_ERRORS as error:
-        raise InputError("npz-damaged", source=source, error=_message(error)) from error
+        raise InputError(
+            f"{source} is damaged and cannot be read ({_message(error)}): copy it or save it again."
+        ) from error
 
 
 def _message(error: BaseException) -> str:

@@ -70,11 +70,16 @@ def check_labels(array: ArrayFile) -> ArrayLabels:
             range of int64, or not a text that can be a label.
     """
     if not _is_column(array):
+        shape = str(array.shape)[:60]
         raise InputError(
-            "array-labels-shape", source=array.source, shape=str(array.shape)[:60], rows=array.rows
+            f"{array.source} has the shape {shape}, and labels are one value for each example, "
+            f"({array.rows:,},): for one-hot labels save y.argmax(axis=1)."
         )
     if array.dtype.kind in "fc":
-        raise InputError("array-labels-floats", source=array.source, dtype=array.dtype.name)
+        raise InputError(
+            f"{array.source} holds labels as {array.dtype.name}, not as integers: save "
+            "y.astype('int64'), or pass no label if it is a target to predict."
+        )
     if array.is_text:
         return ArrayLabels(array, sort_labels(_distinct_texts(array)))
     # Of integers only uint64 has values that overflow; other labels are read with their rows alone.
@@ -82,7 +87,8 @@ def check_labels(array: ArrayFile) -> ArrayLabels:
         if int(values.max(initial=0)) > _MAX_LABEL:
             row = first + int(values.argmax())
             raise InputError(
-                "array-label-too-large", source=array.source, value=values.max(), row=row
+                f"{array.source} has the label {values.max()} at row {row:,}, which overflows "
+                "int64: use smaller class ids."
             )
     return ArrayLabels(array)
 
@@ -104,15 +110,15 @@ def _distinct_texts(array: ArrayFile) -> set[str]:
             if problem:
                 row = first + int(np.flatnonzero(values == value)[0])
                 raise InputError(
-                    "array-label-not-text",
-                    source=array.source,
-                    value=value,
-                    row=row,
-                    problem=problem,
+                    f"{array.source} has the label {value!r} at row {row:,}, which {problem}: give "
+                    "each example a label in plain UTF-8."
                 )
             distinct.add(text)
         if len(distinct) > MAX_TEXTS:
-            raise InputError("array-labels-too-many", source=array.source, most=MAX_TEXTS)
+            raise InputError(
+                f"{array.source} has more than {MAX_TEXTS:,} distinct texts, too many for classes: "
+                "save integers, or give another label."
+            )
     return distinct
 
 

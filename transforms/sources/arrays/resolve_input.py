@@ -12,9 +12,10 @@ from typing import NamedTuple
 from blake3 import blake3
 
 from shardmill.schemas.errors import InputError, UsageError, format_names
+from shardmill.schemas.numbers import plural
 from shardmill.schemas.refs import InputRef
 from shardmill.schemas.storage import Entry, absolute, join, open_storage
-from shardmill.transforms.match.walk import is_junk, is_utf8, make_key
+from shardmill.transforms.match.walk import input_outside_root, is_junk, is_utf8, make_key
 from shardmill.transforms.sources.arrays.array_file import (
     ArrayFile,
     npz_members,
@@ -129,7 +130,9 @@ def resolve_input(query: ArraysQuery) -> InputArrays:
         UsageError: An option names an array that does not exist, or two options conflict.
     """
     if query.labels and query.label:
-        raise UsageError("labels-and-label", labels=query.labels, label=query.label)
+        raise UsageError(
+            f"--labels={query.labels} and --label={query.label} cannot be combined: give one."
+        )
     path, entry = _entry(query.input, "input", _FIX)
     source = _source(entry, query)
     names = _chosen(source, query)
@@ -137,7 +140,10 @@ def resolve_input(query: ArraysQuery) -> InputArrays:
     label = _label(query, opened, source)
     arrays = [array for name, array in sorted(opened.items()) if not label or label.name != name]
     if not arrays:
-        raise InputError("arrays-only-label", input=query.input, name=names[0])
+        raise InputError(
+            f"--input={query.input} has only the label {names[0]!r}: add an array, or give "
+            "--label= to use it as a plain array."
+        )
     every = [*arrays, label] if label else arrays
     _check_arrays(arrays, query)
     _check_rows(every, query)
@@ -145,10 +151,8 @@ def resolve_input(query: ArraysQuery) -> InputArrays:
     checked = check_labels(label) if label else None
     if checked and checked.texts and checked.text_name in opened:
         raise InputError(
-            "array-named-like-texts",
-            input=query.input,
-            text_name=checked.text_name,
-            name=checked.name,
+            f"--input={query.input} has an array {checked.text_name!r}, which is the name of the "
+            f"texts of {checked.name!r}: rename it."
         )
     others = format_names(sorted(source.others))
     warnings = (f"skipped, not .npy files: {others}",) if others else ()
@@ -158,14 +162,14 @@ def resolve_input(query: ArraysQuery) -> InputArrays:
 def _entry(text: str, flag: str, fix: str) -> tuple[str, Entry]:
     """Return the absolute path of an input, and its entry."""
     if not text:
-        raise UsageError("flag-empty", flag=flag, fix=fix)
+        raise UsageError(f"--{flag} is empty: {fix}.")
     path = absolute(text)
     entry = open_storage(path).stat(path)
     if entry is None:
         glob = " (patterns are not supported here)" if re.search(r"[*?]", text) else ""
-        raise InputError("array-missing", flag=flag, text=text, glob=glob, fix=fix)
+        raise InputError(f"--{flag}={text} does not exist{glob}: {fix}.")
     if entry.kind == "other":
-        raise InputError("array-not-file", flag=flag, text=text, fix=fix)
+        raise InputError(f"--{flag}={text} is a pipe, socket or device, not a file: {fix}.")
     return path, entry
 
 
@@ -178,7 +182,7 @@ def _source(entry: Entry, query: ArraysQuery) -> _Source:
         return _Source({X: partial(open_npy, entry, X, shown)}, named=False)
     arrays, others = npz_members(entry, shown)
     if not arrays:
-        raise InputError("npz-empty", shown=shown)
+        raise InputError(f"{shown} holds no arrays: save some with numpy.savez.")
     return _Source({name: partial(open_npz, entry, name, shown) for name in arrays}, others)
 
 
@@ -196,17 +200,23 @@ def _folder(path: str, shown: str) -> _Source:
             continue
         if entry.kind != "dir" and name.endswith(".npy"):
             if not is_utf8(name):
-                raise InputError("array-name-not-utf8", shown=shown, name=name)
+                raise InputError(f"{shown} holds {name!r}, which is not UTF-8: rename it.")
             arrays[name.removesuffix(".npy")] = partial(
                 _open_file, entry, name.removesuffix(".npy"), f"{shown}, {name}"
             )
         elif entry.kind == "dir" or name.endswith(".npz"):
             what = "the folder" if entry.kind == "dir" else "the archive"
-            raise InputError("folder-with-other-arrays", shown=shown, what=what, name=name)
+            raise InputError(
+                f"{shown} holds {what} {name!r}: a folder's .npy files are the features of one "
+                "dataset, one array each with the examples first; for one file an example join "
+                "them with numpy.stack, else give one .npy, one .npz or a folder of .npy files."
+            )
         else:
             others.append(name)
     if not arrays:
-        raise InputError("folder-without-npy", shown=shown)
+        raise InputError(
+            f"{shown} holds no .npy files: give one .npy, one .npz or a folder of .npy files."
+        )
     return _Source(arrays, others)
 
 
@@ -223,12 +233,19 @@ def _chosen(source: _Source, query: ArraysQuery) -> list[str]:
     for flag, name in [*(("arrays", name) for name in query.arrays), ("label", query.label)]:
         if name and name not in source.open:
             shown = format_names(sorted(source.open))
-            raise UsageError("array-unknown", flag=flag, name=name, input=query.input, shown=shown)
+            raise UsageError(f"--{flag}={name} is not an array: --input={query.input} has {shown}.")
     names = sorted(set(wanted)) if query.arrays else sorted(source.open)
     if len(names) > _MAX_ARRAYS:
-        raise InputError("arrays-too-many", input=query.input, names=len(names), most=_MAX_ARRAYS)
+        raise InputError(
+            f"--input={query.input} has {plural(len(names), 'array')}, over {_MAX_ARRAYS:,}: one "
+            "array holds one feature of all examples; for one array an example join them with "
+            "numpy.stack."
+        )
     if query.label and not source.named:
-        raise UsageError("label-of-single-npy", label=query.label)
+        raise UsageError(
+            f"--label={query.label} names a member of an .npz or a folder: for one .npy give "
+            "--labels=FILE.npy."
+        )
     return names
 
 
@@ -236,10 +253,13 @@ def _label(query: ArraysQuery, opened: dict[str, ArrayFile], source: _Source) ->
     """Return the array that is the label, or None."""
     if query.labels:
         if Y in opened:
-            raise InputError("array-named-like-labels", input=query.input, name=Y)
+            raise InputError(
+                f"--input={query.input} has an array {Y!r}, which is the name of --labels: give "
+                "only one of them."
+            )
         _, entry = _entry(query.labels, "labels", "give one .npy")
         if entry.kind == "dir" or entry.path.lower().endswith(".npz"):
-            raise UsageError("labels-not-npy", labels=query.labels)
+            raise UsageError(f"--labels={query.labels} is not a .npy file: give a 1-D array.")
         return open_npy(entry, Y, f"--labels={query.labels}")
     if query.label is not None or not source.named:
         return opened[query.label] if query.label else None
@@ -251,13 +271,20 @@ def _check_arrays(arrays: Sequence[ArrayFile], query: ArraysQuery) -> None:
     """Reject arrays of texts, those that need too much memory, and records that are too large."""
     for array in arrays:
         if array.is_text:
-            raise InputError("array-texts", source=array.source, dtype=array.dtype.str)
+            raise InputError(
+                f"{array.source} holds texts ({array.dtype.str}), not numbers: name it with "
+                "--label if it is the label, or exclude it with --arrays."
+            )
         if array.fortran and array.is_stream and array.num_bytes > _MAX_FORTRAN_BYTES:
-            raise InputError("npy-fortran", source=array.source, size=array.num_bytes)
+            raise InputError(
+                f"{array.source} is in Fortran order and has {plural(array.num_bytes, 'byte')}, "
+                "over 256 MiB: save numpy.ascontiguousarray(x), or a local .npy."
+            )
     size = sum(array.row_bytes for array in arrays)
     if size > _MAX_RECORD_BYTES:
         raise InputError(
-            "arrays-example-too-large", input=query.input, size=size, most=_MAX_RECORD_BYTES
+            f"One example of --input={query.input} takes {plural(size, 'byte')}, over the limit of "
+            f"{_MAX_RECORD_BYTES:,} for a record: make the first axis the examples."
         )
 
 
@@ -267,14 +294,14 @@ def _check_rows(arrays: Sequence[ArrayFile], query: ArraysQuery) -> None:
     other = next((array for array in arrays if array.rows != first.rows), None)
     if other is not None:
         raise InputError(
-            "arrays-lengths-differ",
-            source=first.source,
-            rows=first.rows,
-            other_source=other.source,
-            other_rows=other.rows,
+            f"{first.source} has {plural(first.rows, 'example')} and {other.source} has "
+            f"{other.rows:,}: the first axes must be equal; exclude one with --arrays, or join the "
+            "pieces of one array with numpy.concatenate."
         )
     if not first.rows:
-        raise InputError("arrays-no-examples", input=query.input, shape=first.shape)
+        raise InputError(
+            f"--input={query.input} holds no examples (shape {first.shape}): give at least one."
+        )
 
 
 def _key(path: str, query: ArraysQuery) -> tuple[str, str]:
@@ -283,10 +310,10 @@ def _key(path: str, query: ArraysQuery) -> tuple[str, str]:
     root = absolute(query.root) if query.root else folder or "/"
     top = root.rstrip("/") + "/"
     if not path.startswith(top):
-        raise UsageError("input-outside-root", pattern=query.input, root=query.root)
+        raise input_outside_root(pattern=query.input, root=query.root)
     key = path[len(top) :] if query.root else name
     if not is_utf8(key):
-        raise InputError("input-name-not-utf8", input=query.input)
+        raise InputError(f"--input={query.input} has a name that is not UTF-8: rename it.")
     return make_key(key), root
 
 

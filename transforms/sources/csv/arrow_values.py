@@ -324,7 +324,11 @@ class TypedSample(Sample):
         """
         found = find_type(profile.kind)
         if found is None:
-            raise InputError("column-unsupported", name=name, type=profile.kind)
+            raise InputError(
+                f"The column {name!r} has the type {profile.kind}, which a feature cannot hold "
+                f"(lists of lists, maps, lists of structs): leave it out with --drop={name}, or of "
+                "a listing with --features."
+            )
         kind, several = found
         column = given or Column(name, kind)
         required = profile.full and not several

@@ -65,7 +65,10 @@ class Dialect:
         for name in ("quote", "comment", "escape"):
             value = getattr(self, name)
             if value and (len(value) > 1 or not value.isascii() or value in "\r\n\0"):
-                raise UsageError("character-invalid", flag=name, value=value)
+                raise UsageError(
+                    f"--{name}={value!r}: must be one ASCII character other than a line break, or "
+                    "empty if none has this meaning."
+                )
         _check_special(self.separator, self.quote, self.comment, self.escape)
         _check_delimiter(self.separator, self.quote, self.encoding)
         _check_columns(self.columns)
@@ -104,7 +107,10 @@ def is_ascii_compatible(encoding: str) -> bool:
 def _codec_name(encoding: str) -> str:
     name = find_codec(encoding)
     if not name:
-        raise UsageError("encoding-unknown", encoding=encoding)
+        raise UsageError(
+            f"--encoding={encoding}: must be a text encoding that Python knows, such as utf-8, "
+            "utf-16, latin-1 or cp1252."
+        )
     return UTF_8 if name in _UTF_8_ALIASES else name
 
 
@@ -112,26 +118,35 @@ def _check_special(delimiter: str, quote: str, comment: str, escape: str) -> Non
     used = {*delimiter, quote}
     for flag, value in (("comment", comment), ("escape", escape)):
         if value and value in used:
-            raise UsageError("character-used", flag=flag, value=value)
+            raise UsageError(
+                f"--{flag}={value!r} is part of the delimiter or has another meaning: choose "
+                "another character."
+            )
         used.add(value)
 
 
 def _check_delimiter(delimiter: str, quote: str, encoding: str) -> None:
     if not delimiter or _LINE_BREAKS & set(delimiter):
-        raise UsageError("delimiter-invalid", delimiter=delimiter)
+        raise UsageError(
+            f"--delimiter={delimiter!r}: must be one or more characters without line breaks, such "
+            "as --delimiter=';' or --delimiter=tab."
+        )
     if quote and quote in delimiter:
-        raise UsageError("delimiter-contains-quote", delimiter=delimiter, quote=quote)
+        raise UsageError(
+            f"--delimiter={delimiter!r} contains the quote {quote!r}: choose another --quote, or "
+            "--quote= if quotes have no meaning."
+        )
     try:
         delimiter.encode(encoding)
     except UnicodeEncodeError as error:
         raise UsageError(
-            "delimiter-not-in-encoding", delimiter=delimiter, encoding=encoding
+            f"--delimiter={delimiter!r} does not exist in --encoding={encoding}: choose another."
         ) from error
 
 
 def _check_columns(columns: tuple[str, ...]) -> None:
     if not all(columns):
-        raise UsageError("columns-empty-name")
+        raise UsageError("--columns has an empty name: give each column a name.")
     twice = next((name for name, count in Counter(columns).items() if count > 1), None)
     if twice is not None:
-        raise UsageError("columns-twice", twice=shown(twice))
+        raise UsageError(f"--columns names {shown(twice)} twice: give each column another name.")

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from blake3 import blake3
 
 from shardmill.schemas.decompress import DecompressionError, decompress
-from shardmill.schemas.errors import ChangedError
 from shardmill.schemas.file_signatures import compression_format, describe_format, json_format
 from shardmill.schemas.refs import RejectedError
 from shardmill.schemas.storage import RandomReader, open_storage
+from shardmill.schemas.storage.base import became_shorter
 from shardmill.schemas.text_file import UTF_8, find_mark, find_utf_16
 from shardmill.schemas.tfrecord.framing import starts_record
 from shardmill.schemas.tfrecord.open_file import ZLIB_REMEDY, has_zlib_records
@@ -176,7 +176,7 @@ class CsvText:
                 stop = min(at + BLOCK_BYTES, end)
                 block = self._reader.read_at(at, stop - at)
             if len(block) < stop - at:
-                raise ChangedError("changed-became-shorter")
+                raise became_shorter()
             yield block
             at = stop
 

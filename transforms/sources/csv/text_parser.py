@@ -296,7 +296,11 @@ class CellRules:
 
     def __post_init__(self) -> None:
         if len(self.thousands) > 1 or self.thousands in {*"0123456789+-eE", self.decimal}:
-            raise UsageError("thousands-invalid", text=self.thousands, decimal=self.decimal)
+            raise UsageError(
+                f"--thousands={self.thousands!r}: must be one character that is not part of a "
+                f"number with --decimal={self.decimal!r}, such as a comma, a point, a space or an "
+                "apostrophe."
+            )
 
     @classmethod
     def of(cls, texts: Iterable[str] | None, *, infinity: bool = True, **marks: str) -> CellRules:

@@ -14,12 +14,13 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shardmill.schemas.errors import UsageError, shown
+from shardmill.schemas.errors import shown
 from shardmill.schemas.schema_pbtxt.columns import (
     DEFAULT_TAG,
     ZERO_PADDED_TAG,
     Column,
     fold_boolean,
+    invalid_column,
 )
 from shardmill.transforms.sources.csv import arrow_values, text_parser
 from shardmill.transforms.sources.csv.text_parser import CellRules
@@ -319,4 +320,4 @@ def check_default(column: Column) -> None:
     misfits = type_cells(column, cells, rules).misfits
     if misfits is not None:
         why = describe_misfit(column, cells, misfits, 0, rules)
-        raise UsageError("column-invalid", name=column.name, problem=f"has a wrong default: {why}")
+        raise invalid_column(name=column.name, problem=f"has a wrong default: {why}")

@@ -150,7 +150,9 @@ class RangeReader:
             data = connection.recv_bytes()
         except (EOFError, OSError) as error:
             raise ShardmillError(
-                "source-process-killed", first=records[0], last=records[-1]
+                f"A process that read records {records[0]} to {records[-1]} of the source was "
+                "killed, perhaps because memory ran out: run again, with fewer workers if so; "
+                "workers=1 reads them in this process."
             ) from error
         finally:
             self._idle.put(connection)

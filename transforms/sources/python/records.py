@@ -64,10 +64,10 @@ class Measure:
         if hasattr(value, "_asdict"):
             value = value._asdict()
         if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
-            raise InputError("source-record-invalid", index=index, value=repr(value))
+            raise _source_record_invalid(index=index, value=repr(value))
         if self.image and not index and self.image not in value:
             names = format_names([*value])
-            raise InputError("source-field-missing", name=self.image, names=names)
+            raise InputError(describe_missing_field(name=self.image, names=names))
         record = {}
         for name, each in value.items():
             if self.image and name == self.image:
@@ -105,7 +105,7 @@ def to_bytes(index: int, name: str, value: Any) -> Any:
         image = from_pixels(value)
     except (TypeError, ValueError) as error:
         kind = type(value).__name__
-        raise InputError("source-image-invalid", index=index, name=name, kind=kind) from error
+        raise invalid_image(index=index, name=name, kind=kind) from error
     if isinstance(image, bytes):
         return image
     try:
@@ -184,15 +184,15 @@ def _open_table(source: Any) -> pa.RecordBatchReader:
     types = _types_of(source)
     for name, kind in types.items():
         if "\0" in name:  # where the names of Arrow's interface end
-            raise InputError("source-table-invalid", reason=f"the name {name!r} has a NUL")
+            raise invalid_table(f"the name {name!r} has a NUL")
         if not _MISREAD.isdisjoint(_type_names(kind)):
-            raise InputError("source-column-unsupported", name=name, kind=kind)
+            raise unsupported_column(name=name, kind=kind)
     try:
         reader = pa.RecordBatchReader.from_stream(source)
     except _MISFIT as error:
         raise _explain_table(source, types, error) from error
     if len({*reader.schema.names}) < len(reader.schema.names):
-        raise InputError("source-fields-alike", names=format_names(reader.schema.names))
+        raise _source_fields_alike(format_names(reader.schema.names))
     check_types(reader.schema, types)
     for name, kind in types.items():
         if str(kind) == "object" and _may_change(reader.schema.field(name).type):  # of pandas
@@ -252,7 +252,7 @@ def _explain_table(source: Any, types: Mapping[str, Any], error: Exception) -> S
     if not names:
         return _not_a_source(source)
     if len({*names}) < len(names):
-        return InputError("source-fields-alike", names=format_names(names))
+        return _source_fields_alike(format_names(names))
     for number, name in enumerate(names if hasattr(source, "__getitem__") else ()):
         try:
             pa.RecordBatchReader.from_stream(source[[source.columns[number]]])
@@ -260,10 +260,10 @@ def _explain_table(source: Any, types: Mapping[str, Any], error: Exception) -> S
             kind = types.get(name, "")
             if str(kind) == "object":
                 _to_array(name, _objects(source, name), 0)
-            return InputError("source-column-unsupported", name=name, kind=kind)
+            return unsupported_column(name=name, kind=kind)
     is_text = isinstance(error, UnicodeError)  # whose arguments are the text
     reason = str(error) if is_text else ": ".join(map(str, error.args))
-    return InputError("source-table-invalid", reason=reason)
+    return invalid_table(reason)
 
 
 def check_types(schema: Iterable[pa.Field], types: Mapping[str, Any]) -> None:
@@ -279,7 +279,7 @@ def check_types(schema: Iterable[pa.Field], types: Mapping[str, Any]) -> None:
     for field in schema:
         if not _can_store(field.type):
             kind = types.get(field.name, field.type)
-            raise InputError("source-column-unsupported", name=field.name, kind=kind)
+            raise unsupported_column(name=field.name, kind=kind)
 
 
 def _can_store(kind: pa.DataType) -> bool:
@@ -332,18 +332,28 @@ def _check_columns(columns: Mapping[Any, Any]) -> None:
         is_scalar = isinstance(column, str | bytes) or getattr(column, "ndim", 1) == 0
         if is_scalar or not hasattr(column, "__len__"):
             kind = type(column).__name__
-            raise UsageError("source-column-single", name=name, value=repr(column), kind=kind)
+            raise UsageError(
+                f"The column {name!r} of the source is {repr(column)} ({kind}), not a list or an "
+                "array of one value a record: a dict holds columns; for a single record give a "
+                "list of it, write([record], ...)."
+            )
         lengths[name] = len(column)
     first, length = next(iter(lengths.items()))
     for name, other in lengths.items():
         if other != length:
             raise UsageError(
-                "source-columns-uneven", first=first, length=length, name=name, other=other
+                f"The columns of the source have different lengths, {first!r} {length:,} and "
+                f"{name!r} {other:,}: give each column one value a record, and None for missing "
+                "ones."
             )
 
 
 def _not_a_source(source: Any) -> UsageError:
-    return UsageError("source-unknown", kind=type(source).__name__)
+    return UsageError(
+        f"A {type(source).__name__} is not a source of records: give a table (pandas, Polars, "
+        "PyArrow, Hugging Face), a dict of columns of one length, or an iterable or indexable "
+        "object of dicts; for files use shardmill.rows, shardmill.images or shardmill.arrays."
+    )
 
 
 def _cut(pieces: Iterable[tuple[Any, int, int]]) -> Iterator[Batch]:
@@ -439,24 +449,27 @@ def to_table(unit: Batch, schema: pa.Schema | None, first: int) -> pa.Table:
     if isinstance(unit, list):
         names = dict.fromkeys(chain.from_iterable(unit))
         if not names and schema is None:
-            raise InputError("source-record-invalid", index=first, value=repr(unit[0]))
+            raise _source_record_invalid(index=first, value=repr(unit[0]))
         for name in names:
             if not is_encodable(name):
                 index = first + next(n for n, each in enumerate(unit) if name in each)
-                raise InputError("source-record-invalid", index=index, value=repr({name: ...}))
+                raise _source_record_invalid(index=index, value=repr({name: ...}))
         unit = pa.table({n: _to_array(n, [each.get(n) for each in unit], first) for n in names})
     while any(pa.types.is_struct(field.type) for field in unit.schema):
         unit = unit.flatten()
     check_types(unit.schema, {})
     columns = dict(zip(unit.column_names, map(_without_type, unit.columns), strict=True))
     if len(columns) < unit.num_columns:
-        raise InputError("source-fields-alike", names=format_names(unit.column_names))
+        raise _source_fields_alike(format_names(unit.column_names))
     if schema is None:
         return pa.table(columns)
     for name, values in columns.items():
         if name not in schema.names and not pa.types.is_null(values.type):
             index = first + pc.index(values.is_valid(), True).as_py()
-            raise InputError("source-field-new", index=index, name=name)
+            raise InputError(
+                f"Record {index} has the field {name!r}, which the records of the first file lack: "
+                "give it to one of the first records, as None where it has no value."
+            )
     missing = pa.chunked_array([pa.nulls(count)])
     pairs = [(field, columns.get(field.name, missing)) for field in schema]
     return pa.table({field.name: _conform(field, values, first) for field, values in pairs})
@@ -696,7 +709,7 @@ def _explain_value(index: int, name: str, value: Any) -> InputError:
         rule = "a field is a value or a list of values"
         fix = f"give value.reshape(-1), and for images image={name!r}"
     return InputError(
-        "source-value-unsupported", index=index, name=name, value=text, rule=rule, fix=fix
+        f"Record {index}: the field {name!r} is {text}, which a dataset cannot hold: {rule}; {fix}."
     )
 
 
@@ -711,13 +724,59 @@ def _is_storable(value: Any) -> bool:
 
 def _misfit(index: int, name: str, value: Any, kind: pa.DataType | str) -> InputError:
     wanted = kind if isinstance(kind, str) else f"of {kind}"
+    return invalid_value(
+        index=index, name=name, value=repr(value), kind=type(value).__name__, expected=wanted
+    )
+
+
+def invalid_table(reason: object) -> InputError:
+    """Return the error for invalid table."""
     return InputError(
-        "source-value-invalid",
-        index=index,
-        name=name,
-        value=repr(value),
-        kind=type(value).__name__,
-        wanted=wanted,
+        f"The columns of the source do not fit into a table of Arrow ({reason}): convert or rename "
+        "such a column, or leave it out."
+    )
+
+
+def invalid_value(
+    index: object, name: object, value: object, kind: object, expected: object
+) -> InputError:
+    """Return the error for invalid value."""
+    return InputError(
+        f"Record {index}: the field {name!r} is {value} ({kind}), not {expected}: give all records "
+        "values of one type, and None for missing ones."
+    )
+
+
+def _source_fields_alike(names: object) -> InputError:
+    return InputError(f"The source has two fields of one name among {names}: rename one.")
+
+
+def _source_record_invalid(index: object, value: object) -> InputError:
+    return InputError(
+        f"Record {index} is {value}: each must be a dict with texts as names of fields, or a tuple "
+        "of which fields=(...) names the items."
+    )
+
+
+def describe_missing_field(name: object, names: object) -> str:
+    """Return the sentence for missing field."""
+    return f"The source has no field {name!r}, only {names}: change image, key, label or split."
+
+
+def invalid_image(index: object, name: object, kind: object) -> InputError:
+    """Return the error for invalid image."""
+    return InputError(
+        f"Record {index}: the field {name!r} is a {kind}, not an image: give the bytes of an image "
+        "file, an image of Pillow, or an array of shape [height, width] or [height, width, "
+        "channels] of 8 or 16 bits."
+    )
+
+
+def unsupported_column(name: object, kind: object) -> InputError:
+    """Return the error for unsupported column."""
+    return InputError(
+        f"The column {name!r} of the source has the type {kind}, which a dataset cannot hold: "
+        "convert it to numbers, texts, times or lists of one of these, or leave it out."
     )
 
 

@@ -22,6 +22,7 @@ from blake3 import blake3
 
 from shardmill.schemas.errors import InputError, UsageError, format_names
 from shardmill.schemas.example.serialize import encode_example
+from shardmill.schemas.numbers import plural
 from shardmill.schemas.schema_pbtxt.columns import Column
 from shardmill.schemas.schema_pbtxt.image_features import IMAGE_FEATURES
 from shardmill.schemas.storage import join, open_storage
@@ -42,6 +43,10 @@ from shardmill.transforms.sources.listings import ListingOptions
 from shardmill.transforms.sources.parquet.parquet_source import FIRST_RECORD
 from shardmill.transforms.sources.python.records import (
     Batch,
+    describe_missing_field,
+    invalid_image,
+    invalid_table,
+    invalid_value,
     is_encodable,
     to_storable,
     to_table,
@@ -71,7 +76,7 @@ class TableFiles:
         try:
             pq.write_table(table, file, row_group_size=size, **options)
         except pa.ArrowNotImplementedError as error:  # an interval of DuckDB
-            raise InputError("source-table-invalid", reason=error) from error
+            raise invalid_table(error) from error
         return file.getvalue()
 
 
@@ -190,11 +195,9 @@ class ImageFiles:
             encoded = encode_example(row) if row else b""
             if len(encoded) > _MAX_ATTACHED:
                 raise InputError(
-                    "source-fields-too-large",
-                    index=index,
-                    names=format_names(table.column_names),
-                    size=len(encoded),
-                    most=_MAX_ATTACHED,
+                    f"Record {index} has {plural(len(encoded), 'byte')} in other fields than its "
+                    f"image, {format_names(table.column_names)}, over the limit of "
+                    f"{plural(_MAX_ATTACHED, 'byte')}: leave the large ones out of the source."
                 )
             attached.append(encoded)
         return attached
@@ -216,13 +219,16 @@ class ImageFiles:
         texts = pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view
         is_binary = is_text(kind) and not any(check(kind) for check in texts)
         if not (pa.types.is_null(kind) or is_binary):
-            raise InputError("source-image-invalid", index=first, name=self.image, kind=kind)
+            raise invalid_image(index=first, name=self.image, kind=kind)
         data: list[bytes | None] = values.to_pylist()
         path = f"{self.image}.path"
         if name != self.image and path in table.column_names:
             for row, value in enumerate(table[path].to_pylist()):
                 if value and data[row] is None:
-                    raise InputError("source-image-path", index=first + row, path=value)
+                    raise InputError(
+                        f"Record {first + row} has the path of an image, {value!r}, and no bytes: "
+                        "give the folder of such files to shardmill.images."
+                    )
         return data
 
     def _read_texts(self, table: pa.Table, name: str, first: int) -> list[str | None]:
@@ -239,17 +245,20 @@ class ImageFiles:
             if isinstance(error, UnicodeDecodeError):
                 first += values.cast(pa.binary()).index(error.object).as_py()
                 value, rule = repr(error.object), "a text in UTF-8"
-            raise InputError(
-                "source-value-invalid", index=first, name=name, value=value, kind=kind, wanted=rule
+            raise invalid_value(
+                index=first, name=name, value=value, kind=kind, expected=rule
             ) from error
         if name == self.key and name and None in texts:
-            raise InputError("source-key-missing", index=first + texts.index(None), name=name)
+            raise InputError(
+                f"Record {first + texts.index(None)} has no value in its key {name!r}: give it "
+                "one, or use another field."
+            )
         return texts
 
     def _column(self, table: pa.Table, name: str) -> pa.ChunkedArray:
         if name not in table.column_names:
             names = format_names(table.column_names)
-            raise UsageError("source-field-missing", name=name, names=names)
+            raise UsageError(describe_missing_field(name=name, names=names))
         return table[name]
 
     def _count_classes(self, labels: pa.ChunkedArray) -> None:
@@ -293,13 +302,12 @@ def _convert_cells(column: Column, values: pa.ChunkedArray, first: int) -> list[
         row = int(np.flatnonzero(faults)[0])
         is_missing = faults[row] == CellFault.MISSING
         rule = "a list without missing values" if is_missing else f"one that {column.kind} holds"
-        raise InputError(
-            "source-value-invalid",
+        raise invalid_value(
             index=first + row,
             name=column.name,
             value=repr(values[row].as_py()),
             kind=values.type,
-            wanted=rule,
+            expected=rule,
         )
     found: list[Any] = typed.column.take(np.arange(len(values))).to_pylist()
     return found
@@ -355,7 +363,9 @@ def write_spool(
         first += len(table)
         shown.add(len(table))
     if not first:
-        raise InputError("source-empty")
+        raise InputError(
+            "The source has no records: give it some; an iterator can be read only once."
+        )
     for name in found:
         storage.delete(join(folder, name))
     listed = "".join(f"{name}\n" for name in names)
@@ -379,15 +389,17 @@ def _with_keys(unit: Batch, key: Callable[[Any], Any], first: int) -> list[dict[
         value = key(record)
         text = str(value)
         if value is None:
-            raise InputError("source-key-none", index=index)
-        if not is_encodable(text):
             raise InputError(
-                "source-value-invalid",
+                f"The function of key=... returned None for record {index}: let it return a text "
+                "or number that identifies the record."
+            )
+        if not is_encodable(text):
+            raise invalid_value(
                 index=index,
                 name=KEY,
                 value=repr(text),
                 kind=type(value).__name__,
-                wanted="a text that UTF-8 can encode",
+                expected="a text that UTF-8 can encode",
             )
         keyed.append({**record, KEY: text})
     return keyed

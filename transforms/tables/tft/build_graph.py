@@ -21,7 +21,7 @@ from shardmill.schemas.errors import InputError, OutputError, StorageError, Usag
 from shardmill.schemas.refs import RejectedError
 from shardmill.schemas.schema_pbtxt.columns import Column, format_schema
 from shardmill.schemas.storage import join, open_storage, scheme_of
-from shardmill.schemas.storage.base import one_line
+from shardmill.schemas.storage.base import describe_failure, one_line
 from shardmill.transforms.publish.generation import create_sidecar, find_sidecar, seal
 from shardmill.transforms.runtime import progress
 from shardmill.transforms.runtime.beam_steps import MapOrdered
@@ -100,7 +100,7 @@ def read_graph(build: str, input_id: str) -> StoredGraph:
     """
     graph = find_graph(build, input_id)
     if graph is None:
-        raise OutputError("part-gone", path=sidecar_path(build, input_id))
+        raise OutputError(f"{sidecar_path(build, input_id)} is gone: run again.")
     return graph
 
 
@@ -201,7 +201,7 @@ def _make_folder(path: str) -> None:
     except tf.errors.OpError as error:
         remedy = "let TensorFlow write there, on gs:// with Google's default credentials"
         raise StorageError(
-            "storage-failed", action="write", path=path, error=one_line(error), remedy=remedy
+            describe_failure(action="write", path=path, error=one_line(error), remedy=remedy)
         ) from error
 
 
@@ -236,7 +236,9 @@ def analysis_error(error: BaseException) -> InputError | None:
         match = pattern.search(str(error))
         if match:
             problem = describe(ValueError(match.group(1))).partition(": ")[2]
-            return InputError("preprocessing-analysis-failed", problem=problem)
+            return InputError(
+                f"The analysis of --preprocessing failed: {problem}; fix preprocessing_fn."
+            )
     return None
 
 
@@ -302,7 +304,11 @@ def _scratch(pipeline: beam.Pipeline, build: str) -> str:
     if scheme and isinstance(pipeline.runner, FnApiRunner):
         return str(pipeline.local_tempdir)
     if scheme not in ("", "gs"):
-        raise UsageError("preprocessing-storage", scheme=scheme)
+        raise UsageError(
+            f"--preprocessing cannot have its output on {scheme}:// with workers on other "
+            "machines, where TensorFlow does not write: leave out --runner, or give an --output on "
+            "gs:// or in a folder that all workers share."
+        )
     return join(build, FOLDER)
 
 
@@ -352,7 +358,9 @@ def choose_graph(path: str, spec: RowsSpec, plan: Plan, rows: int) -> str:
         _delete_empty(join(spec.sink.build, FOLDER), spec.sink.build)
         return ""
     if not stored and not rows:
-        raise InputError("preprocessing-without-rows")
+        raise InputError(
+            "No row is in the split train, which --preprocessing learns from: check --splits."
+        )
     return (stored or store_graph(spec.sink.build, plan.read_id, path)).folder
 
 

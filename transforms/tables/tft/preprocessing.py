@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from shardmill.schemas.errors import UsageError, coded, format_names
+from shardmill.schemas.errors import UsageError, format_names
 
 FUNCTION = "preprocessing_fn"
 _SHOWN = 300
@@ -51,7 +51,10 @@ class Preprocessing:
         """
         function = getattr(_module(self), FUNCTION, None)
         if not callable(function):
-            raise UsageError("preprocessing-without-function", path=self.path)
+            raise UsageError(
+                f"--preprocessing={self.path} has no function preprocessing_fn: define "
+                "preprocessing_fn(inputs), which returns a dict of tensors."
+            )
         return function  # type: ignore[no-any-return]
 
     def __call__(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -71,23 +74,24 @@ class Preprocessing:
     def _failure(self, error: Exception, names: list[str]) -> str:
         where = _where(error, self.path)
         if isinstance(error, KeyError) and error.args and error.args[0] not in names:
-            return coded(
-                "preprocessing-column-unknown",
-                where=where,
-                column=error.args[0],
-                columns=format_names(names),
+            return (
+                f"{where}: preprocessing_fn reads the column {error.args[0]!r}, which does not "
+                f"exist; the columns of the input are {format_names(names)}."
             )
-        return coded("preprocessing-failed", where=where, error=describe(error))
+        return f"{where}: preprocessing_fn fails with {describe(error)}."
 
     def _checked(self, outputs: Any) -> dict[str, Any]:
         if not isinstance(outputs, dict) or not outputs:
             kind = "an empty dict" if outputs == {} else f"a {type(outputs).__name__}"
-            raise UsageError("preprocessing-not-dict", path=self.path, kind=kind)
+            raise UsageError(
+                f"{self.path}: preprocessing_fn returns {kind}: it must return a dict with a "
+                "tensor for each feature."
+            )
         for name, tensor in outputs.items():
             problem = _find_problem(name, tensor)
             if problem:
                 raise UsageError(
-                    "preprocessing-feature-invalid", path=self.path, name=name, problem=problem
+                    f"{self.path}: preprocessing_fn returns the feature {name!r} {problem}."
                 )
         return outputs
 
@@ -138,14 +142,17 @@ def _compiled(path: str, source: str) -> types.CodeType:
         problem = f"line {error.lineno}{text}: {error.msg}" if error.lineno else error.msg
     except (ValueError, RecursionError, MemoryError) as error:
         problem = describe(error)
-    raise UsageError("preprocessing-not-python", path=path, problem=problem)
+    raise UsageError(f"--preprocessing={path} is not valid Python ({problem}): fix it.")
 
 
 def _run_failure(path: str, error: BaseException) -> str:
     where = _where(error, path)
     if isinstance(error, ModuleNotFoundError) and error.name:
-        return coded("preprocessing-module-missing", where=where, name=error.name)
-    return coded("preprocessing-run-failed", where=where, error=describe(error))
+        return (
+            f"{where}: the module {error.name!r} is not installed: install it for the command and "
+            "its workers, or copy its code into the file."
+        )
+    return f"{where}: running the file fails with {describe(error)}."
 
 
 def _find_problem(name: Any, tensor: Any) -> str:

@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from shardmill.schemas.errors import InputError, OutputError
+from shardmill.schemas.numbers import plural
 from shardmill.schemas.schema_pbtxt.schema_text import Kind, kind_of, parse_proto, parse_schema_text
 from shardmill.schemas.storage import Storage, join, open_storage, scheme_of
 from shardmill.transforms.tables.byte_arrays import offsets_from_sizes
@@ -128,7 +129,10 @@ class Transformer:
                 # The Keras layer of TFTransformOutput is ten times slower for small batches.
                 outputs = self._model.transform_fn(self._adapter.ToBatchTensors(batch))
             except tf.errors.OpError as error:
-                raise InputError("preprocessing-transform-failed", error=describe(error)) from error
+                raise InputError(
+                    "The transform of --preprocessing fails on some of the rows "
+                    f"({describe(error)}): make preprocessing_fn accept all values of the columns."
+                ) from error
             by_feature = {
                 feature: (values, offsets)
                 for name, tensor in outputs.items()
@@ -192,7 +196,9 @@ def adapter_config(schema: str) -> Any:
 def _to_column(name: str, kind: Kind, tensor: Any, starts: Offsets) -> TypedColumn:
     values = pa.array(tensor.numpy().reshape(-1), ARROW_TYPES[kind])
     if isinstance(values, pa.ChunkedArray) or (starts is not None and starts[-1] >= 1 << 31):
-        raise InputError("preprocessing-feature-too-large", name=name)
+        raise InputError(
+            f"The feature {name!r} takes over 2 GiB in one batch of rows: make it smaller."
+        )
     if starts is not None:
         values = pa.ListArray.from_arrays(pa.array(starts, pa.int32()), values)
     return TypedColumn(name, kind, values, None)
@@ -200,20 +206,30 @@ def _to_column(name: str, kind: Kind, tensor: Any, starts: Offsets) -> TypedColu
 
 def _check_rows(name: str, count: int, rows: int) -> None:
     if count != rows:
-        raise InputError("preprocessing-rows-differ", found=count, name=name, rows=rows)
+        raise InputError(
+            f"preprocessing_fn returns {count:,} entries of the feature {name!r} for "
+            f"{plural(rows, 'row')}: every feature must have one entry per row."
+        )
 
 
 def _row_offsets(name: str, indices: np.ndarray, rows: int) -> np.ndarray:
     """Return the offset of each row's values in a sparse tensor, int64[rows + 1]."""
     if np.any(indices[1:, 0] < indices[:-1, 0]):
-        raise InputError("preprocessing-sparse-unordered", name=name)
+        raise InputError(
+            f"preprocessing_fn returns the sparse feature {name!r} with rows out of order: use "
+            "tf.sparse.reorder."
+        )
     return offsets_from_sizes(np.bincount(indices[:, 0], minlength=rows))
 
 
 def _check_no_gaps(name: str, indices: np.ndarray, starts: np.ndarray) -> None:
     numbers = np.arange(len(indices)) - np.repeat(starts[:-1], np.diff(starts))
     if not np.array_equal(numbers, indices[:, 1]):
-        raise InputError("preprocessing-sparse-gaps", name=name)
+        raise InputError(
+            f"preprocessing_fn returns the sparse feature {name!r} with gaps between the values of "
+            "a row, which a record cannot store: make it dense with tf.sparse.to_dense, or set its "
+            "shape with tft.experimental.annotate_sparse_output_shape."
+        )
 
 
 def copy_folder(folder: str, copy: str) -> str:
@@ -234,4 +250,4 @@ def _read_text(path: str) -> str:
     try:
         return open_storage(path).read(path).decode()
     except FileNotFoundError as error:
-        raise OutputError("transform-missing", path=path) from error
+        raise OutputError(f"{path} is missing: run the build again.") from error
