@@ -67,7 +67,8 @@ class ImagesJob:
         )
         labels = config.label_column if by_folder else None
         may_lack = bool(config.unlabeled_splits)
-        return Spool(folder, config.image_column, labels, may_lack, members)
+        order = config.label_order if config.label_spec.fixed is None else None
+        return Spool(folder, config.image_column, labels, may_lack, members, order)
 
 
 def _check_without_archives(config: ImagesConfig) -> None:

@@ -407,6 +407,11 @@ def _warnings(
                 f"the column {name!r} has no name in the file and seems to be an index, as pandas "
                 f"and R write it: {drop} leaves it out, and {rename} says that it is data"
             )
+    if sample.totals:
+        warnings.append(
+            f"the last row, {sample.totals}, has the sums of those above and no name, or that of a "
+            "total: delete it if it is a row of totals, or it is a record"
+        )
     rounded = [] if config.schema else sample.rounded(untyped)
     if rounded:
         warnings.append(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import zlib
 from typing import Literal, NamedTuple
 
 Category = Literal["image", "compression", "other"]
@@ -86,12 +87,19 @@ SIGNATURES = (
             "an old Excel or Word file (.xls, .doc): save each sheet as CSV",
             rb"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1",
         ),
+        ("arff", "a Weka file (.arff): write it as CSV", rb"(?i:@relation)\s"),
+        ("matrix", "a Matrix Market file: write it as CSV or .npy", rb"%%MatrixMarket\s"),
+        # Python's pickle.py: PROTO with the number of a version that has it, and an opcode.
+        ("pickle", "pickled Python data, which is never loaded", rb"\x80[\2-\5][\x95(\]}c]"),
         ("elf", "a program", rb"\x7fELF"),
         ("heic", "an HEIC image", _HEIC),
         ("7z", "a 7z archive", rb"7z\xbc\xaf\x27\x1c"),
         ("rar", "a RAR archive", rb"Rar!\x1a\x07"),
         ("tar", "a tar archive", rb".{257}ustar"),
         ("lz4", "LZ4 data", rb"\x04\x22\x4d\x18"),
+        ("compress", "data of the program compress (.Z): decompress it", rb"\x1f\x9d[\x80-\x9f]"),
+        ("lzip", "lzip data: decompress it", rb"LZIP[\0\1]"),
+        ("snappy", "Snappy data: decompress it", rb"\xff\x06\0\0sNaPpY"),
         ("html", "a web page: download the file again", rb"\s*<((?i:!doctype\s+html)|(?i:html)\b)"),
         ("svg", "an SVG drawing: export it as PNG", rb"\s*<svg\s"),
         ("xml", "an XML document: download the file again", rb"\s*<\?xml\s"),
@@ -123,6 +131,22 @@ def compression_format(data: bytes) -> str:
     """Return the compression (``gzip``, ``zstd`` …) that data begins like, or an empty string."""
     compressions = (signature for signature in SIGNATURES if signature.category == "compression")
     return next((signature.name for signature in compressions if signature.pattern.match(data)), "")
+
+
+def zlib_content(head: bytes, size: int) -> bytes | None:
+    """Return the first bytes of the content of zlib data, or None for other data.
+
+    Args:
+        head: The first bytes of the data.
+        size: Most bytes to return.
+    """
+    # RFC 1950 section 2.2: CM is 8, CINFO at most 7, and the two bytes are a multiple of 31.
+    if len(head) < 2 or head[0] & 15 != 8 or head[0] > 0x7F or (head[0] << 8 | head[1]) % 31:
+        return None
+    try:
+        return zlib.decompressobj().decompress(head, size)
+    except zlib.error:
+        return None
 
 
 def describe_format(data: bytes) -> str:

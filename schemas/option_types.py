@@ -364,6 +364,13 @@ def value_not_text(flag: object, value: object, kind: object) -> UsageError:
     return UsageError(f"--{flag}={value} must be a text, not {kind}: quote it.")
 
 
+def several_values(name: object, values: str) -> UsageError:
+    """Return the error for several values of an option of Apache Beam that takes one."""
+    return UsageError(
+        f"The option {name} of Apache Beam takes one value, not {values}: give one of them."
+    )
+
+
 def _value_not_number(flag: object, value: object, kind: object) -> UsageError:
     return UsageError(f"--{flag}={value} is not a {kind}.")
 
@@ -375,7 +382,10 @@ def _parse_beam_options(flag: str, value: Any) -> tuple[str, ...]:
         return tuple(f"--{_parse_text(flag, text).removeprefix('--')}" for text in listed)
     flags = []
     for name, given in value.items():
-        for argument in given if isinstance(given, (list, tuple)) else [given]:
+        arguments = given if isinstance(given, (list, tuple)) else [given]
+        if len(arguments) > 1 and any(isinstance(argument, bool) for argument in arguments):
+            raise several_values(name, ", ".join(map(repr, arguments)))
+        for argument in arguments:
             if argument is True:
                 flags.append(f"--{name}")
             elif argument is not None and argument is not False:

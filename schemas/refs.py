@@ -338,6 +338,7 @@ class MatchCounts(NamedTuple):
         kinds: Suffix, number and smallest key of skipped files, sorted by suffix.
         guessed: Encoding, number and smallest key of names in archives that do not say theirs.
         has_labels: Whether members of an archive are labels.
+        warnings: Sentences about the input, sorted.
     """
 
     skipped: int = 0
@@ -346,6 +347,7 @@ class MatchCounts(NamedTuple):
     kinds: tuple[tuple[str, int, str], ...] = ()
     guessed: tuple[tuple[str, int, str], ...] = ()
     has_labels: bool = False
+    warnings: tuple[str, ...] = ()
 
 
 DUPLICATE = MatchCounts(duplicates=1)
@@ -377,7 +379,7 @@ def count_skipped(key: str) -> MatchCounts:
 def sum_counts(counts: Iterable[MatchCounts]) -> MatchCounts:
     """Return the sum of partial counts; of several fatal errors the smallest message."""
     columns = zip(MatchCounts(), *counts, strict=True)
-    skipped, duplicates, messages, kinds, guessed, has_labels = columns
+    skipped, duplicates, messages, kinds, guessed, has_labels, warnings = columns
     return MatchCounts(
         sum(skipped),
         sum(duplicates),
@@ -385,6 +387,7 @@ def sum_counts(counts: Iterable[MatchCounts]) -> MatchCounts:
         _sum_kinds(kinds),
         _sum_kinds(guessed),
         any(has_labels),
+        tuple(sorted({*itertools.chain(*warnings)})),
     )
 
 

@@ -95,7 +95,7 @@ def configure(
     """
     with quiet_import():
         config = INPUT_KINDS[kind].load_config()(**values)
-    check_beam_flags(config.beam_options, find_parser(kind))
+    check_beam_flags(config.beam_options, find_parser(kind), once=True)
     return BuildRequest(config, [*beam_flags, *config.beam_options], answer)
 
 

@@ -92,7 +92,7 @@ def configure(config: CountConfig, beam_flags: Sequence[str]) -> tuple[CountConf
     """
     from shardmill.transforms.runtime.process_pool import usable_cores
 
-    check_beam_flags(config.beam_options, find_parser("count"))
+    check_beam_flags(config.beam_options, find_parser("count"), once=True)
     runner, beam_flags = take_runner([*beam_flags, *config.beam_options])
     if runner == IN_MEMORY:  # other runners start a process per core themselves
         return replace(config, processes=config.processes or usable_cores()), runner, beam_flags

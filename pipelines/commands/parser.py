@@ -18,8 +18,13 @@ from shardmill.pipelines.commands import COMMANDS, find_parser
 from shardmill.pipelines.option_file import divide_options, read_options
 from shardmill.pipelines.report.terminal import Answer, quiet_import
 from shardmill.schemas.arguments import invalid_number
-from shardmill.schemas.errors import UsageError
-from shardmill.schemas.option_types import Option, describe_options, options_of
+from shardmill.schemas.errors import UsageError, format_names
+from shardmill.schemas.option_types import (
+    Option,
+    describe_options,
+    options_of,
+    several_values,
+)
 
 _Help = partial(argparse.RawDescriptionHelpFormatter, max_help_position=28, width=80)
 # Options of Beam's S3 and HDFS clients, which no build uses.
@@ -48,6 +53,10 @@ class _Join(argparse.Action):
         setattr(namespace, self.dest, text if earlier is None else f"{earlier},{text}")
 
 
+# Actions of options that take one value; those of Beam for several values differ.
+_SINGLE = (argparse._StoreAction, argparse._StoreConstAction)  # noqa: SLF001 - they have no other names
+
+
 class Parser(argparse.ArgumentParser):
     """An argument parser that reports an error as a ``UsageError`` of one sentence.
 
@@ -61,6 +70,22 @@ class Parser(argparse.ArgumentParser):
     def options(self) -> dict[str, Option[Any, Any]]:
         """The options of the command by name."""
         return options_of(self.table)
+
+    def check_once(self, argv: Sequence[str]) -> None:
+        """Check that no flag that takes one value is repeated.
+
+        Raises:
+            UsageError: One is.
+        """
+        given: dict[str, list[str]] = {}
+        for argument in argv:
+            name, _, value = argument.partition("=")
+            action = self._option_string_actions.get(name)
+            if isinstance(action, _SINGLE):
+                given.setdefault(name, []).append(value or "True")
+        for name, values in given.items():
+            if len(values) > 1:
+                raise several_values(name[2:], format_names(values))
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parse arguments.
@@ -289,7 +314,9 @@ def _read_config(path: str, parser: Parser) -> tuple[dict[str, Any], list[str]]:
     names = ["input", "output", *parser.options]
     values, others = divide_options(path, options, names, beam_option_names())
     parse = parser.options["beam_options"].parse
-    return values, [*parse("beam_options", in_mapping), *parse("beam_options", others)]
+    flags = [*parse("beam_options", in_mapping), *parse("beam_options", others)]
+    check_beam_flags(flags, parser, once=True)
+    return values, flags
 
 
 def _take_positional(
@@ -332,16 +359,18 @@ def _take_positional(
     return argv[min(len(free), len(given)) :]
 
 
-def check_beam_flags(argv: Sequence[str], parser: Parser) -> None:
+def check_beam_flags(argv: Sequence[str], parser: Parser, *, once: bool = False) -> None:
     """Check that flags are Beam's and have an effect.
 
     Args:
         argv: Flags that are not Shardmill's.
         parser: Parser of the command, for suggestions.
+        once: Whether a flag that takes one value may not be repeated. On a command line the last
+            one wins.
 
     Raises:
         UsageError: One is not, and the message names the nearest flag; or it configures a
-            storage of Beam's.
+            storage of Beam's; or it is repeated.
     """
     if not argv:
         return
@@ -360,6 +389,8 @@ def check_beam_flags(argv: Sequence[str], parser: Parser) -> None:
         options._add_argparse_args(beam)  # noqa: SLF001 - how Beam itself collects its flags
     values, unknown = beam.parse_known_args(argv)
     parser.reject(unknown)
+    if once:
+        beam.check_once(argv)
     if (values.direct_num_workers or 0) < 0:  # Beam fails with a traceback
         raise invalid_number(name="--direct_num_workers", value=values.direct_num_workers, least=0)
 

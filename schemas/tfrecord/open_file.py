@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import codecs
 import contextlib
-import zlib
 from collections.abc import Iterator
 from typing import Literal
 
 import numpy as np
 
 from shardmill.schemas.errors import ChangedError
-from shardmill.schemas.file_signatures import GZIP, describe_format
+from shardmill.schemas.file_signatures import GZIP, describe_format, zlib_content
 from shardmill.schemas.storage import RandomReader, open_storage
 from shardmill.schemas.storage.base import became_shorter
 from shardmill.schemas.tfrecord.framing import (
@@ -28,6 +27,7 @@ from shardmill.schemas.tfrecord.scanner import DamagedError, FileFault
 
 Compression = Literal["none", "gzip"]
 
+ZLIB_REMEDY = "write it with tf.io.TFRecordOptions('GZIP'), or without compression"
 _HEAD = 4096  # the first bytes are cached: several functions read them
 _SEARCHED = 1 << 20  # bytes in which a valid record is searched if the first one is damaged
 
@@ -100,8 +100,8 @@ def detect_compression(reader: RandomReader) -> Compression:
         return "none"
     if head.startswith(GZIP):
         return "gzip"
-    problem = "its compression is ZLIB, which is not read: write it with GZIP or without"
-    if not _is_zlib(head):
+    problem = f"its compression is ZLIB, which is not read: {ZLIB_REMEDY}"
+    if zlib_content(head, HEADER_BYTES) is None:
         other = describe_other_content(reader.read_at(0, _SEARCHED), reader.size)
         if not other:
             return "none"
@@ -109,15 +109,10 @@ def detect_compression(reader: RandomReader) -> Compression:
     raise DamagedError(FileFault("not_tfrecord", 0, 0, problem))
 
 
-def _is_zlib(head: bytes) -> bool:
-    # RFC 1950 section 2.2: CM is 8, CINFO at most 7, and the two bytes are a multiple of 31.
-    if len(head) < 2 or head[0] & 15 != 8 or head[0] > 0x7F or (head[0] << 8 | head[1]) % 31:
-        return False
-    try:
-        zlib.decompressobj().decompress(head, HEADER_BYTES)
-    except zlib.error:
-        return False
-    return True
+def has_zlib_records(head: bytes) -> bool:
+    """Return whether a file begins like TFRecords with ZLIB compression."""
+    content = zlib_content(head, HEADER_BYTES)
+    return content is not None and starts_record(content)
 
 
 def describe_other_content(data: bytes, size: int) -> str:

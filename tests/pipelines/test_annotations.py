@@ -213,6 +213,51 @@ def test_folders_with_a_coco_file_each(tmp_path):
     assert (manifest.inputs.matched, manifest.inputs.skipped, manifest.warnings) == (2, 0, ())
 
 
+def test_categories_of_one_name_are_a_warning(tmp_path):
+    """Also written in another form of Unicode; ids of one category are one."""
+    folder = tmp_path / "in"
+    folder.mkdir()
+    make_image(1, 40, 30).save(folder / "1.jpg")
+    names = {
+        0: "cat",
+        1: "dog",
+        "2": "cat",
+        3.0: "caf\u00e9",
+        4: "cafe\u0301",
+        5: "cat",
+        "05": "cat",
+    }
+    boxes = [
+        {"image_id": 1, "category_id": number, "bbox": [n, 0, 9, 9]}
+        for n, number in enumerate(names)
+    ]
+    body = {
+        "images": [{"id": 1, "file_name": "1.jpg"}],
+        "categories": [{"id": number, "name": name} for number, name in names.items()],
+        "annotations": boxes,
+    }
+    file = tmp_path / "all.json"
+    file.write_text(json.dumps(body))
+    options = {"input": folder, "annotations": f"coco:{file}", **ONE}
+    _, manifest = build_dataset(output=tmp_path / "ds", **options)
+    assert manifest.labels == ("caf\u00e9", "cat", "dog")
+    assert manifest.warnings == (
+        (
+            "the categories 0, 2 and 5 of all.json have one name, 'cat', and are one class: if they "
+            "are several classes, give each a different name in the file"
+        ),
+        (
+            "the categories 3 and 4 of all.json have one name, 'caf\u00e9', and are one class: if "
+            "they are several classes, give each a different name in the file"
+        ),
+    )
+    for category in body["categories"]:
+        category["name"] = f"name {int(float(category['id']))}"
+    file.write_text(json.dumps(body))
+    _, manifest = build_dataset(output=tmp_path / "renamed", **options)
+    assert (len(manifest.labels), manifest.warnings) == (6, ())
+
+
 def coco_with_ids(folder: Path) -> dict:
     """Annotations with an id as text, a box outside of its image and an empty one."""
     options = write_annotations("coco", folder, truth())

@@ -5,9 +5,13 @@ import gzip
 import json
 from itertools import count
 
+import pandas as pd
 import pyarrow as pa
 import pytest
 
+from shardmill.pipelines.rows import resolve
+from shardmill.pipelines.rows_config import RowsConfig
+from shardmill.schemas.errors import InputError
 from tests.support.rows_tools import build_rows, published, rejects_of, run_here
 from tests.support.typed_tools import counted, write_lines
 
@@ -195,3 +199,24 @@ def test_a_column_without_a_name_is_never_left_out_silently(tmp_path, capsys) ->
     assert "A column has no name" in err
     examples, _ = published(input=path, output=tmp_path / "ds", select=("b",))
     assert counted(examples) == counted([{"b": 2}])
+
+
+@pytest.mark.parametrize("orient", ["columns", "index", "table"])
+@pytest.mark.parametrize("rows", [1, 2, 30])
+def test_a_whole_table_of_pandas_is_one_sentence(tmp_path, orient, rows):
+    """One object of columns was a table of one row with a feature for each cell."""
+    frame = pd.DataFrame({"id": range(rows), "name": [f"n{n}" for n in range(rows)]})
+    frame.to_json(tmp_path / "t.json", orient=orient)
+    with pytest.raises(InputError, match="one object with a whole table, as pandas writes it"):
+        resolve(RowsConfig(str(tmp_path / "t.json"), str(tmp_path / "ds")))
+    frame.to_json(tmp_path / "t.json", orient="records", lines=True)
+    job = resolve(RowsConfig(str(tmp_path / "t.json"), str(tmp_path / "ds")))
+    assert [*job.columns] == ["id", "name"]
+
+
+@pytest.mark.parametrize(
+    "line", ['{"a": {"x": 1}, "b": {"y": 2}}', '{"a": {"x": 1}}', '{"a": 1}', '{"1": 5, "2": 6}']
+)
+def test_one_object_of_fields_is_a_row(tmp_path, line):
+    (tmp_path / "t.jsonl").write_text(line)
+    assert resolve(RowsConfig(str(tmp_path / "t.jsonl"), str(tmp_path / "ds"))).columns

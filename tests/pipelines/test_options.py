@@ -1,5 +1,6 @@
 """The tables of options: what a flag, a call and a copy of a config give is parsed once, alike."""
 
+import argparse
 import dataclasses
 import inspect
 import pickle
@@ -8,6 +9,7 @@ import typing
 import numpy as np
 import pandas as pd
 import pytest
+from apache_beam.options.pipeline_options import PipelineOptions
 from PIL import Image
 
 import shardmill
@@ -15,6 +17,8 @@ from shardmill.pipelines import dataset_options as tables
 from shardmill.pipelines import tool_options
 from shardmill.pipelines.arrays_config import ArraysConfig
 from shardmill.pipelines.commands import INPUT_KINDS, find_parser
+from shardmill.pipelines.commands.build import configure
+from shardmill.pipelines.commands.parser import Answer, check_beam_flags, parse_flags
 from shardmill.pipelines.images_config import ImagesConfig
 from shardmill.pipelines.rows_config import RowsConfig
 from shardmill.schemas import option_types as of
@@ -287,3 +291,58 @@ def test_a_component_gets_the_options_of_its_group(command, groups) -> None:
         assert type(picked) is group
         assert vars(picked) == {name: getattr(table, name) for name in options_of(group)}
         assert options_of(group).items() <= options_of(table).items()  # one object each
+
+
+def test_a_list_for_an_option_of_beam_with_one_value_is_an_error() -> None:
+    """What Beam's own options make of two values judges: of several they keep both."""
+    beam = argparse.ArgumentParser(allow_abbrev=False)
+    for options in PipelineOptions.__subclasses__():
+        options._add_argparse_args(beam)
+    parser, lists, singles = find_parser("images"), [], []
+    for action in beam._actions:
+        if action.nargs == 0 or action.type not in (None, str, int):
+            continue  # JSON
+        if action.dest.startswith(("s3", "hdfs")) or "audit" in action.dest:
+            continue  # of other storages
+        texts = [*action.choices][:2] if action.choices else ["1", "2"]
+        texts = ['{"a": "1"}', '{"b": "2"}'] if "overrides" in action.dest else texts
+        for flag in action.option_strings:
+            flags = ImagesConfig("in", "out", beam_options={flag[2:]: texts}).beam_options
+            assert [*flags] == [f"{flag}={text}" for text in texts]
+            kept = vars(beam.parse_args(flags))[action.dest]
+            keeps_both = isinstance(kept, list | dict) and len(kept) >= 2
+            (lists if keeps_both else singles).extend([flags] if len(texts) == 2 else [])
+    assert len(lists) >= 10
+    assert len(singles) >= 80
+    for flags in lists:
+        check_beam_flags(flags, parser, once=True)
+    for flags in singles[::4]:
+        name = flags[0].partition("=")[0][2:]
+        with pytest.raises(UsageError, match=f"The option {name} of Apache Beam takes one value"):
+            check_beam_flags(flags, parser, once=True)
+    check_beam_flags(singles[0], parser)  # on a command line the last one wins
+    check_beam_flags(singles[0][:1], parser, once=True)
+
+
+def test_a_list_of_switches_of_beam_is_an_error() -> None:
+    for given in ([True, False], (True, True), [False, "x"]):
+        with pytest.raises(UsageError, match="streaming of Apache Beam takes one value, not"):
+            ImagesConfig("in", "out", beam_options={"streaming": given})
+    assert ImagesConfig("in", "out", beam_options={"streaming": [True]}).beam_options == (
+        "--streaming",
+    )
+
+
+def test_lists_for_options_of_beam_are_errors_of_calls_and_files(tmp_path) -> None:
+    sentence = "The option job_name of Apache Beam takes one value, not 'a', 'b': give one of them"
+    with pytest.raises(UsageError, match=sentence):
+        configure(
+            "images",
+            {"input": "in", "output": "out", "beam_options": {"job_name": ["a", "b"]}},
+            [],
+            Answer(),
+        )
+    file = tmp_path / "o.toml"
+    file.write_text('[options]\njob_name = ["a", "b"]\n')
+    with pytest.raises(UsageError, match=sentence):
+        parse_flags(find_parser("images"), ["in", "out", f"--config={file}"])

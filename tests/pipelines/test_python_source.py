@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
+from decimal import Decimal
 from itertools import chain
 from pathlib import Path
 from unittest.mock import Mock
@@ -355,15 +356,98 @@ def test_a_type_may_be_known_late(tmp_path):
     assert counted(check_dataset(tmp_path / "ds", built.manifest)) == expected(pa.table(wanted))
 
 
-@pytest.mark.parametrize(
-    "source", ["file.csv", Path("file.csv"), 5, {"a": [1], "b": [1, 2]}, {"a": "text"}, TABLE["id"]]
-)
+@pytest.mark.parametrize("source", ["file.csv", Path("file.csv"), 5, {}, TABLE["id"]])
 def test_what_is_not_a_source(tmp_path, source):
     with pytest.raises(UsageError, match="is not a source of records"):
         shardmill.write(source, tmp_path / "ds")
     with pytest.raises(UsageError, match="did you mean shard_bytes"):
         shardmill.write(ROWS, tmp_path / "ds", shard_byte=1)
     assert not (tmp_path / "ds").exists()
+
+
+OF_64_BITS = "integers are those of 64 bits, from -2**63 to 2**63 - 1; give this field as text"
+OF_ONE_VALUE = (
+    "a field is a value or a list of values; give value.reshape(-1), and for images image='x'"
+)
+OF_TYPES = "a field is a number, a text, bytes, a time, or a list of one of these; convert it"
+# Values that a dataset cannot hold, what the sentence shows of them, and the rule with its fix.
+BEYOND = [
+    *((value, str(value)[:9], OF_64_BITS) for value in (2**63, -(2**63) - 1, 2**70)),
+    (10**5000, "an integer of over 256 bits (int)", OF_64_BITS),
+    *(
+        (np.zeros(shape, kind), f"an array of the shape {shape} and the type {kind}", OF_ONE_VALUE)
+        for shape in ((2, 3), (1, 1), (0, 2), (2, 3, 4))
+        for kind in ("uint8", "int64", "float32")
+    ),
+    (1j, "1j (complex)", OF_TYPES),
+    (np.complex64(1), "complex64", OF_TYPES),
+    (object(), "<object", OF_TYPES),
+    (print, "builtin", OF_TYPES),
+]
+
+
+@pytest.mark.parametrize("place", ["first", "late", "list", "dict", "column", "pandas"])
+def test_values_that_a_dataset_cannot_hold(tmp_path, place):
+    """Each is one sentence with the record, the field, the value, the rule and the fix."""
+    for value, shown, rule in BEYOND:
+        index = 0 if place == "first" else 70
+        item = {"list": [value], "dict": {"y": value}}.get(place, value)
+        rows = [{"x": None}] * index + [{"x": item}]
+        source = rows
+        if place == "column":
+            source = {"x": [row["x"] for row in rows]}
+        if place == "pandas":
+            source = pd.DataFrame({"x": pd.Series([row["x"] for row in rows], dtype=object)})
+        with pytest.raises(InputError) as caught:
+            shardmill.write(source, tmp_path / "ds")
+        sentence = str(caught.value)
+        assert sentence.startswith(f"Record {index}: the field 'x' is "), value
+        assert shown in sentence
+        assert f", which a dataset cannot hold: {rule}" in sentence
+    assert not [*tmp_path.glob("ds/manifest.json")]
+
+
+def test_columns_of_a_dict_are_of_one_length(tmp_path):
+    columns = {
+        "list": [1, 2, 3],
+        "tuple": (1, 2, 3),
+        "array": np.arange(3),
+        "pixels": np.zeros((3, 2)),
+        "series": pd.Series([1, 2, 3]),
+        "arrow": pa.array([1, 2, 3]),
+    }
+    for name, column in columns.items():
+        for other in ([1], [*range(1234)], []):
+            for source in ({name: column, "b": other}, {"b": other, name: column}):
+                lengths = [f"{each!r} {len(values):,}" for each, values in source.items()]
+                sentence = f"have different lengths, {lengths[0]} and {lengths[1]}: give each"
+                with pytest.raises(UsageError, match=sentence):
+                    shardmill.write(source, tmp_path / "ds")
+        for single in (5, "text", b"bytes", None, np.array(5), (n for n in range(3))):
+            kind = type(single).__name__
+            sentence = rf"The column 'b' of the source is .* \({kind}\), not a list or an array"
+            with pytest.raises(UsageError, match=sentence):
+                shardmill.write({name: column, "b": single}, tmp_path / "ds")
+    built = shardmill.write(columns | {"pixels": [1, 2, 3]}, tmp_path / "ds", splits="train:1")
+    assert built.matched == 3
+
+
+def test_numbers_out_of_range_of_records_are_rejects(tmp_path):
+    """Of types that are wider than int64 and float32, as in Parquet and CSV files."""
+    sources = {
+        "unsigned": np.array([1, 2**63 - 1, 2**63, 2**64 - 1], np.uint64),
+        "float": np.array([1, 3e38, 4e38, -1e300]),
+        "decimal": [Decimal(value) for value in (1, 2**63 - 1, 2**63, -(2**63) - 1)],
+    }
+    for name, values in sources.items():
+        built = shardmill.write(
+            {"x": values}, tmp_path / name, splits="train:1", max_reject_fraction=0.5
+        )
+        assert (built.splits, built.manifest.inputs.rejected) == ({"train": 2}, 2)
+        assert [(each["key"], each["error"]) for each in rejects_of(tmp_path / name)] == [
+            ("record:2", "range"),
+            ("record:3", "range"),
+        ]
 
 
 def test_space(tmp_path):

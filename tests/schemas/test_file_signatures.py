@@ -4,6 +4,7 @@ import bz2
 import gzip
 import io
 import lzma
+import pickle
 import tarfile
 import zipfile
 
@@ -74,6 +75,12 @@ FILES = {
     "7z": b"7z\xbc\xaf\x27\x1c\0\4",
     "rar": b"Rar!\x1a\x07\0",
     "lz4": b"\x04\x22\x4d\x18\x64\x40",
+    "compress": b"\x1f\x9d\x90a\0",
+    "lzip": b"LZIP\x01\x0c",
+    "snappy": b"\xff\x06\0\0sNaPpY",
+    "arff": b"@RELATION iris\n@ATTRIBUTE x NUMERIC\n",
+    "matrix": b"%%MatrixMarket matrix coordinate real general\n",
+    "pickle": pickle.dumps({"a": 1}),
     "html": b"\n <HTML><BODY>404",
     "svg": b"<svg xmlns='http://www.w3.org/2000/svg'/>",
     "xml": b"<?xml version='1.0'?><Error>AccessDenied",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,7 +27,7 @@ from shardmill.schemas.example.parse import (
     parse_example,
 )
 from shardmill.schemas.file_signatures import compression_format
-from shardmill.schemas.refs import InputRef, MemberRange, RejectedError
+from shardmill.schemas.refs import InputRef, MatchCounts, MemberRange, RejectedError
 from shardmill.schemas.storage import RandomReader, join, open_storage
 from shardmill.schemas.tfrecord.reader import open_records
 from shardmill.transforms.match.containers.expand import (
@@ -41,7 +42,7 @@ from shardmill.transforms.match.containers.members import (
     list_tar,
     pack_images,
 )
-from shardmill.transforms.match.labels import LabelError, read_label
+from shardmill.transforms.match.labels import LabelError, LabelOrder, read_label, sort_labels
 from shardmill.transforms.match.read_input import MAX_FILE_BYTES
 from shardmill.transforms.sources.csv.arrow_values import is_text
 from shardmill.transforms.sources.csv.source import check_unchanged
@@ -55,6 +56,7 @@ from shardmill.transforms.tables.table_source import is_list
 _STEP, _BYTES = 64, 8 << 20  # rows that are decoded at a time, and bytes that are held
 # Of Hugging Face ``datasets``; of TensorFlow's Object Detection API and of Shardmill.
 _LABEL_COLUMN = "label"
+_LABELS_FILE, _MAX_COMMAND = "labels.txt", 300  # in a warning
 _IMAGE_FEATURE, _LABEL_FEATURES = "image/encoded", ("image/class/text", "image/class/label")
 
 
@@ -68,6 +70,7 @@ class Spool:
         label: Column or feature of labels; empty: one of the usual name; None: labels are not read.
         may_lack: Whether files of some splits may lack it.
         members: How members of tar archives become inputs.
+        label_order: Order of class ids, which follow from the labels; None if a list gives them.
     """
 
     folder: str
@@ -75,6 +78,7 @@ class Spool:
     label: str | None = ""
     may_lack: bool = False
     members: MemberOptions = MemberOptions()
+    label_order: LabelOrder | None = None
 
     def __call__(self, ref: InputRef, reader: RandomReader, kind: str) -> Members:
         """Yield the members of an archive.
@@ -94,6 +98,10 @@ class Spool:
         if storage.stat(path) is None:
             with storage.open_write(path) as file:
                 self._write(ref, reader, kind, file)
+        if kind == "parquet" and self.label is not None and self.label_order:
+            with open_parquet(ref) as (parquet, _):
+                names = _class_names(parquet.schema_arrow, self.label or _LABEL_COLUMN)
+            yield from warn_of_order(names, self.label_order)
         if kind != "packed":
             base = join(ref.key, "") if ref.key else ""
             yield from list_spool(
@@ -279,6 +287,27 @@ def _class_names(schema: pa.Schema, label: str | None) -> Sequence[str]:
         return [str(name) for name in feature["names"]]
     except (KeyError, TypeError, ValueError):
         return []
+
+
+def warn_of_order(names: Sequence[str], order: LabelOrder) -> Iterator[MatchCounts]:
+    """Yield a warning if class ids, which follow from texts, differ from the numbers of a file.
+
+    Args:
+        names: Names of classes by their numbers in the file.
+        order: Order of class ids.
+    """
+    has_twins = len({*names}) < len(names)
+    if has_twins or sort_labels(names, order) == tuple(names):
+        return
+    command = f"printf '%s\\n' {shlex.join(names)} > {_LABELS_FILE}"
+    steps = f"write the names in this order into {_LABELS_FILE}, one a line"
+    if len(command) <= _MAX_COMMAND and not any("\n" in name for name in names):
+        steps = f"run: {command}"
+    warning = (
+        f"the files number their classes {format_names(names)}, and class ids sort the names: to "
+        f"keep the numbers, set --labels={_LABELS_FILE} and first {steps}"
+    )
+    yield MatchCounts(warnings=(warning,))
 
 
 def _to_python(value: pa.Scalar) -> Any:

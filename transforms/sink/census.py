@@ -152,6 +152,7 @@ def input_warnings(census: Census, hooks: BuildHooks) -> Iterator[str]:
                 f"not read: {plural(number, f'{kind} archive')}, such as {key}; "
                 f"--input='FOLDER/**/*{kind}' reads the archives of a folder"
             )
+    yield from census.counts.warnings
     for encoding, number, key in census.counts.guessed:
         yield (
             f"names in zip archives that are not UTF-8 and were read as {encoding}: {number:,}, "

@@ -15,7 +15,11 @@ from hypothesis import strategies as st
 
 from shardmill.schemas.tfrecord import framing, inflate
 from shardmill.schemas.tfrecord.gzip_member import HEADER, empty_shard
-from shardmill.schemas.tfrecord.open_file import describe_other_content, detect_compression
+from shardmill.schemas.tfrecord.open_file import (
+    ZLIB_REMEDY,
+    describe_other_content,
+    detect_compression,
+)
 from shardmill.schemas.tfrecord.reader import count_file
 from shardmill.schemas.tfrecord.scanner import DamagedError
 from tests.conftest import examples
@@ -78,7 +82,7 @@ def test_names_zlib_data_which_is_not_read(data, tmp_path):
     fault = count_file(str(path)).fault
     assert (fault.reason, str(fault)) == (
         "not_tfrecord",
-        "its compression is ZLIB, which is not read: write it with GZIP or without",
+        f"its compression is ZLIB, which is not read: {ZLIB_REMEDY}",
     )
 
 

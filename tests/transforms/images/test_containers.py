@@ -6,6 +6,7 @@ import json
 import math
 import os
 import random
+import subprocess
 import tarfile
 import zipfile
 from collections import Counter
@@ -20,11 +21,11 @@ import pytest
 
 from shardmill.loaders import open_dataset
 from shardmill.schemas.errors import InputError, ShardmillError, StorageError
-from shardmill.schemas.refs import InputRef
+from shardmill.schemas.refs import InputRef, MatchCounts, sum_counts
 from shardmill.schemas.tfrecord.framing import frame
 from shardmill.transforms.images.containers import Spool
 from shardmill.transforms.match.containers.expand import MemberOptions, expand
-from shardmill.transforms.match.labels import LabelSpec
+from shardmill.transforms.match.labels import LabelSpec, parse_labels
 from tests.conftest import SOAK, build_dataset, make_image, make_photos
 from tests.support.readers import example_class
 
@@ -482,6 +483,47 @@ def test_each_label_is_read_or_one_reject_that_names_its_column(name, classes, t
     assert {ref.error for ref in refs if ref.label is None} <= {"no_label"}
     assert all("the column 'label'" in ref.message for ref in refs if ref.error)
     assert all(not ref.message for ref in refs if not ref.error)
+
+
+NAMES_OF_FILES = [
+    ["zebra", "yak", "ant"],
+    ["10", "9", "ff"],
+    ["it's", "a b", "$x"],
+    ["ant", "bee", "cat"],
+    ["1", "9", "10"],
+    [f"class {n % 7} {n}" for n in range(99)],
+    ["b", "a", "a"],
+]
+
+
+@pytest.mark.parametrize("order", ["text", "number", None])
+@pytest.mark.parametrize("names", NAMES_OF_FILES, ids=lambda names: names[0])
+def test_class_ids_that_differ_from_those_of_the_file_are_a_warning(names, order, tmp_path) -> None:
+    """The command of the warning, as a shell runs it, keeps the order of the file."""
+    classes = {"info": {"features": {"label": {"names": names, "_type": "ClassLabel"}}}}
+    table = pa.table({"image": [IMAGE] * len(names), "label": [*range(len(names))]})
+    table = table.replace_schema_metadata({b"huggingface": json.dumps(classes).encode()})
+    path = tmp_path / "a.parquet"
+    path.write_bytes(parquet(table))
+    ref = InputRef("", str(path), path.stat().st_size, str(path.stat().st_mtime_ns))
+    warnings = []
+    for _ in range(2):  # the second time, the images are in the build folder
+        members = [*expand(ref, Spool(str(tmp_path / "spool"), label_order=order))]
+        counts = [one for one in members if isinstance(one, MatchCounts)]
+        warnings += sum_counts(counts).warnings
+    by_text = sorted(names, key=str.encode)
+    is_number = order == "number" and names[0] in ("1", "10")
+    in_order = sorted(by_text, key=lambda name: int(name, 16)) if is_number else by_text
+    is_same = order is None or len({*names}) < len(names) or in_order == names
+    assert len(warnings) == (0 if is_same else 2)
+    for warning in warnings:
+        assert "set --labels=labels.txt and first " in warning
+        command = warning.partition("first run: ")[2]
+        if not command:
+            assert len(names) == 99
+            continue
+        subprocess.run(command, shell=True, cwd=tmp_path, check=True)
+        assert parse_labels((tmp_path / "labels.txt").read_text(), "labels.txt") == (*names,)
 
 
 @pytest.mark.parametrize("name", IMAGES)

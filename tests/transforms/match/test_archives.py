@@ -17,13 +17,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardmill.loaders import open_dataset
+from shardmill.pipelines.rows import resolve
+from shardmill.pipelines.rows_config import RowsConfig
 from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.errors import InputError
 from shardmill.schemas.refs import InputRef, MatchCounts, RejectedError, sum_counts
 from shardmill.schemas.storage import open_storage
+from shardmill.schemas.tfrecord.framing import frame
 from shardmill.transforms.images.containers import Spool
 from shardmill.transforms.match import read_input as read_input_module
-from shardmill.transforms.match.containers.expand import MemberOptions, expand
+from shardmill.transforms.match.containers.expand import MemberOptions, expand, is_archive
 from shardmill.transforms.match.inputs import find_input, find_inputs
 from shardmill.transforms.match.labels import LabelSpec
 from shardmill.transforms.match.read_input import read_input
@@ -315,6 +318,37 @@ def test_which_inputs_are_archives(photos, archives, tmp_path) -> None:
     keys = [key for part in two.parts for key in (part.input[len(part.root) + 1 :],)]
     assert (keys, two.parts[0].archives) == (["pax.tar", "named.jpg"], True)
     assert not find_input(str(photos)).archives
+
+
+def zlib_records() -> list[bytes]:
+    """Return TFRecords in all forms of zlib, as TFRecordOptions("ZLIB") writes one."""
+    payload = random.Random(1).randbytes(20_000)
+    data = b"".join(frame(payload[:size]) for size in (0, 5, 300, 20_000))
+    forms = [(level, bits) for level in (0, 1, 6, 9) for bits in (9, 12, 15)]
+    return [zlib.compress(data, level, bits) for level, bits in forms]
+
+
+@pytest.mark.parametrize("name", ["a.tfrecord", "a.tfrecord.zlib", "a.zz", "a-00000-of-00001"])
+def test_records_with_zlib_compression_say_so(name, tmp_path) -> None:
+    """Alone and in a folder, as images and as a table."""
+    path = tmp_path / "in" / name
+    path.parent.mkdir()
+    rewrite = "write it with tf.io.TFRecordOptions('GZIP'), or without compression"
+    for data in zlib_records():
+        path.write_bytes(data)
+        with pytest.raises(InputError, match="TFRecords have ZLIB compression") as caught:
+            members_of(path)
+        assert str(path) in str(caught.value)
+        assert rewrite in str(caught.value)
+        with pytest.raises(InputError, match="not a CSV file but TFRecords with ZLIB") as caught:
+            resolve(RowsConfig(str(path), str(tmp_path / "ds")))
+        assert rewrite in str(caught.value)
+    for source in (path, path.parent):
+        outcome, _ = build_dataset(input=source, output=tmp_path / "ds", **OPTIONS)
+        assert "TFRecords have ZLIB compression" in outcome.message
+    for other in (zlib.compress(b"a,b\n1,2\n"), zlib_records()[0][:12]):
+        path.write_bytes(other)
+        assert not is_archive(str(path))
 
 
 def test_an_archive_that_changes_while_it_is_read_is_not_used(tmp_path) -> None:

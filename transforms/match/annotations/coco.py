@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from shardmill.schemas.errors import InputError
-from shardmill.schemas.refs import InputRef
+from shardmill.schemas.refs import InputRef, MatchCounts
 from shardmill.schemas.storage import ReaderStream, open_storage
 from shardmill.schemas.text_file import TextError, Utf8Stream, unreadable_text
 from shardmill.transforms.match.annotations.annotation_spec import attach
@@ -63,6 +63,37 @@ def read_categories(path: str) -> dict[tuple[str, str], str]:
             "and convert other JSON, such as LabelMe's, to them."
         )
     return categories
+
+
+def warn_of_names(categories: Mapping[tuple[str, str], str]) -> Iterator[MatchCounts]:
+    """Yield a warning for each name that several categories of a file have.
+
+    A class is a name: their boxes get one class. Files of Roboflow have a category 0 with the name
+    of the project, which may be that of a class and has no boxes.
+    """
+    ids = defaultdict[tuple[str, str], list[str]](list)
+    for (path, number), name in categories.items():
+        ids[path, make_key(name)].append(number)
+    for (path, name), numbers in ids.items():
+        if name and len(numbers) > 1:
+            several = f"{', '.join(numbers[:-1])} and {numbers[-1]}"
+            file = posixpath.basename(path)
+            warning = (
+                f"the categories {several} of {file} have one name, {name!r:.80}, and are one "
+                "class: if they are several classes, give each a different name in the file"
+            )
+            yield MatchCounts(warnings=(warning,))
+
+
+def list_categories(path: str) -> Iterator[tuple[tuple[str, str], str] | MatchCounts]:
+    """Yield what ``read_categories`` returns, and warnings.
+
+    Raises:
+        InputError: As ``read_categories``.
+    """
+    categories = read_categories(path)
+    yield from categories.items()
+    yield from warn_of_names(categories)
 
 
 def read_section(section: Section) -> Iterator[tuple[str, list[Row]]]:

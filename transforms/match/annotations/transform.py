@@ -28,8 +28,8 @@ from shardmill.transforms.match.annotations.annotation_spec import (
 from shardmill.transforms.match.annotations.boxes import Annotation, AnnotationError
 from shardmill.transforms.match.annotations.coco import (
     SECTIONS,
+    list_categories,
     make_references,
-    read_categories,
     read_section,
 )
 from shardmill.transforms.match.annotations.yolo import OUTLINES, UNDECLARED
@@ -158,11 +158,7 @@ class AttachAnnotations(beam.PTransform):
             root
             | "Paths" >> beam.Create(paths)
             | "ReadCategories"
-            >> find_inputs(
-                lambda path: read_categories(path).items(),
-                _FATAL,
-                kind=tuple[tuple[str, str], str],
-            )
+            >> find_inputs(list_categories, _FATAL, kind=tuple[tuple[str, str], str])
         )
         rows, damaged = (
             root

@@ -20,6 +20,7 @@ from shardmill.schemas.refs import InputRef, MatchCounts, MemberRange, RejectedE
 from shardmill.schemas.storage import RandomReader, open_storage
 from shardmill.schemas.text_file import TextError, decode_text
 from shardmill.schemas.tfrecord.framing import starts_record
+from shardmill.schemas.tfrecord.open_file import ZLIB_REMEDY, has_zlib_records
 from shardmill.transforms.match.containers.members import (
     ZIP_ENCODING,
     ArchiveMember,
@@ -73,7 +74,8 @@ def archive_kind(reader: RandomReader) -> str:
     """Return the kind of an archive by its content, or an empty text for another file.
 
     The members of ``tar`` and ``zip`` are read in place. The others are read in sequence:
-    ``packed`` (a compressed tar archive), ``parquet`` and ``tfrecord``.
+    ``packed`` (a compressed tar archive), ``parquet`` and ``tfrecord``. ``zlib``, TFRecords with
+    ZLIB compression, is not read.
     """
     head = reader.read_at(0, _HEAD_BYTES)
     compression = compression_format(head)
@@ -100,6 +102,8 @@ def _kind_of(head: bytes) -> str:
         return "zip"
     if head.startswith(b"PAR1"):
         return "parquet"
+    if has_zlib_records(head):
+        return "zlib"
     return "tfrecord" if starts_record(head) else ""
 
 
@@ -130,6 +134,9 @@ def expand(ref: InputRef, spool: Spooler | None = None) -> Members:
     try:
         with open_storage(ref.uri).open_at(ref.uri) as reader:
             kind = archive_kind(reader)
+            if kind == "zlib":
+                why = f"its TFRecords have ZLIB compression, which is not read: {ZLIB_REMEDY}"
+                raise unreadable_archive(path=ref.uri, why=why)
             if kind in ("tar", "zip"):
                 file = MemberRange(ref.uri, reader.size, reader.version, 0, 0)
                 options = spool.members if spool else MemberOptions()

@@ -41,20 +41,56 @@ def read_head(
             reads it better.
         StorageError: The storage failed.
     """
-    head = parse_head(uri, dialect, sample_bytes, range_bytes)
-    if not head.columns:
-        return head
 
     def read(other: Dialect) -> Head:
         return parse_head(uri, other, _FEW_BYTES)
+
+    try:
+        head = parse_head(uri, dialect, sample_bytes, range_bytes)
+    except RejectedError as error:
+        if not dialect.columns and error.error == "header":
+            _explain_header(error, dialect, read)
+        raise
+    if not head.columns:
+        return head
 
     if not dialect.columns:
         if len(head.columns) == 1:
             _check_delimiter(head, dialect, read)
         if dialect.header_mode == "first":
             _check_notes(head, dialect, read)
+            _check_single_quotes(head, dialect)
     _check_quotes(head, dialect, read)
     return head
+
+
+def _explain_header(error: RejectedError, dialect: Dialect, read: _Read) -> None:
+    """Raise what names the delimiter of a header in quotes that another one reads.
+
+    Raises:
+        RejectedError: One does.
+    """
+    others = (d for d in _DELIMITERS if d not in (dialect.delimiter, dialect.quote))
+    for other, found in _try((replace(dialect, delimiter=d) for d in others), read):
+        if _fits(found):
+            raise RejectedError(
+                "read",
+                "header",
+                f"{error.message}, but with --delimiter={other.delimiter!r} it has "
+                f"{len(found.columns)} columns: set that",
+            ) from error
+
+
+def _check_single_quotes(head: Head, dialect: Dialect) -> None:
+    """Reject a file whose names are in single quotes, which then are a part of all cells."""
+    names = [name.strip() for name in head.header]
+    is_quoted = all(re.fullmatch("'.+'", name) for name in names)
+    if dialect.quote == '"' and names and is_quoted:
+        raise RejectedError(
+            "read",
+            "header",
+            f'its names are in single quotes, such as {shown(names[0])}: set --quote="\'"',
+        )
 
 
 def _fits(head: Head, least: int = 1) -> bool:

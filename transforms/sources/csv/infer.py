@@ -9,6 +9,7 @@ which flag helps.
 from __future__ import annotations
 
 import math
+import shlex
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -24,6 +25,12 @@ from shardmill.schemas.schema_pbtxt.columns import Column, fold_boolean
 from shardmill.schemas.schema_pbtxt.schema_text import Kind
 from shardmill.transforms.sources.csv import text_parser
 from shardmill.transforms.sources.csv.cells import Cells
+from shardmill.transforms.sources.csv.marked_numbers import (
+    FEW_TEXTS,
+    MOST_TEXTS,
+    find_marked,
+    may_be_marked,
+)
 from shardmill.transforms.sources.csv.quotes import Ints
 from shardmill.transforms.sources.csv.text_parser import CellRules
 
@@ -42,11 +49,16 @@ CellKind = Literal[
 ]
 _NOT_NUMBERS: tuple[CellKind, ...] = ("texts", "wide", "coded")  # they make a column text
 _NEARLY = 0.9  # share of the cells with a value that are numbers in a nearly numeric column
+_MANY = 0.5  # share that an option reads of cells that are numbers with separators and the like
 _FORMS = {  # the first one counts where a cell is a number in several
     "--thousands=,": CellRules(thousands=","),
     "--decimal=,": CellRules(decimal=","),
     "--decimal=, --thousands=.": CellRules(decimal=",", thousands="."),
 }
+_QUOTED = {" ": "' '", "'": '"\'"', "\u00a0": r"$'\u00a0'", "\u202f": r"$'\u202f'"}  # for shells
+for _mark, _quoted in _QUOTED.items():
+    _FORMS[f"--thousands={_quoted}"] = CellRules(thousands=_mark)
+    _FORMS[f"--decimal=, --thousands={_quoted}"] = CellRules(decimal=",", thousands=_mark)
 
 
 class ColumnProfile(NamedTuple):
@@ -323,7 +335,9 @@ def _in_case_of(other: str, word: str) -> str:
     return word.upper() if other.isupper() else word.title() if other.istitle() else word
 
 
-def find_problem(name: str, profile: ColumnProfile, cells: Cells, key: str) -> str:
+def find_problem(
+    name: str, profile: ColumnProfile, cells: Cells, key: str, rules: CellRules
+) -> str:
     """Return why a column that is nearly numeric is text, and what to do; or an empty text.
 
     Args:
@@ -331,18 +345,37 @@ def find_problem(name: str, profile: ColumnProfile, cells: Cells, key: str) -> s
         profile: Profile of its cells.
         cells: Cells of a file.
         key: The file.
+        rules: How cells are read.
     """
     counts, example = profile.counts, profile.example
     numbers, values = counts["integers"] + counts["decimals"], counts["cells"] - counts["nulls"]
     nearly = numbers >= _NEARLY * values
-    if not counts["texts"] or counts["coded"] or counts["wide"] or not (nearly or "," in example):
+    if not counts["texts"] or counts["coded"] or counts["wide"]:
         return ""
     texts, rows = cells.columns[name].dictionary, cells.columns[name].indices.to_numpy()
-    first = next(number for number, text in enumerate(texts) if shown(text.as_py()) == example)
-    fitting = {flag: _count_numbers(rules, texts, rows, first) for flag, rules in _FORMS.items()}
+    marked = _find_marked(texts, rows, rules)
+    # Such as \N of MySQL, a point of SAS, or a dash: a text for missing numbers.
+    if counts["texts"] > 1 and numbers >= _MANY * values:
+        nearly = nearly or _count_texts(texts, rules) == 1
+    if not (nearly or "," in example or marked >= 0):
+        return ""
+    first = marked
+    if marked < 0:
+        first = next(number for number, text in enumerate(texts) if shown(text.as_py()) == example)
+    example = shown(texts[first].as_py())
+    fitting = {flag: _count_numbers(form, texts, rows, first) for flag, form in _FORMS.items()}
     flag = max(fitting, key=lambda each: fitting[each])
+    fits = fitting[flag] >= (_NEARLY if marked < 0 else _MANY) * values
+    line = cells.lines[rows == first][0]
+    if marked >= 0 and not fits:
+        bytes_type = shlex.quote(f"--types={name}:bytes")
+        return (
+            f"the column {name!r} is text because its cells are numbers with a unit, a currency or "
+            f"separators, such as {example} in {key}, line {line}: no option reads them; write "
+            f"plain numbers into the file, or set {bytes_type} to keep texts"
+        )
     remedy = f"{flag} reads them as numbers"
-    if fitting[flag] < _NEARLY * values:
+    if not fits:
         if not nearly:
             return ""
         text = texts[first].as_py().decode("utf-8", "replace")
@@ -350,8 +383,7 @@ def find_problem(name: str, profile: ColumnProfile, cells: Cells, key: str) -> s
             f"--null_values=,{text} makes {example} missing, and --types={name}:float rejects rows "
             "with such cells"
         )
-    line = cells.lines[rows == first][0]
-    if counts["texts"] == 1 and line == cells.lines[0] and fitting[flag] < _NEARLY * values:
+    if counts["texts"] == 1 and line == cells.lines[0] and not fits:
         remedy = (
             f"if the line is a header too, --skip_lines={line - 1} makes it the only one; if it "
             f"has units, --skip_lines={line} --header=none --columns=... leaves it out; or {remedy}"
@@ -360,6 +392,27 @@ def find_problem(name: str, profile: ColumnProfile, cells: Cells, key: str) -> s
         f"the column {name!r} is text because {counts['texts']:,} of {values:,} cells are not "
         f"numbers, first {example} in {key}, line {line}: {remedy}"
     )
+
+
+def _find_marked(texts: pa.Array, rows: Ints, rules: CellRules) -> int:
+    """Return the number of the first text with marks in a column of such numbers, or -1."""
+    sampled = texts.slice(0, MOST_TEXTS)
+    present = np.flatnonzero(~rules.missing_numbers(sampled))
+    some = sampled.take(pa.array(present[:FEW_TEXTS])).to_pylist()
+    if not may_be_marked([text.decode("utf-8", "replace") for text in some]):
+        return -1
+    decoded = [
+        text.decode("utf-8", "replace") for text in sampled.take(pa.array(present)).to_pylist()
+    ]
+    counts = np.bincount(rows, minlength=len(texts))[present]
+    place = find_marked(decoded, counts.tolist())
+    return int(present[place]) if place >= 0 else -1
+
+
+def _count_texts(texts: pa.Array, rules: CellRules) -> int:
+    """Return how many distinct texts are neither numbers nor missing ones."""
+    others = texts.filter(pa.array(~rules.missing_numbers(texts)))
+    return int(np.count_nonzero(text_parser.parse_float64(rules.plain(others)).faults))
 
 
 def _count_numbers(rules: CellRules, texts: pa.Array, rows: Ints, first: int) -> int:

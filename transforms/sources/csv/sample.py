@@ -23,6 +23,7 @@ from shardmill.transforms.sources.csv.dialect import Dialect, HeaderMode
 from shardmill.transforms.sources.csv.head import read_head
 from shardmill.transforms.sources.csv.row_ranges import Head
 from shardmill.transforms.sources.csv.text_parser import CellRules
+from shardmill.transforms.sources.csv.totals import find_totals
 
 MAX_TOTAL_BYTES = 256 << 20  # of text sampled from all files together
 MIN_FILE_BYTES = 64 << 10  # of text sampled from each file
@@ -52,6 +53,7 @@ class Sample:
         cells: Names in the header of the first file that are also cells of their columns.
         problem: Why the first bad row of the first file with one cannot be read, or empty.
         indices: Columns without a name that may be an index, in the first file with such columns.
+        totals: File and line of a last row of totals, or empty.
     """
 
     refs: tuple[InputRef, ...]
@@ -65,6 +67,7 @@ class Sample:
     repeated: tuple[str, ...] = ()
     cells: tuple[str, ...] = ()
     indices: tuple[str, ...] = ()
+    totals: str = ""
 
     keep_texts: ClassVar = "make such columns BYTES in a --schema to keep their texts"
     infer_column: ClassVar = staticmethod(infer.infer_column)
@@ -117,6 +120,7 @@ class Sample:
             repeated=self.repeated or other.repeated,
             cells=self.cells or other.cells,
             indices=self.indices or other.indices,
+            totals=self.totals or other.totals,
         )
 
     @property
@@ -191,6 +195,7 @@ def sample_files(
         next((sample.repeated for sample in joined if sample.repeated), ()),
         next((sample.cells for sample in joined if sample.cells), ()),
         next((sample.indices for sample in joined if sample.indices), ()),
+        next((sample.totals for sample in joined if sample.totals), ""),
     )
 
 
@@ -254,7 +259,7 @@ def sample_file(ref: InputRef, dialect: Dialect, rules: CellRules, sample_bytes:
         return Sample((ref,))
     cells = head.cells
     profiles = {
-        name: each._replace(problem=infer.find_problem(name, each, cells, ref.key))
+        name: each._replace(problem=infer.find_problem(name, each, cells, ref.key, rules))
         for name, each in infer.profile_columns(cells.columns, rules).items()
     }
     rows = len(cells.offsets)
@@ -262,6 +267,7 @@ def sample_file(ref: InputRef, dialect: Dialect, rules: CellRules, sample_bytes:
     first = next(iter(cells.rejects), None)
     problem = f"{ref.key}, line {first.line}: {first.message}" if first else ""
     complete = head.seekable and ref.size <= sample_bytes
+    totals = find_totals(cells, profiles, rules) if complete else 0
     named = [pair for pair in zip(profiles, head.header, strict=False) if pair[1]]
     repeated = tuple(name for name, given in named if name != given)
     texts = {name: cells.columns[name].dictionary for name in profiles}
@@ -280,6 +286,7 @@ def sample_file(ref: InputRef, dialect: Dialect, rules: CellRules, sample_bytes:
         repeated,
         data,
         tuple(name for name in indices if infer.may_be_index(profiles[name])),
+        f"{ref.key}, line {totals}" if totals else "",
     )
 
 

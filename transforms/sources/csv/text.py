@@ -15,6 +15,7 @@ from shardmill.schemas.storage import RandomReader, open_storage
 from shardmill.schemas.storage.base import became_shorter
 from shardmill.schemas.text_file import UTF_8, find_mark, find_utf_16
 from shardmill.schemas.tfrecord.framing import starts_record
+from shardmill.schemas.tfrecord.open_file import ZLIB_REMEDY, has_zlib_records
 from shardmill.transforms.sources.csv.dialect import WHITESPACE, Dialect, is_ascii_compatible
 from shardmill.transforms.sources.csv.row_bounds import Syntax
 
@@ -117,6 +118,8 @@ class CsvText:
         """
         head, found = self._peek(), ""
         kind = "compressed twice" if compression_format(head) else ""
+        if has_zlib_records(head):
+            kind = f"TFRecords with ZLIB compression ({ZLIB_REMEDY})"
         kind = kind or ("TFRecords" if starts_record(head) else describe_format(head))
         if not kind:
             text = b"".join(self._to_codec(iter([head[self._bom :]])))

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 import pyarrow.json as pj
 
 from shardmill.schemas.errors import shown
-from shardmill.schemas.refs import InputRef
+from shardmill.schemas.refs import InputRef, RejectedError
 from shardmill.schemas.schema_pbtxt.columns import INT64_MAX, INT64_MIN, Column
 from shardmill.transforms.sources.csv.arrow_values import (
     TypedSample,
@@ -59,6 +59,10 @@ _ROUNDED = (
 )
 _SHORTENED = (
     "{} would lose digits in a column with decimals: write such values as texts in the file"
+)
+_WHOLE_TABLE = (
+    "it is one object with a whole table, as pandas writes it, instead of one object a row: write "
+    "it with to_json(path, orient='records', lines=True)"
 )
 _SAMPLE_BYTES = 4 << 20
 _HEAD_BYTES = 64 << 10
@@ -379,8 +383,10 @@ def _read_start(ref: InputRef, dialect: Dialect, sample_bytes: int) -> JsonSampl
     with open_text(ref.uri, replace(dialect, quote="")) as text:
         text.check("jsonl")
         first, ranges = read_first(text, RowRange(text.begin, TO_END, 1), sample_bytes)
-        kinds = merge_types(parse_lines(first, text, None, others=True).tables)
-        profiles = profiles_of(kinds)
+        tables = parse_lines(first, text, None, others=True).tables
+        if sum(map(len, tables)) == 1 and _holds_table(tables[0].schema):
+            raise RejectedError("read", "not_csv", _WHOLE_TABLE)
+        profiles = profiles_of(merge_types(tables))
         schema = explicit_schema({each.path: each.kind for each in profiles.values()})
         found = parse_lines(first, text, schema, others=True)
         table = pa.concat_tables([schema.empty_table(), *found.tables])
@@ -403,6 +409,18 @@ def _read_start(ref: InputRef, dialect: Dialect, sample_bytes: int) -> JsonSampl
         seekable=seekable,
         ranges=ranges,
     )
+
+
+def _holds_table(schema: pa.Schema) -> bool:
+    """Return whether an object is a whole table, as pandas writes it by columns or by rows."""
+    if {*schema.names} in ({"columns", "index", "data"}, {"schema", "data"}):
+        return True
+    if not all(pa.types.is_struct(kind) for kind in schema.types):
+        return False
+    inner = [[field.name for field in kind] for kind in schema.types]
+    is_numbered = all(name.isdecimal() for name in (*schema.names,))
+    is_numbered = is_numbered or all(name.isdecimal() for name in inner[0])
+    return is_numbered and len(inner[0]) > 0 and all(names == inner[0] for names in inner)
 
 
 def _doubles(table: pa.Table, names: Collection[str]) -> dict[str, pa.Array]:

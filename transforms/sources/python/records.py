@@ -308,17 +308,44 @@ def iterate(source: Any) -> Iterator[Any]:
         UsageError: It is not a source.
     """
     if isinstance(source, Mapping):
-        columns = source.values()
-        sized = all(hasattr(each, "__len__") and not isinstance(each, str) for each in columns)
-        if not sized or len({*map(len, columns)}) != 1:
-            raise _not_a_source(source)
-        return (dict(zip(source, values, strict=True)) for values in zip(*columns, strict=True))
+        _check_columns(source)
+        rows = zip(*source.values(), strict=True)
+        return (dict(zip(source, values, strict=True)) for values in rows)
     if not isinstance(source, str | bytes | os.PathLike):
         if hasattr(source, "__iter__"):
             return iter(source)
         if hasattr(source, "__getitem__") and hasattr(source, "__len__"):
             return (source[index] for index in range(len(source)))
     raise _not_a_source(source)
+
+
+def _check_columns(columns: Mapping[Any, Any]) -> None:
+    """Check that the values of a dict are columns of one length.
+
+    Raises:
+        UsageError: They are not.
+    """
+    if not columns:
+        raise _not_a_source(columns)
+    lengths: dict[Any, int] = {}
+    for name, column in columns.items():
+        is_scalar = isinstance(column, str | bytes) or getattr(column, "ndim", 1) == 0
+        if is_scalar or not hasattr(column, "__len__"):
+            kind = type(column).__name__
+            raise UsageError(
+                f"The column {name!r} of the source is {repr(column)} ({kind}), not a list or an "
+                "array of one value a record: a dict holds columns; for a single record give a "
+                "list of it, write([record], ...)."
+            )
+        lengths[name] = len(column)
+    first, length = next(iter(lengths.items()))
+    for name, other in lengths.items():
+        if other != length:
+            raise UsageError(
+                f"The columns of the source have different lengths, {first!r} {length:,} and "
+                f"{name!r} {other:,}: give each column one value a record, and None for missing "
+                "ones."
+            )
 
 
 def _not_a_source(source: Any) -> UsageError:
@@ -556,10 +583,13 @@ def _to_array(name: str, values: list[Any], first: int) -> pa.Array:
     for index, value in enumerate(values, first):
         try:
             found = pa.array([value])
-            kind = found.type if pa.types.is_null(kind) else kind
-            arrays.append(_cast(found, kind))
         except UnicodeEncodeError as error:
             raise _misfit(index, name, value, "a text that UTF-8 can encode") from error
+        except _MISFIT as error:
+            raise _explain_value(index, name, value) from error
+        kind = found.type if pa.types.is_null(kind) else kind
+        try:
+            arrays.append(_cast(found, kind))
         except _MISFIT as error:
             raise _misfit(index, name, value, kind) from error
     return pa.concat_arrays([each.cast(kind) for each in arrays])
@@ -656,9 +686,44 @@ def _conform(field: pa.Field, values: pa.ChunkedArray, first: int) -> pa.Chunked
     raise AssertionError(f"each value of {field.name!r} is of {kind}, but not all")
 
 
+def _explain_value(index: int, name: str, value: Any) -> InputError:
+    """Return why Arrow cannot hold a value of a record."""
+    reported = value
+    while isinstance(reported, list | tuple | Mapping):
+        items = [*reported.values()] if isinstance(reported, Mapping) else reported
+        bad = [item for item in items if not _is_storable(item)]
+        if not bad:  # each item fits, but they have several types
+            return _misfit(index, name, value, "a list of values of one type")
+        reported = bad[0]
+    is_integer = isinstance(reported, int | np.integer)
+    is_long = is_integer and abs(int(reported)) >> 256  # Python formats up to 4,300 digits
+    text = "an integer of over 256 bits" if is_long else repr(reported)
+    text = f"{text} ({type(reported).__name__})"
+    rule = "a field is a number, a text, bytes, a time, or a list of one of these"
+    fix = "convert it, as with str() or float(), or leave it out"
+    if is_integer:
+        rule = "integers are those of 64 bits, from -2**63 to 2**63 - 1"
+        fix = "give this field as text, str(value), or as float(value), which rounds it"
+    if isinstance(reported, np.ndarray) and reported.ndim > 1:
+        text = f"an array of the shape {reported.shape} and the type {reported.dtype}"
+        rule = "a field is a value or a list of values"
+        fix = f"give value.reshape(-1), and for images image={name!r}"
+    return InputError(
+        f"Record {index}: the field {name!r} is {text}, which a dataset cannot hold: {rule}; {fix}."
+    )
+
+
+def _is_storable(value: Any) -> bool:
+    """Return whether Arrow has a type for a value."""
+    try:
+        pa.array([value])
+    except _MISFIT:
+        return False
+    return True
+
+
 def _misfit(index: int, name: str, value: Any, kind: pa.DataType | str) -> InputError:
     wanted = kind if isinstance(kind, str) else f"of {kind}"
-    wanted = "one that Arrow knows" if kind == pa.null() else wanted
     return invalid_value(
         index=index, name=name, value=repr(value), kind=type(value).__name__, expected=wanted
     )

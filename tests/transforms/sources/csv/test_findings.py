@@ -1,7 +1,9 @@
 """What was inferred is said: nearly numeric columns, headers and delimiters, with evidence and flags."""
 
+import csv
 import io
 import re
+import shlex
 from pathlib import Path
 
 import pandas as pd
@@ -216,3 +218,206 @@ def test_a_line_of_text_above_numbers_is_a_header_or_units(delimiter, above, uni
     assert not job.sink.warnings
     kinds = {column.name: column.kind for column in job.spec.table.columns}
     assert kinds == {"id": "int64", "name": "bytes", "x": "float32"}
+
+
+NO_OPTION = "its cells are numbers with a unit, a currency or separators, such as"
+# Cells by number of the row, and the flag that reads them, if one does.
+MARKED = {
+    "dollars": (lambda n: f"${n * 40:,}", ""),
+    "after": (lambda n: f"{n}.50 €", ""),
+    "before": (lambda n: f"€\u00a0{n},50", ""),
+    "code": (lambda n: f"USD {n * 40:,}.00", ""),
+    "negative": (lambda n: f"(${n}.00)" if n % 3 else f"${n}.00", ""),
+    "minus": (lambda n: f"\u2212{n}.5", ""),
+    "trailing": (lambda n: f"{n}.50-", ""),
+    "percent": (lambda n: f"{n}%", ""),
+    "spaced percent": (lambda n: f"{n} %", ""),
+    "unit": (lambda n: f"{n / 4} kg", ""),
+    "any unit": (lambda n: f"{n}foo", ""),
+    "several units": (lambda n: f"{n}{'kM'[n % 2]}", ""),
+    "years": (lambda n: f"{n} {'year' if n == 1 else 'years'}", ""),
+    "more than": (lambda n: f"{n * 1000:,}+", ""),
+    "below": (lambda n: f"<{n}.1" if n % 4 == 0 else f"{n}.1", ""),
+    "accounts": (lambda n: f" $ {n * 400:,}.00 " if n % 5 else " $ -   ", ""),
+    "lakhs": (lambda n: f"1,{n % 90 + 10},000.00", ""),
+    "spaces": (lambda n: f"{n % 9 + 1} {n + 100}", "--thousands=' '"),
+    "french": (lambda n: f"{n % 9 + 1} {n + 100},5", "--decimal=, --thousands=' '"),
+    "no-break": (lambda n: f"{n % 9 + 1}\u00a0{n + 100}", r"--thousands=$'\u00a0'"),
+    "narrow": (
+        lambda n: f"{n % 9 + 1}\u202f{n + 100},5",
+        r"--decimal=, --thousands=$'\u202f'",
+    ),
+    "swiss": (lambda n: f"{n % 9 + 1}'{n + 100}.05", '--thousands="\'"'),
+    "german": (lambda n: f"{n % 9 + 1}.{n + 100}.000", "--decimal=, --thousands=."),
+}
+NOT_MARKED = {
+    "ids": lambda n: f"k{n}",
+    "seats": lambda n: f"{n // 6 + 1}{'ABCDEF'[n % 6]}",
+    "dates": lambda n: f"{n % 28 + 1}.05.2024",
+    "iso": lambda n: f"2024-01-{n % 28 + 1:02}",
+    "times": lambda n: f"{n % 24}:30",
+    "addresses": lambda n: f"10.0.{n}.7",
+    "versions": lambda n: f"1.{n}.3",
+    "telephones": lambda n: f"{n + 600} {n + 123} 456",
+    "postal": lambda n: f"{n + 110} 00",
+    "ranges": lambda n: f"{n}-{n + 9}",
+    "files": lambda n: f"{n}.jpg",
+    "hashes": lambda n: f"{n * 7919:06x}"[-6:] + "fz"[n % 2],
+    "words": lambda n: f"word {n}",
+    "ordinals": lambda n: f"{n} {('Main', 'Oak', 'Elm')[n % 3]}",
+    "prices in texts": lambda n: f"costs ${n}",
+}
+
+
+def write_forms(folder: Path, encoding: str) -> dict[str, list[str]]:
+    """Write a table with a column of each form that the encoding has; return the cells."""
+    forms = {name: cell for name, (cell, _) in MARKED.items()} | NOT_MARKED
+    columns = {name: [cell(n) for n in range(1, 101)] for name, cell in forms.items()}
+    if encoding == "cp1252":
+        columns = {name: cells for name, cells in columns.items() if can_encode(cells)}
+    rows = [[*columns], *zip(*columns.values(), strict=True)]
+    text = "".join(";".join(row) + "\n" for row in rows)
+    (folder / "t.csv").write_bytes(text.encode(encoding))
+    return columns
+
+
+def can_encode(cells: list[str]) -> bool:
+    """Return whether the code page of Windows has all characters."""
+    return all(cell.encode("cp1252", "ignore").decode("cp1252") == cell for cell in cells)
+
+
+def read_flag(flag: str) -> dict[str, str]:
+    """Return the options of flags, as a shell reads their texts."""
+    for quoted, mark in (
+        ("' '", " "),
+        ('"\'"', "'"),
+        (r"$'\u00a0'", "\u00a0"),
+        (r"$'\u202f'", "\u202f"),
+    ):
+        flag = flag.replace(quoted, mark)
+    return dict(pair.split("=", 1) for pair in flag.removeprefix("--").split(" --"))
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "cp1252"])
+def test_columns_of_numbers_with_marks_are_named_with_their_fix(encoding, tmp_path) -> None:
+    columns = write_forms(tmp_path, encoding)
+    options = {"delimiter": ";", "encoding": encoding.removesuffix("-sig")}
+    warnings = find(tmp_path, **options).sink.warnings
+    marked = [name for name in columns if name in MARKED]
+    assert len(marked) >= 18
+    assert [re.match("the column '(.*?)' is text", text)[1] for text in warnings] == marked
+    for name, warning in zip(marked, warnings, strict=True):
+        flag = MARKED[name][1]
+        first = next(n for n, cell in enumerate(columns[name]) if re.search(r"[^\d.]|\..*\.", cell))
+        assert f"line {first + 2}: " in warning
+        assert ascii(columns[name][first])[1:-1] in ascii(warning).replace("\\\\", "\\").replace(
+            "\\'", "'"
+        )
+        assert warning.endswith(f": {flag} reads them as numbers") == bool(flag)
+        assert (NO_OPTION in warning) == (not flag)
+    without_fix = ",".join(f"{name}:bytes" for name in marked if not MARKED[name][1])
+    for flag in {flag for name, (_, flag) in MARKED.items() if flag and name in columns}:
+        given = read_flag(flag)
+        repaired = find(tmp_path, **options, types=without_fix, **given)
+        for name in (name for name in marked if MARKED[name][1] == flag):
+            cells = [cell.replace(given["thousands"], "") for cell in columns[name]]
+            numbers = [float(cell.replace(given.get("decimal", "."), ".")) for cell in cells]
+            assert f"{min(numbers):,.9g} to {max(numbers):,.9g}" in repaired.columns[name]
+        assert not any(NO_OPTION in warning for warning in repaired.sink.warnings)
+
+
+@pytest.mark.parametrize("header", ["id,unit price", "id,a'b"])
+def test_a_fix_quotes_names_for_shells(header, tmp_path) -> None:
+    (tmp_path / "t.csv").write_text(header + "\n1,5%\n2,6%\n")
+    [warning] = find(tmp_path).sink.warnings
+    [words] = re.findall("or set (.*) to keep texts", warning)
+    [flag] = shlex.split(words)
+    name, value = flag.removeprefix("--").split("=", 1)
+    assert not find(tmp_path, **{name: value}).sink.warnings
+
+
+FORMULAS = {
+    "sums": (sum, True),
+    "rounded": (lambda values: round(sum(values), 4), True),
+    "means": (lambda values: sum(values) / len(values), False),
+    "counts": (len, False),
+    "largest": (max, False),
+    "other": (lambda values: sum(values) + 1, False),
+}
+
+
+@pytest.mark.parametrize("formula", FORMULAS)
+@pytest.mark.parametrize(("name", "decimal"), [("", "."), ("", ","), ("SUMME ", "."), ("n5", ".")])
+def test_a_last_row_of_totals_is_named(formula, name, decimal, tmp_path) -> None:
+    """Where only that row has no name, or is called a total; a judge computes the sums."""
+    calculate, are_sums = FORMULAS[formula]
+    for rows, gaps in ((3, 0), (40, 7)):
+        table = [[f"n{n}", n * 3 % 17 - 4, (n * 7 % 23) / 8, ""] for n in range(1, rows + 1)]
+        for row in table[:gaps]:
+            row[1] = ""
+        numbers = [[row[place] for row in table if row[place] != ""] for place in (1, 2)]
+        table.append([name, *map(calculate, numbers), ""])
+        lines = [";".join(str(cell).replace(".", decimal) for cell in row) for row in table]
+        (tmp_path / "t.csv").write_text("\n".join(["name;a;b;note", *lines, "", ""]))
+        options = {"delimiter": ";", "decimal": decimal}
+        warnings = [text for text in find(tmp_path, **options).sink.warnings if "sums" in text]
+        is_totals = are_sums and name != "n5"
+        assert len(warnings) == is_totals, (rows, gaps)
+        if warnings:
+            assert f"the last row, t.csv, line {rows + 2}, has the sums" in warnings[0]
+        (tmp_path / "t.csv").write_text("\n".join(["name;a;b;note", *lines[:-1]]))
+        assert not any("sums" in text for text in find(tmp_path, **options).sink.warnings)
+
+
+@pytest.mark.parametrize(
+    "marker", ["\\N", ".", "-", "--", ".a", "..", ":", "nil", "#DIV/0!", "missing", "x y"]
+)
+@pytest.mark.parametrize("every", [2, 3, 7])
+def test_one_text_among_numbers_is_named_with_its_flag(marker, every, tmp_path) -> None:
+    """As MySQL, SAS, Stata and spreadsheets write missing numbers; pandas judges the rest."""
+    cells = [marker if n % every == 0 else str(n / 4) for n in range(1, 101)]
+    (tmp_path / "t.csv").write_text(
+        "k,v\n" + "".join(f"k{n},{cell}\n" for n, cell in enumerate(cells))
+    )
+    [warning] = find(tmp_path).sink.warnings
+    assert f"'v' is text because {100 // every} of 100 cells are not numbers" in warning
+    assert f"--null_values=,{marker} makes " in warning
+    job = find(tmp_path, null_values=f",{marker}")
+    assert not job.sink.warnings
+    judge = pd.read_csv(tmp_path / "t.csv", na_values=[marker])["v"]
+    assert f"{judge.min():,.9g} to {judge.max():,.9g}, such as: " in job.columns["v"]
+
+
+@pytest.mark.parametrize("texts", [("adult", "child"), ("x",)])
+def test_several_texts_or_a_single_one_among_numbers_are_not_markers(texts, tmp_path) -> None:
+    cells = [texts[n % 2] if n % 3 == 0 and len(texts) == 2 else str(n) for n in range(100)]
+    cells = cells if len(texts) == 2 else ["1", "2", "x"]
+    (tmp_path / "t.csv").write_text(
+        "k,v\n" + "".join(f"k{n},{cell}\n" for n, cell in enumerate(cells))
+    )
+    assert not find(tmp_path).sink.warnings
+
+
+@pytest.mark.parametrize("delimiter", [";", "\t", "|"])
+def test_quoted_names_with_another_delimiter_say_which(delimiter, tmp_path) -> None:
+    """As write.csv2 of R writes them."""
+    frame = pd.DataFrame({"id": range(9), "name": [f"n{n}" for n in range(9)], "x": [0.5] * 9})
+    frame.to_csv(tmp_path / "t.csv", sep=delimiter, decimal=",", quoting=csv.QUOTE_NONNUMERIC)
+    with pytest.raises(ShardmillError) as caught:
+        find(tmp_path)
+    assert f"but with --delimiter={delimiter!r} it has 4 columns: set that" in str(caught.value)
+    kinds = [
+        each.kind for each in find(tmp_path, delimiter=delimiter, decimal=",").spec.table.columns
+    ]
+    assert kinds == ["int64", "int64", "bytes", "float32"]
+
+
+def test_names_in_single_quotes_name_the_flag(tmp_path) -> None:
+    frame = pd.DataFrame({"id": range(9), "x": [0.5] * 9})
+    frame.to_csv(tmp_path / "t.csv", index=False, quoting=csv.QUOTE_ALL, quotechar="'")
+    with pytest.raises(ShardmillError, match="its names are in single quotes"):
+        find(tmp_path)
+    assert [each.kind for each in find(tmp_path, quote="'").spec.table.columns] == [
+        "int64",
+        "float32",
+    ]
