@@ -34,6 +34,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 PACKAGES = ("api", "pipelines", "transforms", "schemas", "loaders")
 NOT_CODE = "schemas/errors/"
 OUTCOMES = ("killed", "timed out", "survived", "no covering test", "error")
+FAULT = 99  # exit code of a fault of this file
 GROUP = re.compile(r"@[\w-]+$")  # xdist adds it to the names of tests
 QUICK = ("-q", "-m", "not heavy", "--hypothesis-seed=0", "-p", "no:cacheprovider")
 SWITCH = '''
@@ -155,7 +156,7 @@ class Trier:
         """Try the mutants instead of running the tests."""
         items = {item.nodeid: item for item in session.items}
         recorded = self.state["times"]
-        times = {name: recorded.get(name, 1.0) for name in items}
+        times = {name: recorded.get(name, 0.5) for name in items}
         times = {name: seconds for name, seconds in times.items() if seconds is not None}
         for number, values in enumerate(self.state["mutants"]):
             mutant = Mutant(**values)
@@ -188,7 +189,7 @@ class Trier:
             if is_imported:
                 os.execv(sys.executable, command)
             mutant_switch.active = number
-            code = 2
+            code = FAULT
             try:
                 for item, following in zip(items, [*items, None][1:], strict=True):
                     item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
@@ -208,7 +209,8 @@ class Trier:
         if not ended:
             os.waitpid(pid, 0)
             return "timed out"
-        return {0: "survived", 1: "killed"}.get(os.waitstatus_to_exitcode(status), "error")
+        code = os.waitstatus_to_exitcode(status)
+        return {0: "survived", FAULT: "error"}.get(code, "killed")
 
 
 def fast_tests(names: list[str], times: dict[str, float], seconds: float) -> list[str]:
@@ -223,13 +225,15 @@ def fast_tests(names: list[str], times: dict[str, float], seconds: float) -> lis
 
 
 def tests_near(mutant: Mutant, names: list[str]) -> list[str]:
-    """Return the tests in the folder that mirrors a module's, and those that contain its name."""
+    """Return tests of files that mirror the module, contain its name, or mirror its folder."""
     path = Path(mutant.file)
     module = ".".join(path.with_suffix("").parts).removesuffix(".__init__")
-    files = {name.partition("::")[0] for name in names}
-    folder = f"tests/{path.parent}/"
-    near = {file for file in files if file.startswith(folder) or module in Path(file).read_text()}
-    return [name for name in names if name.partition("::")[0] in near]
+    files = dict.fromkeys(name.partition("::")[0] for name in names)
+    mirror = f"tests/{path.parent}/test_{path.stem}.py"
+    naming = [file for file in files if module in Path(file).read_text()]
+    beside = [file for file in files if file.startswith(f"tests/{path.parent}/")]
+    near = dict.fromkeys([mirror, *naming, *beside])
+    return [name for file in near for name in names if name.partition("::")[0] == file]
 
 
 def print_report(state: dict[str, Any]) -> None:
@@ -277,6 +281,7 @@ def main() -> None:
     parser.add_argument("--like", type=Path, help="results whose mutants are made again")
     parser.add_argument("--count", type=int, default=150)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--tests", nargs="+", default=["tests"], help="files or folders of tests")
     parser.add_argument("--seconds", type=float, default=60, help="at most, for a mutant")
     options = parser.parse_args()
     os.nice(10)
@@ -303,10 +308,11 @@ def main() -> None:
             path.write_bytes(mutant.switch(path.read_bytes(), number))
         (copy.parent / "active").write_text("-1")
         if "tests" not in state:
-            run_pytest(copy, "--record", copy.parent / "reports", "-n", 2, "--dist=loadgroup")
+            workers = ("-n", 2, "--dist=loadgroup")
+            run_pytest(copy, "--record", copy.parent / "reports", *workers, *options.tests)
             state["times"], state["tests"] = read_records(copy.parent, len(mutants))
             options.results.write_text(json.dumps(state, indent=1))
-        run_pytest(copy, "--try", options.results.resolve(), options.seconds)
+        run_pytest(copy, "--try", options.results.resolve(), options.seconds, *options.tests)
         print_report(json.loads(options.results.read_text()))
 
 
