@@ -231,8 +231,8 @@ def tests_near(mutant: Mutant, names: list[str]) -> list[str]:
     files = dict.fromkeys(name.partition("::")[0] for name in names)
     mirror = f"tests/{path.parent}/test_{path.stem}.py"
     naming = [file for file in files if module in Path(file).read_text()]
-    beside = [file for file in files if file.startswith(f"tests/{path.parent}/")]
-    near = dict.fromkeys([mirror, *naming, *beside])
+    in_folder = [file for file in files if file.startswith(f"tests/{path.parent}/")]
+    near = dict.fromkeys([mirror, *naming, *in_folder])
     return [name for file in near for name in names if name.partition("::")[0] == file]
 
 
