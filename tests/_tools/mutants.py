@@ -295,7 +295,8 @@ def main() -> None:
                 if name.endswith(".py") and not name.startswith(NOT_CODE):
                     statements += find_mutants(name, (copy / name).read_text())
             mutants = choose(statements, options.count, options.seed)
-            before, missing = [""] * len(mutants), []
+            before = [""] * len(mutants)
+            missing: list[Any] = []
             if options.like:
                 mutants, before, missing = choose_again(options.like, statements)
             state = {"commit": commit, "before": before, "missing": missing, "results": {}}

@@ -10,8 +10,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-OPPOSITES: dict[type[ast.AST], type[ast.AST]] = {
-    ast.And: ast.Or,
+OPPOSITES: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Eq: ast.NotEq,
     ast.Gt: ast.GtE,
     ast.In: ast.NotIn,
@@ -23,6 +22,9 @@ OPPOSITES |= {second: first for first, second in OPPOSITES.items()}
 UNSWAPPED = ("min", "max", "isinstance", "hasattr")
 # Calls whose arguments only a person reads.
 MESSAGES = re.compile(r"^(log|logger|logging|_LOG|_log|warnings)\.|Error$|^(print|warn\w*)$")
+
+
+Change = tuple[str, ast.expr | ast.stmt, str]  # its kind, the changed piece, the new text
 
 
 @dataclass(frozen=True)
@@ -72,15 +74,15 @@ class Mutant:
         return source[: self.start] + text.encode() + source[self.end :]
 
 
-def expression_changes(node: ast.AST) -> Iterator[tuple[str, ast.AST, str]]:
+def expression_changes(node: ast.AST) -> Iterator[Change]:
     """Yield kind, piece and new text of each change of an expression."""
     match node:
         case ast.Compare(left, [operator], right) if type(operator) in OPPOSITES:
             changed = ast.Compare(left, [OPPOSITES[type(operator)]()], right)
             yield "comparison", node, f"({ast.unparse(changed)})"
         case ast.BoolOp(operator, values):
-            changed = ast.BoolOp(OPPOSITES[type(operator)](), values)
-            yield "and/or", node, f"({ast.unparse(changed)})"
+            opposite = ast.Or() if isinstance(operator, ast.And) else ast.And()
+            yield "and/or", node, f"({ast.unparse(ast.BoolOp(opposite, values))})"
         case ast.UnaryOp(ast.Not(), operand):
             yield "not", node, f"({ast.unparse(operand)})"
         case ast.Constant(bool() as value):
@@ -92,8 +94,8 @@ def expression_changes(node: ast.AST) -> Iterator[tuple[str, ast.AST, str]]:
             alike = type(first) is type(second) and not isinstance(first, ast.Starred)
             different = ast.unparse(first) != ast.unparse(second)
             if alike and different and ast.unparse(function) not in UNSWAPPED:
-                changed = ast.Call(function, [second, first, *rest], keywords)
-                yield "arguments", node, ast.unparse(changed)
+                swapped = ast.Call(function, [second, first, *rest], keywords)
+                yield "arguments", node, ast.unparse(swapped)
     for key in key_expressions(node):
         if isinstance(key, ast.Constant) and isinstance(key.value, str):
             yield "key", key, repr(f"{key.value}_")
@@ -113,7 +115,7 @@ def key_expressions(node: ast.AST) -> list[ast.expr | None]:
     return []
 
 
-def statement_changes(node: ast.AST) -> Iterator[tuple[str, ast.AST, str]]:
+def statement_changes(node: ast.AST) -> Iterator[Change]:
     """Yield the same of a whole statement."""
     match node:
         case ast.Break():
@@ -181,7 +183,7 @@ def find_mutants(file: str, source: str) -> list[list[Mutant]]:
         for kind, piece, new in changes:
             key = file, function, text, kind, f"{ast.unparse(piece)} -> {new}"
             start = starts[piece.lineno - 1] + piece.col_offset
-            end = starts[piece.end_lineno - 1] + piece.end_col_offset
+            end = starts[(piece.end_lineno or 0) - 1] + (piece.end_col_offset or 0)
             mutants.append(Mutant(*key, counts[key], piece.lineno, start, end, new))
             counts[key] += 1
         if mutants:
