@@ -24,7 +24,7 @@ endif
 .PHONY: help demo test light test-all test-heavy environment servers test-flink test-prism test-gcs test-s3 test-airflow test-interop \
   test-wheel test-wheels wheels test-pythons test-lowest test-pillow dist release-check lint types docs docs-look soak bench bench-startup bench-count bench-peers bench-rows \
   bench-reading bench-elements test-benchmarks \
-  bench-scale constraints format clean
+  bench-scale mutants constraints format clean
 
 # A target is in the list if its comment names a group: `## Tests: ...`. CONTRIBUTING.md and .ci/nightly name some others.
 GROUPS := "Every day" Tests Releases Dataflow Measurements
@@ -228,6 +228,9 @@ bench-scale: $(VENV)/.installed-dev-$(STATE) $(VENV)/.installed-bench-$(STATE)  
 
 soak: $(VENV)/.installed-dev-$(STATE)  ## Tests: Run all tests with more kill times, sizes and examples (hours)
 	@SHARDMILL_SOAK=1 $(BIN)/python -m pytest -q -n 2 --dist worksteal --timeout 4000
+
+mutants: $(VENV)/.installed-dev-$(STATE)  # Report small changes of the code that no quick test notices (hours; resumable): RESULTS=FILE [LIKE=FILE]
+	@$(BIN)/python tests/_tools/mutants.py $(RESULTS) $(if $(LIKE),--like=$(LIKE))
 
 LOCK = pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-header --no-emit-index-url --constraint constraints.txt
 constraints: $(BIN)/python  ## Releases: Update constraints.txt, and the hashes of the images' dependencies (needs uv)

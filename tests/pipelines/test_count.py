@@ -89,7 +89,11 @@ def count(*inputs: Path | str, **options) -> Manifest:
 
 
 def count_here(job: CountJob) -> Manifest:
-    return run.run_here(lambda: count_now(job.match, job.spec), MEBIBYTES)
+    """Count in this process, and check the last state of its progress."""
+    reported = MEBIBYTES()
+    manifest = run.run_here(lambda: count_now(job.match, job.spec), lambda: reported)
+    assert reported.done == reported.total
+    return manifest
 
 
 def records_of(manifest: Manifest) -> dict[str, int]:

@@ -1,14 +1,17 @@
 """Runners in other processes: checks of options, progress, errors and counters."""
 
+import io
 import json
 import os
 import re
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from apache_beam.utils.subprocess_server import JavaJarServer
+from rich.console import Console
 
 from shardmill.pipelines.report import terminal
 from shardmill.pipelines.report.terminal import logged, progress_line
@@ -239,6 +242,25 @@ def test_json_log_has_the_counts_of_progress(monkeypatch, tmp_path):
         ("error", "a bug"),
     ]
     assert "ValueError: a bug" in entries[-1]["traceback"]
+
+
+def test_lines_of_progress_follow_each_other_while_notices_are_awaited(monkeypatch):
+    """Notices are looked for each second, lines are printed less often."""
+    now = 0.0
+
+    class Ended:
+        def wait(self, seconds: float) -> bool:
+            nonlocal now
+            now += seconds
+            return now > 100
+
+    monkeypatch.setattr(terminal, "time", SimpleNamespace(monotonic=lambda: now))
+    output = io.StringIO()
+    progress = Progress(phase="encoding", done=10, total=40)
+    terminal._print_lines(progress, Ended(), Console(file=output, width=200))
+    lines = output.getvalue().splitlines()
+    assert 2 <= len(lines) <= 20
+    assert all(line.startswith("encoding: 10 of 40 images") for line in lines)
 
 
 def test_estimates_the_number_of_parts_that_are_not_empty(tmp_path):

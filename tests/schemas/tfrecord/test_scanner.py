@@ -87,6 +87,13 @@ def test_a_forged_length_does_not_allocate_memory():
         scanner.close()
 
 
+@pytest.mark.parametrize("cut", range(1, 20))
+def test_the_end_of_an_incomplete_record_is_known_after_its_header(cut):
+    scanner = RecordScanner()
+    scanner.feed(framed([b"abcd"])[:cut])
+    assert scanner.pending_end == (20 if cut >= 12 else 0)
+
+
 @given(st.binary(max_size=200), cuts)
 @example(header(2**64 - 1), [])
 def test_random_bytes_are_a_fault(data, steps):
