@@ -15,7 +15,6 @@ from tests.support.loader_tools import write_numbered
 from tests.support.rows_tools import build_rows
 
 pytest_plugins = ["tests.support.loader_data"]
-FEATURES = ["image/class/text", "image/width"]
 
 
 def opened(images, kind="jpeg"):
@@ -87,20 +86,6 @@ def test_balanced_epochs_continue_on_other_hosts(order, images):
         stream = Stream(records, host=(host, 3), **options).at(2, 2 * each, hosts=2)
         rest += texts(stream)
     assert Counter(first + rest) == whole
-
-
-def test_frameworks_have_the_same_balance(images):
-    stream = Stream(opened(images), shuffle=True, balance="label", seed=3)
-    expected = texts(stream)
-    stream.set_epoch(0)
-    batches = keras_dataset(stream, batch_size=4, label="text")
-    assert [text.decode() for _, labels in batches for text in labels.numpy()] == expected
-    options = {"shuffle": True, "balance": "label", "seed": 3}
-    batches = keras_dataset(images("jpeg"), batch_size=4, label="text", **options)
-    assert int(batches.cardinality()) == -(-len(expected) // 4)
-    assert [text.decode() for _, labels in batches for text in labels.numpy()] == expected
-    loaded = torch_dataset(images("jpeg"), features=["image/class/text"], **options)
-    assert texts(loaded) == expected
 
 
 def test_random_access_has_the_same_balance(images):
@@ -184,17 +169,6 @@ def test_a_catalog_of_another_shard_is_rejected(images, tmp_path):
         file.write_bytes(format_catalog([], "id", None))
     with pytest.raises(InputError, match="cannot be read: it has 0 records and the manifest says"):
         Stream(open_dataset(ds), where={"label": "ant"})
-
-
-@pytest.mark.parametrize("several", [list, np.array, dict.fromkeys, iter, set])
-def test_several_values_may_be_any_collection(several, images):
-    records = open_dataset(images("mixed"), features=["image/width"])
-    widths = [int(row["image/width"]) for row in records]
-    wanted = sorted(widths)[len(widths) // 2 :]
-    kept = [int(row["image/width"]) for row in Stream(records, where={"width": several(wanted)})]
-    assert kept == [width for width in widths if width in wanted]
-    assert len(kept) > 0
-    assert len(Stream(records, where={"width": range(10_000)})) == len(records)
 
 
 @pytest.mark.parametrize(

@@ -94,22 +94,6 @@ def test_all_hosts_and_workers_read_each_record_once(  # noqa: PLR0917
         assert len(set(real)) == len(real) == (total if remainder == "pad" else each * hosts)
 
 
-def test_order_depends_on_seed_and_epoch(records, tmp_path):
-    orders = {
-        (seed, epoch): tuple(read(records, shuffle=True, seed=seed, epoch=epoch))
-        for seed in range(3)
-        for epoch in range(3)
-    }
-    assert len(set(orders.values())) == 9
-    for (seed, epoch), order in orders.items():
-        assert tuple(read(records, shuffle=True, seed=seed, epoch=epoch)) == order
-        assert sorted(order) == list(range(132))
-    assert read(records, epoch=1) == read(records) == list(range(132))
-    single = open_dataset(make(tmp_path / "ds", [30], 30))  # members
-    orders = [tuple(read(single, shuffle=True, epoch=epoch)) for epoch in range(3)]
-    assert len({*orders, tuple(range(30))}) == 4
-
-
 def test_order_is_the_same_in_another_process(records):
     code = (
         "from shardmill.loaders import open_dataset, Stream\n"
@@ -153,24 +137,6 @@ def test_drop_leaves_out_others_in_each_epoch(records):
         left.update(set(range(132)) - {n for part in parts for n in part})
     assert left.total() == 40
     assert len(left) > 20
-
-
-def test_where_keeps_matching_examples(records):
-    stream = Stream(records, where=lambda row: row["id"] % 5 == 0)
-    assert [int(row["id"]) for row in stream] == list(range(0, 132, 5))
-    with pytest.raises(TypeError, match="is unknown"):
-        len(stream)
-    with pytest.raises(UsageError, match="different numbers of examples"):
-        Stream(records, where=bool, host=(0, 2))
-    assert [int(row["id"]) for row in stream] == list(range(0, 132, 5))  # again
-
-
-def test_opens_only_the_shards_of_its_share(tmp_path):
-    folder = make(tmp_path / "ds", [10] * 6)
-    records = open_dataset(folder)
-    for number in (0, 1, 2):
-        (folder / f"train-{number}.tfrecord").unlink()
-    assert read(records, host=(1, 2)) == list(range(30, 60))
 
 
 def test_memory_is_bounded_by_buffer_and_member(tmp_path):
