@@ -6,16 +6,10 @@ import pytest
 
 from shardmill.loaders.frameworks import FrameworkError
 from shardmill.pipelines.runners.base import find_shardmill_error
-from shardmill.schemas.errors import (
-    DeniedError,
-    InputError,
-    OutputError,
-    ShardmillError,
-    StorageError,
-    UsageError,
-)
+from shardmill.schemas import ShardmillError
+from shardmill.schemas.errors import DeniedError, InputError, OutputError, StorageError, UsageError
 from shardmill.schemas.errors.catalogue import PAGE, coded
-from shardmill.transforms.sink.spec import Outcome
+from shardmill.transforms import Outcome
 
 SENTENCE = "--input=x does not exist: give a folder, a glob, a listing or a file."
 

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from shardmill.schemas import ShardTemplate
 from shardmill.schemas.dataset.shard_names import (
     DEFAULT_TEMPLATE,
-    ShardTemplate,
     check_file_names,
     is_generation,
     new_generation,

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from shardmill.transforms.images.convert import ImageSpec, convert_image
-from shardmill.transforms.images.resize import ResizeSpec, Size
+from shardmill.transforms import ImageSpec, ResizeSpec
+from shardmill.transforms.images.convert import convert_image
+from shardmill.transforms.images.resize import Size
 from shardmill.transforms.sources.python.lossless import from_pixels
 
 RNG = np.random.default_rng(3)

@@ -4,8 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardmill.schemas.dataset.shard_names import DEFAULT_TEMPLATE, ShardTemplate
-from shardmill.schemas.dataset.splits import Splits
+from shardmill.schemas import ShardTemplate, Splits
+from shardmill.schemas.dataset.shard_names import DEFAULT_TEMPLATE
+from shardmill.transforms import PlaceSpec, ShardSpec, SinkSpec
 from shardmill.transforms.sink.assemble import plan_shards
 from shardmill.transforms.sink.parts import PartFile
 from shardmill.transforms.sink.placement import (
@@ -13,16 +14,13 @@ from shardmill.transforms.sink.placement import (
     PART_INPUT_BYTES,
     PART_REFS,
     REJECTED,
-    PlaceSpec,
     Series,
-    ShardSpec,
     count_parts,
     count_shards,
     deal_parts,
     plan_parts,
 )
 from shardmill.transforms.sink.plan import Plan, decide_status
-from shardmill.transforms.sink.spec import SinkSpec
 
 TEMPLATE = ShardTemplate(DEFAULT_TEMPLATE)
 counts = st.integers(0, 10**8)

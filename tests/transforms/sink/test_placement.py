@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardmill.schemas.dataset.splits import Splits
+from shardmill.schemas import InputRef, Splits
 from shardmill.schemas.errors import UsageError
-from shardmill.schemas.refs import InputRef
-from shardmill.transforms.sink.placement import REJECTED, PlaceSpec, Series, hash_key, part_of
+from shardmill.transforms import PlaceSpec
+from shardmill.transforms.sink.placement import REJECTED, Series, hash_key, part_of
 
 SPLITS = Splits.parse("train:0.9,validation:0.1")
 

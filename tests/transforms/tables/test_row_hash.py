@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardmill.schemas.dataset.splits import Splits
+from shardmill.schemas import Splits
 from shardmill.transforms.sink.placement import part_of
 from shardmill.transforms.tables.byte_arrays import (
     Hashes,

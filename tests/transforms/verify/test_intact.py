@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from shardmill.schemas.dataset.manifest import Manifest
+from shardmill.schemas import Manifest
 from shardmill.schemas.tfrecord.framing import crc32c
 from shardmill.transforms.verify.verify import find_dataset, verify_dataset
 from tests.conftest import ROOT, build_dataset
