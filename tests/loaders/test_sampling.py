@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from shardmill.loaders import Stream, balanced, keras_dataset, open_dataset, torch_dataset
+from shardmill.loaders import Stream, balanced, open_dataset
 from shardmill.schemas.dataset.catalog import format_catalog
-from shardmill.schemas.errors import InputError, UsageError
+from shardmill.schemas.errors import InputError
 from tests.support.loader_tools import write_numbered
 from tests.support.rows_tools import build_rows
 
@@ -155,10 +155,6 @@ def test_a_filter_of_the_catalog_has_a_length(images):
     assert set(found) <= {"ant", "cow"}
     ants = Stream(records, where={"label": "ant"})
     assert texts(ants) == [text for text in texts(records) if text == "ant"]
-    dataset = keras_dataset(ants, batch_size=4, label="text")
-    assert int(dataset.cardinality()) == -(-len(ants) // 4)
-    loaded = torch_dataset(images("jpeg"), where={"label": "ant"}, features=["image/class/text"])
-    assert texts(loaded) == ["ant"] * len(ants)
     shuffled = Stream(records, shuffle=True, order="blocks", where={"label": "ant"})
     assert texts(shuffled) == ["ant"] * len(ants)
 
@@ -171,41 +167,9 @@ def test_a_catalog_of_another_shard_is_rejected(images, tmp_path):
         Stream(open_dataset(ds), where={"label": "ant"})
 
 
-@pytest.mark.parametrize(
-    ("column", "wanted", "kind"),
-    [
-        ("label", b"cow", "str"),
-        ("label", ["ant", b"cow"], "str"),
-        ("label", 3, "str"),
-        ("width", "16", "numbers"),
-    ],
-)
-def test_a_value_of_another_type_than_the_column_is_an_error(column, wanted, kind, images):
-    """It would keep no example."""
-    with pytest.raises(UsageError, match=f"the values of the column are {kind}"):
-        Stream(opened(images), where={column: wanted})
-    assert len(Stream(opened(images), where={"label": [None, "cow"]})) > 0
-
-
 def test_a_filter_of_picked_records(images):
     records = opened(images)
     half = Stream(records[::2], where={"label": "ant"})
     assert texts(half) == [text for text in texts(records)[::2] if text == "ant"]
     mask = np.arange(len(records)) % 3 == 0
     assert texts(Stream(records[mask])) == texts(records)[::3]
-
-
-def test_unknown_columns_are_errors(images):
-    with pytest.raises(
-        UsageError, match="catalog has no column 'colour', only record, key, source"
-    ):
-        Stream(opened(images), where={"colour": "red"})
-    message = (
-        "the catalog has no column 'nolabel'; did you mean 'label'[?] The columns are record, "
-    )
-    with pytest.raises(UsageError, match=message):
-        Stream(opened(images), where={"nolabel": "ant"})
-    with pytest.raises(UsageError, match="no column 5"):
-        Stream(opened(images), where={5: "red"})
-    with pytest.raises(UsageError, match="needs labels"):
-        Stream(opened(images)[:0], balance="label")

@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from shardmill.loaders import Stream, epoch_reader, open_dataset
 from shardmill.loaders import stream as stream_module
 from shardmill.loaders.shards import ShardFiles
+from shardmill.schemas import encode_example
 from shardmill.schemas.errors import InputError, UsageError
-from shardmill.schemas.example.serialize import encode_example
 from tests.conftest import examples
 from tests.support.loader_tools import DATA, ID, PACKS, write_dataset, write_numbered
 from tests.support.record_tools import flip as flip_byte
@@ -162,40 +162,6 @@ def test_each_iteration_is_another_epoch(records):
     assert [int(row["id"]) for row in stream] == orders[1]
 
 
-@settings(max_examples=examples(60))
-@given(
-    taken=st.integers(0, 70),
-    epoch=st.integers(0, 2),
-    options=st.fixed_dictionaries(
-        {
-            "shuffle": st.booleans(),
-            "buffer": st.sampled_from([1, 5, 40, 4096]),
-            "order": st.sampled_from(["records", "blocks"]),
-            "worker": st.sampled_from([(0, 1), (1, 2), (2, 3)]),
-            "host": st.sampled_from([(0, 1), (1, 2)]),
-            "seed": st.integers(0, 3),
-            "remainder": st.sampled_from(["drop", "pad"]),
-        }
-    ),
-)
-def test_a_state_continues_with_the_next_record(records, taken, epoch, options):
-    whole = Stream(records, **options)
-    epochs = []
-    for number in (epoch, epoch + 1):
-        whole.set_epoch(number)
-        epochs.append([(int(row["id"]), row.get("weight")) for row in whole])
-    stream = Stream(records, **options)
-    stream.set_epoch(epoch)
-    first = [(int(row["id"]), row.get("weight")) for row in itertools.islice(stream, taken)]
-    state = json.loads(json.dumps(stream.state_dict()))
-    other = Stream(records, **options)
-    other.load_state_dict(state)
-    assert other.state_dict() == state
-    assert first + [(int(row["id"]), row.get("weight")) for row in other] == epochs[0]
-    other.set_epoch(epoch + 1)
-    assert [(int(row["id"]), row.get("weight")) for row in other] == epochs[1]
-
-
 def test_numbers_of_numpy_make_states_of_json(records):
     """As those of a restored optimizer, or of a generator of seeds."""
     seed, workers = np.int64(5), np.int64(2)
@@ -316,21 +282,6 @@ def test_slices_of_labels_are_percentages_of_each(by_label):
 
 
 # Memory.
-
-
-@pytest.mark.heavy
-def test_the_buffer_is_bounded_if_labels_differ_in_size(tmp_path):
-    """The first shard has records of 100 bytes, the second of 200 kB."""
-    rng = random.Random(0)
-    small, large = (
-        [encode_example({"id": 1, "x": rng.randbytes(size)}) for _ in range(number)]
-        for size, number in ((100, 1000), (200_000, 1000))
-    )
-    groups = [in_groups(small, 500), in_groups(large, 10)]
-    records = open_dataset(write_dataset(tmp_path / "ds", groups, f"{ID}\n{DATA}"))
-    stream = Stream(records, shuffle=True, order="blocks")
-    mean = (1000 * 100 + 1000 * 200_000) / 2000
-    assert 0.9 * (64 << 20) / mean < stream._window() < 1.3 * (64 << 20) / mean
 
 
 def test_the_buffer_is_bounded_in_decompressed_bytes(tmp_path):

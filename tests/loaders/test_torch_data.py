@@ -4,7 +4,6 @@ import copy
 import itertools
 import json
 import pickle
-import time
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
@@ -92,40 +91,6 @@ def checked_ids(batches) -> list[int]:
 
 
 # PyTorch.
-
-
-@pytest.mark.parametrize("persistent", [False, True])
-def test_each_pass_is_another_epoch(persistent, ds):
-    stream = stream_of(ds)
-    loader = loader_of(
-        stream,
-        num_workers=2,
-        multiprocessing_context="fork",
-        persistent_workers=persistent,
-    )
-    orders = [ids_of(loader) for _ in range(3)]
-    assert [sorted(order) for order in orders] == [[*range(TOTAL)]] * 3
-    assert len(set(map(tuple, orders))) == 3
-    stream.set_epoch(1)
-    assert ids_of(loader) == orders[1]
-
-
-@pytest.mark.parametrize("persistent", [False, True])
-def test_workers_are_in_one_epoch_after_a_pass_that_ended_early(persistent, ds):
-    """A worker that was not read yet when the pass ended, such as after next(iter(loader))."""
-    stream = stream_of(ds)
-    loader = loader_of(
-        stream,
-        num_workers=2,
-        multiprocessing_context="fork",
-        persistent_workers=persistent,
-        worker_init_fn=lambda worker: time.sleep(worker / 2),
-    )
-    for _ in range(2):
-        for _ in loader:
-            break
-        assert sorted(ids_of(loader)) == list(range(TOTAL))
-    assert stream.epoch == 4
 
 
 def test_another_number_of_workers(ds):
