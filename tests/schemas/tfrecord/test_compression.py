@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardmill.schemas.tfrecord import framing, inflate
-from shardmill.schemas.tfrecord.gzip_member import HEADER
-from shardmill.schemas.tfrecord.open_file import describe_other_content
+from shardmill.schemas.tfrecord.gzip_member import HEADER, empty_shard
+from shardmill.schemas.tfrecord.open_file import describe_other_content, detect_compression
 from shardmill.schemas.tfrecord.reader import count_file
 from tests.conftest import examples
 from tests.support.record_tools import (
@@ -39,6 +39,25 @@ class Bytes:
 
     def read_at(self, offset: int, length: int) -> bytes:
         return self.data[offset : offset + length]
+
+
+VALID = {
+    "nothing": (b"", "none"),
+    "records": (RECORDS, "none"),
+    "gzip": (gzip.compress(RECORDS), "gzip"),
+    "gzip of nothing": (gzip.compress(b""), "gzip"),
+    "indexed of nothing": (empty_shard(), "gzip"),
+    "a record with the length of gzip's signature": (framing.frame(bytes(0x8B1F)), "none"),
+    "a record as long as zlib's header": (framing.frame(bytes(0x9C78)), "none"),
+    "its first header is damaged": (b"\xff" * 12 + bytes(500) + RECORDS, "none"),
+    "cut in its first header": (RECORDS[:5], "none"),
+}
+
+
+@pytest.mark.parametrize("name", VALID)
+def test_detects_the_compression(name):
+    data, compression = VALID[name]
+    assert detect_compression(Bytes(data)) == compression
 
 
 ZLIB = [
@@ -128,6 +147,15 @@ def test_finds_a_record_in_any_content(fill, place):
 
 def inflate_all(data: bytes, steps=(), start=0, warn=None) -> bytes:
     return b"".join(inflate.gzip_chunks(iter(pieces(data, steps)), start, warn))
+
+
+packs = st.sampled_from([gzip.compress, stored_member, deflated_member])
+
+
+@given(st.lists(st.tuples(st.binary(max_size=300), packs)), st.lists(st.integers(0, 200)))
+def test_inflates_members_in_chunks_of_any_size(members, steps):
+    data = b"".join(pack(content) for content, pack in members)
+    assert inflate_all(data, steps) == b"".join(content for content, _ in members)
 
 
 def with_flags(flags: int, extra: bytes, content: bytes) -> bytes:

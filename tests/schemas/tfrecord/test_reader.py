@@ -9,6 +9,7 @@ import pytest
 
 from shardmill.schemas.storage.local import LocalReader
 from shardmill.schemas.tfrecord import gzip_member
+from shardmill.schemas.tfrecord import reader as counting
 from shardmill.schemas.tfrecord.framing import frame
 from shardmill.schemas.tfrecord.gzip_member import build_index, empty_shard, read_index
 from shardmill.schemas.tfrecord.inflate import empty_member_warning
@@ -147,10 +148,32 @@ def test_reports_an_indexed_file_that_is_not_tfrecord(tmp_path):
 
 # A wrong index
 
+MISMATCH = "its index does not match its records, so the whole file was scanned"
 GROUPS = [[b"a", b"bb"], [b"ccc"], [b"a", b"bb"], [b"a", b"bb"]]
+PAYLOADS = [payload for group in GROUPS for payload in group]
 STORED = [stored_member(framed(group)) for group in GROUPS]
 SIZES = [len(member) for member in STORED]
 ONE, TWO, THREE, FOUR = SIZES
+WRONG_INDEXES = {
+    "too few records": [(ONE, 1), (TWO, 1), (THREE, 2), (FOUR, 2)],
+    "too many records": [(ONE, 2), (TWO, 1), (THREE, 2), (FOUR, 9)],
+    "records of the wrong member": [(ONE, 1), (TWO, 2), (THREE, 2), (FOUR, 2)],
+    "cut a byte early": [(ONE - 1, 2), (TWO + 1, 1), (THREE, 2), (FOUR, 2)],
+    "cut a byte late": [(ONE, 2), (TWO, 1), (THREE + 1, 2), (FOUR - 1, 2)],
+    "cut in the middle": [(ONE + TWO - 20, 2), (20, 1), (THREE + FOUR, 4)],
+    "two as one, with one's records": [(ONE, 2), (TWO, 1), (THREE + FOUR, 2)],
+    "all as one, with the last one's": [(sum(SIZES), 2)],
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG_INDEXES)
+def test_a_wrong_index_is_detected(wrong, tmp_path):
+    path = tmp_path / "file"
+    data = listed(STORED, WRONG_INDEXES[wrong])
+    path.write_bytes(data)
+    assert len(tf_reads(path, "gzip")) == 7
+    assert count_file(str(path)) == valid(data, 7, "gzip", MISMATCH)
+    assert read_all(path) == PAYLOADS
 
 
 @pytest.mark.parametrize("check", ["records", "index"])
@@ -166,6 +189,15 @@ def test_rejects_an_index_with_empty_members(at, check, tmp_path):
     (tmp_path / "file").write_bytes(endless + STORED[0][10:])
     count = count_file(str(tmp_path / "file"), check)
     assert (count.records, count.fault) == (2, None)
+
+
+def test_counts_records_that_span_listed_members(tmp_path):
+    raw = framed([b"abc" * 10, b"def" * 10])
+    members = [stored_member(raw[:30]), stored_member(raw[30:])]
+    for records in ((1, 1), (0, 2)):
+        data = listed(members, list(zip(map(len, members), records, strict=True)))
+        (tmp_path / "file").write_bytes(data)
+        assert count_file(str(tmp_path / "file")) == valid(data, 2, "gzip", MISMATCH)
 
 
 # Empty members
@@ -201,6 +233,16 @@ def test_warns_of_an_empty_member_if_tensorflow_loses_records(pieces, read, at, 
 
 
 # Large files and members
+
+
+def test_members_inflated_as_a_stream_give_the_same_count(tmp_path, monkeypatch):
+    data = all_kinds(make_payloads(24))["deflated"]
+    path = tmp_path / "file"
+    path.write_bytes(data)
+    for whole, inflated in ((10, 1 << 30), (1 << 30, 0), (560, 100)):
+        monkeypatch.setattr(counting, "_WHOLE_MEMBER", whole)
+        monkeypatch.setattr("shardmill.schemas.tfrecord.inflate._MAX_WHOLE", inflated)
+        assert count_file(str(path)) == valid(data, 24, "gzip")
 
 
 @pytest.mark.parametrize("chunk", [1, 13, 100, 600, 2000])
