@@ -353,11 +353,3 @@ def test_repacks_until_tensorflow_reads_the_shard(tmp_path, monkeypatch) -> None
     assert (tmp_path / "new").stat().st_size == size
     assert next(answers, None) is None
     assert tf_records(tmp_path / "new") == SMALL
-
-
-def test_other_shards_are_the_concatenation_of_their_parts(tmp_path) -> None:
-    folder = tmp_path / ".build-b" / PARTS_FOLDER
-    found = (write_part(folder, 0, SMALL * 6, "stored"), write_part(folder, 1, SMALL, "stored"))
-    shard = assemble_slices(folder.parent, found, "stored")
-    joined = (folder / "0.part").read_bytes() + (folder / "1.part").read_bytes()
-    assert (tmp_path / shard.files[0].source).read_bytes() == joined
