@@ -204,6 +204,14 @@ def test_a_selection_is_that_of_a_stream(reader, selection, images):
 
 @pytest.mark.heavy
 @pytest.mark.xdist_group("transform")
+def test_a_number_to_shuffle_by_is_the_buffer_of_a_stream(numbered):
+    options = {"shuffle": True, "buffer": 5}
+    assert read("keras", numbered, shuffle=5) == read("stream", numbered, **options)
+    assert read("keras", numbered, shuffle=5) != read("keras", numbered, shuffle=True)
+
+
+@pytest.mark.heavy
+@pytest.mark.xdist_group("transform")
 @pytest.mark.parametrize("batch_size", [16, None])
 @pytest.mark.parametrize("kind", ["jpeg", "png", "raw", "none"])
 def test_images_of_keras_are_those_of_records(kind, batch_size, images):
