@@ -23,7 +23,7 @@ from shardmill.schemas.schema_pbtxt.image_features import IMAGE_FEATURES, Featur
 from shardmill.transforms.images import decoder as decoders
 from shardmill.transforms.images import decoder_pool, encoder
 from shardmill.transforms.match.walk import _LocalWalk, make_key
-from shardmill.transforms.sink.compare import compare_key
+from shardmill.transforms.sink.compare import compare_key, hash_candidates
 from shardmill.transforms.sink.reuse import PublishedRow, path_of
 from shardmill.transforms.verify.verify import find_dataset, verify_dataset
 from tests.conftest import (
@@ -633,3 +633,9 @@ def test_large_known_records_are_read_a_few_at_a_time(tmp_path, monkeypatch):
     outcome, _ = build_dataset(output=tmp_path / "ds", update=True, **options, seed=1)
     assert outcome.reused == sum(read) == 12
     assert max(read) == 2  # records of 1.9 MB, and batches of 4 MiB
+
+
+def test_inputs_without_a_hash_share_no_key(tmp_path):
+    """All inputs of a storage that fails would be values of one key."""
+    refs = [InputRef(f"{n}.jpg", str(tmp_path / f"{n}.jpg"), 5, "1") for n in range(9)]
+    assert list(hash_candidates(refs, {5})) == refs
