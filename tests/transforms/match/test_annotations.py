@@ -124,6 +124,28 @@ def test_damaged_annotations_are_rejected_or_read(data):
         parse_voc(bytes(text)) if number == 0 else parse_yolo(bytes(text), ["a", "b"])
 
 
+def test_yolo_boxes_and_outlines():
+    text = "\ufeff1 0.5 0.5 0.2 0.4\r\n\n0 0.1 0.2 0.9 0.3 0.5 0.8\n"
+    found = parse_yolo(text.encode(), ["cat", "dog"])
+    assert (found.width, found.height) == (1, 1)
+    assert [box.text for box in found.boxes] == ["dog", "cat"]
+    assert found.outlines == 1
+    sides = [[*map(float, box[1:5])] for box in found.boxes]
+    assert np.allclose(sides, [[0.4, 0.3, 0.6, 0.7], [0.1, 0.2, 0.9, 0.8]])
+    for line in (
+        "2 0 0 1 1",
+        "-1 0 0 1 1",
+        "0.5 0 0 1 1",
+        "0 0 0 1",
+        "a 0 0 1 1",
+        "0 0 0 1 1 1.5",
+        "0 0 0 1 1 1 1 1",
+        "0 nan 0 1 1",
+    ):
+        with pytest.raises(AnnotationError, match="line 1"):
+            parse_yolo(line.encode(), ["cat", "dog"])
+
+
 def read_coco(path, labels=None):
     """References by file name, as the pipeline groups them."""
     groups = {}
