@@ -47,13 +47,17 @@ IMAGE_PACKINGS = {
     "crop_grey": "--resize=crop --image_size=9x7 --channels=1 --quality=70",
     "drop": "--duplicates=drop --seed=3",
     "features": "--features=x=image/encoded,y=image/class/label --num_shards=1",
+    "duplicates": "--duplicates=same_split --num_shards=30",
     "fit": "--resize=fit --only_shrink --image_size=14 --interpolation=lanczos --encoding=png",
     "listed": "--label_from=filename --label_pattern=.*(?P<label>[0-9])[.].* --limit=9 --max_reject_fraction=1",
+    "keys": "--features=image/key,image/height",
     "none": "--compression=none --shard_bytes=2KiB",
     "pad_raw": "--resize=pad --encoding=raw --resizer=pillow",
+    "renamed": "--features=picture=image/encoded,image/key --encoding=png",
     "shards": "--num_shards=3",
     "sized": "--shard_bytes=3KiB --shard_name={{split}}-{{index:02d}}-{{records}}.gz",
     "unlabelled": "--label_from=none --shard_examples=4",
+    "unlabelled_split": "--unlabeled_splits=test --splits=train:0.6,test:0.4",
 }
 ROW_PACKINGS = {
     "grouped": "--label=label --group_by=label --splits=train:0.5,test:0.5",
@@ -62,6 +66,7 @@ ROW_PACKINGS = {
     "sized": "--shard_bytes=1KiB",
     "split_by": "--split_by=label",
     "tft": "--preprocessing={sources}/preprocessing.py",
+    "text_lists": "--types=label:text:| --compression=none --label=id",
     "typed": "--types=score:bytes --shard_examples=5 --shard_name={{split}}.{{index}}",
 }
 PACKINGS: dict[str, Build | Call] = {
@@ -97,6 +102,12 @@ def run(*argv: object) -> str:
     ended = ended_here(*argv, "--json")
     assert ended.code == 0, ended.stderr
     return to_text(json.loads(ended.stdout)) + "\n"
+
+
+def check_intact() -> None:
+    """Check that verify finds nothing in the dataset."""
+    ended = ended_here("verify", "ds", "--deep")
+    assert ended.code == 0, ended.stdout + ended.stderr
 
 
 def describe_shard(path: Path, records: int) -> str:
@@ -161,6 +172,7 @@ def quickly(cases: Iterable[str], quick: str) -> list[ParameterSet]:
 def test_an_updated_dataset_of_each_kind(kind, place) -> None:
     texts = ["earlier version:\n", build(KINDS[kind], earlier=True)]
     texts += ["update:\n", build(KINDS[kind], earlier=False, update=True)]
+    check_intact()
     texts += [describe_shards(place), describe_side_files(place)]
     check_golden(DATASETS / f"{kind}.txt", stable("".join(texts), place))
 
@@ -172,6 +184,7 @@ QUICK = "folder_by_label folder_none folder_sized csv_grouped csv_sized"
 @pytest.mark.parametrize("packing", quickly(PACKINGS, QUICK))
 def test_a_dataset_of_each_packing(packing, place) -> None:
     build(PACKINGS[packing], earlier=False)
+    check_intact()
     check_golden(DATASETS / f"{packing}.txt", stable(describe_shards(place), place))
 
 

@@ -15,10 +15,9 @@ import pytest
 
 from shardmill.loaders import Stream, keras_dataset, open_dataset, steps_per_epoch
 from shardmill.loaders.source import _check_shards, open_source
-from shardmill.schemas.dataset.manifest import Manifest
+from shardmill.schemas import Manifest, ShardmillError, encode_example
 from shardmill.schemas.dataset.shard_names import new_generation
-from shardmill.schemas.errors import InputError, ShardmillError
-from shardmill.schemas.example.serialize import encode_example
+from shardmill.schemas.errors import InputError
 from shardmill.schemas.tfrecord.framing import frame
 from shardmill.schemas.tfrecord.gzip_member import INDEX_BYTES
 from tests.support.loader_tools import (

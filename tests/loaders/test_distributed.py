@@ -9,7 +9,7 @@ from collections import Counter
 import pytest
 
 from shardmill.loaders import Stream, open_dataset
-from shardmill.schemas.dataset.manifest import Manifest
+from shardmill.schemas import Manifest
 from tests.support.loader_tools import ROWS
 from tests.support.servers import free_port
 

@@ -15,10 +15,7 @@ import pytest
 from PIL import Image
 
 import shardmill
-from shardmill.loaders import open_dataset
-from shardmill.loaders.keras_data import keras_dataset
-from shardmill.loaders.stream import Stream
-from shardmill.loaders.torch_data import torch_dataset
+from shardmill.loaders import Stream, keras_dataset, open_dataset, torch_dataset
 from shardmill.schemas.errors import InputError, UsageError
 from tests.support.loader_tools import write_numbered
 from tests.support.rows_tools import build_rows

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from shardmill.loaders import Stream, feature_spec, keras_dataset, open_dataset, steps_per_epoch
+from shardmill.loaders import Stream, open_dataset
 from shardmill.schemas.errors import InputError, StorageError
 from shardmill.schemas.storage import open_storage
 from tests.support.gcs_builds import upload
@@ -145,16 +145,6 @@ def test_all_readers_of_a_damaged_copy_say_so(long_shards, tmp_path):
         with pytest.raises(InputError, match=r"the copy of gs://.*, was damaged"):
             reader[LONG // 2]
     assert [int(reader[LONG // 2]["id"]) for reader in readers] == [LONG // 2] * 3
-
-
-def test_keras_dataset_reads_each_member_once(uri, front):
-    dataset = keras_dataset(uri, label=None, batch_size=7, shuffle=True)
-    assert int(dataset.cardinality()) == steps_per_epoch(uri, "train", 7) == 9
-    front.calls.clear()
-    numbers = [int(n) for batch in dataset for n in batch["id"].numpy().ravel()]
-    assert sorted(numbers) == list(range(TOTAL)) != numbers
-    assert front.counts().total() <= 2 * SHARDS + SHARDS * MEMBERS
-    assert set(feature_spec(uri)) == {"id"}
 
 
 def test_rejects_missing_files(uri, front):

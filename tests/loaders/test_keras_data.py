@@ -1,30 +1,22 @@
 """keras_dataset: length, order and content of the batches, compared with Pillow, CSV and counts."""
 
 import gc
-import io
 import re
 import shutil
 from collections import Counter
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
 
-from shardmill.loaders import Stream, balanced, keras_dataset, open_dataset, steps_per_epoch
+from shardmill.loaders import Stream, keras_dataset, open_dataset, steps_per_epoch
 from shardmill.loaders.shards import ShardFiles
+from shardmill.schemas import encode_example
 from shardmill.schemas.dataset.read_manifest import load_manifest
 from shardmill.schemas.errors import UsageError
-from shardmill.schemas.example.serialize import encode_example
 from tests.support.loader_tools import (
-    CELLS,
-    ROWS,
-    cells,
-    expected_cells,
     make_dataset,
     make_shard,
-    tf_payloads,
     write_numbered,
 )
 from tests.support.record_tools import deflated_member
@@ -109,61 +101,7 @@ def test_cardinality_is_the_number_of_batches(batch_size, drop, ids):
     assert dataset.element_spec["id"].shape.as_list() == [batch_size if drop else None, 1]
 
 
-@pytest.mark.parametrize("options", [{}, {"shuffle": True}], ids=str)
-@pytest.mark.parametrize(("hosts", "batch_size"), [(2, 2), (2, 8), (3, 3), (2, None), (3, None)])
-def test_hosts_take_the_same_number_of_steps(hosts, batch_size, options, ids):
-    each = (batch_size or hosts) // hosts
-    steps = steps_per_epoch(ids, "train", each * hosts, hosts=hosts)
-    found: list[int] = []
-    for host in range(hosts):
-        dataset = keras_dataset(
-            ids, batch_size=batch_size, host=(host, hosts), label=None, **options
-        )
-        for _ in range(2):
-            batches = [batch["id"].numpy().ravel() for batch in dataset]
-            assert len(batches) == steps == int(dataset.cardinality()) > 0
-            assert {len(batch) for batch in batches} == {each}
-        found += np.concatenate(batches).tolist()
-    assert len(found) == len(set(found)) == steps * each * hosts
-
-
 # Order.
-
-
-@pytest.mark.parametrize("batch_size", [4, None])
-@pytest.mark.parametrize("options", [{}, {"shuffle": True}, {"shuffle": 5}], ids=str)
-def test_each_record_occurs_once_in_an_epoch(options, batch_size, storage, ids):
-    def make(**changes):
-        return keras_dataset(ids, label=None, batch_size=batch_size, **options | changes)
-
-    dataset = make()
-    first, second = epoch(dataset), epoch(dataset)
-    assert sorted(first) == sorted(second) == list(range(TOTAL))
-    again = make()
-    assert [epoch(again), epoch(again)] == [first, second]
-    repeated = epoch(make().repeat(2))
-    assert repeated == first + second
-    if options.get("shuffle"):
-        assert first != second
-        assert first != sorted(first)
-        assert epoch(make(seed=1)) != first
-
-
-@pytest.mark.parametrize("hosts", [1, 2, 3])
-@pytest.mark.parametrize("batch_size", [6, 12, 48])
-def test_padding_evaluates_each_example_once(hosts, batch_size, ids):
-    numbers, steps = [], set()
-    for host in range(hosts):
-        dataset = keras_dataset(
-            ids, batch_size=batch_size, remainder="pad", label=None, host=(host, hosts)
-        )
-        batches = [(inputs["id"].numpy()[:, 0], weights.numpy()) for inputs, weights in dataset]
-        steps |= {len(batches), len(dataset)}
-        assert {len(ids) for ids, _ in batches} == {batch_size // hosts}
-        numbers += [n for ids, weights in batches for n in ids[weights == 1].tolist()]
-    assert sorted(numbers) == list(range(TOTAL))
-    assert steps == {-(-TOTAL // batch_size)}
-    assert steps == {steps_per_epoch(ids, "train", batch_size, remainder="pad", hosts=hosts)}
 
 
 @pytest.mark.parametrize("taken", [0, 3, 8, 11])
@@ -280,7 +218,7 @@ def test_tf_data_calls_replace_options(ids, tmp_path):
     assert {n for each in epochs for n in each} == set(range(TOTAL))  # others are left out
 
 
-def test_where_keeps_matching_records(ids, table, images):
+def test_where_keeps_matching_records(ids):
     def select(**options):
         return keras_dataset(ids, label=None, **{"batch_size": 4, **options})
 
@@ -292,46 +230,9 @@ def test_where_keeps_matching_records(ids, table, images):
     assert first["many"].to_list() == [list(range(n % 4)) for n in range(10, 14)]
     full = select(where=lambda row: row["id"] > 28, remainder="drop")
     assert epoch(full) == [29, 30, 31, 32]
-    odd = keras_dataset(
-        table,
-        features=["number"],
-        label="text",
-        fill={"count": 0},
-        where=lambda row: row["kind"] == b"odd",
-    )
-    assert set(labels_of(odd)) == {b"odd"}
-    cows = keras_dataset(images("jpeg"), where=lambda row: row["image/class/text"] == b"cow")
-    counts = load_manifest(images("jpeg")).splits["train"].label_counts
-    assert Counter(labels_of(cows)) == {2: counts["cow"]}
-    assert len(images_of(cows)) == counts["cow"] > 5
 
 
 # Content.
-
-
-@pytest.mark.parametrize(("kind", "channels"), [("jpeg", 3), ("png", 4), ("raw", 1), ("none", 3)])
-def test_pixels_equal_those_of_pillow(kind, channels, images):
-    import tensorflow as tf
-
-    batches = list(keras_dataset(images(kind), "train+validation", batch_size=16))
-    pixels, labels = images_of(batches), labels_of(batches)
-    assert (pixels.dtype, pixels.shape) == (np.uint8, (90, 16, 24, channels))
-    assert batches[0][1].dtype == tf.int64
-    expected = Counter()
-    for payload in tf_payloads(images(kind), "train+validation"):
-        features = tf.train.Example.FromString(payload).features.feature
-        data = features["image/encoded"].bytes_list.value[0]
-        if kind == "raw":
-            image = np.frombuffer(data, np.uint8)
-        else:
-            image = np.asarray(Image.open(io.BytesIO(data)))
-        expected[image.tobytes(), features["image/class/label"].int64_list.value[0]] += 1
-    assert expected == Counter(zip(map(bytes, pixels), labels, strict=True))
-    single = keras_dataset(images(kind), "train+validation", batch_size=None)
-    assert [spec.shape.as_list() for spec in single.element_spec] == [[16, 24, channels], []]
-    assert expected == Counter((image.numpy().tobytes(), int(label)) for image, label in single)
-    full = keras_dataset(images(kind), batch_size=4, remainder="drop")
-    assert [spec.shape.as_list() for spec in full.element_spec] == [[4, 16, 24, channels], [4]]
 
 
 def test_images_of_different_sizes_are_not_batched(images):
@@ -376,30 +277,6 @@ def test_features_selects_inputs(images):
     assert inputs["image/encoded"].shape == (5, 16, 24, 3)
     assert inputs["image/height"].numpy().tolist() == [[16]] * 5
     assert len(labels) == 5
-
-
-@pytest.mark.parametrize("batch_size", [20, None])
-def test_rows_equal_the_table(batch_size, table):
-    fill = {"count": -1, "ratio": -0.5, "name": "unknown"}
-    dataset = keras_dataset(
-        table, "train+validation", fill=fill, label="text", batch_size=batch_size
-    )
-    assert set(dataset.element_spec[0]) == set(CELLS) - {"kind"}
-    if batch_size is None:
-        dataset = dataset.batch(20)
-    found = {}
-    for inputs, labels in dataset:
-        for row in range(len(labels)):
-            values = {name: batch[row].numpy().tolist() for name, batch in inputs.items()}
-            found[values["number"][0] + 40] = {**values, "kind": [labels[row].numpy()]}
-    assert len(found) == ROWS
-    for number, values in found.items():
-        expected = expected_cells(cells(number), fill)
-        assert values == {
-            name: cell if isinstance(cell, list) else [cell] for name, cell in expected.items()
-        }
-    with pytest.raises(UsageError, match="'count' may be missing"):
-        keras_dataset(table, label="text")
 
 
 def labelled(folder: Path, kind: str, values: list, counts: dict, labels=()) -> Path:
@@ -481,26 +358,6 @@ def test_a_failing_predicate_is_shown_with_its_place(error, ids):
 
 
 # Shards by label.
-
-
-def test_where_selects_labels(images):
-    counts = load_manifest(images("bylabel")).splits["train"].label_counts
-    dataset = keras_dataset(
-        images("bylabel"), where={"label": ["cow", "ant"]}, label="text", batch_size=4
-    )
-    found = Counter(text.decode() for text in labels_of(dataset))
-    assert found == {"cow": counts["cow"], "ant": counts["ant"]}
-    assert int(dataset.cardinality()) == -(-found.total() // 4)
-    for where in ({"label": ["cow", "owc"]}, {"label": "owc"}):
-        for reader in (keras_dataset, partial(Stream, shuffle=False)):
-            source = (
-                images("bylabel") if reader is keras_dataset else open_dataset(images("bylabel"))
-            )
-            with pytest.raises(UsageError, match="has no label 'owc': it has 'ant', 'bee', 'cow'"):
-                reader(source, where=where)
-    records = balanced(open_dataset(images("bylabel")), {"bee": 1})
-    assert len(records) == counts["bee"]
-    assert {row["image/class/text"] for row in records} == {b"bee"}
 
 
 # Class weights.

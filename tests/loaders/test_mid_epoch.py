@@ -1,15 +1,12 @@
 """A reader in the middle of an epoch keeps its version when new ones are published."""
 
 import random
-import re
 from collections.abc import Callable, Iterator
 from itertools import islice
 
 import pytest
 
 import shardmill
-from shardmill.loaders import epoch_reader
-from shardmill.schemas.errors import InputError
 from tests.support.rows_tools import build_rows
 
 pytest_plugins = ["tests.support.gcs_server"]
@@ -94,34 +91,6 @@ def test_epoch_ends_on_its_version(ds, publish):
         assert sorted([*found[name], *epoch]) == [*old], name
     for name, read in readers(ds).items():
         assert sorted(read(ds)) == [*new], name
-
-
-def sentence_of(error: Exception) -> str:
-    """Return the message of an InputError; tf.data puts it into another error, with a traceback."""
-    found = re.search(r"InputError: (.+)", str(error))
-    return found.group(1) if found else str(error)
-
-
-def test_second_publication_deletes_the_version(ds, publish, monkeypatch):
-    """Each reader finishes from its buffers or raises; plain tf.data is left out."""
-    import tensorflow as tf
-
-    monkeypatch.setattr(epoch_reader, "_AHEAD_BYTES", 1 << 16)  # not the whole dataset
-    old, failed = publish(1), {}
-    begun = {name: read(ds) for name, read in readers(ds).items() if name != "tf.data"}
-    found = {name: [*islice(epoch, BEGUN)] for name, epoch in begun.items()}
-    publish(2)
-    publish(3)
-    for name, epoch in begun.items():
-        try:
-            found[name].extend(epoch)
-        except (InputError, tf.errors.UnknownError) as error:
-            failed[name] = sentence_of(error)
-        assert sorted(found[name]) == [*old] or name in failed
-        assert {*found[name]} <= {*old}
-        assert len(found[name]) == len({*found[name]}), name
-    assert all(text.endswith(".") and "\n" not in text for text in failed.values())
-    assert {"open_dataset", "Stream"} <= failed.keys()
 
 
 def test_path_of_a_version_pins_it(ds, publish, tmp_path):

@@ -10,8 +10,8 @@ import pytest
 
 import shardmill
 from shardmill.loaders import feature_spec, keras_dataset, normalization, open_dataset
+from shardmill.schemas import encode_example
 from shardmill.schemas.errors import UsageError
-from shardmill.schemas.example.serialize import encode_example
 from tests.support.loader_tools import ID, make_dataset, make_shard, write_dataset
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from shardmill.loaders import open_dataset
 from shardmill.pipelines.cli import main
-from shardmill.schemas.errors import ShardmillError
+from shardmill.schemas import ShardmillError
 from shardmill.schemas.storage import open_storage
 from shardmill.transforms.publish.publish import roll_back
 from tests.conftest import make_photos

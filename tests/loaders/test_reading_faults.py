@@ -15,9 +15,8 @@ from pathlib import Path
 import pytest
 
 import shardmill
-from shardmill.loaders import open_dataset
+from shardmill.loaders import Stream, open_dataset
 from shardmill.loaders.caches import DiskCache
-from shardmill.loaders.stream import Stream
 from shardmill.pipelines.cli import main
 from shardmill.schemas.dataset.read_manifest import load_manifest
 from shardmill.schemas.errors import InputError, UsageError

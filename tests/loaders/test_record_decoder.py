@@ -4,17 +4,14 @@ import io
 
 import numpy as np
 import pytest
-import simplejpeg
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
 from shardmill.loaders import open_dataset
-from shardmill.loaders.record_decoder import decode_image
-from shardmill.schemas.errors import FormatError, InputError, UsageError
-from shardmill.schemas.example.serialize import encode_example
-from shardmill.transforms.images.decode import decode_jpeg
-from tests.conftest import examples, make_image
+from shardmill.schemas import encode_example
+from shardmill.schemas.errors import InputError, UsageError
+from tests.conftest import examples
 from tests.support.loader_tools import ONE, write_dataset
 
 KINDS = {"bytes": "BYTES", "int64": "INT", "float32": "FLOAT"}
@@ -186,51 +183,3 @@ def test_rejects_damaged_images(tmp_path):
 
 
 # Pixels.
-
-SIMPLEJPEG = {
-    "rgb": ("RGB", {}),
-    "grey": ("L", {}),
-    "progressive": ("RGB", {"progressive": True}),
-    "4:4:4": ("RGB", {"subsampling": 0}),
-    "4:2:2": ("RGB", {"subsampling": 1}),
-    "restarts": ("RGB", {"restart_marker_blocks": 3}),
-    "stored as RGB": ("RGB", {"keep_rgb": True}),
-    "rotated": (
-        "RGB",
-        {"exif": b"Exif\0\0II*\0\x08\0\0\0\x01\0\x12\1\3\0\1\0\0\0\6\0\0\0\0\0\0\0"},
-    ),
-}
-PILLOW = {"cmyk": ("CMYK", {}), "cut": ("RGB", {})}
-
-
-@pytest.mark.parametrize("size", [(1, 1), (7, 9), (17, 333)])
-@pytest.mark.parametrize("kind", [*SIMPLEJPEG, *PILLOW])
-def test_pixels_are_those_of_pillow_and_of_the_writers_decoder(kind, size, monkeypatch):
-    """simplejpeg decodes what it can, as when a dataset is built; Pillow the rest."""
-    mode, options = (SIMPLEJPEG | PILLOW)[kind]
-    file = io.BytesIO()
-    make_image(sum(size), *size).convert(mode).save(file, "JPEG", **options)
-    data = file.getvalue()
-    data = data[: len(data) - 40] if kind == "cut" else data
-    used, real = [], simplejpeg.decode_jpeg
-
-    def decode(*args, **kwargs):
-        pixels = real(*args, **kwargs)
-        used.append(pixels)
-        return pixels
-
-    monkeypatch.setattr(simplejpeg, "decode_jpeg", decode)
-    if kind == "cut":
-        with pytest.raises(FormatError, match="is not an image"):
-            decode_image("image", data, 0)
-        return
-    found = decode_image("image", data, 0)
-    assert len(used) == (kind in SIMPLEJPEG)
-    with Image.open(io.BytesIO(data)) as image:
-        expected = np.array(image)
-        written = decode_jpeg(data, image)
-    assert found.shape == (size[1], size[0], {"L": 1, "CMYK": 4}.get(mode, 3))
-    assert np.array_equal(found, expected.reshape(found.shape))
-    assert (written is not None) == (kind in SIMPLEJPEG)
-    if written is not None:
-        assert np.array_equal(found.reshape(expected.shape), np.asarray(written))

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from shardmill.loaders import Stream, caches, open_dataset, shards
+from shardmill.schemas import encode_example
 from shardmill.schemas.errors import UsageError
-from shardmill.schemas.example.serialize import encode_example
 from shardmill.schemas.tfrecord.framing import frame
 from shardmill.schemas.tfrecord.gzip_member import INDEX_BYTES
 from tests.conftest import examples

@@ -8,14 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from shardmill.loaders import Stream, balanced, keras_dataset, open_dataset, torch_dataset
+from shardmill.loaders import Stream, balanced, open_dataset
 from shardmill.schemas.dataset.catalog import format_catalog
-from shardmill.schemas.errors import InputError, UsageError
+from shardmill.schemas.errors import InputError
 from tests.support.loader_tools import write_numbered
 from tests.support.rows_tools import build_rows
 
 pytest_plugins = ["tests.support.loader_data"]
-FEATURES = ["image/class/text", "image/width"]
 
 
 def opened(images, kind="jpeg"):
@@ -89,20 +88,6 @@ def test_balanced_epochs_continue_on_other_hosts(order, images):
     assert Counter(first + rest) == whole
 
 
-def test_frameworks_have_the_same_balance(images):
-    stream = Stream(opened(images), shuffle=True, balance="label", seed=3)
-    expected = texts(stream)
-    stream.set_epoch(0)
-    batches = keras_dataset(stream, batch_size=4, label="text")
-    assert [text.decode() for _, labels in batches for text in labels.numpy()] == expected
-    options = {"shuffle": True, "balance": "label", "seed": 3}
-    batches = keras_dataset(images("jpeg"), batch_size=4, label="text", **options)
-    assert int(batches.cardinality()) == -(-len(expected) // 4)
-    assert [text.decode() for _, labels in batches for text in labels.numpy()] == expected
-    loaded = torch_dataset(images("jpeg"), features=["image/class/text"], **options)
-    assert texts(loaded) == expected
-
-
 def test_random_access_has_the_same_balance(images):
     """The records of each epoch are those of a stream."""
     records = open_dataset(images("jpeg"), decode=False, ids=True)
@@ -170,10 +155,6 @@ def test_a_filter_of_the_catalog_has_a_length(images):
     assert set(found) <= {"ant", "cow"}
     ants = Stream(records, where={"label": "ant"})
     assert texts(ants) == [text for text in texts(records) if text == "ant"]
-    dataset = keras_dataset(ants, batch_size=4, label="text")
-    assert int(dataset.cardinality()) == -(-len(ants) // 4)
-    loaded = torch_dataset(images("jpeg"), where={"label": "ant"}, features=["image/class/text"])
-    assert texts(loaded) == ["ant"] * len(ants)
     shuffled = Stream(records, shuffle=True, order="blocks", where={"label": "ant"})
     assert texts(shuffled) == ["ant"] * len(ants)
 
@@ -186,52 +167,9 @@ def test_a_catalog_of_another_shard_is_rejected(images, tmp_path):
         Stream(open_dataset(ds), where={"label": "ant"})
 
 
-@pytest.mark.parametrize("several", [list, np.array, dict.fromkeys, iter, set])
-def test_several_values_may_be_any_collection(several, images):
-    records = open_dataset(images("mixed"), features=["image/width"])
-    widths = [int(row["image/width"]) for row in records]
-    wanted = sorted(widths)[len(widths) // 2 :]
-    kept = [int(row["image/width"]) for row in Stream(records, where={"width": several(wanted)})]
-    assert kept == [width for width in widths if width in wanted]
-    assert len(kept) > 0
-    assert len(Stream(records, where={"width": range(10_000)})) == len(records)
-
-
-@pytest.mark.parametrize(
-    ("column", "wanted", "kind"),
-    [
-        ("label", b"cow", "str"),
-        ("label", ["ant", b"cow"], "str"),
-        ("label", 3, "str"),
-        ("width", "16", "numbers"),
-    ],
-)
-def test_a_value_of_another_type_than_the_column_is_an_error(column, wanted, kind, images):
-    """It would keep no example."""
-    with pytest.raises(UsageError, match=f"the values of the column are {kind}"):
-        Stream(opened(images), where={column: wanted})
-    assert len(Stream(opened(images), where={"label": [None, "cow"]})) > 0
-
-
 def test_a_filter_of_picked_records(images):
     records = opened(images)
     half = Stream(records[::2], where={"label": "ant"})
     assert texts(half) == [text for text in texts(records)[::2] if text == "ant"]
     mask = np.arange(len(records)) % 3 == 0
     assert texts(Stream(records[mask])) == texts(records)[::3]
-
-
-def test_unknown_columns_are_errors(images):
-    with pytest.raises(
-        UsageError, match="catalog has no column 'colour', only record, key, source"
-    ):
-        Stream(opened(images), where={"colour": "red"})
-    message = (
-        "the catalog has no column 'nolabel'; did you mean 'label'[?] The columns are record, "
-    )
-    with pytest.raises(UsageError, match=message):
-        Stream(opened(images), where={"nolabel": "ant"})
-    with pytest.raises(UsageError, match="no column 5"):
-        Stream(opened(images), where={5: "red"})
-    with pytest.raises(UsageError, match="needs labels"):
-        Stream(opened(images)[:0], balance="label")

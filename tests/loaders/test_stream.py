@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from shardmill.loaders import Stream, epoch_reader, open_dataset
 from shardmill.loaders import stream as stream_module
 from shardmill.loaders.shards import ShardFiles
+from shardmill.schemas import encode_example
 from shardmill.schemas.errors import InputError, UsageError
-from shardmill.schemas.example.serialize import encode_example
 from tests.conftest import examples
 from tests.support.loader_tools import DATA, ID, PACKS, write_dataset, write_numbered
 from tests.support.record_tools import flip as flip_byte
@@ -94,22 +94,6 @@ def test_all_hosts_and_workers_read_each_record_once(  # noqa: PLR0917
         assert len(set(real)) == len(real) == (total if remainder == "pad" else each * hosts)
 
 
-def test_order_depends_on_seed_and_epoch(records, tmp_path):
-    orders = {
-        (seed, epoch): tuple(read(records, shuffle=True, seed=seed, epoch=epoch))
-        for seed in range(3)
-        for epoch in range(3)
-    }
-    assert len(set(orders.values())) == 9
-    for (seed, epoch), order in orders.items():
-        assert tuple(read(records, shuffle=True, seed=seed, epoch=epoch)) == order
-        assert sorted(order) == list(range(132))
-    assert read(records, epoch=1) == read(records) == list(range(132))
-    single = open_dataset(make(tmp_path / "ds", [30], 30))  # members
-    orders = [tuple(read(single, shuffle=True, epoch=epoch)) for epoch in range(3)]
-    assert len({*orders, tuple(range(30))}) == 4
-
-
 def test_order_is_the_same_in_another_process(records):
     code = (
         "from shardmill.loaders import open_dataset, Stream\n"
@@ -155,24 +139,6 @@ def test_drop_leaves_out_others_in_each_epoch(records):
     assert len(left) > 20
 
 
-def test_where_keeps_matching_examples(records):
-    stream = Stream(records, where=lambda row: row["id"] % 5 == 0)
-    assert [int(row["id"]) for row in stream] == list(range(0, 132, 5))
-    with pytest.raises(TypeError, match="is unknown"):
-        len(stream)
-    with pytest.raises(UsageError, match="different numbers of examples"):
-        Stream(records, where=bool, host=(0, 2))
-    assert [int(row["id"]) for row in stream] == list(range(0, 132, 5))  # again
-
-
-def test_opens_only_the_shards_of_its_share(tmp_path):
-    folder = make(tmp_path / "ds", [10] * 6)
-    records = open_dataset(folder)
-    for number in (0, 1, 2):
-        (folder / f"train-{number}.tfrecord").unlink()
-    assert read(records, host=(1, 2)) == list(range(30, 60))
-
-
 def test_memory_is_bounded_by_buffer_and_member(tmp_path):
     payload = encode_example({"id": 1, "x": random.Random(0).randbytes(20_000)})
     folder = write_dataset(tmp_path / "ds", [in_groups([payload] * 1000, 50)] * 2, ID)  # 40 MB
@@ -194,40 +160,6 @@ def test_each_iteration_is_another_epoch(records):
     assert orders == [read(records, shuffle=True, seed=2, epoch=epoch) for epoch in range(3)]
     stream.set_epoch(1)
     assert [int(row["id"]) for row in stream] == orders[1]
-
-
-@settings(max_examples=examples(60))
-@given(
-    taken=st.integers(0, 70),
-    epoch=st.integers(0, 2),
-    options=st.fixed_dictionaries(
-        {
-            "shuffle": st.booleans(),
-            "buffer": st.sampled_from([1, 5, 40, 4096]),
-            "order": st.sampled_from(["records", "blocks"]),
-            "worker": st.sampled_from([(0, 1), (1, 2), (2, 3)]),
-            "host": st.sampled_from([(0, 1), (1, 2)]),
-            "seed": st.integers(0, 3),
-            "remainder": st.sampled_from(["drop", "pad"]),
-        }
-    ),
-)
-def test_a_state_continues_with_the_next_record(records, taken, epoch, options):
-    whole = Stream(records, **options)
-    epochs = []
-    for number in (epoch, epoch + 1):
-        whole.set_epoch(number)
-        epochs.append([(int(row["id"]), row.get("weight")) for row in whole])
-    stream = Stream(records, **options)
-    stream.set_epoch(epoch)
-    first = [(int(row["id"]), row.get("weight")) for row in itertools.islice(stream, taken)]
-    state = json.loads(json.dumps(stream.state_dict()))
-    other = Stream(records, **options)
-    other.load_state_dict(state)
-    assert other.state_dict() == state
-    assert first + [(int(row["id"]), row.get("weight")) for row in other] == epochs[0]
-    other.set_epoch(epoch + 1)
-    assert [(int(row["id"]), row.get("weight")) for row in other] == epochs[1]
 
 
 def test_numbers_of_numpy_make_states_of_json(records):
@@ -350,21 +282,6 @@ def test_slices_of_labels_are_percentages_of_each(by_label):
 
 
 # Memory.
-
-
-@pytest.mark.heavy
-def test_the_buffer_is_bounded_if_labels_differ_in_size(tmp_path):
-    """The first shard has records of 100 bytes, the second of 200 kB."""
-    rng = random.Random(0)
-    small, large = (
-        [encode_example({"id": 1, "x": rng.randbytes(size)}) for _ in range(number)]
-        for size, number in ((100, 1000), (200_000, 1000))
-    )
-    groups = [in_groups(small, 500), in_groups(large, 10)]
-    records = open_dataset(write_dataset(tmp_path / "ds", groups, f"{ID}\n{DATA}"))
-    stream = Stream(records, shuffle=True, order="blocks")
-    mean = (1000 * 100 + 1000 * 200_000) / 2000
-    assert 0.9 * (64 << 20) / mean < stream._window() < 1.3 * (64 << 20) / mean
 
 
 def test_the_buffer_is_bounded_in_decompressed_bytes(tmp_path):

@@ -4,8 +4,6 @@ import copy
 import itertools
 import json
 import pickle
-import time
-import warnings
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
@@ -93,109 +91,6 @@ def checked_ids(batches) -> list[int]:
 
 
 # PyTorch.
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"num_workers": 0},
-        {"num_workers": 2, "multiprocessing_context": "fork"},
-        {"num_workers": 1, "multiprocessing_context": "spawn"},
-        {"num_workers": 2, "multiprocessing_context": "fork", "persistent_workers": True},
-    ],
-    ids=["here", "fork", "spawn", "persistent"],
-)
-def test_map_style_data_loader(options, ds):
-    import torch
-    from torch.utils.data import DataLoader
-
-    records = open_dataset(ds)
-    records[5]  # the files are open when the DataLoader forks
-    shuffled = torch.Generator().manual_seed(1)
-    loader = DataLoader(records, batch_size=8, shuffle=True, generator=shuffled, **options)
-    epochs = [checked_ids(loader) for _ in range(1 if "spawn" in options.values() else 2)]
-    assert len(loader) == 13
-    for numbers in epochs:
-        assert sorted(numbers) == list(range(TOTAL))
-    assert epochs[0] not in (sorted(epochs[0]), epochs[1:][:1])
-    assert isinstance(next(iter(DataLoader(records, batch_size=2)))["x"], torch.Tensor)
-
-
-def test_options_of_a_stream_by_path(ds):
-    from shardmill.loaders import torch_dataset
-
-    odd = torch_dataset(ds, where=lambda row: row["id"] % 2, features=["id"])
-    assert ids_of(odd) == list(range(1, TOTAL, 2))
-    padded = torch_dataset(ds, host=(1, 2), remainder="pad")
-    assert [float(row["weight"]) for row in padded][-2:] == [1, 0]
-
-
-@pytest.mark.parametrize("shuffle", [False, True])
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"num_workers": 0},
-        {"num_workers": 2, "multiprocessing_context": "fork"},
-        {"num_workers": 2, "multiprocessing_context": "fork", "persistent_workers": True},
-    ],
-    ids=["here", "two", "persistent"],
-)
-def test_stream_in_a_data_loader(options, shuffle, ds):
-    from torch.utils.data import IterableDataset
-
-    from shardmill.loaders.torch_stream import TorchStream
-
-    orders = []
-    for epoch in range(2):
-        found = []
-        for host in range(2):
-            stream = stream_of(ds, shuffle=shuffle, host=(host, 2), remainder="keep")
-            assert isinstance(stream, TorchStream)
-            assert isinstance(stream, IterableDataset)
-            stream.set_epoch(epoch)
-            loader = loader_of(stream, 5, **options)
-            with warnings.catch_warnings():
-                warnings.simplefilter("error")
-                mine = checked_ids(loader)
-            assert len(mine) == len(stream)
-            found += mine
-        assert sorted(found) == list(range(TOTAL))
-        orders.append(found)
-    assert (orders[0] != orders[1]) == shuffle
-
-
-@pytest.mark.parametrize("persistent", [False, True])
-def test_each_pass_is_another_epoch(persistent, ds):
-    stream = stream_of(ds)
-    loader = loader_of(
-        stream,
-        num_workers=2,
-        multiprocessing_context="fork",
-        persistent_workers=persistent,
-    )
-    orders = [ids_of(loader) for _ in range(3)]
-    assert [sorted(order) for order in orders] == [[*range(TOTAL)]] * 3
-    assert len(set(map(tuple, orders))) == 3
-    stream.set_epoch(1)
-    assert ids_of(loader) == orders[1]
-
-
-@pytest.mark.parametrize("persistent", [False, True])
-def test_workers_are_in_one_epoch_after_a_pass_that_ended_early(persistent, ds):
-    """A worker that was not read yet when the pass ended, such as after next(iter(loader))."""
-    stream = stream_of(ds)
-    loader = loader_of(
-        stream,
-        num_workers=2,
-        multiprocessing_context="fork",
-        persistent_workers=persistent,
-        worker_init_fn=lambda worker: time.sleep(worker / 2),
-    )
-    for _ in range(2):
-        for _ in loader:
-            break
-        assert sorted(ids_of(loader)) == list(range(TOTAL))
-    assert stream.epoch == 4
 
 
 def test_another_number_of_workers(ds):
@@ -370,29 +265,6 @@ def test_the_state_of_a_stream_that_workers_read_is_an_error(ds):
 
 
 # Grain.
-
-
-def test_grain_map_dataset(ds):
-    import grain
-    from absl import flags
-
-    records = open_dataset(ds)
-    source = grain.MapDataset.source(records)
-    assert len(source) == TOTAL
-    assert int(source[7]["id"]) == 7
-    shuffled = source.shuffle(seed=3)
-    reading = grain.ReadOptions(num_threads=4, prefetch_buffer_size=8)
-    numbers = ids_of(shuffled.to_iter_dataset(reading))
-    assert sorted(numbers) == list(range(TOTAL)) != numbers
-    batches = shuffled.batch(8, drop_remainder=False).to_iter_dataset(reading)
-    assert checked_ids(batches) == numbers
-    twice = ids_of(shuffled.repeat(2).to_iter_dataset(reading))
-    assert sorted(twice) == sorted([*range(TOTAL)] * 2)
-    assert twice[:TOTAL] != twice[TOTAL:]
-    flags.FLAGS.mark_as_parsed()  # as absl.app.run does
-    workers = grain.MultiprocessingOptions(num_workers=1)
-    batches = shuffled.batch(8).to_iter_dataset().mp_prefetch(workers)
-    assert sorted(checked_ids(batches)) == list(range(TOTAL))
 
 
 @pytest.mark.parametrize("threads", [0, 4])

@@ -2,7 +2,8 @@
 
 import pytest
 
-from shardmill.schemas.refs import InputRef, Reference, SegmentRef
+from shardmill.schemas import InputRef
+from shardmill.schemas.refs import Reference, SegmentRef
 
 FILE = InputRef(
     "cat/1.jpg", "/data/cat/1.jpg", 1234, "1700000000000000001", "cat", "train", group="g"

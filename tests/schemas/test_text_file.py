@@ -15,9 +15,10 @@ from typing import NamedTuple
 import pytest
 
 from shardmill.pipelines.option_file import read_option_file
+from shardmill.schemas import InputRef
 from shardmill.schemas.errors import InputError, UsageError
-from shardmill.schemas.refs import InputRef
 from shardmill.schemas.text_file import TextError, decode_text, decode_xml, find_utf_16
+from shardmill.transforms import find_input
 from shardmill.transforms.match.annotations.annotation_spec import (
     AnnotationError,
     parse_voc,
@@ -26,7 +27,7 @@ from shardmill.transforms.match.annotations.annotation_spec import (
 from shardmill.transforms.match.annotations.coco import read_categories
 from shardmill.transforms.match.annotations.transform import _read_set
 from shardmill.transforms.match.containers.expand import MemberOptions, expand
-from shardmill.transforms.match.inputs import find_input, find_single, read_listing
+from shardmill.transforms.match.inputs import find_single, read_listing
 from shardmill.transforms.match.labels import parse_labels
 from tests.conftest import build_dataset, examples, make_photos
 from tests.support.csv_tools import read_csv

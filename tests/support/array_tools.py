@@ -6,9 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from shardmill.schemas.dataset.manifest import Manifest
-from shardmill.transforms.sink.spec import Outcome
-from shardmill.transforms.tables.table import RowsSpec
+from shardmill.schemas import Manifest
+from shardmill.transforms import Outcome, RowsSpec
 from tests.conftest import build_dataset, resolve_job, run_job
 from tests.support.rows_tools import by_split, check_dataset
 

@@ -12,7 +12,7 @@ from google.api_core.retry import retry_unary
 
 from shardmill.schemas.storage import open_storage
 from shardmill.schemas.storage.gcs import GcsStorage
-from shardmill.transforms.sink.spec import Outcome
+from shardmill.transforms import Outcome
 from tests.conftest import build_dataset, make_photos
 from tests.support.readers import dataset_files, gzip_records
 from tests.support.rows_tools import run_here

@@ -8,8 +8,7 @@ from pathlib import Path
 import google_crc32c
 import numpy as np
 
-from shardmill.schemas.dataset.manifest import Manifest
-from shardmill.schemas.example.serialize import encode_example
+from shardmill.schemas import Manifest, encode_example
 from shardmill.schemas.tfrecord.gzip_member import empty_shard
 from tests.support.publications import manifest_body
 from tests.support.readers import tf_records

@@ -16,8 +16,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from shardmill.schemas.refs import REASONS, RejectedError
-from shardmill.transforms.images.convert import ConvertedImage, ImageSpec, convert_image
+from shardmill.schemas import RejectedError
+from shardmill.schemas.refs import REASONS
+from shardmill.transforms import ImageSpec
+from shardmill.transforms.images.convert import ConvertedImage, convert_image
 from shardmill.transforms.images.resize import Size
 
 ORIENTATION = 0x0112

@@ -7,7 +7,7 @@ from typing import Any
 
 import google_crc32c
 
-from shardmill.schemas.dataset.manifest import Manifest
+from shardmill.schemas import Manifest
 from shardmill.schemas.storage import open_storage
 from shardmill.transforms.publish.generation import read_published
 from shardmill.transforms.publish.publish import FinalFile, Publication, Publisher

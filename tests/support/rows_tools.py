@@ -18,10 +18,10 @@ import numpy as np
 from shardmill.pipelines import cli
 from shardmill.pipelines.commands.build import configure, run_build
 from shardmill.pipelines.report.terminal import Answer
-from shardmill.schemas.dataset.manifest import Manifest
+from shardmill.schemas import Manifest
 from shardmill.schemas.schema_pbtxt.columns import Column, format_schema
 from shardmill.schemas.schema_pbtxt.schema_text import Kind
-from shardmill.transforms.sink.spec import Outcome
+from shardmill.transforms import Outcome
 from tests.conftest import ROOT, build_dataset
 from tests.support.fault_tools import PROGRESS
 from tests.support.readers import current, tf_examples

@@ -11,9 +11,9 @@ import pytest
 
 import shardmill
 from shardmill.pipelines.cli import main
+from shardmill.schemas import Manifest, ShardmillError
 from shardmill.schemas.dataset import dataset_files
-from shardmill.schemas.dataset.manifest import Manifest
-from shardmill.schemas.errors import FormatError, ShardmillError
+from shardmill.schemas.errors import FormatError
 from tests.conftest import SOAK, build_dataset, make_photos
 
 SMALL_FILES = ("manifest.json", "schema.pbtxt", "labels.txt", "rejects.jsonl")

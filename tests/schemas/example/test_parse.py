@@ -2,7 +2,6 @@
 
 import csv
 import gzip
-import struct
 import subprocess
 import sys
 
@@ -10,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardmill.schemas.errors import FormatError
+from shardmill.schemas import encode_example
 from shardmill.schemas.example import parse
-from shardmill.schemas.example.serialize import encode_entry, encode_example, varint
+from shardmill.schemas.example.serialize import encode_entry, varint
 from tests.conftest import examples
 from tests.schemas.example.test_serialize import values
 from tests.support.readers import framed_payloads
@@ -117,54 +116,6 @@ def test_damaged_examples_parse_like_in_tensorflow(data) -> None:
         payload[data.draw(st.integers(0, len(payload) - 1))] = data.draw(st.integers(0, 255))
     parse_with_both(bytes(payload))
     parse_with_both(bytes(payload[: data.draw(st.integers(0, len(payload)))]))
-
-
-def test_follows_the_rules_of_protobuf() -> None:
-    unpacked = field(3, varint(1 << 3) + varint(5) + varint(1 << 3) + varint(-1))
-    cases = {
-        "unpacked integers": (entry(b"a", unpacked), {"a": ("int64", [5, -1])}),
-        "unpacked floats": (
-            entry(b"a", field(2, varint(13) + struct.pack("<f", 2.5))),
-            {"a": ("float", [2.5])},
-        ),
-        "lists in two pieces join": (entry(b"a", ints(1) + ints(2)), {"a": ("int64", [1, 2])}),
-        "the last of the kinds wins": (
-            entry(b"a", ints(1) + field(1, field(1, b"x"))),
-            {"a": ("bytes", [b"x"])},
-        ),
-        "the last of two entries wins": (
-            entry(b"a", ints(1)) + entry(b"a", ints(2)),
-            {"a": ("int64", [2])},
-        ),
-        "unknown fields are ignored": (
-            entry(b"a", ints(1)) + field(9, b"x"),
-            {"a": ("int64", [1])},
-        ),
-        "a list without values keeps its kind": (entry(b"a", field(2, b"")), {"a": ("float", [])}),
-        "no kind": (entry(b"a", b""), {"a": ("empty", [])}),
-        "no value": (field(1, field(1, b"a")), {"a": ("empty", [])}),
-        "no name": (field(1, field(2, ints(3))), {"": ("int64", [3])}),
-    }
-    for case, (features, expected) in cases.items():
-        assert parse_with_both(field(1, features)) == expected, case
-    borders = {
-        "floats of five bytes": field(2, field(1, b"12345")),
-        "floats of three bytes": field(2, field(1, b"123")),
-        "an integer of more than 64 bits": field(3, field(1, b"\xff" * 9 + b"\x7f")),
-        "an integer of eleven bytes": field(3, field(1, b"\x80" * 10 + b"\x00")),
-        "an incomplete integer": field(3, field(1, b"\x80")),
-        "an unknown kind": field(4, field(1, b"1234")),
-        "an unknown field in a list": field(2, field(2, b"1234")),
-        "a list longer than its feature": b"\x1a\x04\x0a\x01\x05",
-        "a text longer than its list": b"\x0a\x03\x0a\x02x",
-    }
-    for feature in borders.values():
-        parse_with_both(field(1, entry(b"a", feature) + entry(b"b", ints(1))))
-    split = field(1, entry(b"a", ints(1))) + field(1, entry(b"b", ints(2)))
-    assert parse_with_both(split) == {"a": ("int64", [1]), "b": ("int64", [2])}
-    assert parse_with_both(b"") == {}
-    assert parse_with_both(field(1, entry(b"\xc3\x28", ints(1)))) is None
-    assert issubclass(parse.ExampleError, FormatError)
 
 
 def test_files_of_other_projects(shared_data) -> None:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardmill.schemas.example.serialize import encode_example
+from shardmill.schemas import encode_example
 from tests.support.fault_tools import output_of_process
 from tests.support.readers import tf_example
 

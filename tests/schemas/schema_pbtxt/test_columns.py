@@ -66,15 +66,6 @@ def columns(draw):
     return Column(draw(NAMES), kind, **attributes)
 
 
-@given(st.lists(columns(), min_size=1, max_size=4, unique_by=lambda c: c.name))
-def test_generated_columns_round_trip(given_columns):
-    text = format_schema(given_columns)
-    assert parse_schema(text, "x") == tuple(given_columns)
-    # The text can be encoded as UTF-8.
-    assert text.encode().decode() == text
-    assert format_schema(parse_schema(text, "x")) == text
-
-
 def test_columns_round_trip_and_equal_those_of_tensorflow_transform():
     import tensorflow as tf
     from tensorflow_metadata.proto.v0 import schema_pb2

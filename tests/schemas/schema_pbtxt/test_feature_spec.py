@@ -120,30 +120,6 @@ def test_scalars_are_what_tutorials_decode(images):
     assert tf.io.decode_jpeg(example["image/encoded"]).shape == (16, 24, 3)
 
 
-@pytest.mark.parametrize(
-    ("options", "part"),
-    [
-        ({"features": ["x"]}, "no feature 'x'"),
-        ({"fill": {"count": 1.5}}, "the feature is int64"),
-        ({"fill": {"count": 1 << 63}}, "the feature is int64"),
-        ({"fill": {"ratio": "x"}}, "the feature is float32"),
-        ({"fill": {"name": 3}}, "the feature is bytes"),
-        ({"fill": {"tags": b""}}, "is never missing"),
-        ({"fill": {"kind": b""}}, "is never missing"),
-        ({"fill": {"nothing": b""}}, "not one of the features"),
-    ],
-    ids=str,
-)
-def test_rejects_invalid_fill_values(options, part, table):
-    for way in (feature_spec, open_dataset):
-        if way is open_dataset and "fill" in options:
-            options["fill"].setdefault("count", 0)
-        with pytest.raises(UsageError) as caught:
-            way(table, **options)
-        assert part in str(caught.value)
-        assert str(caught.value).endswith(".")
-
-
 def test_optional_integers_need_a_fill_value(table):
     with pytest.raises(UsageError, match=r"'count' may be missing.*fill=\{'count': -1\}"):
         open_dataset(table)

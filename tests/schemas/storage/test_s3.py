@@ -9,7 +9,6 @@ import sys
 import time
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from shardmill.loaders import open_dataset, steps_per_epoch
@@ -110,34 +109,6 @@ def test_images_equal_those_built_on_disk(s3, s3_bucket, album, tmp_path, capsys
     # The generation before is kept as it was.
     del remote["manifest.json"]
     assert remote.items() < now.items()
-
-
-def test_rows_arrays_and_a_listing_equal_those_built_on_disk(s3, s3_bucket, tmp_path, capsys):
-    folder = tmp_path / "in"
-    folder.mkdir()
-    lines = "".join(f"{n},{n % 7 / 2},word {n}\n" for n in range(300))
-    (folder / "table.csv").write_text("id,half,text\n" + lines)
-    np.save(folder / "x.npy", np.random.default_rng(1).random((50, 4), np.float32))
-    photos = make_photos(tmp_path / "photos", {"cat": 4, "dog": 3})
-    names = [str(path.relative_to(photos)) for path in sorted(photos.rglob("*.jpg"))]
-    rows = "".join(f"{name},{number}\n" for number, name in enumerate(names))
-    (photos / "list.csv").write_text(f"path,number\n{rows}")
-    source = upload(s3, folder, f"{s3_bucket}/in")
-    pictures = upload(s3, photos, f"{s3_bucket}/photos")
-    for name, command, file in (
-        ("rows", ["rows", "--label=text"], "table.csv"),
-        ("arrays", ["arrays"], "x.npy"),
-        ("listing", ["images", "--image_size=8"], "list.csv"),
-    ):
-        near, far = (photos, pictures) if name == "listing" else (folder, source)
-        done = run(capsys, *command, f"--input={near}/{file}", f"--output={tmp_path / name}")
-        assert done[0] == 0, done[2]
-        code, _, err = run(
-            capsys, *command, f"--input={far}/{file}", f"--output={s3_bucket}/out/{name}"
-        )
-        assert code == 0, err
-        files = objects(s3, f"{s3_bucket}/out/{name}")
-        assert published(files) == dataset_files(tmp_path / name)
 
 
 @pytest.fixture

@@ -198,18 +198,6 @@ def test_a_file_truncated_during_the_scan_is_changed(kind, check, tmp_path, monk
             monkeypatch.setattr(LocalReader, "read_at", honest)
 
 
-def test_open_records_reports_a_truncated_file(tmp_path):
-    path = tmp_path / "file"
-    path.write_bytes(framed([bytes(100)] * 30_000))
-    with open_records(str(path)) as records:
-        reading = iter(records)
-        next(reading)
-        os.truncate(path, 2_000_000)
-        with pytest.raises(DamagedError) as caught:
-            list(reading)
-    assert caught.value.fault == ("changed", 0, 0, SHORTER)
-
-
 # Files with random damage: no fault is reported only if tf.data reads the same
 
 MUTABLE = {

@@ -20,12 +20,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from shardmill.loaders import open_dataset
-from shardmill.schemas.errors import InputError, ShardmillError, StorageError
-from shardmill.schemas.refs import InputRef, MatchCounts, sum_counts
+from shardmill.schemas import InputRef, ShardmillError
+from shardmill.schemas.errors import InputError, StorageError
+from shardmill.schemas.refs import MatchCounts, sum_counts
 from shardmill.schemas.tfrecord.framing import frame
+from shardmill.transforms import LabelSpec
 from shardmill.transforms.images.containers import Spool
 from shardmill.transforms.match.containers.expand import MemberOptions, expand
-from shardmill.transforms.match.labels import LabelSpec, parse_labels
+from shardmill.transforms.match.labels import parse_labels
 from tests.conftest import SOAK, build_dataset, make_image, make_photos
 from tests.support.readers import example_class
 
@@ -199,16 +201,6 @@ def test_records_are_those_of_the_folder(name, files, wanted, at_home) -> None:
     found = records(output)
     assert sum((wanted - found).values()) == 1
     assert [text for text, _ in sorted((found - wanted).elements())] == [b"cat", b"dog"]
-
-
-@pytest.mark.parametrize("name", heavy_but("tfrecord"))
-def test_keep_copies_the_files_of_each_form(name, files, at_home) -> None:
-    make, options = FORMATS[name]
-    (at_home / name).write_bytes(make(files))
-    build(at_home / name, at_home / "ds", **options, encoding="keep", resize="none")
-    assert records(at_home / "ds") == Counter(
-        (path.partition("/")[0].encode(), data) for path, data in files.items()
-    )
 
 
 def test_a_dry_run_writes_nothing(files, at_home, monkeypatch) -> None:

@@ -16,17 +16,18 @@ from pathlib import Path
 import psutil
 import pytest
 
-from shardmill.pipelines.images_config import ImagesConfig
-from shardmill.schemas.errors import ResourceError, ShardmillError
-from shardmill.schemas.refs import EncodedImage, InputRef, Reject
+from shardmill.pipelines import ImagesConfig
+from shardmill.schemas import InputRef, Reject, ShardmillError
+from shardmill.schemas.errors import ResourceError
+from shardmill.schemas.refs import EncodedImage
 from shardmill.schemas.schema_pbtxt.image_features import FeatureSet
+from shardmill.transforms import ImageSpec, find_input
 from shardmill.transforms.images import decoder as decoders
 from shardmill.transforms.images import decoder_pool, scaling
-from shardmill.transforms.images.convert import ImageSpec
 from shardmill.transforms.images.fields import DecoderSpec
 from shardmill.transforms.images.image_options import DecoderLimits
 from shardmill.transforms.images.resize import Size
-from shardmill.transforms.match.inputs import find_input, walk_input
+from shardmill.transforms.match.inputs import walk_input
 from shardmill.transforms.match.walk import WalkTask
 from tests.conftest import SOAK, make_image
 from tests.support.hostile_files import CODEC, write_hostile

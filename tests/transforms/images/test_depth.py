@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from shardmill.transforms.images.convert import ImageSpec, convert_image
+from shardmill.transforms import ImageSpec
+from shardmill.transforms.images.convert import convert_image
 from shardmill.transforms.images.resize import Size
 from shardmill.transforms.sources.python.lossless import from_pixels
 

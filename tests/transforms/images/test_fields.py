@@ -9,9 +9,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from shardmill.transforms.images.convert import ImageSpec, convert_image
+from shardmill.transforms import ImageSpec, ResizeSpec
+from shardmill.transforms.images.convert import convert_image
 from shardmill.transforms.images.fields import convert_mask, place_boxes
-from shardmill.transforms.images.resize import RESIZES, ResizeSpec, Size
+from shardmill.transforms.images.resize import RESIZES, Size
 from tests.conftest import examples
 from tests.support.pixel_tools import ORIENTATION, png
 

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from shardmill.schemas import RejectedError
 from shardmill.schemas.jpeg import decode_pixels
-from shardmill.schemas.refs import RejectedError
+from shardmill.transforms import ResizeSpec
 from shardmill.transforms.images import decode
-from shardmill.transforms.images.resize import ResizeSpec, Size
+from shardmill.transforms.images.resize import Size
 from tests.conftest import make_image
 
 TARGETS = ((224, 3.0), (64, 1.0), (32, 2.0), (8, 4.0))  # decoded in full, at 1/2, 1/4 and 1/8

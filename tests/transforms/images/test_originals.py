@@ -12,9 +12,10 @@ import pytest
 import simplejpeg
 from PIL import Image, PngImagePlugin
 
-from shardmill.schemas.refs import RejectedError
-from shardmill.transforms.images.convert import ConvertedImage, ImageSpec, convert_image
-from shardmill.transforms.images.resize import ResizeSpec, Size
+from shardmill.schemas import RejectedError
+from shardmill.transforms import ImageSpec, ResizeSpec
+from shardmill.transforms.images.convert import ConvertedImage, convert_image
+from shardmill.transforms.images.resize import Size
 from tests.conftest import examples, make_image
 from tests.support.pixel_tools import (
     ORIENTATION,

@@ -12,11 +12,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from shardmill.schemas.errors import ShardmillError
+from shardmill.schemas import ShardmillError
+from shardmill.transforms import ResizeSpec
 from shardmill.transforms.images import scaling
 from shardmill.transforms.images.convert import to_channels
 from shardmill.transforms.images.decode import decode_image
-from shardmill.transforms.images.resize import Interpolation, ResizeSpec, Size
+from shardmill.transforms.images.resize import Interpolation, Size
 from shardmill.transforms.images.scaling import HAS_SIMD, exact_extensions, scale
 from tests.conftest import examples, make_image
 from tests.support.pixel_tools import saved

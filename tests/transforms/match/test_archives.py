@@ -1,6 +1,5 @@
 """Archives give the same inputs as the folders that they were made of, or one clear error."""
 
-import gzip
 import io
 import json
 import os
@@ -19,17 +18,16 @@ from hypothesis import strategies as st
 from shardmill.loaders import open_dataset
 from shardmill.pipelines.rows import resolve
 from shardmill.pipelines.rows_config import RowsConfig
-from shardmill.schemas.dataset.manifest import Manifest
+from shardmill.schemas import InputRef, Manifest, RejectedError
 from shardmill.schemas.errors import InputError
-from shardmill.schemas.refs import InputRef, MatchCounts, RejectedError, sum_counts
+from shardmill.schemas.refs import MatchCounts, sum_counts
 from shardmill.schemas.storage import open_storage
 from shardmill.schemas.tfrecord.framing import frame
+from shardmill.transforms import LabelSpec, find_input, read_input
 from shardmill.transforms.images.containers import Spool
 from shardmill.transforms.match import read_input as read_input_module
 from shardmill.transforms.match.containers.expand import MemberOptions, expand, is_archive
-from shardmill.transforms.match.inputs import find_input, find_inputs
-from shardmill.transforms.match.labels import LabelSpec
-from shardmill.transforms.match.read_input import read_input
+from shardmill.transforms.match.inputs import find_inputs
 from shardmill.transforms.publish.generation import read_published
 from tests.conftest import build_dataset, make_photos
 
@@ -143,39 +141,6 @@ def test_a_cls_member_gives_the_label_and_others_are_skipped(photos, tmp_path) -
     inputs = manifest.inputs
     assert (inputs.matched, inputs.skipped, inputs.rejected_by_reason) == (8, 4, {"no_label": 1})
     assert any("1 .json (a.tar/0.json)" in warning for warning in manifest.warnings)
-
-
-@pytest.mark.parametrize("kind", ["tar", "tar.gz"])
-def test_a_json_member_gives_the_label_that_a_flag_names(photos, kind, tmp_path) -> None:
-    members = {"a.cls": b"other", "0/none.jpg": jpegs(photos)[-1]}
-    # The label of each JSON text, or None if there is none: nesting, another name, no JSON at all.
-    texts: dict[str, str | None] = {
-        '{"kind": "dog", "n": 1}': "dog",
-        '{"kind": 3}': "3",
-        '{"kind": null}': None,
-        '{"Kind": "a"}': None,
-        '{"kind": true}': "true",
-        '{"kind": "\\ud800"}': None,
-        "[1]": None,
-        "{": None,
-        "\udcff": None,
-        "[" * 50_000: None,
-        '{"kind": " cat "}': "cat",
-    }
-    for name, text, jpeg in zip("abcdefghijk", texts, jpegs(photos), strict=False):
-        members |= {f"{name}.jpg": jpeg, f"{name}.json": text.encode(errors="surrogateescape")}
-    pack(tmp_path / "a.tar", members)
-    if kind == "tar.gz":
-        (tmp_path / "a.tar.gz").write_bytes(gzip.compress((tmp_path / "a.tar").read_bytes()))
-    options = {"label_column": "kind", "splits": "train:1", "max_reject_fraction": 0.9}
-    manifest = build(tmp_path / f"a.{kind}", tmp_path / "ds", **options)
-    made = open_dataset(tmp_path / "ds", split="train", decode=False)
-    wanted = {
-        f"{n}.jpg".encode(): label for n, label in zip("abcdefghijk", texts.values(), strict=True)
-    }
-    found = {row["image/key"]: row["image/class/text"].decode() for row in made}
-    assert found == {key: label for key, label in wanted.items() if label}
-    assert manifest.inputs.rejected_by_reason == {"no_label": 8}
 
 
 def test_numbers_in_cls_members_are_lines_of_the_labels_file(photos, tmp_path) -> None:

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shardmill.schemas import InputRef
 from shardmill.schemas.errors import UsageError
-from shardmill.schemas.refs import InputRef
+from shardmill.transforms import LabelSpec
 from shardmill.transforms.match.labels import (
     BELOW_SPLIT,
-    LabelSpec,
     parse_labels,
     sort_labels,
     warn_of_order,
@@ -39,18 +39,6 @@ def test_labels_of_keys(spec: LabelSpec, key: str, label: str | None) -> None:
         assert ref.error in ("no_label", "label_text")
     else:
         assert (ref.label, ref.error) == (label, "")
-
-
-def test_labels_of_listings_and_unlabelled_inputs() -> None:
-    assert LabelSpec("listing").with_label(InputRef("a", "", label="x")).label == "x"
-    assert LabelSpec("listing").with_label(InputRef("a", "")).error == "no_label"
-    assert LabelSpec("none").with_label(InputRef("a/b", "", label="x")).label is None
-
-
-def test_rejects_labels_that_are_not_listed() -> None:
-    spec = LabelSpec(fixed=("cat", "dog"))
-    assert spec.with_label(InputRef("dog/1", "")).error == ""
-    assert spec.with_label(InputRef("cow/1", "")).error == "unknown_label"
 
 
 def test_class_ids_sort_by_utf8_bytes() -> None:

@@ -7,9 +7,11 @@ import time
 
 import pytest
 
+from shardmill.schemas import InputRef, RejectedError
 from shardmill.schemas.errors import StorageError
-from shardmill.schemas.refs import REASONS, TRANSIENT, InputRef, RejectedError
-from shardmill.transforms.match.read_input import read_input, read_inputs
+from shardmill.schemas.refs import REASONS, TRANSIENT
+from shardmill.transforms import read_input
+from shardmill.transforms.match.read_input import read_inputs
 
 
 def ref_of(path) -> InputRef:

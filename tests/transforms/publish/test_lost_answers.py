@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 import pytest
 
+from shardmill.schemas import ShardmillError
 from shardmill.schemas import storage as registry
 from shardmill.schemas.dataset.read_manifest import load_manifest
-from shardmill.schemas.errors import ShardmillError
 from shardmill.schemas.storage import Storage, open_storage, s3_client
 from shardmill.transforms.publish.cleanup import find_leftovers, remove
 from shardmill.transforms.publish.generation import find_damage, read_published

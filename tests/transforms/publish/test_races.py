@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from shardmill.schemas.refs import Reject
+from shardmill.schemas import Reject
 from shardmill.schemas.storage.local import LocalStorage
+from shardmill.transforms import Example
 from shardmill.transforms.sink.parts import PlannedPart, find_part, parse_sidecar, write_part
 from shardmill.transforms.sink.placement import PartKey
-from shardmill.transforms.sink.spec import Example
 from tests.support import fault_tools as faults
 
 pytestmark = pytest.mark.heavy
@@ -66,26 +66,6 @@ def leftovers(output: Path) -> set[str]:
 
 
 OFFSETS = [number * 0.02 for number in range(60)] if faults.SOAK else [0.0, 0.1, 0.5]
-
-
-@pytest.mark.parametrize("offset", OFFSETS)
-def test_two_builds_of_one_dataset(source, wanted, tmp_path, offset):
-    output = tmp_path / "out"
-    ended = race(source, output, ONE, ONE, offset=offset)
-    assert all(map(check_ended, ended))
-    assert sum("Published" in one.stdout for one in ended) == 1
-    assert faults.check_dataset(output) == wanted[0]
-
-
-@pytest.mark.parametrize("offset", OFFSETS)
-def test_two_datasets_without_overwrite(source, wanted, tmp_path, offset):
-    """The first dataset stays; the parts of the other are kept until it may overwrite."""
-    output = tmp_path / "out"
-    first, second = map(check_ended, race(source, output, ONE, OTHER, offset=offset))
-    assert first != second
-    left = leftovers(output)
-    assert faults.check_dataset(output, left) == wanted[0 if first else 1]
-    assert len(left) <= 1
 
 
 @pytest.mark.parametrize("offset", OFFSETS)

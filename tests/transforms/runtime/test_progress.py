@@ -2,13 +2,12 @@
 
 from concurrent.futures import ThreadPoolExecutor
 
-from shardmill.pipelines import run
+from shardmill.pipelines import ImagesConfig, run
 from shardmill.pipelines.images import outcomes, resolve
-from shardmill.pipelines.images_config import ImagesConfig
 from shardmill.pipelines.report.terminal import progress_line
 from shardmill.pipelines.runners.base import IN_MEMORY
+from shardmill.transforms import Outcome
 from shardmill.transforms.runtime import progress
-from shardmill.transforms.sink.spec import Outcome
 from tests.conftest import make_photos
 
 

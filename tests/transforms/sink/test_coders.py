@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 
 import shardmill.transforms.match.transform
 import shardmill.transforms.sink.census  # noqa: F401 - registers coders
-from shardmill.schemas.refs import InputRef, MatchCounts, SegmentRef
+from shardmill.schemas import InputRef
+from shardmill.schemas.refs import MatchCounts, SegmentRef
 from shardmill.transforms.sink.placement import PartKey, PlacedRef
 
 NUMBER = st.integers(0, 2**62)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from shardmill.schemas.dataset.splits import Splits
+from shardmill.schemas import Splits
 from shardmill.schemas.errors import OutputError
 from shardmill.schemas.storage import open_storage
 from shardmill.schemas.storage.local import LocalStorage
@@ -18,6 +18,7 @@ from shardmill.schemas.tfrecord.framing import crc32c, frame
 from shardmill.schemas.tfrecord.gzip_member import read_index
 from shardmill.schemas.tfrecord.inflate import TENSORFLOW_READS, find_early_stop
 from shardmill.schemas.tfrecord.reader import count_file
+from shardmill.transforms import PlaceSpec, ShardSpec, SinkSpec
 from shardmill.transforms.sink import record_writer
 from shardmill.transforms.sink.assemble import (
     BuiltShard,
@@ -27,9 +28,9 @@ from shardmill.transforms.sink.assemble import (
     plan_shards,
 )
 from shardmill.transforms.sink.parts import PartFile
-from shardmill.transforms.sink.placement import PlaceSpec, Series, ShardSpec
+from shardmill.transforms.sink.placement import Series
 from shardmill.transforms.sink.record_writer import MemberWriter, cut_part
-from shardmill.transforms.sink.spec import PARTS_FOLDER, SinkSpec
+from shardmill.transforms.sink.spec import PARTS_FOLDER
 from shardmill.transforms.verify.verify import find_dataset, verify_dataset
 from tests.conftest import build_dataset, examples, make_photos
 from tests.support.readers import current, dataset_files, framed_payloads, gzip_records, tf_records
@@ -352,11 +353,3 @@ def test_repacks_until_tensorflow_reads_the_shard(tmp_path, monkeypatch) -> None
     assert (tmp_path / "new").stat().st_size == size
     assert next(answers, None) is None
     assert tf_records(tmp_path / "new") == SMALL
-
-
-def test_other_shards_are_the_concatenation_of_their_parts(tmp_path) -> None:
-    folder = tmp_path / ".build-b" / PARTS_FOLDER
-    found = (write_part(folder, 0, SMALL * 6, "stored"), write_part(folder, 1, SMALL, "stored"))
-    shard = assemble_slices(folder.parent, found, "stored")
-    joined = (folder / "0.part").read_bytes() + (folder / "1.part").read_bytes()
-    assert (tmp_path / shard.files[0].source).read_bytes() == joined

@@ -4,25 +4,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardmill.schemas.dataset.shard_names import DEFAULT_TEMPLATE, ShardTemplate
-from shardmill.schemas.dataset.splits import Splits
-from shardmill.transforms.sink.assemble import plan_shards
-from shardmill.transforms.sink.parts import PartFile
+from shardmill.schemas import ShardTemplate, Splits
+from shardmill.schemas.dataset.shard_names import DEFAULT_TEMPLATE
+from shardmill.transforms import PlaceSpec, ShardSpec, SinkSpec
 from shardmill.transforms.sink.placement import (
     PART_BYTES,
     PART_INPUT_BYTES,
     PART_REFS,
-    REJECTED,
-    PlaceSpec,
     Series,
-    ShardSpec,
     count_parts,
     count_shards,
     deal_parts,
     plan_parts,
 )
 from shardmill.transforms.sink.plan import Plan, decide_status
-from shardmill.transforms.sink.spec import SinkSpec
 
 TEMPLATE = ShardTemplate(DEFAULT_TEMPLATE)
 counts = st.integers(0, 10**8)
@@ -68,33 +63,6 @@ def test_shards_have_about_the_requested_size() -> None:
     made = [sum(sizes[n] for n in r) for r in deal_parts(sizes, shards)]
     assert len(made) == 8
     assert all(0.8 < size / 8_000_000 < 1.2 for size in made)
-
-
-@pytest.mark.parametrize("examples", [1, 10, 100])
-def test_shards_have_about_the_requested_number_of_examples(examples: int) -> None:
-    wanted = spec(shard_examples=examples)
-    parts = count_parts(1_000, 10**6, wanted)
-    assert parts >= 4 * 1_000 / examples
-    assert count_shards(wanted, 1_000, 10**6, parts) == 1_000 / examples
-
-
-def test_planned_shards_cover_missing_parts() -> None:
-    series = Series("train", "")
-    found = [PartFile(n, records=1, num_bytes=10) for n in (1, 4)]
-    jobs = list(plan_shards(spec(num_shards=5), series, 5, found))
-    numbers = [[each.part.number for each in job.slices] for job in jobs]
-    assert numbers == [[1], [4], [], [], []]
-    assert {(job.index, job.total) for job in jobs} == {(index, 5) for index in range(5)}
-    assert [len(j.slices) for j in plan_shards(spec(), series, 1, [])] == [0]
-    (rejected,) = plan_shards(spec(), REJECTED, 1, [PartFile(0, rejects="a.json")])
-    assert rejected.total == 0
-
-
-def test_plan_of_several_series() -> None:
-    series = {Series("train", ""): (3, 100), REJECTED: (2, 0)}
-    assert plan_parts(series, None, spec(num_shards=5)) == {REJECTED: 1, Series("train", ""): 5}
-    big = {Series("train", ""): (2_000, 0)}
-    assert plan_parts(big, 100_000, spec()) == {Series("train", ""): 8}
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """Exact copies are counted, and dropped or kept in one split; judged by hand and by the BLAKE3 library."""
 
-import json
 import shutil
 from pathlib import Path
 
@@ -10,9 +9,9 @@ from blake3 import blake3
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardmill.pipelines.images_config import ImagesConfig
+from shardmill.pipelines import ImagesConfig
 from shardmill.schemas.dataset.manifest import CatalogFile, Shard
-from shardmill.schemas.errors import StaleBuildError, UsageError
+from shardmill.schemas.errors import StaleBuildError
 from shardmill.transforms.publish.publish import FinalFile
 from shardmill.transforms.sink.assemble import BuiltShard
 from shardmill.transforms.sink.duplicates import (
@@ -128,26 +127,6 @@ def test_update_changes_the_mode(photos, tmp_path):
         assert outcome.reused == {"keep": 0, "drop": 16, "same_split": 16}[mode]
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"duplicates": "merge"},
-        *(
-            {"duplicates": "drop", **more}
-            for more in (
-                {"group_pattern": "x"},
-                {"splits": "directory"},
-                {"splits": "listing"},
-                {"label_from": "listing"},
-            )
-        ),
-    ],
-)
-def test_options_that_exclude_each_other(options):
-    with pytest.raises(UsageError, match="--duplicates="):
-        ImagesConfig(input="in", output="out", **options)
-
-
 def test_a_listing_is_rejected(photos, tmp_path):
     listing = tmp_path / "list.csv"
     listing.write_text("path\n" + "".join(f"{path}\n" for path in photos.glob("*/*.jpg")))
@@ -169,16 +148,6 @@ def test_a_catalog_that_another_command_deleted_is_stale(tmp_path):
     spec = ImagesConfig(input="in", output=str(tmp_path)).sink_spec("0" * 16, "/")
     with pytest.raises(StaleBuildError, match="another command published or cleaned"):
         list(list_contents(shard, Plan("build"), spec))
-
-
-def test_check_limits_the_copies(photos, tmp_path):
-    build_dataset(input=photos, output=tmp_path / "ds", **HALVES)
-    assert shardmill("check", tmp_path / "ds", "--max_duplicates=4").returncode == 0
-    done = shardmill("check", tmp_path / "ds", "--max_duplicates=3")
-    assert (done.returncode, "4 images are exact copies" in done.stderr) == (1, True)
-    assert shardmill("check", tmp_path / "ds", "--max_duplicates=few").returncode == 2
-    shown = json.loads(shardmill("show", tmp_path / "ds", "--json").stdout)
-    assert shown["inputs"]["copies"] == 4
 
 
 RECORDS = st.lists(

@@ -12,23 +12,28 @@ import apache_beam as beam
 import pytest
 from apache_beam.coders import FastPrimitivesCoder, registry
 
-from shardmill.schemas.dataset.manifest import Manifest, Shard
-from shardmill.schemas.dataset.shard_names import DEFAULT_TEMPLATE, ShardTemplate
-from shardmill.schemas.dataset.splits import Splits
-from shardmill.schemas.refs import InputRef
+from shardmill.schemas import InputRef, Manifest, ShardTemplate, Splits
+from shardmill.schemas.dataset.manifest import Shard
+from shardmill.schemas.dataset.shard_names import DEFAULT_TEMPLATE
 from shardmill.schemas.storage import open_storage
-from shardmill.transforms.match.inputs import find_input
-from shardmill.transforms.match.labels import LabelSpec
-from shardmill.transforms.match.transform import MatchFiles
+from shardmill.transforms import (
+    Example,
+    LabelSpec,
+    MatchFiles,
+    PlaceSpec,
+    ShardSpec,
+    SinkSpec,
+    find_input,
+)
 from shardmill.transforms.runtime import beam_steps
 from shardmill.transforms.runtime.beam_steps import SumInto
 from shardmill.transforms.sink import assemble, parts, transform
 from shardmill.transforms.sink.census import PLACED, Census
 from shardmill.transforms.sink.duplicates import Copies
 from shardmill.transforms.sink.finalize import Built, finish
-from shardmill.transforms.sink.placement import PartKey, Placed, PlaceSpec, Series, ShardSpec
+from shardmill.transforms.sink.placement import PartKey, Placed, Series
 from shardmill.transforms.sink.plan import make_plan
-from shardmill.transforms.sink.spec import Example, Item, SinkSpec
+from shardmill.transforms.sink.spec import Item
 from shardmill.transforms.sources.listings import ListingOptions, open_listings
 from shardmill.transforms.statistics.sums import Summary, Sums, Totals
 

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shardmill.schemas import InputRef
 from shardmill.schemas.errors import StorageError
-from shardmill.schemas.refs import InputRef
 from shardmill.schemas.storage.local import LocalStorage
 from shardmill.transforms.publish.generation import create_sidecar, seal, unseal
 from shardmill.transforms.sink.parts import part_id

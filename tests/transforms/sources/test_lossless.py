@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from shardmill.schemas.refs import RejectedError
-from shardmill.transforms.images.convert import ImageSpec, convert_image
+from shardmill.schemas import RejectedError
+from shardmill.transforms import ImageSpec
+from shardmill.transforms.images.convert import convert_image
 from shardmill.transforms.images.resize import Size
 from shardmill.transforms.sources.python.lossless import encode_lossless, from_pixels
 from shardmill.transforms.sources.python.records import to_bytes

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from shardmill.schemas.refs import InputRef
+from shardmill.schemas import InputRef
 from shardmill.transforms.sources.csv import sample as sampling
 from shardmill.transforms.sources.csv.dialect import Dialect
 from shardmill.transforms.sources.csv.sample import sample_file, sample_files

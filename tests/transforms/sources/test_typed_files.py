@@ -4,7 +4,6 @@ import contextlib
 import datetime as dt
 import io
 import json
-import pickle
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -20,13 +19,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from shardmill.schemas import InputRef, RejectedError, Splits
 from shardmill.schemas.dataset.catalog import read_table
-from shardmill.schemas.dataset.splits import Splits
 from shardmill.schemas.errors import InputError
-from shardmill.schemas.refs import InputRef, RejectedError
 from shardmill.schemas.schema_pbtxt.columns import Column
 from shardmill.schemas.storage.local import LocalReader
-from shardmill.transforms.sink.placement import PlaceSpec
+from shardmill.transforms import PlaceSpec
 from shardmill.transforms.sources.csv.arrow_values import convert_values, encode_cells
 from shardmill.transforms.sources.csv.dialect import Dialect
 from shardmill.transforms.sources.csv.text_parser import CellFault, CellRules
@@ -259,13 +257,6 @@ def test_a_lack_of_memory_does_not_reject_a_file(tmp_path, monkeypatch) -> None:
         read_file("parquet", tmp_path / "t.parquet")
     with pytest.raises(MemoryError):
         read_table((tmp_path / "t.parquet").read_bytes(), ("n",))
-
-
-@pytest.mark.parametrize("kind", ["parquet", "jsonl"])
-def test_sources_can_be_pickled(kind) -> None:
-    table = TableSpec((), PLACE)
-    source = KINDS[kind][0](table, Dialect(), NULLS, ("a",), row_bytes=3.0)
-    assert pickle.loads(pickle.dumps(source)) == source
 
 
 def test_each_byte_of_a_row_group_is_read_once(tmp_path, monkeypatch) -> None:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from PIL import Image
 
-from shardmill.schemas.dataset.manifest import Manifest
+from shardmill.schemas import Manifest
 from shardmill.transforms.statistics.sums import (
     Summary,
     Sums,

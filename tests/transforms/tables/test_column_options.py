@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardmill.pipelines.rows_config import RowsConfig
+from shardmill.pipelines import RowsConfig
 from shardmill.schemas.errors import UsageError
 from shardmill.schemas.schema_pbtxt.columns import Column, format_schema, parse_schema
 from shardmill.transforms.sources.csv import text_parser

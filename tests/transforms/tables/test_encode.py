@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardmill.schemas.example.serialize import encode_example
+from shardmill.schemas import encode_example
 from shardmill.schemas.tfrecord.framing import frame
 from shardmill.transforms.tables.byte_arrays import ByteStrings
 from shardmill.transforms.tables.encode import encode_rows, prepare, varints

@@ -5,9 +5,8 @@ import json
 
 import pytest
 
-from shardmill.schemas.dataset.shard_names import ShardTemplate
-from shardmill.schemas.refs import InputRef
-from shardmill.transforms.sink.placement import ShardSpec
+from shardmill.schemas import InputRef, ShardTemplate
+from shardmill.transforms import ShardSpec
 from shardmill.transforms.tables.table import count_row_parts
 from shardmill.transforms.tables.table_source import Unit
 from shardmill.transforms.tables.transform import count_content

@@ -130,18 +130,6 @@ def test_no_part_opens_more_runs_than_the_limit(tmp_path, monkeypatch) -> None:
     assert max(opened[4:]) <= 3
 
 
-def test_bounds_of_blocks_are_bounds_of_parts(tmp_path, monkeypatch) -> None:
-    """Parts whose number is a power of two read no block twice."""
-    monkeypatch.setattr(segments, "BLOCK_BYTES", 1 << 10)
-    positions = np.random.default_rng(2).integers(0, 2**64 - 1, 3000, np.uint64).tolist()
-    run = write_run(tmp_path, "r", {"a": positions})
-    refs = [*segments.of_slices(run, "a", 16)]
-    assert [ref.part for ref in refs] == [*range(16)]
-    assert sum(ref.length for ref in refs) == sum(
-        block.length for block in run.blocks if block.split
-    )
-
-
 def test_formulas_of_the_scale_page(tmp_path, monkeypatch) -> None:
     """docs/scale.md says how many segments there are, and how often the merge reads."""
     monkeypatch.setattr(transform, "MAX_RUNS", 8)

@@ -8,10 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardmill.schemas.dataset.splits import Splits
-from shardmill.schemas.refs import InputRef, RejectedError
+from shardmill.schemas import InputRef, RejectedError, Splits
 from shardmill.schemas.schema_pbtxt.columns import Column
-from shardmill.transforms.sink.placement import PlaceSpec
+from shardmill.transforms import PlaceSpec
 from shardmill.transforms.sources.csv.cells import Cells
 from shardmill.transforms.sources.csv.dialect import Dialect
 from shardmill.transforms.sources.csv.infer import infer_column, profile_columns

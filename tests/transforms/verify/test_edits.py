@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from shardmill.schemas.errors import ShardmillError
+from shardmill.schemas import ShardmillError
 from shardmill.schemas.tfrecord.framing import crc32c
 from shardmill.transforms.verify.verify import find_dataset, verify_dataset
 from tests.conftest import ROOT, SOAK, build_dataset, make_photos

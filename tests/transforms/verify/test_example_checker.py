@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from shardmill.schemas import encode_example
 from shardmill.schemas.errors import UsageError
-from shardmill.schemas.example.serialize import encode_example
 from shardmill.schemas.schema_pbtxt.image_features import FeatureSet
 from shardmill.schemas.schema_pbtxt.schema_text import array_tags
 from shardmill.transforms.verify.example_checker import ExampleChecker

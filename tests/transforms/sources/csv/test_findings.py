@@ -9,9 +9,9 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from shardmill.pipelines import RowsConfig
 from shardmill.pipelines.rows import resolve
-from shardmill.pipelines.rows_config import RowsConfig
-from shardmill.schemas.errors import ShardmillError
+from shardmill.schemas import ShardmillError
 from tests.conftest import SHARED
 
 ROWS = 204

@@ -15,9 +15,9 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from shardmill.pipelines import RowsConfig
 from shardmill.pipelines.rows import resolve
-from shardmill.pipelines.rows_config import RowsConfig
-from shardmill.schemas.refs import RejectedError
+from shardmill.schemas import RejectedError
 from shardmill.transforms.sources.csv.dialect import Dialect
 from shardmill.transforms.sources.csv.head import read_head
 from tests.conftest import examples

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from shardmill.schemas.refs import RejectedError
+from shardmill.schemas import RejectedError
 from shardmill.transforms.sources.csv.dialect import Dialect
 from tests.conftest import SHARED
 from tests.support.csv_tools import python_rows, read_csv

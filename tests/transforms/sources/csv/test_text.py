@@ -9,15 +9,13 @@ import struct
 import tempfile
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardmill.schemas import decompress
+from shardmill.schemas import RejectedError, decompress
 from shardmill.schemas.errors import ChangedError, DeniedError
-from shardmill.schemas.refs import RejectedError
 from shardmill.schemas.tfrecord.framing import frame
 from shardmill.transforms.sources.csv.dialect import Dialect
 from shardmill.transforms.sources.csv.head import read_head
@@ -303,22 +301,6 @@ def test_rejects_invalid_headers(data, dialect, error, words, tmp_path: Path) ->
     caught = rejection(tmp_path, data, **dialect)
     assert caught.error == error
     assert words in caught.message
-
-
-def test_cells_are_dictionaries_of_bytes(tmp_path: Path) -> None:
-    path = str(tmp_path / "some.csv")
-    (tmp_path / "some.csv").write_text("a,b\n1,\n2,\n1,x\n")
-    cells = read_head(path, Dialect(), 1 << 20).cells
-    for column in cells.columns.values():
-        assert column.type == pa.dictionary(pa.int32(), pa.binary())
-    assert cells.columns["b"].dictionary.to_pylist() == [b"", b"x"]
-    assert cells.offsets.dtype == cells.lines.dtype == np.int64
-    (tmp_path / "some.csv").write_text("a\nx\n x\nx \n\u00a0y\u2003\n")
-    stripped = read_head(path, Dialect(strip=True), 1 << 20).cells.columns["a"]
-    assert stripped.dictionary.to_pylist() == [b"x", b"y"]
-    assert stripped.to_pylist() == [b"x", b"x", b"x", b"y"]
-    (tmp_path / "some.csv").write_text("a,b\n" + "1,2\n" * 1000)
-    assert len(read_head(path, Dialect(), 400).cells.lines) == 100  # the sample ends
 
 
 def test_raises_if_a_file_is_missing_or_became_shorter(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardmill.schemas.errors import UsageError
@@ -13,8 +13,6 @@ from shardmill.schemas.schema_pbtxt.columns import Column
 from shardmill.transforms.sources.csv.text_parser import (
     NUMERIC_NULLS,
     CellRules,
-    parse_float32,
-    parse_int64,
 )
 from shardmill.transforms.sources.csv.typed_cells import (
     check_default,
@@ -163,29 +161,6 @@ def test_cells_equal_the_independent_parser(column, texts, nulls):
     assert str(outcomes(column, texts, nulls)) == str(expected)  # as text: -0.0 is not 0.0
 
 
-@given(st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1))
-@example([3.4028235677973362e38, 3.4028235677973366e38, -1e-46, 5e-324, 16777217.0, -0.0])
-def test_rounds_to_float32_like_numpy(numbers):
-    with np.errstate(over="ignore"):
-        expected = np.array(numbers).astype(np.float32)
-    parsed = parse_float32(pa.array([repr(n).encode() for n in numbers]))
-    fits = np.isfinite(expected)
-    assert ((parsed.faults == 0) == fits).all()
-    assert parsed.values[fits].tobytes() == expected[fits].tobytes()
-
-
-@given(st.lists(st.text("0123456789+-.eE \t", max_size=6)))
-def test_arrow_accepts_only_documented_numbers(texts):
-    # Texts of these characters take the fast path, which relies on Arrow's parsers.
-    for text in texts:
-        array = pa.array([text.encode()])
-        whole = re.fullmatch(r"[+-]?(0|[1-9]\d*)(\.0*)?", text.strip())
-        assert parse_int64(array, allow_padding=False).faults.any() == (not whole)
-        decimal = re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", text.strip(), re.IGNORECASE)
-        fits = bool(decimal) and abs(float(text)) < 3.4e38
-        assert parse_float32(array).faults.any() == (not fits)
-
-
 INT64, FLOAT32 = Column("c", "int64"), Column("c", "float32")
 NOT_INT64 = (b"1e3", b"0x10", b"1_000", b"1,000", b"--1", b"-", b"1 2")
 MISFITS = [
@@ -257,19 +232,6 @@ def test_defaults_include_the_nulls_of_pyarrow():
     from pyarrow import csv
 
     assert set(csv.ConvertOptions().null_values) < NUMERIC_NULLS
-
-
-def test_time_does_not_grow_with_rows_of_equal_cells():
-    # 2 million rows with 3 distinct texts: a loop over rows would take longer.
-    import time
-
-    cells = pa.DictionaryArray.from_arrays(
-        pa.array(np.arange(2_000_000, dtype=np.int32) % 3), pa.array([b"1", b"NA", b"x"])
-    )
-    start = time.process_time()
-    typed = type_cells(Column("c", "int64", required=False), cells, CellRules())
-    assert time.process_time() - start < 0.5
-    assert (reject_reasons(cells, typed.misfits) == "cast").sum() == 666_666
 
 
 WRONG_DEFAULTS = [

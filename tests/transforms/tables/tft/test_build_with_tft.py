@@ -7,8 +7,8 @@ from pathlib import Path
 import apache_beam as beam
 import pytest
 
+from shardmill.pipelines import RowsConfig
 from shardmill.pipelines.rows import build_rows as build
-from shardmill.pipelines.rows_config import RowsConfig
 from shardmill.schemas.errors import StorageError, UsageError
 from shardmill.schemas.storage import open_storage
 from shardmill.transforms.publish.publish import Publisher

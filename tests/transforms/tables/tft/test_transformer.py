@@ -12,7 +12,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from shardmill.pipelines.rows_config import RowsConfig
+from shardmill.pipelines import RowsConfig
 from shardmill.schemas.errors import InputError, StorageError, UsageError
 from shardmill.schemas.schema_pbtxt.columns import Column, format_schema
 from shardmill.transforms.tables.table_source import TypedColumn
@@ -22,7 +22,6 @@ from shardmill.transforms.tables.tft.transformer import (
     Transformer,
     adapter_config,
     to_record_batch,
-    transformer_of,
 )
 from tests.support.readers import current, tf_examples, tf_records
 from tests.support.rows_tools import build_rows
@@ -211,29 +210,6 @@ def test_transformed_rows_equal_tft(graph_folder, tmp_path) -> None:
         assert mine == other
 
 
-def test_columns_have_the_types_of_the_schema(graph_folder) -> None:
-    import tensorflow as tf
-    import tensorflow_transform as tft
-
-    transformer = transformer_of(graph_folder)
-    assert transformer_of(graph_folder) is transformer
-    kinds = {"float32": pa.float32(), "int64": pa.int64(), "bytes": pa.binary()}
-    columns = transformer.apply(table(), ALL)
-    assert [(c.name, c.kind) for c in columns] == list(transformer.features)
-    lists = {"gram_id", "tfidf", "tags", "one_hot", "words$ragged_values"}
-    lists |= {"counts$sparse_values", "counts$sparse_indices_0"}
-    for column in columns:
-        expected = kinds[column.kind]
-        assert column.values.type == (pa.list_(expected) if column.name in lists else expected)
-        assert len(column.values) == ROWS
-    none = transformer.apply(table(), np.arange(0))
-    assert [len(column.values) for column in none] == [0] * len(columns)
-    output = tft.TFTransformOutput(graph_folder)
-    assert output.vocabulary_size_by_name("islands") == 2
-    assert output.raw_feature_spec()["mass"] == tf.io.FixedLenFeature([1], tf.float32)
-    assert output.transformed_feature_spec()["one_hot"] == tf.io.FixedLenFeature([3], tf.float32)
-
-
 def test_analysis_runs_on_the_filler_row(tmp_path) -> None:
     # Both analyzers fail without any row.
     source = (
@@ -244,20 +220,6 @@ def test_analysis_runs_on_the_filler_row(tmp_path) -> None:
         "    return {'z': tft.scale_to_z_score_per_key(mass, island), 't': tft.tfidf(ids, 9)[1]}\n"
     )
     assert analyze(tmp_path, Preprocessing("pre.py", source), [filler_batch(COLUMNS)])
-
-
-def test_record_batches_have_empty_lists_for_missing_values() -> None:
-    order = np.array([5, 3, 3, *range(60, 10, -1)])
-    batch = to_record_batch(table(), order)
-    assert batch.num_rows == len(order)
-    assert batch.column("flipper").to_pylist().count([]) > 0
-    for column in table():
-        values = column.values.to_pylist()
-        at = order if column.indices is None else column.indices[order]
-        cells = [[] if i < 0 else values[i] for i in at.tolist()]
-        cells = [cell if isinstance(cell, list) else [cell] for cell in cells]
-        assert batch.column(column.name).to_pylist() == cells
-        assert batch.column(column.name).null_count == 0
 
 
 BAD_FILES = {
