@@ -554,36 +554,6 @@ def test_copies_with_other_boxes_are_counted(tmp_path):
     assert (manifest.inputs.copies, manifest.inputs.copies_with_other_labels) == (2, 1)
 
 
-WRONG = [
-    ("annotations-unknown", {"annotations": "xml"}),
-    ("annotations-several-kinds", {"annotations": "voc,coco:a.json"}),
-    ("annotations-without-names", {"annotations": "yolo"}),
-    ("annotations-and-labels", {"annotations": "voc", "label_from": "filename"}),
-    ("annotations-missing", {"annotations": "coco:absent.json"}),
-    ("option-useless", {"boxes_frame": "stored"}),
-    ("option-useless", {"coco_ids": True}),
-    ("option-useless", {"annotations": "voc", "coco_ids": True}),
-    ("option-useless", {"labels": "labels.txt", "label_from": "none"}),
-    ("option-useless", {"null_values": "?"}),
-    ("group-pattern-useless", {"splits": "imagesets", "group_pattern": "x"}),
-    ("archive-column-useless", {"label_column": "x"}),
-    ("option-useless", {"image_suffix": "jpg"}),
-    ("option-useless", {"zip_encoding": "cp932"}),
-    *(
-        ("zip-encoding-unknown", {"zip_encoding": name})
-        for name in ("nope", "utf-16", "hex", "a\0")
-    ),
-    ("shard-by-label-without-labels", {"annotations": "voc", "shard_by": "label"}),
-]
-
-
-@pytest.mark.parametrize(("code", "options"), WRONG)
-def test_wrong_options_are_one_sentence(photos, tmp_path, code, options):
-    with pytest.raises(ShardmillError) as caught:
-        build_dataset(input=photos, output=tmp_path / "ds", **options)
-    assert caught.value.id == code
-
-
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory) -> tuple[Path, dict]:
     """A dataset with boxes and masks; sides in pixels and class ids by key."""

@@ -51,20 +51,6 @@ def failed(**options) -> str:
     return message
 
 
-def test_rows_without_a_label_are_limited_by_the_fraction_of_rejects(tmp_path) -> None:
-    """The user requires labels, and not the sample."""
-    lines = ["id,y", *(f"{row},{'' if row % 15 == 0 else row % 2}" for row in range(1000))]
-    (tmp_path / "x.csv").write_text("\n".join(lines) + "\n")
-    options = {"input": tmp_path / "x.csv", "output": tmp_path / "ds", "splits": TRAIN}
-    message = failed(**options, label="y")
-    assert "67 of 1,000 inputs were rejected (missing 67), more than --max_reject" in message
-    assert "; 67 rows have no label (the column 'y' is empty), such as x.csv:2; " in message
-    assert "inferred" not in message
-    examples, manifest = published(**options, label="y", max_reject_fraction=0.07)
-    assert len(examples) == 933
-    assert manifest.inputs.rejected_by_reason == {"missing": 67}
-
-
 # Whole files.
 
 NEAR = {"case": "Price", "space": " price", "unicode": "\uff50rice"}
