@@ -409,7 +409,9 @@ def test_lists_and_other_forms_of_listings(tmp_path) -> None:
     assert found[1:] == found[:1] * 3
 
 
-@pytest.mark.parametrize("kind", ["voc", "yolo", "coco"])
+@pytest.mark.parametrize(
+    "kind", ["voc", *(pytest.param(name, marks=pytest.mark.heavy) for name in ("yolo", "coco"))]
+)
 def test_columns_and_boxes_are_in_one_record(tmp_path, kind) -> None:
     """An update says that a changed cell or box changed a record, and takes its pixels."""
     folder, facts = write_images(tmp_path / "in"), truth()

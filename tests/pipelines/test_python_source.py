@@ -194,6 +194,7 @@ def test_options_may_be_none(tmp_path):
     assert build.splits == {"train": 1}
 
 
+@pytest.mark.heavy
 def test_labels_of_hugging_face_that_are_none(tmp_path, capsys):
     """-1 means none, in memory and streamed, of images and rows; no class is renamed or moved."""
     from datasets import ClassLabel, Dataset, Features, Value
@@ -391,10 +392,14 @@ shardmill.write(source, sys.argv[1], workers=2)
 @pytest.mark.parametrize(
     ("kind", "number"),
     [
-        ("iterated", signal.SIGKILL),
         *[
-            pytest.param("indexed", number, marks=pytest.mark.heavy)
-            for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
+            pytest.param(kind, number, marks=pytest.mark.heavy)
+            for kind, number in (
+                ("iterated", signal.SIGKILL),
+                ("indexed", signal.SIGKILL),
+                ("indexed", signal.SIGTERM),
+                ("indexed", signal.SIGINT),
+            )
         ],
     ],
 )
@@ -478,13 +483,10 @@ def test_processes_write_what_one_writes(tmp_path, monkeypatch, requests, image)
 @pytest.mark.parametrize(
     "odd",
     [
-        "text",
-        "function",
         "error",
-        "exit",
         *(
-            pytest.param(each, marks=pytest.mark.heavy)
-            for each in ("float", "field", "number", "index")
+            pytest.param(name, marks=pytest.mark.heavy)
+            for name in ("text", "function", "exit", "float", "field", "number", "index")
         ),
     ],
 )
@@ -529,9 +531,8 @@ def test_sources_that_one_process_reads(tmp_path, monkeypatch, requests):
     assert not requests
 
 
-@pytest.mark.parametrize(
-    "kind", [Reused, *(pytest.param(kind, marks=pytest.mark.heavy) for kind in (Longer, Words))]
-)
+@pytest.mark.heavy
+@pytest.mark.parametrize("kind", [Reused, Longer, Words])
 def test_odd_sources_have_all_their_values(tmp_path, requests, kind):
     for workers in (1, 2):
         built = shardmill.write(kind(), tmp_path / str(workers), workers=workers)

@@ -278,6 +278,7 @@ def test_typed_numbers_that_become_equal_are_a_warning(form, tmp_path) -> None:
     assert "'x'" not in warning
 
 
+@pytest.mark.heavy
 def test_integers_after_the_sample_are_not_rounded(tmp_path) -> None:
     data = table(0, 6_000, x=0.5)
     data.loc[5_000:, "x"] = np.arange(1_000) + 123_456_001.0

@@ -275,7 +275,9 @@ def take(key: str, data: bytes) -> bytes:
     return data
 
 
-@pytest.mark.parametrize("split", ["train+test", "train[10:60]"])
+@pytest.mark.parametrize(
+    "split", ["train+test", pytest.param("train[10:60]", marks=pytest.mark.heavy)]
+)
 def test_elements_are_read_again(split, plain, tmp_path, monkeypatch) -> None:
     """Written again, they are the same dataset; a publication meanwhile does not matter."""
     monkeypatch.setattr(transform, "RUN_BYTES", 3_000)
