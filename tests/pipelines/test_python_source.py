@@ -227,10 +227,6 @@ def test_labels_of_hugging_face_that_are_none(tmp_path, capsys):
 
 ALSO = {
     "masked": ([{"a": v} for v in np.ma.array([1, 2, 3], mask=[0, 1, 0])], {"a": [1, None, 3]}),
-    "runs": (
-        pa.table({"a": pa.RunEndEncodedArray.from_arrays([2, 3], pa.array(["x", None]))}),
-        {"a": ["x", "x", None]},
-    ),
     "days": (
         [
             {"a": np.datetime64(day), "b": [np.datetime64("1970-01-02")]}
