@@ -7,29 +7,19 @@ import json
 import os
 import re
 import sys
-from functools import partial
 from pathlib import Path
 
-import pandas as pd
 import psutil
 import pytest
 
 from tests.conftest import ROOT, make_archives, make_photos, shardmill
 from tests.support.airflow_server import SHARDMILL, Airflow, Run, run_airflow, wait_until
-from tests.support.annotation_tools import (
-    truth,
-    write_images,
-    write_listing,
-    write_masks,
-    write_voc,
-)
 from tests.support.examples_data import write_titanic
 from tests.support.flink_cluster import finished_parts
 from tests.support.hostile_files import CODEC, write_hostile
 from tests.support.readers import tf_examples
 
 DAY = "2026-01-20"
-FORMATS = {DAY: "csv", "2026-01-18": "parquet", "2026-01-17": "jsonl"}  # of one DAG, by content
 TRAINER = """
 import sys
 from shardmill.loaders import Stream, open_dataset, steps_per_epoch
@@ -74,11 +64,6 @@ def settings(base: Path, timeout: str) -> str:
             "flags": ["--image_size=24", "--num_shards=2"],
             "schedule": "0 0 * * *",
             "check": ["--min_examples=train:10", "--finished_after={{ day_end() }}"],
-        },
-        "datasets.boxes": {
-            "command": "images",
-            "input": f"{base}/in/boxes/{{{{ day() }}}}/list.csv",
-            "flags": ["--annotations=voc", f"--masks={base}/in/boxes/{{{{ day() }}}}/masks"],
         },
         "datasets.steady": {"command": "images", "input": f"{base}/in/slow", "flags": slow},
         "datasets.slow": {
@@ -146,14 +131,8 @@ def settings(base: Path, timeout: str) -> str:
 def base(tmp_path_factory) -> Path:
     """Write inputs of each day and the settings; return their folder."""
     base = tmp_path_factory.mktemp("airflow")
-    for day, form in FORMATS.items():
-        (base / "in" / "titanic" / day).mkdir(parents=True)
-        table = base / "in" / "titanic" / day / f"titanic.{form}"
-        write_titanic(table)
-        if form != "csv":
-            frame = pd.read_csv(table, na_values="?")
-            parquet, lines = frame.to_parquet, partial(frame.to_json, orient="records", lines=True)
-            {"parquet": parquet, "jsonl": lines}[form](table)
+    (base / "in" / "titanic" / DAY).mkdir(parents=True)
+    write_titanic(base / "in" / "titanic" / DAY / "titanic.csv")
     for number in range(120):  # decoded in 24 s: longer than Airflow takes to stop a task
         label = ("cat", "dog")[number % 2]
         write_hostile(base / "in" / "slow" / label / f"{number}.bmp", "sleep", 0.2, number)
@@ -180,7 +159,7 @@ def airflow(base):
     os.environ.update({name: f"planted-{name}" for name in PLANTED})
     os.environ["AIRFLOW_CONN_STORE"] = "generic://user:planted-TOKEN@host"
     with run_airflow(base / "home", base / "settings.toml") as running:
-        ids = {"titanic", "flowers", "boxes", "steady", "slow", "wrong", "nowhere", "demanding"}
+        ids = {"titanic", "flowers", "steady", "slow", "wrong", "nowhere", "demanding"}
         wanted = {f"shardmill_{name}" for name in ids} | {
             f"shardmill_{name}_training" for name in ("titanic", "flowers", "demanding")
         }
@@ -237,13 +216,12 @@ def training_after(airflow: Airflow, name: str, seen: set[str]) -> Run:
     return runs[0]
 
 
-@pytest.mark.parametrize("day", FORMATS, ids=FORMATS.values())
-def test_rows_from_the_table_to_a_trained_model(day, airflow, base):
+def test_rows_from_the_table_to_a_trained_model(airflow, base):
     seen = {run.run_id for run in airflow.runs("shardmill_titanic_training")}
-    run = airflow.trigger("shardmill_titanic", f"through-{day}", day=day)
+    run = airflow.trigger("shardmill_titanic", "through", day=DAY)
     assert run.wait() == {"rows": "success", **LATER_TASKS}
-    output = base / "ds" / "titanic" / day
-    with (base / "in" / "titanic" / DAY / "titanic.csv").open() as table:  # of all formats
+    output = base / "ds" / "titanic" / DAY
+    with (base / "in" / "titanic" / DAY / "titanic.csv").open() as table:
         wanted = sorted(row["name"] for row in csv.DictReader(table))
     assert len(wanted) == 1309
     assert sorted(each["name"][0].decode() for each in examples_in(output)) == wanted
@@ -258,7 +236,7 @@ def test_rows_from_the_table_to_a_trained_model(day, airflow, base):
     # Where rows are depends on the name of their file.
     said = f"train has {counted['train']:,} examples, 1,000 are enough"
     assert said in run.log("check", 1).text
-    assert (extra["manifest"], extra["day"]) == (f"{output}/manifest.json", day)
+    assert (extra["manifest"], extra["day"]) == (f"{output}/manifest.json", DAY)
     assert extra["config_id"] == manifest["build"]["config_id"]
     assets = {each["name"]: each["uri"] for each in airflow.call("/assets")["assets"]}
     assert assets["shardmill_titanic"] == f"file://{output.parent}"
@@ -489,21 +467,6 @@ def test_a_backfill_of_two_days(airflow, base):
         made = [each["image/class/text"][0] for each in examples_in(base / "ds" / "flowers" / day)]
         assert (made.count(b"cat"), made.count(b"dog")) == (12 * archives, 9 * archives)
         assert shardmill("verify", base / "ds" / "flowers" / day).returncode == 0
-
-
-def test_boxes_and_masks_of_a_day(airflow, base):
-    folder = write_images(base / "in" / "boxes" / DAY)
-    write_voc(folder, truth())
-    write_masks(folder / "masks")
-    write_listing(folder)
-    run = airflow.trigger("shardmill_boxes", "boxes", day=DAY)
-    assert run.wait()["images"] == "success"
-    made = examples_in(base / "ds" / "boxes" / DAY)
-    assert sum(len(each.get("image/object/class/text", ())) for each in made) == sum(
-        len(boxes) for *_, boxes in truth().values()
-    )
-    assert all(each["image/segmentation/class/encoded"] for each in made)
-    assert sorted(each["image/score"][0] for each in made) == [n / 4 for n in range(12)]
 
 
 PARSE = """

@@ -70,7 +70,7 @@ def test_task_manager_killed(cluster, image_case, build):
 
 
 @pytest.mark.usefixtures("spare")
-@pytest.mark.parametrize("name", ["archive_case", "boxes_case", "parquet_case", "jsonl_case"])
+@pytest.mark.parametrize("name", ["archive_case", "parquet_case"])
 def test_task_manager_killed_early(name, cluster, request, tmp_path):
     """Before the first part, it writes runs of rows or copies of archives."""
     case, output = request.getfixturevalue(name), tmp_path / "out"

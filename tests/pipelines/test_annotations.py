@@ -599,36 +599,6 @@ def test_copies_with_other_boxes_are_counted(tmp_path):
     assert (manifest.inputs.copies, manifest.inputs.copies_with_other_labels) == (2, 1)
 
 
-WRONG = [
-    ("is not voc, voc:FOLDER", {"annotations": "xml"}),
-    ("names several kinds", {"annotations": "voc,coco:a.json"}),
-    ("numbers its classes", {"annotations": "yolo"}),
-    ("since boxes have the labels", {"annotations": "voc", "label_from": "filename"}),
-    ("that exists: check the path", {"annotations": "coco:absent.json"}),
-    ("has no effect", {"boxes_frame": "stored"}),
-    ("has no effect", {"coco_ids": True}),
-    ("has no effect", {"annotations": "voc", "coco_ids": True}),
-    ("has no effect", {"labels": "labels.txt", "label_from": "none"}),
-    ("has no effect", {"null_values": "?"}),
-    ("group_pattern has no effect", {"splits": "imagesets", "group_pattern": "x"}),
-    ("names a column of archives", {"label_column": "x"}),
-    ("has no effect", {"image_suffix": "jpg"}),
-    ("has no effect", {"zip_encoding": "cp932"}),
-    *(
-        ("is not the name of an encoding", {"zip_encoding": name})
-        for name in ("nope", "utf-16", "hex", "a\0")
-    ),
-    ("needs labels: choose another", {"annotations": "voc", "shard_by": "label"}),
-]
-
-
-@pytest.mark.parametrize(("part", "options"), WRONG)
-def test_wrong_options_are_one_sentence(photos, tmp_path, part, options):
-    with pytest.raises(ShardmillError) as caught:
-        build_dataset(input=photos, output=tmp_path / "ds", **options)
-    assert part in str(caught.value)
-
-
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory) -> tuple[Path, dict]:
     """A dataset with boxes and masks; sides in pixels and class ids by key."""

@@ -24,7 +24,7 @@ from tests.support.fault_tools import zygote
 from tests.support.readers import dataset_files
 from tests.support.rows_tools import run_here
 
-ROWS = 40
+ROWS, HEAVY = 40, pytest.mark.heavy
 SHAPES = [(ROWS,), (ROWS, 3), (ROWS, 2, 3, 2), (ROWS, 1), (ROWS, 0, 4)]
 
 
@@ -62,7 +62,10 @@ def built_matrix(tmp_path_factory) -> tuple[Path, Path]:
     return folder, tmp_path_factory.mktemp("datasets")
 
 
-@pytest.mark.parametrize("source", ["stored.npz", "deflated.npz", "files"])
+@pytest.mark.parametrize(
+    "source",
+    ["deflated.npz", *(pytest.param(name, marks=HEAVY) for name in ("stored.npz", "files"))],
+)
 def test_preserves_every_dtype_order_and_shape(built_matrix, source) -> None:
     folder, output = built_matrix
     assert len(matrix()) == 280
@@ -93,7 +96,7 @@ def save_labelled(folder: Path, labels: np.ndarray, rows: int = 300) -> np.ndarr
     "labels",
     [
         np.arange(300) % 7 - 3,
-        (np.arange(300) % 7).astype(">u2"),
+        pytest.param((np.arange(300) % 7).astype(">u2"), marks=HEAVY),
         np.arange(300) % 2 == 0,
         np.where(np.arange(300) % 2, np.iinfo(np.int64).min, np.iinfo(np.int64).max),
         np.asarray(np.arange(300).reshape(300, 1) % 5, order="F"),
@@ -120,7 +123,10 @@ def test_keeps_and_counts_integer_labels(tmp_path, labels) -> None:
     ]
 
 
-@pytest.mark.parametrize(("dtype", "kind"), [("U", "npz"), ("S", "npy"), (">U9", "npy")])
+@pytest.mark.parametrize(
+    ("dtype", "kind"),
+    [("U", "npz"), pytest.param("S", "npy", marks=HEAVY), pytest.param(">U9", "npy", marks=HEAVY)],
+)
 def test_text_labels_get_class_ids_in_byte_order(tmp_path, dtype, kind, capsys) -> None:
     names = ["zebra", "Ähre", "cat", "日本"]
     texts = np.array([names[row % 4] for row in range(300)])
@@ -198,6 +204,7 @@ def test_finds_the_label_array(tmp_path) -> None:
         assert [ref.key for ref in found.files] == [key]
 
 
+@pytest.mark.heavy
 def test_threads_do_not_change_bytes_and_rerun_writes_nothing(tmp_path) -> None:
     save_labelled(tmp_path, np.arange(300) % 4)
     options = {"input": tmp_path / "X.npy", "labels": tmp_path / "y.npy", "num_shards": 3}

@@ -107,24 +107,3 @@ def test_does_not_reuse_parts_of_a_changed_input(tmp_path) -> None:
         runs = write_runs(tuple(unit), spec)
         found.append({path for _, path, _ in (run for run in runs if isinstance(run, tuple))})
     assert not found[0] & found[1]
-
-
-@pytest.mark.parametrize("broken", [lambda path: path.symlink_to("/nothing.npy"), os.mkfifo])
-def test_a_broken_link_among_arrays_is_not_left_out(tmp_path, broken) -> None:
-    (tmp_path / "arrays").mkdir()
-    np.save(tmp_path / "arrays" / "a.npy", X)
-    broken(tmp_path / "arrays" / "b.npy")
-    options = {"input": tmp_path / "arrays", "output": tmp_path / "ds"}
-    with pytest.raises(InputError, match=r"/b.npy .*: replace it by a file, or exclude it"):
-        spec_of(**options)
-    spec_of(arrays="a", **options)
-
-
-def test_warns_of_skipped_files(tmp_path) -> None:
-    for name in ("README.md", ".DS_Store", "notes.txt"):
-        (tmp_path / "arrays").mkdir(exist_ok=True)
-        (tmp_path / "arrays" / name).write_text("not an array")
-    np.save(tmp_path / "arrays/x.npy", X)
-    spec = spec_of(input=tmp_path / "arrays", output=tmp_path / "ds")
-    assert spec.sink.warnings == ("skipped, not .npy files: 'README.md', 'notes.txt'",)
-    assert [ref.key for ref in spec.source.input.files] == ["arrays/x.npy"]

@@ -26,7 +26,7 @@ from shardmill.pipelines.count_config import CountConfig, CountJob, resolve
 from shardmill.pipelines.report.summary import render_count
 from shardmill.pipelines.runners.base import IN_MEMORY
 from shardmill.schemas.dataset.manifest import Manifest
-from shardmill.schemas.errors import InputError, OutputError, ShardmillError, UsageError
+from shardmill.schemas.errors import OutputError, ShardmillError, UsageError
 from shardmill.schemas.storage import open_storage
 from shardmill.schemas.tfrecord.framing import frame
 from shardmill.transforms.count.counting import count_now
@@ -288,25 +288,14 @@ def test_counts_lists_globs_and_several_inputs(mixed, tmp_path) -> None:
     assert records_of(together)["far/test.tfrecord"] == 8
 
 
-def test_rejects_list_that_leads_outside_its_root(tmp_path) -> None:
+def test_a_link_that_leads_outside_the_root_is_damage(tmp_path) -> None:
     (tmp_path / "in").mkdir()
     write_records(tmp_path / "out.tfrecord", make_payloads(2))
-    (tmp_path / "in" / "list.txt").write_text("../out.tfrecord\n")
-    with pytest.raises(ShardmillError, match="leads outside the root"):
-        count(tmp_path / "in" / "list.txt")
     link = tmp_path / "in" / "link.tfrecord"
     link.symlink_to(tmp_path / "out.tfrecord")
     (damaged,) = count(tmp_path / "in").damaged
     assert (damaged.file, damaged.reason) == ("link.tfrecord", "outside_root")
     assert count(tmp_path / "in", follow_links=True).written == 2
-
-
-def test_rejects_input_without_tfrecord_files(tmp_path) -> None:
-    with pytest.raises(InputError, match="does not exist"):
-        count(tmp_path / "nothing")
-    (tmp_path / "a.txt.gz").write_bytes(b"x")
-    with pytest.raises(ShardmillError, match=r"no TFRecord files in .*, only 1 of other formats"):
-        count(tmp_path)
 
 
 def test_replaces_only_the_manifest_of_another_count(mixed, photos, tmp_path) -> None:
@@ -323,16 +312,6 @@ def test_replaces_only_the_manifest_of_another_count(mixed, photos, tmp_path) ->
     with pytest.raises(UsageError, match="is the manifest that a build wrote"):
         count(mixed, manifest=str(tmp_path / "ds" / "manifest.json"))
     assert (tmp_path / "ds" / "manifest.json").read_bytes() == own
-    (tmp_path / "letter.json").write_text("dear")
-    denied = shardmill("count", "--input", mixed, "--manifest=/proc/m.json")
-    assert (denied.returncode, denied.stdout) == (1, "")
-    assert denied.stderr == (
-        "shardmill: Cannot write to --manifest=/proc/m.json: /proc accepts no files; "
-        "choose an output on a writable file system.\n"
-    )
-    for taken, why in ((tmp_path / "letter.json", "is not a manifest"), (mixed, "is a folder")):
-        with pytest.raises(UsageError, match=why):
-            count(mixed, manifest=str(taken))
 
 
 def test_beam_counts_if_its_options_are_given(mixed, tmp_path, monkeypatch, capsys) -> None:

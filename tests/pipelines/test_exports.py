@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from shardmill.loaders import open_dataset
-from shardmill.schemas.errors import ShardmillError
 from tests.conftest import build_dataset, make_image
 
 WIDTH, HEIGHT = 100, 80
@@ -40,8 +39,6 @@ OBJECT = """<object><name>{name}</name><pose>Unspecified</pose><truncated>0</tru
 <occluded>0</occluded><difficult>0</difficult><bndbox><xmin>{0}</xmin><xmax>{2}</xmax>
 <ymin>{1}</ymin><ymax>{3}</ymax></bndbox><attributes><attribute><name>rotation</name>
 <value>0.0</value></attribute></attributes></object>"""
-CVAT_XML = """<annotations><version>1.1</version><image id="0" name="0.jpg" width="100" height="80">
-<box label="cat" occluded="0" xtl="1" ytl="2" xbr="3" ybr="4" z_order="0"></box></image></annotations>"""
 
 
 def truth(seed: int) -> list:
@@ -199,29 +196,3 @@ def test_exports_of_tools_have_the_right_boxes(tmp_path, tool, kind):
             texts = [text.decode() for text in example["image/object/class/text"]]
             assert texts == [NAMES[box[0]] for box in boxes]
     assert keys == set(range(9))
-
-
-UNREADABLE = {  # options, and the sentence about files that are not read
-    "labelme": ({"annotations": "labelme"}, "convert other formats, such as LabelMe's JSON"),
-    "cvat": ({"annotations": "cvat:annotations.xml"}, "such as LabelMe's JSON or CVAT's XML"),
-    "labelme as coco": ({"annotations": "coco:{}/0.json"}, "convert other JSON, such as LabelMe's"),
-    "cvat as voc": ({"annotations": "voc"}, "one XML for all, as CVAT has it, is not read"),
-}
-
-
-@pytest.mark.parametrize("case", UNREADABLE)
-def test_other_formats_are_rejected_in_a_sentence(tmp_path, case):
-    make_image(0, WIDTH, HEIGHT).save(tmp_path / "0.jpg")
-    shape = {"label": "cat", "points": [[1, 2], [3, 4]], "shape_type": "rectangle"}
-    labelme = {"version": "5.0.1", "shapes": [shape], "imagePath": "0.jpg", "imageHeight": HEIGHT}
-    write(tmp_path / "0.json", json.dumps(labelme))
-    write(tmp_path / "annotations.xml", CVAT_XML)
-    options, sentence = UNREADABLE[case]
-    options = {name: value.format(tmp_path) for name, value in options.items()}
-    try:
-        outcome, _ = build_dataset(input=tmp_path, output=tmp_path.with_name("ds"), **options)
-        message = outcome.message
-    except ShardmillError as error:
-        message = str(error)
-    assert sentence in message
-    assert "\n" not in message

@@ -15,9 +15,8 @@ from shardmill.pipelines.images import build_images
 from shardmill.pipelines.images_config import ImagesConfig
 from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.errors import ShardmillError, UsageError
-from shardmill.schemas.refs import InputRef
-from tests.conftest import build_dataset, make_image, make_photos, resolve_job
-from tests.support.readers import gzip_records, tf_example, tf_examples, tf_records
+from tests.conftest import build_dataset, make_image, make_photos
+from tests.support.readers import tf_examples, tf_records
 from tests.support.rows_tools import check_dataset
 
 
@@ -168,30 +167,6 @@ def test_builds_without_labels(tmp_path) -> None:
     assert not (tmp_path / "ds/current/labels.txt").exists()
 
 
-def test_says_which_columns_of_a_listing_are_not_used(photos, tmp_path) -> None:
-    listing = tmp_path / "list.csv"
-    listing.write_text('\ufeff"path", label ,split\ncat/000.jpg,kitten,test\n')
-    for label_from, splits, unused in (
-        ("directory", "train:1", ["label", "split"]),
-        ("listing", None, ["split"]),
-        ("none", "listing", ["label"]),
-        ("listing", "listing", []),
-    ):
-        job = resolve_job(
-            "images",
-            input=listing,
-            root=photos,
-            output=tmp_path / "ds",
-            label_from=label_from,
-            splits=splits,
-        )
-        flag = {"label": "--label_from=listing", "split": "--splits=listing"}
-        assert list(job.sink.warnings) == [
-            f"the column {name!r} of the listing is not used: {flag[name]} uses it"
-            for name in unused
-        ]
-
-
 def test_reads_a_listing_with_splits_and_faults(tmp_path) -> None:
     photos = make_photos(tmp_path / "in", {"x": 6})
     rows = ["path,label,split"]
@@ -240,85 +215,6 @@ def test_fewer_images_than_shards(tmp_path) -> None:
 
 
 # Determinism and identity.
-
-
-def raw_record(number: int, key: str) -> bytes:
-    """Return the record of a small raw image, serialized by protobuf."""
-    example = tf_example(
-        {
-            "image/encoded": bytes((number * 50, 7, 9)) * 16,
-            "image/format": b"raw",
-            "image/height": 4,
-            "image/width": 4,
-            "image/class/label": 0,
-            "image/class/text": b"a",
-            "image/key": key.encode(),
-        }
-    )
-    return example.SerializeToString(deterministic=True)
-
-
-def test_golden_shard_bytes(tmp_path) -> None:
-    """Pins records, order, framing, gzip members and member index; raw pixels need no codec."""
-    import tensorflow as tf
-    from PIL import Image
-
-    folder = tmp_path / "in" / "a"
-    folder.mkdir(parents=True)
-    for number in range(5):
-        Image.new("RGB", (4, 4), (number * 50, 7, 9)).save(folder / f"{number}.png")
-    found = {}
-    for compression in ("gzip", "none"):
-        _, manifest = build_dataset(
-            input=tmp_path / "in",
-            output=tmp_path / compression,
-            resize="none",
-            encoding="raw",
-            splits="train:1",
-            compression=compression,
-        )
-        found[compression] = tmp_path / compression / "current" / manifest.files[0]
-    keys = [f"a/{number}.png" for number in range(5)]
-    wanted = [raw_record(number, key) for number, key in enumerate(keys)]
-    wanted = [wanted[keys.index(key)] for key in sorted(keys, key=position)]
-    assert gzip_records(found["gzip"]) == wanted
-    with tf.io.TFRecordWriter(str(tmp_path / "judge")) as judge:
-        for record in wanted:
-            judge.write(record)
-    assert found["none"].read_bytes() == (tmp_path / "judge").read_bytes()
-    # Written once with the deflate version of constraints.txt; must never change.
-    digest = hashlib.sha256(found["gzip"].read_bytes()).hexdigest()
-    assert digest == "635e25718348964ae5cb8556c2c6f5990bc12f33a0eb05110a8154bd8a65c309"
-
-
-def test_config_id_depends_on_options_that_change_bytes(photos, tmp_path) -> None:
-    def build_id(**options) -> str:
-        return ImagesConfig(input=str(photos), output=str(tmp_path), **options).config_id()
-
-    plain = build_id()
-    same = [{"workers": 3}, {"overwrite": True}, {"max_reject_fraction": 0.5}, {"limit": 5}]
-    other = [
-        {"image_size": "225"},
-        {"seed": 1},
-        {"quality": 90},
-        {"splits": "train:1"},
-        {"num_shards": 2},
-        {"features": "image/key"},
-        {"reducing_gap": 0.0},
-        {"shard_bytes": "1MiB"},
-        {"compression": "none"},
-        {"group_pattern": "a"},
-        {"max_pixels": 9},
-        {"decoder_memory": "5GiB"},
-        {"decoder_seconds": 61.0},
-    ]
-    assert {build_id(**options) for options in same} == {plain}
-    ids = {build_id(**options) for options in other}
-    assert len(ids) == len(other)
-    assert plain not in ids
-    grouped = ImagesConfig(input="in", output="out", group_pattern=r"p(\d+)_", seed=3)
-    assert grouped.place_spec.group_of(InputRef("a/p07_1.jpg", "")) == "07"
-    assert grouped.place_spec.seed == 3
 
 
 def test_a_group_pattern_that_groups_nothing_is_a_warning(photos, tmp_path) -> None:
@@ -372,9 +268,12 @@ REAL = {
     "mnist_png": {"image_size": 28, "channels": 1, "encoding": "png", "splits": "directory"},
     "standard_images": {"image_size": 64},
 }
+QUICK = ("mixed_formats_dali", "flowers_128px_with_junk")
 
 
-@pytest.mark.parametrize("name", REAL)
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[pytest.mark.heavy] * (n not in QUICK)) for n in REAL]
+)
 def test_real_datasets(name: str, shared_data, tmp_path) -> None:
     folder = shared_data / "photos" / name
     _, manifest = build_dataset(

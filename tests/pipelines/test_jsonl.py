@@ -1,60 +1,16 @@
 """JSON Lines end to end: every value, as Python's json module reads it, is in the records."""
 
-import bz2
-import gzip
 import json
 from itertools import count
 
 import pandas as pd
-import pyarrow as pa
 import pytest
 
 from shardmill.pipelines.rows import resolve
 from shardmill.pipelines.rows_config import RowsConfig
 from shardmill.schemas.errors import InputError
-from tests.support.rows_tools import build_rows, published, rejects_of, run_here
+from tests.support.rows_tools import published, rejects_of
 from tests.support.typed_tools import counted, write_lines
-
-ROWS = [
-    {"i": 1, "f": 0.5, "t": "Zürich", "b": True, "l": [1, 2], "s": {"x": 1, "y": {"z": "a"}}},
-    {"i": None, "f": 3, "t": "", "b": None, "l": [], "s": None},
-    {"f": 1e10, "t": "2020-01-01 00:00:00", "b": False, "s": {"y": {}}},
-    {"i": -(2**63), "f": -0.1, "t": '\u2028\0"\\', "l": [3], "s": {"x": 5}},
-]
-
-
-def flat(row: dict, prefix: str = "") -> dict:
-    """Return a row with the fields of objects as columns."""
-    found = {}
-    for name, value in row.items():
-        if isinstance(value, dict):
-            found |= flat(value, f"{prefix}{name}.")
-        else:
-            # ``f`` has a number with a point, so that all its values are float32.
-            found[prefix + name] = float(value) if name == "f" else value
-    return found
-
-
-def judged(rows: list[dict]):
-    return counted(map(flat, rows))
-
-
-COMPRESSIONS = {
-    "": bytes,
-    ".gz": gzip.compress,
-    ".bz2": bz2.compress,
-    ".zst": lambda data: pa.compress(data, "zstd", asbytes=True),
-}
-
-
-@pytest.mark.parametrize("suffix", COMPRESSIONS)
-def test_each_value_is_in_the_records(tmp_path, suffix) -> None:
-    data = write_lines(tmp_path / "plain", ROWS * 50).read_bytes()
-    path = tmp_path / f"t.jsonl{suffix}"
-    path.write_bytes(COMPRESSIONS[suffix](data))
-    examples, manifest = published(input=path, output=tmp_path / "ds")
-    assert counted(examples) == judged(ROWS * 50)
-    assert manifest.inputs.rejected == 0
 
 
 @pytest.mark.parametrize("name", ["t.csv", "t.txt.csv", "t.json", "t"])
@@ -136,44 +92,6 @@ def test_ranges_give_the_rows_of_the_whole(tmp_path, monkeypatch) -> None:
     assert path.stat().st_size > 8 << 20
 
 
-DOCUMENTS = {
-    b'[{"a": 1},\n {"a": 2}]': "JSON document",
-    b'{\n  "a": 1\n}': "JSON document",
-}
-
-
-@pytest.mark.parametrize("data", DOCUMENTS, ids=range(len(DOCUMENTS)))
-def test_other_json_is_one_sentence(tmp_path, capsys, data) -> None:
-    (tmp_path / "t.json").write_bytes(data)
-    code, _, err = run_here(
-        capsys, "rows", f"--input={tmp_path / 't.json'}", f"--output={tmp_path / 'ds'}"
-    )
-    assert code == 1
-    assert DOCUMENTS[data] in err
-    assert err.count("\n") == 1
-
-
-def test_kinds_are_not_mixed(tmp_path, capsys) -> None:
-    for first, second in (("a.csv", "b.jsonl"), ("b.csv", "a.jsonl")):
-        folder = tmp_path / first
-        folder.mkdir()
-        (folder / min(first, second)).write_text("x,y\n1,2\n" if first == "a.csv" else '{"x": 1}\n')
-        (folder / max(first, second)).write_text("x,y\n1,2\n" if first != "a.csv" else '{"x": 1}\n')
-        outputs = f"--output={tmp_path / 'ds'}"
-        code, _, err = run_here(capsys, "rows", f"--input={folder}", outputs)
-        assert code == 1, err
-        assert "it is not a" in err
-        assert err.count("\n") == 1
-
-
-def test_a_type_that_changes_after_the_sample_fails_with_the_column(tmp_path) -> None:
-    rows = [{"a": n} for n in range(2000)] + [{"a": "x"}] * 50
-    path = write_lines(tmp_path / "t.jsonl", rows)
-    outcome, _ = build_rows(input=path, output=tmp_path / "ds", sample_bytes=64)
-    assert outcome.status == "failed"
-    assert "50 rows do not fit the type of column 'a'" in outcome.message
-
-
 def test_special_numbers_follow_their_rule(tmp_path) -> None:
     path = tmp_path / "t.jsonl"
     path.write_text(
@@ -183,22 +101,6 @@ def test_special_numbers_follow_their_rule(tmp_path) -> None:
     infinite = {"a": float("-inf"), "big": 12345678901234567890.0}
     assert counted(examples) == counted([{"a": 1.5, "big": 1.0}, {}, infinite])
     assert any("float32 rounds values of 'big'" in each for each in manifest.warnings)
-
-
-def test_texts_that_mean_missing_make_a_column_optional(tmp_path) -> None:
-    path = write_lines(tmp_path / "t.jsonl", [{"a": "NA", "n": -9}, {"a": "x", "n": 1}])
-    examples, manifest = published(input=path, output=tmp_path / "ds", null_values=("NA", "-9"))
-    assert counted(examples) == counted([{"n": -9}, {"a": "x", "n": 1}])
-    assert manifest.inputs.rejected == 0
-
-
-def test_a_column_without_a_name_is_never_left_out_silently(tmp_path, capsys) -> None:
-    path = write_lines(tmp_path / "t.jsonl", [{"": 1, "b": 2}])
-    code, _, err = run_here(capsys, "rows", str(path), str(tmp_path / "ds"))
-    assert code == 2, err
-    assert "A column has no name" in err
-    examples, _ = published(input=path, output=tmp_path / "ds", select=("b",))
-    assert counted(examples) == counted([{"b": 2}])
 
 
 @pytest.mark.parametrize("orient", ["columns", "index", "table"])

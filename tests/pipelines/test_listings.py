@@ -3,7 +3,6 @@
 import io
 import json
 import random
-import re
 from functools import partial
 from pathlib import Path
 
@@ -410,7 +409,9 @@ def test_lists_and_other_forms_of_listings(tmp_path) -> None:
     assert found[1:] == found[:1] * 3
 
 
-@pytest.mark.parametrize("kind", ["voc", "yolo", "coco"])
+@pytest.mark.parametrize(
+    "kind", ["voc", *(pytest.param(name, marks=pytest.mark.heavy) for name in ("yolo", "coco"))]
+)
 def test_columns_and_boxes_are_in_one_record(tmp_path, kind) -> None:
     """An update says that a changed cell or box changed a record, and takes its pixels."""
     folder, facts = write_images(tmp_path / "in"), truth()
@@ -520,61 +521,3 @@ def test_listings_take_the_dialects_of_tables(name, tmp_path) -> None:
     assert read == dict(zip(frame["path"], frame["n"], strict=True))
     plain = resolve_job("images", input=photos / "x", output=tmp_path / "ds", label_from="none")
     assert job.config.config_id() != plain.config.config_id()
-
-
-def test_options_of_csv_need_a_listing_of_csv(tmp_path) -> None:
-    photos = make_photos(tmp_path / "in", {"x": 1})
-    (photos / "list.jsonl").write_text('{"path": "x/000.jpg", "n": "0,5"}\n')
-    options = {"output": tmp_path / "ds", "label_from": "none"}
-    with pytest.raises(UsageError, match=r"--decimal=, has no effect without a listing"):
-        resolve_job("images", input=photos / "x", decimal=",", **options)
-    with pytest.raises(UsageError, match=r"--decimal.*JSON Lines"):
-        resolve_job("images", input=photos / "list.jsonl", decimal=",", **options)
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("path;n\nx/000.jpg;0,5\n", "'n' is text .* '0,5' .*: --decimal=, reads them"),
-        ("path,n\nx/000.jpg,?\n", "cells of 'n' are texts such as . and NA"),
-        ("path,n\nx/000.jpg,\n", "no cell of 'n' has a value"),
-    ],
-)
-def test_columns_of_a_listing_that_are_nearly_numbers_are_a_warning(text, words, tmp_path) -> None:
-    photos = make_photos(tmp_path / "in", {"x": 1})
-    (photos / "list.csv").write_text(text)
-    job = resolve_job(
-        "images", input=photos / "list.csv", output=tmp_path / "ds", label_from="none"
-    )
-    assert any(re.search(words, warning) for warning in job.sink.warnings)
-
-
-HEADERS = {
-    "other name": ("filename,label\n", {}, lambda text: text.replace("filename", "path")),
-    "capitals": ("Path,Label\n", {"label_from": "none"}, lambda text: text.replace("Path", "path")),
-    "notes": ("# exported,today\npath,label\n", {"comment": "#"}, None),
-    "none": ("", {"header": "none", "columns": "path,label"}, None),
-}
-
-
-@pytest.mark.parametrize("name", HEADERS)
-def test_the_advice_about_a_header_repairs_it(name, tmp_path) -> None:
-    header, options, repair = HEADERS[name]
-    make_photos(tmp_path, {"cat": 2})
-    path = tmp_path / "list.csv"
-    path.write_text(f"{header}cat/000.jpg,a\ncat/001.jpg,b\n")
-    build = {"input": path, "output": tmp_path / "ds", "splits": "train:1", "image_size": 8}
-    with pytest.raises(InputError) as raised:
-        build_dataset(**build, label_from="listing")
-    advice = {
-        "other name": "rename its column 'filename' to path",
-        "capitals": "rename its column 'Path' to path",
-        "notes": "--comment='#'",
-        "none": "--header=none and names, as in --columns=path,label",
-    }
-    assert advice[name] in str(raised.value)
-    if repair:
-        path.write_text(repair(path.read_text()))
-    outcome, _ = build_dataset(**build, **{"label_from": "listing", **options})
-    assert outcome.status == "published"
-    assert len(open_dataset(tmp_path / "ds")) == 2

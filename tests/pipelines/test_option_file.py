@@ -12,7 +12,6 @@ from shardmill.pipelines.commands import INPUT_KINDS
 from shardmill.pipelines.commands.build import parse_build
 from shardmill.schemas.option_types import SIZE_PATTERN, options_of
 from tests.conftest import make_photos
-from tests.support.fault_tools import sentence_here
 from tests.support.rows_tools import run_here
 
 # Values as Python has them in TOML, where they are not an option's choices or a number.
@@ -157,44 +156,7 @@ def test_paths_without_flags_fill_what_the_file_lacks(
     assert (config.input, config.output) == (inputs, output)
 
 
-MISTAKES = [
-    (
-        "[options]\nimagesize = 3\n",
-        "[options] has the unknown name imagesize; did you mean image_size?",
-    ),
-    ("[options]\nquality = 'high'\n", "--quality=high"),
-    ("[options]\nlabels = 2026-11-28\n", "--labels"),
-    ("[options]\nsplits = {train = 'most'}\n", "--splits"),
-    ("[options]\njson = true\n", "[options] has the unknown name json"),
-    ("[options]\nbatch_size = 3\n", "[options] has the unknown name batch_size"),
-    ("[options]\nimage-size = 5\nimage_size = 7\n", "has image_size twice"),
-    ("[options]\n'update=content' = true\n", "has the unknown name update=content"),
-    ("[options]\nbeam_options = true\n", "--beam_options=True must be a text, not bool"),
-    ("[options]\nbeam_options = 5\n", "--beam_options=5 must be a text, not int"),
-    ("[options]\nrunnr = 'x'\n", "did you mean runner?"),
-    ("[option]\nquality = 9\n", "outside of [options]; did you mean options?"),
-    ("quality = 9\n", "the table or name quality outside of [options]"),
-    ("options = 9\n", "has no table [options]"),
-    ("[limits]\nrejected = 0.1\n", "has no table [options]"),
-    ("quality == 9\n", "is not TOML"),
-    ("\0", "cannot be read as text"),
-    (None, "does not exist: give a TOML file"),
-]
-
-
-@pytest.mark.parametrize(("text", "message"), MISTAKES, ids=lambda value: str(value)[:30])
-def test_mistakes_are_one_sentence(text, message, tmp_path, monkeypatch, capsys) -> None:
-    monkeypatch.chdir(tmp_path)
-    make_photos(tmp_path / "in", {"a": 1})
-    if text is not None:
-        Path("recipe.toml").write_text(text)
-    before = sorted(tmp_path.rglob("*"))
-    argv = ("images", "in", "ds", "--config=recipe.toml")
-    assert message in sentence_here(capsys, *argv, code=2)
-    assert sorted(tmp_path.rglob("*")) == before
-
-
-def test_a_pipe_is_read_and_a_device_is_not(tmp_path, monkeypatch, capsys) -> None:
+def test_a_pipe_is_read(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     reading, writing = os.pipe()  # as of `--config=<(command)`
     os.write(writing, toml({"quality": 50}).encode())
@@ -202,14 +164,6 @@ def test_a_pipe_is_read_and_a_device_is_not(tmp_path, monkeypatch, capsys) -> No
     build = parse_build("images", ["in", "out", f"--config=/dev/fd/{reading}"])
     os.close(reading)
     assert build.config.quality == 50
-    make_photos(tmp_path / "in", {"a": 1})
-    for flag in ("--config", "--labels"):
-        argv = ("images", "in", "ds", f"{flag}=/dev/zero")
-        assert "is a device" in sentence_here(capsys, *argv, code=2)
-
-
-def test_an_empty_name_of_a_file_is_a_mistake(capsys) -> None:
-    assert "--config= is empty" in sentence_here(capsys, "images", "in", "ds", "--config=", code=2)
 
 
 def test_one_file_holds_a_recipe_and_the_limits_of_a_check(tmp_path, monkeypatch, capsys) -> None:

@@ -7,7 +7,6 @@ import pickle
 import typing
 
 import numpy as np
-import pandas as pd
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 from PIL import Image
@@ -22,15 +21,12 @@ from shardmill.pipelines.commands.parser import Answer, check_beam_flags, parse_
 from shardmill.pipelines.images_config import ImagesConfig
 from shardmill.pipelines.rows_config import RowsConfig
 from shardmill.schemas import option_types as of
-from shardmill.schemas.dataset.splits import Splits
 from shardmill.schemas.errors import UsageError
 from shardmill.schemas.numbers import format_bytes, parse_bytes
 from shardmill.schemas.option_types import as_text, describe_options, options_of
-from shardmill.transforms.images.convert import ImageSpec
 from shardmill.transforms.images.image_options import DecoderLimits, ImageOptions
-from shardmill.transforms.images.resize import ResizeSpec
-from shardmill.transforms.match.labels import LabelOptions, LabelSpec
-from shardmill.transforms.sink.placement import PlaceSpec, ShardOptions, ShardSpec
+from shardmill.transforms.match.labels import LabelOptions
+from shardmill.transforms.sink.placement import ShardOptions
 from shardmill.transforms.sources.csv.dialect import CellOptions, CsvFormat, Dialect
 from shardmill.transforms.tables.column_options import ColumnOptions
 
@@ -141,68 +137,11 @@ def test_a_repeated_flag_adds_items_to_its_list(command) -> None:
         assert vars(find_parser(command).parse_known_args(words)[0])[name] == "a:1,b=2,c:3"
 
 
-WRONG = [
-    ({"quality": "x"}, "--quality=x is not a whole number."),
-    ({"quality": 9.5}, "--quality=9.5 is not a whole number."),
-    ({"image_size": (1, 2, 3)}, "--image_size=1x2x3 is not a size"),
-    ({"overwrite": "yes"}, "--overwrite=yes must be True or False."),
-    ({"label_pattern": 3}, "--label_pattern=3 must be a text, not int: quote it."),
-    ({"splits": 3}, "--splits=3 must be a text, not int: quote it."),
-    ({"shard_bytes": "many"}, "--shard_bytes=many is not a size"),
-    ({"root": b"x"}, "--root is a bytes, not a path"),
-    (
-        {"strip_metadata": True},
-        "--strip_metadata needs --encoding=keep: images encoded as jpeg have no",
-    ),
-    ({"encoding": "tiff"}, "--encoding=tiff is unknown: use jpeg, png, raw or keep."),
-    ({"input": {"a": "b.jpg"}}, "--input is a dict, not a path: write the data to a file"),
-    ({"input": np.zeros(3)}, "--input is a ndarray, not a path: write the data to a file"),
-    ({"input": pd.DataFrame({"a": [1]})}, "--input is a DataFrame, not a path: write the data"),
-    ({"imag_size": 3}, "shardmill.images has no option imag_size; did you mean image_size?"),
-    ({"runner": "X"}, "shardmill.images has no option runner; Beam's options go in beam_options"),
-]
-
-
-@pytest.mark.parametrize(("options", "message"), WRONG, ids=lambda v: str(v)[:40])
-def test_calls_reject_values_before_a_process_starts(options, message) -> None:
-    with pytest.raises(UsageError) as caught:
-        shardmill.images(**{"input": "in", "output": "out", **options})
-    assert message in str(caught.value)
-
-
 @pytest.mark.parametrize("name", ["input", "seed"])
 def test_a_config_does_not_change(name) -> None:
     config = ImagesConfig("in", "out")
     with pytest.raises(dataclasses.FrozenInstanceError):
         setattr(config, name, 3)
-
-
-@pytest.mark.parametrize(
-    ("spec", "name", "value"),
-    [
-        (ImageSpec, "quality", 500),
-        (ImageSpec, "quality", "x"),
-        (ImageSpec, "interpolation", "magic"),
-        (ImageSpec, "encoding", "gif"),
-        (ImageSpec, "reducing_gap", 0.5),
-        (DecoderLimits, "max_pixels", 0),
-        (ImageSpec, "channels", 2),
-        (ResizeSpec, "resize", "squash"),
-        (LabelSpec, "label_from", "moon"),
-        (ShardSpec, "num_shards", 0),
-        (ShardSpec, "shard_bytes", 1023),
-        (ShardSpec, "shard_examples", 0),
-        (PlaceSpec, "seed", 1 << 64),
-        (Dialect, "header", "second"),
-        (Dialect, "skip_lines", -1),
-    ],
-)
-def test_specs_check_their_values_by_the_rules_of_the_table(spec, name, value) -> None:
-    first = {PlaceSpec: Splits.parse(None)}
-    given = (first[spec],) if spec in first else ()
-    with pytest.raises(UsageError, match=f"--{name}="):
-        spec(*given, **{name: value})
-    assert dataclasses.replace(spec(*given)) == spec(*given)
 
 
 @pytest.mark.parametrize("kind", INPUT_KINDS)
@@ -245,19 +184,6 @@ def test_parses_sizes(text: str, size: int) -> None:
     assert (
         parse_bytes(text, "shard_bytes") == size == parse_bytes(format_bytes(size), "shard_bytes")
     )
-
-
-@pytest.mark.parametrize("text", ["", "MiB", "1X", "nan", "inf", "-", "1e400"])
-def test_rejects_malformed_sizes(text: str) -> None:
-    with pytest.raises(UsageError, match=r"--shard_bytes=.* is not a size"):
-        parse_bytes(text, "shard_bytes")
-
-
-@pytest.mark.parametrize("workers", [-1, 1_025, 10**20])
-def test_an_absurd_number_of_workers_is_an_error(workers) -> None:
-    """A pool of 10**20 processes was awaited without end."""
-    with pytest.raises(UsageError, match=f"--workers={workers} must be from 0 to 1024"):
-        tables.ImagesOptions("in", "out", workers=workers)
 
 
 @dataclasses.dataclass(kw_only=True)

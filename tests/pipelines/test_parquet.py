@@ -1,20 +1,17 @@
 """Parquet files end to end: every value, as pyarrow reads it, is in the records."""
 
 import datetime as dt
-import json
 from decimal import Decimal
 from functools import partial
 
 import duckdb
-import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from shardmill.schemas.errors import InputError
-from shardmill.transforms.sources.parquet.parquet_source import ParquetSource
-from tests.support.rows_tools import build_rows, published, rejects_of, run_here
+from tests.support.rows_tools import build_rows, published, rejects_of
 from tests.support.typed_tools import counted, expected
 
 NAN, INFINITE = float("nan"), float("inf")
@@ -99,15 +96,6 @@ def test_a_value_that_its_feature_cannot_hold_rejects_its_row(tmp_path) -> None:
     assert "fill it in, or use --drop=list" in rejects_of(tmp_path / "ds")[-1]["message"]
 
 
-def test_a_missing_list_has_its_default(tmp_path) -> None:
-    path = write(
-        tmp_path / "t.parquet", pa.table({"a": [[1, 2], None, []], "s": [["x"], [], None]})
-    )
-    options = {"defaults": ("a:7", "s:no"), "splits": "train:1"}
-    examples, _ = published(input=path, output=tmp_path / "ds", **options)
-    assert counted(examples) == counted([{"a": [1, 2], "s": ["x"]}, {"a": [7]}, {"s": ["no"]}])
-
-
 DUCKDB = {
     "UTINYINT": "i % 200",
     "UBIGINT": "i",
@@ -164,27 +152,6 @@ def test_row_groups_without_rows_are_nothing(tmp_path) -> None:
     assert (counted(examples), manifest.written) == (expected(table), 3)
 
 
-def test_a_type_that_no_feature_can_hold_is_one_sentence_with_its_path(tmp_path) -> None:
-    columns = {
-        "lists": pa.array([[[1]]]),
-        "structs": pa.array([[{"a": 1}]]),
-        "map": pa.array([[("k", 1)]], pa.map_(pa.string(), pa.int64())),
-        "struct.b": pa.array([{"b": [[1]]}]),
-    }
-    named = {}
-    for name, column in columns.items():
-        named[name.partition(".")[0]] = column
-        path = write(tmp_path / "t.parquet", pa.table({"n": [1], name.partition(".")[0]: column}))
-        with pytest.raises(InputError, match=f"The column '{name}' has the type .*--drop={name}"):
-            build_rows(input=path, output=tmp_path / "ds")
-    path = write(tmp_path / "t.parquet", pa.table({**named, "n": [1]}))
-    schema = tmp_path / "s.pbtxt"
-    schema.write_text('feature { name: "n" type: INT }')
-    examples, _ = published(input=path, output=tmp_path / "ds", schema=schema)
-    assert examples == [{"n": [1]}]
-    assert published(input=path, output=tmp_path / "dropped", drop=(*columns,))[0] == examples
-
-
 @pytest.mark.parametrize(
     ("unit", "zone"), [("ms", None), ("us", "Europe/Berlin"), ("ns", None), ("ns", "Europe/Berlin")]
 )
@@ -207,27 +174,6 @@ def test_types_of_times_decide_their_unit(tmp_path, unit, zone) -> None:
         assert sorted(row[column][0] for row in examples) == sorted(judged.tolist()), column
 
 
-@pytest.mark.heavy
-def test_a_large_row_group_is_read_in_several_batches(tmp_path, monkeypatch) -> None:
-    frame = pd.DataFrame({"n": range(50_000), "s": [f"text {n % 977}" for n in range(50_000)]})
-    frame.to_parquet(tmp_path / "t.parquet")
-    one, _ = published(input=tmp_path / "t.parquet", output=tmp_path / "one")
-
-    class Small(ParquetSource):
-        """Reads small batches."""
-
-        def __post_init__(self) -> None:
-            object.__setattr__(self, "range_bytes", 100_000)
-
-    monkeypatch.setattr("shardmill.pipelines.rows.ParquetSource", Small)
-    monkeypatch.setitem(globals(), "Small", Small)
-    Small.__qualname__ = "Small"
-    many, manifest = published(input=tmp_path / "t.parquet", output=tmp_path / "many")
-    assert len([*(tmp_path / "many").rglob("*.run")]) == 0
-    assert one == many
-    assert manifest.written == 50_000
-
-
 def test_a_folder_of_spark_is_one_table(tmp_path) -> None:
     folder = tmp_path / "out.parquet"
     folder.mkdir()
@@ -244,34 +190,6 @@ def test_a_folder_of_spark_is_one_table(tmp_path) -> None:
     assert (manifest.inputs.accepted, manifest.inputs.skipped) == (6, 6)
 
 
-ONE = {"n": [1, 2], "t": ["", "b"], "x": [0.5, 1.5]}
-OTHERS = {
-    "text": ({**ONE, "n": ["1", "2"]}, "b.parquet, its column 'n' is string, and int64"),
-    "double": ({**ONE, "n": [1.0, 2.5]}, "b.parquet, its column 'n' is double, and int64"),
-    "list": ({**ONE, "n": [[1], [2]]}, "b.parquet, its column 'n' is list"),
-    "renamed": ({"N": [1, 2], "t": ["a", "b"], "x": [0.5, 1.5]}, "'N' differs from 'n' only in"),
-    "csv": (b"n,t,x\n1,a,0.5\n", "b.parquet, it is not a Parquet file but another kind of file"),
-    "jsonl": (b'{"n": 1}\n', "b.parquet, it is not a Parquet file but another kind of file"),
-    "cut": (b"PAR1" + bytes(200), "b.parquet, its Parquet data is damaged"),
-}
-
-
-@pytest.mark.parametrize("other", OTHERS)
-def test_files_that_differ_are_one_sentence(tmp_path, capsys, other) -> None:
-    data, message = OTHERS[other]
-    write(tmp_path / "a.parquet", pa.table(ONE))
-    if isinstance(data, bytes):
-        (tmp_path / "b.parquet").write_bytes(data)
-    else:
-        write(tmp_path / "b.parquet", pa.table(data))
-    flags = f"--input={tmp_path / '*.parquet'}", f"--output={tmp_path / 'ds'}"
-    code, _, err = run_here(capsys, "rows", *flags)
-    assert code == 1
-    assert message in err
-    assert err.count("\n") == 1
-    assert not (tmp_path / "ds" / "manifest.json").exists()
-
-
 def test_a_schema_joins_files_of_different_types(tmp_path) -> None:
     write(tmp_path / "a.parquet", pa.table({"n": [1, 2]}))
     write(tmp_path / "b.parquet", pa.table({"n": [1.5, None]}))
@@ -282,97 +200,11 @@ def test_a_schema_joins_files_of_different_types(tmp_path) -> None:
     assert counted(examples) == counted({"n": n} for n in (1.0, 2.0, 1.5, None, 7.0, -100.0))
 
 
-def test_a_file_without_a_column_has_no_values_there(tmp_path) -> None:
-    write(tmp_path / "a.parquet", pa.table(ONE))
-    others = {"n": 3, "t": "c"}, {"n": 4, "x": 2.5}
-    for name, row in zip("bc", others, strict=True):
-        write(tmp_path / f"{name}.parquet", pa.Table.from_pylist([row]))
-    examples, manifest = published(input=tmp_path / "*.parquet", output=tmp_path / "ds")
-    assert counted(examples) == counted([*pa.table(ONE).to_pylist(), *others])
-    assert any("some files lack the column 't', 'x'" in each for each in manifest.warnings)
-
-
-def test_options_of_csv_are_rejected(tmp_path, capsys) -> None:
-    path = write(tmp_path / "a.parquet", pa.table(ONE))
-    flags = f"--input={path}", f"--output={tmp_path / 'ds'}", "--delimiter=;"
-    code, _, err = run_here(capsys, "rows", *flags)
-    assert (code, err) == (
-        2,
-        "shardmill: --delimiter is for CSV files, but the input is Parquet: leave the flag out.\n",
-    )
-
-
-def test_the_same_key_places_rows_of_each_kind_alike(tmp_path) -> None:
-    frame = pd.DataFrame({"id": range(500), "x": [n / 4 for n in range(500)]})
-    frame["t"] = pd.Categorical([f"w{n % 3}" for n in range(500)])
-    frame.to_parquet(tmp_path / "t.parquet")
-    frame.to_csv(tmp_path / "t.csv", index=False)
-    frame.to_json(tmp_path / "t.jsonl", orient="records", lines=True)
-    found = []
-    for kind in ("csv", "parquet", "jsonl"):
-        output = tmp_path / kind
-        _, manifest = published(
-            input=tmp_path / f"t.{kind}", output=output, key="id", label="t", num_shards=1
-        )
-        assert manifest.labels == ("w0", "w1", "w2")
-        shards = [shard for split in manifest.splits.values() for shard in split.shards]
-        found.append([(output / "current" / shard.file).read_bytes() for shard in shards])
-    assert found[0] == found[1] == found[2]
-
-
-@pytest.mark.parametrize("kind", ["csv", "parquet", "jsonl"])
-def test_partitions_are_columns_of_each_kind(tmp_path, kind) -> None:
-    wanted = []
-    for year, place in ((2020, "a b"), (2021, None)):
-        folder = f"year={year}/place={place or '__HIVE_DEFAULT_PARTITION__'}".replace(" ", "%20")
-        (tmp_path / "in" / folder).mkdir(parents=True)
-        frame = pd.DataFrame({"n": [year, year + 1]})
-        path = tmp_path / "in" / folder / f"part.{kind}"
-        if kind == "parquet":
-            frame.to_parquet(path)
-        elif kind == "csv":
-            frame.to_csv(path, index=False)
-        else:
-            frame.to_json(path, orient="records", lines=True)
-        wanted += [{"n": n, "year": year, "place": place} for n in frame.n]
-    options = {"input": tmp_path / "in", "label": "year"}
-    examples, manifest = published(output=tmp_path / "ds", partitions=True, **options)
-    assert counted(examples) == counted(wanted)
-    counts = [split.label_counts for split in manifest.splits.values()]
-    assert {label for each in counts for label in each} == {"2020", "2021"}
-    plain, _ = published(output=tmp_path / "plain", input=tmp_path / "in")
-    assert counted(plain) == counted({"n": each["n"]} for each in wanted)
-
-
-@pytest.mark.heavy
-@pytest.mark.parametrize("kind", ["parquet", "jsonl"])
-def test_a_model_learns_from_tables_with_types(tmp_path, kind) -> None:
-    """From a file with a nested field and a text label to a stated accuracy."""
-    import keras
-
-    import shardmill
-
-    rng = np.random.default_rng(5)
-    where = rng.normal(size=(2_000, 2)).round(3)
-    rows = [
-        {"of": {"x": float(x)}, "y": float(y), "label": "above" if y > x else "below"}
-        for x, y in where
-    ]
-    path = tmp_path / f"t.{kind}"
-    if kind == "parquet":
-        write(path, pa.Table.from_pylist(rows), row_group_size=300)
-    else:
-        path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    published(input=path, output=tmp_path / "ds", label="label")
-    train, validation = (
-        shardmill.keras_dataset(tmp_path / "ds", name, shuffle=name == "train")
-        for name in ("train", "validation")
-    )
-    inputs = {name: keras.Input((1,), name=name) for name in ("of.x", "y")}
-    joined = keras.layers.Concatenate()([*inputs.values()])
-    outputs = keras.layers.Dense(len(train.class_names), "softmax")(joined)
-    model = keras.Model(inputs, outputs)
-    adam = keras.optimizers.Adam(0.05)
-    model.compile(adam, "sparse_categorical_crossentropy", metrics=["accuracy"])
-    history = model.fit(train, validation_data=validation, epochs=3, verbose=0).history
-    assert history["val_accuracy"][-1] > 0.95
+@pytest.mark.parametrize("end", [4, -20])
+def test_a_file_that_is_cut_short_is_one_sentence(tmp_path, end) -> None:
+    path = write(tmp_path / "b.parquet", pa.table({"n": [1, 2]}))
+    path.write_bytes(path.read_bytes()[:end])
+    write(tmp_path / "a.parquet", pa.table({"n": [1, 2]}))
+    with pytest.raises(InputError, match=r"b.parquet, its Parquet data is damaged"):
+        build_rows(input=tmp_path / "*.parquet", output=tmp_path / "ds")
+    assert not (tmp_path / "ds" / "manifest.json").exists()

@@ -43,6 +43,7 @@ def make_file(folder, kind: str, rows: int = 3_000):
     return path
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("kind", KINDS)
 def test_finished_runs_are_reused(tmp_path, monkeypatch, kind) -> None:
     paths = [make_file(tmp_path / str(number), kind, 500 + number) for number in range(4)]

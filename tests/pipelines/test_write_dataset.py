@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import shardmill
-from shardmill.pipelines.cli import main
 from shardmill.pipelines.write_dataset import columns_of
 from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.errors import UsageError
@@ -20,7 +19,7 @@ from shardmill.schemas.schema_pbtxt.columns import Column, format_schema
 from shardmill.transforms.elements import transform
 from tests.conftest import ROOT
 from tests.support.element_tools import OPTIONS, SCHEMA, expected, random_elements, read, write
-from tests.support.readers import current, dataset_files, tf_example, tf_records
+from tests.support.readers import dataset_files, tf_example
 
 ELEMENTS = random_elements(300)
 
@@ -35,17 +34,6 @@ def plain(tmp_path_factory):
 
 def manifest_of(folder) -> Manifest:
     return Manifest.from_json((folder / "manifest.json").read_text())
-
-
-def test_records_are_the_elements(plain) -> None:
-    found = read(plain)
-    assert found.keys() == {"train", "test"}
-    assert min(map(len, found.values())) > 50
-    wanted = {element["id"].encode(): expected(element) for element in ELEMENTS}
-    assert found["train"] | found["test"] == wanted
-    assert manifest_of(plain).inputs.accepted == 300
-    files = [current(plain) / name for name in manifest_of(plain).files]
-    assert len({record for file in files for record in tf_records(file)}) == 300
 
 
 @pytest.mark.parametrize(
@@ -98,28 +86,6 @@ def test_attempts_that_failed_or_run_twice_change_nothing(plain, tmp_path) -> No
     write(out, ELEMENTS)
     assert dataset_files(out) == dataset_files(plain)
     assert not [*out.glob(".shardmill*"), *out.rglob("*.run")]
-
-
-@pytest.mark.heavy
-def test_the_same_elements_are_up_to_date(plain, tmp_path, capsys) -> None:
-    before = dataset_files(plain)
-    write(plain, ELEMENTS[::-1])
-    assert {path.name for path in plain.iterdir()} == {
-        "current",
-        "manifest.json",
-        current(plain).name,
-    }
-    with pytest.raises(Exception, match="was built from different inputs"):
-        write(plain, ELEMENTS[1:])
-    with pytest.raises(Exception, match="was built from different inputs or options"):
-        write(plain, ELEMENTS, key=lambda element: element["id"][::-1])
-    assert dataset_files(plain) == before
-    write(tmp_path / "ds", ELEMENTS[1:])
-    write(tmp_path / "ds", ELEMENTS, update=True)
-    assert dataset_files(tmp_path / "ds") == before
-    assert main(["verify", str(tmp_path / "ds")]) == 0
-    assert main(["steps", str(tmp_path / "ds"), "--batch_size=7"]) == 0
-    assert main(["count", f"--input={current(tmp_path / 'ds')}"]) == 0
 
 
 def test_equal_keys(tmp_path, monkeypatch) -> None:
@@ -273,37 +239,6 @@ def test_fields_of_several_types_need_a_schema(hint) -> None:
         list(columns_of(NamedTuple("Mixed", [("x", hint)])))
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"splits": "directory"}, "splits=directory does not work for elements"),
-        ({"split": "id"}, "cannot be combined"),
-        ({"duplicates": "keep"}, "must be 'error' or 'drop'"),
-        ({"key": None}, "--key=None must be a text, not NoneType"),
-        ({"split": 5, "splits": None}, "--split=5 must be a text, not int"),
-        ({"label": 5}, "--label=5 must be a text, not int"),
-        ({"label": "y"}, "label=y is not a column"),
-        ({"label": "x"}, "several values"),
-        ({"schema": ""}, "have no schema"),
-        ({"schema": "missing.pbtxt"}, "missing.pbtxt"),
-        ({"dry_run": True}, "has no option dry_run"),
-        (
-            {"schema": format_schema([Column("id", "int64", default="x")])},
-            "'id' has a wrong default",
-        ),
-    ],
-)
-def test_mistakes_are_one_sentence(options, words, tmp_path) -> None:
-    with pytest.raises(UsageError, match=words):
-        write(tmp_path / "ds", ELEMENTS[:1], **options)
-    assert not [*tmp_path.iterdir()]
-
-
-def test_nothing_is_written_without_elements(tmp_path) -> None:
-    with pytest.raises(Exception, match="has no elements"):
-        write(tmp_path / "ds", [])
-
-
 VALUES = st.fixed_dictionaries(
     {
         "label": st.none() | st.integers(-5, 5),
@@ -340,7 +275,9 @@ def take(key: str, data: bytes) -> bytes:
     return data
 
 
-@pytest.mark.parametrize("split", ["train+test", "train[10:60]"])
+@pytest.mark.parametrize(
+    "split", ["train+test", pytest.param("train[10:60]", marks=pytest.mark.heavy)]
+)
 def test_elements_are_read_again(split, plain, tmp_path, monkeypatch) -> None:
     """Written again, they are the same dataset; a publication meanwhile does not matter."""
     monkeypatch.setattr(transform, "RUN_BYTES", 3_000)
@@ -396,24 +333,3 @@ def test_several_outputs_of_a_pipeline(plain, tmp_path) -> None:
     write_several(outputs)
     for output in outputs:
         assert dataset_files(output) == dataset_files(plain)
-
-
-@pytest.mark.parametrize(
-    ("first", "second"),
-    [
-        ("ds", "ds"),
-        ("ds", "./ds/"),
-        ("ds", "link/ds"),
-        ("ds", "ds/inner"),
-        ("ds/inner", "ds"),
-        ("gs://bucket/ds", "gs://bucket/ds/"),
-        ("gs://bucket/ds/inner", "gs://bucket/ds"),
-    ],
-)
-def test_outputs_of_a_pipeline_must_be_apart(first, second, tmp_path, monkeypatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "link").symlink_to(tmp_path)
-    with pytest.raises(UsageError, match="Two builds of one pipeline write to") as caught:
-        write_several([first, second])
-    assert "give each a separate folder" in str(caught.value)
-    assert [path.name for path in tmp_path.iterdir()] == ["link"]

@@ -44,60 +44,6 @@ from shardmill.transforms.sink.transform import announce
 from tests.conftest import ROOT, make_photos, shardmill
 
 UNUSED_PORT = "localhost:1"  # no process listens on it
-MISTAKES = [
-    (
-        "FlinkRunner",
-        [f"--flink_master={UNUSED_PORT}"],
-        "No Flink cluster answers at --flink_master=localhost:1",
-    ),
-    (
-        "FlinkRunner",
-        [f"--flink_master=http://{UNUSED_PORT}"],
-        "start the cluster, or correct the address",
-    ),
-    ("FlinkRunner", ["--flink_master=ftp://x"], "is not an HTTP address"),
-    (
-        "FlinkRunner",
-        ["--flink_job_server_jar=no.jar"],
-        "--flink_job_server_jar=no.jar is not a file",
-    ),
-    (
-        "FlinkRunner",
-        [f"--job_endpoint={UNUSED_PORT}"],
-        "No job server answers at --job_endpoint=localhost:1",
-    ),
-    ("FlinkRunner", ["--job_endpoint=localhost"], "start it, or correct the address"),
-    ("FlinkRunner", ["--job_server_java_launcher=no-java"], "'no-java' is not installed"),
-    ("PrismRunner", [], "--runner=PrismRunner needs its program: give the program as"),
-    ("PrismRunner", ["--prism_location=no/prism"], "--prism_location=no/prism is not a file"),
-]
-
-
-@pytest.mark.parametrize(("runner", "flags", "message"), MISTAKES, ids=str)
-def test_rejects_options_before_anything_starts(runner, flags, message):
-    with pytest.raises((UsageError, OutputError)) as caught:
-        find_runner(runner).prepare(flags, "job-1")
-    assert message in str(caught.value)
-    assert str(caught.value).endswith(".")
-    assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("runner", "code"), [("PrismRunner", 2), (f"FlinkRunner --flink_master={UNUSED_PORT}", 1)]
-)
-def test_command_rejects_options_in_one_sentence(runner, code, tmp_path):
-    photos = make_photos(tmp_path / "photos", {"cat": 1})
-    done = shardmill(
-        "images",
-        f"--input={photos}",
-        f"--output={tmp_path / 'out'}",
-        f"--runner={runner.split()[0]}",
-        *runner.split()[1:],
-    )
-    assert done.returncode == code
-    assert re.fullmatch(r"shardmill: [^\n]+\.\n", done.stderr)
-    assert done.stdout == ""
-    assert not (tmp_path / "out").exists()
 
 
 def test_explains_that_beam_finds_no_job_server(tmp_path):
@@ -122,19 +68,6 @@ def test_passes_portable_runners_and_classes_to_beam():
     assert find_runner(IN_MEMORY).prepare(["--a=b"], "job-1") == ["--a=b"]
     assert take_runner(["--runner", "SparkRunner", "--x"]) == ("SparkRunner", ["--x"])
     assert find_runner("company.Runner").name == "company.Runner"
-
-
-@pytest.mark.parametrize("name", ["SparkRunner", "Spark", "Nope", "DirectRunnerX", "samzarunner"])
-def test_rejects_other_runners(name):
-    """Beam would look for a job server of Spark on the network, and end with a traceback."""
-    with pytest.raises(UsageError, match=f"--runner={name} is unknown: use DirectRunner, "):
-        find_runner(name)
-
-
-@pytest.mark.parametrize("name", ["nope.Runner", "os.path", "json.JSONDecoder", "os.nope"])
-def test_rejects_names_that_are_no_class_of_a_runner(name):
-    with pytest.raises(UsageError, match=f"--runner={name} is unknown: use DirectRunner, "):
-        find_runner(name).make()
 
 
 # What runners say of their failures.
