@@ -22,7 +22,7 @@ from shardmill.schemas.errors import UsageError, format_names
 from shardmill.schemas.option_types import as_text, options_of, parse_path
 from shardmill.schemas.storage import absolute, join, open_storage, scheme_of
 from shardmill.transforms.match.inputs import MatchSpec, find_inputs
-from shardmill.transforms.match.walk import Wanted, check_apart, folder_names
+from shardmill.transforms.match.walk import FileKind, check_apart, folder_names
 from shardmill.transforms.sink.placement import PlaceSpec, ShardSpec
 from shardmill.transforms.sink.spec import SinkSpec
 
@@ -70,7 +70,7 @@ class BuildConfig(DatasetOptions):
         """Paths or URIs of all inputs, for messages."""
         return "the Python source" if self.source_id else ", ".join(self.sources)
 
-    def find_inputs(self, wanted: Wanted, **options: Any) -> MatchSpec:
+    def find_inputs(self, wanted: FileKind, **options: Any) -> MatchSpec:
         """Return the inputs and what to match in them; see ``inputs.find_inputs``."""
         options |= {"follow_links": vars(self)["follow_links"], "wanted": wanted}
         source = absolute(self.sources[0]) if len(self.sources) == 1 else ""

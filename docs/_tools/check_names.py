@@ -23,6 +23,7 @@ FINISHED = (
     "loaders",
     "pipelines/report",
     "schemas",
+    "transforms/match",
     "transforms/publish",
     "transforms/runtime",
     "transforms/sink",
@@ -30,6 +31,8 @@ FINISHED = (
     "transforms/verify",
 )
 EXEMPT = ("schemas/errors",)
+# Published names, which programs of users pass: `find_input(..., wanted="any")`.
+PUBLISHED = {("transforms/match/inputs.py", "wanted")}
 
 
 def find_names(source: str) -> Iterator[tuple[int, str]]:
@@ -76,6 +79,8 @@ def main() -> int:
                 continue
             source = path.read_text(encoding="utf-8")
             for line, name in find_names(source):
+                if (file, name) in PUBLISHED:
+                    continue
                 print(f"{file}:{line}: {name!r}: write a noun that says what the value is")
                 failed += 1
             for line, phrase in find_phrases(source):
