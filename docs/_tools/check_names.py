@@ -27,6 +27,7 @@ FINISHED = (
     "transforms/publish",
     "transforms/runtime",
     "transforms/sink",
+    "transforms/sources",
     "transforms/tables",
     "transforms/verify",
 )

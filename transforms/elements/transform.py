@@ -19,7 +19,7 @@ import pyarrow as pa
 from apache_beam.pvalue import TaggedOutput
 from apache_beam.transforms.window import GlobalWindows
 
-from shardmill.schemas.errors import ShardmillError, shown
+from shardmill.schemas.errors import ShardmillError, format_value
 from shardmill.schemas.numbers import plural
 from shardmill.schemas.refs import MatchCounts, Reject, SegmentRef
 from shardmill.schemas.storage import join
@@ -74,9 +74,9 @@ class ElementEncoder(RowEncoder):
         """Yield the rejects of segments without a split by key, and the records of the others."""
         listed = [line for ref in refs if not ref.split for line in segments.read_lines(ref)]
         yield from (Reject(**json.loads(line)) for line in sorted(listed))
-        found = [ref for ref in refs if ref.split]
-        if found:
-            for item in merge_segments(found, "", summarize=True, unique=self.unique):
+        segment_refs = [ref for ref in refs if ref.split]
+        if segment_refs:
+            for item in merge_segments(segment_refs, "", summarize=True, unique=self.unique):
                 is_reject = isinstance(item, Reject)
                 yield item._replace(message=_SAME_KEY) if is_reject else item  # type: ignore[call-arg]
 
@@ -98,13 +98,13 @@ class ElementsHooks(RowsHooks):
 
     def why_unacceptable(self, rejects: Iterator[Reject], rows: int) -> str:  # noqa: ARG002
         """Return that keys are equal, and one of them, unless that is allowed."""
-        keys = [each.key for each in rejects if each.error == "key_conflict" and self.unique]
+        keys = [reject.key for reject in rejects if reject.error == "key_conflict" and self.unique]
         if not keys:
             return ""
         return (
             f"{plural(len(keys), 'element')} with the key of another one, such as "
-            f"{shown(min(keys))}: give each element a different key, or set duplicates='drop' to "
-            "keep one of equal elements"
+            f"{format_value(min(keys))}: give each element a different key, or set "
+            "duplicates='drop' to keep one of equal elements"
         )
 
 
@@ -185,7 +185,7 @@ def write_elements(elements: Sequence[Any], spec: ElementsSpec) -> Iterator[Any]
         census = Census(matched=len(elements))
         splits, digests = _encode(table, keys, census)
         digests += [_digest(reject.to_json().encode()) for reject in rejects]
-        census.identity = sum(int.from_bytes(each, "big") for each in digests) % (1 << 128)
+        census.identity = sum(int.from_bytes(digest, "big") for digest in digests) % (1 << 128)
         yield _write(spec, splits, rejects, digests)
         yield TaggedOutput(_COUNTS, census)
     except (MemoryError, ShardmillError) as error:
@@ -219,8 +219,8 @@ def _encode(
             for frame in chunk.to_pylist():
                 key = keys[next(rows)]
                 digests.append(_digest(key, name, frame))
-                shown = key.decode("utf-8", "backslashreplace").replace("\0", "\\0")
-                origins.append(Origin(digests[-1].hex(), shown, "").to_text())
+                key_text = key.decode("utf-8", "backslashreplace").replace("\0", "\\0")
+                origins.append(Origin(digests[-1].hex(), key_text, "").to_text())
         number = records.column_names.index(segments.ORIGIN)
         splits.append((split, records.set_column(number, segments.ORIGIN, [origins]), slices))
         census.merge(Census(series={Series(split, ""): (len(origins), size)}))

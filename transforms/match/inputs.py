@@ -282,7 +282,7 @@ def find_input(
         root: Folder that keys are relative to; by default the longest literal folder of the input.
         listing: Whether a file is a listing; files named ``.csv`` or ``.jsonl`` always are.
         follow_links: See ``MatchSpec``.
-        wanted: ``file_kind`` of the result; with ``records``, a ``.txt`` is a list too, a path a line.
+        wanted: The ``file_kind``; with ``records``, a ``.txt`` is a list too, one path per line.
 
     Raises:
         InputError: The input does not exist.
