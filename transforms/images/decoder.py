@@ -77,7 +77,7 @@ open_decoders: set[Decoder] = set()
 T = TypeVar("T")
 
 
-class Item(NamedTuple):
+class ImageInput(NamedTuple):
     """An image to make a record of.
 
     Attributes:
@@ -183,7 +183,7 @@ class Decoder:
         self._errors.close()
 
     def make_records(
-        self, spec: DecoderSpec, items: Sequence[Item], large: threading.Lock, *, alone: bool
+        self, spec: DecoderSpec, images: Sequence[ImageInput], large: threading.Lock, *, alone: bool
     ) -> Iterator[Example | Reject | None]:
         """Yield the record or reject of each image, in order, as soon as the process sends it.
 
@@ -191,7 +191,7 @@ class Decoder:
 
         Args:
             spec: What to do with them.
-            items: The images.
+            images: The images.
             large: Held while a large image is decoded.
             alone: Whether to treat every image as a large one.
 
@@ -201,8 +201,8 @@ class Decoder:
         """
         self._wait_until_ready()
         self._socket.settimeout(_PATIENCE * spec.limits.seconds)
-        self._request(spec, items, alone=alone)
-        for item in items:
+        self._request(spec, images, alone=alone)
+        for image in images:
             self.opened = Opened()
             reply = self._receive()
             if reply.kind == Kind.OPENED:
@@ -210,20 +210,20 @@ class Decoder:
                 with large:
                     self._write(GO)
                     reply = self._receive()
-            yield self._result(reply, item.ref, spec)
+            yield self._result(reply, image.ref, spec)
 
-    def _request(self, spec: DecoderSpec, items: Sequence[Item], *, alone: bool) -> None:
+    def _request(self, spec: DecoderSpec, images: Sequence[ImageInput], *, alone: bool) -> None:
         inputs = [
             Input(fields, ref.size, ref.version, ref.uri)
             if data is None
             else Input(fields, len(data), ref.version, "")
-            for ref, fields, data in items
+            for ref, fields, data in images
         ]
         request = pickle.dumps(Request(spec.pickled, alone, inputs))
         self._write(LENGTH.pack(len(request)) + request)
-        for item in items:
-            if item.data:
-                self._write(item.data)
+        for image in images:
+            if image.data:
+                self._write(image.data)
 
     def _result(self, reply: _Reply, ref: InputRef, spec: DecoderSpec) -> Example | Reject | None:
         """Return the result of an image, or raise its failure."""

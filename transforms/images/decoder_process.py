@@ -101,7 +101,7 @@ class Server:
         if not head:
             return None
         request: Request = pickle.loads(read(*LENGTH.unpack(head)))  # noqa: S301 - of the worker
-        return request, [read(0 if each.path else each.size) for each in request.inputs]
+        return request, [read(0 if source.path else source.size) for source in request.inputs]
 
     def _set_limits(self, spec: DecoderSpec) -> None:
         memory = spec.limits.memory
@@ -171,7 +171,7 @@ _storage = LocalStorage()
 def make_record(
     image: ConvertedImage, content: bytes, source: Input, spec: DecoderSpec
 ) -> tuple[EncodedImage, bytes]:
-    """Return what the catalog says of a converted image, and its record.
+    """Return a converted image's values for the catalog, and its record.
 
     Args:
         image: The image.
@@ -204,8 +204,8 @@ def make_record(
         *geometry.upright,
         image.multi_frame,
         channels[0].values,
-        [each.total for each in channels],
-        [each.squares for each in channels],
+        [channel.total for channel in channels],
+        [channel.squares for channel in channels],
         spec.features.columns(fields),
     )
     return encoded, encode_example(spec.features.values(fields))
@@ -218,9 +218,9 @@ def _memory_needed(image: Image.Image, pixels: int) -> int:
         image: The image, whose header is read; a JPEG may be decoded at a reduced size.
         pixels: Pixels of the file.
     """
-    each = 1 if image.mode in _ONE_BYTE else 4
+    pixel_bytes = 1 if image.mode in _ONE_BYTE else 4
     coefficients = _COEFFICIENTS * pixels if image.info.get("progressive") else 0
-    return image.width * image.height * each * _COPIES + coefficients
+    return image.width * image.height * pixel_bytes * _COPIES + coefficients
 
 
 @functools.cache

@@ -86,14 +86,16 @@ def place_boxes(
             decide by ``box/size`` if the rotation changes the size.
     """
     given = Size(*fields["box/size"])
-    known = given not in ((0, 0), (1, 1))
+    has_size = given not in ((0, 0), (1, 1))
     is_stored = frame == "stored" or (
-        not frame and given == geometry.stored != geometry.upright and known
+        not frame and given == geometry.stored != geometry.upright and has_size
     )
     source = geometry.stored if is_stored else geometry.upright
     unit = source if given == (1, 1) else (1, 1)
     counts = dict.fromkeys(BOX_COUNTS, 0)
-    counts["boxes_size_differs"] = int(known and given not in (geometry.stored, geometry.upright))
+    counts["boxes_size_differs"] = int(
+        has_size and given not in (geometry.stored, geometry.upright)
+    )
     counts["boxes_stored_frame"] = int(is_stored)
     counts["outlines"] = fields["box/outlines"][0]
     kept, placed = [], []
@@ -183,13 +185,13 @@ def convert_mask(data: bytes, geometry: Geometry, frame: BoxesFrame = "") -> byt
     image = decode.open_image(data)
     size = Size(*image.size)
     is_stored = frame == "stored" or (not frame and size == geometry.stored != geometry.upright)
-    wanted = geometry.stored if is_stored else geometry.upright
-    if size != wanted:
+    expected = geometry.stored if is_stored else geometry.upright
+    if size != expected:
         raise RejectedError(
             "decode",
             "mask",
             f"the mask has {size.width}x{size.height} pixels, and the image "
-            f"{wanted.width}x{wanted.height}",
+            f"{expected.width}x{expected.height}",
         )
     if image.mode not in _MODES or image.format not in _FORMATS:
         raise RejectedError(
@@ -230,7 +232,7 @@ class Kind(IntEnum):
 
 
 class Opened(NamedTuple):
-    """What is known of an image before it is decoded.
+    """Properties of an image before it is decoded.
 
     Attributes:
         width: Width in pixels.
@@ -306,7 +308,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class DecoderSpec:
-    """What a decoder process does with an image.
+    """Options of a decoder process.
 
     Attributes:
         image: How it is converted.

@@ -1,7 +1,7 @@
 """JPEG and PNG files that records may contain as they are, or without their metadata.
 
-A file is kept only if TensorFlow decodes it to Pillow's pixels. Tests find the kinds of which this
-holds; here, the whole file must have the structure of one of them. All other files are converted.
+A file is kept only if TensorFlow decodes it to Pillow's pixels. Tests find the kinds of such
+files; here, the whole file must have the structure of one kind. All other files are converted.
 """
 
 from __future__ import annotations

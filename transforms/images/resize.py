@@ -95,9 +95,9 @@ class ResizeSpec:
 
     def __post_init__(self) -> None:
         if not all(1 <= side <= MAX_SIDE for side in self.size):
-            shown = f"{self.size.height}x{self.size.width}"
+            size = f"{self.size.height}x{self.size.width}"
             raise UsageError(
-                f"--image_size={shown} is out of range: each side takes 1 to {MAX_SIDE} pixels, as "
+                f"--image_size={size} is out of range: each side takes 1 to {MAX_SIDE} pixels, as "
                 "in 224 or 180x320 (height x width)."
             )
 

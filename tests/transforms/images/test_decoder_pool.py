@@ -422,7 +422,7 @@ PARENT = """
 import signal
 import sys
 signal.signal(signal.SIGINT, signal.default_int_handler)  # background processes ignore it
-from shardmill.transforms.images.decoder import Decoder, Item
+from shardmill.transforms.images.decoder import Decoder, ImageInput
 from shardmill.transforms.images.decoder_pool import use_pool
 from shardmill.transforms.images.fields import DecoderSpec, Limits
 from shardmill.transforms.images.convert import ImageSpec
@@ -435,7 +435,7 @@ busy = Decoder()
 print(idle._process.pid, busy._process.pid, "apache_beam" in sys.modules, flush=True)
 import threading
 from shardmill.schemas.refs import InputRef
-list(busy.make_records(spec, [Item(InputRef("a", "a"), -1, sys.argv[1].encode())], threading.Lock(), alone=False))
+list(busy.make_records(spec, [ImageInput(InputRef("a", "a"), -1, sys.argv[1].encode())], threading.Lock(), alone=False))
 """
 
 
