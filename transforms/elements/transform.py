@@ -48,7 +48,7 @@ class ElementsSpec:
     """All options of a build of elements; a picklable value that every worker receives.
 
     Attributes:
-        sink: What is written, and where.
+        sink: Options of the dataset.
         reader: Schema, key and split of the elements.
         versions: Versions of all code that decides bytes.
         unique: Whether equal keys fail the build; if not, copies of a record are dropped.
@@ -97,7 +97,7 @@ class ElementsHooks(RowsHooks):
     inputs: str = "elements"
 
     def why_unacceptable(self, rejects: Iterator[Reject], rows: int) -> str:  # noqa: ARG002
-        """Return that keys are equal, and one of them, unless that is allowed."""
+        """Return a message with one of the equal keys, unless they are allowed."""
         keys = [reject.key for reject in rejects if reject.error == "key_conflict" and self.unique]
         if not keys:
             return ""
@@ -115,7 +115,7 @@ class WriteElements(beam.PTransform):
     Gives one ``Outcome``.
 
     Args:
-        spec: What is written, where, and how.
+        spec: Options of the build.
     """
 
     spec: ElementsSpec
@@ -174,7 +174,7 @@ def write_elements(elements: Sequence[Any], spec: ElementsSpec) -> Iterator[Any]
 
     Args:
         elements: Elements of a bundle, in any order.
-        spec: What is written.
+        spec: Options of the build.
     """
     if not elements:  # BatchElements gives none before an element that is larger than a batch
         return
@@ -234,7 +234,7 @@ def _write(
     digests: Sequence[bytes],
 ) -> Run:
     # Its content names a run: a bundle that is processed again, at the same time or later, gives
-    # the same run, and what a failed attempt left is never referred to.
+    # the same run, and nothing refers to the files of a failed attempt.
     name = run_id(spec.sink.config_id, _digest(*digests).hex())
     folder = spec.sink.runs
     made = find_run(folder, name) or write_run(folder, name, splits, rejects)

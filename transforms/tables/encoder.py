@@ -118,7 +118,7 @@ def _conflicts(
 
 
 def _key_text(frame: bytes, key: str) -> str:
-    """Return the key of a record for a message; empty if the key is not a feature."""
+    """Return the key of a record for a message, or no text if the key is not a feature."""
     feature = parse_example(frame[HEADER_BYTES:-FOOTER_BYTES]).get(key)
     if feature is None or not feature.values:
         return ""
