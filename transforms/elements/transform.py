@@ -28,7 +28,7 @@ from shardmill.transforms.runtime.beam_steps import SumInto
 from shardmill.transforms.sink.census import Census
 from shardmill.transforms.sink.placement import REJECTED, Series
 from shardmill.transforms.sink.plan import Plan, decide_status
-from shardmill.transforms.sink.spec import Item, Outcome, SinkSpec, delete_unused_build
+from shardmill.transforms.sink.spec import EncoderOutput, Outcome, SinkSpec, delete_unused_build
 from shardmill.transforms.sink.transform import BuildInput, BuildShards, failure_of
 from shardmill.transforms.tables import segments
 from shardmill.transforms.tables.byte_arrays import ByteStrings
@@ -70,7 +70,7 @@ class ElementEncoder(RowEncoder):
 
     unique: bool = True
 
-    def encode(self, refs: Sequence[SegmentRef], labels: Sequence[str]) -> Iterator[Item]:  # noqa: ARG002
+    def encode(self, refs: Sequence[SegmentRef], labels: Sequence[str]) -> Iterator[EncoderOutput]:  # noqa: ARG002
         """Yield the rejects of segments without a split by key, and the records of the others."""
         listed = [line for ref in refs if not ref.split for line in segments.read_lines(ref)]
         yield from (Reject(**json.loads(line)) for line in sorted(listed))

@@ -20,7 +20,7 @@ from shardmill.transforms.images.decoder import (
     ImageInput,
     open_decoders,
 )
-from shardmill.transforms.images.fields import DecoderSpec, Opened
+from shardmill.transforms.images.fields import DecoderOptions, Opened
 from shardmill.transforms.sink.spec import Example
 
 _IDLE_SECONDS = 60.0
@@ -61,7 +61,7 @@ class DecoderPool:
             self._slots.put(None)
 
     def make_records(
-        self, spec: DecoderSpec, images: Sequence[ImageInput]
+        self, spec: DecoderOptions, images: Sequence[ImageInput]
     ) -> list[Example | Reject | None]:
         """Return the records and rejects of images, in order; waits for a free process.
 

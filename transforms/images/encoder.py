@@ -28,7 +28,7 @@ from shardmill.transforms.images.decoder import FRAME_BYTES, ImageInput
 from shardmill.transforms.images.decoder_pool import DecoderPool, use_pool
 from shardmill.transforms.images.fields import (
     BoxesFrame,
-    DecoderSpec,
+    DecoderOptions,
     Limits,
     input_fields,
     place_boxes,
@@ -105,7 +105,7 @@ class ImageEncoder:
         """Yield an example or reject for each reference, in order; read and decode ahead."""
         check_resizer(self.spec.resizer)
         ids: ClassIds = {label: number for number, label in enumerate(labels)}
-        task = DecoderSpec(self.spec, self.feature_set, self.limits, self.boxes_frame)
+        task = DecoderOptions(self.spec, self.feature_set, self.limits, self.boxes_frame)
         workers = self.workers or usable_cores()
         # Records of a local dataset are read by the thread that iterates over the result: they are
         # in the page cache, and threads that read them only wait for each other.
@@ -141,7 +141,7 @@ class ImageEncoder:
                     yield from self._encode_batch(pool, task, batch, ids)
 
     def _encode_batch(
-        self, pool: DecoderPool, task: DecoderSpec, refs: Sequence[InputRef], ids: ClassIds
+        self, pool: DecoderPool, task: DecoderOptions, refs: Sequence[InputRef], ids: ClassIds
     ) -> list[Example | Reject]:
         """Return the example or reject of each reference."""
         fields = {ref.key: input_fields(ref, ids) for ref in refs}
@@ -290,7 +290,7 @@ class ImagesHooks(BuildHooks):
 
 
 def _decode(
-    pool: DecoderPool, task: DecoderSpec, images: list[ImageInput], results: Results
+    pool: DecoderPool, task: DecoderOptions, images: list[ImageInput], results: Results
 ) -> None:
     """Add the example or reject of each image.
 
@@ -306,7 +306,7 @@ def _decode(
 
 
 def _make_records(
-    pool: DecoderPool, task: DecoderSpec, images: list[ImageInput], results: Results
+    pool: DecoderPool, task: DecoderOptions, images: list[ImageInput], results: Results
 ) -> None:
     """Add the results of images whose files can be read."""
     made = pool.make_records(task, images) if images else []

@@ -218,7 +218,7 @@ def convert_mask(data: bytes, geometry: Geometry, frame: BoxesFrame = "") -> byt
     return buffer.getvalue()
 
 
-class Kind(IntEnum):
+class ReplyKind(IntEnum):
     """Kind of a reply, with its fields and payload."""
 
     READY = 1  # after the start
@@ -240,7 +240,7 @@ class Opened(NamedTuple):
         needed: Estimated bytes of memory that decoding and converting it need.
         fits: Whether they fit the limit of the process.
         inherited: Whether this limit is that of the machine or the shell and below
-            ``DecoderSpec.memory``.
+            ``DecoderOptions.memory``.
     """
 
     width: int = 0
@@ -263,7 +263,7 @@ class Opened(NamedTuple):
         return cls._make(_OPENED.unpack(data))
 
 
-class Input(NamedTuple):
+class RequestedImage(NamedTuple):
     """An image of a request.
 
     Attributes:
@@ -283,14 +283,14 @@ class Request(NamedTuple):
     """Images to make records of.
 
     Attributes:
-        spec: The pickled ``DecoderSpec``, which is the same for many requests.
+        spec: The pickled ``DecoderOptions``, which is the same for many requests.
         announce: Whether to send ``OPENED`` for each image.
         inputs: The images.
     """
 
     spec: bytes
     announce: bool
-    inputs: list[Input]
+    inputs: list[RequestedImage]
 
 
 @dataclass(frozen=True)
@@ -307,7 +307,7 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class DecoderSpec:
+class DecoderOptions:
     """Options of a decoder process.
 
     Attributes:

@@ -23,7 +23,7 @@ from shardmill.schemas.schema_pbtxt.image_features import FeatureSet
 from shardmill.transforms.images import decoder as decoders
 from shardmill.transforms.images import decoder_pool, scaling
 from shardmill.transforms.images.convert import ImageSpec
-from shardmill.transforms.images.fields import DecoderSpec, Limits
+from shardmill.transforms.images.fields import DecoderOptions, Limits
 from shardmill.transforms.images.resize import ResizeSpec, Size
 from shardmill.transforms.match.inputs import find_input, walk_input
 from shardmill.transforms.match.walk import WalkTask
@@ -120,7 +120,7 @@ FORGED = [
 def test_fields_that_a_hostile_file_forged_are_a_crash(change):
     """A decoder that such a file took over must not decide what the worker stores."""
     features = FeatureSet.parse("")
-    spec = DecoderSpec(ImageSpec(ResizeSpec(Size(8, 8))), features, Limits())
+    spec = DecoderOptions(ImageSpec(ResizeSpec(Size(8, 8))), features, Limits())
     digest, *numbers, sums, squares, columns = GOOD._replace(**change)
     hashes = [bytes.fromhex(each) if isinstance(each, str) else each for each in columns.values()]
     counts = f"{len(sums) + len(squares)}q" + "".join(
@@ -424,12 +424,12 @@ import sys
 signal.signal(signal.SIGINT, signal.default_int_handler)  # background processes ignore it
 from shardmill.transforms.images.decoder import Decoder, ImageInput
 from shardmill.transforms.images.decoder_pool import use_pool
-from shardmill.transforms.images.fields import DecoderSpec, Limits
+from shardmill.transforms.images.fields import DecoderOptions, Limits
 from shardmill.transforms.images.convert import ImageSpec
 from shardmill.transforms.images.resize import ResizeSpec, Size
 from shardmill.schemas.schema_pbtxt.image_features import FeatureSet
 from shardmill.transforms.images import decoder_pool
-spec = DecoderSpec(ImageSpec(ResizeSpec(Size(8, 8))), FeatureSet.parse(""), Limits())
+spec = DecoderOptions(ImageSpec(ResizeSpec(Size(8, 8))), FeatureSet.parse(""), Limits())
 idle = Decoder()
 busy = Decoder()
 print(idle._process.pid, busy._process.pid, "apache_beam" in sys.modules, flush=True)
