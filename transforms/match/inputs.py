@@ -282,7 +282,8 @@ def find_input(
         root: Folder that keys are relative to; by default the longest literal folder of the input.
         listing: Whether a file is a listing; files named ``.csv`` or ``.jsonl`` always are.
         follow_links: See ``MatchSpec``.
-        wanted: The ``file_kind``; with ``records``, a ``.txt`` is a list too, one path per line.
+        wanted: Kind of files to match in folders and globs: ``images``, ``records``, ``rows`` or
+            ``any``. With ``records``, a ``.txt`` is a list too, one path per line.
 
     Raises:
         InputError: The input does not exist.
