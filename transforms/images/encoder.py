@@ -249,7 +249,7 @@ class ImagesHooks(BuildHooks):
     archives: tuple[str, ...] = ARCHIVE_SUFFIXES
 
     def next_step(self, name: str, default: str) -> str:
-        """Return what to do with a file that is not an image."""
+        """Return the fix for a file that is not an image."""
         return next_step(name, "images", default)
 
     def codec_change(self, versions: Mapping[str, str]) -> str:
@@ -277,7 +277,7 @@ class ImagesHooks(BuildHooks):
         )
 
     def remedy(self, reason: str, keys: Sequence[str]) -> str:
-        """Return what to change if matching rejected all images, or nothing."""
+        """Return the fix if matching rejected all images, or an empty text."""
         return remedy_of(reason, keys)
 
     def input_warnings(self, labels: Collection[str], usable: int) -> Iterator[str]:

@@ -109,7 +109,7 @@ def _complete(scan: bytes) -> set[tuple[int, int]]:
 
 
 def _color_segment(marker: int, content: bytes) -> bytes:
-    """Return what libjpeg reads of a segment, without a thumbnail; nothing if it ignores it."""
+    """Return the part of a segment that libjpeg reads, without a thumbnail; it may be empty."""
     start, size = _COLOR.get(marker, (b"", len(content) + 1))
     if len(content) < size or not content.startswith(start):
         return b""

@@ -432,7 +432,7 @@ def _merge(
     named: Iterable[tuple[str, InputRef]],
     merge: Callable[[str, Iterable[InputRef]], Iterable[Match]] = lambda _, refs: keep_first(refs),
 ) -> Iterator[Match]:
-    """Yield what is made of the references of each name: one, and a count for each other."""
+    """Merge references with the same name: yield one, and a count for each other."""
     groups: dict[str, list[InputRef]] = {}
     for name, ref in named:
         groups.setdefault(name, []).append(ref)

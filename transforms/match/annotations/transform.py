@@ -217,7 +217,7 @@ def _attach(pairs: Sequence[_Paired], spec: AnnotationSpec) -> Iterator[InputRef
 def _try_attach(
     pairs: Sequence[_Paired], spec: AnnotationSpec
 ) -> Iterator[tuple[InputRef, _Paired | None] | MatchCounts]:
-    """Yield what ``_attach`` does, each image with its pair if its annotation is rejected."""
+    """Call ``_attach``; yield each image with its pair if its annotation is rejected."""
     by_key = {image.key: (image, other) for image, other in pairs if image}
     for result in _attach(pairs, spec):
         if isinstance(result, MatchCounts):
@@ -227,7 +227,7 @@ def _try_attach(
 
 
 def vote(ref: InputRef) -> int:
-    """Return what an image says for outlines in all files, or against them if it is negative.
+    """Return the votes of an image for outlines in all files; negative ones are against them.
 
     Of random outlines at least half are clear, of random poses 1 in 100 looks like an outline: so
     those of a data set are outlines if a quarter of them is clear.

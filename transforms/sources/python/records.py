@@ -478,7 +478,7 @@ def _check_kinds(name: str, values: Sequence[Any], first: int) -> None:
 
 
 def _find_conflict(values: Sequence[Any]) -> str:
-    """Return what all values should be if some are of other kinds, or an empty text."""
+    """Return the kind that all values should have, or an empty text if they have one."""
     kinds: dict[str, None] = {}
     types = dict.fromkeys(map(type, values))
     for kind in types:
@@ -496,7 +496,7 @@ def _find_conflict(values: Sequence[Any]) -> str:
 
 
 def _inner_values(kind: type, values: Sequence[Any]) -> Iterator[list[Any]]:
-    """Yield what dicts or lists hold: the values of each name, or those of all lists."""
+    """Yield the contents of dicts or lists: the values of each name, or of all lists."""
     if issubclass(kind, Mapping):
         for name in dict.fromkeys(chain.from_iterable(values)):
             yield [value[name] for value in values if name in value]
@@ -729,7 +729,7 @@ def _cast(values: Any, kind: pa.DataType) -> Any:
 
 
 def _meaning(kind: pa.DataType) -> object:
-    """Return what types have in common whose values Arrow converts without a change, or not."""
+    """Return a key that types share if Arrow converts their values without changing them."""
     if is_list(kind):
         return "list", _meaning(kind.value_type)
     if pa.types.is_integer(kind) or pa.types.is_floating(kind):
