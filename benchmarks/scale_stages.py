@@ -50,7 +50,7 @@ from shardmill.transforms.sink.finalize import Built, finish
 from shardmill.transforms.sink.parts import PlannedPart, order_refs, part_id, write_part
 from shardmill.transforms.sink.placement import PartKey, PlacedRef, Series
 from shardmill.transforms.sink.plan import Plan, make_plan
-from shardmill.transforms.sink.spec import Item, SinkSpec, report, take_reported
+from shardmill.transforms.sink.spec import EncoderOutput, SinkSpec, report, take_reported
 from shardmill.transforms.sink.transform import WriteShards, place_refs
 from shardmill.transforms.sources.listings import ListingOptions, open_listings
 from shardmill.transforms.statistics.sums import Totals
@@ -257,7 +257,7 @@ def measure_finish(size: int, folder: Path) -> dict:
         for number in range(size):
             key = PartKey(*series, number)
             job = PlannedPart(key, f"{number:032x}", sink.parts, "stored", versions)
-            items: list[Item] = list(encoder.encode([make_ref(number)], ()))
+            items: list[EncoderOutput] = list(encoder.encode([make_ref(number)], ()))
             if not number % 10:
                 items.append(Reject(make_ref(number).key, "", "decode", "decode", "made up"))
             part = write_part(storage, job, items)

@@ -22,7 +22,7 @@ from shardmill.schemas.storage import Storage
 from shardmill.schemas.tfrecord.gzip_member import Packing
 from shardmill.transforms.runtime import progress
 from shardmill.transforms.sink.placement import PlaceSpec, ShardSpec
-from shardmill.transforms.sink.spec import Example, Item, SinkSpec
+from shardmill.transforms.sink.spec import EncoderOutput, Example, SinkSpec
 
 FOLDERS = 1_000  # labels
 ROOT = "gs://some-bucket/imagenet/train"
@@ -47,7 +47,7 @@ class TinyEncoder:
     packing: Packing = "stored"
     expected_bytes: int | None = RECORD
 
-    def encode(self, refs: Sequence[InputRef], labels: Sequence[str]) -> Iterator[Item]:  # noqa: ARG002
+    def encode(self, refs: Sequence[InputRef], labels: Sequence[str]) -> Iterator[EncoderOutput]:  # noqa: ARG002
         """Yields an example for each reference."""
         EVENTS.setdefault("parts begin", now())
         for ref in refs:

@@ -269,7 +269,7 @@ class ImagesConfig(ImagesOptions, BuildConfig):
                 tuple({_find_place(kind, place or match.root, match): 0 for place in places}),
                 labels.fixed or (),
                 self.line_format,
-                labels.known,
+                labels.allowed,
                 match.root,
                 "Segmentation" if self.masks else "Main",
                 self.coco_ids,

@@ -74,12 +74,12 @@ class ChangedError(ShardmillError):
 
 def format_names(names: Sequence[str]) -> str:
     """Return names quoted and separated by commas for a message, cut if there are many."""
-    shown = ", ".join(repr(name[:_MAX_NAME]) for name in names[:_MAX_NAMES])
+    listed = ", ".join(repr(name[:_MAX_NAME]) for name in names[:_MAX_NAMES])
     more = len(names) - _MAX_NAMES
-    return f"{shown} and {more:,} more" if more > 0 else shown
+    return f"{listed} and {more:,} more" if more > 0 else listed
 
 
-def shown(text: str | bytes) -> str:
+def format_value(text: str | bytes) -> str:
     """Return a value quoted for a message, cut to ``MAX_SHOWN`` characters."""
     if isinstance(text, bytes):
         # At most four bytes per character: a cell of many megabytes is not decoded completely.

@@ -19,17 +19,9 @@ ROOT = Path(__file__).parent.parent.parent
 VAGUE = re.compile(r"(?:^|_)(?:each|found|known|shown|wanted)(?:_|$)")
 PHRASE = re.compile(r"\bof\s+(?:which|whose|whom)\b")
 # Folders without such names and phrases: add each folder, or package, that is finished.
-FINISHED = (
-    "loaders",
-    "pipelines/report",
-    "schemas",
-    "transforms/publish",
-    "transforms/runtime",
-    "transforms/sink",
-    "transforms/tables",
-    "transforms/verify",
-)
-EXEMPT = ("schemas/errors",)
+FINISHED = ("api", "loaders", "pipelines/report", "schemas", "transforms")
+# Published names, which programs of users pass: `find_input(..., wanted="any")`.
+PUBLISHED = {("transforms/match/inputs.py", "wanted")}
 
 
 def find_names(source: str) -> Iterator[tuple[int, str]]:
@@ -72,10 +64,10 @@ def main() -> int:
     for folder in FINISHED:
         for path in sorted((ROOT / folder).rglob("*.py")):
             file = path.relative_to(ROOT).as_posix()
-            if file.startswith(EXEMPT):
-                continue
             source = path.read_text(encoding="utf-8")
             for line, name in find_names(source):
+                if (file, name) in PUBLISHED:
+                    continue
                 print(f"{file}:{line}: {name!r}: write a noun that says what the value is")
                 failed += 1
             for line, phrase in find_phrases(source):

@@ -24,7 +24,7 @@ from PIL import Image, ImageFile
 import shardmill
 from shardmill.pipelines import python_source
 from shardmill.schemas.dataset.shard_names import SPOOL_FOLDER
-from shardmill.schemas.errors import InputError, OutputError, ShardmillError
+from shardmill.schemas.errors import InputError, OutputError, ShardmillError, UsageError
 from shardmill.schemas.storage.local import LocalStorage
 from shardmill.transforms.sources.python import range_reader, records
 from tests.conftest import make_photos

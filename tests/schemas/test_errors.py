@@ -18,7 +18,7 @@ from shardmill.schemas.errors import (
     StorageError,
     UsageError,
     format_names,
-    shown,
+    format_value,
 )
 from shardmill.schemas.numbers import plural
 from shardmill.transforms.sink.spec import Outcome
@@ -65,9 +65,9 @@ def test_an_outcome_keeps_the_sentence() -> None:
 def test_long_lists_and_values_are_cut() -> None:
     assert format_names(["a", "b"]) == "'a', 'b'"
     assert format_names([str(number) for number in range(1010)]).endswith("'7' and 1,002 more")
-    assert shown("a" * MAX_SHOWN) == repr("a" * MAX_SHOWN)
-    assert shown("a" * 10**6) == repr("a" * MAX_SHOWN) + "…"
-    assert shown(b"\xff") == repr("\\xff")
+    assert format_value("a" * MAX_SHOWN) == repr("a" * MAX_SHOWN)
+    assert format_value("a" * 10**6) == repr("a" * MAX_SHOWN) + "…"
+    assert format_value(b"\xff") == repr("\\xff")
 
 
 @pytest.mark.parametrize(

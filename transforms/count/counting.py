@@ -62,8 +62,8 @@ def count_now(match: MatchSpec, spec: CountSpec) -> Manifest:
 
 def count_files(refs: Sequence[InputRef], spec: CountSpec) -> Iterator[CountedFile]:
     """Yield the counts of files; read them in several processes if they are large."""
-    shown = progress.current()
-    shown.extend("counting", sum(ref.size for ref in refs))
+    current_progress = progress.current()
+    current_progress.extend("counting", sum(ref.size for ref in refs))
     count = functools.partial(count_ref, check=spec.check)
     if spec.check == "index":  # waits for the storage more than for the processor
         counts: Iterable[tuple[InputRef, FileCount]] = zip(
@@ -72,7 +72,7 @@ def count_files(refs: Sequence[InputRef], spec: CountSpec) -> Iterator[CountedFi
     else:
         counts = run_all(count, refs, spec.processes, _cost)
     for ref, counted in counts:
-        shown.add(ref.size, counted.fault is not None)
+        current_progress.add(ref.size, counted.fault is not None)
         yield CountedFile(ref, counted)
 
 
@@ -103,15 +103,15 @@ def write_manifest(files: Sequence[CountedFile], counts: MatchCounts, spec: Coun
         raise OutputError(
             f"There are no TFRecord files in {spec.root}{others}: name them in --input."
         )
-    manifest = make_manifest(spec, files, counts, _known_splits(spec.root))
+    manifest = make_manifest(spec, files, counts, _read_splits(spec.root))
     if spec.manifest:
         end_if_orphaned()
         open_storage(spec.manifest).replace(spec.manifest, manifest.to_json().encode())
     return manifest
 
 
-def _known_splits(root: str) -> dict[str, str]:
-    """Return the split of each file in the dataset's own manifest; empty if there is none."""
+def _read_splits(root: str) -> dict[str, str]:
+    """Map files to splits by the dataset's own manifest, if it has one."""
     path = join(root, MANIFEST)
     try:
         manifest = Manifest.from_json(read_dataset_file(path))
@@ -172,7 +172,7 @@ def make_manifest(
     spec: CountSpec,
     files: Iterable[CountedFile],
     counts: MatchCounts,
-    known: Mapping[str, str],
+    listed_splits: Mapping[str, str],
 ) -> Manifest:
     """Return the manifest of counted files.
 
@@ -180,12 +180,12 @@ def make_manifest(
         spec: The parameters of the count.
         files: The files, in any order.
         counts: Numbers of matched files that were not read.
-        known: Split of each file that the dataset's own manifest lists.
+        listed_splits: Split of each file that the dataset's own manifest lists.
     """
     ordered = mark_empty(files)
     intact = [file for file in ordered if file.result.fault is None]
     damaged = tuple(_damaged(file, file.result.fault) for file in ordered if file.result.fault)
-    splits = dict(_splits(intact, known))
+    splits = dict(_splits(intact, listed_splits))
     compressions = {file.result.compression for file in intact if file.result.num_bytes}
     return Manifest(
         splits=splits,
@@ -198,7 +198,7 @@ def make_manifest(
             rejected=len(damaged),
             skipped=counts.skipped,
             duplicates=counts.duplicates,
-            rejected_by_reason=dict(sorted(Counter(each.reason for each in damaged).items())),
+            rejected_by_reason=dict(sorted(Counter(file.reason for file in damaged).items())),
         ),
         build=Build(
             config_id=spec.config_id,
@@ -219,10 +219,12 @@ def _damaged(file: CountedFile, fault: FileFault) -> Damaged:
     return Damaged(file.ref.key, size, fault.reason, fault.record, fault.offset, str(fault))
 
 
-def _splits(files: Sequence[CountedFile], known: Mapping[str, str]) -> Iterator[tuple[str, Split]]:
+def _splits(
+    files: Sequence[CountedFile], listed_splits: Mapping[str, str]
+) -> Iterator[tuple[str, Split]]:
     by_split: dict[str, list[CountedFile]] = {}
     for file in files:
-        name = known.get(file.ref.key) or split_of(file.ref.key) or ALL
+        name = listed_splits.get(file.ref.key) or split_of(file.ref.key) or ALL
         by_split.setdefault(name, []).append(file)
     for name in sorted(by_split, key=split_order):
         counts = ((file.ref.key, file.result) for file in by_split[name])

@@ -19,7 +19,7 @@ import pyarrow as pa
 from apache_beam.pvalue import AsSingleton, TaggedOutput
 from apache_beam.transforms.window import GlobalWindows
 
-from shardmill.schemas.errors import ShardmillError, shown
+from shardmill.schemas.errors import ShardmillError, format_value
 from shardmill.schemas.numbers import plural
 from shardmill.schemas.refs import MatchCounts, Reject, SegmentRef
 from shardmill.schemas.schema_pbtxt.columns import parse_schema
@@ -36,7 +36,13 @@ from shardmill.transforms.runtime.beam_steps import SumInto
 from shardmill.transforms.sink.census import Census
 from shardmill.transforms.sink.placement import REJECTED, Series
 from shardmill.transforms.sink.plan import Plan, decide_status
-from shardmill.transforms.sink.spec import ExtraFiles, Item, Outcome, SinkSpec, delete_unused_build
+from shardmill.transforms.sink.spec import (
+    EncoderOutput,
+    ExtraFiles,
+    Outcome,
+    SinkSpec,
+    delete_unused_build,
+)
 from shardmill.transforms.sink.transform import BuildInput, BuildShards, failure_of
 from shardmill.transforms.tables import segments
 from shardmill.transforms.tables.byte_arrays import ByteStrings
@@ -57,7 +63,7 @@ class ElementsSpec:
     """All options of a build of elements; a picklable value that every worker receives.
 
     Attributes:
-        sink: What is written, and where.
+        sink: Options of the dataset.
         reader: Schema, key and split of the elements.
         versions: Versions of all code that decides bytes.
         unique: Whether equal keys fail the build; if not, copies of a record are dropped.
@@ -79,13 +85,13 @@ class ElementEncoder(RowEncoder):
 
     unique: bool = True
 
-    def encode(self, refs: Sequence[SegmentRef], labels: Sequence[str]) -> Iterator[Item]:  # noqa: ARG002
+    def encode(self, refs: Sequence[SegmentRef], labels: Sequence[str]) -> Iterator[EncoderOutput]:  # noqa: ARG002
         """Yield the rejects of segments without a split by key, and the records of the others."""
         listed = [line for ref in refs if not ref.split for line in segments.read_lines(ref)]
         yield from (Reject(**json.loads(line)) for line in sorted(listed))
-        found = [ref for ref in refs if ref.split]
-        if found:
-            for item in merge_segments(found, "", summarize=True, unique=self.unique):
+        segment_refs = [ref for ref in refs if ref.split]
+        if segment_refs:
+            for item in merge_segments(segment_refs, "", summarize=True, unique=self.unique):
                 is_reject = isinstance(item, Reject)
                 yield item._replace(message=_SAME_KEY) if is_reject else item  # type: ignore[call-arg]
 
@@ -117,14 +123,14 @@ class ElementsHooks(RowsHooks):
         return ExtraFiles({}, text, list_features(features))
 
     def why_unacceptable(self, rejects: Iterator[Reject], rows: int) -> str:  # noqa: ARG002
-        """Return that keys are equal, and one of them, unless that is allowed."""
-        keys = [each.key for each in rejects if each.error == "key_conflict" and self.unique]
+        """Return a message with one of the equal keys, unless they are allowed."""
+        keys = [reject.key for reject in rejects if reject.error == "key_conflict" and self.unique]
         if not keys:
             return ""
         return (
             f"{plural(len(keys), 'element')} with the key of another one, such as "
-            f"{shown(min(keys))}: give each element a different key, or set duplicates='drop' to "
-            "keep one of equal elements"
+            f"{format_value(min(keys))}: give each element a different key, or set "
+            "duplicates='drop' to keep one of equal elements"
         )
 
 
@@ -135,7 +141,7 @@ class WriteElements(beam.PTransform):
     Gives one ``Outcome``.
 
     Args:
-        spec: What is written, where, and how.
+        spec: Options of the build.
     """
 
     spec: ElementsSpec
@@ -297,7 +303,7 @@ def write_elements(
 
     Args:
         elements: Elements of a bundle, in any order.
-        spec: What is written.
+        spec: Options of the build.
         reader: Schema, key and split of the elements.
     """
     if not elements:  # BatchElements gives none before an element that is larger than a batch
@@ -309,7 +315,7 @@ def write_elements(
         census = Census(matched=len(elements))
         splits, digests = _encode(table, keys, census)
         digests += [_digest(reject.to_json().encode()) for reject in rejects]
-        census.identity = sum(int.from_bytes(each, "big") for each in digests) % (1 << 128)
+        census.identity = sum(int.from_bytes(digest, "big") for digest in digests) % (1 << 128)
         yield _write(spec, splits, rejects, digests)
         yield TaggedOutput(_COUNTS, census)
     except (MemoryError, ShardmillError) as error:
@@ -343,8 +349,8 @@ def _encode(
             for frame in chunk.to_pylist():
                 key = keys[next(rows)]
                 digests.append(_digest(key, name, frame))
-                shown = key.decode("utf-8", "backslashreplace").replace("\0", "\\0")
-                origins.append(Origin(digests[-1].hex(), shown, "").to_text())
+                key_text = key.decode("utf-8", "backslashreplace").replace("\0", "\\0")
+                origins.append(Origin(digests[-1].hex(), key_text, "").to_text())
         number = records.column_names.index(segments.ORIGIN)
         splits.append((split, records.set_column(number, segments.ORIGIN, [origins]), slices))
         census.merge(Census(series={Series(split, ""): (len(origins), size)}))
@@ -358,7 +364,7 @@ def _write(
     digests: Sequence[bytes],
 ) -> Run:
     # Its content names a run: a bundle that is processed again, at the same time or later, gives
-    # the same run, and what a failed attempt left is never referred to.
+    # the same run, and nothing refers to the files of a failed attempt.
     name = run_id(spec.sink.config_id, _digest(*digests).hex())
     folder = spec.sink.runs
     made = find_run(folder, name) or write_run(folder, name, splits, rejects)

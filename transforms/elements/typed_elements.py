@@ -49,7 +49,7 @@ class ElementReader(TextTable):
     Attributes:
         table: The schema, and the names of the texts that decide the placement.
         key: Gives the key of an element.
-        split: Gives the name of its split; empty if shares decide it.
+        split: Gives the name of its split; by default, shares decide it.
     """
 
     table: TableSpec
@@ -58,24 +58,24 @@ class ElementReader(TextTable):
 
     def read(self, elements: Sequence[Any]) -> tuple[TypedBatch, list[bytes]]:
         """Return the values of elements, and their keys; bad elements are rejected."""
-        lists = {each.name for each in self.table.columns if each.several or each.separator}
-        names = {each.name for each in self.table.columns}
+        lists = {column.name for column in self.table.columns if column.several or column.separator}
+        names = {column.name for column in self.table.columns}
         names |= {name for name in (self.key, self.split) if isinstance(name, str)}
-        read = [_read_element(self, each, lists, names) for each in elements]
+        read = [_read_element(self, element, lists, names) for element in elements]
         numbers = np.arange(len(read))
         rejects = RejectCollector(numbers, numbers + 1)
         rejects.most = len(read)  # the bundle decides which elements are the first
-        problems = [each.problem for each in read]
-        reasons = np.array([each.error if each else "" for each in problems])
+        problems = [element.problem for element in read]
+        reasons = np.array([problem.error if problem else "" for problem in problems])
         rejects.add(reasons != "", reasons, "", lambda row: str(problems[row].message))  # type: ignore[union-attr]
         columns = [
-            _type_column(column, [each.values.get(column.name) for each in read], rejects)
+            _type_column(column, [element.values.get(column.name) for element in read], rejects)
             for column in self.table.columns
         ]
         columns = [_distinct(c) if c.name == self.table.label else c for c in columns]
-        keys = [each.key for each in read]
-        named = {self.table.key: keys, self.table.split_by: [each.split for each in read]}
-        texts = {name: number_rows(pa.array(each, pa.binary())) for name, each in named.items()}
+        keys = [element.key for element in read]
+        named = {self.table.key: keys, self.table.split_by: [element.split for element in read]}
+        texts = {name: number_rows(pa.array(values, pa.binary())) for name, values in named.items()}
         return TypedBatch(InputRef("", ""), columns, rejects, texts, len(read), ""), keys
 
 
@@ -201,22 +201,22 @@ def _convert(values: list[Any], kind: pa.DataType) -> pa.Array:
     Raises:
         Exception: One of ``_CONVERSION_ERRORS``: a value does not fit.
     """
-    if any(isinstance(each, _UNCLEAR) for each in values):
+    if any(isinstance(value, _UNCLEAR) for value in values):
         raise TypeError
     array = pa.array(values)
     if is_list(array.type) != is_list(kind) and array.type != pa.null():
         raise TypeError
     flat, offsets = flatten(array)
-    wanted = kind if offsets is None or not is_list(kind) else kind.value_type
+    flat_kind = kind if offsets is None or not is_list(kind) else kind.value_type
     is_number = pa.types.is_integer(flat.type) or pa.types.is_floating(flat.type)
     is_number |= pa.types.is_boolean(flat.type)
-    if flat.null_count or (len(flat) and is_number == pa.types.is_binary(wanted)):
+    if flat.null_count or (len(flat) and is_number == pa.types.is_binary(flat_kind)):
         raise TypeError
-    if pa.types.is_floating(wanted) and pa.types.is_integer(flat.type):  # as those among floats
-        doubles = pa.float64() if wanted is kind else pa.list_(pa.float64())
+    if pa.types.is_floating(flat_kind) and pa.types.is_integer(flat.type):  # as those among floats
+        doubles = pa.float64() if flat_kind is kind else pa.list_(pa.float64())
         array = array.cast(doubles, safe=False)
     typed = array.cast(kind)
-    if pa.types.is_floating(wanted):
+    if pa.types.is_floating(flat_kind):
         overflows = np.isinf(flatten(typed)[0].to_numpy())
         if overflows.any() and np.isfinite(flat.cast(pa.float64()).to_numpy()[overflows]).any():
             raise OverflowError
@@ -230,8 +230,8 @@ def _rows_of(
     if offsets is None:
         return wrong
     before = np.concatenate([[0], np.cumsum(wrong)])
-    found: npt.NDArray[np.bool_] = np.diff(before[offsets]) > 0
-    return found
+    rows: npt.NDArray[np.bool_] = np.diff(before[offsets]) > 0
+    return rows
 
 
 def _distinct(column: TypedColumn) -> TypedColumn:

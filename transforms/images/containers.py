@@ -204,14 +204,14 @@ class Spool:
         """
         if self.label is None:
             return None
-        wanted = [self.label] if self.label else usual
-        found = next((name for name in wanted if name in names), None)
-        if found is None and not self.may_lack:
+        candidates = [self.label] if self.label else usual
+        column = next((name for name in candidates if name in names), None)
+        if column is None and not self.may_lack:
             raise InputError(
-                f"{ref.uri} has no column of labels named {format_names(wanted)}, only "
+                f"{ref.uri} has no column of labels named {format_names(candidates)}, only "
                 f"{format_names(names)}: name it with --label_column, or set --label_from=none."
             )
-        return found or ""
+        return column or ""
 
 
 def _find_image(schema: pa.Schema, label: str) -> str:

@@ -52,7 +52,7 @@ class ConvertedImage(NamedTuple):
         format: ``jpeg``, ``png`` or ``raw``.
         original: ``kept``, ``kept_with_position`` or ``converted`` with the encoding ``keep``.
         geometry: Where the pixels of the file are in it.
-        multi_frame: Whether the file has several frames, of which the first was converted.
+        multi_frame: Whether the file has several frames; the first was converted.
         channels: Sums over the pixels of each channel, before they are encoded.
         deep: Whether a channel of the file has more than 8 bits.
     """

@@ -92,7 +92,7 @@ _ADDRESS = re.compile(r"\s*<[^<>]* at 0x[0-9a-f]+>")
 
 
 class Decoded(NamedTuple):
-    """A decoded image, and what is needed to resize it.
+    """A decoded image, and the values to resize it.
 
     Attributes:
         image: The pixels; a JPEG may be decoded at a fraction of its size.
@@ -280,7 +280,7 @@ def _draft(image: Image.Image, geometry: Geometry, gap: float) -> Box | None:
 
 
 def decode_jpeg(data: bytes, header: Image.Image) -> Image.Image | None:
-    """Return a JPEG decoded by simplejpeg; None if Pillow must decode it.
+    """Decode a JPEG with simplejpeg; return None if Pillow must decode it.
 
     Args:
         data: Content of the file.

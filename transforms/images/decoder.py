@@ -25,11 +25,11 @@ from shardmill.transforms.images.fields import (
     LENGTH,
     MAX_FIELDS,
     NO_MEMORY_EXIT,
-    DecoderSpec,
-    Input,
-    Kind,
+    DecoderOptions,
     Opened,
+    ReplyKind,
     Request,
+    RequestedImage,
 )
 from shardmill.transforms.images.image_options import MAX_RECORD_BYTES
 from shardmill.transforms.sink.spec import Example
@@ -64,7 +64,7 @@ _START_SECONDS = 120.0
 _PATIENCE = 10  # wall-clock time that an image may take, in units of its CPU time
 _EXIT_SECONDS = 5.0
 _BUFFER_BYTES = 1 << 20  # most requests, and the replies to most, are one call
-_KINDS = frozenset(map(int, Kind))
+_KINDS = frozenset(map(int, ReplyKind))
 FRAME_BYTES = HEADER_BYTES + FOOTER_BYTES
 _MAX_PAYLOAD = MAX_RECORD_BYTES + (1 << 20)
 _CRASHES = frozenset(
@@ -77,7 +77,7 @@ open_decoders: set[Decoder] = set()
 T = TypeVar("T")
 
 
-class Item(NamedTuple):
+class ImageInput(NamedTuple):
     """An image to make a record of.
 
     Attributes:
@@ -183,7 +183,12 @@ class Decoder:
         self._errors.close()
 
     def make_records(
-        self, spec: DecoderSpec, items: Sequence[Item], large: threading.Lock, *, alone: bool
+        self,
+        spec: DecoderOptions,
+        images: Sequence[ImageInput],
+        large: threading.Lock,
+        *,
+        alone: bool,
     ) -> Iterator[Example | Reject | None]:
         """Yield the record or reject of each image, in order, as soon as the process sends it.
 
@@ -191,7 +196,7 @@ class Decoder:
 
         Args:
             spec: What to do with them.
-            items: The images.
+            images: The images.
             large: Held while a large image is decoded.
             alone: Whether to treat every image as a large one.
 
@@ -201,48 +206,50 @@ class Decoder:
         """
         self._wait_until_ready()
         self._socket.settimeout(_PATIENCE * spec.limits.decoder_seconds)
-        self._request(spec, items, alone=alone)
-        for item in items:
+        self._request(spec, images, alone=alone)
+        for image in images:
             self.opened = Opened()
             reply = self._receive()
-            if reply.kind == Kind.OPENED:
+            if reply.kind == ReplyKind.OPENED:
                 self.opened = _parse(Opened.unpack, reply)
                 with large:
                     self._write(GO)
                     reply = self._receive()
-            yield self._result(reply, item.ref, spec)
+            yield self._result(reply, image.ref, spec)
 
-    def _request(self, spec: DecoderSpec, items: Sequence[Item], *, alone: bool) -> None:
+    def _request(self, spec: DecoderOptions, images: Sequence[ImageInput], *, alone: bool) -> None:
         inputs = [
-            Input(fields, ref.size, ref.version, ref.uri)
+            RequestedImage(fields, ref.size, ref.version, ref.uri)
             if data is None
-            else Input(fields, len(data), ref.version, "")
-            for ref, fields, data in items
+            else RequestedImage(fields, len(data), ref.version, "")
+            for ref, fields, data in images
         ]
         request = pickle.dumps(Request(spec.pickled, alone, inputs))
         self._write(LENGTH.pack(len(request)) + request)
-        for item in items:
-            if item.data:
-                self._write(item.data)
+        for image in images:
+            if image.data:
+                self._write(image.data)
 
-    def _result(self, reply: _Reply, ref: InputRef, spec: DecoderSpec) -> Example | Reject | None:
+    def _result(
+        self, reply: _Reply, ref: InputRef, spec: DecoderOptions
+    ) -> Example | Reject | None:
         """Return the result of an image, or raise its failure."""
-        if reply.kind == Kind.UNREAD:
+        if reply.kind == ReplyKind.UNREAD:
             return None
-        if reply.kind == Kind.NO_MEMORY:
+        if reply.kind == ReplyKind.NO_MEMORY:
             self.opened = _parse(Opened.unpack, reply)
             raise FailureError("machine" if self.opened.inherited else "memory")
-        if reply.kind == Kind.REJECTED:
+        if reply.kind == ReplyKind.REJECTED:
             texts = reply.fields.decode(errors="replace").split("\0", 2)
             if len(texts) < 3 or texts[1] not in REASONS:
                 raise FailureError("crash")
             return Reject(ref.key, ref.uri, texts[0], texts[1], texts[2])
-        if reply.kind == Kind.BUG:
+        if reply.kind == ReplyKind.BUG:
             raise RuntimeError(f"a decoder failed: {reply.payload.decode(errors='replace')}")
-        if reply.kind not in (Kind.ENCODED, Kind.ENCODED_DEEP):
+        if reply.kind not in (ReplyKind.ENCODED, ReplyKind.ENCODED_DEEP):
             raise FailureError("crash")
         image = _parse(spec.unpack, reply)
-        if reply.kind == Kind.ENCODED_DEEP:
+        if reply.kind == ReplyKind.ENCODED_DEEP:
             image = image._replace(features={**image.features, DEPTH_REDUCED: 1})
         row = CatalogRow.of(ref, image, FRAME_BYTES + len(reply.payload))
         return Example(reply.payload, ref.labels, row)

@@ -17,10 +17,10 @@ from shardmill.transforms.images.decoder import (
     Decoder,
     FailureError,
     FailureKind,
-    Item,
+    ImageInput,
     open_decoders,
 )
-from shardmill.transforms.images.fields import DecoderSpec, Opened
+from shardmill.transforms.images.fields import DecoderOptions, Opened
 from shardmill.transforms.sink.spec import Example
 
 _IDLE_SECONDS = 60.0
@@ -61,7 +61,7 @@ class DecoderPool:
             self._slots.put(None)
 
     def make_records(
-        self, spec: DecoderSpec, items: Sequence[Item]
+        self, spec: DecoderOptions, images: Sequence[ImageInput]
     ) -> list[Example | Reject | None]:
         """Return the records and rejects of images, in order; waits for a free process.
 
@@ -71,7 +71,7 @@ class DecoderPool:
 
         Args:
             spec: What to do with them.
-            items: The images.
+            images: The images.
 
         Raises:
             ResourceError: The memory of the machine does not suffice.
@@ -81,11 +81,11 @@ class DecoderPool:
         failures: list[FailureKind] = []  # of the first image without a result, when it was alone
         alone = False
         try:
-            while len(results) < len(items):
+            while len(results) < len(images):
                 if self._cancelled:
                     raise ShardmillError("The run was interrupted: no more images are decoded.")
                 decoder = decoder or Decoder()
-                left = items[len(results) :][: 1 if alone else None]
+                left = images[len(results) :][: 1 if alone else None]
                 try:
                     for result in decoder.make_records(spec, left, _state.large_image, alone=alone):
                         results.append(result)
@@ -144,7 +144,7 @@ class DecoderPool:
                 self._slots.put(None)
 
 
-def _final_reject(failures: list[FailureKind], item: Item, opened: Opened) -> Reject | None:
+def _final_reject(failures: list[FailureKind], image: ImageInput, opened: Opened) -> Reject | None:
     """Return the reject of an image that failed, or None if it must be tried again.
 
     Raises:
@@ -156,13 +156,13 @@ def _final_reject(failures: list[FailureKind], item: Item, opened: Opened) -> Re
             needed = f"about {opened.needed / (1 << 30):.1f} GiB" if opened.needed else "more"
             why = "the process was killed" if last == "killed" else "ulimit -v"
             raise ResourceError(
-                f"{item.ref.uri} ({opened.width}x{opened.height} pixels, "
-                f"{plural(item.ref.size, 'byte')}) needs {needed} memory to be decoded, which "
+                f"{image.ref.uri} ({opened.width}x{opened.height} pixels, "
+                f"{plural(image.ref.size, 'byte')}) needs {needed} memory to be decoded, which "
                 f"could not be allocated ({why}): add memory, or set --max_pixels below its size, "
                 "so that it is rejected."
             )
     elif last == "timeout" or failures.count(last) == 2:
-        return Reject(item.ref.key, item.ref.uri, "decode", *_REJECTS[last])
+        return Reject(image.ref.key, image.ref.uri, "decode", *_REJECTS[last])
     return None
 
 

@@ -36,11 +36,11 @@ from shardmill.transforms.images.fields import (
     LENGTH,
     MASK_FORMAT,
     NO_MEMORY_EXIT,
-    DecoderSpec,
-    Input,
-    Kind,
+    DecoderOptions,
     Opened,
+    ReplyKind,
     Request,
+    RequestedImage,
     convert_mask,
     place_boxes,
 )
@@ -74,7 +74,7 @@ class Server:
 
     def run(self) -> int:
         """Answer requests until the stream ends; return the exit code."""
-        self._send(Kind.READY)
+        self._send(ReplyKind.READY)
         self._flush()
         while True:
             try:
@@ -101,9 +101,9 @@ class Server:
         if not head:
             return None
         request: Request = pickle.loads(read(*LENGTH.unpack(head)))  # noqa: S301 - of the worker
-        return request, [read(0 if each.path else each.size) for each in request.inputs]
+        return request, [read(0 if source.path else source.size) for source in request.inputs]
 
-    def _set_limits(self, spec: DecoderSpec) -> None:
+    def _set_limits(self, spec: DecoderOptions) -> None:
         memory = spec.limits.decoder_memory
         inherited = resource.RLIM_INFINITY != self._soft_limit < memory
         self._opened = Opened(inherited=inherited)
@@ -112,7 +112,9 @@ class Server:
         with contextlib.suppress(ValueError, OSError):  # macOS has no such limit
             resource.setrlimit(resource.RLIMIT_AS, (self._limit, self._hard_limit))
 
-    def _answer(self, source: Input, content: bytes, spec: DecoderSpec, *, announce: bool) -> None:
+    def _answer(
+        self, source: RequestedImage, content: bytes, spec: DecoderOptions, *, announce: bool
+    ) -> None:
         """Reply with the record of an image, or with the reason that there is none."""
         announced = functools.partial(self._announce, always=announce)
         try:
@@ -121,19 +123,19 @@ class Server:
             image = convert_image(content, spec.image, announced, spec.limits.max_pixels)
             encoded, record = make_record(image, content, source, spec)
         except (ChangedError, FileNotFoundError, StorageError):
-            self._send(Kind.UNREAD)
+            self._send(ReplyKind.UNREAD)
         except RejectedError as error:
             if error.error in _DAMAGE and not self._opened.fits:
-                self._send(Kind.NO_MEMORY, self._opened.pack())
+                self._send(ReplyKind.NO_MEMORY, self._opened.pack())
             else:
                 texts = error.stage, error.error, error.message
-                self._send(Kind.REJECTED, "\0".join(texts).encode(errors="replace"))
+                self._send(ReplyKind.REJECTED, "\0".join(texts).encode(errors="replace"))
         except MemoryError:
-            self._send(Kind.NO_MEMORY, self._opened.pack())
+            self._send(ReplyKind.NO_MEMORY, self._opened.pack())
         except Exception:  # noqa: BLE001 - the worker raises it again
-            self._send(Kind.BUG, payload=traceback.format_exc().encode())
+            self._send(ReplyKind.BUG, payload=traceback.format_exc().encode())
         else:
-            kind = Kind.ENCODED_DEEP if image.deep else Kind.ENCODED
+            kind = ReplyKind.ENCODED_DEEP if image.deep else ReplyKind.ENCODED
             self._send(kind, spec.pack(encoded), record)
 
     def _announce(self, image: Image.Image, *, always: bool) -> None:
@@ -144,11 +146,11 @@ class Server:
         fits = _address_space() + needed <= self._limit
         self._opened = Opened(width, height, needed, fits, self._opened.inherited)
         if always or needed > LARGE:
-            self._send(Kind.OPENED, self._opened.pack())
+            self._send(ReplyKind.OPENED, self._opened.pack())
             self._flush()
             self._requests.read(len(GO))
 
-    def _send(self, kind: Kind, fields: bytes = b"", payload: bytes = b"") -> None:
+    def _send(self, kind: ReplyKind, fields: bytes = b"", payload: bytes = b"") -> None:
         self._pending += HEAD.pack(kind, len(fields), len(payload)) + fields
         if len(payload) > _PENDING_BYTES:
             self._flush()
@@ -169,9 +171,9 @@ _storage = LocalStorage()
 
 
 def make_record(
-    image: ConvertedImage, content: bytes, source: Input, spec: DecoderSpec
+    image: ConvertedImage, content: bytes, source: RequestedImage, spec: DecoderOptions
 ) -> tuple[EncodedImage, bytes]:
-    """Return what the catalog says of a converted image, and its record.
+    """Return a converted image's values for the catalog, and its record.
 
     Args:
         image: The image.
@@ -204,8 +206,8 @@ def make_record(
         *geometry.upright,
         image.multi_frame,
         channels[0].values,
-        [each.total for each in channels],
-        [each.squares for each in channels],
+        [channel.total for channel in channels],
+        [channel.squares for channel in channels],
         spec.features.columns(fields),
     )
     return encoded, encode_example(spec.features.values(fields))
@@ -218,9 +220,9 @@ def _memory_needed(image: Image.Image, pixels: int) -> int:
         image: The image, whose header is read; a JPEG may be decoded at a reduced size.
         pixels: Pixels of the file.
     """
-    each = 1 if image.mode in _ONE_BYTE else 4
+    pixel_bytes = 1 if image.mode in _ONE_BYTE else 4
     coefficients = _COEFFICIENTS * pixels if image.info.get("progressive") else 0
-    return image.width * image.height * each * _COPIES + coefficients
+    return image.width * image.height * pixel_bytes * _COPIES + coefficients
 
 
 @functools.cache

@@ -42,7 +42,9 @@ def _tiff(image: Any, _tile: Any, _data: bytes) -> int:
 def _ppm(_image: Image.Image, tile: Any, _data: bytes) -> int:
     arguments = getattr(tile, "args", ())
     arguments = arguments if isinstance(arguments, tuple) else (arguments,)
-    return max((each.bit_length() for each in arguments if isinstance(each, int)), default=8)
+    return max(
+        (argument.bit_length() for argument in arguments if isinstance(argument, int)), default=8
+    )
 
 
 def _sgi(_image: Image.Image, _tile: Any, data: bytes) -> int:

@@ -24,11 +24,11 @@ from shardmill.schemas.schema_pbtxt.schema_text import array_tags
 from shardmill.schemas.storage import map_ordered, scheme_of, storage_threads
 from shardmill.schemas.tfrecord.gzip_member import Packing
 from shardmill.transforms.images.convert import ImageSpec, codec_versions
-from shardmill.transforms.images.decoder import FRAME_BYTES, Item
+from shardmill.transforms.images.decoder import FRAME_BYTES, ImageInput
 from shardmill.transforms.images.decoder_pool import DecoderPool, use_pool
 from shardmill.transforms.images.fields import (
     BoxesFrame,
-    DecoderSpec,
+    DecoderOptions,
     input_fields,
     place_boxes,
 )
@@ -105,7 +105,7 @@ class ImageEncoder:
         """Yield an example or reject for each reference, in order; read and decode ahead."""
         check_resizer(self.spec.resizer)
         ids: ClassIds = {label: number for number, label in enumerate(labels)}
-        task = DecoderSpec(self.spec, self.feature_set, self.limits, self.boxes_frame)
+        task = DecoderOptions(self.spec, self.feature_set, self.limits, self.boxes_frame)
         workers = self.workers or usable_cores()
         # Records of a local dataset are read by the thread that iterates over the result: they are
         # in the page cache, and threads that read them only wait for each other.
@@ -141,13 +141,13 @@ class ImageEncoder:
                     yield from self._encode_batch(pool, task, batch, ids)
 
     def _encode_batch(
-        self, pool: DecoderPool, task: DecoderSpec, refs: Sequence[InputRef], ids: ClassIds
+        self, pool: DecoderPool, task: DecoderOptions, refs: Sequence[InputRef], ids: ClassIds
     ) -> list[Example | Reject]:
         """Return the example or reject of each reference."""
         fields = {ref.key: input_fields(ref, ids) for ref in refs}
         taken = take_records([ref for ref in refs if self._takes(ref)])
-        taken = {key: each for key, each in taken.items() if self._is_of_row(*each)}
-        new = [Item(ref, fields[ref.key]) for ref in refs if ref.key not in taken]
+        taken = {key: published for key, published in taken.items() if self._is_of_row(*published)}
+        new = [ImageInput(ref, fields[ref.key]) for ref in refs if ref.key not in taken]
         results: Results = {
             ref.key: self._update_record(ref, *taken[ref.key], fields[ref.key])
             for ref in refs
@@ -172,13 +172,13 @@ class ImageEncoder:
             return False
         if not (ref.mask or self._has_masks):
             return True
-        known = PublishedRecord.unpack(ref.published).image.features.get("mask_hash")
+        mask_hash = PublishedRecord.unpack(ref.published).image.features.get("mask_hash")
         current = parse_example(ref.attached)["mask_hash"].values if ref.mask else [b""]
-        return [(known or "").encode()] == current
+        return [(mask_hash or "").encode()] == current
 
-    def _is_of_row(self, known: PublishedRecord, record: bytes) -> bool:
+    def _is_of_row(self, published: PublishedRecord, record: bytes) -> bool:
         """Return whether a record has the image of its row in the catalog."""
-        expected = known.image.features.get(IMAGE_HASH)
+        expected = published.image.features.get(IMAGE_HASH)
         name = self.feature_set.name_of("data")
         if not (expected and name):
             return True  # the catalog of this shard is proved by the CRC that it holds
@@ -189,10 +189,10 @@ class ImageEncoder:
         return isinstance(image, bytes) and blake3(image).hexdigest() == expected
 
     def _update_record(
-        self, ref: InputRef, known: PublishedRecord, record: bytes, fields: dict[str, Any]
+        self, ref: InputRef, published: PublishedRecord, record: bytes, fields: dict[str, Any]
     ) -> Example:
         """Return the example of a published record, with the current values of the input."""
-        image = known.image
+        image = published.image
         names = [name for name, feature in self.feature_set.features if feature.of_input]
         if self.feature_set.boxes:
             made = parse_example(record)
@@ -238,7 +238,7 @@ class ImagesHooks(BuildHooks):
     Attributes:
         labels_are_names: Whether labels are the names of files.
         resizer: The resizer of this build.
-        resizer_given: Whether the user chose it; else it is what the client has.
+        resizer_given: Whether the user chose it; else it is the client's default.
     """
 
     labels_are_names: bool = False
@@ -249,7 +249,7 @@ class ImagesHooks(BuildHooks):
     archives: tuple[str, ...] = ARCHIVE_SUFFIXES
 
     def next_step(self, name: str, default: str) -> str:
-        """Return what to do with a file that is not an image."""
+        """Return the fix for a file that is not an image."""
         return next_step(name, "images", default)
 
     def codec_change(self, versions: Mapping[str, str]) -> str:
@@ -258,7 +258,7 @@ class ImagesHooks(BuildHooks):
         return f"resizer was {old}, now {self.resizer}" if old not in (None, self.resizer) else ""
 
     def why_not_updated(self, output: str, versions: Mapping[str, str]) -> str:
-        """Return that a dataset was resized by what is not the default here, or nothing.
+        """Return why an update would change the resizer, with the fix, or an empty text.
 
         Without an option, the other resizer would decode all images of the dataset again.
         """
@@ -277,7 +277,7 @@ class ImagesHooks(BuildHooks):
         )
 
     def remedy(self, reason: str, keys: Sequence[str]) -> str:
-        """Return what to change if matching rejected all images, or nothing."""
+        """Return the fix if matching rejected all images, or an empty text."""
         return remedy_of(reason, keys)
 
     def input_warnings(self, labels: Collection[str], usable: int) -> Iterator[str]:
@@ -289,46 +289,48 @@ class ImagesHooks(BuildHooks):
             )
 
 
-def _decode(pool: DecoderPool, task: DecoderSpec, items: list[Item], results: Results) -> None:
+def _decode(
+    pool: DecoderPool, task: DecoderOptions, images: list[ImageInput], results: Results
+) -> None:
     """Add the example or reject of each image.
 
     The decoder processes read local files. What they cannot read, and objects, is read here.
     """
-    _read_masks(items, results)
-    items = [item for item in items if item.ref.key not in results]
-    if items and not (scheme_of(items[0].ref.uri) or items[0].ref.member):
-        small = [item for item in items if item.ref.size <= MAX_FILE_BYTES]
+    _read_masks(images, results)
+    images = [image for image in images if image.ref.key not in results]
+    if images and not (scheme_of(images[0].ref.uri) or images[0].ref.member):
+        small = [image for image in images if image.ref.size <= MAX_FILE_BYTES]
         _make_records(pool, task, small, results)
-        items = [item for item in items if item.ref.key not in results]
-    _make_records(pool, task, _read(items, results), results)
+        images = [image for image in images if image.ref.key not in results]
+    _make_records(pool, task, _read(images, results), results)
 
 
 def _make_records(
-    pool: DecoderPool, task: DecoderSpec, items: list[Item], results: Results
+    pool: DecoderPool, task: DecoderOptions, images: list[ImageInput], results: Results
 ) -> None:
     """Add the results of images whose files can be read."""
-    made = pool.make_records(task, items) if items else []
-    for item, result in zip(items, made, strict=True):
+    made = pool.make_records(task, images) if images else []
+    for image, result in zip(images, made, strict=True):
         if result is not None:
-            results[item.ref.key] = result
+            results[image.ref.key] = result
 
 
-def _read_masks(items: list[Item], results: Results) -> None:
-    """Add the contents of masks to the fields of items; add the rejects of those without."""
-    masked = [item for item in items if item.ref.mask]
-    contents = read_inputs([InputRef(item.ref.key, *item.ref.mask) for item in masked])
-    for item, content in zip(masked, contents, strict=True):
-        if isinstance(content, bytes) and blake3(content).hexdigest() == item.fields["mask_hash"]:
-            item.fields["mask/data"] = content
+def _read_masks(images: list[ImageInput], results: Results) -> None:
+    """Add the contents of masks to the fields of images; add rejects of unreadable ones."""
+    masked = [image for image in images if image.ref.mask]
+    contents = read_inputs([InputRef(image.ref.key, *image.ref.mask) for image in masked])
+    for image, content in zip(masked, contents, strict=True):
+        if isinstance(content, bytes) and blake3(content).hexdigest() == image.fields["mask_hash"]:
+            image.fields["mask/data"] = content
         else:
             error = content.error if isinstance(content, RejectedError) else "changed"
             message = "its mask cannot be read or changed after it was matched"
-            results[item.ref.key] = Reject(item.ref.key, item.ref.uri, "read", error, message)
+            results[image.ref.key] = Reject(image.ref.key, image.ref.uri, "read", error, message)
 
 
-def _read(items: list[Item], results: Results) -> list[Item]:
-    """Return items with the content of their files; add the rejects of those without."""
-    refs = [item.ref for item in items]
+def _read(images: list[ImageInput], results: Results) -> list[ImageInput]:
+    """Return images with the content of their files; add rejects of unreadable ones."""
+    refs = [image.ref for image in images]
     try:
         contents = read_inputs(refs)
     except MemoryError as error:
@@ -338,10 +340,10 @@ def _read(items: list[Item], results: Results) -> list[Item]:
             "process can have: add memory, or set --workers lower."
         ) from error
     read = []
-    for item, content in zip(items, contents, strict=True):
+    for image, content in zip(images, contents, strict=True):
         if isinstance(content, RejectedError):
-            key, uri = item.ref.key, item.ref.uri
+            key, uri = image.ref.key, image.ref.uri
             results[key] = Reject(key, uri, content.stage, content.error, content.message)
         else:
-            read.append(item._replace(data=content))
+            read.append(image._replace(data=content))
     return read

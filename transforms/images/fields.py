@@ -87,14 +87,16 @@ def place_boxes(
             decide by ``box/size`` if the rotation changes the size.
     """
     given = Size(*fields["box/size"])
-    known = given not in ((0, 0), (1, 1))
+    has_size = given not in ((0, 0), (1, 1))
     is_stored = frame == "stored" or (
-        not frame and given == geometry.stored != geometry.upright and known
+        not frame and given == geometry.stored != geometry.upright and has_size
     )
     source = geometry.stored if is_stored else geometry.upright
     unit = source if given == (1, 1) else (1, 1)
     counts = dict.fromkeys(BOX_COUNTS, 0)
-    counts["boxes_size_differs"] = int(known and given not in (geometry.stored, geometry.upright))
+    counts["boxes_size_differs"] = int(
+        has_size and given not in (geometry.stored, geometry.upright)
+    )
     counts["boxes_stored_frame"] = int(is_stored)
     counts["outlines"] = fields["box/outlines"][0]
     kept, placed = [], []
@@ -184,13 +186,13 @@ def convert_mask(data: bytes, geometry: Geometry, frame: BoxesFrame = "") -> byt
     image = decode.open_image(data)
     size = Size(*image.size)
     is_stored = frame == "stored" or (not frame and size == geometry.stored != geometry.upright)
-    wanted = geometry.stored if is_stored else geometry.upright
-    if size != wanted:
+    expected = geometry.stored if is_stored else geometry.upright
+    if size != expected:
         raise RejectedError(
             "decode",
             "mask",
             f"the mask has {size.width}x{size.height} pixels, and the image "
-            f"{wanted.width}x{wanted.height}",
+            f"{expected.width}x{expected.height}",
         )
     if image.mode not in _MODES or image.format not in _FORMATS:
         raise RejectedError(
@@ -217,7 +219,7 @@ def convert_mask(data: bytes, geometry: Geometry, frame: BoxesFrame = "") -> byt
     return buffer.getvalue()
 
 
-class Kind(IntEnum):
+class ReplyKind(IntEnum):
     """Kind of a reply, with its fields and payload."""
 
     READY = 1  # after the start
@@ -231,7 +233,7 @@ class Kind(IntEnum):
 
 
 class Opened(NamedTuple):
-    """What is known of an image before it is decoded.
+    """Properties of an image before it is decoded.
 
     Attributes:
         width: Width in pixels.
@@ -239,7 +241,7 @@ class Opened(NamedTuple):
         needed: Estimated bytes of memory that decoding and converting it need.
         fits: Whether they fit the limit of the process.
         inherited: Whether this limit is that of the machine or the shell and below
-            ``DecoderSpec.memory``.
+            ``DecoderOptions.memory``.
     """
 
     width: int = 0
@@ -262,7 +264,7 @@ class Opened(NamedTuple):
         return cls._make(_OPENED.unpack(data))
 
 
-class Input(NamedTuple):
+class RequestedImage(NamedTuple):
     """An image of a request.
 
     Attributes:
@@ -282,19 +284,19 @@ class Request(NamedTuple):
     """Images to make records of.
 
     Attributes:
-        spec: The pickled ``DecoderSpec``, which is the same for many requests.
+        spec: The pickled ``DecoderOptions``, which is the same for many requests.
         announce: Whether to send ``OPENED`` for each image.
         inputs: The images.
     """
 
     spec: bytes
     announce: bool
-    inputs: list[Input]
+    inputs: list[RequestedImage]
 
 
 @dataclass(frozen=True)
-class DecoderSpec:
-    """What a decoder process does with an image.
+class DecoderOptions:
+    """Options of a decoder process.
 
     Attributes:
         image: How it is converted.

@@ -1,7 +1,7 @@
 """JPEG and PNG files that records may contain as they are, or without their metadata.
 
-A file is kept only if TensorFlow decodes it to Pillow's pixels. Tests find the kinds of which this
-holds; here, the whole file must have the structure of one of them. All other files are converted.
+A file is kept only if TensorFlow decodes it to Pillow's pixels. Tests find the kinds of such
+files; here, the whole file must have the structure of one kind. All other files are converted.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def _complete(scan: bytes) -> set[tuple[int, int]]:
 
 
 def _color_segment(marker: int, content: bytes) -> bytes:
-    """Return what libjpeg reads of a segment, without a thumbnail; nothing if it ignores it."""
+    """Return the part of a segment that libjpeg reads, without a thumbnail; it may be empty."""
     start, size = _COLOR.get(marker, (b"", len(content) + 1))
     if len(content) < size or not content.startswith(start):
         return b""

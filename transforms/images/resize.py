@@ -90,9 +90,9 @@ def parse_image_size(value: Any) -> Size:
 def _parse_target(_: str, value: Any) -> Size:
     size = parse_image_size(value)
     if not all(1 <= side <= MAX_SIDE for side in size):
-        shown = f"{size.height}x{size.width}"
+        written = f"{size.height}x{size.width}"
         raise UsageError(
-            f"--image_size={shown} is out of range: each side takes 1 to {MAX_SIDE} pixels, as in "
+            f"--image_size={written} is out of range: each side takes 1 to {MAX_SIDE} pixels, as in "
             "224 or 180x320 (height x width)."
         )
     return size

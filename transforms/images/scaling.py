@@ -123,7 +123,7 @@ def resizer_of(versions: Mapping[str, str]) -> Resizer | None:
 
 
 def resizer_versions(resizer: Resizer) -> dict[str, str]:
-    """Return what the versions of codecs say of a resizer.
+    """Return the versions that identify a resizer.
 
     Raises:
         ResourceError: It is not installed.

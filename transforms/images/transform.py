@@ -9,7 +9,7 @@ import apache_beam as beam
 
 import shardmill.transforms.match.transform  # noqa: F401 - registers the coders
 from shardmill.schemas.refs import InputRef, Reject
-from shardmill.transforms.sink.spec import Encoder, Item, encode_refs
+from shardmill.transforms.sink.spec import Encoder, EncoderOutput, encode_refs
 
 EXAMPLES, REJECTS = "examples", "rejects"
 _BATCH_SIZE = 64
@@ -35,7 +35,7 @@ class EncodeImages(beam.PTransform):
         """Batch and encode the references."""
         encoder, labels = self.encoder, tuple(self.labels)
 
-        def encode(refs: Sequence[InputRef]) -> Iterator[Item | beam.pvalue.TaggedOutput]:
+        def encode(refs: Sequence[InputRef]) -> Iterator[EncoderOutput | beam.pvalue.TaggedOutput]:
             for item in encode_refs(encoder, refs, labels):
                 yield beam.pvalue.TaggedOutput(REJECTS, item) if isinstance(item, Reject) else item
 

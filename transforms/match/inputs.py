@@ -30,10 +30,10 @@ from shardmill.transforms.match.containers.expand import is_archive
 from shardmill.transforms.match.next_steps import next_step
 from shardmill.transforms.match.walk import (
     OUTSIDE_ROOT,
-    Found,
+    FileKind,
+    Match,
     PathFilter,
     WalkTask,
-    Wanted,
     first_level,
     glob_folders,
     glob_regex,
@@ -51,7 +51,7 @@ _MAX_OPENED = 1_000  # files in which an archive is looked for
 _HEAD_BYTES, _FEW_LINES = 64 << 10, 10  # of a text file that may be a table
 _DELIMITER = re.compile(r"[,;|\s]")
 # Suffixes of files that list inputs, one path per line or as tables; a table's CSV is an input.
-_LISTS: dict[Wanted, tuple[str, ...]] = {
+_LISTS: dict[FileKind, tuple[str, ...]] = {
     "images": (".csv", ".jsonl"),
     "records": (".csv", ".txt"),
     "rows": (".txt",),
@@ -188,9 +188,9 @@ def merge_entries(key: str, refs: Iterable[InputRef]) -> Iterator[InputRef | Mat
 
 
 def _values(ref: InputRef) -> dict[str, Any]:
-    """Return what a listing says of an input, apart from its path."""
+    """Return the values of a listing's row, apart from the path."""
     attached = parse_example(ref.attached).items() if ref.attached else ()
-    columns = {name.removeprefix("listing/"): [*each.values] for name, each in attached}
+    columns = {name.removeprefix("listing/"): [*feature.values] for name, feature in attached}
     return {"label": ref.label, "split": ref.split, "group": ref.group, **columns}
 
 
@@ -203,7 +203,7 @@ class MatchSpec:
         input: The input as an absolute path or URI.
         root: Folder that keys are relative to.
         follow_links: Whether symlinks may lead outside the root.
-        wanted: Kind of files to match in folders and globs.
+        file_kind: Kind of files to match in folders and globs.
         parts: The inputs if they are several, all with the same root; ``input`` lists them.
         archives: Whether files may be archives, whose members are the inputs; those of a listing
             are ``spooled``.
@@ -214,7 +214,7 @@ class MatchSpec:
     input: str
     root: str
     follow_links: bool = False
-    wanted: Wanted = "images"
+    file_kind: FileKind = "images"
     parts: tuple[MatchSpec, ...] = ()
     archives: bool = False
     table: Any = None
@@ -231,17 +231,17 @@ def find_inputs(patterns: Sequence[str], root: str = "", **options: Any) -> Matc
     Raises:
         ShardmillError: As ``find_input``, or the inputs are on several storages.
     """
-    found = [find_input(pattern, root, **options) for pattern in patterns]
-    if len(found) == 1:
-        (one,) = found
+    specs = [find_input(pattern, root, **options) for pattern in patterns]
+    if len(specs) == 1:
+        (one,) = specs
         # The keys of the members of one archive are their names.
         is_one = one.archives and one.kind == "file" and not root
         return replace(one, root=one.input) if is_one else one
-    common = root or common_root([each.root for each in found])
+    common = root or common_root([spec.root for spec in specs])
     parts = tuple(find_input(pattern, common, **options) for pattern in patterns)
-    whole, archives = ", ".join(each.input for each in parts), any(p.archives for p in parts)
-    root, wanted = parts[0].root, parts[0].wanted
-    return MatchSpec("several", whole, root, wanted=wanted, parts=parts, archives=archives)
+    whole, archives = ", ".join(part.input for part in parts), any(p.archives for p in parts)
+    root, file_kind = parts[0].root, parts[0].file_kind
+    return MatchSpec("several", whole, root, file_kind=file_kind, parts=parts, archives=archives)
 
 
 def common_root(roots: Sequence[str]) -> str:
@@ -270,7 +270,7 @@ def find_input(
     *,
     listing: bool = False,
     follow_links: bool = False,
-    wanted: Wanted = "images",
+    wanted: FileKind = "images",
 ) -> MatchSpec:
     """Return the input that an ``--input`` value names.
 
@@ -282,7 +282,8 @@ def find_input(
         root: Folder that keys are relative to; by default the longest literal folder of the input.
         listing: Whether a file is a listing; files named ``.csv`` or ``.jsonl`` always are.
         follow_links: See ``MatchSpec``.
-        wanted: See ``MatchSpec``; with ``records``, a ``.txt`` is a list too, one path per line.
+        wanted: Kind of files to match in folders and globs: ``images``, ``records``, ``rows`` or
+            ``any``. With ``records``, a ``.txt`` is a list too, one path per line.
 
     Raises:
         InputError: The input does not exist.
@@ -349,8 +350,8 @@ def _walk_refs(spec: MatchSpec) -> Iterator[str]:
     """Yield the paths of the inputs in a folder or glob, as far as it can be listed."""
     with contextlib.suppress(InputError):
         for task in first_level(spec.top):
-            for each in walk_input(spec, task):
-                ref = each.ref if isinstance(each, Linked) else each
+            for match in walk_input(spec, task):
+                ref = match.ref if isinstance(match, Linked) else match
                 if isinstance(ref, InputRef) and not ref.error:
                     yield ref.uri
 
@@ -370,9 +371,9 @@ def _is_table(path: str, root: str) -> bool:
     return not listed and any(map(_DELIMITER.search, lines))
 
 
-def walk_input(spec: MatchSpec, task: WalkTask) -> Iterator[Found]:
-    """Yield what one piece of a folder or glob holds, with keys relative to the root."""
-    prefix, wanted = spec.top[len(spec.root) :].strip("/"), spec.wanted
+def walk_input(spec: MatchSpec, task: WalkTask) -> Iterator[Match]:
+    """Walk one piece of a folder or glob; keys are relative to the root."""
+    prefix, file_kind = spec.top[len(spec.root) :].strip("/"), spec.file_kind
     options: dict[str, PathFilter] = {}
     if spec.kind == "glob":
         file, folder = glob_regex(spec.input), glob_folders(spec.input)
@@ -381,13 +382,13 @@ def walk_input(spec: MatchSpec, task: WalkTask) -> Iterator[Found]:
             lambda path: folder.fullmatch(join(spec.top, path)) is not None,
         )
         # A pattern for tables means all files that it matches, with any suffix.
-        wanted = "any" if wanted == "rows" else wanted
-    wanted = "any" if spec.archives else wanted
+        file_kind = "any" if file_kind == "rows" else file_kind
+    file_kind = "any" if spec.archives else file_kind
     yield from walk(
         spec.top,
         task,
         follow_links=spec.follow_links,
-        wanted=wanted,
+        file_kind=file_kind,
         prefix=prefix and f"{prefix}/",
         **options,
     )
@@ -408,28 +409,30 @@ def match_now(spec: MatchSpec) -> tuple[list[InputRef], MatchCounts]:
     Raises:
         ShardmillError: A listing is broken, or a folder cannot be listed.
     """
-    found: list[Found]
+    matches: list[Match]
     if spec.kind == "several":
         refs, counts = zip(*map(match_now, spec.parts), strict=True)
-        found = [*counts, *_merge((ref.key, ref) for ref in itertools.chain(*refs))]
+        matches = [*counts, *_merge((ref.key, ref) for ref in itertools.chain(*refs))]
     elif spec.kind == "file":
-        found = [find_single(spec)]
+        matches = [find_single(spec)]
     elif spec.kind == "listing":
         listed = _merge(((ref.key, ref) for ref in read_listing(spec)), merge_entries)
-        found = [find_listed(each, spec) if isinstance(each, InputRef) else each for each in listed]
+        matches = [
+            find_listed(match, spec) if isinstance(match, InputRef) else match for match in listed
+        ]
     else:
-        walked = [each for task in first_level(spec.top) for each in walk_input(spec, task)]
-        linked = _merge(each for each in walked if isinstance(each, Linked))
-        found = [*(each for each in walked if not isinstance(each, Linked)), *linked]
-    total = sum_counts(each for each in found if isinstance(each, MatchCounts))
-    return sorted(each for each in found if isinstance(each, InputRef)), total
+        walked = [match for task in first_level(spec.top) for match in walk_input(spec, task)]
+        linked = _merge(match for match in walked if isinstance(match, Linked))
+        matches = [*(match for match in walked if not isinstance(match, Linked)), *linked]
+    total = sum_counts(match for match in matches if isinstance(match, MatchCounts))
+    return sorted(match for match in matches if isinstance(match, InputRef)), total
 
 
 def _merge(
     named: Iterable[tuple[str, InputRef]],
-    merge: Callable[[str, Iterable[InputRef]], Iterable[Found]] = lambda _, refs: keep_first(refs),
-) -> Iterator[Found]:
-    """Yield what is made of the references of each name: one, and a count for each other."""
+    merge: Callable[[str, Iterable[InputRef]], Iterable[Match]] = lambda _, refs: keep_first(refs),
+) -> Iterator[Match]:
+    """Merge references with the same name: yield one, and a count for each other."""
     groups: dict[str, list[InputRef]] = {}
     for name, ref in named:
         groups.setdefault(name, []).append(ref)

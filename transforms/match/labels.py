@@ -122,7 +122,7 @@ class LabelSpec:
         return re.compile(pattern, re.DOTALL)
 
     @cached_property
-    def known(self) -> frozenset[str] | None:
+    def allowed(self) -> frozenset[str] | None:
         """The labels of the file as a set."""
         return None if self.fixed is None else frozenset(self.fixed)
 
@@ -157,7 +157,7 @@ class LabelSpec:
             return ref._replace(label=None).rejected("no_label", why)
         try:
             for label in ref.labels:
-                check_label(label, self.known)
+                check_label(label, self.allowed)
         except RejectedError as error:
             return ref.rejected(error.error, error.message)
         return ref
@@ -169,12 +169,12 @@ class LabelSpec:
         return fixed[int(label)] if is_number else label
 
 
-def check_label(label: str, known: Collection[str] | None) -> None:
+def check_label(label: str, allowed: Collection[str] | None) -> None:
     """Check a label.
 
     Args:
         label: Its text.
-        known: The labels that it must be one of; None for any.
+        allowed: The labels that it must be one of; None for any.
 
     Raises:
         RejectedError: It is empty, has a control character, or is unknown.
@@ -182,7 +182,7 @@ def check_label(label: str, known: Collection[str] | None) -> None:
     if not label or has_control(label):
         problem = "has a control character" if label else "has no characters"
         raise RejectedError("match", "label_text", f"the label {label!r} {problem}")
-    if known is not None and label not in known:
+    if allowed is not None and label not in allowed:
         raise RejectedError("match", "unknown_label", f"the label {label!r} is not in --labels")
 
 
@@ -318,13 +318,13 @@ def _read_names(text: str, source: str) -> list[str]:
     import yaml  # slow to import
 
     try:
-        found = yaml.safe_load(text)["names"]
-        names = dict(enumerate(found)) if isinstance(found, list) else {**found}
+        content = yaml.safe_load(text)["names"]
+        names = dict(enumerate(content)) if isinstance(content, list) else {**content}
         listed = [names[number] for number in range(len(names))]
     except (yaml.YAMLError, LookupError, RecursionError, TypeError) as error:
         raise _labels_not_yaml(source) from error
     # A name that YAML reads as a boolean, a date or a number was written otherwise: yes, 1.0.
-    if not all(isinstance(each, str) and len(each.splitlines()) == 1 for each in listed):
+    if not all(isinstance(name, str) and len(name.splitlines()) == 1 for name in listed):
         raise _labels_not_yaml(source)
     return listed
 

@@ -34,7 +34,7 @@ def next_step(name: str, command: str, default: str) -> str:
 
 
 def remedy_of(reason: str, keys: Sequence[str]) -> str:
-    """Return what to change if matching rejected all inputs for a reason, or an empty text.
+    """Return the fix if matching rejected all inputs for a reason, or an empty text.
 
     Args:
         reason: The reason.

@@ -25,7 +25,7 @@ from shardmill.transforms.match.inputs import (
     walk_input,
 )
 from shardmill.transforms.match.labels import LabelSpec
-from shardmill.transforms.match.walk import Found, WalkTask, first_level
+from shardmill.transforms.match.walk import Match, WalkTask, first_level
 from shardmill.transforms.runtime.beam_steps import TupleCoder, singleton_sum
 
 for _type in (InputRef, MatchCounts):  # what matching sends through shuffles
@@ -79,12 +79,12 @@ class MatchFiles(beam.PTransform):
         spec = self.spec
         if spec.kind != "several":
             return self._labelled(self._matched(root | "Start" >> beam.Impulse()))
-        found = []
+        matches = []
         for number, part in enumerate(spec.parts, 1):
             start = root | f"Input{number}" >> beam.Impulse()
-            found.append(start | f"Match{number}" >> _MatchOne(replace(self, spec=part)))
-        refs = [one.refs for one in found] | "AllRefs" >> beam.Flatten()
-        counts = [one.counts for one in found] | "AllCounts" >> beam.Flatten()
+            matches.append(start | f"Match{number}" >> _MatchOne(replace(self, spec=part)))
+        refs = [one.refs for one in matches] | "AllRefs" >> beam.Flatten()
+        counts = [one.counts for one in matches] | "AllCounts" >> beam.Flatten()
         refs, counts = self._labelled(MatchedInputs(refs, counts))
         refs, repeated = refs | "DropRepeated" >> MergeRepeated()
         counts = (counts, repeated) | "RepeatedCounts" >> beam.Flatten()
@@ -127,7 +127,7 @@ class MatchFiles(beam.PTransform):
 
     def _walked(self, start: beam.PCollection[bytes]) -> MatchedInputs:
         spec = self.spec
-        found = (
+        outputs = (
             start
             | "ListFolders" >> beam.FlatMap(lambda _: map(tuple, first_level(spec.top)))
             | "SpreadFolders" >> beam.Reshuffle()
@@ -135,14 +135,14 @@ class MatchFiles(beam.PTransform):
             >> find_inputs(lambda task: walk_input(spec, WalkTask(*task)), InputError, _LINKED)
         )
         if scheme_of(spec.top):  # object stores have no links
-            return MatchedInputs(found[_REFS], found[_COUNTS])
+            return MatchedInputs(outputs[_REFS], outputs[_COUNTS])
         once, repeated = (
-            found[_LINKED]
+            outputs[_LINKED]
             | "GroupByPath" >> beam.GroupByKey()
             | "DropRepeated" >> find_inputs(lambda entry: keep_first(entry[1]))
         )
-        refs = (found[_REFS], once) | "AllWalked" >> beam.Flatten()
-        return MatchedInputs(refs, (found[_COUNTS], repeated) | "WalkCounts" >> beam.Flatten())
+        refs = (outputs[_REFS], once) | "AllWalked" >> beam.Flatten()
+        return MatchedInputs(refs, (outputs[_COUNTS], repeated) | "WalkCounts" >> beam.Flatten())
 
     def _listed(self, start: beam.PCollection[bytes]) -> MatchedInputs:
         spec = self.spec
@@ -172,7 +172,7 @@ class MergeRepeated(beam.PTransform):
         merge: Takes a key and its references, and gives one and a count for each other.
     """
 
-    merge: Callable[[str, Iterable[InputRef]], Iterable[Found]] = lambda _, refs: keep_first(refs)
+    merge: Callable[[str, Iterable[InputRef]], Iterable[Match]] = lambda _, refs: keep_first(refs)
 
     def expand(self, refs: beam.PCollection[InputRef]) -> beam.pvalue.DoOutputsTuple:
         """Wires the grouping by key."""
@@ -192,22 +192,22 @@ def find_inputs(
     *tags: str,
     kind: Any = InputRef,
 ) -> beam.PTransform:
-    """Return a step that applies a function and gives what it finds and counts as two outputs.
+    """Return a step that applies a function and splits its results into references and counts.
 
     Args:
-        function: Takes an element and gives what was found.
+        function: Takes an element; returns references, links and counts.
         fatal: Errors of the function that make the whole input unusable and that no retry fixes.
         tags: Names of further outputs: ``_LINKED`` if the function gives ``Linked``.
-        kind: Type of what is found.
+        kind: Type of the references.
     """
 
     def call(element: Any) -> Iterator[Any]:
         try:
-            for each in function(element):
-                if isinstance(each, Linked):
-                    yield TaggedOutput(_LINKED, tuple(each))
+            for match in function(element):
+                if isinstance(match, Linked):
+                    yield TaggedOutput(_LINKED, tuple(match))
                 else:
-                    yield TaggedOutput(_COUNTS, each) if isinstance(each, MatchCounts) else each
+                    yield TaggedOutput(_COUNTS, match) if isinstance(match, MatchCounts) else match
         except fatal as error:
             fatal_error = getattr(error, "coded", str(error))
             yield TaggedOutput(_COUNTS, MatchCounts(fatal=fatal_error))

@@ -43,8 +43,8 @@ _OTHER_SUFFIXES = SIDE_SUFFIXES | {
     ".mpeg",
 }
 
-Wanted = Literal["images", "records", "rows", "any"]
-Found = InputRef | Linked | MatchCounts
+FileKind = Literal["images", "records", "rows", "any"]
+Match = InputRef | Linked | MatchCounts
 OUTSIDE_ROOT = ("outside_root", "the link leads outside the root; --follow_links allows that")
 _MAX_LISTED = 10_000  # objects: a folder without subfolders may have millions
 _NOT_ESCAPED = bytes(set(range(128)) - {ord("%")})
@@ -67,12 +67,12 @@ def is_junk(name: str) -> bool:
     return name.startswith(".") or name.lower() in _JUNK_NAMES
 
 
-def is_other(name: str, wanted: Wanted = "images") -> bool:
+def is_other(name: str, file_kind: FileKind = "images") -> bool:
     """Return whether the name of a file says that it is not of the wanted kind."""
-    if wanted == "records":
+    if file_kind == "records":
         return claims_other(name)
-    if wanted in ("rows", "any"):
-        return wanted == "rows" and not _TABLE.search(name)
+    if file_kind in ("rows", "any"):
+        return file_kind == "rows" and not _TABLE.search(name)
     return os.path.splitext(name)[1].lower() in _OTHER_SUFFIXES
 
 
@@ -214,11 +214,11 @@ def walk(
     task: WalkTask,
     *,
     follow_links: bool,
-    wanted: Wanted = "images",
+    file_kind: FileKind = "images",
     matches: PathFilter = _ALL,
     prefix: str = "",
-) -> Iterator[Found]:
-    """Yield what each file of one piece of a walk is.
+) -> Iterator[Match]:
+    """Walk one piece of a folder; yield references, links and counts.
 
     A link to a file or folder that the walk finds by its real path too is a duplicate. Of the
     links in one piece to any other folder, the first is entered. Links that lead outside the root
@@ -228,7 +228,7 @@ def walk(
         root: A local folder, or a folder's URI.
         task: The piece.
         follow_links: Whether links may lead outside the root.
-        wanted: Kind of files that are inputs; other files are skipped, by their names.
+        file_kind: Kind of files that are inputs; other files are skipped, by their names.
         matches: Which files are matched; by default all.
         prefix: Text before the path relative to the root in all keys.
 
@@ -236,13 +236,13 @@ def walk(
         InputError: A folder cannot be listed.
     """
     if scheme_of(root):
-        yield from _walk_objects(root, task, wanted, matches, prefix)
+        yield from _walk_objects(root, task, file_kind, matches, prefix)
         return
     folder = os.fsdecode(task.folder.encode("latin-1"))
     if folder and not matches.folder(folder):
         return
     try:
-        walker = _LocalWalk(root, follow_links, wanted, matches, prefix)
+        walker = _LocalWalk(root, follow_links, file_kind, matches, prefix)
         yield from walker.walk(folder, walker.real_path(folder), deep=task.deep)
     except PermissionError as error:
         escaped = escape_name(error.filename or root)
@@ -259,7 +259,7 @@ def walk(
 
 
 def _list_folders(root: str) -> list[str]:
-    return [each.name for each in _scan(root) if _is_dir(each) and not is_junk(each.name)]
+    return [folder.name for folder in _scan(root) if _is_dir(folder) and not is_junk(folder.name)]
 
 
 def _scan(folder: str) -> list[os.DirEntry[str]]:
@@ -274,18 +274,18 @@ def _is_dir(entry: os.DirEntry[str]) -> bool:
         return False
 
 
-def _by_link(found: InputRef | MatchCounts, real: str) -> Found:
-    return Linked(escape_name(real), found) if isinstance(found, InputRef) else found
+def _by_link(match: InputRef | MatchCounts, real: str) -> Match:
+    return Linked(escape_name(real), match) if isinstance(match, InputRef) else match
 
 
 class _LocalWalk:
     def __init__(
-        self, root: str, follow_links: bool, wanted: Wanted, matches: PathFilter, prefix: str
+        self, root: str, follow_links: bool, file_kind: FileKind, matches: PathFilter, prefix: str
     ) -> None:
         self.root, self.prefix = root, prefix
         self.real_root = os.path.realpath(root)
         self.follow_links = follow_links
-        self.wanted: Wanted = wanted
+        self.file_kind: FileKind = file_kind
         self.matches = matches
         self.entered: set[str] = set()  # real paths of folders that were entered by a link
 
@@ -293,7 +293,7 @@ class _LocalWalk:
         """Return the real path of a file or folder, unless links lead to it."""
         return os.path.join(self.real_root, relative) if relative else self.real_root
 
-    def walk(self, folder: str, real: str, *, deep: bool) -> Iterator[Found]:
+    def walk(self, folder: str, real: str, *, deep: bool) -> Iterator[Match]:
         """Yield the contents of a folder.
 
         Args:
@@ -320,11 +320,11 @@ class _LocalWalk:
                 if deep and self.matches.folder(relative):
                     yield from self.walk(relative, entry_real, deep=True)
             elif self.matches.file(relative):
-                found = self._file(entry, relative, entry_real)
-                yield _by_link(found, entry_real) if linked else found
+                match = self._file(entry, relative, entry_real)
+                yield _by_link(match, entry_real) if linked else match
 
     def _unused_link(self, path: str, folder: str, real: str) -> InputRef | MatchCounts | None:
-        """Return what a link to a folder is if the folder is not entered by it."""
+        """Return the reject or duplicate for a folder link that is not followed."""
         rejected = self._reject_link(path, folder)
         if rejected is None and self.matches is _ALL:
             return DUPLICATE if self._is_walked(real) or real in self.entered else None
@@ -341,7 +341,7 @@ class _LocalWalk:
 
     def _is_matched(self, real: str) -> bool:
         """Return whether a real file is matched without links."""
-        if not self._is_walked(real) or is_other(real, self.wanted) or not is_utf8(real):
+        if not self._is_walked(real) or is_other(real, self.file_kind) or not is_utf8(real):
             return False
         return self.matches.file(os.path.relpath(real, self.real_root))
 
@@ -364,7 +364,7 @@ class _LocalWalk:
         return ref._replace(size=status.st_size, version=version, ctime=ctime)
 
     def _file(self, entry: os.DirEntry[str], relative: str, real: str) -> InputRef | MatchCounts:
-        if is_junk(entry.name) or is_other(entry.name, self.wanted):
+        if is_junk(entry.name) or is_other(entry.name, self.file_kind):
             return count_skipped(self.prefix + escape_name(relative))
         if entry.is_symlink():
             rejected = self._reject_link(entry.path, relative)
@@ -386,7 +386,7 @@ class _LocalWalk:
 
 
 def _walk_objects(
-    root: str, task: WalkTask, wanted: Wanted, matches: PathFilter, prefix: str
+    root: str, task: WalkTask, file_kind: FileKind, matches: PathFilter, prefix: str
 ) -> Iterator[InputRef | MatchCounts]:
     storage = open_storage(root)
     folder = join(root, task.folder) if task.folder else root.rstrip("/")
@@ -397,7 +397,7 @@ def _walk_objects(
         relative = entry.path[len(root.rstrip("/")) + 1 :]
         if not matches.file(relative):
             continue
-        if any(map(is_junk, relative.split("/"))) or is_other(relative, wanted):
+        if any(map(is_junk, relative.split("/"))) or is_other(relative, file_kind):
             yield count_skipped(prefix + relative)
         else:
             yield InputRef(prefix + make_key(relative), entry.path, entry.size, entry.version)

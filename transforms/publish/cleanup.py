@@ -16,7 +16,7 @@ from shardmill.schemas.errors import OutputError, ShardmillError
 from shardmill.schemas.storage import Entry, Storage, is_link, join
 from shardmill.transforms.publish.generation import find_sound, read_published
 
-Kind = Literal["build", "generation", "file"]
+LeftoverKind = Literal["build", "generation", "file"]
 
 _ID = r"[0-9a-f]{12}"
 _OUTCOME = re.escape(shard_names.OUTCOME_PREFIX) + _ID + r"\.json"
@@ -48,7 +48,7 @@ class Leftover:
     """
 
     name: str
-    kind: Kind
+    kind: LeftoverKind
     num_files: int
     num_bytes: int
     changed_ns: int | None
@@ -76,7 +76,7 @@ class Leftovers:
     problems: tuple[str, ...]
 
 
-def classify(name: str, entry_kind: str, size: int) -> Kind | None:
+def classify(name: str, entry_kind: str, size: int) -> LeftoverKind | None:
     """Return the kind of a leftover by its name, or None if Shardmill does not use such names.
 
     Args:
@@ -120,7 +120,7 @@ def find_leftovers(storage: Storage, output: str) -> Leftovers:
     return Leftovers(tuple(leftovers), tuple(foreign), tuple(problems))
 
 
-def _why_foreign(storage: Storage, entry: Entry, kind: Kind) -> str:
+def _why_foreign(storage: Storage, entry: Entry, kind: LeftoverKind) -> str:
     """Return why Shardmill did not write an item with such a name, or an empty text."""
     if is_link(entry.path):
         return "it is a link, which Shardmill never creates; delete it yourself if it is not needed"
@@ -135,7 +135,7 @@ def _why_foreign(storage: Storage, entry: Entry, kind: Kind) -> str:
     return ""
 
 
-def _measure(storage: Storage, entry: Entry, kind: Kind) -> Leftover:
+def _measure(storage: Storage, entry: Entry, kind: LeftoverKind) -> Leftover:
     if kind == "file":
         return Leftover(entry.name, kind, 1, entry.size, entry.changed_ns)
     files = size = 0

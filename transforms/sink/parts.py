@@ -20,7 +20,7 @@ from shardmill.transforms.publish.generation import create_sidecar, find_sidecar
 from shardmill.transforms.sink.compare import hash_inputs
 from shardmill.transforms.sink.placement import PartKey, PlacedRef
 from shardmill.transforms.sink.record_writer import MemberWriter
-from shardmill.transforms.sink.spec import Block, Item
+from shardmill.transforms.sink.spec import Block, EncoderOutput
 from shardmill.transforms.statistics.sums import Totals, sum_rows
 
 _SOURCE = CatalogRow._fields.index("source")
@@ -223,7 +223,7 @@ class PlannedPart:
     root: str = ""
 
 
-def write_part(storage: Storage, job: PlannedPart, items: Iterable[Item]) -> Part:
+def write_part(storage: Storage, job: PlannedPart, items: Iterable[EncoderOutput]) -> Part:
     """Write the payload and the sidecar of a part, unless another worker was first.
 
     The sidecar of a part with transient rejects has a unique name, so that no other attempt and no
@@ -262,7 +262,7 @@ def write_part(storage: Storage, job: PlannedPart, items: Iterable[Item]) -> Par
 
 
 def _write_items(
-    writer: MemberWriter, items: Iterable[Item]
+    writer: MemberWriter, items: Iterable[EncoderOutput]
 ) -> tuple[Totals, list[Reject], list[CatalogRow]]:
     """Write records; return their totals, the rejects, and the rows of the catalog."""
     totals = Totals()

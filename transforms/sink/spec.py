@@ -60,7 +60,7 @@ class Block(NamedTuple):
     totals: Totals
 
 
-Item = Example | Reject | Block
+EncoderOutput = Example | Reject | Block
 RefT_contra = TypeVar("RefT_contra", bound=Reference, contravariant=True)
 
 
@@ -79,7 +79,7 @@ class Encoder(Protocol[RefT_contra]):
     def expected_bytes(self) -> int | None:
         """Expected bytes of a record; None for as many as its input."""
 
-    def encode(self, refs: Sequence[RefT_contra], labels: Sequence[str]) -> Iterator[Item]:
+    def encode(self, refs: Sequence[RefT_contra], labels: Sequence[str]) -> Iterator[EncoderOutput]:
         """Yield the records and rejects of references, in an order that these alone decide.
 
         Args:
@@ -99,7 +99,7 @@ class Encoder(Protocol[RefT_contra]):
 
 def encode_refs(
     encoder: Encoder[Any], refs: Iterable[Reference], labels: Sequence[str]
-) -> Iterator[Item]:
+) -> Iterator[EncoderOutput]:
     """Yield the records and rejects of references, including inputs rejected while matching.
 
     Args:

@@ -65,7 +65,7 @@ from shardmill.transforms.sink.placement import (
 )
 from shardmill.transforms.sink.plan import Plan, make_plan
 from shardmill.transforms.sink.reuse import with_path
-from shardmill.transforms.sink.spec import Encoder, Item, Outcome, SinkSpec, encode_refs
+from shardmill.transforms.sink.spec import Encoder, EncoderOutput, Outcome, SinkSpec, encode_refs
 from shardmill.transforms.statistics.sums import Totals
 
 # A PartFile as plain values; crosses a shuffle.
@@ -126,7 +126,7 @@ def _find_or_write(
     return write_part(storage, job, _counted(items) if counts_inputs else items)
 
 
-def _counted(items: Iterable[Item]) -> Iterator[Item]:
+def _counted(items: Iterable[EncoderOutput]) -> Iterator[EncoderOutput]:
     """Yield items, each counted in the progress of the run."""
     current_progress = progress.current()
     for item in items:

@@ -55,12 +55,12 @@ _STEP = 4096  # rows that become Python objects at a time
 
 
 class ListingOptions(NamedTuple):
-    """What is read of listings.
+    """Options of listings.
 
     Attributes:
         labelled: Whether the column ``label`` is needed.
         split: Whether the column ``split`` is needed.
-        separator: Text between the labels of an input; empty if it has one.
+        separator: Text between the labels of an input; empty for a single label.
         types: Columns of the types that are given.
         rules: How cells are read.
         features: The value of ``--features``, which may name columns as in ``image/NAME``.
@@ -91,11 +91,11 @@ class ListingOptions(NamedTuple):
 def open_listings(
     match: MatchSpec, options: ListingOptions
 ) -> tuple[MatchSpec, tuple[Column, ...], tuple[str, ...]]:
-    """Read what decides the columns of the listings of an input.
+    """Open the listings of an input, and infer their columns.
 
     Args:
         match: The input.
-        options: What is read.
+        options: Options of the listings.
 
     Returns:
         The input, with a ``Listing`` for each; the columns that become features, which are required
@@ -105,7 +105,7 @@ def open_listings(
         ShardmillError: A listing cannot be read, lacks a column, or an option names an unknown one.
     """
     parts = match.parts or (match,)
-    paths = (each.input for each in parts if each.kind == "listing")
+    paths = (part.input for part in parts if part.kind == "listing")
     tabular = [path for path in paths if not path.lower().endswith(".txt")]
     listings = {path: _read_columns(path, options) for path in tabular}
     if options.separator and not (options.labelled and len(listings) == len(parts)):
@@ -113,44 +113,44 @@ def open_listings(
             f"--label_separator={options.separator} needs labels of listings: set "
             "--label_from=listing, and give listings as --input."
         )
-    names = [*dict.fromkeys(name for each in listings.values() for name in each.others)]
+    names = [*dict.fromkeys(name for listing in listings.values() for name in listing.others)]
     chosen = options.choose(names)
     columns: dict[str, Column] = {}
     warnings: dict[str, None] = {}
-    for each in listings.values():
-        warnings |= dict.fromkeys(each.warn())
-        for column in each.infer(chosen):
+    for listing in listings.values():
+        warnings |= dict.fromkeys(listing.warn())
+        for column in listing.infer(chosen):
             if columns.setdefault(column.name, column) != column:
                 raise InputError(
-                    f"The column {column.name!r} of {each.ref.uri} has another type than in the "
+                    f"The column {column.name!r} of {listing.ref.uri} has another type than in the "
                     f"other listings: give it one, as in --types={column.name}:float."
                 )
-            rounding = each.sample.profiles[column.name].rounding
+            rounding = listing.sample.profiles[column.name].rounding
             if rounding and column.kind == "float32":
                 text = f"float32 rounds values of the column {column.name!r}: {rounding}; "
                 warnings[f"{text}--types={column.name}:text keeps their texts"] = None
         untyped = [
             column
             for name, column in columns.items()
-            if name in each.sample.profiles and name not in options.types
+            if name in listing.sample.profiles and name not in options.types
         ]
-        warnings |= dict.fromkeys(each.sample.list_findings(untyped))
+        warnings |= dict.fromkeys(listing.sample.list_findings(untyped))
     features = tuple(columns.values())
-    opened = {path: replace(each, features=features) for path, each in listings.items()}
+    opened = {path: replace(listing, features=features) for path, listing in listings.items()}
     required = {*columns} if len(opened) == len(parts) else set()
-    for listing in opened.values() if required else ():
-        required &= listing.find_complete()
+    for table in opened.values() if required else ():
+        required &= table.find_complete()
 
     def with_table(part: MatchSpec) -> MatchSpec:
         return replace(part, table=opened.get(part.input))
 
     match = replace(with_table(match), parts=tuple(map(with_table, match.parts)))
-    found = (replace(each, required=each.name in required) for each in features)
-    return match, tuple(found), tuple(warnings)
+    checked_features = (replace(column, required=column.name in required) for column in features)
+    return match, tuple(checked_features), tuple(warnings)
 
 
 def _find_fix(columns: Sequence[str], *, is_csv: bool) -> str:
-    """Return what to do about columns of which none has the name of one of paths."""
+    """Return the fix for a listing without a column of paths."""
     alias = next((name for name in columns if name.strip().lower() in _OTHER_PATHS), None)
     if alias is not None:
         return f"rename its column {alias!r} to path"
@@ -176,7 +176,7 @@ class Listing:
         dialect: Its dialect.
         names: Names of its columns.
         sample: What its first rows say of them.
-        options: What is read of it.
+        options: Options of the listing.
         nameless: Those that the header does not name, which are not used.
         features: Columns of all listings that become features.
     """
@@ -201,8 +201,8 @@ class Listing:
         options = self.options
         used = (self.path, *(_ROLES if options.labelled else _ROLES[1:]))
         texts = (Column(name, "bytes", required=False) for name in used)
-        known = (*self.names, *(_ROLES if self.kind == "jsonl" else ()))  # which may come late
-        columns = (each for each in (*texts, *self.features) if each.name in known)
+        available = (*self.names, *(_ROLES if self.kind == "jsonl" else ()))  # which may come late
+        columns = (column for column in (*texts, *self.features) if column.name in available)
         rules = options.rules
         if self.kind != "csv" and rules == CellRules():  # as for tables, an empty text is a value
             rules = replace(rules, texts=frozenset())
@@ -299,12 +299,12 @@ class Listing:
             InputError: The listing is malformed.
         """
         lacking = {
-            each.name
+            column.name
             for batch in self._batches()
-            for each in batch.columns
-            if (each.values.null_count if each.indices is None else (each.indices < 0).any())
+            for column in batch.columns
+            if (column.values.null_count if column.indices is None else (column.indices < 0).any())
         }
-        return {each.name for each in self.features if each.name in self.names} - lacking
+        return {feature.name for feature in self.features if feature.name in self.names} - lacking
 
     def _batches(self) -> Iterator[TypedBatch]:
         try:
@@ -328,9 +328,13 @@ class Listing:
         if not entry:
             raise InputError(f"{where}: the {self.path} is empty.")
         key, uri = key_of_entry(entry, root, where, is_folder)
-        values = ((each.name, row.get(each.name)) for each in self.features)
+        values = ((feature.name, row.get(feature.name)) for feature in self.features)
         attached = encode_example(
-            {f"listing/{name}": each for name, each in values if each is not None and each != []}
+            {
+                f"listing/{name}": value
+                for name, value in values
+                if value is not None and value != []
+            }
         )
         ref = InputRef(key, uri, split=text("split"), group=text("group"), attached=attached)
         separator = self.options.separator
@@ -340,7 +344,7 @@ class Listing:
         if isinstance(cell, bytes):
             parts = cell.decode("utf-8", "replace").split(separator)
         else:  # the elements of a list are labels
-            parts = [each.decode("utf-8", "replace") for each in cell]
+            parts = [element.decode("utf-8", "replace") for element in cell]
             for part in parts:
                 if separator in part:  # catalogs have joined labels
                     raise InputError(
@@ -378,9 +382,9 @@ def _read_columns(path: str, options: ListingOptions) -> Listing:
             break
     for name, count in Counter(filter(None, names)).items():
         if count > 1:
-            shown = format_names(names)
+            listed = format_names(names)
             raise InputError(
-                f"{path} has the column {name!r} twice, of {shown}: give each column a different "
+                f"{path} has the column {name!r} twice, of {listed}: give each column a different "
                 "name."
             )
     header, names = names, make_unique(names)
@@ -391,7 +395,11 @@ def _read_columns(path: str, options: ListingOptions) -> Listing:
         raise _unreadable(path, sample.ref.error, sample.ref.message)
     names = names or sample.columns
     given = zip(names, header or names, strict=True)
-    nameless = tuple(name for name, each in given if not each or each.startswith(PANDAS_INDEX))
+    nameless = tuple(
+        name
+        for name, header_name in given
+        if not header_name or header_name.startswith(PANDAS_INDEX)
+    )
     return Listing(ref, kind, dialect, names, sample, options, nameless).check()
 
 

@@ -40,8 +40,8 @@ class Sums(NamedTuple):
         values: Number of values, including NaN and infinite ones.
         nan: Number of NaN values.
         infinite: Number of infinite values.
-        minimum: Smallest finite value; None if there is none.
-        maximum: Largest finite value; None if there is none.
+        minimum: Smallest finite value, if any.
+        maximum: Largest finite value, if any.
         total: Sum of the finite values. Of floats: times 2**256.
         squares: Sum of the squares of the finite values. Of floats: times 2**512.
     """
@@ -112,7 +112,7 @@ def merge_summaries(summaries: Iterable[Summary]) -> Summary:
 
 
 def _merge_sums(sums: Sequence[Sums]) -> Sums:
-    """Return the sums over the values of all, which must come from different records."""
+    """Add up sums; they must come from different records."""
     if len(sums) == 1:
         return sums[0]
     kinds, examples, values, nan, infinite, minima, maxima, totals, squares = zip(
@@ -124,15 +124,15 @@ def _merge_sums(sums: Sequence[Sums]) -> Sums:
         sum(values),
         sum(nan),
         sum(infinite),
-        min((each for each in minima if each is not None), default=None),
-        max((each for each in maxima if each is not None), default=None),
+        min((minimum for minimum in minima if minimum is not None), default=None),
+        max((maximum for maximum in maxima if maximum is not None), default=None),
         sum(totals),
         sum(squares),
     )
 
 
 def compute_statistics(summary: Summary, records: int) -> Statistics | None:
-    """Return the statistics that the manifest lists for a split, or None if there are none.
+    """Return the statistics of a split for the manifest, if it has any.
 
     Args:
         summary: Sums over the records of the split.
@@ -178,7 +178,7 @@ def sum_pixels(histogram: Sequence[int]) -> tuple[Sums, ...]:
 
 
 def sum_rows(rows: Sequence[CatalogRow]) -> Summary:
-    """Return the summary of images, of which there is at least one, from their catalog."""
+    """Summarize one or more images from their catalog."""
     pixels = sum(row.pixels for row in rows)
     totals = map(sum, zip(*(row.pixel_sums for row in rows), strict=True))
     squares = map(sum, zip(*(row.pixel_squares for row in rows), strict=True))
@@ -274,7 +274,7 @@ class Totals:
         counts: Sums of the columns of the catalog that are counts.
         versions: Versions of the codecs: one tuple of (name, version) pairs per distinct set.
         summary: Sums over the values of the records.
-        failure: Smallest sentence of the parts that could not be made; empty if there are none.
+        failure: Smallest message of the failed parts, if any.
     """
 
     made: int = 0
@@ -297,10 +297,10 @@ class Totals:
     @classmethod
     def from_json(cls, body: dict[str, Any]) -> Totals:
         """Return the totals of a finished part, which is reused, from its sidecar."""
-        versions = {tuple((name, version) for name, version in each) for each in body["versions"]}
+        versions = {tuple((name, version) for name, version in pairs) for pairs in body["versions"]}
         summary = Summary.from_json(body["summary"])
-        known = {"made": 0, "reused": 1, "versions": versions, "summary": summary}
-        return cls(**{**body, **known})
+        fields = {"made": 0, "reused": 1, "versions": versions, "summary": summary}
+        return cls(**{**body, **fields})
 
     def merge(self, other: Totals) -> None:
         """Add the totals of other parts."""

@@ -21,7 +21,7 @@ from shardmill.schemas.storage.base import map_ordered, storage_threads
 from shardmill.schemas.tfrecord.framing import FOOTER_BYTES, HEADER_BYTES
 from shardmill.schemas.tfrecord.gzip_member import Packing
 from shardmill.transforms.match.next_steps import next_step, remedy_of
-from shardmill.transforms.sink.spec import Block, BuildHooks, ExtraFiles, Item
+from shardmill.transforms.sink.spec import Block, BuildHooks, EncoderOutput, ExtraFiles
 from shardmill.transforms.statistics.sums import Summary, Totals
 from shardmill.transforms.tables import segments
 from shardmill.transforms.tables.byte_arrays import ByteStrings
@@ -118,7 +118,7 @@ def _conflicts(
 
 
 def _key_text(frame: bytes, key: str) -> str:
-    """Return the key of a record for a message; empty if the key is not a feature."""
+    """Return the key of a record for a message, or no text if the key is not a feature."""
     feature = parse_example(frame[HEADER_BYTES:-FOOTER_BYTES]).get(key)
     if feature is None or not feature.values:
         return ""
@@ -168,7 +168,7 @@ class RowEncoder:
         self,
         refs: Sequence[SegmentRef],
         labels: Sequence[str],  # noqa: ARG002
-    ) -> Iterator[Item]:
+    ) -> Iterator[EncoderOutput]:
         """Yield the rejects of segments without a split, then the merged records of the others."""
         for ref in refs:
             if not ref.split:

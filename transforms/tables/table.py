@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardmill.schemas.dataset.splits import SPLIT_FOLDERS, check_split_name
-from shardmill.schemas.errors import InputError, UsageError, shown
+from shardmill.schemas.errors import InputError, UsageError, format_value
 from shardmill.schemas.numbers import plural
 from shardmill.schemas.refs import Reject, RejectedError
 from shardmill.transforms.match.labels import has_control
@@ -349,7 +349,7 @@ def _named_splits(
     valid = {name for name, problem in zip(of_texts, problems, strict=True) if not problem}
     names = tuple(sorted(valid, key=str.encode))
     if len(names) > MAX_SPLITS:  # each split has at least one shard
-        listed = ", ".join(map(shown, names[:3]))
+        listed = ", ".join(map(format_value, names[:3]))
         raise UsageError(
             f"--split_by={column} names more than {plural(MAX_SPLITS, 'split')}, such as "
             f"{listed}: name a column with values such as train, validation and test."
@@ -364,7 +364,7 @@ def _named_splits(
 
 def _split_problem(name: str) -> str | None:
     if len(name) > MAX_SPLIT_NAME:
-        return f"the split name {shown(name)} has more than {MAX_SPLIT_NAME} characters"
+        return f"the split name {format_value(name)} has more than {MAX_SPLIT_NAME} characters"
     return check_split_name(name)
 
 

@@ -39,7 +39,7 @@ class RowReject(NamedTuple):
         error: A reason, one of ``refs.REASONS``.
         message: The fault, without line and column.
         rows: Number of rows that this reject counts.
-        column: Name of the column whose cell is wrong; empty if it is the row as a whole.
+        column: Name of the column with a wrong cell; no text for a wrong row.
     """
 
     offset: int
@@ -267,7 +267,7 @@ class TableSpec(PickledOnce):
         """Return the schema that a source applies: it does not require labels of some splits.
 
         Args:
-            split: Split of all rows of an input; empty if rows may be in different splits.
+            split: Split of all rows of an input; no text if their splits may differ.
         """
         if not self.place.unlabeled or (split and split not in self.place.unlabeled):
             return self.columns

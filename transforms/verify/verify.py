@@ -189,7 +189,7 @@ def _compare_file(shard: Shard, count: FileCount) -> Iterator[str]:
 
 def _unlisted(root: str, listed: set[str]) -> Iterator[str]:
     for task in first_level(root):
-        for ref in walk(root, task, follow_links=True, wanted="records"):
+        for ref in walk(root, task, follow_links=True, file_kind="records"):
             target = ref.ref if isinstance(ref, Linked) else ref
             if isinstance(target, InputRef) and not target.error and target.key not in listed:
                 yield target.key

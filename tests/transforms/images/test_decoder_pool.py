@@ -24,7 +24,7 @@ from shardmill.schemas.schema_pbtxt.image_features import FeatureSet
 from shardmill.transforms import ImageSpec, find_input
 from shardmill.transforms.images import decoder as decoders
 from shardmill.transforms.images import decoder_pool, scaling
-from shardmill.transforms.images.fields import DecoderSpec
+from shardmill.transforms.images.fields import DecoderOptions
 from shardmill.transforms.images.image_options import DecoderLimits
 from shardmill.transforms.images.resize import Size
 from shardmill.transforms.match.inputs import walk_input
@@ -122,7 +122,7 @@ FORGED = [
 def test_fields_that_a_hostile_file_forged_are_a_crash(change):
     """A decoder that such a file took over must not decide what the worker stores."""
     features = FeatureSet.parse("")
-    spec = DecoderSpec(ImageSpec(image_size=Size(8, 8)), features, DecoderLimits())
+    spec = DecoderOptions(ImageSpec(image_size=Size(8, 8)), features, DecoderLimits())
     digest, *numbers, sums, squares, columns = GOOD._replace(**change)
     hashes = [bytes.fromhex(each) if isinstance(each, str) else each for each in columns.values()]
     counts = f"{len(sums) + len(squares)}q" + "".join(
@@ -424,20 +424,20 @@ PARENT = """
 import signal
 import sys
 signal.signal(signal.SIGINT, signal.default_int_handler)  # background processes ignore it
-from shardmill.transforms.images.decoder import Decoder, Item
+from shardmill.transforms.images.decoder import Decoder, ImageInput
 from shardmill.transforms.images.decoder_pool import use_pool
-from shardmill.transforms.images.fields import DecoderSpec
+from shardmill.transforms.images.fields import DecoderOptions
 from shardmill.transforms.images.convert import ImageSpec
 from shardmill.transforms.images.image_options import DecoderLimits
 from shardmill.schemas.schema_pbtxt.image_features import FeatureSet
 from shardmill.transforms.images import decoder_pool
-spec = DecoderSpec(ImageSpec(image_size=8), FeatureSet.parse(""), DecoderLimits())
+spec = DecoderOptions(ImageSpec(image_size=8), FeatureSet.parse(""), DecoderLimits())
 idle = Decoder()
 busy = Decoder()
 print(idle._process.pid, busy._process.pid, "apache_beam" in sys.modules, flush=True)
 import threading
 from shardmill.schemas.refs import InputRef
-list(busy.make_records(spec, [Item(InputRef("a", "a"), -1, sys.argv[1].encode())], threading.Lock(), alone=False))
+list(busy.make_records(spec, [ImageInput(InputRef("a", "a"), -1, sys.argv[1].encode())], threading.Lock(), alone=False))
 """
 
 

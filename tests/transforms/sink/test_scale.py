@@ -33,7 +33,7 @@ from shardmill.transforms.sink.duplicates import Copies
 from shardmill.transforms.sink.finalize import Built, finish
 from shardmill.transforms.sink.placement import PartKey, Placed, Series
 from shardmill.transforms.sink.plan import make_plan
-from shardmill.transforms.sink.spec import Item
+from shardmill.transforms.sink.spec import EncoderOutput
 from shardmill.transforms.sources.listings import ListingOptions, open_listings
 from shardmill.transforms.statistics.sums import Summary, Sums, Totals
 
@@ -47,7 +47,7 @@ class KeyEncoder:
     packing = "stored"
     expected_bytes = 100
 
-    def encode(self, refs, labels) -> Iterator[Item]:
+    def encode(self, refs, labels) -> Iterator[EncoderOutput]:
         for ref in refs:
             yield ref.to_reject() if ref.error else Example(ref.key.encode(), ref.labels)
 

@@ -83,16 +83,18 @@ def _area(box: Box) -> float:
 
 
 def with_attached(ref: InputRef, other: InputRef) -> InputRef:
-    """Return a reference with the values that another one has, too."""
+    """Add another reference's feature values to a reference."""
     if not ref.attached:  # then nothing is parsed
         return ref._replace(attached=other.attached)
-    return with_fields(ref, {k: each.values for k, each in parse_example(other.attached).items()})
+    return with_fields(
+        ref, {k: feature.values for k, feature in parse_example(other.attached).items()}
+    )
 
 
 def with_fields(ref: InputRef, fields: Mapping[str, FeatureValue]) -> InputRef:
-    """Return a reference with more values of features, by field."""
-    known = {name: feature.values for name, feature in parse_example(ref.attached).items()}
-    return ref._replace(attached=encode_example({**known, **fields}))
+    """Add feature values, by field, to a reference."""
+    values = {name: feature.values for name, feature in parse_example(ref.attached).items()}
+    return ref._replace(attached=encode_example({**values, **fields}))
 
 
 def parse_voc(data: bytes) -> Annotation:
@@ -194,13 +196,13 @@ class AnnotationSpec:
         return match is not None and not hidden and (match.re.groups < 3 or match[2] == self.task)
 
     def check_number(self, files: int) -> MatchCounts:
-        """Return what makes the input unusable if no file is named like an annotation."""
+        """Return a fatal count if no file is named like an annotation."""
         if files:
             return MatchCounts()
-        wanted = _WANTED[self.kind].format(task=self.task)
+        expected = _WANTED[self.kind].format(task=self.task)
         places = ", ".join(place.input for place in self.places)
         flag = flag_of(self.kind)
-        return MatchCounts(fatal=f"{flag} finds no {wanted} in {places}: check the path.")
+        return MatchCounts(fatal=f"{flag} finds no {expected} in {places}: check the path.")
 
     def is_image(self, ref: InputRef) -> bool:
         """Return whether a matched image is one, and not a mask in the same folder."""
@@ -212,7 +214,7 @@ class AnnotationSpec:
         return not make_key(f"{root}{ref.key}").startswith(make_key(masks))
 
     def attach(self, ref: InputRef, file: InputRef, content: bytes) -> InputRef:
-        """Return an image with what a file says of it.
+        """Attach the content of an annotation file to an image.
 
         Raises:
             AnnotationError: The file cannot be used.

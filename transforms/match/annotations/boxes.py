@@ -41,7 +41,7 @@ class Annotation(NamedTuple):
         boxes: Its boxes.
         outlines: Number of objects whose outlines are in it too.
         image_id: The number of the image in COCO; None if ids are not to be features.
-        category_ids: The classes of its boxes as numbers of COCO; empty if ids are not.
+        category_ids: The classes of its boxes as numbers of COCO, if ids are to be features.
     """
 
     width: int = 0

@@ -34,7 +34,7 @@ _SET = frozenset({"1", "1.0", "true"})  # values of a flag
 _NUMBER = re.compile(r"(-?[0-9]{1,19})(\.0*)?")  # of 64 bits
 _NAN = re.compile(rb"(-?Infinity|NaN)")
 _LONGEST_WORD = b"-Infinity"
-_NAN_LETTERS = frozenset(bytes([letter]) for letter in b"-InfityNa")  # of which words may be cut
+_NAN_LETTERS = frozenset(bytes([letter]) for letter in b"-InfityNa")  # a block may cut their words
 _STEPS = np.zeros(256, np.int8)  # by the code of a character: how it changes the depth
 _STEPS[[ord(code) for code in "[{"]] = 1
 _STEPS[[ord(code) for code in "]}"]] = -1
@@ -42,7 +42,7 @@ _STEPS[ord('"')] = _QUOTE
 
 
 def read_categories(path: str) -> dict[tuple[str, str], str]:
-    """Return the name of each category by the path and its id; empty if it has none.
+    """Map path and id of each category to its name, or to an empty text.
 
     Raises:
         InputError: The file is not JSON of COCO, or two categories have one id.
@@ -246,10 +246,10 @@ def make_references(
         if problem:
             yield reference.rejected("annotation", problem)
             continue
-        is_known = (width, height) != (1, 1) and all(
+        has_size = (width, height) != (1, 1) and all(
             type(side) is int and 0 < side < 1 << 31 for side in (width, height)
         )
-        frame = Annotation(width, height) if is_known else Annotation()
+        frame = Annotation(width, height) if has_size else Annotation()
         outlines = sum(outlined for _, _, _, (_, outlined), _ in entries)
         annotation = frame._replace(boxes=boxes, outlines=outlines, **ids)
         yield attach(reference, annotation, labels)

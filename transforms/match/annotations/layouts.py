@@ -29,7 +29,7 @@ _COCO = re.compile(rb'"(images|annotations|categories)"\s*:\s*\[')
 _NOT_BOXES = re.compile(r"captions|panoptic|image_info|keypoints|stuff", re.IGNORECASE)
 _NAMES_OF_CLASSES = ("data.yaml", "data.yml", "dataset.yaml", "classes.txt", "obj.names")
 _COLUMNS = ("path", "uri", "file_name")  # of a listing
-# Annotations that are not read, by suffix: the programs, and what the beginnings of files have.
+# Annotations that are not read, by suffix: the programs, and a pattern of the files' first bytes.
 _FOREIGN = {
     "xml": {"CVAT": rb"<annotations\b"},
     "json": {
@@ -140,8 +140,8 @@ def warn_of_layout(match: MatchSpec, *, annotations: Sequence[str], masks: str) 
             continue
         folders = _list_folders(part)
         readers = [_find_voc, _find_yolo, _find_coco, _find_foreign, _find_listing]
-        found = [] if annotations else readers
-        searches: list[Callable[[_Folders, str], str]] = [*found, _find_masks]
+        box_searches = [] if annotations else readers
+        searches: list[Callable[[_Folders, str], str]] = [*box_searches, _find_masks]
         if any(item.startswith("voc") for item in annotations):
             # These are skipped where the annotations are PASCAL's.
             for folder in [*folders.images]:
@@ -227,16 +227,16 @@ def _find_yolo(folders: _Folders, top: str) -> str:
 
 def _find_coco(folders: _Folders, top: str) -> str:
     files = sorted(folders.files(r".+\.json"), key=lambda file: "instances" not in file)
-    found = []
+    coco_files = []
     for file in [file for file in files if not _NOT_BOXES.search(file)][:_MAX_FILES]:
         head = _read_head(top, file).replace(b"\0", b"")
         if head.lstrip(b"\xef\xbb\xbf\xff\xfe \r\n\t").startswith(b"{") and _COCO.search(head):
-            found.append(file)
-    if not found or not folders.by_stem:
+            coco_files.append(file)
+    if not coco_files or not folders.by_stem:
         return ""
-    value = ",".join(f"coco:{join(top, file)}" for file in found)
+    value = ",".join(f"coco:{join(top, file)}" for file in coco_files)
     image = min(folders.by_stem.values())
-    return _say(found[0], image, f"--annotations={value} attaches its boxes")
+    return _say(coco_files[0], image, f"--annotations={value} attaches its boxes")
 
 
 def _find_foreign(folders: _Folders, top: str) -> str:

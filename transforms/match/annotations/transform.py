@@ -88,9 +88,9 @@ class AttachAnnotations(beam.PTransform):
         """Wire the pairing by the stems of names, and the reading of annotations."""
         spec = self.spec
         root = matched.refs.pipeline
-        found, fatal = self._entries(root) if spec.kind == "coco" else self._files(root)
+        annotations, fatal = self._entries(root) if spec.kind == "coco" else self._files(root)
         images = matched.refs | "Images" >> beam.Filter(spec.is_image)
-        keyed = {"images": images, "others": found}
+        keyed = {"images": images, "others": annotations}
         groups = {
             name: refs
             | f"Key_{name}"
@@ -131,17 +131,17 @@ class AttachAnnotations(beam.PTransform):
         return MatchedInputs(refs, counts)
 
     def _files(self, root: beam.Pipeline) -> MatchedInputs:
-        found = [
+        matches = [
             root | f"Annotations{number}" >> MatchFiles(place)
             for number, place in enumerate(self.spec.places, 1)
         ]
-        every = [each.refs for each in found] | "AllFiles" >> beam.Flatten()
+        every = [match.refs for match in matches] | "AllFiles" >> beam.Flatten()
         refs = every | "Named" >> beam.Filter(self.spec.is_annotation)
         if self.spec.kind == "imagesets":
             refs = refs | "ReadSets" >> beam.FlatMap(_read_set).with_output_types(InputRef)
-        counts = [each.counts for each in found] | "AllCounts" >> beam.Flatten()
+        counts = [match.counts for match in matches] | "AllCounts" >> beam.Flatten()
         fatal = counts | "KeepFatal" >> beam.Map(
-            lambda each: MatchCounts(fatal=each.fatal)
+            lambda count: MatchCounts(fatal=count.fatal)
         ).with_output_types(MatchCounts)
         none = (
             refs
@@ -213,7 +213,7 @@ def _attach(pairs: Sequence[_Paired], spec: AnnotationSpec) -> Iterator[InputRef
 def _try_attach(
     pairs: Sequence[_Paired], spec: AnnotationSpec
 ) -> Iterator[tuple[InputRef, _Paired | None] | MatchCounts]:
-    """Yield what ``_attach`` does, each image with its pair if its annotation is rejected."""
+    """Call ``_attach``; yield each image with its pair if its annotation is rejected."""
     by_key = {image.key: (image, other) for image, other in pairs if image}
     for result in _attach(pairs, spec):
         if isinstance(result, MatchCounts):
@@ -223,7 +223,7 @@ def _try_attach(
 
 
 def vote(ref: InputRef) -> int:
-    """Return what an image says for outlines in all files, or against them if it is negative.
+    """Return the votes of an image for outlines in all files; negative ones are against them.
 
     Of random outlines at least half are clear, of random poses 1 in 100 looks like an outline: so
     those of a data set are outlines if a quarter of them is clear.
@@ -254,10 +254,10 @@ def _attach_outlines(
 def _attach_entry(
     image: InputRef, entry: InputRef | None, spec: AnnotationSpec
 ) -> InputRef | MatchCounts:
-    """Return an image with an entry of a file that describes many, or without any annotation."""
+    """Attach an entry of a shared annotation file to an image, or handle an image without one."""
     if spec.kind == "imagesets":
-        found = entry and not entry.error and image._replace(split=entry.split)
-        return found or _skipped("in no image set or in several", image.key)
+        with_split = entry and not entry.error and image._replace(split=entry.split)
+        return with_split or _skipped("in no image set or in several", image.key)
     if entry is None and spec.kind == "voc" and _VOC_MASKS.fullmatch(image.key):
         return _skipped("masks of VOC", image.key)
     if entry is None and spec.kind == "yolo":  # by its convention, without boxes
@@ -274,7 +274,7 @@ def _skipped(kind: str, key: str) -> MatchCounts:
 
 
 def _attach_file(ref: InputRef, file: InputRef, spec: AnnotationSpec) -> InputRef:
-    """Return an image with what a file says of it."""
+    """Attach an annotation file to an image."""
     if file.error:
         return ref.rejected(file.error, f"{file.key}: {file.message}")
     try:
@@ -291,7 +291,7 @@ def stem_of(key: str) -> str:
 
 
 def pair(images: Iterable[InputRef], others: Iterable[InputRef]) -> Iterator[_Paired]:
-    """Yield each image with what describes it or None, and None with what describes no image.
+    """Pair images with annotations; yield None in place of a missing image or annotation.
 
     They belong together if an entry names the image as seen from the folder of its file; else if
     their paths or folders are the same; else if folders differ only in the names of usual layouts;
@@ -302,18 +302,18 @@ def pair(images: Iterable[InputRef], others: Iterable[InputRef]) -> Iterator[_Pa
         images: All images whose names have one stem.
         others: All files or entries that describe an image of this stem.
     """
-    found: dict[InputRef, InputRef] = {}
+    pairs: dict[InputRef, InputRef] = {}
     ordered, unused = sorted(images), sorted(others)
     are_only = len(ordered) == len(unused) == 1
-    alike = [partial(_equal, name=each) for each in (str, posixpath.dirname, _layout)]
+    alike = [partial(_equal, name=name_of) for name_of in (str, posixpath.dirname, _layout)]
     rules: tuple[Callable[..., _Pairs], ...] = (_next_to, *alike, _end_of_path)
     for match in rules:
-        found |= match([image for image in ordered if image not in found], unused)
-        used = {*found.values()}
+        pairs |= match([image for image in ordered if image not in pairs], unused)
+        used = {*pairs.values()}
         unused = [other for other in unused if other not in used]
     if are_only and unused:
-        found[ordered[0]] = unused.pop()
-    yield from ((image, found.get(image)) for image in ordered)
+        pairs[ordered[0]] = unused.pop()
+    yield from ((image, pairs.get(image)) for image in ordered)
     yield from ((None, other) for other in unused)
 
 
@@ -321,15 +321,15 @@ _Pairs = Iterator[tuple[InputRef, InputRef]]
 
 
 def _by(names: Iterable[tuple[Any, InputRef]]) -> dict[Any, InputRef]:
-    """Return what has each name: the first of several that say the same, else a rejected one."""
-    found: dict[Any, list[InputRef]] = {}
+    """Return a reference for each name: the first if all agree, else a rejected one."""
+    refs_by_name: dict[Any, list[InputRef]] = {}
     for name, ref in names:
-        found.setdefault(name, []).append(ref)
+        refs_by_name.setdefault(name, []).append(ref)
     return {
         name: refs[0]
         if len({ref.attached or ref for ref in refs}) == 1
         else refs[0].rejected("no_annotation", f"{refs[1].uri} describes the image as well")
-        for name, refs in found.items()
+        for name, refs in refs_by_name.items()
     }
 
 

@@ -15,7 +15,7 @@ _MAX_SIDE = 1 << 24  # float32 has all integers up to here
 _ABOUT_IMAGE = frozenset(
     {"folder", "filename", "path", "source", "owner", "size", "imagesize", "segmented"}
 )
-# Elements, in any case of letters, of which one inside of another element may make that an object.
+# Elements, in any case of letters, that may make their parent an object.
 _OF_OBJECTS = frozenset(
     {
         "bndbox",
@@ -123,7 +123,7 @@ def _flag(item: ET.Element, name: str) -> bool:
 
 
 def _number(text: str | None) -> float | None:
-    """Return the number of a text; None if it is none, or none that float32 holds."""
+    """Parse a number; return None if the text is not one that float32 holds."""
     try:
         number = float(text or "")
     except ValueError:

@@ -37,8 +37,8 @@ _NEAR = 1.5  # sizes of the box: how far key points may be from its center
 _BEYOND = 0.5  # of the image: how far an outline may reach outside of it
 _TINY = 1e-9  # area or length, as a fraction of the image
 _CORNERS = 4  # points of an oriented box
-_COMPACT = 6  # sizes of points of which all are in a small part of the box
-_MANY = 9  # points of which random ones rarely are an outline
+_COMPACT = 6  # sizes of points that are all in a small part of the box
+_MANY = 9  # points: this many random ones rarely form an outline
 _LARGE = 64  # points: more are not searched for crossings
 _CENTRAL = 0.5  # of half the extent: how far from the center the first point of an outline is
 _LONGEST = 1.2  # times the longest gap between other points
@@ -49,7 +49,7 @@ class LineFormat:
     """What ``data.yaml`` says of the lines of label files.
 
     Attributes:
-        shape: What all lines are; empty if that is not said.
+        shape: The shape of all lines, or an empty text if it is not declared.
         key_points: Numbers after the box, for the key points; 0 if that is not said.
     """
 
@@ -58,7 +58,7 @@ class LineFormat:
 
     @classmethod
     def parse(cls, text: str, source: str) -> LineFormat:
-        """Return what a file of class names says; only YAML files say something.
+        """Return the line format that a file of class names declares; only YAML files declare one.
 
         Raises:
             UsageError: ``kpt_shape`` is not a number of key points and 2 or 3.
@@ -70,7 +70,7 @@ class LineFormat:
         content = yaml.safe_load(text)
         shape = content.get("kpt_shape")
         if shape is not None:
-            is_shape = isinstance(shape, list) and [type(each) for each in shape] == [int, int]
+            is_shape = isinstance(shape, list) and [type(number) for number in shape] == [int, int]
             if not is_shape or shape[0] < 1 or shape[1] not in (2, 3):
                 raise UsageError(
                     f"--labels={source} has the kpt_shape {shape!r:.80}: give the number of key "
@@ -124,7 +124,7 @@ def find_boxes(
 
 
 def _shape_of(line: int, numbers: Sequence[float], line_format: LineFormat) -> Shape:
-    """Return what a line is; empty if it may be a box or an outline.
+    """Return the shape of a line, or an empty text if it may be a box or an outline.
 
     Raises:
         AnnotationError: It is neither.

@@ -245,7 +245,7 @@ class _SampleLabels:
         return MatchCounts(skipped=1, has_labels=is_label)
 
     def find(self, name: str, path: str) -> _Label | None:
-        """Return the label of an image: None if that of its path counts.
+        """Return the label of an image, or None to use the label of its path.
 
         Args:
             name: Its name in the archive.

@@ -67,7 +67,7 @@ class ArchiveMember(NamedTuple):
 
 
 class _Headers(io.BufferedReader):
-    """Reads the headers of a tar archive, of which a damaged one may state any length."""
+    """Reads the headers of a tar archive; a damaged header may state any length."""
 
     def read(self, size: int | None = -1, /) -> bytes:
         """Return bytes of a header."""
@@ -133,7 +133,7 @@ class SpooledImage(NamedTuple):
         label: See ``InputRef``.
         split: See ``InputRef``.
         version: A digest of the content.
-        data: The content; empty if there is none.
+        data: The content, if any.
         attached: See ``InputRef``.
         error: Why it is rejected, a reason of ``refs.REASONS``, or empty.
         message: Details of the error, or why it has no label.
@@ -180,13 +180,13 @@ def list_images(ref: InputRef) -> Iterator[InputRef]:
 
 
 def list_spool(
-    path: str, shown: str, name: Callable[[str, str], tuple[str, str]]
+    path: str, display_path: str, name: Callable[[str, str], tuple[str, str]]
 ) -> Iterator[InputRef]:
     """Yield the references of the images in an archive.
 
     Args:
         path: Path of the archive, whose content follows from its name.
-        shown: The path that messages name.
+        display_path: The path that messages name.
         name: Returns the key and the URI of an image, given its number and key.
 
     Raises:
@@ -194,7 +194,7 @@ def list_spool(
         StorageError: Reading it failed.
     """
     with open_storage(path).open_at(path) as reader:
-        for member in list_tar(reader, shown):
+        for member in list_tar(reader, display_path):
             key, label, split, version, *more = json.loads(member.record)
             where = MemberRange(path, reader.size, "", member.offset, member.length)
             key, uri = name(member.name, key)
@@ -247,9 +247,9 @@ def unreadable_archive(path: object, why: object) -> InputError:
 
 
 def _find_directory(reader: RandomReader) -> tuple[int, int, int, int]:
-    """Return what the end of a zip archive says of its central directory.
+    """Locate the central directory of a zip archive by the record at its end.
 
-    That is its offset, the offset after it, the number of entries (modulo 65,536 without ZIP64),
+    Returns its offset, the offset after it, the number of entries (modulo 65,536 without ZIP64),
     and the bytes before the archive, such as a program that extracts it.
     """
     size = _END_64.size + _LOCATOR_BYTES + _END.size + _MAX_COMMENT
@@ -305,7 +305,7 @@ def _extra_fields(extra: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def _long_values(fields: Iterable[tuple[int, bytes]], values: list[int]) -> list[int]:
-    """Return sizes and offset, of which an extra field has those that do not fit 32 bits."""
+    """Return sizes and offset; an extra field holds the values that do not fit 32 bits."""
     for kind, data in fields:
         if kind == _ZIP64:
             longs = (value for (value,) in struct.iter_unpack("<Q", data[: len(data) // 8 * 8]))

@@ -149,7 +149,7 @@ def _describe_unsupported(dtype: np.dtype[Any], source: str) -> str | None:
 
 
 def _describe_start(start: bytes, source: str) -> str:
-    """Return what a file without the signature of .npy is, with the fix."""
+    """Describe a file without the signature of .npy, with the fix."""
     description = describe_format(start) or f"one that begins with {start[:6].hex(' ')}"
     if not start:
         description = "an empty file"
@@ -293,15 +293,15 @@ def _array_file(
             "first axis is the examples."
         )
     array = ArrayFile(name, source, entry.path, reader.size, reader.version, entry.ctime, *header)
-    found = size - array.header_bytes
-    if found == array.num_bytes:
+    data_bytes = size - array.header_bytes
+    if data_bytes == array.num_bytes:
         return array
     shape = str(array.shape)
     shortened = shape if len(shape) <= 60 else f"{shape[:60]}...)"
     raise InputError(
         f"{source} is truncated or has data after its array: its shape {shortened} of "
-        f"{array.dtype.name} takes {plural(array.num_bytes, 'byte')} and it has {found:,}; copy it "
-        "again, or save each array in a separate file."
+        f"{array.dtype.name} takes {plural(array.num_bytes, 'byte')} and it has {data_bytes:,}; "
+        "copy it again, or save each array in a separate file."
     )
 
 

@@ -173,16 +173,16 @@ class ArraySource(PickledOnce):
 
     def units(self, item: TableInput) -> Iterator[Unit]:
         """Yield slices of the rows."""
-        found, step, rows = self.input, self.batch_rows, self.input.rows
-        if item.ref.uri != found.files[0].uri:
+        arrays, step, rows = self.input, self.batch_rows, self.input.rows
+        if item.ref.uri != arrays.files[0].uri:
             return
-        ref = InputRef(found.key, item.ref.uri, version=found.input_id, ctime=found.ctime)
+        ref = InputRef(arrays.key, item.ref.uri, version=arrays.input_id, ctime=arrays.ctime)
         size = -(-item.num_bytes // max(1, -(-rows // step)))
-        is_stream_read = any(array.is_stream for array in found.every)
+        is_stream_read = any(array.is_stream for array in arrays.every)
         for first in range(0, rows, rows if is_stream_read else step):
             end = rows if is_stream_read else min(first + step, rows)
             detail = first, end
-            identity = (*detail, step, found.layout)
+            identity = (*detail, step, arrays.layout)
             yield Unit(tuple(ref), first, size, end - first <= step, identity, detail)
 
     def read(self, unit: Unit) -> Iterator[TypedBatch]:

@@ -175,18 +175,18 @@ def _entry(text: str, flag: str, fix: str) -> tuple[str, Entry]:
 
 def _source(entry: Entry, query: ArraysQuery) -> _Source:
     """Return the arrays of an input: of a folder, an .npz file or a .npy file."""
-    shown = f"--input={query.input}"
+    flag = f"--input={query.input}"
     if entry.kind == "dir":
-        return _folder(entry.path, shown)
+        return _folder(entry.path, flag)
     if not entry.path.lower().endswith(".npz"):
-        return _Source({X: partial(open_npy, entry, X, shown)}, named=False)
-    arrays, others = npz_members(entry, shown)
+        return _Source({X: partial(open_npy, entry, X, flag)}, named=False)
+    arrays, others = npz_members(entry, flag)
     if not arrays:
-        raise InputError(f"{shown} holds no arrays: save some with numpy.savez.")
-    return _Source({name: partial(open_npz, entry, name, shown) for name in arrays}, others)
+        raise InputError(f"{flag} holds no arrays: save some with numpy.savez.")
+    return _Source({name: partial(open_npz, entry, name, flag) for name in arrays}, others)
 
 
-def _folder(path: str, shown: str) -> _Source:
+def _folder(path: str, flag: str) -> _Source:
     """Return the .npy files directly in a folder.
 
     Raises:
@@ -200,14 +200,14 @@ def _folder(path: str, shown: str) -> _Source:
             continue
         if entry.kind != "dir" and name.endswith(".npy"):
             if not is_utf8(name):
-                raise InputError(f"{shown} holds {name!r}, which is not UTF-8: rename it.")
+                raise InputError(f"{flag} holds {name!r}, which is not UTF-8: rename it.")
             arrays[name.removesuffix(".npy")] = partial(
-                _open_file, entry, name.removesuffix(".npy"), f"{shown}, {name}"
+                _open_file, entry, name.removesuffix(".npy"), f"{flag}, {name}"
             )
         elif entry.kind == "dir" or name.endswith(".npz"):
             what = "the folder" if entry.kind == "dir" else "the archive"
             raise InputError(
-                f"{shown} holds {what} {name!r}: a folder's .npy files are the features of one "
+                f"{flag} holds {what} {name!r}: a folder's .npy files are the features of one "
                 "dataset, one array each with the examples first; for one file an example join "
                 "them with numpy.stack, else give one .npy, one .npz or a folder of .npy files."
             )
@@ -215,7 +215,7 @@ def _folder(path: str, shown: str) -> _Source:
             others.append(name)
     if not arrays:
         raise InputError(
-            f"{shown} holds no .npy files: give one .npy, one .npz or a folder of .npy files."
+            f"{flag} holds no .npy files: give one .npy, one .npz or a folder of .npy files."
         )
     return _Source(arrays, others)
 
@@ -229,12 +229,14 @@ def _open_file(entry: Entry, name: str, source: str) -> ArrayFile:
 
 def _chosen(source: _Source, query: ArraysQuery) -> list[str]:
     """Return the names of the arrays to open."""
-    wanted = [*query.arrays, *([query.label] if query.label else [])]
+    requested = [*query.arrays, *([query.label] if query.label else [])]
     for flag, name in [*(("arrays", name) for name in query.arrays), ("label", query.label)]:
         if name and name not in source.open:
-            shown = format_names(sorted(source.open))
-            raise UsageError(f"--{flag}={name} is not an array: --input={query.input} has {shown}.")
-    names = sorted(set(wanted)) if query.arrays else sorted(source.open)
+            listed = format_names(sorted(source.open))
+            raise UsageError(
+                f"--{flag}={name} is not an array: --input={query.input} has {listed}."
+            )
+    names = sorted(set(requested)) if query.arrays else sorted(source.open)
     if len(names) > _MAX_ARRAYS:
         raise InputError(
             f"--input={query.input} has {plural(len(names), 'array')}, over {_MAX_ARRAYS:,}: one "

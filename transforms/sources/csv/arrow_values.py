@@ -3,7 +3,7 @@
 Booleans are 0 and 1. Dates, times, timestamps and durations are int64 in the unit of the file.
 Decimals with digits after the point are float32, others int64. Texts, binary values and
 enumerations are bytes. A list has 0 to n values; fields of structs are columns named by their path.
-``TypedSample`` is what the first rows of such files say of their columns.
+``TypedSample`` is the sample of the first rows of such files.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shardmill.schemas.errors import InputError, shown
+from shardmill.schemas.errors import InputError, format_value
 from shardmill.schemas.refs import RejectedError
 from shardmill.schemas.schema_pbtxt.columns import INT64_MAX, INT64_MIN, Column, TimeKind
 from shardmill.schemas.schema_pbtxt.schema_text import Kind
@@ -80,10 +80,10 @@ def flatten_structs(table: pa.Table) -> pa.Table:
 
 
 def find_type(kind: pa.DataType) -> tuple[Kind, bool] | None:
-    """Return the type of the feature, and whether values are lists; None if none can hold them."""
+    """Return the type of the feature, and whether values are lists; None if no feature fits."""
     several = is_list(kind)
-    found = _find_kind(kind.value_type if several else kind)
-    return (found, several) if found else None
+    feature_kind = _find_kind(kind.value_type if several else kind)
+    return (feature_kind, several) if feature_kind else None
 
 
 def _find_kind(kind: pa.DataType) -> Kind | None:
@@ -227,7 +227,7 @@ class TypedProfile(NamedTuple):
         full: Whether no value is missing in the rows that were examined.
         rounding: An integer that float32 rounds, or numbers that become equal, as a clause; or
             empty.
-        example: A value and the type, for people; empty if all are missing.
+        example: A value and the type, for people; no text if all values are missing.
     """
 
     path: tuple[str, ...]
@@ -254,35 +254,35 @@ def _meaning(kind: pa.DataType) -> object:
 
 
 def profile_rows(profiles: Mapping[str, TypedProfile], table: pa.Table) -> dict[str, TypedProfile]:
-    """Return profiles with what some rows say of their columns."""
-    usable = {name for name, each in profiles.items() if find_type(each.kind)}
+    """Add the values of some rows to the profiles of their columns."""
+    usable = {name for name, profile in profiles.items() if find_type(profile.kind)}
     cells = flatten_columns(table, usable)
     return {
-        name: _profile_cells(each, cells[name]) if name in cells else each
-        for name, each in profiles.items()
+        name: _profile_cells(profile, cells[name]) if name in cells else profile
+        for name, profile in profiles.items()
     }
 
 
 def _profile_cells(profile: TypedProfile, cells: pa.DictionaryArray) -> TypedProfile:
-    """Return a profile with what some cells of its column say.
+    """Add some cells to the profile of their column.
 
     Args:
         profile: The profile.
         cells: The cells, as from ``encode_cells``.
     """
-    found = cells.dictionary.drop_null()
+    values = cells.dictionary.drop_null()
     full = not find_missing(cells.dictionary).any()
-    if not len(found):
+    if not len(values):
         return profile
     try:
-        value = found[0].as_py()
+        value = values[0].as_py()
     except (OverflowError, ValueError):  # a date that Python does not have, such as an infinite one
-        value = _numbers(found)[0].as_py()
+        value = _numbers(values)[0].as_py()
     text = value if isinstance(value, str | bytes) else str(value)
     rounding = ""
-    is_float = is_type.is_floating(found.type)
-    if is_float or is_type.is_integer(found.type) or is_type.is_decimal(found.type):
-        doubles = found.cast(pa.float64(), safe=False).to_numpy()
+    is_float = is_type.is_floating(values.type)
+    if is_float or is_type.is_integer(values.type) or is_type.is_decimal(values.type):
+        doubles = values.cast(pa.float64(), safe=False).to_numpy()
         with np.errstate(over="ignore", invalid="ignore"):
             floats = doubles.astype(np.float32)
         differs = floats != doubles
@@ -290,16 +290,18 @@ def _profile_cells(profile: TypedProfile, cells: pa.DictionaryArray) -> TypedPro
             differs |= np.abs(doubles) >= EXACT_FLOAT64
         bad = np.flatnonzero((doubles == np.trunc(doubles)) & np.isfinite(floats) & differs)
         for row in bad.tolist():
-            number, becomes = int(found[row].as_py()), int(floats[row])
+            number, becomes = int(values[row].as_py()), int(floats[row])
             if number != becomes:
                 rounding = f"{number} becomes {becomes}"
                 break
         rounding = rounding or _describe_merged(doubles[:_COMPARED], floats[:_COMPARED])
-    return profile._replace(full=full, rounding=rounding, example=f"{shown(text)} ({profile.kind})")
+    return profile._replace(
+        full=full, rounding=rounding, example=f"{format_value(text)} ({profile.kind})"
+    )
 
 
 def _describe_merged(doubles: npt.NDArray[Any], floats: npt.NDArray[Any]) -> str:
-    """Return two numbers that become equal as float32, as a clause; empty if few numbers do.
+    """Return a clause with two numbers that become equal as float32, unless few numbers do.
 
     Of ten thousand random numbers some pairs always do; of times in seconds since 1970 most do.
     """
@@ -322,14 +324,14 @@ class TypedSample(Sample):
         Raises:
             InputError: Records cannot hold such values.
         """
-        found = find_type(profile.kind)
-        if found is None:
+        feature_type = find_type(profile.kind)
+        if feature_type is None:
             raise InputError(
                 f"The column {name!r} has the type {profile.kind}, which a feature cannot hold "
                 f"(lists of lists, maps, lists of structs): leave it out with --drop={name}, or of "
                 "a listing with --features."
             )
-        kind, several = found
+        kind, several = feature_type
         column = given or Column(name, kind)
         required = profile.full and not several
         return replace(column, name=name, required=required, several=several)
@@ -380,7 +382,7 @@ def profiles_of(fields: Iterable[pa.Field]) -> dict[str, TypedProfile]:
     for path, kind in flatten_fields(fields):
         name = ".".join(path)
         if name in profiles:
-            message = f"it has two columns named {shown(name)}: rename one of them"
+            message = f"it has two columns named {format_value(name)}: rename one of them"
             raise RejectedError("read", "columns", message)
         profiles[name] = TypedProfile(path, kind)
     return profiles

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import csv
 
-from shardmill.schemas.errors import shown
+from shardmill.schemas.errors import format_value
 from shardmill.schemas.refs import RejectedError
 from shardmill.schemas.text_file import UTF_8
 from shardmill.transforms.sources.csv import text_parser
@@ -119,11 +119,11 @@ def make_cells(batches: Sequence[Rows], columns: Sequence[str], text: CsvText) -
     dialect = text.dialect
     valid, undecodable = decode_rows(join_rows(batches), text)
     # Arrow sees the columns as numbers: names may be arbitrary.
-    table, found, details = parse_rows(valid.data, len(columns), dialect)
-    if found and dialect.pad_rows:
-        padded = pad_rows(valid, found, len(columns), dialect)
-        table, found, details = parse_rows(padded.data, len(columns), dialect)
-    ragged = np.array([*found], np.int64)
+    table, cell_counts, details = parse_rows(valid.data, len(columns), dialect)
+    if cell_counts and dialect.pad_rows:
+        padded = pad_rows(valid, cell_counts, len(columns), dialect)
+        table, cell_counts, details = parse_rows(padded.data, len(columns), dialect)
+    ragged = np.array([*cell_counts], np.int64)
     kept = np.ones(len(valid.starts), np.bool_)
     kept[ragged] = False
     offsets, lines = valid.offsets[ragged], valid.lines[ragged]
@@ -187,9 +187,9 @@ def split_row(row: bytes, text: CsvText) -> list[str]:
     if not special:
         return line.split(dialect.separator)  # Arrow takes long for many columns
     data = line.encode() + b"\n"
-    table, found, _ = parse_rows(data, max_cells, dialect)
-    if found:  # a delimiter in quotes is none
-        table, *_ = parse_rows(data, found[0], dialect)
+    table, cell_counts, _ = parse_rows(data, max_cells, dialect)
+    if cell_counts:  # a delimiter in quotes is none
+        table, *_ = parse_rows(data, cell_counts[0], dialect)
     return [to_array(column)[0].as_py().decode() for column in table.itercolumns()]
 
 
@@ -207,14 +207,14 @@ def join_rows(batches: Sequence[Rows]) -> ValidRows:
 
 
 def decode_rows(valid: ValidRows, text: CsvText) -> tuple[ValidRows, list[RowReject]]:
-    """Return the rows in UTF-8, and rejects of those that do not decode."""
+    """Decode rows to UTF-8; return the rows, and rejects of undecodable ones."""
     try:
         return _in_utf_8(valid, text), []
     except UnicodeDecodeError:
         pass  # find the rows with undecodable bytes below
     rows = range(len(valid.starts))
-    found = ((row, undecodable_byte(valid.row(row), text.codec, text.encoding)) for row in rows)
-    bad = {row: byte for row, byte in found if byte >= 0}
+    bad_bytes = ((row, undecodable_byte(valid.row(row), text.codec, text.encoding)) for row in rows)
+    bad = {row: byte for row, byte in bad_bytes if byte >= 0}
     wrong = [*bad.values()]
 
     def describe(number: int) -> str:
@@ -254,18 +254,18 @@ def collapse_white_space(rows: ValidRows, syntax: Syntax) -> ValidRows:
 
 
 def pad_rows(
-    rows: ValidRows, found: Mapping[int, int], columns: int, dialect: Dialect
+    rows: ValidRows, cell_counts: Mapping[int, int], columns: int, dialect: Dialect
 ) -> ValidRows:
-    """Return the rows with empty cells at the end of those that are too short.
+    """Append empty cells to rows that are too short.
 
     Args:
         rows: The rows.
-        found: Number of cells of each row that has not ``columns``.
+        cell_counts: Number of cells of each row that has not ``columns``.
         columns: Number of columns.
         dialect: Dialect of the rows.
     """
     separator, padded = dialect.separator.encode(), {}
-    for number, cells in found.items():
+    for number, cells in cell_counts.items():
         row = rows.row(number)
         body = row.rstrip(b"\r\n")
         if cells < columns and not (dialect.escape and body.endswith(dialect.escape.encode())):
@@ -282,7 +282,7 @@ def _describe_byte(byte: int, encoding: str) -> str:
 
 def _describe_ragged(row: csv.InvalidRow) -> str:
     cells = f"{row.actual_columns} cell{'' if row.actual_columns == 1 else 's'}"
-    return f"the row has {cells}, not {row.expected_columns}: {shown(row.text)}"
+    return f"the row has {cells}, not {row.expected_columns}: {format_value(row.text)}"
 
 
 def parse_rows(
@@ -344,7 +344,7 @@ def to_array(column: pa.ChunkedArray) -> pa.DictionaryArray:
 
 
 def merge_equal(values: pa.Array, indices: pa.Array) -> pa.DictionaryArray:
-    """Return cells by the indices of their values, some of which may be equal."""
+    """Return cells by the indices of their values, and merge equal values."""
     merged = pc.dictionary_encode(values)
     return pa.DictionaryArray.from_arrays(merged.indices.take(indices), merged.dictionary)
 

@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import Literal, get_args
 
 from shardmill.schemas import option_types as of
-from shardmill.schemas.errors import UsageError, shown
+from shardmill.schemas.errors import UsageError, format_value
 from shardmill.schemas.text_file import UTF_8, find_codec
 
 HeaderMode = Literal["first", "none"]
@@ -207,4 +207,6 @@ def _check_columns(columns: tuple[str, ...]) -> None:
         raise UsageError("--columns has an empty name: give each column a name.")
     twice = next((name for name, count in Counter(columns).items() if count > 1), None)
     if twice is not None:
-        raise UsageError(f"--columns names {shown(twice)} twice: give each column another name.")
+        raise UsageError(
+            f"--columns names {format_value(twice)} twice: give each column another name."
+        )

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shardmill.schemas.errors import format_names, shown
+from shardmill.schemas.errors import format_names, format_value
 from shardmill.schemas.refs import RejectedError
 from shardmill.transforms.sources.csv.dialect import WHITESPACE, Dialect
 from shardmill.transforms.sources.csv.row_ranges import RANGE_BYTES, Head, parse_head
@@ -18,7 +18,7 @@ from shardmill.transforms.sources.csv.row_ranges import RANGE_BYTES, Head, parse
 _DELIMITERS = (",", ";", "\t", "|", WHITESPACE)
 _FITTING = 0.9  # share of the first rows that must have the cells of the header
 _FEW_BYTES = 64 << 10  # of rows that are read to try another dialect
-_FEW_COLUMNS = 1_000  # of which cells are looked at
+_FEW_COLUMNS = 1_000  # with cells that are looked at
 _MOST_NOTES = 20  # lines above a header
 _QUOTED = r'^\s+"[^"]*"\s*$'
 _Read = Callable[[Dialect], Head]
@@ -70,14 +70,14 @@ def _explain_header(error: RejectedError, dialect: Dialect, read: _Read) -> None
     Raises:
         RejectedError: One does.
     """
-    others = (d for d in _DELIMITERS if d not in (dialect.delimiter, dialect.quote))
-    for other, found in _try((replace(dialect, delimiter=d) for d in others), read):
-        if _fits(found):
+    others = (d for d in _DELIMITERS if d not in (dialect.delimiter_text, dialect.quote))
+    for other, head in _try((replace(dialect, delimiter=d) for d in others), read):
+        if _fits(head):
             raise RejectedError(
                 "read",
                 "header",
                 f"{error.message}, but with --delimiter={other.delimiter!r} it has "
-                f"{len(found.columns)} columns: set that",
+                f"{len(head.columns)} columns: set that",
             ) from error
 
 
@@ -89,7 +89,7 @@ def _check_single_quotes(head: Head, dialect: Dialect) -> None:
         raise RejectedError(
             "read",
             "header",
-            f'its names are in single quotes, such as {shown(names[0])}: set --quote="\'"',
+            f'its names are in single quotes, such as {format_value(names[0])}: set --quote="\'"',
         )
 
 
@@ -111,14 +111,14 @@ def _try(dialects: Iterator[Dialect], read: _Read) -> Iterator[tuple[Dialect, He
 def _check_delimiter(head: Head, dialect: Dialect, read: _Read) -> None:
     least = 1 if dialect.header_mode == "first" else 2
     others = (d for d in _DELIMITERS if d not in (dialect.delimiter_text, dialect.quote))
-    for other, found in _try((replace(dialect, delimiter=d) for d in others), read):
-        if _fits(found, least):
+    for other, other_head in _try((replace(dialect, delimiter=d) for d in others), read):
+        if _fits(other_head, least):
             raise RejectedError(
                 "read",
                 "header",
                 f"with --delimiter={dialect.delimiter_text!r} it has the one column "
-                f"{shown(head.columns[0])}, but with --delimiter={other.delimiter!r} it has "
-                f"{len(found.columns)}: set that, or name the one column with --columns and "
+                f"{format_value(head.columns[0])}, but with --delimiter={other.delimiter!r} it has "
+                f"{len(other_head.columns)}: set that, or name the one column with --columns and "
                 "--header=first",
             )
 
@@ -138,9 +138,9 @@ def _check_notes(head: Head, dialect: Dialect, read: _Read) -> None:
     for delimiter in delimiters:
         lines = range(dialect.skip_lines + 1, dialect.skip_lines + _MOST_NOTES + 1)
         dialects = (replace(dialect, delimiter=delimiter, skip_lines=count) for count in lines)
-        for other, found in _try(dialects, read):
-            is_header = _fits(found) and _names_columns(found.header)
-            if is_header and not _is_comment(found.header[0], head.header[0]):
+        for other, other_head in _try(dialects, read):
+            is_header = _fits(other_head) and _names_columns(other_head.header)
+            if is_header and not _is_comment(other_head.header[0], head.header[0]):
                 flags = f"--skip_lines={other.skip_lines}"
                 if delimiter != dialect.delimiter_text:
                     flags += f" --delimiter={delimiter!r}"
@@ -148,7 +148,8 @@ def _check_notes(head: Head, dialect: Dialect, read: _Read) -> None:
                     "read",
                     "header",
                     f"its first row is {format_names(head.header)}, but with {flags} the header is "
-                    f"{format_names(found.header)}: set that, or name the columns with --columns",
+                    f"{format_names(other_head.header)}: set that, or name the columns with "
+                    "--columns",
                 )
 
 
@@ -166,15 +167,15 @@ def _delimiters_below(head: Head, dialect: Dialect) -> list[str]:
     if len(head.columns) > 1:
         return []
     rows = [head.columns[0], *(_row(head, number)[0] for number in range(_rows(head)))]
-    found = []
-    for delimiter in (each for each in _DELIMITERS if each != WHITESPACE):
+    delimiters = []
+    for delimiter in (candidate for candidate in _DELIMITERS if candidate != WHITESPACE):
         first = next((number for number, row in enumerate(rows) if delimiter in row), 0)
         names, *below = (row.split(delimiter) for row in rows[first:])
         alike = all(len(row) == len(names) for row in below)
         has_numbers = any(map(_is_number, itertools.chain.from_iterable(below)))
         if first and delimiter != dialect.delimiter_text and alike and has_numbers:
-            found.append(delimiter)
-    return found
+            delimiters.append(delimiter)
+    return delimiters
 
 
 def _rows(head: Head) -> int:
@@ -214,7 +215,7 @@ def _check_quotes(head: Head, dialect: Dialect, read: _Read) -> None:
     if not cell:
         return
     spaced = replace(dialect, delimiter=f"{dialect.delimiter_text} ")
-    fits = any(_fits(found) for _, found in _try(iter([spaced]), read))
+    fits = any(_fits(spaced_head) for _, spaced_head in _try(iter([spaced]), read))
     if fits or name:
         remedy = f"set --delimiter={spaced.delimiter!r}, or " if fits else ""
         raise RejectedError(

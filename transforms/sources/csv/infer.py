@@ -20,7 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shardmill.schemas.errors import format_names, shown
+from shardmill.schemas.errors import format_names, format_value
 from shardmill.schemas.schema_pbtxt.columns import Column, fold_boolean
 from shardmill.schemas.schema_pbtxt.schema_text import Kind
 from shardmill.transforms.sources.csv import text_parser
@@ -74,7 +74,7 @@ class ColumnProfile(NamedTuple):
         words: Spellings of the words of ``BOOLEANS`` that occur.
         rounding: An example of what float32 would change, as a clause, or empty: an integer that it
             rounds, or two numbers that become equal.
-        example: A cell, quoted: of a text column one that is not a number; empty if all are empty.
+        example: A cell, quoted: of a text column one that is not a number; no text for empty cells.
         distinct: Number of distinct texts, at least.
         low: Smallest number; infinite if there is none.
         high: Largest number.
@@ -116,10 +116,10 @@ def _profile_together(
     cells: Sequence[pa.DictionaryArray], rules: CellRules
 ) -> Iterator[ColumnProfile]:
     """Yield the profile of each column; see ``profile_columns``."""
-    uses = [np.bincount(each.indices, minlength=len(each.dictionary)) for each in cells]
+    uses = [np.bincount(column.indices, minlength=len(column.dictionary)) for column in cells]
     counts = np.concatenate(uses)
     used = counts > 0
-    texts = pa.concat_arrays([each.dictionary for each in cells]).filter(pa.array(used))
+    texts = pa.concat_arrays([column.dictionary for column in cells]).filter(pa.array(used))
     owners, counts = np.repeat(np.arange(len(cells)), [*map(len, uses)])[used], counts[used]
 
     def count(chosen: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
@@ -135,26 +135,29 @@ def _profile_together(
     distinct = np.bincount(owners, minlength=len(cells)).tolist()
     low, high = np.full(len(cells), math.inf), np.full(len(cells), -math.inf)
     present = np.flatnonzero(~missing)
-    found = _find_kinds(texts.take(pa.array(present)), owners[present], rules)
-    kinds |= {kind: count(present[mask]) for kind, mask in found.masks.items()}
-    real = found.masks["integers"] | found.masks["decimals"]
-    np.minimum.at(low, owners[present[real]], found.numbers[real])
-    np.maximum.at(high, owners[present[real]], found.numbers[real])
+    text_kinds = _find_kinds(texts.take(pa.array(present)), owners[present], rules)
+    kinds |= {kind: count(present[mask]) for kind, mask in text_kinds.masks.items()}
+    real = text_kinds.masks["integers"] | text_kinds.masks["decimals"]
+    np.minimum.at(low, owners[present[real]], text_kinds.numbers[real])
+    np.maximum.at(high, owners[present[real]], text_kinds.numbers[real])
     words: dict[int, set[str]] = defaultdict(set)
-    for owner, word in found.words:
+    for owner, word in text_kinds.words:
         words[owner].add(word)
     # The first text of a column that is not a number, or else its first text.
     examples: dict[int, str] = {}
-    for mask in (*(found.masks[kind] for kind in _NOT_NUMBERS), np.ones(len(present), np.bool_)):
+    for mask in (
+        *(text_kinds.masks[kind] for kind in _NOT_NUMBERS),
+        np.ones(len(present), np.bool_),
+    ):
         chosen = present[mask]
         for owner, first in zip(*np.unique(owners[chosen], return_index=True), strict=True):
-            examples.setdefault(int(owner), shown(texts[int(chosen[first])].as_py()))
+            examples.setdefault(int(owner), format_value(texts[int(chosen[first])].as_py()))
     of_columns = zip(*(numbers.tolist() for numbers in kinds.values()), strict=True)
     for owner, numbers in enumerate(of_columns):
         yield ColumnProfile(
             +Counter(dict(zip(kinds, numbers, strict=True))),
             frozenset(words[owner]),
-            found.roundings.get(owner, ""),
+            text_kinds.roundings.get(owner, ""),
             examples.get(owner, ""),
             distinct[owner],
             float(low[owner]),
@@ -206,10 +209,10 @@ def _find_kinds(texts: pa.Array, owners: npt.NDArray[np.int64], rules: CellRules
         "booleans": booleans,
         "texts": ~number & ~booleans,
     }
-    found = words.filter(pa.array(booleans)).to_pylist()
+    boolean_words = words.filter(pa.array(booleans)).to_pylist()
     return _Kinds(
         masks,
-        [*zip(owners[booleans].tolist(), found, strict=True)],
+        [*zip(owners[booleans].tolist(), boolean_words, strict=True)],
         _describe_merged(texts, owners, decimal.values, decimals)
         | _describe_rounded(texts, owners, decimal.values, text_parser.is_rounded(integer)),
         decimal.values,
@@ -233,7 +236,7 @@ def _describe_rounded(
     numbers = np.flatnonzero(rounded)
     columns, firsts = np.unique(owners[numbers], return_index=True)
     return {
-        column: f"{shown(texts[first].as_py())} becomes {int(np.float32(doubles[first]))}"
+        column: f"{format_value(texts[first].as_py())} becomes {int(np.float32(doubles[first]))}"
         for column, first in zip(columns.tolist(), numbers[firsts].tolist(), strict=True)
     }
 
@@ -263,8 +266,8 @@ def _describe_merged(
     columns, firsts = np.unique(sorted_owners[merged], return_index=True)
     pairs = (order[first : first + 2].tolist() for first in merged[firsts].tolist())
     return {
-        column: f"{' and '.join(shown(texts[number].as_py()) for number in pair)} become equal"
-        for column, pair in zip(columns.tolist(), pairs, strict=True)
+        owner: f"{' and '.join(format_value(texts[index].as_py()) for index in pair)} become equal"
+        for owner, pair in zip(columns.tolist(), pairs, strict=True)
     }
 
 
@@ -277,8 +280,8 @@ def may_be_index(profile: ColumnProfile) -> bool:
 def merge_profiles(first: ColumnProfile, second: ColumnProfile) -> ColumnProfile:
     """Return the profile of the cells of both."""
     rounding = first.rounding or second.rounding
-    shown_one = second if second.is_text and not first.is_text else first
-    example = shown_one.example or second.example
+    exemplar = second if second.is_text and not first.is_text else first
+    example = exemplar.example or second.example
     return ColumnProfile(
         first.counts + second.counts,
         first.words | second.words,
@@ -338,7 +341,7 @@ def _in_case_of(other: str, word: str) -> str:
 def find_problem(
     name: str, profile: ColumnProfile, cells: Cells, key: str, rules: CellRules
 ) -> str:
-    """Return why a column that is nearly numeric is text, and what to do; or an empty text.
+    """Explain why a nearly numeric column is text, with the fix; return no text for others.
 
     Args:
         name: Name of the column.
@@ -361,10 +364,12 @@ def find_problem(
         return ""
     first = marked
     if marked < 0:
-        first = next(number for number, text in enumerate(texts) if shown(text.as_py()) == example)
-    example = shown(texts[first].as_py())
+        first = next(
+            number for number, text in enumerate(texts) if format_value(text.as_py()) == example
+        )
+    example = format_value(texts[first].as_py())
     fitting = {flag: _count_numbers(form, texts, rows, first) for flag, form in _FORMS.items()}
-    flag = max(fitting, key=lambda each: fitting[each])
+    flag = max(fitting, key=lambda option: fitting[option])
     fits = fitting[flag] >= (_NEARLY if marked < 0 else _MANY) * values
     line = cells.lines[rows == first][0]
     if marked >= 0 and not fits:

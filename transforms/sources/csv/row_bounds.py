@@ -64,7 +64,7 @@ class BadRow(NamedTuple):
         end: Offset where the next row may start.
         line: Number of the first line.
         error: ``quote`` or ``too_large``, reasons of ``refs.REASONS``.
-        message: What is wrong.
+        message: The problem.
     """
 
     start: int
@@ -196,13 +196,13 @@ def _hide_comments(data: bytes, syntax: Syntax) -> bytes:
     if not (syntax.comment and syntax.quote):
         return data
     line = b"^" + re.escape(syntax.comment) + rb"[^\r\n]*" + re.escape(syntax.quote) + rb"[^\r\n]*"
-    found, row = [], 0  # a start of a row before the line
+    spans, row = [], 0  # a start of a row before the line
     for match in re.finditer(line, data.replace(b"\r", b"\n"), re.MULTILINE):
         before = prepare_text(data[row : match.start()], syntax, "more")
         if len(read_quotes(before).toggles) % 2 == 0:
-            found.append(match.span())
+            spans.append(match.span())
             row = match.end()
-    return _fill(data, found, syntax.comment[0])
+    return _fill(data, spans, syntax.comment[0])
 
 
 def _fill(data: bytes, bounds: Sequence[Sequence[int]], byte: int) -> bytes:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from shardmill.schemas.errors import shown
+from shardmill.schemas.errors import format_value
 from shardmill.schemas.refs import RejectedError
 from shardmill.schemas.text_file import UTF_8
 from shardmill.transforms.sources.csv.cells import Cells, make_cells, split_row
@@ -83,7 +83,7 @@ def read_first(
         sample_bytes: See ``head.read_head``.
         range_bytes: See ``split_ranges``.
     """
-    # Rows are found in blocks, of which the last one reaches beyond the sample: its rows are not
+    # Rows are searched in blocks. The last one reaches beyond the sample: its rows are not
     # sampled, but one may start a range, which need not be searched again then.
     batches: list[Rows] = []
     end = body.start + sample_bytes
@@ -179,8 +179,8 @@ def open_range(
 ) -> contextlib.AbstractContextManager[CsvText]:
     """Open the text of a range."""
     # A range of UTF-8 needs no detection; other encodings may be overridden by a byte order mark.
-    known = row_range.end >= 0 and dialect.codec == UTF_8
-    return open_text(uri, dialect, 0 if known else MAGIC_BYTES)
+    is_utf_8 = row_range.end >= 0 and dialect.codec == UTF_8
+    return open_text(uri, dialect, 0 if is_utf_8 else MAGIC_BYTES)
 
 
 def scan_rows(text: CsvText, row_range: RowRange) -> Iterator[Rows]:
@@ -203,7 +203,7 @@ def group_rows(batches: Iterable[Rows], size: int) -> Iterator[list[Rows]]:
     piece: list[Rows] = []
     for rows in batches:
         piece.append(rows)
-        if sum(len(each.data) for each in piece) >= size:
+        if sum(len(batch.data) for batch in piece) >= size:
             yield piece
             piece = []
     if piece:
@@ -243,7 +243,7 @@ def _find_body(text: CsvText) -> tuple[tuple[str, ...], tuple[str, ...], RowRang
         raise RejectedError(
             "read",
             "header",
-            f"its first line is {shown(row)}, by which Excel knows the delimiter: set "
+            f"its first line is {format_value(row)}, by which Excel knows the delimiter: set "
             f"--skip_lines=1 --delimiter={delimiter}, or delete the line",
         )
     header = split_row(row, text)
@@ -303,7 +303,7 @@ def _name_columns(first: list[str], dialect: Dialect) -> tuple[str, ...]:
 
 
 def make_unique(names: Sequence[str]) -> tuple[str, ...]:
-    """Return names of which none is empty or repeated.
+    """Replace empty and repeated names.
 
     The first column of a name keeps it, and the next ones are ``name_2``, ``name_3`` and so on; the
     column in place N without a name is ``column_N``. No made name is one of the given ones.
@@ -314,7 +314,7 @@ def make_unique(names: Sequence[str]) -> tuple[str, ...]:
         base = name or f"column_{place}"
         numbered = (f"{base}_{number}" for number in numbers[base])
         made = numbered if name else itertools.chain([base], numbered)
-        free = (each for each in made if each not in given and each not in used)
+        free = (candidate for candidate in made if candidate not in given and candidate not in used)
         unique = name if name and name not in used else next(free)
         used[unique] = None
     return tuple(used)

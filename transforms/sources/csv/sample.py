@@ -74,10 +74,10 @@ class Sample:
     merge_profiles: ClassVar = staticmethod(infer.merge_profiles)
 
     def describe(self, column: Column, *, missing: bool) -> str:
-        """Return the type of a column, and what the sample says of its values, for people.
+        """Describe the type and the sampled values of a column, for people.
 
         Args:
-            column: A column, of which the sample may know nothing.
+            column: A column, which the sample may lack.
             missing: Whether to count missing cells.
         """
         profile = self.profiles.get(column.name)
@@ -112,7 +112,9 @@ class Sample:
         return replace(
             self,
             refs=(*self.refs, *other.refs),
-            profiles={name: merge(each, profiles[name]) for name, each in self.profiles.items()},
+            profiles={
+                name: merge(profile, profiles[name]) for name, profile in self.profiles.items()
+            },
             rows=self.rows + other.rows,
             text_bytes=self.text_bytes + other.text_bytes,
             complete=self.complete and other.complete,
@@ -143,8 +145,10 @@ class Sample:
         full = self.profiles.keys() - self.partial.keys() if strict else set()
         columns = (self.infer_column(name, self.profiles[name], given.get(name)) for name in names)
         return tuple(
-            replace(each, required=each.name == label or (each.required and each.name in full))
-            for each in columns
+            replace(
+                column, required=column.name == label or (column.required and column.name in full)
+            )
+            for column in columns
         )
 
     def exact(self, columns: Sequence[Column]) -> tuple[str, ...]:
@@ -155,7 +159,7 @@ class Sample:
         return tuple(sorted(floats.difference(self.rounded(columns))))
 
     def rounded(self, columns: Sequence[Column]) -> list[str]:
-        """Return the names of columns of which float32 rounds integers or merges values."""
+        """Return the names of columns whose integers float32 rounds, or whose values it merges."""
         names = (column.name for column in columns if column.kind == "float32")
         return [name for name in names if self.profiles[name].rounding]
 
@@ -203,7 +207,9 @@ def _merge_alike(samples: Iterable[Sample]) -> list[Sample]:
     """Return samples, one for all files whose columns have the same names and types."""
     merged: dict[Any, Sample] = {}
     for sample in samples:
-        kinds = tuple((name, getattr(each, "kind", "")) for name, each in sample.profiles.items())
+        kinds = tuple(
+            (name, getattr(profile, "kind", "")) for name, profile in sample.profiles.items()
+        )
         same = (sample.base, kinds) if kinds else sample.ref  # files without rows stay alone
         merged[same] = merged[same].with_file(sample) if same in merged else sample
     return [*merged.values()]
@@ -230,11 +236,14 @@ def _join(
     for sample in complete:
         counts[frozenset(sample.profiles)] += len(sample.refs)
     # The most frequent columns; of equally frequent ones the most, then those of the first file.
-    first = max(complete, key=lambda each: (counts[frozenset(each.profiles)], len(each.profiles)))
+    first = max(
+        complete,
+        key=lambda candidate: (counts[frozenset(candidate.profiles)], len(candidate.profiles)),
+    )
     base = first.base
     profiles, joined = dict(first.profiles), [first]
     rejected: dict[str, InputRef] = {}
-    for sample in (each for each in valid if each is not first):
+    for sample in (other for other in valid if other is not first):
         try:
             check_columns(sample.base, profiles, sorted(needed), base, header)
             profiles |= {
@@ -259,8 +268,8 @@ def sample_file(ref: InputRef, dialect: Dialect, rules: CellRules, sample_bytes:
         return Sample((ref,))
     cells = head.cells
     profiles = {
-        name: each._replace(problem=infer.find_problem(name, each, cells, ref.key, rules))
-        for name, each in infer.profile_columns(cells.columns, rules).items()
+        name: profile._replace(problem=infer.find_problem(name, profile, cells, ref.key, rules))
+        for name, profile in infer.profile_columns(cells.columns, rules).items()
     }
     rows = len(cells.offsets)
     span = int(cells.offsets[-1] - cells.offsets[0]) * rows // max(1, rows - 1) if rows else 0
@@ -323,7 +332,7 @@ def _share(names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def open_start(ref: InputRef, read: Callable[[], _Start]) -> tuple[InputRef, _Start | None]:
-    """Return a file with what is read of it; or rejected, and None, if it cannot be read."""
+    """Return a file and its head; the file rejected, and None, if it cannot be read."""
     if not ref.error and not ref.size:
         ref = ref.rejected("empty", "the file has no bytes")
     if ref.error:
@@ -349,7 +358,7 @@ def missing_columns(schema: Sequence[Column], columns: Sequence[str]) -> list[st
 
 def check_columns(
     columns: Sequence[str],
-    known: Collection[str],
+    table_columns: Collection[str],
     needed: Iterable[str],
     base: Sequence[str],
     header: HeaderMode,
@@ -358,7 +367,7 @@ def check_columns(
 
     Args:
         columns: Columns of the file.
-        known: Columns of the table.
+        table_columns: Columns of the table.
         needed: Columns that each file must have.
         base: Inferred schema: the columns of most files. Each file must have half of them, or as
             many if files have no header.
@@ -372,8 +381,8 @@ def check_columns(
         raise RejectedError("read", "columns", message)
     present = {*columns}
     missing = [name for name in dict.fromkeys(needed) if name not in present]
-    others = {_fold(name): name for name in known if name not in present}
-    extra = [name for name in columns if name not in known]
+    others = {_fold(name): name for name in table_columns if name not in present}
+    extra = [name for name in columns if name not in table_columns]
     near = [(name, others[_fold(name)]) for name in extra if _fold(name) in others]
     lacks_half = 2 * len(present & {*base}) < len(base)
     if not (missing or near or lacks_half):

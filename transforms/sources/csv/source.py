@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 from blake3 import blake3
 
-from shardmill.schemas.errors import ChangedError, shown
+from shardmill.schemas.errors import ChangedError, format_value
 from shardmill.schemas.refs import InputRef, RejectedError
 from shardmill.schemas.schema_pbtxt.columns import Column
 from shardmill.schemas.storage import open_storage
@@ -50,15 +50,15 @@ COMPRESSION_RATIO = 6  # typical for text
 
 @dataclass(frozen=True)
 class FileSource(TextTable, PickledOnce):
-    """What the ``TableSource`` of each kind of table files has.
+    """Base of the ``TableSource`` of each kind of table files.
 
     Attributes:
         table: See ``TableSource``.
-        dialect: Dialect of the files, of which those that are not CSV have the encoding only.
+        dialect: Dialect of the files; files other than CSV have only its encoding.
         rules: How cells are read.
         base: Inferred schema: the columns of most files.
         exact: Inferred schema: float32 columns that must not round an integer.
-        profiles: What the sample says of each column, for files whose columns have types.
+        profiles: Profiles of the sampled columns, for files whose columns have types.
         row_bytes: Average bytes of a sampled row.
         range_bytes: Bytes of rows per batch.
         partitions: Columns whose values are in the names of folders.
@@ -115,8 +115,10 @@ class FileSource(TextTable, PickledOnce):
         texts = [cells.columns.get(column.name, missing) for column in schema]
         typed = typed_cells.type_columns(schema, texts, self.rules)
         columns = [
-            _typed_column(column, each, found, rejects, self.rules, exact=column.name in exact)
-            for column, each, found in zip(schema, texts, typed, strict=True)
+            _typed_column(
+                column, column_texts, column_values, rejects, self.rules, exact=column.name in exact
+            )
+            for column, column_texts, column_values in zip(schema, texts, typed, strict=True)
         ]
         named = {name: arrow_values.text_cells(cells.columns[name]) for name in self.table.named}
         return TypedBatch(ref, columns, rejects, named, cells.rows, cells.content)
@@ -153,8 +155,10 @@ def partition_columns(refs: Iterable[InputRef], rules: CellRules) -> dict[str, C
     for ref in refs:
         for name, value in partition_values(ref.key).items():
             cells[name].append(value or b"")
-    arrays = {name: pa.array(each, pa.binary()).dictionary_encode() for name, each in cells.items()}
-    profiles = {name: profile_columns({name: each}, rules)[name] for name, each in arrays.items()}
+    arrays = {
+        name: pa.array(values, pa.binary()).dictionary_encode() for name, values in cells.items()
+    }
+    profiles = {name: profile_columns({name: array}, rules)[name] for name, array in arrays.items()}
     return {
         name: replace(infer_column(name, profile), required=False)
         for name, profile in profiles.items()
@@ -192,7 +196,7 @@ def _typed_column(
             "range",
             column.name,
             lambda row: (
-                f"{shown(texts[row].as_py())} is rounded by float32: make it BYTES in the "
+                f"{format_value(texts[row].as_py())} is rounded by float32: make it BYTES in the "
                 "schema, or FLOAT there if it may be rounded"
             ),
         )
@@ -221,9 +225,9 @@ class CsvSource(FileSource):
 
     def units(self, item: TableInput) -> Iterator[Unit]:
         """Yield the ranges of a file."""
-        ref, (columns, known) = item.ref, item.detail
+        ref, (columns, bounds) = item.ref, item.detail
         check_unchanged(ref)
-        dialect, ranges = self.dialect.for_name(ref.key), [*map(RowRange._make, known)]
+        dialect, ranges = self.dialect.for_name(ref.key), [*map(RowRange._make, bounds)]
         names = blake3("\0".join(columns).encode()).hexdigest()
         for part in split_ranges(ref.uri, dialect, ranges, self.range_bytes):
             single = part.end >= 0

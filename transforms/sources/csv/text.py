@@ -107,16 +107,16 @@ class CsvText:
             self.hash.update(block)
             yield block
 
-    def check(self, wanted: str = "") -> None:
+    def check(self, expected: str = "") -> None:
         """Check that the file is text.
 
         Args:
-            wanted: ``jsonl`` if it must be JSON Lines; else it must not be JSON.
+            expected: ``jsonl`` if it must be JSON Lines; else it must not be JSON.
 
         Raises:
             RejectedError: It is something else.
         """
-        head, found = self._peek(), ""
+        head, json_kind = self._peek(), ""
         kind = "compressed twice" if compression_format(head) else ""
         if has_zlib_records(head):
             kind = f"TFRecords with ZLIB compression ({ZLIB_REMEDY})"
@@ -127,13 +127,13 @@ class CsvText:
             most = max(_MIN_CONTROLS, _MAX_CONTROL_SHARE * len(text))
             if controls > min(most, _UTF_16_CONTROLS * len(text)):
                 kind = "binary data, or UTF-16 without a mark (of rows, set --encoding=utf-16)"
-            found = json_format(text)
-        if wanted == found and not kind:
+            json_kind = json_format(text)
+        if expected == json_kind and not kind:
             return
-        error = "other_table" if wanted else {"a Parquet file": "parquet"}.get(kind, "not_csv")
+        error = "other_table" if expected else {"a Parquet file": "parquet"}.get(kind, "not_csv")
         if not kind:
-            error, kind = _NOT_CSV.get(found, ("other_table", "another kind of text"))
-        name = "JSON Lines" if wanted else "CSV"
+            error, kind = _NOT_CSV.get(json_kind, ("other_table", "another kind of text"))
+        name = "JSON Lines" if expected else "CSV"
         raise RejectedError("read", error, f"it is not a {name} file but {kind}")
 
     def check_compression(self) -> None:

@@ -223,8 +223,8 @@ def parse_times(texts: pa.Array, kind: TimeKind, form: str) -> Parsed:
     """
     # Arrow's strptime takes February 30 for March 2, and its cast raises for one bad text.
     seconds = [_parse_time(text, form) for text in trim(texts).to_pylist()]
-    faults = np.array([each is None for each in seconds], np.uint8) * np.uint8(CellFault.CAST)
-    values = np.array([each or 0 for each in seconds], np.int64)
+    faults = np.array([second is None for second in seconds], np.uint8) * np.uint8(CellFault.CAST)
+    values = np.array([second or 0 for second in seconds], np.int64)
     return Parsed(values // _DAY if kind == "date" else values, faults)
 
 
@@ -320,12 +320,12 @@ class CellRules:
 
     def missing(self, kind: Kind, cells: pa.Array) -> Mask:
         """Return which distinct cells of a column are missing; nulls are."""
-        found = find_missing(cells)
+        nulls = find_missing(cells)
         if cells.type != pa.binary():
-            return found
+            return nulls
         texts = pc.fill_null(cells, b"-")
         other = self.missing_texts(texts) if kind == "bytes" else self.missing_numbers(texts)
-        return found | other
+        return nulls | other
 
     def missing_texts(self, texts: pa.Array) -> Mask:
         """Return which texts of a bytes column are missing."""

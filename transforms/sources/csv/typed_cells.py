@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shardmill.schemas.errors import shown
+from shardmill.schemas.errors import format_value
 from shardmill.schemas.schema_pbtxt.columns import (
     DEFAULT_TAG,
     ZERO_PADDED_TAG,
@@ -61,8 +61,10 @@ def type_columns(
     for numbers in alike.values():
         for start in range(0, len(numbers), step):
             batch = numbers[start : start + step]
-            found = _type_together([columns[n] for n in batch], [cells[n] for n in batch], rules)
-            typed |= zip(batch, found, strict=True)
+            converted = _type_together(
+                [columns[n] for n in batch], [cells[n] for n in batch], rules
+            )
+            typed |= zip(batch, converted, strict=True)
     return [typed[number] for number in range(len(columns))]
 
 
@@ -71,22 +73,24 @@ def _type_together(
 ) -> Iterator[TypedCells]:
     """Yield the typed values of columns that differ in their names only."""
     first = columns[0]
-    found = None
+    joint = None
     has_lists = first.several or is_list(cells[0].dictionary.type)
     single = not first.separator and not has_lists
     if len(columns) > 1 and single and first.default is None:
-        texts = [each.dictionary for each in cells]
+        texts = [array.dictionary for array in cells]
         starts = offsets_from_sizes(np.array([*map(len, texts)])).tolist()
-        rows = [each.indices.to_numpy() + start for each, start in zip(cells, starts, strict=False)]
+        rows = [
+            array.indices.to_numpy() + start for array, start in zip(cells, starts, strict=False)
+        ]
         together = pa.array(np.concatenate(rows), pa.int32())
         joined = pa.DictionaryArray.from_arrays(together, pa.concat_arrays(texts))
-        found = type_cells(first, joined, rules)
-    if found is None or found.misfits is not None or found.column.indices is None:
-        for column, each in zip(columns, cells, strict=True):
-            yield type_cells(column, each, rules)
+        joint = type_cells(first, joined, rules)
+    if joint is None or joint.misfits is not None or joint.column.indices is None:
+        for column, array in zip(columns, cells, strict=True):
+            yield type_cells(column, array, rules)
         return
-    values = found.column.values
-    for column, indices in zip(columns, np.split(found.column.indices, len(columns)), strict=True):
+    values = joint.column.values
+    for column, indices in zip(columns, np.split(joint.column.indices, len(columns)), strict=True):
         after = indices.max(initial=-1) + 1
         low = indices.min(initial=after, where=indices >= 0)
         own, moved = values.slice(low, after - low), np.where(indices < 0, -1, indices - low)
@@ -260,7 +264,7 @@ def describe_misfit(
     pieces, offsets = _split(column, cells.dictionary.slice(index, 1))
     if offsets is not None:  # the first wrong value
         pieces = pieces.filter(pa.array(_parse_single(column, pieces, rules)[1] > 0))
-    text = shown(next(iter(arrow_values.to_texts(pieces).to_pylist()), None) or b"")
+    text = format_value(next(iter(arrow_values.to_texts(pieces).to_pylist()), None) or b"")
     text_type = "BYTES with --types or in the schema"
     others = f"FLOAT or {text_type}" if column.kind == "int64" else text_type
     if fault is text_parser.CellFault.MISSING:

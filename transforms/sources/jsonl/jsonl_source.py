@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
-from shardmill.schemas.errors import shown
+from shardmill.schemas.errors import format_value
 from shardmill.schemas.refs import InputRef, RejectedError
 from shardmill.schemas.schema_pbtxt.columns import INT64_MAX, INT64_MIN, Column
 from shardmill.transforms.sources.csv.arrow_values import (
@@ -112,13 +112,13 @@ def parse_lines(
         unexpected_field_behavior="infer" if schema is None else "ignore" if others else "error",
     )
     tables, kept = [], [np.zeros(0, np.int64)]
-    for first, after, found in _parse(valid, 0, len(valid.starts), options):
-        if isinstance(found, pa.Table):
-            tables.append(found)
+    for first, after, parsed in _parse(valid, 0, len(valid.starts), options):
+        if isinstance(parsed, pa.Table):
+            tables.append(parsed)
             kept.append(np.arange(first, after))
         else:
             offset, line = int(valid.offsets[first]), int(valid.lines[first])
-            rejects.append(found._replace(offset=offset, line=line))
+            rejects.append(parsed._replace(offset=offset, line=line))
     rows = np.concatenate(kept)
     return Lines(tables, valid.offsets[rows], valid.lines[rows], sorted(rejects), valid, rows)
 
@@ -126,16 +126,16 @@ def parse_lines(
 def _parse(
     valid: ValidRows, first: int, after: int, options: pj.ParseOptions
 ) -> Iterator[tuple[int, int, pa.Table | RowReject]]:
-    """Yield spans of lines with their rows, and lines with what is wrong with them.
+    """Yield spans of lines with their rows, and faulty lines with their rejects.
 
     Of lines that Arrow cannot parse together, those that it surely rejects are found if there are
     few; else halves are parsed again, so that Arrow alone decides about all others.
     """
     if first == after:
         return
-    found = _read(valid, first, after, options)
-    if isinstance(found, pa.Table):
-        yield first, after, found
+    parsed = _read(valid, first, after, options)
+    if isinstance(parsed, pa.Table):
+        yield first, after, parsed
         return
     few = range(first, after if after - first <= _FEW else first)
     faults = {row: fault for row in few if (fault := _find_fault(valid.row(row), options))}
@@ -151,7 +151,7 @@ def _parse(
         for begin, end in itertools.pairwise(bounds):
             yield from _parse(valid, begin, end, options)
     elif line := valid.row(first).strip():
-        yield first, after, _fault("json", f"{found}: {shown(line)}")
+        yield first, after, _fault("json", f"{parsed}: {format_value(line)}")
 
 
 def _read(valid: ValidRows, first: int, after: int, options: pj.ParseOptions) -> pa.Table | str:
@@ -215,24 +215,27 @@ def _find_fault(line: bytes, options: pj.ParseOptions) -> RowReject | None:
     try:
         values = json.loads(line.decode())
     except json.JSONDecodeError as error:
-        return _fault("json", f"{error}: {shown(line)}")
+        return _fault("json", f"{error}: {format_value(line)}")
     except ValueError:  # an integer of thousands of digits
         return None
     if not isinstance(values, dict):
-        return _fault("json", f"it is not a JSON object: {shown(line)}")
+        return _fault("json", f"it is not a JSON object: {format_value(line)}")
     if options.explicit_schema is None:
         return None
     for field in options.explicit_schema:
         value = values.get(field.name)
         if not _fits(value, field.type):
-            message = f"{shown(json.dumps(value))} is not {field.type}, the type in the first rows"
+            message = (
+                f"{format_value(json.dumps(value))} is not {field.type}, the type in the first rows"
+            )
             return _fault("cast", message, field.name)
     new = [key for key in values if key not in options.explicit_schema.names]
     if new and options.unexpected_field_behavior == "error":
         return _fault(
             "json",
-            f"it has the key {shown(new[0])}, which the first rows do not have: read more of them "
-            "with --sample_bytes, or name it in a --schema (of a listing, in the first row)",
+            f"it has the key {format_value(new[0])}, which the first rows do not have: read more "
+            "of them with --sample_bytes, or name it in a --schema (of a listing, in the first "
+            "row)",
         )
     return None
 
@@ -249,7 +252,7 @@ def _fits(value: Any, kind: pa.DataType) -> bool:
     if isinstance(value, float):
         return bool(pa.types.is_floating(kind))
     if isinstance(value, list):
-        return pa.types.is_list(kind) and all(_fits(each, kind.value_type) for each in value)
+        return pa.types.is_list(kind) and all(_fits(element, kind.value_type) for element in value)
     if isinstance(value, dict):
         return pa.types.is_struct(kind) and all(_fits(value.get(f.name), f.type) for f in kind)
     return bool(pa.types.is_string(kind))
@@ -275,15 +278,15 @@ def find_rounded(
     with np.errstate(over="ignore", invalid="ignore"):
         is_rounded = (doubles.astype(to) != doubles) | (np.abs(doubles) >= EXACT_FLOAT64)
     is_whole = np.trunc(doubles) == doubles
-    found: dict[int, int] = {}
+    rounded: dict[int, int] = {}
     for row in np.unique(rows[is_rounded & is_whole]).tolist():
         value = json.loads(lines.texts.row(int(lines.numbers[row])))
         for key in path:
             value = value[key]
         for number in value if isinstance(value, list) else [value]:
             if type(number) is int and _differs(number, to):
-                found.setdefault(row, number)
-    return found
+                rounded.setdefault(row, number)
+    return rounded
 
 
 def _differs(number: int, to: type[np.floating[Any]]) -> bool:
@@ -297,22 +300,22 @@ def merge_types(tables: Iterable[pa.Table]) -> pa.Schema:
 
     Texts that look like times are texts.
     """
-    found: dict[str, pa.Field] = {}
-    for field in (each for table in tables for each in table.schema):
+    fields: dict[str, pa.Field] = {}
+    for field in (column for table in tables for column in table.schema):
         plain = pa.field(field.name, _plain(field.type))
-        known = found.setdefault(field.name, plain)
+        earlier = fields.setdefault(field.name, plain)
         with contextlib.suppress(pa.ArrowTypeError):  # lines with the second type are rejected
-            (found[field.name],) = pa.unify_schemas(
-                [pa.schema([known]), pa.schema([plain])], promote_options="permissive"
+            (fields[field.name],) = pa.unify_schemas(
+                [pa.schema([earlier]), pa.schema([plain])], promote_options="permissive"
             )
-    return pa.schema(found.values())
+    return pa.schema(fields.values())
 
 
 def _plain(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_list(kind):
         return pa.list_(_plain(kind.value_type))
     if pa.types.is_struct(kind):
-        return pa.struct([(each.name, _plain(each.type)) for each in kind])
+        return pa.struct([(field.name, _plain(field.type)) for field in kind])
     return pa.string() if pa.types.is_timestamp(kind) else kind
 
 
@@ -326,8 +329,8 @@ def _nest(kinds: Mapping[tuple[str, ...], pa.DataType]) -> list[pa.Field]:
     for (name, *rest), kind in kinds.items():
         inner.setdefault(name, {})[tuple(rest)] = kind
     return [
-        pa.field(name, each[()] if () in each else pa.struct(_nest(each)))
-        for name, each in inner.items()
+        pa.field(name, nested[()] if () in nested else pa.struct(_nest(nested)))
+        for name, nested in inner.items()
     ]
 
 
@@ -358,7 +361,7 @@ class JsonSample(TypedSample):
         Raises:
             RejectedError: They have different types.
         """
-        kinds = [pa.schema([("", each.kind)]) for each in (first, second)]
+        kinds = [pa.schema([("", profile.kind)]) for profile in (first, second)]
         with contextlib.suppress(pa.ArrowTypeError):
             kind = pa.unify_schemas(kinds, promote_options="permissive").field(0).type
             first, second = first._replace(kind=kind), second._replace(kind=kind)
@@ -375,8 +378,8 @@ def sample_jsonl(
     """Sample the first lines of a file."""
     del rules
     size = min(sample_bytes, most)
-    ref, found = open_start(ref, lambda: _read_start(ref, dialect, size))
-    return found or JsonSample((ref,))
+    ref, sample = open_start(ref, lambda: _read_start(ref, dialect, size))
+    return sample or JsonSample((ref,))
 
 
 def _read_start(ref: InputRef, dialect: Dialect, sample_bytes: int) -> JsonSample:
@@ -387,17 +390,17 @@ def _read_start(ref: InputRef, dialect: Dialect, sample_bytes: int) -> JsonSampl
         if sum(map(len, tables)) == 1 and _holds_table(tables[0].schema):
             raise RejectedError("read", "not_csv", _WHOLE_TABLE)
         profiles = profiles_of(merge_types(tables))
-        schema = explicit_schema({each.path: each.kind for each in profiles.values()})
-        found = parse_lines(first, text, schema, others=True)
-        table = pa.concat_tables([schema.empty_table(), *found.tables])
+        schema = explicit_schema({profile.path: profile.kind for profile in profiles.values()})
+        parsed = parse_lines(first, text, schema, others=True)
+        table = pa.concat_tables([schema.empty_table(), *parsed.tables])
         profiles = profile_rows(profiles, table)
         for name, values in _doubles(table, profiles).items():
             profile = profiles[name]
-            for number in itertools.islice(find_rounded(found, values, profile.path).values(), 1):
+            for number in itertools.islice(find_rounded(parsed, values, profile.path).values(), 1):
                 rounding = f"{number} becomes {int(np.float32(number))}"
                 profiles[name] = profile._replace(rounding=rounding)
-        count, seekable = len(found.offsets), text.seekable
-    span = int(found.offsets[-1] - found.offsets[0]) * count // max(1, count - 1) if count else 0
+        count, seekable = len(parsed.offsets), text.seekable
+    span = int(parsed.offsets[-1] - parsed.offsets[0]) * count // max(1, count - 1) if count else 0
     return JsonSample(
         (ref,),
         tuple(profiles),
@@ -451,14 +454,14 @@ class JsonLinesSource(CsvSource):
             return TableInput(sample.ref)
         ratio = 1 if sample.seekable else COMPRESSION_RATIO
         # The types decide the rows too, not only the text.
-        rounded = (name for name, each in self.profiles.items() if each.rounding)
+        rounded = (name for name, profile in self.profiles.items() if profile.rounding)
         detail = (str(self._explicit), *rounded), tuple(map(tuple, sample.ranges))
         return TableInput(sample.ref, ref.size * ratio, detail)
 
     @cached_property
     def _explicit(self) -> pa.Schema:
         """Types of the keys: all of the first lines, or those of the columns only."""
-        kinds = {name: (each.path, each.kind) for name, each in self.profiles.items()}
+        kinds = {name: (profile.path, profile.kind) for name, profile in self.profiles.items()}
         for column in self.table.columns:
             path, kind = kinds.get(column.name, ((column.name,), None))
             if kind is None or (pa.types.is_integer(kind) and column.kind == "float32"):
@@ -466,8 +469,8 @@ class JsonLinesSource(CsvSource):
                 kind = pa.list_(kind) if column.several else kind
             kinds[column.name] = path, kind
         if not self.base:
-            wanted = self.table.selected_names
-            kinds = {name: each for name, each in kinds.items() if name in wanted}
+            selected = self.table.selected_names
+            kinds = {name: typed_path for name, typed_path in kinds.items() if name in selected}
         return explicit_schema(dict(kinds.values()))
 
     @property
@@ -478,21 +481,21 @@ class JsonLinesSource(CsvSource):
     def make_cells(self, batches: Sequence[Rows], columns: Sequence[str], text: CsvText) -> Cells:
         """Parse lines into cells."""
         del columns
-        found = parse_lines(batches, text, self._explicit, others=not self.base)
-        table = pa.concat_tables([self._explicit.empty_table(), *found.tables])
-        rejects, kept = found.rejects, np.ones(len(table), np.bool_)
+        parsed = parse_lines(batches, text, self._explicit, others=not self.base)
+        table = pa.concat_tables([self._explicit.empty_table(), *parsed.tables])
+        rejects, kept = parsed.rejects, np.ones(len(table), np.bool_)
         texts = {column.name for column in self.table.columns if column.kind == "bytes"}
         for name, values in _doubles(table, {*self.exact, *texts}).items():
             to = np.float64 if name in texts else np.float32
-            rounded = find_rounded(found, values, self.profiles[name].path, to)
+            rounded = find_rounded(parsed, values, self.profiles[name].path, to)
             for row, number in rounded.items():
                 if kept[row]:
-                    offset, line = int(found.offsets[row]), int(found.lines[row])
+                    offset, line = int(parsed.offsets[row]), int(parsed.lines[row])
                     message = (_SHORTENED if name in texts else _ROUNDED).format(number)
                     rejects.append(RowReject(offset, line, "range", message, column=name))
                     kept[row] = False
         if not kept.all():
             table = table.filter(pa.array(kept))
         cells = flatten_columns(table, self.table.selected_names)
-        offsets, lines = found.offsets[kept], found.lines[kept]
+        offsets, lines = parsed.offsets[kept], parsed.lines[kept]
         return Cells(cells, offsets, lines, sorted(rejects), text.hash.hexdigest())

@@ -44,7 +44,7 @@ BATCH_BYTES = 4 << 20  # of decoded rows
 RECORD = "record"  # key of all files with the records of a Python source
 _MAX_STEP = 1 << 16
 _SAMPLE_ROWS = 10_000
-_SAMPLE_BYTES = 256 << 20  # decoded bytes of a row group of which the first rows are sampled so
+_SAMPLE_BYTES = 256 << 20  # decoded bytes of a row group; of larger ones, fewer rows are sampled
 
 
 class Group(NamedTuple):
@@ -64,7 +64,7 @@ class Group(NamedTuple):
 
 
 class Footer(NamedTuple):
-    """What the footer of a file says.
+    """The footer of a file.
 
     Attributes:
         profiles: Type of each column by its name.
@@ -147,11 +147,11 @@ def read_footer(ref: InputRef) -> Footer:
         RejectedError: It is not a Parquet file, is damaged, or has two columns of one name.
     """
     with open_parquet(ref) as (file, _):
-        found, groups = file.metadata, []
-        index = (found.metadata or {}).get(FIRST_RECORD)
+        metadata, groups = file.metadata, []
+        index = (metadata.metadata or {}).get(FIRST_RECORD)
         first = int(index or 0)
-        for number in range(found.num_row_groups):
-            group = found.row_group(number)
+        for number in range(metadata.num_row_groups):
+            group = metadata.row_group(number)
             if group.num_rows:
                 groups.append(Group(number, first, group.num_rows, group.total_byte_size))
             first += group.num_rows
@@ -204,7 +204,7 @@ def _num_bytes(rows: pa.RecordBatch | pa.Table) -> int:
 
 
 def sample_parquet(ref: InputRef, dialect: Dialect, rules: CellRules, sample_bytes: int) -> Sample:
-    """Return what the footer of a file and its first rows say of its columns."""
+    """Sample the columns of a file by its footer and first rows."""
     del dialect, rules, sample_bytes
     ref, footer = open_start(ref, lambda: read_footer(ref))
     if footer is None:
@@ -218,8 +218,8 @@ def sample_parquet(ref: InputRef, dialect: Dialect, rules: CellRules, sample_byt
 def measure(sample: Sample) -> Sample:
     """Return a sample with the decoded size and examples of the first rows of a file.
 
-    Of a row group with large values, fewer rows are read, and none of the columns that no feature
-    can hold or of which one row is too large: a file of kilobytes may have values of gigabytes.
+    Fewer rows of a row group with large values are read. Columns that no feature can hold, or
+    with too large a row, are left out: a file of kilobytes may have values of gigabytes.
     """
     for ref in sample.refs:
         # A file with damaged rows is reported when it is read.
@@ -233,7 +233,11 @@ def measure(sample: Sample) -> Sample:
                     table = next(read_tables(file, groups[0], columns, step, 1), None)
                 if table:
                     names = {*table.column_names}
-                    read = {k: each for k, each in sample.profiles.items() if each.path[0] in names}
+                    read = {
+                        k: profile
+                        for k, profile in sample.profiles.items()
+                        if profile.path[0] in names
+                    }
                     profiles = {**sample.profiles, **profile_rows(read, table)}
                     size = sample.rows * _num_bytes(table) // len(table)
                     if columns is not None:
@@ -245,12 +249,12 @@ def measure(sample: Sample) -> Sample:
 def _bound_sample(
     file: pq.ParquetFile, group: Group, profiles: Mapping[str, TypedProfile]
 ) -> tuple[list[str] | None, int]:
-    """Return the columns of which to read the first rows, None for all, and how many rows."""
+    """Return the columns and the number of first rows to read; None for all columns."""
     rows = min(group.rows, _SAMPLE_ROWS)
     most = _SAMPLE_BYTES * group.rows  # of the bytes of the row group, for each row that is read
     if group.num_bytes * rows <= most:
         return None, _SAMPLE_ROWS
-    unusable = {each.path[0] for each in profiles.values() if find_type(each.kind) is None}
+    unusable = {profile.path[0] for profile in profiles.values() if find_type(profile.kind) is None}
     columns, total = [], 0
     for name, size in sorted(_column_bytes(file, group).items(), key=itemgetter(1)):
         if name not in unusable and total + size <= most:
@@ -266,7 +270,7 @@ def _column_bytes(file: pq.ParquetFile, group: Group) -> dict[str, int]:
     for number in range(chunks.num_columns):
         chunk = chunks.column(number)
         path = chunk.path_in_schema
-        name = next(each for each in names if path == each or path.startswith(f"{each}."))
+        name = next(column for column in names if path == column or path.startswith(f"{column}."))
         sizes[name] += chunk.total_uncompressed_size
     return sizes
 
@@ -296,12 +300,12 @@ class ParquetSource(FileSource):
         footer = read_footer(ref)
         self.check_names(ref, [*footer.profiles])
         for column in self.table.columns:
-            found = footer.profiles.get(column.name)
-            wanted = self.profiles.get(column.name)
-            if found and self.base and wanted and not same_type(found.kind, wanted.kind):
+            profile = footer.profiles.get(column.name)
+            expected = self.profiles.get(column.name)
+            if profile and self.base and expected and not same_type(profile.kind, expected.kind):
                 message = (
-                    f"its column {column.name!r} is {found.kind}, and {wanted.kind} in most files:"
-                    " give the files one type"
+                    f"its column {column.name!r} is {profile.kind}, and {expected.kind} in most "
+                    "files: give the files one type"
                 )
                 raise RejectedError("read", "columns", message)
         return footer
@@ -340,8 +344,8 @@ class ParquetSource(FileSource):
         """Yield rows of a unit, and the BLAKE3 of what was read of the file up to them."""
         ref, (*group, step, size) = InputRef(*unit.ref), unit.detail
         profiles = read_footer(ref).profiles
-        found = [profiles[name].path[0] for name in self.table.selected_names if name in profiles]
-        top = found or [next(iter(profiles.values())).path[0]]  # its rows are counted
+        columns = [profiles[name].path[0] for name in self.table.selected_names if name in profiles]
+        top = columns or [next(iter(profiles.values())).path[0]]  # its rows are counted
         with open_parquet(ref) as (file, content):
 
             def with_content(table: pa.Table) -> tuple[pa.Table, str]:
@@ -352,6 +356,6 @@ class ParquetSource(FileSource):
             yield from map(with_content, tables)
 
     def content(self, unit: Unit) -> str:
-        """Return the BLAKE3 of what is read of the file for a unit."""
+        """Return the BLAKE3 of the bytes that are read of the file for a unit."""
         *_, (_, content) = self._tables(unit)
         return content

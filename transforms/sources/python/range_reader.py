@@ -34,7 +34,7 @@ from shardmill.transforms.sources.python.records import Measure, Piece, iterate
 TRIAL_SECONDS = 0.5  # of reading, before processes may be started
 WORTH_SECONDS = 8.0  # of reading that remains; a process takes 1 to 5 to import what it needs
 _FEWEST, _CHECKED = 8, 32  # first records, which each process reads too
-_SOURCE_BYTES = 256 << 20  # of a pickled source, of which each process has a copy
+_SOURCE_BYTES = 256 << 20  # of a pickled source; each process has a copy
 _WAITING_BYTES = 128 << 20  # of records of all processes that wait for their turn
 _RANGE_SECONDS, _WINDOW = 0.1, 4  # ranges of each process that are read or wait
 _serving = False  # whether this process reads for another one
@@ -70,7 +70,7 @@ class RangeReader:
             child.wait()
 
     def read(self, source: Any, measure: Measure) -> Iterator[Piece]:
-        """Yield what a function makes of each record of a source.
+        """Apply a function to each record of a source; yield the results.
 
         Args:
             source: The source.
@@ -104,9 +104,9 @@ class RangeReader:
         ranges = (left[start : start + length] for start in range(0, len(left), length))
         window = _WINDOW * self._processes
         replies = map_ordered(self._request, ranges, self._processes, window=window, wait=False)
-        for records, found in replies:
-            yield from found
-            for index in records[len(found) :]:  # too large for one reply, or an error
+        for records, measured in replies:
+            yield from measured
+            for index in records[len(measured) :]:  # too large for one reply, or an error
                 yield measure(index, source[index])
 
     def _start(self, source: Any, measure: Measure, first: list[bytes]) -> bool:
@@ -143,7 +143,7 @@ class RangeReader:
         return False
 
     def _request(self, records: range) -> tuple[range, list[Piece]]:
-        """Return a range, and what a process read of it: nothing if there was an error."""
+        """Return a range and the records that a process read of it: none after an error."""
         connection = self._idle.get()
         try:
             connection.send(records)
@@ -202,7 +202,7 @@ def _digest(piece: Piece) -> bytes:
 
 
 def serve(requests: int, lifeline: int) -> None:
-    """Read ranges until the calling process closes the pipe or dies; what a process executes.
+    """Run a reader process: read ranges until the calling process closes the pipe or dies.
 
     Args:
         requests: File descriptor of the source, the requests and their replies.

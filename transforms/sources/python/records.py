@@ -69,14 +69,14 @@ class Measure:
             names = format_names([*value])
             raise InputError(describe_missing_field(name=self.image, names=names))
         record = {}
-        for name, each in value.items():
+        for name, field in value.items():
             if self.image and name == self.image:
-                record[name] = to_bytes(index, name, each)
+                record[name] = to_bytes(index, name, field)
                 continue
             try:
-                record[name] = _plain(each)
+                record[name] = _plain(field)
             except (RuntimeError, TypeError, ValueError) as error:  # such as a tensor of bfloat16
-                raise _misfit(index, name, each, "one that NumPy can hold") from error
+                raise _misfit(index, name, field, "one that NumPy can hold") from error
         return record, 1, size_of_value(record)
 
 
@@ -201,7 +201,7 @@ def _open_table(source: Any) -> pa.RecordBatchReader:
 
 
 def _with_index(source: Any) -> Any:
-    """Return a table of pandas whose index has its values, of which a range has none.
+    """Return a pandas table with its index stored as values; a range has none.
 
     Arrow makes a column of an index with a name, but not of a range.
     """
@@ -243,7 +243,7 @@ def _objects(source: Any, name: str) -> list[Any]:
 
 
 def _explain_table(source: Any, types: Mapping[str, Any], error: Exception) -> ShardmillError:
-    """Return what is wrong with a table: the first column that Arrow cannot hold alone.
+    """Describe the first column of a table that Arrow cannot hold alone.
 
     Raises:
         InputError: The first value of it that does not fit.
@@ -357,7 +357,7 @@ def _not_a_source(source: Any) -> UsageError:
 
 
 def _cut(pieces: Iterable[tuple[Any, int, int]]) -> Iterator[Batch]:
-    """Yield units of consecutive records, or tables, of which there is the number and the bytes."""
+    """Cut consecutive records, or tables, given with their numbers and bytes, into units."""
     held: list[Any] = []
     rows = num_bytes = 0
     for piece, more, size in pieces:
@@ -405,12 +405,12 @@ def size_of_value(value: Any) -> int:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value as it is, a copy of what a source may change, or a scalar of an array."""
+    """Return a value, or a copy if the source may change it, or the scalar of a 0-d array."""
     if isinstance(value, Mapping):
-        return {name: _plain(each) for name, each in value.items()}
+        return {name: _plain(inner) for name, inner in value.items()}
     if isinstance(value, list):
         scalars = not value or isinstance(value[0], int | float | str | bytes)
-        return value.copy() if scalars else [_plain(each) for each in value]
+        return value.copy() if scalars else [_plain(element) for element in value]
     if isinstance(value, dt.datetime | dt.timedelta):  # Arrow ignores nanoseconds of pandas
         has_more = getattr(value, "nanosecond", 0) or getattr(value, "nanoseconds", 0)
         return getattr(value, "asm8", value) if has_more else value
@@ -431,7 +431,7 @@ def _plain(value: Any) -> Any:
 
 
 def to_table(unit: Batch, schema: pa.Schema | None, first: int) -> pa.Table:
-    """Return a unit as a table with the columns and types of those before it.
+    """Return a unit as a table with the columns and types of earlier units.
 
     Fields of dicts and structs are columns with their path as name. A column without values has the
     type null.
@@ -452,9 +452,9 @@ def to_table(unit: Batch, schema: pa.Schema | None, first: int) -> pa.Table:
             raise _source_record_invalid(index=first, value=repr(unit[0]))
         for name in names:
             if not is_encodable(name):
-                index = first + next(n for n, each in enumerate(unit) if name in each)
+                index = first + next(n for n, record in enumerate(unit) if name in record)
                 raise _source_record_invalid(index=index, value=repr({name: ...}))
-        unit = pa.table({n: _to_array(n, [each.get(n) for each in unit], first) for n in names})
+        unit = pa.table({n: _to_array(n, [record.get(n) for record in unit], first) for n in names})
     while any(pa.types.is_struct(field.type) for field in unit.schema):
         unit = unit.flatten()
     check_types(unit.schema, {})
@@ -503,7 +503,7 @@ def _check_kinds(name: str, values: Sequence[Any], first: int) -> None:
 
 
 def _find_conflict(values: Sequence[Any]) -> str:
-    """Return what all values should be if some are of other kinds, or an empty text."""
+    """Return the kind that all values should have, or an empty text if they have one."""
     kinds: dict[str, None] = {}
     types = dict.fromkeys(map(type, values))
     for kind in types:
@@ -521,12 +521,12 @@ def _find_conflict(values: Sequence[Any]) -> str:
 
 
 def _inner_values(kind: type, values: Sequence[Any]) -> Iterator[list[Any]]:
-    """Yield what dicts or lists hold: the values of each name, or those of all lists."""
+    """Yield the contents of dicts or lists: the values of each name, or of all lists."""
     if issubclass(kind, Mapping):
         for name in dict.fromkeys(chain.from_iterable(values)):
             yield [value[name] for value in values if name in value]
     elif issubclass(kind, np.ndarray):
-        yield [*chain.from_iterable(each.tolist() for each in values if each.dtype == object)]
+        yield [*chain.from_iterable(array.tolist() for array in values if array.dtype == object)]
     elif issubclass(kind, list | tuple):
         yield [*chain.from_iterable(values)]
 
@@ -574,25 +574,25 @@ def _to_array(name: str, values: list[Any], first: int) -> pa.Array:
         InputError: They have several types, or one that Arrow does not have.
     """
     with contextlib.suppress(*_MISFIT):
-        found = pa.array(values)
-        if _may_change(found.type):
+        array = pa.array(values)
+        if _may_change(array.type):
             _check_kinds(name, values, first)
-        return found
+        return array
     _check_kinds(name, values, first)
     kind, arrays = pa.null(), []
     for index, value in enumerate(values, first):
         try:
-            found = pa.array([value])
+            array = pa.array([value])
         except UnicodeEncodeError as error:
             raise _misfit(index, name, value, "a text that UTF-8 can encode") from error
         except _MISFIT as error:
             raise _explain_value(index, name, value) from error
-        kind = found.type if pa.types.is_null(kind) else kind
+        kind = array.type if pa.types.is_null(kind) else kind
         try:
-            arrays.append(_cast(found, kind))
+            arrays.append(_cast(array, kind))
         except _MISFIT as error:
             raise _misfit(index, name, value, kind) from error
-    return pa.concat_arrays([each.cast(kind) for each in arrays])
+    return pa.concat_arrays([chunk.cast(kind) for chunk in arrays])
 
 
 def _without_type(values: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -723,9 +723,9 @@ def _is_storable(value: Any) -> bool:
 
 
 def _misfit(index: int, name: str, value: Any, kind: pa.DataType | str) -> InputError:
-    wanted = kind if isinstance(kind, str) else f"of {kind}"
+    expected = kind if isinstance(kind, str) else f"of {kind}"
     return invalid_value(
-        index=index, name=name, value=repr(value), kind=type(value).__name__, expected=wanted
+        index=index, name=name, value=repr(value), kind=type(value).__name__, expected=expected
     )
 
 
@@ -792,7 +792,7 @@ def _cast(values: Any, kind: pa.DataType) -> Any:
 
 
 def _meaning(kind: pa.DataType) -> object:
-    """Return what types have in common whose values Arrow converts without a change, or not."""
+    """Return a key that types share if Arrow converts their values without changing them."""
     if is_list(kind):
         return "list", _meaning(kind.value_type)
     if pa.types.is_integer(kind) or pa.types.is_floating(kind):

@@ -203,7 +203,7 @@ class ImageFiles:
         return attached
 
     def describe_columns(self) -> str:
-        """Return the other fields that are features as JSON; empty if there are none.
+        """Return the other fields that are features as JSON, or an empty text.
 
         A field that a record lacks is not required, nor is one of lists, which may be empty.
         """
@@ -263,7 +263,7 @@ class ImageFiles:
 
     def _count_classes(self, labels: pa.ChunkedArray) -> None:
         if pa.types.is_integer(labels.type):
-            low, high = (each or 0 for each in pc.min_max(labels).as_py().values())
+            low, high = (bound or 0 for bound in pc.min_max(labels).as_py().values())
             are_classes = 0 <= low <= high < _MAX_CLASSES
             self.classes = max(self.classes or 0, high + 1) if are_classes else None
             self.lowest_label = min(self.lowest_label, low)
@@ -290,7 +290,7 @@ def read_columns(path: str) -> tuple[Column, ...]:
 
 
 def _convert_cells(column: Column, values: pa.ChunkedArray, first: int) -> list[Any]:
-    """Return the values of a field as a feature has them, and None for missing ones.
+    """Convert the values of a field to those of its feature; missing ones are None.
 
     Raises:
         InputError: A value does not fit.
@@ -309,8 +309,8 @@ def _convert_cells(column: Column, values: pa.ChunkedArray, first: int) -> list[
             kind=values.type,
             expected=rule,
         )
-    found: list[Any] = typed.column.take(np.arange(len(values))).to_pylist()
-    return found
+    converted: list[Any] = typed.column.take(np.arange(len(values))).to_pylist()
+    return converted
 
 
 def write_spool(
@@ -335,8 +335,8 @@ def write_spool(
         ShardmillError: The source has no record, or one that does not fit; or the storage failed.
     """
     storage = open_storage(folder)
-    found = {e.name: e for e in storage.list_dir(folder) if e.name.endswith(files.suffix)}
-    values, names, first, shown = blake3(), [], 0, progress.current()
+    existing = {e.name: e for e in storage.list_dir(folder) if e.name.endswith(files.suffix)}
+    values, names, first, progress_display = blake3(), [], 0, progress.current()
     schema: pa.Schema | None = None
     for unit in units:
         table = to_table(_with_keys(unit, key, first) if key else unit, schema, first)
@@ -349,24 +349,24 @@ def write_spool(
         data = files.encode(to_storable(table), first)
         name = f"{first:015d}-{blake3(data).hexdigest(16)}{files.suffix}"
         path = join(folder, name)
-        entry = found.pop(name, None)
+        entry = existing.pop(name, None)
         crc32c = google_crc32c.value(data)
         if entry is None or entry.size != len(data) or storage.checksum(path) != crc32c:
-            if found:
+            if existing:
                 note = f"The source is not the one that was interrupted from record {first:,} on."
-                shown.notices.append(note)
-            for other in found:
+                progress_display.notices.append(note)
+            for other in existing:
                 storage.delete(join(folder, other))
-            found = {}
+            existing = {}
             storage.replace(path, data)
         names.append(name)
         first += len(table)
-        shown.add(len(table))
+        progress_display.add(len(table))
     if not first:
         raise InputError(
             "The source has no records: give it some; an iterator can be read only once."
         )
-    for name in found:
+    for name in existing:
         storage.delete(join(folder, name))
     listed = "".join(f"{name}\n" for name in names)
     digest: str = values.hexdigest(16)
@@ -436,8 +436,8 @@ def hash_values(digest: Any, values: pa.Array, kind: pa.DataType | None = None) 
     digest.update(np.packbits(values.is_valid().to_numpy(zero_copy_only=False)))
     values = values.drop_null()
     if pa.types.is_struct(kind):
-        for field, each in zip(kind, values.flatten(), strict=True):
-            hash_values(digest, each, field.type)
+        for field, child in zip(kind, values.flatten(), strict=True):
+            hash_values(digest, child, field.type)
     elif is_list(kind):
         digest.update(pc.list_value_length(values).cast(pa.int64()).to_numpy().tobytes())
         hash_values(digest, values.flatten(), kind.value_type)
