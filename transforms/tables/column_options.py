@@ -88,10 +88,15 @@ class ColumnOptions(of.Options):
         Raises:
             UsageError: A column does not exist, or has the new name of another one.
         """
-        texts = {name: getattr(self, name) for name in ("select", "drop", "types", "defaults")}
+        named = {
+            "select": self.select,
+            "drop": self.drop,
+            "types": [name for name, _ in _pairs(self.types)],
+            "defaults": [name for name, _ in _pairs(self.defaults)],
+        }
         by_flag = {"rename": [*self.new_names]}
-        for flag, items in texts.items():
-            by_flag[flag] = [self.original(item.partition(":")[0]) for item in items]
+        for flag, new_names in named.items():
+            by_flag[flag] = [self.original(name) for name in new_names]
         for flag, names in by_flag.items():
             for name in names:
                 if name not in columns:
