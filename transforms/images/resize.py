@@ -92,8 +92,8 @@ def _parse_target(_: str, value: Any) -> Size:
     if not all(1 <= side <= MAX_SIDE for side in size):
         written = f"{size.height}x{size.width}"
         raise UsageError(
-            f"--image_size={written} is out of range: each side takes 1 to {MAX_SIDE} pixels, as in "
-            "224 or 180x320 (height x width)."
+            f"--image_size={written} is out of range: each side takes 1 to {MAX_SIDE} pixels, as "
+            "in 224 or 180x320 (height x width)."
         )
     return size
 

@@ -70,6 +70,16 @@ class ColumnOptions(of.Options):
         return {new: old for old, new in _pairs(self.rename)}
 
     @cached_property
+    def selected_names(self) -> frozenset[str]:
+        """The names in the files of the columns of ``--select``."""
+        return frozenset(map(self.original, self.select))
+
+    @cached_property
+    def dropped_names(self) -> frozenset[str]:
+        """The names in the files of the columns of ``--drop``."""
+        return frozenset(map(self.original, self.drop))
+
+    @cached_property
     def typed_columns(self) -> dict[str, Column]:
         """The columns of given types, by their names in the files."""
         columns = [typed_column(self.original(name), text) for name, text in _pairs(self.types)]
@@ -117,10 +127,9 @@ class ColumnOptions(of.Options):
             name: Its name in the files.
             label: That of the label.
         """
-        new_name = self.new_names.get(name, name)
-        if new_name in self.drop:
+        if name in self.dropped_names:
             return False
-        return not self.select or new_name in self.select or name == (label or None)
+        return not self.select or name == (label or None) or name in self.selected_names
 
     def apply(self, columns: Iterable[Column], label: str) -> tuple[Column, ...]:
         """Return the columns that become features, with types and defaults.

@@ -209,3 +209,16 @@ def test_a_time_has_one_form_in_the_schema() -> None:
     for wrong in ({"kind": "bytes"}, {"zero_padded": True}, {"time_format": "%Q"}):
         with pytest.raises(UsageError):
             Column("c", **{"kind": "int64", "time": "date", **wrong})
+
+
+@pytest.mark.parametrize("name", ["Unnamed: 0", "a:b", "a b", "old"])
+@pytest.mark.parametrize("renamed", [False, True])
+def test_columns_are_chosen_by_any_of_their_names(tmp_path, name, renamed) -> None:
+    """The name in the file works besides the new one, and it may have a colon."""
+    table = make_table(tmp_path / "table.csv", [name, "other"], [["1", "2"], ["3", "4"]])
+    rename = {name: "new"} if renamed and ":" not in name else {}
+    for chosen in {name, *rename.values()}:
+        dropped, _ = build(table, rename=rename, drop=[chosen], overwrite=True)
+        assert [*dropped[0]] == ["other"]
+        selected, _ = build(table, rename=rename, select=[chosen], overwrite=True)
+        assert [*selected[0]] == [rename.get(name, name)]
