@@ -211,9 +211,9 @@ def test_json_of_every_command(folder):
         "published",
     ]
     failed = run("images", "nowhere", output, "--json")
-    assert json.loads(failed.stdout)["type"] == "InputError"
+    failure = json.loads(failed.stdout)
+    assert failure["type"] == "InputError"
     assert failed.returncode == 1
-    failed_id = json.loads(failed.stdout)["id"]
     built = json_lines(run(*build, "--overwrite", "--log_format=json"))[-1]
     manifest = json.loads((output / "manifest.json").read_text())
     numbers = {name: split["num_examples"] for name, split in manifest["splits"].items()}
@@ -228,7 +228,8 @@ def test_json_of_every_command(folder):
     assert built["summary"]["counters"]["examples_encoded"] == manifest["written"]
     assert built["summary"]["counters"]["encode_milliseconds"]["count"] >= 1
     (error,) = json_lines(run("images", "nowhere", output, "--log_format=json", "--quiet"))
-    assert (error["level"], error["type"], error["id"]) == ("error", "InputError", failed_id)
+    assert (error["level"], error["type"]) == ("error", "InputError")
+    assert error["message"] == failure["error"]
     (error,) = json_lines(run("images", "nowhere", output, "--log_format=json", "--debug"))
     assert error["traceback"].startswith("Traceback")
     for words in (build, ["count", output], ["verify", output], ["check", output]):
