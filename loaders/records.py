@@ -48,7 +48,8 @@ from shardmill.schemas.schema_pbtxt.image_features import MASK
 from shardmill.schemas.storage import map_ordered
 from shardmill.schemas.user_warnings import warn_user
 
-_LOCAL_THREADS, _REMOTE_THREADS = 4, 32  # that read ahead
+_LOCAL_THREADS, _REMOTE_THREADS = 2, 32  # that read ahead
+_GROUP = 16  # indices that a thread reads in one call
 Transform = Callable[[dict[str, Any]], Any]
 Numbers = Sequence[SupportsIndex] | npt.NDArray[Any]
 
@@ -225,21 +226,43 @@ class Records:
     ) -> Iterator[Any]:
         """Yields examples in the order of some indices, as a sampler or a curriculum gives them.
 
-        Examples are read and decoded ahead on threads: up to twice as many as there are threads
-        are in memory. The indices may have no end; an error is raised in place of its example.
+        Examples are read and decoded ahead on threads: at most 32 for each thread are in memory,
+        or 2 of a remote storage. The indices may have no end; an error is raised in place of its
+        example.
 
         Args:
             indices: Numbers of examples; negative ones count from the end.
-            workers: Number of threads; None for 4, or 32 for a remote storage; 0 to read one
+            workers: Number of threads; None for 2, or 32 for a remote storage; 0 to read one
                 example after the other.
 
         Raises:
             UsageError: ``workers`` is not a number of 0 or more.
         """
+        is_remote = self.files.is_remote
         if workers is None:
-            workers = _REMOTE_THREADS if self.files.is_remote else _LOCAL_THREADS
+            workers = _REMOTE_THREADS if is_remote else _LOCAL_THREADS
         threads = to_int("workers", workers)
-        return map_ordered(self.__getitem__, indices, threads, wait=False)
+        # A call of a thread costs as much as a small example, but a request is the cost elsewhere.
+        size = 1 if is_remote or not threads else _GROUP
+        return self._read_groups(_groups(indices, size), threads)
+
+    def _read_groups(self, groups: Iterator[list[SupportsIndex]], threads: int) -> Iterator[Any]:
+        for examples in map_ordered(self._read_group, groups, threads, wait=False):
+            for example, error in examples:
+                if error is not None:
+                    raise error
+                yield example
+
+    def _read_group(self, indices: list[SupportsIndex]) -> list[tuple[Any, Exception | None]]:
+        """Returns the examples of a group; the last one is an error if it cannot be read."""
+        examples: list[tuple[Any, Exception | None]] = []
+        for index in indices:
+            try:
+                examples.append((self[index], None))
+            except Exception as error:  # noqa: BLE001 - raised in its turn
+                examples.append((None, error))
+                break
+        return examples
 
     def __iter__(self) -> Iterator[Any]:
         """Yields all examples, in the order of shards if none were picked."""
@@ -343,6 +366,23 @@ class Records:
         number = self._number(index)
         part = bisect_right(self._ends, number)
         return part, self.source.selection.parts[part].stop - self._ends[part] + number
+
+
+def _groups(indices: Iterable[SupportsIndex], size: int) -> Iterator[list[SupportsIndex]]:
+    """Yields groups of indices; an error of their source is raised after those before it."""
+    group: list[SupportsIndex] = []
+    try:
+        for index in indices:
+            group.append(index)
+            if len(group) == size:
+                yield group
+                group = []
+    except Exception:
+        if group:
+            yield group
+        raise
+    if group:
+        yield group
 
 
 def _pair(values: dict[str, Any], inputs: tuple[str, ...], label: str) -> tuple[Any, Any]:

@@ -258,9 +258,9 @@ def test_indices_without_an_end_are_read_as_they_are_needed(workers, many):
     reading = open_dataset(many).read(endless, workers=workers)
     for number, row in enumerate(itertools.islice(reading, 300)):
         assert len(row["x"]) == 50 + number % 120 * 700
-        assert len(taken) <= number + 2 + 2 * workers
+        assert len(taken) <= number + 2 + 32 * workers + 16 * bool(workers)
     reading.close()
-    assert len(taken) <= 302 + 2 * workers
+    assert len(taken) <= 302 + 32 * workers + 16 * bool(workers)
 
 
 @pytest.mark.parametrize("workers", [0, 4])
