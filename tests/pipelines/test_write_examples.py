@@ -7,6 +7,7 @@ import apache_beam as beam
 import pytest
 
 import shardmill
+from shardmill.pipelines.cli import main
 from shardmill.schemas.example.serialize import encode_example
 from shardmill.schemas.schema_pbtxt.columns import Column, format_schema, parse_schema
 from shardmill.transforms.elements import transform
@@ -141,6 +142,31 @@ def test_mistakes_are_one_sentence(
     with pytest.raises(Exception, match=words):
         write(tmp_path / "ds", map(encode_example, features), None, hint, **UNTYPED | options)
     assert not (tmp_path / "ds" / "manifest.json").exists()
+
+
+@pytest.mark.parametrize("run_bytes", [1, 1 << 20])
+def test_elements_of_which_none_is_an_example_are_one_sentence(
+    run_bytes, tmp_path, monkeypatch
+) -> None:
+    """They were called a collection without elements."""
+    monkeypatch.setattr(transform, "RUN_BYTES", run_bytes)
+    hint = beam.Map(lambda element: element).with_output_types(Any)
+    sentence = "all 3 are rejects, such as one for which 1 bytes are not a tf.train.Example"
+    with pytest.raises(Exception, match=sentence):
+        write(tmp_path / "ds", [b"\xff", 7, b"\xfe"], None, hint, **UNTYPED)
+    assert not (tmp_path / "ds" / "manifest.json").exists()
+
+
+@pytest.mark.parametrize("run_bytes", [1, 1 << 20])
+def test_copies_of_an_example_are_dropped_on_request(run_bytes, tmp_path, monkeypatch) -> None:
+    """Bundles of equal examples have one file."""
+    monkeypatch.setattr(transform, "RUN_BYTES", run_bytes)
+    copies = [*PAYLOADS[:9], *PAYLOADS[:5]]
+    write(tmp_path / "ds", copies, duplicates="drop", **UNTYPED)
+    assert sum(map(len, read(tmp_path / "ds").values())) == 9
+    assert main(["verify", str(tmp_path / "ds"), "--deep"]) == 0
+    with pytest.raises(Exception, match="5 elements with the key of another one"):
+        write(tmp_path / "error", copies, **UNTYPED)
 
 
 def test_dicts_of_an_unknown_type_need_a_schema(tmp_path) -> None:

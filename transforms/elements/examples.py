@@ -109,11 +109,15 @@ class FeatureCensus:
 
     Attributes:
         examples: Number of examples.
+        others: Number of elements that are rejects.
+        problem: The smallest message of them, or empty.
         features: Counts by the name of the feature and its type.
         failure: Why the elements cannot be written, or empty.
     """
 
     examples: int = 0
+    others: int = 0
+    problem: str = ""
     features: dict[str, dict[Kind, FeatureCounts]] = field(default_factory=dict)
     failure: str = ""
 
@@ -126,9 +130,15 @@ class FeatureCensus:
             counts = FeatureCounts(1, len(values) != 1, key)
             self._merge_feature(name, _KINDS[kind], counts)
 
+    def add_other(self, problem: str) -> None:
+        """Count an element that is a reject."""
+        self.merge(FeatureCensus(others=1, problem=problem))
+
     def merge(self, other: FeatureCensus) -> None:
         """Add another census."""
         self.examples += other.examples
+        self.others += other.others
+        self.problem = min(filter(None, (self.problem, other.problem)), default="")
         self.failure = min(filter(None, (self.failure, other.failure)), default="")
         for name, kinds in other.features.items():
             for kind, counts in kinds.items():
@@ -183,12 +193,21 @@ def without_schema(kind: object) -> UsageError:
 def resolve_schema(census: FeatureCensus, reader: ElementReader) -> ElementReader | str:
     """Return the reader with the schema of all examples, or why there is none.
 
+    Without any element the reason is empty: the plan of the build has it.
+
     Args:
         census: Census of all examples.
         reader: Key, split and label of the examples.
     """
-    if census.failure or not census.examples:
+    if census.failure:
         return census.failure
+    if census.others and not census.examples:
+        return (
+            f"No element can be written: all {census.others:,} are rejects, such as one for which "
+            f"{census.problem}; give tf.train.Examples or bytes of them."
+        )
+    if not census.examples:
+        return ""
     table = reader.table
     try:
         columns = census.columns()
@@ -234,7 +253,9 @@ def store_examples(
         for element in elements:
             example, features = _store(element, reader)
             stored.append(example)
-            if features is not None:
+            if features is None:
+                census.add_other(example.problem)
+            else:
                 census.add(features, example.key or _key_in(features, reader.key))
     except UsageError as error:
         return None, FeatureCensus(failure=str(error))
