@@ -135,7 +135,7 @@ def count_merge_reads(ranges: int, records: Sequence[float]) -> int:
     """Returns the number of reads that merge runs.
 
     Args:
-        ranges: Number of runs; each is read once in each slice of the positions of each split.
+        ranges: Number of runs. A run is read once for every slice of the positions of a split.
         records: Bytes of the records of each split.
     """
     if ranges <= transform.MAX_RUNS:
