@@ -9,7 +9,7 @@ import hashlib
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
@@ -152,9 +152,22 @@ class EpochOrder:
         return set()
 
     @cached_property
-    def _last_group(self) -> Callable[[int], tuple[list[int], list[Chunk]]]:
-        """``_interleaved``, which many windows need of one group."""
-        return lru_cache(maxsize=1)(self._interleaved)
+    def _last(self) -> dict[int, tuple[list[int], list[Chunk]]]:
+        """The last group that was interleaved, by its number."""
+        return {}
+
+    def _last_group(self, group: int) -> tuple[list[int], list[Chunk]]:
+        """Returns ``_interleaved``, which many windows need of one group.
+
+        An ``lru_cache`` of the method would make a cycle of references, in which files stay open
+        until the garbage collector runs.
+        """
+        result = self._last.get(group)
+        if result is None:
+            result = self._interleaved(group)
+            self._last.clear()
+            self._last[group] = result
+        return result
 
     @cached_property
     def _group_ends(self) -> list[int]:

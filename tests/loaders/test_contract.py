@@ -1,6 +1,10 @@
 """What every reader promises, stated once for Stream, torch, Keras and Grain."""
 
+import contextlib
+import gc
 import itertools
+import os
+import shutil
 from collections import Counter
 from pathlib import Path
 
@@ -171,6 +175,45 @@ def test_hosts_share_an_epoch(reader, remainder, hosts, numbered):
     if reader == "keras":
         steps = steps_per_epoch(numbered, "train", BATCH * hosts, remainder=remainder, hosts=hosts)
         assert sizes == {BATCH * steps}
+
+
+def open_files(folder: Path) -> set[str]:
+    paths = set()
+    for descriptor in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):  # that of the listing
+            paths.add(os.readlink(f"/proc/self/fd/{descriptor}"))
+    return {path for path in paths if path.startswith(f"{folder}/")}
+
+
+OPENED = {
+    "map": open_dataset,
+    "stream": lambda path: Stream(open_dataset(path)),
+    "threads": lambda path: Stream(open_dataset(path), workers=2),
+    "shuffled": lambda path: Stream(open_dataset(path), shuffle=True),
+    "records": lambda path: Stream(open_dataset(path), shuffle=True, order="records"),
+    "torch": torch_dataset,
+    "torch shuffled": lambda path: torch_dataset(path, shuffle=True),
+}
+
+
+@pytest.mark.parametrize("look", [False, True], ids=["epoch", "look"])
+@pytest.mark.parametrize("reader", OPENED)
+def test_a_dropped_reader_closes_its_files(reader, look, numbered, tmp_path):
+    """At once: who opens many datasets in a process must not wait for the garbage collector."""
+    folder = shutil.copytree(numbered, tmp_path / "ds")
+    gc.collect()
+    gc.disable()
+    try:
+        opened = OPENED[reader](folder)
+        if look:
+            next(iter(opened))
+        else:
+            list(opened)
+        assert open_files(folder)
+        del opened
+        assert not open_files(folder)
+    finally:
+        gc.enable()
 
 
 SELECTIONS = {

@@ -2,7 +2,7 @@
 
 import os
 import pty
-import select
+import selectors
 import shutil
 import subprocess
 import sys
@@ -34,9 +34,11 @@ def script_of(shell: str) -> str:
 def read_until(terminal: int, text: bytes) -> bytes:
     """Return the output of a shell up to a text."""
     seen, end = b"", time.monotonic() + SECONDS
-    while text not in seen:
-        assert select.select([terminal], [], [], max(0.0, end - time.monotonic()))[0], seen
-        seen += os.read(terminal, 65536)
+    with selectors.DefaultSelector() as selector:  # select() refuses descriptors above 1,023
+        selector.register(terminal, selectors.EVENT_READ)
+        while text not in seen:
+            assert selector.select(max(0.0, end - time.monotonic())), seen
+            seen += os.read(terminal, 65536)
     return seen
 
 
