@@ -116,7 +116,6 @@ setup(
     install_requires=[
         "apache-beam>=2.72,<3",
         "blake3>=1.0.5,<2",
-        "cloudpickle>=3",
         # It decides bytes, which another version may change. Elsewhere it has no wheels, and Pillow
         # resizes; markers do not see musl.
         f"cykooz-resizer==4.0.1; {RESIZER_WHEELS}",

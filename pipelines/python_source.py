@@ -25,6 +25,7 @@ from shardmill.schemas.errors import OutputError, UsageError, format_names
 from shardmill.schemas.numbers import human_bytes
 from shardmill.schemas.option_types import Path
 from shardmill.schemas.storage import join, open_storage, scheme_of
+from shardmill.schemas.user_warnings import warn_deprecated
 
 if TYPE_CHECKING:
     from shardmill.transforms.sources.python.records import Batch
@@ -71,15 +72,13 @@ def write(  # noqa: PLR0913 - each names a part of a record
         version: Identifies the values of the source: a call with the version of the published
             dataset does not read it. By default, that of Hugging Face ``datasets``; if there is
             none, a digest of all values.
-        workers: Number of processes that read a source with an index and a length, if that saves
-            time and it can be pickled, and that decode images; by default, one per core.
+        workers: Number of processes that decode images; by default, one per core.
         options: Options of ``shardmill.rows``, or with ``image`` of ``shardmill.images``, except
             those of the input.
 
     Raises:
         ShardmillError: The source or an option is not valid, or the build failed.
     """
-    from shardmill.transforms.sources.python.range_reader import RangeReader
     from shardmill.transforms.sources.python.records import find_version, read_units
     from shardmill.transforms.sources.python.spool import KEY, ImageFiles
 
@@ -101,6 +100,12 @@ def write(  # noqa: PLR0913 - each names a part of a record
     named: dict[str, str] = {name: of.text().parse(name, value) for name, value in given.items()}
     fields = of.names().parse("fields", fields)
     workers = of.whole(0).parse("workers", workers)
+    if workers and not image:
+        warn_deprecated(
+            "write(workers=...) without image",
+            instead="a DataLoader of the source, which reads it in processes",
+            removed_in="0.5.0",
+        )
     version = None if version is None else of.text().parse("version", version)
     kind, table, files = _prepare(output, named, options | ({"workers": workers} if image else {}))
     config = _check(kind, table)
@@ -117,8 +122,7 @@ def write(  # noqa: PLR0913 - each names a part of a record
     _check_space(found, getattr(source, "nbytes", None))
     class_names = find_class_names(source, label)
     class_label = label if class_names else ""
-    with closing(RangeReader(workers)) as pool:
-        units = read_units(source, pool.read, image, fields)
+    with closing(read_units(source, image, fields)) as units:  # ends workers of a DataLoader
         digest = _write_files(units, found, find_key, files, class_label)
     table = _spooled(table, files, class_names, found, digest)
     body = run(kind, table, source_id=source_id or digest)

@@ -2,15 +2,14 @@
 
 import contextlib
 import io
+import multiprocessing
 import os
-import re
 import shutil
 import signal
 import subprocess
 import sys
 from collections import Counter
 from decimal import Decimal
-from itertools import chain
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -19,16 +18,16 @@ import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
-from PIL import Image, ImageFile
+from PIL import Image
 
 import shardmill
 from shardmill.pipelines import python_source
 from shardmill.schemas.dataset.shard_names import SPOOL_FOLDER
 from shardmill.schemas.errors import InputError, OutputError, ShardmillError, UsageError
 from shardmill.schemas.storage.local import LocalStorage
-from shardmill.transforms.sources.python import range_reader, records
+from shardmill.transforms.sources.python import records
 from tests.conftest import make_photos
-from tests.support.python_sources import Longer, Mixed, Photos, Reused, Stateful, Words
+from tests.support.python_sources import Longer, Mixed, Reused
 from tests.support.rows_tools import check_dataset, rejects_of, run_json_here
 from tests.support.typed_tools import counted, expected
 
@@ -104,9 +103,9 @@ def test_all_values_of_each_source(tmp_path, kind):
 
 
 @pytest.mark.heavy
-def test_torch_data_sets(tmp_path, requests):
+def test_torch_data_sets(tmp_path):
     from torch import tensor
-    from torch.utils.data import Dataset, IterableDataset
+    from torch.utils.data import DataLoader, Dataset, IterableDataset
 
     class Mapped(Dataset):
         __len__ = Indexed.__len__
@@ -121,11 +120,68 @@ def test_torch_data_sets(tmp_path, requests):
                 reused |= {"x": np.float64(index / 2), "v": np.array([index, 1])}
                 yield reused
 
-    wanted = pa.table({"x": [n / 2 for n in range(200)], "v": [[n, 1] for n in range(200)]})
-    for number, source in enumerate((Mapped(), Iterated())):
-        built = shardmill.write(source, tmp_path / str(number), workers=2)
-        assert sum(map(len, requests)) > 100  # by processes, of the first one
-        assert counted(check_dataset(tmp_path / str(number), built.manifest)) == expected(wanted)
+    table = pa.table({"x": [n / 2 for n in range(200)], "v": [[n, 1] for n in range(200)]})
+    loader = DataLoader(Mapped(), batch_size=None, num_workers=2)
+    for number, source in enumerate((Mapped(), Iterated(), loader)):
+        built = shardmill.write(source, tmp_path / str(number))
+        assert counted(check_dataset(tmp_path / str(number), built.manifest)) == expected(table)
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("image", ["", "image"])
+def test_a_loader_with_workers_gives_the_dataset_of_its_source(tmp_path, image):
+    """Its workers read in the order of the source; they end with the call."""
+    from torch.utils.data import DataLoader
+
+    source = Mixed(len(image), image=bool(image))
+    options = {"image": image, "image_size": 8, "max_reject_fraction": 0.5} if image else {}
+    alone = shardmill.write(source, tmp_path / "alone", **options)
+    assert alone.manifest.written + alone.manifest.inputs.rejected == len(source)
+    loader = DataLoader(source, batch_size=None, num_workers=3)
+    built = shardmill.write(loader, tmp_path / "loader", **options)
+    assert shards(built) == shards(alone)
+    assert not multiprocessing.active_children()
+    if not image:
+        table = pa.Table.from_pylist([source[n] | {"c": [*source[n]["c"]]} for n in range(150)])
+        assert counted(check_dataset(tmp_path / "loader", built.manifest)) == expected(table)
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("odd", ["text", "float", "field", "number"])
+def test_an_odd_record_of_a_loader_ends_its_workers(tmp_path, odd):
+    from torch.utils.data import DataLoader
+
+    source = Mixed(5, odd=odd)
+    loader = DataLoader(source, batch_size=None, num_workers=2)
+    with pytest.raises(InputError, match=f"Record {source.place}"):
+        shardmill.write(loader, tmp_path / "ds")
+    assert not multiprocessing.active_children()
+
+
+KILLED_READER = """
+import os, signal, shardmill
+from torch.utils.data import DataLoader
+class Source:
+    def __len__(self):
+        return 1000
+    def __getitem__(self, n):
+        if n == 500:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return {"id": n}
+shardmill.write(DataLoader(Source(), batch_size=None, num_workers=2), "ds")
+"""
+
+
+@pytest.mark.heavy
+def test_a_killed_worker_of_a_loader_loses_nothing_in_silence(tmp_path):
+    """In a process, since a handler of torch raises later, too."""
+    command = [sys.executable, "-c", KILLED_READER]
+    done = subprocess.run(
+        command, cwd=tmp_path, check=False, capture_output=True, text=True, timeout=100
+    )
+    assert done.returncode == 1
+    assert "DataLoader worker" in done.stderr
+    assert not (tmp_path / "ds" / "manifest.json").exists()
 
 
 def test_identity_is_that_of_the_values(tmp_path, monkeypatch):
@@ -455,43 +511,24 @@ def test_pixels_labels_and_splits_of_images(tmp_path):
 
 KILLED = """
 import os, sys, shardmill
-from shardmill.transforms.sources.python import range_reader, records
-records.UNIT_ROWS, range_reader._RANGE_SECONDS = 64, 1e-9
-range_reader.TRIAL_SECONDS, range_reader.WORTH_SECONDS = 1e-9, -1000
-class Source:
-    pid, number = os.getpid(), int(sys.argv[2])
-    def __len__(self):
-        return 1000
-    def __getitem__(self, n):
+from shardmill.transforms.sources.python import records
+records.UNIT_ROWS = 64
+number = int(sys.argv[2])
+def read():
+    for n in range(1000):
         if n == 500:
-            (os.killpg if self.number == 2 else os.kill)(self.pid, self.number)
-        return {"id": n, "text": "x" * (n % 7)}
-source = Source() if sys.argv[3] == "indexed" else map(Source().__getitem__, range(1000))
-shardmill.write(source, sys.argv[1], workers=2)
+            os.kill(os.getpid(), number)
+        yield {"id": n, "text": "x" * (n % 7)}
+shardmill.write(read(), sys.argv[1])
 """
 
 
-@pytest.mark.parametrize(
-    ("kind", "number"),
-    [
-        *[
-            pytest.param(kind, number, marks=pytest.mark.heavy)
-            for kind, number in (
-                ("iterated", signal.SIGKILL),
-                ("indexed", signal.SIGKILL),
-                ("indexed", signal.SIGTERM),
-                ("indexed", signal.SIGINT),
-            )
-        ],
-    ],
-)
-def test_killed_while_it_reads(tmp_path, capsys, monkeypatch, kind, number):
-    """The finished files are kept; of another source, those before the first difference.
-
-    Processes that read ranges end: their standard output is the pipe that this test reads.
-    """
+@pytest.mark.heavy
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_killed_while_it_reads(tmp_path, capsys, monkeypatch, number):
+    """The finished files are kept; of another source, those before the first difference."""
     rows = [{"id": n, "text": "x" * (n % 7)} for n in range(1000)]
-    command = [sys.executable, "-c", KILLED, tmp_path / "ds", str(int(number)), kind]
+    command = [sys.executable, "-c", KILLED, tmp_path / "ds", str(int(number))]
     ended = subprocess.run(
         command, check=False, start_new_session=True, stderr=subprocess.PIPE, timeout=60
     )
@@ -524,169 +561,40 @@ def test_killed_while_it_reads(tmp_path, capsys, monkeypatch, kind, number):
     assert shards(changed) != shards(undisturbed)
 
 
-@pytest.fixture
-def requests(monkeypatch):
-    """Processes start after the first record; the ranges that they read."""
-    monkeypatch.setattr(range_reader, "TRIAL_SECONDS", 1e-9)
-    monkeypatch.setattr(range_reader, "WORTH_SECONDS", -1000)
-    monkeypatch.setattr(range_reader, "_RANGE_SECONDS", 0.001)
-    found = []
-    request = range_reader.RangeReader._request
-
-    def counted_request(self, records):
-        found.append(records)
-        return request(self, records)
-
-    monkeypatch.setattr(range_reader.RangeReader, "_request", counted_request)
-    return found
-
-
 @pytest.mark.heavy
-@pytest.mark.parametrize("image", ["", "image"])
-def test_processes_write_what_one_writes(tmp_path, monkeypatch, requests, image):
-    """Shards and the digest of the source, also where sizes decide the units and the replies."""
-    monkeypatch.setattr(records, "UNIT_BYTES", 9000)
-    source = Mixed(len(image), image=bool(image))
-    options = {"image": image, "image_size": 8, "max_reject_fraction": 0.5} if image else {}
-    first = shardmill.write(source, tmp_path / "1", workers=1, **options)
-    assert first.manifest.written + first.manifest.inputs.rejected == len(source)
-    assert not requests
-    built = shardmill.write(source, tmp_path / "3", workers=3, **options)
-    assert shards(built) == shards(first)
-    assert built.manifest.build.input_id == first.manifest.build.input_id
-    requests.sort(key=lambda each: each.start)
-    assert [*chain(*requests)] == [*range(len(source))][-sum(map(len, requests)) :]
-    assert len(requests) > 1
-    if not image:
-        wanted = pa.Table.from_pylist([source[n] | {"c": [*source[n]["c"]]} for n in range(150)])
-        assert counted(check_dataset(tmp_path / "3", built.manifest)) == expected(wanted)
+@pytest.mark.parametrize("kind", [Reused, Longer])
+def test_odd_sources_have_all_their_values(tmp_path, kind):
+    built = shardmill.write(kind(), tmp_path / "ds")
+    rows = [row for split in built.splits for row in built.open(split)]
+    assert sorted(row["id"] for row in rows) == [*range(150)]
+    for row in rows:
+        assert {*np.hstack([*row.values()])} == {row["id"]}
 
 
-@pytest.mark.parametrize(
-    "odd",
-    [
-        "error",
-        *(
-            pytest.param(name, marks=pytest.mark.heavy)
-            for name in ("text", "function", "exit", "float", "field", "number", "index")
-        ),
-    ],
-)
-def test_errors_of_processes_are_those_of_one(tmp_path, requests, odd):
-    caught = []
-    for workers in (1, 2):
-        with pytest.raises(BaseException) as error:
-            shardmill.write(Mixed(5, odd=odd), tmp_path / "ds", workers=workers)
-        caught.append((type(error.value), str(error.value), type(error.value.__cause__)))
-    assert caught[0] == caught[1]
-    assert requests
-    assert "Record" in caught[0][1] or not issubclass(caught[0][0], ShardmillError)
+@pytest.mark.parametrize("odd", ["text", "float", "field", "number", "function", "error"])
+def test_an_odd_record_is_named(tmp_path, odd):
+    source = Mixed(5, odd=odd)
+    error, message = InputError, f"Record {source.place}"
+    if odd == "error":  # of the source itself
+        error, message = ValueError, "no such file"
+    with pytest.raises(error, match=message):
+        shardmill.write(source, tmp_path / "ds")
 
 
-def test_a_killed_process_is_one_sentence(tmp_path, requests):
-    source = Mixed(3, odd="killed")
-    with pytest.raises(ShardmillError, match="A process that read records") as error:
-        shardmill.write(source, tmp_path / "ds", workers=2)
-    start, stop = re.findall(r"records (\d+) to (\d+)", str(error.value))[0]
-    assert int(start) <= source.place <= int(stop)
-
-
-@pytest.mark.heavy
-def test_sources_that_one_process_reads(tmp_path, monkeypatch, requests):
-    """Values that depend on what was read before, and what cannot be pickled or is too large."""
-    built = shardmill.write(Stateful(1, 70), tmp_path / "state", workers=2)
-    rows = [row["a"] for split in built.splits for row in built.open(split)]
-    assert sorted(rows) == [*range(1, 71)]
-    source = Mixed(1, 70)
-    source.file = open(os.devnull)  # noqa: SIM115
-    with source.file:
-        first = shardmill.write(source, tmp_path / "file", workers=2)
-    monkeypatch.setattr(range_reader, "_SOURCE_BYTES", 100)
-    second = shardmill.write(Mixed(1, 70), tmp_path / "large", workers=2)
-    assert shards(first) == shards(second)
-    source = Mixed(1, 70, odd="function")
-    source.place = 3
-    with pytest.raises(InputError, match="Record 3: the field 'a' is <function"):
-        shardmill.write(source, tmp_path / "function", workers=2)
-    monkeypatch.setattr(range_reader, "WORTH_SECONDS", 8)
-    shardmill.write(Mixed(1, 70), tmp_path / "fast", workers=2)
-    assert not requests
-
-
-@pytest.mark.heavy
-@pytest.mark.parametrize("kind", [Reused, Longer, Words])
-def test_odd_sources_have_all_their_values(tmp_path, requests, kind):
-    for workers in (1, 2):
-        built = shardmill.write(kind(), tmp_path / str(workers), workers=workers)
-        rows = [row for split in built.splits for row in built.open(split)]
-        assert sorted(row["id"] for row in rows) == [*range(150)]
-        for row in rows:
-            assert {*np.hstack([v for k, v in row.items() if k != "text"])} == {row["id"]}
-            assert int(row.get("text", row["id"])) == row["id"]
-    assert bool(requests) == (kind is not Longer)
-
-
-@pytest.mark.heavy
-def test_images_that_load_in_the_calling_process_only(tmp_path, monkeypatch, requests):
-    folder = make_photos(tmp_path / "photos", {"a": 60}, size=(64, 48))
-    for path in sorted(folder.rglob("*.jpg"))[40::7]:
-        path.write_bytes(path.read_bytes()[:-300])
-    built = shardmill.write(Photos(folder), tmp_path / "strict", image="image", workers=1)
-    assert built.manifest.inputs.rejected == 3
-    monkeypatch.setattr(ImageFile, "LOAD_TRUNCATED_IMAGES", True)
-    one, two = (
-        shardmill.write(Photos(folder), tmp_path / str(n), image="image", workers=n) for n in (1, 2)
-    )
-    assert one.manifest.written == 60
-    assert shards(one) == shards(two)
-    assert requests
-
-
-IMPORTED = """
-import shardmill
-from shardmill.transforms.sources.python import range_reader
-range_reader.TRIAL_SECONDS, range_reader.WORTH_SECONDS = 1e-9, -1000
-class Source:
-    def __len__(self):
-        return 60
-    def __getitem__(self, index):
-        return {"id": index}
-print("imported")
-print(shardmill.write(Source(), "ds", workers=2).manifest.written)
-"""
-
-
-@pytest.mark.heavy
-def test_a_module_that_writes_when_it_is_imported_is_read_by_one_process(tmp_path):
-    """Processes import it again to unpickle the source; they must not write it again."""
-    (tmp_path / "job.py").write_text(IMPORTED)
-    done = subprocess.run(
-        [sys.executable, "-c", "import job"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=100,
-    )
-    assert done.returncode == 0, done.stderr
-    printed = Counter(done.stdout.split())  # a process may be ended before it imports the module
-    assert printed["60"] == 1
-    assert 2 <= printed["imported"] <= 3
-    assert {path.name for path in (tmp_path / "ds").glob(".*")} == set()
+def test_workers_without_images_are_deprecated(tmp_path):
+    with pytest.warns(FutureWarning, match=r"0\.5\.0 removes it: use a DataLoader of the source"):
+        shardmill.write(ROWS, tmp_path / "ds", workers=2)
 
 
 CALLED = """
-import asyncio, multiprocessing, os, sys, threading, shardmill
-from shardmill.transforms.sources.python import range_reader
-range_reader.TRIAL_SECONDS, range_reader.WORTH_SECONDS = 1e-9, -1000
+import asyncio, multiprocessing, sys, threading, shardmill
 class Source:
     def __len__(self):
         return 60
     def __getitem__(self, index):
-        print(f"read {os.getpid()}\\n", end="", flush=True)
         return {"a": index}
 def write(name):
-    built = shardmill.write(Source(), out + name, workers=2)
+    built = shardmill.write(Source(), out + name)
     print(f"{name} {built.splits}\\n", end="", flush=True)
 async def main():
     write("loop")
@@ -715,17 +623,9 @@ def test_script_thread_and_loop(tmp_path, has_file):
     )
     lines = ended.stdout.splitlines()
     assert lines[-1] == "[]"
-    readers, called = set(), {}
-    for line in lines[:-1]:
-        name, value = line.split(maxsplit=1)
-        if name == "read":
-            readers.add(value)
-        else:
-            called[name] = len(readers), value
-            readers = set()
-    numbers = {name: number for name, (number, _) in called.items()}
-    assert numbers == {"script": 3, "loop": 3, "thread": 3, "daemon": 1}
-    assert len({value for _, value in called.values()}) == 1
+    called = dict(line.split(maxsplit=1) for line in lines[:-1])
+    assert called.keys() == {"script", "loop", "thread", "daemon"}
+    assert len({*called.values()}) == 1
 
 
 def test_two_calls_at_a_time_never_publish_the_values_of_the_other(tmp_path, monkeypatch) -> None:

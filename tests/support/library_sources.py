@@ -9,7 +9,6 @@ import numpy as np
 from PIL import Image
 
 import shardmill
-from shardmill.transforms.sources.python import range_reader
 
 NAMES = ["dark", "light"]
 NUMBER = 160
@@ -91,10 +90,7 @@ SOURCES = {
 
 
 def main(kind: str, folder: Path) -> None:
-    """Write the dataset, with processes if its records have an index; keep values and counts."""
-    range_reader.TRIAL_SECONDS, range_reader.WORTH_SECONDS = 1e-9, -1000
-    ranges, request = [], range_reader.RangeReader._request
-    range_reader.RangeReader._request = lambda *given: ranges.append(given) or request(*given)
+    """Write the dataset, and keep the values that the source gives."""
     (folder / "source").mkdir()
     source = SOURCES[kind](folder / "source")
     options = {"fields": ("image", "label")} if kind == "torchvision" else {}
@@ -122,7 +118,6 @@ def main(kind: str, folder: Path) -> None:
         folder / "wanted.npz",
         images=[*map(np.asarray, images)],
         labels=[y for _, y in values],
-        ranges=len(ranges),
     )
 
 

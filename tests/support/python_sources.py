@@ -1,13 +1,9 @@
-"""Indexable sources of Python that other processes can import."""
+"""Indexable sources of Python."""
 
 from __future__ import annotations
 
-import os
 import random
-import signal
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -50,16 +46,6 @@ class Mixed:
         return record
 
 
-class Stateful(Mixed):
-    """A source whose values depend on the order in which they are read."""
-
-    reads = 0
-
-    def __getitem__(self, index: int) -> Any:
-        self.reads += 1
-        return {"a": self.reads}
-
-
 def _raise(error: BaseException) -> Any:
     raise error
 
@@ -69,11 +55,8 @@ _ODD = {
     "float": lambda: {"a": 0.5},
     "field": lambda: {"f": 1},
     "number": lambda: 5,
-    "function": lambda: {"a": _ODD["text"]},  # which cannot be pickled
+    "function": lambda: {"a": _raise},
     "error": lambda: _raise(ValueError("no such file")),
-    "index": lambda: _raise(IndexError(7)),
-    "exit": lambda: sys.exit(3),
-    "killed": lambda: os.kill(os.getpid(), signal.SIGKILL),
 }
 
 
@@ -101,33 +84,3 @@ class Longer(Sequence):
         if index >= 150:
             raise IndexError(index)
         return {"id": index}
-
-
-class Word(str):  # noqa: SLOT000
-    """A text that can be pickled, but not unpickled."""
-
-    def __reduce__(self) -> tuple:
-        return int, ("no number",)
-
-
-class Words:
-    """Gives such texts from the middle on."""
-
-    def __len__(self) -> int:
-        return 150
-
-    def __getitem__(self, index: int) -> dict:
-        return {"id": index, "text": Word(index) if index > 70 else f"{index}"}
-
-
-class Photos:
-    """JPEGs, of which some are cut short: Pillow loads them if the script says so."""
-
-    def __init__(self, folder: Path) -> None:
-        self.paths = sorted(folder.rglob("*.jpg"))
-
-    def __len__(self) -> int:
-        return len(self.paths)
-
-    def __getitem__(self, index: int) -> dict:
-        return {"image": Image.open(self.paths[index])}

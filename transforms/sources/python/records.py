@@ -11,8 +11,7 @@ import bisect
 import contextlib
 import datetime as dt
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from reprlib import repr  # noqa: A004 - which cuts long values
 from typing import Any, TypeAlias
@@ -41,43 +40,37 @@ Batch: TypeAlias = pa.Table | list[Record]
 Piece: TypeAlias = tuple[Record, int, int]  # a record, 1, and its bytes
 
 
-@dataclass(frozen=True)
-class Measure:
-    """Makes a record of an index and a value.
+def _read_pieces(source: Any, image: str, names: Sequence[str]) -> Iterator[Piece]:
+    """Yield the records of a source that has no table."""
+    for index, value in enumerate(_iterate(source)):
+        record = _to_record(index, value, image, names)
+        yield record, 1, size_of_value(record)
 
-    Attributes:
-        image: Field of images, if it has any.
-        names: Names of the items of values that are tuples, if there are any.
+
+def _to_record(index: int, value: Any, image: str, names: Sequence[str]) -> Record:
+    """Return a record as a new dict, since sources may use theirs again.
+
+    Raises:
+        InputError: The value is not a dict, or has no image.
     """
-
-    image: str
-    names: tuple[str, ...]
-
-    def __call__(self, index: int, value: Any) -> Piece:
-        """Return a record as a new dict, since sources may use theirs again, and its size.
-
-        Raises:
-            InputError: The value is not a dict, or has no image.
-        """
-        if self.names and isinstance(value, tuple | list) and len(value) == len(self.names):
-            value = dict(zip(self.names, value, strict=True))
-        if hasattr(value, "_asdict"):
-            value = value._asdict()
-        if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
-            raise _source_record_invalid(index=index, value=repr(value))
-        if self.image and not index and self.image not in value:
-            names = format_names([*value])
-            raise InputError(describe_missing_field(name=self.image, names=names))
-        record = {}
-        for name, field in value.items():
-            if self.image and name == self.image:
-                record[name] = to_bytes(index, name, field)
-                continue
-            try:
-                record[name] = _plain(field)
-            except (RuntimeError, TypeError, ValueError) as error:  # such as a tensor of bfloat16
-                raise _misfit(index, name, field, "one that NumPy can hold") from error
-        return record, 1, size_of_value(record)
+    if names and isinstance(value, tuple | list) and len(value) == len(names):
+        value = dict(zip(names, value, strict=True))
+    if hasattr(value, "_asdict"):
+        value = value._asdict()
+    if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
+        raise _source_record_invalid(index=index, value=repr(value))
+    if image and not index and image not in value:
+        raise InputError(describe_missing_field(name=image, names=format_names([*value])))
+    record = {}
+    for name, field in value.items():
+        if image and name == image:
+            record[name] = to_bytes(index, name, field)
+            continue
+        try:
+            record[name] = _plain(field)
+        except (RuntimeError, TypeError, ValueError) as error:  # such as a tensor of bfloat16
+            raise _misfit(index, name, field, "one that NumPy can hold") from error
+    return record
 
 
 def to_bytes(index: int, name: str, value: Any) -> Any:
@@ -114,14 +107,11 @@ def to_bytes(index: int, name: str, value: Any) -> Any:
         return b""
 
 
-def read_units(
-    source: Any, read: Callable[[Any, Measure], Iterator[Piece]], image: str, names: Sequence[str]
-) -> Iterator[Batch]:
+def read_units(source: Any, image: str, names: Sequence[str]) -> Iterator[Batch]:
     """Yield the records of a source: at most ``UNIT_ROWS`` and about ``UNIT_BYTES`` at a time.
 
     Args:
         source: The source.
-        read: Reads a source that has no tables; see ``RangeReader.read``.
         image: Field of images, if it has any.
         names: Names of the items of records that are tuples, if there are any.
 
@@ -136,7 +126,7 @@ def read_units(
         batches = _open_table(source)
         yield from _cut(_slices(pa.Table.from_batches([batch]) for batch in batches))
     else:
-        yield from _cut(read(source, Measure(image, tuple(names))))
+        yield from _cut(_read_pieces(source, image, names))
 
 
 def find_version(source: Any, used: Collection[str]) -> str | None:
@@ -301,7 +291,7 @@ def _can_store(kind: pa.DataType) -> bool:
     return not is_list(kind) or _can_store(kind.value_type)
 
 
-def iterate(source: Any) -> Iterator[Any]:
+def _iterate(source: Any) -> Iterator[Any]:
     """Return an iterator of the records of a source that has no table.
 
     Raises:
