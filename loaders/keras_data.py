@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial, wraps
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from shardmill.loaders.boxes import BOXES
@@ -143,7 +143,7 @@ def keras_dataset(  # noqa: PLR0913 - all but two are keyword-only
     cardinality = None if stream.where and stream.limit is None else steps
     made = _to_batches(_Blocks(stream, batching), batching, *parser, cardinality)
     made.class_names = list(stream.records.labels)
-    return _without_checkpoints(made)
+    return made
 
 
 def _batching_of(stream: Stream, size: int | None, remainder: Remainder | None) -> Batching:
@@ -390,38 +390,3 @@ def _to_batches(
     if steps is not None:
         dataset = dataset.apply(tf.data.experimental.assert_cardinality(steps))
     return dataset.prefetch(tf.data.AUTOTUNE)
-
-
-def _without_checkpoints(dataset: Any) -> Any:
-    """Returns a dataset whose iterators raise a helpful error when they are checkpointed.
-
-    TensorFlow would say "PyFunc is stateful". Datasets made by its methods do the same.
-    """
-    import tensorflow as tf
-
-    kind = type(dataset)
-
-    def serialize(*_: object) -> None:
-        raise UsageError(
-            "tf.train.Checkpoint cannot save an iterator of keras_dataset: save the number of "
-            "steps, and continue with keras_dataset(stream.at(epoch, examples))."
-        )
-
-    def iterate(dataset: Any) -> Any:
-        iterator = kind.__iter__(dataset)
-        iterator._serialize_to_tensors = serialize  # noqa: SLF001
-        return iterator
-
-    def get(dataset: Any, name: str) -> Any:
-        value = object.__getattribute__(dataset, name)
-        if name.startswith("_") or not callable(value):
-            return value
-
-        def call(*args: Any, **options: Any) -> Any:
-            made = value(*args, **options)
-            return _without_checkpoints(made) if isinstance(made, tf.data.Dataset) else made
-
-        return wraps(value)(call)
-
-    dataset.__class__ = type(kind.__name__, (kind,), {"__iter__": iterate, "__getattribute__": get})
-    return dataset

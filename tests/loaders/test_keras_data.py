@@ -180,17 +180,15 @@ def test_a_stream_that_keras_reads_ahead_has_no_state(ids):
     assert stream.at(2, 8).state_dict()["examples"] == 8
 
 
-def test_a_checkpoint_of_an_iterator_names_the_call_to_use(ids, tmp_path):
+def test_a_checkpoint_of_an_iterator_is_refused(ids, tmp_path):
     import tensorflow as tf
 
     made = keras_dataset(ids, label=None, batch_size=4)
     for dataset in (made, made.map(lambda row: row["id"]).repeat(), made.take(3).prefetch(1)):
         iterator = iter(dataset)
         next(iterator)
-        with pytest.raises(UsageError, match=r"continue with keras_dataset\(stream\.at\(epoch"):
+        with pytest.raises(tf.errors.FailedPreconditionError, match="PyFunc is stateful"):
             tf.train.Checkpoint(iterator=iterator).save(str(tmp_path / "state"))
-    assert isinstance(made.take(3), tf.data.Dataset)
-    assert made.take(3).element_spec == made.element_spec
 
 
 def test_tf_data_calls_replace_options(ids, tmp_path):
