@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import itertools
 import sys
 from collections.abc import Callable, Iterator
@@ -28,7 +26,6 @@ from shardmill.loaders.shards import ShardFiles
 from shardmill.loaders.steps import Remainder
 from shardmill.schemas.storage.base import map_ordered
 
-_KEPT_BYTES = 8 << 20
 _PLACES = 4096  # records that are placed at one time
 _AHEAD_BYTES = 64 << 20  # of members on remote storage
 _REMOTE_THREADS = 8
@@ -98,7 +95,6 @@ class EpochReader:
             files: The files of the shards.
             limit: Bytes of records held at one time.
         """
-        _keep_freed_memory()
         read = self._read_places(files) if self._by_records else self._read_windows(files, limit)
         yield from itertools.islice(itertools.chain(read, self._padding(files)), self.left)
 
@@ -175,15 +171,3 @@ def _mix(files: ShardFiles, window: Window, loaded: Iterator[Any], limit: float)
         payload, held[owner][offset] = held[owner][offset], b""
         size -= len(payload)
         yield PlacedRecord(chunk.part, int(chunk.records[offset])), payload
-
-
-def _keep_freed_memory() -> None:
-    """Lets glibc keep freed blocks of up to 8 MiB for the next members and images.
-
-    Else each faults its pages in again: 10 us a record. TensorFlow's ``from_generator`` sets
-    M_MMAP_THRESHOLD to 128 KiB when it begins. See mallopt(3) for the numbers.
-    """
-    with contextlib.suppress(AttributeError, OSError, TypeError):  # not glibc
-        mallopt = ctypes.CDLL(None).mallopt
-        mallopt(-3, _KEPT_BYTES)  # M_MMAP_THRESHOLD
-        mallopt(-1, 2 * _KEPT_BYTES)  # M_TRIM_THRESHOLD
