@@ -9,6 +9,7 @@ from .loaders import normalization as normalization
 from .loaders import open_dataset as open_dataset
 from .loaders import steps_per_epoch as steps_per_epoch
 from .loaders import torch_dataset as torch_dataset
+from .loaders import vocabulary as vocabulary
 from .pipelines.calls import BuildResult as BuildResult
 from .pipelines.calls import VerifyResult as VerifyResult
 from .pipelines.calls import arrays as arrays

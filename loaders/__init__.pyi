@@ -4,6 +4,7 @@ from .records import open_dataset as open_dataset
 from .sampling import balanced as balanced
 from .split_statistics import class_weights as class_weights
 from .split_statistics import normalization as normalization
+from .split_statistics import vocabulary as vocabulary
 from .steps import files as files
 from .steps import steps_per_epoch as steps_per_epoch
 from .stream import Stream as Stream

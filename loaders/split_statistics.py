@@ -1,7 +1,7 @@
-"""Class weights and normalization by the statistics of splits, of sums and of slices of them.
+"""Class weights, normalization and vocabularies of splits, of sums and of slices of them.
 
-For whole splits they are in the manifest. For slices they are computed, from the catalogs of images
-or from one feature of the records.
+The statistics of whole splits are in the manifest. Those of slices are computed, from the catalogs
+of images or from one feature of the records; so are vocabularies.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from shardmill.loaders.frameworks import require_framework
 from shardmill.loaders.records import Records, open_encoded
 from shardmill.loaders.selection import find_split, select
 from shardmill.loaders.source import read_catalog
-from shardmill.loaders.steps import check_word
+from shardmill.loaders.steps import check_word, to_int
 from shardmill.schemas.arguments import check_arguments
 from shardmill.schemas.dataset.manifest import Manifest, Split
 from shardmill.schemas.dataset.read_manifest import load_manifest
 from shardmill.schemas.dataset.statistics import Statistics
-from shardmill.schemas.errors import UsageError
+from shardmill.schemas.errors import InputError, UsageError
 from shardmill.schemas.example.parse import parse_example
 from shardmill.schemas.storage.base import map_ordered, storage_threads
 
@@ -148,6 +148,62 @@ def normalization(
     from shardmill.loaders.torch_normalization import TorchNormalization
 
     return TorchNormalization(mean, std)
+
+
+@check_arguments()
+def vocabulary(
+    path: str | os.PathLike[str],
+    column: str,
+    split: str = "train",
+    *,
+    min_count: int = 1,
+    max_size: int | None = None,
+) -> list[Any]:
+    """Returns the distinct values of a column, the most frequent first, for ``StringLookup``.
+
+    All records of the split are read once, and the distinct values are held in memory. Values of
+    equal frequency are sorted. Missing values are left out; each value of a list counts.
+
+    Args:
+        path: The dataset's folder or its manifest.json, on any storage.
+        column: A feature of texts (values are str) or of integers.
+        split: A split, or several as in ``train+validation``, or slices as in ``train[:80%]``.
+        min_count: Values that are less frequent are left out.
+        max_size: Largest number of values, or None.
+
+    Raises:
+        InputError: The dataset cannot be read, or a text is not UTF-8.
+        UsageError: A split or column is unknown, or the column has other values.
+    """
+    least = to_int("min_count", min_count, 1)
+    most = None if max_size is None else to_int("max_size", max_size, 1)
+    records = open_encoded(path, split)
+    spec = records.source.spec_of(column)
+    is_other = bool(spec.encoding or spec.parts or spec.value or spec.indices)
+    if is_other or spec.kind == "float32":
+        values = "images, boxes or arrays" if is_other else "floating-point numbers"
+        raise UsageError(
+            f"vocabulary(column={column!r}): the column has {values}, and a vocabulary has texts "
+            "or integers: name another column; normalization() is for numbers."
+        )
+    counts = Counter[Any]()
+    for values in _read_feature(records, spec.name):
+        counts.update(values)
+    frequent = [value for value, count in counts.items() if count >= least]
+    frequent.sort(key=lambda value: (-counts[value], value))
+    return [_to_text(column, value) for value in frequent[:most]]
+
+
+def _to_text(column: str, value: bytes | int) -> str | int:
+    if not isinstance(value, bytes):
+        return value
+    try:
+        return value.decode()
+    except UnicodeDecodeError as error:
+        raise InputError(
+            f"vocabulary(column={column!r}): the value {value!r:.80} is not UTF-8 text: name a "
+            "column of texts."
+        ) from error
 
 
 def _normalization_without_mean(feature: object, split: object) -> UsageError:

@@ -7,10 +7,16 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from shardmill.loaders import class_weights, normalization, open_dataset
+from shardmill.loaders import (
+    class_weights,
+    keras_dataset,
+    normalization,
+    open_dataset,
+    vocabulary,
+)
 from shardmill.schemas.dataset.read_manifest import load_manifest
-from shardmill.schemas.errors import UsageError
-from tests.support.loader_tools import write_numbered
+from shardmill.schemas.errors import InputError, UsageError
+from tests.support.loader_tools import CELLS, ROWS, cells, write_numbered
 
 pytest_plugins = ["tests.support.loader_data"]
 pytestmark = pytest.mark.xdist_group("tensorflow")  # its fixtures import Keras
@@ -69,6 +75,68 @@ def test_class_weights_of_sums_and_slices(split, kind, dataset) -> None:
     n = counts.total()
     expected = {labels.index(key): n / (len(counts) * count) for key, count in counts.items()}
     assert class_weights(dataset(kind), split) == pytest.approx(expected)
+
+
+def cells_of(column: str) -> list[str]:
+    """Return the values in all rows of the table, as its file has them."""
+    place = CELLS.index(column)
+    parts = [str(cells(number)[place]).split("|") for number in range(ROWS)]
+    return [value for values in parts for value in values if value]
+
+
+@pytest.mark.parametrize("column", ["name", "tags", "sizes", "count", "number"])
+def test_vocabulary_has_the_cells_of_the_table(column, table) -> None:
+    counts = Counter(cells_of(column))
+    if column in ("sizes", "count", "number"):
+        counts = Counter({int(value): count for value, count in counts.items()})
+    ordered = sorted(counts, key=lambda value: (-counts[value], value))
+    both = "train+validation"
+    assert vocabulary(table, column, both) == ordered
+    assert vocabulary(table, column, both, max_size=2) == ordered[:2]
+    frequent = [value for value in ordered if counts[value] >= 5]
+    assert vocabulary(table, column, both, min_count=5) == frequent
+    parts = [vocabulary(table, column, split) for split in ("train", "validation")]
+    assert {*parts[0], *parts[1]} == {*ordered}
+
+
+def test_vocabulary_is_one_of_keras(table) -> None:
+    import keras
+
+    lookup = keras.layers.StringLookup(vocabulary=vocabulary(table, "kind"), num_oov_indices=0)
+    inputs, _ = next(iter(keras_dataset(table, features=["kind", "price"], label="price")))
+    texts = [text.decode() for text in np.ravel(inputs["kind"])]
+    assert {*texts} == {"odd", "plain"}  # of which the schema makes empty cells
+    assert np.ravel(lookup(inputs["kind"])).tolist() == [int(text == "plain") for text in texts]
+
+
+def test_vocabulary_of_images(images) -> None:
+    counts = load_manifest(images("jpeg")).splits["train"].label_counts
+    ordered = sorted(counts, key=lambda label: (-counts[label], label))
+    assert vocabulary(images("jpeg"), "image/class/text") == ordered
+
+
+@pytest.mark.parametrize(
+    ("column", "options", "words"),
+    [
+        ("price", {}, "the column has floating-point numbers, and a vocabulary has texts or int"),
+        ("nmae", {}, "the records have no feature 'nmae': they have"),
+        ("name", {"min_count": 0}, "min_count=0"),
+        ("name", {"max_size": 0}, "max_size=0"),
+        ("name", {"split": "test"}, "no split 'test': it has train"),
+    ],
+)
+def test_mistakes_of_vocabularies(column, options, words, table) -> None:
+    with pytest.raises(UsageError, match=words):
+        vocabulary(table, column, **options)
+
+
+def test_texts_of_a_vocabulary_are_utf_8(images, tmp_path) -> None:
+    with pytest.raises(UsageError, match="has images, boxes or arrays"):
+        vocabulary(images("jpeg"), "image")
+    schema = 'feature { name: "text" type: BYTES presence { min_fraction: 1 } }'
+    ds = write_numbered(tmp_path / "ds", [3], 3, schema=schema, example=lambda _: {"text": b"\xff"})
+    with pytest.raises(InputError, match="not UTF-8 text"):
+        vocabulary(ds, "text")
 
 
 def test_equal_values_become_zero(tmp_path) -> None:
