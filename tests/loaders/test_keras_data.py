@@ -180,7 +180,7 @@ def test_a_stream_that_keras_reads_ahead_has_no_state(ids):
     assert stream.at(2, 8).state_dict()["examples"] == 8
 
 
-def test_a_checkpoint_of_an_iterator_is_refused(ids, tmp_path):
+def test_tensorflow_rejects_a_checkpoint_of_an_iterator(ids, tmp_path):
     import tensorflow as tf
 
     made = keras_dataset(ids, label=None, batch_size=4)

@@ -34,7 +34,7 @@ def script_of(shell: str) -> str:
 def read_until(terminal: int, text: bytes) -> bytes:
     """Return the output of a shell up to a text."""
     seen, end = b"", time.monotonic() + SECONDS
-    with selectors.DefaultSelector() as selector:  # select() refuses descriptors above 1,023
+    with selectors.DefaultSelector() as selector:  # select() rejects descriptors above 1,023
         selector.register(terminal, selectors.EVENT_READ)
         while text not in seen:
             assert selector.select(max(0.0, end - time.monotonic())), seen
