@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
 EXIT_INTERRUPTED = 130
 _MAX_STALE_ATTEMPTS = 3
+_AGAIN_SECONDS = 3.0  # until an interrupt that did not arrive is raised again
 T = TypeVar("T")
 
 
@@ -249,6 +250,7 @@ class _Run:
                         progress.notices.append("the job of an equal command runs: waiting for it")
                     runner.wait(result)
         except BaseException as error:
+            _stop_interrupting()
             if signals:
                 if runner.in_process:
                     _end_samplers()
@@ -329,12 +331,24 @@ def _end_samplers() -> None:
             sampler.stop()
 
 
+def _interrupt_again(_number: int, _frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+def _stop_interrupting() -> None:
+    """Raise an interrupt no more: it has arrived where it is handled."""
+    if signal.getsignal(signal.SIGALRM) is _interrupt_again:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+
+
 @contextlib.contextmanager
 def _interruptible() -> Iterator[list[int]]:
     """Record Ctrl-C and SIGTERM, which runners turn into their own errors; a second one kills.
 
-    It kills after the block, too: as an exception, it would be lost in the callback of a weak
-    reference, such as those that delete temporary folders.
+    Python drops an exception that is raised in the callback of a weak reference, such as those that
+    delete temporary folders, or in compiled code without errors, as Beam has. So it is raised again
+    until it arrives. A second signal kills after the block, too.
 
     Raises:
         Interrupted: A signal came, and the error that followed.
@@ -351,6 +365,8 @@ def _interruptible() -> Iterator[list[int]]:
             decoders.cancel_all()
         if "shardmill.transforms.runtime.progress" in sys.modules:
             sys.modules["shardmill.transforms.runtime.progress"].interrupt()
+        signal.signal(signal.SIGALRM, _interrupt_again)
+        signal.setitimer(signal.ITIMER_REAL, _AGAIN_SECONDS, _AGAIN_SECONDS)
         raise KeyboardInterrupt
 
     if threading.current_thread() is not threading.main_thread():
@@ -364,5 +380,6 @@ def _interruptible() -> Iterator[list[int]]:
             raise
         raise Interrupted(signals[0]) from error
     finally:
+        _stop_interrupting()
         for each, handler in before.items() if not signals else ():
             signal.signal(each, handler)

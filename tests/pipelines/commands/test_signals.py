@@ -130,3 +130,43 @@ def test_verify_leaves_no_process(number, large):
     while living(mark):
         assert time.monotonic() < limit
         time.sleep(0.01)
+
+
+LOST = """
+import os, signal, sys, time, weakref
+from shardmill.pipelines import run
+
+run._AGAIN_SECONDS = 0.3
+
+def send(_):
+    os.kill(os.getpid(), int(sys.argv[1]))
+    time.sleep(0.01)  # Python runs the handler here
+
+class Finalized:
+    __del__ = send
+
+class Held:
+    pass
+
+try:
+    with run._interruptible():
+        held = Finalized() if sys.argv[2] == "finalizer" else Held()
+        if sys.argv[2] == "weak reference":
+            reference = weakref.ref(held, send)
+        del held
+        print("lost", flush=True)
+        time.sleep(60)
+except run.Interrupted as error:
+    sys.exit(error.code)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("place", ["weak reference", "finalizer"])
+def test_a_signal_whose_error_python_drops_still_ends_the_run(place, number):
+    """As one of Airflow, or of a lost worker, which no one sends again."""
+    command = [sys.executable, "-c", LOST, str(int(number)), place]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=50, check=False)
+    assert done.stdout == "lost\n"
+    assert done.returncode == 128 + number
+    assert not done.stderr
