@@ -341,9 +341,8 @@ class Decoder:
                 return Reject(ref.key, ref.uri, stage, error, message)
             case Unread():
                 return None
-            case NoMemory(opened):
-                self.opened = opened
-                raise FailureError("machine" if opened.inherited else "memory")
+            case NoMemory(inherited):
+                raise FailureError("machine" if inherited else "memory")
             case Bug(traceback):
                 raise RuntimeError(f"a decoder failed: {traceback}")
         raise FailureError("crash")

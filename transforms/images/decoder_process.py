@@ -121,11 +121,11 @@ class Server:
             return Unread()
         except RejectedError as error:
             if error.error in _DAMAGE and not self._opened.fits:
-                return NoMemory(self._opened)
+                return NoMemory(self._opened.inherited)
             message = error.message.encode(errors="replace").decode()
             return Rejected(error.stage, error.error, message)
         except MemoryError:
-            return NoMemory(self._opened)
+            return NoMemory(self._opened.inherited)
         except Exception:  # noqa: BLE001 - the worker raises it again
             text = traceback.format_exc()
             return Bug(text.encode(errors="replace").decode())

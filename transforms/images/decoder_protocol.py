@@ -142,9 +142,9 @@ class Unread(msgspec.Struct, tag=True):
 
 
 class NoMemory(msgspec.Struct, tag=True):
-    """The memory did not suffice for an image."""
+    """The memory did not suffice for an image; ``inherited`` is that of ``Opened``."""
 
-    opened: Opened
+    inherited: bool
 
 
 class Bug(msgspec.Struct, tag=True):
