@@ -124,6 +124,7 @@ setup(
         "ijson>=3.3,<4",
         "jinja2>=3.1,<4",
         "lazy-loader>=0.5",
+        "msgspec>=0.19",
         "numpy>=1.26",
         "pillow>=12.1.1,<13",
         "pyarrow>=21",

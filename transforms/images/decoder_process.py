@@ -21,6 +21,8 @@ import threading
 import time
 import traceback
 import warnings
+from collections.abc import Mapping
+from typing import Any
 
 from blake3 import blake3
 from PIL import AvifImagePlugin, Image
@@ -28,22 +30,26 @@ from PIL import AvifImagePlugin, Image
 from shardmill.schemas.errors import ChangedError, StorageError
 from shardmill.schemas.example.serialize import encode_example
 from shardmill.schemas.refs import EncodedImage, RejectedError
+from shardmill.schemas.schema_pbtxt.image_features import DEPTH_REDUCED
 from shardmill.schemas.storage.local import LocalStorage
 from shardmill.transforms.images.convert import ConvertedImage, convert_image
-from shardmill.transforms.images.fields import (
+from shardmill.transforms.images.decoder_protocol import (
     GO,
-    HEAD,
-    LENGTH,
-    MASK_FORMAT,
     NO_MEMORY_EXIT,
+    Bug,
     DecoderOptions,
+    Encoded,
+    NoMemory,
     Opened,
-    ReplyKind,
+    Ready,
+    Rejected,
+    Reply,
     Request,
     RequestedImage,
-    convert_mask,
-    place_boxes,
+    Unread,
+    append_reply,
 )
+from shardmill.transforms.images.fields import MASK_FORMAT, convert_mask, place_boxes
 
 LARGE = 320 << 20  # bytes of memory (16 million pixels in color); decoded one at a time
 _ONE_BYTE = frozenset({"1", "L", "P"})  # Pillow's other modes have 4 bytes per pixel, or few have 2
@@ -74,69 +80,55 @@ class Server:
 
     def run(self) -> int:
         """Answer requests until the stream ends; return the exit code."""
-        self._send(ReplyKind.READY)
+        self._send(Ready())
         self._flush()
         while True:
             try:
-                request = self._receive()
+                request: Request = pickle.load(self._requests)  # noqa: S301 - of the worker
+            except EOFError:
+                return 0
             except MemoryError:
                 return NO_MEMORY_EXIT
-            if request is None:
-                return 0
-            (spec_text, announce, inputs), contents = request
-            spec = _parse_spec(spec_text)
-            self._set_limits(spec)
+            options = _parse_options(request.options)
+            self._set_limits(options)
             self._sent = time.monotonic()
-            for source, content in zip(inputs, contents, strict=True):
+            for source in request.images:
                 self._opened = Opened(inherited=self._opened.inherited)
-                signal.setitimer(signal.ITIMER_PROF, spec.limits.decoder_seconds)
-                self._answer(source, content, spec, announce=announce)
+                signal.setitimer(signal.ITIMER_PROF, options.limits.decoder_seconds)
+                self._send(self._answer(source, options, announce=request.announce))
             signal.setitimer(signal.ITIMER_PROF, 0)
             self._flush()
 
-    def _receive(self) -> tuple[Request, list[bytes]] | None:
-        """Return a request and the content of each image that comes with it; None at the end."""
-        read = self._requests.read
-        head = read(LENGTH.size)
-        if not head:
-            return None
-        request: Request = pickle.loads(read(*LENGTH.unpack(head)))  # noqa: S301 - of the worker
-        return request, [read(0 if source.path else source.size) for source in request.inputs]
-
-    def _set_limits(self, spec: DecoderOptions) -> None:
-        memory = spec.limits.decoder_memory
+    def _set_limits(self, options: DecoderOptions) -> None:
+        memory = options.limits.decoder_memory
         inherited = resource.RLIM_INFINITY != self._soft_limit < memory
         self._opened = Opened(inherited=inherited)
         self._limit = self._soft_limit if inherited else memory
-        Image.MAX_IMAGE_PIXELS = -(-spec.limits.max_pixels // 2)  # Pillow allows twice as many
+        Image.MAX_IMAGE_PIXELS = -(-options.limits.max_pixels // 2)  # Pillow allows twice as many
         with contextlib.suppress(ValueError, OSError):  # macOS has no such limit
             resource.setrlimit(resource.RLIMIT_AS, (self._limit, self._hard_limit))
 
-    def _answer(
-        self, source: RequestedImage, content: bytes, spec: DecoderOptions, *, announce: bool
-    ) -> None:
-        """Reply with the record of an image, or with the reason that there is none."""
+    def _answer(self, source: RequestedImage, options: DecoderOptions, *, announce: bool) -> Reply:
+        """Return the record of an image, or the reason that there is none."""
         announced = functools.partial(self._announce, always=announce)
         try:
-            if source.path:
+            content = source.data
+            if content is None:
                 content = _storage.read_unchanged(source.path, source.size, source.version)
-            image = convert_image(content, spec.image, announced, spec.limits.max_pixels)
-            encoded, record = make_record(image, content, source, spec)
+            image = convert_image(content, options.image, announced, options.limits.max_pixels)
+            return make_record(image, content, source.fields, options)
         except (ChangedError, FileNotFoundError, StorageError):
-            self._send(ReplyKind.UNREAD)
+            return Unread()
         except RejectedError as error:
             if error.error in _DAMAGE and not self._opened.fits:
-                self._send(ReplyKind.NO_MEMORY, self._opened.pack())
-            else:
-                texts = error.stage, error.error, error.message
-                self._send(ReplyKind.REJECTED, "\0".join(texts).encode(errors="replace"))
+                return NoMemory(self._opened.inherited)
+            message = error.message.encode(errors="replace").decode()
+            return Rejected(error.stage, error.error, message)
         except MemoryError:
-            self._send(ReplyKind.NO_MEMORY, self._opened.pack())
+            return NoMemory(self._opened.inherited)
         except Exception:  # noqa: BLE001 - the worker raises it again
-            self._send(ReplyKind.BUG, payload=traceback.format_exc().encode())
-        else:
-            kind = ReplyKind.ENCODED_DEEP if image.deep else ReplyKind.ENCODED
-            self._send(kind, spec.pack(encoded), record)
+            text = traceback.format_exc()
+            return Bug(text.encode(errors="replace").decode())
 
     def _announce(self, image: Image.Image, *, always: bool) -> None:
         """Report an image that needs much memory, and wait until it may be decoded."""
@@ -146,17 +138,12 @@ class Server:
         fits = _address_space() + needed <= self._limit
         self._opened = Opened(width, height, needed, fits, self._opened.inherited)
         if always or needed > LARGE:
-            self._send(ReplyKind.OPENED, self._opened.pack())
+            self._send(self._opened)
             self._flush()
             self._requests.read(len(GO))
 
-    def _send(self, kind: ReplyKind, fields: bytes = b"", payload: bytes = b"") -> None:
-        self._pending += HEAD.pack(kind, len(fields), len(payload)) + fields
-        if len(payload) > _PENDING_BYTES:
-            self._flush()
-            self._socket.sendall(payload)
-            return
-        self._pending += payload
+    def _send(self, reply: Reply) -> None:
+        append_reply(self._pending, reply)
         if len(self._pending) > _PENDING_BYTES or time.monotonic() > self._sent + _PENDING_SECONDS:
             self._flush()
 
@@ -166,20 +153,20 @@ class Server:
         self._sent = time.monotonic()
 
 
-_parse_spec = functools.lru_cache(pickle.loads)
+_parse_options = functools.lru_cache(pickle.loads)
 _storage = LocalStorage()
 
 
 def make_record(
-    image: ConvertedImage, content: bytes, source: RequestedImage, spec: DecoderOptions
-) -> tuple[EncodedImage, bytes]:
-    """Return a converted image's values for the catalog, and its record.
+    image: ConvertedImage, content: bytes, input_fields: Mapping[str, Any], options: DecoderOptions
+) -> Encoded:
+    """Return the record of a converted image, and its facts for the catalog.
 
     Args:
         image: The image.
         content: Content of the file that it was converted from.
-        source: The input of the request.
-        spec: Which features the record has.
+        input_fields: Values of features that do not come from the file, by ``Feature.field``.
+        options: Which features the record has.
     """
     geometry, channels = image.geometry, image.channels
     fields = {
@@ -194,23 +181,26 @@ def make_record(
         "kept": int(image.original.startswith("kept")),
         "kept_with_position": int(image.original == "kept_with_position"),
         "converted": int(image.original == "converted"),
-        **source.fields,
+        **input_fields,
     }
-    if spec.features.boxes:
-        fields |= place_boxes(fields, geometry, spec.boxes_frame)
+    if options.features.boxes:
+        fields |= place_boxes(fields, geometry, options.boxes_frame)
     if "mask/data" in fields:
-        mask = convert_mask(fields["mask/data"], geometry, spec.boxes_frame)
+        mask = convert_mask(fields["mask/data"], geometry, options.boxes_frame)
         fields |= {"mask": mask, "mask_format": MASK_FORMAT.encode()}
-    encoded = EncodedImage(
+    columns = options.features.columns(fields)
+    if image.deep:
+        columns[DEPTH_REDUCED] = 1
+    facts = EncodedImage(
         blake3(content).hexdigest(),
         *geometry.upright,
         image.multi_frame,
         channels[0].values,
         [channel.total for channel in channels],
         [channel.squares for channel in channels],
-        spec.features.columns(fields),
+        columns,
     )
-    return encoded, encode_example(spec.features.values(fields))
+    return Encoded(facts, encode_example(options.features.values(fields)))
 
 
 def _memory_needed(image: Image.Image, pixels: int) -> int:

@@ -24,14 +24,9 @@ from shardmill.schemas.schema_pbtxt.schema_text import array_tags
 from shardmill.schemas.storage import map_ordered, scheme_of, storage_threads
 from shardmill.schemas.tfrecord.gzip_member import Packing
 from shardmill.transforms.images.convert import ImageSpec, codec_versions
-from shardmill.transforms.images.decoder import FRAME_BYTES, ImageInput
-from shardmill.transforms.images.decoder_pool import DecoderPool, use_pool
-from shardmill.transforms.images.fields import (
-    BoxesFrame,
-    DecoderOptions,
-    input_fields,
-    place_boxes,
-)
+from shardmill.transforms.images.decoder_pool import FRAME_BYTES, DecoderPool, ImageInput, use_pool
+from shardmill.transforms.images.decoder_protocol import DecoderOptions
+from shardmill.transforms.images.fields import BoxesFrame, input_fields, place_boxes
 from shardmill.transforms.images.image_options import DecoderLimits
 from shardmill.transforms.images.resize import Resizer, Size, turned
 from shardmill.transforms.images.scaling import DEFAULT_RESIZER, check_resizer, resizer_of

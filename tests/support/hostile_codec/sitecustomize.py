@@ -46,6 +46,8 @@ def _forge(reply: str) -> None:
 def _environment(path: str) -> None:
     with open(path, "w") as file:
         file.write("\n".join(f"{name}={value}" for name, value in os.environ.items()))
+    with open("/proc/self/environ") as started_with, open(f"{path}.proc", "w") as file:
+        file.write(started_with.read())
 
 
 def _log(path: str) -> None:

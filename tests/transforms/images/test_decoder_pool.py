@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import pickle
 import resource
 import signal
 import socket
@@ -13,6 +14,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import msgspec
 import psutil
 import pytest
 
@@ -22,13 +24,13 @@ from shardmill.schemas.errors import ResourceError
 from shardmill.schemas.refs import EncodedImage
 from shardmill.schemas.schema_pbtxt.image_features import FeatureSet
 from shardmill.transforms import ImageSpec, find_input
-from shardmill.transforms.images import decoder as decoders
 from shardmill.transforms.images import decoder_pool, scaling
-from shardmill.transforms.images.fields import DecoderOptions
+from shardmill.transforms.images.decoder_protocol import DecoderOptions, Opened
 from shardmill.transforms.images.image_options import DecoderLimits
 from shardmill.transforms.images.resize import Size
 from shardmill.transforms.match.inputs import walk_input
 from shardmill.transforms.match.walk import WalkTask
+from shardmill.transforms.sink.spec import Example
 from tests.conftest import SOAK, make_image
 from tests.support.hostile_files import CODEC, write_hostile
 
@@ -90,6 +92,19 @@ def gone(pids: set[int], seconds: float = 10) -> bool:
     return False
 
 
+GOOD = EncodedImage("0" * 64, 3, 2, False, 6, [1, 2, 3], [4, 5, 6], {"image_hash": "a" * 64})
+
+
+def reply(kind: str, **fields: object) -> bytes:
+    """Return the MessagePack of a reply."""
+    return msgspec.msgpack.encode({"type": kind, **fields})
+
+
+def forged(message: bytes) -> tuple[str, str]:
+    """Return the action of a file that writes a message to the socket of replies."""
+    return ("forge", (struct.pack("<Q", len(message)) + message).hex())
+
+
 CRASHES = {
     "abort": ("abort",),
     "segv": ("segv",),
@@ -97,44 +112,60 @@ CRASHES = {
     "ill": ("signal", int(signal.SIGILL)),
     "exit": ("exit", 1),
     "exit0": ("exit", 0),
-    "forge_kind": ("forge", "ff"),
-    "forge_size": ("forge", "0302000000ffffffffffffffff"),
-    "forge_reject": ("forge", "0402000000" + "00" * 8 + "5b5d"),
-    "forge_encoded": ("forge", "0302000000" + "00" * 8 + "7b7d"),
+    "forge_text": ("forge", "ff"),
+    "forge_size": ("forge", "0000000000000080"),
+    "forge_kind": forged(reply("Pickle")),
+    "forge_depth": forged(b"\x91" * 5000),
+    "forge_reject": forged(reply("Rejected", stage="decode", error="invented", message="")),
+    "forge_encoded": forged(reply("Encoded", image=GOOD._replace(width=-1), record=b"")),
 }
-
-
-GOOD = EncodedImage("0" * 64, 3, 2, False, 6, [1, 2, 3], [4, 5, 6], {"image_hash": "a" * 64})
 FORGED = [
     {"width": -1},
     {"height": -1},
+    {"height": 1 << 63},
+    {"width": "3"},
     {"pixels": -6},
     {"pixel_sums": [1, 2, -3]},
     {"pixel_sums": [1, 2]},
+    {"pixel_sums": [1, 2, "3"]},
     {"pixel_squares": [4, -5, 6]},
     {"pixel_squares": [4, 5, 6, 7]},
     {"features": {}},
+    {"features": {"image_hash": 5}},
+    {"features": {"image_hash": None}},
     {"features": {"image_hash": "a" * 64, "key": 5}},
+    {"features": {"image_hash": "a" * 64, "depth_reduced": "1"}},
 ]
 
 
-@pytest.mark.parametrize("change", FORGED, ids=str)
-def test_fields_that_a_hostile_file_forged_are_a_crash(change):
+def test_replies_that_a_hostile_file_forged_are_a_crash():
     """A decoder that such a file took over must not decide what the worker stores."""
-    features = FeatureSet.parse("")
-    spec = DecoderOptions(ImageSpec(image_size=Size(8, 8)), features, DecoderLimits())
-    digest, *numbers, sums, squares, columns = GOOD._replace(**change)
-    hashes = [bytes.fromhex(each) if isinstance(each, str) else each for each in columns.values()]
-    counts = f"{len(sums) + len(squares)}q" + "".join(
-        "32s" if isinstance(h, bytes) else "q" for h in hashes
-    )
-    forged = struct.pack(
-        f"<32sii?q{counts}", bytes.fromhex(digest), *numbers, *sums, *squares, *hashes
-    )
-    for data in (forged, b"", b"[" * 100_000, spec.pack(GOOD)[:-1], spec.pack(GOOD) + b"0"):
-        with pytest.raises(decoders.FailureError, match="crash"):
-            decoders._parse(spec.unpack, decoders._Reply(3, data, b""))
-    assert spec.unpack(spec.pack(GOOD)) == GOOD
+    spec = DecoderOptions(ImageSpec(image_size=Size(8, 8)), FeatureSet.parse(""), DecoderLimits())
+    image = decoder_pool.ImageInput(InputRef("a", "a"), {})
+    decoder = decoder_pool.Decoder()
+    decoder._wait_until_ready()
+    ours, theirs = socket.socketpair()
+    decoder._socket.close()
+    decoder._socket, decoder._replies = ours, ours.makefile("rb")
+
+    def answer(message: bytes) -> Example:
+        """Return what the worker makes of a reply."""
+        theirs.sendall(struct.pack("<Q", len(message)) + message)
+        (example,) = decoder.make_records(spec, [image], alone=False)
+        return example
+
+    good = reply("Encoded", image=GOOD, record=b"bytes")
+    deep = GOOD._replace(features={**GOOD.features, "depth_reduced": 1})
+    assert (answer(good).record, answer(good).row.image) == (b"bytes", GOOD)
+    assert answer(reply("Encoded", image=deep, record=b"")).row.image == deep
+    images = [GOOD._replace(**change) for change in FORGED]
+    forgeries = [reply("Encoded", image=forgery, record=b"") for forgery in images]
+    others = [b"", b"[" * 100_000, b"\x91" * 100_000, good[:-1], good + b"0", pickle.dumps(GOOD)]
+    for message in forgeries + others:
+        with pytest.raises(decoder_pool.FailureError, match="crash"):
+            answer(message)
+    decoder.close()
+    theirs.close()
 
 
 @pytest.mark.heavy
@@ -231,9 +262,10 @@ def test_decoders_get_no_secrets(tmp_path, monkeypatch):
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", "secret")
     write_hostile(tmp_path / "in/a.bmp", "environment", tmp_path / "seen")
     encode(tmp_path / "in")
-    seen = (tmp_path / "seen").read_text()
-    assert "PYTHONPATH=" in seen
-    assert "secret" not in seen
+    for name in ("seen", "seen.proc"):  # what a codec can read, and what other processes can
+        environment = (tmp_path / name).read_text()
+        assert "PYTHONPATH=" in environment
+        assert "secret" not in environment
 
 
 @pytest.mark.heavy
@@ -348,7 +380,7 @@ def test_a_process_killed_while_it_starts_is_started_again(tmp_path, monkeypatch
     began = time.monotonic()
     wanted = encode(photos(tmp_path / "in", 4))
     # One kill: two could hit both attempts at one image, which is an error.
-    seconds, kills, start = time.monotonic() - began, iter(range(1)), decoders.Decoder.__init__
+    seconds, kills, start = time.monotonic() - began, iter(range(1)), decoder_pool.Decoder.__init__
 
     def start_and_kill(self):
         start(self)
@@ -358,7 +390,7 @@ def test_a_process_killed_while_it_starts_is_started_again(tmp_path, monkeypatch
             break
 
     decoder_pool.close_all()
-    monkeypatch.setattr(decoders.Decoder, "__init__", start_and_kill)
+    monkeypatch.setattr(decoder_pool.Decoder, "__init__", start_and_kill)
     assert encode(tmp_path / "in") == wanted
     decoder_pool.close_all()
     kills = iter(range(1000))
@@ -424,20 +456,18 @@ PARENT = """
 import signal
 import sys
 signal.signal(signal.SIGINT, signal.default_int_handler)  # background processes ignore it
-from shardmill.transforms.images.decoder import Decoder, ImageInput
-from shardmill.transforms.images.decoder_pool import use_pool
-from shardmill.transforms.images.fields import DecoderOptions
+from shardmill.transforms.images.decoder_pool import Decoder, ImageInput
+from shardmill.transforms.images.decoder_protocol import DecoderOptions
 from shardmill.transforms.images.convert import ImageSpec
 from shardmill.transforms.images.image_options import DecoderLimits
 from shardmill.schemas.schema_pbtxt.image_features import FeatureSet
-from shardmill.transforms.images import decoder_pool
 spec = DecoderOptions(ImageSpec(image_size=8), FeatureSet.parse(""), DecoderLimits())
 idle = Decoder()
 busy = Decoder()
 print(idle._process.pid, busy._process.pid, "apache_beam" in sys.modules, flush=True)
-import threading
 from shardmill.schemas.refs import InputRef
-list(busy.make_records(spec, [ImageInput(InputRef("a", "a"), -1, sys.argv[1].encode())], threading.Lock(), alone=False))
+image = ImageInput(InputRef("a", "a"), -1, sys.argv[1].encode())
+list(busy.make_records(spec, [image], alone=False))
 """
 
 
@@ -471,7 +501,7 @@ def test_an_interrupt_of_the_terminal_does_not_reach_decoders(tmp_path):
 
 def test_exit_codes_without_a_reply():
     """Other signals say nothing about the image."""
-    kinds = {code: decoders._failure_kind(code, decoders.Opened()) for code in range(-31, 80)}
+    kinds = {code: decoder_pool._failure_kind(code, Opened()) for code in range(-31, 80)}
     assert {code for code, kind in kinds.items() if kind == "crash"} == {
         -4,
         -6,

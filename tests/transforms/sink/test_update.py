@@ -20,7 +20,6 @@ from shardmill.pipelines.cli import main
 from shardmill.schemas import InputRef
 from shardmill.schemas.dataset.shard_names import catalog_name
 from shardmill.schemas.schema_pbtxt.image_features import IMAGE_FEATURES, Feature
-from shardmill.transforms.images import decoder as decoders
 from shardmill.transforms.images import decoder_pool, encoder
 from shardmill.transforms.match.walk import _LocalWalk, make_key
 from shardmill.transforms.sink.compare import compare_key, hash_candidates
@@ -604,10 +603,11 @@ def test_few_new_images_among_known_ones_start_one_decoder(tmp_path, monkeypatch
     for number in range(added):
         make_image(number, 40, 30).save(photos / "ab"[number % 2] / f"{number}5.png")
     decoder_pool.close_all()
-    started: list[decoders.Decoder] = []
+    started: list[decoder_pool.Decoder] = []
+    new_decoder = decoder_pool.Decoder
 
-    def start() -> decoders.Decoder:
-        started.append(decoders.Decoder())
+    def start() -> decoder_pool.Decoder:
+        started.append(new_decoder())
         return started[-1]
 
     monkeypatch.setattr(decoder_pool, "Decoder", start)
