@@ -166,7 +166,7 @@ def _command(
     kind: Any = table
 
     def call(*args: P.args, **values: P.kwargs) -> T:
-        check_names(command, values, {each.name for each in fields(kind)})
+        check_names(command, values, {field.name for field in fields(kind)})
         error = explain_arguments(kind, command, args, dict(values))
         if error is not None:
             raise error
@@ -185,7 +185,10 @@ def _signature(table: Any) -> inspect.Signature:
     signature = inspect.signature(table)
     parameters = dict(signature.parameters)
     options = [parameters.pop(name) for name in options_of(table)]
-    plain = [each.replace(annotation=each.empty) for each in (*parameters.values(), *options)]
+    plain = [
+        parameter.replace(annotation=parameter.empty)
+        for parameter in (*parameters.values(), *options)
+    ]
     return signature.replace(parameters=plain)
 
 
@@ -207,7 +210,7 @@ def check_names(call: str, values: Collection[str], options: Collection[str]) ->
 
 
 def _result(kind: type[Result], body: dict[str, Any]) -> Result:
-    names = {each.name for each in fields(kind)} & body.keys()
+    names = {field.name for field in fields(kind)} & body.keys()
     lists = {name: tuple(body[name]) for name in names if isinstance(body[name], list)}
     return kind(**{name: body[name] for name in names} | lists)
 
@@ -319,7 +322,7 @@ def _send(call: bytes, stdin: IO[bytes] | None) -> None:
 
 
 def _forward(lines: IO[bytes] | None) -> list[str]:
-    """Print progress where this process prints; return the sentences, of which one may be an error.
+    """Print progress where this process prints; return sentences, such as that of an error.
 
     An error becomes an exception, so its sentence is not printed too.
     """

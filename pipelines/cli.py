@@ -173,8 +173,8 @@ def _dispatch(argv: list[str]) -> int:
         print(version("shardmill"))
         return 0
     if argv[0] not in COMMANDS:
-        known = ", ".join(COMMANDS)
-        raise UsageError(f"The command {argv[0]!r} is unknown: use one of {known}.")
+        names = ", ".join(COMMANDS)
+        raise UsageError(f"The command {argv[0]!r} is unknown: use one of {names}.")
     if not {"-h", "--help"} & {*argv}:
         check_process(argv[0])
     if argv[0] in INPUT_KINDS:

@@ -176,9 +176,9 @@ def _report_damage(manifest: Manifest) -> Verdict:
 
 def _check_size(manifest: Manifest, name: str, least: int) -> Verdict:
     if name and name not in manifest.splits:
-        known = ", ".join(manifest.splits) or "none"
+        names = ", ".join(manifest.splits) or "none"
         return Verdict(
-            f"--min_examples={name}:{least} names a split that does not exist: it has {known}",
+            f"--min_examples={name}:{least} names a split that does not exist: it has {names}",
             "name one of these, or build with other --splits",
         )
     examples = manifest.splits[name].num_examples if name else _num_examples(manifest)

@@ -116,13 +116,13 @@ def run_build(command: str, build: BuildRequest) -> int:
 
     started = time.monotonic()
     runner, beam_flags = take_runner(beam_flags)
-    found = find_runner(runner)
+    build_runner = find_runner(runner)
     if config.dry_run:  # which is made here, for any runner that exists
         runner = IN_MEMORY
-        found = find_runner(runner)
+        build_runner = find_runner(runner)
     paths = [("--input", path) for path in config.sources]
-    found.check_paths([*paths, ("--output", config.output)])
-    if found.has_process_per_core(beam_flags):
+    build_runner.check_paths([*paths, ("--output", config.output)])
+    if build_runner.has_process_per_core(beam_flags):
         config = with_one_core(config, kind.parallelism)
     job = pipeline_module.resolve(config, runner=runner)
     output = config.absolute_output

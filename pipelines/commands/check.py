@@ -69,20 +69,22 @@ def run(flags: CheckOptions, answer: Answer) -> int:
             )
     verdicts = list(judge(manifest, flags, dt.datetime.now(dt.timezone.utc), counted))
     findings, notes = _find(opened, flags)
-    failing = [each for each in findings if each["fails"]]
-    verdicts += [Verdict(f"{each['name']}: {each['line']}", each["remedy"]) for each in failing]
+    failing = [finding for finding in findings if finding["fails"]]
+    verdicts += [
+        Verdict(f"{finding['name']}: {finding['line']}", finding["remedy"]) for finding in failing
+    ]
     if flags.limits:  # what was not read may be above a limit
         verdicts += [Verdict(f"the sample is not complete: {note}", _SAMPLE) for note in notes]
     answer.say(f"Checked {path}")
     for verdict in verdicts:
         answer.say(f"  {'ok    ' if verdict.holds else 'fault '} {verdict.line}")
-    for each in findings:
-        if not each["fails"]:
-            answer.say(f"  found  {each['name']}: {each['line']}: {each['remedy']}")
+    for finding in findings:
+        if not finding["fails"]:
+            answer.say(f"  found  {finding['name']}: {finding['line']}: {finding['remedy']}")
     for note in () if flags.limits else notes:
         answer.say(f"  note   {note}")
     broken = [verdict for verdict in verdicts if not verdict.holds]
-    rules_json = [{"holds": each.holds, **asdict(each)} for each in verdicts]
+    rules_json = [{"holds": verdict.holds, **asdict(verdict)} for verdict in verdicts]
     status = "failed" if broken else "ok"
     examples = {name: split.num_examples for name, split in manifest.splits.items()}
     facts = {"manifest": opened.file, "config_id": manifest.build.config_id, "examples": examples}
@@ -106,8 +108,8 @@ def _find(opened: OpenedManifest, flags: CheckOptions) -> tuple[list[dict[str, A
 
     given = _load_limits(flags.limits, LIMITS) if flags.limits else {}
     samples = sample_records(opened.base, opened.manifest, notes)[1]
-    found = find_problems(opened.manifest, samples, {**LIMITS, **given})
-    return [{**each._asdict(), "fails": each.name in given} for each in found], notes
+    problems = find_problems(opened.manifest, samples, {**LIMITS, **given})
+    return [{**problem._asdict(), "fails": problem.name in given} for problem in problems], notes
 
 
 def _load_limits(path: str, names: Iterable[str]) -> dict[str, float]:
