@@ -124,12 +124,11 @@ class BuildResult:
         if self.status not in _BUILT:
             return None
         from shardmill.loaders.html.render import render_summary
-        from shardmill.pipelines.report.dataset_report import sample_records
-        from shardmill.pipelines.report.findings import find_problems
+        from shardmill.pipelines.limits import Limits
 
-        notes: list[str] = []
-        samples = sample_records(self.manifest.folder(self.output), self.manifest, notes)[1]
-        findings = find_problems(self.manifest, samples)
+        folder = self.manifest.folder(self.output)
+        verdicts, notes = Limits().judge(folder, self.manifest)
+        findings = [verdict for verdict in verdicts if verdict.remedy]
         return render_summary(self.manifest, self.output, findings, notes)
 
 
@@ -279,6 +278,8 @@ def run(command: str, options: Any, **more: Any) -> dict[str, Any]:
     body: dict[str, Any] = json.loads(text)
     if body["status"] == "interrupted":
         raise KeyboardInterrupt
+    if "findings" in body and "error" in body:
+        raise errors.LimitError(body["error"], body["findings"])
     if "error" in body:
         kind = getattr(errors, body["type"], errors.ShardmillError)
         raise kind(body["error"])

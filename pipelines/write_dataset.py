@@ -48,6 +48,7 @@ _OPTIONS = (
     "update",
     "overwrite",
     "keep",
+    "limits",
 )
 _KINDS: dict[Kind, tuple[type, ...]] = {
     "int64": (int, np.integer, np.bool_),
@@ -75,8 +76,8 @@ class WriteDataset(beam.PTransform):
         duplicates: ``error``: equal keys fail the build; ``drop``: of equal elements one is kept,
             and other elements with its key are rejects.
         options: ``splits``, ``seed``, ``num_shards``, ``shard_bytes``, ``shard_examples``,
-            ``shard_name``, ``compression``, ``max_reject_fraction``, ``update``, ``overwrite`` and
-            ``keep``, as of ``shardmill rows``.
+            ``shard_name``, ``compression``, ``max_reject_fraction``, ``update``, ``overwrite``,
+            ``keep`` and ``limits``, as of ``shardmill rows``.
 
     Raises:
         UsageError: An option breaks a rule.

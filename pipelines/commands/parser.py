@@ -8,14 +8,15 @@ import importlib.util
 import itertools
 import re
 from argparse import SUPPRESS
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import MISSING, fields
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
 from shardmill.pipelines.commands import COMMANDS, find_parser
-from shardmill.pipelines.option_file import divide_options, read_options
+from shardmill.pipelines.limits import parse_limits
+from shardmill.pipelines.option_file import LIMITS, divide_options, read_options
 from shardmill.pipelines.report.terminal import Answer, quiet_import
 from shardmill.schemas.arguments import invalid_number
 from shardmill.schemas.errors import UsageError, format_names
@@ -314,6 +315,9 @@ def _read_config(path: str, parser: Parser) -> tuple[dict[str, Any], list[str]]:
     names = ["input", "output", *parser.options]
     values, others = divide_options(path, options, names, beam_option_names())
     parse = parser.options["beam_options"].parse
+    limits = values.get(LIMITS)
+    if isinstance(limits, Mapping):  # an error names the file
+        parse_limits(f"{path}: [{LIMITS}]", limits)
     flags = [*parse("beam_options", in_mapping), *parse("beam_options", others)]
     check_beam_flags(flags, parser, once=True)
     return values, flags
