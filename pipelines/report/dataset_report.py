@@ -20,14 +20,14 @@ from shardmill.loaders.record_decoder import IMAGE_ENCODINGS, RecordDecoder
 from shardmill.loaders.records import Records, open_encoded
 from shardmill.pipelines.report.findings import SampledRecord, choose_examples, find_problems
 from shardmill.pipelines.report.sample import noting, sample_records
+from shardmill.pipelines.report.show_data import describe_dataset
 from shardmill.schemas.arguments import check_arguments
-from shardmill.schemas.dataset.manifest import Manifest
-from shardmill.schemas.dataset.read_manifest import describe_manifest, open_manifest, read_rejects
-from shardmill.schemas.dataset.shard_names import CURRENT, REJECTS, is_generation
+from shardmill.schemas.dataset.read_manifest import OpenedManifest, open_manifest
+from shardmill.schemas.dataset.shard_names import CURRENT, is_generation
 from shardmill.schemas.errors import OutputError, UsageError
 from shardmill.schemas.option_types import Path, parse_path
 from shardmill.schemas.schema_pbtxt.feature_spec import FeatureSpec
-from shardmill.schemas.storage import absolute, join, open_storage
+from shardmill.schemas.storage import absolute, open_storage
 
 _MARK = b'<meta name="generator" content="Shardmill report">'
 _PICTURES, _MAX_CLASSES, _PER_CLASS, _WITHOUT_LABELS = 240, 160, 6, 36  # thumbnails
@@ -36,6 +36,7 @@ _PICTURES, _MAX_CLASSES, _PER_CLASS, _WITHOUT_LABELS = 240, 160, 6, 36  # thumbn
 # libraries than libjpeg-turbo and zlib.
 _FORMATS = ("JPEG", "PNG", "GIF", "BMP")
 _UNSAFE = {"decoder_crashed", "decoder_memory", "decoder_timeout", "outside_root", "too_large"}
+_REJECTS = 2000
 _MAX_FILE_BYTES, _MAX_PIXELS = 16 << 20, 1 << 25
 _REASONS, _TRIED, _SHOWN = 6, 30, 4  # shown are at most 24 pictures
 Samples = Sequence[SampledRecord]
@@ -64,7 +65,7 @@ def report(dataset: Path, output: Path | None = None, *, inputs: Path | None = N
         UsageError: The file would be inside the dataset, or the folder of inputs does not exist.
     """
     opened = open_manifest(dataset)
-    folder, file, base, manifest = opened
+    folder, file = opened.folder, opened.file
     own = absolute(folder or os.path.splitext(file)[0])
     if folder and (own.endswith(f"/{CURRENT}") or is_generation(os.path.basename(own))):
         own = os.path.dirname(own)
@@ -76,8 +77,8 @@ def report(dataset: Path, output: Path | None = None, *, inputs: Path | None = N
             f"--inputs={inputs} is not a folder of this machine: give the folder of the dataset's "
             "inputs, or leave it out."
         )
-    page = gather(base, manifest, inputs)
-    html = render("report.html", {**page, "name": os.path.basename(own), "path": opened.path})
+    page = gather(opened, inputs)
+    html = render("report.html", {**page, "name": os.path.basename(own)})
     open_storage(target).replace(target, html.encode())
     return target
 
@@ -103,15 +104,15 @@ def _check_output(target: str, dataset: str) -> None:
         )
 
 
-def gather(base: str, manifest: Manifest, inputs: Path | None) -> dict[str, Any]:
-    """Returns the values that the page shows.
+def gather(opened: OpenedManifest, inputs: Path | None) -> dict[str, Any]:
+    """Returns the values that the page shows: a description, findings, pictures and histograms.
 
     Args:
-        base: Folder of the shards.
-        manifest: The manifest.
+        opened: The manifest.
         inputs: Folder of the inputs, whose rejected images are drawn.
     """
-    page = {**describe_manifest(manifest), "notes": [], "sheets": []}
+    base, manifest = opened.base, opened.manifest
+    page = {**describe_dataset(opened, rejects=_REJECTS), "notes": [], "sheets": []}
     notes: list[str] = page["notes"]
     specs, samples = sample_records(base, manifest, notes)
     problems = [] if manifest.root else find_problems(manifest, samples)
@@ -130,7 +131,6 @@ def gather(base: str, manifest: Manifest, inputs: Path | None) -> dict[str, Any]
                 examples = choose_examples(finding["name"], samples, splits)
                 for group in examples:
                     finding["groups"].append([(sample, draw(sample)) for sample in group])
-    rejects = list(islice(read_rejects(join(base, REJECTS)), 0 if manifest.root else 2000))
     rows = [sample.features for sample in samples]
     return {
         **page,
@@ -139,8 +139,7 @@ def gather(base: str, manifest: Manifest, inputs: Path | None) -> dict[str, Any]
         "build": manifest.build,
         "columns": [describe_column(spec, rows) for spec in specs],
         "largest": {n: max(s.label_counts.values(), default=0) for n, s in manifest.splits.items()},
-        "rejects": rejects,
-        "drawn": draw_rejects(inputs, rejects) if inputs else {},
+        "drawn": draw_rejects(inputs, page["rejects"]) if inputs else {},
     }
 
 
