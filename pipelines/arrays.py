@@ -38,40 +38,40 @@ def resolve(config: ArraysConfig, *, runner: str = "") -> RowsSpec:
     Raises:
         ShardmillError: The input is missing or unusable, or an option breaks a rule.
     """
-    found = resolve_input(config.query)
+    arrays = resolve_input(config.query)
     versions = {"arrays": ARRAYS_VERSION, "deflate": deflate.__version__}
-    texts = found.label.texts if found.label else ()
+    texts = arrays.label.texts if arrays.label else ()
     counted, limit = "", MAX_LABELS
-    if found.label:
-        counted = found.label.text_name if texts else found.label.name
+    if arrays.label:
+        counted = arrays.label.text_name if texts else arrays.label.name
         limit = MAX_TEXTS if texts else MAX_LABELS
     sink = config.sink_spec(
         config_id("arrays", versions, config.identity()),
-        found.root,
+        arrays.root,
         config=config.identity(),
         runner=runner,
         command=config.command("arrays"),
         hooks=RowsHooks(max_labels=limit),
-        warnings=found.warnings,
+        warnings=arrays.warnings,
     )
     table = TableSpec((), config.place_spec, counted, max_labels=limit)
     return RowsSpec(
         sink,
-        ArraySource(table, found),
+        ArraySource(table, arrays),
         versions,
         1,
         1,
         config.threads,
-        parts=tuple(_count_parts(config, found)),
+        parts=tuple(_count_parts(config, arrays)),
         labels=texts,
     )
 
 
-def _count_parts(config: ArraysConfig, found: InputArrays) -> Iterator[tuple[str, int]]:
+def _count_parts(config: ArraysConfig, arrays: InputArrays) -> Iterator[tuple[str, int]]:
     """Yield the splits that have a share, and the number of their parts."""
     for name, share in config.place_spec.splits.shares:
-        rows = share * found.rows
-        size, spec = rows * found.row_bytes, config.shard_spec
+        rows = share * arrays.rows
+        size, spec = rows * arrays.row_bytes, config.shard_spec
         if share:
             yield name, count_parts(rows, size, spec, part_refs=None, max_parts=_MAX_PARTS)
 

@@ -25,7 +25,7 @@ from shardmill.transforms.match.walk import check_apart, folder_names
 from shardmill.transforms.sink.placement import PlaceSpec, ShardOptions, ShardSpec
 from shardmill.transforms.sink.spec import SinkSpec
 
-_MODES = frozenset({"update", "overwrite", "dry_run", "beam_options"})
+_MODES = frozenset({"update", "overwrite", "limits", "dry_run", "beam_options"})
 
 Config = TypeVar("Config", bound="BuildConfig")
 _FEW = 100  # entries of a folder
@@ -175,6 +175,7 @@ class BuildConfig(DatasetOptions):
             root=root,
             input=self.source,
             source_id=self.source_id,
+            check=self.limits.check_build if self.limits else None,
             **values,
         )
 

@@ -124,12 +124,11 @@ class BuildResult:
         if self.status not in _BUILT:
             return None
         from shardmill.loaders.html.render import render_summary
-        from shardmill.pipelines.report.dataset_report import sample_records
-        from shardmill.pipelines.report.findings import find_problems
+        from shardmill.pipelines.limits import Limits
 
-        notes: list[str] = []
-        samples = sample_records(self.manifest.folder(self.output), self.manifest, notes)[1]
-        findings = find_problems(self.manifest, samples)
+        folder = self.manifest.folder(self.output)
+        verdicts, notes = Limits().judge(folder, self.manifest)
+        findings = [verdict for verdict in verdicts if verdict.remedy]
         return render_summary(self.manifest, self.output, findings, notes)
 
 
@@ -166,7 +165,7 @@ def _command(
     kind: Any = table
 
     def call(*args: P.args, **values: P.kwargs) -> T:
-        check_names(command, values, {each.name for each in fields(kind)})
+        check_names(command, values, {field.name for field in fields(kind)})
         error = explain_arguments(kind, command, args, dict(values))
         if error is not None:
             raise error
@@ -185,7 +184,10 @@ def _signature(table: Any) -> inspect.Signature:
     signature = inspect.signature(table)
     parameters = dict(signature.parameters)
     options = [parameters.pop(name) for name in options_of(table)]
-    plain = [each.replace(annotation=each.empty) for each in (*parameters.values(), *options)]
+    plain = [
+        parameter.replace(annotation=parameter.empty)
+        for parameter in (*parameters.values(), *options)
+    ]
     return signature.replace(parameters=plain)
 
 
@@ -207,7 +209,7 @@ def check_names(call: str, values: Collection[str], options: Collection[str]) ->
 
 
 def _result(kind: type[Result], body: dict[str, Any]) -> Result:
-    names = {each.name for each in fields(kind)} & body.keys()
+    names = {field.name for field in fields(kind)} & body.keys()
     lists = {name: tuple(body[name]) for name in names if isinstance(body[name], list)}
     return kind(**{name: body[name] for name in names} | lists)
 
@@ -276,6 +278,8 @@ def run(command: str, options: Any, **more: Any) -> dict[str, Any]:
     body: dict[str, Any] = json.loads(text)
     if body["status"] == "interrupted":
         raise KeyboardInterrupt
+    if "findings" in body and "error" in body:
+        raise errors.LimitError(body["error"], body["findings"])
     if "error" in body:
         kind = getattr(errors, body["type"], errors.ShardmillError)
         raise kind(body["error"])
@@ -319,7 +323,7 @@ def _send(call: bytes, stdin: IO[bytes] | None) -> None:
 
 
 def _forward(lines: IO[bytes] | None) -> list[str]:
-    """Print progress where this process prints; return the sentences, of which one may be an error.
+    """Print progress where this process prints; return sentences, such as that of an error.
 
     An error becomes an exception, so its sentence is not printed too.
     """

@@ -9,9 +9,16 @@ import re
 import resource
 import sys
 from collections.abc import Callable
+from typing import Any
 
 from shardmill.pipelines.commands import COMMANDS, INPUT_KINDS, find_parser, load_command
-from shardmill.schemas.errors import OutputError, ResourceError, ShardmillError, UsageError
+from shardmill.schemas.errors import (
+    LimitError,
+    OutputError,
+    ResourceError,
+    ShardmillError,
+    UsageError,
+)
 from shardmill.schemas.numbers import plural
 
 _ADDRESS_SPACE = 3 << 30  # bytes; a build of three images takes 2.4 GB
@@ -74,12 +81,13 @@ def _run(run: Callable[[], int], *, json: bool, debug: bool) -> int:
         from shardmill.schemas.numbers import printable
 
         text = printable(str(error))
-        body = {"status": "failed", "type": type(error).__name__}
+        body: dict[str, Any] = {"status": "failed", "type": type(error).__name__}
+        more = {"findings": error.findings} if isinstance(error, LimitError) else {}
         if json:
             from json import dumps
 
             try:
-                print(dumps({**body, "error": str(error)}), flush=True)
+                print(dumps({**body, "error": str(error), **more}), flush=True)
             except OSError:  # the sentence still goes to standard error
                 _drop_stdout()
         if not write_log("error", text, **body):
@@ -173,8 +181,8 @@ def _dispatch(argv: list[str]) -> int:
         print(version("shardmill"))
         return 0
     if argv[0] not in COMMANDS:
-        known = ", ".join(COMMANDS)
-        raise UsageError(f"The command {argv[0]!r} is unknown: use one of {known}.")
+        names = ", ".join(COMMANDS)
+        raise UsageError(f"The command {argv[0]!r} is unknown: use one of {names}.")
     if not {"-h", "--help"} & {*argv}:
         check_process(argv[0])
     if argv[0] in INPUT_KINDS:

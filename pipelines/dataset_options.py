@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar, Literal, get_args
 
+from shardmill.pipelines.limits import LimitsOption, limits_option
 from shardmill.schemas import option_types as of
 from shardmill.schemas.dataset.splits import DEFAULT_SPLITS, Splits
 from shardmill.schemas.errors import UsageError
@@ -83,6 +84,8 @@ class DatasetOptions(ShardOptions):
             --update=content reads all inputs instead of trusting their sizes and times
         overwrite: build from scratch and replace the dataset
         keep: ``N``: earlier versions to keep, for readers and rollback
+        limits: ``FILE``: TOML file with limits, perhaps in a table [limits]: a dataset beyond one
+            of them is not published
         dry_run: print what would be built, write nothing
         beam_options: ``NAME=VALUE``: an option of Apache Beam whose name is a flag of Shardmill,
             as in labels=team=vision; may be repeated
@@ -113,12 +116,13 @@ Flags are written --name=value. Every Apache Beam pipeline option works too
     update: Update = of.switch(("content",), decides=False)
     overwrite: of.Switch = of.switch(decides=False)
     keep: of.Int = of.whole(1, decides=False)
+    limits: LimitsOption = limits_option()
     dry_run: of.Switch = of.switch(decides=False)
     beam_options: BeamOptions = of.beam_options()
 
 
 # Options that every build has, for the groups of its help.
-INPUT_OUTPUT = "input output root update overwrite keep dry_run"
+INPUT_OUTPUT = "input output root update overwrite keep limits dry_run"
 SHARDS = "num_shards shard_bytes shard_examples shard_name compression"
 
 

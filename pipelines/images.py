@@ -112,7 +112,7 @@ def resolve(config: ImagesConfig, *, runner: str = "") -> ImagesJob:
     if not match.archives:
         _check_without_archives(config)
     config, warnings = resolve_splits(config, match)
-    listings = (each.kind == "listing" and not each.archives for each in match.parts or (match,))
+    listings = (part.kind == "listing" and not part.archives for part in match.parts or (match,))
     if config.duplicates != "keep" and any(listings):
         raise UsageError(
             f"--duplicates={config.duplicates} and a listing cannot be combined, since both say "
@@ -121,7 +121,7 @@ def resolve(config: ImagesConfig, *, runner: str = "") -> ImagesJob:
     if not config.source_id:
         layout = warn_of_layout(match, annotations=config.annotations, masks=config.masks)
         warnings = (*warnings, *layout)
-    match, listed, found = open_listings(match, config.listing_options)
+    match, listed, listing_warnings = open_listings(match, config.listing_options)
     tables = [part.table for part in match.parts or (match,) if part.table]
     if config.null_values is not None and not tables:
         value, why = ",".join(config.null_values), "without a listing"
@@ -129,7 +129,7 @@ def resolve(config: ImagesConfig, *, runner: str = "") -> ImagesJob:
     config.check_kinds([table.kind for table in tables])
     if config.source_id:
         listed = read_columns(match.input)
-    config, warnings = replace(config, listed=listed), (*warnings, *found)
+    config, warnings = replace(config, listed=listed), (*warnings, *listing_warnings)
     sink = config.sink_spec(
         config.config_id(),
         match.root,
@@ -159,8 +159,8 @@ def outcomes(root: beam.Pipeline | beam.pvalue.PBegin, job: ImagesJob) -> beam.P
     )
     if config.shares.named:
         matched = matched | "CheckPlaces" >> CheckPlaces(config, job.match)
-    for each in job.annotations:
-        matched = matched | f"Attach_{each.kind}" >> AttachAnnotations(each)
+    for annotation in job.annotations:
+        matched = matched | f"Attach_{annotation.kind}" >> AttachAnnotations(annotation)
     if config.limit is not None:
         matched = matched | "TakeFirst" >> TakeFirst(config.limit, config.place_spec)
     outcome = matched | "WriteShards" >> WriteShards(job.sink, config.encoder)
@@ -242,6 +242,6 @@ class TakeFirst(beam.PTransform):
             | "ListSmallest" >> beam.FlatMap(list).with_output_types(InputRef)
         )
         counts = inputs.counts | "KeepFatal" >> beam.Map(
-            lambda each: MatchCounts(fatal=each.fatal)
+            lambda counts: MatchCounts(fatal=counts.fatal)
         ).with_output_types(MatchCounts)
         return MatchedInputs(refs, counts)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Generic, NamedTuple, TypeVar
 
+from shardmill.pipelines.report.findings import DatasetFinding
 from shardmill.schemas.dataset.manifest import Manifest, Shard
 from shardmill.schemas.errors import UsageError
 from shardmill.schemas.numbers import human_duration, parse_duration, plural
@@ -17,24 +18,6 @@ from shardmill.schemas.option_types import MaybeInt, Option, value_out_of_range,
 _CLOCK_SKEW = dt.timedelta(minutes=5)
 _MAX_REASONS = 3
 T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """Whether a dataset meets one rule.
-
-    Attributes:
-        line: The finding, as a clause without a full stop.
-        remedy: How to fix it; empty if the rule is met.
-    """
-
-    line: str
-    remedy: str = ""
-
-    @property
-    def holds(self) -> bool:
-        """Whether the rule is met."""
-        return not self.remedy
 
 
 class Limit(NamedTuple, Generic[T]):
@@ -51,7 +34,13 @@ class Limit(NamedTuple, Generic[T]):
 
 def _limit(parse: Callable[[str, str], Any]) -> Any:
     """Return an option of a rule; an empty text means no such rule."""
-    return Option("text", lambda flag, text: Limit(text, parse(flag, text)) if text else None, None)
+
+    def parse_text(flag: str, text: Any) -> Limit[Any] | None:
+        if isinstance(text, Limit):
+            return text
+        return Limit(text, parse(flag, text)) if text else None
+
+    return Option("text", parse_text, None)
 
 
 def _parse_counts(flag: str, text: str) -> dict[str, int]:
@@ -128,7 +117,7 @@ def parse_time(text: str) -> dt.datetime | None:
 
 def judge(
     manifest: Manifest, rules: Rules, now: dt.datetime, counted: Manifest | None = None
-) -> Iterator[Verdict]:
+) -> Iterator[DatasetFinding]:
     """Yield a verdict for each rule; a dataset must always have records and no damaged file.
 
     Args:
@@ -138,10 +127,9 @@ def judge(
         counted: Manifest that ``shardmill count`` wrote for the dataset's folder.
     """
     examples = _num_examples(manifest)
-    yield Verdict(
-        f"{plural(examples, 'example')} in {plural(len(manifest.files), 'shard')}",
-        "" if examples else "build it from inputs that are not empty",
-    )
+    line = f"{plural(examples, 'example')} in {plural(len(manifest.files), 'shard')}"
+    remedy = "" if examples else "build it from inputs that are not empty"
+    yield _verdict("examples", examples, line, remedy)
     if manifest.damaged:
         yield _report_damage(manifest)
     for name, least in rules.min_examples.value.items() if rules.min_examples else ():
@@ -156,6 +144,10 @@ def judge(
         yield _compare(manifest, counted)
 
 
+def _verdict(name: str, value: float | None, line: str, remedy: str = "") -> DatasetFinding:
+    return DatasetFinding(name, value, line, remedy, fails=bool(remedy))
+
+
 def _is_number(text: str) -> bool:
     return text.isascii() and text.isdigit() and len(text) <= 15
 
@@ -165,55 +157,72 @@ def _num_examples(manifest: Manifest) -> int:
     return sum(split.num_examples for split in manifest.splits.values())
 
 
-def _report_damage(manifest: Manifest) -> Verdict:
+def _report_damage(manifest: Manifest) -> DatasetFinding:
     first, others = manifest.damaged[0], len(manifest.damaged) - 1
     more = f" ({others:,} more are damaged)" if others else ""
-    return Verdict(
+    return _verdict(
+        "damaged",
+        len(manifest.damaged),
         f"{first.file} is damaged: {first.message}{more}",
         "restore it, or build again, and count again",
     )
 
 
-def _check_size(manifest: Manifest, name: str, least: int) -> Verdict:
+def _check_size(manifest: Manifest, name: str, least: int) -> DatasetFinding:
     if name and name not in manifest.splits:
-        known = ", ".join(manifest.splits) or "none"
-        return Verdict(
-            f"--min_examples={name}:{least} names a split that does not exist: it has {known}",
+        names = ", ".join(manifest.splits) or "none"
+        return _verdict(
+            "min_examples",
+            None,
+            f"min_examples={name}:{least} names a split that does not exist: it has {names}",
             "name one of these, or build with other --splits",
         )
     examples = manifest.splits[name].num_examples if name else _num_examples(manifest)
     subject = f"{name} has" if name else "all splits have"
     line = f"{subject} {plural(examples, 'example')}"
     if examples >= least:
-        return Verdict(f"{line}, {least:,} are enough")
+        return _verdict("min_examples", examples, f"{line}, {least:,} are enough")
     asked = f"{name}:{least}" if name else str(least)
-    return Verdict(
-        f"{line}, fewer than --min_examples={asked} asks for",
+    return _verdict(
+        "min_examples",
+        examples,
+        f"{line}, fewer than min_examples={asked} asks for",
         "check whether inputs are missing and build again, or ask for fewer",
     )
 
 
-def _check_copies(manifest: Manifest, most: int) -> Verdict:
+def _check_copies(manifest: Manifest, most: int) -> DatasetFinding:
     inputs = manifest.inputs
     line = (
         f"{inputs.copies:,} images are exact copies, {inputs.copies_across_splits:,} "
         f"in several splits, {inputs.copies_with_other_labels:,} with several labels"
     )
     if not manifest.catalogs:
-        return Verdict("copies are not counted: only images have a catalog", "omit the rule")
+        return _verdict(
+            "max_duplicates",
+            inputs.copies,
+            "copies are not counted: only images have a catalog",
+            "omit the rule",
+        )
     if inputs.copies <= most:
-        return Verdict(f"{line}; --max_duplicates={most} allows them")
-    return Verdict(
-        f"{line}, more than --max_duplicates={most} allows",
+        return _verdict(
+            "max_duplicates", inputs.copies, f"{line}; max_duplicates={most} allows them"
+        )
+    return _verdict(
+        "max_duplicates",
+        inputs.copies,
+        f"{line}, more than max_duplicates={most} allows",
         "build with --duplicates=drop or same_split, or allow more",
     )
 
 
-def _check_times(manifest: Manifest, rules: Rules, now: dt.datetime) -> Iterator[Verdict]:
+def _check_times(manifest: Manifest, rules: Rules, now: dt.datetime) -> Iterator[DatasetFinding]:
     text = manifest.build.finished
     finished = parse_time(str(text))
     if finished is None:
-        yield Verdict(
+        yield _verdict(
+            "finished",
+            None,
             f"the manifest has finished {text!r}, which is not a time with a time zone",
             "build it again",
         )
@@ -222,56 +231,70 @@ def _check_times(manifest: Manifest, rules: Rules, now: dt.datetime) -> Iterator
         yield _check_age(f"at {text}", now - finished, rules.max_age)
     earliest = rules.finished_after
     if earliest and finished >= earliest.value:
-        yield Verdict(f"finished at {text}, not before {earliest.text}")
+        yield _verdict("finished_after", None, f"finished at {text}, not before {earliest.text}")
     elif earliest:
-        yield Verdict(
-            f"it was finished at {text}, before --finished_after={earliest.text}, so "
+        yield _verdict(
+            "finished_after",
+            None,
+            f"it was finished at {text}, before finished_after={earliest.text}, so "
             "inputs may have been added since",
             "build it again; if that reports it as up to date, no inputs were added, and the rule "
             "can be omitted",
         )
 
 
-def _check_age(when: str, age: dt.timedelta, most: Limit[dt.timedelta]) -> Verdict:
+def _check_age(when: str, age: dt.timedelta, most: Limit[dt.timedelta]) -> DatasetFinding:
     if -age > _CLOCK_SKEW:
-        return Verdict(
+        return _verdict(
+            "max_age",
+            age.total_seconds(),
             f"it was finished {when}, which is in the future",
             "set the clock of the machine that built it, or of this one",
         )
     line = f"finished {human_duration(max(0, int(age.total_seconds())))} ago, {when}"
     if age <= most.value:
-        return Verdict(f"{line}, within {most.text}")
-    return Verdict(f"it was {line}, longer ago than --max_age={most.text} allows", "build it again")
+        return _verdict("max_age", age.total_seconds(), f"{line}, within {most.text}")
+    return _verdict(
+        "max_age",
+        age.total_seconds(),
+        f"it was {line}, longer ago than max_age={most.text} allows",
+        "build it again",
+    )
 
 
-def _check_rejects(manifest: Manifest, most: Limit[Fraction]) -> Verdict:
+def _check_rejects(manifest: Manifest, most: Limit[Fraction]) -> DatasetFinding:
     inputs = manifest.inputs
     considered = inputs.accepted + inputs.rejected
+    share = inputs.rejected / max(1, considered)
     line = f"{inputs.rejected:,} of {considered:,} inputs were rejected"
     # Builds allow one reject too.
     if inputs.rejected <= max(Fraction(1), most.value * considered):
-        return Verdict(f"{line}, at most {most.text} of them")
+        return _verdict("max_reject_fraction", share, f"{line}, at most {most.text} of them")
     worst = sorted(inputs.rejected_by_reason.items(), key=lambda item: (-item[1], item[0]))
     reasons = ", ".join(f"{reason} {count:,}" for reason, count in worst[:_MAX_REASONS])
-    return Verdict(
-        f"{line} ({reasons}), more than --max_reject_fraction={most.text} allows",
+    return _verdict(
+        "max_reject_fraction",
+        share,
+        f"{line} ({reasons}), more than max_reject_fraction={most.text} allows",
         "fix the inputs that rejects.jsonl lists and build again, or raise the limit",
     )
 
 
-def _compare(manifest: Manifest, counted: Manifest) -> Verdict:
+def _compare(manifest: Manifest, counted: Manifest) -> DatasetFinding:
     if counted.damaged:
         return _report_damage(counted)
     expected, actual = _by_file(manifest), _by_file(counted)
     for file in itertools.chain(expected, sorted(actual.keys() - expected.keys())):
         difference = _find_difference(expected.get(file), actual.get(file))
         if difference:
-            return Verdict(
+            return _verdict(
+                "counted",
+                None,
                 f"{file} {difference} ({counted.root} was counted)",
                 "count the dataset's folder again, and build again if that does not help",
             )
     counts = f"{plural(_num_examples(counted), 'record')} in {plural(len(actual), 'file')}"
-    return Verdict(f"the count found the same {counts}")
+    return _verdict("counted", None, f"the count found the same {counts}")
 
 
 def _by_file(manifest: Manifest) -> dict[str, tuple[str, Shard]]:

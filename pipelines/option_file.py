@@ -1,4 +1,4 @@
-"""Files that options name: texts, and the TOML of ``--config`` and ``check --limits``."""
+"""Files that options name: texts, and the TOML of ``--config`` and ``--limits``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ else:
     import tomli as tomllib
 
 OPTIONS = "options"
-LIMITS = "limits"  # of `shardmill check`, so that one file can hold both
+LIMITS = "limits"  # of the dataset: for a build, and for `shardmill check`
 _TABLES = (OPTIONS, LIMITS)
 _FEW_NAMES = 5
 _MAX_OPTION_FILE = 256 << 20  # bytes; more is data that was named by mistake
@@ -77,7 +77,8 @@ def read_tables(flag: str, path: str) -> dict[str, Any]:
 def read_options(path: str) -> dict[str, Any]:
     """Read the options of a build from the table ``[options]`` of a TOML file.
 
-    Hyphens in names become underscores, as in the flags of a command line.
+    Hyphens in names become underscores, as in the flags of a command line. The table ``[limits]``
+    is the option of this name.
 
     Raises:
         UsageError: The file cannot be read, has other tables, or has no table of options.
@@ -102,7 +103,26 @@ def read_options(path: str) -> dict[str, Any]:
                 f"{path}: [options] has {name} twice, with hyphens and with underscores: leave one."
             )
         values[name] = value
+    if LIMITS in tables:
+        values.setdefault(LIMITS, tables[LIMITS])
     return values
+
+
+def read_limits(flag: str, path: str) -> dict[str, Any]:
+    """Read limits from the table ``[limits]`` of a TOML file, or from a file without tables.
+
+    Args:
+        flag: Name of the option.
+        path: Path or URI of the file.
+
+    Raises:
+        UsageError: The file cannot be read.
+    """
+    tables = read_tables(flag, path)
+    if LIMITS not in tables and OPTIONS not in tables:
+        return tables
+    limits: dict[str, Any] = tables.get(LIMITS, {})
+    return limits
 
 
 def divide_options(

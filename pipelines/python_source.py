@@ -118,15 +118,15 @@ def write(  # noqa: PLR0913 - each names a part of a record
         current = find_current(kind, config, source_id, time.monotonic() - started)
         if current is not None:
             return current
-    found = config.absolute_output
-    _check_space(found, getattr(source, "nbytes", None))
+    absolute_output = config.absolute_output
+    _check_space(absolute_output, getattr(source, "nbytes", None))
     class_names = find_class_names(source, label)
     class_label = label if class_names else ""
     with closing(read_units(source, image, fields)) as units:  # ends workers of a DataLoader
-        digest = _write_files(units, found, find_key, files, class_label)
-    table = _spooled(table, files, class_names, found, digest)
+        digest = _write_files(units, absolute_output, find_key, files, class_label)
+    table = _spooled(table, files, class_names, absolute_output, digest)
     body = run(kind, table, source_id=source_id or digest)
-    open_storage(found).delete_tree(join(found, SPOOL_FOLDER))
+    open_storage(absolute_output).delete_tree(join(absolute_output, SPOOL_FOLDER))
     result = build_result(body | {"seconds": time.monotonic() - started})
     if result.status == "up_to_date":  # the build counted the files of the records
         result = replace(result, matched=result.manifest.inputs.matched)
@@ -144,7 +144,8 @@ def _prepare(
     from shardmill.transforms.sources.python.spool import LIST, ImageFiles, TableFiles
 
     kind, table_of = ("images", ImagesOptions) if named["image"] else ("rows", RowsOptions)
-    check_names("write", options, {each.name for each in attributes(table_of)} - _NAMED[kind])
+    names = {attribute.name for attribute in attributes(table_of)}
+    check_names("write", options, names - _NAMED[kind])
     if kind == "images":
         more = {"label_from": "directory" if named["label"] else "none"}
         more |= {"splits": "listing"} if named["split"] else {}
@@ -154,7 +155,7 @@ def _prepare(
 
 
 def _check(kind: str, table: Any) -> Any:
-    """Return the config of a build of which the source was not read yet, and check its output."""
+    """Validate options and output before reading the source; return the config."""
     from shardmill.pipelines.commands.build import configure, prepare_output
     from shardmill.pipelines.report.terminal import Answer
 
@@ -198,19 +199,21 @@ def _write_files(
     from shardmill.transforms.runtime import progress
     from shardmill.transforms.sources.python.spool import write_spool
 
-    shown = progress.Progress("reading", unit="records", rejects_name="")
-    with progress.collect(shown), show_progress(shown):
+    reading_progress = progress.Progress("reading", unit="records", rejects_name="")
+    with progress.collect(reading_progress), show_progress(reading_progress):
         digest = write_spool(units, join(output, SPOOL_FOLDER, "spool"), key, files, class_label)
         lowest = getattr(files, "lowest_label", 0)
         if lowest < 0:
-            shown.notices.append(
+            reading_progress.notices.append(
                 f"The labels are numbers from {lowest} on, so class ids are not these numbers but "
                 "the places of their texts in labels.txt; for no label, give None."
             )
         for name, rounding in getattr(files, "rounded", {}).items():
-            shown.notices.append(f"float32 rounds values of the field {name!r}: {rounding}.")
+            reading_progress.notices.append(
+                f"float32 rounds values of the field {name!r}: {rounding}."
+            )
         if unused := getattr(files, "unused", ()):
-            shown.notices.append(
+            reading_progress.notices.append(
                 f"The dataset does not have the fields {format_names(unused)}: features of images "
                 "hold values and lists of values, and no names such as image/height."
             )

@@ -211,7 +211,7 @@ def resolve(config: RowsConfig, *, runner: str = "") -> RowsJob:
         raise UsageError(problem)
     kind = find_kind(config, refs, given)
     partitions = partition_columns(refs, config.cell_rules) if config.partitions else {}
-    in_files = given and tuple(each for each in given if each.name not in partitions)
+    in_files = given and tuple(column for column in given if column.name not in partitions)
     sample = sample_input(config, refs, counts, in_files, kind)
     _check_partitions(partitions, sample)
     # A preprocessing_fn must know what is required before all rows are read.
@@ -225,7 +225,7 @@ def resolve(config: RowsConfig, *, runner: str = "") -> RowsJob:
     source = _make_source(config, kind, table, sample, sampled_from, tuple(partitions))
     versions = _versions(preprocessing)
     options = config.identity_of(format_schema(table.features), preprocessing)
-    identity = {name: each for name, each in options.items() if name != "limit" or each}
+    identity = {name: value for name, value in options.items() if name != "limit" or value}
     if given is None and not sample.complete:
         identity["exact"] = source.exact_texts  # rules of no schema
     sink = config.sink_spec(
@@ -255,8 +255,8 @@ def resolve(config: RowsConfig, *, runner: str = "") -> RowsJob:
         preprocessing=None if config.dry_run else preprocessing,  # an analysis writes to the output
         limit=config.limit,
     )
-    described = [sample.describe(each, missing=config.dry_run) for each in table.columns]
-    columns = dict(zip((each.name for each in table.features), described, strict=True))
+    described = [sample.describe(column, missing=config.dry_run) for column in table.columns]
+    columns = dict(zip((column.name for column in table.features), described, strict=True))
     return RowsJob(match, spec, columns)
 
 
@@ -273,7 +273,7 @@ def _infer(
     names = [*sample.columns, *partitions]
     omitted = {name for name in names if not chosen.keeps(name, label)}
     omitted |= {split} if split else set()  # a column of a typed file may have an empty name
-    of_folders = (each for name, each in partitions.items() if name not in omitted)
+    of_folders = (column for name, column in partitions.items() if name not in omitted)
     return (*sample.infer(label, omitted, chosen.typed_columns, strict=strict), *of_folders)
 
 
@@ -371,9 +371,9 @@ def _warnings(
     kind: str,
 ) -> list[str]:
     chosen, warnings = config.column_options, []
-    known = {column.name for column in columns} | {chosen.original(config.split_by)}
+    column_names = {column.name for column in columns} | {chosen.original(config.split_by)}
     kept = (name for name in sample.columns if chosen.keeps(name, chosen.original(config.label)))
-    omitted = [name for name in kept if name not in known]
+    omitted = [name for name in kept if name not in column_names]
     if omitted:
         names = ", ".join(omitted)
         warnings.append(f"columns that the schema does not name were left out: {names}")
@@ -401,7 +401,7 @@ def _warnings(
         )
     indices = [name for name in sample.columns if name.startswith(PANDAS_INDEX)]
     for name in (*sample.indices, *indices):
-        if name in known and name not in (*config.named, *chosen.new_names):
+        if name in column_names and name not in (*config.named, *chosen.new_names):
             drop, rename = shlex.quote(f"--drop={name}"), shlex.quote(f"--rename={name}:NAME")
             warnings.append(
                 f"the column {name!r} has no name in the file and seems to be an index, as pandas "
@@ -418,8 +418,8 @@ def _warnings(
             f"float32 rounds values of {format_names(rounded)}: "
             f"{sample.profiles[rounded[0]].rounding}; {sample.keep_texts}"
         )
-    known -= {chosen.original(config.label)} if config.unlabeled_splits else set()
-    partial = sorted(known & sample.partial.keys())
+    column_names -= {chosen.original(config.label)} if config.unlabeled_splits else set()
+    partial = sorted(column_names & sample.partial.keys())
     if partial:
         warnings.append(
             f"some files lack the column {format_names(partial)}: their rows have no value there, "

@@ -83,12 +83,16 @@ class RunResult:
 
         from shardmill.transforms.runtime import metrics
 
-        found = self.result.metrics().query(MetricsFilter().with_namespace(metrics.NAMESPACE))
+        metric_results = self.result.metrics().query(
+            MetricsFilter().with_namespace(metrics.NAMESPACE)
+        )
         totals = Counter[str]()
-        for metric in found["counters"]:
+        for metric in metric_results["counters"]:
             # Beam takes "committed or attempted", which is None for a committed 0 on Prism.
             totals[metric.key.metric.name] += metric.result or 0
-        named = {metric.key.metric.name: metric.result for metric in found["distributions"]}
+        named = {
+            metric.key.metric.name: metric.result for metric in metric_results["distributions"]
+        }
         fields = ("count", "sum", "min", "max")
         return {**totals, **{k: {f: getattr(v, f) for f in fields} for k, v in named.items()}}
 
@@ -126,11 +130,17 @@ def run_pipeline(
         Staged: The flags ask to stage the job instead of running it.
     """
     delete_abandoned_folders()
-    known = find_runner(runner)
-    is_found = bool(known.finds_jobs and command)  # a job of an equal command, by this identity
-    run_id = hashlib.sha256(command.encode()).hexdigest()[:12] if is_found else new_run_id()
+    chosen_runner = find_runner(runner)
+    # To the job of an equal command, which this identity names.
+    reconnects = bool(chosen_runner.finds_jobs and command)
+    run_id = hashlib.sha256(command.encode()).hexdigest()[:12] if reconnects else new_run_id()
     run = _Run(
-        known, known.prepare(argv, f"shardmill-{run_id}"), run_id, output, new_progress, build
+        chosen_runner,
+        chosen_runner.prepare(argv, f"shardmill-{run_id}"),
+        run_id,
+        output,
+        new_progress,
+        build,
     )
     for number in range(1, _MAX_STALE_ATTEMPTS + 1):
         try:
@@ -158,8 +168,8 @@ def run_here(function: Callable[[], T], new_progress: NewProgress) -> T:
     """
     from shardmill.transforms.runtime import progress
 
-    shown = new_progress()
-    with _interruptible(), progress.collect(shown), show_progress(shown):
+    run_progress = new_progress()
+    with _interruptible(), progress.collect(run_progress), show_progress(run_progress):
         return function()
 
 
@@ -189,7 +199,7 @@ class _Run:
 
         in_process = self.runner.in_process
         parts = progress.Progress(phase="starting", unit="parts", rejects_name="")
-        shown = self.new_progress() if in_process else parts
+        run_progress = self.new_progress() if in_process else parts
         options = CachedOptions([*self.argv])
         with _interruptible() as signals, contextlib.ExitStack() as stack:
             runner = self.runner.make()
@@ -208,9 +218,9 @@ class _Run:
                 pid = os.getpid() if in_process else 0
                 report = beam.Map(outcomes.report, self.run_id, pid, self.output)
                 outcome | "ReportOutcome" >> report
-            stack.enter_context(progress.collect(shown) if in_process else quiet_threads())
-            stack.enter_context(show_progress(shown))
-            result = self._wait(pipeline, signals, shown, folder)
+            stack.enter_context(progress.collect(run_progress) if in_process else quiet_threads())
+            stack.enter_context(show_progress(run_progress))
+            result = self._wait(pipeline, signals, run_progress, folder)
         if staged:
             raise Staged(f"Staged {staged}")
         return result
@@ -314,8 +324,8 @@ def _submitting() -> Iterator[None]:
 
 def _end_at_once() -> None:
     """Let a signal end this process without a traceback."""
-    for each in SIGNALS:
-        signal.signal(each, signal.SIG_DFL)
+    for signal_number in SIGNALS:
+        signal.signal(signal_number, signal.SIG_DFL)
 
 
 def _end_samplers() -> None:
@@ -357,8 +367,8 @@ def _interruptible() -> Iterator[list[int]]:
 
     def record(number: int, _frame: FrameType | None) -> None:
         signals.append(number)
-        for each in SIGNALS:
-            signal.signal(each, signal.SIG_DFL)
+        for signal_number in SIGNALS:
+            signal.signal(signal_number, signal.SIG_DFL)
         sys.unraisablehook = lambda _: None  # Python prints a traceback where it drops the error
         decoders = sys.modules.get("shardmill.transforms.images.decoder_pool")
         if decoders is not None:  # the runner waits for its threads, and they for decoders
@@ -372,7 +382,7 @@ def _interruptible() -> Iterator[list[int]]:
     if threading.current_thread() is not threading.main_thread():
         yield signals
         return
-    before = {each: signal.signal(each, record) for each in SIGNALS}
+    before = {signal_number: signal.signal(signal_number, record) for signal_number in SIGNALS}
     try:
         yield signals
     except BaseException as error:
@@ -381,5 +391,5 @@ def _interruptible() -> Iterator[list[int]]:
         raise Interrupted(signals[0]) from error
     finally:
         _stop_interrupting()
-        for each, handler in before.items() if not signals else ():
-            signal.signal(each, handler)
+        for signal_number, handler in before.items() if not signals else ():
+            signal.signal(signal_number, handler)

@@ -34,7 +34,7 @@ def relative_places(splits: Splits, match: MatchSpec, sources: Sequence[str]) ->
     named = []
     for name, place in splits.named:
         candidates = [*_candidates(place, match.root)]
-        existing = [each for each in candidates if _exists(each, match.root)]
+        existing = [candidate for candidate in candidates if _exists(candidate, match.root)]
         if existing:
             # A folder may be called a[1].
             relative = glob.escape(existing[0])

@@ -48,6 +48,7 @@ _OPTIONS = (
     "update",
     "overwrite",
     "keep",
+    "limits",
 )
 _KINDS: dict[Kind, tuple[type, ...]] = {
     "int64": (int, np.integer, np.bool_),
@@ -75,8 +76,8 @@ class WriteDataset(beam.PTransform):
         duplicates: ``error``: equal keys fail the build; ``drop``: of equal elements one is kept,
             and other elements with its key are rejects.
         options: ``splits``, ``seed``, ``num_shards``, ``shard_bytes``, ``shard_examples``,
-            ``shard_name``, ``compression``, ``max_reject_fraction``, ``update``, ``overwrite`` and
-            ``keep``, as of ``shardmill rows``.
+            ``shard_name``, ``compression``, ``max_reject_fraction``, ``update``, ``overwrite``,
+            ``keep`` and ``limits``, as of ``shardmill rows``.
 
     Raises:
         UsageError: An option breaks a rule.
@@ -129,7 +130,7 @@ class WriteDataset(beam.PTransform):
         columns = self._columns
         if not columns and not _may_be_examples(pcoll.element_type):
             columns = tuple(columns_of(pcoll.element_type))
-        fields = [each.name for each in columns]
+        fields = [column.name for column in columns]
         for flag, name in (("key", self._key), ("split", self._split)):
             if fields and not self._columns and isinstance(name, str) and name not in ("", *fields):
                 raise unknown_column(flag, name, "the elements have", fields)
@@ -148,7 +149,7 @@ class WriteDataset(beam.PTransform):
         place = PlaceSpec(splits, config.seed)
         names = {"key": self._key, "split": split}
         options = config.identity() | {
-            name: "(a function)" if callable(each) else each for name, each in names.items()
+            name: "(a function)" if callable(value) else value for name, value in names.items()
         }
         options |= {"label": label, "duplicates": self._duplicates}
         versions = {"elements": ELEMENTS_VERSION, "deflate": deflate.__version__}
@@ -158,7 +159,7 @@ class WriteDataset(beam.PTransform):
         hooks = ElementsHooks(label, label=label, unique=unique, untyped=not columns)
         sink = config.sink_spec(identity, "", config=options, runner=runner, hooks=hooks)
         key_name, split_name = (  # of a function one that no feature has
-            f"{name}()" if callable(each) or not each else each for name, each in names.items()
+            f"{name}()" if callable(value) or not value else value for name, value in names.items()
         )
         table = TableSpec(columns, place, label, key_name, split_by=split_name if split else "")
         reader = ElementReader(table, self._key, split)
@@ -166,12 +167,12 @@ class WriteDataset(beam.PTransform):
 
 
 def _read_schema(schema: Path) -> tuple[Column, ...]:
-    """Return the columns of a schema.pbtxt, of which the text or the path is given."""
+    """Return the columns of a schema.pbtxt, given as text or as a path."""
     text = parse_path("schema", schema)
     if "{" in text:
         return parse_schema(text, "the schema")
-    found = read_option_file("schema", text, "a schema.pbtxt in text form")
-    return parse_schema(found, f"schema={text}")
+    schema_text = read_option_file("schema", text, "a schema.pbtxt in text form")
+    return parse_schema(schema_text, f"schema={text}")
 
 
 def _may_be_examples(element_type: Any) -> bool:
@@ -191,8 +192,8 @@ def columns_of(element_type: Any) -> Iterator[Column]:
     Raises:
         UsageError: It is another type, or a field is not a number, a text or a list of them.
     """
-    known = isinstance(element_type, RowTypeConstraint)
-    row = element_type if known else RowTypeConstraint.from_user_type(element_type)
+    is_row_type = isinstance(element_type, RowTypeConstraint)
+    row = element_type if is_row_type else RowTypeConstraint.from_user_type(element_type)
     if row is None:
         raise without_schema(element_type)
     hints = get_type_hints(row.user_type)  # else annotations may be texts

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 _MAX_NAMES = 8  # in a message
 _MAX_NAME = 80  # characters
@@ -43,6 +44,19 @@ class InputError(ShardmillError):
 
 class OutputError(ShardmillError):
     """The output cannot be written, or has files that must not be overwritten."""
+
+
+class LimitError(OutputError):
+    """A finished build was not published: its dataset is beyond a limit.
+
+    Args:
+        text: The sentence.
+        findings: ``name``, ``value``, ``line``, ``remedy`` and ``fails`` of each.
+    """
+
+    def __init__(self, text: str, findings: Sequence[dict[str, Any]] = ()) -> None:
+        super().__init__(text)
+        self.findings = tuple(findings)
 
 
 class StorageError(ShardmillError):

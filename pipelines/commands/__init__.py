@@ -69,8 +69,8 @@ class InputKind:
         return self._load(self.options, "Options")
 
     def _load(self, module: str, suffix: str) -> Any:
-        found = import_module(f"shardmill.pipelines.{module}")
-        return getattr(found, f"{self.name.capitalize()}{suffix}")
+        imported_module = import_module(f"shardmill.pipelines.{module}")
+        return getattr(imported_module, f"{self.name.capitalize()}{suffix}")
 
 
 INPUT_KINDS = {

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from shardmill.pipelines import run
 from shardmill.pipelines.commands import INPUT_KINDS, find_parser
 from shardmill.pipelines.commands.parser import check_beam_flags, parse_flags
+from shardmill.pipelines.limits import render_verdicts
+from shardmill.pipelines.report.findings import DatasetFinding
 from shardmill.pipelines.report.terminal import Answer, hide_progress, quiet_import, quiet_logs
 from shardmill.pipelines.runners.base import IN_MEMORY, find_runner, take_runner
 from shardmill.schemas.dataset.manifest import Manifest
@@ -116,13 +118,13 @@ def run_build(command: str, build: BuildRequest) -> int:
 
     started = time.monotonic()
     runner, beam_flags = take_runner(beam_flags)
-    found = find_runner(runner)
+    build_runner = find_runner(runner)
     if config.dry_run:  # which is made here, for any runner that exists
         runner = IN_MEMORY
-        found = find_runner(runner)
+        build_runner = find_runner(runner)
     paths = [("--input", path) for path in config.sources]
-    found.check_paths([*paths, ("--output", config.output)])
-    if found.has_process_per_core(beam_flags):
+    build_runner.check_paths([*paths, ("--output", config.output)])
+    if build_runner.has_process_per_core(beam_flags):
         config = with_one_core(config, kind.parallelism)
     job = pipeline_module.resolve(config, runner=runner)
     output = config.absolute_output
@@ -151,6 +153,9 @@ def run_build(command: str, build: BuildRequest) -> int:
         return ended
     seconds = time.monotonic() - started
     outcome = _add_changes(ended.outcome, output) if config.update else ended.outcome
+    if outcome.findings:
+        findings = [DatasetFinding(**finding) for finding in outcome.findings]
+        answer.show(lambda _: [render_verdicts(findings, [])])
     result = build_result(outcome, output, seconds)
     columns = job.columns if kind.has_columns else {}
     answer.give({**result, "options": recipe} if config.dry_run and recipe else result)

@@ -1,23 +1,27 @@
-"""``shardmill check``: imports neither Apache Beam nor TensorFlow nor NumPy."""
+"""``shardmill check``: imports neither Apache Beam nor TensorFlow."""
 
 from __future__ import annotations
 
-import datetime as dt
 import sys
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass, fields
-from typing import Any, ClassVar
+from dataclasses import dataclass, fields
+from typing import ClassVar
 
-from shardmill.pipelines.manifest_rules import Rules, Verdict, judge
-from shardmill.pipelines.option_file import LIMITS, OPTIONS, read_tables
+from shardmill.pipelines.limits import (
+    Limits,
+    LimitsOption,
+    describe_failure,
+    limits_option,
+    render_verdicts,
+)
+from shardmill.pipelines.manifest_rules import Rules
 from shardmill.pipelines.report.terminal import Answer
 from shardmill.schemas import option_types as of
 from shardmill.schemas.dataset.read_manifest import OpenedManifest, load_manifest, open_manifest
 from shardmill.schemas.errors import OutputError, UsageError
 from shardmill.schemas.numbers import printable
+from shardmill.schemas.user_warnings import warn_deprecated
 
-_SAMPLE = "run again, and see `shardmill verify` for what is damaged"
-_OF_COUNTS = ("dataset", "min_examples")
+_OF_COUNTS = {"min_examples"}
 
 
 @dataclass(kw_only=True)
@@ -28,31 +32,37 @@ class CheckOptions(Rules):
         dataset: ``DIR``: folder of a dataset, or a manifest
         counted: ``FILE``: manifest that shardmill count wrote of the same folder: all files and
             records must agree
-        findings: list what may harm training, as shardmill report does, from the manifest and a
-            sample of the records
-        limits: ``FILE``: TOML file with numbers by the name of a finding, perhaps in a table
-            [limits]: those above it fail the check
+        strict: fail for all findings, also for those that no limit names
+        limits: ``FILE``: TOML file with limits of these names and of findings, perhaps in a table
+            [limits]
+        findings: deprecated: findings are always listed
     """
 
     usage: ClassVar = "DIR [FLAGS]"
     summary: ClassVar = """\
-Check whether a dataset can be used: large enough, fresh, few rejects, same
-files and records as counted. Only --findings and --limits read records."""
+Check whether a dataset can be used: list what may harm training, from its
+manifest and a sample of its records, the worst first. Limits make findings
+fail."""
     example: ClassVar = """\
 examples:
+  shardmill check ds
   shardmill check ds --min_examples=train:1000,validation:100 --max_age=26h
   shardmill check ds --counted=counted.json
   shardmill check ds --limits=limits.toml
 
-Exit codes: 0 all rules hold, 1 one does not, 2 usage error."""
+Exit codes: 0 no finding fails, 1 one fails, 2 usage error."""
     dataset: str
     counted: of.Text = of.text()
+    strict: of.Switch = of.switch()
+    limits: LimitsOption = limits_option()
     findings: of.Switch = of.switch()
-    limits: of.Text = of.text()
 
 
 def run(flags: CheckOptions, answer: Answer) -> int:
-    """Print for each rule whether it holds; return the exit code."""
+    """Print the findings, the worst first; return the exit code."""
+    if flags.findings:
+        instead = "`shardmill check DIR`, which lists them"
+        warn_deprecated("--findings", instead=instead, removed_in="0.5.0")
     opened = open_manifest(flags.dataset)
     manifest, path = opened.manifest, opened.path
     counted = load_manifest(flags.counted) if flags.counted else None
@@ -61,64 +71,52 @@ def run(flags: CheckOptions, answer: Answer) -> int:
             f"--counted={flags.counted} is the manifest of a dataset, not of a count: give what "
             "`shardmill count --manifest=FILE` wrote."
         )
-    for rule in fields(flags) if manifest.root else ():
-        if rule.name not in _OF_COUNTS and getattr(flags, rule.name) != rule.default:
-            raise UsageError(
-                f"--{rule.name} asks how a dataset was built, and {opened.file} is the manifest of "
-                "a count: give the folder of the dataset."
-            )
-    verdicts = list(judge(manifest, flags, dt.datetime.now(dt.timezone.utc), counted))
-    findings, notes = _find(opened, flags)
-    failing = [each for each in findings if each["fails"]]
-    verdicts += [Verdict(f"{each['name']}: {each['line']}", each["remedy"]) for each in failing]
-    if flags.limits:  # what was not read may be above a limit
-        verdicts += [Verdict(f"the sample is not complete: {note}", _SAMPLE) for note in notes]
+    limits = _limits_of(flags, opened)
+    verdicts, notes = limits.judge(opened.base, manifest, counted)
     answer.say(f"Checked {path}")
-    for verdict in verdicts:
-        answer.say(f"  {'ok    ' if verdict.holds else 'fault '} {verdict.line}")
-    for each in findings:
-        if not each["fails"]:
-            answer.say(f"  found  {each['name']}: {each['line']}: {each['remedy']}")
-    for note in () if flags.limits else notes:
-        answer.say(f"  note   {note}")
-    broken = [verdict for verdict in verdicts if not verdict.holds]
-    rules_json = [{"holds": each.holds, **asdict(each)} for each in verdicts]
-    status = "failed" if broken else "ok"
-    examples = {name: split.num_examples for name, split in manifest.splits.items()}
-    facts = {"manifest": opened.file, "config_id": manifest.build.config_id, "examples": examples}
-    body = {"status": status, "dataset": path, **facts, "rules": rules_json}
-    answer.give({**body, "findings": findings, "notes": notes})
-    if not broken:
+    answer.show(lambda _: [render_verdicts(verdicts, notes)])
+    failure = describe_failure(verdicts)
+    rules = [
+        {"holds": not verdict.fails, "line": verdict.text, "remedy": verdict.remedy}
+        for verdict in verdicts
+        if verdict.fails or not verdict.remedy
+    ]
+    answer.give(
+        {
+            "status": "failed" if failure else "ok",
+            "dataset": path,
+            "manifest": opened.file,
+            "config_id": manifest.build.config_id,
+            "examples": {name: split.num_examples for name, split in manifest.splits.items()},
+            "rules": rules,
+            "findings": [verdict._asdict() for verdict in verdicts if verdict.remedy],
+            "notes": notes,
+        }
+    )
+    if not failure:
         return 0
-    more = f" ({len(broken) - 1} more of the rules are broken)" if len(broken) > 1 else ""
-    sentence = f"{path}: {broken[0].line}: {broken[0].remedy}{more}."
-    print(f"shardmill: {printable(sentence)}", file=sys.stderr)
+    print(f"shardmill: {printable(f'{path}: {failure}.')}", file=sys.stderr)
     return OutputError.exit_code
 
 
-def _find(opened: OpenedManifest, flags: CheckOptions) -> tuple[list[dict[str, Any]], list[str]]:
-    """Return the findings, and what could not be read."""
-    notes: list[str] = []
-    if not flags.findings and not flags.limits:
-        return [], notes
-    from shardmill.pipelines.report.dataset_report import sample_records  # imports NumPy
-    from shardmill.pipelines.report.findings import LIMITS, find_problems
+def _limits_of(flags: CheckOptions, opened: OpenedManifest) -> Limits:
+    """Return the limits of the file, and of the flags, which win.
 
-    given = _load_limits(flags.limits, LIMITS) if flags.limits else {}
-    samples = sample_records(opened.base, opened.manifest, notes)[1]
-    found = find_problems(opened.manifest, samples, {**LIMITS, **given})
-    return [{**each._asdict(), "fails": each.name in given} for each in found], notes
-
-
-def _load_limits(path: str, names: Iterable[str]) -> dict[str, float]:
-    tables = read_tables("limits", path)
-    has_tables = LIMITS in tables or OPTIONS in tables
-    limits: dict[str, Any] = tables.get(LIMITS, {}) if has_tables else tables
-    for name, value in limits.items():
-        if name not in names or isinstance(value, bool) or not isinstance(value, int | float):
-            choices = ", ".join(names)
+    Raises:
+        UsageError: A rule is about a build, and the manifest is that of a count.
+    """
+    limits = flags.limits or Limits()
+    rules = {}
+    for rule in fields(Rules):
+        rules[rule.name] = getattr(flags, rule.name)
+        if rules[rule.name] is None:
+            rules[rule.name] = getattr(limits.rules, rule.name)
+    if opened.manifest.root:
+        given = {name for name, value in rules.items() if value is not None}
+        given |= {"counted"} if flags.counted else set()
+        for name in sorted(given - _OF_COUNTS):
             raise UsageError(
-                f"--limits={path}: {name} must be the name of a finding with a number; the names "
-                f"are {choices}."
+                f"--{name} asks how a dataset was built, and {opened.file} is the manifest of "
+                "a count: give the folder of the dataset."
             )
-    return limits
+    return Limits(Rules(**rules), limits.numbers, strict=flags.strict)

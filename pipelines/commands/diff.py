@@ -62,36 +62,38 @@ def run(flags: DiffOptions, answer: Answer) -> int:
     before, after = flags.before, flags.after
     if not after:
         before, after = find_version_before(before), before
-    found = compare_datasets(before, after, flags.examples)
-    answer.give(found)
-    answer.show(lambda _: render(found))
+    difference = compare_datasets(before, after, flags.examples)
+    answer.give(difference)
+    answer.show(lambda _: render(difference))
     return 0
 
 
-def render(found: Mapping[str, Any]) -> Iterator[Text]:
+def render(difference: Mapping[str, Any]) -> Iterator[Text]:
     """Yield the counts, then the examples."""
     from shardmill.pipelines.report.compare import summary_rows
     from shardmill.pipelines.report.layout import fields, whole_line
     from shardmill.pipelines.report.summary import first_rows
 
-    yield whole_line(f"{found['before']} -> {found['after']}: {found['status']}", "bold")
+    before, after = difference["before"], difference["after"]
+    yield whole_line(f"{before} -> {after}: {difference['status']}", "bold")
     texts: dict[str, list[str]] = {}
-    for name, text in summary_rows(found):
+    for name, text in summary_rows(difference):
         texts.setdefault(name, []).append(text)
-    for kind, examples in (found["records"] or {"examples": {}})["examples"].items():
-        texts[kind] = [_example(each) for each in examples]
+    for kind, examples in (difference["records"] or {"examples": {}})["examples"].items():
+        texts[kind] = [_example(example) for example in examples]
     more = ", see --json"
     yield from fields([row for name, all_ in texts.items() for row in first_rows(name, all_, more)])
 
 
-def _example(each: Mapping[str, Any]) -> str:
-    if "key" in each:
-        return f"{each['key']}  {each['split']}" + (f", {each['label']}" if each["label"] else "")
-    before, after = each["before"], each["after"]
-    if "what" not in each:
+def _example(example: Mapping[str, Any]) -> str:
+    if "key" in example:
+        label = f", {example['label']}" if example["label"] else ""
+        return f"{example['key']}  {example['split']}{label}"
+    before, after = example["before"], example["after"]
+    if "what" not in example:
         return f"{before['key']} -> {after['key']}"
     pairs = (
         f"{name} {before[name]} -> {after[name]}" if name in after else name
-        for name in each["what"]
+        for name in example["what"]
     )
     return f"{after['key']}  {', '.join(pairs)}"

@@ -8,14 +8,15 @@ import importlib.util
 import itertools
 import re
 from argparse import SUPPRESS
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import MISSING, fields
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
 from shardmill.pipelines.commands import COMMANDS, find_parser
-from shardmill.pipelines.option_file import divide_options, read_options
+from shardmill.pipelines.limits import parse_limits
+from shardmill.pipelines.option_file import LIMITS, divide_options, read_options
 from shardmill.pipelines.report.terminal import Answer, quiet_import
 from shardmill.schemas.arguments import invalid_number
 from shardmill.schemas.errors import UsageError, format_names
@@ -213,7 +214,7 @@ def make_parser(command: str, table: Any) -> Parser:
     )
     parser.table = table
     log = " and Beam's log" if "beam_options" in parser.options else ""
-    groups = getattr(table, "groups", {"": " ".join(each.name for each in fields(table))})
+    groups = getattr(table, "groups", {"": " ".join(field.name for field in fields(table))})
     for title, names in groups.items():
         add = (parser.add_argument_group(title) if title else parser).add_argument
         _add_options(table, names.split(), add)
@@ -239,7 +240,7 @@ def _add_options(table: type, names: Iterable[str], add: Callable[..., Any]) -> 
     """
     options, texts = options_of(table), describe_options(table)
     paths = options_of(table, required=True)
-    declared = {each.name: each for each in fields(table)}
+    declared = {field.name: field for field in fields(table)}
     for name in names:
         metavar, text = texts.get(name, ("", ""))  # none without docstrings, as in python -OO
         text = text.replace("%", "%%")  # argparse formats it
@@ -296,9 +297,9 @@ def parse_flags(parser: Parser, argv: Sequence[str]) -> tuple[dict[str, Any], li
     for flag in beam_flags:  # the name of an option of Beam's may be one of ours
         reject_others(flag.partition("=")[0], names)
     # Before Beam is imported, which takes two seconds: a mistyped flag is reported at once.
-    parser.reject([each for each in beam_flags[:1] if not each.startswith("-")])
-    flags = [each for each in beam_flags if names and each.startswith("--")]
-    parser.reject([each for each in flags if each.partition("=")[0] not in names])
+    parser.reject([flag for flag in beam_flags[:1] if not flag.startswith("-")])
+    flags = [flag for flag in beam_flags if names and flag.startswith("--")]
+    parser.reject([flag for flag in flags if flag.partition("=")[0] not in names])
     # argparse would report a missing --input before a misspelt one.
     missing = [f"--{name}" for name in positional if name not in values]
     if missing:
@@ -314,6 +315,9 @@ def _read_config(path: str, parser: Parser) -> tuple[dict[str, Any], list[str]]:
     names = ["input", "output", *parser.options]
     values, others = divide_options(path, options, names, beam_option_names())
     parse = parser.options["beam_options"].parse
+    limits = values.get(LIMITS)
+    if isinstance(limits, Mapping):  # an error names the file
+        parse_limits(f"{path}: [{LIMITS}]", limits)
     flags = [*parse("beam_options", in_mapping), *parse("beam_options", others)]
     check_beam_flags(flags, parser, once=True)
     return values, flags
@@ -336,10 +340,10 @@ def _take_positional(
         file_values: Names of the options that ``--config`` gives. If it gives the output alone,
             all arguments are inputs; else they replace both paths of the file, or fill the gap.
     """
-    given = list(itertools.takewhile(lambda each: not each.startswith("-"), argv))
-    for each in given:
-        if f"--{each.partition('=')[0]}" in parser.flags:
-            raise UsageError(f"{each!r} is not a flag: write it as --{each}.")
+    given = list(itertools.takewhile(lambda word: not word.startswith("-"), argv))
+    for word in given:
+        if f"--{word.partition('=')[0]}" in parser.flags:
+            raise UsageError(f"{word!r} is not a flag: write it as --{word}.")
     free = [name for name in positional if name not in values]
     if "output" in file_values and "input" not in file_values:
         free = [name for name in free if name != "output"]  # all of them are inputs

@@ -56,9 +56,9 @@ examples:
 
 def run(flags: ShowOptions, answer: Answer) -> int:
     """Print what is at the path; return the exit code."""
-    from shardmill.pipelines.report.show_data import describe_path
+    from shardmill.pipelines.report.show_data import describe
 
-    report = describe_path(**vars(flags))
+    report = describe(**vars(flags))
     answer.give(report)
     if not answer.json:
         from shardmill.pipelines.report.layout import print_to_stdout

@@ -42,10 +42,10 @@ def run(options: VerifyOptions, answer: Answer, beam_flags: Sequence[str] = ()) 
                 f"--deep reads records on this machine, and --runner={runner} on others: leave one "
                 "of them out."
             )
-        found = _verify_on(runner, beam_flags, dataset, answer)
-        if isinstance(found, int):
-            return found
-        findings = found
+        result = _verify_on(runner, beam_flags, dataset, answer)
+        if isinstance(result, int):
+            return result
+        findings = result
     else:
         progress = MEBIBYTES()
         try:
@@ -96,7 +96,7 @@ def _verify_on(
     if isinstance(ended, int):
         return ended
     changes = ended.outcome.changes
-    return [*check_metadata(dataset), *(Finding(*json.loads(each)) for each in changes)]
+    return [*check_metadata(dataset), *(Finding(*json.loads(change)) for change in changes)]
 
 
 def _remedy(dataset: Dataset) -> str:

@@ -8,7 +8,7 @@ import os
 import pathlib
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import chain, islice, zip_longest
 from typing import Any
 
@@ -18,31 +18,25 @@ from shardmill.loaders.boxes import BOXES
 from shardmill.loaders.html.render import SIDE, is_picture, make_histogram, make_thumbnail, render
 from shardmill.loaders.record_decoder import IMAGE_ENCODINGS, RecordDecoder
 from shardmill.loaders.records import Records, open_encoded
-from shardmill.loaders.selection import ShardSlice, select
-from shardmill.loaders.source import read_catalog, read_specs
 from shardmill.pipelines.report.findings import SampledRecord, choose_examples, find_problems
+from shardmill.pipelines.report.sample import noting, sample_records
+from shardmill.pipelines.report.show_data import describe_dataset
 from shardmill.schemas.arguments import check_arguments
-from shardmill.schemas.dataset.manifest import Manifest
-from shardmill.schemas.dataset.read_manifest import describe_manifest, open_manifest, read_rejects
-from shardmill.schemas.dataset.shard_names import CURRENT, REJECTS, is_generation
-from shardmill.schemas.errors import OutputError, ShardmillError, UsageError
-from shardmill.schemas.example.parse import parse_example
+from shardmill.schemas.dataset.read_manifest import OpenedManifest, open_manifest
+from shardmill.schemas.dataset.shard_names import CURRENT, is_generation
+from shardmill.schemas.errors import OutputError, UsageError
 from shardmill.schemas.option_types import Path, parse_path
 from shardmill.schemas.schema_pbtxt.feature_spec import FeatureSpec
-from shardmill.schemas.storage import absolute, join, open_storage
-from shardmill.schemas.tfrecord.framing import FOOTER_BYTES, HEADER_BYTES
+from shardmill.schemas.storage import absolute, open_storage
 
 _MARK = b'<meta name="generator" content="Shardmill report">'
 _PICTURES, _MAX_CLASSES, _PER_CLASS, _WITHOUT_LABELS = 240, 160, 6, 36  # thumbnails
-MAX_FILES = 32  # catalogs or shards
-_MAX_RECORDS = 10_000  # of a catalog, or of all shards
-_MAX_BYTES = 8 << 20
-_COLUMNS = SampledRecord._fields[2:-1]
 # Formats of rejected files that are drawn. The files are damaged, and may be named by another
 # person's dataset: Pillow's decoders of these formats clear the picture first, and use no other
 # libraries than libjpeg-turbo and zlib.
 _FORMATS = ("JPEG", "PNG", "GIF", "BMP")
 _UNSAFE = {"decoder_crashed", "decoder_memory", "decoder_timeout", "outside_root", "too_large"}
+_REJECTS = 2000
 _MAX_FILE_BYTES, _MAX_PIXELS = 16 << 20, 1 << 25
 _REASONS, _TRIED, _SHOWN = 6, 30, 4  # shown are at most 24 pictures
 Samples = Sequence[SampledRecord]
@@ -71,7 +65,7 @@ def report(dataset: Path, output: Path | None = None, *, inputs: Path | None = N
         UsageError: The file would be inside the dataset, or the folder of inputs does not exist.
     """
     opened = open_manifest(dataset)
-    folder, file, base, manifest = opened
+    folder, file = opened.folder, opened.file
     own = absolute(folder or os.path.splitext(file)[0])
     if folder and (own.endswith(f"/{CURRENT}") or is_generation(os.path.basename(own))):
         own = os.path.dirname(own)
@@ -83,8 +77,8 @@ def report(dataset: Path, output: Path | None = None, *, inputs: Path | None = N
             f"--inputs={inputs} is not a folder of this machine: give the folder of the dataset's "
             "inputs, or leave it out."
         )
-    page = gather(base, manifest, inputs)
-    html = render("report.html", {**page, "name": os.path.basename(own), "path": opened.path})
+    page = gather(opened, inputs)
+    html = render("report.html", {**page, "name": os.path.basename(own)})
     open_storage(target).replace(target, html.encode())
     return target
 
@@ -110,22 +104,22 @@ def _check_output(target: str, dataset: str) -> None:
         )
 
 
-def gather(base: str, manifest: Manifest, inputs: Path | None) -> dict[str, Any]:
-    """Returns the values that the page shows.
+def gather(opened: OpenedManifest, inputs: Path | None) -> dict[str, Any]:
+    """Returns the values that the page shows: a description, findings, pictures and histograms.
 
     Args:
-        base: Folder of the shards.
-        manifest: The manifest.
+        opened: The manifest.
         inputs: Folder of the inputs, whose rejected images are drawn.
     """
-    page = {**describe_manifest(manifest), "notes": [], "sheets": []}
+    base, manifest = opened.base, opened.manifest
+    page = {**describe_dataset(opened, rejects=_REJECTS), "notes": [], "sheets": []}
     notes: list[str] = page["notes"]
     specs, samples = sample_records(base, manifest, notes)
     problems = [] if manifest.root else find_problems(manifest, samples)
     findings = [{**problem._asdict(), "groups": []} for problem in problems]
     splits = [name for name, split in manifest.splits.items() for _ in split.shards]
     if samples:
-        with _noting(notes), open_encoded(base, "+".join(manifest.splits)) as records:
+        with noting(notes), open_encoded(base, "+".join(manifest.splits)) as records:
             draw = _drawer(records, specs, splits)
             samples_by_label = _choose_samples(
                 samples, page["labels"], splits, manifest.label_separator
@@ -137,7 +131,6 @@ def gather(base: str, manifest: Manifest, inputs: Path | None) -> dict[str, Any]
                 examples = choose_examples(finding["name"], samples, splits)
                 for group in examples:
                     finding["groups"].append([(sample, draw(sample)) for sample in group])
-    rejects = list(islice(read_rejects(join(base, REJECTS)), 0 if manifest.root else 2000))
     rows = [sample.features for sample in samples]
     return {
         **page,
@@ -146,37 +139,8 @@ def gather(base: str, manifest: Manifest, inputs: Path | None) -> dict[str, Any]
         "build": manifest.build,
         "columns": [describe_column(spec, rows) for spec in specs],
         "largest": {n: max(s.label_counts.values(), default=0) for n, s in manifest.splits.items()},
-        "rejects": rejects,
-        "drawn": draw_rejects(inputs, rejects) if inputs else {},
+        "drawn": draw_rejects(inputs, page["rejects"]) if inputs else {},
     }
-
-
-def sample_records(
-    base: str, manifest: Manifest, notes: list[str]
-) -> tuple[tuple[FeatureSpec, ...], Samples]:
-    """Returns the features, and some records: of images from catalogs; adds errors to the notes."""
-    specs: tuple[FeatureSpec, ...] = ()
-    samples: list[SampledRecord] = []
-    if not manifest.root:  # a count
-        with _noting(notes):
-            specs = read_specs(base, manifest)
-    if specs and any(split.num_examples for split in manifest.splits.values()):
-        split = "+".join(manifest.splits)
-        with _noting(notes):
-            samples += read_catalogs(base, select(manifest, split).parts)
-        if not samples:
-            with _noting(notes), open_encoded(base, split) as records:
-                samples += read_records(records)
-    return specs, samples
-
-
-@contextlib.contextmanager
-def _noting(notes: list[str]) -> Iterator[None]:
-    """Adds errors of reading to the notes: the page then shows the rest."""
-    try:
-        yield
-    except (ShardmillError, FileNotFoundError) as error:
-        notes.append(str(error))
 
 
 def _choose_samples(
@@ -270,52 +234,6 @@ def is_image(spec: FeatureSpec) -> bool:
     """Returns whether the values of a feature can be shown as images."""
     raw = spec.encoding == "raw" and is_picture(spec.shape or (), spec.dtype)
     return raw or spec.channels > 0 or spec.encoding in IMAGE_ENCODINGS
-
-
-def read_catalogs(base: str, parts: Sequence[ShardSlice]) -> Iterator[SampledRecord]:
-    """Yields the first rows of at most MAX_FILES catalogs.
-
-    Args:
-        base: Folder of the shards.
-        parts: The shards.
-
-    Raises:
-        InputError: A catalog cannot be read.
-    """
-    catalogued = [(number, part) for number, part in enumerate(parts) if part.shard.catalog]
-    for number, part in _spread(catalogued):
-        columns = read_catalog(base, part, _COLUMNS)
-        for record, *row in zip(range(_MAX_RECORDS), *columns, strict=False):
-            yield SampledRecord(number, record, *row)
-
-
-def read_records(records: Records) -> Iterator[SampledRecord]:
-    """Yields the first records of at most MAX_FILES shards.
-
-    Builds shuffle the records, so the first ones of a shard are a random choice. Their number is
-    proportional to the size of the shard.
-
-    Raises:
-        ShardmillError: A shard is missing or damaged.
-    """
-    selected = enumerate(records.source.selection.parts)
-    parts = _spread([(number, part) for number, part in selected if part.records])
-    total = sum(part.records for _, part in parts)
-    for number, part in parts:
-        left, stop = (-(-most * part.records // total) for most in (_MAX_BYTES, _MAX_RECORDS))
-        for record, payload in records.files.records(number, 0, stop):
-            size, features = len(payload) + HEADER_BYTES + FOOTER_BYTES, parse_example(payload)
-            label = records.source.label_of(features)
-            yield SampledRecord(number, record, label, size, features=features)
-            left -= size
-            if left < 0:
-                break
-
-
-def _spread(items: Sequence[Any]) -> list[Any]:
-    """Returns at most MAX_FILES of the items, evenly spaced."""
-    count = min(len(items), MAX_FILES)
-    return [items[n * len(items) // count] for n in range(count)]
 
 
 def draw_rejects(

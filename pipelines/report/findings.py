@@ -95,19 +95,27 @@ class SampledRecord(NamedTuple):
 
 
 class DatasetFinding(NamedTuple):
-    """A finding.
+    """A finding, or the verdict of a rule.
 
     Attributes:
-        name: One of ``LIMITS``.
-        value: The number that exceeds the limit, or falls below it for ``few_in_...``.
+        name: One of ``LIMITS``, or the name of a rule.
+        value: The number that exceeds the limit, or falls below it for ``few_in_...``; None for a
+            rule about something else.
         line: The finding as a clause.
-        remedy: Advice as a clause.
+        remedy: Advice as a clause; empty for a rule that holds.
+        fails: Whether the dataset must not be used: a limit names the finding, or a rule is broken.
     """
 
     name: str
-    value: float
+    value: float | None
     line: str
-    remedy: str
+    remedy: str = ""
+    fails: bool = False
+
+    @property
+    def text(self) -> str:
+        """The clause, after the name by which a limit names the finding."""
+        return f"{self.name}: {self.line}" if self.name in LIMITS else self.line
 
 
 def find_problems(
@@ -120,8 +128,8 @@ def find_problems(
         samples: Some of its records.
         limits: The number that each finding allows.
     """
-    problems = [*_of_inputs(manifest), *_of_images(samples), *_of_columns(manifest, samples)]
-    problems += _of_depth(manifest, samples)
+    problems = [*_of_copies(manifest, samples), *_of_rejects(manifest), *_of_images(samples)]
+    problems += [*_of_columns(manifest, samples), *_of_depth(manifest, samples)]
     train = manifest.splits.get(_TRAIN)
     for name, split in manifest.splits.items():
         problems += _of_classes(name, split, manifest, limits)
@@ -163,12 +171,25 @@ def choose_examples(
 _FindingRows = Iterator[tuple[str, float, str]]
 
 
-def _of_inputs(manifest: Manifest) -> _FindingRows:
+def _of_copies(manifest: Manifest, samples: Sequence[SampledRecord]) -> _FindingRows:
+    splits = [name for name, split in manifest.splits.items() for _ in split.shards]
     inputs = manifest.inputs
-    copies = {"across_splits": "in several splits", "with_other_labels": "with several labels"}
-    for name, where in copies.items():
-        count = getattr(inputs, f"copies_{name}")
-        yield f"copies_{name}", count, f"copies {where}: {plural(count, 'content')}"
+    counts = {
+        "copies_across_splits": (inputs.copies_across_splits, "in several splits"),
+        "copies_with_other_labels": (inputs.copies_with_other_labels, "under several labels"),
+    }
+    for name, (count, where) in counts.items():
+        line = f"{plural(count, 'image')} {'is' if count == 1 else 'are'} {where}"
+        for first, second in choose_examples(name, samples, splits)[:1]:
+            first_place, second_place = splits[first.part], splits[second.part]
+            if name == "copies_with_other_labels":
+                first_place, second_place = first.label or "none", second.label or "none"
+            line += f", such as {first.key} ({first_place}) = {second.key} ({second_place})"
+        yield name, count, line
+
+
+def _of_rejects(manifest: Manifest) -> _FindingRows:
+    inputs = manifest.inputs
     considered = inputs.accepted + inputs.rejected
     share = inputs.rejected / max(1, considered)
     line = f"{inputs.rejected:,} of {considered:,} inputs were rejected ({share:.1%})"
@@ -178,7 +199,9 @@ def _of_inputs(manifest: Manifest) -> _FindingRows:
 def _of_classes(
     name: str, split: Split, manifest: Manifest, least: Mapping[str, float]
 ) -> _FindingRows:
-    labels = sorted({label for other in manifest.splits.values() for label in other.label_counts})
+    # Those of --labels without examples, too.
+    used = {label for other in manifest.splits.values() for label in other.label_counts}
+    labels = sorted({*manifest.labels, *used})
     counts = Counter({label: split.label_counts.get(label, 0) for label in labels})
     kind = "few_in_train" if name == _TRAIN else "few_in_split"
     few = {label: count for label, count in counts.items() if count < least[kind]}
@@ -235,7 +258,7 @@ def _of_images(samples: Sequence[SampledRecord]) -> _FindingRows:
     read = f"of the {plural(len(images), 'image')} that were examined"
     flat, enlarged = (_IMAGES[name](images) for name in ("constant_images", "enlarged"))
     line = f"{len(flat):,} {read} are nearly of one colour: standard deviation below {_FLAT:g}"
-    yield "constant_images", len(flat) / len(images), f"{line} of 255"
+    yield "constant_images", len(flat) / len(images), f"{line} of 255{_such_as(flat)}"
     line = f"{len(enlarged):,} {read} were enlarged"
     if enlarged:
         line += f", from as little as {enlarged[0].width}x{enlarged[0].height}"
@@ -245,8 +268,7 @@ def _of_images(samples: Sequence[SampledRecord]) -> _FindingRows:
 def _of_depth(manifest: Manifest, samples: Sequence[SampledRecord]) -> _FindingRows:
     count = manifest.inputs.counts.get(DEPTH_REDUCED, 0)
     accepted = plural(manifest.inputs.accepted, "image")
-    keys = [sample.key for sample in _IMAGES[DEPTH_REDUCED](samples)[:_FEW]]
-    such_as = f", such as {', '.join(keys)}" if keys else ""
+    such_as = _such_as(_IMAGES[DEPTH_REDUCED](samples))
     line = f"{count:,} of {accepted} had more than 8 bits a channel, of which records have 8"
     yield DEPTH_REDUCED, count, f"{line}{such_as}"
 
@@ -259,6 +281,12 @@ _IMAGES: dict[str, Callable[[Sequence[SampledRecord]], list[SampledRecord]]] = {
     ),
     DEPTH_REDUCED: lambda images: [sample for sample in images if sample.depth_reduced],
 }
+
+
+def _such_as(images: Sequence[SampledRecord]) -> str:
+    """Returns a clause with some keys, or an empty text."""
+    keys = [image.key for image in images[:_FEW] if image.key]
+    return f", such as {', '.join(keys)}" if keys else ""
 
 
 def _deviation(image: SampledRecord) -> float:

@@ -1,4 +1,4 @@
-"""The value that ``shardmill show --json`` prints: a dataset or a file.
+"""Descriptions of a dataset or a file: JSON, which a terminal and the page of ``report`` render.
 
 Records are untrusted: only the start of long values is kept, only the headers of images are read,
 and numbers that JSON cannot hold become text.
@@ -20,6 +20,7 @@ from shardmill.loaders.source import open_catalog
 from shardmill.schemas.dataset.catalog import row_columns
 from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.dataset.read_manifest import (
+    OpenedManifest,
     default_split,
     describe_manifest,
     open_manifest,
@@ -42,7 +43,7 @@ MAX_BYTES = 64  # of a value that is neither an image nor text
 MAX_FEATURES = 200  # of a record
 
 
-def describe_path(path: str, *, records: int = 3, split: str = "", key: str = "") -> dict[str, Any]:
+def describe(path: str, *, records: int = 3, split: str = "", key: str = "") -> dict[str, Any]:
     """Describe a dataset or file; ``commands/show.py`` documents the keys.
 
     Raises:
@@ -54,7 +55,7 @@ def describe_path(path: str, *, records: int = 3, split: str = "", key: str = ""
         missing = path or "the path"
         raise InputError(f"{missing} does not exist: give a dataset or a TFRecord file.")
     if entry.kind == "dir" or path.endswith(".json"):
-        return describe_dataset(path, records, split, key)
+        return describe_dataset(open_manifest(path), records=records, split=split, key=key)
     if key or split:
         flag = f"--key={key}" if key else f"--split={split}"
         raise UsageError(
@@ -78,20 +79,33 @@ def describe_file(path: str, records: int) -> dict[str, Any]:
     return {**report, "records": read_records([path], records)}
 
 
-def describe_dataset(path: str, records: int, split: str, key: str = "") -> dict[str, Any]:
+def describe_dataset(
+    opened: OpenedManifest,
+    *,
+    records: int = 0,
+    split: str = "",
+    key: str = "",
+    rejects: int = MAX_REJECTS,
+) -> dict[str, Any]:
     """Return the content of a manifest, and the first records of a split.
 
+    Args:
+        opened: The manifest.
+        records: Number of records.
+        split: Their split, or empty for the default.
+        key: Key of one record to describe instead, or empty.
+        rejects: Number of rejects.
+
     Raises:
-        InputError: The manifest cannot be read.
+        InputError: There is no such key, or a catalog is damaged.
         UsageError: The split is unknown.
     """
-    opened = open_manifest(path)
-    _, file, base, manifest = opened
-    about = {"kind": "dataset", "path": opened.path, "manifest": file}
+    base, manifest = opened.base, opened.manifest
+    about = {"kind": "dataset", "path": opened.path, "manifest": opened.file}
     report = about | describe_manifest(manifest)
     report["split"] = chosen = split or default_split(manifest)
-    rejects = () if manifest.root else read_rejects(join(base, REJECTS))
-    report["rejects"] = list(itertools.islice(rejects, MAX_REJECTS))
+    lines = () if manifest.root else read_rejects(join(base, REJECTS))
+    report["rejects"] = list(itertools.islice(lines, rejects))
     report["found"] = record = find_key(base, manifest, key) if key else None
     if record is not None:
         described = read_records([join(base, record["shard"])], 1, record["record"])

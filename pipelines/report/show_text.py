@@ -26,7 +26,7 @@ def render(report: dict[str, Any], layout: Layout) -> Parts:
     """Yield the lines and tables that describe a path.
 
     Args:
-        report: A value of ``show_data.describe_path``.
+        report: A value of ``show_data.describe``.
         layout: How to lay it out.
     """
     if report.get("found"):

@@ -13,7 +13,7 @@ from shardmill.pipelines.report.layout import fields, whole_line
 from shardmill.pipelines.report.terminal import has_log, write_log
 from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.dataset.shard_names import CURRENT, MANIFEST, REJECTS
-from shardmill.schemas.errors import OutputError
+from shardmill.schemas.errors import LimitError, OutputError
 from shardmill.schemas.numbers import human_bytes, plural
 from shardmill.schemas.storage import join, scheme_of
 
@@ -34,11 +34,14 @@ def build_result(outcome: Outcome, output: str, seconds: float) -> dict[str, Any
         seconds: Duration of the build.
 
     Raises:
+        LimitError: The dataset is beyond a limit.
         OutputError: The build failed.
     """
+    if outcome.findings:
+        raise LimitError(outcome.message, outcome.findings)
     if outcome.status == "failed":
         raise OutputError(outcome.message)
-    body = {k: v for k, v in vars(outcome).items() if k not in ("series", "manifest")}
+    body = {k: v for k, v in vars(outcome).items() if k not in ("series", "manifest", "findings")}
     series = ("split", "label", "inputs", "num_bytes", "parts")
     planned = [dict(zip(series, values, strict=True)) for values in outcome.series]
     return {**body, "output": output, "seconds": round(seconds, 3), "planned": planned}

@@ -235,8 +235,8 @@ def take_runner(argv: Sequence[str]) -> tuple[str, list[str]]:
     """
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--runner", default="")
-    known, rest = parser.parse_known_args(argv)
-    return (IN_MEMORY if known.runner in _IN_MEMORY_NAMES else known.runner), rest
+    namespace, rest = parser.parse_known_args(argv)
+    return (IN_MEMORY if namespace.runner in _IN_MEMORY_NAMES else namespace.runner), rest
 
 
 def poll(find: Callable[[], T], seconds: float, pause: float) -> T:
@@ -248,9 +248,9 @@ def poll(find: Callable[[], T], seconds: float, pause: float) -> T:
         pause: Seconds between two calls.
     """
     deadline = time.monotonic() + seconds
-    while not (found := find()) and time.monotonic() < deadline:
+    while not (result := find()) and time.monotonic() < deadline:
         time.sleep(pause)
-    return found
+    return result
 
 
 def option_given(argv: Sequence[str], name: str) -> bool:
@@ -402,8 +402,8 @@ def find_runner(name: str) -> Runner:
         if "." not in name and module != "portable":  # a class, or the job server of any runner
             raise _runner_unknown(name)
         return Runner(name)
-    found: type[Runner] = getattr(import_module(f"{__package__}.{module}"), _CLASSES[module])
-    return found(name)
+    runner_class: type[Runner] = getattr(import_module(f"{__package__}.{module}"), _CLASSES[module])
+    return runner_class(name)
 
 
 def _runner_unknown(name: object) -> UsageError:

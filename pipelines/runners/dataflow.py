@@ -268,13 +268,13 @@ def _find_submitted(options: PipelineOptions) -> Any:
         filter=dataflow.ListJobsRequest.Filter.ACTIVE,
     )
     list_jobs = client._jobs_client.list_jobs  # noqa: SLF001 - Beam has no list
-    found = poll(
+    jobs = poll(
         lambda: [job for job in list_jobs(request) if job.name == cloud.job_name],
         _VISIBLE_WITHIN,
         0.5,
     )
-    if not found:
+    if not jobs:
         return None
     runner = DataflowRunner()
     runner.dataflow_client = client
-    return DataflowPipelineResult(found[0], runner, options)
+    return DataflowPipelineResult(jobs[0], runner, options)

@@ -193,5 +193,5 @@ def _call(url: str, method: str = "GET") -> dict[str, Any]:
     request = urllib.request.Request(url, method=method)  # noqa: S310 - checked above
     with urllib.request.urlopen(request, timeout=_TIMEOUT) as answer:  # noqa: S310
         body = answer.read()
-    found: dict[str, Any] = json.loads(body) if body else {}
-    return found
+    content: dict[str, Any] = json.loads(body) if body else {}
+    return content

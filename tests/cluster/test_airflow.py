@@ -386,7 +386,7 @@ FAILURES = [
         DAY,
         "check",
         "shardmill: ",
-        "fewer than --min_examples=train:1000 asks for",
+        "fewer than min_examples=train:1000 asks for",
     ),
 ]
 

@@ -93,6 +93,8 @@ def test_every_flag_is_in_the_docs() -> None:
     undocumented = {"--help", "-h"}
     for parser in PARSERS.values():
         for action in parser._actions:
+            if (action.help or "").startswith("deprecated: "):  # the docs show the replacement
+                continue
             for flag in action.option_strings:
                 assert flag in text or flag in undocumented, flag
     rows = (ROOT / "docs/rows.md").read_text()

@@ -33,6 +33,7 @@ max_reject_fraction=0.5
 update
 overwrite
 keep=3
+limits=limits.toml
 dry_run
 """
 CHANGES = {
@@ -167,6 +168,7 @@ OF_ELEMENTS = [
     {"update": True},
     {"overwrite": True},
     {"keep": 3},
+    {"limits": {"rejected": 0.5}},
     {"label": "label"},
     {"split": "id", "splits": None},
     {"split": lambda _: "train", "splits": None},
@@ -181,6 +183,7 @@ def write_inputs() -> None:
     """Write what the options name."""
     place_sources(Path("sources"))
     Path("labels.txt").write_text("cat\ndög\n")
+    Path("limits.toml").write_text("rejected = 0.5\n")
     Path("schema.pbtxt").write_text(SCHEMA)
     Path("preprocessing.py").write_text(PREPROCESSING)
     Path("labels.npy").write_bytes(Path("sources/arrays/y.npy").read_bytes())

@@ -23,6 +23,7 @@ from shardmill.loaders import (
 from shardmill.pipelines.report.compare import compare_datasets
 from shardmill.pipelines.report.dataset_report import gather
 from shardmill.schemas.dataset.catalog import read_table
+from shardmill.schemas.dataset.read_manifest import open_manifest
 from shardmill.schemas.errors import InputError, UsageError
 from shardmill.schemas.example.parse import parse_example
 from shardmill.schemas.refs import InputRef
@@ -265,7 +266,7 @@ def test_several_labels_are_lists(tagged, tmp_path) -> None:
     weights = {manifest.labels.index(k): counts.sum() / (3 * n) for k, n in counts.items()}
     assert class_weights(dataset) == pytest.approx(weights)
     assert class_weights(dataset, "train[:100%]") == pytest.approx(weights)
-    page = gather(records.source.folder, manifest, None)
+    page = gather(open_manifest(dataset), None)
     assert {each["label"]: len(each["pictures"]) for each in page["sheets"]} == counts.to_dict()
 
 

@@ -16,6 +16,7 @@ from tests.support.rows_tools import run_here
 
 # Values as Python has them in TOML, where they are not an option's choices or a number.
 VALUES = {
+    "limits": "limits.toml",
     "splits": {"train": 0.75, "validation": 0.25},
     "types": {"id": "int"},
     "beam_options": {"job_name": "nightly"},
@@ -99,6 +100,7 @@ def test_a_file_gives_the_options_that_flags_give(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("name").write_text("cat\n")  # for options that read a file
+    Path("limits.toml").write_text("rejected = 0.5\n")
     Path("boxes.json").write_text('{"images": [], "categories": [], "annotations": []}')
     values = {
         **NEEDED_OPTIONS.get(name, {}),
@@ -173,7 +175,8 @@ def test_one_file_holds_a_recipe_and_the_limits_of_a_check(tmp_path, monkeypatch
     Path("recipe.toml").write_text(recipe + "\n[limits]\nrejected = 0.0\n")
     code, out, _ = run_here(capsys, "images", "--config=recipe.toml", "--dry_run", "--json")
     assert code == 0
-    assert json.loads(out)["options"] == {"input": "in", "output": "ds", "image_size": 8}
+    options = {"input": "in", "output": "ds", "image_size": 8, "limits": {"rejected": 0.0}}
+    assert json.loads(out)["options"] == options
     assert run_here(capsys, "images", "--config=recipe.toml")[0] == 0
     assert run_here(capsys, "check", "ds", "--limits=recipe.toml")[0] == 0
     Path("none.toml").write_text(recipe)

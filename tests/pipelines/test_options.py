@@ -153,6 +153,7 @@ def test_identity_has_all_options_but_those_that_change_no_byte(kind) -> None:
     assert free <= {
         "root",
         "keep",
+        "limits",
         "update",
         "overwrite",
         "dry_run",

@@ -175,12 +175,11 @@ ALL = BEAM + "numpy PIL pyarrow rich google.cloud.storage google.protobuf jinja2
 # Commands on a dataset, and the modules that they do not load.
 COMMANDS = {
     "steps ds --batch_size=4": ALL,
-    "check ds": ALL,
     "clean ds": ALL,
     "files ds --split=train": ALL,
     "count ds": BEAM + "pyarrow",
     "count ds --check=index": BEAM + "pyarrow",
-    "check ds --findings": BEAM,
+    "check ds": BEAM,
     "diff ds ds": BEAM,
     "show ds": BEAM + "google.protobuf",
     "report ds": BEAM,

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -85,12 +85,14 @@ class Publisher:
         output: The output folder.
         base: Version of the manifest that the build has seen, or empty.
         keep: Number of earlier generations to keep.
+        check: Raises an error if a finished generation must not be published; see ``SinkSpec``.
     """
 
     storage: Storage
     output: str
     base: str
     keep: int = 1
+    check: Callable[[str, str, Manifest], None] | None = None
 
     def publish(self, manifest: Manifest, files: Sequence[FinalFile]) -> Publication | None:
         """Publish a finished build.
@@ -103,6 +105,7 @@ class Publisher:
             The publication; None if another builder has published the same dataset.
 
         Raises:
+            LimitError: The generation is beyond a limit.
             OutputError: Another builder has published another dataset.
             StaleBuildError: A file of the build was replaced.
             FileNotFoundError: A file of the build was deleted.
@@ -116,6 +119,8 @@ class Publisher:
             with contextlib.ExitStack() as undo:
                 earlier = self._keep_earlier(manifest, old.manifest, locked=locked)
                 generation, crc = self._write(manifest, files, undo)
+                if self.check:
+                    self.check(output, join(output, generation), manifest)
                 manifests = {
                     generation: crc,
                     **checksum_manifests(storage, output, earlier, old.manifest),

@@ -13,7 +13,13 @@ from typing import Any, NamedTuple
 from shardmill.schemas.dataset import shard_names
 from shardmill.schemas.dataset.manifest import Build, Inputs, Manifest, Shard, Split
 from shardmill.schemas.dataset.splits import Splits, split_order
-from shardmill.schemas.errors import OutputError, ResourceError, ShardmillError, StorageError
+from shardmill.schemas.errors import (
+    LimitError,
+    OutputError,
+    ResourceError,
+    ShardmillError,
+    StorageError,
+)
 from shardmill.schemas.numbers import plural
 from shardmill.schemas.refs import Reject
 from shardmill.schemas.schema_pbtxt.image_features import COUNTS
@@ -116,8 +122,10 @@ def finish(
         files = list(_write_side_files(storage, spec, schema, manifest.labels, built, extra.files))
         manifest = replace(manifest, checksums={file.name: file.crc32c for file in files})
         files += [file for shard in built.shards for file in shard.files]
-        publisher = Publisher(storage, spec.output, plan.base, spec.keep)
+        publisher = Publisher(storage, spec.output, plan.base, spec.keep, spec.check)
         published = publisher.publish(manifest, files)
+    except LimitError as error:
+        return replace(up_to_date, status="failed", message=str(error), findings=error.findings)
     except (OutputError, ResourceError, StorageError) as error:
         return replace(up_to_date, status="failed", message=str(error))
     with contextlib.suppress(ShardmillError):  # `clean` finds the rest

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from shardmill.schemas.dataset import shard_names
 from shardmill.schemas.dataset.catalog import CatalogRow
-from shardmill.schemas.dataset.manifest import Split
+from shardmill.schemas.dataset.manifest import Manifest, Split
 from shardmill.schemas.errors import OutputError, ShardmillError
 from shardmill.schemas.refs import InputRef, Reference, Reject
 from shardmill.schemas.storage import join, open_storage
@@ -267,6 +267,8 @@ class SinkSpec:
         compares: Whether the inputs are compared with a published dataset that has catalogs.
         warnings: Warnings for the manifest that are known before the build.
         source_id: Identity of a Python source, whose temporary copies are the inputs.
+        check: Raises a ``LimitError`` if a finished build must not be published, given the output,
+            the folder of the shards and their manifest; picklable.
     """
 
     output: str
@@ -292,6 +294,7 @@ class SinkSpec:
     compares: bool = False
     warnings: tuple[str, ...] = ()
     source_id: str = ""
+    check: Callable[[str, str, Manifest], None] | None = None
 
     def packing(self, gzip_packing: Packing) -> Packing:
         """Return the packing of members, given the encoder's packing for gzip shards."""
@@ -342,6 +345,7 @@ class Outcome:
         changes: For a dry run: changes since the published dataset, a line for each kind; for
             ``verified``: the findings, each as JSON.
         labels: For a dry run: all labels, where they are known before the build.
+        findings: Why the dataset is beyond a limit; see ``LimitError``.
     """
 
     status: Status
@@ -356,6 +360,7 @@ class Outcome:
     reused: int = 0
     changes: tuple[str, ...] = ()
     labels: tuple[str, ...] = ()
+    findings: tuple[dict[str, Any], ...] = ()
 
     def check(self) -> Outcome:
         """Return the outcome unless it is a failure.
@@ -399,6 +404,7 @@ def take_reported(run_id: str, folder: str) -> Outcome | None:
         return None
     storage.delete(path)
     body["series"] = tuple(tuple(row) for row in body["series"])
+    body["findings"] = tuple(body["findings"])
     return Outcome(**body)
 
 

@@ -36,7 +36,7 @@ def changed(**changes: object) -> Manifest:
 
 def broken(manifest: Manifest, counted: Manifest | None = None, **rules: str) -> list[str]:
     verdicts = judge(manifest, Rules(**rules), NOW, counted)
-    return [f"{each.line}: {each.remedy}" for each in verdicts if not each.holds]
+    return [f"{verdict.line}: {verdict.remedy}" for verdict in verdicts if verdict.fails]
 
 
 # The rule that depends on the time of day: values that just hold, and others that just fail.
@@ -45,7 +45,7 @@ TABLE = [
     (
         {},
         {"max_age": "100799s"},
-        "finished 28 hours ago, at 2026-11-20T02:00:00+00:00, longer ago than --max_age=100799s",
+        "finished 28 hours ago, at 2026-11-20T02:00:00+00:00, longer ago than max_age=100799s",
     ),
     ({}, {"max_age": "1d"}, "finished 28 hours ago"),
     ({"build__finished": "2026-11-21T06:04:00+00:00"}, {"max_age": "0"}, ""),

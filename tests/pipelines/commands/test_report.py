@@ -5,7 +5,7 @@ import json
 import pandas as pd
 import pytest
 
-from shardmill.pipelines.report.show_data import describe_path
+from shardmill.pipelines.report.show_data import describe
 from tests.conftest import build_dataset, shardmill
 from tests.support.gcs_builds import upload
 from tests.support.page_tools import check_page
@@ -53,7 +53,7 @@ def test_show_prints_the_statistics_of_images(dataset) -> None:
     manifest = json.loads((dataset / "manifest.json").read_text())
     for split in ("train", "validation"):
         pixels = manifest["splits"][split]["statistics"]["pixels"]
-        found = describe_path(str(dataset), split=split)
+        found = describe(str(dataset), split=split)
         assert found["split"] == split
         assert found["splits"][split]["statistics"]["pixels"]["count"] == pixels["count"]
         lines = shardmill("show", dataset, f"--split={split}").stdout.splitlines()

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from shardmill.pipelines.report.layout import Layout, fields, print_report
-from shardmill.pipelines.report.show_data import describe_bytes, describe_path, describe_record
+from shardmill.pipelines.report.show_data import describe, describe_bytes, describe_record
 from shardmill.pipelines.report.show_text import render
 from shardmill.schemas.errors import InputError
 from shardmill.schemas.example.serialize import encode_example
@@ -32,7 +32,7 @@ RECORDS = [encode_example({"n": number, "name": b"name %d" % number}) for number
 
 def shown(path, width: int = 100, **options) -> list[str]:
     """Return the plain lines for a path; each must be printable and fit the width."""
-    return lines_of(describe_path(str(path), **options), width)
+    return lines_of(describe(str(path), **options), width)
 
 
 def lines_of(report: dict, width: int = 100, *, ascii_only: bool = False) -> list[str]:
@@ -57,7 +57,7 @@ def test_a_key_may_have_another_form_of_unicode(tmp_path) -> None:
     make_photos(tmp_path / "in", {"caf\u00e9": 1}, size=(8, 8))
     build_dataset(input=tmp_path / "in", output=tmp_path / "ds", image_size=8, splits="train:1")
     for accent in ("\u00e9", "e\u0301"):
-        assert describe_path(str(tmp_path / "ds"), key=f"caf{accent}/000.jpg")["found"]
+        assert describe(str(tmp_path / "ds"), key=f"caf{accent}/000.jpg")["found"]
 
 
 def test_json_agrees_with_the_manifest(dataset) -> None:
@@ -88,7 +88,7 @@ def test_reads_records_from_several_shards(photos, tmp_path) -> None:
     build_dataset(
         input=photos, output=tmp_path / "ds", image_size=16, num_shards=7, splits="train:1"
     )
-    found = describe_path(str(tmp_path / "ds"), records=9)
+    found = describe(str(tmp_path / "ds"), records=9)
     assert len({record["file"] for record in found["records"]["first"]}) >= 2
     assert len(found["records"]["first"]) == 9
 
@@ -123,7 +123,7 @@ def test_prints_colours_within_the_width_of_a_terminal(dataset) -> None:
 
 
 def test_prints_ascii_if_the_encoding_needs_it(dataset) -> None:
-    lines_of(describe_path(str(dataset)), ascii_only=True)
+    lines_of(describe(str(dataset)), ascii_only=True)
     done = shardmill("show", dataset, env={**os.environ, "PYTHONIOENCODING": "ascii"})
     assert done.returncode == 0, done.stderr
     assert done.stdout.isascii()
@@ -135,7 +135,7 @@ def test_prints_ascii_if_the_encoding_needs_it(dataset) -> None:
 def test_detects_compression_from_the_bytes(tmp_path, suffix, compression, pack) -> None:
     path = tmp_path / f"file.{suffix}"
     path.write_bytes(pack(b"".join(map(frame, RECORDS))))
-    found = describe_path(str(path), records=2)
+    found = describe(str(path), records=2)
     assert found["kind"] == "file"
     assert found["compression"] == compression
     assert found["bytes"] == path.stat().st_size
@@ -188,9 +188,7 @@ def test_shows_the_most_frequent_labels(tmp_path) -> None:
     assert re.match(r"  label 017 +17 .* 4  █{24}$", lines[at + 2])
     assert re.match(r"  zz +30 .* 3  █{18}$", lines[at + 3])
     assert lines[at + 22] == "  … and 11 more labels"
-    assert "  ... and 11 more labels" in lines_of(
-        describe_path(str(tmp_path / "ds")), ascii_only=True
-    )
+    assert "  ... and 11 more labels" in lines_of(describe(str(tmp_path / "ds")), ascii_only=True)
 
 
 HOSTILE = [

@@ -23,8 +23,8 @@ from shardmill.loaders.html.render import (
     render_summary,
 )
 from shardmill.pipelines.calls import BuildResult
-from shardmill.pipelines.report.dataset_report import sample_records
 from shardmill.pipelines.report.findings import find_problems
+from shardmill.pipelines.report.sample import sample_records
 from shardmill.schemas.dataset.read_manifest import load_manifest
 from shardmill.schemas.errors import InputError, OutputError, UsageError
 from shardmill.schemas.example.serialize import encode_example
@@ -597,10 +597,10 @@ def test_replaces_reports_only(images, tmp_path, monkeypatch) -> None:
 
 
 def test_samples_large_datasets(tmp_path, monkeypatch) -> None:
-    from shardmill.pipelines.report import dataset_report as loaded
+    from shardmill.pipelines.report import sample
 
-    monkeypatch.setattr(loaded, "_MAX_RECORDS", 100)
-    monkeypatch.setattr(loaded, "MAX_FILES", 4)
+    monkeypatch.setattr(sample, "_MAX_RECORDS", 100)
+    monkeypatch.setattr(sample, "MAX_FILES", 4)
     ds = write_numbered(tmp_path / "ds", [50] * 10, 10)
     page = report(ds, tmp_path)
     assert "of 100 of the 500 records, from 4 shards" in re.sub(r"\s+", " ", page.text).lower()
@@ -830,9 +830,9 @@ def test_findings_of_columns_are_those_of_the_table(tmp_path) -> None:
 
 def test_check_fails_on_findings_above_given_limits(tmp_path, capsys) -> None:
     ds, limits = images_with_faults(tmp_path), tmp_path / "limits.toml"
-    code, out, err = run_here(capsys, "check", ds, "--findings")
+    code, out, err = run_here(capsys, "check", ds)
     assert (code, err) == (0, "")
-    assert "  found  enlarged: 9 of the " in out
+    assert "  warn   enlarged: 9 of the " in out
     for text, wanted in (("enlarged = 1.0", 0), ("enlarged = 0.05", 1), ("imbalance = 1", 1)):
         limits.write_text(text)
         code, out, err = run_here(capsys, "check", ds, f"--limits={limits}", "--json")
