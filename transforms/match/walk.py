@@ -16,7 +16,7 @@ from typing import Literal, NamedTuple
 from shardmill.schemas.dataset.foreign_names import SIDE_SUFFIXES, claims_other
 from shardmill.schemas.errors import InputError, UsageError
 from shardmill.schemas.refs import DUPLICATE, InputRef, Linked, MatchCounts, count_skipped
-from shardmill.schemas.storage import absolute, join, open_storage, scheme_of
+from shardmill.schemas.storage import absolute, join, open_storage, resolve_links, scheme_of
 
 _JUNK_NAMES = frozenset(
     {
@@ -107,10 +107,7 @@ def check_apart(source: str, output: str) -> None:
     Raises:
         UsageError: It is.
     """
-    real, inner = (
-        path if scheme_of(path) else os.path.realpath(path)
-        for path in map(absolute, (source, output))
-    )
+    real, inner = (resolve_links(absolute(path)) for path in (source, output))
     glob = re.search(r"[*?\[]", real.split("://", 1)[-1]) is not None
     above = join(inner, "").startswith(join(real, ""))
     if above or (

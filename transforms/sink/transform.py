@@ -6,7 +6,6 @@ writes each part, parts are concatenated into shards, and the shards are publish
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,7 +23,7 @@ from shardmill.schemas.errors import (
     UsageError,
 )
 from shardmill.schemas.refs import InputRef, MatchCounts, Reference, Reject
-from shardmill.schemas.storage import join, open_storage, scheme_of
+from shardmill.schemas.storage import join, open_storage, resolve_links
 from shardmill.transforms.match.transform import MatchedInputs
 from shardmill.transforms.runtime import metrics, progress
 from shardmill.transforms.runtime.beam_steps import (
@@ -364,7 +363,7 @@ def _claim_output(pipeline: beam.Pipeline, output: str) -> None:
     Raises:
         UsageError: Another one does.
     """
-    folder = output if scheme_of(output) else os.path.realpath(output)
+    folder = resolve_links(output)
     others = _OUTPUTS.setdefault(pipeline, [])
     for other in others:
         if f"{folder}/".startswith(f"{other}/") or other.startswith(f"{folder}/"):

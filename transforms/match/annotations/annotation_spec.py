@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import math
-import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from blake3 import blake3
 from shardmill.schemas.example.parse import parse_example
 from shardmill.schemas.example.serialize import FeatureValue, encode_example
 from shardmill.schemas.refs import InputRef, MatchCounts, RejectedError
-from shardmill.schemas.storage import scheme_of
+from shardmill.schemas.storage import resolve_links
 from shardmill.schemas.text_file import TextError, decode_text, decode_xml
 from shardmill.transforms.match.annotations import voc
 from shardmill.transforms.match.annotations.boxes import Annotation, AnnotationError, Box
@@ -255,4 +254,4 @@ def flag_of(kind: AnnotationSource) -> str:
 @functools.cache
 def _real_folder(path: str) -> str:
     """Return a path without links, and with a slash at its end."""
-    return f"{(path if scheme_of(path) else os.path.realpath(path)).rstrip('/')}/"
+    return resolve_links(path).rstrip("/") + "/"
