@@ -78,7 +78,9 @@ def attach(ref: InputRef, annotation: Annotation, labels: frozenset[str] | None 
 
 
 def _area(box: Box) -> float:
-    return float((box.xmax - box.xmin) * (box.ymax - box.ymin) if box.area is None else box.area)
+    if box.area is None:
+        return float((box.xmax - box.xmin) * (box.ymax - box.ymin))
+    return float(box.area)
 
 
 def with_attached(ref: InputRef, other: InputRef) -> InputRef:
@@ -237,7 +239,8 @@ class AnnotationSpec:
             if self.kind == "coco":
                 fewer = min(fewer, len(inside))
             counts = counts._replace(skipped=counts.skipped - fewer)
-            kinds += [(kind, number - fewer, key)] if number > fewer else []
+            if number > fewer:
+                kinds.append((kind, number - fewer, key))
         return counts._replace(kinds=tuple(kinds))
 
     def _is_inside(self, path: str) -> bool:
