@@ -179,7 +179,9 @@ def own_files(manifest: Manifest) -> list[str]:
     """Return the names of all files of a generation except its manifest, sorted."""
     own = {*manifest.files, *manifest.side_files, shard_names.SCHEMA, shard_names.REJECTS}
     own |= {catalog.file for catalog in manifest.catalogs}
-    return sorted(own | {shard_names.LABELS} if manifest.labels else own)
+    if manifest.labels:
+        own.add(shard_names.LABELS)
+    return sorted(own)
 
 
 def find_damage(storage: Storage, folder: str, manifest: Manifest) -> str:
