@@ -75,8 +75,10 @@ def explain_arguments(
     parameters = list(inspect.signature(function).parameters.values())
     if parameters and parameters[0].name == "self":
         parameters, args = parameters[1:], args[1:]
-    more = list(inspect.signature(options).parameters.values()) if options else []
-    more = [parameter for parameter in more if parameter.kind is parameter.KEYWORD_ONLY]
+    more = []
+    if options:
+        others = inspect.signature(options).parameters.values()
+        more = [parameter for parameter in others if parameter.kind is parameter.KEYWORD_ONLY]
     names = [
         parameter.name
         for parameter in (*parameters, *more)
@@ -85,8 +87,8 @@ def explain_arguments(
     takes_any = options is None and any(
         parameter.kind is parameter.VAR_KEYWORD for parameter in parameters
     )
-    for option, value in {} if takes_any else values.items():
-        if option not in names:
+    for option, value in values.items():
+        if option not in names and not takes_any:
             hint = _find_hint(option, names)
             return ArgumentError(f"{name} has no option {option}={value!r:.60}: {hint}.")
     plain = [
@@ -97,7 +99,9 @@ def explain_arguments(
     if len(args) > len(plain):
         value = args[len(plain)]
         numbers = [option for option in ("batch_size", "image_size") if option in names]
-        hint = f", as in {numbers[0]}={value!r}" if numbers and type(value) is int else ""
+        hint = ""
+        if numbers and type(value) is int:
+            hint = f", as in {numbers[0]}={value!r}"
         return ArgumentError(
             f"{name}(..., {value!r:.60}): only {format_names(plain)} go without a name: name the "
             f"others{hint}."

@@ -32,7 +32,9 @@ class DecompressionError(Exception):
     """
 
     def __init__(self, message: str, *, untrusted: bool = False) -> None:
-        super().__init__(f"reading stops here: {message}{_REPLACE if untrusted else ''}")
+        if untrusted:
+            message += _REPLACE
+        super().__init__(f"reading stops here: {message}")
         self.untrusted = untrusted
 
 
@@ -61,7 +63,9 @@ def decompress(reader: RandomReader, compression: str) -> Iterator[bytes]:
 def _streams(source: BinaryIO, compression: str) -> Iterator[bytes]:
     if compression == "gzip":
         return _gzip(source)
-    return _zstd(source) if compression == "zstd" else _bzip2_or_xz(source, compression)
+    if compression == "zstd":
+        return _zstd(source)
+    return _bzip2_or_xz(source, compression)
 
 
 def _gzip(source: BinaryIO) -> Iterator[bytes]:
@@ -79,7 +83,8 @@ def _bzip2_or_xz(source: BinaryIO, compression: str) -> Iterator[bytes]:
         left = piece
         while left or not decoder.needs_input:
             if decoder.eof:
-                left = left.lstrip(b"\0") if compression == "xz" else left  # xz stream padding
+                if compression == "xz":
+                    left = left.lstrip(b"\0")  # stream padding
                 if not left:
                     break
                 decoder, begun = _decoder(compression), False
@@ -89,7 +94,8 @@ def _bzip2_or_xz(source: BinaryIO, compression: str) -> Iterator[bytes]:
                 # Earlier streams are trusted: each ended with a valid checksum.
                 raise _damaged(compression, error, untrusted=begun) from error
             begun = begun or bool(out)
-            fed, left = True, decoder.unused_data if decoder.eof else b""
+            fed = True
+            left = decoder.unused_data if decoder.eof else b""
             if out:
                 yield out
             if decoder.eof and not left:

@@ -98,4 +98,6 @@ def format_value(text: str | bytes) -> str:
     if isinstance(text, bytes):
         # At most four bytes per character: a cell of many megabytes is not decoded completely.
         text = text[: 4 * (MAX_SHOWN + 1)].decode("utf-8", "backslashreplace")
-    return repr(text) if len(text) <= MAX_SHOWN else repr(text[:MAX_SHOWN]) + "…"
+    if len(text) <= MAX_SHOWN:
+        return repr(text)
+    return repr(text[:MAX_SHOWN]) + "…"

@@ -36,7 +36,9 @@ def short_number(value: object, digits: int = 6) -> str:
 
 def plural(count: int, noun: str) -> str:
     """Return a number with its noun, as in ``1 shard`` and ``2 shards``."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+    if count != 1:
+        noun += "s"
+    return f"{count:,} {noun}"
 
 
 def human_duration(seconds: int) -> str:
@@ -91,4 +93,5 @@ def printable(text: str) -> str:
     """
     if text.isprintable():
         return text
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    escapes = {ord(c): c.encode("unicode_escape").decode() for c in text if not c.isprintable()}
+    return text.translate(escapes)

@@ -233,10 +233,12 @@ def names(default: str | None = "", **rules: Any) -> Any:
     """Return an option whose value is a list: separated by commas, or a sequence."""
 
     def parse(flag: str, value: Any) -> tuple[str, ...]:
-        if value and not isinstance(value, Iterable):
+        if not value:
+            return ()
+        if not isinstance(value, Iterable):
             _parse_text(flag, value)
         listed = value.split(",") if isinstance(value, str) else value
-        return tuple(_parse_text(flag, text) for text in listed) if value else ()
+        return tuple(_parse_text(flag, text) for text in listed)
 
     return Option("text", parse, default, is_list=True, **rules)
 
@@ -270,8 +272,9 @@ def mapping(**rules: Any) -> Any:
     def parse(flag: str, value: Any) -> tuple[str, ...]:
         if isinstance(value, Mapping):
             value = [f"{key}:{part}" for key, part in value.items()]
-        listed = _ITEM_BOUND.split(value) if isinstance(value, str) and value else value
-        items = tuple(_parse_text(flag, text) for text in listed)
+        elif isinstance(value, str) and value:
+            value = _ITEM_BOUND.split(value)
+        items = tuple(_parse_text(flag, text) for text in value)
         wrong = next((text for text in items if ":" not in text[1:]), None)
         if wrong is not None:
             raise UsageError(

@@ -155,11 +155,11 @@ class PublishedRecord(NamedTuple):
     def pack(self) -> bytes:
         """Return the record as few bytes: many cross shuffles and are in memory at one time."""
         shard, (digest, *facts, features), *place = self
-        columns = {
-            name: bytes.fromhex(value) if isinstance(value, str) else value
-            for name, value in features.items()
-            if value is not None  # of the many columns that few datasets have
-        }
+        # Few datasets have values of all of the many columns.
+        columns = {name: value for name, value in features.items() if value is not None}
+        for name, value in columns.items():
+            if isinstance(value, str):
+                columns[name] = bytes.fromhex(value)
         packed = pickle.dumps(((bytes.fromhex(digest), *facts, columns), place))
         return b"%b\0%b" % (shard.encode(), packed)
 
@@ -168,8 +168,10 @@ class PublishedRecord(NamedTuple):
         """Undo ``pack``."""
         shard, _, packed = data.partition(b"\0")
         (digest, *facts, columns), place = pickle.loads(packed)  # noqa: S301 - only pack writes them
-        features = {k: v.hex() if isinstance(v, bytes) else v for k, v in columns.items()}
-        return cls(shard.decode(), EncodedImage._make([digest.hex(), *facts, features]), *place)
+        for name, value in columns.items():
+            if isinstance(value, bytes):
+                columns[name] = value.hex()
+        return cls(shard.decode(), EncodedImage._make([digest.hex(), *facts, columns]), *place)
 
 
 class MemberRange(NamedTuple):
@@ -237,7 +239,9 @@ class InputRef(NamedTuple):
     @property
     def labels(self) -> tuple[str, ...]:
         """Its labels: several, one or none."""
-        return self.classes or (() if self.label is None else (self.label,))
+        if self.classes or self.label is None:
+            return self.classes
+        return (self.label,)
 
     @property
     def file(self) -> str:
@@ -253,7 +257,8 @@ class InputRef(NamedTuple):
         """Return a 128-bit digest of all fields that identify the input and its content."""
         fields = (self.key, str(self.size), self.version, self.error, self.split, self.group)
         label = () if self.label is None else (self.label,)
-        return _digest(*fields, *label, *([f"\1{self.attached.hex()}"] if self.attached else ()))
+        attached = (f"\1{self.attached.hex()}",) if self.attached else ()
+        return _digest(*fields, *label, *attached)
 
     def values_digest(self) -> str:
         """Return a digest of the attached values as 32 hexadecimal digits, or an empty text."""
@@ -372,8 +377,13 @@ def count_skipped(key: str) -> MatchCounts:
         key: Path relative to the root; bytes that are not UTF-8 are percent-escaped.
     """
     stem, suffix = os.path.splitext(key.rpartition("/")[2])
-    kind = suffix.lower() if _SUFFIX.fullmatch(suffix) else "other"
-    return MatchCounts(1, kinds=(("hidden" if stem.startswith(".") else kind, 1, key),))
+    if stem.startswith("."):
+        kind = "hidden"
+    elif _SUFFIX.fullmatch(suffix):
+        kind = suffix.lower()
+    else:
+        kind = "other"
+    return MatchCounts(1, kinds=((kind, 1, key),))
 
 
 def sum_counts(counts: Iterable[MatchCounts]) -> MatchCounts:

@@ -48,7 +48,8 @@ def split_of(path: str) -> str:
     """
     *folders, name = path.split("/")
     numbered = _NUMBERED.fullmatch(name)
-    stem = _SUFFIXES.sub("", numbered["stem"] if numbered else name)
+    stem = numbered["stem"] if numbered else name
+    stem = _SUFFIXES.sub("", stem)
     words = [word for word in re.split(r"[-_. ]+", stem) if not word.isdigit()]
     last = re.sub(r"\d+$", "", words[-1]).lower() if words else ""
     if last in _SPLITS:
@@ -83,5 +84,7 @@ def missing_shards(paths: Iterable[str]) -> Iterator[str]:
         missing = sorted(set(range(total)) - numbers)
         if missing and max(numbers) < total:
             listed = ", ".join(str(number) for number in missing[:_MAX_SHOWN])
-            more = f" and {len(missing) - _MAX_SHOWN:,} more" if len(missing) > _MAX_SHOWN else ""
+            more = ""
+            if len(missing) > _MAX_SHOWN:
+                more = f" and {len(missing) - _MAX_SHOWN:,} more"
             yield f"of {total:,} files {stem}-*-of-{total:05d} number {listed}{more} is missing"

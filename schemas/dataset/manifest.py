@@ -123,11 +123,12 @@ class Split:
         Args:
             prefix: Added to the file names.
         """
+        labeled = None if self.labeled else False  # true is left out
         body = {
             "num_examples": self.num_examples,
             "num_bytes": self.num_bytes,
             "label_counts": self.label_counts,
-            "labeled": None if self.labeled else False,
+            "labeled": labeled,
             "class_weights": self.class_weights or None,
             "statistics": self.statistics and self.statistics.to_json(),
             "shards": [shard.to_json(prefix) for shard in self.shards],
@@ -276,15 +277,20 @@ class Manifest:
         try:
             body = _parse_body(text)
         except (RecursionError, ValueError) as error:
-            problem = "it is not text" if isinstance(error, UnicodeError) else error
+            problem = str(error)
+            if isinstance(error, UnicodeError):
+                problem = "it is not text"
             raise FormatError(f"it is not a Shardmill manifest ({problem})") from error
         version = body["version"]
         if version != VERSION:
-            older = isinstance(version, int) and version < VERSION
-            fix = "build the dataset again" if older else "use the Shardmill that wrote it"
+            fix = "use the Shardmill that wrote it"
+            if isinstance(version, int) and version < VERSION:
+                fix = "build the dataset again"
             raise FormatError(f"manifest version {version!r} is not {VERSION}: {fix}")
         try:
-            prefix = _checked_generation(body["generation"]) + "/" if "generation" in body else ""
+            prefix = ""
+            if "generation" in body:
+                prefix = _checked_generation(body["generation"]) + "/"
             body["previous"] = list(map(_checked_generation, body.get("previous", ())))
             body["splits"] = {k: _split(v, prefix) for k, v in body["splits"].items()}
             body["inputs"] = _parse_fields(Inputs, body["inputs"])
@@ -300,7 +306,9 @@ class Manifest:
             "".join((*names, *manifest.label_features, *manifest.labels, *manifest.build.command))
             _check_root(manifest)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            field = f"{error} is missing" if isinstance(error, KeyError) else str(error)
+            field = str(error)
+            if isinstance(error, KeyError):
+                field = f"{error} is missing"
             raise FormatError(
                 f"a field of the manifest is missing or malformed ({field})"
             ) from error
@@ -418,11 +426,12 @@ def _without_empty(body: dict[str, Any], *names: str) -> dict[str, Any]:
 
 def _split(body: dict[str, Any], prefix: str) -> Split:
     statistics = body.get("statistics")
-    parsed = {
+    parsed: dict[str, Any] = {
         "label_counts": dict(body["label_counts"]),
         "shards": [_shard(shard, prefix) for shard in body["shards"]],
-        "statistics": None if statistics is None else Statistics.from_json(statistics),
     }
+    if statistics is not None:
+        parsed["statistics"] = Statistics.from_json(statistics)
     return _parse_fields(Split, body | parsed)
 
 

@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 
 from shardmill.schemas.arguments import ArgumentError
 from shardmill.schemas.dataset.dataset_files import check_dataset_file, read_dataset_file
-from shardmill.schemas.dataset.manifest import VERSION, Manifest, missing_dataset
+from shardmill.schemas.dataset.manifest import VERSION, Manifest, Split, missing_dataset
 from shardmill.schemas.dataset.shard_names import CURRENT, MANIFEST, check_not_lost, is_generation
 from shardmill.schemas.errors import FormatError, InputError, StorageError, UsageError
 from shardmill.schemas.numbers import plural
 from shardmill.schemas.option_types import check_windows_path
-from shardmill.schemas.storage import join, open_storage, scheme_of
+from shardmill.schemas.storage import join, open_storage, resolve_links, scheme_of
 
 
 class OpenedManifest(NamedTuple):
@@ -65,8 +65,7 @@ def _check_root_is(folder: str, root: str) -> None:
     Raises:
         InputError: A reader that was given the folder would read another one.
     """
-    resolved = [path if scheme_of(path) else os.path.realpath(path) for path in (folder, root)]
-    if resolved[0].rstrip("/") != resolved[1].rstrip("/"):
+    if resolve_links(folder).rstrip("/") != resolve_links(root).rstrip("/"):
         raise InputError(
             f"{join(folder, MANIFEST)} is a count of {root}, another folder: give that folder, or "
             "the path of the manifest itself if you trust it."
@@ -101,7 +100,9 @@ def _find_manifest(path: str | os.PathLike[str]) -> tuple[str, str]:
     if entry is not None and entry.kind == "dir":
         return text, join(text, MANIFEST)
     above, name = os.path.split(text)
-    return (above or ".") if name == MANIFEST else "", text
+    if name == MANIFEST:
+        return above or ".", text
+    return "", text
 
 
 def _read_manifest(folder: str, file: str, *, counts: bool) -> Manifest:
@@ -127,9 +128,12 @@ def _read_manifest(folder: str, file: str, *, counts: bool) -> Manifest:
                 f"{file} is a file of the dataset {dataset}, which its manifest describes: give "
                 f"{dataset}, and a split."
             ) from error
-        fix = "build or copy the dataset again" if folder else f"give a dataset or its {MANIFEST}"
-        if not folder and isinstance(error.__cause__, UnicodeError):
-            fix += ", or use `shardmill count` for TFRecord files"
+        if folder:
+            fix = "build or copy the dataset again"
+        else:
+            fix = f"give a dataset or its {MANIFEST}"
+            if isinstance(error.__cause__, UnicodeError):
+                fix += ", or use `shardmill count` for TFRecord files"
         fix = f"; {fix}" if error.__cause__ else ""
         raise InputError(f"{file} cannot be read: {error}{fix}.") from error
     return manifest
@@ -148,21 +152,13 @@ def _dataset_of(file: str) -> str:
 def describe_manifest(manifest: Manifest) -> dict[str, Any]:
     """Returns the content of a manifest; reads no file."""
     total = sum(split.num_examples for split in manifest.splits.values())
-    splits = {
-        name: {
-            "num_examples": split.num_examples,
-            "num_bytes": split.num_bytes,
-            "share": split.num_examples / total if total else 0.0,
-            "statistics": split.statistics and split.statistics.to_json(),
-            "shards": [shard.to_json() for shard in split.shards],
-        }
-        for name, split in manifest.splits.items()
-    }
+    splits = {name: _describe_split(split, total) for name, split in manifest.splits.items()}
+    held = {"held": True} if manifest.held else {}
     return {
         "version": VERSION,
         "generation": manifest.generation or None,
         "previous": list(manifest.previous),
-        **({"held": True} if manifest.held else {}),
+        **held,
         "root": manifest.root or None,
         "finished": manifest.build.finished,
         "runner": manifest.build.runner,
@@ -176,6 +172,17 @@ def describe_manifest(manifest: Manifest) -> dict[str, Any]:
         "inputs": asdict(manifest.inputs),
         "warnings": [str(warning) for warning in manifest.warnings],
         "damaged": [asdict(damaged) for damaged in manifest.damaged],
+    }
+
+
+def _describe_split(split: Split, total: int) -> dict[str, Any]:
+    share = split.num_examples / total if total else 0.0
+    return {
+        "num_examples": split.num_examples,
+        "num_bytes": split.num_bytes,
+        "share": share,
+        "statistics": split.statistics and split.statistics.to_json(),
+        "shards": [shard.to_json() for shard in split.shards],
     }
 
 
@@ -216,7 +223,9 @@ def read_rejects(path: str) -> Iterator[dict[str, str]]:
 def _reject(line: bytes) -> dict[str, str]:
     try:
         body = json.loads(line)
-        names = ("key", "stage", "error", *(["column"] if "column" in body else []), "message")
+        names = ["key", "stage", "error", "message"]
+        if "column" in body:
+            names.insert(3, "column")
         return {name: str(body[name]) for name in names}
     except (ValueError, TypeError, KeyError):
         return {"key": "?", "stage": "?", "error": "?", "message": "this line is damaged"}

@@ -125,7 +125,9 @@ def _share_text(share: Fraction) -> str:
 def split_of_folder(name: str) -> str:
     """Return the split that the name of a folder means, or an empty text."""
     match = re.fullmatch(SPLIT_FOLDER, name, re.IGNORECASE)
-    return SPLIT_FOLDERS.get(match[1].lower(), "validation") if match else ""
+    if match is None:
+        return ""
+    return SPLIT_FOLDERS.get(match[1].lower(), "validation")
 
 
 def check_split_name(name: str) -> str | None:

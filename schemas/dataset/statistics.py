@@ -54,7 +54,9 @@ class FeatureStatistics:
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON object; ``nan`` and ``infinite`` are omitted if they are 0."""
-        names = ["count", "missing", *(_NUMERIC if self.numeric else ())]
+        names = ["count", "missing"]
+        if self.numeric:
+            names += _NUMERIC
         names += [name for name in _OPTIONAL if getattr(self, name)]
         return {name: getattr(self, name) for name in names}
 

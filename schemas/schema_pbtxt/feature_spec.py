@@ -142,16 +142,8 @@ def parse_feature_spec(feature: Any, source: str) -> FeatureSpec:
     dtype, shape = _array(tags, f"{source}: the feature {name!r}")
     if encoding == "raw" and dtype is None:
         raise FormatError(f"{source}: the feature {name!r} holds raw values without a dtype")
-    return FeatureSpec(
-        name,
-        kind,
-        fixed,
-        single,
-        encoding,
-        dtype,
-        shape,
-        int(channels) if channels in _CHANNELS else 0,
-    )
+    depth = int(channels) if channels in _CHANNELS else 0
+    return FeatureSpec(name, kind, fixed, single, encoding, dtype, shape, depth)
 
 
 def _array(

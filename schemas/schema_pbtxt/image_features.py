@@ -76,6 +76,7 @@ _BOX_FIELDS: tuple[tuple[str, Kind, str], ...] = (
     ("is_crowd", "int64", "box/is_crowd"),
     ("area", "float32", "box/area"),
 )
+_BOX_SHORTS = {"box/class_id": "classes"}
 # Columns of the catalog that are counts, or 1 for some images; and the warning about their sums.
 ORIGINAL_COUNTS = {  # with the encoding ``keep``
     "kept": "",
@@ -105,55 +106,52 @@ COUNTS = ORIGINAL_COUNTS | BOX_COUNTS | DEPTH_COUNTS
 IMAGE_HASH = "image_hash"  # column of the catalog: of the encoded image
 VALUES = "values_digest"  # column of the catalog: of the values of listings and annotations
 
-IMAGE_FEATURES: dict[str, Feature] = {
-    feature.name: feature
-    for feature in (
-        Feature(ENCODED, "bytes", "data", column=IMAGE_HASH, short="image"),
-        Feature(FORMAT, "bytes", "format"),
-        Feature(HEIGHT, "int64", "height"),
-        Feature(WIDTH, "int64", "width"),
-        Feature(CLASS_ID, "int64", "class_id", of_input=True, part="label", short="label"),
-        Feature(CLASS_TEXT, "bytes", "label", of_input=True, part="label"),
-        Feature(KEY, "bytes", "key", of_input=True),
-        # As TensorFlow's Object Detection API names them; sides as fractions of the record's image.
-        *(
-            Feature(
-                f"image/object/{name}",
-                kind,
-                field,
-                of_input=True,
-                part="boxes",
-                count="any",
-                short="classes" if field == "box/class_id" else "",
-            )
-            for name, kind, field in _BOX_FIELDS
-        ),
-        *(
-            Feature(f"image/source/{side}", "int64", f"source_{side}", part="boxes")
-            for side in ("height", "width")
-        ),
-        Feature("image/source/orientation", "int64", "orientation", part="boxes"),
-        Feature(
-            "image/source/id",
-            "int64",
-            "coco_image_id",
-            of_input=True,
-            part="coco_ids",
-            short="image_id",
-        ),
-        Feature(
-            "image/object/category_id",
-            "int64",
-            "box/category_id",
-            of_input=True,
-            part="coco_ids",
-            count="any",
-            short="category_ids",
-        ),
-        Feature(MASK, "bytes", "mask", part="mask", column="mask_hash", short="mask"),
-        Feature(f"{MASK_CLASS}/format", "bytes", "mask_format", part="mask"),
+# As TensorFlow's Object Detection API names them; sides as fractions of the record's image.
+_BOX_FEATURES = [
+    Feature(
+        f"image/object/{name}",
+        kind,
+        field,
+        of_input=True,
+        part="boxes",
+        count="any",
+        short=_BOX_SHORTS.get(field, ""),
     )
-}
+    for name, kind, field in _BOX_FIELDS
+]
+_FEATURES = (
+    Feature(ENCODED, "bytes", "data", column=IMAGE_HASH, short="image"),
+    Feature(FORMAT, "bytes", "format"),
+    Feature(HEIGHT, "int64", "height"),
+    Feature(WIDTH, "int64", "width"),
+    Feature(CLASS_ID, "int64", "class_id", of_input=True, part="label", short="label"),
+    Feature(CLASS_TEXT, "bytes", "label", of_input=True, part="label"),
+    Feature(KEY, "bytes", "key", of_input=True),
+    *_BOX_FEATURES,
+    Feature("image/source/height", "int64", "source_height", part="boxes"),
+    Feature("image/source/width", "int64", "source_width", part="boxes"),
+    Feature("image/source/orientation", "int64", "orientation", part="boxes"),
+    Feature(
+        "image/source/id",
+        "int64",
+        "coco_image_id",
+        of_input=True,
+        part="coco_ids",
+        short="image_id",
+    ),
+    Feature(
+        "image/object/category_id",
+        "int64",
+        "box/category_id",
+        of_input=True,
+        part="coco_ids",
+        count="any",
+        short="category_ids",
+    ),
+    Feature(MASK, "bytes", "mask", part="mask", column="mask_hash", short="mask"),
+    Feature(f"{MASK_CLASS}/format", "bytes", "mask_format", part="mask"),
+)
+IMAGE_FEATURES = {feature.name: feature for feature in _FEATURES}
 
 
 def listed_feature(column: Column) -> Feature:
@@ -200,8 +198,9 @@ class FeatureSet:
         for feature in (*listed, *IMAGE_FEATURES.values()):
             if feature.part and feature.part not in parts:
                 continue
-            is_several = several and feature.part == "label"
-            sources[feature.name] = replace(feature, count="any") if is_several else feature
+            sources[feature.name] = feature
+            if several and feature.part == "label":
+                sources[feature.name] = replace(feature, count="any")
         for column in listed:
             if not text and sources[column.name] != column:
                 raise UsageError(
@@ -248,7 +247,11 @@ class FeatureSet:
     @cached_property
     def catalogued(self) -> dict[str, Kind]:
         """Columns of the catalog that record its features, with the types of the features."""
-        counts = (ORIGINAL_COUNTS if self.keeps else {}) | (BOX_COUNTS if self.boxes else {})
+        counts: list[str] = []
+        if self.keeps:
+            counts += ORIGINAL_COUNTS
+        if self.boxes:
+            counts += BOX_COUNTS
         columns = {feature.column: feature.kind for _, feature in self.features if feature.column}
         return {**columns, **dict.fromkeys(counts, "int64")}
 
@@ -279,10 +282,10 @@ class FeatureSet:
             feature.column: fields[feature.field] for _, feature in self.features if feature.column
         }
         columns |= {name: fields[name] for name in self.catalogued if name in fields}
-        return {
-            column: blake3(value).hexdigest() if isinstance(value, bytes) else value
-            for column, value in columns.items()
-        }
+        for column, value in columns.items():
+            if isinstance(value, bytes):
+                columns[column] = blake3(value).hexdigest()
+        return columns
 
     def describe(self) -> list[dict[str, Any]]:
         """Return the features for the manifest, sorted by name."""

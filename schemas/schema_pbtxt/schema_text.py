@@ -42,12 +42,16 @@ def feature_fields(
         required: Whether every example has the feature.
         several: Whether an example may have any number of values, not one.
     """
-    presence = {"min_fraction": 1.0, "min_count": 1} if required else {"min_fraction": 0.0}
+    presence = {"min_fraction": 0.0}
+    if required:
+        presence = {"min_fraction": 1.0, "min_count": 1}
     fields = {"name": name, "type": TYPES[kind], "presence": presence}
     if required and not several:
         fields["shape"] = {"dim": [{"size": 1}]}
+    elif several:
+        fields["value_count"] = {"min": 0}
     else:
-        fields["value_count"] = {"min": 0} if several else {"min": 1, "max": 1}
+        fields["value_count"] = {"min": 1, "max": 1}
     return {**fields, "annotation": {"tag": tags}} if tags else fields
 
 

@@ -13,6 +13,7 @@ from shardmill.schemas.storage.base import from_relative as from_relative
 from shardmill.schemas.storage.base import is_link as is_link
 from shardmill.schemas.storage.base import join as join
 from shardmill.schemas.storage.base import map_ordered as map_ordered
+from shardmill.schemas.storage.base import resolve_links as resolve_links
 from shardmill.schemas.storage.base import scheme_of as scheme_of
 from shardmill.schemas.storage.base import storage_threads as storage_threads
 from shardmill.schemas.storage.base import to_relative as to_relative

@@ -235,6 +235,13 @@ def absolute(path: str) -> str:
     return path
 
 
+def resolve_links(path: str) -> str:
+    """Return a local path without symbolic links; a URI unchanged."""
+    if scheme_of(path):
+        return path
+    return os.path.realpath(path)
+
+
 def join(base: str, *parts: str) -> str:
     """Return a path below base; base may be a local folder or a URI."""
     return "/".join((base.rstrip("/") or "", *parts))
@@ -246,7 +253,9 @@ def to_relative(path: str, root: str) -> str:
     The name has its exact characters, also where the key of an input is another Unicode form.
     """
     prefix = root.rstrip("/") + "/"
-    return f"./{path[len(prefix) :]}" if root and path.startswith(prefix) else path
+    if root and path.startswith(prefix):
+        return f"./{path[len(prefix) :]}"
+    return path
 
 
 def from_relative(path: str, root: str) -> str:

@@ -204,12 +204,13 @@ class GcsStorage(ObjectStorage):
         self, action: str, path: str, *, flat: bool = True, limit: int | None = None
     ) -> Iterator[Entry]:
         bucket, name = split_uri(path)
+        delimiter = None if flat else "/"
         with translate_errors(action, path, "bucket"):
             pages = self._client().list_blobs(
                 bucket,
                 prefix=folder_prefix(name),
                 fields=_LISTED,
-                delimiter=None if flat else "/",
+                delimiter=delimiter,
                 max_results=limit,
             )
             yield from map(_entry, pages)
@@ -275,8 +276,9 @@ def _request() -> Any:
     def request_soon(*args: Any, timeout: float = _METADATA_TIMEOUT, **options: Any) -> Any:
         return request(*args, timeout=min(timeout, _METADATA_TIMEOUT), **options)
 
-    is_set = "GCE_METADATA_TIMEOUT" in os.environ
-    return request if is_set or _metadata.detect_gce_residency_linux() else request_soon
+    if "GCE_METADATA_TIMEOUT" in os.environ or _metadata.detect_gce_residency_linux():
+        return request
+    return request_soon
 
 
 def why(error: BaseException) -> str:
@@ -313,7 +315,8 @@ def translate_errors(action: str, uri: str, missing: Missing = "object") -> Iter
     except exceptions.PreconditionFailed as error:
         raise replaced_error(action, uri) from error
     except auth.GoogleAuthError as error:
-        reason = one_line(error.args[0] if error.args else error)
+        cause = error.args[0] if error.args else error
+        reason = one_line(cause)
         if "credentials were not found" in reason:
             reason = "none were found"
         raise StorageError(

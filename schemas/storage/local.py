@@ -253,9 +253,10 @@ def _changed_to_other() -> ChangedError:
 def _pread(descriptor: int, length: int, offset: int) -> bytes:
     """Return bytes at an offset, read again where the system returns fewer, such as 2 GiB."""
     data = os.pread(descriptor, length, offset)
-    while len(data) < length and (
-        more := os.pread(descriptor, length - len(data), offset + len(data))
-    ):
+    while len(data) < length:
+        more = os.pread(descriptor, length - len(data), offset + len(data))
+        if not more:
+            break
         data += more
     return data
 

@@ -169,4 +169,6 @@ class ObjectReader:
     def read_at(self, offset: int, length: int) -> bytes:
         """Return bytes at an offset by one request; fewer at the end of the object."""
         stop = min(offset + length, self.size)
-        return self._read_range(self._entry, offset, stop) if offset < stop else b""
+        if offset >= stop:
+            return b""
+        return self._read_range(self._entry, offset, stop)

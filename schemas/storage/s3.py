@@ -305,4 +305,7 @@ def entry_of(uri: str, item: dict[str, Any]) -> Entry:
 
 def if_match(version: str) -> dict[str, str]:
     """Return the condition that an object still has a version; none for no version."""
-    return {"IfMatch": f'"{version.rpartition("@")[0]}"'} if version else {}
+    if not version:
+        return {}
+    tag = version.rpartition("@")[0]
+    return {"IfMatch": f'"{tag}"'}

@@ -129,4 +129,6 @@ def _retry_conflict(response: Any, attempts: int, **_: Any) -> float | None:
     documentation asks clients to send the call again. Botocore alone does not.
     """
     conflicted = response is not None and response[0].status_code == 409
-    return pause_seconds(attempts) if conflicted and attempts < ATTEMPTS else None
+    if conflicted and attempts < ATTEMPTS:
+        return pause_seconds(attempts)
+    return None

@@ -219,7 +219,8 @@ def parse_index(header: bytes) -> list[Member] | None:
     members = list(map(Member, numbers[::2], numbers[1::2]))
     # A member without bytes would make a reader of the index loop forever.
     sizes = [member.num_bytes for member in members]
-    return members if len(members) == count and min(sizes) > 0 and sum(sizes) == span else None
+    is_whole = len(members) == count and min(sizes) > 0 and sum(sizes) == span
+    return members if is_whole else None
 
 
 def read_index(read_at: Callable[[int, int], bytes], size: int) -> list[IndexedMember] | None:

@@ -84,7 +84,8 @@ def read_members(file: OpenFile, folder: str, path: str, records: int) -> Member
             )
         if head.startswith(HEADER[:2]):
             raise FormatError("its member index is damaged or does not cover the whole file")
-    table = np.array(_find_chunks(file) if index is None else index, np.int64).reshape(-1, 3)
+    chunks = _find_chunks(file) if index is None else index
+    table = np.array(chunks, np.int64).reshape(-1, 3)
     first = np.concatenate([[0], np.cumsum(table[:, 2])])
     if first[-1] != records:
         raise different_records(actual=first[-1], expected=records)

@@ -80,9 +80,10 @@ def count_file(
             file_count = FileCount(0, reader.size)
             compression = detect_compression(reader)
             file_count = file_count._replace(compression=compression)
-            members = read_index(reader.read_at, reader.size) if compression == "gzip" else None
-            if members is not None:
-                return _count_indexed(reader, members, check, take)
+            if compression == "gzip":
+                members = read_index(reader.read_at, reader.size)
+                if members is not None:
+                    return _count_indexed(reader, members, check, take)
             if compression == "none" and check == "index":
                 return _count_by_lengths(reader)
             return _scan_stream(reader, compression, check, take)
@@ -129,8 +130,8 @@ def _count_by_lengths(reader: RandomReader) -> FileCount:
     at = records = read = 0
     while at < reader.size:
         # Small records: one read has many headers. Large records: only their headers are read.
-        near = at - read < reader.gap
-        data = reader.read_at(at, reader.chunk if near else HEADER_BYTES)
+        size = reader.chunk if at - read < reader.gap else HEADER_BYTES
+        data = reader.read_at(at, size)
         read = at + len(data)
         # A new scanner for each read, since the bytes of large payloads between are skipped.
         scanner = RecordScanner(at, check=False)
@@ -211,12 +212,12 @@ def _scan_stream(
 ) -> FileCount:
     """Scan a file from beginning to end, without an index."""
     scanner, crc = RecordScanner(check=check == "records", take=take), google_crc32c.Checksum()
-    chunks = _summed(raw_chunks(reader, 0, reader.size), crc)
+    content = _summed(raw_chunks(reader, 0, reader.size), crc)
     warnings: list[str] = []
     fault = None
     try:
-        is_gzip = compression == "gzip"
-        content = gzip_chunks(chunks, warn=warnings.append) if is_gzip else chunks
+        if compression == "gzip":
+            content = gzip_chunks(content, warn=warnings.append)
         for _ in scan_content(scanner, content, compression, reader.size):
             pass
     except DamagedError as error:

@@ -78,7 +78,9 @@ def count_files(refs: Sequence[InputRef], spec: CountSpec) -> Iterator[CountedFi
 
 def _cost(ref: InputRef) -> int:
     """Return the work of reading a file: what decides is in it, but its name costs no request."""
-    return ref.size * (INFLATE_COST if ref.key.endswith(".gz") else 1)
+    if ref.key.endswith(".gz"):
+        return ref.size * INFLATE_COST
+    return ref.size
 
 
 def count_ref(ref: InputRef, check: Check) -> FileCount:
@@ -97,9 +99,9 @@ def write_manifest(files: Sequence[CountedFile], counts: MatchCounts, spec: Coun
     if counts.fatal:
         raise OutputError(counts.fatal)
     if not files:
-        others = (
-            f", only {counts.skipped:,} of other formats by their names" if counts.skipped else ""
-        )
+        others = ""
+        if counts.skipped:
+            others = f", only {counts.skipped:,} of other formats by their names"
         raise OutputError(
             f"There are no TFRecord files in {spec.root}{others}: name them in --input."
         )
@@ -160,12 +162,10 @@ def mark_empty(files: Iterable[CountedFile]) -> list[CountedFile]:
     if not any(file.result.records for file in ordered):
         return ordered
     fault = FileFault("empty", 0, 0, "it is empty, and other files have records: copy it again")
-    return [
-        file._replace(result=file.result._replace(fault=fault, crc32c=""))
-        if file.result.fault is None and not file.result.num_bytes
-        else file
-        for file in ordered
-    ]
+    for index, file in enumerate(ordered):
+        if file.result.fault is None and not file.result.num_bytes:
+            ordered[index] = file._replace(result=file.result._replace(fault=fault, crc32c=""))
+    return ordered
 
 
 def make_manifest(
@@ -187,10 +187,11 @@ def make_manifest(
     damaged = tuple(_damaged(file, file.result.fault) for file in ordered if file.result.fault)
     splits = dict(_splits(intact, listed_splits))
     compressions = {file.result.compression for file in intact if file.result.num_bytes}
+    compression = "mixed" if len(compressions) > 1 else next(iter(compressions), "none")
     return Manifest(
         splits=splits,
         written=sum(split.num_examples for split in splits.values()),
-        compression="mixed" if len(compressions) > 1 else next(iter(compressions), "none"),
+        compression=compression,
         inputs=Inputs(
             root=spec.root,
             matched=len(ordered) + counts.skipped + counts.duplicates,

@@ -288,17 +288,16 @@ def _store(
 
 def _key_in(features: Mapping[str, FeatureValues], key: Getter) -> bytes:
     """Return the key of an example for a message, or no bytes."""
-    values = features[key].values if isinstance(key, str) and key in features else []
-    if not values:
+    if not isinstance(key, str) or key not in features or not features[key].values:
         return b""
-    first = values[0]
+    first = features[key].values[0]
     return first if isinstance(first, bytes) else str(first).encode()
 
 
 def _write(stored: Sequence[StoredExample], folder: str, config_id: str) -> StoredFile:
     # Its content names a file, as that of a run: a bundle that is processed again gives the same.
     rows = sorted(stored, key=operator.attrgetter("key", "payload", "split", "problem"))
-    columns = [[getattr(row, name) for row in rows] for name in _LAYOUT.names]
+    columns = [list(map(operator.attrgetter(name), rows)) for name in _LAYOUT.names]
     table = pa.table(columns, schema=_LAYOUT)
     content = pa.BufferOutputStream()
     with pa.ipc.new_stream(content, _LAYOUT) as stream:

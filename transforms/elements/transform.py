@@ -92,8 +92,10 @@ class ElementEncoder(RowEncoder):
         segment_refs = [ref for ref in refs if ref.split]
         if segment_refs:
             for item in merge_segments(segment_refs, "", summarize=True, unique=self.unique):
-                is_reject = isinstance(item, Reject)
-                yield item._replace(message=_SAME_KEY) if is_reject else item  # type: ignore[call-arg]
+                if isinstance(item, Reject):
+                    yield item._replace(message=_SAME_KEY)
+                else:
+                    yield item
 
 
 _SAME_KEY = "another element has the same key: give each element a different key"

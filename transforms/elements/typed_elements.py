@@ -68,11 +68,13 @@ class ElementReader(TextTable):
         problems = [element.problem for element in read]
         reasons = np.array([problem.error if problem else "" for problem in problems])
         rejects.add(reasons != "", reasons, "", lambda row: str(problems[row].message))  # type: ignore[union-attr]
-        columns = [
-            _type_column(column, [element.values.get(column.name) for element in read], rejects)
-            for column in self.table.columns
-        ]
-        columns = [_distinct(c) if c.name == self.table.label else c for c in columns]
+        columns = []
+        for column in self.table.columns:
+            values = [element.values.get(column.name) for element in read]
+            typed = _type_column(column, values, rejects)
+            if column.name == self.table.label:
+                typed = _distinct(typed)
+            columns.append(typed)
         keys = [element.key for element in read]
         named = {self.table.key: keys, self.table.split_by: [element.split for element in read]}
         texts = {name: number_rows(pa.array(values, pa.binary())) for name, values in named.items()}
@@ -99,11 +101,14 @@ def _read_element(
         if not callable(reader.key):
             key = to_text("key", values.get(reader.key))
         if reader.split:
-            get = reader.split if callable(reader.split) else None
-            if get is None and reader.split not in values:
+            if callable(reader.split):
+                split_value = reader.split(element)
+            elif reader.split in values:
+                split_value = values[reader.split]
+            else:
                 message = f"it has no field {reader.split!r}, which names its split"
                 raise RejectedError("decode", "no_split", message)
-            split = to_text("split", get(element) if get else values.get(str(reader.split)))
+            split = to_text("split", split_value)
         if not values.keys() <= names:
             extra = format_names(sorted(map(str, values.keys() - names)))
             message = f"the schema does not name {extra}: add it there, or remove it before"
@@ -136,17 +141,20 @@ def values_of(element: Any, lists: set[str]) -> Mapping[str, Any]:
         features = parse_example(payload).items()
     except ExampleError as error:
         raise RejectedError("decode", "decode", str(error)) from error
-    return {
-        name: values[0] if len(values) == 1 and name not in lists else values or None
-        for name, (_, values) in features
-    }
+    decoded: dict[str, Any] = {}
+    for name, (_, listed) in features:
+        is_single = len(listed) == 1 and name not in lists
+        decoded[name] = listed[0] if is_single else listed or None
+    return decoded
 
 
 def size_of(element: Any) -> int:
     """Return the approximate bytes that an element takes in memory."""
     if hasattr(element, "ByteSize"):
         return int(element.ByteSize()) + _ELEMENT_BYTES
-    return size_of_value(element._asdict() if hasattr(element, "_asdict") else element)
+    if hasattr(element, "_asdict"):
+        element = element._asdict()
+    return size_of_value(element)
 
 
 def to_text(word: str, value: Any) -> bytes:

@@ -120,7 +120,8 @@ def _with_slashes(entry: str, root: str, is_folder: Callable[[str], bool]) -> st
     """
     if "\\" not in entry:
         return entry
-    path = entry if scheme_of(entry) or entry.startswith("/") else join(root, entry)
+    is_whole = scheme_of(entry) or entry.startswith("/")
+    path = entry if is_whole else join(root, entry)
     if scheme_of(path):
         # A request for each file would take hours.
         is_plain = not is_folder(path.replace("\\", "/").rpartition("/")[0])
@@ -417,9 +418,12 @@ def match_now(spec: MatchSpec) -> tuple[list[InputRef], MatchCounts]:
         matches = [find_single(spec)]
     elif spec.kind == "listing":
         listed = _merge(((ref.key, ref) for ref in read_listing(spec)), merge_entries)
-        matches = [
-            find_listed(match, spec) if isinstance(match, InputRef) else match for match in listed
-        ]
+        matches = []
+        for match in listed:
+            if isinstance(match, InputRef):
+                matches.append(find_listed(match, spec))
+            else:
+                matches.append(match)
     else:
         walked = [match for task in first_level(spec.top) for match in walk_input(spec, task)]
         linked = _merge(match for match in walked if isinstance(match, Linked))
@@ -442,7 +446,9 @@ def _merge(
 
 def find_listed(ref: InputRef, spec: MatchSpec) -> InputRef:
     """Return a reference of a listing with its size and version."""
-    return ref if ref.error else find_sizes(ref, spec.root, follow_links=spec.follow_links)
+    if ref.error:
+        return ref
+    return find_sizes(ref, spec.root, follow_links=spec.follow_links)
 
 
 def read_listing(spec: MatchSpec) -> Iterator[InputRef]:

@@ -146,7 +146,8 @@ class LabelSpec:
             ref = ref._replace(label=self._named(ref.label or ""))
         elif self._regex is not None:
             match = self._regex.fullmatch(ref.key)
-            ref = ref._replace(label=match.group("label") if match else None)
+            label = match.group("label") if match else None
+            ref = ref._replace(label=label)
         if not ref.label and not self.several:
             why = f"no label is found in {ref.key!r} by --label_from={self.label_from}"
             if by_member:
@@ -255,7 +256,9 @@ def sort_labels(labels: Iterable[str], order: LabelOrder = "text") -> tuple[str,
             labels, in which digits are compared by value too, as in class_2 and class_10.
     """
     by_text = sorted(labels, key=str.encode)
-    return tuple(sorted(by_text, key=_numeric_key) if order == "number" else by_text)
+    if order == "number":
+        return tuple(sorted(by_text, key=_numeric_key))
+    return tuple(by_text)
 
 
 def _numeric_key(label: str) -> tuple[bool, Decimal, list[tuple[bytes, Decimal]]]:
@@ -276,8 +279,9 @@ def warn_of_order(labels: Iterable[str]) -> Iterator[str]:
     pairs = zip(numbers, by_number, strict=True)
     moved = next((label for label, expected in pairs if label != expected), None)
     if moved is not None:
-        is_all = len(numbers) == len(by_text)
-        which = "the labels are" if is_all else f"{len(numbers)} of {len(by_text)} labels are"
+        which = "the labels are"
+        if len(numbers) < len(by_text):
+            which = f"{len(numbers)} of {len(by_text)} labels are"
         yield (
             f"{which} numbers, but class ids sort them as texts: the label {moved!r} has "
             f"the class id {by_text.index(moved)}; --label_order=number sorts them by value"

@@ -101,7 +101,9 @@ class MatchFiles(beam.PTransform):
             refs, counts = self._walked(start)
         if not spec.archives:
             return MatchedInputs(refs, counts)
-        list_members = list_images if spec.kind == "listing" else partial(expand, spool=self.spool)
+        list_members: Callable[[InputRef], Iterator[Match]] = partial(expand, spool=self.spool)
+        if spec.kind == "listing":
+            list_members = list_images
         refs, members = (
             refs
             | "SpreadArchives" >> beam.Reshuffle()
@@ -206,8 +208,10 @@ def find_inputs(
             for match in function(element):
                 if isinstance(match, Linked):
                     yield TaggedOutput(_LINKED, tuple(match))
+                elif isinstance(match, MatchCounts):
+                    yield TaggedOutput(_COUNTS, match)
                 else:
-                    yield TaggedOutput(_COUNTS, match) if isinstance(match, MatchCounts) else match
+                    yield match
         except fatal as error:
             fatal_error = getattr(error, "coded", str(error))
             yield TaggedOutput(_COUNTS, MatchCounts(fatal=fatal_error))

@@ -16,7 +16,7 @@ from typing import Literal, NamedTuple
 from shardmill.schemas.dataset.foreign_names import SIDE_SUFFIXES, claims_other
 from shardmill.schemas.errors import InputError, UsageError
 from shardmill.schemas.refs import DUPLICATE, InputRef, Linked, MatchCounts, count_skipped
-from shardmill.schemas.storage import absolute, join, open_storage, scheme_of
+from shardmill.schemas.storage import absolute, join, open_storage, resolve_links, scheme_of
 
 _JUNK_NAMES = frozenset(
     {
@@ -107,10 +107,7 @@ def check_apart(source: str, output: str) -> None:
     Raises:
         UsageError: It is.
     """
-    real, inner = (
-        path if scheme_of(path) else os.path.realpath(path)
-        for path in map(absolute, (source, output))
-    )
+    real, inner = (resolve_links(absolute(path)) for path in (source, output))
     glob = re.search(r"[*?\[]", real.split("://", 1)[-1]) is not None
     above = join(inner, "").startswith(join(real, ""))
     if above or (
@@ -124,7 +121,8 @@ def glob_root(pattern: str) -> str:
     """Return the longest literal folder of a glob."""
     names = pattern.split("/")
     magic = next(i for i, name in enumerate(names) if re.search(r"[*?\[]", name))
-    return "/".join(names[:magic]) or ("/" if pattern.startswith("/") else ".")
+    root = "/" if pattern.startswith("/") else "."
+    return "/".join(names[:magic]) or root
 
 
 def glob_regex(pattern: str) -> re.Pattern[str]:
@@ -275,7 +273,9 @@ def _is_dir(entry: os.DirEntry[str]) -> bool:
 
 
 def _by_link(match: InputRef | MatchCounts, real: str) -> Match:
-    return Linked(escape_name(real), match) if isinstance(match, InputRef) else match
+    if isinstance(match, InputRef):
+        return Linked(escape_name(real), match)
+    return match
 
 
 class _LocalWalk:
@@ -321,7 +321,10 @@ class _LocalWalk:
                     yield from self.walk(relative, entry_real, deep=True)
             elif self.matches.file(relative):
                 match = self._file(entry, relative, entry_real)
-                yield _by_link(match, entry_real) if linked else match
+                if linked:
+                    yield _by_link(match, entry_real)
+                else:
+                    yield match
 
     def _unused_link(self, path: str, folder: str, real: str) -> InputRef | MatchCounts | None:
         """Return the reject or duplicate for a folder link that is not followed."""
@@ -382,7 +385,9 @@ class _LocalWalk:
             return ref.rejected("not_a_file", "a pipe, socket or device")
         if entry.is_symlink():
             real = os.path.realpath(entry.path)
-        return DUPLICATE if real != self.real_path(relative) and self._is_matched(real) else ref
+        if real != self.real_path(relative) and self._is_matched(real):
+            return DUPLICATE
+        return ref
 
 
 def _walk_objects(

@@ -37,9 +37,11 @@ class _Totals:
         """Add the rows of a catalog."""
         self.rows += len(table)
         for label, number in Counter(table["label"].to_pylist()).items():
-            if label is not None:
-                for single in label.split(separator) if separator else [label]:
-                    self.labels[single] += number
+            if label is None:
+                continue
+            singles = label.split(separator) if separator else [label]
+            for single in singles:
+                self.labels[single] += number
         self.multi_frame += sum(table["multi_frame"].to_pylist())
         self.pixels += sum(table["pixels"].to_pylist())
         columns = (table["pixel_sums"].to_pylist(), table["pixel_squares"].to_pylist())
@@ -73,7 +75,8 @@ def check_catalogs(folder: str, manifest: Manifest) -> Iterator[Finding]:
         for shard, table in zip(shards, read, strict=True):
             problem = table if isinstance(table, str) else _find_problem(shard, table, manifest)
             if problem:
-                yield Finding(shard.catalog.file if shard.catalog else "", problem)
+                file = shard.catalog.file if shard.catalog else ""
+                yield Finding(file, problem)
                 is_whole = False
                 continue
             for sums in (totals, total):

@@ -147,7 +147,8 @@ def _measure(storage: Storage, entry: Entry, kind: LeftoverKind) -> Leftover:
             size += child.size
     times = [time for time in changed if time is not None]
     is_dated = bool(times) and len(times) == len(changed)
-    return Leftover(entry.name, kind, files, size, max(times) if is_dated else None)
+    latest = max(times) if is_dated else None
+    return Leftover(entry.name, kind, files, size, latest)
 
 
 def remove(storage: Storage, output: str, item: Leftover, older_than_ns: int, now_ns: int) -> bool:

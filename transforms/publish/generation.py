@@ -21,7 +21,7 @@ from shardmill.schemas.dataset.dataset_files import check_dataset_file
 from shardmill.schemas.dataset.manifest import CatalogFile, Manifest, Shard
 from shardmill.schemas.dataset.shard_names import is_json, list_generations
 from shardmill.schemas.errors import FormatError, OutputError
-from shardmill.schemas.storage import Storage, join, open_storage, scheme_of
+from shardmill.schemas.storage import Storage, join, open_storage, resolve_links, scheme_of
 
 # Files that systems put into folders; a folder with nothing else is empty for a user.
 _SYSTEM_FILES = frozenset({"lost+found", "Thumbs.db", "desktop.ini"})
@@ -137,8 +137,7 @@ def check_no_version(output: str, flag: str = "") -> None:
     Raises:
         OutputError: It is, perhaps by a link such as ``current``.
     """
-    real = output if scheme_of(output) else os.path.realpath(output)
-    dataset, _, name = real.rpartition("/")
+    dataset, _, name = resolve_links(output).rpartition("/")
     if shard_names.is_generation(name):
         raise OutputError(
             f"{flag}{output} is a version of the dataset {dataset}: use {flag}{dataset}."
@@ -180,7 +179,9 @@ def own_files(manifest: Manifest) -> list[str]:
     """Return the names of all files of a generation except its manifest, sorted."""
     own = {*manifest.files, *manifest.side_files, shard_names.SCHEMA, shard_names.REJECTS}
     own |= {catalog.file for catalog in manifest.catalogs}
-    return sorted(own | {shard_names.LABELS} if manifest.labels else own)
+    if manifest.labels:
+        own.add(shard_names.LABELS)
+    return sorted(own)
 
 
 def find_damage(storage: Storage, folder: str, manifest: Manifest) -> str:

@@ -231,8 +231,10 @@ class MapOrdered(beam.DoFn):
         yield from map(_in_window, self._call_all())
 
     def _call_all(self) -> Iterator[Any]:
+        def call(element: tuple[Any, ...]) -> list[Any]:
+            return list(self._function(*element))
+
         waiting, self._waiting = self._waiting, []
-        call = lambda element: list(self._function(*element))  # noqa: E731
         for outputs in map_ordered(call, waiting, self._threads):
             yield from outputs
 

@@ -118,8 +118,10 @@ def close_all() -> None:
 
 def usable_cores() -> int:
     """Return the number of cores that this process may use: its affinity, and its CPU quota."""
-    has_affinity = hasattr(os, "sched_getaffinity")
-    cores = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
+    if hasattr(os, "sched_getaffinity"):
+        cores = len(os.sched_getaffinity(0))
+    else:
+        cores = os.cpu_count() or 1
     return min(cores, cpu_quota() or cores)
 
 

@@ -63,7 +63,8 @@ class Progress:
     def add_once(self, identity: Any, inputs: int) -> None:
         """Count inputs unless that was done: each phase of an analysis reads them again."""
         with self.lock:
-            self.done += 0 if identity in self.counted else inputs
+            if identity not in self.counted:
+                self.done += inputs
             self.counted.add(identity)
 
     def extend(self, phase: str, inputs: int) -> None:

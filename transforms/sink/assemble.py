@@ -99,10 +99,12 @@ def plan_shards(
     else:
         num_bytes = [part.num_bytes for part in ordered]
         shards = count_shards(spec, sum(records), sum(num_bytes), parts)
-        ranges = deal_parts(num_bytes if spec.shard_examples is None else records, shards)
+        sizes = num_bytes if spec.shard_examples is None else records
+        ranges = deal_parts(sizes, shards)
         # Whole parts: no record is packed again.
         total = len(ranges)
-        dealt = ([(n, 0, records[n]) for n in part_numbers] for part_numbers in ranges)
+        whole = [(number, 0, count) for number, count in enumerate(records)]
+        dealt = (whole[numbers.start : numbers.stop] for numbers in ranges)
     # Only numbers are dealt; parts that were never written have no file to read from.
     for index, slices in enumerate(dealt):
         mine = (PartSlice(ordered[n], *bounds) for n, *bounds in slices if n in by_number)

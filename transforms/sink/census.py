@@ -103,7 +103,9 @@ class Census:
         self.identity = (self.identity + ref.digest()) % _MODULUS
         self.ctimes = (self.ctimes + ref.ctime_digest()) % _MODULUS
         count, total = self.series.get(series, (0, 0))
-        self.series[series] = (count + 1, total + (ref.size if size is None else size))
+        if size is None:
+            size = ref.size
+        self.series[series] = (count + 1, total + size)
         if ref.error:
             self.errors[ref.error] += 1
             self._show(ref.error, [(ref.key, ref.message)])
@@ -126,7 +128,8 @@ class Census:
         self.identity = (self.identity + other.identity) % _MODULUS
         self.ctimes = (self.ctimes + other.ctimes) % _MODULUS
         self.contents = (self.contents + other.contents) % _MODULUS
-        self.files |= other.files if len(self.files) <= MAX_FILES else {}
+        if len(self.files) <= MAX_FILES:
+            self.files |= other.files
         self.errors.update(other.errors)
         for reason, examples in other.examples.items():
             self._show(reason, examples)
@@ -172,8 +175,9 @@ def why_unusable(census: Census, hooks: BuildHooks, source: str) -> str:
     if census.counts.fatal:
         return census.counts.fatal
     if not census.matched:
-        one_folder = "*" in source and "**" not in source
-        step = "`**` also matches subfolders" if one_folder else "check --input"
+        step = "check --input"
+        if "*" in source and "**" not in source:
+            step = "`**` also matches subfolders"
         return f"{source!r} matches no file: {step}."
     if not census.refs:
         skipped = "".join(describe_skipped(census.counts.kinds))
@@ -269,8 +273,10 @@ def compare_files(old: Mapping[str, str], new: Mapping[str, str]) -> Changes:
     for key in old.keys() | new.keys():
         if key not in old:
             changes.add(("new", key))
-        elif old[key] != new.get(key):
-            changes.add(("changed" if key in new else "removed", key))
+        elif key not in new:
+            changes.add(("removed", key))
+        elif old[key] != new[key]:
+            changes.add(("changed", key))
     return changes
 
 

@@ -112,8 +112,10 @@ def compare_key(
         if same:
             gone = b""
             unchanged = ref._replace(published=old.record)
-            doubted = old.record and (content or ref.ctime != old.ctime)
-            yield TaggedOutput(_NEW, tuple(unchanged)) if doubted else unchanged
+            if old.record and (content or ref.ctime != old.ctime):
+                yield TaggedOutput(_NEW, tuple(unchanged))
+            else:
+                yield unchanged
         else:
             yield TaggedOutput(_NEW, tuple(ref))
         # A published reject has no path: it may have been any other file of its key.
@@ -142,7 +144,9 @@ def hash_inputs(refs: list[InputRef]) -> Iterator[tuple[str, InputRef]]:
         return blake3(result).hexdigest(), ref
 
     # Waiting for missing files overlaps, and few files are in memory at a time.
-    threads = storage_threads(refs[0].file) or _LOCAL_READERS if refs else 0
+    threads = 0
+    if refs:
+        threads = storage_threads(refs[0].file) or _LOCAL_READERS
     yield from map_ordered(digest, refs, threads)
 
 
@@ -176,8 +180,10 @@ def hash_candidates(
         if ref.published:
             yield TaggedOutput(_CHANGES, ("changed", ref.key))
         unknown = ref._replace(published=b"")
-        # Inputs without a hash cannot be read: they are not copies of each other.
-        yield TaggedOutput(_NEW, (digest, tuple(unknown))) if digest else unknown
+        if digest:
+            yield TaggedOutput(_NEW, (digest, tuple(unknown)))
+        else:  # Inputs that cannot be read are not copies of each other.
+            yield unknown
 
 
 def match_content(refs: Iterable[_Row], gone: Iterable[bytes]) -> Iterator[InputRef]:
@@ -186,6 +192,12 @@ def match_content(refs: Iterable[_Row], gone: Iterable[bytes]) -> Iterator[Input
     published = min(gone, default=b"")
     for ref in refs:
         yield InputRef(*ref)._replace(published=published)
+
+
+def _list_published(plan: Plan) -> Iterator[Any]:
+    """Yield the published shards with their numbers; None stands for the rejects."""
+    if plan.published:
+        yield from enumerate((*plan.published, None))
 
 
 def _read_published(
@@ -202,8 +214,10 @@ def _read_published(
 def _key_inputs(packed: bytes, plan: Plan) -> Iterator[InputRef | TaggedOutput]:
     """Yield references unchanged, or with their groups if they are compared."""
     for ref in unpack([packed], INPUTS):
-        is_compared = plan.published and not ref.error
-        yield TaggedOutput(_NEW, (plan.group_of(ref.key), tuple(ref))) if is_compared else ref
+        if plan.published and not ref.error:
+            yield TaggedOutput(_NEW, (plan.group_of(ref.key), tuple(ref)))
+        else:
+            yield ref
 
 
 def _join_by_content(
@@ -302,11 +316,7 @@ class ComparePublished(beam.PTransform):
     def _read_rows(self, plan: AsSingleton) -> beam.PCollection[tuple[int, Any]]:
         return (
             self.plan
-            | "ListPublished"
-            >> beam.FlatMap(
-                # None stands for the rejects.
-                lambda plan: [*enumerate((*plan.published, None))] if plan.published else []
-            )
+            | "ListPublished" >> beam.FlatMap(_list_published)
             | "SpreadPublished" >> beam.Reshuffle()
             | "ReadPublished"
             >> beam.FlatMap(_read_published, plan, self.spec.record_id).with_output_types(

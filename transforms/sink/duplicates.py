@@ -103,7 +103,9 @@ def list_contents(
     for digest, key, label in zip(digests, keys, labels, strict=True):
         content = (bytes.fromhex(digest)[:_HASH_BYTES], key, label, 0)
         copies = many.get(digest)
-        (groups[plan.group_of(digest)] if copies is None else copies).append(content)
+        if copies is None:
+            copies = groups[plan.group_of(digest)]
+        copies.append(content)
     for digest, copies in many.items():
         groups[plan.group_of(digest)] += keep_few(copies)
     for group, contents in groups.items():
@@ -213,4 +215,7 @@ def keep_smallest(copies: Iterable[_Copy]) -> _Copy:
 def _hash_readable(refs: list[InputRef]) -> Iterator[InputRef | TaggedOutput]:
     yield from (ref for ref in refs if ref.error)
     for digest, ref in hash_inputs([ref for ref in refs if not ref.error]):
-        yield TaggedOutput(_HASHED, (digest, ref)) if digest else ref
+        if digest:
+            yield TaggedOutput(_HASHED, (digest, ref))
+        else:
+            yield ref

@@ -178,6 +178,7 @@ def make_manifest(
     if counted_labels is None:
         warnings.append("the label has too many distinct values: they are not counted")
         splits = {name: replace(split, label_counts={}) for name, split in splits.items()}
+    files = {} if spec.source_id else dict(sorted(census.file_ids.items()))
     return Manifest(
         splits=splits,
         written=whole.records,
@@ -194,7 +195,7 @@ def make_manifest(
             record_id=spec.record_id,
             ctime_id=plan.ctime_id,
             content_id=census.content_id,
-            files={} if spec.source_id else dict(sorted(census.file_ids.items())),
+            files=files,
         ),
         labels=labels,
         features=features,
@@ -217,14 +218,15 @@ def _splits(spec: SinkSpec, listed: Sequence[str], built: Built) -> dict[str, Sp
         shards = by_split.get(name, [])
         total = built.total(name)
         labels = total.label_counts
+        ordered = sorted(labels, key=lambda x: (ids.get(x, last), x.encode()))
+        statistics = None
+        if total.records:
+            statistics = compute_statistics(total.summary, total.records)
         splits[name] = Split(
             num_examples=sum(shard.records for shard in shards),
             num_bytes=sum(shard.bytes for shard in shards),
-            label_counts={
-                label: labels[label]
-                for label in sorted(labels, key=lambda x: (ids.get(x, last), x.encode()))
-            },
-            statistics=compute_statistics(total.summary, total.records) if total.records else None,
+            label_counts={label: labels[label] for label in ordered},
+            statistics=statistics,
             labeled=name not in spec.place.unlabeled,
             shards=tuple(shards),
         )
@@ -235,8 +237,9 @@ def _warnings(splits: dict[str, Split], inputs: Inputs, options: Splits) -> Iter
     for name, split in splits.items():
         empty = sum(not shard.records for shard in split.shards)
         if not split.num_examples:
-            by_share = "too few examples fell into its share"
-            why = by_share if name in options.names else "none of its inputs became an example"
+            why = "none of its inputs became an example"
+            if name in options.names:
+                why = "too few examples fell into its share"
             yield f"the split {name} is empty: {why}"
         elif empty:
             yield f"{empty} of {len(split.shards)} shards of {name} are empty: ask for fewer shards"
@@ -314,8 +317,10 @@ def read_rejects(storage: Storage, spec: SinkSpec, built: Built) -> Iterator[Rej
             parsed = parse_sidecar(next(read), spec.root)
             if parsed is None:
                 raise damaged_part(join(spec.parts, name))
-            for reject in parsed.rejects:
-                yield _without_spool(reject) if spec.source_id else reject
+            if spec.source_id:
+                yield from map(_without_spool, parsed.rejects)
+            else:
+                yield from parsed.rejects
 
 
 def _without_spool(reject: Reject) -> Reject:

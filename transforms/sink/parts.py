@@ -191,7 +191,9 @@ def find_part(
         part, _, rows = _load_part(body)
         whole = not part.payload or storage.checksum(join(folder, part.payload)) == part.crc32c
         whole = whole and part.sidecar == f"{name}.json"
-        return part if whole and is_current(map(CatalogRow._make, rows)) else None
+        if whole and is_current(map(CatalogRow._make, rows)):
+            return part
+        return None
 
     def is_current(rows: Iterable[CatalogRow]) -> bool:
         made = {row.key: row for row in rows}

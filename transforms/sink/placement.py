@@ -176,7 +176,8 @@ class PlaceSpec:
         # of nothing must not put all such inputs into one group.
         group = match.groupdict().get("group")
         if group is None:
-            group = match.group(1 if match.re.groups else 0)
+            number = 1 if match.re.groups else 0
+            group = match.group(number)
         return group or ref.key
 
     def in_group(self, ref: InputRef) -> bool:
@@ -225,14 +226,18 @@ class PlaceSpec:
         else:
             split = SPLIT_FOLDERS.get(ref.split.lower(), ref.split)
         problem = check_split_name(split) if split else f"no split is named by {ref.key!r}"
-        return ref.rejected("no_split", problem) if problem else ref._replace(split=split)
+        if problem:
+            return ref.rejected("no_split", problem)
+        return ref._replace(split=split)
 
     def series_of(self, ref: InputRef) -> Series:
         """Return the series of shards of a reference with a split."""
         if ref.error:
             return REJECTED
+        if not self.by_label:
+            return Series(ref.split, "")
         # Unlabelled inputs form one series, whose label is empty.
-        return Series(ref.split, ref.label or "" if self.by_label else "")
+        return Series(ref.split, ref.label or "")
 
     def position_of(self, ref: InputRef) -> int:
         """Return the 64-bit position of a reference, from its key and not its group."""
@@ -368,9 +373,10 @@ def deal_parts(sizes: Sequence[int], shards: int) -> list[range]:
     passed = 0
     for number, size in enumerate(sizes):
         # A part belongs to the shard that contains its middle.
-        shard = (
-            (2 * passed + size) * shards // (2 * total) if total else number * shards // len(sizes)
-        )
+        if total:
+            shard = (2 * passed + size) * shards // (2 * total)
+        else:
+            shard = number * shards // len(sizes)
         while len(bounds) <= min(shard, shards - 1):
             bounds.append(number)
         passed += size

@@ -194,9 +194,10 @@ def decide_status(
     decoded = []
     if old.catalogs and old.build.record_id != spec.record_id:
         decoded = ["options or codecs that decide the records: all inputs are decoded"]
+    shards = old.shards if old.catalogs else ()
     compared = replace(
         plan,
-        published=old.shards if old.catalogs else (),
+        published=shards,
         published_folder=old.folder(spec.output),
         published_root=old.inputs.root,
         changes=(*options, *changes.lines(), *decoded),
@@ -205,9 +206,10 @@ def decide_status(
     )
     if not problem and not (moved and spec.update):
         # Equal sizes and times prove nothing where a ctime differs, or by request.
-        compares = old.build.ctime_id != plan.ctime_id or spec.update == "content"
+        if old.build.ctime_id != plan.ctime_id or spec.update == "content":
+            plan = compared
         message = f"{spec.output} is up to date."
-        return replace(compared if compares else plan, status="up_to_date", message=message)
+        return replace(plan, status="up_to_date", message=message)
     if spec.record_id and (spec.update or old.build.input_id != plan.input_id):
         plan = compared
     elif not spec.record_id:

@@ -161,8 +161,9 @@ def find_records(reader: RandomReader, lengths: Sequence[int]) -> list[tuple[int
         blocks = max(1, -(-content // STORED_BLOCK_BYTES)) * STORED_HEADER_BYTES
         header = member.num_bytes - blocks - content - GZIP_TRAILER_BYTES
         # A deflated member can have the size of a stored one by chance: the CRC of a record fails.
-        stored = header in _HEADERS
-        at = (member.offset + header, 0) if stored else (member.offset, member.num_bytes)
+        at = (member.offset, member.num_bytes)
+        if header in _HEADERS:
+            at = (member.offset + header, 0)
         locations += [(*at, end - ends[first]) for end in ends[first : first + member.records]]
     return locations
 

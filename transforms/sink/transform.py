@@ -6,7 +6,6 @@ writes each part, parts are concatenated into shards, and the shards are publish
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,7 +23,7 @@ from shardmill.schemas.errors import (
     UsageError,
 )
 from shardmill.schemas.refs import InputRef, MatchCounts, Reference, Reject
-from shardmill.schemas.storage import join, open_storage, scheme_of
+from shardmill.schemas.storage import join, open_storage, resolve_links
 from shardmill.transforms.match.transform import MatchedInputs
 from shardmill.transforms.runtime import metrics, progress
 from shardmill.transforms.runtime.beam_steps import (
@@ -98,11 +97,14 @@ def _write_part(
         part = Part(key, totals=Totals(made=1, failure=failure_of(error)))
     totals = part.totals
     totals.duplicates += duplicates
-    (metrics.PARTS_FOUND if totals.reused else metrics.PARTS_MADE).inc()
-    if not totals.reused:
+    if totals.reused:
+        metrics.PARTS_FOUND.inc()
+    else:
+        metrics.PARTS_MADE.inc()
         metrics.ENCODE_MILLISECONDS.update(round(1000 * (time.monotonic() - started)))
         for ref in refs:
-            metrics.INPUT_BYTES.update(ref.size if isinstance(ref, InputRef) else ref.length)
+            size = ref.size if isinstance(ref, InputRef) else ref.length
+            metrics.INPUT_BYTES.update(size)
     metrics.EXAMPLES.inc(totals.records)
     metrics.REJECTS.inc(sum(totals.rejects.values()))
     metrics.PART_BYTES.update(part.num_bytes)
@@ -123,7 +125,9 @@ def _find_or_write(
     job = PlannedPart(key, name, spec.parts, packing, encoder.versions(), spec.root)
     paths = [join(plan.published_folder, shard.file).encode() for shard in plan.published]
     items = encode_refs(encoder, (with_path(ref, paths) for ref in refs), plan.labels)
-    return write_part(storage, job, _counted(items) if counts_inputs else items)
+    if counts_inputs:
+        items = _counted(items)
+    return write_part(storage, job, items)
 
 
 def _counted(items: Iterable[EncoderOutput]) -> Iterator[EncoderOutput]:
@@ -204,8 +208,11 @@ def announce(
         return
     parts = 0.0
     for name, number in plan.parts.items():
-        refs = series[name][0] if series and name in series else None
-        parts += number if refs is None else number * (1 - (1 - 1 / number) ** refs)
+        written = float(number)
+        if series and name in series:
+            refs = series[name][0]
+            written *= 1 - (1 - 1 / number) ** refs
+        parts += written
     progress.leave_total(spec.build, round(parts))
 
 
@@ -348,7 +355,9 @@ class BuildShards(beam.PTransform):
             | "SpreadShards" >> beam.Reshuffle()
             | "AssembleShards" >> beam.Map(_assemble, spec=spec, encoder=encoder)
         )
-        copies = shards | CountCopies(inputs.plan, spec) if spec.record_id else Copies()
+        copies = Copies()
+        if spec.record_id:
+            copies = shards | CountCopies(inputs.plan, spec)
         built = AsList(shards), AsList(totals)
         start = inputs.plan.pipeline | "Start" >> beam.Impulse()
         return start | "Publish" >> beam.Map(
@@ -364,7 +373,7 @@ def _claim_output(pipeline: beam.Pipeline, output: str) -> None:
     Raises:
         UsageError: Another one does.
     """
-    folder = output if scheme_of(output) else os.path.realpath(output)
+    folder = resolve_links(output)
     others = _OUTPUTS.setdefault(pipeline, [])
     for other in others:
         if f"{folder}/".startswith(f"{other}/") or other.startswith(f"{folder}/"):

@@ -138,8 +138,9 @@ def open_listings(
     features = tuple(columns.values())
     opened = {path: replace(listing, features=features) for path, listing in listings.items()}
     required = {*columns} if len(opened) == len(parts) else set()
-    for table in opened.values() if required else ():
-        required &= table.find_complete()
+    if required:
+        for table in opened.values():
+            required &= table.find_complete()
 
     def with_table(part: MatchSpec) -> MatchSpec:
         return replace(part, table=opened.get(part.input))
@@ -199,21 +200,23 @@ class Listing:
     def _source(self) -> Any:
         """The rows: of the columns that have a meaning texts, and of features values."""
         options = self.options
-        used = (self.path, *(_ROLES if options.labelled else _ROLES[1:]))
-        texts = (Column(name, "bytes", required=False) for name in used)
-        available = (*self.names, *(_ROLES if self.kind == "jsonl" else ()))  # which may come late
+        roles = _ROLES if options.labelled else _ROLES[1:]
+        texts = (Column(name, "bytes", required=False) for name in (self.path, *roles))
+        late = _ROLES if self.kind == "jsonl" else ()  # keys that the first rows may lack
+        available = (*self.names, *late)
         columns = (column for column in (*texts, *self.features) if column.name in available)
         rules = options.rules
         if self.kind != "csv" and rules == CellRules():  # as for tables, an empty text is a value
             rules = replace(rules, texts=frozenset())
         table = TableSpec(tuple(columns), PlaceSpec(Splits.parse(None)))
+        base = () if options.features else self.names  # late keys of JSON Lines are errors
         return _KINDS[self.kind][1](
             table,
             self.dialect,
             rules,
             profiles=self.sample.profiles,
             range_bytes=_RANGE_BYTES,
-            base=() if options.features else self.names,  # late keys of JSON Lines are errors
+            base=base,
         )
 
     @property
@@ -242,7 +245,8 @@ class Listing:
                     "`shardmill rows`."
                 )
         single = self.options.labelled and not self.options.separator
-        for name in (*_PATHS, *(_ROLES if single else _ROLES[1:])):
+        roles = _ROLES if single else _ROLES[1:]
+        for name in (*_PATHS, *roles):
             profile = self.sample.profiles.get(name)
             if self.kind != "csv" and profile and is_list(profile.kind):
                 raise InputError(
@@ -298,12 +302,13 @@ class Listing:
         Raises:
             InputError: The listing is malformed.
         """
-        lacking = {
-            column.name
-            for batch in self._batches()
-            for column in batch.columns
-            if (column.values.null_count if column.indices is None else (column.indices < 0).any())
-        }
+        lacking = set()
+        for batch in self._batches():
+            for column in batch.columns:
+                rows = column.indices
+                gaps = column.values.null_count if rows is None else (rows < 0).any()
+                if gaps:
+                    lacking.add(column.name)
         return {feature.name for feature in self.features if feature.name in self.names} - lacking
 
     def _batches(self) -> Iterator[TypedBatch]:
@@ -311,7 +316,8 @@ class Listing:
             item = self._source.inspect(self.ref)
             if item.ref.error and item.ref.error != "empty":
                 raise _unreadable(self.ref.uri, item.ref.error, item.ref.message)
-            for unit in () if item.ref.error else self._source.units(item):
+            units = () if item.ref.error else self._source.units(item)
+            for unit in units:
                 for batch in self._source.read(unit):
                     _raise_first(self.ref, batch.rows.rejects())
                     yield batch
@@ -353,7 +359,9 @@ class Listing:
                     )
         classes = sort_labels({make_key(part.strip()) for part in parts})
         label = separator.join(classes) or None
-        return ref._replace(label=label, classes=classes if label else ())
+        if label is None:
+            classes = ()
+        return ref._replace(label=label, classes=classes)
 
 
 def _read_columns(path: str, options: ListingOptions) -> Listing:
@@ -389,7 +397,8 @@ def _read_columns(path: str, options: ListingOptions) -> Listing:
             )
     header, names = names, make_unique(names)
     dialect = replace(dialect, columns=names, header=dialect.header_mode)
-    size = _SAMPLE_BYTES if {*names}.difference(_PATHS, _ROLES) or kind != "csv" else _HEAD_BYTES
+    has_features = bool({*names}.difference(_PATHS, _ROLES))
+    size = _SAMPLE_BYTES if has_features or kind != "csv" else _HEAD_BYTES
     sample = _KINDS[kind][0](ref, dialect, options.rules, size)
     if not names and sample.ref.error not in ("", "empty"):
         raise _unreadable(path, sample.ref.error, sample.ref.message)

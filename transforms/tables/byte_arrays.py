@@ -76,7 +76,8 @@ class ByteStrings(NamedTuple):
             return cls(np.empty(0, np.uint8), np.zeros(1, np.int64))
         offsets = np.frombuffer(offset_buffer, offset_type)
         offsets = offsets[array.offset : array.offset + len(array) + 1].astype(np.int64)
-        all_bytes = np.frombuffer(b"" if data is None else data, np.uint8)
+        content = b"" if data is None else data
+        all_bytes = np.frombuffer(content, np.uint8)
         return cls(all_bytes[offsets[0] : offsets[-1]], offsets - offsets[0])
 
     @classmethod

@@ -275,8 +275,8 @@ class RowsHooks(BuildHooks):
                 files.add(cause)
             elif self.inferred and reject.column and reject.error in _INFERRED_RULES:
                 cause = reject.column
-                # That labels are required is a rule of the user.
-                misfits[cause] += 0 if self._lacks_label(reject) else reject.inputs
+                if not self._lacks_label(reject):  # which is a rule of the user
+                    misfits[cause] += reject.inputs
             earlier = first.get(cause)
             if earlier is None or (reject.uri, reject.line or 0) < (earlier.uri, earlier.line or 0):
                 first[cause] = reject

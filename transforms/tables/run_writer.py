@@ -76,7 +76,9 @@ def find_run(folder: str, name: str, content: str = "") -> RunFile | None:
         run = RunFile(blocks=blocks, **body)
         whole = storage.checksum(join(folder, run.payload)) == run.crc32c
         same = run.content == content or not content
-        return run if whole and same and run.payload.startswith(f"{name}-") else None
+        if whole and same and run.payload.startswith(f"{name}-"):
+            return run
+        return None
 
     return find_sidecar(storage, join(folder, f"{name}.json"), load)
 
@@ -220,7 +222,11 @@ def merge_runs(folder: str, group: int, runs: Sequence[Run]) -> Run:
     if len(runs) == 1:
         return runs[0]
     ordered = sorted(runs)
-    name = run_id([(run.key, [block.crc32c for block in run.blocks]) for run in ordered])
+    contents = []
+    for run in ordered:
+        checksums = [block.crc32c for block in run.blocks]
+        contents.append((run.key, checksums))
+    name = run_id(contents)
     made = find_run(folder, name) or write_blocks(folder, name, _merged_blocks(ordered))
     return Run(f"merged#{group:016x}", join(folder, made.payload), made.blocks)
 

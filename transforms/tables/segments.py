@@ -130,7 +130,8 @@ def cut_blocks(split: str, records: pa.Table, slices: int = 1) -> Iterator[tuple
     slots = part_numbers(position, 1 << bits)
     bounds = [0, *(np.flatnonzero(np.diff(slots)) + 1).tolist(), len(position)]
     for start, stop in itertools.pairwise(bounds):
-        size = int(ends[stop - 1]) - (int(ends[start - 1]) if start else 0)
+        before = int(ends[start - 1]) if start else 0
+        size = int(ends[stop - 1]) - before
         content = pa.BufferOutputStream()
         with pa.ipc.new_stream(content, records.schema) as stream:
             stream.write_table(records.slice(start, stop - start))
@@ -225,7 +226,8 @@ def read_records(ref: SegmentRef) -> pa.Table:
     # Blocks may hold records of neighboring parts. Records are sorted by position, so a part's
     # records are consecutive.
     rows = np.flatnonzero(inside)
-    return records.slice(int(rows[0]) if len(rows) else 0, len(rows))
+    first = int(rows[0]) if len(rows) else 0
+    return records.slice(first, len(rows))
 
 
 def _read_blocks(ref: SegmentRef) -> Iterator[pa.Buffer]:
@@ -297,7 +299,10 @@ def _value(column: int) -> str:
 
 def _cell_dtype(columns: Sequence[_Column]) -> np.dtype[np.void]:
     # Counts come first: nearly all are 1, so they compress faster and better next to each other.
-    fields = [(_count(n), "<u4" if column.is_list else "u1") for n, column in enumerate(columns)]
+    fields = []
+    for number, column in enumerate(columns):
+        size = "<u4" if column.is_list else "u1"
+        fields.append((_count(number), size))
     for number, column in enumerate(columns):
         if column.kind != "bytes" and not column.is_list:
             fields.append((_value(number), _DTYPES[column.kind]))

@@ -231,14 +231,17 @@ def place_batch(spec: TableSpec, batch: TypedBatch) -> Table:
     split, position = split[kept], hashes.position[kept]
     order = np.lexsort((position, split))
     final = kept[order]
+    keys = hashes.split[final] if spec.key else None
+    if labels is not None:
+        labels = labels.take(pa.array(final))
     names = dict(spec.rename)
     return Table(
         [column._replace(name=names.get(column.name, column.name)) for column in batch.columns],
         final,
         split[order],
         position[order],
-        hashes.split[final] if spec.key else None,
-        None if labels is None else labels.take(pa.array(final)),
+        keys,
+        labels,
         splits,
         [to_reject(batch.ref, reject) for reject in rejects.rejects()],
     )
@@ -267,10 +270,13 @@ def _labels(
 
 
 def _to_texts(values: pa.Array) -> list[str]:
-    return [
-        value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else str(value)
-        for value in values.to_pylist()
-    ]
+    return list(map(_to_text, values.to_pylist()))
+
+
+def _to_text(value: object) -> str:
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "backslashreplace")
+    return str(value)
 
 
 def transformed_labels(values: pa.Array) -> pa.StringArray:

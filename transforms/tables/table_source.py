@@ -153,10 +153,11 @@ def describe_lost_files(count: int, limit: int, key: str, message: str) -> str:
 def to_reject(ref: InputRef, reject: RowReject) -> Reject:
     """Return the reject of a row of a file."""
     # The rest of a compressed file is lost, not one row.
+    stage = "read" if reject.error == "compressed" else "decode"
     return Reject(
         f"{ref.key}:{reject.line}",
         ref.uri,
-        "read" if reject.error == "compressed" else "decode",
+        stage,
         reject.error,
         reject.message,
         reject.rows,

@@ -164,7 +164,8 @@ def announced(
     """
     plan = compare_content(plan, contents, spec)
     size = sum(size for _, size in census.series.values())
-    announce(spec, plan, "encoding" if reads == 1 else "reading", reads * size)
+    phase = "encoding" if reads == 1 else "reading"
+    announce(spec, plan, phase, reads * size)
     return plan
 
 
@@ -319,4 +320,7 @@ def group_run(run: Run, count: int) -> Iterator[Any]:
     """Yield a run; if there are too many, with the number of the group that it is merged in."""
     # The group follows from the run alone, so that no step must see all runs in order.
     group = hash_key(0, run.key).position % MAX_RUNS
-    yield run if count <= MAX_RUNS else TaggedOutput(MANY, (group, run))
+    if count <= MAX_RUNS:
+        yield run
+    else:
+        yield TaggedOutput(MANY, (group, run))

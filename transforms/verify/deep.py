@@ -114,8 +114,9 @@ def read_shard(shard: Shard, root: str, manifest: Manifest) -> RecordTotals:
                     file = shard.catalog.file if shard.catalog else shard.file
                     totals.problems.append(Finding(file, f"row {number:,}: {problem}"))
                 boxes = features.get(names.get(_BOX_TEXT, ""))
-                # A label counts once a record, not once a box.
-                totals.labels.update({_one_text(value) for value in boxes.values} if boxes else ())
+                if boxes:
+                    # A label counts once a record, not once a box.
+                    totals.labels.update({_one_text(value) for value in boxes.values})
                 continue
             _count_label(features.get(label_name), totals)
             batch.append(features)
@@ -171,7 +172,9 @@ def _find_difference(
 
 
 def _one_text(value: Any) -> str:
-    return value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else str(value)
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "backslashreplace")
+    return str(value)
 
 
 def _count_label(feature: FeatureValues | None, totals: RecordTotals) -> None:
@@ -268,7 +271,8 @@ def _check_identity(root: str, manifest: Manifest) -> Iterator[Finding]:
     inputs = manifest.inputs
     stated = inputs.copies, inputs.copies_across_splits, inputs.copies_with_other_labels
     # 0.2.0, whose manifests have no checksums, took a missing label for another one.
-    compared = slice(3 if manifest.checksums else 2)
+    comparable = 3 if manifest.checksums else 2
+    compared = slice(comparable)
     if stated[compared] != copies[compared]:
         message = f"its copies, copies_across_splits and copies_with_other_labels are {stated}"
         yield Finding(file, f"{message}, but {copies} in the catalogs")
@@ -323,14 +327,9 @@ def _can_check_input_id(manifest: Manifest, rows: Sequence[tuple[str, dict[str, 
 def _digests(rows: Sequence[tuple[str, dict[str, Any]]]) -> Iterator[list[int]]:
     """Yield the digests of all inputs, if their splits were placed and if they were named."""
     for is_named in (False, True):
-        yield [
-            InputRef(
-                row["key"],
-                "",
-                row["input_bytes"],
-                row["input_version"],
-                row["label"],
-                split if is_named else "",
-            ).digest()
-            for split, row in rows
-        ]
+        digests = []
+        for split, row in rows:
+            placed = split if is_named else ""
+            facts = row["key"], "", row["input_bytes"], row["input_version"], row["label"], placed
+            digests.append(InputRef(*facts).digest())
+        yield digests

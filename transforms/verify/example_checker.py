@@ -48,9 +48,12 @@ class _FeatureRule:
         self._lower, self._upper = bounds.get("min", -math.inf), bounds.get("max", math.inf)
         self._reject_inf = bounded and feature.float_domain.disallow_inf
         self._reject_nan = bounded and feature.float_domain.disallow_nan
-        texts = schema_text.texts_of(feature) if self.kind == "bytes" else None
+        texts = None
+        self._bytes, self._array = -1, ""
+        if self.kind == "bytes":
+            texts = schema_text.texts_of(feature)
+            self._bytes, self._array = _array_size(feature)
         self._texts = frozenset(text.encode() for text in texts or ())
-        self._bytes, self._array = _array_size(feature) if self.kind == "bytes" else (-1, "")
         self._constrains_values = bounded or bool(self._texts) or self._bytes >= 0
 
     def find_violation(self, feature: FeatureValues) -> str:
@@ -179,7 +182,9 @@ class ExampleChecker:
 
 def _first_value(features: dict[str, FeatureValues], name: str) -> object:
     feature = features.get(name)
-    return feature.values[0] if feature is not None and feature.values else None
+    if feature is None or not feature.values:
+        return None
+    return feature.values[0]
 
 
 def _array_size(feature: Any) -> tuple[int, str]:
@@ -203,7 +208,8 @@ def _value_counts(feature: Any) -> tuple[int, int]:
     shape, count = schema_text.shape_of(feature), feature.value_count
     if shape is not None and -1 not in shape:
         return math.prod(shape), math.prod(shape)
-    return max(0, count.min), count.max if count.HasField("max") else _UNLIMITED
+    most = count.max if count.HasField("max") else _UNLIMITED
+    return max(0, count.min), most
 
 
 def _quote(value: bytes) -> str:

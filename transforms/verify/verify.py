@@ -164,10 +164,12 @@ def check_shard(
                 violations.append(f"record {records:,}: {violation}")
         records += 1
 
-    count = count_file(join(root, shard.file), take=None if checker is None else check)
+    take = None if checker is None else check
+    count = count_file(join(root, shard.file), take=take)
     if count.fault is not None and count.fault.reason == "not_found":
         return [Finding(shard.file, "it is missing")]
-    messages = [*_compare_file(shard, count), *(() if counted else count.warnings), *violations]
+    warnings = () if counted else count.warnings
+    messages = [*_compare_file(shard, count), *warnings, *violations]
     if violation_count > _MAX_EXAMPLES:
         messages.append(
             f"{violation_count - _MAX_EXAMPLES:,} more of its records do not fit the schema"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import math
-import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from blake3 import blake3
 from shardmill.schemas.example.parse import parse_example
 from shardmill.schemas.example.serialize import FeatureValue, encode_example
 from shardmill.schemas.refs import InputRef, MatchCounts, RejectedError
-from shardmill.schemas.storage import scheme_of
+from shardmill.schemas.storage import resolve_links
 from shardmill.schemas.text_file import TextError, decode_text, decode_xml
 from shardmill.transforms.match.annotations import voc
 from shardmill.transforms.match.annotations.boxes import Annotation, AnnotationError, Box
@@ -79,7 +78,9 @@ def attach(ref: InputRef, annotation: Annotation, labels: frozenset[str] | None 
 
 
 def _area(box: Box) -> float:
-    return float((box.xmax - box.xmin) * (box.ymax - box.ymin) if box.area is None else box.area)
+    if box.area is None:
+        return float((box.xmax - box.xmin) * (box.ymax - box.ymin))
+    return float(box.area)
 
 
 def with_attached(ref: InputRef, other: InputRef) -> InputRef:
@@ -238,7 +239,8 @@ class AnnotationSpec:
             if self.kind == "coco":
                 fewer = min(fewer, len(inside))
             counts = counts._replace(skipped=counts.skipped - fewer)
-            kinds += [(kind, number - fewer, key)] if number > fewer else []
+            if number > fewer:
+                kinds.append((kind, number - fewer, key))
         return counts._replace(kinds=tuple(kinds))
 
     def _is_inside(self, path: str) -> bool:
@@ -255,4 +257,4 @@ def flag_of(kind: AnnotationSource) -> str:
 @functools.cache
 def _real_folder(path: str) -> str:
     """Return a path without links, and with a slash at its end."""
-    return f"{(path if scheme_of(path) else os.path.realpath(path)).rstrip('/')}/"
+    return resolve_links(path).rstrip("/") + "/"

@@ -149,7 +149,8 @@ def warn_of_layout(match: MatchSpec, *, annotations: Sequence[str], masks: str) 
                     del folders.images[folder]
         for search in searches:
             with contextlib.suppress(OSError, ShardmillError):  # a warning is not worth an error
-                if warning := search(folders, part.top):
+                warning = search(folders, part.top)
+                if warning:
                     yield warning
 
 

@@ -88,7 +88,10 @@ class AttachAnnotations(beam.PTransform):
         """Wire the pairing by the stems of names, and the reading of annotations."""
         spec = self.spec
         root = matched.refs.pipeline
-        annotations, fatal = self._entries(root) if spec.kind == "coco" else self._files(root)
+        if spec.kind == "coco":
+            annotations, fatal = self._entries(root)
+        else:
+            annotations, fatal = self._files(root)
         images = matched.refs | "Images" >> beam.Filter(spec.is_image)
         keyed = {"images": images, "others": annotations}
         groups = {
@@ -200,13 +203,17 @@ def _attach(pairs: Sequence[_Paired], spec: AnnotationSpec) -> Iterator[InputRef
     """Yield images with their annotations or the reason of a reject, and counts of others."""
     files: list[tuple[InputRef, InputRef]] = []
     for image, other in pairs:
-        if image and other and not image.error and spec.kind in ("voc", "yolo", "masks"):
+        if image and image.error:
+            yield image
+        elif image and other and spec.kind in ("voc", "yolo", "masks"):
             files.append((image, other))
         elif image:
-            yield image if image.error else _attach_entry(image, other, spec)
+            yield _attach_entry(image, other, spec)
         elif other and spec.kind in _UNPAIRED:
             yield _skipped(f"{_UNPAIRED[spec.kind]} without an image", other.key or other.uri)
-    threads = (storage_threads(files[0][1].uri) or _THREADS) if files else 0
+    threads = 0
+    if files:
+        threads = storage_threads(files[0][1].uri) or _THREADS
     yield from map_ordered(lambda pair: _attach_file(*pair, spec), files, threads)
 
 
@@ -218,8 +225,10 @@ def _try_attach(
     for result in _attach(pairs, spec):
         if isinstance(result, MatchCounts):
             yield result
+        elif result.error == "annotation":
+            yield result, by_key[result.key]
         else:
-            yield result, by_key[result.key] if result.error == "annotation" else None
+            yield result, None
 
 
 def vote(ref: InputRef) -> int:
@@ -325,12 +334,13 @@ def _by(names: Iterable[tuple[Any, InputRef]]) -> dict[Any, InputRef]:
     refs_by_name: dict[Any, list[InputRef]] = {}
     for name, ref in names:
         refs_by_name.setdefault(name, []).append(ref)
-    return {
-        name: refs[0]
-        if len({ref.attached or ref for ref in refs}) == 1
-        else refs[0].rejected("no_annotation", f"{refs[1].uri} describes the image as well")
-        for name, refs in refs_by_name.items()
-    }
+    chosen = {}
+    for name, refs in refs_by_name.items():
+        ref = refs[0]
+        if len({ref.attached or ref for ref in refs}) > 1:
+            ref = ref.rejected("no_annotation", f"{refs[1].uri} describes the image as well")
+        chosen[name] = ref
+    return chosen
 
 
 def _equal(
@@ -338,7 +348,8 @@ def _equal(
 ) -> _Pairs:
     """Yield the pairs whose keys give the same name: the path, the folder or the layout."""
     by_name = _by((name(other.key), other) for other in others)
-    return ((image, by_name[n]) for image in images if (n := name(image.key)) in by_name)
+    named = ((image, name(image.key)) for image in images)
+    return ((image, by_name[n]) for image, n in named if n in by_name)
 
 
 def _next_to(images: Sequence[InputRef], others: Sequence[InputRef]) -> _Pairs:
@@ -357,7 +368,8 @@ def _end_of_path(images: Sequence[InputRef], others: Sequence[InputRef]) -> _Pai
     ends: dict[str, list[InputRef]] = {}
     for image in images:
         names = image.key.split("/")
-        end = next((e for n in range(len(names)) if (e := "/".join(names[n:])) in by_key), None)
+        tails = ("/".join(names[n:]) for n in range(len(names)))
+        end = next((tail for tail in tails if tail in by_key), None)
         if end is not None:
             ends.setdefault(end, []).append(image)
     return ((images[0], by_key[end]) for end, images in ends.items() if len(images) == 1)

@@ -153,10 +153,14 @@ def expand(ref: InputRef, spool: Spooler | None = None) -> Members:
         raise unreadable_archive(path=ref.uri, why="it was deleted") from error
     name = ref.uri.lower()
     base, suffix = os.path.splitext(name)
-    if (base if suffix in _COMPRESSED else name).endswith(ARCHIVE_SUFFIXES):
+    inner = base if suffix in _COMPRESSED else name
+    if inner.endswith(ARCHIVE_SUFFIXES):
         why = "its content is not that of such an archive"
         raise damaged_archive(path=ref.uri, why=why)
-    yield count_skipped(escape_name(ref.key)) if is_other(ref.key) else ref
+    if is_other(ref.key):
+        yield count_skipped(escape_name(ref.key))
+    else:
+        yield ref
 
 
 def expand_members(
@@ -355,4 +359,6 @@ def _reference(ref: InputRef, member: ArchiveMember, where: MemberRange) -> Inpu
         return made.rejected("bad_name", "the name is not valid UTF-8")
     if member.name.startswith("/") or ".." in name.split("/") or "\0" in name:
         return made.rejected("member", "its name leads outside of the archive")
-    return made.rejected("member", f"it is {member.error}") if member.error else made
+    if member.error:
+        return made.rejected("member", f"it is {member.error}")
+    return made

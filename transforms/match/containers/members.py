@@ -328,5 +328,7 @@ def _read_name(
         name = raw.decode()
     except UnicodeDecodeError:
         guessed = not is_utf8
-        name = raw.decode(encoding if guessed else "utf-8", "surrogateescape")
+        if is_utf8:
+            encoding = "utf-8"
+        name = raw.decode(encoding, "surrogateescape")
     return name, guessed

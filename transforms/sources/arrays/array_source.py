@@ -73,7 +73,8 @@ def _read(array: ArrayFile, first: int, end: int, step: int) -> Iterator[Raw]:
     if not width:
         yield from (np.empty((min(step, end - at), 0), np.uint8) for at in firsts)
     elif array.is_stream:
-        for data in stream_values(array, array.num_bytes if array.fortran else step * width):
+        size = array.num_bytes if array.fortran else step * width
+        for data in stream_values(array, size):
             if array.fortran:
                 yield from _transpose(array, partial(_slice, data), firsts)
             else:
@@ -169,7 +170,8 @@ class ArraySource(PickledOnce):
     def inspect(self, ref: InputRef) -> TableInput:
         """Return a file: headers were read before. The first one stands for all rows."""
         is_first = ref.uri == self.input.files[0].uri
-        return TableInput(ref, self.input.rows * self.input.row_bytes if is_first else 0)
+        size = self.input.rows * self.input.row_bytes if is_first else 0
+        return TableInput(ref, size)
 
     def units(self, item: TableInput) -> Iterator[Unit]:
         """Yield slices of the rows."""
@@ -179,8 +181,9 @@ class ArraySource(PickledOnce):
         ref = InputRef(arrays.key, item.ref.uri, version=arrays.input_id, ctime=arrays.ctime)
         size = -(-item.num_bytes // max(1, -(-rows // step)))
         is_stream_read = any(array.is_stream for array in arrays.every)
-        for first in range(0, rows, rows if is_stream_read else step):
-            end = rows if is_stream_read else min(first + step, rows)
+        span = rows if is_stream_read else step
+        for first in range(0, rows, span):
+            end = min(first + span, rows)
             detail = first, end
             identity = (*detail, step, arrays.layout)
             yield Unit(tuple(ref), first, size, end - first <= step, identity, detail)

@@ -82,8 +82,10 @@ def check_labels(array: ArrayFile) -> ArrayLabels:
         )
     if array.is_text:
         return ArrayLabels(array, sort_labels(_distinct_texts(array)))
+    if array.dtype.str[1:] != "u8":
+        return ArrayLabels(array)
     # Of integers only uint64 has values that overflow; other labels are read with their rows alone.
-    for first, values in _chunks(array) if array.dtype.str[1:] == "u8" else ():
+    for first, values in _chunks(array):
         if int(values.max(initial=0)) > _MAX_LABEL:
             row = first + int(values.argmax())
             raise InputError(
@@ -131,7 +133,8 @@ def decode_label(value: bytes | str) -> tuple[str, str]:
         return "", "is not UTF-8"
     if not text:
         return "", "is empty"
-    return text, "has a control character" if has_control(text) else ""
+    problem = "has a control character" if has_control(text) else ""
+    return text, problem
 
 
 def _chunks(array: ArrayFile) -> Iterator[tuple[int, npt.NDArray[Any]]]:

@@ -104,7 +104,9 @@ class InputArrays:
     @property
     def every(self) -> tuple[ArrayFile, ...]:
         """The features, then the label."""
-        return self.arrays + ((self.label.array,) if self.label else ())
+        if self.label is None:
+            return self.arrays
+        return (*self.arrays, self.label.array)
 
 
 class _Source(NamedTuple):
@@ -229,14 +231,18 @@ def _open_file(entry: Entry, name: str, source: str) -> ArrayFile:
 
 def _chosen(source: _Source, query: ArraysQuery) -> list[str]:
     """Return the names of the arrays to open."""
-    requested = [*query.arrays, *([query.label] if query.label else [])]
-    for flag, name in [*(("arrays", name) for name in query.arrays), ("label", query.label)]:
+    requested = [("arrays", name) for name in query.arrays]
+    if query.label:
+        requested.append(("label", query.label))
+    for flag, name in requested:
         if name and name not in source.open:
             listed = format_names(sorted(source.open))
             raise UsageError(
                 f"--{flag}={name} is not an array: --input={query.input} has {listed}."
             )
-    names = sorted(set(requested)) if query.arrays else sorted(source.open)
+    names = sorted(source.open)
+    if query.arrays:
+        names = sorted({name for _, name in requested})
     if len(names) > _MAX_ARRAYS:
         raise InputError(
             f"--input={query.input} has {plural(len(names), 'array')}, over {_MAX_ARRAYS:,}: one "

@@ -82,7 +82,8 @@ def flatten_structs(table: pa.Table) -> pa.Table:
 def find_type(kind: pa.DataType) -> tuple[Kind, bool] | None:
     """Return the type of the feature, and whether values are lists; None if no feature fits."""
     several = is_list(kind)
-    feature_kind = _find_kind(kind.value_type if several else kind)
+    single = kind.value_type if several else kind
+    feature_kind = _find_kind(single)
     return (feature_kind, several) if feature_kind else None
 
 
@@ -194,7 +195,8 @@ def convert_values(kind: Kind, values: pa.Array) -> Parsed:
 
 def _numbers(values: pa.Array) -> pa.Array:
     """Return dates and times as integers in their unit."""
-    return values.view(pa.int32() if values.type.bit_width == 32 else pa.int64())
+    integers = pa.int32() if values.type.bit_width == 32 else pa.int64()
+    return values.view(integers)
 
 
 def in_unit(values: pa.Array, time: TimeKind) -> pa.Array:
@@ -250,17 +252,19 @@ def same_type(first: pa.DataType, second: pa.DataType) -> bool:
 
 
 def _meaning(kind: pa.DataType) -> object:
-    return find_type(kind), kind if is_type.is_temporal(kind) else None
+    unit = kind if is_type.is_temporal(kind) else None
+    return find_type(kind), unit
 
 
 def profile_rows(profiles: Mapping[str, TypedProfile], table: pa.Table) -> dict[str, TypedProfile]:
     """Add the values of some rows to the profiles of their columns."""
     usable = {name for name, profile in profiles.items() if find_type(profile.kind)}
     cells = flatten_columns(table, usable)
-    return {
-        name: _profile_cells(profile, cells[name]) if name in cells else profile
-        for name, profile in profiles.items()
-    }
+    profiled = dict(profiles)
+    for name, profile in profiles.items():
+        if name in cells:
+            profiled[name] = _profile_cells(profile, cells[name])
+    return profiled
 
 
 def _profile_cells(profile: TypedProfile, cells: pa.DictionaryArray) -> TypedProfile:

@@ -228,7 +228,9 @@ def _in_utf_8(valid: ValidRows, text: CsvText) -> ValidRows:
     characters = valid.data.decode(text.codec)
     if text.codec != UTF_8:
         valid = valid._replace(data=characters.encode())
-    return collapse_white_space(valid, text.syntax) if text.syntax.white_space else valid
+    if text.syntax.white_space:
+        return collapse_white_space(valid, text.syntax)
+    return valid
 
 
 def collapse_white_space(rows: ValidRows, syntax: Syntax) -> ValidRows:
@@ -281,8 +283,9 @@ def _describe_byte(byte: int, encoding: str) -> str:
 
 
 def _describe_ragged(row: csv.InvalidRow) -> str:
-    cells = f"{row.actual_columns} cell{'' if row.actual_columns == 1 else 's'}"
-    return f"the row has {cells}, not {row.expected_columns}: {format_value(row.text)}"
+    noun = "cell" if row.actual_columns == 1 else "cells"
+    text = format_value(row.text)
+    return f"the row has {row.actual_columns} {noun}, not {row.expected_columns}: {text}"
 
 
 def parse_rows(

@@ -107,7 +107,9 @@ class CsvFormat(of.Options):
     @property
     def header_mode(self) -> HeaderMode:
         """``first`` if the first row holds the column names, ``none`` if it is data."""
-        return self.header or ("none" if self.columns else "first")
+        if self.header:
+            return self.header
+        return "none" if self.columns else "first"
 
 
 @dataclass(kw_only=True, unsafe_hash=True)  # its values do not change

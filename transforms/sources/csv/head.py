@@ -234,4 +234,5 @@ def _quoted_cell(cells: pa.DictionaryArray) -> str:
     if not re.match(_QUOTED, first):
         return ""
     matches = pc.match_substring_regex(cells.dictionary, _QUOTED).take(cells.indices)
-    return first if pc.mean(matches.cast(pa.int8())).as_py() >= _FITTING else ""
+    fitting = pc.mean(matches.cast(pa.int8())).as_py()
+    return first if fitting >= _FITTING else ""

@@ -106,7 +106,8 @@ def profile_columns(
         rules: How cells are read.
     """
     cells, profiles = [*columns.values()], list[ColumnProfile]()
-    step = text_parser.columns_at_once(len(cells[0]) if cells else 0)
+    rows = len(cells[0]) if cells else 0
+    step = text_parser.columns_at_once(rows)
     for start in range(0, len(cells), step):
         profiles += _profile_together(cells[start : start + step], rules)
     return dict(zip(columns, profiles, strict=True))
@@ -265,10 +266,11 @@ def _describe_merged(
     )
     columns, firsts = np.unique(sorted_owners[merged], return_index=True)
     pairs = (order[first : first + 2].tolist() for first in merged[firsts].tolist())
-    return {
-        owner: f"{' and '.join(format_value(texts[index].as_py()) for index in pair)} become equal"
-        for owner, pair in zip(columns.tolist(), pairs, strict=True)
-    }
+    described = {}
+    for owner, pair in zip(columns.tolist(), pairs, strict=True):
+        values_of_pair = " and ".join(format_value(texts[index].as_py()) for index in pair)
+        described[owner] = f"{values_of_pair} become equal"
+    return described
 
 
 def may_be_index(profile: ColumnProfile) -> bool:
@@ -304,7 +306,7 @@ def infer_column(name: str, profile: ColumnProfile, given: Column | None = None)
     """
     counts = profile.counts
     if given is not None:
-        missing = counts["empty" if given.kind == "bytes" else "nulls"]
+        missing = counts["empty"] if given.kind == "bytes" else counts["nulls"]
         return replace(given, name=name, required=not missing)
     optional_number = counts["nulls"] > 0
     if counts["nulls"] == counts["cells"]:
@@ -335,7 +337,9 @@ def _booleans(profile: ColumnProfile) -> tuple[str, str] | None:
 
 def _in_case_of(other: str, word: str) -> str:
     """Return a word that does not occur in the case of the other word of its pair."""
-    return word.upper() if other.isupper() else word.title() if other.istitle() else word
+    if other.isupper():
+        return word.upper()
+    return word.title() if other.istitle() else word
 
 
 def find_problem(
@@ -370,7 +374,8 @@ def find_problem(
     example = format_value(texts[first].as_py())
     fitting = {flag: _count_numbers(form, texts, rows, first) for flag, form in _FORMS.items()}
     flag = max(fitting, key=lambda option: fitting[option])
-    fits = fitting[flag] >= (_NEARLY if marked < 0 else _MANY) * values
+    share = _NEARLY if marked < 0 else _MANY
+    fits = fitting[flag] >= share * values
     line = cells.lines[rows == first][0]
     if marked >= 0 and not fits:
         bytes_type = shlex.quote(f"--types={name}:bytes")

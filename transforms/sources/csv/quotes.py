@@ -127,9 +127,11 @@ def _walk(text: TextBlock, first: Ints, last: Ints, opens: Bools, closes: Bools)
         line_end = text.next_break(offset)
         if line_end >= 0 or text.ending == "end":
             # Depends on this line only: the rest may be missing when the line is read again.
-            line_end = line_end if line_end >= 0 else len(text.view)
+            if line_end < 0:
+                line_end = len(text.view)
             closed = end < count and last.item(end) < line_end
-            bad.append((offset, TEXT_AFTER_QUOTE if closed else NOT_CLOSED))
+            problem = TEXT_AFTER_QUOTE if closed else NOT_CLOSED
+            bad.append((offset, problem))
         at = int(first.searchsorted(line_end)) if line_end >= 0 else count
     closings = closing[openers]
     toggles = np.concatenate((first[openers], last[closings[closings < count]]))

@@ -171,7 +171,8 @@ def find_rows(
         starts, ends = starts[:long], ends[:long]
         bad_row, step = _reject_long_row(text, quotes, begin)
         tail, stop = [bad_row], bad_row.end
-    bad = _bad_rows(quotes, starts, tail[0].start if tail else stop)
+    before = tail[0].start if tail else stop
+    bad = _bad_rows(quotes, starts, before)
     # Empty lines are rows without bytes. A bad row starts where a row of the spans does.
     valid = ends > starts
     emptied = [(row.start, row.end) for row in bad + tail]
@@ -283,7 +284,9 @@ def _first_long(text: TextBlock, starts: Ints, ends: Ints, stop: int, width: int
         return int(over[0])
     # The bytes after the limit may be the second half of a doubled quote or of a delimiter, which
     # decide about the last cell: with them the result is the same however the text is divided.
-    return len(starts) if len(text.data) - stop > MAX_ROW_BYTES + width + 1 else -1
+    if len(text.data) - stop > MAX_ROW_BYTES + width + 1:
+        return len(starts)
+    return -1
 
 
 def _reject_long_row(text: TextBlock, quotes: Quotes, start: int) -> tuple[BadRow, NextStep]:
@@ -382,7 +385,8 @@ class RowScanner:
         cut = data[at:] == b"\r" and ending == "more"  # a line feed may follow
         continues = at == len(data) or cut
         if not continues:
-            at += 2 if data[at : at + 2] == b"\r\n" else 1
+            break_bytes = 2 if data[at : at + 2] == b"\r\n" else 1
+            at += break_bytes
             self.line += 1
         self.offset += at
         return data[at:], continues

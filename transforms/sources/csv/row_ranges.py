@@ -157,8 +157,10 @@ def read_range(
     """
     with open_range(uri, dialect, row_range) as text:
         batches = scan_rows(text, row_range)
-        one = row_range.end >= 0
-        for rows in [[*batches]] if one else group_rows(batches, range_bytes):
+        if row_range.end >= 0:
+            yield [*batches], text
+            return
+        for rows in group_rows(batches, range_bytes):
             yield rows, text
 
 
@@ -180,7 +182,8 @@ def open_range(
     """Open the text of a range."""
     # A range of UTF-8 needs no detection; other encodings may be overridden by a byte order mark.
     is_utf_8 = row_range.end >= 0 and dialect.codec == UTF_8
-    return open_text(uri, dialect, 0 if is_utf_8 else MAGIC_BYTES)
+    head_bytes = 0 if is_utf_8 else MAGIC_BYTES
+    return open_text(uri, dialect, head_bytes)
 
 
 def scan_rows(text: CsvText, row_range: RowRange) -> Iterator[Rows]:
@@ -253,7 +256,8 @@ def _find_body(text: CsvText) -> tuple[tuple[str, ...], tuple[str, ...], RowRang
         return (), _name_columns(header[: len(header) - extra], dialect) + ("",) * extra, whole
     columns = _name_columns(header, dialect) + ("",) * extra
     following = bytes(first.data[end : end + 2])
-    end += 2 if following == b"\r\n" else min(1, len(following))
+    break_bytes = 2 if following == b"\r\n" else min(1, len(following))
+    end += break_bytes
     line = int(first.lines[0]) + 1 + len(_LINE_BREAK.findall(row))
     names = () if dialect.columns else tuple(header)
     return names, columns, RowRange(first.offset + end, TO_END, line)
@@ -280,11 +284,15 @@ def _first_row(text: CsvText, whole: RowRange) -> tuple[Rows | None, BadRow | No
     for rows in scan_rows(text, whole):
         bad = next(iter(rows.bad), None)
         if bad and text.dialect.header_mode == "first" and rows.row_starts()[1][0] == bad.line:
-            return None, bad if bad.error in _FILE_ERRORS else bad._replace(error="header")
+            if bad.error not in _FILE_ERRORS:
+                bad = bad._replace(error="header")
+            return None, bad
         if len(rows.starts):
             return rows, None
         first_bad = first_bad or bad
-    return None, None if text.dialect.columns else first_bad
+    if text.dialect.columns:
+        return None, None
+    return None, first_bad
 
 
 def _name_columns(first: list[str], dialect: Dialect) -> tuple[str, ...]:

@@ -83,12 +83,17 @@ class Sample:
         profile = self.profiles.get(column.name)
         if profile is None or not profile.example:
             return column.kind
-        reason = "not a number" if column.kind == "bytes" and profile.is_text else "such as"
         extent = f"{profile.distinct:,} distinct"
-        if column.kind != "bytes" and profile.low <= profile.high:
+        reason, gap = "such as", "nulls"
+        if column.kind == "bytes":
+            gap = "empty"
+            if profile.is_text:
+                reason = "not a number"
+        elif profile.low <= profile.high:
             extent = f"{profile.low:,.9g} to {profile.high:,.9g}"
-        extent += "" if self.complete else " in the sample"
-        number = profile.counts["empty" if column.kind == "bytes" else "nulls"] if missing else 0
+        if not self.complete:
+            extent += " in the sample"
+        number = profile.counts[gap] if missing else 0
         gaps = f"; {number:,} missing" if number else ""
         return f"{column.kind}, {extent}, {reason}: {profile.example}{gaps}"
 
@@ -187,7 +192,8 @@ def sample_files(
         for name in profiles.keys() - sample.profiles.keys():
             partial.setdefault(name, sample.ref.key)
     others = (rejected.get(ref.key, ref) for sample in samples for ref in sample.refs)
-    return (type(samples[0]) if samples else Sample)(
+    kind = type(samples[0]) if samples else Sample
+    return kind(
         (*(ref for ref in refs if ref.error), *sorted(others)),
         base,
         profiles,
@@ -211,7 +217,10 @@ def _merge_alike(samples: Iterable[Sample]) -> list[Sample]:
             (name, getattr(profile, "kind", "")) for name, profile in sample.profiles.items()
         )
         same = (sample.base, kinds) if kinds else sample.ref  # files without rows stay alone
-        merged[same] = merged[same].with_file(sample) if same in merged else sample
+        if same in merged:
+            merged[same] = merged[same].with_file(sample)
+        else:
+            merged[same] = sample
     return [*merged.values()]
 
 
@@ -246,12 +255,11 @@ def _join(
     for sample in (other for other in valid if other is not first):
         try:
             check_columns(sample.base, profiles, sorted(needed), base, header)
-            profiles |= {
-                name: sample.merge_profiles(profiles[name], profile)
-                if name in profiles
-                else profile
-                for name, profile in sample.profiles.items()
-            }
+            merged = dict(sample.profiles)
+            for name, profile in sample.profiles.items():
+                if name in profiles:
+                    merged[name] = sample.merge_profiles(profiles[name], profile)
+            profiles |= merged  # of all columns, or of none if one cannot be merged
         except RejectedError as rejection:
             text = rejection.error, rejection.message
             rejected |= {ref.key: ref.rejected(*text) for ref in sample.refs}
@@ -277,6 +285,7 @@ def sample_file(ref: InputRef, dialect: Dialect, rules: CellRules, sample_bytes:
     problem = f"{ref.key}, line {first.line}: {first.message}" if first else ""
     complete = head.seekable and ref.size <= sample_bytes
     totals = find_totals(cells, profiles, rules) if complete else 0
+    totals_place = f"{ref.key}, line {totals}" if totals else ""
     named = [pair for pair in zip(profiles, head.header, strict=False) if pair[1]]
     repeated = tuple(name for name, given in named if name != given)
     texts = {name: cells.columns[name].dictionary for name in profiles}
@@ -295,7 +304,7 @@ def sample_file(ref: InputRef, dialect: Dialect, rules: CellRules, sample_bytes:
         repeated,
         data,
         tuple(name for name in indices if infer.may_be_index(profiles[name])),
-        f"{ref.key}, line {totals}" if totals else "",
+        totals_place,
     )
 
 
@@ -393,9 +402,13 @@ def check_columns(
             "Unicode form: rename it"
         )
     else:
-        missing = [name for name in base if name not in present] if lacks_half else missing
-        instead = f"but {format_names(extra)}" if extra else f"only {format_names(columns)}"
-        instead = instead if columns else "nor any other"
+        if lacks_half:
+            missing = [name for name in base if name not in present]
+        instead = f"only {format_names(columns)}"
+        if not columns:
+            instead = "nor any other"
+        elif extra:
+            instead = f"but {format_names(extra)}"
         fit = "most files" if base else "the schema, or make them optional there"
         message = f"it has no column {format_names(missing)}, {instead}: give it those of {fit}"
     raise RejectedError("read", "columns", message)

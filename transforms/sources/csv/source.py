@@ -141,12 +141,12 @@ def check_unchanged(ref: InputRef) -> None:
 
 def partition_values(key: str) -> dict[str, bytes | None]:
     """Return the values of the partition of a file by the names of their columns."""
-    folders = (folder.partition("=") for folder in key.split("/")[:-1])
-    return {
-        unquote(name): None if value == _MISSING else unquote(value).encode()
-        for name, equals, value in folders
-        if name and equals
-    }
+    values: dict[str, bytes | None] = {}
+    for folder in key.split("/")[:-1]:
+        name, equals, value = folder.partition("=")
+        if name and equals:
+            values[unquote(name)] = None if value == _MISSING else unquote(value).encode()
+    return values
 
 
 def partition_columns(refs: Iterable[InputRef], rules: CellRules) -> dict[str, Column]:

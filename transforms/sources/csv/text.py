@@ -77,7 +77,8 @@ class CsvText:
         if self.encoding in ("utf-16", "utf-32"):
             # Without a mark, the zero bytes of ASCII characters show the byte order.
             first, last = (self._peek()[at::4].count(0) for at in (0, 3))
-            self.encoding += "-be" if first > last else "-le"
+            byte_order = "-be" if first > last else "-le"
+            self.encoding += byte_order
         ascii_compatible = is_ascii_compatible(self.encoding)
         self.seekable = ascii_compatible and not self._compression
         self._bom = len(mark)
@@ -117,10 +118,14 @@ class CsvText:
             RejectedError: It is something else.
         """
         head, json_kind = self._peek(), ""
-        kind = "compressed twice" if compression_format(head) else ""
         if has_zlib_records(head):
             kind = f"TFRecords with ZLIB compression ({ZLIB_REMEDY})"
-        kind = kind or ("TFRecords" if starts_record(head) else describe_format(head))
+        elif compression_format(head):
+            kind = "compressed twice"
+        elif starts_record(head):
+            kind = "TFRecords"
+        else:
+            kind = describe_format(head)
         if not kind:
             text = b"".join(self._to_codec(iter([head[self._bom :]])))
             controls = len(text) - len(text.translate(None, _CONTROLS))
@@ -130,9 +135,12 @@ class CsvText:
             json_kind = json_format(text)
         if expected == json_kind and not kind:
             return
-        error = "other_table" if expected else {"a Parquet file": "parquet"}.get(kind, "not_csv")
         if not kind:
             error, kind = _NOT_CSV.get(json_kind, ("other_table", "another kind of text"))
+        elif expected:
+            error = "other_table"
+        else:
+            error = {"a Parquet file": "parquet"}.get(kind, "not_csv")
         name = "JSON Lines" if expected else "CSV"
         raise RejectedError("read", error, f"it is not a {name} file but {kind}")
 
@@ -165,7 +173,9 @@ class CsvText:
         return self._peeked
 
     def _read(self, start: int, end: int) -> Iterator[bytes]:
-        at, end = start, self.size if end < 0 else end
+        at = start
+        if end < 0:
+            end = self.size
         while at < end:
             if at < BLOCK_BYTES:
                 stop = min(BLOCK_BYTES, end)

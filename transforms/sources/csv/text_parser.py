@@ -225,7 +225,9 @@ def parse_times(texts: pa.Array, kind: TimeKind, form: str) -> Parsed:
     seconds = [_parse_time(text, form) for text in trim(texts).to_pylist()]
     faults = np.array([second is None for second in seconds], np.uint8) * np.uint8(CellFault.CAST)
     values = np.array([second or 0 for second in seconds], np.int64)
-    return Parsed(values // _DAY if kind == "date" else values, faults)
+    if kind == "date":
+        values //= _DAY
+    return Parsed(values, faults)
 
 
 def _parse_time(text: bytes, form: str) -> int | None:

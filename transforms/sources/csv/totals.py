@@ -40,7 +40,8 @@ def find_totals(cells: Cells, profiles: Mapping[str, ColumnProfile], rules: Cell
         for name, column in cells.columns.items()
         if not profiles[name].is_text and not profiles[name].counts["booleans"]
     ]
-    totals = [is_sum for column in numeric if (is_sum := _ends_with_sum(column, rules)) is not None]
+    endings = [_ends_with_sum(column, rules) for column in numeric]
+    totals = [is_sum for is_sum in endings if is_sum is not None]
     return int(cells.lines[-1]) if totals and all(totals) else 0
 
 

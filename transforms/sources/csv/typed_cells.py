@@ -126,7 +126,8 @@ def type_cells(column: Column, cells: pa.DictionaryArray, rules: CellRules) -> T
     if any_missing or wrong:  # else indices[rows] are the rows
         rows = indices[rows]
     typed = TypedColumn(column.name, column.kind, values, rows)
-    return TypedCells(typed, faults if wrong else None)
+    misfits = faults if wrong else None
+    return TypedCells(typed, misfits)
 
 
 def find_rounded(column: TypedColumn, cells: pa.DictionaryArray) -> text_parser.Mask:
@@ -149,7 +150,9 @@ def default_value(column: Column) -> Any:
     """Return an array with the value of missing cells, or None if they have none."""
     if column.default is not None:
         value = _parse(column, pa.array([column.default.encode()], pa.binary()), CellRules())[0]
-        return pa.ListArray.from_arrays([0, 1], value) if column.several else value
+        if column.several:
+            return pa.ListArray.from_arrays([0, 1], value)
+        return value
     if column.separator and column.required:
         return pa.array([[]], pa.list_(ARROW_TYPES[column.kind]))
     return None

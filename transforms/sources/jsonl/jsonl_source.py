@@ -106,11 +106,15 @@ def parse_lines(
     rejects += [
         RowReject(int(valid.offsets[row]), int(valid.lines[row]), "json", _TOO_DEEP) for row in deep
     ]
-    valid = valid.replaced(dict.fromkeys(deep, b"")) if deep else valid
-    options = pj.ParseOptions(
-        explicit_schema=schema,
-        unexpected_field_behavior="infer" if schema is None else "ignore" if others else "error",
-    )
+    if deep:
+        valid = valid.replaced(dict.fromkeys(deep, b""))
+    if schema is None:
+        unexpected = "infer"
+    elif others:
+        unexpected = "ignore"
+    else:
+        unexpected = "error"
+    options = pj.ParseOptions(explicit_schema=schema, unexpected_field_behavior=unexpected)
     tables, kept = [], [np.zeros(0, np.int64)]
     for first, after, parsed in _parse(valid, 0, len(valid.starts), options):
         if isinstance(parsed, pa.Table):
@@ -137,8 +141,9 @@ def _parse(
     if isinstance(parsed, pa.Table):
         yield first, after, parsed
         return
-    few = range(first, after if after - first <= _FEW else first)
-    faults = {row: fault for row in few if (fault := _find_fault(valid.row(row), options))}
+    few = range(first, after) if after - first <= _FEW else range(0)
+    checked = ((row, _find_fault(valid.row(row), options)) for row in few)
+    faults = {row: fault for row, fault in checked if fault}
     start = first
     for row, fault in faults.items():
         yield from _parse(valid, start, row, options)
@@ -168,7 +173,9 @@ def _read(valid: ValidRows, first: int, after: int, options: pj.ParseOptions) ->
         table = pj.read_json(pa.BufferReader(data), reading, options)
     except pa.ArrowInvalid as error:
         return _ARROW_WORDS.sub("", str(error))
-    return table if len(table) == after - first else "it is more than one JSON object"
+    if len(table) != after - first:
+        return "it is more than one JSON object"
+    return table
 
 
 def _find_deep(valid: ValidRows) -> list[int]:
@@ -283,7 +290,8 @@ def find_rounded(
         value = json.loads(lines.texts.row(int(lines.numbers[row])))
         for key in path:
             value = value[key]
-        for number in value if isinstance(value, list) else [value]:
+        numbers = value if isinstance(value, list) else [value]
+        for number in numbers:
             if type(number) is int and _differs(number, to):
                 rounded.setdefault(row, number)
     return rounded
@@ -328,10 +336,11 @@ def _nest(kinds: Mapping[tuple[str, ...], pa.DataType]) -> list[pa.Field]:
     inner: dict[str, dict[tuple[str, ...], pa.DataType]] = {}
     for (name, *rest), kind in kinds.items():
         inner.setdefault(name, {})[tuple(rest)] = kind
-    return [
-        pa.field(name, nested[()] if () in nested else pa.struct(_nest(nested)))
-        for name, nested in inner.items()
-    ]
+    fields = []
+    for name, nested in inner.items():
+        kind = nested[()] if () in nested else pa.struct(_nest(nested))
+        fields.append(pa.field(name, kind))
+    return fields
 
 
 def _filled(kind: pa.DataType) -> pa.DataType:
@@ -487,11 +496,12 @@ class JsonLinesSource(CsvSource):
         texts = {column.name for column in self.table.columns if column.kind == "bytes"}
         for name, values in _doubles(table, {*self.exact, *texts}).items():
             to = np.float64 if name in texts else np.float32
+            template = _SHORTENED if name in texts else _ROUNDED
             rounded = find_rounded(parsed, values, self.profiles[name].path, to)
             for row, number in rounded.items():
                 if kept[row]:
                     offset, line = int(parsed.offsets[row]), int(parsed.lines[row])
-                    message = (_SHORTENED if name in texts else _ROUNDED).format(number)
+                    message = template.format(number)
                     rejects.append(RowReject(offset, line, "range", message, column=name))
                     kept[row] = False
         if not kept.all():

@@ -320,7 +320,8 @@ class ParquetSource(FileSource):
             size = self._decoded_bytes(group)
             single = size <= self.range_bytes
             step = max(1, min(_MAX_STEP, group.rows * self.range_bytes // (4 * size)))
-            detail = (*group, step, 0 if single else self.range_bytes)
+            range_bytes = 0 if single else self.range_bytes
+            detail = (*group, step, range_bytes)
             batches = 1 if single else -(-size // self.range_bytes)
             yield Unit(tuple(item.ref), group.first, size // batches, single, detail, detail)
 

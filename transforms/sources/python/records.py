@@ -143,10 +143,13 @@ def find_version(source: Any, used: Collection[str]) -> str | None:
     form = getattr(source, "format", None)
     if fingerprint is None or not isinstance(form, dict):
         return fingerprint
-    columns = {*(source.column_names if form["output_all_columns"] else form["columns"])}
+    names = source.column_names if form["output_all_columns"] else form["columns"]
+    columns = {*names}
     is_whole = not form["format_kwargs"] and columns == {*source.column_names}
     has_others = bool(used) and not columns <= {*used}
-    return f"{fingerprint} of 0.3" if has_others or not is_whole else fingerprint
+    if has_others or not is_whole:
+        return f"{fingerprint} of 0.3"
+    return fingerprint
 
 
 def find_stored(source: Any) -> Any:
@@ -160,7 +163,9 @@ def find_stored(source: Any) -> Any:
     form = source.format
     if form["format_kwargs"]:
         return None
-    return source if form["output_all_columns"] else source.select_columns(form["columns"])
+    if form["output_all_columns"]:
+        return source
+    return source.select_columns(form["columns"])
 
 
 def _open_table(source: Any) -> pa.RecordBatchReader:
@@ -210,8 +215,10 @@ def _types_of(source: Any) -> dict[str, Any]:
         return dict(schema)
     if hasattr(dtypes, "items"):  # of pandas
         return {str(name): kind for name, kind in dtypes.items()}
-    if isinstance(dtypes, list) and isinstance(columns := getattr(source, "columns", None), list):
-        return dict(zip(columns, dtypes, strict=True))  # of DuckDB
+    if isinstance(dtypes, list):
+        columns = getattr(source, "columns", None)
+        if isinstance(columns, list):
+            return dict(zip(columns, dtypes, strict=True))  # of DuckDB
     return {}
 
 
@@ -227,9 +234,8 @@ def _type_names(kind: Any) -> Iterator[str]:
 def _objects(source: Any, name: str) -> list[Any]:
     """Return the values of a column of objects of pandas, and None for missing ones."""
     column = source.iloc[:, [*map(str, source.columns)].index(name)]
-    return [
-        value if is_value else None for value, is_value in zip(column, column.notna(), strict=True)
-    ]
+    pairs = zip(column, column.notna(), strict=True)
+    return [value if is_value else None for value, is_value in pairs]
 
 
 def _explain_table(source: Any, types: Mapping[str, Any], error: Exception) -> ShardmillError:
@@ -243,7 +249,8 @@ def _explain_table(source: Any, types: Mapping[str, Any], error: Exception) -> S
         return _not_a_source(source)
     if len({*names}) < len(names):
         return _source_fields_alike(format_names(names))
-    for number, name in enumerate(names if hasattr(source, "__getitem__") else ()):
+    selectable = names if hasattr(source, "__getitem__") else ()
+    for number, name in enumerate(selectable):
         try:
             pa.RecordBatchReader.from_stream(source[[source.columns[number]]])
         except _MISFIT:
@@ -387,8 +394,9 @@ def size_of_value(value: Any) -> int:
     if isinstance(value, Mapping):
         return sum(map(size_of_value, value.values()))
     if isinstance(value, list | tuple):
-        are_numbers = not value or isinstance(value[0], int | float)
-        return 32 + (8 * len(value) if are_numbers else sum(map(size_of_value, value)))
+        if not value or isinstance(value[0], int | float):
+            return 32 + 8 * len(value)
+        return 32 + sum(map(size_of_value, value))
     if isinstance(value, str | bytes | bytearray):
         return 32 + len(value)
     return int(getattr(value, "nbytes", 32))
@@ -399,8 +407,9 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {name: _plain(inner) for name, inner in value.items()}
     if isinstance(value, list):
-        scalars = not value or isinstance(value[0], int | float | str | bytes)
-        return value.copy() if scalars else [_plain(element) for element in value]
+        if not value or isinstance(value[0], int | float | str | bytes):
+            return value.copy()
+        return [_plain(element) for element in value]
     if isinstance(value, dt.datetime | dt.timedelta):  # Arrow ignores nanoseconds of pandas
         has_more = getattr(value, "nanosecond", 0) or getattr(value, "nanoseconds", 0)
         return getattr(value, "asm8", value) if has_more else value
@@ -444,7 +453,7 @@ def to_table(unit: Batch, schema: pa.Schema | None, first: int) -> pa.Table:
             if not is_encodable(name):
                 index = first + next(n for n, record in enumerate(unit) if name in record)
                 raise _source_record_invalid(index=index, value=repr({name: ...}))
-        unit = pa.table({n: _to_array(n, [record.get(n) for record in unit], first) for n in names})
+        unit = pa.table(_to_arrays(names, unit, first))
     while any(pa.types.is_struct(field.type) for field in unit.schema):
         unit = unit.flatten()
     check_types(unit.schema, {})
@@ -500,7 +509,8 @@ def _find_conflict(values: Sequence[Any]) -> str:
         has_one = len(types) == 1
         some = values if has_one else [value for value in values if type(value) is kind]
         for inner in _inner_values(kind, some):
-            if conflict := _find_conflict(inner):
+            conflict = _find_conflict(inner)
+            if conflict:
                 return conflict
         kinds |= dict.fromkeys(_kinds_of(kind, some))
     kinds.pop("", None)
@@ -546,7 +556,7 @@ def _kind_of_time(value: Any) -> str:
     if isinstance(value, dt.time):
         return "a time of day" if value.tzinfo is None else "zone"
     if isinstance(value, dt.datetime):
-        return f"a time {'with' if value.tzinfo else 'without'} a time zone"
+        return "a time with a time zone" if value.tzinfo else "a time without a time zone"
     return "a date"
 
 
@@ -555,6 +565,16 @@ def _may_change(kind: pa.DataType) -> bool:
     if pa.types.is_struct(kind):
         return any(_may_change(field.type) for field in kind)
     return is_list(kind) or pa.types.is_floating(kind) or pa.types.is_temporal(kind)
+
+
+def _to_arrays(
+    names: Iterable[str], records: Sequence[Mapping[str, Any]], first: int
+) -> dict[str, pa.Array]:
+    arrays = {}
+    for name in names:
+        values = [record.get(name) for record in records]
+        arrays[name] = _to_array(name, values, first)
+    return arrays
 
 
 def _to_array(name: str, values: list[Any], first: int) -> pa.Array:
@@ -591,7 +611,8 @@ def _without_type(values: pa.ChunkedArray) -> pa.ChunkedArray:
         values = without_views(values)
     if pa.types.is_run_end_encoded(values.type):
         values = pc.run_end_decode(values)
-    if values.type != (kind := _stored_type(values.type)):
+    kind = _stored_type(values.type)
+    if values.type != kind:
         values = values.cast(kind)
     empty = values.null_count == len(values)
     if is_list(values.type) and pa.types.is_null(values.type.value_type):
@@ -654,7 +675,9 @@ def _without_views(kind: pa.DataType) -> pa.DataType:
     if is_list(kind):
         inner = _without_views(kind.value_type)
         is_view = types.is_list_view(kind) or types.is_large_list_view(kind)
-        return pa.large_list(inner) if is_view or inner != kind.value_type else kind
+        if is_view or inner != kind.value_type:
+            return pa.large_list(inner)
+        return kind
     if types.is_run_end_encoded(kind):
         inner = _without_views(kind.value_type)
         return kind if inner == kind.value_type else inner

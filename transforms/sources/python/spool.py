@@ -150,6 +150,7 @@ class ImageFiles:
                 message = f"record {index} has no image: its field {self.image!r} is None"
             elif not content:
                 message = f"the image {self.image!r} of record {index} has no bytes or is damaged"
+            error = "empty" if message else ""
             yield SpooledImage(
                 index,
                 key,
@@ -158,7 +159,7 @@ class ImageFiles:
                 digest,
                 content,
                 attached[row],
-                error="empty" if message else "",
+                error=error,
                 message=message,
             )
 
@@ -183,7 +184,8 @@ class ImageFiles:
             if column.kind == "float32" and name not in self.rounded:
                 profiles = {name: TypedProfile((name,), values.type)}
                 profile = profile_rows(profiles, pa.table({name: values}))[name]
-                self.rounded |= {name: profile.rounding} if profile.rounding else {}
+                rounding = {name: profile.rounding} if profile.rounding else {}
+                self.rounded |= rounding
             for row, value in zip(rows, cells, strict=True):
                 if value is None:
                     self.lacking.add(name)
@@ -339,7 +341,8 @@ def write_spool(
     values, names, first, progress_display = blake3(), [], 0, progress.current()
     schema: pa.Schema | None = None
     for unit in units:
-        table = to_table(_with_keys(unit, key, first) if key else unit, schema, first)
+        keyed = _with_keys(unit, key, first) if key else unit
+        table = to_table(keyed, schema, first)
         table = _without_unlabeled(table, class_label)
         # Columns that had no value before get a type.
         schema = pa.unify_schemas([schema, table.schema]) if schema else table.schema
@@ -371,7 +374,8 @@ def write_spool(
     listed = "".join(f"{name}\n" for name in names)
     digest: str = values.hexdigest(16)
     # Another call for this output may write other values at the same time.
-    if described := getattr(files, "describe_columns", str)():
+    described = getattr(files, "describe_columns", str)()
+    if described:
         storage.replace(join(folder, COLUMNS.format(digest)), described.encode())
     storage.replace(join(folder, LIST.format(digest)), listed.encode())
     return digest

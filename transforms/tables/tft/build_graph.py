@@ -221,7 +221,8 @@ def filler_batch(columns: Sequence[Column]) -> pa.RecordBatch:
     """
     filler = []
     for column in columns:
-        values = pa.array([b"a" if column.kind == "bytes" else 1])
+        value = b"a" if column.kind == "bytes" else 1
+        values = pa.array([value])
         filler.append(TypedColumn(column.name, column.kind, values, None))
     return transformer.to_record_batch(filler, np.zeros(1, np.int64))
 

@@ -62,8 +62,14 @@ def transformed_schema(folder: str) -> str:
 
 def transformed_features(schema: str) -> list[tuple[str, Kind]]:
     """Return name and kind of the features of a transformed schema, sorted by name."""
-    features = parse_schema_text(schema, "the transformed schema").feature
-    return sorted((feature.name, kind) for feature in features if (kind := kind_of(feature)))
+    return sorted(_typed_features(parse_schema_text(schema, "the transformed schema")))
+
+
+def _typed_features(schema: Any) -> Iterator[tuple[str, Kind]]:
+    for feature in schema.feature:
+        kind = kind_of(feature)
+        if kind:
+            yield feature.name, kind
 
 
 class Transformer:
@@ -163,7 +169,10 @@ class Transformer:
         else:
             _check_rows(name, tensor.shape[0], rows)
             width = int(np.prod(tensor.shape[1:]))
-            yield name, tensor, None if width == 1 else np.arange(rows + 1) * width
+            if width == 1:
+                yield name, tensor, None
+            else:
+                yield name, tensor, np.arange(rows + 1) * width
 
 
 _transformer = lru_cache(maxsize=2)(Transformer)
@@ -187,8 +196,7 @@ def adapter_config(schema: str) -> Any:
     )
 
     representations = InferTensorRepresentationsFromMixedSchema(parse_proto(schema, SCHEMA_FILE))
-    features = parse_schema_text(schema, SCHEMA_FILE).feature
-    kinds = [(feature.name, kind) for feature in features if (kind := kind_of(feature))]
+    kinds = _typed_features(parse_schema_text(schema, SCHEMA_FILE))
     fields = [(name, pa.large_list(_ARROW[kind])) for name, kind in kinds]
     return TensorAdapterConfig(pa.schema(fields), representations)
 
