@@ -1,6 +1,8 @@
 from .keras_data import keras_dataset as keras_dataset
+from .mixes import Mix as Mix
+from .mixes import mix as mix
+from .opening import open_dataset as open_dataset
 from .records import Records as Records
-from .records import open_dataset as open_dataset
 from .sampling import balanced as balanced
 from .split_statistics import class_weights as class_weights
 from .split_statistics import normalization as normalization

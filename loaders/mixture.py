@@ -19,12 +19,12 @@ class _Period(NamedTuple):
     """The turns of the datasets, after which they begin again.
 
     Attributes:
-        members: Number of the dataset of each example, shape [period].
+        components: Number of the dataset of each example, shape [period].
         draws: How many examples of this dataset are before it, shape [period].
         positions: Of each dataset, the positions of its examples, ascending.
     """
 
-    members: npt.NDArray[np.int64]
+    components: npt.NDArray[np.int64]
     draws: npt.NDArray[np.int64]
     positions: list[npt.NDArray[np.int64]]
 
@@ -58,14 +58,14 @@ class Mixture:
 
     @cached_property
     def _turns(self) -> _Period:
-        members = np.array(_assign(self.shares), np.int64)
-        draws = np.empty(len(members), np.int64)
+        components = np.array(_assign(self.shares), np.int64)
+        draws = np.empty(len(components), np.int64)
         positions = []
-        for member, share in enumerate(self.shares):
-            places = np.flatnonzero(members == member)
+        for component, share in enumerate(self.shares):
+            places = np.flatnonzero(components == component)
             draws[places] = np.arange(share)
             positions.append(places)
-        return _Period(members, draws, positions)
+        return _Period(components, draws, positions)
 
     def at(self, numbers: npt.NDArray[Any]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """Returns the dataset of some examples, and how many of its examples are before each.
@@ -75,8 +75,14 @@ class Mixture:
         """
         turns = self._turns
         rounds, rest = np.divmod(np.asarray(numbers, np.int64), self.period)
-        members = turns.members[rest]
-        return members, rounds * np.array(self.shares)[members] + turns.draws[rest]
+        components = turns.components[rest]
+        return components, rounds * np.array(self.shares)[components] + turns.draws[rest]
+
+    def find(self, number: int) -> tuple[int, int]:
+        """Returns the dataset of an example, and how many of its examples are before it."""
+        rounds, rest = divmod(number, self.period)
+        component = int(self._turns.components[rest])
+        return component, rounds * self.shares[component] + int(self._turns.draws[rest])
 
     def counts(self, examples: int) -> list[int]:
         """Returns how many of the first examples are of each dataset."""
@@ -86,10 +92,10 @@ class Mixture:
             for share, places in zip(self.shares, self._turns.positions, strict=True)
         ]
 
-    def number_of(self, member: int, draw: int) -> int:
+    def number_of(self, component: int, draw: int) -> int:
         """Returns the number in the mix of an example of a dataset."""
-        rounds, rest = divmod(draw, self.shares[member])
-        return rounds * self.period + int(self._turns.positions[member][rest])
+        rounds, rest = divmod(draw, self.shares[component])
+        return rounds * self.period + int(self._turns.positions[component][rest])
 
     def length(self, sizes: Sequence[int], until: Until | int) -> int:
         """Returns the number of examples in an epoch.
@@ -99,11 +105,13 @@ class Mixture:
             until: ``first`` for the longest epoch in which no example repeats, ``all`` for the
                 shortest one that has each example, or the number of examples.
         """
-        members = range(len(sizes))
+        components = range(len(sizes))
         if until == "first":
-            return min(self.number_of(member, sizes[member]) for member in members)
+            return min(self.number_of(component, sizes[component]) for component in components)
         if until == "all":
-            return 1 + max(self.number_of(member, sizes[member] - 1) for member in members)
+            return 1 + max(
+                self.number_of(component, sizes[component] - 1) for component in components
+            )
         return until
 
 
@@ -117,13 +125,13 @@ def _assign(shares: Sequence[int]) -> list[int]:
     turns = []
     for _ in range(period):
         chosen, least = -1, 0
-        for member, share in enumerate(shares):
-            debts[member] += share
-            left = period * (scale - 1) - debts[member] * scale  # to the limit
+        for component, share in enumerate(shares):
+            debts[component] += share
+            left = period * (scale - 1) - debts[component] * scale  # to the limit
             # Compares left / share of both without division.
-            is_due = debts[member] * scale >= period
+            is_due = debts[component] * scale >= period
             if is_due and (chosen < 0 or left * shares[chosen] < least * share):
-                chosen, least = member, left
+                chosen, least = component, left
         debts[chosen] -= period
         turns.append(chosen)
     return turns

@@ -14,16 +14,16 @@ WEIGHTS = st.lists(st.integers(1, 120), min_size=1, max_size=9).map(tuple)
 
 
 def draws_of(weights, examples: int) -> list[tuple[int, int]]:
-    members, draws = Mixture(weights).at(np.arange(examples))
-    return list(zip(members.tolist(), draws.tolist(), strict=True))
+    datasets, draws = Mixture(weights).at(np.arange(examples))
+    return list(zip(datasets.tolist(), draws.tolist(), strict=True))
 
 
 @given(WEIGHTS)
 def test_each_prefix_is_within_one_example_of_the_weights(weights) -> None:
     total, counts = sum(weights), Counter()
-    for number, (member, draw) in enumerate(draws_of(weights, 2 * total + 3), 1):
-        assert draw == counts[member]
-        counts[member] += 1
+    for number, (dataset, draw) in enumerate(draws_of(weights, 2 * total + 3), 1):
+        assert draw == counts[dataset]
+        counts[dataset] += 1
         for at, weight in enumerate(weights):
             assert abs(counts[at] - Fraction(number * weight, total)) < 1
 
@@ -31,14 +31,14 @@ def test_each_prefix_is_within_one_example_of_the_weights(weights) -> None:
 @given(WEIGHTS, st.integers(0, 10**12))
 def test_counts_at_and_number_of_agree_anywhere(weights, number) -> None:
     mixture = Mixture(weights)
-    members, draws = mixture.at(np.array([number]))
-    member, draw = int(members[0]), int(draws[0])
-    assert mixture.number_of(member, draw) == number
+    datasets, draws = mixture.at(np.array([number]))
+    dataset, draw = int(datasets[0]), int(draws[0])
+    assert mixture.number_of(dataset, draw) == number
     before, after = mixture.counts(number), mixture.counts(number + 1)
-    assert before[member] == draw
+    assert before[dataset] == draw
     assert sum(before) == number
     assert [b - a for a, b in zip(before, after, strict=True)] == [
-        int(at == member) for at in range(len(weights))
+        int(at == dataset) for at in range(len(weights))
     ]
 
 
@@ -49,10 +49,10 @@ def test_the_lengths_of_an_epoch(weights, data) -> None:
     mixture, counts, first, whole = Mixture(weights), Counter(), None, None
     number = 0
     while whole is None or first is None:
-        member = int(mixture.at(np.array([number]))[0][0])
-        if counts[member] == sizes[member] and first is None:
+        dataset = int(mixture.at(np.array([number]))[0][0])
+        if counts[dataset] == sizes[dataset] and first is None:
             first = number
-        counts[member] += 1
+        counts[dataset] += 1
         number += 1
         if whole is None and all(counts[at] >= size for at, size in enumerate(sizes)):
             whole = number
@@ -62,7 +62,7 @@ def test_the_lengths_of_an_epoch(weights, data) -> None:
 
 
 def test_two_datasets_take_the_turns_that_a_reader_expects() -> None:
-    assert [member for member, _ in draws_of((3, 1), 8)] == [0, 0, 1, 0, 0, 0, 1, 0]
+    assert [dataset for dataset, _ in draws_of((3, 1), 8)] == [0, 0, 1, 0, 0, 0, 1, 0]
     assert draws_of((300, 100), 8) == draws_of((3, 1), 8)
     assert draws_of((5,), 3) == [(0, 0), (0, 1), (0, 2)]
 
