@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from shardmill.loaders.boxes import BOXES
 from shardmill.loaders.epoch_reader import PlacedRecord
 from shardmill.loaders.frameworks import require_framework
-from shardmill.loaders.opening import Dataset, open_for_payloads
+from shardmill.loaders.mixes import Dataset
+from shardmill.loaders.opening import open_for_payloads
 from shardmill.loaders.record_decoder import Fill, output_names, select_features
 from shardmill.loaders.sampling import Weights
 from shardmill.loaders.source import Source

@@ -28,7 +28,7 @@ _ROUNDS = 4  # orders of a dataset that are kept
 class ComponentOrder:
     """The examples of one dataset in the order in which a mix takes them.
 
-    The dataset begins its next order when it has ended one, whatever the epoch of the mix is.
+    The dataset begins its next order when it has ended one, in the middle of any epoch of the mix.
 
     Attributes:
         order: Returns the order of an epoch of the dataset.
@@ -124,8 +124,8 @@ class MixedOrder:
         start, stop, cuts = piece
         components, draws = self.mixture.at(np.arange(start, stop))
         lows, highs, ends = map(self.mixture.counts, (start, stop, end))
-        # Of a window of which some was read, the key is of the whole window: the rest must have
-        # the same order on every host.
+        # The key is of the whole window, also where some of it was read: the rest must have the
+        # same order on every host.
         places = np.arange(stop - start)
         for number, component in enumerate(self.components):
             if component.permuted:

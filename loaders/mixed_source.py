@@ -90,13 +90,11 @@ def _common_specs(
             else:
                 common[key] = merged
     if differences:
-        shown_differences = "; ".join(sorted(set(differences))[:_MAX_DIFFERENCES])
+        texts = "; ".join(sorted(set(differences))[:_MAX_DIFFERENCES])
         fix = (
             "build them alike" if features is not None else "choose, as in mix(..., features=[...])"
         )
-        raise UsageError(
-            f"the datasets of the mix have other features: {shown_differences}: {fix}."
-        )
+        raise UsageError(f"the datasets of the mix have other features: {texts}: {fix}.")
     return tuple(common[key] for key in sorted(common, key=str.encode))
 
 

@@ -81,6 +81,9 @@ class Mix:
     read: Mapping[str, ReadCount] = field(default_factory=dict)
 
 
+Dataset = str | os.PathLike[str] | Mix
+
+
 @check_arguments()
 def mix(
     datasets: Mapping[Any, int] | Sequence[Mapping[str, Any]],
@@ -222,13 +225,11 @@ def read_counts(state: Mapping[str, Any]) -> dict[str, ReadCount]:
     return read
 
 
-def find_mix(dataset: object) -> Mix | None:
-    """Returns a mix, or that of a TOML file; None for the path of one dataset."""
-    if isinstance(dataset, Mix):
-        return dataset
+def read_dataset_name(dataset: Dataset) -> Dataset:
+    """Returns what names a dataset: of a TOML file the mix that it describes."""
     if isinstance(dataset, str | os.PathLike) and os.fspath(dataset).endswith(".toml"):
         return read_mix(os.fspath(dataset))
-    return None
+    return dataset
 
 
 def read_mix(path: str) -> Mix:

@@ -10,7 +10,7 @@ import numpy as np
 from shardmill.loaders.epochs import Component, Epochs, MixedEpochs
 from shardmill.loaders.filters import filter_records
 from shardmill.loaders.mixed_source import join_sources
-from shardmill.loaders.mixes import Mix, MixedDataset, ReadCount, find_mix
+from shardmill.loaders.mixes import Dataset, Mix, MixedDataset, ReadCount, read_dataset_name
 from shardmill.loaders.record_decoder import Fill
 from shardmill.loaders.records import (
     Reading,
@@ -24,8 +24,6 @@ from shardmill.loaders.source import Source, open_source
 from shardmill.loaders.steps import to_int
 from shardmill.schemas.arguments import check_arguments
 from shardmill.schemas.errors import UsageError
-
-Dataset = str | os.PathLike[str] | Mix
 
 
 @check_arguments()
@@ -116,9 +114,9 @@ def open_any(dataset: Dataset, split: str, features: Sequence[str] | None = None
         InputError: A dataset cannot be read, or has no examples.
         UsageError: A split is unknown, or the datasets of a mix have different features or labels.
     """
-    mix = find_mix(dataset)
-    if mix is None:
-        return open_source(dataset, split)  # type: ignore[arg-type] - find_mix returned the mix
+    mix = read_dataset_name(dataset)
+    if not isinstance(mix, Mix):
+        return open_source(mix, split)
     sources = [_open_one(named, split) for named in mix.datasets]
     _check_different(mix.datasets, sources)
     components = [

@@ -81,11 +81,15 @@ class MixNumbers:
         """Returns the number of examples."""
         return len(self.epochs)
 
+    def __iter__(self) -> Iterator[int]:
+        """Yields all numbers."""
+        return map(self.epochs.number, range(len(self)))
+
     def __getitem__(self, index: Any) -> Any:
         """Returns a number, or those of a slice."""
         if isinstance(index, slice):
             return self.epochs.numbers(np.arange(*index.indices(len(self))))
-        return self.epochs.number(index)
+        return self.epochs.number(index if index >= 0 else index + len(self))
 
 
 class ExampleKeyError(UsageError, KeyError):

@@ -150,14 +150,14 @@ class Stream:
         self._remainder = remainder
         self._job = HostFinder(host)
         self.worker = None if worker is None else parse_share("worker", worker)
+        if records.source.mix is not None and records.picks is not None:
+            raise UsageError(
+                "a Stream reads a whole mix: take slices of its datasets, as in split='train[:9%]'."
+            )
         if records.picks is not None and (np.diff(records.picks) < 0).any():
             raise UsageError(
                 "a Stream reads records in their order: sort the numbers of picked records, or "
                 "read them by number, as a DataLoader of them does."
-            )
-        if records.source.mix is not None and records.picks is not None:
-            raise UsageError(
-                "a Stream reads a whole mix: take slices of its datasets, as in split='train[:9%]'."
             )
         self._epochs = epochs_of(records, balance)
         self._epochs.check()

@@ -8,7 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal
 
 from shardmill.loaders.frameworks import require_framework
-from shardmill.loaders.opening import Dataset, open_dataset
+from shardmill.loaders.mixes import Dataset
+from shardmill.loaders.opening import open_dataset
 from shardmill.loaders.records import Records
 from shardmill.loaders.sampling import Weights
 from shardmill.loaders.steps import Remainder
