@@ -91,10 +91,10 @@ def _common_specs(
                 common[key] = merged
     if differences:
         texts = "; ".join(sorted(set(differences))[:_MAX_DIFFERENCES])
-        fix = (
-            "build them alike" if features is not None else "choose, as in mix(..., features=[...])"
-        )
-        raise UsageError(f"the datasets of the mix have other features: {texts}: {fix}.")
+        fix = "build them alike"
+        if features is None:
+            fix += ", or choose, as in mix(..., features=['image', 'label'])"
+        raise UsageError(f"the datasets of a mix have different features: {texts}: {fix}.")
     return tuple(common[key] for key in sorted(common, key=str.encode))
 
 

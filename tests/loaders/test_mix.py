@@ -20,7 +20,7 @@ from shardmill.loaders import (
     torch_dataset,
 )
 from shardmill.schemas.errors import InputError, UsageError
-from tests.conftest import SOAK
+from tests.conftest import SOAK, build_dataset, make_photos
 from tests.support.loader_tools import DATA, ID, import_for_workers, write_numbered
 from tests.support.training_jobs import Job
 
@@ -507,3 +507,93 @@ def test_changes_that_would_repeat_are_errors(root) -> None:
         Stream(open_dataset(mix({root / "b": 1}, after=ended.state_dict()), "train[:9]"))
     with pytest.raises(UsageError, match="is not one of a mix"):
         mix(paths, after=Stream(open_dataset(root / "a")).state_dict())
+
+
+# Labels.
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory):
+    """Datasets of photos with different labels, one with a separate shard of each label."""
+    folder = tmp_path_factory.mktemp("labels")
+    classes = {
+        "pets": {"cat": 6, "dog": 3},
+        "zoo": {"ant": 2, "dog": 5, "emu": 4},
+        "wild": {"ant": 3, "wolf": 3},
+    }
+    for name, counts in classes.items():
+        make_photos(folder / f"{name}-photos", counts)
+        outcome, _ = build_dataset(
+            input=folder / f"{name}-photos",
+            output=folder / name,
+            image_size="16x24",
+            splits="train:1",
+            shard_by="label" if name == "zoo" else None,
+        )
+        assert outcome.status == "published"
+    return folder
+
+
+UNION = ("ant", "cat", "dog", "emu", "wolf")
+
+
+def test_equal_class_names_share_an_id(photos) -> None:
+    paths = {photos / "pets": 1, photos / "zoo": 2, photos / "wild": 1}
+    with pytest.raises(UsageError, match=r"different labels .*labels='union'"):
+        open_dataset(mix(paths))
+    joined = mix(paths, until="all", labels="union")
+    records = open_dataset(joined)
+    assert records.labels == UNION
+    for rows in (records, Stream(records, shuffle=True), Stream(records, order="blocks")):
+        for row in rows:
+            assert UNION[row["label"]] == row["image/class/text"].decode()
+    vectors = open_dataset(joined, as_supervised=True, label="one_hot")
+    assert {label.shape for _, label in vectors} == {(5,)}
+    only_images = mix(paths, features=["image"])
+    assert {row["image"].shape for row in open_dataset(only_images)} == {(16, 24, 3)}
+    dogs = Stream(open_dataset(mix({photos / "pets": 1, photos / "zoo": 1}, labels="union")))
+    kept = Stream(dogs.records, where={"label": "dog"})
+    assert {row["image/class/text"] for row in kept} == {b"dog"}
+    assert len(kept) == 6
+
+
+def test_balance_of_labels_inside_and_around(photos) -> None:
+    paths = {photos / "pets": 1, photos / "zoo": 1}
+    around = Stream(open_dataset(mix(paths, labels="union", until=66)), balance="label")
+    tables = [{"path": path, "weight": 1, "balance": "label"} for path in paths]
+    inside = Stream(open_dataset(mix(tables, labels="union", until=66)))
+    for stream in (around, inside):
+        labels = Counter(row["image/class/text"].decode() for row in stream)
+        # 33 examples of each dataset: 9 a round of pets, 11 of zoo, in equal shares.
+        assert labels.total() == 66 == len(stream)
+        assert abs(labels["cat"] - 33 / 2) <= 3
+        assert abs(labels["ant"] - 11) <= 1
+        assert abs(labels["emu"] - 11) <= 1
+    with pytest.raises(UsageError, match="the mix balances"):
+        Stream(open_dataset(mix(tables, labels="union")), balance="label")
+
+
+@pytest.mark.heavy
+@pytest.mark.xdist_group("transform")
+@pytest.mark.parametrize("form", ["id", "one_hot", "text"])
+def test_keras_has_the_class_ids_of_the_mix(form, photos) -> None:
+    paths = {photos / "pets": 1, photos / "zoo": 1}
+    dataset = keras_dataset(mix(paths, labels="union"), batch_size=4, label=form)
+    assert dataset.class_names == list(UNION[:4])
+    numbers = [value for _, labels in dataset for value in labels.numpy()]
+    if form == "one_hot":
+        numbers = [value.argmax() for value in numbers]
+    names = [value.decode() if form == "text" else UNION[value] for value in numbers]
+    expected = open_dataset(mix(paths, labels="union"))
+    assert Counter(names) == Counter(row["image/class/text"].decode() for row in expected)
+
+
+def test_random_access_feeds_a_data_loader(photos) -> None:
+    from torch.utils.data import DataLoader
+
+    import_for_workers()
+    records = open_dataset(
+        mix({photos / "pets": 3, photos / "zoo": 1}, labels="union"), as_supervised=True
+    )
+    loader = DataLoader(records, 4, shuffle=True, num_workers=2, multiprocessing_context="fork")
+    assert sum(len(labels) for _, labels in loader) == len(records) == 12
