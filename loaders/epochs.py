@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -12,6 +13,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from shardmill.loaders.draws_left import DrawsLeft
 from shardmill.loaders.mixed_order import ComponentOrder, MixedOrder
 from shardmill.loaders.mixture import Mixture, Until
 from shardmill.loaders.order import EpochOrder, Numbers
@@ -150,9 +152,6 @@ class Epochs:
             digest.update(self.picks.tobytes())
         return digest.hexdigest()
 
-    def check(self) -> None:
-        """Does nothing: one dataset continues no state of another mix."""
-
     def keep(self, kept: npt.NDArray[np.bool_]) -> Epochs:
         """Returns the epochs of some of the examples.
 
@@ -196,14 +195,14 @@ class Component(NamedTuple):
         name: Its name.
         weight: Its weight.
         epochs: Its examples by its own epochs.
-        start: Number of its examples that were read before the first epoch of the mix.
+        left: Its draws that the mix takes.
         read_digest: Digest of its records when these were read; empty if none were.
     """
 
     name: str
     weight: int
     epochs: Epochs
-    start: int = 0
+    left: DrawsLeft = DrawsLeft()
     read_digest: str = ""
 
 
@@ -216,11 +215,17 @@ class MixedEpochs:
         until: What an epoch is; see ``Mixture.length``.
         absent: Of datasets that were in the mix before, and are not in it now: number of examples
             that were read, and digest; by name.
+        after: The state that the mix continues, if these numbers do not say which examples were
+            read; else None.
+        continues: Options of the stream whose state the mix continues: ``order``, ``shuffle`` and
+            ``seed``; else None.
     """
 
     components: tuple[Component, ...]
     until: Until | int
     absent: Mapping[str, list[Any]] = field(default_factory=dict)
+    after: Mapping[str, Any] | None = None
+    continues: Mapping[str, Any] | None = None
 
     @cached_property
     def length(self) -> int:
@@ -245,7 +250,15 @@ class MixedEpochs:
     @cached_property
     def digest(self) -> str:
         """A digest of the records of all datasets, and of the turns that they take."""
-        return hashlib.blake2b(repr(self.describe()).encode(), digest_size=8).hexdigest()
+        text = json.dumps(self.describe(), sort_keys=True)
+        return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+    def _check_unshuffled(self) -> None:
+        if self.continues is not None and self.continues["shuffle"]:
+            raise UsageError(
+                "the mix continues a state of a shuffled stream, and open_dataset reads by number "
+                "in an order that is not shuffled: read the mix with a Stream."
+            )
 
     @property
     def names(self) -> list[str]:
@@ -276,10 +289,16 @@ class MixedEpochs:
         """Returns what determines the mix, for the states of its streams."""
         datasets = []
         for component in self.components:
-            name, weight, epochs, start = component[:4]
+            name, weight, epochs, left, _ = component
             weights = None if epochs.draws is None else epochs.draws.weights
-            datasets.append([name, weight, start, epochs.digest, weights])
-        return {"length": self.length, "datasets": datasets, "absent": dict(self.absent)}
+            is_mixed = epochs.has_labels
+            datasets.append([name, weight, left.start, epochs.digest, weights, is_mixed])
+        return {
+            "length": self.length,
+            "datasets": datasets,
+            "absent": dict(self.absent),
+            "after": self.after,
+        }
 
     def counts(self, epoch: int, examples: int) -> list[int]:
         """Returns how many examples of each dataset are read before an example of an epoch.
@@ -291,7 +310,7 @@ class MixedEpochs:
         whole = self.mixture.counts(self.length)
         begun = self.mixture.counts(min(examples, self.length))
         return [
-            component.start + epoch * size + read
+            component.left.num_read + epoch * size + read
             for component, size, read in zip(self.components, whole, begun, strict=True)
         ]
 
@@ -299,11 +318,15 @@ class MixedEpochs:
         """Returns the order of an epoch."""
         orders = []
         first_part = 0
-        for component, start in zip(self.components, self.counts(epoch, 0), strict=True):
+        whole = self.mixture.counts(self.length)
+        for component, size in zip(self.components, whole, strict=True):
             own = component.epochs
             order = partial(own.order, how=how, first_part=first_part)
             permuted = how.shuffle or own.has_labels
-            orders.append(ComponentOrder(order, len(own), start, first_part, permuted))
+            start = epoch * size
+            orders.append(
+                ComponentOrder(order, len(own), component.left, start, first_part, permuted)
+            )
             first_part += len(own.parts)
         return MixedOrder(orders, self.mixture, self.length, how.name_of(epoch), how.window)
 
@@ -314,20 +337,29 @@ class MixedEpochs:
         return list(accumulate(sizes, initial=0))
 
     def number(self, index: int) -> int:
-        """Returns the number, in the joined selections, of an example of the first epoch."""
+        """Returns the number, in the joined selections, of an example of the first epoch.
+
+        Raises:
+            UsageError: The mix continues a state of a stream that is shuffled.
+        """
+        self._check_unshuffled()
         chosen, draw = self.mixture.find(index)
         component = self.components[chosen]
-        epoch, place = divmod(draw + component.start, len(component.epochs))
+        if component.left != DrawsLeft():
+            draw = int(component.left.draws(np.array([draw]))[0])
+        epoch, place = divmod(draw, len(component.epochs))
         listed = component.epochs.numbers(epoch)
         return self.firsts[chosen] + (place if listed is None else int(listed[place]))
 
     def numbers(self, indices: npt.NDArray[Any]) -> Numbers:
         """Returns the numbers, in the joined selections, of several examples of the first epoch."""
+        self._check_unshuffled()
         components, draws = self.mixture.at(indices)
         numbers = np.empty_like(draws)
         for number, component in enumerate(self.components):
             own = np.flatnonzero(components == number)
-            epochs, places = np.divmod(draws[own] + component.start, len(component.epochs))
+            left = component.left.draws(draws[own])
+            epochs, places = np.divmod(left, len(component.epochs))
             for epoch in np.unique(epochs).tolist():
                 chosen = epochs == epoch
                 listed = component.epochs.numbers(epoch)

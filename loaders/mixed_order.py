@@ -8,6 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
+from shardmill.loaders.draws_left import DrawsLeft
 from shardmill.loaders.mixture import Mixture
 from shardmill.loaders.order import (
     Chunk,
@@ -21,6 +22,7 @@ from shardmill.loaders.order import (
 from shardmill.loaders.pieces import Piece
 
 _UNSHUFFLED = 1 << 14  # examples in a window that is not shuffled
+_FAR = 4096  # draws; unread ones that are closer together are read with what is between
 _ROUNDS = 4  # orders of a dataset that are kept
 
 
@@ -33,22 +35,24 @@ class ComponentOrder:
     Attributes:
         order: Returns the order of an epoch of the dataset.
         size: Number of examples in each.
-        start: Number of examples that earlier epochs of the mix have taken.
+        left: The draws of the dataset that the mix takes.
+        start: Number of draws that earlier epochs of the mix have taken.
         first_part: Number in the mix of its first part.
         permuted: Whether the order is shuffled.
     """
 
     order: Callable[[int], EpochOrder]
     size: int
+    left: DrawsLeft
     start: int
     first_part: int
     permuted: bool
     _orders: dict[int, EpochOrder] = field(default_factory=dict)
 
-    def places(self, draws: Numbers) -> tuple[Numbers, Numbers]:
+    def places(self, numbers: Numbers) -> tuple[Numbers, Numbers]:
         """Returns the parts, and the numbers in their shards, of some examples."""
-        rounds, positions = np.divmod(draws + self.start, self.size)
-        parts, records = np.empty_like(draws), np.empty_like(draws)
+        rounds, positions = np.divmod(self.left.draws(numbers + self.start), self.size)
+        parts, records = np.empty_like(numbers), np.empty_like(numbers)
         for number in np.unique(rounds).tolist():
             own = rounds == number
             parts[own], records[own] = self._order(number).places(positions[own])
@@ -56,14 +60,33 @@ class ComponentOrder:
 
     def chunks(self, low: int, high: int, end: int) -> Iterator[Chunk]:
         """Yields the chunks of consecutive examples; this reader's share ends at ``end``."""
-        low, high, end = low + self.start, high + self.start, end + self.start
+        draws = self.left.draws(np.arange(low, high) + self.start)
+        gaps = np.flatnonzero(np.diff(draws) > _FAR) + 1
+        for group in np.split(draws, gaps):
+            if len(group):
+                yield from self._chosen_chunks(group, high, end)
+
+    def _chosen_chunks(self, draws: Numbers, high: int, end: int) -> Iterator[Chunk]:
+        """Yields the chunks of some draws that are close together, ascending."""
+        at, stop = int(draws[0]), int(draws[-1]) + 1
+        is_whole = len(draws) == stop - at
+        # What follows the share is not fetched ahead, nor what follows a part that is read alone.
+        last = stop if self.left.unread else stop + end - high
+        for part, records in self._consecutive_chunks(at, stop, last):
+            if is_whole:
+                yield Chunk(part, records)
+            else:
+                inside = draws[(at <= draws) & (draws < at + len(records))] - at
+                if len(inside):
+                    yield Chunk(part, np.asarray(records)[inside])
+            at += len(records)
+
+    def _consecutive_chunks(self, low: int, high: int, end: int) -> Iterator[Chunk]:
         while low < high:
             number, begin = divmod(low, self.size)
             base = number * self.size
-            stop = min(high - base, self.size)
-            for part, records in self._order(number).chunks(
-                begin, stop, min(end - base, self.size)
-            ):
+            stop, last = min(high - base, self.size), min(end - base, self.size)
+            for part, records in self._order(number).chunks(begin, stop, last):
                 yield Chunk(part + self.first_part, records)
             low = base + stop
 
@@ -124,14 +147,8 @@ class MixedOrder:
         start, stop, cuts = piece
         components, draws = self.mixture.at(np.arange(start, stop))
         lows, highs, ends = map(self.mixture.counts, (start, stop, end))
-        # The key is of the whole window, also where some of it was read: the rest must have the
-        # same order on every host.
-        places = np.arange(stop - start)
-        for number, component in enumerate(self.components):
-            if component.permuted:
-                slots = np.flatnonzero(components == number)
-                places[slots] = slots[shuffled(key_of(self.name, start, number), len(slots))]
-        places = cut_places(places, cuts)
+        permuted = [component.permuted for component in self.components]
+        places = cut_places(window_places(components, permuted, self.name, start), cuts)
         components, draws = components[places], draws[places]
         chunks: list[Chunk] = []
         owners, offsets = np.empty_like(places), np.empty_like(places)
@@ -146,3 +163,23 @@ class MixedOrder:
             offsets[slots] = inside - firsts[chosen]
             chunks += own
         return Window(chunks, owners, offsets)
+
+
+def window_places(components: Numbers, permuted: Sequence[bool], name: str, start: int) -> Numbers:
+    """Returns the places of a window in the order in which they are read.
+
+    The key is of the whole window, also where some of it was read: the rest must have the same
+    order on every host.
+
+    Args:
+        components: Number of the dataset of each example.
+        permuted: Whether the examples of each dataset are shuffled.
+        name: The seed and the epoch.
+        start: Number in the mix of its first example.
+    """
+    places = np.arange(len(components))
+    for number, is_permuted in enumerate(permuted):
+        if is_permuted:
+            slots = np.flatnonzero(components == number)
+            places[slots] = slots[shuffled(key_of(name, start, number), len(slots))]
+    return places

@@ -6,13 +6,11 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-from shardmill.loaders.hosts import Share
+from shardmill.loaders.mixed_state import normalize_state
 from shardmill.loaders.mixture import MAX_PERIOD, Mixture, Until
-from shardmill.loaders.pieces import Reader
-from shardmill.loaders.position import reads_of, resume_position
 from shardmill.loaders.steps import to_int
 from shardmill.schemas.arguments import check_arguments, unknown_value
 from shardmill.schemas.errors import UsageError, format_names
@@ -50,18 +48,6 @@ class MixedDataset(NamedTuple):
     balance: str | Mapping[str, Any] | None = None
 
 
-class ReadCount(NamedTuple):
-    """How much of a dataset was read before a mix begins.
-
-    Attributes:
-        examples: Number of examples.
-        digest: Digest of its records.
-    """
-
-    examples: int
-    digest: str
-
-
 @dataclass(frozen=True)
 class Mix:
     """Several datasets that are read as one; made by ``mix``.
@@ -71,14 +57,14 @@ class Mix:
         until: What an epoch is.
         features: Names of the features to read; None for all.
         labels: ``union`` to give equal names of classes one id; None if all have the same.
-        read: How much of each dataset was read before, by name.
+        after: The state that it continues; see ``normalize_state``. Or None.
     """
 
     datasets: tuple[MixedDataset, ...]
     until: Until | int = "first"
     features: tuple[str, ...] | None = None
     labels: Literal["union"] | None = None
-    read: Mapping[str, ReadCount] = field(default_factory=dict)
+    after: Mapping[str, Any] | None = None
 
 
 Dataset = str | os.PathLike[str] | Mix
@@ -136,7 +122,8 @@ def mix(
     if isinstance(features, str):
         raise UsageError(f"features={features!r} must be a list of names: write [{features!r}].")
     names = None if features is None else tuple(features)
-    return Mix(listed, until, names, labels, {} if after is None else read_counts(after))
+    state = None if after is None else normalize_state(after)
+    return Mix(listed, until, names, labels, state)
 
 
 def _parse_datasets(datasets: object) -> Iterator[MixedDataset]:
@@ -185,44 +172,6 @@ def _check_weights(datasets: Sequence[MixedDataset]) -> None:
             f"the weights of the mix add up to {period:,}, without common divisors, and may add up "
             f"to {MAX_PERIOD:,}: round them."
         )
-
-
-def read_counts(state: Mapping[str, Any]) -> dict[str, ReadCount]:
-    """Returns how much of each dataset of a mix was read before a state, by name.
-
-    Args:
-        state: The state of a stream, or of the StatefulDataLoader of torchdata that read it.
-
-    Raises:
-        UsageError: It is not the state of a mix, or does not say which examples were read.
-    """
-    reads = reads_of(state)
-    described = reads.get("mix")
-    if described is None:
-        raise UsageError(
-            "after: the state is not one of a mix: continue it with the dataset that was read."
-        )
-    only = Share(0, 1)
-    epoch, deals, taken, _ = resume_position(dict(state), Reader(only, only, 1), reads)
-    examples = sum(deal.examples for deal in deals) + taken
-    length = described["length"]
-    is_over = examples + max([deal.hosts for deal in deals], default=1) > length
-    if reads["order"] == "blocks" and examples and not is_over:
-        raise UsageError(
-            f"after: in order='blocks', {examples:,} examples inside of an epoch are not the first "
-            "ones of each dataset: change the mix at the end of an epoch, or use order='records'."
-        )
-    if reads["order"] == "blocks" and is_over:
-        epoch, examples = epoch + 1, 0
-    mixture = Mixture(tuple(weight for _, weight, *_ in described["datasets"]))
-    # Padding that ends an epoch counts as examples too.
-    counts = zip(mixture.counts(length), mixture.counts(min(examples, length)), strict=True)
-    read = {name: ReadCount(*values) for name, values in described["absent"].items()}
-    for (name, _, start, digest, _), (whole, begun) in zip(
-        described["datasets"], counts, strict=True
-    ):
-        read[name] = ReadCount(start + epoch * whole + begun, digest)
-    return read
 
 
 def read_dataset_name(dataset: Dataset) -> Dataset:

@@ -7,10 +7,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from shardmill.loaders.draws_left import DrawsLeft
 from shardmill.loaders.epochs import Component, Epochs, MixedEpochs
 from shardmill.loaders.filters import filter_records
 from shardmill.loaders.mixed_source import join_sources
-from shardmill.loaders.mixes import Dataset, Mix, MixedDataset, ReadCount, read_dataset_name
+from shardmill.loaders.mixed_state import ReadSoFar, read_so_far
+from shardmill.loaders.mixes import Dataset, Mix, MixedDataset, read_dataset_name
 from shardmill.loaders.record_decoder import Fill
 from shardmill.loaders.records import (
     Reading,
@@ -119,13 +121,19 @@ def open_any(dataset: Dataset, split: str, features: Sequence[str] | None = None
         return open_source(mix, split)
     sources = [_open_one(named, split) for named in mix.datasets]
     _check_different(mix.datasets, sources)
+    read = {} if mix.after is None else read_so_far(mix.after)
     components = [
-        _component_of(named, source, mix)
+        _component_of(named, source, read.pop(named.name, ReadSoFar(DrawsLeft(), "")))
         for named, source in zip(mix.datasets, sources, strict=True)
     ]
-    names = {named.name for named in mix.datasets}
-    absent = {name: list(count) for name, count in mix.read.items() if name not in names}
-    epochs = MixedEpochs(tuple(components), mix.until, absent)
+    lefts = [
+        *(component.left for component in components),
+        *(absent.left for absent in read.values()),
+    ]
+    after = mix.after if any(left.unread for left in lefts) else None
+    absent = {name: [left.start, digest] for name, (left, digest) in read.items()}
+    continues = None if mix.after is None else mix.after["reads"]
+    epochs = MixedEpochs(tuple(components), mix.until, absent, after, continues)
     return join_sources(epochs, sources, mix.features or features, mix.labels)
 
 
@@ -154,7 +162,7 @@ def _check_different(datasets: Sequence[MixedDataset], sources: Sequence[Source]
             names[key] = named.name
 
 
-def _component_of(named: MixedDataset, source: Source, mix: Mix) -> Component:
+def _component_of(named: MixedDataset, source: Source, read: ReadSoFar) -> Component:
     epochs = Epochs(source.selection.parts)
     try:
         if named.where is not None or named.balance is not None:
@@ -166,8 +174,7 @@ def _component_of(named: MixedDataset, source: Source, mix: Mix) -> Component:
             f"where keeps none of the examples of {named.name!r}: leave this dataset out of the "
             "mix, or check the columns and values that where names."
         )
-    start, digest = mix.read.get(named.name, ReadCount(0, ""))
-    return Component(named.name, named.weight, epochs, start, digest)
+    return Component(named.name, named.weight, epochs, read.left, read.digest)
 
 
 def _choose(source: Source, named: MixedDataset) -> Epochs:

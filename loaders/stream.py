@@ -160,13 +160,33 @@ class Stream:
                 "read them by number, as a DataLoader of them does."
             )
         self._epochs = epochs_of(records, balance)
-        self._epochs.check()
         self.shuffle, self.seed, self._order = shuffle, to_int("seed", seed, -1 << 63), order
+        if isinstance(self._epochs, MixedEpochs):
+            self._check_mix(self._epochs)
         self._batch, self._in_order = 0, True  # of the DataLoader that started this process
         self._log = EpochLog()
         self._begin_at(Position(to_int("epoch", epoch)))
         with contextlib.suppress(UnknownHostError):  # perhaps known when an iteration begins
             self._check_host()
+
+    def _check_mix(self, epochs: MixedEpochs) -> None:
+        """Checks that an epoch reads each dataset, and that a state that is continued fits.
+
+        Raises:
+            UsageError: One is not read, or was read in another order.
+        """
+        epochs.check()
+        if epochs.continues is None:
+            return
+        ours = {"shuffle": self.shuffle, "order": self.order, "seed": self.seed}
+        for name, value in ours.items():
+            theirs = epochs.continues[name]
+            if theirs != value and (self.shuffle or name == "shuffle"):
+                raise UsageError(
+                    f"{name}={value!r} has another order than the state that the mix continues, "
+                    f"which has {name}={theirs!r}: give the stream the same, so that no example "
+                    "repeats."
+                )
 
     @property
     def host(self) -> Share:
@@ -353,8 +373,10 @@ class Stream:
         if self._reading is not None:
             at = self._reading._replace(taken=self._taken, kept=self._kept)
         state = at.to_state(reader, self._reads())
-        if isinstance(self._epochs, MixedEpochs):
-            # Of the workers of a DataLoader, each has read others since.
+        is_alone = all(deal[1:3] == [1, 1] for deal in state["deals"])
+        if isinstance(self._epochs, MixedEpochs) and is_alone:
+            # Of the workers of a DataLoader, each has read others since. In blocks, several have
+            # not read the first examples of the epoch.
             counts = self._epochs.counts(state["epoch"], state["examples"])
             state[COUNTS] = dict(zip(self._epochs.names, counts, strict=True))
         return state
@@ -384,7 +406,8 @@ class Stream:
             "balance": None,
         }
         if isinstance(self._epochs, MixedEpochs):
-            reads["mix"] = self._epochs.describe()
+            window = self._window() if self.order == "blocks" else 1
+            reads["mix"] = {**self._epochs.describe(), "window": window}
         elif self._epochs.draws is not None:
             reads["balance"] = self._epochs.draws.weights
         return reads

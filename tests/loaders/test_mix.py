@@ -450,37 +450,84 @@ def test_remainders(hosts, order, root) -> None:
 # Changes.
 
 
-def test_weights_and_datasets_change_at_a_state(root) -> None:
+def check_changes(root, seed: int) -> None:
     """Whatever was read before a change is not repeated before its dataset is read whole."""
-    rng = random.Random(1)
-    read, drawn, state = Counter(), Counter(), None
-    for _ in range(8):
-        weights, _ = choose(rng)
-        names = epoch_of(weights, 90)
+    rng = random.Random(seed)
+    options = {
+        "shuffle": rng.random() < 0.8,
+        "order": rng.choice(["records", "blocks"]),
+        "seed": seed,
+        "buffer": rng.choice([1, 7, 40, 1000]),
+    }
+    read, drawn, state, any_left = Counter(), Counter(), None, False
+    for _ in range(6):
+        weights, until = choose(rng)
+        names = epoch_of(weights, until)
         if set(names) < set(weights):
             continue
         paths = {root / name: weight for name, weight in weights.items()}
-        records = open_dataset(mix(paths, until=90, after=state))
-        stream = Stream(records, shuffle=True, order="records", seed=3)
-        taken = rng.choice([0, 1, 17, 89, 90, 130])
-        rows = itertools.chain(stream, stream)
-        numbers = [int(row["id"]) for row in itertools.islice(rows, taken)]
+        records = open_dataset(mix(paths, until=until, after=state))
+        assert len(records) == len(names)
+        epoch, hosts = rng.randrange(3), rng.choice([1, 1, 2, 5])
+        for before in range(epoch):
+            numbers = [int(row["id"]) for row in Stream(records, epoch=before, **options)]
+            read.update(numbers)
+            drawn.update(names)
+        job = Job(records, hosts, 1, 1, remainder="keep", **options)
+        job.each(lambda stream, epoch=epoch: stream.at(epoch, 0))
+        most = len(names) // hosts
+        steps = rng.choice([0, min(1, most), rng.randint(0, most), most])
+        numbers = list(itertools.chain(*itertools.islice(job.steps(), steps)))
+        states = [json.loads(json.dumps(stream.state_dict())) for (stream,) in job.streams]
+        assert all(each == states[0] for each in states)
+        (state, *_) = states
         read.update(numbers)
-        drawn.update((names + names)[:taken])
-        check_counts(read, drawn)
-        state = json.loads(json.dumps(stream.state_dict()))
-        assert state["counts"] == {str(root / name): drawn[name] for name in weights}
+        begun = Counter(map(name_of, numbers))
+        if hosts == 1 or (options["order"] == "records" and options["shuffle"]):
+            assert begun == Counter(names[: len(numbers)])
+            counts = {str(root / name): (drawn + begun)[name] for name in weights}
+            assert state["counts"] == counts
+        drawn.update(begun)
+        # Examples that several hosts have not read yet come first in the next mix.
+        # A window of blocks may have examples of several epochs of a small dataset.
+        any_left = any_left or (options["order"] == "blocks" and options["shuffle"]) or hosts > 1
+        if not any_left:
+            check_counts(read, drawn)
+    weights = dict.fromkeys(SHARDS, 1)
+    paths = {root / name: 1 for name in SHARDS}
+    components = open_dataset(mix(paths, after=state)).source.mix.epochs.components
+    unread = [component.left.start - component.left.num_read for component in components]
+    until = 4 * max(unread) + 40
+    options["buffer"] = 1  # examples come in the order of each dataset
+    records = open_dataset(mix(paths, until=until, after=state))
+    read.update(ids_of(Stream(records, **options)))
+    drawn.update(epoch_of(weights, until))
+    check_counts(read, drawn)
 
 
-def test_a_change_after_a_state_of_several_workers(root) -> None:
+@pytest.mark.parametrize("seed", range(8))
+def test_weights_and_datasets_change_at_a_state(seed, root) -> None:
+    check_changes(root, seed)
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("seed", range(8, 1000 if SOAK else 60))
+def test_more_changes(seed, root) -> None:
+    check_changes(root, seed)
+
+
+@pytest.mark.parametrize("order", ["records", "blocks"])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_change_after_a_state_of_torchdata(workers, order, root) -> None:
     paths = {root / "a": 3, root / "b": 1}
-    stream = torch_dataset(mix(paths), shuffle=True, order="records")
-    batches = iter(loader := loader_of(stream, 2, stateful=True))
+    stream = torch_dataset(mix(paths), shuffle=True, order=order)
+    batches = iter(loader := loader_of(stream, workers, stateful=True))
     read = Counter(ids_of_batches(itertools.islice(batches, 5)))
-    drawn = Counter(epoch_of({"a": 3, "b": 1}, 20))
-    changed = mix({root / "a": 1, root / "d": 1}, after=loader.state_dict(), until=50)
-    read.update(ids_of_batches(loader_of(torch_dataset(changed, shuffle=True), 2)))
-    drawn.update(epoch_of({"a": 1, "d": 1}, 50))
+    drawn = Counter(map(name_of, read))
+    state = json.loads(json.dumps(loader.state_dict()))
+    changed = open_dataset(mix({root / "a": 1, root / "b": 2}, after=state, until=300))
+    read.update(ids_of(Stream(changed, shuffle=True, order=order, buffer=1)))
+    drawn.update(epoch_of({"a": 1, "b": 2}, 300))
     check_counts(read, drawn)
 
 
@@ -489,8 +536,6 @@ def test_changes_that_would_repeat_are_errors(root) -> None:
     blocks = Stream(open_dataset(mix(paths)), shuffle=True, order="blocks")
     for _ in itertools.islice(blocks, 9):
         pass
-    with pytest.raises(UsageError, match="change the mix at the end of an epoch"):
-        mix(paths, after=blocks.state_dict())
     state = blocks.state_dict()
     with pytest.raises(UsageError, match=r"continue with mix\(\.\.\., after=state\)"):
         Stream(
@@ -505,6 +550,12 @@ def test_changes_that_would_repeat_are_errors(root) -> None:
     check_counts(read, drawn)
     with pytest.raises(UsageError, match="has other examples than at the state"):
         Stream(open_dataset(mix({root / "b": 1}, after=ended.state_dict()), "train[:9]"))
+    for options in ({"order": "records"}, {"order": "blocks", "seed": 1}, {"shuffle": False}):
+        records = open_dataset(mix(paths, after=ended.state_dict()))
+        with pytest.raises(UsageError, match="has another order than the state"):
+            Stream(records, **{"shuffle": True, **options})
+        with pytest.raises(UsageError, match="by number in an order that is not shuffled"):
+            records[0]
     with pytest.raises(UsageError, match="is not one of a mix"):
         mix(paths, after=Stream(open_dataset(root / "a")).state_dict())
 
