@@ -47,7 +47,7 @@ def steps_per_epoch(
         UsageError: The split is unknown, or a number is invalid.
         InputError: The manifest does not exist, or this release cannot read it.
     """
-    if isinstance(manifest, str | os.PathLike) and not os.fspath(manifest).endswith(".toml"):
+    if isinstance(manifest, str | os.PathLike) and not os.fsdecode(manifest).endswith(".toml"):
         manifest = load_manifest(manifest)
     if not isinstance(manifest, Manifest):
         if whole_shards:

@@ -6,7 +6,7 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
 from shardmill.loaders.mixed_state import normalize_state
@@ -72,7 +72,7 @@ Dataset = str | os.PathLike[str] | Mix
 
 @check_arguments()
 def mix(
-    datasets: Mapping[Any, int] | Sequence[Mapping[str, Any]],
+    datasets: Mapping[Any, int] | Sequence[Mapping[str, Any]] | str | os.PathLike[str],
     *,
     until: Until | int = "first",
     features: Sequence[str] | None = None,
@@ -90,7 +90,8 @@ def mix(
     Args:
         datasets: The weight of each dataset, a positive integer, by its path. Or a list of tables
             with ``path`` and ``weight``, and perhaps ``split``; ``where``, values or predicates by
-            column; ``balance``; and ``name``, which is the path if it is not given.
+            column; ``balance``; and ``name``, which is the path if it is not given. Or the path of
+            a TOML file with these tables and all options but ``after``.
         until: What an epoch is: ``first`` ends it before the first example that would repeat,
             ``all`` when each example was read, a number after so many examples.
         features: The features to read; None for all, which must be the same in all datasets.
@@ -102,6 +103,8 @@ def mix(
         UsageError: There are no datasets, a weight is not a positive integer, a name is there
             twice, or the state is of another kind.
     """
+    if isinstance(datasets, str | os.PathLike):
+        return _continue_file(os.fspath(datasets), (until, features, labels), after)
     listed = tuple(_parse_datasets(datasets))
     if not listed:
         raise UsageError(f"a mix needs datasets: give the weight of each, {_EXAMPLE}.")
@@ -124,6 +127,16 @@ def mix(
     names = None if features is None else tuple(features)
     state = None if after is None else normalize_state(after)
     return Mix(listed, until, names, labels, state)
+
+
+def _continue_file(path: str, options: tuple[Any, ...], after: Mapping[str, Any] | None) -> Mix:
+    """Returns the mix of a TOML file, after a state."""
+    if not path.endswith(".toml"):
+        raise UsageError(f"mix: {path!r:.60}: give the weight of each dataset, {_EXAMPLE}.")
+    if options != ("first", None, None):
+        raise UsageError(f"mix: write until, features and labels in {path}.")
+    state = None if after is None else normalize_state(after)
+    return replace(read_mix(path), after=state)
 
 
 def _parse_datasets(datasets: object) -> Iterator[MixedDataset]:
@@ -176,8 +189,8 @@ def _check_weights(datasets: Sequence[MixedDataset]) -> None:
 
 def read_dataset_name(dataset: Dataset) -> Dataset:
     """Returns what names a dataset: of a TOML file the mix that it describes."""
-    if isinstance(dataset, str | os.PathLike) and os.fspath(dataset).endswith(".toml"):
-        return read_mix(os.fspath(dataset))
+    if isinstance(dataset, str | os.PathLike) and os.fsdecode(dataset).endswith(".toml"):
+        return read_mix(os.fsdecode(dataset))
     return dataset
 
 

@@ -19,9 +19,17 @@ from shardmill.loaders import (
     steps_per_epoch,
     torch_dataset,
 )
+from shardmill.schemas import encode_example
 from shardmill.schemas.errors import InputError, UsageError
 from tests.conftest import SOAK, build_dataset, make_photos
-from tests.support.loader_tools import DATA, ID, import_for_workers, write_numbered
+from tests.support.loader_tools import (
+    DATA,
+    ID,
+    import_for_workers,
+    make_dataset,
+    make_shard,
+    write_numbered,
+)
 from tests.support.training_jobs import Job
 
 APART = 10_000  # ids of a dataset begin at a multiple
@@ -77,7 +85,7 @@ def epoch_of(weights: dict[str, int], until) -> list[str]:
 
 
 def check_counts(read: Counter, drawn: Counter) -> None:
-    """Check that each example was read as often as its dataset was read, and the rest once more."""
+    """Check that each example was read as often as its dataset was read, and the rest again."""
     by_name = Counter()
     for number, count in read.items():
         name = name_of(number)
@@ -299,6 +307,13 @@ where = {id = [30001, 30003]}
         30003: 24,
     }
     assert steps_per_epoch(root / "mix.toml", "train", 12) == 12
+    rows = itertools.islice(iter(stream), 100)
+    before = Counter(int(row["id"]) for row in rows)
+    assert before.total() == 100
+    after = Stream(open_dataset(mix(root / "mix.toml", after=stream.state_dict())))
+    assert int(next(iter(after))["id"]) == (72 + 50) % SIZES["a"]
+    with pytest.raises(UsageError, match="write until, features and labels in"):
+        mix(root / "mix.toml", until=3)
 
 
 @pytest.mark.parametrize(
@@ -451,7 +466,7 @@ def test_remainders(hosts, order, root) -> None:
 
 
 def check_changes(root, seed: int) -> None:
-    """Whatever was read before a change is not repeated before its dataset is read whole."""
+    """What was read before a change is not repeated before its dataset is read whole."""
     rng = random.Random(seed)
     options = {
         "shuffle": rng.random() < 0.8,
@@ -648,3 +663,40 @@ def test_random_access_feeds_a_data_loader(photos) -> None:
     )
     loader = DataLoader(records, 4, shuffle=True, num_workers=2, multiprocessing_context="fork")
     assert sum(len(labels) for _, labels in loader) == len(records) == 12
+
+
+def test_class_ids_of_boxes_are_those_of_the_mix(tmp_path) -> None:
+    """Datasets by hand, whose records have a class and any number of boxes."""
+    one, boxes = "image/class/label", "image/object/class/label"
+    schema = (
+        ID.replace('"id"', f'"{one}"')
+        + f'\nfeature {{ name: "{boxes}" type: INT value_count {{ min: 0 }} }}'
+    )
+    labels = {"first": ["cat", "dog"], "second": ["ant", "cat"]}
+    records = [(0, []), (1, [1, 0, 1]), (0, [0])]
+    for name, own in labels.items():
+        payloads = [
+            encode_example({one: class_id, boxes: class_ids}) for class_id, class_ids in records
+        ]
+        shard = make_shard([payloads])
+        make_dataset(
+            tmp_path / name,
+            {"train-0.tfrecord": shard},
+            {"train-0.tfrecord": len(records)},
+            schema,
+            labels=own,
+            features=[{"name": key, "type": "int64", "source": key} for key in (one, boxes)],
+        )
+    paths = {tmp_path / name: 1 for name in labels}
+    mixed = open_dataset(mix(paths, labels="union"), features=[one, boxes])
+    assert mixed.labels == ("ant", "cat", "dog")
+    expected = [
+        (own[class_id], [own[box] for box in class_ids])
+        for class_id, class_ids in records
+        for own in labels.values()
+    ]
+    for rows in (mixed, Stream(mixed)):
+        names = [
+            (mixed.labels[row[one]], [mixed.labels[box] for box in row[boxes]]) for row in rows
+        ]
+        assert names == expected
