@@ -1,3 +1,4 @@
+from .loaders import Mix as Mix
 from .loaders import Records as Records
 from .loaders import Stream as Stream
 from .loaders import balanced as balanced
@@ -5,6 +6,7 @@ from .loaders import class_weights as class_weights
 from .loaders import feature_spec as feature_spec
 from .loaders import files as files
 from .loaders import keras_dataset as keras_dataset
+from .loaders import mix as mix
 from .loaders import normalization as normalization
 from .loaders import open_dataset as open_dataset
 from .loaders import steps_per_epoch as steps_per_epoch

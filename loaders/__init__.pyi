@@ -1,12 +1,14 @@
+from .counting import files as files
+from .counting import steps_per_epoch as steps_per_epoch
 from .keras_data import keras_dataset as keras_dataset
+from .mixes import Mix as Mix
+from .mixes import mix as mix
+from .opening import open_dataset as open_dataset
 from .records import Records as Records
-from .records import open_dataset as open_dataset
 from .sampling import balanced as balanced
 from .split_statistics import class_weights as class_weights
 from .split_statistics import normalization as normalization
 from .split_statistics import vocabulary as vocabulary
-from .steps import files as files
-from .steps import steps_per_epoch as steps_per_epoch
 from .stream import Stream as Stream
 from .tf_parse import feature_spec as feature_spec
 from .torch_data import torch_dataset as torch_dataset

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from shardmill.loaders.mixed_order import MixedOrder
 from shardmill.loaders.order import Chunk, EpochOrder, Window
 from shardmill.loaders.pieces import (
     Piece,
@@ -67,7 +68,7 @@ class EpochReader:
 
     def __init__(
         self,
-        order: EpochOrder,
+        order: EpochOrder | MixedOrder,
         position: Position,
         reader: Reader,
         remainder: Callable[[int], Remainder],

@@ -65,7 +65,7 @@ def filter_records(records: Records, where: Mapping[str, Any]) -> Records:
     for column, condition in zip(columns, where.values(), strict=True):
         keeps = condition if callable(condition) else _matcher(records.source, column, condition)
         kept &= np.array([_evaluate(column.name, keeps, value) for value in column.values], bool)
-    filtered = records[kept if records.picks is None else kept[records.picks]]
+    filtered = records.keep(kept)
     if len(records) and not len(filtered):
         warn_of_none(records, where)
     return filtered
@@ -175,7 +175,7 @@ def _read_features(records: Records, specs: Sequence[FeatureSpec]) -> list[list[
                     path=records.source.paths[number],
                     record=record,
                     error=error,
-                    folder=records.source.folder,
+                    folder=records.source.folder_of(number),
                 ) from error
             for spec, column in zip(specs, columns, strict=True):
                 column.append(_value_of(spec, features))

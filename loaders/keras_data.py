@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -11,8 +10,9 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from shardmill.loaders.boxes import BOXES
 from shardmill.loaders.epoch_reader import PlacedRecord
 from shardmill.loaders.frameworks import require_framework
+from shardmill.loaders.mixes import Dataset
+from shardmill.loaders.opening import open_for_payloads
 from shardmill.loaders.record_decoder import Fill, output_names, select_features
-from shardmill.loaders.records import open_encoded
 from shardmill.loaders.sampling import Weights
 from shardmill.loaders.source import Source
 from shardmill.loaders.steps import Remainder, batches, to_int
@@ -72,7 +72,7 @@ class Batching(NamedTuple):
 
 @check_arguments()
 def keras_dataset(  # noqa: PLR0913 - all but two are keyword-only
-    dataset: str | os.PathLike[str] | Stream,
+    dataset: Dataset | Stream,
     split: str = "train",
     *,
     batch_size: int | None = 32,
@@ -99,8 +99,9 @@ def keras_dataset(  # noqa: PLR0913 - all but two are keyword-only
     over it is a new epoch; with several hosts only after ``set_epoch`` of its ``Stream``.
 
     Args:
-        dataset: The dataset's folder or its manifest.json, on any storage. Or a ``Stream``, which
-            has a split, an order and a host: ``label``, ``features`` and ``fill`` apply only.
+        dataset: The dataset's folder or its manifest.json, on any storage; or a ``mix``. Or a
+            ``Stream``, which has a split, an order and a host: ``label``, ``features`` and ``fill``
+            apply only.
         split: A split, or several as in ``train+validation``, or slices as in ``train[:10%]``.
         batch_size: Examples in a batch, over all hosts; None for single examples.
         shuffle: Whether to shuffle; an integer is the ``buffer`` of a ``Stream``.
@@ -167,9 +168,7 @@ def _report_rest(stream: Stream, batching: Batching, steps: int) -> None:
         stream.report_rest(stream.num_examples - read)
 
 
-def _open_stream(
-    dataset: str | os.PathLike[str] | Stream, split: str, fill: Fill | None, **order: Any
-) -> Stream:
+def _open_stream(dataset: Dataset | Stream, split: str, fill: Fill | None, **order: Any) -> Stream:
     """Returns the stream of a split."""
     if isinstance(dataset, Stream):
         given = {"split": split != "train", **order, "remainder": None}
@@ -185,7 +184,7 @@ def _open_stream(
     shuffle = order["shuffle"]
     buffer = None if isinstance(shuffle, bool) else to_int("shuffle", shuffle, 1)
     options = {**order, "shuffle": bool(shuffle), "buffer": buffer}
-    return Stream(open_encoded(dataset, split, fill), **options)
+    return Stream(open_for_payloads(dataset, split, fill), **options)
 
 
 class _Blocks:

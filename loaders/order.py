@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from shardmill.loaders.pieces import Piece
+from shardmill.loaders.pieces import Cut, Piece
 from shardmill.loaders.selection import ShardSlice
 
 Numbers = npt.NDArray[np.int64]
@@ -111,26 +111,21 @@ class EpochOrder:
                 for low in range(start, stop, self.window):
                     yield self._window(Piece(low, min(low + self.window, stop), cuts), stop)
                 continue
-            for chunk in self._chunks(start, stop, stop):
+            for chunk in self.chunks(start, stop, stop):
                 size = len(chunk.records)
                 yield Window([chunk], np.zeros(size, np.int64), np.arange(size))
 
     def _window(self, piece: Piece, end: int) -> Window:
         start, stop, cuts = piece
-        chunks = list(self._chunks(start, stop, end))
+        chunks = list(self.chunks(start, stop, end))
         firsts = np.cumsum([0, *(len(chunk.records) for chunk in chunks)])
         # The key is of the whole window, also where some of it was read: the rest must have the
-        # same order on every host. Each cut drops the examples that were read, from the front,
-        # ranks the rest in the order of members and keeps this reader's range of ranks.
-        places = shuffled(self._key("window", start), stop - start)
-        for read, low, high in cuts:
-            places = places[read:]
-            ranks = places.argsort().argsort()
-            places = places[(low <= ranks) & (ranks < high)]
+        # same order on every host.
+        places = cut_places(shuffled(self._key("window", start), stop - start), cuts)
         owners = np.searchsorted(firsts, places, "right") - 1
         return Window(chunks, owners, places - firsts[owners])
 
-    def _chunks(self, start: int, stop: int, end: int) -> Iterator[Chunk]:
+    def chunks(self, start: int, stop: int, end: int) -> Iterator[Chunk]:
         """Yields the chunks from ``start`` to ``stop``; this reader's share ends at ``end``."""
         ends = self._group_ends
         for group in range(bisect_right(ends, start), bisect_left(ends, stop) + 1):
@@ -220,8 +215,28 @@ class EpochOrder:
         return [chunks[at] for at in shuffled(self._key("chunks", number), len(chunks))]
 
     def _key(self, *names: str | int) -> int:
-        text = "/".join(map(str, (self.name, *names)))
-        return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
+        return key_of(self.name, *names)
+
+
+def key_of(*names: str | int) -> int:
+    """Returns a key of 64 bits for shuffling."""
+    text = "/".join(map(str, names))
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
+
+
+def cut_places(places: Numbers, cuts: Iterable[Cut]) -> Numbers:
+    """Returns what is left of a window.
+
+    Args:
+        places: Places of its examples in the order of members, in the order in which they are read.
+        cuts: Each drops the examples that were read, from the front, ranks the rest in the order of
+            members and keeps this reader's range of ranks.
+    """
+    for read, low, high in cuts:
+        places = places[read:]
+        ranks = places.argsort().argsort()
+        places = places[(low <= ranks) & (ranks < high)]
+    return places
 
 
 def mix(values: Hashes) -> Hashes:

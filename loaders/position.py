@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 from typing import Any, NamedTuple
-
-import numpy as np
 
 from shardmill.loaders.hosts import Share
 from shardmill.loaders.pieces import Deal, Reader, count
-from shardmill.loaders.records import Records
 from shardmill.loaders.steps import to_int
 from shardmill.schemas.errors import UsageError
 
+COUNTS = "counts"  # in the state of a mix: examples that were read of each dataset
 _WORKER = ("worker", "workers", "batch_size", "hosts", "host")
 
 
@@ -84,7 +81,8 @@ def parse_state(state: dict[str, Any], reader: Reader, reads: dict[str, Any]) ->
         UsageError: It is not a state; or of a stream that reads other records or in another order,
             or of another worker, or of another number of them.
     """
-    if not isinstance(state, dict) or state.keys() != Position(0).to_state(reader, reads).keys():
+    fields = Position(0).to_state(reader, reads).keys()
+    if not isinstance(state, dict) or state.keys() - {COUNTS} != fields:
         raise _stream_state_invalid(state)
     theirs, ours, counts = dict(state["reads"]), dict(reads), [0, 0]
     if state["worker"] is not None:
@@ -96,6 +94,11 @@ def parse_state(state: dict[str, Any], reader: Reader, reads: dict[str, Any]) ->
         if theirs.get(name) == value:
             continue
         both = f"{name}={theirs.get(name)!r}, and this stream has {name}={value!r}"
+        if "mix" in {*theirs, *ours} and name in ("records", "mix"):
+            raise UsageError(
+                "the state is of a mix of other datasets, weights or epochs: continue with "
+                "mix(..., after=state) to change them, or with the same version and options."
+            )
         if name == "records":
             both = f"other records ({theirs['split']}) than those of this stream ({split})"
         elif name in _WORKER and not reads["limit"]:
@@ -191,19 +194,19 @@ def _deal_of(shares: list[list[int]]) -> Deal:
     return Deal(total * hosts, hosts, workers, batch_size)
 
 
-def digest_of(records: Records) -> str:
-    """Returns a digest of the selected records and of their version of the dataset."""
-    # The checksums of shards make versions differ although their files have the same names.
-    digest = hashlib.blake2b(digest_size=8)
-    for part in records.source.selection.parts:
-        if part.records:
-            place = f"{part.shard.file} {part.shard.crc32c} {part.first} {part.stop}\n"
-            digest.update(place.encode())
-    if records.picks is not None:
-        digest.update(np.array(records.picks).tobytes())
-    return digest.hexdigest()
-
-
 def _numbers_of(reader: Reader, reads: dict[str, Any]) -> list[int]:
     numbers = [reader.worker.index, reader.worker.count, reader.batch, reader.host.count]
     return [*numbers, reader.host.index] if reads["limit"] else numbers
+
+
+def reads_of(state: object) -> dict[str, Any]:
+    """Returns the options that determine record order, of the stream of a state.
+
+    Raises:
+        UsageError: It is not a state.
+    """
+    streams = _states_of_loader(state)[0]
+    first = streams[0] if streams else None
+    if not isinstance(first, dict) or not isinstance(first.get("reads"), dict):
+        raise _stream_state_invalid(state)
+    return dict(first["reads"])

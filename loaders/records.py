@@ -8,7 +8,7 @@ import operator
 import os
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any, NamedTuple, SupportsIndex, overload
 
@@ -18,6 +18,7 @@ from typing_extensions import Self
 
 from shardmill.loaders.boxes import BOXES
 from shardmill.loaders.caches import DiskCache
+from shardmill.loaders.epochs import MixedEpochs
 from shardmill.loaders.record_decoder import (
     Fill,
     RecordDecoder,
@@ -70,6 +71,27 @@ class View(NamedTuple):
     ids: bool = False
 
 
+@dataclass(frozen=True)
+class MixNumbers:
+    """Numbers in the source of the examples of a mix, which are computed when they are read."""
+
+    epochs: MixedEpochs
+
+    def __len__(self) -> int:
+        """Returns the number of examples."""
+        return len(self.epochs)
+
+    def __iter__(self) -> Iterator[int]:
+        """Yields all numbers."""
+        return map(self.epochs.number, range(len(self)))
+
+    def __getitem__(self, index: Any) -> Any:
+        """Returns a number, or those of a slice."""
+        if isinstance(index, slice):
+            return self.epochs.numbers(np.arange(*index.indices(len(self))))
+        return self.epochs.number(index if index >= 0 else index + len(self))
+
+
 class ExampleKeyError(UsageError, KeyError):
     """A function that asks an example for a name that it has not."""
 
@@ -95,7 +117,9 @@ class Records:
         self.view, self._caches = view, caches
         self.files = ShardFiles(source, caches)
         self.picks: range | npt.NDArray[np.int64] | None = None
-        self._numbers: range | npt.NDArray[np.int64] = range(len(source))
+        self._numbers: range | npt.NDArray[np.int64] | MixNumbers = range(len(source))
+        if source.mix is not None:
+            self._numbers = MixNumbers(source.mix.epochs)
         self._ends = list(accumulate(part.records for part in source.selection.parts))
 
     @property
@@ -139,6 +163,8 @@ class Records:
         if not isinstance(other, Records):
             return NotImplemented
         ours, theirs = self.source, other.source
+        if ours.mix is not None or theirs.mix is not None:
+            raise UsageError("records of a mix cannot be joined: name all datasets in one mix.")
         # By repr: NaN, the value of missing floats, is not equal to itself.
         if ours.folder != theirs.folder or repr(self.view) != repr(other.view):
             raise UsageError(
@@ -170,7 +196,7 @@ class Records:
         """
         if isinstance(index, slice):
             start, stop, step = index.indices(len(self))
-            if step == 1 and self.picks is None:
+            if step == 1 and isinstance(self._numbers, range) and self.picks is None:
                 return self._slice(start, stop)
             return self.pick(self._numbers[index])
         if type(index) is not int and (isinstance(index, list | tuple) or np.ndim(index)):
@@ -182,6 +208,20 @@ class Records:
         picked = copy.copy(self)  # with the same open files and caches
         picked.picks = picked._numbers = numbers  # noqa: SLF001 - of the same class
         return picked
+
+    def keep(self, kept: npt.NDArray[np.bool_]) -> Records:
+        """Returns some of the records; of a mix a mix of some records of its datasets.
+
+        Args:
+            kept: Whether a record of the source is kept, by its number in it.
+
+        Raises:
+            UsageError: None of a dataset of a mix is kept.
+        """
+        mix = self.source.mix
+        if mix is None or self.picks is not None:
+            return self[kept if self.picks is None else kept[self.picks]]
+        return Records(replace(self.source, mix=mix.keep(kept)), self.view, self._caches)
 
     def _listed(self, index: Any) -> npt.NDArray[np.int64]:
         """Returns the numbers in the source of a list of numbers, or of bools for all examples."""
@@ -266,7 +306,7 @@ class Records:
 
     def __iter__(self) -> Iterator[Any]:
         """Yields all examples, in the order of shards if none were picked."""
-        if self.picks is not None:
+        if not isinstance(self._numbers, range) or self.picks is not None:
             yield from map(self.__getitem__, range(len(self)))
             return
         for number, part in enumerate(self.source.selection.parts):
@@ -312,7 +352,10 @@ class Records:
             values = decoder(payload)
         except FormatError as error:
             raise record_unlike_schema(
-                path=self.source.paths[part], record=record, error=error, folder=self.source.folder
+                path=self.source.paths[part],
+                record=record,
+                error=error,
+                folder=self.source.folder_of(part),
             ) from error
         added: dict[str, Any] = {} if weight is None else {"weight": np.float32(weight)}
         if ids:
@@ -390,81 +433,54 @@ def _pair(values: dict[str, Any], inputs: tuple[str, ...], label: str) -> tuple[
     return given, values[label]
 
 
-@check_arguments()
-def open_dataset(  # noqa: PLR0913 - all but two are named
-    path: str | os.PathLike[str],
-    split: str = "train",
-    *,
-    features: Sequence[str] | None = None,
-    decode: bool = True,
-    text: bool = False,
-    as_supervised: bool = False,
-    label: str = "id",
-    ids: bool = False,
-    fill: Fill | None = None,
-    transform: Transform | None = None,
-    cache_bytes: int | None = None,
-    cache_dir: str | os.PathLike[str] | None = None,
-    cache_dir_bytes: int = 100 << 30,
-) -> Records:
-    """Opens a split for random access, without TensorFlow.
+class Reading(NamedTuple):
+    """Options of ``open_dataset``, which explains them."""
 
-    An example is a dict by feature: images are uint8 of shape [height, width, channels], raw arrays
-    have the dtype and shape they were written with, single numbers are NumPy scalars, texts are
-    bytes, and features with several values are 1-D arrays. The image and its class id are called
-    ``image`` and ``label``; ``features=["image/encoded"]`` gives them the names in the records.
+    features: Sequence[str] | None = None
+    decode: bool = True
+    text: bool = False
+    as_supervised: bool = False
+    label: str = "id"
+    ids: bool = False
+    fill: Fill | None = None
+    transform: Transform | None = None
+    cache_bytes: int | None = None
+    cache_dir: str | os.PathLike[str] | None = None
+    cache_dir_bytes: int = 100 << 30
 
-    Args:
-        path: The dataset's folder or its manifest.json, on any storage.
-        split: A split, or several as in ``train+validation``, or slices as in ``train[:10%]``.
-        features: The features to read; None for all.
-        decode: Whether bytes that hold images or raw arrays become arrays.
-        text: Whether other bytes become str.
-        as_supervised: Whether an example is a pair of inputs and label; the inputs are the image or
-            array, or else a dict of all other features.
-        label: ``one_hot`` makes class ids vectors of float32, with a 1 for each label of an image
-            that has several. Of pairs also ``text``, or the feature that is the label.
-        ids: Whether each example has a ``sample_id``, str, which stays the same when the dataset is
-            built again: the key of its image, or the value of the ``--key`` of rows. Of other rows
-            and of arrays it is the shard and the number in it, which change.
-        fill: Values by feature that replace missing ones; the default is NaN for float32 and
-            ``b""`` for bytes.
-        transform: Function that is applied to each example; must be picklable for worker processes.
-        cache_bytes: Maximum bytes of inflated members that each process caches, and of record
-            offsets. None for 64 MiB, and for as many more as random access uses again, up to a
-            quarter of the memory of the machine or container, over all workers of a DataLoader.
-        cache_dir: Folder for copies of remote shards, for all processes of this machine; or None.
-        cache_dir_bytes: Maximum size of these copies; the least recently used are deleted.
+
+def open_records(source: Source, reading: Reading) -> Records:
+    """Returns the examples of an opened dataset or mix.
 
     Raises:
-        InputError: The manifest or schema cannot be read, or a shard is missing or of another size.
-        UsageError: A split or feature is unknown, or a missing integer has no ``fill``.
+        UsageError: A feature is unknown, or a missing integer has no ``fill``.
     """
-    to_int("cache_bytes", cache_bytes or 0)
-    to_int("cache_dir_bytes", cache_dir_bytes)
-    if transform is not None and not callable(transform):
-        raise UsageError(f"transform={transform!r} must be a function of an example.")
-    source = open_source(path, split)
+    features, fill, label, ids = reading.features, reading.fill, reading.label, reading.ids
     if features is None:
         _warn_of_lost_labels(source)
     specs = select_features(source, features)
-    names = output_names(specs, features) if decode else {}
-    if not as_supervised and label not in ("id", "one_hot"):
+    names = output_names(specs, features) if reading.decode else {}
+    if not reading.as_supervised and label not in ("id", "one_hot"):
         raise UsageError(
             f"label={label!r:.60} chooses the label of pairs: add as_supervised=True, or name "
             "features=['image', ...] of dicts."
         )
     classes = {source.label_id: source.num_classes} if label == "one_hot" else {}
     defaults = default_values(specs, fill)
-    decoder = RecordDecoder(specs, defaults, decode, source.sides, names, text, classes)
-    if ids and as_supervised:
+    decoder = RecordDecoder(
+        specs, defaults, reading.decode, source.sides, names, reading.text, classes
+    )
+    if ids and reading.as_supervised:
         raise UsageError(
             "as_supervised=True has no place for ids=True: read dicts, or make pairs of them with "
             "transform."
         )
-    pair = _supervised(source, decoder, label, features) if as_supervised else None
-    disk = None if cache_dir is None else DiskCache(cache_dir, cache_dir_bytes)
-    return Records(source, View(decoder, pair, transform, ids), Caches(cache_bytes, disk))
+    pair = _supervised(source, decoder, label, features) if reading.as_supervised else None
+    disk = None
+    if reading.cache_dir is not None:
+        disk = DiskCache(reading.cache_dir, reading.cache_dir_bytes)
+    view = View(decoder, pair, reading.transform, ids)
+    return Records(source, view, Caches(reading.cache_bytes, disk))
 
 
 def _warn_of_lost_labels(source: Source) -> None:
@@ -483,7 +499,11 @@ def open_encoded(path: str | os.PathLike[str], split: str, fill: Fill | None = N
 
     An integer that may be missing and has no ``fill`` is left out.
     """
-    source = open_source(path, split)
+    return encoded_records(open_source(path, split), fill)
+
+
+def encoded_records(source: Source, fill: Fill | None) -> Records:
+    """Returns the payloads of an opened dataset or mix; see ``open_encoded``."""
     defaults = default_values(source.specs, fill, required=False)
     specs = tuple(
         spec

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 
+from shardmill.loaders.epochs import Draws, Epochs, MixedEpochs
+from shardmill.loaders.order import Numbers
 from shardmill.loaders.records import Records
 from shardmill.loaders.split_statistics import read_labels
 from shardmill.loaders.steps import to_int
@@ -17,64 +19,87 @@ from shardmill.schemas.errors import UsageError, format_names
 Weights = Mapping[str, float]
 
 
-class Balance:
-    """Draws the records of an epoch by label.
-
-    An epoch has as many examples as the labels have records. Each label gets its share of them;
-    records repeat if it has fewer, and take turns over the epochs if it has more.
+def draw_by_label(
+    records: Records,
+    balance: str | Mapping[str, Any],
+    first: int = 0,
+    numbers: range | Numbers | None = None,
+) -> Draws:
+    """Returns the records of each epoch by label.
 
     Args:
         records: The records.
         balance: ``label`` for equal shares, or the weight of each label; labels without a weight,
             or with weight 0, are left out.
+        first: Number in the source of the first record of a dataset of a mix.
+        numbers: Numbers, from ``first``, of the records; None for all of them.
 
     Raises:
         UsageError: A label is unknown, a weight is invalid, or the records have no labels.
     """
-
-    def __init__(self, records: Records, balance: str | Mapping[str, Any]) -> None:
-        if balance != "label" and not isinstance(balance, Mapping):
-            raise _balance_invalid(balance)
-        if records.source.manifest.label_separator:
+    if balance != "label" and not isinstance(balance, Mapping):
+        raise _balance_invalid(balance)
+    if records.source.manifest.label_separator:
+        raise UsageError(
+            "balance needs one label of each example, and these have several: give each label "
+            "a weight in the loss."
+        )
+    if numbers is None:
+        numbers = range(len(records.source)) if records.picks is None else records.picks
+    picks = np.asarray(numbers, np.int64)
+    labels = np.array([label or "" for label in read_labels(records)])
+    has_all = len(labels) == len(records.source)
+    labels = labels[picks + first] if has_all else labels[:0]
+    names = [str(name) for name in np.unique(labels) if name]
+    if not names:
+        raise UsageError("balance needs labels, and some or all of the records have none.")
+    weights = balance if isinstance(balance, Mapping) else dict.fromkeys(names, 1.0)
+    for name in weights:
+        if name not in names:
             raise UsageError(
-                "balance needs one label of each example, and these have several: give each label "
-                "a weight in the loss."
+                f"balance: the split has no examples of {name!r}: it has {format_names(names)}."
             )
-        picks = np.arange(len(records.source)) if records.picks is None else records.picks
-        labels = np.array([label or "" for label in read_labels(records)])
-        has_all = len(labels) == len(records.source)
-        labels = labels[picks] if has_all else labels[:0]
-        names = [str(name) for name in np.unique(labels) if name]
-        if not names:
-            raise UsageError("balance needs labels, and some or all of the records have none.")
-        weights = balance if isinstance(balance, Mapping) else dict.fromkeys(names, 1.0)
-        for name in weights:
-            if name not in names:
-                raise UsageError(
-                    f"balance: the split has no examples of {name!r}: it has {format_names(names)}."
-                )
-        numbers = [
-            weight for weight in weights.values() if isinstance(weight, int | float | np.number)
-        ]
-        valid = [float(weight) for weight in numbers if weight >= 0]
-        total = sum(valid)
-        if len(valid) < len(weights) or not 0 < total < float("inf"):
-            raise _balance_invalid(balance)
-        self.weights = {
-            n: float(weight) / total for n, weight in sorted(weights.items()) if weight > 0
-        }
-        self._numbers = {name: np.asarray(picks)[labels == name] for name in self.weights}
-        self.num_examples = sum(map(len, self._numbers.values()))
-        ends = np.rint(np.cumsum(list(self.weights.values())) * self.num_examples).astype(int)
-        self._sizes = np.diff([0, *ends]).tolist()
+    given = [weight for weight in weights.values() if isinstance(weight, int | float | np.number)]
+    valid = [float(weight) for weight in given if weight >= 0]
+    total = sum(valid)
+    if len(valid) < len(weights) or not 0 < total < float("inf"):
+        raise _balance_invalid(balance)
+    shares = {name: float(weight) / total for name, weight in sorted(weights.items()) if weight > 0}
+    return Draws({name: picks[labels == name] for name in shares}, shares)
 
-    def numbers(self, epoch: int) -> npt.NDArray[np.int64]:
-        """Returns the numbers of the records of an epoch, ascending."""
-        chosen = [
-            own[(np.arange(size) + epoch * size) % len(own)]
-            for own, size in zip(self._numbers.values(), self._sizes, strict=True)
-        ]
-        return np.sort(np.concatenate(chosen))
+
+def epochs_of(records: Records, balance: str | Mapping[str, Any] | None) -> Epochs | MixedEpochs:
+    """Returns which of some records each epoch reads.
+
+    In a mix, the examples of each dataset are balanced.
+
+    Raises:
+        UsageError: A label is unknown, a weight is invalid, or the records have no labels.
+    """
+    mix = records.source.mix
+    if mix is not None and records.picks is None:
+        return mix.epochs if balance is None else _balance_mix(records, mix.epochs, balance)
+    picks = None if records.picks is None else np.asarray(records.picks)
+    draws = None if balance is None else draw_by_label(records, balance)
+    return Epochs(records.source.selection.parts, picks, draws)
+
+
+def _balance_mix(
+    records: Records, epochs: MixedEpochs, balance: str | Mapping[str, Any]
+) -> MixedEpochs:
+    for component in epochs.components:
+        if component.epochs.draws is not None:
+            raise UsageError(
+                f"balance: the mix balances {component.name!r} already: give balance to one of "
+                "both."
+            )
+    components = []
+    for component, first in zip(epochs.components, epochs.firsts, strict=False):
+        own = component.epochs
+        picks = range(own.num_records) if own.picks is None else own.picks
+        draws = draw_by_label(records, balance, first, picks)
+        components.append(component._replace(epochs=replace(own, draws=draws)))
+    return replace(epochs, components=tuple(components))
 
 
 @check_arguments()
@@ -91,7 +116,11 @@ def balanced(records: Records, balance: Literal["label"] | Weights, epoch: int =
     """
     if not isinstance(records, Records):
         raise not_records(records)
-    return records.pick(Balance(records, balance).numbers(to_int("epoch", epoch)))
+    if records.source.mix is not None:
+        raise UsageError(
+            "balanced takes records of one dataset: give balance to the datasets of the mix."
+        )
+    return records.pick(draw_by_label(records, balance).numbers(to_int("epoch", epoch)))
 
 
 def not_records(records: object) -> UsageError:

@@ -89,7 +89,6 @@ class ShardFiles:
 
     def __init__(self, source: Source, caches: Caches) -> None:
         self._source, self._limits = source, caches
-        self._folder = source.folder
         self._paths, self._shards = source.paths, source.shards
         self._caches = _ProcessCaches(caches.memory)
 
@@ -123,18 +122,18 @@ class ShardFiles:
 
     @cached_property
     def _inflation(self) -> float:
-        """Bytes of records in a byte of the shards, as in the first member.
+        """Bytes of records in a byte of the shards, as in the first member; of a mix the maximum.
 
         Raises:
             InputError: The shard does not match the manifest.
         """
-        for number, shard in enumerate(self._shards):
-            if shard.records:
-                payloads = self.payloads(number, 0, self.member_bounds(number)[1])
-                members = self._members(number)
-                index = INDEX_BYTES if members.is_gzip else 0  # is part of the first member
-                return sum(map(len, payloads)) / max(1, int(members.num_bytes[0]) - index)
-        return 1.0
+        return max(map(self._inflation_of, self._source.first_parts), default=1.0)
+
+    def _inflation_of(self, shard: int) -> float:
+        payloads = self.payloads(shard, 0, self.member_bounds(shard)[1])
+        members = self._members(shard)
+        index = INDEX_BYTES if members.is_gzip else 0  # is part of the first member
+        return sum(map(len, payloads)) / max(1, int(members.num_bytes[0]) - index)
 
     def bytes_of(self, chunk: Chunk) -> int:
         """Returns the approximate bytes of some records of a member, not compressed."""
@@ -146,11 +145,12 @@ class ShardFiles:
     @cached_property
     def reads_alone(self) -> bool:
         """Whether a record is read without its whole member, as the first member shows."""
-        number = next((n for n, shard in enumerate(self._shards) if shard.records), None)
-        if number is None:
-            return False
-        self.member_bounds(number)  # an error of it is one sentence
-        return not self._caches_content(self._layout(number, 0).data_offset)
+        firsts = self._source.first_parts
+        for number in firsts:
+            self.member_bounds(number)  # an error of it is one sentence
+            if self._caches_content(self._layout(number, 0).data_offset):
+                return False
+        return bool(firsts)
 
     def payload(self, shard: int, record: int) -> bytes:
         """Returns the payload of one record after checking its CRCs.
@@ -164,7 +164,7 @@ class ShardFiles:
             StorageError: The storage failed.
         """
         try:
-            return unframe(self._framed_record(shard, record))
+            return self._source.adapt(shard, unframe(self._framed_record(shard, record)))
         except FormatError as error:
             raise self._damaged(shard, record, error) from error
 
@@ -182,7 +182,8 @@ class ShardFiles:
                 return f"{entry.file}:{record}"
             key = feature.values[0]
             return key.decode("utf-8", "backslashreplace") if isinstance(key, bytes) else str(key)
-        make = lambda: open_catalog(self._folder, entry, ["key"]).column("key").to_pylist()  # noqa: E731
+        folder = self._source.folder_of(shard)
+        make = lambda: open_catalog(folder, entry, ["key"]).column("key").to_pylist()  # noqa: E731
         keys = self._cache.keys.get(shard, make, lambda made: sum(map(sys.getsizeof, made)))
         return str(keys[record])
 
@@ -217,7 +218,7 @@ class ShardFiles:
             base = int(members.first[number])
             offsets = self._record_offsets(members, number, content)[first - base : stop - base + 1]
             for start, end in pairwise(offsets):
-                payloads.append(payload_at(content, start, end))
+                payloads.append(self._source.adapt(shard, payload_at(content, start, end)))
         except FormatError as error:
             raise self._damaged(shard, first + len(payloads), error) from error
         return payloads
@@ -274,11 +275,12 @@ class ShardFiles:
     @cached_property
     def is_remote(self) -> bool:
         """Whether the shards are on a remote storage."""
-        return any(map(scheme_of, self._paths[:1]))
+        return any(scheme_of(self._paths[number]) for number in self._source.first_parts)
 
     def _members(self, shard: int) -> Members:
         path, records = self._paths[shard], self._shards[shard].records
-        make = lambda: read_members(self._open(shard), self._folder, path, records)  # noqa: E731
+        folder = self._source.folder_of(shard)
+        make = lambda: read_members(self._open(shard), folder, path, records)  # noqa: E731
         return self._cache.tables.get(shard, make, lambda table: 24 * len(table.first) + 512)
 
     def _layout(self, shard: int, number: int) -> _Layout:
@@ -330,13 +332,14 @@ class ShardFiles:
 
     def _damaged(self, shard: int, record: int, error: Exception) -> InputError:
         path, disk, copy = self._paths[shard], self._limits.disk, ""
+        folder = self._source.folder_of(shard)
         if isinstance(error, DamagedError) and error.fault.reason == "unreadable":
             return InputError(
                 f"{path} may not be read by this process: give its user the permission, or give it "
                 "credentials that have it."
             )
         if isinstance(error.__cause__, FileNotFoundError):
-            check_not_deleted(self._folder)
+            check_not_deleted(folder)
         elif disk and scheme_of(path):
             copy = disk.drop_damaged(self._shards[shard])
         if copy:
@@ -347,6 +350,6 @@ class ShardFiles:
             )
         reason = error.fault.message if isinstance(error, DamagedError) else str(error)
         return InputError(
-            f"{path}, record {record:,}: {reason}; run `shardmill verify {self._folder}` to see "
+            f"{path}, record {record:,}: {reason}; run `shardmill verify {folder}` to see "
             "what else is wrong, and build or copy the dataset again."
         )

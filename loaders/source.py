@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from shardmill.loaders.boxes import BOX_SIDES, BOXES, boxes_spec
+from shardmill.loaders.components import Components
 from shardmill.loaders.selection import Selection, ShardSlice, select
 from shardmill.schemas.dataset.catalog import read_table
 from shardmill.schemas.dataset.dataset_files import read_dataset_file
@@ -51,6 +52,7 @@ class Source:
         selection: The splits that are read in an epoch.
         specs: The features of a record, sorted by name.
         lacking: Names of the features with labels that records lack, as a split has no labels.
+        mix: Of a mix, whose parts are those of all its datasets, these datasets; else None.
     """
 
     folder: str
@@ -58,6 +60,7 @@ class Source:
     selection: Selection
     specs: tuple[FeatureSpec, ...]
     lacking: frozenset[str] = frozenset()
+    mix: Components | None = None
 
     def __len__(self) -> int:
         """Returns the number of examples."""
@@ -71,7 +74,31 @@ class Source:
     @property
     def paths(self) -> list[str]:
         """The paths of all shards in their order."""
-        return [join(self.folder, shard.file) for shard in self.shards]
+        return [join(self.folder_of(n), shard.file) for n, shard in enumerate(self.shards)]
+
+    def folder_of(self, part: int) -> str:
+        """Returns the folder of the shard of a part."""
+        return self.folder if self.mix is None else self.mix.folder_of(part)
+
+    def adapt(self, part: int, payload: bytes) -> bytes:
+        """Returns a record as readers get it: that of a mix has the class ids of the mix.
+
+        Raises:
+            FormatError: It is not an example.
+        """
+        return payload if self.mix is None else self.mix.adapt(part, payload)
+
+    @property
+    def first_parts(self) -> list[int]:
+        """Numbers of the first part with records of each dataset."""
+        firsts: dict[str, int] = {}
+        for number, shard in enumerate(self.shards):
+            if not shard.records:
+                continue
+            firsts.setdefault(self.folder_of(number), number)
+            if self.mix is None:
+                break
+        return list(firsts.values())
 
     @cached_property
     def label_id(self) -> str:
@@ -97,6 +124,8 @@ class Source:
         """
         if self.manifest.labels:
             return len(self.manifest.labels)
+        if self.mix is not None and self.mix.num_classes:
+            return self.mix.num_classes
         splits = self.manifest.splits.values()
         try:
             numbers = [int(label) for split in splits for label in split.label_counts]

@@ -257,9 +257,14 @@ def read_catalog_columns(records: Records, names: Sequence[str]) -> list[list[An
 
 def _read_catalogs(records: Records, names: Sequence[str]) -> Iterator[list[list[Any]]]:
     """Yields columns of the catalog of each part; remote ones are read at the same time."""
-    folder = records.source.folder
-    read = functools.partial(read_catalog, folder, names=names)
-    return map_ordered(read, records.source.selection.parts, storage_threads(folder))
+    source = records.source
+
+    def read(number: int) -> list[list[Any]]:
+        part = source.selection.parts[number]
+        return read_catalog(source.folder_of(number), part, names)
+
+    numbers = range(len(source.selection.parts))
+    return map_ordered(read, numbers, storage_threads(source.folder_of(0)))
 
 
 def find_moments(dataset: Dataset, split: str, feature: str | None) -> Moments | None:

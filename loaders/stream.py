@@ -15,6 +15,7 @@ from typing_extensions import Self
 
 from shardmill.loaders.epoch_log import NO_POSITION, OWN_POSITION, EpochLog, PassKey
 from shardmill.loaders.epoch_reader import EpochReader, Payloads, PlacedRecord
+from shardmill.loaders.epochs import MixedEpochs, Shuffling
 from shardmill.loaders.filters import filter_records, warn_of_none
 from shardmill.loaders.hosts import (
     HostFinder,
@@ -24,17 +25,16 @@ from shardmill.loaders.hosts import (
     find_worker,
     parse_share,
 )
-from shardmill.loaders.order import EpochOrder, Numbers
 from shardmill.loaders.pieces import Deal, Reader, count, size_of
 from shardmill.loaders.position import (
+    COUNTS,
     Position,
-    digest_of,
     parse_state,
     resume_position,
     uneven_position,
 )
 from shardmill.loaders.records import Records
-from shardmill.loaders.sampling import Balance, Weights, not_records
+from shardmill.loaders.sampling import Weights, epochs_of, not_records
 from shardmill.loaders.steps import Remainder, check_word, to_int
 from shardmill.schemas.arguments import check_arguments
 from shardmill.schemas.errors import UsageError
@@ -150,18 +150,43 @@ class Stream:
         self._remainder = remainder
         self._job = HostFinder(host)
         self.worker = None if worker is None else parse_share("worker", worker)
+        if records.source.mix is not None and records.picks is not None:
+            raise UsageError(
+                "a Stream reads a whole mix: take slices of its datasets, as in split='train[:9%]'."
+            )
         if records.picks is not None and (np.diff(records.picks) < 0).any():
             raise UsageError(
                 "a Stream reads records in their order: sort the numbers of picked records, or "
                 "read them by number, as a DataLoader of them does."
             )
-        self._balance = None if balance is None else Balance(records, balance)
+        self._epochs = epochs_of(records, balance)
         self.shuffle, self.seed, self._order = shuffle, to_int("seed", seed, -1 << 63), order
+        if isinstance(self._epochs, MixedEpochs):
+            self._check_mix(self._epochs)
         self._batch, self._in_order = 0, True  # of the DataLoader that started this process
         self._log = EpochLog()
         self._begin_at(Position(to_int("epoch", epoch)))
         with contextlib.suppress(UnknownHostError):  # perhaps known when an iteration begins
             self._check_host()
+
+    def _check_mix(self, epochs: MixedEpochs) -> None:
+        """Checks that an epoch reads each dataset, and that a state that is continued fits.
+
+        Raises:
+            UsageError: One is not read, or was read in another order.
+        """
+        epochs.check()
+        if epochs.continues is None:
+            return
+        ours = {"shuffle": self.shuffle, "order": self.order, "seed": self.seed}
+        for name, value in ours.items():
+            theirs = epochs.continues[name]
+            if theirs != value and (self.shuffle or name == "shuffle"):
+                raise UsageError(
+                    f"{name}={value!r} has another order than the state that the mix continues, "
+                    f"which has {name}={theirs!r}: give the stream the same, so that no example "
+                    "repeats."
+                )
 
     @property
     def host(self) -> Share:
@@ -183,9 +208,9 @@ class Stream:
             UsageError: It is unknown, or the options do not work with this number of hosts.
         """
         host = self.host
-        if self.remainder == "drop" and 0 < len(self.records) < host.count:
+        if self.remainder == "drop" and 0 < len(self._epochs) < host.count:
             raise UsageError(
-                f"the split has {plural(len(self.records), 'example')}, fewer than "
+                f"the split has {plural(len(self._epochs), 'example')}, fewer than "
                 f"{plural(host.count, 'host')}, which would read none: use fewer hosts, or "
                 "remainder='pad'."
             )
@@ -347,7 +372,14 @@ class Stream:
         at = self._start if self.begins_inside else Position(self.epoch)
         if self._reading is not None:
             at = self._reading._replace(taken=self._taken, kept=self._kept)
-        return at.to_state(reader, self._reads())
+        state = at.to_state(reader, self._reads())
+        is_alone = all(deal[1:3] == [1, 1] for deal in state["deals"])
+        if isinstance(self._epochs, MixedEpochs) and is_alone:
+            # Of the workers of a DataLoader, each has read others since. In blocks, several have
+            # not read the first examples of the epoch.
+            counts = self._epochs.counts(state["epoch"], state["examples"])
+            state[COUNTS] = dict(zip(self._epochs.names, counts, strict=True))
+        return state
 
     @check_arguments()
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -361,9 +393,9 @@ class Stream:
 
     def _reads(self) -> dict[str, Any]:
         """Returns the options that determine record order; saved in the state."""
-        return {
+        reads = {
             "split": self.records.source.selection.split,
-            "records": self._digest,
+            "records": self._epochs.digest,
             "shuffle": self.shuffle,
             "order": self.order,
             "seed": self.seed,
@@ -371,12 +403,14 @@ class Stream:
             "remainder": self._remainder,
             "where": self.where is not None,
             "limit": self.limit,
-            "balance": None if self._balance is None else self._balance.weights,
+            "balance": None,
         }
-
-    @cached_property
-    def _digest(self) -> str:
-        return digest_of(self.records)
+        if isinstance(self._epochs, MixedEpochs):
+            window = self._window() if self.order == "blocks" else 1
+            reads["mix"] = {**self._epochs.describe(), "window": window}
+        elif self._epochs.draws is not None:
+            reads["balance"] = self._epochs.draws.weights
+        return reads
 
     def __len__(self) -> int:
         """Returns the number of examples of this host in an epoch, over all of its workers.
@@ -401,7 +435,7 @@ class Stream:
         """Number of examples of all hosts in an epoch."""
         if self.limit is not None:
             return self.limit * self.host.count
-        return len(self.records) if self._balance is None else self._balance.num_examples
+        return len(self._epochs)
 
     def __iter__(self) -> Iterator[Any]:
         """Returns the examples of this worker in the next epoch."""
@@ -544,30 +578,16 @@ class Stream:
             warn_of_none(self.records, self.where)
 
     def _open(self, at: Position, reader: Reader) -> EpochReader:
-        # Without shuffling, each epoch has the same order.
-        name = f"{self.seed}/{at.epoch if self.shuffle else 0}"
         files = self.records.files
-        order = EpochOrder(
-            self.records.source.selection.parts,
-            self._numbers(at.epoch),
-            self._permuted,
-            name,
-            self._window(),
-            files.bounds_of,
-            files.open_ahead,
+        order = self._epochs.order(
+            at.epoch, Shuffling(self.shuffle, self.seed, self._window(), files)
         )
         by_records = self.order == "records"
         return EpochReader(order, at, reader, self._remainder_of, by_records=by_records)
 
-    def _numbers(self, epoch: int) -> Numbers | None:
-        if self._balance is not None:
-            return self._balance.numbers(epoch)
-        picks = self.records.picks
-        return None if picks is None else np.asarray(picks)
-
     @property
     def _permuted(self) -> bool:
-        return self.shuffle or any(s.label is not None for s in self.records.source.shards)
+        return self.shuffle or self._epochs.has_labels
 
     @cached_property
     def order(self) -> Order:
@@ -576,7 +596,8 @@ class Stream:
             return "blocks"
         if self._order is not None:
             return self._order
-        alone = not self.records.files.is_remote and len(self.records) <= _MOST_RECORDS
+        records = min(len(self.records), len(self.records.source))
+        alone = not self.records.files.is_remote and records <= _MOST_RECORDS
         return "records" if alone and self.records.files.reads_alone else "blocks"
 
     def _window(self) -> int:

@@ -5,11 +5,12 @@ A map-style DataLoader needs ``open_dataset`` only.
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any, Literal
 
 from shardmill.loaders.frameworks import require_framework
-from shardmill.loaders.records import Records, open_dataset
+from shardmill.loaders.mixes import Dataset
+from shardmill.loaders.opening import open_dataset
+from shardmill.loaders.records import Records
 from shardmill.loaders.sampling import Weights
 from shardmill.loaders.steps import Remainder
 from shardmill.loaders.stream import Order, Stream, Where
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 @check_arguments(open_dataset)
 def torch_dataset(  # noqa: PLR0913 - all but two are keyword-only
-    dataset: str | os.PathLike[str],
+    dataset: Dataset,
     split: str = "train",
     *,
     shuffle: bool = False,
@@ -37,7 +38,7 @@ def torch_dataset(  # noqa: PLR0913 - all but two are keyword-only
     """Returns a dataset for a DataLoader, which reads shards sequentially.
 
     Args:
-        dataset: The dataset's folder or its manifest.json, on any storage.
+        dataset: The dataset's folder or its manifest.json, on any storage; or a ``mix``.
         split: A split, or several as in ``train+validation``, or slices as in ``train[:10%]``.
         shuffle: Whether to shuffle; each pass over the DataLoader has another order.
         order: ``records`` or ``blocks``; see ``Stream``.

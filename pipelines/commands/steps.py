@@ -6,8 +6,8 @@ import sys
 from dataclasses import dataclass
 from typing import ClassVar
 
+from shardmill.loaders.counting import steps_per_epoch
 from shardmill.loaders.selection import Selection, select
-from shardmill.loaders.steps import steps_per_epoch
 from shardmill.pipelines.report.terminal import Answer
 from shardmill.schemas import option_types as of
 from shardmill.schemas.dataset.read_manifest import open_manifest
