@@ -11,7 +11,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from shardmill.loaders import Stream, keras_dataset, open_dataset, steps_per_epoch, torch_dataset
+from shardmill.loaders import (
+    Stream,
+    keras_dataset,
+    mix,
+    open_dataset,
+    steps_per_epoch,
+    torch_dataset,
+)
 from shardmill.schemas import ShardmillError
 from tests.support.loader_tools import (
     CELLS,
@@ -193,6 +200,8 @@ OPENED = {
     "records": lambda path: Stream(open_dataset(path), shuffle=True, order="records"),
     "torch": torch_dataset,
     "torch shuffled": lambda path: torch_dataset(path, shuffle=True),
+    "mix": lambda path: torch_dataset(mix({path: 1}), shuffle=True),
+    "mix of records": lambda path: Stream(open_dataset(mix({path: 1})), shuffle=True),
 }
 
 
