@@ -181,9 +181,9 @@ def vocabulary(
     spec = records.source.spec_of(column)
     is_other = bool(spec.encoding or spec.parts or spec.value or spec.indices)
     if is_other or spec.kind == "float32":
-        values = "images, boxes or arrays" if is_other else "floating-point numbers"
+        held = "images, boxes or arrays" if is_other else "floating-point numbers"
         raise UsageError(
-            f"vocabulary(column={column!r}): the column has {values}, and a vocabulary has texts "
+            f"vocabulary(column={column!r}): the column has {held}, and a vocabulary has texts "
             "or integers: name another column; normalization() is for numbers."
         )
     counts = Counter[Any]()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import difflib
 import os
 import stat
@@ -71,6 +72,10 @@ def read_tables(flag: str, path: str) -> dict[str, Any]:
         tables: dict[str, Any] = tomllib.loads(text)
     except ValueError as error:
         raise UsageError(f"--{flag}={path} is not TOML: {error}.") from error
+    for table in tables.values():
+        for name, value in table.items() if isinstance(table, dict) else ():
+            if isinstance(value, dt.datetime):  # which --json cannot print
+                table[name] = value.isoformat()
     return tables
 
 
@@ -104,7 +109,9 @@ def read_options(path: str) -> dict[str, Any]:
             )
         values[name] = value
     if LIMITS in tables:
-        values.setdefault(LIMITS, tables[LIMITS])
+        if LIMITS in values:
+            raise UsageError(f"{path} has limits in [options] and in [limits]: leave one.")
+        values[LIMITS] = tables[LIMITS]
     return values
 
 

@@ -203,6 +203,19 @@ def test_times_of_toml_are_limits(tmp_path, capsys) -> None:
     assert run_here(capsys, "check", ds, f"--limits={limits}", flag)[0] == 0
 
 
+def test_a_dry_run_prints_the_limits(tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    inputs_of("rows", tmp_path)
+    options = '[options]\ninput = "in.csv"\noutput = "ds"\n'
+    Path("r.toml").write_text(f"{options}[limits]\nfinished_after = 2021-01-01T00:00:00Z\n")
+    code, out, _ = run_here(capsys, "rows", "--config=r.toml", "--dry_run", "--json")
+    limits = {"finished_after": "2021-01-01T00:00:00+00:00"}
+    assert (code, json.loads(out)["options"]["limits"]) == (0, limits)
+    Path("r.toml").write_text(f'{options}limits = "l.toml"\n[limits]\nrejected = 0\n')
+    code, _, err = run_here(capsys, "rows", "--config=r.toml")
+    assert (code, "r.toml has limits in [options] and in [limits]" in err) == (2, True)
+
+
 def test_check_lists_findings_and_fails_for_limits_or_all(source, tmp_path, capsys) -> None:
     ds = tmp_path / "ds"
     labels = write_limits(tmp_path / "labels.txt", "cat\ndog\nunicorn\n")

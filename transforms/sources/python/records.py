@@ -11,7 +11,7 @@ import bisect
 import contextlib
 import datetime as dt
 import os
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from reprlib import repr  # noqa: A004 - which cuts long values
 from typing import Any, TypeAlias
@@ -107,7 +107,7 @@ def to_bytes(index: int, name: str, value: Any) -> Any:
         return b""
 
 
-def read_units(source: Any, image: str, names: Sequence[str]) -> Iterator[Batch]:
+def read_units(source: Any, image: str, names: Sequence[str]) -> Generator[Batch, None, None]:
     """Yield the records of a source: at most ``UNIT_ROWS`` and about ``UNIT_BYTES`` at a time.
 
     Args:
