@@ -137,6 +137,14 @@ READERS = (
         "With `limit` and a predicate, the same number of hosts",
     ),
     Promise(
+        "A mix has the share of each dataset in any number of examples, within one, and each "
+        "example of a dataset once before it repeats",
+        "Random datasets, weights, ends of an epoch, hosts, workers, interruptions and changes of "
+        "all; a plain loop judges the turns, and a count of keys the rest",
+        ("loaders/test_mix.py", "loaders/test_mixture.py"),
+        "Whole weights that add up to at most 100,000 without common divisors",
+    ),
+    Promise(
         "The order is a uniform permutation, and stays that of a release",
         "Chi-square of places and distances; pinned orders; reads of each host",
         ("loaders/test_order.py",),
