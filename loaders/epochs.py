@@ -19,6 +19,7 @@ from shardmill.loaders.mixture import Mixture, Until
 from shardmill.loaders.order import EpochOrder, Numbers
 from shardmill.loaders.selection import ShardSlice
 from shardmill.schemas.errors import UsageError
+from shardmill.schemas.numbers import plural
 
 
 class Draws:
@@ -275,7 +276,7 @@ class MixedEpochs:
         for component, count in zip(self.components, counts, strict=True):
             if not count:
                 raise UsageError(
-                    f"an epoch of {self.length:,} examples (until={self.until!r}) has none of "
+                    f"an epoch of {plural(self.length, 'example')} (until={self.until!r}) has none of "
                     f"{component.name!r}: give a larger until, or another weight."
                 )
             if component.read_digest not in ("", component.epochs.digest):
