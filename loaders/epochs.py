@@ -276,8 +276,8 @@ class MixedEpochs:
         for component, count in zip(self.components, counts, strict=True):
             if not count:
                 raise UsageError(
-                    f"an epoch of {plural(self.length, 'example')} (until={self.until!r}) has none of "
-                    f"{component.name!r}: give a larger until, or another weight."
+                    f"an epoch of {plural(self.length, 'example')} (until={self.until!r}) has none "
+                    f"of {component.name!r}: give a larger until, or another weight."
                 )
             if component.read_digest not in ("", component.epochs.digest):
                 raise UsageError(
