@@ -19,15 +19,19 @@ def number_starting_loader() -> int:
 
     All workers of an iterator get its number, by which they know that they belong together. The
     iterator is on the stack: torch does not call a dataset when it starts workers.
+
+    Before Python 3.13 a frame whose ``f_locals`` were read keeps its values until it ends. So only
+    frames of torch are asked, never this one or those of users: a value that they drop is freed.
     """
     module = sys.modules.get("torch.utils.data.dataloader")
     if module is None:
         return 0
-    frame: FrameType | None = sys._getframe()  # noqa: SLF001
+    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001
     while frame is not None:
-        iterator, loader = frame.f_locals.get("self"), frame.f_locals.get("loader")
-        if isinstance(iterator, module._BaseDataLoaderIter) and loader is not None:  # noqa: SLF001
-            return _register(iterator, loader)
+        if frame.f_code.co_varnames[:2] == ("self", "loader"):
+            values = frame.f_locals
+            if isinstance(values.get("self"), module._BaseDataLoaderIter):  # noqa: SLF001
+                return _register(values["self"], values["loader"])
         frame = frame.f_back
     return 0
 

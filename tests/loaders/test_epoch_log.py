@@ -3,11 +3,16 @@
 torch's handler of SIGCHLD raises in any code that runs when a worker was killed, and so does Ctrl-C.
 """
 
+import contextlib
 import copy
+import gc
+import multiprocessing
 import os
 import pickle
 import sys
 import tempfile
+import weakref
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -127,3 +132,51 @@ def test_copies_have_separate_files(ds) -> None:
     before = [copied.epoch for copied in copies]
     assert len(ids_of(loader)) == len(whole)
     assert [copied.epoch for copied in copies[:2]] == before
+
+
+@contextlib.contextmanager
+def without_collector() -> Iterator[None]:
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize(
+    ("method", "stateful"),
+    [
+        ("fork", False),
+        ("fork", True),
+        pytest.param("spawn", False, marks=pytest.mark.heavy),
+        pytest.param("forkserver", True, marks=pytest.mark.heavy),
+    ],
+)
+def test_workers_end_with_their_iterator(ds, method, stateful) -> None:
+    """At once, although the log looks for the iterator when its workers start."""
+    stream = stream_of(ds)
+    for source in (stream, range(20)):
+        loader = loader_of(source, 2, method, stateful=stateful)
+        before = {*multiprocessing.active_children()}
+        with without_collector():
+            batches = iter(loader)
+            next(batches)
+            workers = {*multiprocessing.active_children()} - before
+            assert len(workers) == 2
+            del batches, loader  # a StatefulDataLoader keeps its iterator
+            assert not any(worker.is_alive() for worker in workers)
+
+
+def test_a_fork_keeps_no_values(ds) -> None:
+    """What a function drops after another process was started is freed."""
+    stream = stream_of(ds)
+    value = {1, 2, 3}
+    freed = weakref.ref(value)
+    process = multiprocessing.get_context("fork").Process(target=str)
+    process.start()
+    process.join()
+    with without_collector():
+        del value
+        assert freed() is None
+    assert stream.epoch == 0

@@ -138,9 +138,10 @@ def test_a_loader_with_workers_gives_the_dataset_of_its_source(tmp_path, image):
     alone = shardmill.write(source, tmp_path / "alone", **options)
     assert alone.manifest.written + alone.manifest.inputs.rejected == len(source)
     loader = DataLoader(source, batch_size=None, num_workers=3)
+    before = {*multiprocessing.active_children()}
     built = shardmill.write(loader, tmp_path / "loader", **options)
     assert shards(built) == shards(alone)
-    assert not multiprocessing.active_children()
+    assert before >= {*multiprocessing.active_children()}
     if not image:
         table = pa.Table.from_pylist([source[n] | {"c": [*source[n]["c"]]} for n in range(150)])
         assert counted(check_dataset(tmp_path / "loader", built.manifest)) == expected(table)
@@ -153,9 +154,10 @@ def test_an_odd_record_of_a_loader_ends_its_workers(tmp_path, odd):
 
     source = Mixed(5, odd=odd)
     loader = DataLoader(source, batch_size=None, num_workers=2)
+    before = {*multiprocessing.active_children()}
     with pytest.raises(InputError, match=f"Record {source.place}"):
         shardmill.write(loader, tmp_path / "ds")
-    assert not multiprocessing.active_children()
+    assert before >= {*multiprocessing.active_children()}
 
 
 KILLED_READER = """
