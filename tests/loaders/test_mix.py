@@ -115,6 +115,7 @@ def choose(rng: random.Random):
 def run_epoch(records, epoch: int, names: list[str], rng: random.Random, options) -> list[int]:
     """Read an epoch in several runs of other hosts and workers; check the turns after each run."""
     read, deals = [], []
+    dealt = 0  # also those that "pad" repeats for hosts that have none left
     for leg in range(4):
         hosts, workers, batch = rng.randint(1, 5), rng.randint(1, 3), rng.randint(1, 4)
         job = Job(records, hosts, workers, batch, **options)
@@ -122,7 +123,7 @@ def run_epoch(records, epoch: int, names: list[str], rng: random.Random, options
             stream.at(epoch, 0)
             for deal in deals:
                 stream.then(deal["examples"], **deal["layout"])
-        whole = (len(names) - len(read)) // (hosts * batch)
+        whole = (len(names) - dealt) // (hosts * batch)
         steps = None if leg == 3 else rng.randint(0, whole)
         taken = 0
         for numbers in itertools.islice(job.steps(), steps):
@@ -131,6 +132,7 @@ def run_epoch(records, epoch: int, names: list[str], rng: random.Random, options
         if options["order"] == "records" and options["shuffle"]:
             assert Counter(map(name_of, read)) == Counter(names[: len(read)])
         deals.append({"examples": taken * hosts * batch, "layout": job.layout})
+        dealt += taken * hosts * batch
     return read
 
 
