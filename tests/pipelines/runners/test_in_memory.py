@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -67,6 +68,45 @@ def test_a_killed_worker_ends_the_build_with_a_sentence(delay, table, tmp_path) 
     assert undisturbed.communicate()
     assert undisturbed.returncode == 0
     assert dataset_files(ds) == dataset_files(whole)
+
+
+SLEEPING = """
+import signal, threading, time
+from shardmill.pipelines.runners.in_memory import watched_workers
+from shardmill.schemas.errors import OutputError
+
+signals = []
+
+def record(number, frame):
+    signals.append(number)
+    raise KeyboardInterrupt
+
+def fail():
+    time.sleep(0.5)
+    raise RuntimeError("exited with -9")
+
+signal.signal(signal.SIGINT, record)
+worker = threading.Thread(target=fail, name="run_worker")
+lock = threading.Lock()
+lock.acquire()
+try:
+    with watched_workers(signals):
+        worker.start()
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        lock.acquire()
+except OutputError as error:
+    print(error)
+worker.join()
+"""
+
+
+@pytest.mark.heavy
+def test_a_killed_worker_wakes_a_main_thread_that_waits() -> None:
+    """Also if another thread received the interrupt, as when this one was just about to wait."""
+    command = [sys.executable, "-c", SLEEPING]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60)
+    assert "A worker process of Beam has ended (exited with -9)" in done.stdout
+    assert done.stderr == ""
 
 
 @pytest.mark.heavy
