@@ -20,8 +20,8 @@ def number_starting_loader() -> int:
     All workers of an iterator get its number, by which they know that they belong together. The
     iterator is on the stack: torch does not call a dataset when it starts workers.
 
-    Before Python 3.13 a frame whose ``f_locals`` were read keeps its values until it ends. So only
-    frames of torch are asked, never this one or those of users: a value that they drop is freed.
+    Before Python 3.13, reading ``f_locals`` keeps the values alive until the function returns. So
+    only functions with the arguments of torch's iterators are inspected, never the user's.
     """
     module = sys.modules.get("torch.utils.data.dataloader")
     if module is None:

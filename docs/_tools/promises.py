@@ -51,7 +51,7 @@ BUILDS = (
             "pipelines/commands/test_signals.py",
             "pipelines/runners/test_in_memory.py",
         ),
-        "Signals are those of Linux",
+        "Linux signals only",
     ),
     Promise(
         "A failure ends in one sentence and leaves the published dataset whole",

@@ -25,9 +25,10 @@ from shardmill.schemas.errors import OutputError
 # As Beam names the thread that waits for a worker process, and those that read from it.
 _WORKER_THREAD = "run_worker"
 _READING_THREADS = {"beam_control_read", "read_grpc_client_inputs"}
-# Wakes the main thread if SIGINT came just before it began to wait, or to another thread: Python
-# handles a signal when the main thread runs. Without a handler it is ignored.
-_WAKING_SIGNAL, _WAKING_SECONDS = signal.SIGURG, 0.1
+# Python handles signals in the main thread, which sleeps on if SIGINT went to another thread or
+# came just before it began to wait. A signal that does nothing by default wakes it.
+_WAKE_SIGNAL = signal.SIGURG
+_WAKE_SECONDS = 0.1
 
 
 class InMemoryRunner(FnApiRunner):
@@ -65,9 +66,10 @@ def watched_workers(signals: list[int]) -> Iterator[None]:
         yield
         return
     lost: list[str] = []
+    main_thread = threading.get_ident()
     has_ended = threading.Event()
     print_error = threading.excepthook
-    before = signal.signal(_WAKING_SIGNAL, lambda *_: None)
+    before = signal.signal(_WAKE_SIGNAL, lambda *_: None)
 
     def watch(error: threading.ExceptHookArgs) -> None:
         name = "" if error.thread is None else error.thread.name
@@ -79,8 +81,8 @@ def watched_workers(signals: list[int]) -> Iterator[None]:
             lost.append(str(error.exc_value))
             os.kill(os.getpid(), signal.SIGINT)
             _kill_other_workers()
-            while not signals and not has_ended.wait(_WAKING_SECONDS):
-                signal.pthread_kill(threading.main_thread().ident or 0, _WAKING_SIGNAL)
+            while not signals and not has_ended.wait(_WAKE_SECONDS):
+                signal.pthread_kill(main_thread, _WAKE_SIGNAL)
 
     threading.excepthook = watch
     try:
@@ -96,7 +98,7 @@ def watched_workers(signals: list[int]) -> Iterator[None]:
         ) from error
     finally:
         has_ended.set()
-        signal.signal(_WAKING_SIGNAL, before or signal.SIG_DFL)
+        signal.signal(_WAKE_SIGNAL, before or signal.SIG_DFL)
     threading.excepthook = print_error
 
 
