@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+import shlex
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
@@ -209,21 +210,42 @@ def _check_quotes(head: Head, dialect: Dialect, read: _Read) -> None:
     delimiter = dialect.delimiter_text
     if dialect.quote != '"' or delimiter == WHITESPACE or delimiter.endswith(" "):
         return
-    name = next((name for name in head.header if re.match(_QUOTED, name)), "")
-    columns = itertools.islice(head.cells.columns.values(), _FEW_COLUMNS)
-    cell = name or next(filter(None, map(_quoted_cell, columns)), "")
+    cell = _spaced_cell(head)
     if not cell:
         return
-    spaced = replace(dialect, delimiter=f"{dialect.delimiter_text} ")
-    fits = any(_fits(spaced_head) for _, spaced_head in _try(iter([spaced]), read))
-    if fits or name:
-        remedy = f"set --delimiter={spaced.delimiter!r}, or " if fits else ""
+    flags = _flags_for_spaces(head, dialect, read)
+    if flags or any(_spaced_cell(raw) for _, raw in _try(iter([replace(dialect, quote="")]), read)):
+        remedy = f"set {flags}, or " if flags else ""
         raise RejectedError(
             "read",
             "header",
             f"spaces before quotes make them a part of cells such as {cell!r}: {remedy}write the "
-            "file without these spaces",
+            "file without these spaces; with --quote= the quotes stay a part of the text",
         )
+
+
+def _spaced_cell(head: Head) -> str:
+    """Return a name or cell with quotes after a space, if nearly all cells of a column are such.
+
+    They may also be a part of the text, doubled in the quotes of the cell.
+    """
+    name = next((name for name in head.header if re.match(_QUOTED, name)), "")
+    columns = itertools.islice(head.cells.columns.values(), _FEW_COLUMNS)
+    return name or next(filter(None, map(_quoted_cell, columns)), "")
+
+
+def _flags_for_spaces(head: Head, dialect: Dialect, read: _Read) -> str:
+    """Return flags that read a file with a space after each delimiter; empty if it is none."""
+    spaced = replace(dialect, delimiter=f"{dialect.delimiter_text} ")
+    flags = f"--delimiter={spaced.delimiter!r}"
+    # The header may have no spaces where the rows have them.
+    lines = dialect.skip_lines + 1
+    below = replace(spaced, columns=tuple(head.header), header="none", skip_lines=lines)
+    flags_below = f"{flags} --columns={shlex.quote(','.join(head.header))} --skip_lines={lines}"
+    for other, other_flags in ((spaced, flags), (below, flags_below)):
+        if any(_fits(other_head) for _, other_head in _try(iter([other]), read)):
+            return other_flags
+    return ""
 
 
 def _quoted_cell(cells: pa.DictionaryArray) -> str:
