@@ -272,7 +272,9 @@ def test_labels_of_hugging_face_that_are_none(tmp_path, capsys):
         rows = built.open(ids=True)
         places = {int(row["sample_id"].partition(":")[2]): row["label"] for row in rows}
         assert places == {n: label for n, label in enumerate(numbers) if label >= 0}
-        assert {each["error"] for each in built.rejects} == {"no_label"}
+        assert {(each["error"], each["message"]) for each in built.rejects} == {
+            ("no_label", f"record {n} has no label in its field 'label'") for n in range(0, 100, 4)
+        }
         again = shardmill.write(each, tmp_path / name, **options, **options_of_images)
         assert (again.status, again.matched) == ("up_to_date", 100)
     rows = shardmill.write(source.remove_columns("image"), tmp_path / "rows", **options)
@@ -461,6 +463,21 @@ def test_images_have_the_bytes_of_a_build_of_their_files(tmp_path):
         assert built.rejects[0]["error"] == "not_an_image"
 
 
+@pytest.mark.parametrize("texts", [True, False])
+def test_images_without_a_label_are_rejects_that_name_the_field(tmp_path, texts):
+    """Of texts an empty one is none, too; nothing speaks of archives, which nobody gave."""
+    pixels = [np.full((4, 4), n, np.uint8) for n in range(6)]
+    labels = ["a", "", None, "b", "a", "b"] if texts else [0, None, None, 1, 0, 1]
+    source = [{"x": each, "y": label} for each, label in zip(pixels, labels, strict=True)]
+    built = shardmill.write(
+        source, tmp_path / "ds", image="x", label="y", splits="train:1", max_reject_fraction=0.5
+    )
+    assert {(each["error"], each["message"]) for each in built.rejects} == {
+        ("no_label", f"record {n} has no label in its field 'y'") for n in (1, 2)
+    }
+    assert len(built.open()) == 4
+
+
 def test_pixels_labels_and_splits_of_images(tmp_path):
     """Arrays and images of Pillow keep their pixels; numbers of classes are class ids."""
     rng = np.random.default_rng(0)
@@ -477,19 +494,17 @@ def test_pixels_labels_and_splits_of_images(tmp_path):
         {"x": None, "y": 0, "s": "b"},
         {"x": pixels[0], "y": None, "s": "b"},
         {"x": b"", "y": 0, "s": "b"},
+        {"x": None, "y": None, "s": "b"},
     ]
     options = {"image": "x", "label": "y", "split": "s", "resize": "none", "channels": 4}
     options |= {"encoding": "png", "max_reject_fraction": 0.1}
     built = shardmill.write(rows, tmp_path / "ds", **options)
     assert built.manifest.labels == tuple(map(str, range(12)))
-    assert {each["key"]: each["error"] for each in built.rejects} == {
-        "record:121": "empty",
-        "record:122": "no_label",
-        "record:123": "empty",
-    }
-    assert {each["message"] for each in built.rejects if each["error"] == "empty"} == {
-        "record 121 has no image: its field 'x' is None",
-        "the image 'x' of record 123 has no bytes or is damaged",
+    assert {each["key"]: (each["error"], each["message"]) for each in built.rejects} == {
+        "record:121": ("empty", "record 121 has no image: its field 'x' is None"),
+        "record:122": ("no_label", "record 122 has no label in its field 'y'"),
+        "record:123": ("empty", "the image 'x' of record 123 has no bytes or is damaged"),
+        "record:124": ("empty", "record 124 has no image: its field 'x' is None"),
     }
     wanted = [*pixels, np.rot90(pixels[0], -1)]
     found = [row for split in "ab" for row in built.open(split, ids=True)]

@@ -8,6 +8,7 @@ import pytest
 from PIL import Image
 
 from shardmill.schemas import RejectedError
+from shardmill.schemas.errors import InputError
 from shardmill.transforms import ImageSpec
 from shardmill.transforms.images.convert import convert_image
 from shardmill.transforms.images.resize import Size
@@ -68,6 +69,29 @@ def test_arrays_of_all_types(layout):
         assert (convert(data, 4) == expected).all(), (kind, shape)
         if len(shape) == 2 or shape[2] == 1:
             assert (convert(data, 1)[..., 0] == expected[..., 0]).all(), (kind, shape)
+
+
+OTHER_TYPES = ("bool", "i1", "i2", ">i2", "u4", "i4", "u8", "i8", "f2", "f4", "f8", "c8", "U1", "O")
+OTHER_SHAPES = [(), (4,), (0, 4), (4, 0, 3), (4, 5, 0), (4, 5, 5), (3, 4, 5), (2, 4, 5, 3)]
+
+
+def test_other_arrays_are_named_with_their_type_and_shape():
+    """What the sentence allows is an image, and it names the type and shape of what is not."""
+    shapes = [*SHAPES, *OTHER_SHAPES]
+    for kind, shape in itertools.product([*TYPES, *OTHER_TYPES], shapes):
+        pixels = np.zeros(shape, kind)
+        allowed = kind in TYPES and shape in SHAPES
+        one_channel = kind in ("bool", "u4") and shape in SHAPES and (*shape, 1)[2] == 1
+        if allowed or one_channel:
+            assert to_bytes(0, "x", pixels)
+            continue
+        with pytest.raises(InputError) as error:
+            to_bytes(3, "x", pixels)
+        assert str(error.value) == (
+            f"Record 3: the field 'x' is a ndarray of {pixels.dtype} with the shape {shape}, not an "
+            "image: give the bytes of an image file, an image of Pillow, or an array of uint8 or "
+            "uint16 with the shape [height, width] or [height, width, channels] and 1 to 4 channels."
+        )
 
 
 @pytest.mark.heavy

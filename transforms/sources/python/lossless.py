@@ -25,7 +25,7 @@ def from_pixels(value: Any) -> Image.Image | bytes:
 
     Args:
         value: An image of Pillow, or an array of the shape [height, width] or [height, width,
-            channels] with 8 or 16 bits.
+            channels] of uint8 or uint16 with 1 to 4 channels; bool or uint32 with one channel.
 
     Raises:
         TypeError, ValueError: It is neither.

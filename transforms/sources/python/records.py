@@ -85,7 +85,7 @@ def to_bytes(index: int, name: str, value: Any) -> Any:
         value: The value; see ``from_pixels``.
 
     Raises:
-        InputError: It is neither, or its pixels are not integers of 8 or 16 bits.
+        InputError: It is neither, or ``from_pixels`` does not take its type or shape.
     """
     if value is None or isinstance(value, bytes | dict):
         return value
@@ -97,14 +97,22 @@ def to_bytes(index: int, name: str, value: Any) -> Any:
     try:
         image = from_pixels(value)
     except (TypeError, ValueError) as error:
-        kind = type(value).__name__
-        raise invalid_image(index=index, name=name, kind=kind) from error
+        raise invalid_image(index=index, name=name, kind=_describe_pixels(value)) from error
     if isinstance(image, bytes):
         return image
     try:
         return encode_lossless(image)
     except (OSError, SyntaxError, ValueError):  # it is loaded only now
         return b""
+
+
+def _describe_pixels(value: Any) -> str:
+    """Return the type of a value, with that of its elements and its shape if it is an array."""
+    kind = type(value).__name__
+    if not hasattr(value, "dtype") or not hasattr(value, "shape"):
+        return kind
+    mask = " and masked pixels" if np.ma.is_masked(value) else ""
+    return f"{kind} of {value.dtype} with the shape {tuple(value.shape)}{mask}"
 
 
 def read_units(source: Any, image: str, names: Sequence[str]) -> Generator[Batch, None, None]:
@@ -780,8 +788,8 @@ def invalid_image(index: object, name: object, kind: object) -> InputError:
     """Return the error for a field that is not an image."""
     return InputError(
         f"Record {index}: the field {name!r} is a {kind}, not an image: give the bytes of an image "
-        "file, an image of Pillow, or an array of shape [height, width] or [height, width, "
-        "channels] of 8 or 16 bits."
+        "file, an image of Pillow, or an array of uint8 or uint16 with the shape [height, width] "
+        "or [height, width, channels] and 1 to 4 channels."
     )
 
 

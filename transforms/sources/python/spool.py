@@ -151,6 +151,8 @@ class ImageFiles:
             elif not content:
                 message = f"the image {self.image!r} of record {index} has no bytes or is damaged"
             error = "empty" if message else ""
+            if self.label and not label and not error:
+                message = f"record {index} has no label in its field {self.label!r}"
             yield SpooledImage(
                 index,
                 key,
