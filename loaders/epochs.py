@@ -21,8 +21,28 @@ from shardmill.loaders.selection import ShardSlice
 from shardmill.schemas.errors import UsageError
 from shardmill.schemas.numbers import plural
 
+_GOLDEN_RATIO = (5**0.5 - 1) / 2
 
-class Draws:
+
+class Draws(Protocol):
+    """Which records each epoch reads, and how often."""
+
+    num_examples: int
+
+    def numbers(self, epoch: int) -> Numbers:
+        """Returns the numbers of the records of an epoch, ascending."""
+        ...
+
+    def keep(self, kept: npt.NDArray[np.bool_]) -> Draws:
+        """Returns the same of some records only, by whether a record is kept, by its number."""
+        ...
+
+    def describe(self) -> dict[str, Any]:
+        """Returns what determines them, for the states of streams."""
+        ...
+
+
+class LabelDraws:
     """The records of an epoch by label.
 
     An epoch has as many examples as the labels have records. Each label gets its share of them;
@@ -53,11 +73,12 @@ class Draws:
             last = self._last = epoch, np.sort(np.concatenate(chosen))
         return last[1]
 
-    def keep(self, kept: npt.NDArray[np.bool_]) -> Draws:
-        """Returns the same of some records only.
+    def describe(self) -> dict[str, Any]:
+        """Returns the share of each label."""
+        return self.weights
 
-        Args:
-            kept: Whether a record is kept, by its number.
+    def keep(self, kept: npt.NDArray[np.bool_]) -> LabelDraws:
+        """Returns the same of some records only.
 
         Raises:
             UsageError: None of a label is.
@@ -69,7 +90,55 @@ class Draws:
                     f"where keeps no example of {name!r}, which balance reads: leave the label out "
                     "of balance."
                 )
-        return Draws(numbers, self.weights)
+        return LabelDraws(numbers, self.weights)
+
+
+class WeightedDraws:
+    """The records of an epoch by their weights.
+
+    An epoch has as many examples as records have a weight. A record whose share of the weights is
+    2.4 of them is read two or three times, 2.4 times on average over the epochs. This is systematic
+    sampling: points at equal distances meet the records, each of which is as wide as its share.
+
+    Args:
+        column: Name of the column with the weights.
+        numbers: Numbers of the records, ascending.
+        weights: Their weights; one at least is positive.
+    """
+
+    def __init__(
+        self, column: str, numbers: npt.NDArray[np.int64], weights: npt.NDArray[np.float64]
+    ) -> None:
+        self.column, self._numbers, self._weights = column, numbers, weights
+        self.num_examples = int(np.count_nonzero(weights))
+        sums = np.cumsum(weights)
+        self._ends = sums / sums[-1] * self.num_examples
+
+    def numbers(self, epoch: int) -> Numbers:
+        """Returns the numbers of the records of an epoch, ascending."""
+        # The golden ratio spreads the first points of any number of epochs evenly.
+        first = epoch * _GOLDEN_RATIO % 1
+        points = np.arange(self.num_examples) + first
+        return self._numbers[np.searchsorted(self._ends, points, side="right")]
+
+    def keep(self, kept: npt.NDArray[np.bool_]) -> WeightedDraws:
+        """Returns the same of some records only.
+
+        Raises:
+            UsageError: None of them has a weight.
+        """
+        own = kept[self._numbers]
+        if not self._weights[own].any():
+            raise UsageError(
+                f"where keeps no example with a positive weight in {self.column!r}: choose another "
+                "record_weight."
+            )
+        return WeightedDraws(self.column, self._numbers[own], self._weights[own])
+
+    def describe(self) -> dict[str, Any]:
+        """Returns the column and a digest of the weights."""
+        digest = hashlib.blake2b(self._weights.tobytes(), digest_size=8).hexdigest()
+        return {"record_weight": self.column, "digest": digest}
 
 
 class ShardOpener(Protocol):
@@ -111,7 +180,7 @@ class Epochs:
     Attributes:
         parts: The parts of the selection.
         picks: Numbers of the examples in it, ascending; None for all of it.
-        draws: The examples of each epoch by label, in place of ``picks``; or None.
+        draws: The examples of each epoch, in place of ``picks``; or None.
     """
 
     parts: Sequence[ShardSlice]
@@ -291,7 +360,7 @@ class MixedEpochs:
         datasets = []
         for component in self.components:
             name, weight, epochs, left, _ = component
-            weights = None if epochs.draws is None else epochs.draws.weights
+            weights = None if epochs.draws is None else epochs.draws.describe()
             is_mixed = epochs.has_labels
             datasets.append([name, weight, left.start, epochs.digest, weights, is_mixed])
         return {

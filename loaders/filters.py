@@ -61,7 +61,7 @@ def filter_records(records: Records, where: Mapping[str, Any]) -> Records:
     if not len(records.source):
         return records
     kept = np.ones(len(records.source), bool)
-    columns = _read_columns(records, list(where))
+    columns = read_columns(records, list(where))
     for column, condition in zip(columns, where.values(), strict=True):
         keeps = condition if callable(condition) else _matcher(records.source, column, condition)
         kept &= np.array([_evaluate(column.name, keeps, value) for value in column.values], bool)
@@ -102,8 +102,15 @@ def _evaluate(name: str, keeps: Callable[[Any], object], value: Any) -> bool:
         ) from error
 
 
-def _read_columns(records: Records, names: Sequence[Any]) -> list[ColumnValues]:
+def read_columns(
+    records: Records, names: Sequence[Any], option: str = "where"
+) -> list[ColumnValues]:
     """Returns columns of all records of a source.
+
+    Args:
+        records: The records.
+        names: Names of the columns; see ``filter_records``.
+        option: The option that names them, for messages.
 
     Raises:
         InputError: A catalog or record cannot be read.
@@ -112,7 +119,9 @@ def _read_columns(records: Records, names: Sequence[Any]) -> list[ColumnValues]:
     source = records.source
     has_catalog = bool(source.shards) and all(shard.catalog for shard in source.shards)
     of_catalog = column_names() if has_catalog else []
-    specs = {name: _spec_of(source, name, of_catalog) for name in names if name not in of_catalog}
+    specs = {
+        name: _spec_of(source, name, of_catalog, option) for name in names if name not in of_catalog
+    }
     columns: dict[Any, ColumnValues] = {}
     in_catalog = [name for name in names if name in of_catalog]
     if in_catalog:
@@ -135,7 +144,7 @@ def _of_catalog(name: str, values: list[Any]) -> ColumnValues:
     return ColumnValues(name, values, is_text, _is_list(some))
 
 
-def _spec_of(source: Source, name: Any, of_catalog: Sequence[str]) -> FeatureSpec:
+def _spec_of(source: Source, name: Any, of_catalog: Sequence[str], option: str) -> FeatureSpec:
     """Returns the feature of a column; the prefix of a listing's column may be left out.
 
     Raises:
@@ -156,7 +165,7 @@ def _spec_of(source: Source, name: Any, of_catalog: Sequence[str]) -> FeatureSpe
     place = "catalog has" if of_catalog else "records have"
     hint = f"; did you mean {near[0]!r}? The columns are" if near else ", only"
     listed = ", ".join(columns) or "none"
-    raise UsageError(f"where: the {place} no column {name!r:.80}{hint} {listed}.")
+    raise UsageError(f"{option}: the {place} no column {name!r:.80}{hint} {listed}.")
 
 
 def _read_features(records: Records, specs: Sequence[FeatureSpec]) -> list[list[Any]]:

@@ -82,6 +82,7 @@ def keras_dataset(  # noqa: PLR0913 - all but two are keyword-only
     label: str | Sequence[str] | None = "id",
     features: Sequence[str] | None = None,
     balance: Literal["label"] | Weights | None = None,
+    record_weight: str | None = None,
     fill: Fill | None = None,
     where: Where | None = None,
     limit: int | None = None,
@@ -112,6 +113,7 @@ def keras_dataset(  # noqa: PLR0913 - all but two are keyword-only
         label: ``id`` (integer or float), ``one_hot``, ``text``, a feature; several; or None.
         features: The features that become inputs; None for images, arrays or all columns.
         balance: ``label``, or the weight of each label; see ``Stream``.
+        record_weight: A column of weights by which records are read; see ``Stream``.
         fill: Values by feature that replace missing ones; see ``open_dataset``.
         where: Predicate on a dict of all features of a record, images encoded; the others are left
             out, and the number of batches is then unknown. See ``Stream``.
@@ -134,6 +136,7 @@ def keras_dataset(  # noqa: PLR0913 - all but two are keyword-only
         host=host,
         remainder=remainder,
         balance=balance,
+        record_weight=record_weight,
     )
     batching = _batching_of(stream, batch_size, remainder)
     steps = batching.steps(stream)

@@ -1,4 +1,4 @@
-"""Which records of a selection an epoch reads: as many of each label, or weights of labels."""
+"""Which records of a selection an epoch reads: by weights of labels, or of the records."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from shardmill.loaders.epochs import Draws, Epochs, MixedEpochs
+from shardmill.loaders.epochs import Draws, Epochs, LabelDraws, MixedEpochs, WeightedDraws
+from shardmill.loaders.filters import read_columns
 from shardmill.loaders.order import Numbers
 from shardmill.loaders.records import Records
 from shardmill.loaders.split_statistics import read_labels
@@ -24,7 +25,7 @@ def draw_by_label(
     balance: str | Mapping[str, Any],
     first: int = 0,
     numbers: range | Numbers | None = None,
-) -> Draws:
+) -> LabelDraws:
     """Returns the records of each epoch by label.
 
     Args:
@@ -65,10 +66,46 @@ def draw_by_label(
     if len(valid) < len(weights) or not 0 < total < float("inf"):
         raise _balance_invalid(balance)
     shares = {name: float(weight) / total for name, weight in sorted(weights.items()) if weight > 0}
-    return Draws({name: picks[labels == name] for name in shares}, shares)
+    return LabelDraws({name: picks[labels == name] for name in shares}, shares)
 
 
-def epochs_of(records: Records, balance: str | Mapping[str, Any] | None) -> Epochs | MixedEpochs:
+def draw_by_weight(records: Records, column: str) -> WeightedDraws:
+    """Returns the records of each epoch by their weights.
+
+    Args:
+        records: The records.
+        column: A column of numbers, as ``where`` names it.
+
+    Raises:
+        InputError: A catalog or record cannot be read.
+        UsageError: There is no such column, or a value of it is not a weight.
+    """
+    if not isinstance(column, str):
+        raise UsageError(f"record_weight={column!r:.60} must be the name of a column of numbers.")
+    values = read_columns(records, [column], "record_weight")[0].values
+    numbers = range(len(values)) if records.picks is None else records.picks
+    picks = np.asarray(numbers, np.int64)
+    weights = []
+    for number in picks.tolist():
+        value = values[number]
+        is_weight = isinstance(value, int | float) and 0 <= value < float("inf")
+        if not is_weight:
+            raise UsageError(
+                f"record_weight={column!r}: record {number:,} of the split has {value!r:.60}: "
+                "weights are numbers of 0 or more; leave out others, as in "
+                f"where={{{column!r}: lambda value: ...}}."
+            )
+        weights.append(value)
+    if not any(weights):
+        raise UsageError(
+            f"record_weight={column!r}: no record has a positive value: choose another column."
+        )
+    return WeightedDraws(column, picks, np.array(weights, np.float64))
+
+
+def epochs_of(
+    records: Records, balance: str | Mapping[str, Any] | None, record_weight: str | None
+) -> Epochs | MixedEpochs:
     """Returns which of some records each epoch reads.
 
     In a mix, the examples of each dataset are balanced.
@@ -76,11 +113,24 @@ def epochs_of(records: Records, balance: str | Mapping[str, Any] | None) -> Epoc
     Raises:
         UsageError: A label is unknown, a weight is invalid, or the records have no labels.
     """
+    if balance is not None and record_weight is not None:
+        raise UsageError(
+            "balance gives weights to labels, and record_weight to records: choose one of both."
+        )
     mix = records.source.mix
     if mix is not None and records.picks is None:
+        if record_weight is not None:
+            raise UsageError(
+                "record_weight needs records of one dataset: weight the datasets of the mix, or "
+                "their labels by balance."
+            )
         return mix.epochs if balance is None else _balance_mix(records, mix.epochs, balance)
     picks = None if records.picks is None else np.asarray(records.picks)
-    draws = None if balance is None else draw_by_label(records, balance)
+    draws: Draws | None = None
+    if balance is not None:
+        draws = draw_by_label(records, balance)
+    elif record_weight is not None and len(records):
+        draws = draw_by_weight(records, record_weight)
     return Epochs(records.source.selection.parts, picks, draws)
 
 

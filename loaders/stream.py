@@ -104,6 +104,8 @@ class Stream:
             each label: labels without a weight, or with weight 0, are left out. An epoch has as
             many examples as these labels have records. Small labels repeat their records; large
             labels take turns over the epochs.
+        record_weight: A column of weights, as ``where`` names it: a record with twice the weight is
+            read twice as often. An epoch has as many examples as records have a weight above 0.
 
     Raises:
         UsageError: An option is invalid.
@@ -126,6 +128,7 @@ class Stream:
         workers: int = 0,
         epoch: int = 0,
         balance: Literal["label"] | Weights | None = None,
+        record_weight: str | None = None,
     ) -> None:
         if not isinstance(records, Records):
             raise not_records(records)
@@ -159,7 +162,7 @@ class Stream:
                 "a Stream reads records in their order: sort the numbers of picked records, or "
                 "read them by number, as a DataLoader of them does."
             )
-        self._epochs = epochs_of(records, balance)
+        self._epochs = epochs_of(records, balance, record_weight)
         self.shuffle, self.seed, self._order = shuffle, to_int("seed", seed, -1 << 63), order
         if isinstance(self._epochs, MixedEpochs):
             self._check_mix(self._epochs)
@@ -409,7 +412,7 @@ class Stream:
             window = self._window() if self.order == "blocks" else 1
             reads["mix"] = {**self._epochs.describe(), "window": window}
         elif self._epochs.draws is not None:
-            reads["balance"] = self._epochs.draws.weights
+            reads["balance"] = self._epochs.draws.describe()
         return reads
 
     def __len__(self) -> int:

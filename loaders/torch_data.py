@@ -33,6 +33,7 @@ def torch_dataset(  # noqa: PLR0913 - all but two are keyword-only
     where: Where | None = None,
     limit: int | None = None,
     balance: Literal["label"] | Weights | None = None,
+    record_weight: str | None = None,
     **options: Any,
 ) -> TorchStream:
     """Returns a dataset for a DataLoader, which reads shards sequentially.
@@ -49,6 +50,7 @@ def torch_dataset(  # noqa: PLR0913 - all but two are keyword-only
             its transform; see ``Stream``.
         limit: Number of examples of a predicate ``where`` that each host gets in an epoch.
         balance: ``label`` to read as many examples of each label, or their weights; see ``Stream``.
+        record_weight: A column of weights by which records are read; see ``Stream``.
         options: Options of ``open_dataset``, such as ``transform`` and ``as_supervised``.
 
     Raises:
@@ -66,6 +68,7 @@ def torch_dataset(  # noqa: PLR0913 - all but two are keyword-only
         where=where,
         limit=limit,
         balance=balance,
+        record_weight=record_weight,
     )
 
 

@@ -231,6 +231,7 @@ SELECTIONS = {
     "limit": {"where": lambda row: row["image/class/text"] != b"cow", "limit": 8},
     "balance": {"balance": "label"},
     "weights": {"balance": {"ant": 3, "cow": 1}},
+    "record weight": {"record_weight": "height"},
 }
 
 

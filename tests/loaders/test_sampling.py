@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from shardmill.loaders import Stream, balanced, open_dataset
+from shardmill.loaders import Stream, balanced, mix, open_dataset
 from shardmill.schemas.dataset.catalog import format_catalog
-from shardmill.schemas.errors import InputError
+from shardmill.schemas.errors import InputError, UsageError
 from tests.support.loader_tools import write_numbered
 from tests.support.rows_tools import build_rows
 
@@ -97,6 +97,117 @@ def test_random_access_has_the_same_balance(images):
             chosen = balanced(records, balance, epoch)
             both = ([row["sample_id"] for row in each] for each in (chosen, stream))
             assert len({tuple(sorted(each)) for each in both}) == 1
+
+
+# Weights of records.
+
+WEIGHTS = {
+    "equal": [1.0] * 40,
+    "whole": [0.0, *range(1, 20), *[0.0] * 20],
+    "one": [0.0] * 39 + [0.25],
+    "huge": [1e30, *[1.0] * 39],
+    "random": np.random.default_rng(1).exponential(size=40).tolist(),
+}
+
+
+@pytest.fixture(scope="module")
+def weighted(tmp_path_factory):
+    """Return the records, by name of their weights, and these by id."""
+    folder = tmp_path_factory.mktemp("weighted")
+    opened = {}
+    for name, weights in WEIGHTS.items():
+        table = folder / f"{name}.csv"
+        lines = [f"{number},{weight}" for number, weight in enumerate(weights)]
+        table.write_text("\n".join(["id,weight", *lines]))
+        options = {"splits": "train:1", "num_shards": 3, "types": "weight:float", "key": "id"}
+        build_rows(input=table, output=folder / name, **options)
+        opened[name] = open_dataset(folder / name, features=["id"])
+    return opened
+
+
+def ids(stream) -> Counter:
+    return Counter(int(row["id"]) for row in stream)
+
+
+@pytest.mark.parametrize("order", ["records", "blocks", None])
+@pytest.mark.parametrize("name", WEIGHTS)
+def test_records_are_read_as_often_as_their_weights_say(weighted, name, order):
+    """In each epoch at most one time more or less, and on average exactly."""
+    weights = np.array(WEIGHTS[name])
+    size = np.count_nonzero(weights)
+    expected = weights / weights.sum() * size
+    options = {"shuffle": order is not None, "order": order, "record_weight": "weight"}
+    stream = Stream(weighted[name], **options)
+    total = np.zeros(len(weights))
+    for _ in range(50):
+        found = ids(stream)
+        counts = np.array([found[number] for number in range(len(weights))])
+        assert counts.sum() == len(stream) == size
+        assert (np.abs(counts - expected) <= 1).all()
+        total += counts
+    assert (np.abs(total - 50 * expected) < 3).all()
+    assert not total[weights == 0].any()
+
+
+@pytest.mark.parametrize("order", ["records", "blocks"])
+def test_weighted_epochs_continue_on_other_hosts(weighted, order):
+    options = {"shuffle": True, "order": order, "record_weight": "weight", "remainder": "keep"}
+    records = weighted["random"]
+    for epoch in range(3):
+        whole = ids(Stream(records, epoch=epoch, **options))
+        first, each = Counter(), 7
+        for host in range(2):
+            rows = iter(Stream(records, epoch=epoch, host=(host, 2), **options))
+            first += ids(next(rows) for _ in range(each))
+        rest = Counter()
+        for host in range(3):
+            stream = Stream(records, host=(host, 3), **options).at(epoch, 2 * each, hosts=2)
+            rest += ids(stream)
+        assert first + rest == whole
+    stream = Stream(records, **options)
+    begun = iter(stream)
+    read = ids(next(begun) for _ in range(9))
+    state = json.loads(json.dumps(stream.state_dict()))
+    again = Stream(records, **options)
+    again.load_state_dict(state)
+    assert read + ids(again) == ids(Stream(records, **options))
+    for other in ({}, {"balance": "label"}):
+        with pytest.raises(UsageError):
+            Stream(records, shuffle=True, order=order, **other).load_state_dict(state)
+
+
+def test_weights_of_a_selection(weighted):
+    """Filters, slices and picked records have the weights of what is left."""
+    records, weights = weighted["whole"], WEIGHTS["whole"]
+    row_ids = [int(row["id"]) for row in records]
+    kept = Stream(records, where={"id": lambda number: number < 9}, record_weight="weight")
+    assert set(ids(kept)) <= set(range(1, 9))
+    assert len(kept) == 8
+    part = Stream(records[10:30], record_weight="weight")
+    assert set(ids(part)) <= {number for number in row_ids[10:30] if weights[number]}
+    assert len(part) == sum(weights[number] > 0 for number in row_ids[10:30])
+
+
+def test_values_that_are_no_weights(weighted, tmp_path):
+    table = tmp_path / "t.csv"
+    table.write_text("id,negative,lacking,text,none\n1,1,2,a,0\n2,-3,,b,0\n")
+    build_rows(input=table, output=tmp_path / "ds", splits="train:1", types="lacking:float")
+    records = open_dataset(tmp_path / "ds", features=["id"])
+    messages = {
+        "negative": r"record \d of the split has -3: weights are numbers of 0 or more; leave out",
+        "lacking": "of the split has None: weights are",
+        "text": "of the split has '[ab]': weights are",
+        "none": "record_weight='none': no record has a positive value: choose another column",
+        "negativ": "record_weight: the records have no column 'negativ'; did you mean 'negative'",
+        3: "record_weight=3 must be the name of a column",
+    }
+    for column, message in messages.items():
+        with pytest.raises(UsageError, match=message):
+            Stream(records, record_weight=column)
+    with pytest.raises(UsageError, match="choose one of both"):
+        Stream(records, record_weight="id", balance="label")
+    with pytest.raises(UsageError, match="record_weight needs records of one dataset"):
+        Stream(open_dataset(mix({tmp_path / "ds": 1})), record_weight="id")
 
 
 # Ids.
