@@ -157,12 +157,12 @@ def _pair(example: dict[str, Any]) -> tuple[Any, Any]:
     return example[IMAGE], example[LABEL]
 
 
-def torch_stream(folder: Path) -> Iterable[Any]:
+def torch_dataset(folder: Path) -> Iterable[Any]:
     """Shardmill's stream, shuffled."""
     from torch.utils.data import DataLoader
 
     from shardmill.loaders import open_dataset
-    from shardmill.loaders.torch_data import torch_stream as stream
+    from shardmill.loaders import torch_dataset as stream
 
     records = open_dataset(folder / "ds", "train", features=[IMAGE, LABEL], transform=_pair)
     return DataLoader(stream(records, shuffle=True), BATCH, num_workers=2)
@@ -173,7 +173,7 @@ def torch_blocks(folder: Path) -> Iterable[Any]:
     from torch.utils.data import DataLoader
 
     from shardmill.loaders import open_dataset
-    from shardmill.loaders.torch_data import torch_stream as stream
+    from shardmill.loaders import torch_dataset as stream
 
     records = open_dataset(folder / "ds", "train", features=[IMAGE, LABEL], transform=_pair)
     blocks = stream(records, shuffle=True, order="blocks", buffer=SHUFFLE)
@@ -333,7 +333,7 @@ READERS: dict[str, Callable[[Path], Iterable[Any]]] = {
         tuned_in_batches,
         tuned_same_pixels,
         classic,
-        torch_stream,
+        torch_dataset,
         torch_blocks,
         torch_map,
         webdataset,

@@ -46,7 +46,7 @@ MIXING = (
     "260,000 records of 23 kB in an epoch, by `benchmarks/mixing.py`: pairs within 256 that are "
     "within 256 in the next epoch again, different labels of 1,000 in 256 successive records, and "
     "the most shards in use at one time, which MosaicML Streaming has on the disk; first for 100 "
-    "shards of all labels, then for a shard of each label. `torch_stream` above shows what "
+    "shards of all labels, then for a shard of each label. `torch_dataset` above shows what "
     "`records` costs to read, and `torch_blocks` what `blocks` does. WebDataset and `blocks` hold "
     "the buffer in memory; `records` holds none."
 )
@@ -68,7 +68,7 @@ GROUPS: dict[str, tuple[tuple[str, ...], str]] = {
     ),
     "Augmentation in the input pipeline": (("keras_flip", "keras_layers"), "big"),
     "PyTorch, two workers": (
-        ("torch_stream", "torch_blocks", "torch_map", "webdataset", "mosaicml"),
+        ("torch_dataset", "torch_blocks", "torch_map", "webdataset", "mosaicml"),
         "big",
     ),
     "Grain, four threads": (
@@ -248,8 +248,8 @@ def report(work: Path, count: int, runs: dict[str, list[dict[str, Any]]]) -> str
         "",
         f"- keras_ours to the fastest tuned reader: {ratio(runs, 'keras_ours', *tuned)}",
         f"- keras_ours to classic: {ratio(runs, 'keras_ours', 'classic')}",
-        f"- torch_stream to webdataset: {ratio(runs, 'torch_stream', 'webdataset')}",
-        f"- torch_stream to mosaicml: {ratio(runs, 'torch_stream', 'mosaicml')}",
+        f"- torch_dataset to webdataset: {ratio(runs, 'torch_dataset', 'webdataset')}",
+        f"- torch_dataset to mosaicml: {ratio(runs, 'torch_dataset', 'mosaicml')}",
         f"- torch_map to webdataset: {ratio(runs, 'torch_map', 'webdataset')}",
         f"- grain_ours to grain_array_record: {ratio(runs, 'grain_ours', 'grain_array_record')}",
         "- payloads only, with Grain: "

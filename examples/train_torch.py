@@ -15,17 +15,17 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from shardmill.loaders import open_dataset
-from shardmill.loaders.torch_data import torch_stream
+from shardmill.loaders import open_dataset, torch_dataset
 
 BATCH = 32
 EPOCHS = 5
 IMAGE, LABEL = "image", "label"
+IMAGES = {"features": [IMAGE, LABEL], "layout": "CHW"}
 
 
 def pixels(batch: dict[str, Tensor]) -> Tensor:
     """Returns the images of a batch as float32 [batch, channels, height, width], from 0 to 1."""
-    return batch[IMAGE].permute(0, 3, 1, 2).float() / 255
+    return batch[IMAGE].float() / 255
 
 
 def make_model(classes: int) -> nn.Module:
@@ -45,7 +45,7 @@ def main(folder: str) -> None:
     """Trains the model and prints its accuracy."""
     torch.manual_seed(0)
     torch.set_num_threads(1)  # the other cores decode images for this small network
-    images = open_dataset(folder, "train", features=[IMAGE, LABEL])
+    images = open_dataset(folder, "train", **IMAGES)
     train = DataLoader(
         images, batch_size=BATCH, shuffle=True, num_workers=2, persistent_workers=True
     )
@@ -58,7 +58,7 @@ def main(folder: str) -> None:
             optimizer.step()
 
     # Sequential reading; each worker reads its share.
-    stream = torch_stream(open_dataset(folder, "validation", features=[IMAGE, LABEL]))
+    stream = torch_dataset(folder, "validation", **IMAGES)
     seen = right = 0
     model.eval()
     with torch.no_grad():

@@ -1,3 +1,5 @@
+from .collate import collate_boxes as collate_boxes
+from .collate import collate_padded as collate_padded
 from .counting import files as files
 from .counting import steps_per_epoch as steps_per_epoch
 from .keras_data import keras_dataset as keras_dataset

@@ -178,10 +178,11 @@ def _open_stream(dataset: Dataset | Stream, split: str, fill: Fill | None, **ord
         unused = ", ".join(name for name, value in given.items() if value)
         if unused:
             raise UsageError(f"the stream has {unused} already: give it to open_dataset or Stream.")
-        if dataset.records.view.transform is not None or dataset.records.view.ids:
+        view = dataset.records.view
+        if view.transform is not None or view.ids or view.decoder.channels_first:
             raise UsageError(
-                "keras_dataset applies neither the transform nor the ids of the records: open them "
-                "without, and use the map method of the result."
+                "keras_dataset applies neither the transform, the ids nor the layout of the "
+                "records: open them without, and use the map method of the result."
             )
         return dataset
     shuffle = order["shuffle"]

@@ -15,6 +15,7 @@ from shardmill.loaders.mixed_state import ReadSoFar, read_so_far
 from shardmill.loaders.mixes import Dataset, Mix, MixedDataset, read_dataset_name
 from shardmill.loaders.record_decoder import Fill
 from shardmill.loaders.records import (
+    Layout,
     Reading,
     Records,
     Transform,
@@ -23,7 +24,7 @@ from shardmill.loaders.records import (
 )
 from shardmill.loaders.sampling import draw_by_label
 from shardmill.loaders.source import Source, open_source
-from shardmill.loaders.steps import to_int
+from shardmill.loaders.steps import check_word, to_int
 from shardmill.schemas.arguments import check_arguments
 from shardmill.schemas.errors import UsageError
 
@@ -44,6 +45,7 @@ def open_dataset(  # noqa: PLR0913 - all but two are named
     cache_bytes: int | None = None,
     cache_dir: str | os.PathLike[str] | None = None,
     cache_dir_bytes: int = 100 << 30,
+    layout: Layout = "HWC",
 ) -> Records:
     """Opens a split for random access, without TensorFlow.
 
@@ -74,6 +76,8 @@ def open_dataset(  # noqa: PLR0913 - all but two are named
             quarter of the memory of the machine or container, over all workers of a DataLoader.
         cache_dir: Folder for copies of remote shards, for all processes of this machine; or None.
         cache_dir_bytes: Maximum size of these copies; the least recently used are deleted.
+        layout: ``CHW`` for decoded images of shape [channels, height, width], as PyTorch's models
+            take them.
 
     Raises:
         InputError: The manifest or schema cannot be read, or a shard is missing or of another size.
@@ -81,6 +85,9 @@ def open_dataset(  # noqa: PLR0913 - all but two are named
     """
     to_int("cache_bytes", cache_bytes or 0)
     to_int("cache_dir_bytes", cache_dir_bytes)
+    check_word("layout", layout, Layout)
+    if layout == "CHW" and not decode:
+        raise UsageError("layout='CHW' is that of decoded images: leave out decode=False.")
     if transform is not None and not callable(transform):
         raise UsageError(f"transform={transform!r} must be a function of an example.")
     reading = Reading(
@@ -95,6 +102,7 @@ def open_dataset(  # noqa: PLR0913 - all but two are named
         cache_bytes,
         cache_dir,
         cache_dir_bytes,
+        layout,
     )
     return open_records(open_any(path, split, features), reading)
 

@@ -117,6 +117,7 @@ class RecordDecoder:
         names: Names in the result by feature, where they differ.
         text: Whether bytes that hold no arrays become str.
         classes: Number of classes by feature with class ids that become vectors of 0 and 1.
+        channels_first: Whether decoded images have the shape [channels, height, width].
     """
 
     specs: tuple[FeatureSpec, ...]
@@ -126,6 +127,7 @@ class RecordDecoder:
     names: Mapping[str, str]
     text: bool = False
     classes: Mapping[str, int] = field(default_factory=dict)
+    channels_first: bool = False
 
     def __getstate__(self) -> dict[str, Any]:
         """Returns the fields, without the readers, which cannot be pickled."""
@@ -163,6 +165,10 @@ class RecordDecoder:
             ids = np.arange(self.classes[spec.name])
             return lambda values, _: np.isin(ids, values).astype(np.float32)
         read = self._value_reader(spec)
+        is_image = spec.encoding in IMAGE_ENCODINGS or spec.channels > 0
+        if self.channels_first and self.decode and is_image:
+            # A view: a DataLoader copies the pixels into the batch anyway.
+            return lambda values, features: read(values, features).transpose(2, 0, 1)
         if not self.text or spec.kind != "bytes" or spec.encoding:
             return read
         return lambda values, features: _to_text(spec.name, read(values, features))

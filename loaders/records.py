@@ -10,7 +10,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from typing import Any, NamedTuple, SupportsIndex, overload
+from typing import Any, Literal, NamedTuple, SupportsIndex, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -51,6 +51,7 @@ from shardmill.schemas.user_warnings import warn_user
 
 _LOCAL_THREADS, _REMOTE_THREADS = 2, 32  # that read ahead
 _GROUP = 16  # indices that a thread reads in one call
+Layout = Literal["HWC", "CHW"]
 Transform = Callable[[dict[str, Any]], Any]
 Numbers = Sequence[SupportsIndex] | npt.NDArray[Any]
 
@@ -447,6 +448,7 @@ class Reading(NamedTuple):
     cache_bytes: int | None = None
     cache_dir: str | os.PathLike[str] | None = None
     cache_dir_bytes: int = 100 << 30
+    layout: Layout = "HWC"
 
 
 def open_records(source: Source, reading: Reading) -> Records:
@@ -468,7 +470,14 @@ def open_records(source: Source, reading: Reading) -> Records:
     classes = {source.label_id: source.num_classes} if label == "one_hot" else {}
     defaults = default_values(specs, fill)
     decoder = RecordDecoder(
-        specs, defaults, reading.decode, source.sides, names, reading.text, classes
+        specs,
+        defaults,
+        reading.decode,
+        source.sides,
+        names,
+        reading.text,
+        classes,
+        channels_first=reading.layout == "CHW",
     )
     if ids and reading.as_supervised:
         raise UsageError(

@@ -1,4 +1,4 @@
-"""The class of ``torch_stream``, in a module that needs PyTorch."""
+"""The class of ``torch_dataset``, in a module that needs PyTorch."""
 
 from __future__ import annotations
 

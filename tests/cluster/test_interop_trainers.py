@@ -20,11 +20,10 @@ COMMON = """
 import json, os, sys
 import torch
 from torch.utils.data import DataLoader
-from shardmill.loaders import open_dataset
-from shardmill.loaders.torch_data import torch_stream
+from shardmill.loaders import open_dataset, torch_dataset
 
 WORKERS, OPTION, OUT = int(sys.argv[2]), sys.argv[3], sys.argv[4]
-stream = torch_stream(open_dataset(sys.argv[1]), shuffle=True)
+stream = torch_dataset(open_dataset(sys.argv[1]), shuffle=True)
 
 def report(rank, epochs):
     with open(f"{OUT}-{rank}.json", "w") as file:

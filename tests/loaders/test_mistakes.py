@@ -21,10 +21,10 @@ def dataset(tmp_path) -> Path:
     return tmp_path / "ds"
 
 
-def torch_stream(dataset: Path) -> None:
+def torch_records(dataset: Path) -> None:
     from shardmill.loaders import torch_data
 
-    torch_data.torch_stream(open_dataset(dataset))
+    torch_data.torch_dataset(open_dataset(dataset))
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,7 @@ def torch_stream(dataset: Path) -> None:
         (feature_spec, "tensorflow", "tensorflow"),
         (lambda dataset: normalization(dataset, feature="id"), "keras", "tensorflow"),
         (shardmill.torch_dataset, "torch", "torch"),
-        (torch_stream, "torch", "torch"),
+        (torch_records, "torch", "torch"),
     ],
 )
 def test_a_missing_framework_is_an_import_error(call, framework, extra, dataset, monkeypatch):

@@ -38,9 +38,9 @@ def _impatient_torch(monkeypatch):
 
 
 def stream_of(ds, **options):
-    from shardmill.loaders.torch_data import torch_stream
+    from shardmill.loaders import torch_dataset
 
-    return torch_stream(open_dataset(ds), **{"shuffle": True, "seed": 4, **options})
+    return torch_dataset(open_dataset(ds), **{"shuffle": True, "seed": 4, **options})
 
 
 def loader_of(stream, workers: int, method: str = "fork", *, stateful: bool = False, **options):

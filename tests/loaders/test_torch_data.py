@@ -50,9 +50,9 @@ def via(module):
 
 def stream_of(ds: Path, split: str = "train", **options):
     """Return the shuffled stream of a split for torch."""
-    from shardmill.loaders.torch_data import torch_stream
+    from shardmill.loaders import torch_dataset
 
-    return torch_stream(open_dataset(ds, split), **{"shuffle": True, "seed": 4, **options})
+    return torch_dataset(open_dataset(ds, split), **{"shuffle": True, "seed": 4, **options})
 
 
 def loader_of(stream, batch_size: int | None = None, **options):

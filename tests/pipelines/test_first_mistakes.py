@@ -8,7 +8,6 @@ import pytest
 
 import shardmill
 from shardmill.loaders import keras_dataset, open_dataset, torch_dataset
-from shardmill.loaders.torch_data import torch_stream
 from shardmill.schemas.arguments import explain_arguments
 from shardmill.schemas.errors import ShardmillError
 from tests.conftest import build_dataset, make_photos
@@ -40,7 +39,7 @@ def test_pairs_of_names_and_shares_are_splits(folder, tmp_path) -> None:
 FUNCTIONS = (
     *(keras_dataset, open_dataset, torch_dataset, shardmill.balanced, shardmill.class_weights),
     *(shardmill.feature_spec, shardmill.files, shardmill.normalization, shardmill.Stream),
-    *(shardmill.steps_per_epoch, shardmill.write, shardmill.report, torch_stream),
+    *(shardmill.steps_per_epoch, shardmill.write, shardmill.report),
     *(shardmill.ReadDataset, shardmill.WriteDataset),
 )
 METHODS = ("at", "load_state_dict", "resume", "set_epoch", "then")
@@ -57,7 +56,6 @@ def public_calls() -> dict[str, tuple]:
         "balanced": (records, "label"),
         "steps_per_epoch": ("ds", "train", 2),
         "write": ([{"a": 1}], "ds"),
-        "torch_stream": (records,),
         "WriteDataset": ("x",),
     }
     calls = {each.__name__: (each, right.get(each.__name__, ("ds",))) for each in FUNCTIONS}
@@ -68,7 +66,7 @@ def public_calls() -> dict[str, tuple]:
 
 
 NAMES = [*(each.__name__ for each in FUNCTIONS), *METHODS]
-OF_FRAMEWORKS = ("keras_dataset", "normalization", "feature_spec", "torch_dataset", "torch_stream")
+OF_FRAMEWORKS = ("keras_dataset", "normalization", "feature_spec", "torch_dataset")
 
 
 @pytest.mark.parametrize(

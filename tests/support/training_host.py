@@ -98,9 +98,9 @@ def unbatch(batch: dict[str, Any]) -> list[int]:
 def read_torch(plan: Plan, epoch: int) -> Iterator[tuple[list[int], Any]]:
     from torch.utils.data import DataLoader
 
-    from shardmill.loaders.torch_data import torch_stream
+    from shardmill.loaders import torch_dataset
 
-    stream = open_stream(plan, epoch, torch_stream)
+    stream = open_stream(plan, epoch, torch_dataset)
     for batch in DataLoader(stream, plan.batch, num_workers=plan.workers):
         yield unbatch(batch), None
 
@@ -108,9 +108,9 @@ def read_torch(plan: Plan, epoch: int) -> Iterator[tuple[list[int], Any]]:
 def read_stateful(plan: Plan, epoch: int) -> Iterator[tuple[list[int], Any]]:
     from torchdata.stateful_dataloader import StatefulDataLoader
 
-    from shardmill.loaders.torch_data import torch_stream
+    from shardmill.loaders import torch_dataset
 
-    stream = open_stream(plan, epoch, torch_stream)
+    stream = open_stream(plan, epoch, torch_dataset)
     loader = StatefulDataLoader(stream, plan.batch, num_workers=plan.workers)
     if plan.state is not None and epoch == plan.epoch:
         loader.load_state_dict(pickle.loads(plan.state))
