@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -77,27 +77,28 @@ def collate_padded(
 
     for example in examples:
         _check_names(example, [*padding], "padding", "tokens")
-    rest = [
-        {name: value for name, value in example.items() if name not in padding}
-        for example in examples
-    ]
+    rest = [_without(example, padding) for example in examples]
     batch: dict[str, Any] = default_collate(rest) if any(rest) else {}
     for name, value in padding.items():
         lists = [np.asarray(example[name]) for example in examples]
-        for each in lists:
-            if each.ndim == 0 or each.dtype.kind not in "biuf":
+        for array in lists:
+            if array.ndim == 0 or array.dtype.kind not in "biuf":
                 raise UsageError(
-                    f"padding={{{name!r}: ...}}: the feature is {each.dtype} of shape "
-                    f"{each.shape}, and lists of numbers can be padded: leave it out."
+                    f"padding={{{name!r}: ...}}: the feature is {array.dtype} of shape "
+                    f"{array.shape}, and lists of numbers can be padded: leave it out."
                 )
-        lengths = [len(each) for each in lists]
+        lengths = [len(array) for array in lists]
         shape = (len(lists), max(lengths), *lists[0].shape[1:])
         padded = np.full(shape, value, lists[0].dtype)
-        for row, each in zip(padded, lists, strict=True):
-            row[: len(each)] = each
+        for row, array in zip(padded, lists, strict=True):
+            row[: len(array)] = array
         batch[name] = torch.from_numpy(padded)
         batch[f"{name}_length"] = torch.tensor(lengths)
     return batch
+
+
+def _without(example: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
+    return {name: value for name, value in example.items() if name not in names}
 
 
 def _check_names(example: Any, names: Sequence[str], option: str, instance: str) -> None:
