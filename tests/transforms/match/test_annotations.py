@@ -330,7 +330,16 @@ OTHERS = {  # of fields, and what json.load reads in the place of the last
     "area": [5.5, None, float("nan"), float("inf"), -float("inf")],
     "score": [float("nan"), {"a": [float("inf"), "NaN, Infinity", 10**25]}],
     "id": [7, -(1 << 63), 1 << 63, 10**20, -(10**30), 10**300, 1e300],
-    "note": ["1" * 30, f'"{10**20}, ','a "NaN" \\', "NaN", "\\\\", '"', "-Infinity: [NaN]", "Infin"],
+    "note": [
+        "1" * 30,
+        f'"{10**20}, ',
+        'a "NaN" \\',
+        "NaN",
+        "\\\\",
+        '"',
+        "-Infinity: [NaN]",
+        "Infin",
+    ],
     "iscrowd": [0, 1, None, float("nan"), True, "1", "0", False],
     "bbox": [
         [1, 2, 3, 4],

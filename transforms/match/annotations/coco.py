@@ -33,7 +33,8 @@ _QUOTE = 2
 _SET = frozenset({"1", "1.0", "true"})  # values of a flag
 _NUMBER = re.compile(r"(-?[0-9]{1,19})(\.0*)?")  # of 64 bits
 _INT64 = range(-1 << 63, 1 << 63)
-_WORD_LETTERS = frozenset(bytes([letter]) for letter in b"+-.0123456789eEInfityNa")  # of numbers, NaN and Infinity
+# Of numbers, NaN and Infinity.
+_WORD_LETTERS = frozenset(bytes([letter]) for letter in b"+-.0123456789eEInfityNa")
 _LONGEST_WORD = 400  # letters; 2**1024 has 309 digits
 # Words that no parser of JSON has to read; the parser stops at numbers that do not fit 64 bits.
 _ODD_WORD = re.compile(rb"(-?Infinity|NaN|(?<![-+.0-9eE])-?[1-9][0-9]{18,}(?![.0-9eE]))")
