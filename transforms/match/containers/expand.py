@@ -42,6 +42,13 @@ _COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
 Members: TypeAlias = Iterator[InputRef | MatchCounts]
 
 
+# Why an image has no label, although its path has folders.
+_UNCHOSEN = (
+    "its archive has .json members for its samples: --label_column=NAME takes labels from them, "
+    "--label_pattern='(.*/)?(?P<label>[^/]+)/[^/]+' from folders, and --label_from=none takes none"
+)
+
+
 class MemberOptions(NamedTuple):
     """How the members of tar and zip archives become inputs.
 
@@ -50,7 +57,7 @@ class MemberOptions(NamedTuple):
         image_suffix: What follows the first dot in the names of images; any if it is empty.
         zip_encoding: Encoding of names in zip archives that are not UTF-8; if it is empty, that of
             the first programs, with a warning.
-        by_path: Whether labels are taken from paths also next to ``.json`` members.
+        by_path: Whether labels are taken from paths also where a sample has a ``.json`` member.
     """
 
     label: str = ""
@@ -232,12 +239,13 @@ class _SampleLabels:
         self._suffix = ".json" if options.label else ".cls"
         self._labels: dict[str, _Label] = {}  # by the path of the member, without its suffix
         self._images: dict[str, str] = {}  # by sample
-        self._has_json = False
+        self._with_json: set[str] = set()  # samples
 
     def has(self, name: str) -> bool:
-        """Return whether a member is one for labels, and note whether it is ``.json``."""
+        """Return whether a member is one for labels, and note the sample of a ``.json``."""
         suffix = os.path.splitext(name)[1].lower()
-        self._has_json = self._has_json or suffix == ".json"
+        if suffix == ".json":
+            self._with_json.add(_divide(make_key(name))[0])
         return suffix in (".cls", self._suffix)
 
     def add(self, name: str, label: _Label) -> MatchCounts:
@@ -259,12 +267,12 @@ class _SampleLabels:
             InputError: Its sample has another image.
         """
         options = self._options
-        if not self._labels and not options.label:
-            # The name of an archive does not describe images that have data.
-            has_data = self._has_json and not options.by_path and "/" not in name
-            return _Label("") if has_data else None
         stem, suffix = os.path.splitext(name)
         sample, _ = _divide(name)
+        if not self._labels and not options.label:
+            # Other .json members may describe all images of a folder; none is named like archives.
+            has_data = sample in self._with_json or (self._with_json and "/" not in name)
+            return _Label("", _UNCHOSEN) if has_data and not options.by_path else None
         if stem != sample and stem in self._labels:
             return self._labels[stem]
         label = self._labels.get(sample)
