@@ -14,7 +14,7 @@ from typing_extensions import Self
 
 from shardmill.schemas.dataset.foreign_names import IMAGE_SUFFIXES
 from shardmill.schemas.decompress import DecompressionError, decompress
-from shardmill.schemas.errors import InputError
+from shardmill.schemas.errors import InputError, format_names
 from shardmill.schemas.file_signatures import compression_format
 from shardmill.schemas.refs import InputRef, MatchCounts, MemberRange, RejectedError, count_skipped
 from shardmill.schemas.storage import RandomReader, open_storage
@@ -64,6 +64,11 @@ class MemberOptions(NamedTuple):
     image_suffix: tuple[str, ...] = ()
     zip_encoding: str = ""
     by_path: bool = True
+
+
+def unchosen_kind(image_suffix: Collection[str]) -> str:
+    """Return how images that ``--image_suffix`` leaves out are listed among skipped files."""
+    return f"images without --image_suffix={','.join(image_suffix)}"
 
 
 class Spooler(Protocol):
@@ -204,8 +209,11 @@ def expand_members(
             elif labels.has(name):
                 where = _place(file, member)
                 yield labels.add(name, _read_label(reader, where, member, options.label))
-            elif is_other(name) or not _is_chosen(name, options.image_suffix):
+            elif is_other(name):
                 yield count_skipped(escape_name(path))
+            elif not _is_chosen(name, options.image_suffix):
+                kind = unchosen_kind(options.image_suffix)
+                yield MatchCounts(1, kinds=((kind, 1, escape_name(path)),))
             else:
                 held.add(member)
                 if member.guessed and not options.zip_encoding:
@@ -283,7 +291,8 @@ class _SampleLabels:
                     f"{path} has several images of the sample {sample!r}, {other!r} and {name!r}: "
                     f"name what follows the first dot, as in --image_suffix={_divide(other)[1]}."
                 )
-        return label or _Label("")
+        without = f"it has no .json for --label_column={options.label}" if options.label else ""
+        return label or _Label("", without)
 
 
 class _HeldMembers:
@@ -341,8 +350,11 @@ def _read_label(
         if not column or not name.lower().endswith(".json"):
             return _Label(read_label(make_key(text.strip())))
         record = json.loads(text)
-        if not isinstance(record, dict) or column not in record:
-            return _Label("", f"{source} is not a JSON object with {column!r}")
+        if not isinstance(record, dict):
+            return _Label("", f"{source} is not a JSON object")
+        if column not in record:
+            names = format_names([*record]) if record else "{}"
+            return _Label("", f"{source} has no --label_column={column}, only {names}")
         source = f"{column!r} in {source}"
         return _Label(read_label(record[column]).strip())
     except RejectedError as error:
