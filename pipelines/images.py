@@ -61,7 +61,7 @@ class ImagesJob:
         by_folder = config.label_source == "directory"
         members = MemberOptions(
             config.label_column if by_folder else "",
-            tuple(suffix.lower().lstrip(".") for suffix in config.image_suffix),
+            config.image_endings,
             config.zip_encoding,
             by_path=not by_folder or bool(config.label_pattern),
         )
@@ -143,7 +143,10 @@ def resolve(config: ImagesConfig, *, runner: str = "") -> ImagesJob:
         compares=not config.overwrite and has_catalogs(config.absolute_output),
         warnings=warnings,
         hooks=ImagesHooks(
-            config.label_source == "filename", config.image_spec.resizer, bool(config.resizer)
+            config.label_source == "filename",
+            config.image_spec.resizer,
+            bool(config.resizer),
+            config.image_endings,
         ),
     )
     return ImagesJob(config, match, sink, config.annotation_specs(match))

@@ -202,6 +202,11 @@ class ImagesConfig(ImagesOptions, BuildConfig):
         )
 
     @cached_property
+    def image_endings(self) -> tuple[str, ...]:
+        """What follows the first dot in the names of images in archives, in lower case."""
+        return tuple(suffix.lower().lstrip(".") for suffix in self.image_suffix)
+
+    @cached_property
     def label_spec(self) -> LabelSpec:
         """Source of the labels, with the list of the labels file.
 
@@ -218,7 +223,9 @@ class ImagesConfig(ImagesOptions, BuildConfig):
             places = [place for _, place in self.shares.named if place != "**"]
             pattern = BELOW_SPLIT if self.shares.mode == "directory" else below_places(places)
         several = bool(self.label_separator)
-        return LabelSpec(self.label_source, pattern, fixed, self.place_spec.is_unlabeled, several)
+        is_unlabeled = self.place_spec.is_unlabeled
+        option = f"--label_pattern={self.label_pattern}" if self.label_pattern else ""
+        return LabelSpec(self.label_source, pattern, fixed, is_unlabeled, several, option)
 
     @cached_property
     def line_format(self) -> LineFormat:

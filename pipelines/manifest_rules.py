@@ -195,7 +195,8 @@ def _check_copies(manifest: Manifest, most: int) -> DatasetFinding:
     inputs = manifest.inputs
     line = (
         f"{inputs.copies:,} images are exact copies, {inputs.copies_across_splits:,} "
-        f"in several splits, {inputs.copies_with_other_labels:,} with several labels"
+        f"in several splits, {inputs.copies_with_other_labels:,} with different labels, boxes or "
+        "masks"
     )
     if not manifest.catalogs:
         return _verdict(

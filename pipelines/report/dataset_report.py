@@ -128,7 +128,7 @@ def gather(opened: OpenedManifest, inputs: Path | None) -> dict[str, Any]:
                 pictures = [picture for sample in chosen for picture in draw(sample)]
                 page["sheets"] += [{"label": label, "pictures": pictures}] if pictures else []
             for finding in findings:
-                examples = choose_examples(finding["name"], samples, splits)
+                examples = choose_examples(finding["name"], samples, manifest)
                 for group in examples:
                     finding["groups"].append([(sample, draw(sample)) for sample in group])
     rows = [sample.features for sample in samples]

@@ -7,10 +7,11 @@ show the same ones. docs/looking.md explains each.
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from shardmill.schemas.dataset.catalog import annotation_of, find_differing
 from shardmill.schemas.dataset.manifest import Manifest, Split
 from shardmill.schemas.dataset.statistics import Statistics
 from shardmill.schemas.example.parse import FeatureValues
@@ -22,7 +23,7 @@ _CLASSES = "add examples, give the split a larger share, or merge or drop these 
 # The worst first: the number that is allowed, and the remedy.
 _FINDINGS: dict[str, tuple[float, str]] = {
     "copies_across_splits": (0, "build with --duplicates=same_split or --duplicates=drop"),
-    "copies_with_other_labels": (0, "correct their labels, or leave them out"),
+    "copies_with_other_labels": (0, "correct their labels, boxes or masks, or leave copies out"),
     "equals_label": (0, "leave them out with --drop: the model would read the label from them"),
     "few_in_split": (5, _CLASSES),
     "few_in_train": (10, _CLASSES),
@@ -48,6 +49,10 @@ _COLUMNS = {
     "equals_label": "with one value for each label in the {} that were examined",
     "equals_key": "equal to the key in the {} that were examined",
     "numeric_text": "of text that is nearly always a number in the {} that were examined",
+}
+_COPIES = {
+    "copies_across_splits": ("is", "are", "in several splits"),
+    "copies_with_other_labels": ("has", "have", "different labels, boxes or masks"),
 }
 _TRAIN = "train"
 _FEWEST_ROWS = 10  # in which columns are compared
@@ -75,6 +80,7 @@ class SampledRecord(NamedTuple):
         content_hash: Hash of the input file, or empty if unknown.
         key: Key of the input.
         depth_reduced: 1 if a channel of the input has more than 8 bits; None for 0.
+        values_digest: Digest of its boxes and mask, or of other columns of a listing; or None.
         features: Values of the record; empty if it was not read.
     """
 
@@ -91,6 +97,7 @@ class SampledRecord(NamedTuple):
     content_hash: str = ""
     key: str = ""
     depth_reduced: int | None = 0
+    values_digest: str | None = None
     features: dict[str, FeatureValues] = {}  # noqa: RUF012 - is never changed
 
 
@@ -143,48 +150,55 @@ def find_problems(
 
 
 def choose_examples(
-    name: str, samples: Sequence[SampledRecord], splits: Sequence[str]
+    name: str, samples: Sequence[SampledRecord], manifest: Manifest
 ) -> list[tuple[SampledRecord, ...]]:
     """Returns a few images that show a finding: pairs of copies, or single ones.
 
     Args:
         name: The finding.
         samples: Some of the records.
-        splits: The split of each shard.
+        manifest: The manifest of the dataset.
     """
     if name in _IMAGES:
         return [(sample,) for sample in _IMAGES[name](samples)[:_SHOWN]]
-    first: dict[str, SampledRecord] = {}
-    pairs: dict[str, tuple[SampledRecord, ...]] = {}
-    if not name.startswith("copies_"):
+    if name not in _COPIES:
         return []
-    for sample in samples:
-        other = first.setdefault(sample.content_hash, sample)
-        differ = splits[sample.part] != splits[other.part]
-        if name.endswith("labels"):
-            differ = sample.label != other.label
-        if differ:
-            pairs.setdefault(sample.content_hash, (other, sample))
-    return [*pairs.values()][: _SHOWN // 2]
+    splits = _splits_of_shards(manifest)
+
+    def value_of(sample: SampledRecord) -> str:
+        if name == "copies_across_splits":
+            return splits[sample.part]
+        return annotation_of(sample.label, sample.values_digest, manifest.build.config)
+
+    contents = defaultdict[str, list[SampledRecord]](list)
+    for sample in sorted(samples, key=lambda sample: sample.key):
+        contents[sample.content_hash].append(sample)
+    pairs = [find_differing(copies, value_of) for copies in contents.values()]
+    # As in the warning of the build: the smallest keys.
+    ordered = sorted((pair for pair in pairs if pair), key=lambda pair: pair[0].key)
+    return [*ordered[: _SHOWN // 2]]
+
+
+def _splits_of_shards(manifest: Manifest) -> list[str]:
+    return [name for name, split in manifest.splits.items() for _ in split.shards]
 
 
 _FindingRows = Iterator[tuple[str, float, str]]
 
 
 def _of_copies(manifest: Manifest, samples: Sequence[SampledRecord]) -> _FindingRows:
-    splits = [name for name, split in manifest.splits.items() for _ in split.shards]
-    inputs = manifest.inputs
-    counts = {
-        "copies_across_splits": (inputs.copies_across_splits, "in several splits"),
-        "copies_with_other_labels": (inputs.copies_with_other_labels, "under several labels"),
-    }
-    for name, (count, where) in counts.items():
-        line = f"{plural(count, 'image')} {'is' if count == 1 else 'are'} {where}"
-        for first, second in choose_examples(name, samples, splits)[:1]:
-            first_place, second_place = splits[first.part], splits[second.part]
+    splits = _splits_of_shards(manifest)
+    for name, (verb, verb_of_several, what) in _COPIES.items():
+        count = getattr(manifest.inputs, name)
+        line = f"{plural(count, 'image')} {verb if count == 1 else verb_of_several} {what}"
+        for first, second in choose_examples(name, samples, manifest)[:1]:
+            places = splits[first.part], splits[second.part]
             if name == "copies_with_other_labels":
-                first_place, second_place = first.label or "none", second.label or "none"
-            line += f", such as {first.key} ({first_place}) = {second.key} ({second_place})"
+                places = first.label or "none", second.label or "none"
+            if places[0] == places[1]:  # then boxes or masks differ
+                line += f", such as {first.key} = {second.key}"
+            else:
+                line += f", such as {first.key} ({places[0]}) = {second.key} ({places[1]})"
         yield name, count, line
 
 

@@ -140,7 +140,7 @@ def _inputs(report: dict[str, Any], layout: Layout) -> Parts:
         )
     if inputs["copies"]:
         more = f"{plural(inputs['copies_across_splits'], 'content')} in several splits, "
-        more += f"{inputs['copies_with_other_labels']:,} with several labels"
+        more += f"{inputs['copies_with_other_labels']:,} with different labels, boxes or masks"
         yield layout.line(f"  {inputs['copies']:,} exact copies of others: {more}")
     if inputs["rejected"]:
         reasons = sorted(inputs["rejected_by_reason"].items(), key=lambda pair: -pair[1])

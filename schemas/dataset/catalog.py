@@ -7,9 +7,9 @@ with pandas, Polars or DuckDB; docs/catalog.md describes the columns.
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from shardmill.schemas.errors import FormatError
 from shardmill.schemas.refs import EncodedImage, InputRef
@@ -20,6 +20,7 @@ from shardmill.schemas.schema_pbtxt.image_features import (
     catalog_columns,
 )
 
+_Copy = TypeVar("_Copy")
 _BATCH_ROWS = 1024
 _SHARD_CRC = b"shard_crc32c"  # in the metadata of the Parquet file
 
@@ -210,6 +211,31 @@ def row_columns() -> list[str]:
 def column_names() -> list[str]:
     """Return the names of all columns."""
     return list(_schema().names)
+
+
+def annotation_of(label: str | None, values_digest: str | None, config: Mapping[str, Any]) -> str:
+    """Return what copies of an image must have in common: empty if the image is not labeled.
+
+    Args:
+        label: Its label, or None.
+        values_digest: The digest of its boxes and mask, or of other columns of a listing.
+        config: Options of the build.
+    """
+    # The boxes and the mask of an image are its label too; other columns of a listing are not.
+    has_annotations = config.get("annotations") or config.get("masks")
+    values = (values_digest if has_annotations else "") or ""
+    return "" if label is None and not values else f"{'' if label is None else label}\0{values}"
+
+
+def find_differing(
+    copies: Iterable[_Copy], value_of: Callable[[_Copy], str]
+) -> tuple[_Copy, _Copy] | None:
+    """Return the first copy that has a value, and the first that has another value; else None."""
+    with_value = [copy for copy in copies if value_of(copy)]
+    for copy in with_value:
+        if value_of(copy) != value_of(with_value[0]):
+            return with_value[0], copy
+    return None
 
 
 def read_table(data: bytes, names: Sequence[str]) -> Any:

@@ -153,7 +153,7 @@ class Inputs:
         multi_frame: Images with several frames; only the first was used.
         copies: Records whose input has the content of another.
         copies_across_splits: Contents in several splits.
-        copies_with_other_labels: Contents with several labels.
+        copies_with_other_labels: Contents with different labels, boxes or masks.
         counts: Sums of the columns of the catalog that are counts.
     """
 

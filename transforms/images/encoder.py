@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, TypeAlias
@@ -30,7 +30,7 @@ from shardmill.transforms.images.fields import BoxesFrame, input_fields, place_b
 from shardmill.transforms.images.image_options import DecoderLimits
 from shardmill.transforms.images.resize import Resizer, Size, turned
 from shardmill.transforms.images.scaling import DEFAULT_RESIZER, check_resizer, resizer_of
-from shardmill.transforms.match.containers.expand import ARCHIVE_SUFFIXES
+from shardmill.transforms.match.containers.expand import ARCHIVE_SUFFIXES, unchosen_kind
 from shardmill.transforms.match.next_steps import next_step, remedy_of
 from shardmill.transforms.match.read_input import MAX_FILE_BYTES, read_inputs
 from shardmill.transforms.runtime.process_pool import usable_cores
@@ -234,11 +234,13 @@ class ImagesHooks(BuildHooks):
         labels_are_names: Whether labels are the names of files.
         resizer: The resizer of this build.
         resizer_given: Whether the user chose it; else it is the client's default.
+        image_suffix: What follows the first dot in the names of images in archives.
     """
 
     labels_are_names: bool = False
     resizer: Resizer = DEFAULT_RESIZER
     resizer_given: bool = False
+    image_suffix: tuple[str, ...] = ()
     inputs: str = "images"
     input_description: str = "an image"
     archives: tuple[str, ...] = ARCHIVE_SUFFIXES
@@ -246,6 +248,17 @@ class ImagesHooks(BuildHooks):
     def next_step(self, name: str, default: str) -> str:
         """Return the fix for a file that is not an image."""
         return next_step(name, "images", default)
+
+    def why_none(self, kinds: Iterable[tuple[str, int, str]]) -> str:
+        """Return that ``--image_suffix`` leaves out all images, or an empty text."""
+        left_out = unchosen_kind(self.image_suffix)
+        for kind, number, key in kinds:
+            if kind == left_out:
+                return (
+                    f"--image_suffix={','.join(self.image_suffix)} leaves out all images, "
+                    f"{number:,}, such as {key!r}: give what follows the first dot of such names."
+                )
+        return ""
 
     def codec_change(self, versions: Mapping[str, str]) -> str:
         """Return how the resizer differs from that of a dataset, as a clause."""

@@ -98,6 +98,7 @@ class LabelSpec:
         fixed: The labels of a ``--labels`` file in order, or None to collect them.
         is_unlabeled: Returns whether an input has no label in any case.
         several: Whether an input may have several labels, or none.
+        option: The option that names the pattern, for messages.
 
     Raises:
         UsageError: The pattern is not a regular expression or has no group ``label``.
@@ -108,6 +109,7 @@ class LabelSpec:
     fixed: tuple[str, ...] | None = None
     is_unlabeled: Callable[[InputRef], bool] | None = None
     several: bool = False
+    option: str = ""
 
     def __post_init__(self) -> None:
         check_label_pattern(self.label_from, self.pattern)
@@ -149,7 +151,8 @@ class LabelSpec:
             label = match.group("label") if match else None
             ref = ref._replace(label=label)
         if not ref.label and not self.several:
-            why = f"no label is found in {ref.key!r} by --label_from={self.label_from}"
+            option = self.option or f"--label_from={self.label_from}"
+            why = f"no label is found in {ref.key!r} by {option}"
             if by_member:
                 why = problem or (
                     f"the archive has no label of {ref.key!r}, in a .cls member or under the name "

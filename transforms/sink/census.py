@@ -180,6 +180,9 @@ def why_unusable(census: Census, hooks: BuildHooks, source: str) -> str:
             step = "`**` also matches subfolders"
         return f"{source!r} matches no file: {step}."
     if not census.refs:
+        left_out = hooks.why_none(census.counts.kinds)
+        if left_out:
+            return left_out
         skipped = "".join(describe_skipped(census.counts.kinds))
         _, _, most = max(census.counts.kinds, key=lambda kind: kind[1], default=("", 0, ""))
         remedy = hooks.next_step(most, "check --input")

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any
 
 import apache_beam as beam
 from apache_beam.pvalue import AsSingleton, TaggedOutput
 
-from shardmill.schemas.dataset.catalog import read_table
+from shardmill.schemas.dataset.catalog import annotation_of, find_differing, read_table
 from shardmill.schemas.refs import InputRef, MatchCounts
 from shardmill.schemas.schema_pbtxt.image_features import VALUES
 from shardmill.schemas.storage import join, open_storage
@@ -23,11 +24,12 @@ from shardmill.transforms.sink.placement import DuplicatesMode
 from shardmill.transforms.sink.plan import Plan
 from shardmill.transforms.sink.spec import SinkSpec
 
+DIFFERENT = "with different labels, boxes or masks"
 _HASHED = "hashed"  # output tag
 _HASH_BYTES = 16  # as of the keys of rows: no two of 10**12 contents share them
 _MANY = 4  # copies in a shard, above which not all are sent
-# Of one record: hash, key, label, and the number of further copies.
-Content = tuple[bytes, str, str | None, int]
+# Of one record: hash, key, annotation (see ``annotation_of``), and the number of further copies.
+Content = tuple[bytes, str, str, int]
 _Copy = tuple[tuple[Any, ...], int]  # an InputRef as plain values; number of dropped copies
 
 
@@ -39,44 +41,45 @@ class Copies:
         records: Number of records whose input has the content of another input, less one for each
             content.
         across_splits: Number of contents that are in several splits.
-        labels_differ: Number of contents with several labels; no label is not one.
-        example: The smallest pair of keys of a content that is in several splits or has several
-            labels, or empty.
+        labels_differ: Number of contents with several labels, boxes or masks; none is not one.
+        across_example: The smallest pair of keys of one content in different splits, or empty.
+        differ_example: The same with different labels, boxes or masks.
     """
 
     records: int = 0
     across_splits: int = 0
     labels_differ: int = 0
-    example: tuple[str, ...] = field(default=())
+    across_example: tuple[str, ...] = ()
+    differ_example: tuple[str, ...] = ()
 
     def merge(self, other: Copies) -> None:
         """Add other copies."""
         self.records += other.records
         self.across_splits += other.across_splits
         self.labels_differ += other.labels_differ
-        self.example = min(filter(None, (self.example, other.example)), default=())
+        for name in ("across_example", "differ_example"):
+            examples = getattr(self, name), getattr(other, name)
+            setattr(self, name, min(filter(None, examples), default=()))
 
     def warnings(self, inputs: str) -> Iterator[str]:
-        """Yield a warning if copies are in several splits or have several labels.
+        """Yield a warning if copies are in several splits, or are labeled differently.
 
         Args:
             inputs: Word for inputs.
         """
-        if not self.example:
-            return
         where = [
-            f"{count:,} of them {what}"
-            for count, what in (
-                (self.across_splits, "in several splits"),
-                (self.labels_differ, "with several labels"),
+            f"{count:,} of them {what}, such as {example[0]!r} and {example[1]!r}"
+            for count, what, example in (
+                (self.across_splits, "in several splits", self.across_example),
+                (self.labels_differ, DIFFERENT, self.differ_example),
             )
             if count
         ]
-        first, second = self.example
-        yield (
-            f"some {inputs} are exact copies of others, {' and '.join(where)}, such as {first!r} "
-            f"and {second!r}: see --duplicates"
-        )
+        if where:
+            yield (
+                f"some {inputs} are exact copies of others, {', and '.join(where)}: "
+                "see --duplicates"
+            )
 
 
 def list_contents(
@@ -93,15 +96,11 @@ def list_contents(
         data = open_storage(spec.output).read(join(spec.output, shard.files[-1].source))
     table = read_table(data, ("content_hash", "key", "label", VALUES))
     digests, keys, labels, values = table.to_pydict().values()
-    if spec.config.get("annotations") or spec.config.get("masks"):
-        # The annotations of an image are its label too; other columns of a listing are not.
-        for row, digest in enumerate(values):
-            if digest:
-                labels[row] = f"{labels[row]}\0{digest}"
+    annotations = map(functools.partial(annotation_of, config=spec.config), labels, values)
     many = {digest: list[Content]() for digest, n in Counter(digests).items() if n > _MANY}
     groups: dict[int, list[Content]] = defaultdict(list)
-    for digest, key, label in zip(digests, keys, labels, strict=True):
-        content = (bytes.fromhex(digest)[:_HASH_BYTES], key, label, 0)
+    for digest, key, annotation in zip(digests, keys, annotations, strict=True):
+        content = (bytes.fromhex(digest)[:_HASH_BYTES], key, annotation, 0)
         copies = many.get(digest)
         if copies is None:
             copies = groups[plan.group_of(digest)]
@@ -113,32 +112,33 @@ def list_contents(
 
 
 def keep_few(copies: list[Content]) -> list[Content]:
-    """Return at most four records of a content that stand for all of them.
+    """Return at most three records of a content that represent all of them.
 
-    They have the smallest keys, and two labels if the content has several; the last field of one
-    counts the records that are left out.
+    They are the first by their keys, the first with an annotation, and a pair that differs; the
+    last field of one counts the records that are left out.
     """
-    labels = {copy[2]: copy for copy in copies if copy[2] is not None}
-    kept = {*sorted(copies, key=itemgetter(1))[:2], *[*labels.values()][:2]}
-    digest, key, label, more = kept.pop()
-    return [(digest, key, label, more + len(copies) - len(kept) - 1), *kept]
+    ordered = sorted(copies, key=itemgetter(1))
+    annotated = [copy for copy in ordered if copy[2]]
+    kept = {ordered[0], *annotated[:1], *(find_differing(ordered, itemgetter(2)) or ())}
+    digest, key, annotation, more = kept.pop()
+    return [(digest, key, annotation, more + len(copies) - len(kept) - 1), *kept]
 
 
 def count_copies(lists: Iterable[tuple[str, list[Content]]]) -> Copies:
     """Return the copies among the contents of one group."""
-    groups: dict[bytes, list[tuple[str, str, str | None, int]]] = defaultdict(list)
+    groups: dict[bytes, list[tuple[str, str, str, int]]] = defaultdict(list)
     for split, contents in lists:
-        for digest, key, label, more in contents:
-            groups[digest].append((key, split, label, more))
+        for digest, key, annotation, more in contents:
+            groups[digest].append((key, split, annotation, more))
     copies = Copies()
     for group in groups.values():
-        if len(group) > 1:
-            keys, splits, labels, others = zip(*sorted(group, key=itemgetter(0)), strict=True)
-            across = len({*splits}) > 1
-            differ = len({*labels} - {None}) > 1
-            examples = keys[:2] if across or differ else ()
-            number = len(group) + sum(others) - 1
-            copies.merge(Copies(number, int(across), int(differ), examples))
+        group.sort()
+        across, differ = (
+            tuple(key for key, *_ in find_differing(group, itemgetter(field)) or ())
+            for field in (1, 2)
+        )
+        number = len(group) + sum(more for *_, more in group) - 1
+        copies.merge(Copies(number, int(bool(across)), int(bool(differ)), across, differ))
     return copies
 
 

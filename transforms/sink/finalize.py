@@ -175,6 +175,10 @@ def make_manifest(
     labels = plan.labels or counted_labels or ()
     splits = _splits(spec, labels, built)
     warnings = [*_warnings(splits, inputs, spec.place.splits), *copies.warnings(spec.hooks.inputs)]
+    for name in spec.place.unlabeled:
+        if name not in splits:  # of folders, a listing or a column
+            names = ", ".join(splits)
+            warnings.append(f"--unlabeled_splits={name} is not a split: the splits are {names}")
     if counted_labels is None:
         warnings.append("the label has too many distinct values: they are not counted")
         splits = {name: replace(split, label_counts={}) for name, split in splits.items()}

@@ -225,7 +225,9 @@ class PlaceSpec:
             split = ""
         else:
             split = SPLIT_FOLDERS.get(ref.split.lower(), ref.split)
-        problem = check_split_name(split) if split else f"no split is named by {ref.key!r}"
+        problem: str | None = f"no split is named by {ref.key!r}, as --splits={self.splits} needs"
+        if split:
+            problem = check_split_name(split)
         if problem:
             return ref.rejected("no_split", problem)
         return ref._replace(split=split)

@@ -154,6 +154,14 @@ class BuildHooks:
         """
         return default
 
+    def why_none(self, kinds: Iterable[tuple[str, int, str]]) -> str:  # noqa: ARG002
+        """Return why an option leaves out all files, or an empty text.
+
+        Args:
+            kinds: See ``MatchCounts``.
+        """
+        return ""
+
     def remedy(self, reason: str, keys: Sequence[str]) -> str:  # noqa: ARG002
         """Return advice for matching that rejected all inputs, or an empty text.
 

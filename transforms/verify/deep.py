@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import functools
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from shardmill.schemas.dataset import shard_names
-from shardmill.schemas.dataset.catalog import read_table
+from shardmill.schemas.dataset.catalog import annotation_of, read_table
 from shardmill.schemas.dataset.dataset_files import read_dataset_file
 from shardmill.schemas.dataset.manifest import Manifest, Shard, Split
 from shardmill.schemas.dataset.statistics import FeatureStatistics
@@ -267,7 +267,7 @@ def _check_identity(root: str, manifest: Manifest) -> Iterator[Finding]:
     if len(rows) != manifest.written or not rows:
         return
     config = build.config
-    copies = _count_copies(rows, annotated=bool(config.get("annotations") or config.get("masks")))
+    copies = _count_copies(rows, config)
     inputs = manifest.inputs
     stated = inputs.copies, inputs.copies_across_splits, inputs.copies_with_other_labels
     # 0.2.0, whose manifests have no checksums, took a missing label for another one.
@@ -298,21 +298,19 @@ def _read_inputs(root: str, manifest: Manifest) -> Iterator[tuple[str, dict[str,
 
 
 def _count_copies(
-    rows: Sequence[tuple[str, dict[str, Any]]], *, annotated: bool
+    rows: Sequence[tuple[str, dict[str, Any]]], config: Mapping[str, Any]
 ) -> tuple[int, int, int]:
-    """Return the numbers of copies, of contents in several splits and with several labels."""
-    contents: dict[str, list[tuple[str, Any]]] = defaultdict(list)
+    """Return the numbers of copies, of contents in several splits and labeled differently."""
+    contents: dict[str, list[tuple[str, str]]] = defaultdict(list)
     for split, row in rows:
-        label = row["label"]
-        if annotated and row[VALUES]:
-            label = label, row[VALUES]
-        contents[row["content_hash"]].append((split, label))
+        annotation = annotation_of(row["label"], row[VALUES], config)
+        contents[row["content_hash"]].append((split, annotation))
     copies = across = differ = 0
     for group in contents.values():
-        splits, labels = map(set, zip(*group, strict=True))
+        splits, annotations = map(set, zip(*group, strict=True))
         copies += len(group) - 1
         across += len(splits) > 1
-        differ += len(labels - {None}) > 1
+        differ += len(annotations - {""}) > 1
     return copies, across, differ
 
 

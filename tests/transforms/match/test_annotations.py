@@ -3,16 +3,18 @@
 import codecs
 import contextlib
 import io
+import itertools
 import json
 import math
 import random
+import struct
 import unicodedata
 from collections import Counter
 from xml.dom import minidom
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from shardmill.schemas import InputRef
@@ -146,7 +148,7 @@ def test_yolo_boxes_and_outlines():
             parse_yolo(line.encode(), ["cat", "dog"])
 
 
-def read_coco(path, labels=None):
+def read_coco(path, labels=None, **options):
     """References by file name, as the pipeline groups them."""
     groups = {}
     for name in SECTIONS:
@@ -154,7 +156,8 @@ def read_coco(path, labels=None):
             groups.setdefault(key, []).append(rows)
     for rows in groups.values():
         random.Random(0).shuffle(rows)  # runners group in any order
-    made = (make_references(each, read_categories(str(path)), labels) for each in groups.items())
+    categories = read_categories(str(path))
+    made = (make_references(each, categories, labels, **options) for each in groups.items())
     return {ref.key: ref for refs in made for ref in refs}
 
 
@@ -325,8 +328,18 @@ def test_boxes_with_swapped_sides_are_not_empty_ones(make, tmp_path):
 NUMBERS = (1, 1.0, "1", "001", "1.0")
 OTHERS = {  # of fields, and what json.load reads in the place of the last
     "area": [5.5, None, float("nan"), float("inf"), -float("inf")],
-    "score": [float("nan"), {"a": [float("inf"), "NaN, Infinity"]}],
-    "note": ['a "NaN" \\', "NaN", "\\\\", '"', "-Infinity: [NaN]", "Infin"],
+    "score": [float("nan"), {"a": [float("inf"), "NaN, Infinity", 10**25]}],
+    "id": [7, -(1 << 63), 1 << 63, 10**20, -(10**30), 10**300, 1e300],
+    "note": [
+        "1" * 30,
+        f'"{10**20}, ',
+        'a "NaN" \\',
+        "NaN",
+        "\\\\",
+        '"',
+        "-Infinity: [NaN]",
+        "Infin",
+    ],
     "iscrowd": [0, 1, None, float("nan"), True, "1", "0", False],
     "bbox": [
         [1, 2, 3, 4],
@@ -384,7 +397,7 @@ def judge_coco(text):
 
 @pytest.mark.parametrize("size", [3, 1 << 16])
 def test_coco_of_any_program_is_read_as_plain_json_does(tmp_path, monkeypatch, size):
-    """Ids as numbers and texts, categories that share an id, NaN in each field; or a sentence."""
+    """Ids as numbers and texts, shared ids, NaN and long numbers in each field; or a sentence."""
     rng, path = np.random.default_rng(size), tmp_path / "a.json"
     if size < 1 << 16:  # a parser that asks for few bytes at a time
         plain = coco._Shallow.read
@@ -444,6 +457,78 @@ def test_depth_of_json_is_measured_outside_of_strings(document, size):
     if deepest:
         with pytest.raises(ValueError, match="nested"):
             read(deepest - 1)
+
+
+words = st.one_of(
+    st.integers(-(1 << 64), 1 << 64),
+    st.sampled_from([near + step for near in (-(1 << 63), 1 << 63) for step in (-1, 0, 1)]),
+    st.integers(18, 60).map(lambda digits: 10**digits),
+    st.sampled_from([math.nan, math.inf, -math.inf, 0.1234567890123456, 1e20, -1.5e-30, None]),
+    st.text('1234567890"\\NaInfity-,', max_size=30),
+)
+
+
+@settings(max_examples=examples(150), deadline=None)
+@given(st.lists(words | st.lists(words), min_size=1), st.integers(1, 40), st.booleans())
+@example(document=[0.1234567890123456, -(10**20), math.inf], size=3, are_dense=True)
+def test_json_is_what_python_reads_with_texts_for_long_numbers(document, size, are_dense):
+    """And with nulls for NaN and infinities, at any size of a read."""
+    text = json.dumps(document, separators=(",", ":") if are_dense else None)
+    # As C++ writes floats: digits that are not of a whole number.
+    text = text.replace("0.1234567890123456", "0.12345678901234560000000000")
+    file = coco._Shallow(io.BytesIO(text.encode()))
+
+    def expected(value):
+        if isinstance(value, list):
+            return [*map(expected, value)]
+        if isinstance(value, float) and not math.isfinite(value):
+            return None
+        is_long = isinstance(value, int) and len(str(abs(value))) > 18
+        return str(value) if is_long else value
+
+    result = b"".join(iter(lambda: file.read(size), b""))
+    assert json.loads(result) == expected(document)
+
+
+LIMITS = [sign * ((1 << 63) + step) for sign in (1, -1) for step in (-1, 0, 1)]
+LONG_IDS = [*LIMITS, 0, -1, 10**18, 10**19, 10**20, -(10**40)]
+
+
+@pytest.mark.parametrize("with_ids", [False, True])
+@pytest.mark.parametrize("field", ["image", "category", "annotation"])
+def test_ids_of_any_length_are_ids(tmp_path, field, with_ids):
+    """As numbers and texts; as features, those of images and categories need to fit int64."""
+    path = tmp_path / "a.json"
+    for number, spell, refer in itertools.product(LONG_IDS, (int, str), (int, str)):
+        ids = {"image": (1, 1), "category": (1, 1), "annotation": (1, 1)}
+        ids[field] = spell(number), refer(number)
+        entry = {**ENTRY["annotations"], "id": ids["annotation"][0]}
+        entry |= {"image_id": ids["image"][1], "category_id": ids["category"][1]}
+        whole = {
+            "images": [{**ENTRY["images"], "id": ids["image"][0]}],
+            "annotations": [entry],
+            "categories": [{**ENTRY["categories"], "id": ids["category"][0]}],
+        }
+        path.write_text(json.dumps(whole))
+        (ref,) = read_coco(path, with_ids=with_ids).values()
+        if with_ids and field != "annotation" and not fits_int64(number):
+            assert ref.error == "annotation"
+            assert f"the id {number} is not a whole number of 64 bits" in ref.message
+            assert "leave --coco_ids out" in ref.message
+            continue
+        assert boxes_of(ref)[0] == ["c"]
+        fields = input_fields(ref, {"c": 0})
+        found = [fields.get(name) for name in ("coco_image_id", "box/category_id")]
+        image_id, category_id = (int(ids[name][0]) for name in ("image", "category"))
+        assert found == ([[image_id], [category_id]] if with_ids else [None, None])
+
+
+def fits_int64(number):
+    try:
+        struct.pack("<q", number)
+    except struct.error:
+        return False
+    return True
 
 
 PAIRS = {  # images, others, and what the images get

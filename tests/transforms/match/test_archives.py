@@ -4,6 +4,7 @@ import io
 import json
 import os
 import random
+import re
 import shutil
 import tarfile
 import unicodedata
@@ -141,6 +142,44 @@ def test_a_cls_member_gives_the_label_and_others_are_skipped(photos, tmp_path) -
     inputs = manifest.inputs
     assert (inputs.matched, inputs.skipped, inputs.rejected_by_reason) == (8, 4, {"no_label": 1})
     assert any("1 .json (a.tar/0.json)" in warning for warning in manifest.warnings)
+
+
+@pytest.mark.parametrize("kind", ["tar", "zip"])
+def test_json_of_samples_is_not_passed_over_for_their_folder(photos, tmp_path, kind) -> None:
+    """Without a choice the build fails, and says how to choose; each choice then works."""
+    members, wanted = {}, {}
+    for number, data in enumerate(jpegs(photos)[:8]):
+        name = f"part{number % 2}/{number}"
+        text = json.dumps({"animal": ["cat", "dog"][number // 4]})
+        members |= {f"{name}.jpg": data, f"{name}.json": text.encode()}
+        wanted[f"{name}.jpg"] = ["cat", "dog"][number // 4], f"part{number % 2}"
+    path = tmp_path / f"a.{kind}"
+    if kind == "tar":
+        pack(path, members)
+    else:
+        with zipfile.ZipFile(path, "w") as archive:
+            for name, data in members.items():
+                archive.writestr(name, data)
+    options = {**OPTIONS, "input": path, "output": tmp_path / "ds", "splits": "train:1"}
+    outcome, _ = build_dataset(**options)
+    assert outcome.status == "failed"
+    assert "--label_column=NAME" in outcome.message
+    pattern = re.search(r"--label_pattern='(\S+)'", outcome.message)[1]
+    for place, choice in enumerate(({"label_column": "animal"}, {"label_pattern": pattern})):
+        _, manifest = build_dataset(**options, **choice, overwrite=True)
+        assert manifest.inputs.rejected == 0
+        made = {
+            row["image/key"].decode(): row["image/class/text"].decode()
+            for row in open_dataset(tmp_path / "ds", split="train", decode=False)
+        }
+        assert made == {key: labels[place] for key, labels in wanted.items()}
+    _, manifest = build_dataset(**options, label_from="none", overwrite=True)
+    assert (manifest.written, manifest.labels) == (8, ())
+    # One file for all images, such as COCO's, is not data of a sample.
+    others = {name: data for name, data in members.items() if name.endswith("jpg")}
+    pack(path, {"part0/instances.json": b"{}", **others, "metadata.json": b"{}"})
+    _, manifest = build_dataset(**options, overwrite=True)
+    assert (manifest.written, manifest.labels) == (8, ("part0", "part1"))
 
 
 def test_numbers_in_cls_members_are_lines_of_the_labels_file(photos, tmp_path) -> None:
@@ -531,9 +570,12 @@ def test_samples_of_webdataset_in_any_order(archives, shards, suffix, column, ch
     several, labelled = False, False
     found: list = []
     problem = ""
+    instead = chance.choice([{}, {"cls": "npy", "CLS": "NPY"}])
     for number, samples in enumerate(shards):
         names = [
-            f"{place}{stem}.{part}" for (place, stem), parts in samples.items() for part in parts
+            f"{place}{stem}.{instead.get(part, part)}"
+            for (place, stem), parts in samples.items()
+            for part in parts
         ]
         names = [unicodedata.normalize(chance.choice(["NFC", "NFD"]), name) for name in names]
         chance.shuffle(names)
@@ -559,7 +601,8 @@ def test_samples_of_webdataset_in_any_order(archives, shards, suffix, column, ch
                     wanted[key] = label_part if has_label else ""
                 else:
                     at_top = key.count("/") == 1
-                    wanted[key] = "" if at_top and "json" in parts_here else "folder"
+                    has_data = "json" in group or (at_top and "json" in parts_here)
+                    wanted[key] = "" if has_data else "folder"
     assert several == ("several images of the sample" in problem)
     if problem:
         return

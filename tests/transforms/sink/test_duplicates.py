@@ -1,5 +1,9 @@
 """Exact copies are counted, and dropped or kept in one split; judged by hand and by the BLAKE3 library."""
 
+import itertools
+import json
+import random
+import re
 import shutil
 from pathlib import Path
 
@@ -8,6 +12,7 @@ import pytest
 from blake3 import blake3
 from hypothesis import given
 from hypothesis import strategies as st
+from PIL import Image
 
 from shardmill.pipelines import ImagesConfig
 from shardmill.schemas.dataset.manifest import CatalogFile, Shard
@@ -65,7 +70,8 @@ def test_counts_copies_and_warns_if_they_are_apart(photos, tmp_path):
     assert inputs.copies_across_splits == apart > 0
     (warning,) = (text for text in manifest.warnings if "exact copies" in text)
     assert f"{apart} of them in several splits" in warning
-    assert "1 of them with several labels" in warning
+    differing = "1 of them with different labels, boxes or masks, such as"
+    assert f"{differing} 'bee/001.jpg' and 'cat/z.jpg'" in warning
 
 
 @pytest.mark.parametrize("case", ["column", "unlabeled", "label"])
@@ -83,8 +89,87 @@ def test_copies_of_one_class_have_one_label(photos, tmp_path, case):
     _, manifest = build_dataset(input=listing, output=tmp_path / "ds", root=photos, **options)
     assert manifest.inputs.copies == 1
     assert manifest.inputs.copies_with_other_labels == (case == "label")
-    assert "several labels" not in " ".join(manifest.warnings) or case == "label"
+    assert ("different labels" in " ".join(manifest.warnings)) == (case == "label")
     assert shardmill("verify", tmp_path / "ds", "--deep").returncode == 0
+
+
+def write_annotations(kind: str, folder: Path, facts: dict[str, tuple]) -> dict:
+    """Write the labels, boxes or masks of images by key; return the options of the build."""
+    if kind == "labels":
+        lines = [f"{key},{label or ''}" for key, (label, _) in facts.items()]
+        (folder / "list.csv").write_text("\n".join(["path,label", *lines]))
+        return {"input": folder / "list.csv", "label_from": "listing", "label_separator": ";"}
+    if kind == "boxes":
+        coco = {
+            "images": [{"id": n, "file_name": key} for n, key in enumerate(facts)],
+            "annotations": [
+                {"image_id": n, "category_id": label, "bbox": [1, 1, 2 + value, 3]}
+                for n, (label, value) in enumerate(facts.values())
+                if label
+            ],
+            "categories": [{"id": label, "name": label} for label in "ab"],
+        }
+        (folder / "coco.json").write_text(json.dumps(coco))
+        return {"input": folder / "in", "annotations": f"coco:{folder / 'coco.json'}"}
+    for key, (_, value) in facts.items():
+        mask = folder / "masks" / f"{Path(key).stem}.png"
+        mask.parent.mkdir(exist_ok=True)
+        Image.new("L", (16, 12), value).save(mask)
+    return {"input": folder / "in", "label_from": "none", "masks": folder / "masks"}
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("kind", ["labels", "boxes", "masks"])
+def test_pairs_that_are_named_differ(tmp_path, kind, seed):
+    """In what they are said to differ: in the warning of the build, and in a finding of check."""
+    rng = random.Random(f"{kind}{seed}")
+    make_photos(tmp_path / "in", {"in": 6}, size=(16, 12))
+    contents, facts = {}, {}
+    for number in rng.sample(range(24), 24):
+        key, content = f"{number:02d}.jpg", rng.randrange(5)
+        original = tmp_path / "in" / "in" / f"{content:03d}.jpg"
+        shutil.copy(original, tmp_path / "in" / key)
+        # The first contents have one annotation, others a few, also none.
+        choice = 0 if content < 2 else rng.randrange(4)
+        label = ["a", "b", "a", ""][choice]
+        contents[key] = content
+        facts[key] = label, 0 if content < 2 else rng.randrange(2)
+    shutil.rmtree(tmp_path / "in" / "in")
+    options = write_annotations(kind, tmp_path, facts)
+    if kind == "labels":
+        options["root"] = tmp_path / "in"
+    if kind == "boxes":
+        annotations = {key: fact if fact[0] else "empty" for key, fact in facts.items()}
+    else:
+        field = ("labels", "masks").index(kind)
+        annotations = {key: str(fact[field]) for key, fact in facts.items()}
+    _, manifest = build_dataset(
+        output=tmp_path / "ds", image_size="8", splits="train:0.5,validation:0.5", **options
+    )
+    places = {
+        key: path.name.split("-")[0]
+        for path in (tmp_path / "ds" / "current" / "catalog").iterdir()
+        for key in pd.read_parquet(path).key
+    }
+    differing: dict[str, list[tuple[str, str]]] = {"places": [], "annotations": []}
+    for one, other in itertools.combinations(sorted(contents), 2):
+        if contents[one] != contents[other]:
+            continue
+        if places[one] != places[other]:
+            differing["places"].append((one, other))
+        if annotations[one] != annotations[other] and annotations[one] and annotations[other]:
+            differing["annotations"].append((one, other))
+    inputs = manifest.inputs
+    counts = inputs.copies_across_splits, inputs.copies_with_other_labels
+    assert counts == tuple(len({contents[one] for one, _ in pairs}) for pairs in differing.values())
+    assert min(counts) > 0
+    (warning,) = (text for text in manifest.warnings if "exact copies" in text)
+    pairs = re.findall(r"such as '(\S+)' and '(\S+)'", warning)
+    assert pairs == [min(differing["places"]), min(differing["annotations"])]
+    assert "different labels, boxes or masks" in warning
+    checked = " ".join(shardmill("check", tmp_path / "ds").stdout.split())
+    pairs = re.findall(r"copies_[^=]* such as (\S+) [^=]*= (\S+\.jpg)", checked)
+    assert pairs == [min(differing["places"]), min(differing["annotations"])]
 
 
 def test_drops_all_but_the_smallest_key(photos, tmp_path):
@@ -151,34 +236,43 @@ def test_a_catalog_that_another_command_deleted_is_stale(tmp_path):
 
 
 RECORDS = st.lists(
-    st.tuples(st.integers(0, 3), st.sampled_from("ab"), st.sampled_from(["x", "y", "z", None])),
+    st.tuples(st.integers(0, 3), st.sampled_from("ab"), st.sampled_from(["x", "y", "z", ""])),
     max_size=60,
 )
 
 
 @given(RECORDS)
 def test_few_records_of_a_content_count_as_all(records):
-    """Content, split and label of each record; some contents have many copies in a split."""
+    """Content, split and label of each record; some contents have many copies in a split.
+
+    The examples are the smallest pairs that differ, of all pairs.
+    """
     shards: dict[str, dict[bytes, list[Content]]] = {}
-    contents: dict[int, list[tuple[str, str, str | None]]] = {}
+    contents: dict[int, list[tuple[str, str, str]]] = {}
     for number, (content, split, label) in enumerate(records):
         key, digest = f"{number * 7 % 61:02d}", bytes([content])
         found = shards.setdefault(split, {}).setdefault(digest, [])
         found.append((digest, key, label, 0))
         contents.setdefault(content, []).append((key, split, label))
-    whole = Copies()
+    whole, all_across, all_differ = Copies(), [], []
     for copies in contents.values():
-        across = len({split for _, split, _ in copies}) > 1
-        differ = len({label for *_, label in copies if label is not None}) > 1
-        keys = tuple(sorted(key for key, *_ in copies)[:2]) if across or differ else ()
-        whole.merge(Copies(len(copies) - 1, across, differ, keys))
+        pairs = [*itertools.combinations(sorted(copies), 2)]
+        across = [(a[0], b[0]) for a, b in pairs if a[1] != b[1]]
+        differ = [(a[0], b[0]) for a, b in pairs if a[2] and b[2] and a[2] != b[2]]
+        whole.records += len(copies) - 1
+        whole.across_splits += bool(across)
+        whole.labels_differ += bool(differ)
+        all_across += across
+        all_differ += differ
+    whole.across_example = min(all_across, default=())
+    whole.differ_example = min(all_differ, default=())
     for few in (keep_few, list):
         lists = [
             (split, [each for copies in found.values() for each in few(copies)])
             for split, found in shards.items()
         ]
         assert count_copies(lists) == whole
-    assert all(len(keep_few(copies)) <= 4 for found in shards.values() for copies in found.values())
+    assert all(len(keep_few(copies)) <= 3 for found in shards.values() for copies in found.values())
 
 
 @given(st.permutations([(f"{n % 4}", f"uri{n}") for n in range(8)]), st.integers(1, 8))

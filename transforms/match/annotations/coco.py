@@ -32,9 +32,14 @@ _MAX_DEPTH = 100  # COCO's files need 6
 _QUOTE = 2
 _SET = frozenset({"1", "1.0", "true"})  # values of a flag
 _NUMBER = re.compile(r"(-?[0-9]{1,19})(\.0*)?")  # of 64 bits
-_NAN = re.compile(rb"(-?Infinity|NaN)")
-_LONGEST_WORD = b"-Infinity"
-_NAN_LETTERS = frozenset(bytes([letter]) for letter in b"-InfityNa")  # a block may cut their words
+_INT64 = range(-1 << 63, 1 << 63)
+# Of numbers, NaN and Infinity.
+_WORD_LETTERS = frozenset(bytes([letter]) for letter in b"+-.0123456789eEInfityNa")
+_LONGEST_WORD = 400  # letters; 2**1024 has 309 digits
+# Words that no parser of JSON has to read; the parser stops at numbers that do not fit 64 bits.
+_ODD_WORD = re.compile(rb"(-?Infinity|NaN|(?<![-+.0-9eE])-?[1-9][0-9]{18,}(?![.0-9eE]))")
+_SAME_DIGITS = bytes.maketrans(b"123456789", b"000000000")
+_LONG_NUMBER = b"0" * 19  # shorter ones fit
 _STEPS = np.zeros(256, np.int8)  # by the code of a character: how it changes the depth
 _STEPS[[ord(code) for code in "[{"]] = 1
 _STEPS[[ord(code) for code in "]}"]] = -1
@@ -147,11 +152,6 @@ def _items(path: str, name: str) -> Iterator[dict[str, Any]]:
             raise unreadable_text(source=path, problem=error) from error
         except (ijson.JSONError, ValueError) as error:
             why, *_ = str(error).splitlines() or [""]  # the others repeat some of the file
-            if "integer overflow" in why:
-                raise InputError(
-                    f"{path} has a whole number that does not fit 64 bits, such as an id: write it "
-                    "as a text, or smaller."
-                ) from error
             why = why[:_MAX_PROBLEM].rstrip(".")
             raise InputError(f"{path} is not whole JSON: {why}.") from error
 
@@ -159,7 +159,8 @@ def _items(path: str, name: str) -> Iterator[dict[str, Any]]:
 class _Shallow:
     """Reads JSON that is not nested deeply: the parser keeps the path of each level in memory.
 
-    NaN and infinities, which Python's json writes and no parser of JSON has to read, become null.
+    NaN and infinities, which Python's json writes and no parser of JSON has to read, become null;
+    whole numbers beyond 64 bits become texts, as which ids are compared.
 
     Args:
         file: The JSON.
@@ -175,7 +176,7 @@ class _Shallow:
         Raises:
             ValueError: They are nested more than ``_MAX_DEPTH`` deep.
         """
-        data = self._without_nan(self._file.read(size))
+        data = self._without_odd_words(self._file.read(size))
         # Without escaped characters, each quote begins or ends a string.
         text = (self._escape + data).replace(b"\\\\", b"")
         self._escape = b"\\" if text.endswith(b"\\") else b""
@@ -190,20 +191,22 @@ class _Shallow:
             self._in_string, self._depth = bool(in_string[-1]), int(depths[-1])
         return data
 
-    def _without_nan(self, data: bytes) -> bytes:
-        """Return the next bytes with null instead of NaN and infinities outside of strings."""
-        for _ in _LONGEST_WORD:
-            if data[-1:] not in _NAN_LETTERS:
-                break
-            data += self._file.read(1)
-        if b"NaN" not in data and b"Infinity" not in data:
+    def _without_odd_words(self, data: bytes) -> bytes:
+        """Return the next bytes with nulls and texts instead of odd words outside of strings."""
+        rest, last = bytearray(), data[-1:]
+        while last in _WORD_LETTERS and len(rest) < _LONGEST_WORD:  # the block may cut a word
+            last = self._file.read(1)
+            rest += last
+        data += rest
+        has_long_number = _LONG_NUMBER in data.translate(_SAME_DIGITS)
+        if not has_long_number and b"NaN" not in data and b"Infinity" not in data:
             return data
-        pieces = _NAN.split(data)
+        pieces = _ODD_WORD.split(data)
         escape, in_string = self._escape, self._in_string
         for number, piece in enumerate(pieces):
             is_word = number % 2 == 1
             if is_word and not in_string:
-                pieces[number] = b"null"
+                pieces[number] = b'"%s"' % piece if piece[-1:].isdigit() else b"null"
             text = (escape + piece).replace(b"\\\\", b"")
             escape = b"\\" if text.endswith(b"\\") else b""
             in_string ^= text.replace(b'\\"', b"").count(b'"') % 2 == 1
@@ -286,14 +289,15 @@ def _ids(image_id: str, entries: Iterable[Row]) -> dict[str, Any]:
     for number in (image_id, *category_ids):
         if not _is_whole(number):
             raise AnnotationError(
-                f"the id {number:.80} is not a whole number, which --coco_ids needs: leave it out"
+                f"the id {number:.80} is not a whole number of 64 bits, which --coco_ids needs: "
+                "leave --coco_ids out, or change the id in the file"
             )
     return {"image_id": int(image_id), "category_ids": [*map(int, category_ids)]}
 
 
 def _is_whole(number: str) -> bool:
     """Return whether an id is a whole number of 64 bits."""
-    return bool(re.fullmatch("-?[0-9]{1,19}", number)) and abs(int(number)) < 1 << 63
+    return bool(re.fullmatch("-?[0-9]{1,19}", number)) and int(number) in _INT64
 
 
 def _is_box(sides: Any) -> bool:

@@ -14,7 +14,7 @@ from typing_extensions import Self
 
 from shardmill.schemas.dataset.foreign_names import IMAGE_SUFFIXES
 from shardmill.schemas.decompress import DecompressionError, decompress
-from shardmill.schemas.errors import InputError
+from shardmill.schemas.errors import InputError, format_names
 from shardmill.schemas.file_signatures import compression_format
 from shardmill.schemas.refs import InputRef, MatchCounts, MemberRange, RejectedError, count_skipped
 from shardmill.schemas.storage import RandomReader, open_storage
@@ -42,6 +42,13 @@ _COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
 Members: TypeAlias = Iterator[InputRef | MatchCounts]
 
 
+# Why an image has no label, although its path has folders.
+_UNCHOSEN = (
+    "its archive has .json members for its samples: --label_column=NAME takes labels from them, "
+    "--label_pattern='(.*/)?(?P<label>[^/]+)/[^/]+' from folders, and --label_from=none takes none"
+)
+
+
 class MemberOptions(NamedTuple):
     """How the members of tar and zip archives become inputs.
 
@@ -50,13 +57,18 @@ class MemberOptions(NamedTuple):
         image_suffix: What follows the first dot in the names of images; any if it is empty.
         zip_encoding: Encoding of names in zip archives that are not UTF-8; if it is empty, that of
             the first programs, with a warning.
-        by_path: Whether labels are taken from paths also next to ``.json`` members.
+        by_path: Whether labels are taken from paths also where a sample has a ``.json`` member.
     """
 
     label: str = ""
     image_suffix: tuple[str, ...] = ()
     zip_encoding: str = ""
     by_path: bool = True
+
+
+def unchosen_kind(image_suffix: Collection[str]) -> str:
+    """Return how images that ``--image_suffix`` leaves out are listed among skipped files."""
+    return f"images without --image_suffix={','.join(image_suffix)}"
 
 
 class Spooler(Protocol):
@@ -197,8 +209,11 @@ def expand_members(
             elif labels.has(name):
                 where = _place(file, member)
                 yield labels.add(name, _read_label(reader, where, member, options.label))
-            elif is_other(name) or not _is_chosen(name, options.image_suffix):
+            elif is_other(name):
                 yield count_skipped(escape_name(path))
+            elif not _is_chosen(name, options.image_suffix):
+                kind = unchosen_kind(options.image_suffix)
+                yield MatchCounts(1, kinds=((kind, 1, escape_name(path)),))
             else:
                 held.add(member)
                 if member.guessed and not options.zip_encoding:
@@ -232,12 +247,13 @@ class _SampleLabels:
         self._suffix = ".json" if options.label else ".cls"
         self._labels: dict[str, _Label] = {}  # by the path of the member, without its suffix
         self._images: dict[str, str] = {}  # by sample
-        self._has_json = False
+        self._with_json: set[str] = set()  # samples
 
     def has(self, name: str) -> bool:
-        """Return whether a member is one for labels, and note whether it is ``.json``."""
+        """Return whether a member is one for labels, and note the sample of a ``.json``."""
         suffix = os.path.splitext(name)[1].lower()
-        self._has_json = self._has_json or suffix == ".json"
+        if suffix == ".json":
+            self._with_json.add(_divide(make_key(name))[0])
         return suffix in (".cls", self._suffix)
 
     def add(self, name: str, label: _Label) -> MatchCounts:
@@ -259,12 +275,12 @@ class _SampleLabels:
             InputError: Its sample has another image.
         """
         options = self._options
-        if not self._labels and not options.label:
-            # The name of an archive does not describe images that have data.
-            has_data = self._has_json and not options.by_path and "/" not in name
-            return _Label("") if has_data else None
         stem, suffix = os.path.splitext(name)
         sample, _ = _divide(name)
+        if not self._labels and not options.label:
+            # Other .json members may describe all images of a folder; none is named like archives.
+            has_data = sample in self._with_json or (self._with_json and "/" not in name)
+            return _Label("", _UNCHOSEN) if has_data and not options.by_path else None
         if stem != sample and stem in self._labels:
             return self._labels[stem]
         label = self._labels.get(sample)
@@ -275,7 +291,8 @@ class _SampleLabels:
                     f"{path} has several images of the sample {sample!r}, {other!r} and {name!r}: "
                     f"name what follows the first dot, as in --image_suffix={_divide(other)[1]}."
                 )
-        return label or _Label("")
+        without = f"it has no .json for --label_column={options.label}" if options.label else ""
+        return label or _Label("", without)
 
 
 class _HeldMembers:
@@ -333,8 +350,11 @@ def _read_label(
         if not column or not name.lower().endswith(".json"):
             return _Label(read_label(make_key(text.strip())))
         record = json.loads(text)
-        if not isinstance(record, dict) or column not in record:
-            return _Label("", f"{source} is not a JSON object with {column!r}")
+        if not isinstance(record, dict):
+            return _Label("", f"{source} is not a JSON object")
+        if column not in record:
+            names = format_names([*record]) if record else "{}"
+            return _Label("", f"{source} has no --label_column={column}, only {names}")
         source = f"{column!r} in {source}"
         return _Label(read_label(record[column]).strip())
     except RejectedError as error:
