@@ -223,7 +223,9 @@ def annotation_of(label: str | None, values_digest: str | None, config: Mapping[
     """
     # The boxes and the mask of an image are its label too; other columns of a listing are not.
     has_annotations = config.get("annotations") or config.get("masks")
-    values = (values_digest if has_annotations else "") or ""
+    # Every image has its own id in COCO, which the digest covers.
+    is_compared = has_annotations and not config.get("coco_ids")
+    values = (values_digest if is_compared else "") or ""
     return "" if label is None and not values else f"{'' if label is None else label}\0{values}"
 
 

@@ -103,11 +103,11 @@ def write_annotations(kind: str, folder: Path, facts: dict[str, tuple]) -> dict:
         coco = {
             "images": [{"id": n, "file_name": key} for n, key in enumerate(facts)],
             "annotations": [
-                {"image_id": n, "category_id": label, "bbox": [1, 1, 2 + value, 3]}
+                {"image_id": n, "category_id": ord(label), "bbox": [1, 1, 2 + value, 3]}
                 for n, (label, value) in enumerate(facts.values())
                 if label
             ],
-            "categories": [{"id": label, "name": label} for label in "ab"],
+            "categories": [{"id": ord(label), "name": label} for label in "ab"],
         }
         (folder / "coco.json").write_text(json.dumps(coco))
         return {"input": folder / "in", "annotations": f"coco:{folder / 'coco.json'}"}
@@ -116,6 +116,24 @@ def write_annotations(kind: str, folder: Path, facts: dict[str, tuple]) -> dict:
         mask.parent.mkdir(exist_ok=True)
         Image.new("L", (16, 12), value).save(mask)
     return {"input": folder / "in", "label_from": "none", "masks": folder / "masks"}
+
+
+def test_ids_of_coco_do_not_make_copies_differ(tmp_path):
+    """Each image has its own id, which is no label; with --coco_ids only labels are compared."""
+    original = make_photos(tmp_path / "in", {"x": 1}, size=(16, 12)) / "x" / "000.jpg"
+    facts = {}
+    for number in range(4):
+        shutil.copy(original, tmp_path / "in" / f"{number}.jpg")
+        facts[f"{number}.jpg"] = "a", 0
+    shutil.rmtree(tmp_path / "in" / "x")
+    options = write_annotations("boxes", tmp_path, facts)
+    for coco_ids in (False, True):
+        _, manifest = build_dataset(
+            output=tmp_path / f"{coco_ids}", splits="train:1", coco_ids=coco_ids, **options
+        )
+        inputs = manifest.inputs
+        assert (inputs.copies, inputs.copies_with_other_labels) == (3, 0)
+        assert shardmill("verify", tmp_path / f"{coco_ids}", "--deep").returncode == 0
 
 
 @pytest.mark.parametrize("seed", range(2))
