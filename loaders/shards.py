@@ -52,6 +52,18 @@ class _Layout(NamedTuple):
     data_offset: int
 
 
+def _file_cost(_: OpenFile) -> int:
+    return 1
+
+
+def _members_cost(members: Members) -> int:
+    return 24 * len(members.first) + 512
+
+
+def _layout_cost(layout: _Layout) -> int:
+    return layout.offsets.nbytes + 256
+
+
 class Caches(NamedTuple):
     """Limits of caches.
 
@@ -269,15 +281,16 @@ class ShardFiles:
         return self._read_content(shard, number)[1]
 
     def _read_at(self, file: OpenFile, offset: int, length: int) -> bytes:
+        is_request = file.needs_request(offset, length)
         data = file.read_at(offset, length)
-        if not file.is_copy:
+        if is_request:
             cells = self._counters.cells
             cells[REQUESTS] += 1
             cells[BYTES] += len(data)
         return data
 
     def _open(self, shard: int) -> OpenFile:
-        return self._cache.files.get(shard, lambda: self._open_new(shard), lambda _: 1)
+        return self._cache.files.get(shard, partial(self._open_new, shard), _file_cost)
 
     def open_ahead(self, shards: Sequence[int]) -> None:
         """Starts to open remote shards, copied to the disk cache if there is one; does not wait."""
@@ -307,21 +320,17 @@ class ShardFiles:
         return any(scheme_of(self._paths[number]) for number in self._source.first_parts)
 
     def _members(self, shard: int) -> Members:
+        return self._cache.tables.get(shard, partial(self._read_members, shard), _members_cost)
+
+    def _read_members(self, shard: int) -> Members:
+        file = self._open(shard)
+        reads = FileReads(partial(self._read_at, file), file.size, file.gap)
         path, records = self._paths[shard], self._shards[shard].records
-        folder = self._source.folder_of(shard)
-
-        def make() -> Members:
-            file = self._open(shard)
-            reads = FileReads(partial(self._read_at, file), file.size, file.gap)
-            return read_members(reads, folder, path, records)
-
-        return self._cache.tables.get(shard, make, lambda table: 24 * len(table.first) + 512)
+        return read_members(reads, self._source.folder_of(shard), path, records)
 
     def _layout(self, shard: int, number: int) -> _Layout:
         make = partial(self._read_layout, shard, number)
-        return self._cache.layouts.get(
-            (shard, number), make, lambda made: made.offsets.nbytes + 256
-        )
+        return self._cache.layouts.get((shard, number), make, _layout_cost)
 
     def _caches_content(self, data_offset: int) -> bool:
         """Returns whether the content of a member is cached; else records are read one by one."""

@@ -12,7 +12,6 @@ import numpy.typing as npt
 
 from shardmill.schemas.errors import FormatError, InputError
 from shardmill.schemas.numbers import plural
-from shardmill.schemas.storage import RandomReader
 from shardmill.schemas.tfrecord.framing import (
     FOOTER_BYTES,
     HEADER_BYTES,
@@ -41,9 +40,13 @@ class OpenFile:
 
     def __init__(self, path: str, size: int, *, is_copy: bool = False) -> None:
         with contextlib.ExitStack() as stack:
-            self._reader: RandomReader = stack.enter_context(open_file(path, "", size))
+            self._reader = stack.enter_context(open_file(path, "", size))
             weakref.finalize(self, stack.pop_all().close)  # also before the interpreter ends
-        self.size, self.gap, self.is_copy = self._reader.size, self._reader.gap, is_copy
+        self.size, self.gap, self._is_copy = self._reader.size, self._reader.gap, is_copy
+
+    def needs_request(self, offset: int, length: int) -> bool:
+        """Return whether the storage of the dataset is asked for some bytes."""
+        return not (self._is_copy or self._reader.has(offset, length))
 
     def read_at(self, offset: int, length: int) -> bytes:
         """Return some bytes of the shard, shorter at its end."""
