@@ -46,29 +46,28 @@ def main(folder: str) -> None:
     torch.manual_seed(0)
     torch.set_num_threads(1)  # the other cores decode images for this small network
     images = open_dataset(folder, "train", features=[IMAGE, LABEL])
-    train = DataLoader(
-        images, batch_size=BATCH, shuffle=True, num_workers=2, persistent_workers=True
-    )
+    stream = torch_stream(images, shuffle=True)  # each worker reads its share
+    train = DataLoader(stream, batch_size=BATCH, num_workers=2, persistent_workers=True)
     model = make_model(len(images.labels))
     optimizer = torch.optim.Adam(model.parameters(), lr=0.003)
     for _ in range(EPOCHS):
-        for batch in train:
+        for batch in stream.timed(train):
             optimizer.zero_grad()
             nn.functional.cross_entropy(model(pixels(batch)), batch[LABEL]).backward()
             optimizer.step()
 
-    # Sequential reading; each worker reads its share.
-    stream = torch_stream(open_dataset(folder, "validation", features=[IMAGE, LABEL]))
+    validation = torch_stream(open_dataset(folder, "validation", features=[IMAGE, LABEL]))
     seen = right = 0
     model.eval()
     with torch.no_grad():
-        for batch in DataLoader(stream, batch_size=BATCH, num_workers=2):
+        for batch in DataLoader(validation, batch_size=BATCH, num_workers=2):
             right += int((model(pixels(batch)).argmax(1) == batch[LABEL]).sum())
             seen += len(batch[LABEL])
 
     counts = images.manifest.splits["validation"].label_counts
     print(f"steps     {len(train)} an epoch, {seen} images of validation")
-    print(f"baseline  {max(counts.values()) / len(stream):.1%} of the validation images")
+    print(f"data      {stream.stats()}")
+    print(f"baseline  {max(counts.values()) / len(validation):.1%} of the validation images")
     print(f"model     {right / seen:.1%}")
 
 

@@ -136,7 +136,7 @@ class DiskCache:
         Args:
             path: Path of the shard.
             shard: Its entry in the manifest.
-            counters: Count what is read; None to count for nobody.
+            counters: Count what is read; None if they are not needed.
 
         Raises:
             DamagedError: The shard does not exist.

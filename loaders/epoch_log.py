@@ -22,6 +22,7 @@ from shardmill.loaders.data_loader import (
 )
 from shardmill.loaders.hosts import Share, find_worker
 from shardmill.schemas.errors import UsageError
+from shardmill.schemas.user_warnings import warn_user
 
 NO_POSITION = 0
 OWN_POSITION = -1  # of a worker that restored a state
@@ -341,6 +342,12 @@ class EpochLog:
             begin = end - 8 * COUNTERS
             page = begin - begin % mmap.ALLOCATIONGRANULARITY
             memory = mmap.mmap(file, end - page, offset=page)
+        except OSError as error:  # reading is possible without
+            warn_user(
+                f"stats() leaves out worker {os.getpid()}, which cannot share memory: {error}; "
+                "set TMPDIR to a folder of a local disk."
+            )
+            return None
         finally:
             os.close(file)
         return memoryview(memory)[begin - page :].cast("q")

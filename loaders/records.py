@@ -35,7 +35,6 @@ from shardmill.loaders.source import (
     open_source,
     record_unlike_schema,
 )
-from shardmill.loaders.stats import Counters
 from shardmill.loaders.steps import to_int
 from shardmill.schemas.arguments import check_arguments, unknown_value
 from shardmill.schemas.dataset.manifest import Manifest
@@ -209,12 +208,6 @@ class Records:
         picked = copy.copy(self)  # with the same open files and caches
         picked.picks = picked._numbers = numbers  # noqa: SLF001 - of the same class
         return picked
-
-    def counting(self, counters: Counters) -> Records:
-        """Returns the same records with the same open files, whose reads are counted."""
-        counted = copy.copy(self)
-        counted.files = self.files.counting(counters)
-        return counted
 
     def keep(self, kept: npt.NDArray[np.bool_]) -> Records:
         """Returns some of the records; of a mix a mix of some records of its datasets.

@@ -104,7 +104,7 @@ class ShardFiles:
     Args:
         source: The opened dataset.
         caches: Limits of the caches.
-        counters: Count what is read; None to count for nobody.
+        counters: Count what is read; None if they are not needed.
     """
 
     def __init__(self, source: Source, caches: Caches, counters: Counters | None = None) -> None:

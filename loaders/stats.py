@@ -152,7 +152,7 @@ class Counters:
         timers: Number of loops that ``TimedBatches`` measures now.
 
     Args:
-        log: The log of the stream; None to count for nobody.
+        log: The log of the stream; None if they are not needed.
     """
 
     def __init__(self, log: EpochLog | None = None) -> None:

@@ -148,7 +148,7 @@ class Stream:
             )
         self._log = EpochLog()
         self._counters = Counters(self._log)
-        self.records = records.counting(self._counters)
+        self.records = _count_reads(records, self._counters)
         self.where, self.workers = where, to_int("workers", workers)
         self.limit = None if limit is None else to_int("limit", limit, 1)
         self.buffer = None if buffer is None else to_int("buffer", buffer, 1)
@@ -242,7 +242,7 @@ class Stream:
         made = self.__new__(type(self))
         log = copy.copy(self._log)
         counters = Counters(log)
-        records = self.records.counting(counters)
+        records = _count_reads(self.records, counters)
         made.__dict__.update(self.__getstate__(), _log=log, _counters=counters, records=records)
         return made
 
@@ -645,6 +645,13 @@ class Stream:
         worker = self.worker or find_worker() or Share(0, 1)
         batch = 1 if worker.count == 1 else find_loader().batch_size or self._batch or 1
         return Reader(host, worker, batch)
+
+
+def _count_reads(records: Records, counters: Counters) -> Records:
+    """Returns the same records with the same caches, whose reads are counted."""
+    counted = copy.copy(records)
+    counted.files = records.files.counting(counters)
+    return counted
 
 
 def _raise_later(error: UsageError) -> Iterator[Any]:

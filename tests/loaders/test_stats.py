@@ -5,8 +5,10 @@ to a file, and the local storage writes the size of each read.
 """
 
 import copy
+import errno
 import itertools
 import logging
+import mmap
 import os
 import pickle
 import re
@@ -363,6 +365,19 @@ def test_training_goes_on_without_the_file(ds, monkeypatch) -> None:
         assert stream.stats() == StreamStats()  # the numbers of workers were in the file
         ids_of(loader)
         assert stream.stats().records == TOTAL
+
+
+def break_mapping(_worker: int) -> None:
+    def fail(*_, **__) -> None:
+        raise OSError(errno.ENODEV, "No such device")
+
+    mmap.mmap = fail
+
+
+def test_training_goes_on_without_shared_memory(ds) -> None:
+    stream = torch_stream(open_dataset(ds))
+    assert sorted(ids_of(loader_of(stream, 1, worker_init_fn=break_mapping))) == [*range(TOTAL)]
+    assert stream.stats() == StreamStats()
 
 
 # Waiting.
