@@ -355,10 +355,10 @@ class EpochLog:
     def sum_counters(self) -> list[int]:
         """Return the sums of the counters of all workers so far."""
         self.update()
-        if not self._path:
-            return [0] * COUNTERS
-        with open(self._path, "rb") as file:
-            data = file.read()
+        data = b""
+        if self._path:
+            with contextlib.suppress(FileNotFoundError), open(self._path, "rb") as file:
+                data = file.read()
         size = len(data) // _FORMAT.size * _FORMAT.size
         entries = np.frombuffer(data[:size], "<i8").reshape(-1, COUNTERS + 1)
         sums: list[int] = entries[entries[:, 0] == _COUNTS, 1:].sum(axis=0).tolist()

@@ -585,7 +585,8 @@ class Stream:
         most = -1 if self.limit is None else count(self.limit, reader.worker, reader.batch)
         if kept == most:
             return
-        cells, before = self._counters.cells, self._counters.begin_epoch()
+        cells = self._counters.cells
+        before = self._counters.begin_epoch() if find_worker() is None else None
         for example, is_kept in decoded:
             taken, kept = taken + 1, kept + is_kept
             if iteration is self._iteration:
@@ -604,7 +605,7 @@ class Stream:
                 f"where keeps {plural(kept, 'example')} of this worker, which needs {most} for "
                 f"limit={self.limit}: use a smaller limit."
             )
-        if find_worker() is None and not self._counters.timers:
+        if not self._counters.timers:  # else they log it
             self._counters.log_epoch(before)
         if self.where is None or most >= 0 or kept or not is_whole or iteration is None:
             return
