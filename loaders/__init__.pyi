@@ -11,6 +11,7 @@ from .sampling import balanced as balanced
 from .split_statistics import class_weights as class_weights
 from .split_statistics import normalization as normalization
 from .split_statistics import vocabulary as vocabulary
+from .stats import StreamStats as StreamStats
 from .stream import Stream as Stream
 from .tf_parse import feature_spec as feature_spec
 from .torch_data import torch_dataset as torch_dataset

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import google_crc32c
 
 from shardmill.loaders.hosts import find_worker
+from shardmill.loaders.stats import BYTES, DISK_HITS, DISK_MISSES, REQUESTS, Counters
 from shardmill.schemas.dataset.manifest import Shard
 from shardmill.schemas.errors import DeniedError, InputError, UsageError
 from shardmill.schemas.numbers import plural
@@ -129,12 +130,13 @@ class DiskCache:
                 "of a local disk."
             ) from error
 
-    def path_of(self, path: str, shard: Shard) -> str:
+    def path_of(self, path: str, shard: Shard, counters: Counters | None = None) -> str:
         """Return the path of a copy, which is read from the storage if there is none.
 
         Args:
             path: Path of the shard.
             shard: Its entry in the manifest.
+            counters: Count what is read; None if they are not needed.
 
         Raises:
             DamagedError: The shard does not exist.
@@ -142,11 +144,13 @@ class DiskCache:
             StorageError: The storage failed.
         """
         copy = self._copy_of(shard)
+        counters = counters or Counters()
+        is_hit = True
         try:
             os.utime(copy)  # marks it as used
         except FileNotFoundError:
             try:
-                self._copy(path, shard, copy)
+                is_hit = not self._copy(path, shard, copy, counters)
             except FileNotFoundError as error:
                 fault = FileFault("not_found", 0, 0, "the file does not exist")
                 raise DamagedError(fault) from error
@@ -160,6 +164,7 @@ class DiskCache:
             self._drop_oldest(copy)
         except OSError:  # a copy of another user, or on a read-only disk, can still be read
             pass
+        counters.cells[DISK_HITS if is_hit else DISK_MISSES] += 1
         return str(copy)
 
     def drop_damaged(self, shard: Shard) -> str:
@@ -183,18 +188,22 @@ class DiskCache:
         name = shard.file.replace("/", "-")[-_NAME:]
         return self._folder / f"{shard.crc32c}-{shard.bytes}-{name}{_SUFFIX}"
 
-    def _copy(self, path: str, shard: Shard, copy: Path) -> None:
+    def _copy(self, path: str, shard: Shard, copy: Path, counters: Counters) -> bool:
+        """Copies a shard; returns whether it had to, since no other process did."""
         part = copy.with_suffix(".part")
         with copy.with_suffix(".lock").open("ab") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)  # another process may copy the same shard
             if copy.exists():
-                return
+                return False
             checksum = 0
+            counters.cells[REQUESTS] += 1  # to open it
             try:
                 with part.open("wb") as file, open_storage(path).open_read(path) as chunks:
                     for chunk in chunks:
                         file.write(chunk)
                         checksum = google_crc32c.extend(checksum, chunk)
+                        counters.cells[REQUESTS] += 1
+                        counters.cells[BYTES] += len(chunk)
                 size = part.stat().st_size
                 if size != shard.bytes or shard.crc32c not in (None, f"{checksum:08x}"):
                     raise InputError(
@@ -203,6 +212,7 @@ class DiskCache:
                         "verify`."
                     )
                 part.replace(copy)
+                return True
             finally:
                 part.unlink(missing_ok=True)
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import mmap
 import os
 import struct
 import tempfile
 import weakref
 from collections.abc import Iterable
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from shardmill.loaders.data_loader import (
     is_reading,
@@ -19,13 +22,14 @@ from shardmill.loaders.data_loader import (
 )
 from shardmill.loaders.hosts import Share, find_worker
 from shardmill.schemas.errors import UsageError
+from shardmill.schemas.user_warnings import warn_user
 
 NO_POSITION = 0
 OWN_POSITION = -1  # of a worker that restored a state
 _NOT_SET = -1
 _MAX_PASSES = 1024  # that are remembered, for workers that begin late
 _MAX_RAISED = 8  # by signal handlers while one log moves
-_SET, _BEGIN, _EMPTY, _WARN = range(4)
+_SET, _BEGIN, _EMPTY, _WARN, _COUNTS = range(5)
 
 
 class PassKey(NamedTuple):
@@ -64,7 +68,8 @@ class LogEntry(NamedTuple):
     """One entry of the log; all fields are integers of 64 bits.
 
     Attributes:
-        kind: An epoch is set, a pass begins, a worker has kept no example, or a warning is given.
+        kind: An epoch is set, a pass begins, a worker has kept no example, a warning is given, or
+            a worker counts: it then changes all other fields, which are its counters.
         loader: See ``PassKey``.
         number: See ``PassKey``.
         epoch: The epoch that is set. Of a pass: the epoch of a restored state, or -1.
@@ -88,6 +93,7 @@ class LogEntry(NamedTuple):
     workers: int = 0
 
 
+COUNTERS = len(LogEntry._fields) - 1
 _FORMAT = struct.Struct(f"<{len(LogEntry._fields)}q")
 
 
@@ -140,7 +146,7 @@ class LogState:
             workers.add(entry.worker)
             if len(workers) == entry.workers:
                 self.last_empty = key, entry.worker
-        elif key not in self.passes:
+        elif entry.kind == _BEGIN and key not in self.passes:
             self._begin(key, entry)
 
     def _begin(self, key: PassKey, entry: LogEntry) -> None:
@@ -179,6 +185,12 @@ class EpochLog:
         _logs.add(self)
 
     @property
+    def last_epoch(self) -> int | None:
+        """The epoch of the last pass that began; None before the first one."""
+        state = self.state
+        return None if state.last is None else state.passes[state.last].epoch
+
+    @property
     def state(self) -> LogState:
         """The state after all entries so far."""
         self.update()
@@ -188,7 +200,7 @@ class EpochLog:
         """Return the attributes of a copy, which counts separately unless it is for a worker."""
         self.share_with_workers()
         self.update()
-        if self._is_of_worker or number_starting_loader():
+        if self.is_of_worker or number_starting_loader():
             return dict(self.__dict__)
         return {**self.__dict__, "_process": None}
 
@@ -207,7 +219,7 @@ class EpochLog:
     def share_with_workers(self) -> None:
         """Move to a file if a DataLoader is starting workers."""
         loader = number_starting_loader()
-        if not loader or self._is_of_worker:
+        if not loader or self.is_of_worker:
             return
         self._loader = loader
         self.update()
@@ -219,7 +231,7 @@ class EpochLog:
             self._path = path
 
     @property
-    def _is_of_worker(self) -> bool:
+    def is_of_worker(self) -> bool:
         """Whether this process is a worker, and the stream was made by the process before it.
 
         Raises:
@@ -233,7 +245,7 @@ class EpochLog:
 
     def _next_key(self) -> PassKey:
         """Return the key of the pass that begins next in this process."""
-        if self._is_of_worker:
+        if self.is_of_worker:
             return PassKey(self._loader, _begun.get((self._path, self._loader), 0))
         return PassKey(0, self._read.state.entries)
 
@@ -292,7 +304,7 @@ class EpochLog:
         """
         self.update()
         key = self._next_key()
-        if self._is_of_worker:
+        if self.is_of_worker:
             _begun[self._path, self._loader] = key.number + 1
         epoch = _NOT_SET if restored is None else restored
         self._append(LogEntry(_BEGIN, *key, epoch=epoch, advances=int(advances), ends=int(ends)))
@@ -315,9 +327,46 @@ class EpochLog:
         self._append(LogEntry(_WARN))
         return True
 
+    def open_counters(self) -> memoryview | None:
+        """Return the counters of this worker, which are 0 now; None if it is not a worker.
+
+        They are in the memory of the file, which stays if the worker is killed.
+        """
+        self.update()
+        if not self.is_of_worker:
+            return None
+        file = os.open(self._path, os.O_RDWR | os.O_APPEND)
+        try:
+            os.write(file, _FORMAT.pack(_COUNTS, *[0] * COUNTERS))
+            end = os.lseek(file, 0, os.SEEK_CUR)  # of this entry, also if others were appended
+            begin = end - 8 * COUNTERS
+            page = begin - begin % mmap.ALLOCATIONGRANULARITY
+            memory = mmap.mmap(file, end - page, offset=page)
+        except OSError as error:  # reading is possible without
+            warn_user(
+                f"stats() leaves out worker {os.getpid()}, which cannot share memory: {error}; "
+                "set TMPDIR to a folder of a local disk."
+            )
+            return None
+        finally:
+            os.close(file)
+        return memoryview(memory)[begin - page :].cast("q")
+
+    def sum_counters(self) -> list[int]:
+        """Return the sums of the counters of all workers so far."""
+        self.update()
+        data = b""
+        if self._path:
+            with contextlib.suppress(FileNotFoundError), open(self._path, "rb") as file:
+                data = file.read()
+        size = len(data) // _FORMAT.size * _FORMAT.size
+        entries = np.frombuffer(data[:size], "<i8").reshape(-1, COUNTERS + 1)
+        sums: list[int] = entries[entries[:, 0] == _COUNTS, 1:].sum(axis=0).tolist()
+        return sums
+
     def update(self) -> None:
         """Read entries that other processes have appended."""
-        if not self._is_of_worker and self._process != os.getpid():
+        if not self.is_of_worker and self._process != os.getpid():
             # A fork that is not a worker counts separately from its parent.
             self._process = os.getpid()
             self._leave_file()
@@ -329,7 +378,7 @@ class EpochLog:
                 file.seek(offset)
                 data = file.read()
         except FileNotFoundError:  # something cleans the folder of temporary files
-            if self._is_of_worker:
+            if self.is_of_worker:
                 raise _workers_without_log() from None
             self._leave_file()
             return

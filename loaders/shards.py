@@ -17,6 +17,7 @@ import numpy.typing as npt
 from shardmill.loaders.caches import DiskCache, LruCache, Spare, spare_bytes
 from shardmill.loaders.order import GROUP, Chunk
 from shardmill.loaders.source import Source, open_catalog
+from shardmill.loaders.stats import BYTES, LOOKUPS, MISSES, REQUESTS, Counters
 from shardmill.schemas.dataset.shard_names import check_not_deleted
 from shardmill.schemas.errors import FormatError, InputError
 from shardmill.schemas.example.parse import parse_example
@@ -30,7 +31,7 @@ from shardmill.schemas.tfrecord.gzip_member import (
     strip_block_headers,
 )
 from shardmill.schemas.tfrecord.inflate import inflate_member
-from shardmill.schemas.tfrecord.members import Members, OpenFile, read_members
+from shardmill.schemas.tfrecord.members import FileReads, Members, OpenFile, read_members
 from shardmill.schemas.tfrecord.scanner import DamagedError
 
 _CACHE_BYTES = 64 << 20  # of inflated members; as many of record offsets, of indexes and of keys
@@ -51,6 +52,18 @@ class _Layout(NamedTuple):
     data_offset: int
 
 
+def _file_cost(_: OpenFile) -> int:
+    return 1
+
+
+def _members_cost(members: Members) -> int:
+    return 24 * len(members.first) + 512
+
+
+def _layout_cost(layout: _Layout) -> int:
+    return layout.offsets.nbytes + 256
+
+
 class Caches(NamedTuple):
     """Limits of caches.
 
@@ -66,10 +79,15 @@ class Caches(NamedTuple):
 
 
 class _ProcessCaches:
-    """The caches of one process."""
+    """The caches of this process, which copies of ``ShardFiles`` share."""
 
     def __init__(self, given: int | None) -> None:
-        self.pid = os.getpid()
+        self._given = given
+        self.drop()
+
+    def drop(self) -> None:
+        """Begin with empty caches, and leave the former ones to threads that still use them."""
+        given = self._given
         memory = _CACHE_BYTES if given is None else given
         spare = Spare(max(0, spare_bytes() - 4 * memory) if given is None else 0)
         self.opening = threading.Semaphore(_REMOTE_THREADS)
@@ -77,6 +95,7 @@ class _ProcessCaches:
         self.tables, self.layouts, self.contents, self.keys = (
             LruCache(memory, spare) for _ in range(4)
         )
+        self.pid = os.getpid()
 
 
 class ShardFiles:
@@ -85,28 +104,35 @@ class ShardFiles:
     Args:
         source: The opened dataset.
         caches: Limits of the caches.
+        counters: Count what is read; None if they are not needed.
     """
 
-    def __init__(self, source: Source, caches: Caches) -> None:
+    def __init__(self, source: Source, caches: Caches, counters: Counters | None = None) -> None:
         self._source, self._limits = source, caches
         self._paths, self._shards = source.paths, source.shards
         self._caches = _ProcessCaches(caches.memory)
+        self._counters = counters or Counters()
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Returns the arguments, without open files and caches."""
-        return ShardFiles, (self._source, self._limits)
+        return ShardFiles, (self._source, self._limits, self._counters)
+
+    def counting(self, counters: Counters) -> ShardFiles:
+        """Returns the same files with the same caches, whose reads other counters count."""
+        copied = self.__new__(type(self))
+        copied.__dict__.update(self.__dict__, _counters=counters)
+        return copied
 
     def close(self) -> None:
         """Closes files and drops caches; reading opens them again."""
-        self._caches = _ProcessCaches(self._limits.memory)
+        self._caches.drop()
 
     @property
     def _cache(self) -> _ProcessCaches:
         """The caches of this process: a forked child may inherit locks that stay held."""
-        caches = self._caches
-        if caches.pid != os.getpid():
-            caches = self._caches = _ProcessCaches(self._limits.memory)
-        return caches
+        if self._caches.pid != os.getpid():
+            self._caches.drop()
+        return self._caches
 
     @cached_property
     def record_bytes(self) -> int:
@@ -241,16 +267,30 @@ class ShardFiles:
         inside = record - int(members.first[number])
         start, end = int(offsets[inside]), int(offsets[inside + 1])
         if self._caches_content(data_offset):
-            make = lambda: self._read_content(shard, number)[1]  # noqa: E731
+            self._counters.cells[LOOKUPS] += 1
+            make = partial(self._read_cached_content, shard, number)
             return self._cache.contents.get((shard, number), make, sys.getsizeof)[start:end]
         file = self._open(shard)
         if not members.is_gzip:
-            return file.read_at(data_offset + start, end - start)
+            return self._read_at(file, data_offset + start, end - start)
         first, last = stored_range(start, end)
-        return strip_block_headers(file.read_at(data_offset + first, last - first), start)
+        return strip_block_headers(self._read_at(file, data_offset + first, last - first), start)
+
+    def _read_cached_content(self, shard: int, number: int) -> bytes:
+        self._counters.cells[MISSES] += 1
+        return self._read_content(shard, number)[1]
+
+    def _read_at(self, file: OpenFile, offset: int, length: int) -> bytes:
+        is_request = file.needs_request(offset, length)
+        data = file.read_at(offset, length)
+        if is_request:
+            cells = self._counters.cells
+            cells[REQUESTS] += 1
+            cells[BYTES] += len(data)
+        return data
 
     def _open(self, shard: int) -> OpenFile:
-        return self._cache.files.get(shard, lambda: self._open_new(shard), lambda _: 1)
+        return self._cache.files.get(shard, partial(self._open_new, shard), _file_cost)
 
     def open_ahead(self, shards: Sequence[int]) -> None:
         """Starts to open remote shards, copied to the disk cache if there is one; does not wait."""
@@ -268,8 +308,10 @@ class ShardFiles:
         path, entry, disk = self._paths[shard], self._shards[shard], self._limits.disk
         if disk is not None and scheme_of(path):
             with contextlib.suppress(DamagedError):  # another process deleted the copy again
-                return OpenFile(disk.path_of(path, entry), entry.bytes)
+                copy = disk.path_of(path, entry, self._counters)
+                return OpenFile(copy, entry.bytes, is_copy=True)
             disk.drop_damaged(entry)  # or its size is wrong
+        self._counters.cells[REQUESTS] += 1
         return OpenFile(path, entry.bytes)
 
     @cached_property
@@ -278,16 +320,17 @@ class ShardFiles:
         return any(scheme_of(self._paths[number]) for number in self._source.first_parts)
 
     def _members(self, shard: int) -> Members:
+        return self._cache.tables.get(shard, partial(self._read_members, shard), _members_cost)
+
+    def _read_members(self, shard: int) -> Members:
+        file = self._open(shard)
+        reads = FileReads(partial(self._read_at, file), file.size, file.gap)
         path, records = self._paths[shard], self._shards[shard].records
-        folder = self._source.folder_of(shard)
-        make = lambda: read_members(self._open(shard), folder, path, records)  # noqa: E731
-        return self._cache.tables.get(shard, make, lambda table: 24 * len(table.first) + 512)
+        return read_members(reads, self._source.folder_of(shard), path, records)
 
     def _layout(self, shard: int, number: int) -> _Layout:
         make = partial(self._read_layout, shard, number)
-        return self._cache.layouts.get(
-            (shard, number), make, lambda made: made.offsets.nbytes + 256
-        )
+        return self._cache.layouts.get((shard, number), make, _layout_cost)
 
     def _caches_content(self, data_offset: int) -> bool:
         """Returns whether the content of a member is cached; else records are read one by one."""
@@ -298,7 +341,7 @@ class ShardFiles:
         """Returns the bytes of a member in the file, and its content."""
         members = self._members(shard)
         offset, size = int(members.offset[number]), int(members.num_bytes[number])
-        data = self._open(shard).read_at(offset, size)
+        data = self._read_at(self._open(shard), offset, size)
         if not members.is_gzip:
             return data, data
         content_bytes = int.from_bytes(data[-4:], "little")
@@ -315,6 +358,7 @@ class ShardFiles:
         blocks = find_blocks(member, len(content)) if members.is_gzip else 0
         data_offset = int(members.offset[number]) + blocks if blocks >= 0 else -1
         if self._caches_content(data_offset):  # the caller reads one of its records next
+            self._counters.cells[MISSES] += 1
             self._cache.contents.get((shard, number), lambda: content, sys.getsizeof)
         dtype = np.uint32 if len(content) < 1 << 32 else np.uint64
         return _Layout(np.array(offsets, dtype), data_offset)

@@ -6,9 +6,9 @@ import contextlib
 import copy
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property, partial
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal, NoReturn, TypeVar
 
 import numpy as np
 from typing_extensions import Self
@@ -35,6 +35,7 @@ from shardmill.loaders.position import (
 )
 from shardmill.loaders.records import Records
 from shardmill.loaders.sampling import Weights, epochs_of, not_records
+from shardmill.loaders.stats import DROPPED, RECORDS, Counters, StreamStats, TimedBatches
 from shardmill.loaders.steps import Remainder, check_word, to_int
 from shardmill.schemas.arguments import check_arguments
 from shardmill.schemas.errors import UsageError
@@ -44,6 +45,7 @@ from shardmill.schemas.user_warnings import warn_user
 
 Order = Literal["records", "blocks"]
 Where = Callable[[Any], bool] | Mapping[str, Any]
+T = TypeVar("T")
 BUFFER_BYTES = 64 << 20
 _RECORD_OVERHEAD = 250  # bytes of Python objects for a record in the buffer
 _MOST_RECORDS = 50_000_000  # that are read singly: each worker caches 4 bytes for each
@@ -147,7 +149,10 @@ class Stream:
                 f"limit={limit} counts the examples that a function where keeps: take a slice of "
                 "the split, as in train[:1000]."
             )
-        self.records, self.where, self.workers = records, where, to_int("workers", workers)
+        self._log = EpochLog()
+        self._counters = Counters(self._log)
+        self.records = _count_reads(records, self._counters)
+        self.where, self.workers = where, to_int("workers", workers)
         self.limit = None if limit is None else to_int("limit", limit, 1)
         self.buffer = None if buffer is None else to_int("buffer", buffer, 1)
         self._remainder = remainder
@@ -167,7 +172,6 @@ class Stream:
         if isinstance(self._epochs, MixedEpochs):
             self._check_mix(self._epochs)
         self._batch, self._in_order = 0, True  # of the DataLoader that started this process
-        self._log = EpochLog()
         self._begin_at(Position(to_int("epoch", epoch)))
         with contextlib.suppress(UnknownHostError):  # perhaps known when an iteration begins
             self._check_host()
@@ -239,7 +243,10 @@ class Stream:
     def __copy__(self) -> Self:
         """Returns a copy, which counts its epochs separately."""
         made = self.__new__(type(self))
-        made.__dict__.update(self.__getstate__(), _log=copy.copy(self._log))
+        log = copy.copy(self._log)
+        counters = Counters(log)
+        records = _count_reads(self.records, counters)
+        made.__dict__.update(self.__getstate__(), _log=log, _counters=counters, records=records)
         return made
 
     @property
@@ -415,6 +422,26 @@ class Stream:
             reads["balance"] = self._epochs.draws.describe()
         return reads
 
+    def stats(self) -> StreamStats:
+        """Returns what was read since the stream was made, by this process and by all workers.
+
+        Not counted is what ``open_dataset`` and a ``where`` by column read before. A copy, also one
+        that is pickled, and a fork that is not a worker count from 0.
+        """
+        return self._counters.read()
+
+    def timed(self, batches: Iterable[T]) -> TimedBatches[T]:
+        """Returns the batches of a loader that reads this stream, and measures how long each takes.
+
+        In ``for batch in stream.timed(loader)``, the time until the loop has a batch is a wait, and
+        the time until it asks for the next one is not. Both are in ``stats()``. Each pass that
+        ends is logged in one line of the level INFO.
+
+        Args:
+            batches: A DataLoader or a tf.data.Dataset that reads this stream, or the stream itself.
+        """
+        return TimedBatches(batches, self._counters)
+
     def __len__(self) -> int:
         """Returns the number of examples of this host in an epoch, over all of its workers.
 
@@ -492,6 +519,7 @@ class Stream:
         Raises:
             UsageError: Workers were started before ``at`` was called.
         """
+        self._counters.enter()
         host, own = self._check_host(), self._start
         reader = self._reader(host)
         ends = False
@@ -560,6 +588,8 @@ class Stream:
         most = -1 if self.limit is None else count(self.limit, reader.worker, reader.batch)
         if kept == most:
             return
+        cells = self._counters.cells
+        before = self._counters.begin_epoch() if find_worker() is None else None
         for example, is_kept in decoded:
             taken, kept = taken + 1, kept + is_kept
             if iteration is self._iteration:
@@ -567,14 +597,19 @@ class Stream:
             else:
                 self._is_interleaved = True
             if is_kept:
+                cells[RECORDS] += 1
                 yield example
+            else:
+                cells[DROPPED] += 1
             if kept == most:
-                return
+                break
         if kept < most:
             raise UsageError(
                 f"where keeps {plural(kept, 'example')} of this worker, which needs {most} for "
                 f"limit={self.limit}: use a smaller limit."
             )
+        if not self._counters.timers:  # else they log it
+            self._counters.log_epoch(before)
         if self.where is None or most >= 0 or kept or not is_whole or iteration is None:
             return
         if self._log.add_empty(iteration, reader.worker):
@@ -614,6 +649,13 @@ class Stream:
         worker = self.worker or find_worker() or Share(0, 1)
         batch = 1 if worker.count == 1 else find_loader().batch_size or self._batch or 1
         return Reader(host, worker, batch)
+
+
+def _count_reads(records: Records, counters: Counters) -> Records:
+    """Returns the same records with the same caches, whose reads are counted."""
+    counted = copy.copy(records)
+    counted.files = records.files.counting(counters)
+    return counted
 
 
 def _raise_later(error: UsageError) -> Iterator[Any]:

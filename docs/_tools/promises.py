@@ -131,6 +131,13 @@ READERS = (
         "`keras_dataset` has no state; `DataLoader(in_order=False)` has no position",
     ),
     Promise(
+        "`stream.stats()` adds up what all processes of a stream have read",
+        "Passes that end early, killed workers, start methods, several loaders; a transform that "
+        "writes what it gets, and a storage that writes what it reads, are the judges",
+        ("loaders/test_stats.py",),
+        "A worker that is killed between a record and its count",
+    ),
+    Promise(
         "Training continues in the middle of an epoch with other hosts and workers",
         "Jobs that are killed at random and start again with other numbers",
         ("loaders/test_elastic.py",),

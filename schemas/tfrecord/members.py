@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import weakref
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -11,7 +12,6 @@ import numpy.typing as npt
 
 from shardmill.schemas.errors import FormatError, InputError
 from shardmill.schemas.numbers import plural
-from shardmill.schemas.storage import RandomReader
 from shardmill.schemas.tfrecord.framing import (
     FOOTER_BYTES,
     HEADER_BYTES,
@@ -31,17 +31,40 @@ class OpenFile:
 
     A thread that reads must hold this object, not the reader inside it: the cache of open files may
     drop the object, and so close the file, while another thread still reads.
+
+    Args:
+        path: Path of the file.
+        size: Its size by the manifest.
+        is_copy: Whether it is a local copy of a remote shard.
     """
 
-    def __init__(self, path: str, size: int) -> None:
+    def __init__(self, path: str, size: int, *, is_copy: bool = False) -> None:
         with contextlib.ExitStack() as stack:
-            self._reader: RandomReader = stack.enter_context(open_file(path, "", size))
+            self._reader = stack.enter_context(open_file(path, "", size))
             weakref.finalize(self, stack.pop_all().close)  # also before the interpreter ends
-        self.size, self.gap = self._reader.size, self._reader.gap
+        self.size, self.gap, self._is_copy = self._reader.size, self._reader.gap, is_copy
+
+    def needs_request(self, offset: int, length: int) -> bool:
+        """Return whether the storage of the dataset is asked for some bytes."""
+        return not (self._is_copy or self._reader.has(offset, length))
 
     def read_at(self, offset: int, length: int) -> bytes:
         """Return some bytes of the shard, shorter at its end."""
         return self._reader.read_at(offset, length)
+
+
+class FileReads(NamedTuple):
+    """How to read an open file.
+
+    Attributes:
+        read_at: Returns some bytes: from an offset, of a length.
+        size: Size of the file.
+        gap: See ``RandomReader``.
+    """
+
+    read_at: Callable[[int, int], bytes]
+    size: int
+    gap: int
 
 
 class Members(NamedTuple):
@@ -60,7 +83,7 @@ class Members(NamedTuple):
     is_gzip: bool
 
 
-def read_members(file: OpenFile, folder: str, path: str, records: int) -> Members:
+def read_members(file: FileReads, folder: str, path: str, records: int) -> Members:
     """Returns the members of a shard.
 
     Args:
@@ -97,7 +120,7 @@ def different_records(actual: int, expected: int) -> FormatError:
     return FormatError(f"it has {plural(actual, 'record')} and the manifest says {expected:,}")
 
 
-def _find_chunks(file: OpenFile) -> list[tuple[int, int, int]]:
+def _find_chunks(file: FileReads) -> list[tuple[int, int, int]]:
     """Returns (offset, bytes, records) of chunks of whole records of an uncompressed file."""
     chunks: list[tuple[int, int, int]] = []
     at = start = number = first = 0

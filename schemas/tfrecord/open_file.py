@@ -33,7 +33,7 @@ _SEARCHED = 1 << 20  # bytes in which a valid record is searched if the first on
 
 
 @contextlib.contextmanager
-def open_file(path: str, version: str, size: int = -1) -> Iterator[RandomReader]:
+def open_file(path: str, version: str, size: int = -1) -> Iterator[CheckedReader]:
     """Open a file for random access.
 
     Args:
@@ -52,10 +52,10 @@ def open_file(path: str, version: str, size: int = -1) -> Iterator[RandomReader]
             changed = version and reader.version != version
             if changed or size not in (-1, reader.size):
                 raise ChangedError("the file changed since it was listed")
-        yield _CheckedReader(reader)
+        yield CheckedReader(reader)
 
 
-class _CheckedReader:
+class CheckedReader:
     """A ``RandomReader`` that raises DamagedError if it cannot return all requested bytes."""
 
     def __init__(self, reader: RandomReader) -> None:
@@ -64,9 +64,13 @@ class _CheckedReader:
         self._read_at = reader.read_at
         self._head = b""
 
+    def has(self, offset: int, length: int) -> bool:
+        """Return whether bytes are in the head that was read before, so that none are read."""
+        return offset + length <= len(self._head)
+
     def read_at(self, offset: int, length: int) -> bytes:
         """Return bytes at an offset, from the head that was read before where it has them."""
-        if offset + length <= len(self._head):
+        if self.has(offset, length):
             return self._head[offset : offset + length]
         with _as_faults():
             data = self._read_at(offset, length)

@@ -147,6 +147,9 @@ def test_torch_trains_on_images_without_tensorflow_and_beam(digits) -> None:
     assert (
         output["steps"] == f"{-(-size // BATCH)} an epoch, {validation_size} images of validation"
     )
+    assert re.match(
+        rf"{5 * size:,} records, .*; waited [\d.]+ of [\d.]+ s \(\d+%\)$", output["data"]
+    )
 
 
 def test_jax_trains_on_images_without_tensorflow_and_beam(digits) -> None:

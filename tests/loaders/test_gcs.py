@@ -101,6 +101,34 @@ def test_copies_on_disk_need_no_requests(uri, front, tmp_path):
     assert front.counts().total() == 0
 
 
+def test_stats_count_requests(uri, front):
+    records = open_dataset(uri)
+    front.calls.clear()
+    stream = Stream(records, shuffle=True)
+    for _ in range(2):
+        assert len(list(stream)) == TOTAL
+        assert stream.stats().requests == front.counts().total() > SHARDS
+
+
+def test_stats_count_copies_on_disk(uri, front, tmp_path):
+    options = {"cache_dir": tmp_path / "cache"}
+    records = open_dataset(uri, **options)
+    front.calls.clear()
+    stream = Stream(records, shuffle=True)
+    assert len(list(stream)) == TOTAL
+    stats = stream.stats()
+    assert stats.requests == front.counts().total() > 0
+    assert stats.bytes_read == sum(shard.bytes for shard in records.source.shards)
+    assert (stats.disk_hits, stats.disk_misses) == (0, SHARDS)
+    records = open_dataset(uri, **options)
+    front.calls.clear()
+    stream = Stream(records, shuffle=True)
+    assert len(list(stream)) == TOTAL
+    stats = stream.stats()
+    assert stats.requests == stats.bytes_read == front.counts().total() == 0
+    assert (stats.disk_hits, stats.disk_misses) == (SHARDS, 0)
+
+
 DAMAGES = {
     "empty": lambda data: b"",
     "half": lambda data: data[: len(data) // 2],
