@@ -97,7 +97,7 @@ class CsvFormat(of.Options):
     @property
     def delimiter_text(self) -> str:
         """The delimiter, or ``WHITESPACE``; not the name of a tab."""
-        return "\t" if self.delimiter in _TAB_NAMES else self.delimiter
+        return "\t" if self.delimiter in _TAB_NAMES else self.delimiter.replace(r"\t", "\t")
 
     @property
     def separator(self) -> str:

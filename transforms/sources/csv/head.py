@@ -8,10 +8,12 @@ import shlex
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shardmill.schemas.errors import format_names, format_value
+from shardmill.schemas.errors import UsageError, format_names, format_value
 from shardmill.schemas.refs import RejectedError
 from shardmill.transforms.sources.csv.dialect import WHITESPACE, Dialect
 from shardmill.transforms.sources.csv.row_ranges import RANGE_BYTES, Head, parse_head
@@ -21,7 +23,12 @@ _FITTING = 0.9  # share of the first rows that must have the cells of the header
 _FEW_BYTES = 64 << 10  # of rows that are read to try another dialect
 _FEW_COLUMNS = 1_000  # with cells that are looked at
 _MOST_NOTES = 20  # lines above a header
-_QUOTED = r'^\s+"[^"]*"\s*$'
+_QUOTED = r'^\s*"[^"]*"\s*$'
+# What cells have that another dialect does not read right: quotes at an end, and between spaces
+# those of another delimiter.
+_BROKEN = r'^\s*"|"\s*$'
+_BROKEN_BETWEEN_SPACES = rf"{_BROKEN}|^[,;|]|[,;|]$"
+_RAW = "\x1f"  # a delimiter that no text has
 _Read = Callable[[Dialect], Head]
 
 
@@ -71,9 +78,8 @@ def _explain_header(error: RejectedError, dialect: Dialect, read: _Read) -> None
     Raises:
         RejectedError: One does.
     """
-    others = (d for d in _DELIMITERS if d not in (dialect.delimiter_text, dialect.quote))
-    for other, head in _try((replace(dialect, delimiter=d) for d in others), read):
-        if _fits(head):
+    for other, head in _try(_other_dialects(dialect), read):
+        if _fits(head, other):
             raise RejectedError(
                 "read",
                 "header",
@@ -94,10 +100,40 @@ def _check_single_quotes(head: Head, dialect: Dialect) -> None:
         )
 
 
-def _fits(head: Head, least: int = 1) -> bool:
+def _other_dialects(dialect: Dialect) -> Iterator[Dialect]:
+    """Yield the same with other delimiters; also with a space after each, as before quotes."""
+    for delimiter in _DELIMITERS:
+        if delimiter not in (dialect.delimiter_text, dialect.quote):
+            yield replace(dialect, delimiter=delimiter)
+            if delimiter != WHITESPACE:
+                yield replace(dialect, delimiter=f"{delimiter} ")
+
+
+def _fits(head: Head, dialect: Dialect, least: int = 1) -> bool:
+    """Return whether a dialect divides a file and reads its quotes.
+
+    No cell has a part of the quotes of another.
+    """
+    if not _divides(head, least):
+        return False
+    broken = _BROKEN_BETWEEN_SPACES if dialect.delimiter_text == WHITESPACE else _BROKEN
+    if any(re.search(broken, name) for name in head.header):
+        return False
+    columns = itertools.islice(head.cells.columns.values(), _FEW_COLUMNS)
+    return not any(_matches(cells, broken).any() for cells in columns)
+
+
+def _divides(head: Head, least: int = 1) -> bool:
     """Return whether nearly all rows have the columns of the header, which are several."""
     rows = len(head.cells.offsets)
     return len(head.columns) > 1 and rows >= max(least, _FITTING * head.cells.rows)
+
+
+def _matches(cells: pa.DictionaryArray, pattern: str) -> npt.NDArray[np.bool_]:
+    """Return which cells a pattern is found in."""
+    matches = pc.match_substring_regex(cells.dictionary, pattern).take(cells.indices)
+    found: npt.NDArray[np.bool_] = matches.to_numpy(zero_copy_only=False)
+    return found
 
 
 def _try(dialects: Iterator[Dialect], read: _Read) -> Iterator[tuple[Dialect, Head]]:
@@ -110,37 +146,41 @@ def _try(dialects: Iterator[Dialect], read: _Read) -> Iterator[tuple[Dialect, He
 
 
 def _check_delimiter(head: Head, dialect: Dialect, read: _Read) -> None:
+    """Reject a file of one column that another delimiter divides."""
     least = 1 if dialect.header_mode == "first" else 2
-    others = (d for d in _DELIMITERS if d not in (dialect.delimiter_text, dialect.quote))
-    for other, other_head in _try((replace(dialect, delimiter=d) for d in others), read):
-        if _fits(other_head, least):
-            raise RejectedError(
-                "read",
-                "header",
-                f"with --delimiter={dialect.delimiter_text!r} it has the one column "
-                f"{format_value(head.columns[0])}, but with --delimiter={other.delimiter!r} it has "
-                f"{len(other_head.columns)}: set that, or name the one column with --columns and "
-                "--header=first",
-            )
+    tried = list(_try(_other_dialects(dialect), read))
+    reading = [pair for pair in tried if _fits(pair[1], pair[0], least)]
+    # Others have quotes after spaces, which is the next thing to say.
+    dividing = [
+        (other, other_head)
+        for other, other_head in tried
+        if other.delimiter_text in _DELIMITERS[:-1] and _divides(other_head, least)
+    ]
+    for other, other_head in (*reading, *dividing):
+        raise RejectedError(
+            "read",
+            "header",
+            f"with --delimiter={dialect.delimiter_text!r} it has the one column "
+            f"{format_value(head.columns[0])}, but with --delimiter={other.delimiter!r} it has "
+            f"{len(other_head.columns)}: set that, or name the one column with --columns and "
+            "--header=first",
+        )
 
 
 def _check_notes(head: Head, dialect: Dialect, read: _Read) -> None:
     """Reject a file whose header is a few lines below its first one."""
     ragged = sum(reject.rows for reject in head.cells.rejects if reject.error == "ragged")
     is_ragged = ragged > len(head.cells.offsets)
-    unnamed = head.header.count("")
-    # A title at the left, in a row that a spreadsheet filled up; an index has no name there.
-    is_padded = head.header[0] != "" and 1 < unnamed >= len(head.header) / 2
-    is_padded = is_padded and _names_columns(_row(head, 0))
-    if is_ragged or is_padded:
+    if is_ragged or _is_padded(head):
         delimiters = [dialect.delimiter_text]
     else:
         delimiters = _delimiters_below(head, dialect)
-    for delimiter in delimiters:
+    spaced = [f"{delimiter} " for delimiter in delimiters if delimiter != WHITESPACE]
+    for delimiter in (*delimiters, *spaced):
         lines = range(dialect.skip_lines + 1, dialect.skip_lines + _MOST_NOTES + 1)
         dialects = (replace(dialect, delimiter=delimiter, skip_lines=count) for count in lines)
         for other, other_head in _try(dialects, read):
-            is_header = _fits(other_head) and _names_columns(other_head.header)
+            is_header = _fits(other_head, other) and _names_columns(other_head.header)
             if is_header and not _is_comment(other_head.header[0], head.header[0]):
                 flags = f"--skip_lines={other.skip_lines}"
                 if delimiter != dialect.delimiter_text:
@@ -152,6 +192,19 @@ def _check_notes(head: Head, dialect: Dialect, read: _Read) -> None:
                     f"{format_names(other_head.header)}: set that, or name the columns with "
                     "--columns",
                 )
+
+
+def _is_padded(head: Head) -> bool:
+    """Return whether a spreadsheet filled up the rows above the header: a title, notes, or none."""
+    rows = [[*head.header], *(_row(head, number) for number in range(_rows(head)))]
+    names = next((n for n, row in enumerate(rows) if n and _names_columns(row)), 0)
+    above = rows[:names]
+    if not above or any(row[-1] for row in above):
+        return False
+    first = above[0]
+    # A single one may be a header: an index, which is its first column, has no name.
+    is_title = first[0] != "" and 1 < first.count("") >= len(first) / 2
+    return len(above) > 1 or is_title or not any(first)
 
 
 def _is_comment(text: str, first: str) -> bool:
@@ -207,54 +260,67 @@ def _is_number(text: str) -> bool:
 
 def _check_quotes(head: Head, dialect: Dialect, read: _Read) -> None:
     """Reject a file that has spaces between delimiters and quotes, which then have no meaning."""
-    delimiter = dialect.delimiter_text
-    if dialect.quote != '"' or delimiter == WHITESPACE or delimiter.endswith(" "):
+    if dialect.quote != '"' or dialect.delimiter_text == WHITESPACE:
         return
-    cell = _spaced_cell(head)
+    cell = _quoted_name_or_cell(head)
     if not cell:
         return
+    # Where the quotes are a part of the text, the file has doubled ones instead.
+    spaced = rf"(^|{re.escape(dialect.delimiter_text)})\s+{re.escape(cell.strip())}"
+    if not any(re.search(spaced, line) for line in _raw_lines(dialect, read)):
+        return
     flags = _flags_for_spaces(head, dialect, read)
-    if flags or any(_spaced_cell(raw) for _, raw in _try(iter([replace(dialect, quote="")]), read)):
-        remedy = f"set {flags}, or " if flags else ""
-        raise RejectedError(
-            "read",
-            "header",
-            f"spaces before quotes make them a part of cells such as {cell!r}: {remedy}write the "
-            "file without these spaces; with --quote= the quotes stay a part of the text",
-        )
+    remedy = f"set {flags}, or " if flags else ""
+    raise RejectedError(
+        "read",
+        "header",
+        f"spaces before quotes make them a part of cells such as {cell!r}: {remedy}write the "
+        "file without these spaces; with --quote= the quotes stay a part of the text",
+    )
 
 
-def _spaced_cell(head: Head) -> str:
-    """Return a name or cell with quotes after a space, if nearly all cells of a column are such.
-
-    They may also be a part of the text, doubled in the quotes of the cell.
-    """
+def _quoted_name_or_cell(head: Head) -> str:
+    """Return a name with quotes, or a cell of a column in which most with a value have them."""
     name = next((name for name in head.header if re.match(_QUOTED, name)), "")
     columns = itertools.islice(head.cells.columns.values(), _FEW_COLUMNS)
     return name or next(filter(None, map(_quoted_cell, columns)), "")
+
+
+def _quoted_cell(cells: pa.DictionaryArray) -> str:
+    if not pc.any(pc.match_substring(cells.dictionary, '"')).as_py():
+        return ""
+    quoted = _matches(cells, _QUOTED)
+    with_value = np.count_nonzero(_matches(cells, r"\S"))
+    if not quoted.any() or 2 * np.count_nonzero(quoted) < with_value:
+        return ""
+    cell: bytes = cells[int(quoted.argmax())].as_py()
+    return cell.decode("utf-8", "replace")
+
+
+def _raw_lines(dialect: Dialect, read: _Read) -> Iterator[str]:
+    """Yield the first lines of a file, in which neither quotes nor delimiters have a meaning."""
+    raw = replace(dialect, delimiter=_RAW, quote="", columns=("line",), header="none")
+    for _, head in _try(iter([raw]), read):
+        for number in range(len(head.cells.offsets)):
+            yield from _row(head, number)
 
 
 def _flags_for_spaces(head: Head, dialect: Dialect, read: _Read) -> str:
     """Return flags that read a file with a space after each delimiter; empty if it is none."""
     spaced = replace(dialect, delimiter=f"{dialect.delimiter_text} ")
     flags = f"--delimiter={spaced.delimiter!r}"
+    if any(_fits(other_head, spaced) for _, other_head in _try(iter([spaced]), read)):
+        return flags
     # The header may have no spaces where the rows have them.
-    lines = dialect.skip_lines + 1
-    below = replace(spaced, columns=tuple(head.header), header="none", skip_lines=lines)
-    flags_below = f"{flags} --columns={shlex.quote(','.join(head.header))} --skip_lines={lines}"
-    for other, other_flags in ((spaced, flags), (below, flags_below)):
-        if any(_fits(other_head) for _, other_head in _try(iter([other]), read)):
-            return other_flags
+    names, lines = ",".join(map(_unquoted, head.header)), dialect.skip_lines + 1
+    try:
+        below = replace(spaced, columns=names, header="none", skip_lines=lines)
+    except UsageError:  # names that --columns cannot give
+        return ""
+    if any(_fits(other_head, below) for _, other_head in _try(iter([below]), read)):
+        return f"{flags} --columns={shlex.quote(names)} --skip_lines={lines}"
     return ""
 
 
-def _quoted_cell(cells: pa.DictionaryArray) -> str:
-    """Return a cell with quotes after a space, if nearly all cells with a value are such."""
-    if not len(cells):
-        return ""
-    first = cells[0].as_py().decode("utf-8", "replace")
-    if not re.match(_QUOTED, first):
-        return ""
-    matches = pc.match_substring_regex(cells.dictionary, _QUOTED).take(cells.indices)
-    fitting = pc.mean(matches.cast(pa.int8())).as_py()
-    return first if fitting >= _FITTING else ""
+def _unquoted(name: str) -> str:
+    return name.strip().strip('"') if re.match(_QUOTED, name) else name
