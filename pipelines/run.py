@@ -29,7 +29,7 @@ from shardmill.pipelines.temporary import (
     temporary_files_in,
     temporary_folder,
 )
-from shardmill.schemas.errors import OutputError, StaleBuildError
+from shardmill.schemas.errors import LostWorkerError, OutputError, StaleBuildError
 from shardmill.schemas.storage import open_storage
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class RunResult:
 
     Attributes:
         outcome: The outcome of the build or count.
-        result: Beam's pipeline result.
+        result: Beam's pipeline result, or None if a worker was lost after the outcome.
     """
 
     outcome: Outcome
@@ -79,6 +79,8 @@ class RunResult:
 
         Asks the runner for them. Attempted values are used if it has no committed ones.
         """
+        if self.result is None:
+            return {}
         from apache_beam.metrics import MetricsFilter
 
         from shardmill.transforms.runtime import metrics
@@ -129,6 +131,8 @@ def run_pipeline(
         Interrupted: The user pressed Ctrl-C.
         Staged: The flags ask to stage the job instead of running it.
     """
+    from shardmill.transforms.sink.spec import take_reported
+
     delete_abandoned_folders()
     chosen_runner = find_runner(runner)
     # To the job of an equal command, which this identity names.
@@ -146,6 +150,12 @@ def run_pipeline(
         try:
             result = run.execute(define)
             return RunResult(run.take_outcome(stale=number > 1), result)
+        except LostWorkerError:
+            # Workers that were only to end have no part in an outcome that was reported.
+            outcome = take_reported(run_id, output)
+            if outcome is None:
+                raise
+            return RunResult(outcome, None)
         except Exception as error:
             ours = find_shardmill_error(error)
             if ours is None:

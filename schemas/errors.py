@@ -46,6 +46,10 @@ class OutputError(ShardmillError):
     """The output cannot be written, or has files that must not be overwritten."""
 
 
+class LostWorkerError(OutputError):
+    """A worker process of Beam has ended."""
+
+
 class LimitError(OutputError):
     """A finished build was not published: its dataset is beyond a limit.
 

@@ -20,7 +20,7 @@ import grpc
 from apache_beam.portability import python_urns
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
-from shardmill.schemas.errors import OutputError
+from shardmill.schemas.errors import LostWorkerError
 
 # As Beam names the thread that waits for a worker process, and those that read from it.
 _WORKER_THREAD = "run_worker"
@@ -60,7 +60,7 @@ def watched_workers(signals: list[int]) -> Iterator[None]:
         signals: Numbers of the signals that came; emptied if this sent one.
 
     Raises:
-        OutputError: A worker process has ended.
+        LostWorkerError: A worker process has ended.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -92,7 +92,7 @@ def watched_workers(signals: list[int]) -> Iterator[None]:
             threading.excepthook = print_error
             raise
         signals.clear()
-        raise OutputError(
+        raise LostWorkerError(
             f"A worker process of Beam has ended ({lost[0]}), perhaps because memory was short: "
             "run again to resume, with fewer --direct_num_workers."
         ) from error

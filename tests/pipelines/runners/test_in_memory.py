@@ -1,5 +1,6 @@
 """Worker processes of Beam's in-memory runner are killed, as the kernel does when memory is short."""
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from shardmill.schemas.dataset.shard_names import OUTCOME_PREFIX
 from tests.conftest import start_shardmill
 from tests.support.readers import dataset_files
 
@@ -52,14 +54,14 @@ def test_a_killed_worker_ends_the_build_with_a_sentence(delay, table, tmp_path) 
     time.sleep(delay)
     others = psutil.Process(command.pid).children(recursive=True)
     killed = worker.is_running()
-    worker.kill()
+    with contextlib.suppress(psutil.NoSuchProcess):  # it ends with the build
+        worker.kill()
     _, output = command.communicate(timeout=60)
     assert psutil.wait_procs(others, timeout=10)[1] == []
     assert "Traceback" not in output
-    if command.returncode:
+    if command.returncode:  # else it was published before, also if its workers were still to end
         assert killed
         assert "shardmill: A worker process of Beam has ended" in output
-        assert not (ds / "manifest.json").exists()
         again = start(table, ds)
         _, output = again.communicate()
         assert again.returncode == 0, output
@@ -68,6 +70,22 @@ def test_a_killed_worker_ends_the_build_with_a_sentence(delay, table, tmp_path) 
     assert undisturbed.communicate()
     assert undisturbed.returncode == 0
     assert dataset_files(ds) == dataset_files(whole)
+
+
+@pytest.mark.heavy
+def test_a_worker_that_ends_after_the_outcome_does_not_count(table, tmp_path) -> None:
+    """The dataset is published then, so the command may not say that it failed."""
+    ds = tmp_path / "ds"
+    command = start(table, ds)
+    worker = wait_for_worker(command)
+    while not [*ds.glob(f"{OUTCOME_PREFIX}*.json")]:
+        assert command.poll() is None
+    worker.kill()
+    published, output = command.communicate(timeout=60)
+    assert command.returncode == 0, output
+    assert "Published" in published
+    assert (ds / "manifest.json").exists()
+    assert not [*ds.glob(f"{OUTCOME_PREFIX}*")]
 
 
 SLEEPING = """
