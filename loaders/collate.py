@@ -69,7 +69,7 @@ def collate_padded(
         [batch, longest, ...], and ``NAME_length`` has the lengths, int64 of shape [batch].
 
     Raises:
-        UsageError: An example lacks a list, or it is no array of numbers.
+        UsageError: An example lacks a list, or it is not an array of numbers.
     """
     require_framework("torch")
     import torch
@@ -105,7 +105,7 @@ def _check_names(example: Any, names: Sequence[str], option: str, instance: str)
     """Checks that an example has some features.
 
     Raises:
-        UsageError: It is no dict, or lacks one.
+        UsageError: It is not a dict, or lacks one.
     """
     if not isinstance(example, Mapping):
         raise UsageError(

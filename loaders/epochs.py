@@ -96,9 +96,9 @@ class LabelDraws:
 class WeightedDraws:
     """The records of an epoch by their weights.
 
-    An epoch has as many examples as records have a weight. A record whose share of the weights is
-    2.4 of them is read two or three times, 2.4 times on average over the epochs. This is systematic
-    sampling: points at equal distances meet the records, each of which is as wide as its share.
+    An epoch has as many examples as records have a weight. With 2.4 times the mean weight, a record
+    is read two or three times, and over the epochs 2.4 times on average. This is systematic
+    sampling: points at equal distances meet the records, each as wide as its weight.
 
     Args:
         column: Name of the column with the weights.

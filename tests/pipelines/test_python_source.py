@@ -465,7 +465,7 @@ def test_images_have_the_bytes_of_a_build_of_their_files(tmp_path):
 
 @pytest.mark.parametrize("texts", [True, False])
 def test_images_without_a_label_are_rejects_that_name_the_field(tmp_path, texts):
-    """Of texts an empty one is none, too; nothing speaks of archives, which nobody gave."""
+    """Of texts an empty one is none, too; nothing speaks of archives."""
     pixels = [np.full((4, 4), n, np.uint8) for n in range(6)]
     labels = ["a", "", None, "b", "a", "b"] if texts else [0, None, None, 1, 0, 1]
     source = [{"x": each, "y": label} for each, label in zip(pixels, labels, strict=True)]

@@ -119,7 +119,7 @@ def write_annotations(kind: str, folder: Path, facts: dict[str, tuple]) -> dict:
 
 
 def test_ids_of_coco_do_not_make_copies_differ(tmp_path):
-    """Each image has its own id, which is no label; with --coco_ids only labels are compared."""
+    """Each image has its own id, and that is not a label; with --coco_ids only labels are compared."""
     original = make_photos(tmp_path / "in", {"x": 1}, size=(16, 12)) / "x" / "000.jpg"
     facts = {}
     for number in range(4):

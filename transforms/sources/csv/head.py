@@ -132,8 +132,8 @@ def _divides(head: Head, least: int = 1) -> bool:
 def _matches(cells: pa.DictionaryArray, pattern: str) -> npt.NDArray[np.bool_]:
     """Return which cells a pattern is found in."""
     matches = pc.match_substring_regex(cells.dictionary, pattern).take(cells.indices)
-    found: npt.NDArray[np.bool_] = matches.to_numpy(zero_copy_only=False)
-    return found
+    flags: npt.NDArray[np.bool_] = matches.to_numpy(zero_copy_only=False)
+    return flags
 
 
 def _try(dialects: Iterator[Dialect], read: _Read) -> Iterator[tuple[Dialect, Head]]:
