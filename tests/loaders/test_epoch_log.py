@@ -154,7 +154,7 @@ def without_collector() -> Iterator[None]:
     ],
 )
 def test_workers_end_with_their_iterator(ds, method, stateful) -> None:
-    """At once, although the log looks for the iterator when its workers start."""
+    """Without the collector, although the log looks for the iterator when its workers start."""
     stream = stream_of(ds)
     for source in (stream, range(20)):
         loader = loader_of(source, 2, method, stateful=stateful)
@@ -165,6 +165,8 @@ def test_workers_end_with_their_iterator(ds, method, stateful) -> None:
             assert len(workers) == 2  # none ends before its first batch is taken
             next(batches)
             del batches, loader  # a StatefulDataLoader keeps its iterator
+            for worker in workers:
+                worker.join(60)  # torch waits 5 s, and not for those that it then terminates
             assert not any(worker.is_alive() for worker in workers)
 
 
