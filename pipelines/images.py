@@ -58,14 +58,14 @@ class ImagesJob:
         if config.dry_run:
             folder = tempfile.mkdtemp(prefix="shardmill-")
             atexit.register(shutil.rmtree, folder, ignore_errors=True)
-        by_folder = config.label_source == "directory"
+        reads_labels = config.reads_archive_labels
         members = MemberOptions(
-            config.label_column if by_folder else "",
+            config.label_column if reads_labels else "",
             config.image_endings,
             config.zip_encoding,
-            by_path=not by_folder or bool(config.label_pattern),
+            by_path=not reads_labels,
         )
-        labels = config.label_column if by_folder else None
+        labels = config.label_column if reads_labels else None
         may_lack = bool(config.unlabeled_splits)
         order = config.label_order if config.label_spec.fixed is None else None
         return Spool(folder, config.image_column, labels, may_lack, members, order)
@@ -91,6 +91,19 @@ def _check_without_archives(config: ImagesConfig) -> None:
             raise useless_option(flag=flag, value=value, why="without archives")
 
 
+def _check_one_label(config: ImagesConfig) -> None:
+    """Check that the labels of archives are not named twice; a pattern is one for files, too.
+
+    Raises:
+        UsageError: They are.
+    """
+    if config.label_column and config.label_pattern:
+        raise UsageError(
+            f"--label_column={config.label_column} and --label_pattern={config.label_pattern} "
+            "cannot be combined for archives, whose labels either has: leave one of them out."
+        )
+
+
 def resolve(config: ImagesConfig, *, runner: str = "") -> ImagesJob:
     """Return the job of a config; finds the input and reads the labels file.
 
@@ -111,6 +124,8 @@ def resolve(config: ImagesConfig, *, runner: str = "") -> ImagesJob:
         )
     if not match.archives:
         _check_without_archives(config)
+    elif all(part.archives for part in match.parts or (match,)):
+        _check_one_label(config)
     config, warnings = resolve_splits(config, match)
     listings = (part.kind == "listing" and not part.archives for part in match.parts or (match,))
     if config.duplicates != "keep" and any(listings):
