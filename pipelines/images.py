@@ -83,12 +83,18 @@ def _check_without_archives(config: ImagesConfig) -> None:
                 f"--{flag}={value} names a column of archives, and the input has none: leave it "
                 "out; the labels of a listing are in its column label."
             )
-    for flag, value in (
-        ("image_suffix", ",".join(config.image_suffix)),
-        ("zip_encoding", config.zip_encoding),
-    ):
-        if value:
-            raise useless_option(flag=flag, value=value, why="without archives")
+    for flag, value in _archive_options(config):
+        raise useless_option(flag=flag, value=value, why="without archives")
+
+
+def _archive_options(config: ImagesConfig) -> tuple[tuple[str, str], ...]:
+    """Return the names and values of the options about the content of archives that are given."""
+    options = {
+        "image_column": config.image_column,
+        "image_suffix": ",".join(config.image_suffix),
+        "zip_encoding": config.zip_encoding,
+    }
+    return tuple((name, value) for name, value in options.items() if value)
 
 
 def _check_one_label(config: ImagesConfig) -> None:
@@ -162,6 +168,7 @@ def resolve(config: ImagesConfig, *, runner: str = "") -> ImagesJob:
             config.image_spec.resizer,
             bool(config.resizer),
             config.image_endings,
+            _archive_options(config),
         ),
     )
     return ImagesJob(config, match, sink, config.annotation_specs(match))

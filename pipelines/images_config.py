@@ -79,6 +79,9 @@ class ImagesConfig(ImagesOptions, BuildConfig):
                 f"--zip_encoding={self.zip_encoding} is not the name of an encoding: give one such "
                 "as cp932, cp936, cp866 or cp850."
             )
+        if self.label_column and self.label_from != "directory":
+            why = f"with --label_from={self.label_from}"
+            raise useless_option(flag="label_column", value=self.label_column, why=why)
         if self.group_pattern and self.shares.mode != "fractions":
             raise UsageError(
                 f"--group_pattern has no effect with --splits={self.splits}, which names the split "

@@ -211,6 +211,11 @@ def resolve(config: RowsConfig, *, runner: str = "") -> RowsJob:
         raise UsageError(problem)
     kind = find_kind(config, refs, given)
     partitions = partition_columns(refs, config.cell_rules) if config.partitions else {}
+    if config.partitions and not partitions:
+        notes = (
+            *notes,
+            "--partitions had no effect: no file is in a folder named NAME=VALUE below the input",
+        )
     in_files = given and tuple(column for column in given if column.name not in partitions)
     sample = sample_input(config, refs, counts, in_files, kind)
     _check_partitions(partitions, sample)

@@ -57,6 +57,9 @@ class ImageOptions(ResizeSpec):
             raise UsageError(f"--channels={self.channels} is not 1 (grey), 3 (RGB) or 4 (RGBA).")
         if self.channels == 4 and self.encoding == "jpeg":
             raise UsageError("--channels=4 needs --encoding=png, raw or keep: a JPEG has no alpha.")
+        if self.quality != ImageOptions.quality and self.encoding in ("png", "raw"):
+            why = f"with --encoding={self.encoding}, which is lossless"
+            raise of.useless_option(flag="quality", value=self.quality, why=why)
         if self.strip_metadata and self.encoding != "keep":
             raise UsageError(
                 f"--strip_metadata needs --encoding=keep: images encoded as {self.encoding} have "
