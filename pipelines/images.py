@@ -29,7 +29,7 @@ from shardmill.transforms.match.inputs import MatchSpec
 from shardmill.transforms.match.transform import MatchedInputs, MatchFiles
 from shardmill.transforms.publish.generation import has_catalogs
 from shardmill.transforms.runtime.beam_steps import RaiseIfFailed
-from shardmill.transforms.sink.placement import PlaceSpec
+from shardmill.transforms.sink.placement import PlaceSpec, check_unlabeled
 from shardmill.transforms.sink.spec import Outcome, SinkSpec, delete_unused_build
 from shardmill.transforms.sink.transform import WriteShards
 from shardmill.transforms.sources.listings import open_listings
@@ -133,6 +133,7 @@ def resolve(config: ImagesConfig, *, runner: str = "") -> ImagesJob:
     elif all(part.archives for part in match.parts or (match,)):
         _check_one_label(config)
     config, warnings = resolve_splits(config, match)
+    check_unlabeled(config.unlabeled_splits, config.shares)
     listings = (part.kind == "listing" and not part.archives for part in match.parts or (match,))
     if config.duplicates != "keep" and any(listings):
         raise UsageError(

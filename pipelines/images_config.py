@@ -71,7 +71,8 @@ class ImagesConfig(ImagesOptions, BuildConfig):
         self._check_annotations()
         self._check_duplicates()
         check_group_pattern(self.group_pattern)
-        check_unlabeled(self.unlabeled_splits, self.shares)
+        if self.splits is not None or self.source_id:  # else folders may name the splits
+            check_unlabeled(self.unlabeled_splits, self.shares)
         typed_columns(self.types)
         check_label_pattern(self.label_source, self.label_pattern)
         if self.zip_encoding and not _extends_ascii(self.zip_encoding):
