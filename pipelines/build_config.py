@@ -104,7 +104,7 @@ class BuildConfig(DatasetOptions):
     @property
     def one_split(self) -> bool:
         """Whether at most one split can have examples."""
-        return len(self.place_spec.splits.required) == 1
+        return len(self.shares.required) == 1
 
     @property
     def shard_spec(self) -> ShardSpec:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import atexit
 import shutil
 import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import apache_beam as beam
@@ -29,7 +30,7 @@ from shardmill.transforms.match.inputs import MatchSpec
 from shardmill.transforms.match.transform import MatchedInputs, MatchFiles
 from shardmill.transforms.publish.generation import has_catalogs
 from shardmill.transforms.runtime.beam_steps import RaiseIfFailed
-from shardmill.transforms.sink.placement import PlaceSpec
+from shardmill.transforms.sink.placement import PlaceSpec, check_unlabeled
 from shardmill.transforms.sink.spec import Outcome, SinkSpec, delete_unused_build
 from shardmill.transforms.sink.transform import WriteShards
 from shardmill.transforms.sources.listings import open_listings
@@ -58,14 +59,14 @@ class ImagesJob:
         if config.dry_run:
             folder = tempfile.mkdtemp(prefix="shardmill-")
             atexit.register(shutil.rmtree, folder, ignore_errors=True)
-        by_folder = config.label_source == "directory"
+        reads_labels = config.reads_archive_labels
         members = MemberOptions(
-            config.label_column if by_folder else "",
+            config.label_column if reads_labels else "",
             config.image_endings,
             config.zip_encoding,
-            by_path=not by_folder or bool(config.label_pattern),
+            by_path=not reads_labels,
         )
-        labels = config.label_column if by_folder else None
+        labels = config.label_column if reads_labels else None
         may_lack = bool(config.unlabeled_splits)
         order = config.label_order if config.label_spec.fixed is None else None
         return Spool(folder, config.image_column, labels, may_lack, members, order)
@@ -83,12 +84,45 @@ def _check_without_archives(config: ImagesConfig) -> None:
                 f"--{flag}={value} names a column of archives, and the input has none: leave it "
                 "out; the labels of a listing are in its column label."
             )
-    for flag, value in (
-        ("image_suffix", ",".join(config.image_suffix)),
-        ("zip_encoding", config.zip_encoding),
-    ):
-        if value:
-            raise useless_option(flag=flag, value=value, why="without archives")
+    for flag, value in _archive_options(config):
+        raise useless_option(flag=flag, value=value, why="without archives")
+
+
+def _useless_options(config: ImagesConfig) -> Iterator[str]:
+    """Yield a warning for each option that another one leaves no use.
+
+    They are no errors: datasets have been built with them, whose identity they are a part of.
+    """
+    if config.quality != ImagesConfig.quality and config.encoding in ("png", "raw"):
+        yield f"--quality={config.quality} had no effect: --encoding={config.encoding} is lossless"
+    if config.label_column and config.label_from != "directory":
+        yield (
+            f"--label_column={config.label_column} had no effect: --label_from={config.label_from} "
+            "gives the labels"
+        )
+
+
+def _archive_options(config: ImagesConfig) -> tuple[tuple[str, str], ...]:
+    """Return the names and values of the options about the content of archives that are given."""
+    options = {
+        "image_column": config.image_column,
+        "image_suffix": ",".join(config.image_suffix),
+        "zip_encoding": config.zip_encoding,
+    }
+    return tuple((name, value) for name, value in options.items() if value)
+
+
+def _check_one_label(config: ImagesConfig) -> None:
+    """Check that the labels of archives are not named twice; a pattern is one for files, too.
+
+    Raises:
+        UsageError: They are.
+    """
+    if config.label_column and config.label_pattern:
+        raise UsageError(
+            f"--label_column={config.label_column} and --label_pattern={config.label_pattern} "
+            "cannot be combined for archives, whose labels either has: leave one of them out."
+        )
 
 
 def resolve(config: ImagesConfig, *, runner: str = "") -> ImagesJob:
@@ -102,6 +136,7 @@ def resolve(config: ImagesConfig, *, runner: str = "") -> ImagesJob:
         ShardmillError: The input is missing or an option breaks a rule.
     """
     listing = "listing" in (config.label_source, config.shares.mode)
+    useless = tuple(_useless_options(config))
     if config.source_id:
         path = absolute(config.sources[0])
         match = MatchSpec("listing", path, path.rpartition("/")[0], archives=True)
@@ -111,7 +146,10 @@ def resolve(config: ImagesConfig, *, runner: str = "") -> ImagesJob:
         )
     if not match.archives:
         _check_without_archives(config)
+    elif all(part.archives for part in match.parts or (match,)):
+        _check_one_label(config)
     config, warnings = resolve_splits(config, match)
+    check_unlabeled(config.unlabeled_splits, config.shares)
     listings = (part.kind == "listing" and not part.archives for part in match.parts or (match,))
     if config.duplicates != "keep" and any(listings):
         raise UsageError(
@@ -129,7 +167,7 @@ def resolve(config: ImagesConfig, *, runner: str = "") -> ImagesJob:
     config.check_kinds([table.kind for table in tables])
     if config.source_id:
         listed = read_columns(match.input)
-    config, warnings = replace(config, listed=listed), (*warnings, *listing_warnings)
+    config, warnings = replace(config, listed=listed), (*warnings, *listing_warnings, *useless)
     sink = config.sink_spec(
         config.config_id(),
         match.root,
@@ -147,6 +185,7 @@ def resolve(config: ImagesConfig, *, runner: str = "") -> ImagesJob:
             config.image_spec.resizer,
             bool(config.resizer),
             config.image_endings,
+            _archive_options(config),
         ),
     )
     return ImagesJob(config, match, sink, config.annotation_specs(match))

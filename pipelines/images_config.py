@@ -71,7 +71,8 @@ class ImagesConfig(ImagesOptions, BuildConfig):
         self._check_annotations()
         self._check_duplicates()
         check_group_pattern(self.group_pattern)
-        check_unlabeled(self.unlabeled_splits, self.shares)
+        if self.splits is not None or self.source_id:  # else folders may name the splits
+            check_unlabeled(self.unlabeled_splits, self.shares)
         typed_columns(self.types)
         check_label_pattern(self.label_source, self.label_pattern)
         if self.zip_encoding and not _extends_ascii(self.zip_encoding):
@@ -101,6 +102,12 @@ class ImagesConfig(ImagesOptions, BuildConfig):
         if self.annotations or (self.masks and self.label_from == "directory"):
             return "none"
         return self.label_from
+
+    @property
+    def reads_archive_labels(self) -> bool:
+        """Whether labels that archives hold are used: a pattern is one for all paths without it."""
+        named = bool(self.label_column) or not self.label_pattern
+        return self.label_source == "directory" and named
 
     def _check_annotations(self) -> None:
         kinds = {item.partition(":")[0] for item in self.annotations}
@@ -225,7 +232,10 @@ class ImagesConfig(ImagesOptions, BuildConfig):
         several = bool(self.label_separator)
         is_unlabeled = self.place_spec.is_unlabeled
         option = f"--label_pattern={self.label_pattern}" if self.label_pattern else ""
-        return LabelSpec(self.label_source, pattern, fixed, is_unlabeled, several, option)
+        of_archives = self.reads_archive_labels
+        return LabelSpec(
+            self.label_source, pattern, fixed, is_unlabeled, several, option, of_archives
+        )
 
     @cached_property
     def line_format(self) -> LineFormat:

@@ -10,6 +10,7 @@ from fractions import Fraction
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from shardmill.pipelines.report.findings import DatasetFinding
+from shardmill.schemas.dataset.catalog import copies_conflict
 from shardmill.schemas.dataset.manifest import Manifest, Shard
 from shardmill.schemas.errors import UsageError
 from shardmill.schemas.numbers import human_duration, parse_duration, plural
@@ -209,11 +210,17 @@ def _check_copies(manifest: Manifest, most: int) -> DatasetFinding:
         return _verdict(
             "max_duplicates", inputs.copies, f"{line}; max_duplicates={most} allows them"
         )
+    remedy = "build with --duplicates=drop, or allow more"
+    if conflict := copies_conflict(manifest.build.config):
+        remedy = (
+            f"remove copies from the input, since --duplicates cannot be combined with {conflict}, "
+            "or allow more"
+        )
     return _verdict(
         "max_duplicates",
         inputs.copies,
         f"{line}, more than max_duplicates={most} allows",
-        "build with --duplicates=drop or same_split, or allow more",
+        remedy,
     )
 
 

@@ -34,7 +34,18 @@ if TYPE_CHECKING:
 _LABELS = "labels-{}.txt"
 _NAMED = {  # options that are set by parameters, or not
     "rows": frozenset({"input", "label", "key", "split_by", "dry_run"}),
-    "images": frozenset({"input", "label_from", "label_pattern", "dry_run"}),
+    "images": frozenset(
+        {
+            "input",
+            "label_from",
+            "label_pattern",
+            "dry_run",
+            "image_column",
+            "label_column",
+            "image_suffix",
+            "zip_encoding",
+        }
+    ),
 }
 _FILES = ("schema", "preprocessing")  # whose content decides the dataset
 

@@ -25,7 +25,7 @@ from shardmill.transforms.match.transform import MatchFiles
 from shardmill.transforms.publish.generation import config_id
 from shardmill.transforms.runtime.beam_steps import RaiseIfFailed
 from shardmill.transforms.sink.census import Census, why_unusable
-from shardmill.transforms.sink.placement import REJECTED, Series
+from shardmill.transforms.sink.placement import REJECTED, Series, check_unlabeled
 from shardmill.transforms.sink.spec import Outcome, SinkSpec
 from shardmill.transforms.sources.csv.arrow_values import PANDAS_INDEX
 from shardmill.transforms.sources.csv.sample import (
@@ -201,6 +201,8 @@ def resolve(config: RowsConfig, *, runner: str = "") -> RowsJob:
     """
     match = config.find_inputs(wanted="rows", follow_links=config.follow_links)
     config, notes = (config, ()) if config.split_by else resolve_splits(config, match)
+    if not config.split_by:
+        check_unlabeled(config.unlabeled_splits, config.shares)
     chosen = config.column_options
     given = config.read_schema()
     preprocessing = config.read_preprocessing()
@@ -211,6 +213,11 @@ def resolve(config: RowsConfig, *, runner: str = "") -> RowsJob:
         raise UsageError(problem)
     kind = find_kind(config, refs, given)
     partitions = partition_columns(refs, config.cell_rules) if config.partitions else {}
+    if config.partitions and not partitions:
+        notes = (
+            *notes,
+            "--partitions had no effect: no file is in a folder named NAME=VALUE below the input",
+        )
     in_files = given and tuple(column for column in given if column.name not in partitions)
     sample = sample_input(config, refs, counts, in_files, kind)
     _check_partitions(partitions, sample)

@@ -54,7 +54,8 @@ class RowsConfig(RowsOptions, BuildConfig):
             raise UsageError(
                 "--splits=listing is for images: use --split_by=COLUMN for a column of split names."
             )
-        if not self.split_by:
+        has_splits = self.splits is not None or self.source_id  # else folders may name them
+        if has_splits and not self.split_by:
             check_unlabeled(self.unlabeled_splits, self.shares)
         if self.split_by and self.splits is not None:
             raise split_by_and_splits(split_by=self.split_by, splits=self.splits)

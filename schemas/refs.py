@@ -344,6 +344,7 @@ class MatchCounts(NamedTuple):
         guessed: Encoding, number and smallest key of names in archives that do not say theirs.
         has_labels: Whether members of an archive are labels.
         warnings: Sentences about the input, sorted.
+        used_options: Options of archives that had an effect, sorted.
     """
 
     skipped: int = 0
@@ -353,6 +354,7 @@ class MatchCounts(NamedTuple):
     guessed: tuple[tuple[str, int, str], ...] = ()
     has_labels: bool = False
     warnings: tuple[str, ...] = ()
+    used_options: tuple[str, ...] = ()
 
 
 DUPLICATE = MatchCounts(duplicates=1)
@@ -389,7 +391,7 @@ def count_skipped(key: str) -> MatchCounts:
 def sum_counts(counts: Iterable[MatchCounts]) -> MatchCounts:
     """Return the sum of partial counts; of several fatal errors the smallest message."""
     columns = zip(MatchCounts(), *counts, strict=True)
-    skipped, duplicates, messages, kinds, guessed, has_labels, warnings = columns
+    skipped, duplicates, messages, kinds, guessed, has_labels, warnings, used = columns
     return MatchCounts(
         sum(skipped),
         sum(duplicates),
@@ -398,6 +400,7 @@ def sum_counts(counts: Iterable[MatchCounts]) -> MatchCounts:
         _sum_kinds(guessed),
         any(has_labels),
         tuple(sorted({*itertools.chain(*warnings)})),
+        tuple(sorted({*itertools.chain(*used)})),
     )
 
 

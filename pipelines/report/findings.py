@@ -11,7 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from shardmill.schemas.dataset.catalog import annotation_of, find_differing
+from shardmill.schemas.dataset.catalog import annotation_of, copies_conflict, find_differing
 from shardmill.schemas.dataset.manifest import Manifest, Split
 from shardmill.schemas.dataset.statistics import Statistics
 from shardmill.schemas.example.parse import FeatureValues
@@ -142,8 +142,14 @@ def find_problems(
         problems += _of_classes(name, split, manifest, limits)
         problems += _of_skew(name, train, split) if train and split is not train else ()
     order = [*_FINDINGS].index
+    remedies = {name: remedy for name, (_, remedy) in _FINDINGS.items()}
+    if conflict := copies_conflict(manifest.build.config):
+        remedies["copies_across_splits"] = (
+            "remove them from the inputs of all splits but one, since --duplicates cannot be "
+            f"combined with {conflict}"
+        )
     return [
-        DatasetFinding(name, value, line, _FINDINGS[name][1])
+        DatasetFinding(name, value, line, remedies[name])
         for name, value, line in sorted(problems, key=lambda problem: order(problem[0]))
         if value > limits[name] or name.startswith("few_")
     ]

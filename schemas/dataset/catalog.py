@@ -229,6 +229,20 @@ def annotation_of(label: str | None, values_digest: str | None, config: Mapping[
     return "" if label is None and not values else f"{'' if label is None else label}\0{values}"
 
 
+def copies_conflict(config: Mapping[str, Any]) -> str:
+    """Return the option of a build that cannot be combined with ``--duplicates``; empty if none.
+
+    Args:
+        config: Options of the build.
+    """
+    splits = str(config.get("splits") or "")
+    if splits in ("directory", "imagesets", "listing") or "=" in splits:
+        return f"--splits={splits}"
+    if config.get("group_pattern"):
+        return f"--group_pattern={config['group_pattern']}"
+    return "--label_from=listing" if config.get("label_from") == "listing" else ""
+
+
 def find_differing(
     copies: Iterable[_Copy], value_of: Callable[[_Copy], str]
 ) -> tuple[_Copy, _Copy] | None:

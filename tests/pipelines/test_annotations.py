@@ -515,6 +515,25 @@ def test_image_sets_are_the_splits(tmp_path):
     assert manifest.inputs.rejected == 0
 
 
+@pytest.mark.parametrize("names", ["97\n98\n", "03.jpg\n", "03 1\n04 -1\n"])
+def test_an_image_set_without_an_image_is_an_error(tmp_path, names):
+    folder = write_images(tmp_path / "in")
+    sets = folder / "ImageSets" / "Main"
+    sets.mkdir(parents=True)
+    (sets / "train.txt").write_text("00\n01\n")
+    (sets / "val.txt").write_text(names)
+    options = {"input": folder, "output": tmp_path / "ds", "splits": "imagesets", "image_size": 32}
+    options |= {"label_from": "none"}
+    outcome, _ = build_dataset(**options)
+    assert outcome.status == "failed"
+    assert f"no name in {sets / 'val.txt'} is that of an image" in outcome.message
+    first, image = names.split("\n")[0], "JPEGImages/00.jpg"
+    assert f"such as {first!r}; the images are named as {image!r}" in outcome.message
+    (sets / "val.txt").unlink()
+    _, manifest = build_dataset(**options)
+    assert {name: split.num_examples for name, split in manifest.splits.items()} == {"train": 2}
+
+
 @pytest.mark.heavy
 def test_features_can_be_chosen(tmp_path):
     """Without the orientation, an update decodes again; the result is the same."""

@@ -102,6 +102,35 @@ def test_failure_says_which_folders_were_taken_as_splits(tmp_path) -> None:
     assert "'test' has no subfolders, so the images have no labels" in outcome.message
 
 
+@pytest.mark.parametrize("kind", ["images", "rows"])
+def test_unlabeled_splits_may_be_those_of_folders(tmp_path, kind) -> None:
+    if kind == "images":
+        make_photos(tmp_path / "in", {"train/cat": 3, "train/dog": 2, "test": 4}, size=(8, 8))
+        options = {"image_size": 8}
+    else:
+        for name, text in (("train", "label,x\ncat,1\ndog,2\n"), ("test", "label,x\n,3\n")):
+            (tmp_path / "in" / name).mkdir(parents=True)
+            (tmp_path / "in" / name / "t.csv").write_text(text)
+        options = {"label": "label"}
+    options |= {"input": tmp_path / "in", "output": tmp_path / "ds"}
+    _, manifest = build_dataset(kind, **options, unlabeled_splits="test")
+    assert {name: split.labeled for name, split in manifest.splits.items()} == {
+        "train": True,
+        "test": False,
+    }
+    numbers = {name: split.num_examples for name, split in manifest.splits.items()}
+    assert numbers == ({"train": 5, "test": 4} if kind == "images" else {"train": 2, "test": 1})
+    shutil.rmtree(tmp_path / "in" / "test")
+    done = shardmill(
+        kind,
+        *(f"--{name}={value}" for name, value in options.items()),
+        "--overwrite",
+        "--unlabeled_splits=test",
+    )
+    assert done.returncode == 2
+    assert "--unlabeled_splits=test is not a split: the splits are train, valid" in done.stderr
+
+
 def test_names_of_split_folders() -> None:
     """Of data sets on the web."""
     for name, split in {

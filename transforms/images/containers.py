@@ -103,6 +103,8 @@ class Spool:
                 names = _class_names(parquet.schema_arrow, self.label or _LABEL_COLUMN)
             yield from warn_of_order(names, self.label_order)
         if kind != "packed":
+            if self.image:
+                yield MatchCounts(used_options=("image_column",))
             base = join(ref.key, "") if ref.key else ""
             yield from list_spool(
                 path, ref.uri, lambda number, _: (base + number, join(ref.uri, number))

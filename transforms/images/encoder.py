@@ -226,6 +226,14 @@ class ImageEncoder:
             yield batch, size
 
 
+# Why an option of archives had no effect.
+_WHY_UNUSED = {
+    "image_column": "no input is a Parquet or TFRecord file",
+    "image_suffix": "no input is a tar or zip archive",
+    "zip_encoding": "all names in zip archives are UTF-8, or say their encoding",
+}
+
+
 @dataclass(frozen=True)
 class ImagesHooks(BuildHooks):
     """The ``BuildHooks`` of images.
@@ -235,12 +243,14 @@ class ImagesHooks(BuildHooks):
         resizer: The resizer of this build.
         resizer_given: Whether the user chose it; else it is the client's default.
         image_suffix: What follows the first dot in the names of images in archives.
+        archive_options: Names and values of the options of archives that are given.
     """
 
     labels_are_names: bool = False
     resizer: Resizer = DEFAULT_RESIZER
     resizer_given: bool = False
     image_suffix: tuple[str, ...] = ()
+    archive_options: tuple[tuple[str, str], ...] = ()
     inputs: str = "images"
     input_description: str = "an image"
     archives: tuple[str, ...] = ARCHIVE_SUFFIXES
@@ -287,6 +297,12 @@ class ImagesHooks(BuildHooks):
     def remedy(self, reason: str, keys: Sequence[str]) -> str:
         """Return the fix if matching rejected all images, or an empty text."""
         return remedy_of(reason, keys)
+
+    def unused_options(self, used: Collection[str]) -> Iterator[str]:
+        """See ``BuildHooks``."""
+        for name, value in self.archive_options:
+            if name not in used:
+                yield f"--{name}={value} had no effect: {_WHY_UNUSED[name]}"
 
     def input_warnings(self, labels: Collection[str], usable: int) -> Iterator[str]:
         """Yield a warning if each file has another label."""

@@ -99,6 +99,7 @@ class LabelSpec:
         is_unlabeled: Returns whether an input has no label in any case.
         several: Whether an input may have several labels, or none.
         option: The option that names the pattern, for messages.
+        of_archives: Whether the labels that archives hold come before those of paths.
 
     Raises:
         UsageError: The pattern is not a regular expression or has no group ``label``.
@@ -110,9 +111,15 @@ class LabelSpec:
     is_unlabeled: Callable[[InputRef], bool] | None = None
     several: bool = False
     option: str = ""
+    of_archives: bool = True
 
     def __post_init__(self) -> None:
         check_label_pattern(self.label_from, self.pattern)
+
+    @property
+    def reads_archives(self) -> bool:
+        """Whether labels that archives hold are used."""
+        return self.label_from == "directory" and self.of_archives
 
     @cached_property
     def _regex(self) -> re.Pattern[str] | None:
@@ -142,7 +149,7 @@ class LabelSpec:
         unlabeled = self.is_unlabeled is not None and self.is_unlabeled(ref)
         if self.label_from == "none" or unlabeled:
             return ref._replace(label=None, classes=())
-        by_member = bool(self.label_from == "directory" and ref.member)
+        by_member = bool(self.reads_archives and ref.member)
         by_member = by_member and (in_archives or ref.label is not None)
         if by_member:
             ref = ref._replace(label=self._named(ref.label or ""))

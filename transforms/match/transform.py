@@ -119,7 +119,7 @@ class MatchFiles(beam.PTransform):
         if self.labels.label_from == "none" and not are_given:
             return matched
         sides = []
-        if self.spec.archives and self.labels.label_from == "directory":
+        if self.spec.archives and self.labels.reads_archives:
             has_labels = matched.counts | "SelectLabels" >> beam.Map(lambda one: one.has_labels)
             sides = [has_labels | "HasLabels" >> singleton_sum(any)]
         refs = matched.refs | "LabelInputs" >> beam.Map(

@@ -156,6 +156,7 @@ def input_warnings(census: Census, hooks: BuildHooks) -> Iterator[str]:
                 f"--input='FOLDER/**/*{kind}' reads the archives of a folder"
             )
     yield from census.counts.warnings
+    yield from hooks.unused_options(census.counts.used_options)
     for encoding, number, key in census.counts.guessed:
         yield (
             f"names in zip archives that are not UTF-8 and were read as {encoding}: {number:,}, "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any
@@ -12,7 +12,12 @@ from typing import Any
 import apache_beam as beam
 from apache_beam.pvalue import AsSingleton, TaggedOutput
 
-from shardmill.schemas.dataset.catalog import annotation_of, find_differing, read_table
+from shardmill.schemas.dataset.catalog import (
+    annotation_of,
+    copies_conflict,
+    find_differing,
+    read_table,
+)
 from shardmill.schemas.refs import InputRef, MatchCounts
 from shardmill.schemas.schema_pbtxt.image_features import VALUES
 from shardmill.schemas.storage import join, open_storage
@@ -61,12 +66,19 @@ class Copies:
             examples = getattr(self, name), getattr(other, name)
             setattr(self, name, min(filter(None, examples), default=()))
 
-    def warnings(self, inputs: str) -> Iterator[str]:
+    def warnings(self, inputs: str, config: Mapping[str, Any]) -> Iterator[str]:
         """Yield a warning if copies are in several splits, or are labeled differently.
 
         Args:
             inputs: Word for inputs.
+            config: Options of the build.
         """
+        remedy = "see --duplicates"
+        if conflict := copies_conflict(config):
+            remedy = (
+                "remove copies from the input, since --duplicates cannot be combined with "
+                f"{conflict}"
+            )
         where = [
             f"{count:,} of them {what}, such as {example[0]!r} and {example[1]!r}"
             for count, what, example in (
@@ -76,10 +88,7 @@ class Copies:
             if count
         ]
         if where:
-            yield (
-                f"some {inputs} are exact copies of others, {', and '.join(where)}: "
-                "see --duplicates"
-            )
+            yield (f"some {inputs} are exact copies of others, {', and '.join(where)}: {remedy}")
 
 
 def list_contents(

@@ -174,7 +174,10 @@ def make_manifest(
     counted_labels = spec.hooks.labels(whole.label_counts, features)
     labels = plan.labels or counted_labels or ()
     splits = _splits(spec, labels, built)
-    warnings = [*_warnings(splits, inputs, spec.place.splits), *copies.warnings(spec.hooks.inputs)]
+    warnings = [
+        *_warnings(splits, inputs, spec.place.splits),
+        *copies.warnings(spec.hooks.inputs, spec.config),
+    ]
     for name in spec.place.unlabeled:
         if name not in splits:  # of folders, a listing or a column
             names = ", ".join(splits)

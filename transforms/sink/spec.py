@@ -188,6 +188,14 @@ class BuildHooks:
         """
         return ""
 
+    def unused_options(self, used: Collection[str]) -> Iterator[str]:  # noqa: ARG002
+        """Yield a warning for each option of archives that had no effect.
+
+        Args:
+            used: Names of those that had one.
+        """
+        yield from ()
+
     def input_warnings(self, labels: Collection[str], usable: int) -> Iterator[str]:  # noqa: ARG002
         """Yield warnings about the matched inputs.
 

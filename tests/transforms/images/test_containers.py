@@ -254,8 +254,8 @@ def test_several_archives_are_those_of_a_glob(files, at_home) -> None:
     named = [at_home / "1.parquet", at_home / "2.tar.gz"]
     for path, make in zip(named, (columns, lambda each: gzip.compress(tar(each))), strict=True):
         path.write_bytes(make(files))
-    build(named, at_home / "ds", label_column="kind", label_from="none")
-    build(at_home / "[12]*", at_home / "glob", label_column="kind", label_from="none")
+    build(named, at_home / "ds", label_from="none")
+    build(at_home / "[12]*", at_home / "glob", label_from="none")
     found = [open_dataset(at_home / name, split="train", decode=False) for name in ("ds", "glob")]
     assert [*found[0]] == [*found[1]]
     assert len(found[0]) == 30

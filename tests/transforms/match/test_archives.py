@@ -1,5 +1,6 @@
 """Archives give the same inputs as the folders that they were made of, or one clear error."""
 
+import gzip
 import io
 import json
 import os
@@ -12,6 +13,8 @@ import zipfile
 import zlib
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -20,7 +23,7 @@ from shardmill.loaders import open_dataset
 from shardmill.pipelines.rows import resolve
 from shardmill.pipelines.rows_config import RowsConfig
 from shardmill.schemas import InputRef, Manifest, RejectedError
-from shardmill.schemas.errors import InputError
+from shardmill.schemas.errors import InputError, UsageError
 from shardmill.schemas.refs import MatchCounts, sum_counts
 from shardmill.schemas.storage import open_storage
 from shardmill.schemas.tfrecord.framing import frame
@@ -180,6 +183,50 @@ def test_json_of_samples_is_not_passed_over_for_their_folder(photos, tmp_path, k
     pack(path, {"part0/instances.json": b"{}", **others, "metadata.json": b"{}"})
     _, manifest = build_dataset(**options, overwrite=True)
     assert (manifest.written, manifest.labels) == (8, ("part0", "part1"))
+
+
+@pytest.mark.parametrize("kind", ["cls", "json", "zip", "tgz", "parquet"])
+def test_a_pattern_comes_before_labels_of_archives(photos, tmp_path, kind) -> None:
+    """As ``re`` finds the labels in the names of the published records."""
+    pattern = r"(.*/)?(?P<label>[^/]+)/[^/]+"
+    members = {}
+    for number, data in enumerate(jpegs(photos)[:6]):
+        name = f"part{number % 2}/{number}"
+        label = ("json", b'{"label": "a"}') if kind == "json" else ("cls", b"a")
+        members |= {f"{name}.jpg": data, f"{name}.{label[0]}": label[1]}
+    path = tmp_path / f"a.{kind}"
+    if kind == "zip":
+        with zipfile.ZipFile(path, "w") as archive:
+            for name, data in members.items():
+                archive.writestr(name, data)
+    elif kind == "parquet":
+        images = [data for name, data in members.items() if name.endswith("jpg")]
+        pq.write_table(pa.table({"image": images, "label": ["a"] * 6}), path)
+        pattern = r"(?P<label>\d+)"
+    else:
+        pack(path, members)
+        if kind == "tgz":
+            path.write_bytes(gzip.compress(path.read_bytes()))
+    options = {"label_pattern": pattern, "splits": "train:1"}
+    manifest = build(path, tmp_path / "ds", **options)
+    made = {
+        row["image/key"].decode(): row["image/class/text"].decode()
+        for row in open_dataset(tmp_path / "ds", split="train", decode=False)
+    }
+    assert made == {key: re.fullmatch(pattern, key)["label"] for key in made}
+    assert (len(made), manifest.inputs.rejected) == (6, 0)
+    with pytest.raises(UsageError, match=r"--label_column=x and --label_pattern=.* cannot"):
+        build(path, tmp_path / "both", **options, label_column="x")
+
+
+def test_a_pattern_for_files_leaves_the_named_column_to_archives(photos, tmp_path) -> None:
+    data, *others = jpegs(photos)[:3]
+    pq.write_table(pa.table({"image": others, "kind": ["a", "b"]}), tmp_path / "x.parquet")
+    (tmp_path / "in" / "c").mkdir(parents=True)
+    (tmp_path / "in" / "c" / "1.jpg").write_bytes(data)
+    options = {"label_pattern": "in/(?P<label>c)/.*", "label_column": "kind"}
+    manifest = build([tmp_path / "in", tmp_path / "x.parquet"], tmp_path / "ds", **options)
+    assert (manifest.labels, manifest.inputs.rejected) == (("a", "b", "c"), 0)
 
 
 def test_numbers_in_cls_members_are_lines_of_the_labels_file(photos, tmp_path) -> None:

@@ -233,6 +233,35 @@ def test_annotations_that_are_not_read_are_named(program, place, encoding, tmp_p
     assert find_warnings(folder, annotations="voc") == []
 
 
+@pytest.mark.parametrize(
+    ("file", "images", "start", "root"),
+    [
+        ("labels.csv", "images", "", "images"),
+        ("labels.csv", "images/cat", "cat/", "images"),
+        ("labels.csv", "images/cat", "cat\\", "images"),
+        ("labels.csv", "images", "images/", None),
+        ("labels.csv", "images", "./images/", None),
+        ("meta/labels.jsonl", "images", "images/", ""),
+        ("labels.csv", "", "", None),
+    ],
+)
+def test_the_command_for_a_listing_finds_its_images(tmp_path, file, images, start, root) -> None:
+    folder = tmp_path / "in"
+    write_layout(folder, "none", images, images)
+    listing = folder / file
+    listing.parent.mkdir(exist_ok=True)
+    rows = [{"path": f"{start}{number}.jpg", "label": "xyz"[number]} for number in range(3)]
+    if file.endswith("csv"):
+        listing.write_text("path,label\n" + "".join(f"{r['path']},{r['label']}\n" for r in rows))
+    else:
+        listing.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    (warning,) = find_warnings(folder)
+    options = dict(re.findall(r"--(\w+)=(\S+)", warning))
+    assert options.get("root") == (None if root is None else str(folder / root))
+    _, manifest = build_dataset(**options, output=tmp_path / "ds", image_size=8)
+    assert (manifest.inputs.accepted, manifest.labels) == (3, ("x", "y", "z"))
+
+
 def test_a_listing_of_several_labels_next_to_its_images_needs_no_folder_as_label(tmp_path) -> None:
     """As Roboflow writes it; the command in the warning builds."""
     folder = tmp_path / "in"

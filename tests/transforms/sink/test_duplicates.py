@@ -230,6 +230,42 @@ def test_update_changes_the_mode(photos, tmp_path):
         assert outcome.reused == {"keep": 0, "drop": 16, "same_split": 16}[mode]
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--splits=train:0.5,validation:0.5"],
+        ["--splits=directory", "--label_from=none"],
+        ["--splits=train=train/,test=test/", "--label_from=none"],
+        ["--splits=train:0.5,validation:0.5", "--group_pattern=^(.)"],
+        ["--splits=train:0.5,validation:0.5", "--label_from=listing"],
+    ],
+    ids=lambda options: options[-1],
+)
+def test_advice_about_copies_can_be_followed(photos, tmp_path, options):
+    """Each --duplicates that a message names builds the dataset; else it says why none does."""
+    source = tmp_path / "in"
+    for name, split in (("bee", "train"), ("cat", "test")):
+        shutil.copytree(photos / name, source / split)
+    if "--label_from=listing" in options:
+        paths = sorted(source.glob("*/*.jpg"))
+        rows = [f"{path.relative_to(source)},{path.parent.name}\n" for path in paths]
+        source /= "list.csv"
+        source.write_text("path,label\n" + "".join(rows))
+    more = ["--image_size=8", "--max_reject_fraction=0.5", "--overwrite", *options]
+    built = shardmill("images", source, tmp_path / "ds", *more)
+    manifest = json.loads((tmp_path / "ds" / "manifest.json").read_text())
+    (warning,) = (text for text in manifest["warnings"] if "exact copies" in text)
+    checks = shardmill("check", tmp_path / "ds", "--max_duplicates=0").stdout.split("\n")
+    messages = [warning, *(" ".join(checks).split(" fix: "))]
+    text = " ".join(" ".join([built.stdout, *messages]).split())
+    modes = {*re.findall(r"--duplicates=(\w+)", text)}
+    for mode in ("drop", "same_split"):
+        done = shardmill("images", source, tmp_path / mode, *more, f"--duplicates={mode}")
+        assert (mode in modes) == (done.returncode == 0), (text, done.stderr)
+    if not modes:
+        assert "remove copies from the input, since --duplicates cannot be combined with" in text
+
+
 def test_a_listing_is_rejected(photos, tmp_path):
     listing = tmp_path / "list.csv"
     listing.write_text("path\n" + "".join(f"{path}\n" for path in photos.glob("*/*.jpg")))

@@ -284,15 +284,35 @@ def _find_listing(folders: _Folders, top: str) -> str:
             image = images.get(posixpath.basename(cell.replace("\\", "/")))
             if image is None:
                 continue
-            option = f"--input={path} reads its columns"
+            source = _input_flags(folders, top, file, cell, image)
+            option = f"{source} reads its columns"
             if posixpath.dirname(image) == posixpath.dirname(file):  # which is not a label
-                option = f"--input={path} --label_from=none reads its columns"
+                option = f"{source} --label_from=none reads its columns"
             if "label" in columns:
-                option = f"--input={path} --label_from=listing takes its labels"
+                option = f"{source} --label_from=listing takes its labels"
             if column not in _COLUMNS:
                 option = f"rename its column {column!r} to path, and {option}"
             return _say(file, image, option)
     return ""
+
+
+def _input_flags(folders: _Folders, top: str, file: str, cell: str, image: str) -> str:
+    """Return the flags that name a listing, and the folder of its paths if that is another.
+
+    Args:
+        folders: The first folders of an input.
+        top: The input.
+        file: The listing.
+        cell: The path of an image in it.
+        image: The path of an image with that name.
+    """
+    flags = f"--input={join(top, file)}"
+    cell = posixpath.normpath(cell.replace("\\", "/"))
+    folder, name = posixpath.split(posixpath.join(posixpath.dirname(file), cell))
+    if name in folders.images.get(folder, ()) or not f"/{image}".endswith(f"/{cell}"):
+        return flags
+    root = image.removesuffix(cell).rstrip("/")
+    return f"{flags} --root={join(top, root) if root else top}"
 
 
 def _read_rows(file: str, head: bytes) -> tuple[list[str], list[str]]:

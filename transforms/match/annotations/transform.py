@@ -109,6 +109,15 @@ class AttachAnnotations(beam.PTransform):
             refs, unused = self._attach_undeclared(batches)
         else:
             refs, unused = batches | "Attach" >> find_inputs(lambda pairs: _attach(pairs, spec))
+        if spec.kind == "imagesets":
+            unmatched = (
+                groups
+                | "ListNames" >> beam.FlatMap(_list_names)
+                | "FindFirst" >> beam.CombinePerKey(min)
+                | "AllNames" >> beam.combiners.ToDict()
+                | "FindUnmatched" >> beam.Map(_why_unmatched).with_output_types(MatchCounts)
+            )
+            fatal = (fatal, unmatched) | "FatalCounts" >> beam.Flatten()
         # One sum: partial counts do not say which of their files are annotations.
         total = matched.counts | "SumSkipped" >> beam.CombineGlobally(sum_counts)
         counts = total | "WithoutFiles" >> beam.Map(spec.without_files).with_output_types(
@@ -197,6 +206,39 @@ def _read_set(file: InputRef) -> Iterator[InputRef]:
         if name:
             key = make_key(f"{folder}JPEGImages/{name}.jpg")
             yield InputRef(key, file.uri, split=stem_of(file.key))
+
+
+def _list_names(group: tuple[str, dict[str, Any]]) -> Iterator[tuple[str, tuple[bool, str]]]:
+    """Yield the keys of images, and the names in image sets by their files.
+
+    Args:
+        group: A stem with the images and the entries of image sets that have it.
+
+    Yields:
+        The file, or empty for an image; whether no image has the name; and the key.
+    """
+    images, entries = [*group[1]["images"]], group[1]["others"]
+    yield from (("", (False, image.key)) for image in images)
+    yield from ((entry.uri, (not images, entry.key)) for entry in entries)
+
+
+def _why_unmatched(names: dict[str, tuple[bool, str]]) -> MatchCounts:
+    """Return a fatal count if no name of an image set is that of an image.
+
+    Args:
+        names: For each file the first of what ``_list_names`` yields.
+    """
+    if "" not in names:  # without any image, another message says so
+        return MatchCounts()
+    _, image = names.pop("")
+    for file, (is_unmatched, key) in sorted(names.items()):
+        if is_unmatched:
+            return MatchCounts(
+                fatal=f"--splits=imagesets: no name in {file} is that of an image, such as "
+                f"{stem_of(key)!r}; the images are named as {image!r}: write names without "
+                "folders and suffix, one a line, add the images, or delete the file."
+            )
+    return MatchCounts()
 
 
 def _attach(pairs: Sequence[_Paired], spec: AnnotationSpec) -> Iterator[InputRef | MatchCounts]:

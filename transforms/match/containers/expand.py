@@ -200,6 +200,8 @@ def expand_members(
     text = f"{file.file_size} {file.file_version} {ref.ctime}"
     changed = int.from_bytes(hashlib.blake2b(text.encode(), digest_size=7).digest(), "big")
     labels = _SampleLabels(options)
+    if options.image_suffix:
+        yield MatchCounts(used_options=("image_suffix",))
     with _HeldMembers() as held:
         for member in members:
             name = _inner_path(member.name)
@@ -216,15 +218,22 @@ def expand_members(
                 yield MatchCounts(1, kinds=((kind, 1, escape_name(path)),))
             else:
                 held.add(member)
-                if member.guessed and not options.zip_encoding:
-                    example = path if is_utf8(path) else escape_name(path)
-                    yield MatchCounts(guessed=((ZIP_ENCODING, 1, example),))
+                if member.guessed:
+                    yield _count_guessed(path, options)
         for member in held:
             made = _reference(ref, member, _place(file, member))
             label = labels.find(make_key(_inner_path(member.name)), ref.uri)
             if label is not None:
                 made = made._replace(label=label.text, message=made.message or label.problem)
             yield made._replace(ctime=changed)
+
+
+def _count_guessed(path: str, options: MemberOptions) -> MatchCounts:
+    """Return the counts of a name in a zip archive whose encoding the archive does not say."""
+    if options.zip_encoding:
+        return MatchCounts(used_options=("zip_encoding",))
+    example = path if is_utf8(path) else escape_name(path)
+    return MatchCounts(guessed=((ZIP_ENCODING, 1, example),))
 
 
 class _Label(NamedTuple):
