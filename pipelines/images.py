@@ -147,6 +147,7 @@ def resolve(config: ImagesConfig, *, runner: str = "") -> ImagesJob:
             config.image_spec.resizer,
             bool(config.resizer),
             config.image_endings,
+            from_python=bool(config.source_id),
         ),
     )
     return ImagesJob(config, match, sink, config.annotation_specs(match))
