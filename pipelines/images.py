@@ -148,6 +148,7 @@ def resolve(config: ImagesConfig, *, runner: str = "") -> ImagesJob:
             bool(config.resizer),
             config.image_endings,
             from_python=bool(config.source_id),
+            annotations="".join(config.annotations[:1]).partition(":")[0],
         ),
     )
     return ImagesJob(config, match, sink, config.annotation_specs(match))

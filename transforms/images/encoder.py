@@ -236,6 +236,7 @@ class ImagesHooks(BuildHooks):
         resizer_given: Whether the user chose it; else it is the client's default.
         image_suffix: What follows the first dot in the names of images in archives.
         from_python: Whether the images are those of a Python source.
+        annotations: Kind of the annotations, if there are any.
     """
 
     labels_are_names: bool = False
@@ -243,6 +244,7 @@ class ImagesHooks(BuildHooks):
     resizer_given: bool = False
     image_suffix: tuple[str, ...] = ()
     from_python: bool = False
+    annotations: str = ""
     inputs: str = "images"
     input_description: str = "an image"
     archives: tuple[str, ...] = ARCHIVE_SUFFIXES
@@ -288,7 +290,9 @@ class ImagesHooks(BuildHooks):
 
     def remedy(self, reason: str, keys: Sequence[str]) -> str:
         """Return the fix if matching rejected all images, or an empty text."""
-        return remedy_of_records(reason) if self.from_python else remedy_of(reason, keys)
+        if self.from_python:
+            return remedy_of_records(reason)
+        return remedy_of(reason, keys, self.annotations)
 
     def input_warnings(self, labels: Collection[str], usable: int) -> Iterator[str]:
         """Yield a warning if each file has another label."""

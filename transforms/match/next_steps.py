@@ -48,13 +48,18 @@ def remedy_of_records(reason: str) -> str:
     return remedies.get(reason, "")
 
 
-def remedy_of(reason: str, keys: Sequence[str]) -> str:
+def remedy_of(reason: str, keys: Sequence[str], annotations: str = "") -> str:
     """Return the fix if matching rejected all inputs for a reason, or an empty text.
 
     Args:
         reason: The reason.
         keys: Some of the inputs.
+        annotations: Kind of the annotations, if there are any.
     """
+    if reason == "annotation" and annotations == "coco":
+        return "correct these entries in the file of --annotations"
+    if reason == "annotation" and annotations == "voc":
+        return "correct these XML files of --annotations"
     if reason == "no_label":
         if any("/" in key for key in keys):
             return "set --label_from or --label_column, or a --label_pattern that matches such keys"
