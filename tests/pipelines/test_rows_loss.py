@@ -81,6 +81,40 @@ def test_a_file_with_a_nearly_equal_column_name_fails_the_build(name, tmp_path, 
     assert f"1.csv, its column {name!r} differs from 'price'" in message
 
 
+ALIKE = {
+    "unicode": ("caf\u00e9", "cafe\u0301"),
+    "space": ("price", "price "),
+    "two": ("a b", "a  b"),
+}
+
+
+@pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet"])
+@pytest.mark.parametrize("kind", ALIKE)
+def test_names_in_a_file_that_look_alike_fail_the_build(kind, suffix, tmp_path) -> None:
+    """One of them may be left out; names in another case are two columns, as pandas has them."""
+    first, second = ALIKE[kind]
+    frame = pd.DataFrame({first: range(20), second: range(20, 40), "Price": range(40, 60)})
+    path = tmp_path / f"in.{suffix}"
+
+    def write(table) -> None:
+        if suffix == "csv":
+            table.to_csv(path, index=False)
+        elif suffix == "jsonl":
+            table.to_json(path, orient="records", lines=True, force_ascii=False)
+        else:
+            table.to_parquet(path)
+
+    write(frame)
+    options = {"input": path, "splits": TRAIN}
+    message = failed(**options, output=tmp_path / "ds")
+    assert f"its columns {first!a} and {second!a} differ only in spaces or Unicode form" in message
+    examples, _ = published(**options, output=tmp_path / "ds", drop=second)
+    assert {(*example,) for example in map(sorted, examples)} == {("Price", first)}
+    write(frame.rename(columns={second: first.upper()}))
+    examples, _ = published(**options, output=tmp_path / "two")
+    assert {*map(len, examples)} == {3}
+
+
 @pytest.mark.parametrize(
     "names",
     [

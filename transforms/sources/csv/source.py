@@ -28,7 +28,12 @@ from shardmill.transforms.sources.csv.row_ranges import (
     read_range,
     split_ranges,
 )
-from shardmill.transforms.sources.csv.sample import check_columns, missing_columns, read_start
+from shardmill.transforms.sources.csv.sample import (
+    check_columns,
+    check_spellings,
+    missing_columns,
+    read_start,
+)
 from shardmill.transforms.sources.csv.text import CsvText
 from shardmill.transforms.sources.csv.text_parser import CellRules
 from shardmill.transforms.tables.table_source import (
@@ -97,6 +102,7 @@ class FileSource(TextTable, PickledOnce):
         """
         table, columns = self.table, [*columns, *self.partitions]
         needed = [*missing_columns(table.columns_of(ref.split), columns), *table.named]
+        check_spellings(columns, table.selected_names)
         check_columns(columns, table.selected_names, needed, self.base, self.dialect.header_mode)
 
     def type_cells(self, ref: InputRef, cells: Cells) -> TypedBatch:
