@@ -122,7 +122,13 @@ class FileSource(TextTable, PickledOnce):
         typed = typed_cells.type_columns(schema, texts, self.rules)
         columns = [
             _typed_column(
-                column, column_texts, column_values, rejects, self.rules, exact=column.name in exact
+                column,
+                column_texts,
+                column_values,
+                rejects,
+                self.rules,
+                exact=column.name in exact,
+                is_label=column.name == self.table.label,
             )
             for column, column_texts, column_values in zip(schema, texts, typed, strict=True)
         ]
@@ -185,6 +191,7 @@ def _typed_column(
     rules: CellRules,
     *,
     exact: bool,
+    is_label: bool,
 ) -> TypedColumn:
     """Return the values of a column; reject the rows that do not fit."""
     misfits = typed.misfits
@@ -194,7 +201,9 @@ def _typed_column(
             reasons != "",
             reasons,
             column.name,
-            lambda row: typed_cells.describe_misfit(column, texts, misfits, row, rules),
+            lambda row: typed_cells.describe_misfit(
+                column, texts, misfits, row, rules, is_label=is_label
+            ),
         )
     if exact:
         rejects.add(
