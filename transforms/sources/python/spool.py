@@ -257,9 +257,11 @@ class ImageFiles:
     def _not_a_name(self, values: pa.ChunkedArray, name: str, first: int) -> InputError:
         """Return the error for the first value that is not a key, a label or a split."""
         expected, fix = "a text or an integer", "convert it, as with str()"
-        if is_list(values.type):
+        kind = values.type
+        if is_list(kind):
             fix = f"give one value, as record[{name!r}][0] is"
-        elif is_text(values.type):
+        elif is_text(kind):
+            values = values.cast(pa.binary())  # as_py() would fail
             expected, fix = "a text in UTF-8", "decode it, as with value.decode('latin-1')"
         elif pa.types.is_floating(values.type):
             fix = "give whole numbers, or texts by str()"
@@ -270,7 +272,7 @@ class ImageFiles:
                 _whole_numbers(pa.chunked_array([[value.as_py()]], values.type)).cast(pa.string())
             except (pa.ArrowException, UnicodeDecodeError):
                 reported = repr(value.as_py())
-                return invalid_value(first + row, name, reported, values.type, expected, fix)
+                return invalid_value(first + row, name, reported, kind, expected, fix)
         raise AssertionError(f"each value of {name!r} is a text or an integer, but not all")
 
     def _column(self, table: pa.Table, name: str) -> pa.ChunkedArray:
