@@ -15,7 +15,12 @@ from typing_extensions import Self
 from shardmill.pipelines.dataset_options import DatasetOptions
 from shardmill.pipelines.report.terminal import Answer
 from shardmill.pipelines.split_places import relative_places
-from shardmill.schemas.dataset.shard_names import MANIFEST, ShardTemplate, shard_template
+from shardmill.schemas.dataset.shard_names import (
+    MANIFEST,
+    ShardTemplate,
+    is_generation,
+    shard_template,
+)
 from shardmill.schemas.dataset.splits import DEFAULT_SPLITS, Splits, split_of_folder
 from shardmill.schemas.errors import UsageError, format_names
 from shardmill.schemas.option_types import as_text, identity_of, options_of, parse_path
@@ -79,6 +84,13 @@ class BuildConfig(DatasetOptions):
                 f"--input={source} is a dataset or does not exist: the input comes first, the "
                 "output second."
             )
+        for place in map(absolute, self.sources):
+            if _holds_dataset(place):
+                raise UsageError(
+                    f"--input={place} is a dataset of Shardmill: read it with open_dataset, or in "
+                    "Beam with ReadDataset; for another dataset give the inputs that it was built "
+                    "from."
+                )
         return find_inputs(self.sources, self.root, **options)
 
     @property
@@ -225,6 +237,16 @@ def _are_swapped(source: str, output: str) -> bool:
         return True
     names = {each.name for each in itertools.islice(storage.list_dir(output), _FEW)}
     return MANIFEST not in names and any(not name.startswith((".", "gen-")) for name in names)
+
+
+def _holds_dataset(folder: str) -> bool:
+    """Return whether a local folder is a dataset, as ``_are_swapped`` looks at local ones only."""
+    if scheme_of(folder) or any(character in folder for character in "*?["):
+        return False
+    storage = open_storage(folder)
+    if storage.stat(join(folder, MANIFEST)) is None:
+        return False
+    return any(is_generation(entry.name) for entry in storage.list_dir(folder))
 
 
 def resolve_splits(config: Config, match: MatchSpec) -> tuple[Config, tuple[str, ...]]:

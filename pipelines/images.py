@@ -185,7 +185,9 @@ def resolve(config: ImagesConfig, *, runner: str = "") -> ImagesJob:
             config.image_spec.resizer,
             bool(config.resizer),
             config.image_endings,
-            _archive_options(config),
+            archive_options=_archive_options(config),
+            from_python=bool(config.source_id),
+            annotations="".join(config.annotations[:1]).partition(":")[0],
         ),
     )
     return ImagesJob(config, match, sink, config.annotation_specs(match))

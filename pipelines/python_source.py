@@ -23,7 +23,7 @@ from shardmill.schemas.arguments import check_arguments
 from shardmill.schemas.dataset.shard_names import SPOOL_FOLDER
 from shardmill.schemas.errors import OutputError, UsageError, format_names
 from shardmill.schemas.numbers import human_bytes
-from shardmill.schemas.option_types import Path
+from shardmill.schemas.option_types import Path, useless_option
 from shardmill.schemas.storage import join, open_storage, scheme_of
 from shardmill.schemas.user_warnings import warn_deprecated
 
@@ -158,6 +158,9 @@ def _prepare(
     names = {attribute.name for attribute in attributes(table_of)}
     check_names("write", options, names - _NAMED[kind])
     if kind == "images":
+        for name in ("label_separator", "types"):
+            if value := options.get(name):
+                raise useless_option(flag=name, value=value, why="without a listing")
         more = {"label_from": "directory" if named["label"] else "none"}
         more |= {"splits": "listing"} if named["split"] else {}
         return kind, ImagesOptions(LIST, output, **(options | more)), ImageFiles(**named)
@@ -189,7 +192,7 @@ def _spooled(
     path = join(spool, _LABELS.format(digest))
     text = "".join(f"{name}\n" for name in names or map(str, range(classes)))
     open_storage(spool).replace(path, text.encode())
-    return replace(table, labels=path)
+    return replace(table, labels=path, label_order="text")  # the numbers are the class ids
 
 
 def find_class_names(source: Any, label: str) -> list[str]:

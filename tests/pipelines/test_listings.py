@@ -522,3 +522,56 @@ def test_listings_take_the_dialects_of_tables(name, tmp_path) -> None:
     assert read == dict(zip(frame["path"], frame["n"], strict=True))
     plain = resolve_job("images", input=photos / "x", output=tmp_path / "ds", label_from="none")
     assert job.config.config_id() != plain.config.config_id()
+
+
+WRONG_HEADS = {
+    "spaces before quotes": (
+        'path,label\nx/000.jpg, "a, b"\nx/001.jpg, "b"\n',
+        "spaces before quotes make them a part of cells",
+    ),
+    "ragged rows": (
+        "path,label\nx/000.jpg,a,b\nx/001.jpg,a,b\n",
+        "line 2: the row has 3 cells, not 2: 'x/000.jpg,a,b'",
+    ),
+    "another delimiter": ("path:label\nx/000.jpg:a\nx/001.jpg:b\n", "only ['path:label']"),
+    "spaces": ("path label\nx/000.jpg a\nx/001.jpg b\n", "but with --delimiter='whitespace'"),
+}
+
+
+@pytest.mark.parametrize("kind", WRONG_HEADS)
+def test_a_listing_that_cannot_be_divided_names_the_cause(kind, tmp_path) -> None:
+    text, cause = WRONG_HEADS[kind]
+    photos = make_photos(tmp_path / "in", {"x": 2})
+    (photos / "list.csv").write_text(text)
+    options = {"output": tmp_path / "ds", "label_from": "listing"}
+    with pytest.raises(InputError) as caught:
+        resolve_job("images", input=photos / "list.csv", **options)
+    assert cause in str(caught.value)
+    assert ("no column uri" in str(caught.value)) == (kind == "another delimiter")
+
+
+@pytest.mark.parametrize("suffix", ["csv", "jsonl"])
+def test_advice_for_rounded_values_of_listings_works(suffix, tmp_path) -> None:
+    """Integers beyond 2**53 among decimals: of JSON Lines there are no texts to keep."""
+    photos = make_photos(tmp_path / "in", {"x": 3})
+    values = {f"x/{n:03}.jpg": text for n, text in enumerate(("9007199254740993", "0.5", "1.5"))}
+    listing = photos / f"list.{suffix}"
+
+    def write(template: str) -> None:
+        lines = [template % pair for pair in values.items()]
+        listing.write_text("\n".join(["path,n", *lines] if suffix == "csv" else lines))
+
+    write("%s,%s" if suffix == "csv" else '{"path": "%s", "n": %s}')
+    options = {"input": listing, "label_from": "none", "splits": "train:1"}
+    _, manifest = build_dataset("images", output=tmp_path / "ds", **options)
+    (warning,) = (text for text in manifest.warnings if "float32 rounds" in text)
+    if suffix == "csv":
+        assert warning.endswith("; --types=n:text keeps their texts")
+        options["types"] = "n:text"
+    else:
+        assert warning.endswith("; write such values as texts in the file to keep all digits")
+        write('{"path": "%s", "n": "%s"}')
+    build_dataset("images", output=tmp_path / "two", **options)
+    (shard,) = (tmp_path / "two/current").glob("*.tfrecord*")
+    texts = {example["image/n"][0].decode() for example in tf_examples(shard)}
+    assert texts == {*values.values()}

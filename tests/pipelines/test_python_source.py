@@ -659,3 +659,79 @@ def test_two_calls_at_a_time_never_publish_the_values_of_the_other(tmp_path, mon
     with pytest.raises(ShardmillError):
         shardmill.write([{"a": 1}] * 20, ds)
     assert not (ds / "manifest.json").exists()
+
+
+def photos_with(name, values):
+    return [{"image": photo(number), name: value} for number, value in enumerate(values)]
+
+
+def photo(number):
+    file = io.BytesIO()
+    Image.new("RGB", (8, 8), (number, 0, 0)).save(file, "PNG")
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("source", ["pandas", "records", "float16"])
+def test_whole_floats_are_class_ids_and_nan_is_no_label(tmp_path, source):
+    """Pandas makes floats of integers with gaps: its own nullable integers are the judge."""
+    values = [0.0, 1.0, float("nan"), 2.0, 1.0, 0.0]
+    table = pd.DataFrame(photos_with("y", values))
+    given = {
+        "pandas": table,
+        "records": table.to_dict("records"),
+        "float16": table.astype({"y": np.float16}).to_dict("records"),
+    }
+    options = {"image": "image", "label": "y", "max_reject_fraction": 0.5, "splits": "train:1"}
+    built = shardmill.write(given[source], tmp_path / "ds", **options)
+    expected_ids = Counter(table["y"].astype("Int64").dropna().tolist())
+    assert Counter(int(row["label"]) for row in built.open("train")) == expected_ids
+    assert [reject["error"] for reject in built.rejects] == ["no_label"]
+
+
+WRONG_NAMES = {
+    "fraction": (
+        "label",
+        [1.0, 0.5],
+        r"Record 1: .*0.5.*give whole numbers, .*leave out label='y'\.$",
+    ),
+    "key": ("key", [1.0, 0.5], r"Record 1: .*0.5.*give whole numbers, or texts by str\(\)\.$"),
+    "list": ("label", [[0], [1]], r"Record 0: .*give one value, as record\['y'\]\[0\] is"),
+    "array": ("key", [np.array([0])], r"Record 0: .*give one value, as record\['y'\]\[0\] is"),
+    "time": ("split", [np.datetime64("2026-01-02")], r"Record 0: .*convert it, as with str\(\)"),
+    "bytes": ("label", [b"a", b"\xff"], r"Record 1: .*value\.decode\('latin-1'\)"),
+    "surrogate": ("label", ["a", "\ud800"], r"Record 1: .*encode\('utf-8', 'replace'\)"),
+}
+
+
+@pytest.mark.parametrize("kind", WRONG_NAMES)
+def test_labels_keys_and_splits_of_other_types_name_their_fix(tmp_path, kind):
+    role, values, sentence = WRONG_NAMES[kind]
+    with pytest.raises(InputError, match=sentence) as caught:
+        shardmill.write(photos_with("y", values), tmp_path / "ds", image="image", **{role: "y"})
+    assert "values of one type" not in str(caught.value)
+
+
+@pytest.mark.parametrize("key", ["", "name"])
+@pytest.mark.parametrize(("role", "fix"), [("label", "leave label out"), ("split", "splits='")])
+def test_advice_for_records_names_arguments_of_write(tmp_path, key, role, fix):
+    source = [{**record, "name": f"a/{n}"} for n, record in enumerate(photos_with("y", [None] * 2))]
+    with pytest.raises(OutputError, match=fix) as caught:
+        shardmill.write(source, tmp_path / "ds", image="image", key=key, **{role: "y"})
+    assert "--label" not in str(caught.value)
+    assert "--input" not in str(caught.value)
+
+
+@pytest.mark.parametrize("option", [{"label_separator": "|"}, {"types": {"c": "int"}}])
+def test_options_of_listings_are_none_of_write(tmp_path, option):
+    with pytest.raises(
+        UsageError, match=f"--{next(iter(option))}=.* has no effect without a listing: leave it"
+    ):
+        shardmill.write(photos_with("y", ["a"]), tmp_path, image="image", label="y", **option)
+
+
+def test_the_order_of_numbers_is_that_of_classes_that_are_numbers(tmp_path):
+    source = photos_with("y", range(12))
+    options = {"image": "image", "label": "y", "label_order": "number", "splits": "train:1"}
+    built = shardmill.write(source, tmp_path / "ds", **options)
+    assert sorted(int(row["label"]) for row in built.open("train")) == [*range(12)]
+    assert shardmill.write(source, tmp_path / "ds", **options, update=True).status == "up_to_date"

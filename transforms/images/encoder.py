@@ -31,7 +31,7 @@ from shardmill.transforms.images.image_options import DecoderLimits
 from shardmill.transforms.images.resize import Resizer, Size, turned
 from shardmill.transforms.images.scaling import DEFAULT_RESIZER, check_resizer, resizer_of
 from shardmill.transforms.match.containers.expand import ARCHIVE_SUFFIXES, unchosen_kind
-from shardmill.transforms.match.next_steps import next_step, remedy_of
+from shardmill.transforms.match.next_steps import next_step, remedy_of, remedy_of_records
 from shardmill.transforms.match.read_input import MAX_FILE_BYTES, read_inputs
 from shardmill.transforms.runtime.process_pool import usable_cores
 from shardmill.transforms.sink.reuse import record_path, take_records
@@ -244,6 +244,8 @@ class ImagesHooks(BuildHooks):
         resizer_given: Whether the user chose it; else it is the client's default.
         image_suffix: What follows the first dot in the names of images in archives.
         archive_options: Names and values of the options of archives that are given.
+        from_python: Whether the images are those of a Python source.
+        annotations: Kind of the annotations, if there are any.
     """
 
     labels_are_names: bool = False
@@ -251,6 +253,8 @@ class ImagesHooks(BuildHooks):
     resizer_given: bool = False
     image_suffix: tuple[str, ...] = ()
     archive_options: tuple[tuple[str, str], ...] = ()
+    from_python: bool = False
+    annotations: str = ""
     inputs: str = "images"
     input_description: str = "an image"
     archives: tuple[str, ...] = ARCHIVE_SUFFIXES
@@ -296,7 +300,9 @@ class ImagesHooks(BuildHooks):
 
     def remedy(self, reason: str, keys: Sequence[str]) -> str:
         """Return the fix if matching rejected all images, or an empty text."""
-        return remedy_of(reason, keys)
+        if self.from_python:
+            return remedy_of_records(reason)
+        return remedy_of(reason, keys, self.annotations)
 
     def unused_options(self, used: Collection[str]) -> Iterator[str]:
         """See ``BuildHooks``."""

@@ -33,13 +33,33 @@ def next_step(name: str, command: str, default: str) -> str:
     return next((step for step in steps if f"`shardmill {command}`" not in step), default)
 
 
-def remedy_of(reason: str, keys: Sequence[str]) -> str:
+def remedy_of_records(reason: str) -> str:
+    """Return the fix if all images of a Python source were rejected, or an empty text.
+
+    Args:
+        reason: The reason.
+    """
+    remedies = {
+        "no_label": "give records a value in the field of label=..., or leave label out",
+        "no_split": "give records the name of a split in the field of split=..., or leave split "
+        "out and give splits shares, as in splits='train:0.9,validation:0.1'",
+        "unknown_label": "add the labels to the file of labels=..., or leave labels out",
+    }
+    return remedies.get(reason, "")
+
+
+def remedy_of(reason: str, keys: Sequence[str], annotations: str = "") -> str:
     """Return the fix if matching rejected all inputs for a reason, or an empty text.
 
     Args:
         reason: The reason.
         keys: Some of the inputs.
+        annotations: Kind of the annotations, if there are any.
     """
+    if reason == "annotation" and annotations == "coco":
+        return "correct these entries in the file of --annotations"
+    if reason == "annotation" and annotations == "voc":
+        return "correct these XML files of --annotations"
     if reason == "no_label":
         if any("/" in key for key in keys):
             return "set --label_from or --label_column, or a --label_pattern that matches such keys"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import re
 from collections import Counter
@@ -23,7 +24,7 @@ from shardmill.transforms.match.walk import make_key
 from shardmill.transforms.sink.placement import PlaceSpec
 from shardmill.transforms.sources.csv.arrow_values import PANDAS_INDEX
 from shardmill.transforms.sources.csv.dialect import Dialect
-from shardmill.transforms.sources.csv.row_ranges import make_unique
+from shardmill.transforms.sources.csv.row_ranges import make_unique, parse_head
 from shardmill.transforms.sources.csv.sample import Sample, read_start, sample_file
 from shardmill.transforms.sources.csv.source import CsvSource
 from shardmill.transforms.sources.csv.text_parser import CellRules
@@ -127,8 +128,11 @@ def open_listings(
                 )
             rounding = listing.sample.profiles[column.name].rounding
             if rounding and column.kind == "float32":
-                text = f"float32 rounds values of the column {column.name!r}: {rounding}; "
-                warnings[f"{text}--types={column.name}:text keeps their texts"] = None
+                text = f"float32 rounds values of the column {column.name!r}: {rounding}"
+                fix = f"--types={column.name}:text keeps their texts"
+                if listing.kind == "jsonl":  # Arrow reads integers and decimals as doubles
+                    fix = listing.sample.keep_texts
+                warnings[f"{text}; {fix}"] = None
         untyped = [
             column
             for name, column in columns.items()
@@ -372,6 +376,7 @@ def _read_columns(path: str, options: ListingOptions) -> Listing:
     """
     ref = find_sizes(InputRef(path.rpartition("/")[2], path), "", follow_links=True)
     kind, dialect, names = "csv", options.dialect, tuple[str, ...]()
+    problem = None
     delimiters = _DELIMITERS if dialect.delimiter == "," else (dialect.delimiter_text,)
     for delimiter in delimiters:
         other = replace(options.dialect, delimiter=delimiter)
@@ -380,6 +385,7 @@ def _read_columns(path: str, options: ListingOptions) -> Listing:
             kind = result.error
             break
         if head is None:
+            problem = problem or result
             continue
         is_named = dialect.columns or dialect.header_mode == "none"
         header = head.columns if is_named else tuple(map(str.strip, head.header))
@@ -388,6 +394,8 @@ def _read_columns(path: str, options: ListingOptions) -> Listing:
             dialect, names = other, header
         if has_path:
             break
+    if problem is not None and len(names) == 1 and {*_PATHS}.isdisjoint(names):
+        raise _explain_head(problem, options.dialect)
     for name, count in Counter(filter(None, names)).items():
         if count > 1:
             listed = format_names(names)
@@ -410,6 +418,23 @@ def _read_columns(path: str, options: ListingOptions) -> Listing:
         if not header_name or header_name.startswith(PANDAS_INDEX)
     )
     return Listing(ref, kind, dialect, names, sample, options, nameless).check()
+
+
+def _explain_head(ref: InputRef, dialect: Dialect) -> InputError:
+    """Return why a listing whose head was rejected cannot be read.
+
+    Most rows may have more cells than the header; the head then looks like notes above another one.
+
+    Raises:
+        InputError: They have, and the header names a column of paths.
+    """
+    with contextlib.suppress(RejectedError):
+        head = parse_head(ref.uri, dialect.for_name(ref.key), _HEAD_BYTES)
+        ragged = [reject for reject in head.cells.rejects if reject.error == "ragged"]
+        names = {name.strip() for name in head.header}
+        if len(ragged) > len(head.cells.offsets) and not names.isdisjoint(_PATHS):
+            _raise_first(ref, ragged)
+    return _unreadable(ref.uri, ref.error, ref.message)
 
 
 def _raise_first(ref: InputRef, rejects: Sequence[RowReject]) -> None:

@@ -10,6 +10,7 @@ import random
 import struct
 import unicodedata
 from collections import Counter
+from decimal import Context, Decimal
 from xml.dom import minidom
 
 import numpy as np
@@ -36,6 +37,7 @@ from shardmill.transforms.match.annotations.coco import (
     read_section,
 )
 from shardmill.transforms.match.annotations.transform import pair, stem_of
+from shardmill.transforms.match.next_steps import remedy_of
 from tests.conftest import examples
 
 GEOMETRY = ResizeSpec(image_size=Size(50, 100), resize="stretch").geometry(Size(100, 50), 1)
@@ -597,3 +599,69 @@ def test_names_of_images_in_coco_are_compared_as_paths(spelling, separator, tmp_
     assert [(image.key, other.key) for image, other in pair(refs, entries.values())] == [
         (key, key) for key in sorted(keys)
     ]
+
+
+def coco_file(path, image_id, entry):
+    """Write COCO's JSON of an image with an entry; values are as written, such as 1.0."""
+    entry = {"category_id": "1", "bbox": "[1, 2, 3, 4]", **entry}
+    fields = ", ".join(f'"{name}": {value}' for name, value in entry.items())
+    path.write_text(
+        f'{{"images": [{{"id": {image_id}, "file_name": "a.jpg"}}], "annotations": [{{{fields}}}], '
+        '"categories": [{"id": 1, "name": "c"}]}'
+    )
+    return path
+
+
+@pytest.mark.parametrize(
+    ("image_id", "spelling"),
+    [
+        ("9007199254740993", "9007199254740993.0"),
+        ("9007199254740993.00", '"9007199254740993"'),
+        ("-9007199254740993.0", "-9007199254740993"),
+        ("123", '"000000000000000000123"'),
+        ('"-0"', "0"),
+        ("1" * 30, f'"{"1" * 30}.0"'),
+        ("1" * 30 + ".0", "1" * 30),
+    ],
+)
+def test_coco_ids_of_any_size_are_compared_by_their_value(tmp_path, image_id, spelling):
+    """Decimal is the judge: it also says that the next id is another one."""
+    values = [Decimal(text.strip('"')) for text in (image_id, spelling)]
+    assert values[0] == values[1]
+    found = read_coco(coco_file(tmp_path / "a.json", image_id, {"image_id": spelling}))
+    assert list(found) == ["a.jpg"]
+    assert len(boxes_of(found["a.jpg"])[0]) == 1
+    other = f"{Context(prec=99).add(values[0], 1):f}"
+    found = read_coco(coco_file(tmp_path / "a.json", image_id, {"image_id": other}))
+    assert sorted(found) == ["", "a.jpg"]
+
+
+@pytest.mark.parametrize("area", ["1234567890123456789012", "1234567890123456.0", "1e20", "12.5"])
+def test_coco_areas_of_many_digits_are_numbers(tmp_path, area):
+    found = read_coco(coco_file(tmp_path / "a.json", "1", {"image_id": "1", "area": area}))
+    fields = input_fields(found["a.jpg"], {"c": 0})
+    assert np.allclose(fields["box/area"], [float(area)], rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("entry", "rule"),
+    [
+        ({"area": '"12"'}, "an area is '12' instead of a number below 2**96"),
+        ({"area": "9" * 99}, "999 instead of a number below 2**96"),
+        ({"bbox": "[1, 2, 3, 1e30]"}, "instead of four numbers below 2**48"),
+    ],
+)
+def test_coco_numbers_that_no_image_has_are_rejects_with_the_rule(tmp_path, entry, rule):
+    found = read_coco(coco_file(tmp_path / "a.json", "1", {"image_id": "1", **entry}))
+    assert found["a.jpg"].error == "annotation"
+    message = found["a.jpg"].message
+    assert rule.partition(" instead")[2] in message
+
+
+@pytest.mark.parametrize(
+    ("kind", "word"), [("coco", "file"), ("voc", "XML"), ("yolo", "kpt_shape")]
+)
+def test_advice_for_rejected_annotations_is_that_of_their_kind(kind, word):
+    advice = remedy_of("annotation", ["a.jpg"], kind)
+    assert word in advice
+    assert ("kpt_shape" in advice) == (kind == "yolo")

@@ -31,15 +31,19 @@ _MAX_PROBLEM = 100  # characters
 _MAX_DEPTH = 100  # COCO's files need 6
 _QUOTE = 2
 _SET = frozenset({"1", "1.0", "true"})  # values of a flag
-_NUMBER = re.compile(r"(-?[0-9]{1,19})(\.0*)?")  # of 64 bits
+_NUMBER = re.compile(r"(-?)0*([0-9]+)(?:\.0*)?")
 _INT64 = range(-1 << 63, 1 << 63)
 # Of numbers, NaN and Infinity.
 _WORD_LETTERS = frozenset(bytes([letter]) for letter in b"+-.0123456789eEInfityNa")
 _LONGEST_WORD = 400  # letters; 2**1024 has 309 digits
-# Words that no parser of JSON has to read; the parser stops at numbers that do not fit 64 bits.
-_ODD_WORD = re.compile(rb"(-?Infinity|NaN|(?<![-+.0-9eE])-?[1-9][0-9]{18,}(?![.0-9eE]))")
+# Words that no parser of JSON has to read; the parser stops at numbers that do not fit 64 bits, and
+# rounds floats beyond 2**53, such as ids that pandas wrote.
+_LONG_WORD = rb"-?[1-9](?:[0-9]{18,}|[0-9]{15,}\.0+)"
+_ODD_WORD = re.compile(rb"(-?Infinity|NaN|(?<![-+.0-9eE])%s(?![.0-9eE]))" % _LONG_WORD)
+_LONG_TEXT = re.compile(_LONG_WORD.decode())
 _SAME_DIGITS = bytes.maketrans(b"123456789", b"000000000")
-_LONG_NUMBER = b"0" * 19  # shorter ones fit
+_LONG_NUMBERS = b"0" * 19, b"0" * 16 + b".0"  # shorter ones fit
+_MAX_SIDE, _MAX_AREA = 1 << 48, 1 << 96
 _STEPS = np.zeros(256, np.int8)  # by the code of a character: how it changes the depth
 _STEPS[[ord(code) for code in "[{"]] = 1
 _STEPS[[ord(code) for code in "]}"]] = -1
@@ -131,7 +135,10 @@ def _id(value: Any) -> str:
     if not isinstance(value, str):
         return repr(value)
     number = _NUMBER.fullmatch(value)
-    return str(int(number[1])) if number else ascii(value)[1:-1]
+    if number is None:
+        return ascii(value)[1:-1]
+    sign, digits = number.groups()
+    return digits if digits == "0" else sign + digits
 
 
 def _items(path: str, name: str) -> Iterator[dict[str, Any]]:
@@ -160,7 +167,7 @@ class _Shallow:
     """Reads JSON that is not nested deeply: the parser keeps the path of each level in memory.
 
     NaN and infinities, which Python's json writes and no parser of JSON has to read, become null;
-    whole numbers beyond 64 bits become texts, as which ids are compared.
+    whole numbers beyond 64 bits, and such floats of 16 digits, become texts, as ids are compared.
 
     Args:
         file: The JSON.
@@ -198,7 +205,8 @@ class _Shallow:
             last = self._file.read(1)
             rest += last
         data += rest
-        has_long_number = _LONG_NUMBER in data.translate(_SAME_DIGITS)
+        digits = data.translate(_SAME_DIGITS)
+        has_long_number = any(number in digits for number in _LONG_NUMBERS)
         if not has_long_number and b"NaN" not in data and b"Infinity" not in data:
             return data
         pieces = _ODD_WORD.split(data)
@@ -271,9 +279,11 @@ def _box(path: str, entry: Row, categories: Mapping[tuple[str, str], str]) -> Bo
     if not text:
         raise AnnotationError(f"the category {category} has no name")
     if not _is_box(sides):
-        raise AnnotationError(f"a bbox is {sides!r:.80} instead of four numbers")
-    if not (area is None or _is_number(area)):
-        raise AnnotationError(f"an area is {area!r:.80} instead of a number")
+        raise AnnotationError(f"a bbox is {sides!r:.80} instead of four numbers below 2**48")
+    if isinstance(area, str) and _LONG_TEXT.fullmatch(area):
+        area = float(area)
+    if not (area is None or _is_number(area, _MAX_AREA)):
+        raise AnnotationError(f"an area is {area!r:.80} instead of a number below 2**96")
     x, y, width, height = sides
     is_set = str(is_crowd).lower() in _SET
     return Box(text, x, y, x + width, y + height, is_crowd=is_set, area=area)
@@ -304,5 +314,5 @@ def _is_box(sides: Any) -> bool:
     return isinstance(sides, list) and len(sides) == 4 and all(map(_is_number, sides))
 
 
-def _is_number(value: Any) -> bool:
-    return type(value) in (int, float) and math.isfinite(value) and abs(value) < 1 << 48
+def _is_number(value: Any, limit: int = _MAX_SIDE) -> bool:
+    return type(value) in (int, float) and math.isfinite(value) and abs(value) < limit

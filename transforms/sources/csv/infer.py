@@ -79,6 +79,7 @@ class ColumnProfile(NamedTuple):
         low: Smallest number; infinite if there is none.
         high: Largest number.
         problem: Why a column that is nearly numeric is text, or empty.
+        markers: Texts such as NA, which are missing if the column is numeric.
     """
 
     counts: Counter[CellKind]
@@ -89,6 +90,7 @@ class ColumnProfile(NamedTuple):
     low: float = math.inf
     high: float = -math.inf
     problem: str = ""
+    markers: frozenset[str] = frozenset()
 
     @property
     def is_text(self) -> bool:
@@ -144,6 +146,10 @@ def _profile_together(
     words: dict[int, set[str]] = defaultdict(set)
     for owner, word in text_kinds.words:
         words[owner].add(word)
+    markers: dict[int, set[str]] = defaultdict(set)
+    for number in np.flatnonzero(missing & ~empty).tolist():
+        text = texts[number].as_py().decode("utf-8", "replace")
+        markers[int(owners[number])].add(text)
     # The first text of a column that is not a number, or else its first text.
     examples: dict[int, str] = {}
     for mask in (
@@ -163,6 +169,7 @@ def _profile_together(
             distinct[owner],
             float(low[owner]),
             float(high[owner]),
+            markers=frozenset(markers[owner]),
         )
 
 
@@ -293,6 +300,7 @@ def merge_profiles(first: ColumnProfile, second: ColumnProfile) -> ColumnProfile
         min(first.low, second.low),
         max(first.high, second.high),
         first.problem or second.problem,
+        first.markers | second.markers,
     )
 
 
@@ -450,7 +458,10 @@ def list_findings(
     marked = [name for name in others if counts[name]["nulls"] > counts[name]["empty"]]
     if marked:
         cells = sum(counts[name]["nulls"] - counts[name]["empty"] for name in marked)
+        markers = sorted(set[str]().union(*(profiles[name].markers for name in marked)))
+        flag = shlex.quote(f"--null_values={','.join(['', *markers])}")
+        such = " and ".join(markers[:2])
         yield (
-            f"{cells:,} cells of {format_names(marked)} are texts such as ? and NA, which are "
-            "missing in columns of numbers only: --null_values=,?,NA makes them missing everywhere"
+            f"{cells:,} cells of {format_names(marked)} are texts such as {such}"
+            f", which are missing in columns of numbers only: {flag} makes them missing everywhere"
         )

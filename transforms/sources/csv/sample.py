@@ -414,6 +414,38 @@ def check_columns(
     raise RejectedError("read", "columns", message)
 
 
+def check_spellings(columns: Sequence[str], table_columns: Collection[str]) -> None:
+    """Check that no two columns of a file have names that look alike.
+
+    Args:
+        columns: Columns of the file.
+        table_columns: Columns of the table.
+
+    Raises:
+        RejectedError: Two names differ only in spaces or Unicode form.
+    """
+    for names in _find_alike(tuple(columns)):
+        used = [name for name in names if name in table_columns]
+        if len(used) > 1:
+            first, second = map(ascii, used[:2])
+            raise RejectedError(
+                "read",
+                "columns",
+                f"its columns {first} and {second} differ only in spaces or Unicode form: rename "
+                "one, or leave one out with --drop",
+            )
+
+
+@lru_cache(maxsize=16)
+def _find_alike(columns: tuple[str, ...]) -> list[list[str]]:
+    """Return the names that differ only in spaces or Unicode form; there may be 100,000 columns."""
+    spellings: dict[str, list[str]] = {}
+    for name in columns:
+        plain = " ".join(unicodedata.normalize("NFC", name).split())
+        spellings.setdefault(plain, []).append(name)
+    return [names for names in spellings.values() if len(names) > 1]
+
+
 def _fold(name: str) -> str:
     """Return a name without the differences that people overlook."""
     return "".join(unicodedata.normalize("NFKC", name).casefold().split())

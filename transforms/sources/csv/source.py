@@ -28,7 +28,12 @@ from shardmill.transforms.sources.csv.row_ranges import (
     read_range,
     split_ranges,
 )
-from shardmill.transforms.sources.csv.sample import check_columns, missing_columns, read_start
+from shardmill.transforms.sources.csv.sample import (
+    check_columns,
+    check_spellings,
+    missing_columns,
+    read_start,
+)
 from shardmill.transforms.sources.csv.text import CsvText
 from shardmill.transforms.sources.csv.text_parser import CellRules
 from shardmill.transforms.tables.table_source import (
@@ -97,6 +102,7 @@ class FileSource(TextTable, PickledOnce):
         """
         table, columns = self.table, [*columns, *self.partitions]
         needed = [*missing_columns(table.columns_of(ref.split), columns), *table.named]
+        check_spellings(columns, table.selected_names)
         check_columns(columns, table.selected_names, needed, self.base, self.dialect.header_mode)
 
     def type_cells(self, ref: InputRef, cells: Cells) -> TypedBatch:
@@ -116,7 +122,13 @@ class FileSource(TextTable, PickledOnce):
         typed = typed_cells.type_columns(schema, texts, self.rules)
         columns = [
             _typed_column(
-                column, column_texts, column_values, rejects, self.rules, exact=column.name in exact
+                column,
+                column_texts,
+                column_values,
+                rejects,
+                self.rules,
+                exact=column.name in exact,
+                is_label=column.name == self.table.label,
             )
             for column, column_texts, column_values in zip(schema, texts, typed, strict=True)
         ]
@@ -179,6 +191,7 @@ def _typed_column(
     rules: CellRules,
     *,
     exact: bool,
+    is_label: bool,
 ) -> TypedColumn:
     """Return the values of a column; reject the rows that do not fit."""
     misfits = typed.misfits
@@ -188,7 +201,9 @@ def _typed_column(
             reasons != "",
             reasons,
             column.name,
-            lambda row: typed_cells.describe_misfit(column, texts, misfits, row, rules),
+            lambda row: typed_cells.describe_misfit(
+                column, texts, misfits, row, rules, is_label=is_label
+            ),
         )
     if exact:
         rejects.add(

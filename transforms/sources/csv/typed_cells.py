@@ -252,6 +252,8 @@ def describe_misfit(
     misfits: text_parser.FaultCodes,
     row: int,
     rules: CellRules,
+    *,
+    is_label: bool = False,
 ) -> str:
     """Return the message for a row that does not fit, without line and column.
 
@@ -261,6 +263,7 @@ def describe_misfit(
         misfits: As returned by ``type_cells``.
         row: Index of the row.
         rules: As given to ``type_cells``.
+        is_label: Whether the column is the label, which each row must have.
     """
     index = cells.indices[row].as_py()
     fault = text_parser.CellFault(int(misfits[index]))
@@ -271,16 +274,8 @@ def describe_misfit(
     text_type = "BYTES with --types or in the schema"
     others = f"FLOAT or {text_type}" if column.kind == "int64" else text_type
     if fault is text_parser.CellFault.MISSING:
-        if is_list(cells.dictionary.type) and cells.dictionary[index].is_valid:
-            return (
-                f"a value of the list is missing: fill it in, or use --drop={column.name} "
-                "(of a listing, --features)"
-            )
-        return (
-            f"{text} is missing, but a value is required: make it optional (presence "
-            "{ min_fraction: 0 } and no shape) or give it a default (annotation "
-            f'{{ tag: "{DEFAULT_TAG}=…" }}) in the schema'
-        )
+        is_element = is_list(cells.dictionary.type) and cells.dictionary[index].is_valid
+        return _describe_missing(text, column, is_element=is_element, is_label=is_label)
     if fault is text_parser.CellFault.DOMAIN:
         count = len(column.values or ())
         return f"{text} is not one of the {count} texts of its string_domain: add it in the schema"
@@ -303,6 +298,21 @@ def describe_misfit(
     return (
         f"{text} is not {article} {column.kind}: make it {others}, or list it in "
         "--null_values if it means missing"
+    )
+
+
+def _describe_missing(text: str, column: Column, *, is_element: bool, is_label: bool) -> str:
+    if is_element:
+        return (
+            f"a value of the list is missing: fill it in, or use --drop={column.name} "
+            "(of a listing, --features)"
+        )
+    if is_label:
+        return f"{text} is missing, but each row needs a label: fill it in, or remove the row"
+    return (
+        f"{text} is missing, but a value is required: make it optional (presence "
+        "{ min_fraction: 0 } and no shape) or give it a default (annotation "
+        f'{{ tag: "{DEFAULT_TAG}=…" }}) in the schema'
     )
 
 

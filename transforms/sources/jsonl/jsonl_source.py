@@ -40,7 +40,7 @@ from shardmill.transforms.sources.csv.cells import (
 from shardmill.transforms.sources.csv.dialect import Dialect
 from shardmill.transforms.sources.csv.row_bounds import Rows
 from shardmill.transforms.sources.csv.row_ranges import TO_END, RowRange, read_first
-from shardmill.transforms.sources.csv.sample import Sample, open_start
+from shardmill.transforms.sources.csv.sample import Sample, check_spellings, open_start
 from shardmill.transforms.sources.csv.source import COMPRESSION_RATIO, CsvSource
 from shardmill.transforms.sources.csv.text import CsvText, open_text
 from shardmill.transforms.sources.csv.text_parser import EXACT_FLOAT64, CellRules
@@ -461,6 +461,10 @@ class JsonLinesSource(CsvSource):
         sample = sample_jsonl(self.with_split(ref), self.dialect, self.rules, _HEAD_BYTES)
         if sample.ref.error:
             return TableInput(sample.ref)
+        try:
+            check_spellings(sample.base, self.table.selected_names)
+        except RejectedError as rejection:
+            return TableInput(sample.ref.rejected(rejection.error, rejection.message))
         ratio = 1 if sample.seekable else COMPRESSION_RATIO
         # The types decide the rows too, not only the text.
         rounded = (name for name, profile in self.profiles.items() if profile.rounding)

@@ -34,6 +34,10 @@ _LOSSES = {
     "zone": "a time of day without a time zone",
     "nanoseconds": "one without nanoseconds, which columns of the type datetime64[ns] keep",
 }
+SAME_TYPE = "give all records values of one type, and None for missing ones"
+_REPLACE_SURROGATES = (
+    "replace its lone surrogates, as text.encode('utf-8', 'replace').decode() does"
+)
 _UNITS = {"M": ("Y", "M", "W", "D", "h", "m", "generic"), "m": ("W", "D", "h", "m")}
 Record = dict[str, Any]
 Batch: TypeAlias = pa.Table | list[Record]
@@ -506,7 +510,9 @@ def _check_kinds(name: str, values: Sequence[Any], first: int) -> None:
         return
     lengths = range(len(values) + 1)
     row = bisect.bisect_left(lengths, True, key=lambda n: bool(_find_conflict(values[:n]))) - 1
-    raise _misfit(first + row, name, values[row], _find_conflict(values[: row + 1]))
+    expected = _find_conflict(values[: row + 1])
+    fix = "convert it, or leave it out" if expected in _LOSSES.values() else SAME_TYPE
+    raise _misfit(first + row, name, values[row], expected, fix)
 
 
 def _find_conflict(values: Sequence[Any]) -> str:
@@ -602,7 +608,7 @@ def _to_array(name: str, values: list[Any], first: int) -> pa.Array:
         try:
             array = pa.array([value])
         except UnicodeEncodeError as error:
-            raise _misfit(index, name, value, "a text that UTF-8 can encode") from error
+            raise unencodable_text(index, name, repr(value), type(value).__name__) from error
         except _MISFIT as error:
             raise _explain_value(index, name, value) from error
         kind = array.type if pa.types.is_null(kind) else kind
@@ -743,11 +749,11 @@ def _is_storable(value: Any) -> bool:
     return True
 
 
-def _misfit(index: int, name: str, value: Any, kind: pa.DataType | str) -> InputError:
+def _misfit(
+    index: int, name: str, value: Any, kind: pa.DataType | str, fix: str = SAME_TYPE
+) -> InputError:
     expected = kind if isinstance(kind, str) else f"of {kind}"
-    return invalid_value(
-        index=index, name=name, value=repr(value), kind=type(value).__name__, expected=expected
-    )
+    return invalid_value(index, name, repr(value), type(value).__name__, expected, fix)
 
 
 def invalid_table(reason: object) -> InputError:
@@ -759,13 +765,23 @@ def invalid_table(reason: object) -> InputError:
 
 
 def invalid_value(
-    index: object, name: object, value: object, kind: object, expected: object
+    index: object,
+    name: object,
+    value: object,
+    kind: object,
+    expected: object,
+    fix: str = SAME_TYPE,
 ) -> InputError:
-    """Return the error for a value that has another type than its field."""
+    """Return the error for a value that its field cannot hold."""
     return InputError(
-        f"Record {index}: the field {name!r} is {value} ({kind}), not {expected}: give all records "
-        "values of one type, and None for missing ones."
+        f"Record {index}: the field {name!r} is {value} ({kind}), not {expected}: {fix}."
     )
+
+
+def unencodable_text(index: object, name: object, value: object, kind: object) -> InputError:
+    """Return the error for a text with lone surrogates."""
+    expected = "a text that UTF-8 can encode"
+    return invalid_value(index, name, value, kind, expected, _REPLACE_SURROGATES)
 
 
 def _source_fields_alike(names: object) -> InputError:

@@ -50,6 +50,7 @@ from shardmill.transforms.sources.python.records import (
     is_encodable,
     to_storable,
     to_table,
+    unencodable_text,
     without_views,
 )
 from shardmill.transforms.tables.byte_arrays import ByteStrings
@@ -139,7 +140,7 @@ class ImageFiles:
         labels = self._read_texts(table, self.label, first)
         splits = self._read_texts(table, self.split, first)
         if self.label and self.classes is not None:
-            self._count_classes(table[self.label])
+            self._count_classes(_whole_numbers(table[self.label]))
         for row, index in enumerate(range(first, first + len(table))):
             key = make_key(keys[row] or "") if self.key else f"record:{index}"
             label = make_key(labels[row] or "") if self.label else None
@@ -236,28 +237,43 @@ class ImageFiles:
         return data
 
     def _read_texts(self, table: pa.Table, name: str, first: int) -> list[str | None]:
-        """Return the values of a field of keys, labels or splits; none if it has no name."""
+        """Return the values of a field of keys, labels or splits; none if it has no name.
+
+        Raises:
+            InputError: A value is not a text in UTF-8 or an integer, or a key is missing.
+        """
         values = self._column(table, name) if name else pa.nulls(len(table))
-        kind = values.type
-        types = pa.types
         try:
-            if types.is_floating(kind) or types.is_nested(kind) or types.is_temporal(kind):
-                raise pa.ArrowInvalid
-            texts: list[str | None] = values.cast(pa.string()).to_pylist()
+            texts: list[str | None] = _whole_numbers(values).cast(pa.string()).to_pylist()
         except (pa.ArrowException, UnicodeDecodeError) as error:
-            value, rule = repr(values[0].as_py()), "a text or an integer"
-            if isinstance(error, UnicodeDecodeError):
-                first += values.cast(pa.binary()).index(error.object).as_py()
-                value, rule = repr(error.object), "a text in UTF-8"
-            raise invalid_value(
-                index=first, name=name, value=value, kind=kind, expected=rule
-            ) from error
+            raise self._not_a_name(values, name, first) from error
         if name == self.key and name and None in texts:
             raise InputError(
                 f"Record {first + texts.index(None)} has no value in its key {name!r}: give it "
                 "one, or use another field."
             )
         return texts
+
+    def _not_a_name(self, values: pa.ChunkedArray, name: str, first: int) -> InputError:
+        """Return the error for the first value that is not a key, a label or a split."""
+        expected, fix = "a text or an integer", "convert it, as with str()"
+        kind = values.type
+        if is_list(kind):
+            fix = f"give one value, as record[{name!r}][0] is"
+        elif is_text(kind):
+            values = values.cast(pa.binary())  # as_py() would fail
+            expected, fix = "a text in UTF-8", "decode it, as with value.decode('latin-1')"
+        elif pa.types.is_floating(values.type):
+            fix = "give whole numbers, or texts by str()"
+            if name == self.label:
+                fix += f"; for a target to predict, which is a feature, leave out label={name!r}"
+        for row, value in enumerate(values):
+            try:
+                _whole_numbers(pa.chunked_array([[value.as_py()]], values.type)).cast(pa.string())
+            except (pa.ArrowException, UnicodeDecodeError):
+                reported = repr(value.as_py())
+                return invalid_value(first + row, name, reported, kind, expected, fix)
+        raise AssertionError(f"each value of {name!r} is a text or an integer, but not all")
 
     def _column(self, table: pa.Table, name: str) -> pa.ChunkedArray:
         if name not in table.column_names:
@@ -273,6 +289,21 @@ class ImageFiles:
             self.lowest_label = min(self.lowest_label, low)
         elif not pa.types.is_null(labels.type):
             self.classes = None
+
+
+def _whole_numbers(values: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return floats as integers, and NaN as missing, as pandas writes integers with gaps.
+
+    Raises:
+        ArrowException: A float is not an integer, or the values are lists or times.
+    """
+    kind = values.type
+    if pa.types.is_nested(kind) or pa.types.is_temporal(kind):
+        raise pa.ArrowInvalid(f"{kind} is not a text or an integer")
+    if not pa.types.is_floating(kind):
+        return values
+    floats = values.cast(pa.float64())
+    return pc.if_else(pc.is_nan(floats), None, floats).cast(pa.int64())
 
 
 def read_columns(path: str) -> tuple[Column, ...]:
@@ -304,14 +335,16 @@ def _convert_cells(column: Column, values: pa.ChunkedArray, first: int) -> list[
     if typed.misfits is not None:
         faults = typed.misfits[cells.indices.to_numpy()]
         row = int(np.flatnonzero(faults)[0])
-        is_missing = faults[row] == CellFault.MISSING
-        rule = "a list without missing values" if is_missing else f"one that {column.kind} holds"
+        rule, fix = f"one that {column.kind} holds", "convert it, as with str()"
+        if faults[row] == CellFault.MISSING:
+            rule, fix = "a list without missing values", "fill them in, or give None for the list"
         raise invalid_value(
             index=first + row,
             name=column.name,
             value=repr(values[row].as_py()),
             kind=values.type,
             expected=rule,
+            fix=fix,
         )
     converted: list[Any] = typed.column.take(np.arange(len(values))).to_pylist()
     return converted
@@ -400,13 +433,7 @@ def _with_keys(unit: Batch, key: Callable[[Any], Any], first: int) -> list[dict[
                 "or number that identifies the record."
             )
         if not is_encodable(text):
-            raise invalid_value(
-                index=index,
-                name=KEY,
-                value=repr(text),
-                kind=type(value).__name__,
-                expected="a text that UTF-8 can encode",
-            )
+            raise unencodable_text(index, KEY, repr(text), type(value).__name__)
         keyed.append({**record, KEY: text})
     return keyed
 

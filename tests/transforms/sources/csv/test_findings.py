@@ -12,6 +12,7 @@ import pytest
 from shardmill.pipelines import RowsConfig
 from shardmill.pipelines.rows import resolve
 from shardmill.schemas import ShardmillError
+from shardmill.transforms.sources.csv.text_parser import NUMERIC_NULLS
 from tests.conftest import SHARED
 
 ROWS = 204
@@ -137,10 +138,21 @@ def test_texts_that_mean_missing_in_numbers_and_empty_columns(tmp_path) -> None:
         "no cell of 'b' has a value: --drop (of a listing, --features) leaves such columns out",
         (
             "2 cells of 'a', 'c' are texts such as ? and NA, which are missing in columns of numbers "
-            "only: --null_values=,?,NA makes them missing everywhere"
+            "only: '--null_values=,?,NA' makes them missing everywhere"
         ),
     )
     assert find(tmp_path, null_values=",?,NA", drop="b").sink.warnings == ()
+
+
+@pytest.mark.parametrize("marker", sorted(NUMERIC_NULLS - {""}))
+def test_the_hint_for_texts_that_mean_missing_has_them(marker, tmp_path) -> None:
+    """A shell reads the flag, and followed it leaves no warning."""
+    (tmp_path / "t.csv").write_text(f"a,b\n{marker},1\nred,2\nblue,3\n")
+    (warning,) = find(tmp_path).sink.warnings
+    (flag,) = (word for word in shlex.split(warning) if word.startswith("--null_values="))
+    given = flag.partition("=")[2]
+    assert given == f",{marker}"
+    assert find(tmp_path, null_values=given).sink.warnings == ()
 
 
 @pytest.mark.parametrize("cells", [["01", "02,5"], ["1", "99999999999999999999"], ["x", "1,2 b"]])
