@@ -91,7 +91,7 @@ def _check_without_archives(config: ImagesConfig) -> None:
 def _useless_options(config: ImagesConfig) -> Iterator[str]:
     """Yield a warning for each option that another one leaves no use.
 
-    They are no errors: datasets have been built with them, whose identity they are a part of.
+    They are not errors: datasets have been built with them, whose identity they are a part of.
     """
     if config.quality != ImagesConfig.quality and config.encoding in ("png", "raw"):
         yield f"--quality={config.quality} had no effect: --encoding={config.encoding} is lossless"
