@@ -4,6 +4,8 @@ from .loaders import Stream as Stream
 from .loaders import StreamStats as StreamStats
 from .loaders import balanced as balanced
 from .loaders import class_weights as class_weights
+from .loaders import collate_boxes as collate_boxes
+from .loaders import collate_padded as collate_padded
 from .loaders import feature_spec as feature_spec
 from .loaders import files as files
 from .loaders import keras_dataset as keras_dataset
