@@ -78,14 +78,13 @@ def _explain_header(error: RejectedError, dialect: Dialect, read: _Read) -> None
     Raises:
         RejectedError: One does.
     """
-    for other, head in _try(_other_dialects(dialect), read):
-        if _fits(head, other):
-            raise RejectedError(
-                "read",
-                "header",
-                f"{error.message}, but with --delimiter={other.delimiter!r} it has "
-                f"{len(head.columns)} columns: set that",
-            ) from error
+    for other, head in _propose(_other_dialects(dialect), read):
+        raise RejectedError(
+            "read",
+            "header",
+            f"{error.message}, but with --delimiter={other.delimiter!r} it has "
+            f"{len(head.columns)} columns: set that",
+        ) from error
 
 
 def _check_single_quotes(head: Head, dialect: Dialect) -> None:
@@ -109,18 +108,30 @@ def _other_dialects(dialect: Dialect) -> Iterator[Dialect]:
                 yield replace(dialect, delimiter=f"{delimiter} ")
 
 
-def _fits(head: Head, dialect: Dialect, least: int = 1) -> bool:
+def _fits(head: Head, dialect: Dialect) -> bool:
     """Return whether a dialect divides a file and reads its quotes.
 
     No cell has a part of the quotes of another.
     """
-    if not _divides(head, least):
+    if not _divides(head):
         return False
     broken = _BROKEN_BETWEEN_SPACES if dialect.delimiter_text == WHITESPACE else _BROKEN
     if any(re.search(broken, name) for name in head.header):
         return False
     columns = itertools.islice(head.cells.columns.values(), _FEW_COLUMNS)
     return not any(_matches(cells, broken).any() for cells in columns)
+
+
+def _propose(
+    dialects: Iterator[Dialect], read: _Read, least: int = 1
+) -> list[tuple[Dialect, Head]]:
+    """Return the dialects that divide a file; first those that read its quotes, too."""
+    dividing = [pair for pair in _try(dialects, read) if _divides(pair[1], least)]
+    reading = [(dialect, head) for dialect, head in dividing if _fits(head, dialect)]
+    # The others are right, too: a cell may end in a quote as 5" does. If quotes follow spaces, the
+    # next message says so.
+    plain = [pair for pair in dividing if pair[0].delimiter_text in _DELIMITERS[:-1]]
+    return [*reading, *plain]
 
 
 def _divides(head: Head, least: int = 1) -> bool:
@@ -148,15 +159,7 @@ def _try(dialects: Iterator[Dialect], read: _Read) -> Iterator[tuple[Dialect, He
 def _check_delimiter(head: Head, dialect: Dialect, read: _Read) -> None:
     """Reject a file of one column that another delimiter divides."""
     least = 1 if dialect.header_mode == "first" else 2
-    tried = list(_try(_other_dialects(dialect), read))
-    reading = [pair for pair in tried if _fits(pair[1], pair[0], least)]
-    # Others have quotes after spaces, which is the next thing to say.
-    dividing = [
-        (other, other_head)
-        for other, other_head in tried
-        if other.delimiter_text in _DELIMITERS[:-1] and _divides(other_head, least)
-    ]
-    for other, other_head in (*reading, *dividing):
+    for other, other_head in _propose(_other_dialects(dialect), read, least):
         raise RejectedError(
             "read",
             "header",
@@ -179,8 +182,8 @@ def _check_notes(head: Head, dialect: Dialect, read: _Read) -> None:
     for delimiter in (*delimiters, *spaced):
         lines = range(dialect.skip_lines + 1, dialect.skip_lines + _MOST_NOTES + 1)
         dialects = (replace(dialect, delimiter=delimiter, skip_lines=count) for count in lines)
-        for other, other_head in _try(dialects, read):
-            is_header = _fits(other_head, other) and _names_columns(other_head.header)
+        for other, other_head in _propose(dialects, read):
+            is_header = _names_columns(other_head.header)
             if is_header and not _is_comment(other_head.header[0], head.header[0]):
                 flags = f"--skip_lines={other.skip_lines}"
                 if delimiter != dialect.delimiter_text:
@@ -202,9 +205,12 @@ def _is_padded(head: Head) -> bool:
     if not above or any(row[-1] for row in above):
         return False
     first = above[0]
+    counts = [len(row) - row.count("") for row in above]
+    # Several rows with values in a few columns may be those of a table.
+    are_notes = len(above) > 1 and (max(counts) == 1 or 0 in counts)
     # A single one may be a header: an index, which is its first column, has no name.
     is_title = first[0] != "" and 1 < first.count("") >= len(first) / 2
-    return len(above) > 1 or is_title or not any(first)
+    return are_notes or is_title or not any(first)
 
 
 def _is_comment(text: str, first: str) -> bool:

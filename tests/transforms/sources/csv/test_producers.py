@@ -195,6 +195,22 @@ def test_advice_for_spaces_before_quotes_is_right(tmp_path, text, delimiter, giv
         assert [*reading.columns] == names or len({*names, ""}) <= len(names)
 
 
+INCHES = {
+    'id;size\n1;5"\n2;7"\n': {"delimiter": ";"},
+    '"id";"size"\n1;5"\n2;7"\n': {"delimiter": ";"},
+    'Report of 2024\nid,size\n1,5"\n2,7"\n': {"skip_lines": 1},
+}
+
+
+@pytest.mark.parametrize("text", INCHES)
+def test_a_cell_may_end_in_a_quote(tmp_path, text) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text(text)
+    found = options_of(message_of(path, Dialect()))
+    assert found == {"columns": (), "skip_lines": 0} | INCHES[text]
+    assert read_csv(path, Dialect(**found)).rows == [["1", '5"'], ["2", '7"']]
+
+
 TITLES = {
     "two": "Sales report,,\nACME Ltd,,\n",
     "blank": "Sales report,,\n,,\n",
@@ -219,6 +235,7 @@ def test_rows_above_a_header_that_are_filled_up_are_named(tmp_path, title, delim
 
 
 VALID = [
+    "name,comment,\nann,good,\nbob,bad,x\ncid,ok,y\n",
     "id,name,\na,x,u\nb,y,v\n",
     "id,\na,x\nb,y\n",
     'id,t\n1,"""x"""\n2," ""y"""\n',
