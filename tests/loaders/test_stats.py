@@ -423,6 +423,23 @@ def test_a_loop_that_ends_early_is_timed(ds) -> None:
     assert Stream(open_dataset(ds)).stats().wait_share is None
 
 
+@pytest.mark.heavy
+@pytest.mark.xdist_group("transform")
+def test_a_loop_over_keras_is_timed(ds) -> None:
+    stream = Stream(open_dataset(ds))
+    begin = time.monotonic()
+    batches = stream.timed(keras_dataset(stream, label=None, batch_size=100))
+    count = 0
+    for _ in batches:
+        count += 1
+        time.sleep(0.05)
+    whole, stats = time.monotonic() - begin, stream.stats()
+    assert count == len(batches) == -(-TOTAL // 100)
+    assert 0.05 * count <= stats.busy_seconds <= whole
+    assert 0 < stats.wait_seconds <= whole - stats.busy_seconds
+    assert stats.records == TOTAL
+
+
 # The line of an epoch.
 
 
