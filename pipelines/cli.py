@@ -67,7 +67,7 @@ def report_errors(run: Callable[[], int], *, json: bool, debug: bool = False) ->
     code = _run(run, json=json, debug=debug)
     terminal = sys.modules.get("shardmill.pipelines.report.terminal")  # if a command imported it
     if terminal is not None:
-        terminal.close_stderr_after_failure()
+        terminal.close_stderr_if_threads_remain()
     return code
 
 

@@ -20,7 +20,7 @@ from shardmill.pipelines.commands import IMAGES, NewProgress
 from shardmill.pipelines.report.terminal import (
     SIGNALS,
     delayed_signals,
-    quiet_threads,
+    hide_thread_errors,
     show_progress,
 )
 from shardmill.pipelines.runners.base import Job, Runner, find_runner, find_shardmill_error
@@ -228,7 +228,10 @@ class _Run:
                 pid = os.getpid() if in_process else 0
                 report = beam.Map(outcomes.report, self.run_id, pid, self.output)
                 outcome | "ReportOutcome" >> report
-            stack.enter_context(progress.collect(run_progress) if in_process else quiet_threads())
+            if in_process:
+                stack.enter_context(progress.collect(run_progress))
+            else:
+                hide_thread_errors()
             stack.enter_context(show_progress(run_progress))
             result = self._wait(pipeline, signals, run_progress, folder)
         if staged:

@@ -40,7 +40,7 @@ _FIRST_PAUSE, _MAX_PAUSE = 5.0, 60.0  # seconds between two lines of a log
 _hidden = contextvars.ContextVar("hidden", default=False)
 THREAD_PREFIX = "shardmill-"  # of the names of Shardmill's threads
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
-_run_failed = threading.Event()
+_threads_remain = threading.Event()
 
 
 class Answer(NamedTuple):
@@ -274,28 +274,21 @@ def quiet_logs(*, debug: bool) -> Iterator[None]:
     try:
         yield
     finally:
-        if not _run_failed.is_set():
+        if not _threads_remain.is_set():
             logging.disable(before)
 
 
-@contextlib.contextmanager
-def quiet_threads() -> Iterator[None]:
-    """Hide errors of Beam's threads if its log is hidden.
+def hide_thread_errors() -> None:
+    """Hide errors of Beam's threads if its log is hidden, until the process exits.
 
-    They fail when the server that they talk to goes away, which the main thread reports. If the
-    block raises, the process is about to exit: see ``close_stderr_after_failure``.
+    They fail when the server that they talk to goes away, which the main thread reports if the job
+    still ran. The threads outlive the job, and the server may end at any time after it: see
+    ``close_stderr_if_threads_remain``.
     """
-    if logging.root.manager.disable < logging.CRITICAL:
-        yield
+    if logging.root.manager.disable < logging.CRITICAL or isinstance(sys.stderr, _OwnThreads):
         return
-    stderr = sys.stderr
-    sys.stderr = cast("TextIO", _OwnThreads(stderr))  # where errors of threads are printed, too
-    try:
-        yield
-    except BaseException:
-        _run_failed.set()
-        raise
-    sys.stderr = stderr
+    sys.stderr = cast("TextIO", _OwnThreads(sys.stderr))  # errors of threads are printed there, too
+    _threads_remain.set()
 
 
 class _OwnThreads:
@@ -314,12 +307,12 @@ class _OwnThreads:
         return len(text)
 
 
-def close_stderr_after_failure() -> None:
-    """Redirect standard error to the null device after a failed run on another machine.
+def close_stderr_if_threads_remain() -> None:
+    """Redirect standard error to the null device after a run in other processes.
 
     Beam's threads keep running until the process exits, and print their own errors.
     """
-    if _run_failed.is_set():
+    if _threads_remain.is_set():
         sys.stderr.flush()
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, 2)
