@@ -36,7 +36,7 @@ def _splits(*words: str) -> Any:
     parse = pairs.parse
 
     def parse_any(flag: str, value: Any) -> Splits:
-        if isinstance(value, list | tuple) and all(isinstance(item, tuple) for item in value):
+        if isinstance(value, list | tuple) and value and all(map(is_pair, value)):
             value = dict(value)
         if isinstance(value, float):
             value = [value]
@@ -45,6 +45,9 @@ def _splits(*words: str) -> Any:
         if isinstance(value, Mapping):
             value = [f"{name}{separate(part)}{part}" for name, part in value.items()]
         return value if isinstance(value, Splits) else parse(flag, value)
+
+    def is_pair(item: Any) -> bool:
+        return isinstance(item, list | tuple) and len(item) == 2
 
     def separate(part: Any) -> str:
         share = isinstance(part, str) and not part.strip("0123456789./ ")

@@ -17,7 +17,7 @@ from PIL import Image
 from shardmill.loaders import feature_spec, keras_dataset, open_dataset, torch_dataset
 from shardmill.loaders.boxes import FORMATS
 from shardmill.pipelines.report.compare import compare_datasets
-from shardmill.schemas.errors import ShardmillError, UsageError
+from shardmill.schemas.errors import InputError, ShardmillError, UsageError
 from shardmill.transforms.images import encoder
 from shardmill.transforms.match.read_input import read_inputs
 from tests.conftest import build_dataset, examples, make_image, shardmill
@@ -532,6 +532,19 @@ def test_an_image_set_without_an_image_is_an_error(tmp_path, names):
     (sets / "val.txt").unlink()
     _, manifest = build_dataset(**options)
     assert {name: split.num_examples for name, split in manifest.splits.items()} == {"train": 2}
+
+
+@pytest.mark.parametrize("text", ["", "\n \n", "\ufeff"])
+def test_an_empty_image_set_is_an_error(tmp_path, text):
+    """Not a split that is left out."""
+    folder = write_images(tmp_path / "in")
+    sets = folder / "ImageSets" / "Main"
+    sets.mkdir(parents=True)
+    (sets / "train.txt").write_text("00\n01\n")
+    (sets / "test.txt").write_text(text)
+    options = {"splits": "imagesets", "image_size": 32, "label_from": "none"}
+    with pytest.raises(InputError, match=r"test\.txt names no image, so that split 'test'"):
+        build_dataset(input=folder, output=tmp_path / "ds", **options)
 
 
 @pytest.mark.heavy

@@ -9,7 +9,7 @@ import pytest
 import shardmill
 from shardmill.loaders import keras_dataset, open_dataset, torch_dataset
 from shardmill.schemas.arguments import explain_arguments
-from shardmill.schemas.errors import ShardmillError
+from shardmill.schemas.errors import ShardmillError, UsageError
 from tests.conftest import build_dataset, make_photos
 
 
@@ -33,7 +33,14 @@ def test_pairs_of_names_and_shares_are_splits(folder, tmp_path) -> None:
     options = {"input": folder / "in", "image_size": 8}
     _, ours = build_dataset(**options, output=tmp_path / "a", splits=pairs)
     _, theirs = build_dataset(**options, output=tmp_path / "b", splits=dict(pairs))
-    assert ours.build.config_id == theirs.build.config_id
+    _, lists = build_dataset(**options, output=tmp_path / "c", splits=[[*pair] for pair in pairs])
+    assert ours.build.config_id == theirs.build.config_id == lists.build.config_id
+
+
+@pytest.mark.parametrize("splits", [[("train",)], [["train", 1, 2]], [()], [[]]])
+def test_other_lists_of_splits_are_an_error(folder, tmp_path, splits) -> None:
+    with pytest.raises(UsageError, match="--splits="):
+        build_dataset(input=folder / "in", output=tmp_path / "ds", splits=splits)
 
 
 FUNCTIONS = (

@@ -105,10 +105,13 @@ def key_of_entry(
     else:
         path = os.path.normpath(path)
     if leaves or not path.startswith(prefix):
-        raise InputError(
-            f"{where}: {entry!r} leads outside the root {root}: remove the entry or set --root to "
-            "a folder that holds it."
-        )
+        advice = "remove the entry or set --root to a folder that holds it"
+        if not absolute:  # another root would move the entry, too
+            advice = (
+                "remove the entry, or write all entries relative to a folder that holds the files "
+                "and give that folder as --root"
+            )
+        raise InputError(f"{where}: {entry!r} leads outside the root {root}: {advice}.")
     relative = path[len(prefix) :]
     return make_key(relative), join(root, relative)
 

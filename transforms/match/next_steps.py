@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 from collections.abc import Sequence
 
+_HEIC = "install shardmill[heic] for HEIC images"
 _STEPS = tuple(
     (re.compile(rf"\.(?:{suffixes})(?:\.(?:gz|bz2|xz|zst))?$", re.IGNORECASE), step)
     for suffixes, step in (
         ("zip|7z|rar|tar|tgz|tbz2?|txz", "unpack archives first"),
         ("mp4|m4v|mov|avi|mkv|webm|mpe?g", "extract the frames of videos first, with ffmpeg"),
-        ("heic|heif", "install shardmill[heic] for HEIC images"),
+        ("heic|heif", _HEIC),
         ("npy|npz", "use `shardmill arrays` for NumPy arrays"),
         ("parquet", "use `shardmill rows` for tables"),
         ("csv|tsv|jsonl", "use `shardmill rows` for tables"),
@@ -29,8 +31,13 @@ def next_step(name: str, command: str, default: str) -> str:
         command: The command.
         default: What to return if the name does not say.
     """
-    steps = (step for pattern, step in _STEPS if pattern.search(name))
-    return next((step for step in steps if f"`shardmill {command}`" not in step), default)
+    for pattern, step in _STEPS:
+        if not pattern.search(name) or f"`shardmill {command}`" in step:
+            continue
+        if step == _HEIC and importlib.util.find_spec("pillow_heif"):
+            continue  # the extra is installed: the file itself is damaged
+        return step
+    return default
 
 
 def remedy_of_records(reason: str) -> str:

@@ -195,5 +195,5 @@ def unknown_column(flag: str, name: str, have: str, columns: Sequence[str]) -> U
     """
     near = difflib.get_close_matches(name, columns, 1)
     hint = f"; did you mean {near[0]!r}?" if near else "."
-    names = format_names(columns) or "none"
+    names = format_names(columns) or "no other columns"
     return UsageError(f"--{flag}={name} is not a column: {have} {names}{hint}")

@@ -201,11 +201,15 @@ def _read_set(file: InputRef) -> Iterator[InputRef]:
         raise StorageError(f"{file.uri} cannot be read: {error.message}.") from error
     except TextError as error:
         raise unreadable_text(source=file.uri, problem=error) from error
-    for line in lines:
-        name = line.strip()
-        if name:
-            key = make_key(f"{folder}JPEGImages/{name}.jpg")
-            yield InputRef(key, file.uri, split=stem_of(file.key))
+    names = [line.strip() for line in lines if line.strip()]
+    if not names:
+        raise InputError(
+            f"{file.uri} names no image, so that split {stem_of(file.key)!r} would be left out: "
+            "write the names of its images, one a line, or delete the file."
+        )
+    for name in names:
+        key = make_key(f"{folder}JPEGImages/{name}.jpg")
+        yield InputRef(key, file.uri, split=stem_of(file.key))
 
 
 def _list_names(group: tuple[str, dict[str, Any]]) -> Iterator[tuple[str, tuple[bool, str]]]:
