@@ -52,7 +52,7 @@ def steps_per_epoch(
     if not isinstance(manifest, Manifest):
         if whole_shards:
             raise UsageError("whole_shards=True counts shards of one dataset, not of a mix.")
-        return batches(_count_mix(manifest, split), batch_size, remainder, hosts)
+        return batches(count_mix(manifest, split), batch_size, remainder, hosts)
     selection = select(manifest, split)
     steps = batches(selection.num_examples, batch_size, remainder, hosts)
     if hosts == 1 or not whole_shards:
@@ -69,8 +69,13 @@ def steps_per_epoch(
     return smallest // (batch_size // hosts)
 
 
-def _count_mix(dataset: Dataset, split: str) -> int:
-    """Returns the number of examples in an epoch of a mix."""
+def count_mix(dataset: Dataset, split: str) -> int:
+    """Returns the number of examples in an epoch of a mix.
+
+    Args:
+        dataset: The mix, or its TOML file.
+        split: The split of the datasets that name none.
+    """
     from shardmill.loaders.opening import open_any  # imports NumPy
 
     mix = open_any(dataset, split).mix

@@ -1,4 +1,4 @@
-"""``shardmill steps``: imports neither Apache Beam nor TensorFlow nor NumPy."""
+"""``shardmill steps``: imports neither Apache Beam nor TensorFlow, and NumPy only for a mix."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import sys
 from dataclasses import dataclass
 from typing import ClassVar
 
-from shardmill.loaders.counting import steps_per_epoch
-from shardmill.loaders.selection import Selection, select
+from shardmill.loaders.counting import count_mix, steps_per_epoch
+from shardmill.loaders.selection import select
 from shardmill.pipelines.report.terminal import Answer
 from shardmill.schemas import option_types as of
+from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.dataset.read_manifest import open_manifest
 
 
@@ -18,7 +19,7 @@ class StepsOptions:
     """Options of ``shardmill steps``.
 
     Attributes:
-        manifest: ``DIR``: folder of a dataset, or a manifest
+        manifest: ``DIR``: folder of a dataset, a manifest, or the TOML file of a mix
         split: ``SPLIT``: a split, or several as in train+validation, or train[:10%%]
         batch_size: ``N``: the global batch size
         drop_remainder: drop a last batch that is not full
@@ -42,27 +43,33 @@ example:
 
 def run(flags: StepsOptions, answer: Answer) -> int:
     """Print the number of steps; return the exit code."""
-    _, path, _, manifest = open_manifest(flags.manifest)
-    selection = select(manifest, flags.split)
+    dataset: str | Manifest = flags.manifest
+    if flags.manifest.endswith(".toml"):
+        name, path = f"the mix {flags.manifest}", flags.manifest
+        examples = count_mix(flags.manifest, flags.split)
+    else:
+        _, path, _, dataset = open_manifest(flags.manifest)
+        selection = select(dataset, flags.split)
+        name, examples = selection.split, selection.num_examples
     steps = steps_per_epoch(
-        manifest,
+        dataset,
         flags.split,
         flags.batch_size,
         remainder="drop" if flags.drop_remainder else None,
         hosts=flags.hosts,
         whole_shards=flags.whole_shards,
     )
-    body = {"examples": selection.num_examples, "steps": steps}
+    body = {"examples": examples, "steps": steps}
     answer.give({**body, **vars(flags), "manifest": path})
     if not answer.json:
         print(steps)
     if not steps and not answer.quiet:
-        print(f"shardmill: {_explain_zero(selection, flags)}", file=sys.stderr)
+        print(f"shardmill: {_explain_zero(name, examples, flags.hosts)}", file=sys.stderr)
     return 0
 
 
-def _explain_zero(selection: Selection, flags: StepsOptions) -> str:
-    if not selection.num_examples:
-        return f"0 steps: {selection.split} is empty."
-    subject = "the share of a host" if flags.hosts > 1 else selection.split
+def _explain_zero(name: str, examples: int, hosts: int) -> str:
+    if not examples:
+        return f"0 steps: {name} is empty."
+    subject = "the share of a host" if hosts > 1 else name
     return f"0 steps: {subject} does not fill a batch; give a smaller --batch_size."

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from shardmill.loaders import Stream, open_dataset
+from shardmill.loaders import Stream, mix, open_dataset
 from shardmill.schemas.errors import InputError, StorageError
 from shardmill.schemas.storage import open_storage
 from tests.support.gcs_builds import upload
@@ -127,6 +127,32 @@ def test_stats_count_copies_on_disk(uri, front, tmp_path):
     stats = stream.stats()
     assert stats.requests == stats.bytes_read == front.counts().total() == 0
     assert (stats.disk_hits, stats.disk_misses) == (SHARDS, 0)
+
+
+@pytest.mark.parametrize("order", ["records", "blocks"])
+@pytest.mark.parametrize("cached", [False, True])
+def test_a_mix_reads_the_same_as_from_the_disk(cached, order, strict_bucket, front, tmp_path):
+    """Also when one of its datasets is on the disk."""
+    for name, base in (("a", 0), ("b", 100)):
+
+        def example(number, base=base):
+            return {"id": base + number}
+
+        ds = write_numbered(tmp_path / name, [20, 7, 13], 5, example=example)
+        upload(ds, f"{strict_bucket}/{name}")
+    here, there = tmp_path, strict_bucket
+    places = [(here, here), (there, there), (here, there)]
+    options = {"cache_dir": tmp_path / "cache"} if cached else {}
+    epochs = []
+    for first, second in places:
+        records = open_dataset(mix({f"{first}/a": 2, f"{second}/b": 1}, until="all"), **options)
+        stream = Stream(records, shuffle=True, seed=3, order=order)
+        epochs.append([[int(row["id"]) for row in stream] for _ in range(2)])
+    assert epochs[0] == epochs[1] == epochs[2]
+    front.calls.clear()
+    assert [int(row["id"]) for row in stream.at(0, 0)] == epochs[0][0]
+    if cached:
+        assert front.counts().total() == 0
 
 
 DAMAGES = {
