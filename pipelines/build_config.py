@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import shlex
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar, cast
 
@@ -25,6 +26,7 @@ from shardmill.schemas.dataset.splits import DEFAULT_SPLITS, Splits, split_of_fo
 from shardmill.schemas.errors import UsageError, format_names
 from shardmill.schemas.option_types import as_text, identity_of, options_of, parse_path
 from shardmill.schemas.storage import absolute, join, open_storage, scheme_of
+from shardmill.transforms.match.annotations.layouts import is_named_like_annotations
 from shardmill.transforms.match.inputs import MatchSpec, find_inputs
 from shardmill.transforms.match.walk import check_apart, folder_names
 from shardmill.transforms.sink.placement import PlaceSpec, ShardOptions, ShardSpec
@@ -34,6 +36,7 @@ _MODES = frozenset({"update", "overwrite", "limits", "dry_run", "beam_options"})
 
 Config = TypeVar("Config", bound="BuildConfig")
 _FEW = 100  # entries of a folder
+_MAX_SIBLINGS = 12
 _MAX_DEPTH = 4  # a link may lead to a folder above it
 
 
@@ -161,8 +164,13 @@ class BuildConfig(DatasetOptions):
         """Return the error to report for an exception of another library, or None."""
         return None
 
-    def without_folder_labels(self) -> Self:
-        """Return the options for an input whose folders are splits and have no subfolders."""
+    @property
+    def has_folder_labels(self) -> bool:
+        """Whether labels are names of folders, and no option says more about them."""
+        return False
+
+    def without_labels(self) -> Self:
+        """Return the options for an input without labels."""
         return self
 
     def sink_spec(self, identity: str, root: str, **values: Any) -> SinkSpec:
@@ -280,14 +288,20 @@ def resolve_splits(config: Config, match: MatchSpec) -> tuple[Config, tuple[str,
     )
     found: Config = replace(config, splits=Splits("directory"))
     flat = [name for name in splits if not folder_names(join(match.top, name))]
-    unlabelled = found.without_folder_labels()
-    if flat and unlabelled != found:
-        what = "they have" if flat == splits else f"{format_names(flat)} has"
-        warning += (
-            f"; {what} no subfolders, so the images have no labels: --label_from=filename takes "
-            "labels from file names"
-        )
-    found = unlabelled if flat == splits else found
+    if flat and found.has_folder_labels:
+        if flat == splits:
+            found = found.without_labels()
+            warning += (
+                "; they have no subfolders, so the images have no labels: --label_from=filename "
+                "takes labels from file names"
+            )
+        else:
+            unlabeled = ",".join(sorted({split_of_folder(name) for name in flat}))
+            have = "has" if len(flat) == 1 else "have"
+            warning += (
+                f"; {format_names(flat)} {have} no subfolders, so the images have no labels: add "
+                f"--unlabeled_splits={unlabeled}"
+            )
     return found, () if config.splits else (warning,)
 
 
@@ -308,10 +322,9 @@ def _warn_of_labels(config: Config, top: str, names: list[str], splits: list[str
         others = format_names([name for name in names if name not in splits])
         return (
             f"the folders {shown} look like splits, but not {others}: {divided}; "
-            "--splits=directory takes the folders as splits"
+            f"--splits=directory takes the folders as splits, and rejects the files in {others}"
         )
-    labelled = config.without_folder_labels() != config
-    if labelled and not any(folder_names(join(top, name)) for name in splits):
+    if config.has_folder_labels and not any(folder_names(join(top, name)) for name in splits):
         return (
             f"the folders {shown} look like splits and became labels: set --label_from=filename "
             f"or none; {divided}"
@@ -320,17 +333,37 @@ def _warn_of_labels(config: Config, top: str, names: list[str], splits: list[str
 
 
 def _warn_of_deeper_splits(top: str, names: list[str]) -> str:
-    """Return a warning if the only folder of an input holds folders that are named like splits."""
+    """Return a warning if a deeper folder of an input holds folders that are named like splits.
+
+    It is the only folder, or the only one next to those of annotations.
+    """
     folder = ""
     for _ in range(_MAX_DEPTH):
+        with_splits = {}
+        for name in names[:_MAX_SIBLINGS]:  # each takes a request in a bucket
+            path = join(folder, name) if folder else name
+            splits = _splits_in(top, path)
+            if splits and not is_named_like_annotations(name):
+                with_splits[path] = splits
+        if len(with_splits) == 1:
+            [(path, splits)] = with_splits.items()
+            option = f"--input={join(top, path)}"
+            if len(names) > 1:  # also files next to the folder may be needed
+                places = (f"{split}={place}" for place, split in splits.items())
+                option = f"--splits={','.join(places)}"
+            return f"{format_names([*splits])} look like splits: use {shlex.quote(option)}"
         if len(names) != 1:
             break
         folder = join(folder, names[0]) if folder else names[0]
         names = folder_names(join(top, folder))
-        splits = [join(folder, name) for name in sorted(names) if split_of_folder(name)]
-        if len({split_of_folder(name.rpartition("/")[2]) for name in splits}) > 1:
-            return f"{format_names(splits)} look like splits: use --input={join(top, folder)}"
     return ""
+
+
+def _splits_in(top: str, folder: str) -> dict[str, str]:
+    """Return the folders in a folder that are named like splits, with these; {} for one split."""
+    names = sorted(folder_names(join(top, folder)))
+    splits = {join(folder, name): split_of_folder(name) for name in names if split_of_folder(name)}
+    return splits if len({*splits.values()}) > 1 else {}
 
 
 def useless_unlabeled_splits() -> UsageError:

@@ -307,12 +307,15 @@ class ImagesConfig(ImagesOptions, BuildConfig):
             with use_pool(self.workers or usable_cores()) as pool:
                 pool.start_one()
 
-    def without_folder_labels(self) -> ImagesConfig:
+    @property
+    def has_folder_labels(self) -> bool:
         """See ``BuildConfig``; labels that other options describe are missing labels."""
         described = self.label_pattern or self.labels or self.by_label or self.unlabeled_splits
-        if described or self.label_source != "directory":
-            return self
-        return replace(self, label_from="none")
+        return self.label_source == "directory" and not described
+
+    def without_labels(self) -> ImagesConfig:
+        """See ``BuildConfig``."""
+        return replace(self, label_from="none", label_order="text")
 
     def used_values(self) -> dict[str, Any]:
         """Return the values of all options by name, as the build uses them."""

@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from shardmill.schemas.errors import InputError
+from tests.conftest import build_dataset
 from tests.support.rows_tools import build_rows, published, rejects_of
 from tests.support.typed_tools import counted, expected
 
@@ -116,6 +117,20 @@ DUCKDB = {
         "TIMESTAMP '1960-01-01' + INTERVAL (i * 12345) SECOND",
     ),
 }
+
+
+@pytest.mark.parametrize("value", ["to_seconds(i)", "[to_seconds(i)]", "{'b': to_seconds(i)}"])
+def test_intervals_of_duckdb_are_refused(value, tmp_path) -> None:
+    """Arrow reads them as 12 bytes."""
+    path = tmp_path / "t.parquet"
+    with duckdb.connect() as database:
+        database.sql(f"COPY (SELECT i, {value} AS a FROM range(3) r(i)) TO '{path}'")
+    with pytest.raises(
+        InputError, match=r"column 'a' has the type .*, which a feature cannot hold"
+    ):
+        build_dataset("rows", input=path, output=tmp_path / "ds")
+    outcome, _ = build_dataset("rows", input=path, output=tmp_path / "ds", drop="a")
+    assert outcome.status == "published"
 
 
 def test_duckdb_reads_the_values_of_its_files_too(tmp_path) -> None:

@@ -99,7 +99,34 @@ def test_failure_says_which_folders_were_taken_as_splits(tmp_path) -> None:
     assert (
         "(the folders 'test', 'train' were taken as splits; --splits=train:0.9" in outcome.message
     )
-    assert "'test' has no subfolders, so the images have no labels" in outcome.message
+    advice = "'test' has no subfolders, so the images have no labels: add --unlabeled_splits=test"
+    assert advice in outcome.message
+    assert build(tmp_path, unlabeled_splits="test").splits["test"].num_examples == 5
+
+
+def test_labels_of_split_folders_may_be_numbers(tmp_path) -> None:
+    names = [f"{split}/{number}" for split in ("train", "test") for number in (2, 10)]
+    make_photos(tmp_path / "in", dict.fromkeys(names, 1), size=(8, 8))
+    assert build(tmp_path, label_order="number").labels == ("2", "10")
+    make_photos(tmp_path / "flat", {"train": 2, "test": 2}, size=(8, 8))
+    options = {"input": tmp_path / "flat", "output": tmp_path / "other", "image_size": 8}
+    _, manifest = build_dataset(**options, label_order="number")
+    assert manifest.labels == ()
+
+
+@pytest.mark.parametrize("sibling", ["labels/train", "annotations", "notes"])
+def test_split_folders_next_to_others_are_a_warning(tmp_path, sibling) -> None:
+    """As in exports of YOLO and COCO; following the advice takes them as splits."""
+    make_photos(tmp_path / "in", {"images/train2017": 4, "images/val": 3}, size=(8, 8))
+    (tmp_path / "in" / sibling).mkdir(parents=True)
+    options = {"input": tmp_path / "in", "output": tmp_path / "ds", "label_from": "none"}
+    start = "'images/train2017', 'images/val' look like splits: use --splits="
+    [warning] = resolve_job("images", **options).sink.warnings
+    assert warning.startswith(start)
+    splits = warning.removeprefix(start)
+    _, manifest = build_dataset(**options, splits=splits, image_size=8)
+    counts = {name: split.num_examples for name, split in manifest.splits.items()}
+    assert counts == {"train": 4, "validation": 3}
 
 
 @pytest.mark.parametrize("kind", ["images", "rows"])
@@ -164,7 +191,9 @@ def test_split_folders_below_the_input_are_a_warning(tmp_path, kind) -> None:
     )
     (tmp_path / "in/a/more").mkdir()
     (tmp_path / "in/a/b/loop").symlink_to(tmp_path / "in")
-    assert resolve_job(kind, input=tmp_path / "in", output=tmp_path / "ds").sink.warnings == ()
+    assert resolve_job(kind, input=tmp_path / "in", output=tmp_path / "ds").sink.warnings == (
+        "'a/b/test', 'a/b/train' look like splits: use --splits=test=a/b/test,train=a/b/train",
+    )
 
 
 def test_globs(tmp_path) -> None:

@@ -69,8 +69,14 @@ def remedy_of(reason: str, keys: Sequence[str], annotations: str = "") -> str:
         return "correct these XML files of --annotations"
     if reason == "no_label":
         if any("/" in key for key in keys):
-            return "set --label_from or --label_column, or a --label_pattern that matches such keys"
-        return "set --label_from=none or --label_column, or give the folder above as --input"
+            return (
+                "set --label_from, or --label_column for archives, or a --label_pattern that "
+                "matches such keys"
+            )
+        return (
+            "set --label_from=none, or --label_column for archives, or give the folder above as "
+            "--input"
+        )
     remedies = {
         "annotation": "check the format of the files of --annotations; of YOLO, declare key points "
         "by kpt_shape, or outlines by task: segment, in the data.yaml of --labels",

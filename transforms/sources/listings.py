@@ -89,6 +89,14 @@ class ListingOptions(NamedTuple):
         return [name for name in names if not self.features or f"image/{name}" in sources]
 
 
+def _find_tables(parts: Sequence[MatchSpec], options: ListingOptions) -> list[str]:
+    """Return the listings that are tables: a ``.txt`` is one if it has more than paths."""
+    paths = [part.input for part in parts if part.kind == "listing"]
+    if options.labelled or options.split:
+        return paths
+    return [path for path in paths if not path.lower().endswith(".txt")]
+
+
 def open_listings(
     match: MatchSpec, options: ListingOptions
 ) -> tuple[MatchSpec, tuple[Column, ...], tuple[str, ...]]:
@@ -106,9 +114,7 @@ def open_listings(
         ShardmillError: A listing cannot be read, lacks a column, or an option names an unknown one.
     """
     parts = match.parts or (match,)
-    paths = (part.input for part in parts if part.kind == "listing")
-    tabular = [path for path in paths if not path.lower().endswith(".txt")]
-    listings = {path: _read_columns(path, options) for path in tabular}
+    listings = {path: _read_columns(path, options) for path in _find_tables(parts, options)}
     if options.separator and not (options.labelled and len(listings) == len(parts)):
         raise UsageError(
             f"--label_separator={options.separator} needs labels of listings: set "

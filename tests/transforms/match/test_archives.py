@@ -7,6 +7,7 @@ import os
 import random
 import re
 import shutil
+import subprocess
 import tarfile
 import unicodedata
 import zipfile
@@ -97,7 +98,10 @@ def zipped(path: Path, source: Path, method: int = zipfile.ZIP_DEFLATED) -> Path
 @pytest.fixture(scope="module")
 def archives(photos) -> dict[str, Path]:
     folder = photos.parent
+    v7 = folder / "v7.tar"  # whose headers have no magic; tarfile does not write them
+    subprocess.run(["tar", "--format=v7", "-cf", v7, "-C", photos, "."], check=True)
     return {
+        "v7": v7,
         "pax": tar(folder / "pax.tar", photos),
         "gnu": tar(folder / "named.jpg", photos, kind=tarfile.GNU_FORMAT),
         "deflated": zipped(folder / "deflated.zip", photos),

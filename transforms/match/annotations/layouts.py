@@ -183,6 +183,11 @@ def _list_folders(match: MatchSpec) -> _Folders:
     return folders
 
 
+def is_named_like_annotations(folder: str) -> bool:
+    """Return whether a folder is named as those of annotations or masks are."""
+    return bool(_MASK_WORDS & {*_words(folder)})
+
+
 def _stem(name: str) -> str:
     return posixpath.splitext(posixpath.basename(name))[0]
 

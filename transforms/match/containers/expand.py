@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import tarfile
 import tempfile
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
@@ -108,7 +109,7 @@ def archive_kind(reader: RandomReader) -> str:
 
 
 def _kind_of(head: bytes) -> str:
-    if head[257:262] == b"ustar":  # IEEE Std 1003.1, pax: magic
+    if head[257:262] == b"ustar" or _starts_with_tar_header(head):  # IEEE Std 1003.1, pax: magic
         return "tar"
     if head.startswith((b"PK\x03\x04", b"PK\x05\x06")):
         return "zip"
@@ -117,6 +118,15 @@ def _kind_of(head: bytes) -> str:
     if has_zlib_records(head):
         return "zlib"
     return "tfrecord" if starts_record(head) else ""
+
+
+def _starts_with_tar_header(head: bytes) -> bool:
+    """Return whether a header of tar with its checksum begins: those of version 7 have no magic."""
+    try:
+        tarfile.TarInfo.frombuf(head[: tarfile.BLOCKSIZE], "utf-8", "surrogateescape")
+    except tarfile.HeaderError:
+        return False
+    return True
 
 
 def is_archive(uri: str) -> bool:

@@ -332,8 +332,8 @@ class TypedSample(Sample):
         if feature_type is None:
             raise InputError(
                 f"The column {name!r} has the type {profile.kind}, which a feature cannot hold "
-                f"(lists of lists, maps, lists of structs): leave it out with --drop={name}, or of "
-                "a listing with --features."
+                "(lists of lists, maps, intervals, lists of structs): leave it out with "
+                f"--drop={name}, or of a listing with --features."
             )
         kind, several = feature_type
         column = given or Column(name, kind)

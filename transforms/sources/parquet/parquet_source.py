@@ -155,7 +155,22 @@ def read_footer(ref: InputRef) -> Footer:
             if group.num_rows:
                 groups.append(Group(number, first, group.num_rows, group.total_byte_size))
             first += group.num_rows
-        return Footer(profiles_of(file.schema_arrow), tuple(groups), index is not None)
+        return Footer(profiles_of(_typed_fields(file)), tuple(groups), index is not None)
+
+
+def _typed_fields(file: pq.ParquetFile) -> pa.Schema:
+    """Return the fields of a file; Arrow reads INTERVAL, as of DuckDB, as 12 bytes."""
+    schema: pa.Schema = file.schema_arrow
+    columns = [file.schema.column(number) for number in range(len(file.schema))]
+    tops = {column.path.partition(".")[0] for column in columns if _is_interval(column)}
+    for name in tops:
+        place = schema.get_field_index(name)
+        schema = schema.set(place, pa.field(name, pa.month_day_nano_interval()))
+    return schema
+
+
+def _is_interval(column: pq.ColumnSchema) -> bool:
+    return bool(column.converted_type == "INTERVAL")
 
 
 def read_tables(

@@ -12,6 +12,7 @@ import contextlib
 import datetime as dt
 import os
 from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from itertools import chain
 from reprlib import repr  # noqa: A004 - which cuts long values
 from typing import Any, TypeAlias
@@ -338,7 +339,13 @@ def _check_columns(columns: Mapping[Any, Any]) -> None:
         raise _not_a_source(columns)
     lengths: dict[Any, int] = {}
     for name, column in columns.items():
-        is_scalar = isinstance(column, str | bytes) or getattr(column, "ndim", 1) == 0
+        if isinstance(column, Mapping) or hasattr(column, "columns"):  # of tables
+            raise UsageError(
+                f"The column {name!r} of the source is a {type(column).__name__}, not a list or an "
+                "array of one value a record: give a table itself, or its to_dict('list'); of a "
+                "dict of records give its values()."
+            )
+        is_scalar = isinstance(column, str | bytes | AbstractSet) or getattr(column, "ndim", 1) == 0
         if is_scalar or not hasattr(column, "__len__"):
             kind = type(column).__name__
             raise UsageError(
