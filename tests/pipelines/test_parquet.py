@@ -120,7 +120,7 @@ DUCKDB = {
 
 
 @pytest.mark.parametrize("value", ["to_seconds(i)", "[to_seconds(i)]", "{'b': to_seconds(i)}"])
-def test_intervals_of_duckdb_are_refused(value, tmp_path) -> None:
+def test_intervals_of_duckdb_are_rejected(value, tmp_path) -> None:
     """Arrow reads them as 12 bytes."""
     path = tmp_path / "t.parquet"
     with duckdb.connect() as database:
