@@ -191,7 +191,7 @@ def continued(tool: str, work: Path, workers: int) -> str:
     try:
         rest, _ = start(tool, work, examples=EPOCH - STOP * BATCH, state=state, workers=workers)
     except RuntimeError as error:
-        return f"refused: {error}"
+        return f"rejected: {error}"
     return differences(begun + rest, whole)
 
 
