@@ -9,11 +9,11 @@ from typing import ClassVar
 from shardmill.pipelines.limits import (
     Limits,
     LimitsOption,
+    Rules,
     describe_failure,
     limits_option,
     render_verdicts,
 )
-from shardmill.pipelines.manifest_rules import Rules
 from shardmill.pipelines.report.terminal import Answer
 from shardmill.schemas import option_types as of
 from shardmill.schemas.dataset.read_manifest import OpenedManifest, load_manifest, open_manifest
