@@ -114,7 +114,7 @@ def compare_records(before: Side, after: Side, most: int) -> dict[str, Any]:
     gone, come = (_first_records(records, "content") for records in (removed, added))
     renamed = [(record, come[content]) for content, record in gone.items() if content in come]
     changed = dict.fromkeys(["all", *kinds], 0)
-    examples = []
+    examples: list[dict[str, Any]] = []
     for key, record in old.items():
         other = new.get(key, record)
         differing = [
