@@ -204,7 +204,7 @@ class BuildConfig(DatasetOptions):
         if self.source_id:
             return ()
         values = self.used_values()
-        words = ["shardmill", kind, *(f"--input={absolute(each)}" for each in self.sources)]
+        words = ["shardmill", kind, *(f"--input={absolute(source)}" for source in self.sources)]
         words.append(f"--output={self.absolute_output}")
         for name, option in options_of(self).items():
             value = values[name]
@@ -235,7 +235,7 @@ def _are_swapped(source: str, output: str) -> bool:
         return False
     if entry.kind != "dir":
         return True
-    names = {each.name for each in itertools.islice(storage.list_dir(output), _FEW)}
+    names = {item.name for item in itertools.islice(storage.list_dir(output), _FEW)}
     return MANIFEST not in names and any(not name.startswith((".", "gen-")) for name in names)
 
 
@@ -278,17 +278,17 @@ def resolve_splits(config: Config, match: MatchSpec) -> tuple[Config, tuple[str,
         f"the folders {format_names(splits)} were taken as splits; --splits={DEFAULT_SPLITS} "
         "divides all files"
     )
-    found: Config = replace(config, splits=Splits("directory"))
+    divided: Config = replace(config, splits=Splits("directory"))
     flat = [name for name in splits if not folder_names(join(match.top, name))]
-    unlabelled = found.without_folder_labels()
-    if flat and unlabelled != found:
+    unlabelled = divided.without_folder_labels()
+    if flat and unlabelled != divided:
         what = "they have" if flat == splits else f"{format_names(flat)} has"
         warning += (
             f"; {what} no subfolders, so the images have no labels: --label_from=filename takes "
             "labels from file names"
         )
-    found = unlabelled if flat == splits else found
-    return found, () if config.splits else (warning,)
+    resolved = unlabelled if flat == splits else divided
+    return resolved, () if config.splits else (warning,)
 
 
 def _warn_of_labels(config: Config, top: str, names: list[str], splits: list[str]) -> str:
@@ -302,18 +302,18 @@ def _warn_of_labels(config: Config, top: str, names: list[str], splits: list[str
     """
     if not splits:
         return _warn_of_deeper_splits(top, names)
-    shown = format_names(splits)
+    listed = format_names(splits)
     divided = f"all files were divided by --splits={DEFAULT_SPLITS}"
     if len(splits) < len(names):
         others = format_names([name for name in names if name not in splits])
         return (
-            f"the folders {shown} look like splits, but not {others}: {divided}; "
+            f"the folders {listed} look like splits, but not {others}: {divided}; "
             "--splits=directory takes the folders as splits"
         )
     labelled = config.without_folder_labels() != config
     if labelled and not any(folder_names(join(top, name)) for name in splits):
         return (
-            f"the folders {shown} look like splits and became labels: set --label_from=filename "
+            f"the folders {listed} look like splits and became labels: set --label_from=filename "
             f"or none; {divided}"
         )
     return ""

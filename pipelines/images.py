@@ -144,14 +144,15 @@ def resolve(config: ImagesConfig, *, runner: str = "") -> ImagesJob:
         match = config.find_inputs(
             wanted="images", listing=listing, follow_links=config.follow_links
         )
+    parts = match.parts or (match,)
     if not match.archives:
         _check_without_archives(config)
-    elif all(part.archives for part in match.parts or (match,)):
+    elif all(part.archives for part in parts):
         _check_one_label(config)
     config, warnings = resolve_splits(config, match)
     check_unlabeled(config.unlabeled_splits, config.shares)
-    listings = (part.kind == "listing" and not part.archives for part in match.parts or (match,))
-    if config.duplicates != "keep" and any(listings):
+    has_listing = any(part.kind == "listing" and not part.archives for part in parts)
+    if config.duplicates != "keep" and has_listing:
         raise UsageError(
             f"--duplicates={config.duplicates} and a listing cannot be combined, since both say "
             "what belongs together: remove the copies from the listing."

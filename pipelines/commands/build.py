@@ -124,8 +124,8 @@ def run_build(command: str, build: BuildRequest) -> int:
         build_runner = find_runner(runner)
     paths = [("--input", path) for path in config.sources]
     build_runner.check_paths([*paths, ("--output", config.output)])
-    if build_runner.has_process_per_core(beam_flags):
-        config = with_one_core(config, kind.parallelism)
+    if build_runner.has_process_per_core(beam_flags) and not getattr(config, kind.parallelism):
+        config = replace(config, **{kind.parallelism: 1})  # a decoder or thread for each process
     job = pipeline_module.resolve(config, runner=runner)
     output = config.absolute_output
     if not config.dry_run:
@@ -172,16 +172,6 @@ def _add_changes(outcome: Outcome, output: str) -> Outcome:
         changes = changes_of_update(output, Manifest.from_json(outcome.manifest))
         outcome = replace(outcome, changes=(*outcome.changes, *changes))
     return outcome
-
-
-def with_one_core(config: Any, option: str) -> Any:
-    """Return a config whose processes have one decoder or thread, unless it says how many.
-
-    Args:
-        config: The options.
-        option: Name of the option with the number.
-    """
-    return replace(config, **{option: getattr(config, option) or 1})
 
 
 def finish_run(start: Callable[[], T], answer: Answer, *, remedy: str) -> T | int:
