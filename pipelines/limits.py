@@ -20,6 +20,7 @@ from shardmill.schemas.errors import LimitError, UsageError
 from shardmill.schemas.numbers import human_duration, parse_duration, plural, printable
 from shardmill.schemas.option_types import (
     MaybeInt,
+    MaybeText,
     Option,
     Path,
     parse_path,
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
 _SAMPLE = "run again, and see `shardmill verify` for what is damaged"
 _CLOCK_SKEW = dt.timedelta(minutes=5)
 _MAX_REASONS = 3
-RuleOption = Option[str | None, str | None]
 
 
 def _rule(parse: Callable[[str, str], Any]) -> Any:
@@ -103,10 +103,10 @@ class Rules:
         max_duplicates: ``N``: largest number of images that are exact copies of others
     """
 
-    min_examples: RuleOption = _rule(_parse_counts)
-    max_age: RuleOption = _rule(_parse_age)
-    finished_after: RuleOption = _rule(_parse_earliest)
-    max_reject_fraction: RuleOption = _rule(_parse_fraction)
+    min_examples: MaybeText = _rule(_parse_counts)
+    max_age: MaybeText = _rule(_parse_age)
+    finished_after: MaybeText = _rule(_parse_earliest)
+    max_reject_fraction: MaybeText = _rule(_parse_fraction)
     max_duplicates: MaybeInt = whole(None)
 
 

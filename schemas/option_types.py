@@ -102,6 +102,7 @@ class Options:
 
 
 Text = Option[str, str]
+MaybeText = Option[str | None, str | None]
 File = Option[str, Path]
 Switch = Option[bool, bool]
 Int = Option[int, int]

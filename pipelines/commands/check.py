@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass, fields
-from typing import ClassVar
 
 from shardmill.pipelines.limits import (
     Limits,
@@ -38,12 +37,12 @@ class CheckOptions(Rules):
         findings: deprecated: findings are always listed
     """
 
-    usage: ClassVar = "DIR [FLAGS]"
-    summary: ClassVar = """\
+    usage = "DIR [FLAGS]"
+    summary = """\
 Check whether a dataset can be used: list what may harm training, from its
 manifest and a sample of its records, the worst first. Limits make findings
 fail."""
-    example: ClassVar = """\
+    example = """\
 examples:
   shardmill check ds
   shardmill check ds --min_examples=train:1000,validation:100 --max_age=26h

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import ClassVar
 
 from shardmill.pipelines.commands import COMMANDS, find_parser
 from shardmill.pipelines.commands.parser import Parser
@@ -62,9 +61,9 @@ class CompletionOptions:
         shell: ``SHELL``: bash, zsh or fish
     """
 
-    usage: ClassVar = "SHELL [FLAGS]"
-    summary: ClassVar = "Print a script that completes commands and flags in a shell."
-    example: ClassVar = """\
+    usage = "SHELL [FLAGS]"
+    summary = "Print a script that completes commands and flags in a shell."
+    example = """\
 examples, for the shell that runs them:
   eval "$(shardmill completion bash)"
   eval "$(shardmill completion zsh)"

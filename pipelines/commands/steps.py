@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
-from typing import ClassVar
 
 from shardmill.loaders.counting import steps_per_epoch
 from shardmill.loaders.selection import Selection, select
@@ -27,9 +26,9 @@ class StepsOptions:
             share
     """
 
-    usage: ClassVar = "DIR --batch_size=N [FLAGS]"
-    summary: ClassVar = "Steps per epoch, from the manifest."
-    example: ClassVar = """\
+    usage = "DIR --batch_size=N [FLAGS]"
+    summary = "Steps per epoch, from the manifest."
+    example = """\
 example:
   shardmill steps ds --split=train --batch_size=32"""
     manifest: str
