@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-# A command whose job has ended, in a process of its own: the threads stay quiet until it exits.
+# A command whose job has ended, in a separate process: the threads stay quiet until it exits.
 COMMAND = """
 import logging, os, sys, threading
 from shardmill.pipelines.cli import report_errors
