@@ -1,7 +1,7 @@
 """Compare two versions of a dataset: their manifests, and their records by key.
 
 Images are compared by their catalogs; rows are read. Only records of shards that differ are
-compared: a million take three seconds and 400 MB.
+compared: a million take three seconds and 550 MB.
 """
 
 from __future__ import annotations
