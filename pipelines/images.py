@@ -59,14 +59,10 @@ class ImagesJob:
         if config.dry_run:
             folder = tempfile.mkdtemp(prefix="shardmill-")
             atexit.register(shutil.rmtree, folder, ignore_errors=True)
-        reads_labels = config.reads_archive_labels
+        labels = config.label_column if config.reads_archive_labels else None
         members = MemberOptions(
-            config.label_column if reads_labels else "",
-            config.image_endings,
-            config.zip_encoding,
-            by_path=not reads_labels,
+            labels or "", config.image_endings, config.zip_encoding, by_path=labels is None
         )
-        labels = config.label_column if reads_labels else None
         may_lack = bool(config.unlabeled_splits)
         order = config.label_order if config.label_spec.fixed is None else None
         return Spool(folder, config.image_column, labels, may_lack, members, order)

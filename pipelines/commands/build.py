@@ -109,15 +109,14 @@ def run_build(command: str, build: BuildRequest) -> int:
         build: The options.
     """
     config, beam_flags, answer, recipe = build
-    in_memory = not config.dry_run and take_runner(beam_flags)[0] == IN_MEMORY
-    config.start(answer, in_memory=in_memory)
+    runner, beam_flags = take_runner(beam_flags)
+    config.start(answer, in_memory=runner == IN_MEMORY and not config.dry_run)
     kind = INPUT_KINDS[command]
     with quiet_import():
         pipeline_module = kind.load_pipeline()
         from shardmill.pipelines.report.summary import build_result, log_summary, render_build
 
     started = time.monotonic()
-    runner, beam_flags = take_runner(beam_flags)
     build_runner = find_runner(runner)
     if config.dry_run:  # which is made here, for any runner that exists
         runner = IN_MEMORY

@@ -333,15 +333,12 @@ def _take_positional(
         free = [name for name in free if name != "output"]  # all of them are inputs
     elif len(given) < len(free):
         free = [name for name in free if name not in file_values]
-    if len(positional) > 1 and free == positional[-1:]:  # the output: flags gave the inputs
-        values |= zip(free, given, strict=False)
-        return argv[1:] if given else argv
-    if given and len(free) == 1:
-        values[free[0]] = given
+    if given and free == ["input"]:
+        values["input"] = given
         return argv[len(given) :]
-    if len(given) > len(free) > 0:  # several inputs, and the output
+    if len(given) > len(free) > 1:  # several inputs, and the output
         *inputs, output = given
-        values |= zip(positional, (inputs, output), strict=True)
+        values |= {"input": inputs, "output": output}
         return argv[len(given) :]
     values |= zip(free, given, strict=False)
     return argv[min(len(free), len(given)) :]

@@ -18,7 +18,12 @@ from shardmill.loaders.boxes import BOXES
 from shardmill.loaders.html.render import SIDE, is_picture, make_histogram, make_thumbnail, render
 from shardmill.loaders.record_decoder import IMAGE_ENCODINGS, RecordDecoder
 from shardmill.loaders.records import Records, open_encoded
-from shardmill.pipelines.report.findings import SampledRecord, choose_examples, find_problems
+from shardmill.pipelines.report.findings import (
+    SampledRecord,
+    choose_examples,
+    find_problems,
+    splits_of_shards,
+)
 from shardmill.pipelines.report.sample import noting, sample_records
 from shardmill.pipelines.report.show_data import describe_dataset
 from shardmill.schemas.arguments import check_arguments
@@ -117,7 +122,7 @@ def gather(opened: OpenedManifest, inputs: Path | None) -> dict[str, Any]:
     specs, samples = sample_records(base, manifest, notes)
     problems = [] if manifest.root else find_problems(manifest, samples)
     findings = [{**problem._asdict(), "groups": []} for problem in problems]
-    splits = [name for name, split in manifest.splits.items() for _ in split.shards]
+    splits = splits_of_shards(manifest)
     if samples:
         with noting(notes), open_encoded(base, "+".join(manifest.splits)) as records:
             draw = _drawer(records, specs, splits)
