@@ -260,7 +260,11 @@ def run(command: str, options: Any, **more: Any) -> dict[str, Any]:
             stderr=None if shared else subprocess.PIPE,
         )
         try:
-            _send(call, process.stdin)
+            if process.stdin is not None:
+                # The process may have failed, which its exit code says; else this leaves it open.
+                with contextlib.suppress(BrokenPipeError):
+                    process.stdin.write(call)
+                    process.stdin.flush()
             notes = _forward(process.stderr)
             code = process.wait()
         except KeyboardInterrupt:
@@ -314,14 +318,6 @@ def _run_as_child() -> int:
         return code
 
     return report_errors(run_command, json=True)
-
-
-def _send(call: bytes, stdin: IO[bytes] | None) -> None:
-    """Write a call to the standard input of a child process, and leave it open."""
-    if stdin is not None:
-        with contextlib.suppress(BrokenPipeError):  # the process has failed; its exit code says so
-            stdin.write(call)
-            stdin.flush()
 
 
 def _forward(lines: IO[bytes] | None) -> list[str]:

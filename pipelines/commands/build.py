@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from importlib import import_module
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from shardmill.pipelines import run
 from shardmill.pipelines.commands import INPUT_KINDS, find_parser
@@ -24,9 +24,6 @@ from shardmill.pipelines.runners.base import IN_MEMORY, find_runner, take_runner
 from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.errors import OutputError
 from shardmill.schemas.storage import open_storage, scheme_of
-
-if TYPE_CHECKING:
-    from shardmill.transforms.sink.spec import Outcome
 
 _NOT_IN_RECIPES = {"dry_run", "beam_options"}
 _ARROW_POOL = "ARROW_DEFAULT_MEMORY_POOL"
@@ -151,7 +148,12 @@ def run_build(command: str, build: BuildRequest) -> int:
     if isinstance(ended, int):
         return ended
     seconds = time.monotonic() - started
-    outcome = _add_changes(ended.outcome, output) if config.update else ended.outcome
+    outcome = ended.outcome
+    if config.update and outcome.status == "published":
+        from shardmill.pipelines.report.compare import changes_of_update
+
+        changes = changes_of_update(output, Manifest.from_json(outcome.manifest))
+        outcome = replace(outcome, changes=(*outcome.changes, *changes))
     if outcome.findings:
         findings = [DatasetFinding(**finding) for finding in outcome.findings]
         answer.show(lambda _: [render_verdicts(findings, [])])
@@ -161,16 +163,6 @@ def run_build(command: str, build: BuildRequest) -> int:
     if answer.quiet or not log_summary(command, result, outcome.manifest, ended):
         answer.show(lambda _: render_build(outcome, output, seconds, kind.inputs, columns))
     return 0
-
-
-def _add_changes(outcome: Outcome, output: str) -> Outcome:
-    """Return an outcome with the records that an update changed."""
-    if outcome.status == "published":
-        from shardmill.pipelines.report.compare import changes_of_update
-
-        changes = changes_of_update(output, Manifest.from_json(outcome.manifest))
-        outcome = replace(outcome, changes=(*outcome.changes, *changes))
-    return outcome
 
 
 def finish_run(start: Callable[[], T], answer: Answer, *, remedy: str) -> T | int:
