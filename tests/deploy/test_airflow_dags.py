@@ -503,7 +503,7 @@ def test_flags_of_each_runner_are_valid(runner, monkeypatch):
         flag.replace("{{ day_end() }}", end_of("2026-11-20", ZURICH)) for flag in dataset.check
     ]
     asked, _ = find_parser("check").parse([*flags, "--", dataset.output])
-    assert asked.min_examples.value == {"train": 1000, "validation": 100}
+    assert asked.min_examples == "train:1000,validation:100"
 
 
 def test_commands_are_the_input_kinds():
