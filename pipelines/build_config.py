@@ -212,7 +212,7 @@ class BuildConfig(DatasetOptions):
         if self.source_id:
             return ()
         values = self.used_values()
-        words = ["shardmill", kind, *(f"--input={absolute(each)}" for each in self.sources)]
+        words = ["shardmill", kind, *(f"--input={absolute(source)}" for source in self.sources)]
         words.append(f"--output={self.absolute_output}")
         for name, option in options_of(self).items():
             value = values[name]
@@ -243,7 +243,7 @@ def _are_swapped(source: str, output: str) -> bool:
         return False
     if entry.kind != "dir":
         return True
-    names = {each.name for each in itertools.islice(storage.list_dir(output), _FEW)}
+    names = {item.name for item in itertools.islice(storage.list_dir(output), _FEW)}
     return MANIFEST not in names and any(not name.startswith((".", "gen-")) for name in names)
 
 
@@ -286,11 +286,11 @@ def resolve_splits(config: Config, match: MatchSpec) -> tuple[Config, tuple[str,
         f"the folders {format_names(splits)} were taken as splits; --splits={DEFAULT_SPLITS} "
         "divides all files"
     )
-    found: Config = replace(config, splits=Splits("directory"))
+    divided: Config = replace(config, splits=Splits("directory"))
     flat = [name for name in splits if not folder_names(join(match.top, name))]
-    if flat and found.has_folder_labels:
+    if flat and divided.has_folder_labels:
         if flat == splits:
-            found = found.without_labels()
+            divided = divided.without_labels()
             warning += (
                 "; they have no subfolders, so the images have no labels: --label_from=filename "
                 "takes labels from file names"
@@ -302,7 +302,7 @@ def resolve_splits(config: Config, match: MatchSpec) -> tuple[Config, tuple[str,
                 f"; {format_names(flat)} {have} no subfolders, so the images have no labels: add "
                 f"--unlabeled_splits={unlabeled}"
             )
-    return found, () if config.splits else (warning,)
+    return divided, () if config.splits else (warning,)
 
 
 def _warn_of_labels(config: Config, top: str, names: list[str], splits: list[str]) -> str:
@@ -316,17 +316,17 @@ def _warn_of_labels(config: Config, top: str, names: list[str], splits: list[str
     """
     if not splits:
         return _warn_of_deeper_splits(top, names)
-    shown = format_names(splits)
+    listed = format_names(splits)
     divided = f"all files were divided by --splits={DEFAULT_SPLITS}"
     if len(splits) < len(names):
         others = format_names([name for name in names if name not in splits])
         return (
-            f"the folders {shown} look like splits, but not {others}: {divided}; "
+            f"the folders {listed} look like splits, but not {others}: {divided}; "
             f"--splits=directory takes the folders as splits, and rejects the files in {others}"
         )
     if config.has_folder_labels and not any(folder_names(join(top, name)) for name in splits):
         return (
-            f"the folders {shown} look like splits and became labels: set --label_from=filename "
+            f"the folders {listed} look like splits and became labels: set --label_from=filename "
             f"or none; {divided}"
         )
     return ""

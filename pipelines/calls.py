@@ -8,7 +8,6 @@ that crashes.
 from __future__ import annotations
 
 import contextlib
-import difflib
 import inspect
 import io
 import json
@@ -20,8 +19,10 @@ import sys
 import tempfile
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, fields
-from functools import cached_property, partial
+from functools import cached_property
 from typing import IO, TYPE_CHECKING, Any, ParamSpec, TypeVar
+
+import msgspec
 
 from shardmill.pipelines.dataset_options import ArraysOptions, ImagesOptions, RowsOptions
 from shardmill.pipelines.tool_options import CountConfig, VerifyOptions
@@ -32,7 +33,12 @@ from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.dataset.read_manifest import load_manifest
 from shardmill.schemas.dataset.shard_names import REJECTS
 from shardmill.schemas.numbers import plural
-from shardmill.schemas.option_types import describe_options, options_of, unknown_option
+from shardmill.schemas.option_types import (
+    describe_options,
+    options_of,
+    propose,
+    unknown_option,
+)
 from shardmill.schemas.storage import join
 
 if TYPE_CHECKING:
@@ -42,7 +48,6 @@ _BUILT = ("published", "up_to_date")
 _RAISES = "    ShardmillError: The command failed; the message says why, and what to do.\n"
 P = ParamSpec("P")
 T = TypeVar("T")
-Result = TypeVar("Result", "BuildResult", "VerifyResult")
 
 
 @dataclass(frozen=True, repr=False)
@@ -203,18 +208,15 @@ def check_names(call: str, values: Collection[str], options: Collection[str]) ->
         UsageError: It has not.
     """
     for name in sorted({*values} - {*options}):
-        near = difflib.get_close_matches(name, options, 1)
-        hint = f"did you mean {near[0]}?" if near else "Beam's options go in beam_options={...}."
+        hint = propose(name, options, "Beam's options go in beam_options={...}.")
         raise unknown_option(command=call, name=name, hint=hint)
 
 
-def _result(kind: type[Result], body: dict[str, Any]) -> Result:
-    names = {field.name for field in fields(kind)} & body.keys()
-    lists = {name: tuple(body[name]) for name in names if isinstance(body[name], list)}
-    return kind(**{name: body[name] for name in names} | lists)
+def build_result(body: dict[str, Any]) -> BuildResult:
+    """Return the result of a build of the object that it prints."""
+    return msgspec.convert(body, BuildResult)
 
 
-build_result = partial(_result, BuildResult)
 images = _command(ImagesOptions, "images", ImagesOptions.summary, build_result)
 rows = _command(RowsOptions, "rows", RowsOptions.summary, build_result)
 arrays = _command(ArraysOptions, "arrays", ArraysOptions.summary, build_result)
@@ -228,7 +230,7 @@ verify = _command(
     VerifyOptions,
     "verify",
     "Check every byte of a dataset against its manifest and schema.",
-    partial(_result, VerifyResult),
+    lambda body: msgspec.convert(body, VerifyResult),
 )
 
 
@@ -258,7 +260,11 @@ def run(command: str, options: Any, **more: Any) -> dict[str, Any]:
             stderr=None if shared else subprocess.PIPE,
         )
         try:
-            _send(call, process.stdin)
+            if process.stdin is not None:
+                # The process may have failed, which its exit code says; else this leaves it open.
+                with contextlib.suppress(BrokenPipeError):
+                    process.stdin.write(call)
+                    process.stdin.flush()
             notes = _forward(process.stderr)
             code = process.wait()
         except KeyboardInterrupt:
@@ -312,14 +318,6 @@ def _run_as_child() -> int:
         return code
 
     return report_errors(run_command, json=True)
-
-
-def _send(call: bytes, stdin: IO[bytes] | None) -> None:
-    """Write a call to the standard input of a child process, and leave it open."""
-    if stdin is not None:
-        with contextlib.suppress(BrokenPipeError):  # the process has failed; its exit code says so
-            stdin.write(call)
-            stdin.flush()
 
 
 def _forward(lines: IO[bytes] | None) -> list[str]:

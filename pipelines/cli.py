@@ -7,11 +7,18 @@ import io
 import os
 import re
 import resource
+import signal
 import sys
 from collections.abc import Callable
+from json import dumps
 from typing import Any
 
 from shardmill.pipelines.commands import COMMANDS, INPUT_KINDS, find_parser, load_command
+from shardmill.pipelines.report.terminal import (
+    close_stderr_if_threads_remain,
+    logged,
+    write_log,
+)
 from shardmill.schemas.errors import (
     LimitError,
     OutputError,
@@ -19,7 +26,7 @@ from shardmill.schemas.errors import (
     ShardmillError,
     UsageError,
 )
-from shardmill.schemas.numbers import plural
+from shardmill.schemas.numbers import plural, printable
 
 _ADDRESS_SPACE = 3 << 30  # bytes; a build of three images takes 2.4 GB
 # Objects after which garbage is looked for: with 700, Python spends a quarter of the time of
@@ -48,8 +55,6 @@ def main(argv: list[str] | None = None) -> int:
     run = lambda: report_errors(lambda: _dispatch(arguments), json=json, debug=debug)  # noqa: E731
     if not re.search(r"--log[-_]format[= ]json( |$)", " ".join(arguments)):
         return run()
-    from shardmill.pipelines.report.terminal import logged
-
     return logged(run)
 
 
@@ -64,44 +69,35 @@ def report_errors(run: Callable[[], int], *, json: bool, debug: bool = False) ->
     gc.set_threshold(*_GARBAGE)
     if isinstance(sys.stdout, io.TextIOWrapper):  # whose encoding may lack characters of the data
         sys.stdout.reconfigure(errors="backslashreplace")
-    code = _run(run, json=json, debug=debug)
-    terminal = sys.modules.get("shardmill.pipelines.report.terminal")  # if a command imported it
-    if terminal is not None:
-        terminal.close_stderr_if_threads_remain()
-    return code
-
-
-def _run(run: Callable[[], int], *, json: bool, debug: bool) -> int:
     try:
-        return _with_resources(run)
+        code = _with_resources(run)
     except ShardmillError as error:
         if debug:
             raise
-        from shardmill.pipelines.report.terminal import write_log
-        from shardmill.schemas.numbers import printable
-
-        text = printable(str(error))
-        body: dict[str, Any] = {"status": "failed", "type": type(error).__name__}
-        more = {"findings": error.findings} if isinstance(error, LimitError) else {}
-        if json:
-            from json import dumps
-
-            try:
-                print(dumps({**body, "error": str(error), **more}), flush=True)
-            except OSError:  # the sentence still goes to standard error
-                _drop_stdout()
-        if not write_log("error", text, **body):
-            print(f"shardmill: {text}", file=sys.stderr)
-        return error.exit_code
+        _print_error(error, json=json)
+        code = error.exit_code
     except BrokenPipeError:
         _drop_stdout()
         sys.stderr.close()
-        return 1
+        code = 1
     except KeyboardInterrupt:
-        from shardmill.pipelines.run import EXIT_INTERRUPTED  # slow to import
-
         print("shardmill: interrupted.", file=sys.stderr)
-        return EXIT_INTERRUPTED
+        code = 128 + signal.SIGINT
+    close_stderr_if_threads_remain()
+    return code
+
+
+def _print_error(error: ShardmillError, *, json: bool) -> None:
+    text = printable(str(error))
+    body: dict[str, Any] = {"status": "failed", "type": type(error).__name__}
+    more = {"findings": error.findings} if isinstance(error, LimitError) else {}
+    if json:
+        try:
+            print(dumps({**body, "error": str(error), **more}), flush=True)
+        except OSError:  # the sentence still goes to standard error
+            _drop_stdout()
+    if not write_log("error", text, **body):
+        print(f"shardmill: {text}", file=sys.stderr)
 
 
 def _with_resources(run: Callable[[], int]) -> int:

@@ -94,9 +94,9 @@ class DatasetOptions(ShardOptions):
             as in labels=team=vision; may be repeated
     """
 
-    order: ClassVar = OF_BUILDS
-    usage: ClassVar = "--input=PATH --output=DIR [FLAGS]"
-    notes: ClassVar = """
+    order = OF_BUILDS
+    usage = "--input=PATH --output=DIR [FLAGS]"
+    notes = """
 
 Flags are written --name=value. Every Apache Beam pipeline option works too
 (--runner, --temp_location, ...). Exit codes: 0 built or up to date, 1 failed,
@@ -143,8 +143,8 @@ class ArraysOptions(DatasetOptions):
         threads: ``N``: concurrent reads per worker (default: one per core)
     """
 
-    summary: ClassVar = "Build a GZIP TFRecord dataset from NumPy arrays."
-    example: ClassVar = """\
+    summary = "Build a GZIP TFRecord dataset from NumPy arrays."
+    example = """\
 example, an archive with the arrays x and y:
   shardmill arrays --input=mnist.npz --output=ds"""
     groups: ClassVar = {
@@ -156,7 +156,7 @@ example, an archive with the arrays x and y:
     }
     splits: SplitShares = _splits()
     labels: of.File = of.file(decides=False)
-    label: of.Option[str | None, str | None] = of.text(None)
+    label: of.MaybeText = of.text(None)
     arrays: of.Names = of.names()
     threads: of.Int = of.whole(0, decides=False)
 
@@ -165,10 +165,8 @@ example, an archive with the arrays x and y:
 class CsvOptions(CsvFormat, CellOptions):
     """How the text of tables and of listings of images is read."""
 
-    cells: ClassVar = "decimal thousands infinity"
-    dialect_options: ClassVar = (
-        "delimiter quote escape comment header columns skip_lines strip pad_rows"
-    )
+    cells = "decimal thousands infinity"
+    dialect_options = "delimiter quote escape comment header columns skip_lines strip pad_rows"
     null_values: of.Option[tuple[str, ...] | None, str | Sequence[str] | None] = of.names(None)
 
     @property
@@ -253,8 +251,8 @@ class ImagesOptions(ImageOptions, DecoderLimits, LabelOptions, CsvOptions, Datas
         follow_links: follow links that lead outside the root
     """
 
-    summary: ClassVar = "Build a GZIP TFRecord dataset from images."
-    example: ClassVar = """\
+    summary = "Build a GZIP TFRecord dataset from images."
+    example = """\
 example, a folder with one subfolder per label:
   shardmill images --input=flower_photos --output=ds --image_size=224"""
     groups: ClassVar = {
@@ -271,7 +269,7 @@ example, a folder with one subfolder per label:
         "running": "max_reject_fraction workers beam_options",
         "limits of one image": "max_pixels decoder_memory decoder_seconds",
     }
-    order: ClassVar = f"""
+    order = f"""
         {OF_BUILDS} {OF_CSV}
         label_from label_pattern labels label_order
         image_column label_column image_suffix zip_encoding
@@ -325,8 +323,8 @@ class RowsOptions(ColumnOptions, Dialect, CsvOptions, DatasetOptions):
         follow_links: follow links that lead outside the root
     """
 
-    summary: ClassVar = "Build a GZIP TFRecord dataset from CSV, Parquet or JSON Lines files."
-    example: ClassVar = """\
+    summary = "Build a GZIP TFRecord dataset from CSV, Parquet or JSON Lines files."
+    example = """\
 example, with the column survived as the label:
   shardmill rows --input=titanic.csv --output=ds --label=survived"""
     groups: ClassVar = {
@@ -339,7 +337,7 @@ example, with the column survived as the label:
         "records and shards": SHARDS,
         "running": "max_rejected_files max_reject_fraction threads beam_options",
     }
-    order: ClassVar = f"""
+    order = f"""
         {OF_BUILDS} {OF_CSV}
         schema label key group_by split_by unlabeled_splits select drop rename types defaults
         encoding partitions null_values preprocessing sample_bytes max_rejected_files threads limit

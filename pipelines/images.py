@@ -59,14 +59,10 @@ class ImagesJob:
         if config.dry_run:
             folder = tempfile.mkdtemp(prefix="shardmill-")
             atexit.register(shutil.rmtree, folder, ignore_errors=True)
-        reads_labels = config.reads_archive_labels
+        labels = config.label_column if config.reads_archive_labels else None
         members = MemberOptions(
-            config.label_column if reads_labels else "",
-            config.image_endings,
-            config.zip_encoding,
-            by_path=not reads_labels,
+            labels or "", config.image_endings, config.zip_encoding, by_path=labels is None
         )
-        labels = config.label_column if reads_labels else None
         may_lack = bool(config.unlabeled_splits)
         order = config.label_order if config.label_spec.fixed is None else None
         return Spool(folder, config.image_column, labels, may_lack, members, order)
@@ -144,14 +140,15 @@ def resolve(config: ImagesConfig, *, runner: str = "") -> ImagesJob:
         match = config.find_inputs(
             wanted="images", listing=listing, follow_links=config.follow_links
         )
+    parts = match.parts or (match,)
     if not match.archives:
         _check_without_archives(config)
-    elif all(part.archives for part in match.parts or (match,)):
+    elif all(part.archives for part in parts):
         _check_one_label(config)
     config, warnings = resolve_splits(config, match)
     check_unlabeled(config.unlabeled_splits, config.shares)
-    listings = (part.kind == "listing" and not part.archives for part in match.parts or (match,))
-    if config.duplicates != "keep" and any(listings):
+    has_listing = any(part.kind == "listing" and not part.archives for part in parts)
+    if config.duplicates != "keep" and has_listing:
         raise UsageError(
             f"--duplicates={config.duplicates} and a listing cannot be combined, since both say "
             "what belongs together: remove the copies from the listing."

@@ -189,13 +189,13 @@ class ImagesConfig(ImagesOptions, BuildConfig):
             "coco_ids": self.coco_ids,
             "mask": bool(self.masks),
         }
-        found = FeatureSet.parse(
+        features = FeatureSet.parse(
             self.features,
             [part for part, given in has.items() if given],
             several=bool(self.label_separator),
             listed=[*map(listed_feature, self.listed or ())],
         )
-        return replace(found, keeps=self.encoding == "keep")
+        return replace(features, keeps=self.encoding == "keep")
 
     @cached_property
     def listing_options(self) -> ListingOptions:
@@ -266,16 +266,16 @@ class ImagesConfig(ImagesOptions, BuildConfig):
         Raises:
             ShardmillError: They do not exist.
         """
-        found: dict[AnnotationSource, list[str]] = {}
+        places_by_kind: dict[AnnotationSource, list[str]] = {}
         if self.shares.mode == "imagesets":
-            found["imagesets"] = [""]
+            places_by_kind["imagesets"] = [""]
         for item in self.annotations:
             kind, _, place = item.partition(":")
-            found.setdefault(cast("AnnotationKind", kind), []).append(place)
+            places_by_kind.setdefault(cast("AnnotationKind", kind), []).append(place)
         if self.masks:
-            found["masks"] = [self.masks]
-        if found and match.archives:
-            first = next(iter(found))
+            places_by_kind["masks"] = [self.masks]
+        if places_by_kind and match.archives:
+            first = next(iter(places_by_kind))
             raise UsageError(
                 f"{first} cannot be attached to images in archives: unpack the archives first."
             )
@@ -291,7 +291,7 @@ class ImagesConfig(ImagesOptions, BuildConfig):
                 "Segmentation" if self.masks else "Main",
                 self.coco_ids,
             )
-            for kind, places in found.items()
+            for kind, places in places_by_kind.items()
         )
 
     def start(self, answer: Answer, *, in_memory: bool) -> None:

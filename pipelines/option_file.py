@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import difflib
 import os
 import stat
 import sys
@@ -12,6 +11,7 @@ from typing import Any
 
 from shardmill.schemas.errors import UsageError
 from shardmill.schemas.numbers import plural
+from shardmill.schemas.option_types import propose
 from shardmill.schemas.storage import open_storage
 from shardmill.schemas.text_file import TextError, decode_text
 
@@ -157,7 +157,6 @@ def divide_options(
 
 
 def _hint(name: str, names: Collection[str]) -> str:
-    near = difflib.get_close_matches(name, names, 1, 0.6)
-    if near:
-        return f"did you mean {near[0]}?"
-    return f"use {' or '.join(names)}." if len(names) < _FEW_NAMES else "see --help for the names."
+    are_few = len(names) < _FEW_NAMES
+    otherwise = f"use {' or '.join(names)}." if are_few else "see --help for the names."
+    return propose(name, names, otherwise)

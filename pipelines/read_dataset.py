@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 
 import apache_beam as beam
@@ -53,26 +55,22 @@ class ReadDataset(beam.PTransform):
         )
 
 
+@dataclass(frozen=True)
 class _MemberReader:
     """Reads records of the shards of a split.
 
-    Args:
+    Attributes:
         folder: Folder of one version of the dataset.
         split: The split.
     """
 
-    def __init__(self, folder: str, split: str) -> None:
-        self._folder, self._split = folder, split
-        self._opened: ShardFiles | None = None
+    folder: str
+    split: str
 
-    def __reduce__(self) -> tuple[type[_MemberReader], tuple[str, str]]:
-        return _MemberReader, (self._folder, self._split)
-
-    @property
+    @cached_property
     def _files(self) -> ShardFiles:
-        if self._opened is None:
-            self._opened = ShardFiles(open_source(self._folder, self._split), Caches(0))
-        return self._opened
+        """The shards, which a worker opens once."""
+        return ShardFiles(open_source(self.folder, self.split), Caches(0))
 
     def members(self, part: _Part) -> Iterator[_Part]:
         """Yield the members of a part, as parts."""

@@ -222,7 +222,9 @@ def resolve(config: RowsConfig, *, runner: str = "") -> RowsJob:
     sample = sample_input(config, refs, counts, in_files, kind)
     _check_partitions(partitions, sample)
     # A preprocessing_fn must know what is required before all rows are read.
-    strict = preprocessing is not None or _counts_missing(config, sample, kind)
+    # Cells of files with types ignore --null_values.
+    counts_missing = sample.complete and (kind == "csv" or config.null_values is None)
+    strict = preprocessing is not None or counts_missing
     table = config.table(given or _infer(config, sample, partitions, strict=strict))
     check_named(config, table.features, chosen.check([*sample.columns, *partitions]))
     _check_train_split(config, preprocessing)
@@ -265,11 +267,6 @@ def resolve(config: RowsConfig, *, runner: str = "") -> RowsJob:
     described = [sample.describe(column, missing=config.dry_run) for column in table.columns]
     columns = dict(zip((column.name for column in table.features), described, strict=True))
     return RowsJob(match, spec, columns)
-
-
-def _counts_missing(config: RowsConfig, sample: Sample, kind: str) -> bool:
-    """Return whether a sample has all missing cells; those of types ignore ``--null_values``."""
-    return sample.complete and (kind == "csv" or config.null_values is None)
 
 
 def _infer(

@@ -139,9 +139,9 @@ class RowsConfig(RowsOptions, BuildConfig):
 
         remedy = "a Python file with a preprocessing_fn"
         text = read_option_file("preprocessing", self.preprocessing, remedy)
-        found = Preprocessing(self.preprocessing, text)
-        _ = found.function
-        return found
+        preprocessing = Preprocessing(self.preprocessing, text)
+        _ = preprocessing.function
+        return preprocessing
 
     def start(self, answer: Answer, *, in_memory: bool) -> None:  # noqa: ARG002
         """Import what --preprocessing needs, without TensorFlow's remarks about drivers."""
@@ -217,8 +217,8 @@ def check_label(label: str, columns: Sequence[Column], have: str) -> None:
     names = [column.name for column in columns]
     if label not in names:
         raise unknown_column("label", label, have, names)
-    found = columns[names.index(label)]
-    if found.separator or found.several:
+    column = columns[names.index(label)]
+    if column.separator or column.several:
         raise UsageError(
             f"--label={label} has several values per cell in the schema: choose a column with one "
             "value per cell."

@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from shardmill.transforms.runtime.progress import Progress
     from shardmill.transforms.sink.spec import Outcome
 
-EXIT_INTERRUPTED = 130
 _MAX_STALE_ATTEMPTS = 3
 _AGAIN_SECONDS = 3.0  # until an interrupt that did not arrive is raised again
 T = TypeVar("T")

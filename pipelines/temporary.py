@@ -72,7 +72,7 @@ def _make_folder() -> tuple[str, int]:
     while True:
         folder = tempfile.mkdtemp(prefix=_PREFIX)
         try:
-            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            descriptor = _open(folder)
         except FileNotFoundError:  # another run saw it without a lock
             continue
         try:
@@ -81,7 +81,7 @@ def _make_folder() -> tuple[str, int]:
             os.close(descriptor)
             os.rmdir(folder)
             folder = tempfile.mkdtemp(prefix="shardmill-")
-            return folder, os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            return folder, _open(folder)
         if os.path.isdir(folder):  # not deleted before it had the lock
             return folder, descriptor
         os.close(descriptor)
@@ -93,10 +93,15 @@ def _delete_if_abandoned(folder: str) -> None:
     Raises:
         OSError: It cannot be opened, is a link, or has a lock.
     """
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    descriptor = _open(folder)
     try:
         if os.fstat(descriptor).st_uid == os.geteuid():
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(folder, ignore_errors=True)
     finally:
         os.close(descriptor)
+
+
+def _open(folder: str) -> int:
+    """Return a descriptor of a folder, which is not a link."""
+    return os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
-from typing import TYPE_CHECKING, ClassVar, cast
+from typing import TYPE_CHECKING, cast
 
 from shardmill.pipelines.dataset_options import BeamOptions
 from shardmill.schemas import option_types as of
@@ -30,9 +30,9 @@ class CountConfig(Options):
             may be repeated
     """
 
-    usage: ClassVar = "--input PATH [PATH ...] [FLAGS]"
-    summary: ClassVar = "Count the records of any TFRecord files, and check them."
-    example: ClassVar = """\
+    usage = "--input PATH [PATH ...] [FLAGS]"
+    summary = "Count the records of any TFRecord files, and check them."
+    example = """\
 example:
   shardmill count --input=taxi --manifest=taxi.json
 
@@ -68,11 +68,11 @@ class VerifyOptions(Options):
         processes: ``N``: concurrent readers (default: one per core)
     """
 
-    usage: ClassVar = "DIR [FLAGS]"
-    summary: ClassVar = """\
+    usage = "DIR [FLAGS]"
+    summary = """\
 Check every byte of a dataset against its manifest, and every example against
 its schema."""
-    example: ClassVar = """\
+    example = """\
 example:
   shardmill verify ds
 

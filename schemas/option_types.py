@@ -12,11 +12,12 @@ nothing that is slow.
 
 from __future__ import annotations
 
+import difflib
 import inspect
 import operator
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import MISSING, FrozenInstanceError, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
@@ -101,6 +102,7 @@ class Options:
 
 
 Text = Option[str, str]
+MaybeText = Option[str | None, str | None]
 File = Option[str, Path]
 Switch = Option[bool, bool]
 Int = Option[int, int]
@@ -340,6 +342,12 @@ def _parse_text(flag: str, value: Any) -> str:
     if isinstance(value, str):
         return value
     raise value_not_text(flag=flag, value=value, kind=type(value).__name__)
+
+
+def propose(name: object, names: Collection[str], otherwise: str) -> str:
+    """Return the end of an error about an unknown name: the nearest name, or other advice."""
+    near = difflib.get_close_matches(str(name), names, 1)
+    return f"did you mean {near[0]}?" if near else otherwise
 
 
 def unknown_option(command: object, name: object, hint: object) -> UsageError:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from importlib import import_module
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from shardmill.pipelines import run
 from shardmill.pipelines.commands import INPUT_KINDS, find_parser
@@ -24,9 +24,6 @@ from shardmill.pipelines.runners.base import IN_MEMORY, find_runner, take_runner
 from shardmill.schemas.dataset.manifest import Manifest
 from shardmill.schemas.errors import OutputError
 from shardmill.schemas.storage import open_storage, scheme_of
-
-if TYPE_CHECKING:
-    from shardmill.transforms.sink.spec import Outcome
 
 _NOT_IN_RECIPES = {"dry_run", "beam_options"}
 _ARROW_POOL = "ARROW_DEFAULT_MEMORY_POOL"
@@ -109,23 +106,22 @@ def run_build(command: str, build: BuildRequest) -> int:
         build: The options.
     """
     config, beam_flags, answer, recipe = build
-    in_memory = not config.dry_run and take_runner(beam_flags)[0] == IN_MEMORY
-    config.start(answer, in_memory=in_memory)
+    runner, beam_flags = take_runner(beam_flags)
+    config.start(answer, in_memory=runner == IN_MEMORY and not config.dry_run)
     kind = INPUT_KINDS[command]
     with quiet_import():
         pipeline_module = kind.load_pipeline()
         from shardmill.pipelines.report.summary import build_result, log_summary, render_build
 
     started = time.monotonic()
-    runner, beam_flags = take_runner(beam_flags)
     build_runner = find_runner(runner)
     if config.dry_run:  # which is made here, for any runner that exists
         runner = IN_MEMORY
         build_runner = find_runner(runner)
     paths = [("--input", path) for path in config.sources]
     build_runner.check_paths([*paths, ("--output", config.output)])
-    if build_runner.has_process_per_core(beam_flags):
-        config = with_one_core(config, kind.parallelism)
+    if build_runner.has_process_per_core(beam_flags) and not getattr(config, kind.parallelism):
+        config = replace(config, **{kind.parallelism: 1})  # a decoder or thread for each process
     job = pipeline_module.resolve(config, runner=runner)
     output = config.absolute_output
     if not config.dry_run:
@@ -152,7 +148,12 @@ def run_build(command: str, build: BuildRequest) -> int:
     if isinstance(ended, int):
         return ended
     seconds = time.monotonic() - started
-    outcome = _add_changes(ended.outcome, output) if config.update else ended.outcome
+    outcome = ended.outcome
+    if config.update and outcome.status == "published":
+        from shardmill.pipelines.report.compare import changes_of_update
+
+        changes = changes_of_update(output, Manifest.from_json(outcome.manifest))
+        outcome = replace(outcome, changes=(*outcome.changes, *changes))
     if outcome.findings:
         findings = [DatasetFinding(**finding) for finding in outcome.findings]
         answer.show(lambda _: [render_verdicts(findings, [])])
@@ -162,26 +163,6 @@ def run_build(command: str, build: BuildRequest) -> int:
     if answer.quiet or not log_summary(command, result, outcome.manifest, ended):
         answer.show(lambda _: render_build(outcome, output, seconds, kind.inputs, columns))
     return 0
-
-
-def _add_changes(outcome: Outcome, output: str) -> Outcome:
-    """Return an outcome with the records that an update changed."""
-    if outcome.status == "published":
-        from shardmill.pipelines.report.compare import changes_of_update
-
-        changes = changes_of_update(output, Manifest.from_json(outcome.manifest))
-        outcome = replace(outcome, changes=(*outcome.changes, *changes))
-    return outcome
-
-
-def with_one_core(config: Any, option: str) -> Any:
-    """Return a config whose processes have one decoder or thread, unless it says how many.
-
-    Args:
-        config: The options.
-        option: Name of the option with the number.
-    """
-    return replace(config, **{option: getattr(config, option) or 1})
 
 
 def finish_run(start: Callable[[], T], answer: Answer, *, remedy: str) -> T | int:

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass, fields
-from typing import ClassVar
 
 from shardmill.pipelines.limits import (
     Limits,
     LimitsOption,
+    Rules,
     describe_failure,
     limits_option,
     render_verdicts,
 )
-from shardmill.pipelines.manifest_rules import Rules
 from shardmill.pipelines.report.terminal import Answer
 from shardmill.schemas import option_types as of
 from shardmill.schemas.dataset.read_manifest import OpenedManifest, load_manifest, open_manifest
@@ -38,12 +37,12 @@ class CheckOptions(Rules):
         findings: deprecated: findings are always listed
     """
 
-    usage: ClassVar = "DIR [FLAGS]"
-    summary: ClassVar = """\
+    usage = "DIR [FLAGS]"
+    summary = """\
 Check whether a dataset can be used: list what may harm training, from its
 manifest and a sample of its records, the worst first. Limits make findings
 fail."""
-    example: ClassVar = """\
+    example = """\
 examples:
   shardmill check ds
   shardmill check ds --min_examples=train:1000,validation:100 --max_age=26h

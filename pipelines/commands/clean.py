@@ -6,7 +6,6 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar
 
 from shardmill.pipelines.report.terminal import Answer
 from shardmill.schemas import option_types as of
@@ -30,12 +29,12 @@ class CleanOptions:
             1h, 2d, or 0 to keep nothing
     """
 
-    usage: ClassVar = "DIR [FLAGS]"
-    summary: ClassVar = """\
+    usage = "DIR [FLAGS]"
+    summary = """\
 Delete what unfinished builds left in an output: build folders, versions that
 the manifest does not name, outcomes of runs, unfinished files. Never changes
 the published dataset or the earlier versions that it keeps."""
-    example: ClassVar = """\
+    example = """\
 example, to see what would be deleted:
   shardmill clean ds --dry_run"""
     directory: str

@@ -2,16 +2,55 @@
 
 from __future__ import annotations
 
-import argparse
 import shlex
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import ClassVar
 
 from shardmill.pipelines.commands import COMMANDS, find_parser
 from shardmill.pipelines.commands.parser import Parser
 from shardmill.pipelines.report.terminal import Answer
 from shardmill.schemas.errors import UsageError
+
+# Readline divides words at = and : too, and replaces only the last piece of a word.
+_BASH = r"""_shardmill() {
+    local line="${COMP_LINE:0:COMP_POINT}" words= values=
+    local word="${line##* }"
+    COMPREPLY=()
+    if [ "$COMP_CWORD" -eq 1 ]; then
+        COMPREPLY=($(compgen -W @commands@ -- "$word"))
+        return
+    fi
+    case "${COMP_WORDS[1]}:$word" in
+@values@
+    esac
+    case "${COMP_WORDS[1]}" in
+@words@
+    esac
+    local piece="${COMP_WORDS[COMP_CWORD]}"
+    case "$piece" in =|:) piece= ;; esac
+    case "$word" in
+        -*=*)
+            if [ -n "$values" ]; then
+                local value="${word#*=}"
+                COMPREPLY=($(compgen -W "$values" -- "$value"))
+                local before="${value%"$piece"}"
+                COMPREPLY=("${COMPREPLY[@]#"$before"}")
+            else
+                compopt -o filenames
+                mapfile -t COMPREPLY < <(compgen -f -- "$piece")
+            fi
+            ;;
+        -*)
+            COMPREPLY=($(compgen -W "$words" -- "$word"))
+            case "${COMPREPLY[0]}" in *=) compopt -o nospace ;; esac
+            ;;
+        *)
+            compopt -o filenames
+            mapfile -t COMPREPLY < <(compgen -f -- "$piece")
+            ;;
+    esac
+}
+complete -F _shardmill shardmill"""
 
 
 @dataclass(kw_only=True)
@@ -22,9 +61,9 @@ class CompletionOptions:
         shell: ``SHELL``: bash, zsh or fish
     """
 
-    usage: ClassVar = "SHELL [FLAGS]"
-    summary: ClassVar = "Print a script that completes commands and flags in a shell."
-    example: ClassVar = """\
+    usage = "SHELL [FLAGS]"
+    summary = "Print a script that completes commands and flags in a shell."
+    example = """\
 examples, for the shell that runs them:
   eval "$(shardmill completion bash)"
   eval "$(shardmill completion zsh)"
@@ -55,16 +94,12 @@ def run(flags: CompletionOptions, answer: Answer) -> int:
         raise UsageError(
             f"{flags.shell} is not a shell that can complete flags: use bash, zsh or fish."
         )
-    script = "".join(f"{line}\n" for line in SHELLS[flags.shell](all_flags()))
+    commands = {command: list(flags_of(find_parser(command))) for command in COMMANDS}
+    script = "".join(f"{line}\n" for line in SHELLS[flags.shell](commands))
     answer.give({"shell": flags.shell, "script": script})
     if not answer.json:
         print(script, end="")
     return 0
-
-
-def all_flags() -> dict[str, list[Flag]]:
-    """Return the flags of each command."""
-    return {command: list(flags_of(find_parser(command))) for command in COMMANDS}
 
 
 def flags_of(parser: Parser) -> Iterator[Flag]:
@@ -75,64 +110,26 @@ def flags_of(parser: Parser) -> Iterator[Flag]:
             continue
         option = parser.options.get(action.dest)
         has_value = action.nargs != 0
-        values = tuple(map(str, action.choices or ()))
-        if option is not None and has_value:
-            values = tuple(option.choices)
-        help_text = "" if action.help in (None, argparse.SUPPRESS) else str(action.help)
-        yield Flag(names[0], help_text.replace("%%", "%"), has_value, values)
+        choices = action.choices if option is None else option.choices
+        values = tuple(choices or ()) if has_value else ()
+        help_text = str(action.help).replace("%%", "%")
+        yield Flag(names[0], help_text, has_value, values)
         for word in names[1:]:  # a switch that has values, such as --update=content
-            yield Flag(word, help_text.replace("%%", "%"), False, ())
+            yield Flag(word, help_text, False, ())
 
 
-def bash_lines(commands: dict[str, list[Flag]]) -> Iterator[str]:
-    """Yield the lines of the script for bash.
-
-    Readline divides words at ``=`` and ``:`` too, and replaces only the last piece of a word.
-    """
-    yield "_shardmill() {"
-    yield '    local line="${COMP_LINE:0:COMP_POINT}" words= values='
-    yield '    local word="${line##* }"'
-    yield "    COMPREPLY=()"
-    yield '    if [ "$COMP_CWORD" -eq 1 ]; then'
-    yield f'        COMPREPLY=($(compgen -W {shlex.quote(" ".join(commands))} -- "$word"))'
-    yield "        return"
-    yield "    fi"
-    yield '    case "${COMP_WORDS[1]}:$word" in'
+def bash_lines(commands: dict[str, list[Flag]]) -> list[str]:
+    """Return the lines of the script for bash."""
+    values, words = [], []
     for command, flags in commands.items():
-        for name, words in _values_by_flag(flags).items():
-            values = shlex.quote(" ".join(words))
-            yield f"        {command}:{name}=*) values={values} ;;"
-    yield "    esac"
-    yield '    case "${COMP_WORDS[1]}" in'
-    for command, flags in commands.items():
+        for name, choices in _values_by_flag(flags).items():
+            listed = shlex.quote(" ".join(choices))
+            values.append(f"        {command}:{name}=*) values={listed} ;;")
         names = " ".join(flag.name + ("=" if flag.has_value else "") for flag in flags)
-        yield f"        {command}) words={shlex.quote(names)} ;;"
-    yield "    esac"
-    yield '    local piece="${COMP_WORDS[COMP_CWORD]}"'
-    yield '    case "$piece" in =|:) piece= ;; esac'
-    yield '    case "$word" in'
-    yield "        -*=*)"
-    yield '            if [ -n "$values" ]; then'
-    yield '                local value="${word#*=}"'
-    yield '                COMPREPLY=($(compgen -W "$values" -- "$value"))'
-    yield '                local before="${value%"$piece"}"'
-    yield '                COMPREPLY=("${COMPREPLY[@]#"$before"}")'
-    yield "            else"
-    yield "                compopt -o filenames"
-    yield '                mapfile -t COMPREPLY < <(compgen -f -- "$piece")'
-    yield "            fi"
-    yield "            ;;"
-    yield "        -*)"
-    yield '            COMPREPLY=($(compgen -W "$words" -- "$word"))'
-    yield '            case "${COMPREPLY[0]}" in *=) compopt -o nospace ;; esac'
-    yield "            ;;"
-    yield "        *)"
-    yield "            compopt -o filenames"
-    yield '            mapfile -t COMPREPLY < <(compgen -f -- "$piece")'
-    yield "            ;;"
-    yield "    esac"
-    yield "}"
-    yield "complete -F _shardmill shardmill"
+        words.append(f"        {command}) words={shlex.quote(names)} ;;")
+    script = _BASH.replace("@commands@", shlex.quote(" ".join(commands)))
+    script = script.replace("@values@", "\n".join(values)).replace("@words@", "\n".join(words))
+    return script.splitlines()
 
 
 def _values_by_flag(flags: list[Flag]) -> dict[str, list[str]]:
@@ -147,30 +144,24 @@ def _values_by_flag(flags: list[Flag]) -> dict[str, list[str]]:
 
 def zsh_lines(commands: dict[str, list[Flag]]) -> Iterator[str]:
     """Yield the lines of the script for zsh, which can also be a file ``_shardmill`` in fpath."""
-    yield "#compdef shardmill"
-    yield "_shardmill() {"
-    yield "    local -a commands=("
+    yield "#compdef shardmill\n_shardmill() {\n    local -a commands=("
     for command in commands:
         yield f"        {shlex.quote(f'{command}:{COMMANDS[command]}')}"
-    yield "    )"
-    yield "    if (( CURRENT == 2 )); then"
-    yield "        _describe command commands"
-    yield "        return"
-    yield "    fi"
-    yield "    local command=$words[2]"
-    yield "    shift words"
-    yield "    (( CURRENT-- ))"
-    yield "    case $command in"
+    yield """    )
+    if (( CURRENT == 2 )); then
+        _describe command commands
+        return
+    fi
+    local command=$words[2]
+    shift words
+    (( CURRENT-- ))
+    case $command in"""
     for command, flags in commands.items():
-        yield f"        {command})"
-        yield "            _arguments \\"
+        yield f"        {command})\n            _arguments \\"
         for flag in flags:
             yield f"                {shlex.quote(_zsh_argument(flag))} \\"
-        yield "                '*:path:_files'"
-        yield "            ;;"
-    yield "    esac"
-    yield "}"
-    yield "(( $+functions[compdef] )) && compdef _shardmill shardmill"
+        yield "                '*:path:_files'\n            ;;"
+    yield "    esac\n}\n(( $+functions[compdef] )) && compdef _shardmill shardmill"
 
 
 def _zsh_argument(flag: Flag) -> str:
@@ -206,4 +197,8 @@ def _fish_text(text: str) -> str:
     return f"'{escaped}'"
 
 
-SHELLS = {"bash": bash_lines, "zsh": zsh_lines, "fish": fish_lines}
+SHELLS: dict[str, Callable[[dict[str, list[Flag]]], Iterable[str]]] = {
+    "bash": bash_lines,
+    "zsh": zsh_lines,
+    "fish": fish_lines,
+}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
 
 from shardmill.pipelines.report.terminal import Answer
 from shardmill.schemas.errors import OutputError
@@ -30,11 +29,11 @@ class DemoOptions:
         folder: ``DIR``: a new or empty folder, or one that has these files
     """
 
-    usage: ClassVar = "DIR [FLAGS]"
-    summary: ClassVar = """\
+    usage = "DIR [FLAGS]"
+    summary = """\
 Write the data that the docs use: photos in a folder for each of five classes,
 tables, arrays, and pictures with boxes and masks. A second call writes nothing."""
-    example: ClassVar = """\
+    example = """\
 example:
   shardmill demo demo && shardmill images demo/photos ds --image_size=96"""
     folder: str

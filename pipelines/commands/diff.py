@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from shardmill.pipelines.report.terminal import Answer
 from shardmill.schemas import option_types as of
@@ -35,12 +35,12 @@ class DiffOptions:
         examples: ``N``: number of examples of each kind of change
     """
 
-    usage: ClassVar = "A [B] [FLAGS]"
-    summary: ClassVar = """\
+    usage = "A [B] [FLAGS]"
+    summary = """\
 Compare two versions of a dataset: records added, removed and changed, and
 changes of labels, statistics, options and codecs. Of images only the catalogs
 are read; of rows with --key, the records."""
-    example: ClassVar = """\
+    example = """\
 examples:
   shardmill diff ds
   shardmill diff ds_old ds

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import ClassVar
 
 from shardmill.loaders.selection import select
 from shardmill.pipelines.report.terminal import Answer
@@ -24,9 +23,9 @@ class FilesOptions:
         split: ``SPLIT``: a split, or several as in train+validation
     """
 
-    usage: ClassVar = "DIR [FLAGS]"
-    summary: ClassVar = "Print the path of each shard of the current version, one on a line."
-    example: ClassVar = """\
+    usage = "DIR [FLAGS]"
+    summary = "Print the path of each shard of the current version, one on a line."
+    example = """\
 example:
   shardmill files ds --split=train"""
     dataset: str

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import importlib.util
 import itertools
 import re
@@ -24,6 +23,7 @@ from shardmill.schemas.option_types import (
     Option,
     describe_options,
     options_of,
+    propose,
     several_values,
 )
 
@@ -34,13 +34,14 @@ CONFIG = "config"
 
 
 class _Switch(argparse.Action):
-    """Stores True, or the word after the equals sign of a flag."""
+    """Stores whether a flag is on, or the word after its equals sign."""
 
     def __call__(
         self, _: object, namespace: argparse.Namespace, __: object, flag: str | None = None
     ) -> None:
         """Store the value; argparse finds ``--name=word`` before it divides it at ``=``."""
-        setattr(namespace, self.dest, (flag or "").partition("=")[2] or True)
+        word = (flag or "").partition("=")[2]
+        setattr(namespace, self.dest, {"": True, "true": True, "false": False}.get(word, word))
 
 
 class _Join(argparse.Action):
@@ -89,34 +90,15 @@ class Parser(argparse.ArgumentParser):
                 raise several_values(name[2:], format_names(values))
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parse arguments.
+        """Parse arguments, whose flags may have hyphens, as in ``--image-size``."""
+        return super().parse_known_args([*map(_with_underscores, args or ())], namespace)
 
-        The names of flags may have hyphens, as in ``--image-size``, and switches may have values,
-        as in ``--overwrite=true``.
-        """
-        switches = {
-            flag: action.dest
-            for action in self._actions
-            if action.nargs == 0
-            for flag in action.option_strings
-        }
-        words: list[str] = []
-        turned_off: set[str] = set()
-        for word in map(_with_underscores, args or ()):
-            flag, _, value = word.partition("=")
-            name = switches.get(flag, "")
-            if name and value == "false":
-                # Of a switch that is given twice, the last word counts.
-                words = [other for other in words if switches.get(other) != name]
-                turned_off.add(name)
-                continue
-            if name:
-                turned_off.discard(name)
-            words.append(flag if name and value == "true" else word)
-        namespace, others = super().parse_known_args(words, namespace)
-        for name in turned_off:
-            setattr(namespace, name, False)
-        return namespace, others
+    def add_switch_values(self) -> None:
+        """Let switches have values, as in ``--overwrite=true``; the help does not list these."""
+        for action in self._actions:
+            for flag in action.option_strings if action.nargs == 0 else ():
+                for word in ("true", "false"):
+                    self._option_string_actions[f"{flag}={word}"] = action
 
     def parse(self, argv: Sequence[str]) -> tuple[Any, Answer]:
         """Return the options of a command line, and how to answer.
@@ -160,9 +142,7 @@ class Parser(argparse.ArgumentParser):
             )
         reject_others(flag)
         spelt = flag.replace("-", "_").replace("__", "--", 1)
-        near = difflib.get_close_matches(spelt, self.flags, 1, 0.6)
-        hint = f"did you mean {near[0]}?" if near else "see --help."
-        raise UsageError(f"The flag {flag} is unknown; {hint}")
+        raise UsageError(f"The flag {flag} is unknown; {propose(spelt, self.flags, 'see --help.')}")
 
     def error(self, message: str) -> NoReturn:
         """Raise the message as a usage error."""
@@ -219,11 +199,15 @@ def make_parser(command: str, table: Any) -> Parser:
         add = (parser.add_argument_group(title) if title else parser).add_argument
         _add_options(table, names.split(), add)
         if title in ("", "running"):
-            add("--json", action="store_true", help="print the result as one JSON object")
-            add("--quiet", action="store_true", help="print only errors and the requested output")
-            add("--debug", action="store_true", help=f"show tracebacks{log}")
+            for flag, text in (
+                ("--json", "print the result as one JSON object"),
+                ("--quiet", "print only errors and the requested output"),
+                ("--debug", f"show tracebacks{log}"),
+            ):
+                add(flag, action=_Switch, nargs=0, default=False, help=text)
             how = "write errors, progress and summary as lines of text or of JSON (default: text)"
             add("--log_format", choices=("text", "json"), default="text", help=how)
+    parser.add_switch_values()
     return parser
 
 
@@ -349,15 +333,12 @@ def _take_positional(
         free = [name for name in free if name != "output"]  # all of them are inputs
     elif len(given) < len(free):
         free = [name for name in free if name not in file_values]
-    if len(positional) > 1 and free == positional[-1:]:  # the output: flags gave the inputs
-        values |= zip(free, given, strict=False)
-        return argv[1:] if given else argv
-    if given and len(free) == 1:
-        values[free[0]] = given
+    if given and free == ["input"]:
+        values["input"] = given
         return argv[len(given) :]
-    if len(given) > len(free) > 0:  # several inputs, and the output
+    if len(given) > len(free) > 1:  # several inputs, and the output
         *inputs, output = given
-        values |= zip(positional, (inputs, output), strict=True)
+        values |= {"input": inputs, "output": output}
         return argv[len(given) :]
     values |= zip(free, given, strict=False)
     return argv[min(len(free), len(given)) :]
@@ -391,6 +372,7 @@ def check_beam_flags(argv: Sequence[str], parser: Parser, *, once: bool = False)
     beam = Parser(prog="shardmill", add_help=False, allow_abbrev=False)
     for options in PipelineOptions.__subclasses__():
         options._add_argparse_args(beam)  # noqa: SLF001 - how Beam itself collects its flags
+    beam.add_switch_values()
     values, unknown = beam.parse_known_args(argv)
     parser.reject(unknown)
     if once:

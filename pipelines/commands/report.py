@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from shardmill.pipelines.report.terminal import Answer
 from shardmill.schemas import option_types as of
@@ -19,12 +18,12 @@ class ReportOptions:
         inputs: ``DIR``: local folder of the inputs, to show what can be decoded of rejected images
     """
 
-    usage: ClassVar = "DIR [FLAGS]"
-    summary: ClassVar = "Write a page about a dataset: one HTML file, without scripts or links."
-    example: ClassVar = "example:\n  shardmill report ds --output=ds.html"
+    usage = "DIR [FLAGS]"
+    summary = "Write a page about a dataset: one HTML file, without scripts or links."
+    example = "example:\n  shardmill report ds --output=ds.html"
     dataset: str
-    output: of.Option[str | None, str | None] = of.text(None)
-    inputs: of.Option[str | None, str | None] = of.text(None)
+    output: of.MaybeText = of.text(None)
+    inputs: of.MaybeText = of.text(None)
 
 
 def run(flags: ReportOptions, answer: Answer) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from shardmill.pipelines.report.terminal import Answer
 from shardmill.schemas import option_types as of
@@ -24,13 +23,13 @@ class RollbackOptions:
         release: let builds replace the version that is published, and change nothing else
     """
 
-    usage: ClassVar = "DIR [FLAGS]"
-    summary: ClassVar = """\
+    usage = "DIR [FLAGS]"
+    summary = """\
 Publish an earlier version of a dataset again. The current version is kept, so
 that a second rollback returns to it; with --hold or --to, a repeated command
 changes nothing. The next build with --update publishes what the inputs give
 then: --hold prevents that."""
-    example: ClassVar = """\
+    example = """\
 example:
   shardmill rollback ds --hold"""
     directory: str

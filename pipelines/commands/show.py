@@ -24,7 +24,6 @@ All have ``records``, null if none were requested or there are none: ``split`` o
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from shardmill.pipelines.report.terminal import Answer
 from shardmill.schemas import option_types as of
@@ -41,9 +40,9 @@ class ShowOptions:
         key: ``KEY``: show the record of one input, such as roses/12.jpg (images only)
     """
 
-    usage: ClassVar = "PATH [FLAGS]"
-    summary: ClassVar = "Show what is in a dataset or a TFRecord file."
-    example: ClassVar = """\
+    usage = "PATH [FLAGS]"
+    summary = "Show what is in a dataset or a TFRecord file."
+    example = """\
 examples:
   shardmill show ds
   shardmill show ds --key=roses/12.jpg

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
-from typing import ClassVar
 
 from shardmill.loaders.counting import count_mix, steps_per_epoch
 from shardmill.loaders.selection import select
@@ -28,9 +27,9 @@ class StepsOptions:
             share
     """
 
-    usage: ClassVar = "DIR --batch_size=N [FLAGS]"
-    summary: ClassVar = "Steps per epoch, from the manifest."
-    example: ClassVar = """\
+    usage = "DIR --batch_size=N [FLAGS]"
+    summary = "Steps per epoch, from the manifest."
+    example = """\
 example:
   shardmill steps ds --split=train --batch_size=32"""
     manifest: str

@@ -7,9 +7,9 @@ import io
 import os
 import pathlib
 import warnings
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from itertools import chain, islice, zip_longest
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,12 @@ from shardmill.loaders.boxes import BOXES
 from shardmill.loaders.html.render import SIDE, is_picture, make_histogram, make_thumbnail, render
 from shardmill.loaders.record_decoder import IMAGE_ENCODINGS, RecordDecoder
 from shardmill.loaders.records import Records, open_encoded
-from shardmill.pipelines.report.findings import SampledRecord, choose_examples, find_problems
+from shardmill.pipelines.report.findings import (
+    SampledRecord,
+    choose_examples,
+    find_problems,
+    splits_of_shards,
+)
 from shardmill.pipelines.report.sample import noting, sample_records
 from shardmill.pipelines.report.show_data import describe_dataset
 from shardmill.schemas.arguments import check_arguments
@@ -117,7 +122,7 @@ def gather(opened: OpenedManifest, inputs: Path | None) -> dict[str, Any]:
     specs, samples = sample_records(base, manifest, notes)
     problems = [] if manifest.root else find_problems(manifest, samples)
     findings = [{**problem._asdict(), "groups": []} for problem in problems]
-    splits = [name for name, split in manifest.splits.items() for _ in split.shards]
+    splits = splits_of_shards(manifest)
     if samples:
         with noting(notes), open_encoded(base, "+".join(manifest.splits)) as records:
             draw = _drawer(records, specs, splits)
@@ -150,25 +155,24 @@ def _choose_samples(
 
     Of many labels, the most frequent and the rarest are kept.
     """
-    groups: dict[str, dict[str, list[SampledRecord]]] = {}
+    by_label = defaultdict[str, list[tuple[int, SampledRecord]]](list)
+    ranks = Counter[tuple[str, str]]()  # the number of samples of a label in a split
     for sample in samples:
         text = sample.label or ""
         for label in text.split(separator) if separator else [text]:
-            group = groups.setdefault(label, {})
-            group.setdefault(splits[sample.part], []).append(sample)
-    rounds = {name: zip_longest(*by_split.values()) for name, by_split in groups.items()}
-    turns = {
-        name: filter(None, chain.from_iterable(label_rounds))
-        for name, label_rounds in rounds.items()
-    }
-    totals = {label["label"]: label["total"] for label in labels if label["label"] in turns}
+            place = label, splits[sample.part]
+            by_label[label].append((ranks[place], sample))
+            ranks[place] += 1
+    totals = {label["label"]: label["total"] for label in labels if label["label"] in by_label}
     ranked = sorted(totals, key=lambda name: -totals[name])
     kept = {*ranked[: _MAX_CLASSES // 2], *ranked[-_MAX_CLASSES // 2 :]}
-    chosen = {name: list[SampledRecord]() for name in totals if name in kept}
-    chosen = chosen or {next(iter(turns)): []}
-    most = _WITHOUT_LABELS if "" in chosen else _PER_CLASS
-    for name in ([*chosen] * most)[:_PICTURES]:
-        chosen[name] += islice(turns[name], 1)
+    names = [name for name in totals if name in kept] or [next(iter(by_label))]
+    most = _WITHOUT_LABELS if "" in names else _PER_CLASS
+    counts = Counter((names * most)[:_PICTURES])
+    chosen = {}
+    for name in names:
+        in_turns = sorted(by_label[name], key=lambda ranked_sample: ranked_sample[0])
+        chosen[name] = [sample for _, sample in in_turns[: counts[name]]]
     return chosen
 
 

@@ -169,7 +169,7 @@ def choose_examples(
         return [(sample,) for sample in _IMAGES[name](samples)[:_SHOWN]]
     if name not in _COPIES:
         return []
-    splits = _splits_of_shards(manifest)
+    splits = splits_of_shards(manifest)
 
     def value_of(sample: SampledRecord) -> str:
         if name == "copies_across_splits":
@@ -185,7 +185,8 @@ def choose_examples(
     return [*ordered[: _SHOWN // 2]]
 
 
-def _splits_of_shards(manifest: Manifest) -> list[str]:
+def splits_of_shards(manifest: Manifest) -> list[str]:
+    """Returns the name of the split of each shard."""
     return [name for name, split in manifest.splits.items() for _ in split.shards]
 
 
@@ -193,7 +194,7 @@ _FindingRows = Iterator[tuple[str, float, str]]
 
 
 def _of_copies(manifest: Manifest, samples: Sequence[SampledRecord]) -> _FindingRows:
-    splits = _splits_of_shards(manifest)
+    splits = splits_of_shards(manifest)
     for name, (verb, verb_of_several, what) in _COPIES.items():
         count = getattr(manifest.inputs, name)
         line = f"{plural(count, 'image')} {verb if count == 1 else verb_of_several} {what}"

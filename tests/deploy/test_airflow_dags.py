@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 from shardmill.pipelines.commands import INPUT_KINDS, find_parser
 from shardmill.pipelines.commands.build import parse_build
-from shardmill.pipelines.manifest_rules import Rules
+from shardmill.pipelines.limits import Rules, parse_time
 from shardmill.pipelines.runners.base import find_runner, take_runner
 from tests.conftest import ROOT, examples
 from tests.deploy.test_dataflow_template import PARAMETERS, modules  # noqa: F401 - a fixture
@@ -258,9 +258,8 @@ def test_day_of_a_run():
     assert end_of("2026-11-20", ZURICH) == "2026-11-21T00:00:00+01:00"
     assert end_of("2026-10-25", ZURICH) == "2026-10-26T00:00:00+01:00"
     assert end_of("2026-12-31", dt.timezone.utc) == "2027-01-01T00:00:00+00:00"
-    assert Rules(finished_after=end_of("2026-06-30", ZURICH)).finished_after.value == dt.datetime(
-        2026, 6, 30, 22, tzinfo=dt.timezone.utc
-    )
+    rules = Rules(finished_after=end_of("2026-06-30", ZURICH))
+    assert parse_time(rules.finished_after) == dt.datetime(2026, 6, 30, 22, tzinfo=dt.timezone.utc)
 
 
 # Settings; tests/golden/transcripts/airflow_settings.txt has those that cannot be used.
@@ -504,7 +503,7 @@ def test_flags_of_each_runner_are_valid(runner, monkeypatch):
         flag.replace("{{ day_end() }}", end_of("2026-11-20", ZURICH)) for flag in dataset.check
     ]
     asked, _ = find_parser("check").parse([*flags, "--", dataset.output])
-    assert asked.min_examples.value == {"train": 1000, "validation": 100}
+    assert asked.min_examples == "train:1000,validation:100"
 
 
 def test_commands_are_the_input_kinds():

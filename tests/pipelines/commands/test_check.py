@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardmill.pipelines.manifest_rules import Rules, judge, parse_time
+from shardmill.pipelines.limits import Rules, judge_manifest, parse_time
 from shardmill.schemas.dataset.manifest import Manifest
 from tests.conftest import examples
 from tests.pipelines.commands.test_steps import make
@@ -35,7 +35,7 @@ def changed(**changes: object) -> Manifest:
 
 
 def broken(manifest: Manifest, counted: Manifest | None = None, **rules: str) -> list[str]:
-    verdicts = judge(manifest, Rules(**rules), NOW, counted)
+    verdicts = judge_manifest(manifest, Rules(**rules), NOW, counted)
     return [f"{verdict.line}: {verdict.remedy}" for verdict in verdicts if verdict.fails]
 
 
