@@ -27,7 +27,7 @@ import itertools
 import json
 import struct
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import google_crc32c
 import numpy as np
@@ -44,7 +44,7 @@ from shardmill.transforms.sink.plan import Plan
 from shardmill.transforms.sink.spec import damaged_part
 from shardmill.transforms.statistics.sums import Sums, sum_values
 from shardmill.transforms.tables.byte_arrays import ByteStrings, part_numbers
-from shardmill.transforms.tables.table_source import TypedColumn, is_list
+from shardmill.transforms.tables.table_source import TypedColumn
 
 POSITION, FRAME, KEY, ORIGIN, LABEL = "position", "frame", "key", "origin", "label"
 BLOCK_BYTES = 256 << 10  # of records; parts of 64 MiB of 256 runs read as much of each
@@ -320,35 +320,23 @@ def take_values(columns: Sequence[TypedColumn], order: npt.NDArray[np.int64]) ->
         A table of one row per record. ``values`` has for each column the number of values, and the
         value itself if it is a number and not a list. A column of lists of numbers has a column.
     """
-    described = tuple(
-        _Column(column.name, column.kind, is_list(column.values.type)) for column in columns
-    )
+    described = tuple(_Column(column.name, column.kind, column.has_lists) for column in columns)
     cells = np.zeros(len(order), _cell_dtype(described))
     lists = {}
     for number, column in enumerate(columns):
+        values = column.take(order)
         if described[number].is_list:
-            cell_lists = column.take(order)
-            cells[_count(number)] = pc.fill_null(pc.list_value_length(cell_lists), 0)
+            cells[_count(number)] = pc.fill_null(pc.list_value_length(values), 0)
             if column.kind != "bytes":
-                lists[_value(number)] = cell_lists
+                lists[_value(number)] = values
             continue
-        rows = order if column.indices is None else np.take(column.indices, order)
-        cells[_count(number)] = _are_present(column.values, rows)
+        cells[_count(number)] = values.is_valid()
         if column.kind != "bytes":
-            values = column.values.fill_null(0).to_numpy()
-            # The value of index -1, of an absent feature, is the last one.
-            cells[_value(number)] = np.take(np.append(values, values.dtype.type(0)), rows)
+            cells[_value(number)] = values.fill_null(0)
     buffers = [None, pa.py_buffer(cells.view(np.uint8))]
     packed = pa.FixedSizeBinaryArray.from_buffers(pa.binary(cells.itemsize), len(cells), buffers)
     text = json.dumps(described, ensure_ascii=False)
     return pa.table({_CELLS: packed, **lists}, metadata={_COLUMNS: text})
-
-
-def _are_present(values: pa.Array, rows: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-    present: npt.NDArray[np.bool_] = rows >= 0
-    if values.null_count:
-        present &= values.is_valid().to_numpy(zero_copy_only=False)[rows]
-    return present
 
 
 def sum_records(table: pa.Table, order: npt.NDArray[np.int64]) -> dict[str, Sums]:
