@@ -68,16 +68,13 @@ class ByteStrings(NamedTuple):
     @classmethod
     def of_arrow(cls, array: pa.Array) -> ByteStrings:
         """Return the values of a binary or large_binary array without nulls, without a copy."""
-        if array.type not in (pa.binary(), pa.large_binary()):
-            raise TypeError(f"{array.type} is not binary")
-        offset_type = np.int64 if array.type == pa.large_binary() else np.int32
-        _, offset_buffer, data = array.buffers()
         if not len(array):
             return cls(np.empty(0, np.uint8), np.zeros(1, np.int64))
-        offsets = np.frombuffer(offset_buffer, offset_type)
-        offsets = offsets[array.offset : array.offset + len(array) + 1].astype(np.int64)
-        content = b"" if data is None else data
-        all_bytes = np.frombuffer(content, np.uint8)
+        large = array.cast(pa.large_binary())
+        _, offset_buffer, data = large.buffers()
+        offsets = np.frombuffer(offset_buffer, np.int64)
+        offsets = offsets[large.offset : large.offset + len(large) + 1]
+        all_bytes = np.frombuffer(data or b"", np.uint8)
         return cls(all_bytes[offsets[0] : offsets[-1]], offsets - offsets[0])
 
     @classmethod

@@ -255,19 +255,28 @@ def _labels(
     column = next((column for column in columns if column.name == name), None)
     if column is None or column.kind == "float32" or column.has_lists:
         return None
-    encoded = decode(column.values).dictionary_encode()
-    if len(encoded.dictionary) > spec.max_labels:  # probably not classes but ids or amounts
-        return pa.repeat(TOO_MANY_LABELS, len(encoded))
-    names = _to_texts(encoded.dictionary)
-    labels = pa.array(names, pa.string()).take(encoded.indices)
-    invalid = pc.is_in(labels, pa.array(filter(has_control, names), pa.string()))
+    labels, invalid = _label_texts(column.values, spec.max_labels)
     rejects.add(
-        invalid.to_numpy(zero_copy_only=False),
+        pc.is_in(labels, pa.array(invalid, pa.string())).to_numpy(zero_copy_only=False),
         "label_text",
         name,
         lambda row: f"the label {labels[row].as_py()!r} has a control character",
     )
     return labels
+
+
+def _label_texts(values: pa.Array, most: int) -> tuple[pa.StringArray, list[str]]:
+    """Return the label of each row, and the labels with a control character.
+
+    Args:
+        values: The values of the label's column.
+        most: Number of distinct labels up to which they are counted.
+    """
+    encoded = decode(values).dictionary_encode()
+    if len(encoded.dictionary) > most:  # probably not classes but ids or amounts
+        return pa.repeat(TOO_MANY_LABELS, len(values)), []
+    names = _to_texts(encoded.dictionary)
+    return pa.array(names, pa.string()).take(encoded.indices), [*filter(has_control, names)]
 
 
 def _to_texts(values: pa.Array) -> list[str]:
@@ -286,16 +295,13 @@ def transformed_labels(values: pa.Array) -> pa.StringArray:
     Raises:
         InputError: One has a control character, which labels.txt cannot hold.
     """
-    encoded = values.dictionary_encode()
-    if len(encoded.dictionary) > MAX_LABELS:
-        return pa.repeat(TOO_MANY_LABELS, len(values))
-    names = _to_texts(encoded.dictionary)
-    for name in filter(has_control, names):
+    labels, invalid = _label_texts(values, MAX_LABELS)
+    for name in invalid:
         raise InputError(
             f"preprocessing_fn returns the label {name!r}, which has a control character: remove "
             "such characters with tf.strings.regex_replace."
         )
-    return pa.array(names, pa.string()).take(encoded.indices)
+    return labels
 
 
 def _without_labels(label: str, batch: TypedBatch, labeled: Mask) -> TypedBatch:
