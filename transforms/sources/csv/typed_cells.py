@@ -98,7 +98,7 @@ def type_cells(column: Column, cells: pa.DictionaryArray, rules: CellRules) -> T
         elif column.required:
             faults[~present] = text_parser.CellFault.MISSING
     of_rows = faults[cells.indices.to_numpy()] if faults.any() else faults[:0]
-    typed = pa.DictionaryArray.from_arrays(cells.indices, values)
+    typed = pa.DictionaryArray.from_arrays(cells.indices, values, safe=False)
     return TypedCells(typed, of_rows if of_rows.any() else None)
 
 
