@@ -235,7 +235,7 @@ def _read_blocks(ref: SegmentRef) -> pa.Table:
         packed = reader.read_at(ref.offset, ref.length)
     if google_crc32c.value(packed) != ref.crc32c:
         raise damaged_part(ref.uri)
-    # Each block is a stream of its own, since one that two parts share is read for both.
+    # Each block is a separate stream, since one that two parts share is read for both.
     streams, blocks = pa.BufferReader(packed), []
     while streams.tell() < len(packed):
         blocks.append(pa.ipc.open_stream(streams, options=_READING).read_all())
