@@ -21,7 +21,6 @@ from shardmill.schemas.errors import format_names
 from shardmill.schemas.example.parse import ExampleError, parse_example
 from shardmill.schemas.refs import InputRef, RejectedError
 from shardmill.schemas.schema_pbtxt.columns import Column
-from shardmill.transforms.sources.csv.arrow_values import number_rows
 from shardmill.transforms.sources.csv.typed_cells import default_value, find_outside
 from shardmill.transforms.sources.python.records import size_of_value
 from shardmill.transforms.tables.encode import flatten
@@ -72,12 +71,10 @@ class ElementReader(TextTable):
         for column in self.table.columns:
             values = [element.values.get(column.name) for element in read]
             typed = _type_column(column, values, rejects)
-            if column.name == self.table.label:
-                typed = _distinct(typed)
             columns.append(typed)
         keys = [element.key for element in read]
         named = {self.table.key: keys, self.table.split_by: [element.split for element in read]}
-        texts = {name: number_rows(pa.array(values, pa.binary())) for name, values in named.items()}
+        texts = {name: pa.array(values, pa.binary()) for name, values in named.items()}
         return TypedBatch(InputRef("", ""), columns, rejects, texts, len(read), ""), keys
 
 
@@ -200,7 +197,7 @@ def _type_column(column: Column, values: list[Any], rejects: RejectCollector) ->
     message = f"a value is {rule}: change it, or the domain in the schema"
     outside = _rows_of(find_outside(column, flat), offsets)
     rejects.add(outside, reason, column.name, lambda _: message)
-    return TypedColumn(column.name, column.kind, typed, None)
+    return TypedColumn(column.name, column.kind, typed)
 
 
 def _convert(values: list[Any], kind: pa.DataType) -> pa.Array:
@@ -240,10 +237,3 @@ def _rows_of(
     before = np.concatenate([[0], np.cumsum(wrong)])
     rows: npt.NDArray[np.bool_] = np.diff(before[offsets]) > 0
     return rows
-
-
-def _distinct(column: TypedColumn) -> TypedColumn:
-    """Return a column that refers to distinct values, so that they are counted as labels."""
-    encoded = column.values.dictionary_encode()
-    indices = pc.fill_null(encoded.indices, -1).to_numpy().astype(np.int32)
-    return column._replace(values=encoded.dictionary, indices=indices)

@@ -31,7 +31,13 @@ from shardmill.transforms.sources.csv.text_parser import CellRules
 from shardmill.transforms.sources.jsonl.jsonl_source import JsonLinesSource, sample_jsonl
 from shardmill.transforms.sources.parquet.parquet_source import ParquetSource, sample_parquet
 from shardmill.transforms.tables.column_options import unknown_column
-from shardmill.transforms.tables.table_source import RowReject, TableSpec, TypedBatch, is_list
+from shardmill.transforms.tables.table_source import (
+    RowReject,
+    TableSpec,
+    TypedBatch,
+    decode,
+    is_list,
+)
 
 _SAMPLE_BYTES = 32 << 20  # which take 500 MB of memory
 _KINDS: dict[str, tuple[Callable[..., Sample], Any]] = {
@@ -315,9 +321,7 @@ class Listing:
         lacking = set()
         for batch in self._batches():
             for column in batch.columns:
-                rows = column.indices
-                gaps = column.values.null_count if rows is None else (rows < 0).any()
-                if gaps:
+                if decode(column.values).null_count:
                     lacking.add(column.name)
         return {feature.name for feature in self.features if feature.name in self.names} - lacking
 

@@ -28,7 +28,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -68,16 +68,13 @@ class ByteStrings(NamedTuple):
     @classmethod
     def of_arrow(cls, array: pa.Array) -> ByteStrings:
         """Return the values of a binary or large_binary array without nulls, without a copy."""
-        if array.type not in (pa.binary(), pa.large_binary()):
-            raise TypeError(f"{array.type} is not binary")
-        offset_type = np.int64 if array.type == pa.large_binary() else np.int32
-        _, offset_buffer, data = array.buffers()
         if not len(array):
             return cls(np.empty(0, np.uint8), np.zeros(1, np.int64))
-        offsets = np.frombuffer(offset_buffer, offset_type)
-        offsets = offsets[array.offset : array.offset + len(array) + 1].astype(np.int64)
-        content = b"" if data is None else data
-        all_bytes = np.frombuffer(content, np.uint8)
+        large = array.cast(pa.large_binary())
+        _, offset_buffer, data = large.buffers()
+        offsets = np.frombuffer(offset_buffer, np.int64)
+        offsets = offsets[large.offset : large.offset + len(large) + 1]
+        all_bytes = np.frombuffer(data or b"", np.uint8)
         return cls(all_bytes[offsets[0] : offsets[-1]], offsets - offsets[0])
 
     @classmethod
@@ -128,22 +125,6 @@ def headers_of(
     return headers, encoded.indices.to_numpy()
 
 
-def join_fixed(arrays: Sequence[ByteStrings]) -> ByteStrings:
-    """Return the first strings of all arrays as one string, the second ones as another, and so on.
-
-    Args:
-        arrays: At least one; of one number, each with a ``width``.
-    """
-    rows, at = arrays[0].number, 0
-    widths = [strings.data.size // rows for strings in arrays]
-    data = np.empty(rows * sum(widths), np.uint8)
-    for strings, width in zip(arrays, widths, strict=True):
-        kind = f"V{width}"  # a strided copy of whole strings
-        np.ndarray((rows,), kind, data, at, (sum(widths),))[:] = strings.data.view(kind)
-        at += width
-    return ByteStrings.fixed(data, rows)
-
-
 def prepend_headers(strings: ByteStrings, header: Callable[[int], bytes]) -> ByteStrings:
     """Return each byte string with a header in front that depends only on its size.
 
@@ -154,11 +135,13 @@ def prepend_headers(strings: ByteStrings, header: Callable[[int], bytes]) -> Byt
     size = strings.width
     if size:  # as of float32 values
         start = header(size)
-        starts = np.frombuffer(start * strings.number, np.uint8)
-        return join_fixed([ByteStrings.fixed(starts, strings.number), strings])
+        both = np.empty(strings.number, [("start", f"V{len(start)}"), ("value", f"V{size}")])
+        both["start"] = np.void(start)
+        both["value"] = strings.data.view(f"V{size}")
+        return ByteStrings.fixed(both.view(np.uint8), strings.number)
     headers, rows = headers_of(strings.sizes, header)
-    both = pc.binary_join_element_wise(headers.take(pa.array(rows)), strings.arrow(), _NOTHING)
-    return ByteStrings.of_arrow(both)
+    joined = pc.binary_join_element_wise(headers.take(pa.array(rows)), strings.arrow(), _NOTHING)
+    return ByteStrings.of_arrow(joined)
 
 
 class Hashes(NamedTuple):
@@ -194,12 +177,8 @@ def hash_texts(seed: int, texts: pa.Array) -> Hashes:
 
     Args:
         seed: 0 to 2**64 - 1.
-        texts: binary, large_binary or a dictionary of them, without nulls.
+        texts: binary or large_binary, without nulls.
     """
-    if isinstance(texts, pa.DictionaryArray):
-        distinct = hash_texts(seed, texts.dictionary)
-        indices = texts.indices.to_numpy()
-        return Hashes(distinct.split[indices], distinct.position[indices])
     strings = ByteStrings.of_arrow(texts)
     halves = [np.full(strings.number, salt) for salt in _salts(seed, b"", _TEXT)]
     for rows, words in _iter_words(strings):

@@ -11,12 +11,10 @@ of ``schemas.example.serialize.encode_example``.
 
 from __future__ import annotations
 
-import itertools
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeAlias
 
 import google_crc32c
 import numpy as np
@@ -29,7 +27,6 @@ from shardmill.schemas.tfrecord.framing import FOOTER_BYTES, HEADER_BYTES, mask,
 from shardmill.transforms.tables.byte_arrays import (
     ByteStrings,
     headers_of,
-    join_fixed,
     offsets_from_sizes,
     prepend_headers,
 )
@@ -130,7 +127,6 @@ def _single_value_header(name: str, size: int) -> bytes:
 
 
 _FEATURES = b"\x0a"
-_EMPTY = pa.array([b""], pa.large_binary())
 _FOOTER = pa.array([bytes(FOOTER_BYTES)], pa.large_binary())
 # Rows copied at a time to compute their CRCs; the copy stays in the CPU cache.
 _CRC_ROWS = 256
@@ -162,54 +158,32 @@ def prepare(columns: Sequence[TypedColumn], order: np.ndarray) -> PreparedRows:
         ValueError: Values do not have the column's kind.
     """
     by_name = sorted(columns, key=lambda column: column.name.encode())
-    encoded = [*_join_columns(_encode_column(column, order) for column in by_name)]
     payloads = np.zeros(len(order), np.int64)
     # A frame is its header, the entry of each column and the footer: a column of codes. Piece 0 is
-    # the footer; a column's pieces are an empty one and its entries. So index -1, of a row without
-    # a value, is the empty piece before the entries: hence ``used + 1``.
-    codes = np.empty((len(encoded) + 2, len(order)), np.int32)
+    # the footer.
+    codes = np.empty((len(by_name) + 2, len(order)), np.int32)
     codes[-1] = 0
     pieces, used = [_FOOTER], len(_FOOTER)
-    for number, (entries, given) in enumerate(encoded, 1):
-        indices = np.arange(len(order)) if given is None else given
-        np.add(indices, used + 1, out=codes[number], casting="same_kind")
-        # Index -1 takes the last size: the appended 0.
-        payloads += np.take(np.append(entries.sizes, 0), indices)
-        pieces += [_EMPTY, entries.arrow()]
-        used += entries.number + 1
+    for number, column in enumerate(by_name, 1):
+        entries, indices = _encode_column(column, order)
+        np.add(indices, used, out=codes[number], casting="same_kind")
+        payloads += np.take(entries.sizes, indices)
+        pieces.append(entries.arrow())
+        used += entries.number
     headers, rows = headers_of(payloads, _frame_header)
     np.add(rows, used, out=codes[0], casting="same_kind")
     lengths = payloads + ByteStrings.of_arrow(headers).sizes[rows] + FOOTER_BYTES
     return PreparedRows(pa.concat_arrays([*pieces, headers]), codes, lengths)
 
 
-_Encoded: TypeAlias = tuple[ByteStrings, np.ndarray | None]
-
-
-def _join_columns(encoded: Iterable[_Encoded]) -> Iterator[_Encoded]:
-    """Yield the entries of columns; adjacent columns that all rows have become one entry.
-
-    Columns are joined if the entries of each have one size, as float32 values do: copying them one
-    by one takes more time and memory.
-    """
-    groups = itertools.groupby(encoded, lambda column: column[1] is None and column[0].width > 0)
-    for fixed, group in groups:
-        if fixed:
-            yield join_fixed([entries for entries, _ in group]), None
-        else:
-            yield from group
-
-
-def _encode_column(column: TypedColumn, order: np.ndarray) -> _Encoded:
-    """Return the encoded entries of a column, and the index of each row's entry, int32[rows].
-
-    The index of a row without a value is -1; None if there is one entry for each row.
-    """
-    name, kind, values, indices = column
-    if indices is None or 2 * len(values) > len(order):
-        # Nearly one value per row: values in row order keep memory access sequential.
-        return encode_entries(name, kind, column.take(order)), None
-    return encode_entries(name, kind, values), np.take(indices, order)
+def _encode_column(column: TypedColumn, order: np.ndarray) -> tuple[ByteStrings, np.ndarray]:
+    """Return the encoded entries of a column, and the index of each row's entry, int[rows]."""
+    name, kind, values = column
+    if isinstance(values, pa.DictionaryArray) and 2 * len(values.dictionary) <= len(order):
+        indices = values.indices.to_numpy()
+        return encode_entries(name, kind, values.dictionary), np.take(indices, order)
+    # Nearly one value per row: values in row order keep memory access sequential.
+    return encode_entries(name, kind, column.take(order)), np.arange(len(order))
 
 
 def _frame_header(size: int) -> bytes:

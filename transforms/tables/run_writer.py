@@ -24,9 +24,9 @@ from shardmill.transforms.tables.byte_arrays import ByteStrings, offsets_from_si
 from shardmill.transforms.tables.encode import encode_rows, prepare
 from shardmill.transforms.tables.segments import Origin, Run, RunBlock, take_values
 from shardmill.transforms.tables.table import Table, transformed_labels
-from shardmill.transforms.tables.table_source import TypedBatch, is_list
+from shardmill.transforms.tables.table_source import TypedBatch
 
-RUN_LAYOUT = 2  # of the columns of runs: runs of another layout are made again
+RUN_LAYOUT = 3  # of the columns of runs: runs of another layout are made again
 _TRANSFORM_ROWS = 1 << 16  # per call of the TensorFlow Transform graph
 SLICE_BYTES = 4 << 20  # of records per call of encode_rows, about
 MERGE_BYTES = 32 << 20  # of records that are merged at a time
@@ -179,7 +179,7 @@ def transform_table(table: Table, folder: str, label: str) -> Table:
         columns.append(first._replace(values=pa.concat_arrays(values)))
     labels = table.labels
     for column in columns:
-        if column.name == label and column.kind != "float32" and not is_list(column.values.type):
+        if column.name == label and column.kind != "float32" and not column.has_lists:
             labels = transformed_labels(column.values)
     return table._replace(columns=columns, order=np.arange(len(table.order)), labels=labels)
 

@@ -41,6 +41,7 @@ from shardmill.transforms.tables.table_source import (
     TypedBatch,
     TypedColumn,
     Unit,
+    decode,
     describe_lost_files,
     to_reject,
 )
@@ -252,21 +253,30 @@ def _labels(
 ) -> pa.StringArray | None:
     name = spec.label
     column = next((column for column in columns if column.name == name), None)
-    if column is None or column.kind == "float32" or column.indices is None:
+    if column is None or column.kind == "float32" or column.has_lists:
         return None
-    indices = column.indices
-    if len(column.values) > spec.max_labels:  # probably not classes but ids or amounts
-        return pa.repeat(TOO_MANY_LABELS, len(indices))
-    names = _to_texts(column.values)
-    invalid = np.array([has_control(name) for name in names] + [False], bool)
-    if invalid.any():
-        rejects.add(
-            invalid[indices],
-            "label_text",
-            name,
-            lambda row: f"the label {names[indices[row]]!r} has a control character",
-        )
-    return pa.array(names, pa.string()).take(pa.array(indices, mask=indices < 0))
+    labels, invalid = _label_texts(column.values, spec.max_labels)
+    rejects.add(
+        pc.is_in(labels, pa.array(invalid, pa.string())).to_numpy(zero_copy_only=False),
+        "label_text",
+        name,
+        lambda row: f"the label {labels[row].as_py()!r} has a control character",
+    )
+    return labels
+
+
+def _label_texts(values: pa.Array, most: int) -> tuple[pa.StringArray, list[str]]:
+    """Return the label of each row, and the labels with a control character.
+
+    Args:
+        values: The values of the label's column.
+        most: Number of distinct labels up to which they are counted.
+    """
+    encoded = decode(values).dictionary_encode()
+    if len(encoded.dictionary) > most:  # probably not classes but ids or amounts
+        return pa.repeat(TOO_MANY_LABELS, len(values)), []
+    names = _to_texts(encoded.dictionary)
+    return pa.array(names, pa.string()).take(encoded.indices), [*filter(has_control, names)]
 
 
 def _to_texts(values: pa.Array) -> list[str]:
@@ -285,27 +295,25 @@ def transformed_labels(values: pa.Array) -> pa.StringArray:
     Raises:
         InputError: One has a control character, which labels.txt cannot hold.
     """
-    encoded = values.dictionary_encode()
-    if len(encoded.dictionary) > MAX_LABELS:
-        return pa.repeat(TOO_MANY_LABELS, len(values))
-    names = _to_texts(encoded.dictionary)
-    for name in filter(has_control, names):
+    labels, invalid = _label_texts(values, MAX_LABELS)
+    for name in invalid:
         raise InputError(
             f"preprocessing_fn returns the label {name!r}, which has a control character: remove "
             "such characters with tf.strings.regex_replace."
         )
-    return pa.array(names, pa.string()).take(encoded.indices)
+    return labels
 
 
 def _without_labels(label: str, batch: TypedBatch, labeled: Mask) -> TypedBatch:
     """Return a batch without the labels of some rows; reject the others that lack one."""
     columns = [*batch.columns]
     number = [column.name for column in columns].index(label)
-    given = columns[number].indices
-    indices = np.arange(len(labeled), dtype=np.int32) if given is None else given
+    values = decode(columns[number].values)
+    missing = values.is_null().to_numpy(zero_copy_only=False)
     message = "the label is missing: name the split in --unlabeled_splits if its rows have none"
-    batch.rows.add(labeled & (indices < 0), "missing", label, lambda _: message)
-    columns[number] = columns[number]._replace(indices=np.where(labeled, indices, np.int32(-1)))
+    batch.rows.add(labeled & missing, "missing", label, lambda _: message)
+    kept = pc.if_else(pa.array(labeled), values, pa.scalar(None, values.type))
+    columns[number] = columns[number]._replace(values=kept)
     return batch._replace(columns=columns)
 
 
@@ -314,13 +322,12 @@ def hash_rows(spec: TableSpec, batch: TypedBatch) -> byte_arrays.Hashes:
     if not spec.key:
         return byte_arrays.hash_offsets(spec.place.seed, batch.ref.key, batch.rows.ids)
     keys = batch.texts[spec.key]
-    batch.rows.add(_is_empty(keys), "missing", spec.key, lambda _: "the --key is missing")
+    batch.rows.add(_are_empty(keys), "missing", spec.key, lambda _: "the --key is missing")
     return byte_arrays.hash_texts(spec.place.seed, keys)
 
 
-def _is_empty(cells: pa.DictionaryArray) -> Mask:
-    sizes = pc.binary_length(cells.dictionary).to_numpy(zero_copy_only=False)
-    empty: Mask = (sizes == 0)[cells.indices.to_numpy()]
+def _are_empty(texts: pa.BinaryArray) -> Mask:
+    empty: Mask = byte_arrays.ByteStrings.of_arrow(texts).sizes == 0
     return empty
 
 
@@ -342,14 +349,15 @@ def _assign_splits(
         groups = batch.texts[spec.group_by]
         # A row without a group is placed alone, like an image.
         of_groups = byte_arrays.hash_texts(spec.place.seed, groups).split
-        hashes = np.where(_is_empty(groups), hashes, of_groups)
+        hashes = np.where(_are_empty(groups), hashes, of_groups)
     return spec.place.splits.names, byte_arrays.split_numbers(spec.place.splits, hashes)
 
 
 def _named_splits(
-    cells: pa.DictionaryArray, column: str, rejects: RejectCollector
+    cells: pa.BinaryArray, column: str, rejects: RejectCollector
 ) -> tuple[tuple[str, ...], npt.NDArray[np.int32]]:
-    texts = [text.decode("utf-8", "backslashreplace") for text in cells.dictionary.to_pylist()]
+    encoded = cells.dictionary_encode()
+    texts = _to_texts(encoded.dictionary)
     of_texts = [SPLIT_FOLDERS.get(text.strip().lower(), text.strip()) for text in texts]
     problems = [_split_problem(name) for name in of_texts]
     valid = {name for name, problem in zip(of_texts, problems, strict=True) if not problem}
@@ -362,7 +370,7 @@ def _named_splits(
         )
     ids: Mapping[str, int] = {name: number for number, name in enumerate(names)}
     id_of_text = np.array([ids.get(name, -1) for name in of_texts], np.int32)
-    rows = cells.indices.to_numpy()
+    rows = encoded.indices.to_numpy()
     numbers: npt.NDArray[np.int32] = id_of_text[rows]
     rejects.add(numbers < 0, "no_split", column, lambda row: str(problems[rows[row]]))
     return names, numbers

@@ -178,27 +178,35 @@ class TypedColumn(NamedTuple):
     Attributes:
         name: Feature name.
         kind: Value type of the feature.
-        values: int64, float32 or binary, or lists of them (0 to n values per row). May contain
-            duplicates, and values that no row refers to.
-        indices: int32[rows], indices into ``values``, or -1 where the feature is absent. If None,
-            ``values`` has one entry per row.
+        values: int64, float32 or binary, or lists of them (0 to n values per row), with one entry
+            per row; null where the feature is absent. May be a dictionary: then its values may be
+            null, and its indices are not.
     """
 
     name: str
     kind: Kind
     values: pa.Array
-    indices: npt.NDArray[np.int32] | None
+
+    @property
+    def has_lists(self) -> bool:
+        """Whether values are lists."""
+        kind = self.values.type
+        return is_list(kind.value_type if pa.types.is_dictionary(kind) else kind)
 
     def take(self, order: npt.NDArray[np.int64]) -> pa.Array:
-        """Return the values of rows; null where the feature is absent.
+        """Return the values of rows, not as a dictionary.
 
         Args:
             order: Numbers of the rows; shape [n].
         """
-        if self.indices is None:
-            return self.values.take(pa.array(order))
-        indices = np.take(self.indices, order)
-        return self.values.take(pa.array(indices, mask=indices < 0))
+        return decode(self.values.take(pa.array(order)))
+
+
+def decode(values: pa.Array) -> pa.Array:
+    """Return values, not as a dictionary."""
+    if isinstance(values, pa.DictionaryArray):
+        return values.dictionary.take(values.indices)
+    return values
 
 
 def is_list(kind: pa.DataType) -> bool:
@@ -352,8 +360,7 @@ class TypedBatch(NamedTuple):
         ref: The input.
         columns: The features, with a value or none for each row.
         rows: Identity and line of each row, and the rows that are rejected.
-        texts: Columns whose texts decide placement, by name: dictionary<int32, binary>; missing
-            texts are empty.
+        texts: Columns whose texts decide placement, by name: binary; missing texts are empty.
         number: Number of rows that were read, rejected ones included.
         content: BLAKE3 of the bytes that the source read of the unit, up to this batch.
     """
@@ -361,7 +368,7 @@ class TypedBatch(NamedTuple):
     ref: InputRef
     columns: list[TypedColumn]
     rows: RejectCollector
-    texts: Mapping[str, pa.DictionaryArray]
+    texts: Mapping[str, pa.BinaryArray]
     number: int
     content: str
 

@@ -111,10 +111,7 @@ def records(batches: list[TypedBatch]) -> Counter:
 
 def rows_of(batch: TypedBatch) -> Iterator[dict]:
     """Yield the rows of a batch."""
-    values = {}
-    for column in batch.columns:
-        listed = column.values.to_pylist()
-        values[column.name] = [listed[i] if i >= 0 else None for i in column.indices]
+    values = {column.name: column.values.to_pylist() for column in batch.columns}
     yield from (dict(zip(values, row, strict=True)) for row in zip(*values.values(), strict=True))
 
 

@@ -131,10 +131,10 @@ def test_numbers_equal_those_of_pandas(numbers, marks) -> None:
     rules = CellRules.of(None, CellOptions(decimal=decimal, thousands=thousands))
     cells = pa.array([text.encode() for text in texts]).dictionary_encode()
     typed = type_cells(Column("c", "float32"), cells, rules)
-    assert typed.misfits is None
+    assert typed.faults is None
     table = "c\n" + "\n".join(f'"{text}"' for text in texts)
     judge = pd.read_csv(io.StringIO(table), decimal=decimal, thousands=thousands or None)["c"]
-    assert typed.column.take(np.arange(len(texts))).to_pylist() == judge.astype("float32").tolist()
+    assert typed.values.to_pylist() == judge.astype("float32").tolist()
 
 
 @pytest.mark.parametrize(

@@ -25,13 +25,13 @@ VALUES = {
 
 @st.composite
 def typed_columns(draw, rows: int, name: str) -> TypedColumn:
-    """Draw a column: indexed or one value per row, scalars or lists, with nulls, sliced."""
+    """Draw a column: a dictionary or plain, scalars or lists, with nulls, sliced."""
     kind = draw(st.sampled_from(list(ARROW_TYPES)))
     in_lists = draw(st.booleans())
     item = st.lists(VALUES[kind], max_size=4) if in_lists else VALUES[kind]
     item = st.one_of(item, st.none()) if draw(st.booleans()) else item
-    indexed = draw(st.booleans())
-    count = draw(st.integers(0, 9)) if indexed else rows
+    indexed = rows > 0 and draw(st.booleans())
+    count = draw(st.integers(1, 9)) if indexed else rows
     items = draw(st.lists(item, min_size=count, max_size=count))
     arrow_type = ARROW_TYPES[kind]
     if kind == "bytes" and draw(st.booleans()):
@@ -42,9 +42,10 @@ def typed_columns(draw, rows: int, name: str) -> TypedColumn:
     values = pa.array(items[:1] * padding + items + items[:padding], arrow_type)
     values = values.slice(padding, len(items))
     if not indexed:
-        return TypedColumn(name, kind, values, None)
-    indices = draw(st.lists(st.integers(-1, count - 1), min_size=rows, max_size=rows))
-    return TypedColumn(name, kind, values, np.array(indices, np.int32))
+        return TypedColumn(name, kind, values)
+    indices = draw(st.lists(st.integers(0, count - 1), min_size=rows, max_size=rows))
+    dictionary = pa.DictionaryArray.from_arrays(pa.array(indices, pa.int32()), values)
+    return TypedColumn(name, kind, dictionary)
 
 
 @st.composite
@@ -57,16 +58,11 @@ def tables(draw) -> list[TypedColumn]:
 def features_of(columns: list[TypedColumn], row: int) -> dict:
     """Return the features of a row without missing values and empty lists."""
     found = {}
-    for name, _, values, indices in columns:
-        number = row if indices is None else int(indices[row])
-        value = None if number < 0 else values[number].as_py()
+    for name, _, values in columns:
+        value = values[row].as_py()
         if value is not None and value != []:
             found[name] = value
     return found
-
-
-def rows_of(columns: list[TypedColumn]) -> int:
-    return len(columns[0].values if columns[0].indices is None else columns[0].indices)
 
 
 def encoded(columns: list[TypedColumn], order: np.ndarray, step: int = 7) -> list[bytes]:
@@ -84,16 +80,16 @@ def encoded(columns: list[TypedColumn], order: np.ndarray, step: int = 7) -> lis
 
 @given(tables(), st.data())
 def test_equal_to_encoding_row_by_row(columns: list[TypedColumn], data) -> None:
-    order = np.array(data.draw(st.permutations(range(rows_of(columns)))), np.int64)
+    order = np.array(data.draw(st.permutations(range(len(columns[0].values)))), np.int64)
     order = order[: data.draw(st.integers(0, len(order)))]
     wanted = [frame(encode_example(features_of(columns, row))) for row in order]
     assert encoded(columns, order) == wanted
 
 
 def test_rows_without_values_are_empty_records() -> None:
-    empty = TypedColumn("a", "int64", pa.array([], pa.int64()), np.full(3, -1, np.int32))
+    empty = TypedColumn("a", "int64", pa.nulls(3, pa.int64()))
     assert encoded([empty], np.arange(3)) == [frame(b"")] * 3
-    lists = TypedColumn("b", "bytes", pa.array([[], [b""]], pa.list_(pa.binary())), None)
+    lists = TypedColumn("b", "bytes", pa.array([[], [b""]], pa.list_(pa.binary())))
     assert encoded([lists], np.arange(2)) == [frame(b""), frame(encode_example({"b": b""}))]
     assert encode_rows(prepare([empty], np.arange(3)), 1, 1).to_pybytes() == b""  # no rows
     assert encode_rows(prepare([empty], np.arange(0)), 0, 9).to_pybytes() == b""
@@ -101,14 +97,14 @@ def test_rows_without_values_are_empty_records() -> None:
 
 def test_nan_and_signed_zero_keep_their_bits() -> None:
     bits = np.array([0x7FC00001, 0xFF800001, 0x80000000, 0x7F800000, 1], np.uint32)
-    column = TypedColumn("f", "float32", pa.array(bits.view(np.float32)), None)
+    column = TypedColumn("f", "float32", pa.array(bits.view(np.float32)))
     for framed, wanted in zip(encoded([column], np.arange(5)), bits, strict=True):
         assert framed[-8:-4] == wanted.tobytes()
 
 
 def test_pieces_are_addressed_with_64_bits() -> None:
     # With 32-bit offsets Arrow raises or overflows where a slice reaches 2 GiB.
-    column = TypedColumn("id", "bytes", pa.array([b"row", b""]), None)
+    column = TypedColumn("id", "bytes", pa.array([b"row", b""]))
     assert prepare([column], np.arange(2)).pieces.type == pa.large_binary()
     texts = [b"ab", b"", b"c"]
     assert ByteStrings.of_arrow(pa.array(texts)).arrow().to_pylist() == texts
@@ -117,17 +113,14 @@ def test_pieces_are_addressed_with_64_bits() -> None:
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
-        ([("a", "int64", [1.5], [0])], "'a' holds double, not int64"),
-        ([("a", "float32", [1.5], [0])], "'a' holds double, not float32"),
-        ([("a", "bytes", ["x"], [0])], "'a' holds string, not bytes"),
-        ([("a", "int64", [[1, None]], [0])], "list in the column 'a' contains a null"),
+        ([("a", "int64", [1.5])], "'a' holds double, not int64"),
+        ([("a", "float32", [1.5])], "'a' holds double, not float32"),
+        ([("a", "bytes", ["x"])], "'a' holds string, not bytes"),
+        ([("a", "int64", [[1, None]])], "list in the column 'a' contains a null"),
     ],
 )
 def test_rejects_values_of_another_kind(columns, message) -> None:
-    typed = [
-        TypedColumn(name, kind, pa.array(values), np.array(indices, np.int32))
-        for name, kind, values, indices in columns
-    ]
+    typed = [TypedColumn(name, kind, pa.array(values)) for name, kind, values in columns]
     with pytest.raises(ValueError, match=message):
         prepare(typed, np.zeros(1, np.int64))
 

@@ -18,29 +18,20 @@ ELEMENTS = {
     "float32": st.floats(width=32),
     "bytes": st.binary(max_size=3),
 }
-FORMS = ("indices", "nulls", "indices and nulls", "lists", "lists by index")
+FORMS = ("plain", "dictionary", "lists", "dictionary of lists")
 
 
 def make_column(kind: str, form: str, cells: Sequence[list]) -> tuple[TypedColumn, list[list]]:
     """Return a column in one of the forms that TypedColumn allows, and the values of each row."""
     name, arrow = f"{kind} {form}", ARROW_TYPES[kind]
-    if form == "lists":
-        return TypedColumn(name, kind, pa.array(cells, pa.list_(arrow)), None), list(cells)
-    if form == "lists by index":
-        indices = np.arange(1, len(cells) + 1, dtype=np.int32)
-        indices[::3] = -1
-        rows = [[] if index < 0 else cell for index, cell in zip(indices, cells, strict=True)]
-        return TypedColumn(name, kind, pa.array([[], *cells], pa.list_(arrow)), indices), rows
     rows = [cell[:1] for cell in cells]
-    if form == "nulls":
-        values = pa.array([(*row, None)[0] for row in rows], arrow)
-        return TypedColumn(name, kind, values, None), rows
-    nulls = [None] if form == "indices and nulls" else []
-    values = pa.array([*nulls, *(value for row in rows for value in row)], arrow)
-    present = np.array([bool(row) for row in rows])
-    absent = 0 if nulls else -1
-    indices = np.where(present, np.cumsum(present) - 1 + len(nulls), absent).astype(np.int32)
-    return TypedColumn(name, kind, values, indices), rows
+    values = pa.array([(*row, None)[0] for row in rows], arrow)
+    if "lists" in form:
+        rows = [*cells]
+        values = pa.array(cells, pa.list_(arrow))
+    if "dictionary" in form:
+        values = pa.DictionaryArray.from_arrays(np.arange(len(values), dtype=np.int32), values)
+    return TypedColumn(name, kind, values), rows
 
 
 cells_of = {
@@ -77,7 +68,7 @@ def test_sums_are_those_of_the_chosen_records(cells, order, data) -> None:
 def test_floats_are_summed_in_the_order_of_the_records() -> None:
     """A sum in float64 depends on the order, which must be that of the records in the part."""
     numbers = [1e30, -1e30, *[1.0] * 5]
-    column = TypedColumn("x", "float32", pa.array(numbers, pa.float32()), None)
+    column = TypedColumn("x", "float32", pa.array(numbers, pa.float32()))
     values = join([take_values([column], np.arange(7))])
     means = [
         sum_records(values, np.array(order))["x"].mean()

@@ -1,5 +1,6 @@
 """Tables with many columns: work grows with the cells, not with columns times columns or calls."""
 
+import itertools
 import pickle
 import sys
 
@@ -104,7 +105,9 @@ def test_columns_are_classified_and_typed_together(names) -> None:
     cells = wide_cells(names, 20)
     texts = [*cells.columns.values()]
     columns = [Column(name, "float32") for name in names]
-    assert count_calls(profile_columns, cells.columns, CellRules()) < 40 * COLUMN_COUNT
+    few = dict(itertools.islice(cells.columns.items(), COLUMN_COUNT // 10))
+    calls_of_few = count_calls(profile_columns, few, CellRules())
+    assert count_calls(profile_columns, cells.columns, CellRules()) < 11 * calls_of_few
     assert count_calls(type_columns, columns, texts, CellRules()) < 40 * COLUMN_COUNT
 
 
@@ -123,8 +126,11 @@ def test_columns_together_equal_columns_alone(columns, nulls) -> None:
         together = type_columns(schema, [*cells.values()], nulls)
         for column, each, typed in zip(schema, cells.values(), together, strict=True):
             alone = type_cells(column, each, nulls)
-            assert typed.column[:2] == alone.column[:2]
-            assert (typed.misfits is None) == (alone.misfits is None)
+            given = np.zeros(rows, np.uint8)
+            faults, faults_alone = (
+                given if cells.faults is None else cells.faults for cells in (typed, alone)
+            )
+            assert faults.tolist() == faults_alone.tolist()
             assert repr(rows_of(typed)) == repr(rows_of(alone))
 
 

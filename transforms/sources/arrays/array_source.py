@@ -212,9 +212,7 @@ class ArraySource(PickledOnce):
 
     def _columns(self, batch: tuple[Raw, ...]) -> list[TypedColumn]:
         columns = [
-            TypedColumn(
-                array.name, "bytes", ByteStrings.fixed(rows.reshape(-1), len(rows)).arrow(), None
-            )
+            TypedColumn(array.name, "bytes", ByteStrings.fixed(rows.reshape(-1), len(rows)).arrow())
             for array, rows in zip(self.input.arrays, batch, strict=False)
         ]
         if self.input.label:
@@ -236,12 +234,13 @@ def label_columns(label: ArrayLabels, values: npt.NDArray[Any]) -> list[TypedCol
     distinct, numbers = np.unique(values, return_inverse=True)
     indices: npt.NDArray[np.int32] = numbers.reshape(-1).astype(np.int32)
     if not label.texts:
-        return [TypedColumn(label.name, "int64", pa.array(distinct), indices)]
+        ids = pa.DictionaryArray.from_arrays(indices, pa.array(distinct))
+        return [TypedColumn(label.name, "int64", ids)]
     texts = [decode_label(value)[0] for value in distinct.tolist()]
     numbered = {text: number for number, text in enumerate(label.texts)}
     ids = pa.array([numbered[text] for text in texts], pa.int64())
     names = pa.array([text.encode() for text in texts], pa.binary())
     return [
-        TypedColumn(label.name, "int64", ids, indices),
-        TypedColumn(label.text_name, "bytes", names, indices),
+        TypedColumn(label.name, "int64", pa.DictionaryArray.from_arrays(indices, ids)),
+        TypedColumn(label.text_name, "bytes", pa.DictionaryArray.from_arrays(indices, names)),
     ]

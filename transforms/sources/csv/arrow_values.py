@@ -22,7 +22,7 @@ from shardmill.schemas.errors import InputError, format_value
 from shardmill.schemas.refs import RejectedError
 from shardmill.schemas.schema_pbtxt.columns import INT64_MAX, INT64_MIN, Column, TimeKind
 from shardmill.schemas.schema_pbtxt.schema_text import Kind
-from shardmill.transforms.sources.csv.cells import merge_equal, to_array
+from shardmill.transforms.sources.csv.cells import to_array
 from shardmill.transforms.sources.csv.sample import Sample
 from shardmill.transforms.sources.csv.text_parser import (
     EXACT_FLOAT64,
@@ -148,9 +148,9 @@ def to_texts(values: pa.Array) -> pa.Array:
     return values.cast(pa.string()).cast(pa.binary())
 
 
-def text_cells(cells: pa.DictionaryArray) -> pa.DictionaryArray:
+def text_cells(cells: pa.DictionaryArray) -> pa.BinaryArray:
     """Return cells as texts that decide placement; a missing value is an empty text."""
-    return merge_equal(pc.fill_null(to_texts(cells.dictionary), b""), cells.indices)
+    return pc.fill_null(to_texts(cells.dictionary), b"").take(cells.indices)
 
 
 def convert_values(kind: Kind, values: pa.Array) -> Parsed:

@@ -346,12 +346,6 @@ def to_array(column: pa.ChunkedArray) -> pa.DictionaryArray:
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
-def merge_equal(values: pa.Array, indices: pa.Array) -> pa.DictionaryArray:
-    """Return cells by the indices of their values, and merge equal values."""
-    merged = pc.dictionary_encode(values)
-    return pa.DictionaryArray.from_arrays(merged.indices.take(indices), merged.dictionary)
-
-
 def _restore_delimiters(table: pa.Table, separator: bytes, dialect: Dialect) -> pa.Table:
     """Return cells with the delimiter in place of the separator, stripped if the dialect says."""
     columns = []
@@ -362,5 +356,6 @@ def _restore_delimiters(table: pa.Table, separator: bytes, dialect: Dialect) -> 
             values = pc.replace_substring(values, separator, dialect.separator.encode())
         if dialect.strip:
             values = pc.utf8_trim_whitespace(values.cast(pa.string())).cast(pa.binary())
-        columns.append(merge_equal(values, cells.indices))  # stripping may make cells equal
+        # Stripping may make cells equal.
+        columns.append(values.take(cells.indices).dictionary_encode())
     return pa.table(columns, names=table.column_names)

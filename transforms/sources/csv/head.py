@@ -199,7 +199,7 @@ def _check_notes(head: Head, dialect: Dialect, read: _Read) -> None:
 
 def _is_padded(head: Head) -> bool:
     """Return whether a spreadsheet filled up the rows above the header: a title, notes, or none."""
-    rows = [[*head.header], *(_row(head, number) for number in range(_rows(head)))]
+    rows = [[*head.header], *_first_rows(head)]
     names = next((n for n, row in enumerate(rows) if n and _names_columns(row)), 0)
     above = rows[:names]
     if not above or any(row[-1] for row in above):
@@ -226,7 +226,7 @@ def _delimiters_below(head: Head, dialect: Dialect) -> list[str]:
     """
     if len(head.columns) > 1:
         return []
-    rows = [head.columns[0], *(_row(head, number)[0] for number in range(_rows(head)))]
+    rows = [head.columns[0], *(row[0] for row in _first_rows(head))]
     delimiters = []
     for delimiter in (candidate for candidate in _DELIMITERS if candidate != WHITESPACE):
         first = next((number for number, row in enumerate(rows) if delimiter in row), 0)
@@ -238,16 +238,11 @@ def _delimiters_below(head: Head, dialect: Dialect) -> list[str]:
     return delimiters
 
 
-def _rows(head: Head) -> int:
-    return min(len(head.cells.offsets), _MOST_NOTES)
-
-
-def _row(head: Head, number: int) -> list[str]:
-    """Return the cells of a row; none if there is no such row."""
+def _first_rows(head: Head, most: int = _MOST_NOTES) -> Iterator[list[str]]:
+    """Yield the cells of the first rows."""
     columns = [*head.cells.columns.values()]
-    if number >= len(head.cells.offsets):
-        return []
-    return [column[number].as_py().decode("utf-8", "replace") for column in columns]
+    for number in range(min(len(head.cells.offsets), most)):
+        yield [column[number].as_py().decode("utf-8", "replace") for column in columns]
 
 
 def _names_columns(cells: Sequence[str]) -> bool:
@@ -307,8 +302,8 @@ def _raw_lines(dialect: Dialect, read: _Read) -> Iterator[str]:
     """Yield the first lines of a file, in which neither quotes nor delimiters have a meaning."""
     raw = replace(dialect, delimiter=_RAW, quote="", columns=("line",), header="none")
     for _, head in _try(iter([raw]), read):
-        for number in range(len(head.cells.offsets)):
-            yield from _row(head, number)
+        for row in _first_rows(head, len(head.cells.offsets)):
+            yield from row
 
 
 def _flags_for_spaces(head: Head, dialect: Dialect, read: _Read) -> str:

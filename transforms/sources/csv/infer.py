@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -47,6 +47,15 @@ _NONE, _CAST = text_parser.CellFault.NONE, text_parser.CellFault.CAST
 CellKind = Literal[
     "cells", "empty", "nulls", "integers", "decimals", "coded", "wide", "booleans", "texts"
 ]
+_KINDS: tuple[CellKind, ...] = (  # of distinct texts; each is of one kind
+    "nulls",
+    "integers",
+    "decimals",
+    "coded",
+    "wide",
+    "booleans",
+    "texts",
+)
 _NOT_NUMBERS: tuple[CellKind, ...] = ("texts", "wide", "coded")  # they make a column text
 _NEARLY = 0.9  # share of the cells with a value that are numbers in a nearly numeric column
 _MANY = 0.5  # share that an option reads of cells that are numbers with separators and the like
@@ -107,177 +116,145 @@ def profile_columns(
         columns: For each column its cells, dictionary<int32, binary> without nulls.
         rules: How cells are read.
     """
-    cells, profiles = [*columns.values()], list[ColumnProfile]()
-    rows = len(cells[0]) if cells else 0
+    names, profiles = [*columns], dict[str, ColumnProfile]()
+    rows = len(columns[names[0]]) if names else 0
     step = text_parser.columns_at_once(rows)
-    for start in range(0, len(cells), step):
-        profiles += _profile_together(cells[start : start + step], rules)
-    return dict(zip(columns, profiles, strict=True))
+    for start in range(0, len(names), step):
+        batch = names[start : start + step]
+        texts = _classify([columns[name] for name in batch], rules)
+        profiles |= zip(batch, map(_profile_column, texts), strict=True)
+    return profiles
 
 
-def _profile_together(
-    cells: Sequence[pa.DictionaryArray], rules: CellRules
-) -> Iterator[ColumnProfile]:
-    """Yield the profile of each column; see ``profile_columns``."""
+class _Texts(NamedTuple):
+    """The distinct texts of a column, or of columns one after another.
+
+    Attributes:
+        texts: The texts.
+        counts: Number of cells with each text.
+        kinds: Index into ``_KINDS`` of each text.
+        empty: Which of them are missing if the column is text.
+        numbers: Value of each text that is a number.
+        rounded: Which of them are integers that float32 rounds.
+    """
+
+    texts: pa.Array
+    counts: Ints
+    kinds: npt.NDArray[np.int8]
+    empty: text_parser.Mask
+    numbers: npt.NDArray[np.float64]
+    rounded: text_parser.Mask
+
+    def of_kind(self, kind: CellKind) -> text_parser.Mask:
+        """Return which texts are of a kind."""
+        chosen: text_parser.Mask = self.kinds == _KINDS.index(kind)
+        return chosen
+
+    def listed(self, chosen: text_parser.Mask) -> list[bytes]:
+        """Return the chosen texts."""
+        return [self.texts[number].as_py() for number in np.flatnonzero(chosen).tolist()]
+
+
+def _classify(cells: Sequence[pa.DictionaryArray], rules: CellRules) -> Iterator[_Texts]:
+    """Yield the texts of each column; those of all columns are parsed together."""
     uses = [np.bincount(column.indices, minlength=len(column.dictionary)) for column in cells]
     counts = np.concatenate(uses)
     used = counts > 0
     texts = pa.concat_arrays([column.dictionary for column in cells]).filter(pa.array(used))
-    owners, counts = np.repeat(np.arange(len(cells)), [*map(len, uses)])[used], counts[used]
-
-    def count(chosen: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
-        """Return the number of cells of each column with the chosen texts."""
-        return np.bincount(owners[chosen], counts[chosen], len(cells)).astype(np.int64)
-
-    empty, missing = rules.missing_texts(texts), rules.missing_numbers(texts)
-    kinds: dict[CellKind, npt.NDArray[np.int64]] = {
-        "cells": np.array([*map(len, cells)]),
-        "empty": count(empty),
-        "nulls": count(missing),
-    }
-    distinct = np.bincount(owners, minlength=len(cells)).tolist()
-    low, high = np.full(len(cells), math.inf), np.full(len(cells), -math.inf)
-    present = np.flatnonzero(~missing)
-    text_kinds = _find_kinds(texts.take(pa.array(present)), owners[present], rules)
-    kinds |= {kind: count(present[mask]) for kind, mask in text_kinds.masks.items()}
-    real = text_kinds.masks["integers"] | text_kinds.masks["decimals"]
-    np.minimum.at(low, owners[present[real]], text_kinds.numbers[real])
-    np.maximum.at(high, owners[present[real]], text_kinds.numbers[real])
-    words: dict[int, set[str]] = defaultdict(set)
-    for owner, word in text_kinds.words:
-        words[owner].add(word)
-    markers: dict[int, set[str]] = defaultdict(set)
-    for number in np.flatnonzero(missing & ~empty).tolist():
-        text = texts[number].as_py().decode("utf-8", "replace")
-        markers[int(owners[number])].add(text)
-    # The first text of a column that is not a number, or else its first text.
-    examples: dict[int, str] = {}
-    for mask in (
-        *(text_kinds.masks[kind] for kind in _NOT_NUMBERS),
-        np.ones(len(present), np.bool_),
-    ):
-        chosen = present[mask]
-        for owner, first in zip(*np.unique(owners[chosen], return_index=True), strict=True):
-            examples.setdefault(int(owner), format_value(texts[int(chosen[first])].as_py()))
-    of_columns = zip(*(numbers.tolist() for numbers in kinds.values()), strict=True)
-    for owner, numbers in enumerate(of_columns):
-        yield ColumnProfile(
-            +Counter(dict(zip(kinds, numbers, strict=True))),
-            frozenset(words[owner]),
-            text_kinds.roundings.get(owner, ""),
-            examples.get(owner, ""),
-            distinct[owner],
-            float(low[owner]),
-            float(high[owner]),
-            markers=frozenset(markers[owner]),
-        )
-
-
-class _Kinds(NamedTuple):
-    """Kinds of distinct texts.
-
-    Attributes:
-        masks: For kinds of ``ColumnProfile``, which texts they are.
-        words: The ``words`` of ``ColumnProfile``, each with the number of its column.
-        roundings: The ``rounding`` of ``ColumnProfile`` by number of the column.
-        numbers: Value of each text that is a number.
-    """
-
-    masks: dict[CellKind, text_parser.Mask]
-    words: list[tuple[int, str]]
-    roundings: dict[int, str]
-    numbers: npt.NDArray[np.float64]
-
-
-def _find_kinds(texts: pa.Array, owners: npt.NDArray[np.int64], rules: CellRules) -> _Kinds:
-    """Classify distinct texts of columns, none of them missing.
-
-    Args:
-        texts: Distinct texts of columns, column by column.
-        owners: Number of the column of each text.
-        rules: How cells are read.
-    """
-    plain = rules.plain(texts)
+    missing = rules.missing_numbers(texts)
+    kinds = np.zeros(len(texts), np.int8)
+    numbers = np.zeros(len(texts))
+    rounded = np.zeros(len(texts), np.bool_)
+    present = ~missing
+    plain = rules.plain(texts.filter(pa.array(present)))
     integer = text_parser.parse_int64(plain, allow_padding=False)
     decimal = text_parser.parse_float64(plain)
-    whole, real = integer.faults, decimal.faults
-    trimmed = text_parser.trim(plain)
+    kinds[present] = _find_kinds(plain, integer.faults, decimal.faults)
+    numbers[present] = decimal.values
+    rounded[present] = text_parser.is_rounded(integer)
+    whole = _Texts(texts, counts[used], kinds, rules.missing_texts(texts), numbers, rounded)
+    start = 0
+    for use in uses:
+        end = start + np.count_nonzero(use)
+        yield _Texts._make(values[start:end] for values in whole)
+        start = end
+
+
+def _find_kinds(
+    texts: pa.Array, whole: text_parser.FaultCodes, real: text_parser.FaultCodes
+) -> npt.NDArray[np.int8]:
+    """Return the index into ``_KINDS`` of texts that are not missing.
+
+    Args:
+        texts: The texts, with numbers as in program text.
+        whole: Faults of the texts as int64.
+        real: Faults of the texts as float32.
+    """
+    trimmed = text_parser.trim(texts)
     number = (whole != _CAST) | (real != _CAST)
     coded = number & (text_parser.matches(trimmed, _ZEROS) | text_parser.matches(trimmed, _PHONE))
-    integers = (whole == _NONE) & ~coded
-    decimals = (whole == _CAST) & (real == _NONE) & ~coded
-    wide = number & ~coded & ~integers & ~decimals
-    words = text_parser.as_strings(trimmed)
-    booleans = text_parser.to_mask(pc.is_in(pc.ascii_lower(words), value_set=pa.array(_WORDS)))
-    masks: dict[CellKind, text_parser.Mask] = {
-        "integers": integers,
-        "decimals": decimals,
+    words = pc.ascii_lower(text_parser.as_strings(trimmed))
+    kinds: dict[CellKind, text_parser.Mask] = {
         "coded": coded,
-        "wide": wide,
-        "booleans": booleans,
-        "texts": ~number & ~booleans,
+        "integers": whole == _NONE,
+        "decimals": (whole == _CAST) & (real == _NONE),
+        "wide": number,
+        "booleans": text_parser.to_mask(pc.is_in(words, value_set=pa.array(_WORDS))),
     }
-    boolean_words = words.filter(pa.array(booleans)).to_pylist()
-    return _Kinds(
-        masks,
-        [*zip(owners[booleans].tolist(), boolean_words, strict=True)],
-        _describe_merged(texts, owners, decimal.values, decimals)
-        | _describe_rounded(texts, owners, decimal.values, text_parser.is_rounded(integer)),
-        decimal.values,
+    # The first kind that fits counts.
+    numbers = [_KINDS.index(kind) for kind in kinds]
+    selected: npt.NDArray[np.int8] = np.select([*kinds.values()], numbers, _KINDS.index("texts"))
+    return selected
+
+
+def _profile_column(texts: _Texts) -> ColumnProfile:
+    """Return the profile of a column, given its texts."""
+    cells = np.bincount(texts.kinds, texts.counts, len(_KINDS)).astype(int).tolist()
+    counts: Counter[CellKind] = Counter(dict(zip(_KINDS, cells, strict=True)))
+    counts["cells"] = int(texts.counts.sum())
+    counts["empty"] = int(texts.counts[texts.empty].sum())
+    real = texts.numbers[texts.of_kind("integers") | texts.of_kind("decimals")]
+    # The first text that is not a number, or else the first one.
+    decisive = next((kind for kind in _NOT_NUMBERS if counts[kind]), None)
+    chosen = texts.of_kind(decisive) if decisive else ~texts.of_kind("nulls")
+    example = ""
+    if chosen.any():
+        example = format_value(texts.texts[int(chosen.argmax())].as_py())
+    markers = texts.listed(texts.of_kind("nulls") & ~texts.empty)
+    return ColumnProfile(
+        +counts,
+        frozenset(word.strip().decode() for word in texts.listed(texts.of_kind("booleans"))),
+        _describe_rounded(texts) or _describe_merged(texts),
+        example,
+        len(texts.texts),
+        float(real.min(initial=math.inf)),
+        float(real.max(initial=-math.inf)),
+        markers=frozenset(text.decode("utf-8", "replace") for text in markers),
     )
 
 
-def _describe_rounded(
-    texts: pa.Array,
-    owners: npt.NDArray[np.int64],
-    doubles: npt.NDArray[np.float64],
-    rounded: text_parser.Mask,
-) -> dict[int, str]:
-    """Return the first integer that float32 rounds, by number of its column; see _Kinds.
-
-    Args:
-        texts: Distinct texts.
-        owners: Number of the column of each text.
-        doubles: Their values.
-        rounded: Which of them are integers that float32 rounds.
-    """
-    numbers = np.flatnonzero(rounded)
-    columns, firsts = np.unique(owners[numbers], return_index=True)
-    return {
-        column: f"{format_value(texts[first].as_py())} becomes {int(np.float32(doubles[first]))}"
-        for column, first in zip(columns.tolist(), numbers[firsts].tolist(), strict=True)
-    }
+def _describe_rounded(texts: _Texts) -> str:
+    """Describe the first integer that float32 rounds; see ``ColumnProfile``."""
+    if not texts.rounded.any():
+        return ""
+    first = int(texts.rounded.argmax())
+    becomes = int(np.float32(texts.numbers[first]))
+    return f"{format_value(texts.texts[first].as_py())} becomes {becomes}"
 
 
-def _describe_merged(
-    texts: pa.Array,
-    owners: npt.NDArray[np.int64],
-    doubles: npt.NDArray[np.float64],
-    decimals: text_parser.Mask,
-) -> dict[int, str]:
-    """Return the two least numbers that become equal as float32, by number of their column.
-
-    Args:
-        texts: Distinct texts.
-        owners: Number of the column of each text.
-        doubles: Their values.
-        decimals: Which of them are numbers that are not integers.
-    """
-    numbers = np.flatnonzero(decimals & np.isfinite(doubles))
-    order = numbers[np.lexsort((doubles[numbers], owners[numbers]))]
-    values, sorted_owners = doubles[order], owners[order]
-    merged = np.flatnonzero(
-        (np.diff(sorted_owners) == 0)
-        & (np.diff(values) != 0)
-        & (np.diff(values.astype(np.float32)) == 0)
-    )
-    columns, firsts = np.unique(sorted_owners[merged], return_index=True)
-    pairs = (order[first : first + 2].tolist() for first in merged[firsts].tolist())
-    described = {}
-    for owner, pair in zip(columns.tolist(), pairs, strict=True):
-        values_of_pair = " and ".join(format_value(texts[index].as_py()) for index in pair)
-        described[owner] = f"{values_of_pair} become equal"
-    return described
+def _describe_merged(texts: _Texts) -> str:
+    """Describe the two least numbers that become equal as float32; see ``ColumnProfile``."""
+    decimals = np.flatnonzero(texts.of_kind("decimals") & np.isfinite(texts.numbers))
+    if not len(decimals):
+        return ""
+    order = decimals[np.argsort(texts.numbers[decimals], kind="stable")]
+    values = texts.numbers[order]
+    merged = (np.diff(values) != 0) & (np.diff(values.astype(np.float32)) == 0)
+    if not merged.any():
+        return ""
+    first = int(merged.argmax())
+    pair = texts.texts.take(pa.array(order[first : first + 2])).to_pylist()
+    return f"{' and '.join(map(format_value, pair))} become equal"
 
 
 def may_be_index(profile: ColumnProfile) -> bool:

@@ -112,14 +112,22 @@ class Sample:
         return self.refs[0]
 
     def with_file(self, other: Sample) -> Sample:
-        """Return the sample of these files and of one with the same columns."""
-        merge, profiles = self.merge_profiles, other.profiles
+        """Return the sample of these files and of another one.
+
+        Raises:
+            RejectedError: A column has different types.
+        """
+        profiles = dict(self.profiles)
+        for name, profile in other.profiles.items():
+            earlier = profiles.get(name)
+            if earlier is None:
+                profiles[name] = profile
+            else:
+                profiles[name] = self.merge_profiles(earlier, profile)
         return replace(
             self,
             refs=(*self.refs, *other.refs),
-            profiles={
-                name: merge(profile, profiles[name]) for name, profile in self.profiles.items()
-            },
+            profiles=profiles,
             rows=self.rows + other.rows,
             text_bytes=self.text_bytes + other.text_bytes,
             complete=self.complete and other.complete,
@@ -186,26 +194,15 @@ def sample_files(
     usable = [ref for ref in refs if not ref.error]
     samples = _merge_alike(map_ordered(sample_one, usable, _THREADS))
     valid = [sample for sample in samples if not sample.ref.error and sample.profiles]
-    base, profiles, joined, rejected = _join(valid, set(needed), header)
-    partial: dict[str, str] = {}
-    for sample in joined:
-        for name in profiles.keys() - sample.profiles.keys():
-            partial.setdefault(name, sample.ref.key)
-    others = (rejected.get(ref.key, ref) for sample in samples for ref in sample.refs)
     kind = type(samples[0]) if samples else Sample
-    return kind(
-        (*(ref for ref in refs if ref.error), *sorted(others)),
-        base,
-        profiles,
-        partial,
-        sum(sample.rows for sample in joined),
-        sum(sample.text_bytes for sample in joined),
-        all(sample.complete for sample in joined),
-        next((sample.problem for sample in valid if sample.problem), ""),
-        next((sample.repeated for sample in joined if sample.repeated), ()),
-        next((sample.cells for sample in joined if sample.cells), ()),
-        next((sample.indices for sample in joined if sample.indices), ()),
-        next((sample.totals for sample in joined if sample.totals), ""),
+    joined, rejected = kind((), complete=True), dict[str, InputRef]()
+    if valid:
+        joined, rejected = _join(valid, set(needed), header)
+    others = (rejected.get(ref.key, ref) for sample in samples for ref in sample.refs)
+    return replace(
+        joined,
+        refs=(*(ref for ref in refs if ref.error), *sorted(others)),
+        problem=next((sample.problem for sample in valid if sample.problem), ""),
     )
 
 
@@ -232,13 +229,8 @@ def sample_size(refs: Sequence[InputRef], sample_bytes: int) -> int:
 
 def _join(
     valid: Sequence[Sample], needed: set[str], header: HeaderMode
-) -> tuple[tuple[str, ...], dict[str, Any], list[Sample], dict[str, InputRef]]:
-    """Return the columns of most files, all profiles, the files that fit, and the others.
-
-    The others are rejected, by key.
-    """
-    if not valid:
-        return (), {}, [], {}
+) -> tuple[Sample, dict[str, InputRef]]:
+    """Return the sample of the files that fit; and the others, which are rejected, by key."""
     needed &= set().union(*(sample.profiles for sample in valid))
     complete = [sample for sample in valid if needed <= sample.profiles.keys()] or valid
     counts = Counter[frozenset[str]]()
@@ -249,23 +241,22 @@ def _join(
         complete,
         key=lambda candidate: (counts[frozenset(candidate.profiles)], len(candidate.profiles)),
     )
-    base = first.base
-    profiles, joined = dict(first.profiles), [first]
+    joined, fitting = first, [first]
     rejected: dict[str, InputRef] = {}
     for sample in (other for other in valid if other is not first):
         try:
-            check_columns(sample.base, profiles, sorted(needed), base, header)
-            merged = dict(sample.profiles)
-            for name, profile in sample.profiles.items():
-                if name in profiles:
-                    merged[name] = sample.merge_profiles(profiles[name], profile)
-            profiles |= merged  # of all columns, or of none if one cannot be merged
+            check_columns(sample.base, joined.profiles, sorted(needed), first.base, header)
+            joined = joined.with_file(sample)
         except RejectedError as rejection:
             text = rejection.error, rejection.message
             rejected |= {ref.key: ref.rejected(*text) for ref in sample.refs}
         else:
-            joined.append(sample)
-    return base, profiles, joined, rejected
+            fitting.append(sample)
+    partial: dict[str, str] = {}
+    for sample in fitting:
+        for name in joined.profiles.keys() - sample.profiles.keys():
+            partial.setdefault(name, sample.ref.key)
+    return replace(joined, partial=partial), rejected
 
 
 @lru_cache(maxsize=1)  # of the first file, from which the kind of all is known

@@ -35,7 +35,7 @@ from shardmill.transforms.sources.csv.sample import (
     read_start,
 )
 from shardmill.transforms.sources.csv.text import CsvText
-from shardmill.transforms.sources.csv.text_parser import CellRules
+from shardmill.transforms.sources.csv.text_parser import CellFault, CellRules
 from shardmill.transforms.tables.table_source import (
     PickledOnce,
     RejectCollector,
@@ -45,6 +45,7 @@ from shardmill.transforms.tables.table_source import (
     TypedBatch,
     TypedColumn,
     Unit,
+    decode,
 )
 
 _MISSING = (
@@ -124,13 +125,13 @@ class FileSource(TextTable, PickledOnce):
             _typed_column(
                 column,
                 column_texts,
-                column_values,
+                column_cells,
                 rejects,
                 self.rules,
                 exact=column.name in exact,
                 is_label=column.name == self.table.label,
             )
-            for column, column_texts, column_values in zip(schema, texts, typed, strict=True)
+            for column, column_texts, column_cells in zip(schema, texts, typed, strict=True)
         ]
         named = {name: arrow_values.text_cells(cells.columns[name]) for name in self.table.named}
         return TypedBatch(ref, columns, rejects, named, cells.rows, cells.content)
@@ -194,20 +195,19 @@ def _typed_column(
     is_label: bool,
 ) -> TypedColumn:
     """Return the values of a column; reject the rows that do not fit."""
-    misfits = typed.misfits
-    if misfits is not None:
-        reasons = typed_cells.reject_reasons(texts, misfits)
+    values, faults = typed
+    if faults is not None:
         rejects.add(
-            reasons != "",
-            reasons,
+            faults != CellFault.NONE,
+            typed_cells.REASONS[faults],
             column.name,
             lambda row: typed_cells.describe_misfit(
-                column, texts, misfits, row, rules, is_label=is_label
+                column, decode(texts[row : row + 1]), faults[row], rules, is_label=is_label
             ),
         )
     if exact:
         rejects.add(
-            typed_cells.find_rounded(typed.column, texts),
+            typed_cells.find_rounded(values, texts),
             "range",
             column.name,
             lambda row: (
@@ -215,7 +215,7 @@ def _typed_column(
                 "schema, or FLOAT there if it may be rounded"
             ),
         )
-    return typed.column
+    return TypedColumn(column.name, column.kind, values)
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,12 @@
 """Convert the cells of a column to typed values by its schema, or report why one does not fit.
 
-Only the distinct texts of a column are converted; rows refer to them by index.
+Only the distinct texts of a column are converted; the typed values are a dictionary like the texts.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,23 +23,29 @@ from shardmill.schemas.schema_pbtxt.columns import (
     invalid_column,
 )
 from shardmill.transforms.sources.csv import arrow_values, text_parser
+from shardmill.transforms.sources.csv.arrow_values import number_rows
 from shardmill.transforms.sources.csv.text_parser import CellRules
 from shardmill.transforms.tables.byte_arrays import ByteStrings, offsets_from_sizes
-from shardmill.transforms.tables.table_source import ARROW_TYPES, TypedColumn, is_list
+from shardmill.transforms.tables.table_source import ARROW_TYPES, decode, is_list
 
-_REASONS = np.array(["", "cast", "cast", "range", "range", "domain", "missing"])  # by CellFault
+REASONS = np.array(["", "cast", "cast", "range", "range", "domain", "missing"])  # by CellFault
 
 
 class TypedCells(NamedTuple):
     """The typed values of a column's cells.
 
     Attributes:
-        column: The values; the index of a row that does not fit is -1.
-        misfits: ``CellFault`` of each distinct text; None if all rows fit.
+        values: The value of each row as in ``TypedColumn``; arbitrary where a row does not fit.
+        faults: ``CellFault`` of each row; None if all rows fit.
     """
 
-    column: TypedColumn
-    misfits: text_parser.FaultCodes | None
+    values: pa.Array
+    faults: text_parser.FaultCodes | None
+
+    def slice(self, start: int, rows: int) -> TypedCells:
+        """Return some of the rows."""
+        faults = None if self.faults is None else self.faults[start : start + rows]
+        return TypedCells(self.values.slice(start, rows), faults)
 
 
 def type_columns(
@@ -57,45 +63,18 @@ def type_columns(
         properties = *[*vars(column).values()][1:], cells[number].type  # the first is the name
         alike[properties].append(number)
     typed: dict[int, TypedCells] = {}
-    step = text_parser.columns_at_once(len(cells[0]))
+    rows = len(cells[0])
+    step = text_parser.columns_at_once(rows)
     for numbers in alike.values():
         for start in range(0, len(numbers), step):
             batch = numbers[start : start + step]
-            converted = _type_together(
-                [columns[n] for n in batch], [cells[n] for n in batch], rules
-            )
-            typed |= zip(batch, converted, strict=True)
+            joint = cells[batch[0]]
+            if len(batch) > 1:
+                joint = number_rows(pa.concat_arrays([decode(cells[number]) for number in batch]))
+            together = type_cells(columns[batch[0]], joint, rules)
+            for place, number in enumerate(batch):
+                typed[number] = together.slice(place * rows, rows)
     return [typed[number] for number in range(len(columns))]
-
-
-def _type_together(
-    columns: Sequence[Column], cells: Sequence[pa.DictionaryArray], rules: CellRules
-) -> Iterator[TypedCells]:
-    """Yield the typed values of columns that differ in their names only."""
-    first = columns[0]
-    joint = None
-    has_lists = first.several or is_list(cells[0].dictionary.type)
-    single = not first.separator and not has_lists
-    if len(columns) > 1 and single and first.default is None:
-        texts = [array.dictionary for array in cells]
-        starts = offsets_from_sizes(np.array([*map(len, texts)])).tolist()
-        rows = [
-            array.indices.to_numpy() + start for array, start in zip(cells, starts, strict=False)
-        ]
-        together = pa.array(np.concatenate(rows), pa.int32())
-        joined = pa.DictionaryArray.from_arrays(together, pa.concat_arrays(texts))
-        joint = type_cells(first, joined, rules)
-    if joint is None or joint.misfits is not None or joint.column.indices is None:
-        for column, array in zip(columns, cells, strict=True):
-            yield type_cells(column, array, rules)
-        return
-    values = joint.column.values
-    for column, indices in zip(columns, np.split(joint.column.indices, len(columns)), strict=True):
-        after = indices.max(initial=-1) + 1
-        low = indices.min(initial=after, where=indices >= 0)
-        own, moved = values.slice(low, after - low), np.where(indices < 0, -1, indices - low)
-        typed = TypedColumn(column.name, column.kind, own, moved.astype(np.int32))
-        yield TypedCells(typed, None)
 
 
 def type_cells(column: Column, cells: pa.DictionaryArray, rules: CellRules) -> TypedCells:
@@ -106,42 +85,35 @@ def type_cells(column: Column, cells: pa.DictionaryArray, rules: CellRules) -> T
         cells: dictionary<int32, binary>, or of values of another type; one entry per row.
         rules: How cells are read.
     """
-    texts, rows = cells.dictionary, cells.indices.to_numpy()
-    missing = rules.missing(column.kind, texts)
-    any_missing = bool(missing.any())
-    present = ~missing if any_missing else slice(None)
-    given = texts.filter(pa.array(~missing)) if any_missing else texts
+    texts = cells.dictionary
+    present = ~rules.missing(column.kind, texts)
+    values, faults_of_present = _parse(column, texts.filter(pa.array(present)), rules)
     faults = text_parser.no_faults(texts)
-    values, faults[present] = _parse(column, given, rules)
-    indices = np.full(len(texts), -1, np.int32)
-    indices[present] = np.arange(len(values), dtype=np.int32)
-    default = default_value(column) if any_missing else None
-    if default is not None:
-        indices[missing] = len(values)
-        values = pa.concat_arrays([values, default])
-    elif column.required:
-        faults[missing] = text_parser.CellFault.MISSING
-    indices[faults != text_parser.CellFault.NONE] = -1
-    wrong = faults.any() and faults[rows].any()
-    if any_missing or wrong:  # else indices[rows] are the rows
-        rows = indices[rows]
-    typed = TypedColumn(column.name, column.kind, values, rows)
-    misfits = faults if wrong else None
-    return TypedCells(typed, misfits)
+    faults[present] = faults_of_present
+    if not present.all():
+        values = values.take(pa.array(np.cumsum(present) - 1, mask=~present))
+        default = default_value(column)
+        if default is not None:
+            values = pc.coalesce(values, default[0])
+        elif column.required:
+            faults[~present] = text_parser.CellFault.MISSING
+    of_rows = faults[cells.indices.to_numpy()] if faults.any() else faults[:0]
+    typed = pa.DictionaryArray.from_arrays(cells.indices, values, safe=False)
+    return TypedCells(typed, of_rows if of_rows.any() else None)
 
 
-def find_rounded(column: TypedColumn, cells: pa.DictionaryArray) -> text_parser.Mask:
+def find_rounded(values: pa.Array, cells: pa.DictionaryArray) -> text_parser.Mask:
     """Return which rows of a float32 column have an integer that float32 rounds; bool[rows].
 
     Args:
-        column: The typed values.
+        values: The typed values.
         cells: As given to ``type_cells``.
     """
     rounded = np.zeros(len(cells), np.bool_)
-    large = np.abs(column.values.to_numpy()) >= text_parser.EXACT_FLOAT32
-    if column.indices is not None and large.any():
-        rows = np.flatnonzero((column.indices >= 0) & large[column.indices])
-        texts = cells.dictionary.take(cells.indices.take(pa.array(rows)))
+    large = np.abs(values.dictionary.fill_null(0).to_numpy()) >= text_parser.EXACT_FLOAT32
+    if large.any():
+        rows = np.flatnonzero(large[values.indices.to_numpy()])
+        texts = decode(cells.take(pa.array(rows)))
         rounded[rows] = text_parser.is_rounded(text_parser.parse_int64(texts, allow_padding=False))
     return rounded
 
@@ -233,24 +205,10 @@ def _parse_numbers(column: Column, texts: pa.Array, rules: CellRules) -> text_pa
     return text_parser.parse_int64(texts, allow_padding=column.zero_padded)
 
 
-def reject_reasons(
-    cells: pa.DictionaryArray, misfits: text_parser.FaultCodes
-) -> npt.NDArray[np.str_]:
-    """Return the reason of each row's reject, empty if the row fits; shape [rows].
-
-    Args:
-        cells: As given to ``type_cells``.
-        misfits: As returned by ``type_cells``.
-    """
-    of_rows: npt.NDArray[np.str_] = _REASONS[misfits[cells.indices.to_numpy()]]
-    return of_rows
-
-
 def describe_misfit(
     column: Column,
-    cells: pa.DictionaryArray,
-    misfits: text_parser.FaultCodes,
-    row: int,
+    cell: pa.Array,
+    fault: int,
     rules: CellRules,
     *,
     is_label: bool = False,
@@ -259,34 +217,31 @@ def describe_misfit(
 
     Args:
         column: As given to ``type_cells``.
-        cells: As given to ``type_cells``.
-        misfits: As returned by ``type_cells``.
-        row: Index of the row.
+        cell: The cell of the row, an array of one value.
+        fault: The ``CellFault`` of the row.
         rules: As given to ``type_cells``.
         is_label: Whether the column is the label, which each row must have.
     """
-    index = cells.indices[row].as_py()
-    fault = text_parser.CellFault(int(misfits[index]))
-    pieces, offsets = _split(column, cells.dictionary.slice(index, 1))
+    pieces, offsets = _split(column, cell)
     if offsets is not None:  # the first wrong value
         pieces = pieces.filter(pa.array(_parse_single(column, pieces, rules)[1] > 0))
     text = format_value(next(iter(arrow_values.to_texts(pieces).to_pylist()), None) or b"")
     text_type = "BYTES with --types or in the schema"
     others = f"FLOAT or {text_type}" if column.kind == "int64" else text_type
-    if fault is text_parser.CellFault.MISSING:
-        is_element = is_list(cells.dictionary.type) and cells.dictionary[index].is_valid
+    if fault == text_parser.CellFault.MISSING:
+        is_element = is_list(cell.type) and cell[0].is_valid
         return _describe_missing(text, column, is_element=is_element, is_label=is_label)
-    if fault is text_parser.CellFault.DOMAIN:
+    if fault == text_parser.CellFault.DOMAIN:
         count = len(column.values or ())
         return f"{text} is not one of the {count} texts of its string_domain: add it in the schema"
-    if fault is text_parser.CellFault.BOUNDS:
+    if fault == text_parser.CellFault.BOUNDS:
         return f"{text} is {_describe_bounds(column)}: widen the domain in the schema"
-    if fault is text_parser.CellFault.PADDED:
+    if fault == text_parser.CellFault.PADDED:
         return (
             f"{text} has leading zeros: make it {text_type} to keep them, or allow them in the "
             f'schema with annotation {{ tag: "{ZERO_PADDED_TAG}" }}'
         )
-    if fault is text_parser.CellFault.OVERFLOW:
+    if fault == text_parser.CellFault.OVERFLOW:
         return f"{text} is out of range of {column.kind}: make it {others}"
     if column.time:
         form = column.time_format or "YYYY-MM-DD, which a time and an offset may follow"
@@ -332,9 +287,9 @@ def check_default(column: Column) -> None:
     """
     if column.default is None:
         return
-    cells = pa.array([column.default.encode()]).dictionary_encode()
+    cell = pa.array([column.default.encode()])
     rules = CellRules.of(())
-    misfits = type_cells(column, cells, rules).misfits
-    if misfits is not None:
-        why = describe_misfit(column, cells, misfits, 0, rules)
+    faults = type_cells(column, number_rows(cell), rules).faults
+    if faults is not None:
+        why = describe_misfit(column, cell, faults[0], rules)
         raise invalid_column(name=column.name, problem=f"has a wrong default: {why}")

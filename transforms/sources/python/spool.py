@@ -332,8 +332,8 @@ def _convert_cells(column: Column, values: pa.ChunkedArray, first: int) -> list[
     """
     cells = encode_cells(to_array(without_views(values)))
     typed = type_cells(column, cells, CellRules(texts=frozenset()))
-    if typed.misfits is not None:
-        faults = typed.misfits[cells.indices.to_numpy()]
+    faults = typed.faults
+    if faults is not None:
         row = int(np.flatnonzero(faults)[0])
         rule, fix = f"one that {column.kind} holds", "convert it, as with str()"
         if faults[row] == CellFault.MISSING:
@@ -346,7 +346,7 @@ def _convert_cells(column: Column, values: pa.ChunkedArray, first: int) -> list[
             expected=rule,
             fix=fix,
         )
-    converted: list[Any] = typed.column.take(np.arange(len(values))).to_pylist()
+    converted: list[Any] = typed.values.to_pylist()
     return converted
 
 

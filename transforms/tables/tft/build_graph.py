@@ -223,7 +223,7 @@ def filler_batch(columns: Sequence[Column]) -> pa.RecordBatch:
     for column in columns:
         value = b"a" if column.kind == "bytes" else 1
         values = pa.array([value])
-        filler.append(TypedColumn(column.name, column.kind, values, None))
+        filler.append(TypedColumn(column.name, column.kind, values))
     return transformer.to_record_batch(filler, np.zeros(1, np.int64))
 
 

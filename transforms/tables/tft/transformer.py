@@ -117,8 +117,8 @@ class Transformer:
     def apply(self, columns: Sequence[TypedColumn], order: np.ndarray) -> list[TypedColumn]:
         """Return the transformed features of rows, sorted by name.
 
-        A feature with one value per row has one value per row and no indices; any other feature
-        has one list per row (tensors of higher rank are flattened, as in a tf.train.Example).
+        A feature with one value per row has one value per row; any other feature has one list per
+        row (tensors of higher rank are flattened, as in a tf.train.Example).
 
         Args:
             columns: The analyzed columns, each once; others are ignored.
@@ -209,7 +209,7 @@ def _to_column(name: str, kind: Kind, tensor: Any, starts: Offsets) -> TypedColu
         )
     if starts is not None:
         values = pa.ListArray.from_arrays(pa.array(starts, pa.int32()), values)
-    return TypedColumn(name, kind, values, None)
+    return TypedColumn(name, kind, values)
 
 
 def _check_rows(name: str, count: int, rows: int) -> None:

@@ -132,9 +132,9 @@ def test_sampled_cells_fit_the_inferred_column(texts, nulls):
     assert found.counts.total() - found.counts["empty"] == 2 * len(texts)
     column = infer_column("c", found)
     typed = type_cells(column, cells_of(texts), nulls)
-    assert typed.misfits is None
-    if texts and column.required:
-        assert (typed.column.indices >= 0).all()
+    assert typed.faults is None
+    if column.required:
+        assert None not in typed.values.to_pylist()
 
 
 @settings(max_examples=examples(200), deadline=None)

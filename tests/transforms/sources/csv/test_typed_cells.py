@@ -15,11 +15,12 @@ from shardmill.transforms.sources.csv.text_parser import (
     CellRules,
 )
 from shardmill.transforms.sources.csv.typed_cells import (
+    REASONS,
     check_default,
     describe_misfit,
-    reject_reasons,
     type_cells,
 )
+from shardmill.transforms.tables.table_source import decode
 from tests.conftest import examples
 from tests.transforms.sources.csv.test_infer import cells_of
 
@@ -29,12 +30,7 @@ SPACES = b" \t\n\v\f\r"
 
 def rows_of(typed):
     """Return the value of each row as a Python object, ABSENT where there is none."""
-    values, indices = typed.column.values, typed.column.indices
-    assert values.null_count == 0
-    indices = np.arange(len(values)) if indices is None else indices
-    assert indices.dtype == np.int32
-    values = values.to_pylist()
-    return [ABSENT if i < 0 else values[i] for i in indices]
+    return [ABSENT if value is None else value for value in typed.values.to_pylist()]
 
 
 def outcomes(column, texts, nulls=None):
@@ -43,13 +39,10 @@ def outcomes(column, texts, nulls=None):
     typed = type_cells(column, cells, nulls or CellRules())
     rows = rows_of(typed)
     assert len(rows) == len(texts)
-    reasons = [] if typed.misfits is None else reject_reasons(cells, typed.misfits)
-    for row in np.flatnonzero(reasons):
-        assert rows[row] is ABSENT
-        rows[row] = str(reasons[row])
-        assert "\n" not in describe_misfit(
-            column, cells, typed.misfits, int(row), nulls or CellRules()
-        )
+    for row in np.flatnonzero(typed.faults) if typed.faults is not None else []:
+        rows[row] = str(REASONS[typed.faults[row]])
+        cell = pa.array([texts[row]])
+        assert "\n" not in describe_misfit(column, cell, typed.faults[row], nulls or CellRules())
     return rows
 
 
@@ -200,8 +193,8 @@ MISFITS = [
 def test_messages_name_the_value_the_rule_and_the_fix(column, text, reason, message):
     cells = cells_of([b"1", text])
     typed = type_cells(column, cells, CellRules())
-    described = describe_misfit(column, cells, typed.misfits, 1, CellRules())
-    assert reject_reasons(cells, typed.misfits).tolist() == ["", reason]
+    described = describe_misfit(column, pa.array([text]), typed.faults[1], CellRules())
+    assert REASONS[typed.faults].tolist() == ["", reason]
     assert message in described
     assert len(described) < 300
     assert "\n" not in described
@@ -211,8 +204,8 @@ def test_list_columns_have_the_type_of_their_values():
     for kind, arrow in (("int64", pa.int64()), ("float32", pa.float32()), ("bytes", pa.binary())):
         for texts in ([b"1|2"], [b""], [b"", b"1|2"], []):
             typed = type_cells(Column("c", kind, separator="|"), cells_of(texts), CellRules())
-            assert typed.column.values.type == pa.list_(arrow)
-            assert typed.misfits is None
+            assert decode(typed.values).type == pa.list_(arrow)
+            assert typed.faults is None
 
 
 def test_ignores_dictionary_values_without_rows():
@@ -220,7 +213,7 @@ def test_ignores_dictionary_values_without_rows():
     cells = pa.DictionaryArray.from_arrays(pa.array([0, 2, 3, 2], pa.int32()), dictionary)[1:]
     typed = type_cells(Column("c", "int64"), cells, CellRules())
     assert rows_of(typed) == [2, 9, 2]
-    assert typed.misfits is None
+    assert typed.faults is None
     # A sliced dictionary.
     cells = pa.DictionaryArray.from_arrays(pa.array([0, 1], pa.int32()), dictionary[2:])
     for separator in ("", "|"):
