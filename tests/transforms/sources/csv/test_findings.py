@@ -42,6 +42,3 @@ HEADERLESS = [
 def test_real_tables_without_a_header_say_so(name, shared_data, tmp_path) -> None:
     job = resolve(RowsConfig(str(SHARED / "csv" / name), str(tmp_path / "ds")))
     assert any("set --header=none if the first row is data" in each for each in job.sink.warnings)
-
-
-# Cells by number of the row, and the flag that reads them, if one does.
