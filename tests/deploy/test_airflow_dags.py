@@ -30,7 +30,6 @@ from tests.support.servers import wait_until
 
 DAGS = ROOT / "deploy" / "airflow" / "dags"
 sys.path.insert(0, str(DAGS))
-from shardmill_airflow.assets import asset_facts, asset_names  # noqa: E402
 from shardmill_airflow.dates import day_of, end_of  # noqa: E402
 from shardmill_airflow.flex_template import find_operator, launch_arguments  # noqa: E402
 from shardmill_airflow.keeper import CANNOT_RUN  # noqa: E402
@@ -325,30 +324,6 @@ def test_a_template_gets_the_flags_of_the_build(modules):  # noqa: F811
     assert parse_build("images", arguments)[0] == parse_build("images", wanted)[0]
 
 
-@pytest.mark.parametrize(
-    ("runner", "message"),
-    [
-        (
-            ["--runner=FlinkRunner"],
-            "its runner needs --runner=DataflowRunner, --project and --region.",
-        ),
-        (
-            ["--runner=DataflowRunner", "--project=p", "--region=r", "--x=1"],
-            "which cannot pass on --x of its runner: use --temp_location,",
-        ),
-        (
-            ["--runner=DataflowRunner", "--project=p", "--region=r", "--region=r"],
-            "which cannot pass on --region twice",
-        ),
-    ],
-)
-def test_names_what_a_template_cannot_do(runner, message):
-    found = Settings("/x", runner="d", runners={"d": runner})
-    dataset = Dataset("a", "images", "/in", "/out", dt.date(2026, 1, 1), template="gs://b/t.json")
-    with pytest.raises(SettingsError, match=re.escape(message)):
-        launch_arguments(found, dataset)
-
-
 def test_a_template_without_the_provider_is_a_wrong_setting(monkeypatch):
     monkeypatch.setitem(sys.modules, "airflow.providers.google.cloud.operators.dataflow", None)
     dataset = Dataset("a", "images", "/in", "/out", dt.date(2026, 1, 1), template="gs://b/t.json")
@@ -356,43 +331,6 @@ def test_a_template_without_the_provider_is_a_wrong_setting(monkeypatch):
         SettingsError, match=r"\[datasets.a\] has a template.*install apache-airflow"
     ):
         find_operator(dataset)
-
-
-ASSETS = [
-    ("gs://b/ds/flowers/{{ day() }}", "gs://b/ds/flowers"),
-    ("/ds/flowers-{{ day() }}/x", "file:///ds"),
-    ("/ds/flowers/", "file:///ds/flowers"),
-    ("{{ var.value.out }}/flowers", ""),
-]
-
-
-@pytest.mark.parametrize(("output", "uri"), ASSETS)
-def test_an_asset_has_the_uri_of_its_datasets(output, uri):
-    """Airflow rejects a second asset of one URI: two datasets of one folder get none."""
-    body = {
-        "shardmill": "/x",
-        "datasets": {
-            name: {"command": "images", "input": "/in", "start": dt.date(2026, 1, 1), "output": out}
-            for name, out in {"a": output, "b": "/other/{{ day() }}", "c": "/other/c"}.items()
-        },
-    }
-    found = parse_settings(body)
-    named = {each.name: asset_names(found, each.name) for each in found.datasets}
-    assert named["a"] == (("shardmill_a", uri) if uri else ("shardmill_a",))
-    assert named["b"] == ("shardmill_b", "file:///other")
-    body["datasets"]["c"]["output"] = "/other/{{ ds }}"
-    found = parse_settings(body)
-    assert [asset_names(found, each.name) for each in found.datasets[1:]] == [
-        ("shardmill_b",),
-        ("shardmill_c",),
-    ]
-
-
-def test_an_event_says_what_was_checked():
-    line = (
-        '{"status": "ok", "examples": {"train": 9}, "manifest": "m", "config_id": "c", "rules": []}'
-    )
-    assert asset_facts(line) == {"examples": {"train": 9}, "manifest": "m", "config_id": "c"}
 
 
 # Another dataset, and its training.

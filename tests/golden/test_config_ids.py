@@ -14,7 +14,7 @@ import pytest
 from shardmill.pipelines.commands import INPUT_KINDS
 from shardmill.schemas.option_types import options_of
 from tests.conftest import resolve_job
-from tests.fixtures.make_datasets import place_sources
+from tests.fixtures.stored_datasets import place_sources
 from tests.support.element_tools import write
 from tests.support.golden import GOLDEN, check_golden
 

@@ -13,7 +13,7 @@ import pytest
 from _pytest.mark import ParameterSet
 
 from tests.conftest import ROOT
-from tests.fixtures.make_datasets import CALLS, COMMANDS, SMALL, Build, Call, place_sources
+from tests.fixtures.stored_datasets import CALLS, COMMANDS, SMALL, Build, Call, place_sources
 from tests.support import golden
 from tests.support.fault_tools import ended_here
 from tests.support.golden import check_golden, stable, to_text

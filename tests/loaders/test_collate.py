@@ -10,7 +10,6 @@ from shardmill.loaders import (
     Stream,
     collate_boxes,
     collate_padded,
-    keras_dataset,
     mix,
     open_dataset,
     torch_dataset,
@@ -54,16 +53,6 @@ def test_other_arrays_keep_their_layout(tmp_path, images):
     raw = images("raw")
     mixed = open_dataset(mix({raw: 1}), layout="CHW", features=["image"])
     assert mixed[0]["image"].shape == (1, 16, 24)
-
-
-def test_layouts_that_do_nothing_are_errors(images):
-    with pytest.raises(UsageError, match="layout='NCHW' is unknown: use HWC or CHW"):
-        open_dataset(images("jpeg"), layout="NCHW")
-    with pytest.raises(UsageError, match="layout='CHW' is that of decoded images"):
-        open_dataset(images("jpeg"), layout="CHW", decode=False)
-    stream = Stream(open_dataset(images("jpeg"), layout="CHW"))
-    with pytest.raises(UsageError, match="neither the transform, the ids nor the layout"):
-        keras_dataset(stream)
 
 
 @pytest.mark.heavy
@@ -199,19 +188,3 @@ def test_boxes_are_padded_too(boxes):
         assert np.array_equal(padded[:count].numpy(), row["boxes"])
         assert (padded[count:] == -1).all()
         assert ids.tolist() == row["classes"].tolist() + [-1] * (most - count)
-
-
-@pytest.mark.heavy
-def test_examples_that_are_no_such_batches(boxes):
-    rows = [*open_dataset(boxes, **BOXES)]
-    with pytest.raises(UsageError, match=r"one has \[\d+, \d+, 3\]: open .* layout='CHW'"):
-        collate_boxes(rows)
-    with pytest.raises(UsageError, match="no 'classes': name it in features, such as 'boxes/xyxy'"):
-        collate_boxes([{"image": rows[0]["image"], "boxes": rows[0]["boxes"]}])
-    with pytest.raises(UsageError, match="no 'tokens': name it in padding"):
-        collate_padded(rows, padding={"tokens": 0})
-    with pytest.raises(UsageError, match="an example is a tuple, and this collate_fn takes dicts"):
-        collate_padded([(1, 2)], padding={"tokens": 0})
-    for value in (np.array([b"a"], object), np.float32(1)):
-        with pytest.raises(UsageError, match="lists of numbers can be padded: leave it out"):
-            collate_padded([{"x": value}], padding={"x": 0})

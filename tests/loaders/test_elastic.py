@@ -207,15 +207,3 @@ def test_a_host_that_has_fewer_is_an_error_after_them(records):
             found.extend(int(row["id"]) for row in stream)
         assert len(set(found)) == len(found) > 35
         assert f"keeps {len(found)} examples" in str(error.value)
-
-
-def test_a_state_belongs_to_its_host_and_limit(records):
-    options = {"where": is_third, "shuffle": True}
-    state = next(iter(readers(records, 2, 1, 1, limit=9, **options)))[0].state_dict()
-    for hosts, limit, host, message in [
-        (2, 9, 1, "host=0, and this stream has host=1"),
-        (3, 9, 0, "hosts=2, and this stream has hosts=3"),
-        (2, 8, 0, "limit=9, and this stream has limit=8"),
-    ]:
-        with pytest.raises(UsageError, match=message):
-            readers(records, hosts, 1, 1, limit=limit, **options)[host][0].load_state_dict(state)

@@ -15,7 +15,6 @@ from shardmill.loaders import (
     vocabulary,
 )
 from shardmill.schemas.dataset.read_manifest import load_manifest
-from shardmill.schemas.errors import InputError, UsageError
 from tests.support.loader_tools import CELLS, ROWS, cells, write_numbered
 
 pytest_plugins = ["tests.support.loader_data"]
@@ -115,30 +114,6 @@ def test_vocabulary_of_images(images) -> None:
     assert vocabulary(images("jpeg"), "image/class/text") == ordered
 
 
-@pytest.mark.parametrize(
-    ("column", "options", "words"),
-    [
-        ("price", {}, "the column has floating-point numbers, and a vocabulary has texts or int"),
-        ("nmae", {}, "the records have no feature 'nmae': they have"),
-        ("name", {"min_count": 0}, "min_count=0"),
-        ("name", {"max_size": 0}, "max_size=0"),
-        ("name", {"split": "test"}, "no split 'test': it has train"),
-    ],
-)
-def test_mistakes_of_vocabularies(column, options, words, table) -> None:
-    with pytest.raises(UsageError, match=words):
-        vocabulary(table, column, **options)
-
-
-def test_texts_of_a_vocabulary_are_utf_8(images, tmp_path) -> None:
-    with pytest.raises(UsageError, match="has images, boxes or arrays"):
-        vocabulary(images("jpeg"), "image")
-    schema = 'feature { name: "text" type: BYTES presence { min_fraction: 1 } }'
-    ds = write_numbered(tmp_path / "ds", [3], 3, schema=schema, example=lambda _: {"text": b"\xff"})
-    with pytest.raises(InputError, match="not UTF-8 text"):
-        vocabulary(ds, "text")
-
-
 def test_equal_values_become_zero(tmp_path) -> None:
     ds = write_numbered(tmp_path / "ds", [9], 3, example=lambda _: {"id": 7})
     body = json.loads((ds / "manifest.json").read_text())
@@ -148,20 +123,3 @@ def test_equal_values_become_zero(tmp_path) -> None:
     for split in ("train", "train[:5]"):
         layer = normalization(ds, split, feature="id", framework="jax")
         assert layer(np.full(3, 7)).tolist() == [0, 0, 0]
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"feature": "name"}, "no mean of the feature 'name'"),
-        ({"feature": None}, "no pixel statistics"),
-        ({"feature": None, "split": "train[:5]"}, "no pixel statistics"),
-        ({"split": "test"}, "no split 'test': it has train"),
-        ({"framework": "mxnet"}, "framework='mxnet' is unknown: use keras, torch or jax"),
-    ],
-)
-def test_rejects_missing_statistics(options, words, table) -> None:
-    with pytest.raises(UsageError, match=words):
-        normalization(table, **options)
-    with pytest.raises(UsageError, match="has slices: give the dataset's folder"):
-        normalization(load_manifest(table), "train[:5]", "ratio", framework="jax")

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from shardmill.loaders import Stream, balanced, mix, open_dataset
+from shardmill.loaders import Stream, balanced, open_dataset
 from shardmill.schemas.dataset.catalog import format_catalog
 from shardmill.schemas.errors import InputError, UsageError
 from tests.support.loader_tools import write_numbered
@@ -186,28 +186,6 @@ def test_weights_of_a_selection(weighted):
     part = Stream(records[10:30], record_weight="weight")
     assert set(ids(part)) <= {number for number in row_ids[10:30] if weights[number]}
     assert len(part) == sum(weights[number] > 0 for number in row_ids[10:30])
-
-
-def test_values_that_are_no_weights(weighted, tmp_path):
-    table = tmp_path / "t.csv"
-    table.write_text("id,negative,lacking,text,none\n1,1,2,a,0\n2,-3,,b,0\n")
-    build_rows(input=table, output=tmp_path / "ds", splits="train:1", types="lacking:float")
-    records = open_dataset(tmp_path / "ds", features=["id"])
-    messages = {
-        "negative": r"record \d of the split has -3: weights are numbers of 0 or more; leave out",
-        "lacking": "of the split has None: weights are",
-        "text": "of the split has '[ab]': weights are",
-        "none": "record_weight='none': no record has a positive value: choose another column",
-        "negativ": "record_weight: the records have no column 'negativ'; did you mean 'negative'",
-        3: "record_weight=3 must be the name of a column",
-    }
-    for column, message in messages.items():
-        with pytest.raises(UsageError, match=message):
-            Stream(records, record_weight=column)
-    with pytest.raises(UsageError, match="choose one of both"):
-        Stream(records, record_weight="id", balance="label")
-    with pytest.raises(UsageError, match="record_weight needs records of one dataset"):
-        Stream(open_dataset(mix({tmp_path / "ds": 1})), record_weight="id")
 
 
 # Ids.

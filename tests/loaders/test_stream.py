@@ -174,35 +174,6 @@ def test_numbers_of_numpy_make_states_of_json(records):
     assert [row["id"] for row in stream] == rest
 
 
-STATES = {
-    "seed=1, and this stream has seed=2": {"seed": 2},
-    "shuffle=True, and this stream has shuffle=False": {"shuffle": False},
-    "buffer=None, and this stream has buffer=5": {"buffer": 5},
-    "remainder='pad', and this stream has remainder='drop'": {"remainder": "drop"},
-    "where=False, and this stream has where=True": {"where": bool, "host": (0, 1)},
-    r"other records \(train\[:50\]\) than those of this stream \(train\[50:100\]\)": "train[50:100]",
-    r"other records \(train\[:50\]\) than those of this stream \(train\[:50\]\)": "train[:50]",
-}
-
-
-@pytest.mark.parametrize("message", STATES)
-def test_a_state_of_another_stream_is_an_error(message, tmp_path):
-    """Also of another version of the dataset with as many records."""
-    records = open_dataset(make(tmp_path / "ds", [60, 60]), "train[:50]")
-    options = {"shuffle": True, "seed": 1, "remainder": "pad", "host": (0, 2)}
-    if message.startswith("where"):
-        options["host"] = (0, 1)
-    state = json.loads(json.dumps(Stream(records, **options).state_dict()))
-    Stream(records, **options).load_state_dict(state)
-    change = STATES[message]
-    if isinstance(change, str):
-        folder = tmp_path / "ds" if change != "train[:50]" else make(tmp_path / "new", [60, 60], 4)
-        records, change = open_dataset(folder, change), {}
-    other = Stream(records, **{**options, **change})
-    with pytest.raises(UsageError, match=f"the state is of {message}: continue with the same"):
-        other.load_state_dict(state)
-
-
 def test_a_state_fits_another_expression_of_the_same_records(records):
     state = Stream(records).state_dict()
     Stream(open_dataset(records.source.folder, "train[:50%]+train[50%:]"))

@@ -34,7 +34,7 @@ from shardmill.transforms.sources import listings
 from shardmill.transforms.sources.jsonl.jsonl_source import JsonLinesSource, sample_jsonl
 from shardmill.transforms.sources.listings import ListingOptions, open_listings
 from shardmill.transforms.verify.verify import find_dataset, verify_dataset
-from tests.conftest import build_dataset, examples, make_photos, resolve_job
+from tests.conftest import build_dataset, examples, make_photos
 from tests.support.annotation_tools import (
     KEYS,
     truth,
@@ -455,99 +455,6 @@ def test_columns_and_boxes_are_in_one_record(tmp_path, kind) -> None:
         "values": 2,
         "split": 0,
     }
-
-
-def test_several_listings_have_one_type(tmp_path) -> None:
-    """Columns of several listings are one feature, optional if some inputs lack it."""
-    photos = make_photos(tmp_path / "in", {"x": 4})
-    (photos / "a.csv").write_text(",path,n\n0,x/000.jpg,1\n1,x/001.jpg,2\n")
-    (photos / "b.csv").write_text("uri,path,m\nx/002.jpg,,16777217\nx/003.jpg,,0.5\n")
-    options = {"output": tmp_path / "ds", "label_from": "none", "image_size": 8}
-    job = resolve_job("images", input=[photos / "a.csv", photos / "b.csv"], **options)
-    assert [(each.name, each.required) for each in job.config.listed] == [
-        ("n", False),
-        ("m", False),
-    ]
-    assert any("'path' of the listing is not used" in each for each in job.sink.warnings)
-    assert any("column_1 of the listing has no name" in each for each in job.sink.warnings)
-    assert any("'m': '16777217' becomes 16777216; --types=m:text" in e for e in job.sink.warnings)
-    job = resolve_job("images", input=[photos / "a.csv", photos / "x"], **options)
-    assert [(each.name, each.required) for each in job.config.listed] == [("n", False)]
-    (photos / "b.csv").write_text("path,n\nx/002.jpg,z\n")
-    with pytest.raises(InputError, match=r"'n' of .*b.csv has another type than in the other"):
-        resolve_job("images", input=[photos / "a.csv", photos / "b.csv"], **options)
-    job = resolve_job(
-        "images", input=[photos / "a.csv", photos / "b.csv"], types="n:text", **options
-    )
-    assert [(each.name, each.required) for each in job.config.listed] == [("n", True)]
-
-
-# Text of a listing of decimal commas, and the options of Shardmill and of pandas that read it.
-DIALECTS = {
-    "decimal comma": (
-        "path;n\n{0};0,5\n{1};1,25\n",
-        {"decimal": ","},
-        {"sep": ";", "decimal": ","},
-    ),
-    "thousands": (
-        "path;n\n{0};1.000,5\n{1};2.000,25\n",
-        {"decimal": ",", "thousands": "."},
-        {"sep": ";", "decimal": ",", "thousands": "."},
-    ),
-    "notes": ("made by x\n\npath,n\n{0},0.5\n{1},1.25\n", {"skip_lines": 2}, {"skiprows": 2}),
-    "sep": (
-        "sep=;\npath;n\n{0};0.5\n{1};1.25\n",
-        {"skip_lines": 1, "delimiter": ";"},
-        {"skiprows": 1, "sep": ";"},
-    ),
-    "comment": ("#x\npath,n\n{0},0.5\n# y\n{1},1.25\n", {"comment": "#"}, {"comment": "#"}),
-    "no header": ("{0},0.5\n{1},1.25\n", {"columns": "path,n"}, {"names": ["path", "n"]}),
-    "spaces": ("path n\n{0} 0.5\n{1}   1.25\n", {"delimiter": "whitespace"}, {"sep": " +"}),
-    "quote": ("path,n\n'{0}','0.5'\n'{1}',1.25\n", {"quote": "'"}, {"quotechar": "'"}),
-}
-
-
-@pytest.mark.parametrize("name", DIALECTS)
-def test_listings_take_the_dialects_of_tables(name, tmp_path) -> None:
-    text, options, of_pandas = DIALECTS[name]
-    photos = make_photos(tmp_path / "in", {"x": 2})
-    listing = photos / "list.csv"
-    listing.write_text(text.format("x/000.jpg", "x/001.jpg"))
-    options = {"output": tmp_path / "ds", "label_from": "none", **options}
-    job = resolve_job("images", input=listing, **options)
-    assert [(column.name, column.kind) for column in job.config.listed] == [("n", "float32")]
-    refs = [*job.match.table.entries(job.match.root)]
-    frame = pd.read_csv(listing, engine="python", **of_pandas)
-    read = {ref.key: parse_example(ref.attached)["listing/n"].values[0] for ref in refs}
-    assert read == dict(zip(frame["path"], frame["n"], strict=True))
-    plain = resolve_job("images", input=photos / "x", output=tmp_path / "ds", label_from="none")
-    assert job.config.config_id() != plain.config.config_id()
-
-
-WRONG_HEADS = {
-    "spaces before quotes": (
-        'path,label\nx/000.jpg, "a, b"\nx/001.jpg, "b"\n',
-        "spaces before quotes make them a part of cells",
-    ),
-    "ragged rows": (
-        "path,label\nx/000.jpg,a,b\nx/001.jpg,a,b\n",
-        "line 2: the row has 3 cells, not 2: 'x/000.jpg,a,b'",
-    ),
-    "another delimiter": ("path:label\nx/000.jpg:a\nx/001.jpg:b\n", "only ['path:label']"),
-    "spaces": ("path label\nx/000.jpg a\nx/001.jpg b\n", "but with --delimiter='whitespace'"),
-}
-
-
-@pytest.mark.parametrize("kind", WRONG_HEADS)
-def test_a_listing_that_cannot_be_divided_names_the_cause(kind, tmp_path) -> None:
-    text, cause = WRONG_HEADS[kind]
-    photos = make_photos(tmp_path / "in", {"x": 2})
-    (photos / "list.csv").write_text(text)
-    options = {"output": tmp_path / "ds", "label_from": "listing"}
-    with pytest.raises(InputError) as caught:
-        resolve_job("images", input=photos / "list.csv", **options)
-    assert cause in str(caught.value)
-    assert ("no column uri" in str(caught.value)) == (kind == "another delimiter")
 
 
 @pytest.mark.parametrize("suffix", ["csv", "jsonl"])

@@ -1,9 +1,7 @@
 """Rows are never lost silently: whole files, gaps, types and digits. pandas is the judge."""
 
-import gzip
 import io
 import os
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +11,7 @@ import pytest
 from shardmill.schemas.errors import ShardmillError
 from shardmill.schemas.schema_pbtxt.columns import Column, format_schema, parse_schema
 from shardmill.transforms.sources.csv import source
-from tests.support.rows_tools import build_rows, published, rejects_of, run_here
+from tests.support.rows_tools import build_rows, published, rejects_of
 
 TRAIN = "train:1"
 SMALL = {"splits": TRAIN, "sample_bytes": "64KiB"}
@@ -53,67 +51,6 @@ def failed(**options) -> str:
 
 # Whole files.
 
-NEAR = {"space": " price", "unicode": "\uff50rice"}  # the contract of sources has "Price"
-
-
-@pytest.mark.parametrize(
-    "name", [pytest.param(NEAR["space"], marks=pytest.mark.heavy), NEAR["unicode"]], ids=NEAR
-)
-def test_a_file_with_a_nearly_equal_column_name_fails_the_build(name, tmp_path, capsys) -> None:
-    folder = tmp_path / "in"
-    folder.mkdir()
-    for number in range(4):
-        part = table(100 * number, 100)
-        part = part.rename(columns={"price": name}) if number == 1 else part
-        part.to_csv(folder / f"{number}.csv", index=False)
-    flags = [f"--input={folder}", f"--output={tmp_path / 'ds'}", f"--splits={TRAIN}"]
-    code, out, err = run_here(capsys, "rows", *flags)
-    assert (code, out) == (1, "")
-    assert f"1.csv, its column {name!r} differs from 'price' only in case, spaces or" in err
-    assert not (tmp_path / "ds").exists()
-    options = {"input": folder, "output": tmp_path / "ds", "splits": TRAIN}
-    examples, manifest = published(**options, max_rejected_files=1)
-    assert (len(examples), manifest.inputs.rejected_by_reason) == (300, {"columns": 1})
-    # A schema in which the column is optional does not hide it.
-    columns = [replace(each, required=False) for each in schema_of(tmp_path / "ds").values()]
-    (tmp_path / "schema.pbtxt").write_text(format_schema(columns))
-    message = failed(**{**options, "output": tmp_path / "two"}, schema=tmp_path / "schema.pbtxt")
-    assert f"1.csv, its column {name!r} differs from 'price'" in message
-
-
-ALIKE = {
-    "unicode": ("caf\u00e9", "cafe\u0301"),
-    "space": ("price", "price "),
-    "two": ("a b", "a  b"),
-}
-
-
-@pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet"])
-@pytest.mark.parametrize("kind", ALIKE)
-def test_names_in_a_file_that_look_alike_fail_the_build(kind, suffix, tmp_path) -> None:
-    """One of them may be left out; names in another case are two columns, as pandas has them."""
-    first, second = ALIKE[kind]
-    frame = pd.DataFrame({first: range(20), second: range(20, 40), "Price": range(40, 60)})
-    path = tmp_path / f"in.{suffix}"
-
-    def write(table) -> None:
-        if suffix == "csv":
-            table.to_csv(path, index=False)
-        elif suffix == "jsonl":
-            table.to_json(path, orient="records", lines=True, force_ascii=False)
-        else:
-            table.to_parquet(path)
-
-    write(frame)
-    options = {"input": path, "splits": TRAIN}
-    message = failed(**options, output=tmp_path / "ds")
-    assert f"its columns {first!a} and {second!a} differ only in spaces or Unicode form" in message
-    examples, _ = published(**options, output=tmp_path / "ds", drop=second)
-    assert {(*example,) for example in map(sorted, examples)} == {("Price", first)}
-    write(frame.rename(columns={second: first.upper()}))
-    examples, _ = published(**options, output=tmp_path / "two")
-    assert {*map(len, examples)} == {3}
-
 
 @pytest.mark.parametrize(
     "names",
@@ -143,19 +80,6 @@ def test_files_with_fewer_columns_join(names, tmp_path) -> None:
     (tmp_path / "schema.pbtxt").write_text(format_schema(columns))
     _, manifest = published(**options, output=tmp_path / "3", schema=tmp_path / "schema.pbtxt")
     assert manifest.written == 110
-
-
-def test_the_lost_rest_of_a_compressed_file_fails_the_build(tmp_path) -> None:
-    table(0, 50).to_csv(tmp_path / "a.csv", index=False)
-    packed = gzip.compress(table(50, 5_000).to_csv(index=False).encode())
-    (tmp_path / "b.csv.gz").write_bytes(packed[: len(packed) // 2])
-    options = {"input": tmp_path / "*.csv*", "output": tmp_path / "ds", "splits": TRAIN}
-    message = failed(**options, max_reject_fraction=1)
-    assert message.startswith("1 file is not used completely, more than --max_rejected_files=0")
-    assert "b.csv.gz, reading stops here: " in message
-    examples, manifest = published(**options, max_rejected_files=1)
-    assert 50 < len(examples) < 5_050
-    assert manifest.inputs.rejected_by_reason == {"compressed": 1}
 
 
 def test_a_file_that_changes_while_a_range_is_read_fails_the_build(tmp_path, monkeypatch) -> None:
@@ -285,41 +209,3 @@ def test_integers_after_the_sample_are_not_rounded(tmp_path) -> None:
     options |= {"schema": tmp_path / "given.pbtxt", "output": tmp_path / "given"}
     _, manifest = published(**options)
     assert manifest.written == 6_000
-
-
-@pytest.mark.parametrize("command", ["rows", "images"])
-@pytest.mark.parametrize("form", ["path", "slash", "several"])
-def test_a_dataset_is_not_an_input(command, form, tmp_path, capsys) -> None:
-    """Its catalog and shards are files that a build could read: the fix is to open it."""
-    table(0, 40).to_csv(tmp_path / "in.csv", index=False)
-    published(input=tmp_path / "in.csv", output=tmp_path / "ds", splits=TRAIN)
-    given = {
-        "path": [f"--input={tmp_path / 'ds'}"],
-        "slash": [f"--input={tmp_path / 'ds'}/"],
-        "several": [f"--input={tmp_path / 'in.csv'}", f"--input={tmp_path / 'ds'}"],
-    }
-    code, out, err = run_here(capsys, command, *given[form], f"--output={tmp_path / 'two'}")
-    assert (code, out) == (2, "")
-    assert f"--input={tmp_path / 'ds'} is a dataset of Shardmill: read it with open_dataset" in err
-    assert not (tmp_path / "two").exists()
-    # Other folders with a manifest.json are inputs.
-    (tmp_path / "other").mkdir()
-    (tmp_path / "other/manifest.json").write_text("{}")
-    table(0, 40).to_csv(tmp_path / "other/in.csv", index=False)
-    _, manifest = published(input=tmp_path / "other", output=tmp_path / "3", splits=TRAIN)
-    assert manifest.written == 40
-
-
-@pytest.mark.parametrize("suffix", ["csv", "jsonl"])
-def test_a_reject_without_a_label_says_what_helps(suffix, tmp_path) -> None:
-    frame = table(0, 40, y=[*(n % 2 for n in range(39)), None])
-    path = tmp_path / f"in.{suffix}"
-    if suffix == "csv":
-        frame.to_csv(path, index=False)
-    else:
-        frame.to_json(path, orient="records", lines=True)
-    options = {"input": path, "splits": TRAIN, "label": "y", "max_reject_fraction": 0.5}
-    published(**options, output=tmp_path / "ds")
-    (reject,) = rejects_of(tmp_path / "ds")
-    assert reject["error"] == "missing"
-    assert reject["message"].endswith("each row needs a label: fill it in, or remove the row")

@@ -31,7 +31,7 @@ import numpy as np
 import shardmill
 from shardmill.pipelines import cli
 from tests.conftest import make_archives, make_image, make_photos
-from tests.fixtures.make_datasets import MTIME
+from tests.fixtures.stored_datasets import MTIME
 from tests.support.fault_tools import Ended
 from tests.support.golden import stable, to_text
 from tests.support.publications import numbered_body

@@ -3,7 +3,6 @@
 import json
 import os
 import pickle
-import re
 import shutil
 import socket
 import unicodedata
@@ -28,7 +27,7 @@ from shardmill.transforms.match.inputs import (
     walk_input,
 )
 from shardmill.transforms.match.labels import parse_labels
-from shardmill.transforms.match.walk import check_apart, first_level, glob_regex, walk
+from shardmill.transforms.match.walk import first_level, glob_regex, walk
 from shardmill.transforms.sources.listings import ListingOptions, open_listings
 from tests.conftest import make_image
 
@@ -119,46 +118,6 @@ def test_skips_and_counts_junk(tmp_path) -> None:
         ("hidden", 3, ".DS_Store"),
     )
     assert match_now(find_input(str(tmp_path)))[1] == MatchCounts(skipped=7, kinds=kinds)
-
-
-@pytest.mark.parametrize(
-    ("source", "output", "inside"),
-    [
-        ("in", "in", True),
-        ("in", "in/ds", True),
-        ("in/", "in/a/b/ds", True),
-        (".", "ds", True),
-        ("in", "link/ds", True),
-        ("link", "in/ds", True),
-        ("link", "link", True),
-        ("in/**/*.jpg", "in/a/ds", True),
-        ("in/*/*.jpg", "in/ds", True),
-        ("*/a/*", "in/a", True),
-        ("in/*.jpg", "in", True),
-        ("in", "in2", False),
-        ("in", "ds", False),
-        ("in/a", "in", False),
-        ("in/*.jpg", "in/ds", False),
-        ("in/a*/*", "in/ds", False),
-        ("in/a/*", "in", False),
-        ("in/1.jpg", "in/ds", False),
-        ("gs://b/in", "gs://b/in/ds", True),
-        ("gs://b/in/", "gs://b/in2", False),
-        ("gs://b/*/x", "gs://b/ds", True),
-        ("gs://b/in", "in/ds", False),
-        ("gs://b", "gs://b/ds", True),
-    ],
-)
-def test_output_inside_the_input_is_an_error(tmp_path, monkeypatch, source, output, inside) -> None:
-    """The next build would match the published files."""
-    monkeypatch.chdir(tmp_path)
-    touch(tmp_path / "in/1.jpg")
-    (tmp_path / "link").symlink_to("in")
-    if not inside:
-        check_apart(source, output)
-        return
-    with pytest.raises(UsageError, match=f"--output={re.escape(output)} is (the input|inside)"):
-        check_apart(source, output)
 
 
 def test_follows_links_inside_the_root(tmp_path) -> None:

@@ -6,7 +6,6 @@ from functools import partial
 import numpy as np
 import pytest
 
-from shardmill.schemas.errors import UsageError
 from shardmill.transforms.match.annotations.annotation_spec import AnnotationError, parse_yolo
 from shardmill.transforms.match.annotations.yolo import UNDECLARED, LineFormat
 from tests.conftest import examples
@@ -97,29 +96,6 @@ def test_poses_without_a_declaration_fail_a_build():
     assert (
         outcomes(partial(pose, count=17, dimensions=3), UNDECLARED)["rejected"] == 0
     )  # as COCO has them
-
-
-def test_lines_that_break_kpt_shape_are_rejected():
-    """Also where they could be outlines."""
-    form = LineFormat.parse("kpt_shape: [2, 2]", "data.yaml")
-    for count in (3, 7, 8, 20):
-        with pytest.raises(AnnotationError, match=r"line 1 .* kpt_shape of data.yaml"):
-            read([[0.5] * (4 + count)], form)
-    assert read([[0.5, 0.5, 0.2, 0.2], [0.5, 0.5, 0.2, 0.2, 0.9]], form).outlines == 0
-
-
-@pytest.mark.parametrize("task", ["obb", "segment"])
-def test_a_fifth_number_may_be_an_angle_where_outlines_are_declared(task):
-    """A box that is rotated by less than one radian looks like one with a confidence."""
-    form = LineFormat.parse(f"task: {task}", "data.yaml")
-    with pytest.raises(AnnotationError, match="not X Y WIDTH HEIGHT or points"):
-        read([[0.5, 0.5, 0.2, 0.4, 0.785]], form)
-
-
-@pytest.mark.parametrize("shape", ["17", "[17]", "[0, 2]", "[17, 4]", "[1.5, 2]", "[true, 2]"])
-def test_kpt_shape_of_another_form_is_one_sentence(shape):
-    with pytest.raises(UsageError, match="give the number of key points"):
-        LineFormat.parse(f"kpt_shape: {shape}", "data.yaml")
 
 
 def test_only_yaml_files_declare_lines():

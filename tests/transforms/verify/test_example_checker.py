@@ -1,7 +1,5 @@
 """The example checker reports each violation of a schema in one sentence."""
 
-import math
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -70,71 +68,6 @@ def test_reports_bytes_that_are_not_an_example() -> None:
     for payload in damaged:
         assert "not a tf.train.Example" in images_checker().find_violation(payload)
     assert images_checker().find_violation(b"") == "the feature 'image/class/label' is missing"
-
-
-ROW_CASES = [
-    ({"count": None}, "the feature 'count' is missing"),
-    ({"tags": None, "kind": None, "note": None, "hour": None}, ""),
-    ({"count": []}, "the feature 'count' has no value, and the schema requires one"),
-    ({"hour": [], "kind": [], "note": [], "tags": []}, ""),
-    ({"rate": 1}, "the feature 'rate' is int64, not float"),
-    ({"count": 1.0}, "the feature 'count' is float, not int64"),
-    ({"hour": b"7"}, "the feature 'hour' is bytes, not int64"),
-    ({"note": [1, 2]}, "the feature 'note' is int64, not bytes"),
-    ({"rate": [1.0, 2.0]}, "the feature 'rate' has 2 values, not 1"),
-    ({"hour": [1, 2]}, "the feature 'hour' has 2 values, not 1"),
-    ({"box": [1.0] * 3}, "the feature 'box' has 3 values, not 4"),
-    ({"kind": [b"a"] * 4}, "the feature 'kind' has 4 values, not 1 to 3"),
-    ({"tags": [1]}, "the feature 'tags' has 1 values, not 2 or more"),
-    ({"zzz": 1}, "the feature 'zzz' is not in the schema"),
-    ({"a\x1b[2J": 1}, "the feature 'a\\x1b[2J' is not in the schema"),
-    ({"x" * 5000: 1}, f"the feature '{'x' * 40}...' is not in the schema"),
-    ({"count": -5}, ""),
-    ({"count": 301}, "the feature 'count' is 301, above the maximum 300"),
-    ({"count": -6}, "the feature 'count' is -6, below the minimum -5"),
-    ({"price": 9.1}, ""),
-    ({"price": 9.5}, "the feature 'price' is 9.5, above the maximum 9.100000381469727"),
-    ({"price": -0.5}, "the feature 'price' is -0.5, below the minimum 0.699999988079071"),
-    ({"price": math.nan}, "the feature 'price' is NaN"),
-    ({"price": math.inf}, "the feature 'price' is infinite"),
-    ({"rate": math.nan}, ""),
-    ({"rate": math.inf}, ""),
-    ({"color": b"blue\x1b"}, "the feature 'color' is 'blue\\x1b', which is not in its domain"),
-    ({"kind": [b"a", b"\xff"]}, r"the feature 'kind' is '\\xff', which is not in its domain"),
-]
-
-
-@pytest.mark.parametrize(("changes", "message"), ROW_CASES)
-def test_reports_violation_of_a_row(changes, message) -> None:
-    assert violation(ExampleChecker(ROWS_SCHEMA), ROW, **changes) == message
-
-
-def test_ignores_string_domain_that_holds_for_some_examples_only() -> None:
-    constraint = "distribution_constraints { min_domain_mass: 0.9 }"
-    schema = ROWS_SCHEMA.replace('domain: "colors"', f'domain: "colors" {constraint}')
-    assert violation(ExampleChecker(schema), ROW, color=b"blue") == ""
-
-
-@pytest.mark.parametrize("name", IMAGE)
-def test_reports_missing_image_feature(name) -> None:
-    assert violation(images_checker(), IMAGE, **{name: None}) == f"the feature {name!r} is missing"
-
-
-def test_reports_wrong_class_id_and_class_text() -> None:
-    def reported(**changes) -> str:
-        features = {f"image/class/{name}": value for name, value in changes.items()}
-        return violation(images_checker(), IMAGE, **features)
-
-    assert reported(label=3) == "the feature 'image/class/label' is 3, above the maximum 2"
-    assert reported(text=b"cat") == ("the class id 1 means 'dog', but 'image/class/text' is 'cat'")
-    unbounded = ExampleChecker(
-        'feature { name: "image/class/label" type: INT shape { } presence { min_fraction: 1 } }',
-        LABELS,
-    )
-    for number in (3, 70_000, -1):
-        assert violation(unbounded, {"image/class/label": 2}, **{"image/class/label": number}) == (
-            f"the class id {number} is not one of the 3 labels (0 to 2)"
-        )
 
 
 @pytest.mark.parametrize("name", ["jpeg", "png", "webp", "gif", "bmp", "tiff"])

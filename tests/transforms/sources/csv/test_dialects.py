@@ -10,8 +10,6 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from shardmill.schemas.errors import UsageError
-from shardmill.transforms.sources.csv.dialect import Dialect
 from shardmill.transforms.sources.csv.row_ranges import make_unique
 from tests.conftest import examples
 from tests.support.csv_tools import Reading, read_bytes
@@ -146,21 +144,6 @@ def test_rows_may_end_with_a_delimiter(folder) -> None:
     assert read_bytes(folder, b"a,b\n1,2\n3,4,\n").reasons() == {"ragged": 1}
 
 
-@pytest.mark.parametrize(
-    ("header", "columns"),
-    [
-        ("x,x,x", ["x", "x_2", "x_3"]),
-        ("x,x,x_2", ["x", "x_3", "x_2"]),
-        ("x_2,x,x", ["x_2", "x", "x_3"]),
-        ("a,column_3,", ["a", "column_3", "column_3_2"]),
-        (",,a", ["column_1", "column_2", "a"]),
-        ("column_2,,column_2", ["column_2", "column_2_2", "column_2_3"]),
-    ],
-)
-def test_no_two_columns_have_one_name(header, columns, folder) -> None:
-    assert read_bytes(folder, f"{header}\n1,2,3\n".encode()).columns == tuple(columns)
-
-
 @settings(max_examples=examples(200))
 @given(st.lists(st.sampled_from(["", "a", "a_2", "column_1", "column_2", "a_2_2"]), min_size=1))
 def test_names_of_the_header_are_kept(names) -> None:
@@ -169,22 +152,6 @@ def test_names_of_the_header_are_kept(names) -> None:
     assert "" not in unique
     for name in {*names} - {""}:
         assert unique[names.index(name)] == name
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"comment": "##"},
-        {"escape": "é"},
-        {"comment": '"'},
-        {"escape": ","},
-        {"comment": "#", "escape": "#"},
-        {"delimiter": "whitespace", "comment": " "},
-    ],
-)
-def test_special_characters_must_differ(options) -> None:
-    with pytest.raises(UsageError):
-        Dialect(**options)
 
 
 @pytest.mark.heavy

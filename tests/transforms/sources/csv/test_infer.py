@@ -1,11 +1,10 @@
 """Inference: a column is numeric only if every sampled cell fits the type."""
 
 import pyarrow as pa
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardmill.schemas.schema_pbtxt.columns import Column, format_schema, parse_schema
+from shardmill.schemas.schema_pbtxt.columns import Column
 from shardmill.transforms.sources.csv.infer import infer_column, merge_profiles, profile_columns
 from shardmill.transforms.sources.csv.text_parser import CellRules
 from shardmill.transforms.sources.csv.typed_cells import type_cells
@@ -26,73 +25,6 @@ def infer(texts, nulls=None):
 
 def optional(kind, **facts):
     return Column("c", kind, required=False, **facts)
-
-
-# Texts: numbers that lose something, out of range or mixed with words, and dates.
-TEXT_COLUMNS = [
-    ["1", "01234"],
-    ["1", "-01"],
-    ["1.5", "01.5"],
-    ["NA", "007"],
-    ["+491701234567", "+12125550123"],
-    ["1", "18446744073709551615"],
-    ["-9223372036854775809"],
-    ["9223372036854775808.0", "1.0"],
-    ["007.0", "1.0"],
-    ["9223372036854775808", "0.5"],
-    ["1", "1e400"],
-    ["1.5", "1e39"],
-    ["no", "no"],
-    ["F", "F"],
-    ["F", "M"],
-    ["yes", "false"],
-    ["y", "f"],
-    ["true", "1"],
-    ["2024-01-31", "2024-02-01"],
-    ["31.01.2024"],
-    ["12:30"],
-    ["1,000"],
-    ["\uff11"],
-    ["0x10"],
-    ["a", "1"],
-    ["a", "NA", "?"],
-    [" ", "1"],
-]
-CASES = {
-    "integers": (["1", "-2", "+3", " 4 ", "0", "-0"], Column("c", "int64")),
-    "bounds": (["9223372036854775807", "-9223372036854775808"], Column("c", "int64")),
-    "point_zero": (["1.0", "-2.00", "3.", "123456789012345678.0"], Column("c", "int64")),
-    "point_zero_missing": (["1.0", "", "nan", "2"], optional("int64")),
-    "point_zero_and_fraction": (["1.0", "2.5"], Column("c", "float32")),
-    "integers_missing": (["1", "", "?", "NA"], optional("int64")),
-    "decimals": (["1.5", "2", ".5", "5.", "1e3", "-1E-5"], Column("c", "float32")),
-    "decimals_missing": (["1.5", "nan", " N/A "], optional("float32")),
-    "infinite": (["1", "inf", "-Infinity", "+INF"], Column("c", "float32")),
-    "infinite_only": (["inf", ""], optional("float32")),
-    "tiny": (["1e-400", "0.0"], Column("c", "float32")),
-    "zero_and_fraction": (["0", "0.5", "-0.5", "0e1"], Column("c", "float32")),
-    "true": (["True", "False", "True"], Column("c", "int64", booleans=("True", "False"))),
-    "true_only": (["TRUE"], Column("c", "int64", booleans=("TRUE", "FALSE"))),
-    "false_only": (["False", ""], optional("int64", booleans=("True", "False"))),
-    "true_lower_only": (["true"], Column("c", "int64", booleans=("true", "false"))),
-    "spellings": (["no", "Yes", "YES", "No"], Column("c", "int64", booleans=("YES", "No"))),
-    "t": (["t", "f"], Column("c", "int64", booleans=("t", "f"))),
-    "y_missing": (["Y", " N", "NA"], optional("int64", booleans=("Y", "N"))),
-    "0_and_1": (["0", "1"], Column("c", "int64")),
-    "text_missing": (["a", ""], optional("bytes")),
-    "all_empty": (["", ""], optional("bytes")),
-    "all_na": (["NA", "?"], optional("bytes")),
-    "no_rows": ([], optional("bytes")),
-    **{f"text: {texts}": (texts, Column("c", "bytes")) for texts in TEXT_COLUMNS},
-}
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_infers_column(case):
-    texts, column = CASES[case]
-    assert infer(texts) == column
-    assert infer(texts[::-1] * 3) == column
-    assert parse_schema(format_schema([column]), "x") == (column,)
 
 
 def test_null_values_flag_replaces_the_defaults():

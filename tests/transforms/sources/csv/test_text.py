@@ -5,7 +5,6 @@ import gzip
 import itertools
 import lzma
 import random
-import struct
 import tempfile
 from pathlib import Path
 
@@ -16,7 +15,6 @@ from hypothesis import strategies as st
 
 from shardmill.schemas import RejectedError, decompress
 from shardmill.schemas.errors import ChangedError, DeniedError
-from shardmill.schemas.tfrecord.framing import frame
 from shardmill.transforms.sources.csv.dialect import Dialect
 from shardmill.transforms.sources.csv.head import read_head
 from shardmill.transforms.sources.csv.row_ranges import (
@@ -215,29 +213,6 @@ def test_stops_reading_a_decompression_bomb(pack, tmp_path: Path, monkeypatch) -
     assert len(read_bytes(tmp_path, data).rows) == 8 << 10
 
 
-@pytest.mark.parametrize(
-    ("data", "words"),
-    [
-        (b"PK\3\4" + bytes(80), "ZIP"),
-        (b"%PDF-1.7\n%\xe2\xe3", "PDF"),
-        (b"\x7fELF\x02\x01\x01" + bytes(60), "program"),
-        (frame(b"some record") * 3, "TFRecords"),
-        (gzip.compress(frame(b"some record") * 3, mtime=0), "TFRecords"),
-        (gzip.compress(gzip.compress(b"x,y\n1,2\n", mtime=0), mtime=0), "compressed twice"),
-        (b"<!DOCTYPE html><html>", "web page"),
-        (b"version https://git-lfs.github.com/spec/v1\noid sha256:1\nsize 3\n", "git lfs pull"),
-        (random.Random(3).randbytes(5000), "binary data"),
-        (struct.pack("<500d", *range(500)), "binary data"),
-        (("猫,狗\n" * 40).encode("utf-16-le"), "--encoding=utf-16"),
-        (("一,丁\n" * 40).encode("utf-16-be"), "--encoding=utf-16"),
-    ],
-)
-def test_rejects_other_file_formats(data: bytes, words: str, tmp_path: Path) -> None:
-    error = rejection(tmp_path, data)
-    assert (error.stage, error.error) == ("read", "not_csv")
-    assert words in error.message
-
-
 @pytest.mark.parametrize("name", ["PAR1", "GIF8", "%PDF", "PK", "BZh9", "BM"])
 def test_reads_text_that_starts_with_a_file_signature(name: str, tmp_path: Path) -> None:
     assert read_bytes(tmp_path, f"{name},y\n1,2\n".encode()).columns == (name, "y")
@@ -253,54 +228,6 @@ def test_files_without_rows_have_no_ranges(data: bytes, tmp_path: Path) -> None:
     columns = ("x", "y") if data in HEADER_ONLY else ()
     assert (reading.columns, reading.rows, reading.rejects) == (columns, [], [])
     assert ranges_of(tmp_path / "some.csv", Dialect()) == []
-
-
-@pytest.mark.parametrize(
-    ("data", "dialect", "columns", "first"),
-    [
-        (b"a,b\n1,2\n", {}, ("a", "b"), ["1", "2"]),
-        (b" a,b \n1,2\n", {}, (" a", "b "), ["1", "2"]),
-        (b" a,b \n 1, 2\t\n", {"strip": True}, ("a", "b"), ["1", "2"]),
-        (b"a,,\n1,2,3\n", {}, ("a", "column_2", "column_3"), ["1", "2", "3"]),
-        (b'"a\nb","c""d"\n1,2\n', {}, ("a\nb", 'c"d'), ["1", "2"]),
-        (b"\xef\xbb\xbf\xef\xbb\xbfa,b\n1,2\n", {}, ("a", "b"), ["1", "2"]),
-        (b"a,b\n1,2\n", {"columns": ("x", "y"), "header": "first"}, ("x", "y"), ["1", "2"]),
-        (b"1,2\n", {"columns": ("x", "y")}, ("x", "y"), ["1", "2"]),
-        (b"1,2\n", {"header": "none"}, ("column_1", "column_2"), ["1", "2"]),
-        (b"1,2\n", {"header": "none", "columns": ("x", "y")}, ("x", "y"), ["1", "2"]),
-        (b"a,b\r#c,d\r1,2\r", {"comment": "#"}, ("a", "b"), ["1", "2"]),
-        (b"junk\r\n\r\n\na,b\n1,2\n", {"skip_lines": 2}, ("a", "b"), ["1", "2"]),
-        (b'say "\ra,b\r1,2\r', {"skip_lines": 1}, ("a", "b"), ["1", "2"]),
-        (b"a\tb\n1\t2\n", {"delimiter": "tab"}, ("a", "b"), ["1", "2"]),
-        (b"a, b\n1, 2,\n", {"delimiter": ", "}, ("a", "b"), ["1", "2,"]),
-        (b"'a;1';b\n1;'2'''\n", {"delimiter": ";", "quote": "'"}, ("a;1", "b"), ["1", "2'"]),
-        (b'"a,b\n1,"2\n', {"quote": ""}, ('"a', "b"), ["1", '"2']),
-        (b"a\0b\n1\0002\n", {"delimiter": "\0"}, ("a", "b"), ["1", "2"]),
-        ("a§b\n1§'§'\n".encode(), {"delimiter": "§", "quote": "'"}, ("a", "b"), ["1", "§"]),
-    ],
-)
-def test_reads_headers_and_dialects(data, dialect, columns, first, tmp_path: Path) -> None:
-    reading = read_bytes(tmp_path, data, **dialect)
-    assert (reading.columns, reading.rows, reading.rejects) == (columns, [first], [])
-
-
-@pytest.mark.parametrize(
-    ("data", "dialect", "error", "words"),
-    [
-        (b"a,b\n1,2\n", {"columns": ("x",)}, "header", "2 cells and --columns 1 names"),
-        (b"1,2\n", {"header": "none", "columns": ("x",)}, "header", "--columns"),
-        (b'"a"x,b\n1,2\n', {}, "header", "line 1: a cell has text between"),
-        (b'\n"a,b\n1,2\n', {}, "header", "line 2: a cell starts with a quote that is not closed"),
-        (b"\xe9,b\n1,2\n", {}, "encoding", "byte 0xe9"),
-        (b"," * 100_000, {}, "header", "more than 100,000 cells"),
-        (b'"a\n"b\n', {"header": "none"}, "quote", "line 1"),
-        (gzip.compress(b"x,y,z", mtime=0)[:-12], {}, "compressed", "reading stops here"),
-    ],
-)
-def test_rejects_invalid_headers(data, dialect, error, words, tmp_path: Path) -> None:
-    caught = rejection(tmp_path, data, **dialect)
-    assert caught.error == error
-    assert words in caught.message
 
 
 def test_raises_if_a_file_is_missing_or_became_shorter(tmp_path: Path) -> None:

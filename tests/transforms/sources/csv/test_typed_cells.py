@@ -155,49 +155,6 @@ def test_cells_equal_the_independent_parser(column, texts, nulls):
 
 
 INT64, FLOAT32 = Column("c", "int64"), Column("c", "float32")
-NOT_INT64 = (b"1e3", b"0x10", b"1_000", b"1,000", b"--1", b"-", b"1 2")
-MISFITS = [
-    *((INT64, text, "cast", "not an int64") for text in NOT_INT64),
-    (INT64, b"3.5", "cast", "'3.5' is not an int64: make it FLOAT or BYTES with --types or"),
-    (INT64, b" ", "cast", "' ' is not an int64"),
-    (INT64, "\uff11\uff12".encode(), "cast", "'\uff11\uff12' is not an int64"),
-    (INT64, b"\xff", "cast", r"'\\xff' is not an int64"),
-    (INT64, b"007", "cast", "'007' has leading zeros: make it BYTES"),
-    (INT64, b"-01", "cast", 'annotation { tag: "zero_padded" }'),
-    (INT64, b"9223372036854775808", "range", "out of range of int64: make it FLOAT or"),
-    (INT64, b"-9223372036854775809", "range", "out of range of int64"),
-    (INT64, b"9" * 5000, "range", "9'… is out"),
-    (INT64, b"NA", "missing", "'NA' is missing, but a value is required"),
-    (INT64, b" ? ", "missing", "is missing"),
-    (FLOAT32, b"-1e39", "range", "out of range of float32: make it BYTES"),
-    (FLOAT32, b"1e400", "range", "out of range"),
-    (FLOAT32, b"-1e39", "range", "out of range"),
-    (FLOAT32, b"NAN", "range", "out of range"),
-    (FLOAT32, b"nan", "missing", "is missing"),
-    (FLOAT32, b"0x1p3", "cast", "not a float32: make it BYTES"),
-    (FLOAT32, b"1,5", "cast", "--null_values"),
-    (FLOAT32, b"1e", "cast", "not a float32"),
-    (Column("c", "bytes"), b"", "missing", "'' is missing"),
-    (Column("c", "int64", low=1, high=9), b"0", "range", "'0' is not between 1 and 9: widen"),
-    (Column("c", "float32", low=1), b".5", "range", "'.5' is under 1.0"),
-    (Column("c", "float32", high=1), b"2", "range", "'2' is over 1.0"),
-    (Column("c", "bytes", values=("1", "b")), b"c", "domain", "not one of the 2 texts"),
-    (Column("c", "int64", booleans=("1", "no")), b"2", "cast", "neither '1' nor 'no'"),
-    (Column("c", "int64", separator="|"), b"1|b|3|d", "cast", "'b' is not an int64"),
-    (Column("c", "int64", separator="|"), b"1||3", "cast", "'' is not an int64"),
-    (Column("c", "bytes", separator="|", values=("1",)), b"1|" + b"\n" * 99, "domain", "'…"),
-]
-
-
-@pytest.mark.parametrize(("column", "text", "reason", "message"), MISFITS)
-def test_messages_name_the_value_the_rule_and_the_fix(column, text, reason, message):
-    cells = cells_of([b"1", text])
-    typed = type_cells(column, cells, CellRules())
-    described = describe_misfit(column, pa.array([text]), typed.faults[1], CellRules())
-    assert REASONS[typed.faults].tolist() == ["", reason]
-    assert message in described
-    assert len(described) < 300
-    assert "\n" not in described
 
 
 def test_list_columns_have_the_type_of_their_values():
