@@ -287,5 +287,5 @@ def _write_items(
                 totals.multi_frame += item.row.multi_frame
                 totals.counts.update(item.row.counts)
     if rows:
-        totals.summary = sum_rows(rows)
+        totals.summary = sum_rows((row.pixels, row.pixel_sums, row.pixel_squares) for row in rows)
     return totals, rejects, rows

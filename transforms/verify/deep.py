@@ -32,7 +32,7 @@ from shardmill.schemas.schema_pbtxt.image_features import (
 from shardmill.schemas.storage import join
 from shardmill.schemas.tfrecord.framing import FOOTER_BYTES, HEADER_BYTES
 from shardmill.schemas.tfrecord.reader import open_records
-from shardmill.transforms.publish.finding import Finding
+from shardmill.transforms.publish.check_version import Finding
 from shardmill.transforms.publish.generation import FORMAT_VERSION, config_id
 from shardmill.transforms.runtime.process_pool import run_all
 from shardmill.transforms.statistics.sums import (

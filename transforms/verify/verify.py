@@ -17,8 +17,12 @@ from shardmill.schemas.refs import InputRef, Linked
 from shardmill.schemas.storage import join
 from shardmill.schemas.tfrecord.reader import INFLATE_COST, FileCount, count_file
 from shardmill.transforms.match.walk import first_level, walk
-from shardmill.transforms.publish.check_version import check_numbers, check_outer, check_version
-from shardmill.transforms.publish.finding import Finding
+from shardmill.transforms.publish.check_version import (
+    Finding,
+    check_numbers,
+    check_outer,
+    check_version,
+)
 from shardmill.transforms.publish.generation import compare_shard
 from shardmill.transforms.runtime.process_pool import run_all
 from shardmill.transforms.runtime.progress import Progress
