@@ -24,14 +24,15 @@ from shardmill.schemas.numbers import plural
 from shardmill.schemas.refs import MatchCounts, Reject, SegmentRef
 from shardmill.schemas.schema_pbtxt.columns import parse_schema
 from shardmill.schemas.storage import join, open_storage
-from shardmill.transforms.elements.examples import (
+from shardmill.transforms.elements.typed_elements import (
+    ElementReader,
     FeatureCensus,
     StoredFile,
     read_stored,
     resolve_schema,
+    size_of,
     store_examples,
 )
-from shardmill.transforms.elements.typed_elements import ElementReader, size_of
 from shardmill.transforms.runtime.beam_steps import SumInto
 from shardmill.transforms.sink.census import Census
 from shardmill.transforms.sink.placement import REJECTED, Series

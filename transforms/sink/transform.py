@@ -33,25 +33,23 @@ from shardmill.transforms.runtime.beam_steps import (
     singleton_sum,
     unpack,
 )
-from shardmill.transforms.sink.assemble import (
-    BuiltShard,
-    PlannedShard,
-    add_catalog,
-    assemble_shard,
-    plan_shards,
-    raise_if_stale,
-)
 from shardmill.transforms.sink.census import INPUTS, PLACED, Census, Changes
 from shardmill.transforms.sink.compare import ComparePublished, add_changes
 from shardmill.transforms.sink.duplicates import Copies, CountCopies, HandleDuplicates
 from shardmill.transforms.sink.finalize import Built, finish, planned_outcome
 from shardmill.transforms.sink.parts import (
+    BuiltShard,
     Part,
     PartFile,
     PlannedPart,
+    PlannedShard,
+    add_catalog,
+    assemble_shard,
     find_part,
     order_refs,
     part_id,
+    plan_shards,
+    raise_if_stale,
     write_part,
 )
 from shardmill.transforms.sink.placement import (

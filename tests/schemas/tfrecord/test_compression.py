@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 
 from shardmill.schemas.tfrecord import framing, inflate
 from shardmill.schemas.tfrecord.gzip_member import HEADER, empty_shard
-from shardmill.schemas.tfrecord.open_file import (
+from shardmill.schemas.tfrecord.reader import (
     ZLIB_REMEDY,
+    count_file,
     describe_other_content,
     detect_compression,
 )
-from shardmill.schemas.tfrecord.reader import count_file
 from tests.conftest import examples
 from tests.support.record_tools import (
     deflated_member,
