@@ -15,8 +15,8 @@ from blake3 import blake3
 
 from shardmill.schemas.dataset.catalog import CatalogRow
 from shardmill.schemas.errors import ResourceError
-from shardmill.schemas.example.parse import ExampleError, has_entries, parse_example
-from shardmill.schemas.example.serialize import encode_entry, encode_example
+from shardmill.schemas.example.parse import ExampleError, parse_example
+from shardmill.schemas.example.serialize import encode_example
 from shardmill.schemas.numbers import plural
 from shardmill.schemas.refs import InputRef, PublishedRecord, Reject, RejectedError
 from shardmill.schemas.schema_pbtxt.image_features import BOX_COUNTS, IMAGE_HASH, FeatureSet
@@ -141,13 +141,13 @@ class ImageEncoder:
         """Return the example or reject of each reference."""
         fields = {ref.key: input_fields(ref, ids) for ref in refs}
         taken = take_records([ref for ref in refs if self._takes(ref)])
-        taken = {key: published for key, published in taken.items() if self._is_of_row(*published)}
-        new = [ImageInput(ref, fields[ref.key]) for ref in refs if ref.key not in taken]
-        results: Results = {
-            ref.key: self._update_record(ref, *taken[ref.key], fields[ref.key])
-            for ref in refs
-            if ref.key in taken
-        }
+        results: Results = {}
+        for ref in refs:
+            if ref.key in taken:
+                example = self._update_record(ref, *taken[ref.key], fields[ref.key])
+                if example is not None:
+                    results[ref.key] = example
+        new = [ImageInput(ref, fields[ref.key]) for ref in refs if ref.key not in results]
         _decode(pool, task, new, results)
         return [results[ref.key] for ref in refs]
 
@@ -171,26 +171,24 @@ class ImageEncoder:
         current = parse_example(ref.attached)["mask_hash"].values if ref.mask else [b""]
         return [(mask_hash or "").encode()] == current
 
-    def _is_of_row(self, published: PublishedRecord, record: bytes) -> bool:
-        """Return whether a record has the image of its row in the catalog."""
-        expected = published.image.features.get(IMAGE_HASH)
-        name = self.feature_set.name_of("data")
-        if not (expected and name):
-            return True  # the catalog of this shard is proved by the CRC that it holds
-        try:
-            (image,) = parse_example(record)[name].values
-        except (ExampleError, KeyError, ValueError):
-            return False
-        return isinstance(image, bytes) and blake3(image).hexdigest() == expected
-
     def _update_record(
         self, ref: InputRef, published: PublishedRecord, record: bytes, fields: dict[str, Any]
-    ) -> Example:
-        """Return the example of a published record, with the current values of the input."""
+    ) -> Example | None:
+        """Return the example of a published record, with the current values of the input.
+
+        None if the record does not have the image of its row in the catalog.
+        """
         image = published.image
-        names = [name for name, feature in self.feature_set.features if feature.of_input]
-        if self.feature_set.boxes:
+        expected = image.features.get(IMAGE_HASH)
+        try:
             made = parse_example(record)
+            # Without a hash, the catalog of the shard is proved by the CRC that it holds.
+            data = made[self.feature_set.name_of("data")].values[0] if expected else b""
+        except (ExampleError, LookupError):
+            return None
+        if expected and not (isinstance(data, bytes) and blake3(data).hexdigest() == expected):
+            return None
+        if self.feature_set.boxes:
             orientation = int(made[self.feature_set.name_of("orientation")].values[0])
             stored = turned(Size(image.width, image.height), orientation)
             geometry = self.spec.geometry(stored, orientation)
@@ -198,11 +196,11 @@ class ImageEncoder:
             counts = {name: fields[name] for name in BOX_COUNTS}
             image = image._replace(features={**image.features, **counts})
         current = self.feature_set.values(fields, of_input=True)
-        entries = [encode_entry(*feature) for feature in current.items()]
-        if len(entries) < len(names) or not has_entries(record, entries):
-            made = parse_example(record)
-            values = {name: feature.values for name, feature in made.items() if name not in names}
-            record = encode_example({**values, **current})
+        names = {name for name, feature in self.feature_set.features if feature.of_input}
+        updated = {name: feature for name, feature in made.items() if name not in names}
+        updated |= parse_example(encode_example(current))
+        if updated != made:
+            record = encode_example({name: feature.values for name, feature in updated.items()})
         row = CatalogRow.of(ref, image, FRAME_BYTES + len(record))
         return Example(record, ref.labels, row, taken=True)
 
