@@ -34,13 +34,12 @@ from shardmill.transforms.match.containers.expand import ARCHIVE_SUFFIXES, uncho
 from shardmill.transforms.match.next_steps import next_step, remedy_of, remedy_of_records
 from shardmill.transforms.match.read_input import MAX_FILE_BYTES, read_inputs
 from shardmill.transforms.runtime.process_pool import usable_cores
-from shardmill.transforms.sink.reuse import record_path, take_records
+from shardmill.transforms.sink.reuse import take_records
 from shardmill.transforms.sink.spec import BuildHooks, Example
 
 _IN_FLIGHT_BYTES = 256 << 20  # of files and records; a larger image is alone
 _BATCH = 32  # images, at most, of one request to a decoder
 _BATCH_BYTES = 4 << 20  # of their files and records
-_THREAD_BYTES = 1 << 20  # of new files among known ones that are worth the start of a process
 # Records that keep the size of the image, in bytes per byte of a compressed file.
 _GROWTH = {"jpeg": 2, "png": 10, "raw": 15, "keep": 2}
 
@@ -102,18 +101,12 @@ class ImageEncoder:
         ids: ClassIds = {label: number for number, label in enumerate(labels)}
         task = DecoderOptions(self.spec, self.feature_set, self.limits, self.boxes_frame)
         workers = self.workers or usable_cores()
-        # Records of a local dataset are read by the thread that iterates over the result: they are
-        # in the page cache, and threads that read them only wait for each other.
-        direct = {ref.key for ref in refs if self._takes(ref) and not scheme_of(record_path(ref))}
-        others = [ref for ref in refs if ref.key not in direct]
         threads = 2 * workers
-        if others and scheme_of(others[0].file):
-            threads += storage_threads(others[0].file)
-        elif direct or not others:
-            threads = min(threads, -(-sum(ref.size for ref in others) // _THREAD_BYTES))
+        if refs and scheme_of(refs[0].file):
+            threads += storage_threads(refs[0].file)
         # Before the first result of map_ordered, threads have begun with the next batches: that of
         # an empty batch is there at once.
-        batches = itertools.chain([([], 0)], self._batches(others, threads))
+        batches = itertools.chain([([], 0)], self._batches(refs, threads))
         with (
             use_pool(workers) as pool,
             contextlib.closing(
@@ -126,14 +119,8 @@ class ImageEncoder:
                 )
             ) as results,
         ):
-            made = itertools.chain.from_iterable(results)
             next(results)
-            for is_direct, group in itertools.groupby(refs, lambda ref: ref.key in direct):
-                run = [*group]
-                if not is_direct:
-                    yield from itertools.islice(made, len(run))
-                for batch, _ in self._batches(run if is_direct else [], 0):
-                    yield from self._encode_batch(pool, task, batch, ids)
+            yield from itertools.chain.from_iterable(results)
 
     def _encode_batch(
         self, pool: DecoderPool, task: DecoderOptions, refs: Sequence[InputRef], ids: ClassIds
@@ -209,7 +196,7 @@ class ImageEncoder:
     ) -> Iterator[tuple[list[InputRef], int]]:
         """Yield references that one request holds, in order, and the bytes of files and records."""
         # Two requests for each thread: those of storage wait, and none should have nothing to read.
-        largest = min(_BATCH, -(-len(refs) // (2 * threads or 1)))
+        largest = min(_BATCH, -(-len(refs) // (2 * threads)))
         growth, expected = _GROWTH[self.spec.encoding], self.expected_bytes
         batch: list[InputRef] = []
         size = 0
