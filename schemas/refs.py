@@ -354,14 +354,9 @@ class MatchCounts(NamedTuple):
 DUPLICATE = MatchCounts(duplicates=1)
 
 
-def first_usable(ref: InputRef) -> tuple[bool, InputRef]:
-    """Return the sort key of references to one input: the first is kept."""
-    return bool(ref.error), ref
-
-
 def keep_first(refs: Iterable[InputRef]) -> Iterator[InputRef | MatchCounts]:
     """Yield the first of the references to one input, and a count for each other."""
-    first, *others = sorted(refs, key=first_usable)
+    first, *others = sorted(refs, key=lambda ref: (bool(ref.error), ref))
     yield first
     yield from [DUPLICATE] * len(others)
 

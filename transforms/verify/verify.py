@@ -229,6 +229,7 @@ _CLOSE = 1e-9  # floats are summed in another order than by the build
 _BOXES = "image/object/bbox/xmin"
 _BOX_TEXT = "image/object/class/text"
 _LEFT_OUT = ("boxes_outside", "boxes_empty", "boxes_swapped", "boxes_cropped")
+_FACTS = ("key", "label", "record_bytes", "pixels", IMAGE_HASH, "boxes")
 _CONTENTS = ("key", "content_hash", "label", VALUES, "input_bytes", "input_version")
 _Features = dict[str, FeatureValues]
 
@@ -283,7 +284,7 @@ def read_shard(shard: Shard, root: str, manifest: Manifest) -> RecordTotals:
     names = {
         feature.get("source", feature["name"]): feature["name"] for feature in manifest.features
     }
-    rows = _read_rows(root, shard)
+    rows = _read_rows(root, shard, _FACTS)
     label_name = str(manifest.build.config.get("label") or "")
     batch: list[_Features] = []
     with open_records(join(root, shard.file)) as records:
@@ -312,10 +313,10 @@ def read_shard(shard: Shard, root: str, manifest: Manifest) -> RecordTotals:
     return totals
 
 
-def _read_rows(root: str, shard: Shard) -> list[dict[str, Any]]:
+def _read_rows(root: str, shard: Shard, names: Sequence[str]) -> list[dict[str, Any]]:
+    """Return columns of the catalog of a shard; no rows if it has no catalog."""
     if shard.catalog is None:
         return []
-    names = ("key", "label", "record_bytes", "pixels", IMAGE_HASH, "boxes")
     data = read_dataset_file(join(root, shard.catalog.file))
     rows: list[dict[str, Any]] = read_table(data, names).to_pylist()
     return rows
@@ -472,10 +473,8 @@ def _read_inputs(root: str, manifest: Manifest) -> Iterator[tuple[str, dict[str,
     """Yield the split and the row of each record."""
     for name, split in manifest.splits.items():
         for shard in split.shards:
-            if shard.catalog is not None:
-                data = read_dataset_file(join(root, shard.catalog.file))
-                for row in read_table(data, _CONTENTS).to_pylist():
-                    yield name, row
+            for row in _read_rows(root, shard, _CONTENTS):
+                yield name, row
 
 
 def _count_copies(
