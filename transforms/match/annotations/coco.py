@@ -18,8 +18,12 @@ from shardmill.schemas.errors import InputError
 from shardmill.schemas.refs import InputRef, MatchCounts
 from shardmill.schemas.storage import ReaderStream, open_storage
 from shardmill.schemas.text_file import TextError, Utf8Stream, unreadable_text
-from shardmill.transforms.match.annotations.annotation_spec import attach
-from shardmill.transforms.match.annotations.boxes import Annotation, AnnotationError, Box
+from shardmill.transforms.match.annotations.annotation_spec import (
+    Annotation,
+    AnnotationError,
+    Box,
+    attach,
+)
 from shardmill.transforms.match.walk import make_key
 
 Row = tuple[Any, ...]
