@@ -29,7 +29,7 @@ from shardmill.transforms.images.decoder_protocol import DecoderOptions
 from shardmill.transforms.images.fields import BoxesFrame, input_fields, place_boxes
 from shardmill.transforms.images.image_options import DecoderLimits
 from shardmill.transforms.images.resize import Resizer, Size, turned
-from shardmill.transforms.images.scaling import DEFAULT_RESIZER, check_resizer, resizer_of
+from shardmill.transforms.images.scaling import DEFAULT_RESIZER, exact_extensions, resizer_of
 from shardmill.transforms.match.containers.expand import ARCHIVE_SUFFIXES, unchosen_kind
 from shardmill.transforms.match.next_steps import next_step, remedy_of, remedy_of_records
 from shardmill.transforms.match.read_input import MAX_FILE_BYTES, read_inputs
@@ -97,7 +97,8 @@ class ImageEncoder:
 
     def encode(self, refs: Sequence[InputRef], labels: Sequence[str]) -> Iterator[Example | Reject]:
         """Yield an example or reject for each reference, in order; read and decode ahead."""
-        check_resizer(self.spec.resizer)
+        if self.spec.resizer == "simd":
+            exact_extensions()  # fails where its pixels differ
         ids: ClassIds = {label: number for number, label in enumerate(labels)}
         task = DecoderOptions(self.spec, self.feature_set, self.limits, self.boxes_frame)
         workers = self.workers or usable_cores()

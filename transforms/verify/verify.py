@@ -300,7 +300,10 @@ def read_shard(shard: Shard, root: str, manifest: Manifest) -> RecordTotals:
                     # A label counts once a record, not once a box.
                     totals.labels.update({_one_text(value) for value in boxes.values})
                 continue
-            _count_label(features.get(label_name), totals)
+            label = features.get(label_name)
+            labels = label.values if label is not None else []
+            totals.several = totals.several or len(labels) > 1
+            totals.labels.update(map(_one_text, labels))
             batch.append(features)
             if len(batch) == _BATCH:
                 totals.summary = merge_summaries((totals.summary, _sum(batch, manifest)))
@@ -357,12 +360,6 @@ def _one_text(value: Any) -> str:
     if isinstance(value, bytes):
         return value.decode("utf-8", "backslashreplace")
     return str(value)
-
-
-def _count_label(feature: FeatureValues | None, totals: RecordTotals) -> None:
-    values = feature.values if feature is not None else []
-    totals.several = totals.several or len(values) > 1
-    totals.labels.update(map(_one_text, values))
 
 
 def _sum(batch: Sequence[_Features], manifest: Manifest) -> Summary:

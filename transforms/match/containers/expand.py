@@ -524,7 +524,7 @@ def expand_members(
                 yield labels.add(name, _read_label(reader, where, member, options.label))
             elif is_other(name):
                 yield count_skipped(escape_name(path))
-            elif not _is_chosen(name, options.image_suffix):
+            elif options.image_suffix and _divide(name)[1].lower() not in options.image_suffix:
                 kind = unchosen_kind(options.image_suffix)
                 yield MatchCounts(1, kinds=((kind, 1, escape_name(path)),))
             else:
@@ -646,10 +646,6 @@ def _divide(name: str) -> tuple[str, str]:
     folder, slash, base = name.rpartition("/")
     stem, _, extension = base.partition(".")
     return f"{folder}{slash}{stem}", extension
-
-
-def _is_chosen(name: str, suffixes: Collection[str]) -> bool:
-    return not suffixes or _divide(name)[1].lower() in suffixes
 
 
 def _place(file: MemberRange, member: ArchiveMember) -> MemberRange:
