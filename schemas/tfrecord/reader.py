@@ -1,4 +1,8 @@
-"""Sequential reading and counting of TFRecord files of any program."""
+"""Sequential reading and counting of TFRecord files of any program.
+
+The first bytes of a file decide how it is read, and its name nothing. A file that cannot be opened
+or read is reported as a ``FileFault``.
+"""
 
 from __future__ import annotations
 

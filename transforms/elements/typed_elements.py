@@ -3,6 +3,10 @@
 An element is a ``tf.train.Example``, its bytes, a mapping, a NamedTuple or a ``beam.Row``. Values
 are those of the element: numbers are converted only if that loses nothing but the precision of
 float32, and texts become bytes. NaN is a value.
+
+A ``tf.train.Example`` without a schema states the type of each of its features. Bundles of them
+are stored as files of the build folder, and a census of the features becomes the schema, with
+which the stored examples are read like other elements. Elements are computed once.
 """
 
 from __future__ import annotations

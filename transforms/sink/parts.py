@@ -1,6 +1,7 @@
 """Parts: slices of a shard, each written by one worker to a file with a unique name.
 
-A part is finished when its sidecar exists (see ``publish.generation``).
+A part is finished when its sidecar exists (see ``publish.generation``). Shards are assembled from
+finished parts or pieces of them; the parts are not deleted.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Verify that a dataset matches its manifest and schema, to the last byte."""
+"""Verify that a dataset matches its manifest and schema, to the last byte.
+
+The default checks the bytes of records and their schema; ``check_records``, of ``shardmill verify
+--deep``, compares the records with the catalogs and with the statistics in the manifest.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,23 @@
-"""AnnotationSpec: which annotations images have; and the boxes of PASCAL VOC, YOLO and others."""
+"""AnnotationSpec: which annotations images have; and the boxes of PASCAL VOC and YOLO.
+
+Of PASCAL VOC's XML (devkit_doc.pdf of VOC2012, section 3), what may be a box in a form that is not
+understood is an error, so that no image loses its boxes.
+
+A line of YOLO's label files has the class, and then one of these, as Ultralytics and other tools
+write them:
+
+
+    box           x y width height
+    detection     x y width height confidence
+    track         x y width height [confidence] id
+    pose          x y width height, then x y or x y visibility of each key point
+    outline       x y of each point; four of them are an oriented box
+
+Only ``data.yaml`` says which. Ultralytics requires ``kpt_shape`` for poses, but outlines have no
+such mark, and other tools write poses without it. So lines without a declaration are tested: a box
+must be in the image with its key points near it, and an outline must look like one. If a line may
+be either, the annotation is rejected, since a guess would give wrong boxes.
+"""
 
 from __future__ import annotations
 

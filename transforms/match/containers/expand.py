@@ -1,4 +1,8 @@
-"""Expand archives into references to their members."""
+"""Expand archives into references to their members, and write tar archives of images.
+
+Of a zip archive, the central directory is read, without an object for each entry. Sections are
+those of PKWARE's APPNOTE 6.3.10.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Resolve --input to the arrays of a dataset: features of the same examples, and their label."""
+"""Resolve --input to the arrays of a dataset: features of the same examples, and their label.
+
+Integers that are labels are kept as they are, texts get class ids.
+"""
 
 from __future__ import annotations
 
