@@ -6,7 +6,6 @@ understood is an error, so that no image loses its boxes.
 A line of YOLO's label files has the class, and then one of these, as Ultralytics and other tools
 write them:
 
-
     box           x y width height
     detection     x y width height confidence
     track         x y width height [confidence] id
