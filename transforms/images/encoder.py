@@ -34,12 +34,13 @@ from shardmill.transforms.match.containers.expand import ARCHIVE_SUFFIXES, uncho
 from shardmill.transforms.match.next_steps import next_step, remedy_of, remedy_of_records
 from shardmill.transforms.match.read_input import MAX_FILE_BYTES, read_inputs
 from shardmill.transforms.runtime.process_pool import usable_cores
-from shardmill.transforms.sink.reuse import take_records
+from shardmill.transforms.sink.reuse import record_path, take_records
 from shardmill.transforms.sink.spec import BuildHooks, Example
 
 _IN_FLIGHT_BYTES = 256 << 20  # of files and records; a larger image is alone
 _BATCH = 32  # images, at most, of one request to a decoder
 _BATCH_BYTES = 4 << 20  # of their files and records
+_THREAD_BYTES = 1 << 20  # of new files among known ones that are worth the start of a process
 # Records that keep the size of the image, in bytes per byte of a compressed file.
 _GROWTH = {"jpeg": 2, "png": 10, "raw": 15, "keep": 2}
 
@@ -103,8 +104,13 @@ class ImageEncoder:
         task = DecoderOptions(self.spec, self.feature_set, self.limits, self.boxes_frame)
         workers = self.workers or usable_cores()
         threads = 2 * workers
+        known = [ref for ref in refs if self._takes(ref)]
         if refs and scheme_of(refs[0].file):
             threads += storage_threads(refs[0].file)
+        elif known and not scheme_of(record_path(known[0])):
+            # Records of a local dataset are in the page cache: more threads wait for each other.
+            new_bytes = sum(ref.size for ref in refs) - sum(ref.size for ref in known)
+            threads = min(threads, -(-new_bytes // _THREAD_BYTES))
         # Before the first result of map_ordered, threads have begun with the next batches: that of
         # an empty batch is there at once.
         batches = itertools.chain([([], 0)], self._batches(refs, threads))
@@ -197,7 +203,7 @@ class ImageEncoder:
     ) -> Iterator[tuple[list[InputRef], int]]:
         """Yield references that one request holds, in order, and the bytes of files and records."""
         # Two requests for each thread: those of storage wait, and none should have nothing to read.
-        largest = min(_BATCH, -(-len(refs) // (2 * threads)))
+        largest = min(_BATCH, -(-len(refs) // (2 * threads or 1)))
         growth, expected = _GROWTH[self.spec.encoding], self.expected_bytes
         batch: list[InputRef] = []
         size = 0

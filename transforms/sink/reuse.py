@@ -181,6 +181,11 @@ def with_path(ref: Reference, paths: Sequence[bytes]) -> Reference:
     return ref._replace(published=b"%b\0%b" % (paths[int(number)], packed))
 
 
+def record_path(ref: InputRef) -> str:
+    """Return the path of the shard of the published record of a reference, see ``with_path``."""
+    return ref.published.partition(b"\0")[0].decode()
+
+
 def take_records(refs: Sequence[InputRef]) -> Mapping[str, tuple[PublishedRecord, bytes]]:
     """Return the readable published records of inputs by key.
 
