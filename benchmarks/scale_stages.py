@@ -43,11 +43,17 @@ from shardmill.transforms.match.labels import LabelSpec
 from shardmill.transforms.match.walk import first_level
 from shardmill.transforms.runtime import progress
 from shardmill.transforms.runtime.beam_steps import SumInto, TupleCoder
-from shardmill.transforms.sink.assemble import assemble_shard, plan_shards
 from shardmill.transforms.sink.census import Census, PlacedRefCoder
 from shardmill.transforms.sink.duplicates import Copies
 from shardmill.transforms.sink.finalize import Built, finish
-from shardmill.transforms.sink.parts import PlannedPart, order_refs, part_id, write_part
+from shardmill.transforms.sink.parts import (
+    PlannedPart,
+    assemble_shard,
+    order_refs,
+    part_id,
+    plan_shards,
+    write_part,
+)
 from shardmill.transforms.sink.placement import PartKey, PlacedRef, Series
 from shardmill.transforms.sink.plan import Plan, make_plan
 from shardmill.transforms.sink.spec import EncoderOutput, SinkSpec, report, take_reported

@@ -17,8 +17,7 @@ from shardmill.transforms.runtime.beam_steps import RaiseIfFailed
 from shardmill.transforms.sink.placement import count_parts
 from shardmill.transforms.sink.spec import Outcome
 from shardmill.transforms.sources.arrays.array_source import ArraySource
-from shardmill.transforms.sources.arrays.labels import MAX_TEXTS
-from shardmill.transforms.sources.arrays.resolve_input import InputArrays, resolve_input
+from shardmill.transforms.sources.arrays.resolve_input import MAX_TEXTS, InputArrays, resolve_input
 from shardmill.transforms.tables.encoder import RowsHooks
 from shardmill.transforms.tables.table import RowsSpec
 from shardmill.transforms.tables.table_source import MAX_LABELS, TableSpec

@@ -22,12 +22,13 @@ from shardmill.transforms.images.encoder import ImageEncoder
 from shardmill.transforms.images.image_options import DecoderLimits
 from shardmill.transforms.images.scaling import HAS_SIMD
 from shardmill.transforms.match.annotations.annotation_spec import (
+    UNDECLARED,
     AnnotationKind,
     AnnotationSource,
     AnnotationSpec,
+    LineFormat,
     flag_of,
 )
-from shardmill.transforms.match.annotations.yolo import UNDECLARED, LineFormat
 from shardmill.transforms.match.inputs import MatchSpec
 from shardmill.transforms.match.labels import (
     BELOW_SPLIT,

@@ -24,9 +24,8 @@ from shardmill.schemas.errors import UsageError
 from shardmill.schemas.option_types import Path, parse_path, unknown_option, value_not_text
 from shardmill.schemas.schema_pbtxt.columns import Column, format_schema, parse_schema
 from shardmill.schemas.schema_pbtxt.schema_text import Kind
-from shardmill.transforms.elements.examples import without_schema
 from shardmill.transforms.elements.transform import ElementsHooks, ElementsSpec, WriteElements
-from shardmill.transforms.elements.typed_elements import ElementReader, Getter
+from shardmill.transforms.elements.typed_elements import ElementReader, Getter, without_schema
 from shardmill.transforms.publish.generation import config_id
 from shardmill.transforms.runtime.beam_steps import RaiseIfFailed
 from shardmill.transforms.sink.placement import PlaceSpec

@@ -154,24 +154,18 @@ class PublishedRecord(NamedTuple):
 
     def pack(self) -> bytes:
         """Return the record as few bytes: many cross shuffles and are in memory at one time."""
-        shard, (digest, *facts, features), *place = self
+        shard, image, *place = self
         # Few datasets have values of all of the many columns.
-        columns = {name: value for name, value in features.items() if value is not None}
-        for name, value in columns.items():
-            if isinstance(value, str):
-                columns[name] = bytes.fromhex(value)
-        packed = pickle.dumps(((bytes.fromhex(digest), *facts, columns), place))
+        columns = {name: value for name, value in image.features.items() if value is not None}
+        packed = pickle.dumps((tuple(image._replace(features=columns)), place))
         return b"%b\0%b" % (shard.encode(), packed)
 
     @classmethod
     def unpack(cls, data: bytes) -> PublishedRecord:
         """Undo ``pack``."""
         shard, _, packed = data.partition(b"\0")
-        (digest, *facts, columns), place = pickle.loads(packed)  # noqa: S301 - only pack writes them
-        for name, value in columns.items():
-            if isinstance(value, bytes):
-                columns[name] = value.hex()
-        return cls(shard.decode(), EncodedImage._make([digest.hex(), *facts, columns]), *place)
+        image, place = pickle.loads(packed)  # noqa: S301 - only pack writes them
+        return cls(shard.decode(), EncodedImage(*image), *place)
 
 
 class MemberRange(NamedTuple):
@@ -360,14 +354,9 @@ class MatchCounts(NamedTuple):
 DUPLICATE = MatchCounts(duplicates=1)
 
 
-def first_usable(ref: InputRef) -> tuple[bool, InputRef]:
-    """Return the sort key of references to one input: the first is kept."""
-    return bool(ref.error), ref
-
-
 def keep_first(refs: Iterable[InputRef]) -> Iterator[InputRef | MatchCounts]:
     """Yield the first of the references to one input, and a count for each other."""
-    first, *others = sorted(refs, key=first_usable)
+    first, *others = sorted(refs, key=lambda ref: (bool(ref.error), ref))
     yield first
     yield from [DUPLICATE] * len(others)
 

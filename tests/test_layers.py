@@ -129,7 +129,7 @@ def test_the_sink_names_no_kind_of_input() -> None:
 LIGHT_MODULES = """shardmill shardmill.loaders shardmill.pipelines.cli
     shardmill.schemas.dataset.manifest shardmill.schemas.dataset.shard_names
     shardmill.schemas.schema_pbtxt.image_features shardmill.schemas.tfrecord.gzip_member
-    shardmill.schemas.storage.s3 shardmill.schemas.storage.gcs shardmill.schemas.tfrecord.open_file
+    shardmill.schemas.storage.s3 shardmill.schemas.storage.gcs shardmill.schemas.tfrecord.reader
     shardmill.transforms.images.decoder_process
     shardmill.transforms.runtime.process_pool shardmill.transforms.verify.verify
     shardmill.pipelines.commands.verify shardmill.pipelines.commands.show

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from shardmill.pipelines.report.layout import Layout
-    from shardmill.transforms.publish.finding import Finding
+    from shardmill.transforms.publish.check_version import Finding
     from shardmill.transforms.verify.verify import Dataset
 
 
@@ -79,7 +79,7 @@ def _verify_on(
     """Return the findings, whose shards workers of a runner read; the exit code if interrupted."""
     with quiet_import():
         from shardmill.transforms.verify.transform import verify_shards
-    from shardmill.transforms.publish.finding import Finding
+    from shardmill.transforms.publish.check_version import Finding
     from shardmill.transforms.verify.verify import check_metadata
 
     if dataset.counted:

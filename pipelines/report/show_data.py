@@ -31,8 +31,12 @@ from shardmill.schemas.errors import FormatError, InputError, StorageError, Usag
 from shardmill.schemas.example.parse import FeatureValues, looks_like_example, parse_example
 from shardmill.schemas.file_signatures import image_format
 from shardmill.schemas.storage import join, map_ordered, open_storage, storage_threads
-from shardmill.schemas.tfrecord.open_file import detect_compression, open_file
-from shardmill.schemas.tfrecord.reader import TooLargeError, open_records
+from shardmill.schemas.tfrecord.reader import (
+    TooLargeError,
+    detect_compression,
+    open_file,
+    open_records,
+)
 from shardmill.schemas.tfrecord.scanner import DamagedError
 
 MAX_REJECTS = 5

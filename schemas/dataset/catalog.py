@@ -108,7 +108,8 @@ class Catalog:
             catalogs of 0.2.0.
     """
 
-    def __init__(self, table: Any) -> None:
+    def __init__(self, data: bytes) -> None:
+        table = read_table(data, (*row_columns(), "record_id"))
         chunks = table.column("record_id").chunks
         ids = {value for chunk in chunks for value in chunk.dictionary.to_pylist()}
         if len(ids) > 1:
@@ -192,15 +193,6 @@ def format_catalog(
     arrays = [pa.array(values[field.name], field.type) for field in schema]
     pq.write_table(pa.Table.from_arrays(arrays, schema=schema), target, compression="zstd")
     return target.getvalue()
-
-
-def parse_catalog(data: bytes) -> Catalog:
-    """Return the catalog of a Parquet file.
-
-    Raises:
-        FormatError: It is not a catalog.
-    """
-    return Catalog(read_table(data, (*row_columns(), "record_id")))
 
 
 def row_columns() -> list[str]:

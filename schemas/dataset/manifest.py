@@ -275,7 +275,9 @@ class Manifest:
             FormatError: The text is not a manifest, or its version is not supported.
         """
         try:
-            body = _parse_body(text)
+            body = json.loads(text)
+            if not isinstance(body, dict) or "version" not in body:
+                raise ValueError("it has no field 'version'")
         except (RecursionError, ValueError) as error:
             problem = str(error)
             if isinstance(error, UnicodeError):
@@ -445,13 +447,6 @@ def _shard(body: dict[str, Any], prefix: str) -> Shard:
     if not isinstance(shard.label, str | None):
         raise FormatError(f"the shard {shard.file!r} has the label {shard.label!r}, not a text")
     return shard
-
-
-def _parse_body(text: str | bytes) -> dict[str, Any]:
-    body = json.loads(text)
-    if isinstance(body, dict) and "version" in body:
-        return body
-    raise ValueError("it has no field 'version'")
 
 
 def _checked_generation(name: Any) -> str:

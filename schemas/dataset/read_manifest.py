@@ -54,22 +54,15 @@ def open_manifest(path: str | os.PathLike[str], *, counts: bool = True) -> Opene
     folder, file = _find_manifest(path)
     manifest = _read_manifest(folder, file, counts=counts)
     if manifest.root and folder and os.fsdecode(path) != file:
-        _check_root_is(folder, manifest.root)
+        root = manifest.root
+        # A reader that was given the folder would read another one.
+        if resolve_links(folder).rstrip("/") != resolve_links(root).rstrip("/"):
+            raise InputError(
+                f"{join(folder, MANIFEST)} is a count of {root}, another folder: give that folder, "
+                "or the path of the manifest itself if you trust it."
+            )
     base = manifest.root or manifest.folder(folder or os.path.dirname(file) or ".")
     return OpenedManifest(folder, file, base, manifest)
-
-
-def _check_root_is(folder: str, root: str) -> None:
-    """Check that the manifest of a count, found in a folder, is a count of that folder.
-
-    Raises:
-        InputError: A reader that was given the folder would read another one.
-    """
-    if resolve_links(folder).rstrip("/") != resolve_links(root).rstrip("/"):
-        raise InputError(
-            f"{join(folder, MANIFEST)} is a count of {root}, another folder: give that folder, or "
-            "the path of the manifest itself if you trust it."
-        )
 
 
 def load_manifest(path: str | os.PathLike[str]) -> Manifest:

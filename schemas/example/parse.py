@@ -10,7 +10,6 @@ tensorflow/core/example/example.proto and feature.proto.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -76,25 +75,6 @@ def parse_example(payload: bytes) -> dict[str, FeatureValues]:
             name: _convert(feature)
             for name, feature in _parse_with_protobuf(payload).features.feature.items()
         }
-
-
-def has_entries(payload: bytes, entries: Sequence[bytes]) -> bool:
-    """Return whether a serialized example in canonical form has features with these values.
-
-    Args:
-        payload: The example.
-        entries: Features of different names, as from ``encode_entry``.
-    """
-    matches = 0
-    serialized = tuple(entries)
-    try:
-        stop, pos = _block(payload, 0, _FIRST)
-        while pos < stop:
-            matches += payload.startswith(serialized, pos)
-            pos, _ = _block(payload, pos, _FIRST)
-    except (NotCanonicalError, IndexError):
-        return False
-    return matches == len(entries) and pos == stop == len(payload)
 
 
 def looks_like_example(payload: bytes) -> bool:

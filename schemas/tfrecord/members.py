@@ -20,7 +20,7 @@ from shardmill.schemas.tfrecord.framing import (
     wrong_length_crc,
 )
 from shardmill.schemas.tfrecord.gzip_member import HEADER, read_index
-from shardmill.schemas.tfrecord.open_file import open_file
+from shardmill.schemas.tfrecord.reader import open_file
 
 _CHUNK_BYTES = 2 << 20  # of an uncompressed file, read at a time in sequential reading
 _HEADERS_IN_GAP = 4  # reads of headers: 4 KiB each on a local disk, 1 MiB on an object store

@@ -12,7 +12,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, NamedTuple
+from typing import Any
 
 import apache_beam as beam
 import pyarrow as pa
@@ -24,14 +24,15 @@ from shardmill.schemas.numbers import plural
 from shardmill.schemas.refs import MatchCounts, Reject, SegmentRef
 from shardmill.schemas.schema_pbtxt.columns import parse_schema
 from shardmill.schemas.storage import join, open_storage
-from shardmill.transforms.elements.examples import (
+from shardmill.transforms.elements.typed_elements import (
+    ElementReader,
     FeatureCensus,
     StoredFile,
     read_stored,
     resolve_schema,
+    size_of,
     store_examples,
 )
-from shardmill.transforms.elements.typed_elements import ElementReader, size_of
 from shardmill.transforms.runtime.beam_steps import SumInto
 from shardmill.transforms.sink.census import Census
 from shardmill.transforms.sink.placement import REJECTED, Series
@@ -165,19 +166,25 @@ class WriteElements(beam.PTransform):
                 RUN_BYTES, RUN_BYTES, element_size_fn=size_of, record_metrics=False
             )
         )
-        if not spec.reader.table.columns:
-            made = batches | "WriteUntyped" >> _WriteUntyped(spec)
-        else:
+        reader = None
+        if spec.reader.table.columns:
             written = batches | "WriteRuns" >> beam.FlatMap(
                 write_elements, spec, spec.reader
             ).with_outputs(_COUNTS, main=_RUNS)
-            made = _Written(written[_RUNS], written[_COUNTS])
-        census = made.counts | "SumCounts" >> beam.CombineGlobally(SumInto(Census, Census.merge))
+            counts = written[_COUNTS]
+        else:
+            files, reader = _store_all(batches, spec)
+            written = files | "WriteRuns" >> beam.FlatMap(
+                _write_stored, spec, AsSingleton(reader)
+            ).with_outputs(_COUNTS, main=_RUNS)
+            failures = reader | "ListFailures" >> beam.FlatMap(_failures)
+            counts = (written[_COUNTS], failures) | "AllCounts" >> beam.Flatten()
+        census = counts | "SumCounts" >> beam.CombineGlobally(SumInto(Census, Census.merge))
         plan = census | "PlanParts" >> beam.Map(plan_elements, spec)
-        if made.reader is not None:
-            plan |= "StoreSchema" >> beam.Map(_store_schema, AsSingleton(made.reader), spec)
+        if reader is not None:
+            plan |= "StoreSchema" >> beam.Map(_store_schema, AsSingleton(reader), spec)
         runs = (
-            made.runs
+            written[_RUNS]
             | "KeyRuns" >> beam.WithKeys(lambda run: run.key)
             | "GroupEqualRuns" >> beam.GroupByKey()
             | "NumberRuns" >> beam.FlatMap(number_runs)
@@ -189,52 +196,22 @@ class WriteElements(beam.PTransform):
         return built | "DeleteRuns" >> beam.Map(delete_unused_build, spec.sink)
 
 
-class _Written(NamedTuple):
-    """Elements that were written as runs.
+def _store_all(
+    batches: beam.PCollection[Sequence[Any]], spec: ElementsSpec
+) -> tuple[beam.PCollection[StoredFile], beam.PCollection[ElementReader | str]]:
+    """Store batches of examples; return the files, and the reader with the schema of all.
 
-    Attributes:
-        runs: The runs.
-        counts: A census for each batch.
-        reader: The reader with the schema of all examples; None if the schema was given.
+    The reader is a message if there is no schema.
     """
-
-    runs: beam.PCollection[Run]
-    counts: beam.PCollection[Census]
-    reader: beam.PCollection[ElementReader | str] | None = None
-
-
-@dataclass(eq=False)
-class _WriteUntyped(beam.PTransform):
-    """Writes batches of examples as runs, with the schema that all examples have.
-
-    Args:
-        spec: What is written, where, and how.
-    """
-
-    spec: ElementsSpec
-
-    def expand(self, batches: beam.PCollection[Sequence[Any]]) -> _Written:
-        """Wire the stored examples, their census and the runs."""
-        spec = self.spec
-        stored = batches | "StoreExamples" >> beam.FlatMap(_store, spec).with_outputs(
-            _COUNTS, main=_RUNS
-        )
-        reader = (
-            stored[_COUNTS]
-            | "SumFeatures" >> beam.CombineGlobally(SumInto(FeatureCensus, FeatureCensus.merge))
-            | "ResolveSchema" >> beam.Map(resolve_schema, spec.reader)
-        )
-        written = (
-            stored[_RUNS]
-            | "SpreadExamples" >> beam.Reshuffle()
-            | "WriteRuns"
-            >> beam.FlatMap(_write_stored, spec, AsSingleton(reader)).with_outputs(
-                _COUNTS, main=_RUNS
-            )
-        )
-        failures = reader | "ListFailures" >> beam.FlatMap(_failures)
-        counts = (written[_COUNTS], failures) | "AllCounts" >> beam.Flatten()
-        return _Written(written[_RUNS], counts, reader)
+    stored = batches | "StoreExamples" >> beam.FlatMap(_store, spec).with_outputs(
+        _COUNTS, main=_RUNS
+    )
+    reader = (
+        stored[_COUNTS]
+        | "SumFeatures" >> beam.CombineGlobally(SumInto(FeatureCensus, FeatureCensus.merge))
+        | "ResolveSchema" >> beam.Map(resolve_schema, spec.reader)
+    )
+    return stored[_RUNS] | "SpreadExamples" >> beam.Reshuffle(), reader
 
 
 def _store(elements: Sequence[Any], spec: ElementsSpec) -> Iterator[Any]:

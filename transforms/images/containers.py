@@ -33,11 +33,9 @@ from shardmill.schemas.tfrecord.reader import open_records
 from shardmill.transforms.match.containers.expand import (
     MemberOptions,
     Members,
-    expand_members,
-)
-from shardmill.transforms.match.containers.members import (
     SpooledImage,
     damaged_archive,
+    expand_members,
     list_spool,
     list_tar,
     pack_images,

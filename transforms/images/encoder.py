@@ -15,8 +15,8 @@ from blake3 import blake3
 
 from shardmill.schemas.dataset.catalog import CatalogRow
 from shardmill.schemas.errors import ResourceError
-from shardmill.schemas.example.parse import ExampleError, has_entries, parse_example
-from shardmill.schemas.example.serialize import encode_entry, encode_example
+from shardmill.schemas.example.parse import ExampleError, parse_example
+from shardmill.schemas.example.serialize import encode_example
 from shardmill.schemas.numbers import plural
 from shardmill.schemas.refs import InputRef, PublishedRecord, Reject, RejectedError
 from shardmill.schemas.schema_pbtxt.image_features import BOX_COUNTS, IMAGE_HASH, FeatureSet
@@ -29,7 +29,7 @@ from shardmill.transforms.images.decoder_protocol import DecoderOptions
 from shardmill.transforms.images.fields import BoxesFrame, input_fields, place_boxes
 from shardmill.transforms.images.image_options import DecoderLimits
 from shardmill.transforms.images.resize import Resizer, Size, turned
-from shardmill.transforms.images.scaling import DEFAULT_RESIZER, check_resizer, resizer_of
+from shardmill.transforms.images.scaling import DEFAULT_RESIZER, exact_extensions, resizer_of
 from shardmill.transforms.match.containers.expand import ARCHIVE_SUFFIXES, unchosen_kind
 from shardmill.transforms.match.next_steps import next_step, remedy_of, remedy_of_records
 from shardmill.transforms.match.read_input import MAX_FILE_BYTES, read_inputs
@@ -98,22 +98,22 @@ class ImageEncoder:
 
     def encode(self, refs: Sequence[InputRef], labels: Sequence[str]) -> Iterator[Example | Reject]:
         """Yield an example or reject for each reference, in order; read and decode ahead."""
-        check_resizer(self.spec.resizer)
+        if self.spec.resizer == "simd":
+            exact_extensions()  # fails where its pixels differ
         ids: ClassIds = {label: number for number, label in enumerate(labels)}
         task = DecoderOptions(self.spec, self.feature_set, self.limits, self.boxes_frame)
         workers = self.workers or usable_cores()
-        # Records of a local dataset are read by the thread that iterates over the result: they are
-        # in the page cache, and threads that read them only wait for each other.
-        direct = {ref.key for ref in refs if self._takes(ref) and not scheme_of(record_path(ref))}
-        others = [ref for ref in refs if ref.key not in direct]
         threads = 2 * workers
-        if others and scheme_of(others[0].file):
-            threads += storage_threads(others[0].file)
-        elif direct or not others:
-            threads = min(threads, -(-sum(ref.size for ref in others) // _THREAD_BYTES))
+        known = [ref for ref in refs if self._takes(ref)]
+        if refs and scheme_of(refs[0].file):
+            threads += storage_threads(refs[0].file)
+        elif known and not scheme_of(record_path(known[0])):
+            # Records of a local dataset are in the page cache: more threads wait for each other.
+            new_bytes = sum(ref.size for ref in refs) - sum(ref.size for ref in known)
+            threads = min(threads, -(-new_bytes // _THREAD_BYTES))
         # Before the first result of map_ordered, threads have begun with the next batches: that of
         # an empty batch is there at once.
-        batches = itertools.chain([([], 0)], self._batches(others, threads))
+        batches = itertools.chain([([], 0)], self._batches(refs, threads))
         with (
             use_pool(workers) as pool,
             contextlib.closing(
@@ -126,14 +126,8 @@ class ImageEncoder:
                 )
             ) as results,
         ):
-            made = itertools.chain.from_iterable(results)
             next(results)
-            for is_direct, group in itertools.groupby(refs, lambda ref: ref.key in direct):
-                run = [*group]
-                if not is_direct:
-                    yield from itertools.islice(made, len(run))
-                for batch, _ in self._batches(run if is_direct else [], 0):
-                    yield from self._encode_batch(pool, task, batch, ids)
+            yield from itertools.chain.from_iterable(results)
 
     def _encode_batch(
         self, pool: DecoderPool, task: DecoderOptions, refs: Sequence[InputRef], ids: ClassIds
@@ -141,13 +135,13 @@ class ImageEncoder:
         """Return the example or reject of each reference."""
         fields = {ref.key: input_fields(ref, ids) for ref in refs}
         taken = take_records([ref for ref in refs if self._takes(ref)])
-        taken = {key: published for key, published in taken.items() if self._is_of_row(*published)}
-        new = [ImageInput(ref, fields[ref.key]) for ref in refs if ref.key not in taken]
-        results: Results = {
-            ref.key: self._update_record(ref, *taken[ref.key], fields[ref.key])
-            for ref in refs
-            if ref.key in taken
-        }
+        results: Results = {}
+        for ref in refs:
+            if ref.key in taken:
+                example = self._update_record(ref, *taken[ref.key], fields[ref.key])
+                if example is not None:
+                    results[ref.key] = example
+        new = [ImageInput(ref, fields[ref.key]) for ref in refs if ref.key not in results]
         _decode(pool, task, new, results)
         return [results[ref.key] for ref in refs]
 
@@ -171,26 +165,24 @@ class ImageEncoder:
         current = parse_example(ref.attached)["mask_hash"].values if ref.mask else [b""]
         return [(mask_hash or "").encode()] == current
 
-    def _is_of_row(self, published: PublishedRecord, record: bytes) -> bool:
-        """Return whether a record has the image of its row in the catalog."""
-        expected = published.image.features.get(IMAGE_HASH)
-        name = self.feature_set.name_of("data")
-        if not (expected and name):
-            return True  # the catalog of this shard is proved by the CRC that it holds
-        try:
-            (image,) = parse_example(record)[name].values
-        except (ExampleError, KeyError, ValueError):
-            return False
-        return isinstance(image, bytes) and blake3(image).hexdigest() == expected
-
     def _update_record(
         self, ref: InputRef, published: PublishedRecord, record: bytes, fields: dict[str, Any]
-    ) -> Example:
-        """Return the example of a published record, with the current values of the input."""
+    ) -> Example | None:
+        """Return the example of a published record, with the current values of the input.
+
+        None if the record does not have the image of its row in the catalog.
+        """
         image = published.image
-        names = [name for name, feature in self.feature_set.features if feature.of_input]
-        if self.feature_set.boxes:
+        expected = image.features.get(IMAGE_HASH)
+        try:
             made = parse_example(record)
+            # Without a hash, the catalog of the shard is proved by the CRC that it holds.
+            data = made[self.feature_set.name_of("data")].values[0] if expected else b""
+        except (ExampleError, LookupError):
+            return None
+        if expected and not (isinstance(data, bytes) and blake3(data).hexdigest() == expected):
+            return None
+        if self.feature_set.boxes:
             orientation = int(made[self.feature_set.name_of("orientation")].values[0])
             stored = turned(Size(image.width, image.height), orientation)
             geometry = self.spec.geometry(stored, orientation)
@@ -198,11 +190,11 @@ class ImageEncoder:
             counts = {name: fields[name] for name in BOX_COUNTS}
             image = image._replace(features={**image.features, **counts})
         current = self.feature_set.values(fields, of_input=True)
-        entries = [encode_entry(*feature) for feature in current.items()]
-        if len(entries) < len(names) or not has_entries(record, entries):
-            made = parse_example(record)
-            values = {name: feature.values for name, feature in made.items() if name not in names}
-            record = encode_example({**values, **current})
+        names = {name for name, feature in self.feature_set.features if feature.of_input}
+        updated = {name: feature for name, feature in made.items() if name not in names}
+        updated |= parse_example(encode_example(current))
+        if updated != made:
+            record = encode_example({name: feature.values for name, feature in updated.items()})
         row = CatalogRow.of(ref, image, FRAME_BYTES + len(record))
         return Example(record, ref.labels, row, taken=True)
 

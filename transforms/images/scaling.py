@@ -73,16 +73,6 @@ def _scale_bilinear(
     return scaled
 
 
-def check_resizer(resizer: Resizer) -> None:
-    """Check that this machine has the resizer of a build, and that it gives the usual pixels.
-
-    Raises:
-        ResourceError: It is not installed, or its pixels differ.
-    """
-    if resizer == "simd":
-        exact_extensions()
-
-
 @functools.cache
 def exact_extensions() -> CpuExtensions:
     """Return the CPU extensions to scale with: those of this machine, or none if pixels differ.

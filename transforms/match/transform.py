@@ -14,8 +14,7 @@ from apache_beam.pvalue import AsSingleton, TaggedOutput
 from shardmill.schemas.errors import InputError, ShardmillError, StorageError
 from shardmill.schemas.refs import InputRef, Linked, MatchCounts, keep_first, sum_counts
 from shardmill.schemas.storage import scheme_of
-from shardmill.transforms.match.containers.expand import Spooler, expand
-from shardmill.transforms.match.containers.members import list_images
+from shardmill.transforms.match.containers.expand import Spooler, expand, list_images
 from shardmill.transforms.match.inputs import (
     MatchSpec,
     find_listed,

@@ -272,12 +272,6 @@ def _is_dir(entry: os.DirEntry[str]) -> bool:
         return False
 
 
-def _by_link(match: InputRef | MatchCounts, real: str) -> Match:
-    if isinstance(match, InputRef):
-        return Linked(escape_name(real), match)
-    return match
-
-
 class _LocalWalk:
     def __init__(
         self, root: str, follow_links: bool, file_kind: FileKind, matches: PathFilter, prefix: str
@@ -321,8 +315,8 @@ class _LocalWalk:
                     yield from self.walk(relative, entry_real, deep=True)
             elif self.matches.file(relative):
                 match = self._file(entry, relative, entry_real)
-                if linked:
-                    yield _by_link(match, entry_real)
+                if linked and isinstance(match, InputRef):
+                    yield Linked(escape_name(entry_real), match)
                 else:
                     yield match
 

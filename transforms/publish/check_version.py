@@ -11,18 +11,33 @@ import json
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple, cast
 
 from shardmill.schemas.dataset import shard_names
+from shardmill.schemas.dataset.catalog import read_table, shard_crc_of
 from shardmill.schemas.dataset.dataset_files import check_dataset_file, read_dataset_file
-from shardmill.schemas.dataset.manifest import Manifest
+from shardmill.schemas.dataset.manifest import CatalogFile, Manifest, Shard, Split
 from shardmill.schemas.errors import FormatError, StorageError, UsageError
 from shardmill.schemas.refs import Reject
+from shardmill.schemas.schema_pbtxt.image_features import COUNTS
 from shardmill.schemas.schema_pbtxt.schema_text import kind_of, parse_schema_text
-from shardmill.schemas.storage import join, open_storage
+from shardmill.schemas.storage import join, map_ordered, open_storage, storage_threads
 from shardmill.schemas.tfrecord.framing import crc32c
-from shardmill.transforms.publish.check_catalogs import check_catalogs
-from shardmill.transforms.publish.finding import Finding
+from shardmill.transforms.statistics.sums import Totals, compute_statistics, sum_rows
+
+
+class Finding(NamedTuple):
+    """A difference between a dataset and its manifest or schema.
+
+    Attributes:
+        file: Name relative to the dataset's folder.
+        message: The difference, without a full stop.
+    """
+
+    file: str
+    message: str
+
 
 _MISSING = "it is missing"
 _NOT_LISTED = "it is not in the manifest"
@@ -377,3 +392,125 @@ def _read(root: str, name: str) -> bytes | Finding:
         return Finding(name, _MISSING)
     except (FormatError, StorageError) as error:
         return Finding(name, str(error))
+
+
+_COLUMNS = ("record", "label", "multi_frame", "pixels", "pixel_sums", "pixel_squares", "record_id")
+
+
+def check_catalogs(folder: str, manifest: Manifest) -> Iterator[Finding]:
+    """Yield catalogs that are damaged, of another shard, or contradict the manifest."""
+    if not manifest.catalogs:
+        return
+    total, is_complete = Totals(), True
+    for name, split in manifest.splits.items():
+        totals = Totals()
+        read_shard = partial(_read_catalog, folder, split=split, manifest=manifest)
+        shards = [shard for shard in split.shards if shard.catalog is not None]
+        is_whole = len(shards) == sum(bool(shard.records) for shard in split.shards)
+        for read in map_ordered(read_shard, shards, storage_threads(folder)):
+            if isinstance(read, Finding):
+                yield read
+                is_whole = False
+            else:
+                totals.merge(read)
+        total.multi_frame += totals.multi_frame
+        total.counts.update(totals.counts)
+        is_complete = is_complete and is_whole
+        if is_whole and totals.records:
+            yield from _compare_catalogs(name, split, totals, manifest)
+    if is_complete:
+        yield from _compare_counts(manifest, total)
+
+
+def _compare_counts(manifest: Manifest, total: Totals) -> Iterator[Finding]:
+    inputs = manifest.inputs
+    if inputs.multi_frame != total.multi_frame:
+        message = (
+            f"multi_frame is {inputs.multi_frame:,}, but {total.multi_frame:,} in the catalogs"
+        )
+        yield Finding(shard_names.MANIFEST, message)
+    for name in {**inputs.counts, **total.counts}:
+        stated, actual = inputs.counts.get(name, 0), total.counts[name]
+        if stated != actual:
+            message = f"the sum of {name} is {stated:,}, but {actual:,} in the catalogs"
+            yield Finding(shard_names.MANIFEST, message)
+
+
+def _read_catalog(folder: str, shard: Shard, split: Split, manifest: Manifest) -> Totals | Finding:
+    """Return the totals over the rows of a shard's catalog, or what is wrong with it."""
+    file, size, crc = cast("CatalogFile", shard.catalog)
+    data = _read(folder, file)
+    if isinstance(data, Finding):
+        return data
+    if len(data) != size or f"{crc32c(data):08x}" != crc:
+        return Finding(file, "its size or CRC-32C is not that of the manifest")
+    try:
+        table = read_table(data, (*_COLUMNS, *COUNTS))
+    except FormatError as error:
+        return Finding(file, str(error))
+    problem = _find_catalog_problem(table, shard, split, manifest)
+    if problem:
+        return Finding(file, problem)
+    return _sum_catalog(table, manifest.label_separator)
+
+
+def _find_catalog_problem(table: Any, shard: Shard, split: Split, manifest: Manifest) -> str:
+    """Return why the rows do not describe the records of a shard, or an empty text."""
+    if len(table) != shard.records:
+        return f"it has {len(table):,} rows, and the shard {shard.records:,} records"
+    if shard_crc_of(table) not in ("", shard.crc32c):
+        return f"it is the catalog of another shard, whose CRC-32C is {shard_crc_of(table)}"
+    if table["record"].to_pylist() != [*range(len(table))]:
+        return "its records are not numbered from 0"
+    record_ids = {*table["record_id"].to_pylist()}
+    if record_ids != {manifest.build.record_id}:
+        return "its record_id is not that of the manifest"
+    labels = {*table["label"].to_pylist()}
+    if shard.label is not None and labels != {shard.label}:
+        return f"it has other labels than {shard.label!r}, that of the shard"
+    lists = [*table["pixel_sums"].to_pylist(), *table["pixel_squares"].to_pylist()]
+    pixels = split.statistics.pixels if split.statistics else None
+    stated = len(pixels.mean) if pixels else 0
+    if {*map(len, lists)} != {stated}:
+        return "its images have different numbers of channels"
+    return ""
+
+
+def _sum_catalog(table: Any, separator: str) -> Totals:
+    """Return the totals over the rows of a catalog."""
+    totals = Totals(records=len(table), multi_frame=sum(table["multi_frame"].to_pylist()))
+    for label, number in Counter(table["label"].to_pylist()).items():
+        if label is None:
+            continue
+        singles = label.split(separator) if separator else [label]
+        for single in singles:
+            totals.label_counts[single] += number
+    for name in COUNTS:
+        values = [value for value in table[name].to_pylist() if value is not None]
+        if values:
+            totals.counts[name] = sum(values)
+    pixels = (table[name].to_pylist() for name in ("pixels", "pixel_sums", "pixel_squares"))
+    totals.summary = sum_rows(zip(*pixels, strict=True))
+    return totals
+
+
+def _compare_catalogs(
+    name: str, split: Split, totals: Totals, manifest: Manifest
+) -> Iterator[Finding]:
+    file = shard_names.MANIFEST
+    # Labels of boxes are counted by box, and are not in the catalog.
+    if not manifest.build.config.get("annotations") and split.label_counts != dict(
+        totals.label_counts
+    ):
+        for label in {**split.label_counts, **totals.label_counts}:
+            stated, actual = split.label_counts.get(label, 0), totals.label_counts[label]
+            if stated != actual:
+                message = (
+                    f"{name} counts {stated:,} of the label {label!r}, the catalogs {actual:,}"
+                )
+                yield Finding(file, message)
+                return
+    computed = compute_statistics(totals.summary, totals.records)
+    if split.statistics != computed:
+        message = f"the statistics of {name} are not those of the pixels in the catalogs"
+        yield Finding(file, message)

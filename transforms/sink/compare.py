@@ -194,17 +194,13 @@ def match_content(refs: Iterable[_Row], gone: Iterable[bytes]) -> Iterator[Input
         yield InputRef(*ref)._replace(published=published)
 
 
-def _list_published(plan: Plan) -> Iterator[Any]:
-    """Yield the published shards with their numbers; None stands for the rejects."""
-    if plan.published:
-        yield from enumerate((*plan.published, None))
-
-
 def _read_published(
     task: tuple[int, Shard | None], plan: Plan, record_id: str
 ) -> Iterator[tuple[int, tuple[str, _Row]]]:
     """Yield the group, key and row of each input of a published shard, or of the rejects."""
-    number, shard = task
+    number, shard = task  # None stands for the rejects
+    if not plan.published:
+        return
     folder, root = plan.published_folder, plan.published_root
     rows = read_rows(folder, shard, number, record_id, root) if shard else read_rejected(folder)
     for key, row in rows:
@@ -218,28 +214,6 @@ def _key_inputs(packed: bytes, plan: Plan) -> Iterator[InputRef | TaggedOutput]:
             yield TaggedOutput(_NEW, (plan.group_of(ref.key), tuple(ref)))
         else:
             yield ref
-
-
-def _join_by_content(
-    refs: beam.PCollection[tuple[str, Any]], gone: beam.PCollection[tuple[int, bytes]]
-) -> beam.PCollection[InputRef]:
-    """Return new inputs, with the records of published inputs that are gone and had their content.
-
-    Args:
-        refs: The inputs by the hash of their content.
-        gone: Sizes and records of the published inputs.
-    """
-    gone = gone | "KeyByContent" >> beam.MapTuple(
-        lambda _, record: (PublishedRecord.unpack(record).image.content_hash, record)
-    ).with_output_types(tuple[str, Any])
-    return (
-        {"refs": refs, "gone": gone}
-        | "JoinByContent" >> beam.CoGroupByKey()
-        | "MatchContent"
-        >> beam.FlatMap(
-            lambda pair: match_content(pair[1]["refs"], pair[1]["gone"])
-        ).with_output_types(InputRef)
-    )
 
 
 @dataclass(eq=False)
@@ -303,12 +277,23 @@ class ComparePublished(beam.PTransform):
         )
         changed = (kept[_CHANGES], hashed[_CHANGES]) | "AllChanges" >> beam.Flatten()
         changes = changed | "SumChanges" >> singleton_sum(SumInto(Changes, Changes.add))
+        gone = kept[_GONE] | "KeyByContent" >> beam.MapTuple(
+            lambda _, record: (PublishedRecord.unpack(record).image.content_hash, record)
+        ).with_output_types(tuple[str, Any])
+        renamed = (
+            {"refs": hashed[_NEW], "gone": gone}
+            | "JoinByContent" >> beam.CoGroupByKey()
+            | "MatchContent"
+            >> beam.FlatMap(
+                lambda pair: match_content(pair[1]["refs"], pair[1]["gone"])
+            ).with_output_types(InputRef)
+        )
         # Packed before they are flattened: a runner may store the inputs of a Flatten.
         compared = {
             "Direct": direct,
             "Unchanged": kept["refs"],
             "Hashed": hashed["refs"],
-            "Matched": _join_by_content(hashed[_NEW], kept[_GONE]),
+            "Matched": renamed,
         }
         every = [refs | f"Pack{name}" >> pack_all(INPUTS) for name, refs in compared.items()]
         return every | "AllCompared" >> beam.Flatten(), changes
@@ -316,7 +301,7 @@ class ComparePublished(beam.PTransform):
     def _read_rows(self, plan: AsSingleton) -> beam.PCollection[tuple[int, Any]]:
         return (
             self.plan
-            | "ListPublished" >> beam.FlatMap(_list_published)
+            | "ListPublished" >> beam.FlatMap(lambda plan: enumerate((*plan.published, None)))
             | "SpreadPublished" >> beam.Reshuffle()
             | "ReadPublished"
             >> beam.FlatMap(_read_published, plan, self.spec.record_id).with_output_types(

@@ -23,8 +23,8 @@ from shardmill.schemas.schema_pbtxt.image_features import VALUES
 from shardmill.schemas.storage import join, open_storage
 from shardmill.transforms.match.transform import MatchedInputs, find_inputs
 from shardmill.transforms.runtime.beam_steps import SumInto, singleton_sum
-from shardmill.transforms.sink.assemble import BuiltShard, raise_if_stale
 from shardmill.transforms.sink.compare import BATCH, hash_inputs
+from shardmill.transforms.sink.parts import BuiltShard, raise_if_stale
 from shardmill.transforms.sink.placement import DuplicatesMode
 from shardmill.transforms.sink.plan import Plan
 from shardmill.transforms.sink.spec import SinkSpec

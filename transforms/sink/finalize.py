@@ -26,10 +26,9 @@ from shardmill.schemas.schema_pbtxt.image_features import COUNTS
 from shardmill.schemas.storage import Storage, join, map_ordered, storage_threads
 from shardmill.schemas.tfrecord.framing import crc32c
 from shardmill.transforms.publish.publish import FinalFile, Publisher
-from shardmill.transforms.sink.assemble import BuiltShard
 from shardmill.transforms.sink.census import Census, find_remedy, order_reasons, show_examples
 from shardmill.transforms.sink.duplicates import Copies
-from shardmill.transforms.sink.parts import parse_sidecar
+from shardmill.transforms.sink.parts import BuiltShard, parse_sidecar
 from shardmill.transforms.sink.placement import REJECTED, Series
 from shardmill.transforms.sink.plan import Plan
 from shardmill.transforms.sink.spec import (

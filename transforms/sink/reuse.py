@@ -12,7 +12,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from shardmill.schemas.dataset.catalog import parse_catalog
+from shardmill.schemas.dataset.catalog import Catalog
 from shardmill.schemas.dataset.dataset_files import read_dataset_file
 from shardmill.schemas.dataset.manifest import Shard
 from shardmill.schemas.dataset.shard_names import REJECTS
@@ -90,7 +90,7 @@ def read_rows(
         data = read_dataset_file(join(folder, shard.catalog.file))
         if f"{crc32c(data):08x}" != shard.catalog.crc32c:
             return
-        catalog = parse_catalog(data)
+        catalog = Catalog(data)
     except _FAILURES:
         return
     # A catalog of another shard would give inputs the records of others.

@@ -22,7 +22,7 @@ from shardmill.schemas.errors import (
     StorageError,
     UsageError,
 )
-from shardmill.schemas.refs import InputRef, MatchCounts, Reference, Reject
+from shardmill.schemas.refs import InputRef, Reference, Reject
 from shardmill.schemas.storage import join, open_storage, resolve_links
 from shardmill.transforms.match.transform import MatchedInputs
 from shardmill.transforms.runtime import metrics, progress
@@ -33,25 +33,23 @@ from shardmill.transforms.runtime.beam_steps import (
     singleton_sum,
     unpack,
 )
-from shardmill.transforms.sink.assemble import (
-    BuiltShard,
-    PlannedShard,
-    add_catalog,
-    assemble_shard,
-    plan_shards,
-    raise_if_stale,
-)
 from shardmill.transforms.sink.census import INPUTS, PLACED, Census, Changes
 from shardmill.transforms.sink.compare import ComparePublished, add_changes
 from shardmill.transforms.sink.duplicates import Copies, CountCopies, HandleDuplicates
 from shardmill.transforms.sink.finalize import Built, finish, planned_outcome
 from shardmill.transforms.sink.parts import (
+    BuiltShard,
     Part,
     PartFile,
     PlannedPart,
+    PlannedShard,
+    add_catalog,
+    assemble_shard,
     find_part,
     order_refs,
     part_id,
+    plan_shards,
+    raise_if_stale,
     write_part,
 )
 from shardmill.transforms.sink.placement import (
@@ -281,21 +279,15 @@ class WriteShards(beam.PTransform):
         return BuildInput(placed, plan, census) | BuildShards(spec, self.encoder)
 
 
-def _with_counts(_: bytes, census: Census, counts: MatchCounts) -> Census:
-    return census.with_counts(counts)
-
-
-def _add_part(totals: Totals, part: Part) -> None:
-    totals.merge(part.totals)
-
-
 def total_census(inputs: AsSingleton, matched: MatchedInputs) -> beam.PCollection[Census]:
     """Return the census of the inputs, with the counts of matching."""
     return (
         matched.refs.pipeline
         | "StartCensus" >> beam.Impulse()
         | "AddMatchCounts"
-        >> beam.Map(_with_counts, inputs, matched.sum_counts()).with_output_types(Census)
+        >> beam.Map(
+            lambda _, census, counts: census.with_counts(counts), inputs, matched.sum_counts()
+        ).with_output_types(Census)
     )
 
 
@@ -342,7 +334,9 @@ class BuildShards(beam.PTransform):
             | "GroupByPart" >> beam.GroupByKey()
             | "WriteParts" >> beam.Map(_write_part, plan, spec=spec, encoder=encoder)
         )
-        totals = parts | "SumParts" >> beam.CombinePerKey(SumInto(Totals, _add_part))
+        totals = parts | "SumParts" >> beam.CombinePerKey(
+            SumInto(Totals, lambda totals, part: totals.merge(part.totals))
+        )
         files = parts | "ListPartFiles" >> beam.MapTuple(
             lambda series, part: (series, tuple(part.file))
         )

@@ -20,7 +20,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from shardmill.schemas.dataset.catalog import CatalogRow
 from shardmill.schemas.dataset.statistics import FeatureStatistics, PixelStatistics, Statistics
 from shardmill.schemas.schema_pbtxt.schema_text import Kind
 
@@ -177,14 +176,14 @@ def sum_pixels(histogram: Sequence[int]) -> tuple[Sums, ...]:
     )
 
 
-def sum_rows(rows: Sequence[CatalogRow]) -> Summary:
-    """Summarize one or more images from their catalog."""
-    pixels = sum(row.pixels for row in rows)
-    totals = map(sum, zip(*(row.pixel_sums for row in rows), strict=True))
-    squares = map(sum, zip(*(row.pixel_squares for row in rows), strict=True))
+def sum_rows(rows: Iterable[tuple[int, Sequence[int], Sequence[int]]]) -> Summary:
+    """Summarize one or more images from ``pixels`` and the two sums in their catalog."""
+    pixels, pixel_sums, pixel_squares = zip(*rows, strict=True)
+    totals = map(sum, zip(*pixel_sums, strict=True))
+    squares = map(sum, zip(*pixel_squares, strict=True))
     return Summary(
         channels=tuple(
-            Sums("int64", len(rows), pixels, total=total, squares=square)
+            Sums("int64", len(pixels), sum(pixels), total=total, squares=square)
             for total, square in zip(totals, squares, strict=True)
         )
     )

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from shardmill.schemas import encode_example
 from shardmill.schemas.example import parse
-from shardmill.schemas.example.serialize import encode_entry, varint
+from shardmill.schemas.example.serialize import varint
 from tests.conftest import examples
 from tests.schemas.example.test_serialize import values
 from tests.support.readers import framed_payloads
@@ -143,21 +143,6 @@ def test_files_of_other_projects(shared_data) -> None:
                 examples += 1
     assert examples >= 10
     assert others >= 6
-
-
-def test_entries_are_found_only_between_features() -> None:
-    """A feature whose bytes are inside another one is not a feature of the example."""
-    key, label = encode_entry("key", b"a.jpg"), encode_entry("label", 300)
-    payload = encode_example({"data": b"x" * 300 + key, "label": 300})
-    assert parse.has_entries(payload, [label])
-    assert parse.has_entries(payload, [])
-    assert not parse.has_entries(payload, [key])
-    assert not parse.has_entries(payload, [label, key])
-    assert not parse.has_entries(payload, [encode_entry("label", 301)])
-    whole = encode_example({"data": b"", "key": b"a.jpg", "label": 300})
-    assert parse.has_entries(whole, [label, key])
-    assert not any(parse.has_entries(whole[:end], [label, key]) for end in range(len(whole)))
-    assert not parse.has_entries(whole + b"\n\0", [label, key])
 
 
 def test_looks_like_example_is_stricter_than_parsing() -> None:

@@ -5,8 +5,8 @@ import random
 import pytest
 
 from shardmill.schemas.errors import ChangedError, DeniedError, StorageError
+from shardmill.schemas.storage import s3
 from shardmill.schemas.storage import s3 as s3_module
-from shardmill.schemas.storage import s3_client
 from shardmill.schemas.storage.s3 import S3Storage
 
 pytest_plugins = ["tests.support.s3_server"]
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.xdist_group("s3")
 
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch):
-    monkeypatch.setattr(s3_client, "_LONGEST_PAUSE", 0.01)
+    monkeypatch.setattr(s3, "_LONGEST_PAUSE", 0.01)
 
 
 @pytest.fixture
@@ -87,7 +87,7 @@ def test_retries_an_overloaded_service(proxy, storage, s3_bucket):
     proxy.fail("PUT", "503 SlowDown", 99)
     with pytest.raises(StorageError, match=r"Cannot write s3://.*\(SlowDown\); run again when"):
         storage.replace(path, b"")
-    assert len(proxy.calls) == s3_client.ATTEMPTS
+    assert len(proxy.calls) == s3.ATTEMPTS
 
 
 def test_resumes_an_interrupted_download(proxy, storage, s3_bucket):

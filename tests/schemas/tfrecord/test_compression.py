@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from shardmill.schemas.tfrecord import framing, inflate
 from shardmill.schemas.tfrecord.gzip_member import HEADER
-from shardmill.schemas.tfrecord.open_file import (
+from shardmill.schemas.tfrecord.reader import (
     describe_other_content,
 )
 from tests.conftest import examples

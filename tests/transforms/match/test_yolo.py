@@ -6,8 +6,12 @@ from functools import partial
 import numpy as np
 import pytest
 
-from shardmill.transforms.match.annotations.annotation_spec import AnnotationError, parse_yolo
-from shardmill.transforms.match.annotations.yolo import UNDECLARED, LineFormat
+from shardmill.transforms.match.annotations.annotation_spec import (
+    UNDECLARED,
+    AnnotationError,
+    LineFormat,
+    parse_yolo,
+)
 from tests.conftest import examples
 from tests.support.yolo_lines import detection, oriented, outline, pose
 

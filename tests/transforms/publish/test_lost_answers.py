@@ -12,7 +12,7 @@ import pytest
 from shardmill.schemas import ShardmillError
 from shardmill.schemas import storage as registry
 from shardmill.schemas.dataset.read_manifest import load_manifest
-from shardmill.schemas.storage import Storage, open_storage, s3_client
+from shardmill.schemas.storage import Storage, open_storage, s3
 from shardmill.transforms.publish.cleanup import find_leftovers, remove
 from shardmill.transforms.publish.generation import find_damage, read_published
 from shardmill.transforms.publish.publish import roll_back
@@ -47,7 +47,7 @@ def store(request, monkeypatch) -> Store:
         request.getfixturevalue("quick")
         front = request.getfixturevalue("front")
         return Store(front, request.getfixturevalue("strict_bucket"))
-    monkeypatch.setattr(s3_client, "_LONGEST_PAUSE", 0.01)
+    monkeypatch.setattr(s3, "_LONGEST_PAUSE", 0.01)
     bucket = request.getfixturevalue("s3_bucket")
     proxy = request.getfixturevalue("proxy")
     registry._storage_of.cache_clear()  # its client is that of another server

@@ -20,14 +20,14 @@ from shardmill.schemas.tfrecord.inflate import TENSORFLOW_READS, find_early_stop
 from shardmill.schemas.tfrecord.reader import count_file
 from shardmill.transforms import PlaceSpec, ShardSpec, SinkSpec
 from shardmill.transforms.sink import record_writer
-from shardmill.transforms.sink.assemble import (
+from shardmill.transforms.sink.parts import (
     BuiltShard,
+    PartFile,
     PartSlice,
     PlannedShard,
     assemble_shard,
     plan_shards,
 )
-from shardmill.transforms.sink.parts import PartFile
 from shardmill.transforms.sink.placement import Series
 from shardmill.transforms.sink.record_writer import MemberWriter, cut_part
 from shardmill.transforms.sink.spec import PARTS_FOLDER

@@ -18,7 +18,6 @@ from shardmill.pipelines import ImagesConfig
 from shardmill.schemas.dataset.manifest import CatalogFile, Shard
 from shardmill.schemas.errors import StaleBuildError
 from shardmill.transforms.publish.publish import FinalFile
-from shardmill.transforms.sink.assemble import BuiltShard
 from shardmill.transforms.sink.duplicates import (
     Content,
     Copies,
@@ -27,6 +26,7 @@ from shardmill.transforms.sink.duplicates import (
     keep_smallest,
     list_contents,
 )
+from shardmill.transforms.sink.parts import BuiltShard
 from shardmill.transforms.sink.placement import Series
 from shardmill.transforms.sink.plan import Plan
 from tests.conftest import build_dataset, make_photos, shardmill

@@ -27,7 +27,7 @@ from shardmill.transforms import (
 )
 from shardmill.transforms.runtime import beam_steps
 from shardmill.transforms.runtime.beam_steps import SumInto
-from shardmill.transforms.sink import assemble, parts, transform
+from shardmill.transforms.sink import parts, transform
 from shardmill.transforms.sink.census import PLACED, Census
 from shardmill.transforms.sink.duplicates import Copies
 from shardmill.transforms.sink.finalize import Built, finish
@@ -188,15 +188,15 @@ def test_assembling_needs_few_bytes_of_a_part() -> None:
     assert len(pickle.dumps(part)) > 5_000
     assert len(FastPrimitivesCoder().encode(tuple(part.file))) < 160
     files = [make_part(number, LABELS).file for number in range(400)]
-    jobs = list(assemble.plan_shards(spec("x", num_shards=100).shards, TRAIN, 400, files))
+    jobs = list(parts.plan_shards(spec("x", num_shards=100).shards, TRAIN, 400, files))
     assert [len(job.slices) for job in jobs] == [4] * 100
     assert max(len(pickle.dumps(job)) for job in jobs) < 800
     name = "train-00001-of-00100.tfrecord.gz"
-    shard = assemble.BuiltShard(
+    shard = parts.BuiltShard(
         TRAIN,
         1,
         Shard(name, 3_584, 1 << 27, "80000000"),
-        (assemble.FinalFile("shards/" + "a" * 32, name, 1 << 27),),
+        (parts.FinalFile("shards/" + "a" * 32, name, 1 << 27),),
     )
     assert len(pickle.dumps(shard)) < 500
 
@@ -215,8 +215,8 @@ def build_by_hand(folder, count: int) -> tuple[dict[str, int], Manifest]:
         files.append(part.file)
     counted = CountingStorage(storage)
     built = [
-        assemble.assemble_shard(counted, wanted, job, "stored")
-        for job in assemble.plan_shards(wanted.shards, TRAIN, count, files)
+        parts.assemble_shard(counted, wanted, job, "stored")
+        for job in parts.plan_shards(wanted.shards, TRAIN, count, files)
     ]
     census = replace(census_of(make_refs(count)), matched=count + count // 2)
     plan = replace(make_plan(wanted, 100, census), labels=(LABELS[0],))

@@ -18,7 +18,7 @@ from shardmill.schemas.example.parse import parse_example
 from shardmill.schemas.tfrecord.framing import crc32c, frame
 from shardmill.schemas.tfrecord.inflate import TENSORFLOW_READS
 from shardmill.schemas.tfrecord.reader import open_records
-from shardmill.transforms.publish.finding import Finding
+from shardmill.transforms.publish.check_version import Finding
 from shardmill.transforms.runtime import process_pool
 from shardmill.transforms.verify import verify
 from shardmill.transforms.verify.verify import find_dataset, verify_dataset

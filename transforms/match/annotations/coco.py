@@ -18,8 +18,12 @@ from shardmill.schemas.errors import InputError
 from shardmill.schemas.refs import InputRef, MatchCounts
 from shardmill.schemas.storage import ReaderStream, open_storage
 from shardmill.schemas.text_file import TextError, Utf8Stream, unreadable_text
-from shardmill.transforms.match.annotations.annotation_spec import attach
-from shardmill.transforms.match.annotations.boxes import Annotation, AnnotationError, Box
+from shardmill.transforms.match.annotations.annotation_spec import (
+    Annotation,
+    AnnotationError,
+    Box,
+    attach,
+)
 from shardmill.transforms.match.walk import make_key
 
 Row = tuple[Any, ...]
@@ -278,7 +282,8 @@ def _box(path: str, entry: Row, categories: Mapping[tuple[str, str], str]) -> Bo
         raise AnnotationError(f"the category {category} is not in its categories")
     if not text:
         raise AnnotationError(f"the category {category} has no name")
-    if not _is_box(sides):
+    is_box = isinstance(sides, list) and len(sides) == 4 and all(map(_is_number, sides))
+    if not is_box:
         raise AnnotationError(f"a bbox is {sides!r:.80} instead of four numbers below 2**48")
     if isinstance(area, str) and _LONG_TEXT.fullmatch(area):
         area = float(area)
@@ -308,10 +313,6 @@ def _ids(image_id: str, entries: Iterable[Row]) -> dict[str, Any]:
 def _is_whole(number: str) -> bool:
     """Return whether an id is a whole number of 64 bits."""
     return bool(re.fullmatch("-?[0-9]{1,19}", number)) and int(number) in _INT64
-
-
-def _is_box(sides: Any) -> bool:
-    return isinstance(sides, list) and len(sides) == 4 and all(map(_is_number, sides))
 
 
 def _is_number(value: Any, limit: int = _MAX_SIDE) -> bool:

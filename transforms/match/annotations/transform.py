@@ -21,18 +21,20 @@ from shardmill.schemas.refs import InputRef, MatchCounts, RejectedError, sum_cou
 from shardmill.schemas.storage.base import map_ordered, storage_threads
 from shardmill.schemas.text_file import TextError, decode_lines, unreadable_text
 from shardmill.transforms.match.annotations.annotation_spec import (
+    OUTLINES,
+    UNDECLARED,
+    Annotation,
+    AnnotationError,
     AnnotationSpec,
     attach,
     with_attached,
 )
-from shardmill.transforms.match.annotations.boxes import Annotation, AnnotationError
 from shardmill.transforms.match.annotations.coco import (
     SECTIONS,
     list_categories,
     make_references,
     read_section,
 )
-from shardmill.transforms.match.annotations.yolo import OUTLINES, UNDECLARED
 from shardmill.transforms.match.read_input import read_input
 from shardmill.transforms.match.transform import MatchedInputs, MatchFiles, find_inputs
 from shardmill.transforms.match.walk import escape_name, make_key

@@ -27,8 +27,13 @@ from shardmill.transforms.sources.arrays.array_file import (
     open_unchanged,
     stream_values,
 )
-from shardmill.transforms.sources.arrays.labels import LABEL, LABEL_TEXT, ArrayLabels, decode_label
-from shardmill.transforms.sources.arrays.resolve_input import InputArrays
+from shardmill.transforms.sources.arrays.resolve_input import (
+    LABEL,
+    LABEL_TEXT,
+    ArrayLabels,
+    InputArrays,
+    decode_label,
+)
 from shardmill.transforms.tables.byte_arrays import ByteStrings
 from shardmill.transforms.tables.table_source import (
     PickledOnce,

@@ -15,7 +15,7 @@ from shardmill.schemas.storage import RandomReader, open_storage
 from shardmill.schemas.storage.base import became_shorter
 from shardmill.schemas.text_file import UTF_8, find_mark, find_utf_16
 from shardmill.schemas.tfrecord.framing import starts_record
-from shardmill.schemas.tfrecord.open_file import ZLIB_REMEDY, has_zlib_records
+from shardmill.schemas.tfrecord.reader import ZLIB_REMEDY, has_zlib_records
 from shardmill.transforms.sources.csv.dialect import WHITESPACE, Dialect, is_ascii_compatible
 from shardmill.transforms.sources.csv.row_bounds import Syntax
 

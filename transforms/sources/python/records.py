@@ -45,13 +45,6 @@ Batch: TypeAlias = pa.Table | list[Record]
 Piece: TypeAlias = tuple[Record, int, int]  # a record, 1, and its bytes
 
 
-def _read_pieces(source: Any, image: str, names: Sequence[str]) -> Iterator[Piece]:
-    """Yield the records of a source that has no table."""
-    for index, value in enumerate(_iterate(source)):
-        record = _to_record(index, value, image, names)
-        yield record, 1, size_of_value(record)
-
-
 def _to_record(index: int, value: Any, image: str, names: Sequence[str]) -> Record:
     """Return a record as a new dict, since sources may use theirs again.
 
@@ -139,7 +132,8 @@ def read_units(source: Any, image: str, names: Sequence[str]) -> Generator[Batch
         batches = _open_table(source)
         yield from _cut(_slices(pa.Table.from_batches([batch]) for batch in batches))
     else:
-        yield from _cut(_read_pieces(source, image, names))
+        records = (_to_record(*item, image, names) for item in enumerate(_iterate(source)))
+        yield from _cut((record, 1, size_of_value(record)) for record in records)
 
 
 def find_version(source: Any, used: Collection[str]) -> str | None:

@@ -26,7 +26,7 @@ from shardmill.schemas.numbers import plural
 from shardmill.schemas.schema_pbtxt.columns import Column
 from shardmill.schemas.schema_pbtxt.image_features import IMAGE_FEATURES
 from shardmill.schemas.storage import join, open_storage
-from shardmill.transforms.match.containers.members import SpooledImage, pack_images
+from shardmill.transforms.match.containers.expand import SpooledImage, pack_images
 from shardmill.transforms.match.walk import make_key
 from shardmill.transforms.runtime import progress
 from shardmill.transforms.sources.csv.arrow_values import (
