@@ -104,12 +104,12 @@ class ImageEncoder:
         task = DecoderOptions(self.spec, self.feature_set, self.limits, self.boxes_frame)
         workers = self.workers or usable_cores()
         threads = 2 * workers
-        known = [ref for ref in refs if self._takes(ref)]
+        published = [ref for ref in refs if self._takes(ref)]
         if refs and scheme_of(refs[0].file):
             threads += storage_threads(refs[0].file)
-        elif known and not scheme_of(record_path(known[0])):
+        elif published and not scheme_of(record_path(published[0])):
             # Records of a local dataset are in the page cache: more threads wait for each other.
-            new_bytes = sum(ref.size for ref in refs) - sum(ref.size for ref in known)
+            new_bytes = sum(ref.size for ref in refs) - sum(ref.size for ref in published)
             threads = min(threads, -(-new_bytes // _THREAD_BYTES))
         # Before the first result of map_ordered, threads have begun with the next batches: that of
         # an empty batch is there at once.
