@@ -169,6 +169,8 @@ def _python(code: str, namespace: dict[str, Any], folder: Path) -> list[str]:
         with contextlib.redirect_stdout(out), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             value = eval(compiled, namespace)
+    except (ImportError, NameError):  # a fault of the transcript, which must not be recorded
+        raise
     except Exception as error:  # noqa: BLE001
         return _marked("! ", f"{type(error).__name__}: {error}", folder)
     printed = out.getvalue() + ("" if value is None else f"{value!r}\n")

@@ -17,6 +17,7 @@ HeaderMode = Literal["first", "none"]
 
 WHITESPACE = "whitespace"
 _TAB_NAMES = frozenset({"tab", "\\t"})
+_CODE = re.compile(r"\\x([0-9a-fA-F]{2})|\\([0-3][0-7]{2})")  # of a control character
 _LINE_BREAKS = frozenset("\r\n")
 _UTF_8_ALIASES = frozenset({"utf-8-sig", "cp65001"})
 _TSV = re.compile(r"\.(tsv|tab)(\.(gz|bz2|xz|zst))?$", re.IGNORECASE)
@@ -57,7 +58,7 @@ class CsvFormat(of.Options):
 
     Attributes:
         delimiter: ``TEXT``: between cells (default: a comma; in .tsv files a tab); whitespace for
-            any number of spaces and tabs
+            any number of spaces and tabs; \x01 for a control character
         quote: ``CHAR``: around cells (default: "); empty for none
         escape: ``CHAR``: makes the next character part of a cell, such as a backslash
         comment: ``CHAR``: starts lines that are not rows, such as #
@@ -96,8 +97,11 @@ class CsvFormat(of.Options):
 
     @property
     def delimiter_text(self) -> str:
-        """The delimiter, or ``WHITESPACE``; not the name of a tab."""
-        return "\t" if self.delimiter in _TAB_NAMES else self.delimiter.replace(r"\t", "\t")
+        r"""The delimiter, or ``WHITESPACE``; not the name of a tab, or a code such as ``\x01``."""
+        if self.delimiter in _TAB_NAMES:
+            return "\t"
+        text = self.delimiter.replace(r"\t", "\t")
+        return _CODE.sub(lambda code: chr(int(code[1] or code[2], 16 if code[1] else 8)), text)
 
     @property
     def separator(self) -> str:

@@ -18,7 +18,7 @@ from shardmill.schemas.refs import RejectedError
 from shardmill.transforms.sources.csv.dialect import WHITESPACE, Dialect
 from shardmill.transforms.sources.csv.row_ranges import RANGE_BYTES, Head, parse_head
 
-_DELIMITERS = (",", ";", "\t", "|", WHITESPACE)
+_DELIMITERS = (",", ";", "\t", "|", "\x01", "\x1f", "^", WHITESPACE)
 _FITTING = 0.9  # share of the first rows that must have the cells of the header
 _FEW_BYTES = 64 << 10  # of rows that are read to try another dialect
 _FEW_COLUMNS = 1_000  # with cells that are looked at
@@ -66,8 +66,8 @@ def read_head(
         if len(head.columns) == 1:
             _check_delimiter(head, dialect, read)
         if dialect.header_mode == "first":
+            _check_single_quotes(head, dialect, read)
             _check_notes(head, dialect, read)
-            _check_single_quotes(head, dialect)
     _check_quotes(head, dialect, read)
     return head
 
@@ -87,16 +87,21 @@ def _explain_header(error: RejectedError, dialect: Dialect, read: _Read) -> None
         ) from error
 
 
-def _check_single_quotes(head: Head, dialect: Dialect) -> None:
-    """Reject a file whose names are in single quotes, which then are a part of all cells."""
+def _check_single_quotes(head: Head, dialect: Dialect, read: _Read) -> None:
+    """Reject a file with single quotes around its names, or around delimiters in its rows."""
     names = [name.strip() for name in head.header]
     is_quoted = all(re.fullmatch("'.+'", name) for name in names)
-    if dialect.quote == '"' and names and is_quoted:
-        raise RejectedError(
-            "read",
-            "header",
-            f'its names are in single quotes, such as {format_value(names[0])}: set --quote="\'"',
-        )
+    reason = ""
+    if names and is_quoted:
+        reason = f"its names are in single quotes, such as {format_value(names[0])}"
+    elif len(names) > 1 and not _divides(head):
+        begins = re.compile(rf"(^|{re.escape(dialect.separator)})'")
+        is_quoted = any(map(begins.search, _raw_lines(dialect, read)))
+        quoting = iter([replace(dialect, quote="'")])
+        if is_quoted and any(_divides(other_head) for _, other_head in _try(quoting, read)):
+            reason = "cells in single quotes have delimiters"
+    if reason and dialect.quote == '"':
+        raise RejectedError("read", "header", f'{reason}: set --quote="\'"')
 
 
 def _other_dialects(dialect: Dialect) -> Iterator[Dialect]:

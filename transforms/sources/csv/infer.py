@@ -373,11 +373,12 @@ def find_problem(
     if not fits:
         if not nearly:
             return ""
+        remedy = f"{shlex.quote(f'--types={name}:float')} rejects rows with such cells"
         text = texts[first].as_py().decode("utf-8", "replace")
-        remedy = (
-            f"--null_values=,{text} makes {example} missing, and --types={name}:float rejects rows "
-            "with such cells"
-        )
+        if "," not in text:
+            missing = sorted({"", text, *_missing_texts(texts, rules)})
+            flag = shlex.quote(f"--null_values={','.join(missing)}")
+            remedy = f"{flag} makes {example} missing, and {remedy}"
     if counts["texts"] == 1 and line == cells.lines[0] and not fits:
         remedy = (
             f"if the line is a header too, --skip_lines={line - 1} makes it the only one; if it "
@@ -402,6 +403,12 @@ def _find_marked(texts: pa.Array, rows: Ints, rules: CellRules) -> int:
     counts = np.bincount(rows, minlength=len(texts))[present]
     place = find_marked(decoded, counts.tolist())
     return int(present[place]) if place >= 0 else -1
+
+
+def _missing_texts(texts: pa.Array, rules: CellRules) -> set[str]:
+    """Return the texts of missing numbers in a column, which a list of others would replace."""
+    missing = texts.filter(pa.array(rules.missing_numbers(texts)))
+    return {text.decode("utf-8", "replace").strip() for text in missing.to_pylist()}
 
 
 def _count_texts(texts: pa.Array, rules: CellRules) -> int:

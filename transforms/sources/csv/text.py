@@ -27,7 +27,8 @@ _SURROGATE = 0xDC00  # plus the undecodable byte; no valid text contains these c
 _UTF_16_CONTROLS = 0.45  # share in any UTF-16, also a short one: half of the bytes of ASCII
 _MAX_CONTROL_SHARE = 0.05  # random bytes have 0.086
 _MIN_CONTROLS = 16  # any text may have up to this many
-_CONTROLS = bytes(byte for byte in range(32) if byte not in b"\t\n\r\f\x1a\x1b\x1c\x1d\x1e\x1f")
+# Without those that separate cells in some tables: 0x01 is Hive's delimiter.
+_CONTROLS = bytes(byte for byte in range(32) if byte not in b"\x01\t\n\r\f\x1a\x1b\x1c\x1d\x1e\x1f")
 _NOT_CSV = {
     "jsonl": ("jsonl", "JSON Lines: give files of one kind as --input"),
     "json": ("not_csv", "one JSON document: write each row as one object in one line"),
