@@ -14,6 +14,7 @@ import argparse
 import ast
 import inspect
 import json
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -143,7 +144,7 @@ def start(tool: str, work: Path, **run: Any) -> tuple[list[int], Any]:
     """Runs a tool in a new process; returns the numbers that it read, and its state.
 
     Raises:
-        RuntimeError: It failed; the message is its last error.
+        RuntimeError: It failed; the message is its first error.
     """
     folder = work / "mix" / tool
     folder.mkdir(parents=True, exist_ok=True)
@@ -155,8 +156,9 @@ def start(tool: str, work: Path, **run: Any) -> tuple[list[int], Any]:
         [python, __file__, "run", tool, folder, file], capture_output=True, text=True, check=False
     )
     if done.returncode:
-        lines = [line for line in done.stderr.splitlines() if "Error" in line]
-        raise RuntimeError(lines[-1][:200])
+        # Later ones are those of processes that end.
+        lines = (line for line in done.stderr.splitlines() if re.match(r"[\w.]+Error: ", line))
+        raise RuntimeError(next(lines, "no error is printed")[:200])
     read, state = json.loads(file.read_text())
     return read, state
 
