@@ -97,10 +97,13 @@ class ListingOptions(NamedTuple):
 
 def _find_tables(parts: Sequence[MatchSpec], options: ListingOptions) -> list[str]:
     """Return the listings that are tables: a ``.txt`` is one if it has more than paths."""
-    paths = [part.input for part in parts if part.kind == "listing"]
-    if options.labelled or options.split:
-        return paths
-    return [path for path in paths if not path.lower().endswith(".txt")]
+    listings = (part for part in parts if part.kind == "listing")
+    has_more = options.labelled or options.split
+    return [
+        part.input
+        for part in listings
+        if not part.input.lower().endswith(".txt") or (has_more and not part.archives)
+    ]
 
 
 def open_listings(
