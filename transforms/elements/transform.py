@@ -48,13 +48,7 @@ from shardmill.transforms.sink.transform import BuildInput, BuildShards, failure
 from shardmill.transforms.tables import segments
 from shardmill.transforms.tables.byte_arrays import ByteStrings
 from shardmill.transforms.tables.encoder import RowEncoder, RowsHooks, merge_segments
-from shardmill.transforms.tables.run_writer import (
-    RUN_LAYOUT,
-    encode_splits,
-    find_run,
-    run_id,
-    write_run,
-)
+from shardmill.transforms.tables.run_writer import encode_splits, find_run, run_id, write_run
 from shardmill.transforms.tables.segments import Origin, Run
 from shardmill.transforms.tables.table import Table, count_row_parts, place_batch
 from shardmill.transforms.tables.table_source import list_features
@@ -350,7 +344,7 @@ def _write(
 ) -> Run:
     # Its content names a run: a bundle that is processed again, at the same time or later, gives
     # the same run, and nothing refers to the files of a failed attempt.
-    name = run_id(RUN_LAYOUT, spec.sink.config_id, _digest(*digests).hex())
+    name = run_id(spec.sink.config_id, _digest(*digests).hex())
     folder = spec.sink.runs
     made = find_run(folder, name) or write_run(folder, name, splits, rejects)
     return Run(name, join(folder, made.payload), made.blocks)

@@ -26,7 +26,7 @@ from shardmill.transforms.tables.segments import Origin, Run, RunBlock, take_val
 from shardmill.transforms.tables.table import Table, transformed_labels
 from shardmill.transforms.tables.table_source import TypedBatch
 
-RUN_LAYOUT = 3  # of the columns of runs: runs of another layout are made again
+RUN_LAYOUT = 2  # of the columns of runs: runs of another layout are made again
 _TRANSFORM_ROWS = 1 << 16  # per call of the TensorFlow Transform graph
 SLICE_BYTES = 4 << 20  # of records per call of encode_rows, about
 MERGE_BYTES = 32 << 20  # of records that are merged at a time

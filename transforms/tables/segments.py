@@ -5,8 +5,8 @@ then one block of rejects. Bounds of blocks are multiples of a power of two, so 
 of all positions) rarely reads records of other parts. A run does not depend on the number of parts:
 its *segments*, the consecutive blocks that hold the records of a part, are cut later.
 
-A block is an Arrow stream with LZ4 compression: it is written once, read once and deleted, so speed
-matters more than size. A block of rejects has the column ``line``. A block of records has these
+A block is its compressed and its uncompressed size (uint32), and an Arrow stream in one LZ4 frame:
+it is written once, read once and deleted, so speed matters more than size. The stream has these
 columns, and the columns of ``take_values``:
 
 position   uint64, position in the global order, ascending
@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import struct
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -47,9 +48,8 @@ from shardmill.transforms.tables.table_source import TypedColumn
 
 POSITION, FRAME, KEY, ORIGIN, LABEL = "position", "frame", "key", "origin", "label"
 BLOCK_BYTES = 256 << 10  # of records; parts of 64 MiB of 256 runs read as much of each
-_WRITING = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
-_READING = pa.ipc.IpcReadOptions(use_threads=False)
-_LINE = "line"
+_CODEC = "lz4"
+_SIZES = struct.Struct("<II")
 _CELLS, _COLUMNS = "values", b"columns"
 _DTYPES: dict[Kind, str] = {"int64": "<i8", "float32": "<f4"}
 
@@ -63,7 +63,7 @@ class RunBlock(NamedTuple):
         last: Position of the last record.
         length: Bytes in the run file.
         crc32c: CRC-32C of these bytes.
-        size: Bytes of the records; 0 for rejects.
+        size: Bytes of the records.
     """
 
     split: str
@@ -132,24 +132,24 @@ def cut_blocks(split: str, records: pa.Table, slices: int = 1) -> Iterator[tuple
     for start, stop in itertools.pairwise(bounds):
         before = int(ends[start - 1]) if start else 0
         size = int(ends[stop - 1]) - before
+        content = pa.BufferOutputStream()
+        with pa.ipc.new_stream(content, records.schema) as stream:
+            stream.write_table(records.slice(start, stop - start))
+        packed = _compress(content.getvalue())
         first, last = int(position[start]), int(position[stop - 1])
-        yield _pack(records.slice(start, stop - start), split, first, last, size)
+        yield RunBlock(split, first, last, len(packed), google_crc32c.value(packed), size), packed
 
 
 def pack_lines(lines: Sequence[str]) -> tuple[RunBlock, bytes]:
     """Return a block of lines of text (rejects), and its bytes."""
-    return _pack(pa.table({_LINE: lines}))
+    content = pa.py_buffer("".join(f"{line}\n" for line in lines).encode())
+    packed = _compress(content)
+    return RunBlock("", 0, 0, len(packed), google_crc32c.value(packed), content.size), packed
 
 
-def _pack(
-    table: pa.Table, split: str = "", first: int = 0, last: int = 0, size: int = 0
-) -> tuple[RunBlock, bytes]:
-    """Return a block, and its bytes."""
-    content = pa.BufferOutputStream()
-    with pa.ipc.new_stream(content, table.schema, options=_WRITING) as stream:
-        stream.write_table(table)
-    packed = content.getvalue().to_pybytes()
-    return RunBlock(split, first, last, len(packed), google_crc32c.value(packed), size), packed
+def _compress(content: pa.Buffer) -> bytes:
+    packed: bytes = pa.Codec(_CODEC).compress(content, asbytes=True)
+    return _SIZES.pack(len(packed), content.size) + packed
 
 
 def cut_segments(run: Run, plan: Plan) -> Iterator[placement.Placed]:
@@ -208,10 +208,9 @@ def place_rejects(plan: Plan, ref: InputRef | SegmentRef) -> placement.Placed:
     return placement.PartKey(*placement.REJECTED, number), placement.PlacedRef(order, ref)
 
 
-def read_lines(ref: SegmentRef) -> list[str]:
+def read_lines(ref: SegmentRef) -> list[bytes]:
     """Return the lines of a segment of rejects."""
-    lines: list[str] = _read_blocks(ref)[_LINE].to_pylist()
-    return lines
+    return [line for data in _read_blocks(ref) for line in data.to_pybytes().splitlines()]
 
 
 def read_records(ref: SegmentRef) -> pa.Table:
@@ -221,7 +220,8 @@ def read_records(ref: SegmentRef) -> pa.Table:
         OutputError: The run file is damaged.
         FileNotFoundError: It does not exist.
     """
-    records = _read_blocks(ref)
+    blocks = [pa.ipc.open_stream(content).read_all() for content in _read_blocks(ref)]
+    records = pa.concat_tables(blocks)
     inside = part_numbers(records[POSITION].to_numpy(), ref.parts) == ref.part
     # Blocks may hold records of neighboring parts. Records are sorted by position, so a part's
     # records are consecutive.
@@ -230,16 +230,17 @@ def read_records(ref: SegmentRef) -> pa.Table:
     return records.slice(first, len(rows))
 
 
-def _read_blocks(ref: SegmentRef) -> pa.Table:
+def _read_blocks(ref: SegmentRef) -> Iterator[pa.Buffer]:
     with open_storage(ref.uri).open_at(ref.uri) as reader:
         packed = reader.read_at(ref.offset, ref.length)
     if google_crc32c.value(packed) != ref.crc32c:
         raise damaged_part(ref.uri)
-    # Each block is a separate stream, since one that two parts share is read for both.
-    streams, blocks = pa.BufferReader(packed), []
-    while streams.tell() < len(packed):
-        blocks.append(pa.ipc.open_stream(streams, options=_READING).read_all())
-    return pa.concat_tables(blocks)
+    view, at, codec = memoryview(packed), 0, pa.Codec(_CODEC)
+    # Each block was compressed alone, since one that two parts share is read for both.
+    while at < len(view):
+        length, size = _SIZES.unpack_from(view, at)
+        at += _SIZES.size + length
+        yield codec.decompress(view[at - length : at], size)
 
 
 def sort_records(segments: Iterable[pa.Table]) -> tuple[pa.Table, npt.NDArray[np.int64]]:

@@ -60,7 +60,7 @@ def test_parts_hold_each_record_once_in_order(
         patch.setattr(run_writer, "MERGE_BYTES", 3 * block_bytes)
         runs = [write_run(folder, f"r{number}", table) for number, table in enumerate(tables)]
         rejects = [
-            (key, line)
+            (key, line.decode())
             for run in runs
             for key, (_, ref) in segments.cut_rejects(run, plan)
             for line in segments.read_lines(ref)
