@@ -2,8 +2,9 @@
 
 usage: python benchmarks/remote.py DATASET
 
-Prints a table. The bucket is on fake-gcs-server, which ``deploy/gcs/install_emulator.sh`` installs;
-a proxy in another process delays requests and limits the bandwidth.
+Prints how much faster ``records.read`` is than one record after the other, and a table of streams.
+The bucket is on fake-gcs-server, which ``deploy/gcs/install_emulator.sh`` installs; a proxy in
+another process delays requests and limits the bandwidth.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import contextlib
 import itertools
 import json
 import os
+import random
 import socket
 import statistics
 import subprocess
@@ -27,6 +29,7 @@ ROOT = Path(__file__).resolve().parent.parent
 LATENCY, BYTES_PER_SECOND = 0.1, 200e6
 BATCH = 64
 ROUNDS = 3
+INDICES = {"local": 2000, "bucket": 400}  # that are read, in a random order
 ROWS = {
     "local": "on the local disk",
     "blocks": "bucket",
@@ -145,6 +148,23 @@ def read(dataset: str, cache: str) -> list[float]:
     return found
 
 
+def read_indices(dataset: str, number: int) -> float:
+    """Returns how many times as long one example after the other takes as reading ahead."""
+    from shardmill.loaders import open_dataset
+
+    seconds = []
+    for seed in range(2 * ROUNDS):
+        records = open_dataset(dataset, features=["image", "label"])  # with empty caches
+        order = random.Random(seed // 2).sample(range(len(records)), number)
+        start = time.perf_counter()
+        examples = records.read(order) if seed % 2 else map(records.__getitem__, order)
+        assert sum(1 for _ in examples) == number
+        seconds.append(time.perf_counter() - start)
+    return statistics.median(
+        single / ahead for single, ahead in zip(seconds[::2], seconds[1::2], strict=True)
+    )
+
+
 def measure(name: str, dataset: str, url: str) -> dict[str, float]:
     """Returns records per second, and seconds to the first batch and for the slowest other one."""
     with tempfile.TemporaryDirectory() as folder:
@@ -175,6 +195,14 @@ def table(dataset: Path) -> str:
         os.environ["STORAGE_EMULATOR_HOST"] = direct
         upload(dataset)
         places = dict.fromkeys(ROWS, "gs://bench/ds") | {"local": str(dataset)}
+        for place, number in INDICES.items():
+            dataset_in = places["local" if place == "local" else "blocks"]
+            command = [sys.executable, __file__, "--indices", dataset_in, str(number)]
+            environment = {**os.environ, "STORAGE_EMULATOR_HOST": slow}
+            done = subprocess.run(
+                command, check=True, capture_output=True, text=True, env=environment
+            )
+            print(f"{place}: records.read is {done.stdout.strip()} x as fast", flush=True)
         rounds = [{name: measure(name, places[name], slow) for name in ROWS} for _ in range(ROUNDS)]
     lines = [
         f"| | first {BATCH} records, s | then records/s | a batch, median ms | slowest, ms |",
@@ -194,6 +222,8 @@ def table(dataset: Path) -> str:
 if __name__ == "__main__":
     if sys.argv[1] == "--serve":
         serve(int(sys.argv[2]), int(sys.argv[3]))
+    elif sys.argv[1] == "--indices":
+        print(f"{read_indices(sys.argv[2], int(sys.argv[3])):.1f}")
     elif sys.argv[1] == "--read":
         print(json.dumps(read(sys.argv[2], sys.argv[3])))
     else:
