@@ -49,7 +49,7 @@ from shardmill.schemas.schema_pbtxt.image_features import MASK
 from shardmill.schemas.storage import map_ordered
 from shardmill.schemas.user_warnings import warn_user
 
-_LOCAL_THREADS, _REMOTE_THREADS = 2, 32  # that read ahead
+_LOCAL_THREADS, _REMOTE_THREADS = 2, 64  # that read ahead
 _GROUP = 16  # indices that a thread reads in one call
 Layout = Literal["HWC", "CHW"]
 Transform = Callable[[dict[str, Any]], Any]
@@ -273,7 +273,7 @@ class Records:
 
         Args:
             indices: Numbers of examples; negative ones count from the end.
-            workers: Number of threads; None for 2, or 32 for a remote storage; 0 to read one
+            workers: Number of threads; None for 2, or 64 for a remote storage; 0 to read one
                 example after the other.
 
         Raises:
