@@ -156,7 +156,7 @@ def start(tool: str, work: Path, **run: Any) -> tuple[list[int], Any]:
         [python, __file__, "run", tool, folder, file], capture_output=True, text=True, check=False
     )
     if done.returncode:
-        # Later ones are those of processes that end.
+        # The processes that end later print errors, too.
         lines = (line for line in done.stderr.splitlines() if re.match(r"[\w.]+Error: ", line))
         raise RuntimeError(next(lines, "no error is printed")[:200])
     read, state = json.loads(file.read_text())
@@ -187,7 +187,7 @@ def times_read(read: list[int]) -> str:
 
 
 def continued(tool: str, work: Path, workers: int) -> str:
-    """Returns what is missing or repeated in an epoch that stops and continues."""
+    """Returns how many examples an epoch that stops and continues lacks or repeats."""
     whole, _ = start(tool, work)
     begun, state = start(tool, work, examples=STOP * BATCH)
     try:

@@ -208,12 +208,16 @@ def read_mix(path: str) -> Mix:
         datasets = tables.pop(_TABLE, [])
         for name in tables:
             if name not in _OPTIONS:
-                raise UsageError(f"unknown name {name!r}: it has {format_names(_OPTIONS)}")
+                raise UsageError(
+                    f"unknown name {name!r}: use {format_names(_OPTIONS)} or [[{_TABLE}]]."
+                )
         if not isinstance(datasets, list):
-            raise UsageError("write [[dataset]] with two brackets")
+            raise UsageError("write [[dataset]] with two brackets.")
         return mix([_with_path(path, table) for table in datasets], **tables)
-    except (ValueError, TextError, UsageError) as error:
+    except UsageError as error:
         raise UsageError(f"{path} is not a mix in TOML: {error}") from error
+    except (ValueError, TextError) as error:
+        raise UsageError(f"{path} is not a mix in TOML: {error}: correct it.") from error
 
 
 def _with_path(file: str, table: Any) -> Any:

@@ -331,6 +331,11 @@ def _check_columns(columns: Mapping[Any, Any]) -> None:
     """
     if not columns:
         raise _not_a_source(columns)
+    if {*columns} == {"index", "columns", "data"}:
+        raise UsageError(
+            "The source is a dict of index, columns and data, as of DataFrame.to_dict('split'): "
+            "give the table itself, or its to_dict('list')."
+        )
     lengths: dict[Any, int] = {}
     for name, column in columns.items():
         if isinstance(column, Mapping) or hasattr(column, "columns"):  # of tables
