@@ -515,13 +515,19 @@ def test_image_sets_are_the_splits(tmp_path):
     assert manifest.inputs.rejected == 0
 
 
+def write_sets(folder: Path, **lists: str) -> Path:
+    """Write lists of images of PASCAL VOC by their splits; return their folder."""
+    sets = folder / "ImageSets" / "Main"
+    sets.mkdir(parents=True)
+    for split, text in lists.items():
+        (sets / f"{split}.txt").write_text(text, encoding="utf-8")
+    return sets
+
+
 @pytest.mark.parametrize("names", ["97\n98\n", "03.jpg\n", "03 1\n04 -1\n"])
 def test_an_image_set_without_an_image_is_an_error(tmp_path, names):
     folder = write_images(tmp_path / "in")
-    sets = folder / "ImageSets" / "Main"
-    sets.mkdir(parents=True)
-    (sets / "train.txt").write_text("00\n01\n")
-    (sets / "val.txt").write_text(names)
+    sets = write_sets(folder, train="00\n01\n", val=names)
     options = {"input": folder, "output": tmp_path / "ds", "splits": "imagesets", "image_size": 32}
     options |= {"label_from": "none"}
     outcome, _ = build_dataset(**options)
@@ -538,10 +544,7 @@ def test_an_image_set_without_an_image_is_an_error(tmp_path, names):
 def test_an_empty_image_set_is_an_error(tmp_path, text):
     """Not a split that is left out."""
     folder = write_images(tmp_path / "in")
-    sets = folder / "ImageSets" / "Main"
-    sets.mkdir(parents=True)
-    (sets / "train.txt").write_text("00\n01\n")
-    (sets / "test.txt").write_text(text)
+    write_sets(folder, train="00\n01\n", test=text)
     options = {"splits": "imagesets", "image_size": 32, "label_from": "none"}
     with pytest.raises(InputError, match=r"test\.txt names no image, so that split 'test'"):
         build_dataset(input=folder, output=tmp_path / "ds", **options)
