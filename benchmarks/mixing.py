@@ -61,7 +61,7 @@ def shardmill(name: str, by_label: bool, epoch: int) -> Order:
     parts = [ShardSlice(shard, 0, shard.records) for shard in shards]
     bounds = [*range(0, sizes[0], MEMBER), sizes[0]]
     order = EpochOrder(
-        parts, None, True, f"0/{epoch}", window, lambda numbers: [bounds] * len(numbers)
+        parts, None, True, f"0/{epoch}", lambda: window, lambda numbers: [bounds] * len(numbers)
     )
     if name == "records":
         found, records = order.places(np.arange(len(order)))

@@ -29,7 +29,7 @@ from shardmill.schemas.storage.base import map_ordered
 
 _PLACES = 4096  # records that are placed at one time
 _AHEAD_BYTES = 64 << 20  # of members on remote storage
-_REMOTE_THREADS = 8
+_REMOTE_THREADS = 32
 
 
 class PlacedRecord(NamedTuple):
@@ -117,6 +117,8 @@ class EpochReader:
 
     def _read_windows(self, files: ShardFiles, limit: float) -> Payloads:
         share = share_of(self._pieces, self._reader, self._rule)
+        for piece in share[:1]:  # while the size of a window is measured
+            self._order.fetch(piece.start, piece.stop)
         windows, again = itertools.tee(
             self._order.windows(list(drop(share, self._taken, self._order.window)))
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import accumulate
@@ -159,13 +159,13 @@ class Shuffling(NamedTuple):
     Attributes:
         shuffle: Whether to shuffle.
         seed: Seed of the order.
-        window: Number of examples in a window.
+        window: Returns the number of examples in a window.
         files: The files of the shards.
     """
 
     shuffle: bool
     seed: int
-    window: int
+    window: Callable[[], int]
     files: ShardOpener
 
     def name_of(self, epoch: int) -> str:

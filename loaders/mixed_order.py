@@ -66,6 +66,12 @@ class ComponentOrder:
             if len(group):
                 yield from self._chosen_chunks(group, high, end)
 
+    def fetch(self, low: int) -> None:
+        """Starts to open the shards of an example; does not wait."""
+        draw = int(self.left.draws(np.array([low + self.start]))[0])
+        number, place = divmod(draw, self.size)
+        self._order(number).fetch(place, place + 1)
+
     def _chosen_chunks(self, draws: Numbers, high: int, end: int) -> Iterator[Chunk]:
         """Yields the chunks of some draws that are close together, ascending."""
         at, stop = int(draws[0]), int(draws[-1]) + 1
@@ -110,14 +116,19 @@ class MixedOrder:
         mixture: The turns that they take.
         length: Number of examples.
         name: The seed and the epoch, which determine the order.
-        window: Number of examples in a window.
+        measure: Returns the number of examples in a window.
     """
 
     components: Sequence[ComponentOrder]
     mixture: Mixture
     length: int
     name: str
-    window: int
+    measure: Callable[[], int]
+
+    @cached_property
+    def window(self) -> int:
+        """Number of examples in a window."""
+        return self.measure()
 
     def __len__(self) -> int:
         """Returns the number of examples."""
@@ -135,6 +146,12 @@ class MixedOrder:
             own = components == number
             parts[own], records[own] = component.places(draws[own])
         return parts, records
+
+    def fetch(self, start: int, stop: int) -> None:
+        """Starts to open the shards of the next example of each dataset; does not wait."""
+        del stop
+        for component, low in zip(self.components, self.mixture.counts(start), strict=True):
+            component.fetch(low)
 
     def windows(self, pieces: Sequence[Piece]) -> Iterator[Window]:
         """Yields the windows of some pieces of the order; opens only the shards in them."""

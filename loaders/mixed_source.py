@@ -63,6 +63,7 @@ def join_sources(
         specs=specs,
         lacking=frozenset().union(*(source.lacking for source in sources)),
         mix=components,
+        versions={path: version for source in sources for path, version in source.versions.items()},
     )
 
 

@@ -62,7 +62,7 @@ class EpochOrder:
         numbers: Numbers of the examples in the selection, ascending; None for all of it.
         permuted: Whether to shuffle.
         name: The seed and the epoch, which determine the order.
-        window: Number of examples in a window.
+        measure: Returns the number of examples in a window; it reads the first member.
         bounds: Returns, for each of some parts, the number of the first record of each member of
             its shard, and the number of all records; it opens the shards.
         ahead: Called with the next parts when some were opened, to fetch them meanwhile; it
@@ -73,9 +73,14 @@ class EpochOrder:
     numbers: Numbers | None
     permuted: bool
     name: str
-    window: int
+    measure: Callable[[], int]
     bounds: Callable[[Sequence[int]], Iterable[Sequence[int]]]
     ahead: Callable[[Sequence[int]], object] = lambda _: None
+
+    @cached_property
+    def window(self) -> int:
+        """Number of examples in a window."""
+        return self.measure()
 
     @cached_property
     def _ends(self) -> list[int]:
@@ -129,17 +134,27 @@ class EpochOrder:
         """Yields the chunks from ``start`` to ``stop``; this reader's share ends at ``end``."""
         ends = self._group_ends
         for group in range(bisect_right(ends, start), bisect_left(ends, stop) + 1):
-            places, chunks = self._last_group(group)
             most = min(end, ends[group] + _WINDOWS_AHEAD * self.window)
-            # Groups beyond ``end`` belong to another reader, so they are not fetched. Several
-            # windows are in one group, which is fetched once.
-            following = {*range(group + 1, bisect_left(ends, most, group) + 1)}
-            for upcoming in sorted(following - self._fetched):
-                self._fetched.add(upcoming)
-                self.ahead(self._groups[upcoming])
+            # Groups beyond ``end`` belong to another reader, so they are not fetched.
+            for upcoming in range(group + 1, bisect_left(ends, most, group) + 1):
+                self._fetch(upcoming)
+            places, chunks = self._last_group(group)
             cut = slice(max(0, bisect_right(places, start) - 1), bisect_left(places, stop))
             for at, (part, records) in zip(places[cut], chunks[cut], strict=False):
                 yield Chunk(part, records[max(start - at, 0) : stop - at])
+
+    def fetch(self, start: int, stop: int) -> None:
+        """Starts to open the shards of the first windows from start to stop; does not wait."""
+        ends = self._group_ends
+        groups = range(bisect_right(ends, start), bisect_left(ends, stop) + 1)
+        for group in groups[:_WINDOWS_AHEAD]:
+            self._fetch(group)
+
+    def _fetch(self, group: int) -> None:
+        """Fetches a group once, although several windows are in it."""
+        if group not in self._fetched:
+            self._fetched.add(group)
+            self.ahead(self._groups[group])
 
     @cached_property
     def _fetched(self) -> set[int]:

@@ -6,6 +6,7 @@ import contextlib
 import os
 import sys
 import threading
+from collections import deque
 from collections.abc import Iterator, Sequence
 from functools import cached_property, partial
 from itertools import pairwise
@@ -23,9 +24,16 @@ from shardmill.schemas.errors import FormatError, InputError
 from shardmill.schemas.example.parse import parse_example
 from shardmill.schemas.numbers import plural
 from shardmill.schemas.storage import map_ordered, scheme_of
-from shardmill.schemas.tfrecord.framing import payload_at, record_offsets, unframe
+from shardmill.schemas.tfrecord.framing import (
+    FOOTER_BYTES,
+    HEADER_BYTES,
+    payload_at,
+    record_offsets,
+    unframe,
+)
 from shardmill.schemas.tfrecord.gzip_member import (
     INDEX_BYTES,
+    LENGTH_BYTES,
     find_blocks,
     stored_range,
     strip_block_headers,
@@ -90,7 +98,6 @@ class _ProcessCaches:
         given = self._given
         memory = _CACHE_BYTES if given is None else given
         spare = Spare(max(0, spare_bytes() - 4 * memory) if given is None else 0)
-        self.opening = threading.Semaphore(_REMOTE_THREADS)
         self.files = LruCache(_MAX_OPEN_FILES, Spare(0))
         self.tables, self.layouts, self.contents, self.keys = (
             LruCache(memory, spare) for _ in range(4)
@@ -156,10 +163,17 @@ class ShardFiles:
         return max(map(self._inflation_of, self._source.first_parts), default=1.0)
 
     def _inflation_of(self, shard: int) -> float:
-        payloads = self.payloads(shard, 0, self.member_bounds(shard)[1])
-        members = self._members(shard)
-        index = INDEX_BYTES if members.is_gzip else 0  # is part of the first member
-        return sum(map(len, payloads)) / max(1, int(members.num_bytes[0]) - index)
+        try:
+            members = self._members(shard)
+            size = content = int(members.num_bytes[0])
+            if members.is_gzip:
+                length = self._read_at(self._open(shard), size - LENGTH_BYTES, LENGTH_BYTES)
+                content = int.from_bytes(length, "little")
+                size -= INDEX_BYTES  # which is part of the first member
+        except FormatError as error:
+            raise self._damaged(shard, 0, error) from error
+        payloads = content - (HEADER_BYTES + FOOTER_BYTES) * int(members.first[1])
+        return max(0, payloads) / max(1, size)
 
     def bytes_of(self, chunk: Chunk) -> int:
         """Returns the approximate bytes of some records of a member, not compressed."""
@@ -296,13 +310,16 @@ class ShardFiles:
         """Starts to open remote shards, copied to the disk cache if there is one; does not wait."""
         if not self.is_remote:
             return
-        for shard in shards:
-            threading.Thread(target=self._try_to_open, args=(shard,), daemon=True).start()
+        left = deque(shards)
+        for _ in range(min(len(shards), _REMOTE_THREADS)):
+            threading.Thread(target=self._try_to_open, args=(left,), daemon=True).start()
 
-    def _try_to_open(self, shard: int) -> None:
-        # The reader of the shard meets an error too.
-        with self._cache.opening, contextlib.suppress(Exception):
-            self._members(shard)
+    def _try_to_open(self, left: deque[int]) -> None:
+        with contextlib.suppress(IndexError):
+            while True:
+                shard = left.popleft()
+                with contextlib.suppress(Exception):  # the reader of the shard meets an error too
+                    self._members(shard)
 
     def _open_new(self, shard: int) -> OpenFile:
         path, entry, disk = self._paths[shard], self._shards[shard], self._limits.disk
@@ -311,8 +328,10 @@ class ShardFiles:
                 copy = disk.path_of(path, entry, self._counters)
                 return OpenFile(copy, entry.bytes, is_copy=True)
             disk.drop_damaged(entry)  # or its size is wrong
-        self._counters.cells[REQUESTS] += 1
-        return OpenFile(path, entry.bytes)
+        version = self._source.versions.get(path, "")
+        if not version:
+            self._counters.cells[REQUESTS] += 1
+        return OpenFile(path, entry.bytes, version)
 
     @cached_property
     def is_remote(self) -> bool:
@@ -381,6 +400,10 @@ class ShardFiles:
             return InputError(
                 f"{path} may not be read by this process: give its user the permission, or give it "
                 "credentials that have it."
+            )
+        if isinstance(error, DamagedError) and error.fault.reason == "changed":
+            return InputError(
+                f"{path} was replaced after the dataset was opened: open the dataset again."
             )
         if isinstance(error.__cause__, FileNotFoundError):
             check_not_deleted(folder)

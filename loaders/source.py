@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 from typing import Any
 
 from shardmill.loaders.boxes import BOX_SIDES, BOXES, boxes_spec
@@ -27,7 +27,14 @@ from shardmill.schemas.schema_pbtxt.image_features import (
     IMAGE_FEATURES,
     WIDTH,
 )
-from shardmill.schemas.storage import join, open_storage, scheme_of
+from shardmill.schemas.storage import (
+    Entry,
+    join,
+    map_ordered,
+    open_storage,
+    scheme_of,
+    storage_threads,
+)
 from shardmill.schemas.tfrecord.members import different_records
 
 # Names of features by their short names, which TFDS and Hugging Face datasets use too.
@@ -53,6 +60,7 @@ class Source:
         specs: The features of a record, sorted by name.
         lacking: Names of the features with labels that records lack, as a split has no labels.
         mix: Of a mix, whose parts are those of all its datasets, these datasets; else None.
+        versions: Versions of the shards on object stores when they were listed, by path.
     """
 
     folder: str
@@ -61,6 +69,7 @@ class Source:
     specs: tuple[FeatureSpec, ...]
     lacking: frozenset[str] = frozenset()
     mix: Components | None = None
+    versions: Mapping[str, str] = field(default_factory=dict)
 
     def __len__(self) -> int:
         """Returns the number of examples."""
@@ -254,10 +263,17 @@ def open_source(path: str | os.PathLike[str], split: str) -> Source:
         folder = os.path.abspath(folder)
     selection = select(manifest, split)
     manifest, lacking = manifest.of_shards({part.shard.file for part in selection.parts})
-    specs = read_specs(folder, manifest, *lacking)
-    source = Source(folder, manifest, selection, _by_name(specs), frozenset(lacking))
-    _check_shards(source)
-    return source
+    source = Source(folder, manifest, selection, (), frozenset(lacking))
+    calls: list[Callable[[], Any]] = [
+        partial(read_specs, folder, manifest, *lacking),
+        partial(_check_shards, source),
+    ]
+    specs, versions = map_ordered(_call, calls, storage_threads(folder))
+    return replace(source, specs=_by_name(specs), versions=versions)
+
+
+def _call(function: Callable[[], Any]) -> Any:
+    return function()
 
 
 def open_without_shards(path: str | os.PathLike[str]) -> Source:
@@ -321,32 +337,43 @@ def read_specs(folder: str, manifest: Manifest, *lacking: str) -> tuple[FeatureS
         ) from error
 
 
-def _check_shards(source: Source) -> None:
+def _check_shards(source: Source) -> dict[str, str]:
     """Compares the sizes of shards with the manifest.
+
+    Returns:
+        The versions of shards on object stores, by path.
 
     Raises:
         InputError: A shard is missing or has another size.
     """
-    storage = open_storage(source.folder)
-    sizes = {}
-    for folder in {os.path.dirname(path) for path in source.paths}:  # one request for each
-        for entry in storage.list_dir(folder):
-            path = join(folder, entry.name)
-            sizes[path] = entry.size if entry.kind == "file" else -1
-    for path, shard in zip(source.paths, source.shards, strict=True):
-        size = sizes.get(path)
-        if size == shard.bytes:
-            continue
-        how = "is not a file, but manifest.json lists it"
-        if size is None:
+    paths = source.paths
+    versions: dict[str, str] = {}
+    folders = {os.path.dirname(path) for path in paths}
+    listed: dict[str, Entry] = {}
+    for entries in map_ordered(_list, folders, storage_threads(source.folder)):
+        listed |= entries
+    for path, shard in zip(paths, source.shards, strict=True):
+        entry = listed.get(path)
+        if entry is None:
             check_not_deleted(source.folder)
             how = "is missing, but manifest.json lists it"
-        elif size >= 0:
-            how = f"has {plural(size, 'byte')}, but manifest.json says {shard.bytes:,}"
+        elif entry.kind != "file":
+            how = "is not a file, but manifest.json lists it"
+        elif entry.size != shard.bytes:
+            how = f"has {plural(entry.size, 'byte')}, but manifest.json says {shard.bytes:,}"
+        else:
+            if scheme_of(path):
+                versions[path] = entry.version
+            continue
         raise InputError(
             f"{path} {how}: run `shardmill verify {source.folder}` to see what else is wrong, and "
             "build or copy the dataset again."
         )
+    return versions
+
+
+def _list(folder: str) -> dict[str, Entry]:
+    return {join(folder, entry.name): entry for entry in open_storage(folder).list_dir(folder)}
 
 
 def record_unlike_schema(path: object, record: int, error: object, folder: object) -> InputError:

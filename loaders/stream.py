@@ -618,7 +618,7 @@ class Stream:
     def _open(self, at: Position, reader: Reader) -> EpochReader:
         files = self.records.files
         order = self._epochs.order(
-            at.epoch, Shuffling(self.shuffle, self.seed, self._window(), files)
+            at.epoch, Shuffling(self.shuffle, self.seed, self._window, files)
         )
         by_records = self.order == "records"
         return EpochReader(order, at, reader, self._remainder_of, by_records=by_records)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Iterator
@@ -51,9 +52,12 @@ def open_manifest(path: str | os.PathLike[str], *, counts: bool = True) -> Opene
     Raises:
         InputError: It does not exist, or this release cannot read it.
     """
-    folder, file = _find_manifest(path)
-    manifest = _read_manifest(folder, file, counts=counts)
-    if manifest.root and folder and os.fsdecode(path) != file:
+    text = _check_path(path)
+    folder, file, data = text, join(text, MANIFEST), _read_below(text)
+    if data is None:
+        folder, file = _find_manifest(text)
+    manifest = _read_manifest(folder, file, data, counts=counts)
+    if manifest.root and folder and text != file:
         root = manifest.root
         # A reader that was given the folder would read another one.
         if resolve_links(folder).rstrip("/") != resolve_links(root).rstrip("/"):
@@ -70,8 +74,12 @@ def load_manifest(path: str | os.PathLike[str]) -> Manifest:
     return open_manifest(path).manifest
 
 
-def _find_manifest(path: str | os.PathLike[str]) -> tuple[str, str]:
-    """Returns the folder of a dataset and the path of its manifest, given either of them."""
+def _check_path(path: str | os.PathLike[str]) -> str:
+    """Returns the path of a dataset or manifest as a text.
+
+    Raises:
+        UsageError: It is not one.
+    """
     if not isinstance(path, str | bytes | os.PathLike):
         raise ArgumentError(
             f"{path!r:.60} ({type(path).__name__}) is not a path: give the folder of a dataset."
@@ -86,6 +94,22 @@ def _find_manifest(path: str | os.PathLike[str]) -> tuple[str, str]:
         raise UsageError(
             f"{text} is not a URI: give {scheme}://... as a str; pathlib removes a slash."
         )
+    return text
+
+
+def _read_below(folder: str) -> bytes | None:
+    """Returns the manifest of a folder of an object store; None if there is none, or elsewhere.
+
+    Objects are not in folders: to look whether there is one takes two more requests.
+    """
+    if scheme_of(folder) and not folder.endswith(MANIFEST):
+        with contextlib.suppress(FileNotFoundError):
+            return read_dataset_file(join(folder, MANIFEST))
+    return None
+
+
+def _find_manifest(text: str) -> tuple[str, str]:
+    """Returns the folder of a dataset and the path of its manifest, given either of them."""
     entry = open_storage(text).stat(text)
     if entry is not None and entry.kind == "dir" and os.path.islink(text):
         target = os.path.realpath(text)  # a publication changes the link to the current generation
@@ -98,10 +122,10 @@ def _find_manifest(path: str | os.PathLike[str]) -> tuple[str, str]:
     return "", text
 
 
-def _read_manifest(folder: str, file: str, *, counts: bool) -> Manifest:
-    data = b""
+def _read_manifest(folder: str, file: str, data: bytes | None, *, counts: bool) -> Manifest:
     try:
-        data = read_dataset_file(file)
+        if data is None:
+            data = read_dataset_file(file)
         manifest = Manifest.from_json(data)
         for name, split in manifest.splits.items():
             stated, counted = split.num_examples, sum(shard.records for shard in split.shards)
@@ -114,7 +138,7 @@ def _read_manifest(folder: str, file: str, *, counts: bool) -> Manifest:
         check_not_lost(file)
         raise missing_dataset(file) from error
     except FormatError as error:
-        check_not_lost(file, data)
+        check_not_lost(file, data or b"")
         dataset = _dataset_of(file)
         if dataset:
             raise InputError(

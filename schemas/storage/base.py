@@ -113,8 +113,13 @@ class Storage(Protocol):
         except ChangedError as error:
             raise replaced_error("read", path) from error
 
-    def open_at(self, path: str) -> AbstractContextManager[RandomReader]:
+    def open_at(
+        self, path: str, size: int = -1, version: str = ""
+    ) -> AbstractContextManager[RandomReader]:
         """Open a file for random access.
+
+        Given the size and version of a listing, an object store sends no request before the first
+        read, which fails if the object has changed. Other storages ignore them.
 
         Raises:
             ChangedError: The path is not a file.

@@ -9,7 +9,9 @@ import os
 import tempfile
 import uuid
 from collections.abc import Iterator, Sequence
+from http import HTTPStatus
 from typing import IO, TYPE_CHECKING, Any, Literal
+from urllib.parse import quote
 
 from shardmill.schemas.errors import ChangedError, StorageError
 from shardmill.schemas.storage.base import (
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
 _MAX_COMPONENTS = 32  # limit of a compose call
 _LISTED = "items(name,size,generation,updated),prefixes,nextPageToken"
 _CONNECTIONS = 64  # kept open; more than any sensible number of threads
+_TIMEOUT = 60  # seconds without a byte of a download, as in the client library
 _METADATA_TIMEOUT = 0.25  # seconds; the server answers within milliseconds
 Missing = Literal["object", "bucket"]
 
@@ -117,17 +120,40 @@ class GcsStorage(ObjectStorage):
         return data
 
     def _read_range(self, entry: Entry, start: int, stop: int) -> bytes:
-        # A blob that was read once would request its old generation again, and "not found" would
-        # no longer mean that the object was deleted.
         with translate_errors("read", entry.path):
-            return self._download(
-                self._blob(entry.path),
-                start=start,
-                end=stop - 1,
-                raw_download=True,
-                checksum=None,
-                if_generation_match=int(entry.version),
-            )
+            data: bytes = self._retry(self._get_range)(entry, start, stop)
+            return data
+
+    def _get_range(self, entry: Entry, start: int, stop: int) -> bytes:
+        """Return a range of one generation of an object, as it is stored.
+
+        The client library copies a download in pieces of 8 KiB, each under the lock of the
+        interpreter: with several threads that takes ten times as much CPU as one read of all bytes.
+
+        Raises:
+            ChangedError: The generation was replaced.
+        """
+        from google.api_core import exceptions
+
+        bucket, name = split_uri(entry.path)
+        client = self._client()
+        # Source: https://cloud.google.com/storage/docs/json_api/v1/objects/get
+        url = f"{client.api_endpoint}/download/storage/v1/b/{bucket}/o/{quote(name, safe='')}"
+        response = client._http.get(  # noqa: SLF001 - the session of make_client
+            url,
+            params={"alt": "media", "ifGenerationMatch": entry.version},
+            # Else the service inflates objects with Content-Encoding: gzip.
+            headers={"Accept-Encoding": "gzip", "Range": f"bytes={start}-{stop - 1}"},
+            stream=True,
+            timeout=_TIMEOUT,
+        )
+        with response:
+            if response.status_code == HTTPStatus.PRECONDITION_FAILED:
+                raise _changed(entry.version)
+            if not response.ok:
+                raise exceptions.from_http_response(response)
+            data: bytes = response.raw.read(decode_content=False)
+        return data if response.status_code == HTTPStatus.PARTIAL_CONTENT else data[start:stop]
 
     @contextlib.contextmanager
     def open_write(self, path: str) -> Iterator[IO[bytes]]:

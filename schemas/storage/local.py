@@ -111,8 +111,9 @@ class LocalStorage(Storage):
         return data
 
     @contextlib.contextmanager
-    def open_at(self, path: str) -> Iterator[RandomReader]:
+    def open_at(self, path: str, size: int = -1, version: str = "") -> Iterator[RandomReader]:
         """Open a regular file for random access; the reader keeps its descriptor."""
+        del size, version
         with contextlib.ExitStack() as stack:
             with _translate_errors("read", path):
                 file = stack.enter_context(os.fdopen(_open_input(path), "rb", 0))

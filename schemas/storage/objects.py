@@ -116,9 +116,10 @@ class ObjectStorage(Storage):
         return entry
 
     @contextlib.contextmanager
-    def open_at(self, path: str) -> Iterator[RandomReader]:
-        """Open an object for random access; all reads are of the version that it has now."""
-        yield ObjectReader(self._file(path), self._read_range)
+    def open_at(self, path: str, size: int = -1, version: str = "") -> Iterator[RandomReader]:
+        """Open an object for random access; all reads are of one version."""
+        entry = Entry(path, size, version) if size >= 0 and version else self._file(path)
+        yield ObjectReader(entry, self._read_range)
 
     def create(self, path: str, data: bytes) -> bool:
         """Upload an object unless it exists. Uploads are atomic: no temporary object is needed."""

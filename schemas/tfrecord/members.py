@@ -35,12 +35,13 @@ class OpenFile:
     Args:
         path: Path of the file.
         size: Its size by the manifest.
+        version: Its version in a listing, or empty.
         is_copy: Whether it is a local copy of a remote shard.
     """
 
-    def __init__(self, path: str, size: int, *, is_copy: bool = False) -> None:
+    def __init__(self, path: str, size: int, version: str = "", *, is_copy: bool = False) -> None:
         with contextlib.ExitStack() as stack:
-            self._reader = stack.enter_context(open_file(path, "", size))
+            self._reader = stack.enter_context(open_file(path, version, size))
             weakref.finalize(self, stack.pop_all().close)  # also before the interpreter ends
         self.size, self.gap, self._is_copy = self._reader.size, self._reader.gap, is_copy
 

@@ -61,7 +61,7 @@ def open_file(path: str, version: str, size: int = -1) -> Iterator[CheckedReader
     """
     with contextlib.ExitStack() as stack:
         with _as_faults():  # errors of the caller's code are not faults of the file
-            reader = stack.enter_context(open_storage(path).open_at(path))
+            reader = stack.enter_context(open_storage(path).open_at(path, size, version))
             changed = version and reader.version != version
             if changed or size not in (-1, reader.size):
                 raise ChangedError("the file changed since it was listed")

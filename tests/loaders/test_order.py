@@ -85,7 +85,9 @@ def make(epoch: int, by_label: bool, window: int = WINDOW) -> EpochOrder:
         for n in range(shards)
     ]
     bounds = [*range(0, size, MEMBER), size]
-    return EpochOrder(parts, None, True, f"0/{epoch}", window, lambda parts: [bounds] * len(parts))
+    return EpochOrder(
+        parts, None, True, f"0/{epoch}", lambda: window, lambda parts: [bounds] * len(parts)
+    )
 
 
 def sequence(order: EpochOrder, kind: str) -> np.ndarray:
@@ -212,7 +214,7 @@ def test_blocks_open_only_the_shards_of_a_share():
     opened, parts = set(), make(0, by_label=False).parts
     bounds = [*range(0, parts[0].records, MEMBER), parts[0].records]
     order = EpochOrder(
-        parts, None, True, "0/0", 100, lambda n: opened.update(n) or [bounds] * len(n)
+        parts, None, True, "0/0", lambda: 100, lambda n: opened.update(n) or [bounds] * len(n)
     )
     reader = Reader(Share(3, 10), Share(0, 1), 1)
     pieces = share_of([Piece(0, len(order))], reader, "keep")
@@ -229,7 +231,7 @@ def test_blocks_open_and_fetch_each_shard_once():
             None,
             True,
             "0/0",
-            WINDOW,
+            lambda: WINDOW,
             lambda n, bounds=bounds, opened=opened: opened.extend(n) or [bounds] * len(n),
             fetched.extend,
         )

@@ -233,7 +233,8 @@ def test_reports_unusable_credentials(key, tmp_path):
     assert (done.returncode, done.stdout) == (1, "")
     begin, why, end = re.fullmatch(r"(.*?)\((.*)\)(.*)\n", done.stderr).groups()
     assert begin == (
-        "shardmill: Cannot look at gs://some-bucket/ds: there are no usable Google credentials "
+        "shardmill: Cannot read gs://some-bucket/ds/manifest.json: there are no usable Google "
+        "credentials "
     )
     assert env["GOOGLE_APPLICATION_CREDENTIALS"] in why if key else why == "none were found"
     assert end == (
