@@ -23,6 +23,7 @@ from typing import Any
 
 import mixing
 import remote
+import remote_peers
 from environments import environment
 from photos import write_photos
 
@@ -53,6 +54,15 @@ MIXING = (
 REMOTE = (
     "`Stream` in the order `blocks`, without a DataLoader, from {shards} shards in a bucket: 100 "
     "ms for each request and 200 MB/s in all (`benchmarks/remote.py`). Medians of three rounds."
+)
+REMOTE_PEERS = (
+    "Beside other tools (`benchmarks/remote_peers.py`): an epoch of all images, shuffled and "
+    "decoded to NumPy arrays, in batches of 64, by a DataLoader with two workers and an empty "
+    "cache; medians of three rounds in which the tools alternate. The first batch is measured from "
+    "the call that opens the dataset, without imports. `torch_dataset` fills a window of 64 MiB in "
+    "each worker before it, so it is slower than WebDataset, which begins when its buffer has 100 "
+    "records, and mixes the first ones less. `records` copies whole shards to the disk first. "
+    "tf.data is missing, since its gs:// storage has no setting for another server."
 )
 GROUPS: dict[str, tuple[tuple[str, ...], str]] = {
     "TensorFlow": (
@@ -213,8 +223,16 @@ def sizes(folder: Path) -> str:
     return ", ".join(f"{kind} {size:,.0f}" for kind, size in found.items())
 
 
-def report(work: Path, count: int, runs: dict[str, list[dict[str, Any]]]) -> str:
-    """Returns the page of results."""
+def report(work: Path, count: int, runs: dict[str, list[dict[str, Any]]], tools: list[str]) -> str:
+    """Returns the page of results.
+
+    Args:
+        work: The folder of the data.
+        count: Number of photos.
+        runs: The measures of each reader.
+        tools: Those that are compared at reading from a bucket.
+    """
+    many = work / f"big-{count}" / "many"
     head = (
         f"Made by `make bench-reading` on {os.cpu_count()} cores, Python "
         f"{platform.python_version()}: {count:,} photos, 224x224 JPEG of quality 95. Each reader "
@@ -270,8 +288,11 @@ def report(work: Path, count: int, runs: dict[str, list[dict[str, Any]]]) -> str
         "",
         REMOTE.format(shards=MANY_SHARDS),
         "",
-        remote.table(work / f"big-{count}" / "many"),
+        remote.table(many),
         "",
+        REMOTE_PEERS,
+        "",
+        remote_peers.compare(many, work / "remote", tools, remote.ROUNDS),
     ]
     lines += [
         "## Parsing a tf.train.Example without TensorFlow",
@@ -305,7 +326,8 @@ def main() -> None:
     count = 1000 if options.small else options.count
     prepare(work, count)
     runs = measure(work, count, 1 if options.small else options.rounds)
-    text = report(work, count, runs)
+    tools = ["stream", "blocks"] if options.small else [*remote_peers.TITLES]
+    text = report(work, count, runs, tools)
     print(text)
     if not options.small:
         (DOCS / "benchmarks-reading.md").write_text(text)

@@ -24,9 +24,11 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
 
 ROOT = Path(__file__).resolve().parent.parent
-LATENCY, BYTES_PER_SECOND = 0.1, 200e6
 BATCH = 64
 ROUNDS = 3
 INDICES = {"local": 2000, "bucket": 400}  # that are read, in a random order
@@ -38,27 +40,72 @@ ROWS = {
 }
 
 
+class Network(NamedTuple):
+    """A network between a client and a bucket.
+
+    Attributes:
+        latency: Seconds that each request waits.
+        bytes_per_second: Bytes that all connections together pass on in a second.
+    """
+
+    latency: float
+    bytes_per_second: float
+
+
+SLOW = Network(0.1, 200e6)
+
+
+class Bucket(NamedTuple):
+    """A running server with an empty bucket.
+
+    Attributes:
+        direct: Its URL.
+        slow: Its URL through the network.
+        counts: File with the number of requests and of bytes of answers, two int64.
+    """
+
+    direct: str
+    slow: str
+    counts: Path
+
+    def read_counts(self) -> tuple[int, int]:
+        """Returns the requests and the bytes of answers until now."""
+        requests, size = np.fromfile(self.counts, np.int64)
+        return int(requests), int(size)
+
+
 class Link:
     """A network that all connections share.
 
-    Attributes:
-        free: When it has passed on all bytes, in seconds of ``time.monotonic``.
+    Args:
+        network: What it is like.
+        counts: File of the counts; see ``Bucket``.
     """
 
-    def __init__(self) -> None:
-        self.free, self._lock = 0.0, threading.Lock()
+    def __init__(self, network: Network, counts: Path) -> None:
+        self._network, self._lock = network, threading.Lock()
+        self._free = 0.0  # when it has passed on all bytes, in seconds of time.monotonic
+        self._counts = np.memmap(counts, np.int64, "r+", shape=2)
 
-    def wait(self, size: int) -> None:
-        """Returns when some more bytes have passed."""
+    def wait_for_request(self) -> None:
+        """Returns when a request has passed."""
         with self._lock:
-            self.free = max(self.free, time.monotonic()) + size / BYTES_PER_SECOND
-            delay = self.free - time.monotonic()
+            self._counts[0] += 1
+        time.sleep(self._network.latency)
+
+    def wait_for_bytes(self, size: int) -> None:
+        """Returns when some more bytes of answers have passed."""
+        with self._lock:
+            self._counts[1] += size
+            now = time.monotonic()
+            self._free = max(self._free, now) + size / self._network.bytes_per_second
+            delay = self._free - now
         time.sleep(max(0.0, delay))
 
 
-def serve(port: int, upstream: int) -> None:
+def serve(port: int, upstream: int, link: Link) -> None:
     """Passes connections on for ever."""
-    link, server = Link(), socket.create_server(("127.0.0.1", port))
+    server = socket.create_server(("127.0.0.1", port))
     while True:
         client, _ = server.accept()
         remote = socket.create_connection(("127.0.0.1", upstream))
@@ -79,11 +126,11 @@ def pump(
     with contextlib.suppress(OSError):
         while data := source.recv(1 << 18):
             if is_request and not asked.is_set():
-                time.sleep(LATENCY)
+                link.wait_for_request()
                 asked.set()
             if not is_request:
                 asked.clear()
-                link.wait(len(data))
+                link.wait_for_bytes(len(data))
             target.sendall(data)
     with contextlib.suppress(OSError):
         target.shutdown(socket.SHUT_WR)
@@ -97,15 +144,27 @@ def free_port() -> int:
 
 
 @contextlib.contextmanager
-def run_bucket() -> Iterator[tuple[str, str]]:
-    """Runs a server with an empty bucket; yields its URL and that of the slow network to it."""
+def run_bucket(network: Network) -> Iterator[Bucket]:
+    """Runs a server with an empty bucket behind a network."""
     subprocess.run([ROOT / "deploy" / "gcs" / "install_emulator.sh"], check=True)
     emulator = ROOT / ".cache" / "bin" / "fake-gcs-server"
     port, slow = free_port(), free_port()
     flags = ["-scheme=http", "-host=127.0.0.1", f"-port={port}", "-backend=memory"]
     flags += [f"-public-host=127.0.0.1:{slow}", "-log-level=error"]
-    own = [sys.executable, __file__, "--serve", str(slow), str(port)]
-    with subprocess.Popen([emulator, *flags]) as server, subprocess.Popen(own) as proxy:
+    with contextlib.ExitStack() as stack:
+        counts = Path(stack.enter_context(tempfile.NamedTemporaryFile()).name)
+        np.zeros(2, np.int64).tofile(counts)
+        own = [
+            sys.executable,
+            __file__,
+            "--serve",
+            str(slow),
+            str(port),
+            counts,
+            *map(str, network),
+        ]
+        server = stack.enter_context(subprocess.Popen([emulator, *flags]))
+        proxy = stack.enter_context(subprocess.Popen(own))
         try:
             direct, through = f"http://127.0.0.1:{port}", f"http://127.0.0.1:{slow}"
             request = urllib.request.Request(
@@ -117,24 +176,32 @@ def run_bucket() -> Iterator[tuple[str, str]]:
                     urllib.request.urlopen(f"{through}/storage/v1/b").close()
                     break
                 time.sleep(0.1)
-            yield direct, through
+            yield Bucket(direct, through, counts)
         finally:
             server.kill()
             proxy.kill()
 
 
-def upload(dataset: Path) -> None:
-    """Copies a dataset to the bucket."""
+def upload(bucket: Bucket, folder: Path, name: str) -> None:
+    """Copies a folder to a bucket, in a process with its URL."""
+    command = [sys.executable, __file__, "--upload", folder, name]
+    subprocess.run(command, check=True, env={**os.environ, "STORAGE_EMULATOR_HOST": bucket.direct})
+
+
+def upload_files(folder: Path, name: str) -> None:
+    """Copies a folder to the bucket of this process."""
     from shardmill.schemas.storage import open_storage
 
     storage = open_storage("gs://bench")
-    for file in dataset.rglob("*"):
+    for file in folder.rglob("*"):
         if file.is_file() and not any(part == "current" for part in file.parts):
-            storage.replace(f"gs://bench/ds/{file.relative_to(dataset)}", file.read_bytes())
+            storage.replace(f"gs://bench/{name}/{file.relative_to(folder)}", file.read_bytes())
 
 
 def read(dataset: str, cache: str) -> list[float]:
-    """Returns when each batch of two epochs was there, in seconds after the call."""
+    """Returns when each batch of two epochs was there, in seconds after the imports."""
+    import google.cloud.storage  # noqa: F401
+
     from shardmill.loaders import Stream, open_dataset
 
     start, found = time.perf_counter(), []
@@ -155,10 +222,10 @@ def read_indices(dataset: str, number: int) -> float:
     seconds = []
     for seed in range(2 * ROUNDS):
         records = open_dataset(dataset, features=["image", "label"])  # with empty caches
-        order = random.Random(seed // 2).sample(range(len(records)), number)
+        order = random.Random(seed // 2).sample(range(len(records)), min(number, len(records)))
         start = time.perf_counter()
         examples = records.read(order) if seed % 2 else map(records.__getitem__, order)
-        assert sum(1 for _ in examples) == number
+        assert sum(1 for _ in examples) == len(order)
         seconds.append(time.perf_counter() - start)
     return statistics.median(
         single / ahead for single, ahead in zip(seconds[::2], seconds[1::2], strict=True)
@@ -191,19 +258,20 @@ def measure(name: str, dataset: str, url: str) -> dict[str, float]:
 
 def table(dataset: Path) -> str:
     """Returns the table of medians of the rounds, which alternate."""
-    with run_bucket() as (direct, slow):
-        os.environ["STORAGE_EMULATOR_HOST"] = direct
-        upload(dataset)
+    with run_bucket(SLOW) as bucket:
+        upload(bucket, dataset, "ds")
         places = dict.fromkeys(ROWS, "gs://bench/ds") | {"local": str(dataset)}
         for place, number in INDICES.items():
             dataset_in = places["local" if place == "local" else "blocks"]
             command = [sys.executable, __file__, "--indices", dataset_in, str(number)]
-            environment = {**os.environ, "STORAGE_EMULATOR_HOST": slow}
+            environment = {**os.environ, "STORAGE_EMULATOR_HOST": bucket.slow}
             done = subprocess.run(
                 command, check=True, capture_output=True, text=True, env=environment
             )
             print(f"{place}: records.read is {done.stdout.strip()} x as fast", flush=True)
-        rounds = [{name: measure(name, places[name], slow) for name in ROWS} for _ in range(ROUNDS)]
+        rounds = [
+            {name: measure(name, places[name], bucket.slow) for name in ROWS} for _ in range(ROUNDS)
+        ]
     lines = [
         f"| | first {BATCH} records, s | then records/s | a batch, median ms | slowest, ms |",
         "|---|---|---|---|---|",
@@ -221,7 +289,10 @@ def table(dataset: Path) -> str:
 
 if __name__ == "__main__":
     if sys.argv[1] == "--serve":
-        serve(int(sys.argv[2]), int(sys.argv[3]))
+        network_ = Network(*map(float, sys.argv[5:]))
+        serve(int(sys.argv[2]), int(sys.argv[3]), Link(network_, Path(sys.argv[4])))
+    elif sys.argv[1] == "--upload":
+        upload_files(Path(sys.argv[2]), sys.argv[3])
     elif sys.argv[1] == "--indices":
         print(f"{read_indices(sys.argv[2], int(sys.argv[3])):.1f}")
     elif sys.argv[1] == "--read":
