@@ -56,7 +56,7 @@ REMOTE = (
     "ms for each request and 200 MB/s in all (`benchmarks/remote.py`). Medians of three rounds."
 )
 REMOTE_PEERS = (
-    "Beside other tools (`benchmarks/remote_peers.py`): an epoch of all images, shuffled and "
+    "The same of several tools (`benchmarks/remote_peers.py`): an epoch of all images, shuffled and "
     "decoded to NumPy arrays, in batches of 64, by a DataLoader with two workers and an empty "
     "cache; medians of three rounds in which the tools alternate. The first batch is measured from "
     "the call that opens the dataset, without imports. `torch_dataset` fills a window of 64 MiB in "

@@ -346,7 +346,11 @@ def _parse_text(flag: str, value: Any) -> str:
 
 def propose(name: object, names: Collection[str], otherwise: str) -> str:
     """Return the end of an error about an unknown name: the nearest name, or other advice."""
-    near = difflib.get_close_matches(str(name), names, 1)
+    text = str(name)
+    near = difflib.get_close_matches(text, names, 1, 0.9)
+    # After a typing error, a part of a name: size of image_size.
+    near = near or [option for option in names if text.strip("-") in option.strip("-").split("_")]
+    near = near or difflib.get_close_matches(text, names, 1)
     return f"did you mean {near[0]}?" if near else otherwise
 
 
