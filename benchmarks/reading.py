@@ -56,8 +56,8 @@ REMOTE = (
     "ms for each request and 200 MB/s in all (`benchmarks/remote.py`). Medians of three rounds."
 )
 REMOTE_PEERS = (
-    "The same of several tools (`benchmarks/remote_peers.py`): an epoch of all images, shuffled and "
-    "decoded to NumPy arrays, in batches of 64, by a DataLoader with two workers and an empty "
+    "The same of several tools (`benchmarks/remote_peers.py`): an epoch of all images, shuffled "
+    "and decoded to NumPy arrays, in batches of 64, by a DataLoader with two workers and an empty "
     "cache; medians of three rounds in which the tools alternate. The first batch is measured from "
     "the call that opens the dataset, without imports. `torch_dataset` fills a window of 64 MiB in "
     "each worker before it, so it is slower than WebDataset, which begins when its buffer has 100 "
