@@ -58,6 +58,25 @@ def test_stream_reads_each_member_once(uri, front):
     assert front.counts().total() <= SHARDS + 1 + 2 * SHARDS * MEMBERS
 
 
+def test_the_first_example_takes_few_round_trips(uri, front):
+    """Requests that do not depend on each other are sent at the same time."""
+    calls = []
+
+    def answer_late(_) -> None:
+        begin = time.monotonic()
+        time.sleep(0.3)
+        calls.append((time.monotonic(), begin))
+
+    front.hook = answer_late
+    next(iter(Stream(open_dataset(uri), shuffle=True, order="blocks")))
+    trips, end = 0, 0.0
+    for stop, begin in sorted(calls):
+        if begin >= end:  # it could not begin before the last counted one was answered
+            trips, end = trips + 1, stop
+    # Manifest; schema and list; indexes; size of the first member; members.
+    assert trips <= 5
+
+
 @pytest.fixture
 def long_shards(strict_bucket, tmp_path) -> str:
     """Shards with more records than a stream reads ahead."""
