@@ -211,7 +211,11 @@ class FileCount(NamedTuple):
 
 
 def count_file(
-    path: str, check: Check = "records", take: Take | None = None, version: str = ""
+    path: str,
+    check: Check = "records",
+    take: Take | None = None,
+    version: str = "",
+    size: int = -1,
 ) -> FileCount:
     """Return the number of records of a TFRecord file, which is read in chunks.
 
@@ -221,13 +225,14 @@ def count_file(
             and reads no more of a file without one than counting needs.
         take: Called with each valid payload.
         version: Expected version of the file, as in ``Entry``; empty: any.
+        size: Expected size in bytes; negative: any.
 
     Raises:
         StorageError: The storage failed.
     """
     file_count = FileCount(0, 0)
     try:
-        with open_file(path, version) as reader:
+        with open_file(path, version, size) as reader:
             file_count = FileCount(0, reader.size)
             compression = detect_compression(reader)
             file_count = file_count._replace(compression=compression)

@@ -87,7 +87,7 @@ def count_ref(ref: InputRef, check: Check) -> FileCount:
     """Return the count of a matched file; of one that was rejected while matching, its error."""
     if ref.error:
         return FileCount(0, ref.size, fault=FileFault(ref.error, 0, 0, ref.message))
-    return count_file(ref.uri, check, version=ref.version)
+    return count_file(ref.uri, check, version=ref.version, size=ref.size)
 
 
 def write_manifest(files: Sequence[CountedFile], counts: MatchCounts, spec: CountSpec) -> Manifest:
