@@ -115,7 +115,7 @@ test-lowest:  # Run the tests of light with the lowest versions that setup.py al
 	@$(UV) venv --quiet --clear --python "$(PYTHON)" .cache/lowest
 	@$(UV) pip install --quiet --resolution lowest-direct --python .cache/lowest/bin/python --editable '.[light]'
 	@# Old packages of Google warn of this year's Pythons.
-	@PYTHONWARNINGS=ignore::FutureWarning .cache/lowest/bin/python -m pytest -q -n $(PROCESSES) -m 'not heavy' tests/schemas tests/transforms
+	@PYTHONWARNINGS=ignore::FutureWarning .cache/lowest/bin/python -m pytest -q -n $(PROCESSES) -m 'not heavy or sweep' tests/schemas tests/transforms
 
 # Tests of images, and of the pipelines that read them.
 IMAGE_TESTS := tests/transforms/images $(addprefix tests/pipelines/test_,annotations.py extras.py images.py images_faults.py options.py \

@@ -57,8 +57,10 @@ beam_cache.install()  # in the process of the tests; commands run Beam unchanged
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Run the tests that import TensorFlow in one process: the import takes 6 s of CPU time.
 
-    Without TensorFlow and torch (`make light`), skip the tests that import them.
+    Without TensorFlow and torch (`make light`), skip the tests that import them. Of a test marked
+    `sweep`, the first case is quick, and the others are heavy.
     """
+    begun: set[str] = set()
     missing = [name for name in FRAMEWORKS if importlib.util.find_spec(name) is None]
     for item in items:
         function = getattr(item.function, "hypothesis", item.function)
@@ -68,6 +70,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         grouped = any(item.iter_markers("xdist_group")) or any(item.iter_markers("heavy"))
         if not grouped and _imports(function, TENSORFLOW):
             item.add_marker(pytest.mark.xdist_group("tensorflow"))
+        if any(item.iter_markers("sweep")):
+            test = item.nodeid.partition("[")[0]
+            if test in begun:
+                item.add_marker(pytest.mark.heavy)
+            begun.add(test)
 
 
 def pytest_collection_finish() -> None:

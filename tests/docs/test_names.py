@@ -49,6 +49,7 @@ def test_messages_may_have_the_phrases() -> None:
     assert [*TOOL["find_phrases"]("error('boxes, of which 2 are empty')")] == []
 
 
+@pytest.mark.heavy
 def test_finished_folders_have_no_faults() -> None:
     assert TOOL["main"]() == 0
     assert all((TOOL["ROOT"] / folder).is_dir() for folder in TOOL["FINISHED"])

@@ -27,6 +27,7 @@ BOXES: dict[str, Any] = {"features": ["image", "image/key", "boxes/xyxy", "class
 # Layouts.
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("kind", ["jpeg", "png", "raw", "none", "mixed", "bylabel"])
 def test_images_have_their_channels_first(kind, images):
     options = {"features": ["image", "label"]}
@@ -42,6 +43,7 @@ def test_images_have_their_channels_first(kind, images):
     assert {shape[0] for shape in grown} == {{"png": 4, "raw": 1}.get(kind, 3)}
 
 
+@pytest.mark.heavy
 def test_other_arrays_keep_their_layout(tmp_path, images):
     import shardmill
 

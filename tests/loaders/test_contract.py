@@ -205,6 +205,7 @@ OPENED = {
 }
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("look", [False, True], ids=["epoch", "look"])
 @pytest.mark.parametrize("reader", OPENED)
 def test_a_dropped_reader_closes_its_files(reader, look, numbered, tmp_path):

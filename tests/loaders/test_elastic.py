@@ -166,6 +166,7 @@ def test_each_host_gets_the_first_ones_of_its_share(hosts, workers, remainder, o
     assert len(set(seen)) == len(seen) == limit * hosts
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("threads", [0, 3])
 @pytest.mark.parametrize(("hosts", "workers"), LAYOUTS)
 def test_a_state_continues_at_every_position(hosts, workers, threads, records):

@@ -144,6 +144,7 @@ def without_collector() -> Iterator[None]:
         gc.enable()
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("method", "stateful"),
     [

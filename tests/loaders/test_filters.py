@@ -116,6 +116,7 @@ def random_condition(rng, kind):
     return given, lambda cell: any(matches(cell, value) for value in some)
 
 
+@pytest.mark.sweep
 @pytest.mark.filterwarnings("ignore:where=")
 @pytest.mark.parametrize("kind", CHOICES)
 @pytest.mark.parametrize("dataset", ["images", "rows"])
@@ -209,6 +210,7 @@ def read_keras(ds, where):
     return sum(len(list(dataset)) for _ in range(3))
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("read", [read_stream, read_torch, read_keras])
 @pytest.mark.parametrize(
     "where",

@@ -160,6 +160,7 @@ def check_passes(root, seed: int) -> None:
         check_counts(read, drawn)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("seed", range(12))
 def test_each_example_is_read_as_often_as_its_turn_comes(seed, root) -> None:
     check_passes(root, seed)
@@ -188,6 +189,7 @@ def ids_of_batches(batches) -> list[int]:
     return [number for batch in batches for number in batch["id"].flatten().tolist()]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("order", ["records", "blocks"])
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_data_loader_is_stopped_and_resumed_with_other_workers(order, workers, root) -> None:
@@ -431,6 +433,7 @@ def check_changes(root, seed: int) -> None:
     check_counts(read, drawn)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("seed", range(8))
 def test_weights_and_datasets_change_at_a_state(seed, root) -> None:
     check_changes(root, seed)
@@ -496,6 +499,7 @@ def photos(tmp_path_factory):
 UNION = ("ant", "cat", "dog", "emu", "wolf")
 
 
+@pytest.mark.heavy
 def test_equal_class_names_share_an_id(photos) -> None:
     paths = {photos / "pets": 1, photos / "zoo": 2, photos / "wild": 1}
     with pytest.raises(UsageError, match=r"different labels .*labels='union'"):
@@ -516,6 +520,7 @@ def test_equal_class_names_share_an_id(photos) -> None:
     assert len(kept) == 6
 
 
+@pytest.mark.heavy
 def test_balance_of_labels_inside_and_around(photos) -> None:
     paths = {photos / "pets": 1, photos / "zoo": 1}
     around = Stream(open_dataset(mix(paths, labels="union", until=66)), balance="label")

@@ -24,6 +24,7 @@ pytestmark = pytest.mark.xdist_group("tensorflow")  # its fixtures import Keras
 EXPRESSIONS = ["train", "train+validation", "train[10%:60%]", "train[3:40]+validation[-5:]"]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("split", EXPRESSIONS[1::2])
 def test_images_are_normalized_as_by_an_adapted_layer(split, images) -> None:
     import jax
@@ -63,6 +64,7 @@ def test_column_is_normalized_by_its_finite_values(split, framework, table) -> N
     assert np.allclose(found, (values - values.mean()) / values.std(), atol=1e-5)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("kind", ["jpeg", "bylabel", "rows"])
 @pytest.mark.parametrize("split", ["train[10%:60%]+validation[-50%:]", "train+validation"])
 def test_class_weights_of_sums_and_slices(split, kind, dataset) -> None:

@@ -135,6 +135,7 @@ QUALITY = {
 }
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("kind", "by_label"),
     [
@@ -173,6 +174,7 @@ def test_hosts_read_little_more_than_their_share_of_members(hosts, workers, by_l
         assert read <= 1.1 * examples
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("read", [0.1, 0.3, 0.5, 0.77, 0.95])
 @pytest.mark.parametrize(("before", "after"), [((8, 2), (13, 5)), ((1, 2), (3, 2))])
 def test_a_change_of_hosts_reads_one_window_of_each_former_worker_again(before, after, read):

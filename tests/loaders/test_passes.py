@@ -151,6 +151,7 @@ def check_passes(ds, disturb, method: str, *, persistent: bool, stateful: bool, 
     assert ids_of(loader) == order_of(ds, 1, 2)
 
 
+@pytest.mark.heavy
 def test_a_slow_worker_reads_the_epoch_of_the_others(ds) -> None:
     check_passes(ds, look, "fork", persistent=False, stateful=False, slow=True)
 
@@ -226,6 +227,7 @@ LAUNCHES = [
 QUICK = [(0, 0, 0, 0), (0, 1, 0, 0), (2, 0, 0, 1)]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("workers", "stateful", "persistent", "late"),
     [
@@ -250,6 +252,7 @@ def test_set_epoch_may_come_after_iter(workers, stateful, persistent, late, ds) 
         assert ids_of(loader) == order_of(ds, 7, workers)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("first", ["iter", "set_epoch"])
 def test_a_state_fits_after_either_order(workers, first, ds) -> None:
@@ -359,6 +362,7 @@ def check_resumed_run(ds, rng: random.Random) -> None:
     assert sorted(ids_of(loader_of(following, 2))) == list(range(TOTAL))
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("seed", range(3))
 def test_states_of_torchdata_continue_in_any_topology(seed, ds) -> None:
     check_resumed_run(ds, random.Random(seed))
@@ -370,6 +374,7 @@ def test_more_states_of_torchdata(seed, ds) -> None:
     check_resumed_run(ds, random.Random(seed))
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("hosts", [2, 3])
 def test_a_state_of_one_host_continues_on_others(hosts, ds) -> None:
     read = Counter()

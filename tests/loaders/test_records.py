@@ -76,6 +76,7 @@ def test_columns_named_weight_and_sample_id_keep_their_values(tmp_path):
     assert {row["sample_id"] for row in found} <= {f"train-0:{n}" for n in range(3)}
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("kind", KINDS)
 def test_payloads_equal_those_of_tf_data(kind, dataset):
     expected = tf_payloads(dataset(kind), BOTH)

@@ -129,6 +129,7 @@ def ids(stream) -> Counter:
     return Counter(int(row["id"]) for row in stream)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("order", ["records", "blocks", None])
 @pytest.mark.parametrize("name", WEIGHTS)
 def test_records_are_read_as_often_as_their_weights_say(weighted, name, order):
@@ -215,6 +216,7 @@ def test_rows_have_ids_too(tmp_path):
     ]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("key", ["name", "number", "ratio"])
 def test_rows_with_a_key_have_it_as_id(key, tmp_path):
     """The same in each build, also if the records are in other places; a missing one has none."""

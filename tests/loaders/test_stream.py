@@ -255,6 +255,7 @@ def test_slices_of_labels_are_percentages_of_each(by_label):
 # Memory.
 
 
+@pytest.mark.heavy
 def test_the_buffer_is_bounded_in_decompressed_bytes(tmp_path):
     """Masks of 256 KiB that compress to 300 bytes: About half of a window of 64 MiB is in memory."""
     payload = encode_example({"id": 1, "x": bytes(256 << 10)})
@@ -281,6 +282,7 @@ def uneven(tmp_path_factory):
     return write_dataset(tmp_path_factory.mktemp("uneven") / "ds", groups, f"{ID}\n{DATA}")
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("remote", [False, True])
 def test_windows_hold_a_limited_number_of_bytes(remote, uneven, monkeypatch):
     """Of the records that they have, not of average ones; the order stays the same."""

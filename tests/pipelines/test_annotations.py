@@ -94,6 +94,7 @@ def shards_and_catalogs(output: Path, manifest) -> list:
     return [(output / name).read_bytes() for name in names] + tables
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("kind", ["voc", "yolo", "coco"])
 def test_boxes_of_each_format_are_in_the_records(tmp_path, kind):
     """TensorFlow reads the same boxes, which are those that the test wrote."""
@@ -130,6 +131,7 @@ def test_boxes_of_each_format_are_in_the_records(tmp_path, kind):
     )
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     "kind",
     ["voc", *(pytest.param(each, marks=pytest.mark.heavy) for each in ("yolo", "coco"))],
@@ -425,6 +427,7 @@ def test_masks_keep_their_classes(tmp_path):
         assert set(np.unique(mask)) <= {0, 1, 2, 3}
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("what", ["masks", "boxes"])
 def test_records_that_are_not_taken_are_decoded_in_parallel(tmp_path, monkeypatch, what):
     """Also where all are known: each mask changed, or no record has what placing boxes needs."""
@@ -452,6 +455,7 @@ def test_records_that_are_not_taken_are_decoded_in_parallel(tmp_path, monkeypatc
     assert all(name.startswith("ordered") for name in threads)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("link", ["", "masks", "input"])
 def test_masks_that_do_not_fit_are_rejects(tmp_path, link):
     folder = write_images(tmp_path / "in")
@@ -524,6 +528,7 @@ def write_sets(folder: Path, **lists: str) -> Path:
     return sets
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("names", ["97\n98\n", "03.jpg\n", "03 1\n04 -1\n"])
 def test_an_image_set_without_an_image_is_an_error(tmp_path, names):
     folder = write_images(tmp_path / "in")
@@ -573,6 +578,7 @@ def test_features_can_be_chosen(tmp_path):
     )
 
 
+@pytest.mark.heavy
 def test_boxes_without_a_usable_class_are_rejects(tmp_path):
     """An image is not published with some of its boxes; the others are not lost."""
     folder, facts = write_images(tmp_path / "in"), truth()
@@ -651,6 +657,7 @@ def trained(tmp_path_factory) -> tuple[Path, dict]:
     return base / "ds", wanted
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", sorted({*FORMATS} - {"rel_xywh"}))  # which Keras lacks
 def test_loaders_give_boxes_in_named_formats(trained, name):
     """As Keras converts them; padded for training, else ragged."""

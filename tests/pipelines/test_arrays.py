@@ -92,6 +92,7 @@ def save_labelled(folder: Path, labels: np.ndarray, rows: int = 300) -> np.ndarr
     return x
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     "labels",
     [
@@ -252,6 +253,7 @@ def test_memory_does_not_grow_with_the_array(tmp_path, kind) -> None:
     assert peaks[1] < 512, peaks
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     "name",
     [

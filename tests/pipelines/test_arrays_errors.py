@@ -68,6 +68,7 @@ def test_rejects_input_that_changes_during_the_build(tmp_path, kind) -> None:
     assert not (tmp_path / "ds/manifest.json").exists()
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("shape", [(200_000,), (4, 50_000)], ids=["regrouped", "by offset"])
 @pytest.mark.parametrize("pack", [np.savez, np.savez_compressed])
 @pytest.mark.parametrize("damaged", ["values", "checksum"])

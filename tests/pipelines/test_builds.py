@@ -32,6 +32,7 @@ def make_input(kind: str, folder: Path) -> dict[str, object]:
     return {"input": folder, "image_size": 40}
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("flags", FLAGS, ids=str)
 @pytest.mark.parametrize("kind", ["images", "rows"])
 def test_bytes_do_not_depend_on_processes_threads_or_workers(kind, flags, tmp_path) -> None:
@@ -48,6 +49,7 @@ def test_bytes_do_not_depend_on_processes_threads_or_workers(kind, flags, tmp_pa
     assert dataset_splits(tmp_path / "there") == dataset_splits(tmp_path / "here")
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("kind", INPUT_KINDS)
 def test_builds_in_a_custom_pipeline(kind, tmp_path) -> None:
     inputs = {

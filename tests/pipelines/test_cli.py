@@ -87,6 +87,7 @@ def test_direct_runner_is_in_memory(flags) -> None:
     assert take_runner(flags) == (IN_MEMORY, [])
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("reasons", [{"root": 1}, {"object": 2, "none": 3, "root": 1}])
 def test_all_reasons_are_shown_if_every_image_is_rejected(tmp_path, reasons) -> None:
     """Each reason with an example and its message, as the file has them; and a dry run."""

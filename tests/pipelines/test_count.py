@@ -150,6 +150,7 @@ def test_counts_of_real_files_match_two_other_readers(shared_data, check) -> Non
     assert {"train", "validation", "test", "eval", "all"} == set(manifest.splits)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("compression", ["gzip", "none"])
 def test_count_of_a_dataset_matches_its_manifest(photos, tmp_path, compression) -> None:
     _, made = build_dataset(
@@ -263,6 +264,7 @@ def test_warns_of_empty_gzip_member_where_tensorflow_stops(tmp_path) -> None:
     assert "TensorFlow may stop reading there" in manifest.warnings[0]
 
 
+@pytest.mark.heavy
 def test_counts_lists_globs_and_several_inputs(mixed, tmp_path) -> None:
     names = sorted(p.relative_to(mixed).as_posix() for p in mixed.rglob("*") if "tfrec" in p.name)
     (mixed / "list.txt").write_text("# ours\n\n" + "\n".join(names) + "\nnot there.tfrecord\n")
@@ -364,6 +366,7 @@ def large(tmp_path_factory) -> Path:
     return folder
 
 
+@pytest.mark.heavy
 def test_processes_do_not_change_the_manifest(large) -> None:
     assert (large / "train.tfrecord").stat().st_size > 2 * (64 << 20)
     alone, together = count(large), count(large, processes=2)

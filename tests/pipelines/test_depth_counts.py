@@ -37,6 +37,7 @@ def catalogs(folder) -> list:
     return [pq.read_table(folder / file) for file in files]
 
 
+@pytest.mark.heavy
 def test_depth_is_counted(tmp_path, photos, capsys):
     ds = tmp_path / "ds"
     build(capsys, photos, ds)

@@ -42,6 +42,7 @@ def answer(capsys, *flags: str) -> dict:
     return json.loads(capsys.readouterr().out)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("kind", "make"), [("images", photos), ("rows", rows), ("rows", compressed), ("arrays", arrays)]
 )

@@ -95,6 +95,7 @@ def same_as_from_scratch(path: Path, build) -> bool:
     return dataset_files(path.parent / "ds") == dataset_files(path.parent / "scratch")
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     "work",
     TABLES
@@ -142,6 +143,7 @@ def test_a_resumed_build_takes_the_runs_of_what_the_file_holds(work, monkeypatch
     assert changed == (before if all_changed else 1)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("work", ["in.csv", "in.npy"][: 1 + SOAK], indirect=True)
 def test_content_is_read_by_request_where_no_ctime_is_kept(work, monkeypatch) -> None:
     build, edit, _ = work

@@ -40,6 +40,7 @@ def test_a_failure_in_a_worker_keeps_its_sentence(tmp_path, monkeypatch, capsys)
     assert "leads outside the root" in body["error"]
 
 
+@pytest.mark.heavy
 def test_a_call_raises_an_error_of_its_class(tmp_path) -> None:
     with pytest.raises(InputError) as raised:
         shardmill.rows(tmp_path / "nowhere.csv", tmp_path / "ds")

@@ -75,6 +75,7 @@ def test_the_cases_are_the_extras_of_users() -> None:
     assert extras == {*EXTRAS, *ALIASES, *DEVELOPERS}
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("case", CASES)
 def test_files_that_are_no_images_are_named_so(case, odd, tmp_path) -> None:
     rejects, versions = json.loads(run_hidden(case, tmp_path, "-c", DECODE, str(odd)))
@@ -105,6 +106,7 @@ def build_hidden(case: str, odd: Path, folder: Path) -> None:
     check_rejects(folder / "ds", heic=not IS_HIDDEN[case])
 
 
+@pytest.mark.heavy
 def test_a_build_without_any_extra_gives_each_reason(odd, tmp_path) -> None:
     build_hidden("everything", odd, tmp_path)
 

@@ -27,6 +27,7 @@ def folder(tmp_path_factory) -> Path:
     return folder
 
 
+@pytest.mark.heavy
 def test_pairs_of_names_and_shares_are_splits(folder, tmp_path) -> None:
     """As in a dict."""
     pairs = [("train", 0.75), ("test", 0.25)]

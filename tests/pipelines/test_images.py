@@ -271,6 +271,7 @@ REAL = {
 QUICK = ("mixed_formats_dali", "flowers_128px_with_junk")
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     "name", [pytest.param(n, marks=[pytest.mark.heavy] * (n not in QUICK)) for n in REAL]
 )
@@ -287,6 +288,7 @@ def test_real_datasets(name: str, shared_data, tmp_path) -> None:
         assert plain == gzip.decompress(path.read_bytes())
 
 
+@pytest.mark.heavy
 def test_broken_files_are_rejects(shared_data, tmp_path) -> None:
     _, manifest = build_dataset(
         input=shared_data / "bad", output=tmp_path / "ds", image_size=64, max_reject_fraction=1.0
@@ -301,6 +303,7 @@ def test_broken_files_are_rejects(shared_data, tmp_path) -> None:
     )
 
 
+@pytest.mark.heavy
 def test_class_ids_may_sort_numbers_by_value(tmp_path):
     """A warning says that they sort as texts; only ids change with the option, no image."""
     photos = make_photos(tmp_path / "in", {str(number): 1 for number in range(12)}, size=(8, 8))

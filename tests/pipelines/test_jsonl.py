@@ -13,6 +13,7 @@ from tests.support.rows_tools import published, rejects_of
 from tests.support.typed_tools import counted, write_lines
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", ["t.csv", "t.txt.csv", "t.json", "t"])
 def test_content_decides_not_the_name(tmp_path, name) -> None:
     path = write_lines(tmp_path / name, [{"a": n, "b": "x"} for n in range(59)])
@@ -47,6 +48,7 @@ BAD = {
 ALONE = [b'{"a": 1}{"a": 2}', b'{"a": 1, "a": 2}', b'{"a": NaN}', b'{"a": 1},']
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("bad", [*([each] for each in ALONE), [*BAD]], ids=len)
 def test_each_bad_line_is_one_reject_with_its_number(tmp_path, bad) -> None:
     good = [{"a": n, "t": f"w{n}", "l": [n]} for n in range(3000)]

@@ -59,6 +59,7 @@ def inputs_of(kind: str, folder: Path) -> Path:
     return path
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("kind", ["images", "rows", "arrays"])
 def test_a_build_beyond_a_limit_publishes_nothing_and_resumes(kind, tmp_path, capsys) -> None:
     source, ds = inputs_of(kind, tmp_path), tmp_path / "ds"
@@ -106,6 +107,7 @@ def test_no_image_is_decoded_again_when_limits_are_relaxed(
     assert count_records(ds) == 40
 
 
+@pytest.mark.heavy
 def test_an_update_beyond_a_limit_leaves_the_version_that_is_served(
     source, tmp_path, capsys
 ) -> None:
@@ -142,6 +144,7 @@ def test_one_file_has_options_and_limits(source, tmp_path, monkeypatch, capsys) 
     assert not [word for word in command if "limits" in word]
 
 
+@pytest.mark.heavy
 def test_calls_raise_the_findings(tmp_path) -> None:
     values = [{"x": number} for number in range(20)]
     with pytest.raises(LimitError, match="fewer than min_examples=1000 asks for") as caught:

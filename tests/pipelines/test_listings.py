@@ -94,6 +94,7 @@ def frames(draw) -> pd.DataFrame:
     return pd.DataFrame(columns)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("kind", FORMATS)
 @given(frame=frames())
 @limits(max_examples=examples(60))
@@ -336,6 +337,7 @@ def test_calls_that_need_one_label(tagged, call, message) -> None:
         call(tagged[0])
 
 
+@pytest.mark.heavy
 def test_update_takes_records_of_changed_cells(tmp_path) -> None:
     """A changed cell or label changes the record without decoding; an added column decodes."""
     photos = make_photos(tmp_path / "in", {"x": 8})
@@ -376,6 +378,7 @@ def test_update_takes_records_of_changed_cells(tmp_path) -> None:
     assert build() == ("published", 0)
 
 
+@pytest.mark.heavy
 def test_lists_and_other_forms_of_listings(tmp_path) -> None:
     """Cells with separators and lists become lists; semicolons, UTF-16 and gzip are read."""
     photos = make_photos(tmp_path / "in", {"x": 2})
@@ -410,6 +413,7 @@ def test_lists_and_other_forms_of_listings(tmp_path) -> None:
     assert found[1:] == found[:1] * 3
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     "kind", ["voc", *(pytest.param(name, marks=pytest.mark.heavy) for name in ("yolo", "coco"))]
 )
@@ -457,6 +461,7 @@ def test_columns_and_boxes_are_in_one_record(tmp_path, kind) -> None:
     }
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("suffix", ["csv", "jsonl"])
 def test_advice_for_rounded_values_of_listings_works(suffix, tmp_path) -> None:
     """Integers beyond 2**53 among decimals: of JSON Lines there are no texts to keep."""

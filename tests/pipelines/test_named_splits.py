@@ -82,6 +82,7 @@ def test_loaders_have_no_label_of_unlabelled_splits(folder) -> None:
     assert run.stdout.strip() == "5"
 
 
+@pytest.mark.heavy
 def test_labels_of_labelled_splits_are_required(folder) -> None:
     rows = [*ROWS[:80], ["200", "1.5", ""]]
     make_table(folder / "in" / "train.csv", HEADER, rows)
@@ -122,6 +123,7 @@ def test_a_file_without_a_label_needs_the_flag(folder) -> None:
         build(folder, splits=KAGGLE)
 
 
+@pytest.mark.heavy
 def test_folders_of_images_are_named(tmp_path) -> None:
     make_photos(tmp_path / "in", {"train/cat": 3, "train/dog": 2, "test": 4}, size=(8, 8))
     common = {"image_size": 8, "input": tmp_path / "in", "unlabeled_splits": "test"}
@@ -157,6 +159,7 @@ def test_folders_of_images_are_named(tmp_path) -> None:
     assert manifest.inputs.rejected_by_reason == {"no_label": 4}
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("kind", ["rows", "images"])
 def test_several_inputs_equal_their_folder(kind, tmp_path) -> None:
     options = {"label": "y"} if kind == "rows" else {"image_size": 8}
@@ -309,6 +312,7 @@ def test_a_place_that_is_no_input_is_an_error_with_the_command(folder) -> None:
     assert len(loaders.open_dataset(folder / "ds", "test")) == 40
 
 
+@pytest.mark.heavy
 def test_a_folder_without_images_is_no_place(tmp_path) -> None:
     make_photos(tmp_path / "in", {"cat": 10, "test": 10}, size=(8, 8))
     (tmp_path / "in" / "none").mkdir()

@@ -94,6 +94,7 @@ def cases() -> Iterator:
             yield pytest.param(kind, name, option, id=f"{kind}-{name}")
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(("kind", "name", "option"), [*cases()])
 def test_a_file_gives_the_options_that_flags_give(
     kind, name, option, tmp_path, monkeypatch
@@ -188,6 +189,7 @@ def switches(kind: str) -> list[str]:
     return [name for name, option in options.items() if option.kind == "switch"]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("kind", list(INPUT_KINDS))
 def test_a_switch_that_is_turned_off_wins_over_the_file(kind, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)

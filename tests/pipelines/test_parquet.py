@@ -119,6 +119,7 @@ DUCKDB = {
 }
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("value", ["to_seconds(i)", "[to_seconds(i)]", "{'b': to_seconds(i)}"])
 def test_intervals_of_duckdb_are_rejected(value, tmp_path) -> None:
     """Arrow reads them as 12 bytes."""
@@ -133,6 +134,7 @@ def test_intervals_of_duckdb_are_rejected(value, tmp_path) -> None:
     assert outcome.status == "published"
 
 
+@pytest.mark.heavy
 def test_duckdb_reads_the_values_of_its_files_too(tmp_path) -> None:
     """Its own types, with missing values."""
     fields, judged = [], []
@@ -167,6 +169,7 @@ def test_row_groups_without_rows_are_nothing(tmp_path) -> None:
     assert (counted(examples), manifest.written) == (expected(table), 3)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("unit", "zone"), [("ms", None), ("us", "Europe/Berlin"), ("ns", None), ("ns", "Europe/Berlin")]
 )

@@ -369,6 +369,7 @@ NESTED = {
 }
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("nested", NESTED)
 def test_values_that_arrow_changes_are_errors(tmp_path, nested):
     """In records of Python and in objects of pandas, with the index of the first one."""
@@ -387,6 +388,7 @@ def test_values_that_arrow_changes_are_errors(tmp_path, nested):
     assert not [*tmp_path.glob("ds/*/*/*")]
 
 
+@pytest.mark.heavy
 def test_names_of_columns_of_pandas(tmp_path):
     """Names that are not texts become texts, and none is taken for the first row of a file."""
     values = np.arange(40).reshape(20, 2)
@@ -413,6 +415,7 @@ def test_values_that_python_does_not_have(tmp_path):
     assert counted(examples) == Counter(map(frozen, rows))
 
 
+@pytest.mark.heavy
 def test_other_columns_of_images(tmp_path):
     """All values of all types, also where their first ones come late."""
     values = make_values(random.Random(5))

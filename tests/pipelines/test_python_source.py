@@ -90,6 +90,7 @@ SOURCES = {
 QUICK = ("generator", "pandas", "streaming", "grain")
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     "kind",
     [pytest.param(kind, marks=[pytest.mark.heavy] * (kind not in QUICK)) for kind in SOURCES],
@@ -186,6 +187,7 @@ def test_a_killed_worker_of_a_loader_loses_nothing_in_silence(tmp_path):
     assert not (tmp_path / "ds" / "manifest.json").exists()
 
 
+@pytest.mark.heavy
 def test_identity_is_that_of_the_values(tmp_path, monkeypatch):
     """Bytes and ids depend neither on the kind of source, nor on the units or the place."""
     first = shardmill.write(ROWS, tmp_path / "a", key="id", label="name")
@@ -203,6 +205,7 @@ def test_identity_is_that_of_the_values(tmp_path, monkeypatch):
     assert changed.manifest.written == 199
 
 
+@pytest.mark.heavy
 def test_a_version_replaces_reading(tmp_path, monkeypatch):
     def unread():
         raise AssertionError
@@ -316,6 +319,7 @@ ALSO = {
 }
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("kind", ALSO)
 def test_values_that_arrow_reads_otherwise(tmp_path, kind):
     source, wanted = ALSO[kind]
@@ -331,6 +335,7 @@ def test_a_type_may_be_known_late(tmp_path):
     assert counted(check_dataset(tmp_path / "ds", built.manifest)) == expected(pa.table(wanted))
 
 
+@pytest.mark.heavy
 def test_numbers_out_of_range_of_records_are_rejects(tmp_path):
     """Of types that are wider than int64 and float32, as in Parquet and CSV files."""
     sources = {
@@ -403,6 +408,7 @@ def test_images_without_a_label_are_rejects_that_name_the_field(tmp_path, texts)
     assert len(built.open()) == 4
 
 
+@pytest.mark.heavy
 def test_pixels_labels_and_splits_of_images(tmp_path):
     """Arrays and images of Pillow keep their pixels; numbers of classes are class ids."""
     rng = np.random.default_rng(0)

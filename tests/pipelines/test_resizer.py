@@ -86,6 +86,7 @@ def build_of(dataset: Path) -> dict:
     return json.loads((dataset / "manifest.json").read_text())["build"]
 
 
+@pytest.mark.heavy
 def test_pillow_resizes_and_the_identity_says_so(photos, hidden, tmp_path, capsys) -> None:
     dataset = tmp_path / "ds"
     code, out, _ = run_hidden(hidden, "images", photos, dataset, *FLAGS)

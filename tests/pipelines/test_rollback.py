@@ -78,6 +78,7 @@ def test_builds_fail_until_the_hold_is_released(work, kind, capsys) -> None:
     assert [shard.crc32c for shard in after.shards] == [shard.crc32c for shard in bad.shards]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("flags", [["--hold"], ["--to"], ["--hold", "--to"]])
 def test_a_repeated_rollback_changes_nothing(work, flags, capsys) -> None:
     """Its answer was lost, so that the operator runs it again."""

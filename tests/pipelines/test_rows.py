@@ -167,6 +167,7 @@ PARAMETERS = [
 ]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("table", PARAMETERS)
 def test_shards_contain_every_cell_of_a_real_table(table, shared_data, tmp_path, capsys) -> None:
     path = shared_data / "csv" / "tables" / table.file

@@ -141,6 +141,7 @@ def test_gaps_after_the_sample_are_missing_values(tmp_path) -> None:
     assert required == judge.notna().all().to_dict()
 
 
+@pytest.mark.heavy
 def test_values_after_the_sample_stop_the_build_after_a_handful(tmp_path) -> None:
     data = table(0, 12_000, code="7")
     data.loc[11_000:11_011, "code"] = "7b"  # 12 rows: one of a thousand

@@ -55,6 +55,7 @@ def people(folder: Path, rows: list[list[str]] = PEOPLE_ROWS) -> Path:
     return make_table(folder / "people.csv", PEOPLE, rows)
 
 
+@pytest.mark.heavy
 def test_passing_the_inferred_schema_is_up_to_date(tmp_path) -> None:
     options = {"input": people(tmp_path), "output": tmp_path / "ds", "splits": TRAIN}
     published(**options)
@@ -104,6 +105,7 @@ def test_applies_an_edited_schema(tmp_path) -> None:
 # Files.
 
 
+@pytest.mark.heavy
 def test_rejects_whole_files_that_do_not_fit(tmp_path) -> None:
     folder = tmp_path / "in"
     for number_ in range(30):
@@ -194,6 +196,7 @@ def test_rows_keep_their_split_when_files_or_rows_are_added(tmp_path) -> None:
         assert new[name] < rows
 
 
+@pytest.mark.heavy
 def test_an_update_names_the_files_that_changed(tmp_path) -> None:
     """Rows have no catalog: the manifest lists their files, as long as these are few."""
     folder, ds = tmp_path / "in", tmp_path / "ds"

@@ -101,6 +101,7 @@ def table_of(source: str, rows: Rows = VALUES) -> Rows:
     return [{name: row.get(name) for name in names} for row in rows]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("source", BUILDS)
 def test_records_types_and_presence_are_those_of_the_values(tmp_path, source) -> None:
     rows = table_of(source)
@@ -118,6 +119,7 @@ def test_records_types_and_presence_are_those_of_the_values(tmp_path, source) ->
         assert required == {"id", "whole"}
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("source", sources("empty text"))
 def test_an_empty_text_is_not_a_missing_one(tmp_path, source) -> None:
     rows = [{"t": "", "l": ["", "a"]}, {"t": None}, {"t": "x", "l": [""]}]
@@ -140,6 +142,7 @@ def numbered(count: int, first: int = 0) -> list[dict]:
     ]
 
 
+@pytest.mark.heavy
 def test_a_key_gives_all_sources_the_same_bytes(tmp_path) -> None:
     """Neither the form nor the order of rows, or the division into files, matters."""
     rows = numbered(200)
@@ -184,6 +187,7 @@ def test_tensorflow_reads_the_same_records(tmp_path) -> None:
     assert counted(present) == counted(map(expected_example, rows))
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("source", BUILDS)
 def test_a_column_names_the_split(tmp_path, source) -> None:
     words = ["train", "TRAIN", " Training ", "val", "valid", "dev", "validation", "test", "holdout"]
@@ -196,6 +200,7 @@ def test_a_column_names_the_split(tmp_path, source) -> None:
     assert [reject["error"] for reject in dataset.rejects] == ["no_split", "no_split"]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("source", BUILDS)
 def test_equal_keys_are_copies_or_conflicts(tmp_path, source) -> None:
     """Of copies one is kept; another row with the key is a reject, and so is a row without one."""
@@ -211,6 +216,7 @@ def test_equal_keys_are_copies_or_conflicts(tmp_path, source) -> None:
     assert all(len(reject["message"]) < 400 for reject in dataset.rejects)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("source", BUILDS)
 def test_rows_without_a_label_are_rejects_up_to_a_fraction(tmp_path, source) -> None:
     rows = [{"id": f"{n}", "y": n % 2 if n % 15 else None} for n in range(100)]
@@ -224,6 +230,7 @@ def test_rows_without_a_label_are_rejects_up_to_a_fraction(tmp_path, source) -> 
     assert len(dataset.examples) == 93
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("source", sources("another type"))
 def test_a_value_of_another_type_rejects_its_row(tmp_path, source) -> None:
     rows = [{"id": f"{n}", "n": n, "x": n / 4} for n in range(30)]
@@ -243,6 +250,7 @@ def test_a_value_of_another_type_rejects_its_row(tmp_path, source) -> None:
     assert {reject["error"] for reject in dataset.rejects} <= {"cast", "range"}
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("source", BUILDS)
 def test_a_schema_decides_presence_and_types(tmp_path, source) -> None:
     """It makes integers floats, leaves out a column, and requires another one."""
@@ -260,6 +268,7 @@ def test_a_schema_decides_presence_and_types(tmp_path, source) -> None:
     assert dataset.manifest["inputs"]["rejected_by_reason"] == {"missing": 5}
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("source", sources("select", "rename", "defaults"))
 def test_options_choose_name_and_fill_columns(tmp_path, source) -> None:
     lists = ([1, 2], None, [])
@@ -276,6 +285,7 @@ def test_options_choose_name_and_fill_columns(tmp_path, source) -> None:
     assert counted(dropped.examples) == counted({"a": [n]} for n in range(20))
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("source", sources("null_values"))
 def test_texts_may_mean_missing(tmp_path, source) -> None:
     rows = [{"t": text, "n": n} for n, text in ((1, "NA"), (-9, "x"), (3, "-"), (4, "y"))]
@@ -304,6 +314,7 @@ def test_groups_stay_in_one_split(tmp_path, source) -> None:
     assert min(alone) > 5
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("source", quickly("parquet", promises=["limit"]))
 def test_a_limit_takes_a_sample_with_the_splits_of_all_rows(tmp_path, source) -> None:
     rows = [{"n": n} for n in range(300)]
@@ -317,6 +328,7 @@ def test_a_limit_takes_a_sample_with_the_splits_of_all_rows(tmp_path, source) ->
     assert all(examples < whole[name] for name, examples in sample.items())
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("source", quickly("write", "elements"))
 def test_only_an_update_replaces_a_dataset(tmp_path, source) -> None:
     rows, options = numbered(50), {"key": "id", "label": "word"}
@@ -348,6 +360,7 @@ def test_a_table_without_rows_is_one_sentence(tmp_path, source) -> None:
 # Files.
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("kind", FILES)
 def test_files_may_lack_columns_but_not_have_others(tmp_path, kind) -> None:
     tables = {

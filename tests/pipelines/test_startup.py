@@ -151,6 +151,7 @@ print(gc.get_freeze_count() > 0, gc.isenabled())
 """
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("module", ["apache_beam", "json"])
 def test_only_the_import_of_beam_is_kept_from_the_collector(module):
     code = FROZEN.format(module=module)
@@ -202,6 +203,7 @@ def folder(tmp_path_factory):
 QUICK = ("steps", "count ds", "show", "report", "images", "rows")
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     "words",
     [
@@ -286,6 +288,7 @@ LAUNCHERS = {
 }
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("launcher", LAUNCHERS)
 @pytest.mark.parametrize(("kind", "is_system"), [("images", True), ("rows", False)])
 def test_arrow_takes_little_memory_for_catalogs(tmp_path, kind, is_system, launcher):

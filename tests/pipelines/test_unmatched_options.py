@@ -67,6 +67,7 @@ def inputs(tmp_path_factory) -> Path:
     return folder
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(("source", "options", "there"), CASES)
 def test_an_option_that_matches_nothing_is_named(inputs, tmp_path, source, options, there) -> None:
     rng = random.Random(f"{source} {options}")

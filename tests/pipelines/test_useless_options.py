@@ -62,6 +62,7 @@ def inputs(tmp_path_factory) -> Path:
     return folder
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(("source", "flags", "kind"), CASES)
 def test_an_option_without_effect_is_named(inputs, tmp_path, source, flags, kind) -> None:
     command = "rows" if "--partitions" in flags else "images"

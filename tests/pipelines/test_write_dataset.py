@@ -36,6 +36,7 @@ def manifest_of(folder) -> Manifest:
     return Manifest.from_json((folder / "manifest.json").read_text())
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("run_bytes", "most_runs"),
     [(200, 4), *(pytest.param(*each, marks=pytest.mark.heavy) for each in ((1, 256), (3_000, 4)))],
@@ -50,6 +51,7 @@ def test_bytes_do_not_depend_on_bundles_and_order(
     assert manifest_of(tmp_path / "ds").build.input_id == manifest_of(plain).build.input_id
 
 
+@pytest.mark.heavy
 def test_kinds_of_elements_give_the_same_bytes(plain, tmp_path) -> None:
     given_ = [{k: v for k, v in each.items() if v not in (None, [])} for each in ELEMENTS]
     values = [{k: v.encode() if k == "id" else v for k, v in each.items()} for each in given_]
@@ -88,6 +90,7 @@ def test_attempts_that_failed_or_run_twice_change_nothing(plain, tmp_path) -> No
     assert not [*out.glob(".shardmill*"), *out.rglob("*.run")]
 
 
+@pytest.mark.heavy
 def test_equal_keys(tmp_path, monkeypatch) -> None:
     copies = [*ELEMENTS[:40], ELEMENTS[5], ELEMENTS[5], {**ELEMENTS[7], "x": [9.0]}]
     name = min(ELEMENTS[5]["id"], ELEMENTS[7]["id"])
@@ -105,6 +108,7 @@ def test_equal_keys(tmp_path, monkeypatch) -> None:
     assert datasets[0] == datasets[1] == datasets[2]
 
 
+@pytest.mark.heavy
 def test_bad_elements_are_left_out(plain, tmp_path, monkeypatch) -> None:
     """tests/golden/transcripts/write_dataset.txt has what is said of each."""
     monkeypatch.setattr(transform, "RUN_BYTES", 5_000)
@@ -252,6 +256,7 @@ def take(key: str, data: bytes) -> bytes:
     return data
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     "split", ["train+test", pytest.param("train[10:60]", marks=pytest.mark.heavy)]
 )

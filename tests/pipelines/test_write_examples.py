@@ -49,6 +49,7 @@ def schema_of(folder) -> list[Column]:
     return sorted(parse_schema(text, "schema.pbtxt"), key=lambda column: column.name)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("elements", "hint"),
     [
@@ -75,6 +76,7 @@ def test_bundles_and_order_do_not_matter(run_bytes, typed, tmp_path, monkeypatch
     assert dataset_files(tmp_path / "ds") == dataset_files(typed)
 
 
+@pytest.mark.heavy
 def test_the_same_examples_are_up_to_date(tmp_path) -> None:
     write(tmp_path / "ds", PAYLOADS, **UNTYPED)
     before = dataset_files(tmp_path / "ds")
@@ -132,6 +134,7 @@ MISTAKES = [
 ]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(("options", "features", "words"), MISTAKES)
 @pytest.mark.parametrize("run_bytes", [1, 1 << 20])
 def test_mistakes_are_one_sentence(
@@ -157,6 +160,7 @@ def test_elements_of_which_none_is_an_example_are_one_sentence(
     assert not (tmp_path / "ds" / "manifest.json").exists()
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("run_bytes", [1, 1 << 20])
 def test_copies_of_an_example_are_dropped_on_request(run_bytes, tmp_path, monkeypatch) -> None:
     """Bundles of equal examples have one file."""

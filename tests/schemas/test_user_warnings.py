@@ -28,6 +28,7 @@ def overdue(source: str, release: str) -> list[str]:
     return late
 
 
+@pytest.mark.heavy
 def test_nothing_is_overdue() -> None:
     for package in PACKAGES:
         for path in (ROOT / package).rglob("*.py"):

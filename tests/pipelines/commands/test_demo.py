@@ -6,6 +6,7 @@ import json
 import re
 
 import numpy as np
+import pytest
 from PIL import Image
 
 from shardmill.pipelines.demo_files import demo_files
@@ -70,6 +71,7 @@ def test_boxes_and_masks_are_of_the_same_shapes(tmp_path) -> None:
         assert classes == set(re.findall("<name>(.+?)</name>", text))
 
 
+@pytest.mark.heavy
 def test_a_second_call_writes_nothing(tmp_path, capsys) -> None:
     folder = tmp_path / "demo"
     first = run_here(capsys, "demo", str(folder))

@@ -132,6 +132,7 @@ def test_records_of_catalogs_are_compared_as_by_pandas(seed, tmp_path):
     assert again["records"]["same"] == len(tables[1])
 
 
+@pytest.mark.heavy
 def test_an_update_and_diff_say_what_changed(tmp_path, capsys, monkeypatch):
     """Versions of one dataset, by their folders and by the summary of the build that made one."""
     photos = make_photos(tmp_path / "photos", {"cat": 12, "dog": 9})

@@ -49,6 +49,7 @@ def test_reads_and_writes_buckets(strict_bucket, dataset, tmp_path, capsys) -> N
     assert (code, "would be inside the dataset" in err) == (2, True)
 
 
+@pytest.mark.heavy
 def test_show_prints_the_statistics_of_images(dataset) -> None:
     manifest = json.loads((dataset / "manifest.json").read_text())
     for split in ("train", "validation"):

@@ -138,6 +138,7 @@ def _surroundings(service, monkeypatch):
         monkeypatch.setenv(name, SECRET)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("command", COMMANDS)
 def test_job_request_of_each_command(command, strict_bucket, tmp_path, capsys, monkeypatch):
     flags = [
@@ -260,6 +261,7 @@ def test_rejects_invalid_flags(flags, said):
     assert said in str(error.value)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(("command", "name"), [("images", "workers"), ("rows", "threads")])
 @pytest.mark.parametrize(
     ("flag", "number"),

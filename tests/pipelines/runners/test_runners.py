@@ -262,6 +262,7 @@ def test_docs_list_all_counters():
     assert sorted(documented) == sorted(known)
 
 
+@pytest.mark.heavy
 def test_prints_counters(tmp_path):
     photos = make_photos(tmp_path / "photos", {"cat": 5})
     (photos / "cat" / "bad.jpg").write_text("no image")

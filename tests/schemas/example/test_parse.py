@@ -60,6 +60,7 @@ def ints(*numbers: int) -> bytes:
     return field(3, field(1, b"".join(varint(n) for n in numbers)))
 
 
+@pytest.mark.heavy
 @given(st.dictionaries(st.text(max_size=200), values | st.just([]), max_size=6))
 def test_encoded_examples_parse_like_in_tensorflow(features: dict) -> None:
     assert parse_with_both(encode_example(features)) is not None
@@ -118,6 +119,7 @@ def test_damaged_examples_parse_like_in_tensorflow(data) -> None:
     parse_with_both(bytes(payload[: data.draw(st.integers(0, len(payload)))]))
 
 
+@pytest.mark.heavy
 def test_files_of_other_projects(shared_data) -> None:
     examples = others = 0
     with (shared_data / "tfrecord" / "facts.tsv").open(newline="") as lines:

@@ -64,6 +64,7 @@ def read_range(storage: GcsStorage, path: str) -> bytes:
         return reader.read_at(1, 2)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("how", ["503", "429", "drop", "reset", "lose", "truncate"])
 @pytest.mark.parametrize("kind", CALLS)
 def test_retries_a_call_that_fails_twice(kind, how, strict_bucket, front, no_pauses):

@@ -322,6 +322,7 @@ def test_replace_if_replaces_one_version(place):
     assert place.tree() == {}
 
 
+@pytest.mark.sweep
 def test_successive_versions_differ(place):
     path, seen = place.path("file"), set()
     for number in range(20):
@@ -335,6 +336,7 @@ def test_successive_versions_differ(place):
     assert len(seen) == 40
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("how", ["create", "create the same", "replace_if"])
 def test_one_of_several_concurrent_writes_succeeds(place, how):
     threads = 12
@@ -411,6 +413,7 @@ def check_concat(place: Place, count: int) -> None:
     assert place.storage.checksum(joined) == google_crc32c.value(expected)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("count", [1, 2, 31, 32, 33, 70])
 def test_concat_joins_in_order(place, count):
     if isinstance(place.storage, S3Storage) and count == 70:
@@ -520,6 +523,7 @@ def test_list_dir_yields_one_level_sorted_by_name(place):
     assert list(place.storage.list_dir(place.root + "/")) == entries
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", NAMES)
 def test_accepts_any_name(place, name):
     storage, path = place.storage, place.path(name, name)
@@ -636,6 +640,7 @@ def check_same_results(calls: list, remote: Place, folder) -> None:
     assert local.tree() == remote.tree()
 
 
+@pytest.mark.heavy
 @settings(
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )

@@ -131,6 +131,7 @@ def bomb(path, size: int, frame_it: bool) -> None:
         file.write(stream.compress(footer) + stream.flush())
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("size", "frame_it", "printed"),
     [(400 << 20, True, "1 None"), (200 << 20, False, "0 not_tfrecord")],

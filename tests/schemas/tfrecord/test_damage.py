@@ -77,6 +77,7 @@ def test_a_file_replaced_before_the_scan_is_changed(kind, check, tmp_path):
 SHORTER = "the file became shorter while it was read"
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("kind", all_kinds([b""] * 8))
 @pytest.mark.parametrize("check", ["records", "index"])
 @pytest.mark.timeout(60)
@@ -134,6 +135,7 @@ def judge(path: Path, name: str, data: bytes) -> None:
         assert cheap.records == len(wanted)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", MUTABLE)
 def test_every_damaged_byte_and_every_truncation(name, tmp_path):
     data, small = MUTABLE[name], name in ("none", "one member")

@@ -240,6 +240,7 @@ def test_max_pixels_alone_decides_from_the_header():
 
 
 # Pillow aborts, fails or returns noise if libjpeg is asked to scale one of these.
+@pytest.mark.sweep
 @pytest.mark.parametrize("shape", [(64, 64), (300, 401), (600, 400)])
 @pytest.mark.parametrize("channels", [1, 3])
 def test_decodes_lossless_jpegs_in_full(shape, channels):
@@ -312,6 +313,7 @@ def samples() -> dict[str, bytes]:
     return files
 
 
+@pytest.mark.heavy
 def test_damaged_files_are_decoded_or_rejected():
     """2,000 damaged files of all formats give an image or a RejectedError with a listed reason."""
     rng = random.Random(20)

@@ -194,6 +194,7 @@ def test_a_crash_that_does_not_repeat_is_no_reject(tmp_path):
     ]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("action", ["abort", "signal 9"])
 def test_crashes_that_do_not_repeat_in_one_request_are_no_rejects(tmp_path, action):
     """A failure of a request is not that of each of its images."""
@@ -234,6 +235,7 @@ def test_a_killed_decoder_fails_the_build_with_a_sentence(tmp_path):
     assert encode(tmp_path / "in", max_pixels=9000 * 4000 - 1)["big.bmp"] == "too_large"
 
 
+@pytest.mark.heavy
 def test_an_inherited_memory_limit_fails_the_build_with_a_sentence(tmp_path):
     """It is not a property of the image, and neither is a crash where memory is missing."""
     folder = tmp_path / "in"
@@ -281,6 +283,7 @@ def test_large_images_are_decoded_one_at_a_time(tmp_path):
     assert [line.split()[0] for line in lines] == ["begin", "end"] * 4
 
 
+@pytest.mark.heavy
 def test_records_larger_than_a_pipe(tmp_path):
     make_image(1, 3000, 2000).save(tmp_path / "a.png")
     example = encode(tmp_path, image_size="3000x2000", encoding="raw")["a.png"]
@@ -304,6 +307,7 @@ def test_requests_hold_few_images_and_bytes_in_order(tmp_path):
         assert max(lengths(threads)) == min(32, -(-len(refs) // (2 * threads)))
 
 
+@pytest.mark.heavy
 def test_a_failure_costs_no_other_image_of_its_request(tmp_path):
     """A timeout is final: only the image that was being decoded may be rejected."""
     wanted = encode(photos(tmp_path / "in", 14), workers=1)
@@ -374,6 +378,7 @@ def test_a_process_killed_while_idle_is_replaced(tmp_path):
     assert gone({pid})
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("share", [0, 0.3, 0.6, 0.9] if SOAK else [0, 0.6])
 def test_a_process_killed_while_it_starts_is_started_again(tmp_path, monkeypatch, share):
     """As an out-of-memory killer does; nothing of the images was at fault."""

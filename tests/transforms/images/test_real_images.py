@@ -107,6 +107,7 @@ def plain_pillow(data: bytes) -> Image.Image | None:
     return image
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", SETS)
 def test_accepts_what_pillow_decodes_and_rejects_other_files(shared_data, name):
     for path in files(shared_data, name):
@@ -257,6 +258,7 @@ COMPARED = {
 }
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", SETS)
 def test_pixels_equal_those_of_tensorflow(shared_data, name):
     from tensorflow.errors import InvalidArgumentError

@@ -355,6 +355,7 @@ def judge_coco(text):
     return boxes
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("size", [3, 1 << 16])
 def test_coco_of_any_program_is_read_as_plain_json_does(tmp_path, monkeypatch, size):
     """Ids as numbers and texts, shared ids, NaN and long numbers in each field; or a sentence."""

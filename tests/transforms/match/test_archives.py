@@ -109,6 +109,7 @@ def archives(photos) -> dict[str, Path]:
     }
 
 
+@pytest.mark.heavy
 def test_an_archive_gives_the_records_of_its_folder(photos, archives, tmp_path) -> None:
     loose = build(photos, tmp_path / "loose")
     for kind, archive in archives.items():
@@ -151,6 +152,7 @@ def test_a_cls_member_gives_the_label_and_others_are_skipped(photos, tmp_path) -
     assert any("1 .json (a.tar/0.json)" in warning for warning in manifest.warnings)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("kind", ["tar", "zip"])
 def test_json_of_samples_is_not_passed_over_for_their_folder(photos, tmp_path, kind) -> None:
     """Without a choice the build fails, and says how to choose; each choice then works."""
@@ -189,6 +191,7 @@ def test_json_of_samples_is_not_passed_over_for_their_folder(photos, tmp_path, k
     assert (manifest.written, manifest.labels) == (8, ("part0", "part1"))
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("kind", ["cls", "json", "zip", "tgz", "parquet"])
 def test_a_pattern_comes_before_labels_of_archives(photos, tmp_path, kind) -> None:
     """As ``re`` finds the labels in the names of the published records."""
@@ -349,6 +352,7 @@ def zlib_records() -> list[bytes]:
     return [zlib.compress(data, level, bits) for level, bits in forms]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", ["a.tfrecord", "a.tfrecord.zlib", "a.zz", "a-00000-of-00001"])
 def test_records_with_zlib_compression_say_so(name, tmp_path) -> None:
     """Alone and in a folder, as images and as a table."""
@@ -382,6 +386,7 @@ def test_an_archive_that_changes_while_it_is_read_is_not_used(tmp_path) -> None:
     assert error.value.error == "changed"
 
 
+@pytest.mark.heavy
 def test_a_member_that_could_not_be_read_is_tried_again(photos, tmp_path, monkeypatch) -> None:
     source = pack(
         tmp_path / "a.tar", {f"x/{n}.jpg": data for n, data in enumerate(jpegs(photos)[:4])}
@@ -571,6 +576,7 @@ def judge(number: int, names: list[str]) -> dict[str, dict[str, str]]:
     return groups
 
 
+@pytest.mark.heavy
 @settings(max_examples=150, deadline=None)
 @given(
     SHARDS,
@@ -644,6 +650,7 @@ def judge_sample(key: str) -> str:
     return f"{folder}{slash}{base.partition('.')[0]}"
 
 
+@pytest.mark.heavy
 def test_labels_of_samples_across_archives(photos, tmp_path) -> None:
     """No image gets the name of its folder or archive, also if one shard has all labels."""
     first, second, *_ = jpegs(photos)

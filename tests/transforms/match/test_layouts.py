@@ -233,6 +233,7 @@ def test_annotations_that_are_not_read_are_named(program, place, encoding, tmp_p
     assert find_warnings(folder, annotations="voc") == []
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("file", "images", "start", "root"),
     [

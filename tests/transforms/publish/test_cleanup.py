@@ -105,6 +105,7 @@ def hidden(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir() if path.name.startswith("."))
 
 
+@pytest.mark.heavy
 def test_deletes_only_generations_that_no_manifest_names(output):
     """A killed publisher leaves a generation; those of the manifest are never deleted."""
     current = json.loads((output / "manifest.json").read_text())["generation"]
@@ -145,6 +146,7 @@ def make_build(output: Path, name: str = ".build-0000000000000000") -> Path:
     return output / name
 
 
+@pytest.mark.heavy
 def test_deletes_a_killed_build_and_keeps_the_dataset(output):
     before, build = published_tree(output), faults.build_folder(output)
     files = [path for path in build.rglob("*") if path.is_file()]
@@ -175,6 +177,7 @@ def test_dry_run_reports_the_same_and_changes_nothing(output):
     assert reported.replace("; nothing was changed", "") == run(output).stdout
 
 
+@pytest.mark.heavy
 def test_keeps_recently_changed_builds(output):
     make_old(output)
     (newest,) = (path for path in faults.build_folder(output).rglob("parts"))

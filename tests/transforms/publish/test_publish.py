@@ -242,6 +242,7 @@ def test_link_is_repaired_and_a_folder_of_that_name_is_kept(published):
     assert not (published / "current").is_symlink()
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("flags", [("--update",), ("--overwrite",), ("--dry_run",)])
 def test_a_version_is_no_output(source, old, tmp_path, flags):
     output = copy_of(old, tmp_path / "out")
@@ -338,6 +339,7 @@ def test_rejects_manifest_with_path_outside_the_output(published, tmp_path, name
     assert victim.read_text() == "precious"
 
 
+@pytest.mark.heavy
 def test_damaged_dataset_is_not_up_to_date(source, old, tmp_path):
     output = copy_of(old, tmp_path / "out")
     flags, wanted = ("--num_shards=4", "--seed=2"), faults.check_dataset(output)
@@ -352,6 +354,7 @@ def test_damaged_dataset_is_not_up_to_date(source, old, tmp_path):
         assert faults.check_dataset(output) == wanted
 
 
+@pytest.mark.heavy
 def test_verify_names_a_command_that_repairs_damage_of_the_same_size(source, old, tmp_path):
     output = copy_of(old, tmp_path / "out")
     wanted = faults.check_dataset(output)

@@ -43,6 +43,7 @@ def files(folder: Path) -> list[Path]:
     return sorted(path for path in folder.rglob("*") if path.is_file())
 
 
+@pytest.mark.heavy
 def test_no_version_with_a_damaged_file_is_published_again(dataset, capsys) -> None:
     folder = earlier(dataset)
     names = {path.name for path in files(folder)}
@@ -63,6 +64,7 @@ def test_no_version_with_a_damaged_file_is_published_again(dataset, capsys) -> N
     assert main(["verify", str(dataset)]) == 0
 
 
+@pytest.mark.heavy
 def test_a_manifest_that_was_edited_is_not_published_again(dataset, capsys) -> None:
     """The manifest at the output has the checksum of each version's manifest."""
     path = earlier(dataset) / "manifest.json"

@@ -120,6 +120,7 @@ def wrong_images(output: Path) -> int:
     )
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("version", ["today", "0.2.0"])
 @pytest.mark.parametrize("edit", [exchange_entries, reverse_rows, exchange_images])
 def test_no_record_of_another_input_is_taken(work, edit, version) -> None:

@@ -134,6 +134,7 @@ def test_shards_have_the_records_of_the_parts_in_order(
     assert [path.read_bytes() for path in paths] == before
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("packing", PACKINGS)
 def test_tensorflow_reads_cut_shards(packing, tmp_path) -> None:
     rng = random.Random(3)
@@ -231,6 +232,7 @@ def save_rows(folder: Path, rows: int) -> Path:
     return folder / "X.npy"
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("compression", ["gzip", pytest.param("none", marks=pytest.mark.heavy)])
 def test_build_has_shards_of_equal_size(compression, tmp_path) -> None:
     """5,000 records in 64 shards; they had 59 to 100 when whole parts were dealt."""
@@ -255,6 +257,7 @@ def test_build_has_shards_of_equal_size(compression, tmp_path) -> None:
     assert verify_dataset(find_dataset(str(tmp_path / "even"))) == []
 
 
+@pytest.mark.heavy
 def test_labels_have_even_shards_and_rejects_keep_their_order(tmp_path) -> None:
     photos = make_photos(tmp_path / "in", {"cat": 23, "dog": 17}, size=(12, 9))
     for number in range(12):
@@ -287,6 +290,7 @@ STOPS = [(pack, behind, 90) for pack in (stored_member, deflated_member) for beh
 READS_ALL = [(stored_member, behind, 90) for behind in (0, -3, 40)] + [(stored_member, 5, 500)]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(("pack", "behind", "many"), STOPS + READS_ALL)
 def test_predicts_where_tensorflow_stops(pack, behind, many, tmp_path) -> None:
     first = pack(frame(record_for(TENSORFLOW_READS + behind, pack)))
@@ -323,6 +327,7 @@ def assemble_slices(
     return assemble_shard(open_storage(str(build)), sink, job, packing)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("cut", [{}, {"first": 5}, {"stop": 80}])
 @pytest.mark.parametrize("packing", ["stored", "deflated"])
 def test_repacks_a_shard_that_tensorflow_would_not_read(packing, cut, tmp_path) -> None:

@@ -136,6 +136,7 @@ def test_ids_of_coco_do_not_make_copies_differ(tmp_path):
         assert shardmill("verify", tmp_path / f"{coco_ids}", "--deep").returncode == 0
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("kind", ["labels", "boxes", "masks"])
 def test_pairs_that_are_named_differ(tmp_path, kind, seed):
@@ -230,6 +231,7 @@ def test_update_changes_the_mode(photos, tmp_path):
         assert outcome.reused == {"keep": 0, "drop": 16, "same_split": 16}[mode]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     "options",
     [

@@ -133,6 +133,7 @@ EDITS: dict[str, tuple[Callable[[Path], object], dict, int]] = {
 
 
 # `test_any_sequence_of_edits_equals_a_new_build` makes others.
+@pytest.mark.sweep
 @pytest.mark.parametrize("edit", EDITS)
 def test_only_new_and_changed_inputs_are_decoded(work, edit):
     change, options, expected = EDITS[edit]
@@ -210,6 +211,7 @@ DAMAGE: dict[str, tuple[str, Callable[[Path], object], range]] = {
 }
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("what", "encoding"),
     [
@@ -270,6 +272,7 @@ def test_a_row_counts_for_one_exact_path_size_and_version(before, after, root, i
     assert not kinds or before != after
 
 
+@pytest.mark.heavy
 def test_shards_that_were_swapped_are_not_taken(work):
     """Each record is whole and the sizes are equal: only the checksum of the shard differs."""
     options = {
@@ -342,6 +345,7 @@ def write_two(work: Path) -> dict:
     return {"input": work / "photos", "output": work / "out", **OPTIONS}
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     "edit",
     [
@@ -390,6 +394,7 @@ def test_an_update_of_the_content_reads_all_inputs(work, monkeypatch):
     assert build_dataset(**options, update="content")[0].status == "up_to_date"
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     "update", [True, *(pytest.param(each, marks=pytest.mark.heavy) for each in (False, "content"))]
 )
@@ -439,6 +444,7 @@ def test_a_resumed_build_of_moved_inputs_names_their_new_paths(work):
         assert {Path(name).parents[1] for name in pd.read_parquet(path)["source"]} == {moved}
 
 
+@pytest.mark.heavy
 def test_an_update_of_moved_inputs_publishes_their_new_paths(work):
     photos = (work / "photos").rename(work / "moved")
     options = {"input": photos, "output": work / "out", **OPTIONS}
@@ -451,6 +457,7 @@ def test_an_update_of_moved_inputs_publishes_their_new_paths(work):
     assert build_dataset(**options, update=True)[0].status == "up_to_date"
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("options", "decoded", "same"),
     [
@@ -531,6 +538,7 @@ def test_catalog_describes_each_record(work):
             assert (row.width, row.height) == ((20, 30) if rotated else (24, 16))
 
 
+@pytest.mark.heavy
 def test_kept_files_are_counted_and_stay_kept(work):
     photos, options = work / "photos", {"encoding": "keep", "image_size": "16x24"}
     exif = Image.Exif()
@@ -552,6 +560,7 @@ def test_kept_files_are_counted_and_stay_kept(work):
     assert update(work, **options, strip_metadata=True) == 0  # other records
 
 
+@pytest.mark.heavy
 def test_counts_of_files_that_are_no_inputs_are_current(work):
     """Also after "up to date", when the manifest has those of the build."""
     photos, options = work / "photos", {"input": work / "photos", "output": work / "out", **OPTIONS}
@@ -578,6 +587,7 @@ def save_array(path: Path) -> Path:
     return path
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     "kind", ["images", "rows", pytest.param("arrays", marks=pytest.mark.heavy)]
 )
@@ -595,6 +605,7 @@ def test_a_dataset_on_a_read_only_disk_is_up_to_date(disk, tmp_path, kind):
         assert "Read-only file system; choose an output on a writable file sys" in ended.stderr
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(("added", "most"), [(6, 1), (0, 0)])
 def test_few_new_images_among_known_ones_start_one_decoder(tmp_path, monkeypatch, added, most):
     photos = make_photos(tmp_path / "photos", {"a": 40, "b": 40})
@@ -618,6 +629,7 @@ def test_few_new_images_among_known_ones_start_one_decoder(tmp_path, monkeypatch
     assert dataset_files(tmp_path / "ds") == dataset_files(tmp_path / "new")
 
 
+@pytest.mark.heavy
 def test_large_known_records_are_read_a_few_at_a_time(tmp_path, monkeypatch):
     photos = make_photos(tmp_path / "photos", {"a": 12}, size=(24, 16))
     options = {"input": photos, "image_size": "800", "encoding": "raw", "num_shards": 1}

@@ -40,6 +40,7 @@ def write(path, kind: str, rng: random.Random, names=()) -> None:
         path.write_text("\n".join([",".join(names), *lines]) + "\n")
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("kind", SAMPLERS)
 def test_merging_files_as_they_arrive_changes_nothing(kind, tmp_path, monkeypatch) -> None:
     """Columns, types, rejects and counts are those of samples that are merged at the end."""

@@ -134,6 +134,7 @@ def tables(draw) -> pa.Table:
     return pa.table(columns)
 
 
+@pytest.mark.heavy
 @given(tables(), st.booleans())
 @ONCE
 def test_a_json_lines_file_gives_its_values(tmp_path, table, bad) -> None:

@@ -91,6 +91,7 @@ def rows_built(tmp_path_factory) -> tuple[Path, Manifest]:
     return folder / "ds", manifest
 
 
+@pytest.mark.heavy
 def test_statistics_of_rows_are_those_of_the_records(rows_built) -> None:
     out, manifest = rows_built
     check_rows(out, manifest, KINDS)
@@ -99,6 +100,7 @@ def test_statistics_of_rows_are_those_of_the_records(rows_built) -> None:
     assert Manifest.from_json(manifest.to_json()) == manifest
 
 
+@pytest.mark.heavy
 def test_statistics_leave_out_duplicates_and_conflicts(tmp_path) -> None:
     """Some files repeat rows; others have conflicting rows with values outside the range."""
     folder = tmp_path / "in"
@@ -156,6 +158,7 @@ def photo_folder(tmp_path_factory) -> Path:
     return make_photos(tmp_path_factory.mktemp("photos"), {"cat": 12, "dog": 9, "emu": 4})
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("encoding", "channels", "resize"),
     [("png", 3, "fit"), ("raw", 1, "stretch"), ("png", 4, "pad"), ("raw", 3, "none")],

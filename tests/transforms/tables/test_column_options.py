@@ -211,6 +211,7 @@ def test_a_time_has_one_form_in_the_schema() -> None:
             Column("c", **{"kind": "int64", "time": "date", **wrong})
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", ["Unnamed: 0", "a:b", "a b", "old"])
 @pytest.mark.parametrize("renamed", [False, True])
 def test_columns_are_chosen_by_any_of_their_names(tmp_path, name, renamed) -> None:

@@ -78,6 +78,7 @@ def encoded(columns: list[TypedColumn], order: np.ndarray, step: int = 7) -> lis
     return frames
 
 
+@pytest.mark.heavy
 @given(tables(), st.data())
 def test_equal_to_encoding_row_by_row(columns: list[TypedColumn], data) -> None:
     order = np.array(data.draw(st.permutations(range(len(columns[0].values)))), np.int64)

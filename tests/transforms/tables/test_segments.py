@@ -102,6 +102,7 @@ def test_a_damaged_run_is_an_error(tmp_path) -> None:
         segments.read_records(ref)
 
 
+@pytest.mark.heavy
 def test_no_part_opens_more_runs_than_the_limit(tmp_path, monkeypatch) -> None:
     """More runs are merged first, which changes no byte of the dataset."""
     for number in range(12):
@@ -130,6 +131,7 @@ def test_no_part_opens_more_runs_than_the_limit(tmp_path, monkeypatch) -> None:
     assert max(opened[4:]) <= 3
 
 
+@pytest.mark.heavy
 def test_formulas_of_the_scale_page(tmp_path, monkeypatch) -> None:
     """docs/scale.md says how many segments there are, and how often the merge reads."""
     monkeypatch.setattr(transform, "MAX_RUNS", 8)

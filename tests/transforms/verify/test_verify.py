@@ -99,6 +99,7 @@ def features_of(payload: bytes) -> dict:
     return {name: feature.values for name, feature in parse_example(payload).items()}
 
 
+@pytest.mark.heavy
 def test_reports_any_changed_byte_and_any_truncation(dataset) -> None:
     shard = first_shard(dataset)
     whole = shard.read_bytes()

@@ -52,6 +52,7 @@ def test_reads_rows_of_any_array(tmp_path_factory, data, dtype, shape, order, pa
     check_rows(opened, array, [0, *sorted(cuts), len(array)], data.draw(st.integers(1, 9)))
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("pack", "order", "threads"),
     [

@@ -93,6 +93,7 @@ WORDS = st.one_of(
 )
 
 
+@pytest.mark.heavy
 @settings(max_examples=examples(200))
 @given(
     data=st.data(),
@@ -114,6 +115,7 @@ def test_white_space_equals_pandas(data, rows, range_bytes, folder) -> None:
         assert reading.rows == judge.to_numpy().tolist()
 
 
+@pytest.mark.heavy
 @settings(max_examples=examples(100))
 @given(
     rows=st.lists(st.integers(1, 4), min_size=1, max_size=9),

@@ -109,6 +109,7 @@ def options_of(message: str) -> dict:
     return {**options, "columns": columns, "skip_lines": int(options.get("skip_lines", 0))}
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("habit", HABITS)
 def test_habits_of_producers_are_proposed(tmp_path: Path, habit: str) -> None:
     """Each table with the habit is read right by the given flags, or names flags that do."""
@@ -165,6 +166,7 @@ def judge(text: str, delimiter: str) -> list[list[str]]:
     return [*csv.reader(io.StringIO(text), delimiter=delimiter, skipinitialspace=True)]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("strip", [False, True])
 @pytest.mark.parametrize("given", ["it", "default"])
 @pytest.mark.parametrize("delimiter", ",;\t|")

@@ -42,6 +42,7 @@ def write_csv(path: Path, size: int) -> int:
     return path.stat().st_size
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("size", "sampled", "opened"),
     [

@@ -172,6 +172,7 @@ def test_cases_name_existing_files(shared_data: Path) -> None:
     assert len(files()) > 120
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", files())
 def test_cells_equal_the_expected_rows(name: str) -> None:
     case, dialect = CASES.get(name, Case()), dialect_of(name)

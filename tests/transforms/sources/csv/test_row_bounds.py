@@ -150,6 +150,7 @@ def alone(line: str) -> list[str] | None:
     return rows[0] if rows and len(rows[0]) == 2 else None
 
 
+@pytest.mark.heavy
 @given(
     lines=st.lists(BAD_LINES | GOOD_LINES.filter(alone), max_size=12),
     end=st.sampled_from(["\n", "\r", "\r\n"]),

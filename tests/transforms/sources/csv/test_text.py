@@ -129,6 +129,7 @@ PACKED = {
 }
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("kind", PACKED)
 def test_expired_credentials_are_no_damage(kind) -> None:
     data = PACKED[kind](random.Random(0).randbytes(4 << 20))
@@ -146,6 +147,7 @@ def test_expired_credentials_are_no_damage(kind) -> None:
         list(decompress.decompress(Reader(), kind))
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("pack", PACKED.values(), ids=PACKED)
 def test_reads_compressed_files_of_several_streams(pack, tmp_path: Path, monkeypatch) -> None:
     lines = [f"{number},{number * 7919 % 10007}\n" for number in range(30_000)]
@@ -164,6 +166,7 @@ def test_reads_compressed_files_of_several_streams(pack, tmp_path: Path, monkeyp
     assert not read_head(path, Dialect(), 1).seekable
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("pack", PACKED.values(), ids=PACKED)
 @pytest.mark.parametrize("damage", ["cut", "changed", "garbage"])
 def test_keeps_rows_before_damage_unless_they_may_be_wrong(

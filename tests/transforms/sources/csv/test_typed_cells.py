@@ -146,6 +146,7 @@ TEXTS = st.one_of(
 ).map(str.encode) | st.binary(max_size=4)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("column", COLUMNS, ids=range(len(COLUMNS)))
 @settings(max_examples=examples(100), deadline=None)
 @given(texts=st.lists(TEXTS, max_size=12), nulls=st.sampled_from(NULLS))
