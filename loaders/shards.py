@@ -160,7 +160,9 @@ class ShardFiles:
         Raises:
             InputError: The shard does not match the manifest.
         """
-        return max(map(self._inflation_of, self._source.first_parts), default=1.0)
+        firsts = self._source.first_parts
+        threads = _REMOTE_THREADS if self.is_remote else 0
+        return max(map_ordered(self._inflation_of, firsts, threads), default=1.0)
 
     def _inflation_of(self, shard: int) -> float:
         try:
