@@ -66,11 +66,11 @@ class ComponentOrder:
             if len(group):
                 yield from self._chosen_chunks(group, high, end)
 
-    def fetch(self, low: int) -> None:
-        """Starts to open the shards of an example; does not wait."""
-        draw = int(self.left.draws(np.array([low + self.start]))[0])
-        number, place = divmod(draw, self.size)
-        self._order(number).fetch(place, place + 1)
+    def fetch(self, low: int, high: int) -> None:
+        """Starts to open the first shards of consecutive examples; does not wait."""
+        first, last = self.left.draws(np.array([low, high - 1]) + self.start).tolist()
+        number, start = divmod(first, self.size)
+        self._order(number).fetch(start, min(start + last - first + 1, self.size))
 
     def _chosen_chunks(self, draws: Numbers, high: int, end: int) -> Iterator[Chunk]:
         """Yields the chunks of some draws that are close together, ascending."""
@@ -148,10 +148,11 @@ class MixedOrder:
         return parts, records
 
     def fetch(self, start: int, stop: int) -> None:
-        """Starts to open the shards of the next example of each dataset; does not wait."""
-        del stop
-        for component, low in zip(self.components, self.mixture.counts(start), strict=True):
-            component.fetch(low)
+        """Starts to open the first shards of each dataset from start to stop; does not wait."""
+        lows, highs = map(self.mixture.counts, (start, stop))
+        for component, low, high in zip(self.components, lows, highs, strict=True):
+            if low < high:
+                component.fetch(low, high)
 
     def windows(self, pieces: Sequence[Piece]) -> Iterator[Window]:
         """Yields the windows of some pieces of the order; opens only the shards in them."""

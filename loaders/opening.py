@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 
@@ -27,6 +28,7 @@ from shardmill.loaders.source import Source, open_source
 from shardmill.loaders.steps import check_word, to_int
 from shardmill.schemas.arguments import check_arguments
 from shardmill.schemas.errors import UsageError
+from shardmill.schemas.storage import map_ordered, storage_threads
 
 
 @check_arguments()
@@ -127,7 +129,8 @@ def open_any(dataset: Dataset, split: str, features: Sequence[str] | None = None
     mix = read_dataset_name(dataset)
     if not isinstance(mix, Mix):
         return open_source(mix, split)
-    sources = [_open_one(named, split) for named in mix.datasets]
+    threads = max(storage_threads(os.fsdecode(named.path)) for named in mix.datasets)
+    sources = list(map_ordered(partial(_open_one, split=split), mix.datasets, threads))
     _check_different(mix.datasets, sources)
     read = {} if mix.after is None else read_so_far(mix.after)
     components = [

@@ -20,6 +20,7 @@ from shardmill.loaders.pieces import Cut, Piece
 from shardmill.loaders.selection import ShardSlice
 
 Numbers = npt.NDArray[np.int64]
+_FIRST_GROUPS = 2  # whose shards are fetched before the size of a window is measured
 _WINDOWS_AHEAD = 2  # whose shards are fetched before they are opened
 GROUP = 4  # shards whose members are interleaved
 Hashes = npt.NDArray[np.uint64]
@@ -144,10 +145,10 @@ class EpochOrder:
                 yield Chunk(part, records[max(start - at, 0) : stop - at])
 
     def fetch(self, start: int, stop: int) -> None:
-        """Starts to open the shards of the first windows from start to stop; does not wait."""
+        """Starts to open the first shards from start to stop; does not wait."""
         ends = self._group_ends
         groups = range(bisect_right(ends, start), bisect_left(ends, stop) + 1)
-        for group in groups[:_WINDOWS_AHEAD]:
+        for group in groups[:_FIRST_GROUPS]:
             self._fetch(group)
 
     def _fetch(self, group: int) -> None:

@@ -172,10 +172,12 @@ class ShardFiles:
                 length = self._read_at(self._open(shard), size - LENGTH_BYTES, LENGTH_BYTES)
                 content = int.from_bytes(length, "little")
                 size -= INDEX_BYTES  # which is part of the first member
+            payloads = content - (HEADER_BYTES + FOOTER_BYTES) * int(members.first[1])
+            if payloads < 0:  # as the zeros that a crash leaves in a copy
+                raise FormatError("the length of its first member is damaged")
         except FormatError as error:
             raise self._damaged(shard, 0, error) from error
-        payloads = content - (HEADER_BYTES + FOOTER_BYTES) * int(members.first[1])
-        return max(0, payloads) / max(1, size)
+        return payloads / max(1, size)
 
     def bytes_of(self, chunk: Chunk) -> int:
         """Returns the approximate bytes of some records of a member, not compressed."""

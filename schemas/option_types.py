@@ -348,7 +348,7 @@ def propose(name: object, names: Collection[str], otherwise: str) -> str:
     """Return the end of an error about an unknown name: the nearest name, or other advice."""
     text = str(name)
     near = difflib.get_close_matches(text, names, 1, 0.9)
-    # After a typing error, a part of a name: size of image_size.
+    # If no name is nearly the same, one that has it as a word, as image_size has size.
     near = near or [option for option in names if text.strip("-") in option.strip("-").split("_")]
     near = near or difflib.get_close_matches(text, names, 1)
     return f"did you mean {near[0]}?" if near else otherwise

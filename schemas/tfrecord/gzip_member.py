@@ -46,7 +46,7 @@ Piece = bytes | memoryview
 
 HEADER = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"
 GZIP_HEADER_BYTES, GZIP_TRAILER_BYTES = 10, 8
-LENGTH_BYTES = 4  # at the end of a member: those of its content
+LENGTH_BYTES = 4  # of the length of the content, at the end of a member (RFC 1952: ISIZE)
 FEXTRA, FHCRC = 4, 2  # bits of FLG
 STORED_BLOCK_BYTES = 65_535  # RFC 1951 section 3.2.4: LEN has 16 bits
 STORED_HEADER_BYTES = 5
