@@ -204,20 +204,25 @@ def webdataset(folder: Path) -> Iterable[Any]:
     return DataLoader(data, BATCH, num_workers=2)
 
 
-def write_mds(folder: Path) -> None:
-    """Writes the images of the tar files as MDS shards of MosaicML Streaming."""
+def examples_of(tars: Path) -> Iterator[tuple[bytes, int]]:
+    """Yields the images and labels of tar files."""
     import tarfile
 
+    for path in sorted(tars.glob("*.tar")):
+        with tarfile.open(path) as tar:
+            members = iter(tar)
+            for image, label in zip(members, members, strict=True):
+                yield tar.extractfile(image).read(), int(tar.extractfile(label).read())
+
+
+def write_mds(tars: Path, out: Path, shard_bytes: int) -> None:
+    """Writes the images of tar files as MDS shards of MosaicML Streaming."""
     from streaming import MDSWriter
 
     columns = {"image": "jpeg", "label": "int"}
-    with MDSWriter(out=str(folder / "mds"), columns=columns, size_limit=1 << 25) as out:
-        for path in files_of(folder, "wds"):
-            with tarfile.open(path) as tar:
-                members = iter(tar)
-                for image, label in zip(members, members, strict=True):
-                    data, number = (tar.extractfile(each).read() for each in (image, label))
-                    out.write({"image": data, "label": int(number)})
+    with MDSWriter(out=str(out), columns=columns, size_limit=shard_bytes) as writer:
+        for image, label in examples_of(tars):
+            writer.write({"image": image, "label": label})
 
 
 def mosaicml(folder: Path) -> Iterable[Any]:
@@ -358,7 +363,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=2)
     options = parser.parse_args()
     if options.names == "write_mds":
-        write_mds(options.folder)
+        write_mds(options.folder / "wds", options.folder / "mds", 1 << 25)
         return
     readers = {name: READERS[name](options.folder) for name in options.names.split(",")}
     walls: dict[str, list[float]] = {name: [] for name in readers}

@@ -56,13 +56,13 @@ REMOTE = (
     "ms for each request and 200 MB/s in all (`benchmarks/remote.py`). Medians of three rounds."
 )
 REMOTE_PEERS = (
-    "The same of several tools (`benchmarks/remote_peers.py`): an epoch of all images, shuffled "
-    "and decoded to NumPy arrays, in batches of 64, by a DataLoader with two workers and an empty "
-    "cache; medians of three rounds in which the tools alternate. The first batch is measured from "
-    "the call that opens the dataset, without imports. `torch_dataset` fills a window of 64 MiB in "
-    "each worker before it, so it is slower than WebDataset, which begins when its buffer has 100 "
-    "records, and mixes the first ones less. `records` copies whole shards to the disk first. "
-    "tf.data is missing, since its gs:// storage has no setting for another server."
+    "Several tools, measured by `benchmarks/remote_peers.py`: one epoch of all images, shuffled "
+    "and decoded to NumPy arrays, in batches of 64, with a DataLoader of two workers and an empty "
+    "cache. Medians of three rounds in which the tools alternate. The time to the first batch "
+    "starts when the dataset is opened, after imports. Each worker of `torch_dataset` fills a "
+    "window of 64 MiB first, so it starts later than WebDataset, which starts when its buffer has "
+    "100 records and mixes the first ones less. `records` copies whole shards to the disk first. "
+    "tf.data is missing because its gs:// file system cannot use another server."
 )
 GROUPS: dict[str, tuple[tuple[str, ...], str]] = {
     "TensorFlow": (

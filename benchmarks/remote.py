@@ -78,7 +78,7 @@ class Link:
     """A network that all connections share.
 
     Args:
-        network: What it is like.
+        network: Its latency and speed.
         counts: File of the counts; see ``Bucket``.
     """
 

@@ -2,7 +2,7 @@
 
 usage: python benchmarks/remote_peers.py DATASET WORK [--tools NAME...] [--rounds N]
 
-Prints a table for each network. All tools read the images of a dataset, shuffled, by a DataLoader
+Prints one table per network. All tools read the images of a dataset, shuffled, by a DataLoader
 with two workers, from the same server (see ``remote``), and decode them to NumPy arrays. WORK holds
 environments and formats; ``python benchmarks/remote_peers.py run TOOL URL`` is one epoch in the
 environment of a tool. tf.data is left out: its gs:// storage has no setting for another server.
@@ -26,10 +26,12 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from readers import examples_of, write_mds
+
 IMAGE, LABEL = "image/encoded", "image/class/label"
 BATCH, WORKERS, ROUNDS = 64, 2, 3
 SHUFFLE = 2000  # records in the buffer of WebDataset, which are about 64 MB of these
-CHUNK_BYTES = 8_000_000  # of a shard: boto3 fetches larger ones in ranges, which the server ignores
+SHARD_BYTES = 8_000_000  # of a shard: boto3 fetches larger ones in ranges, which the server ignores
 NETWORKS = {"100 ms, 200 MB/s": (0.1, 200e6), "20 ms, 1 GB/s": (0.02, 1e9)}
 TITLES = {
     "stream": "`Stream`, without a DataLoader",
@@ -63,7 +65,7 @@ S3 = {
 
 
 def write_wds(dataset: Path, folder: Path) -> None:
-    """Writes a tar file for each shard."""
+    """Writes one tar file per shard."""
     from shardmill.loaders import open_dataset
 
     records = open_dataset(dataset, features=[IMAGE, LABEL], decode=False)
@@ -78,34 +80,18 @@ def write_wds(dataset: Path, folder: Path) -> None:
                     tar.addfile(entry, io.BytesIO(data))
 
 
-def examples_of(tars: Path) -> Iterable[tuple[bytes, int]]:
-    """Yields the images and labels of the tar files."""
-    for path in sorted(tars.glob("*.tar")):
-        with tarfile.open(path) as tar:
-            members = iter(tar)
-            for image, label in zip(members, members, strict=True):
-                yield tar.extractfile(image).read(), int(tar.extractfile(label).read())
-
-
-def write_mds(tars: Path, folder: Path) -> None:
-    """Writes shards of MosaicML Streaming."""
-    from streaming import MDSWriter
-
-    columns = {"image": "jpeg", "label": "int"}
-    with MDSWriter(out=str(folder), columns=columns, size_limit=CHUNK_BYTES, exist_ok=True) as out:
-        for image, label in examples_of(tars):
-            out.write({"image": image, "label": label})
-
-
-def write_litdata(tars: Path, folder: Path) -> None:
+def write_litdata(tars: Path, folder: Path, shard_bytes: int) -> None:
     """Writes chunks of LitData."""
     from litdata.streaming import Cache
 
-    cache = Cache(str(folder), chunk_bytes=CHUNK_BYTES)
+    cache = Cache(str(folder), chunk_bytes=shard_bytes)
     for number, (image, label) in enumerate(examples_of(tars)):
         cache[number] = {"image": image, "label": label}
     cache.done()
     cache.merge()
+
+
+WRITERS = {"mds": write_mds, "litdata": write_litdata}
 
 
 # --- Programs: an import, and then the batches of an epoch ----------------------------------------
@@ -240,7 +226,7 @@ class Epoch(NamedTuple):
         slowest: Seconds of the slowest other batch.
         cpu: Milliseconds of CPU a record.
         requests: Number of requests.
-        share: Bytes of answers, as a share of those of the format.
+        share: Bytes of answers, divided by the size of the dataset in the format of the tool.
     """
 
     first: float
@@ -270,7 +256,7 @@ def prepare(dataset: Path, work: Path, tools: Iterable[str]) -> dict[str, str]:
 
 
 def compare(dataset: Path, work: Path, tools: list[str], rounds: int) -> str:
-    """Returns a table for each network, of medians of rounds in which the tools alternate."""
+    """Returns one table per network; its figures are medians of rounds in which tools alternate."""
     from remote import Network, run_bucket, upload
 
     pythons = prepare(dataset, work, tools)
@@ -325,7 +311,7 @@ def main() -> None:
         return
     if sys.argv[1] == "write":
         name, tars, folder = sys.argv[2:]
-        globals()[f"write_{name}"](Path(tars), Path(folder))
+        WRITERS[name](Path(tars), Path(folder), SHARD_BYTES)
         return
     parser = argparse.ArgumentParser()
     parser.add_argument("dataset", type=Path)

@@ -81,6 +81,29 @@ def test_retries_a_call_that_fails_twice(kind, how, strict_bucket, front, no_pau
     assert results[0] == results[1]
 
 
+def test_reads_a_range_of_a_server_that_ignores_ranges(strict_bucket, front, monkeypatch):
+    storage = GcsStorage()
+    storage.replace(f"{strict_bucket}/x", b"data")
+    carry_out = front.carry_out
+
+    def ignore_ranges(call, headers, forward):
+        kept = {name: value for name, value in headers.items() if name.lower() != "range"}
+        assert len(kept) < len(headers) or call.kind != "download"
+        return carry_out(call, kept, forward)
+
+    monkeypatch.setattr(front, "carry_out", ignore_ranges)
+    assert read_range(storage, f"{strict_bucket}/x") == b"at"
+
+
+def test_ranges_share_a_connection(strict_bucket, front):
+    storage = GcsStorage()
+    storage.replace(f"{strict_bucket}/x", b"data")
+    front.reset()
+    for _ in range(20):
+        assert read_range(storage, f"{strict_bucket}/x") == b"at"
+    assert front.connections <= 1
+
+
 def test_retries_a_truncated_error(strict_bucket, front, no_pauses):
     front.fail("download", "truncate", 2)
     with pytest.raises(FileNotFoundError):
