@@ -10,11 +10,10 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from importlib import import_module
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
-from shardmill.pipelines import run
+from shardmill.pipelines import lean_imports, run
 from shardmill.pipelines.commands import INPUT_KINDS, find_parser
 from shardmill.pipelines.commands.parser import check_beam_flags, parse_flags
 from shardmill.pipelines.limits import render_verdicts
@@ -72,10 +71,12 @@ def import_arrow(kind: str) -> None:
         kind: Name of the kind of input.
     """
     pool = INPUT_KINDS[kind].arrow_pool
-    if pool and _ARROW_POOL not in os.environ:
-        os.environ[_ARROW_POOL] = pool
-        import_module("pyarrow")
-        del os.environ[_ARROW_POOL]  # processes that this one starts may choose another
+    if not pool or _ARROW_POOL in os.environ:
+        lean_imports.import_arrow()
+        return
+    os.environ[_ARROW_POOL] = pool
+    lean_imports.import_arrow()
+    del os.environ[_ARROW_POOL]  # processes that this one starts may choose another
 
 
 def configure(
@@ -109,7 +110,8 @@ def run_build(command: str, build: BuildRequest) -> int:
     runner, beam_flags = take_runner(beam_flags)
     config.start(answer, in_memory=runner == IN_MEMORY and not config.dry_run)
     kind = INPUT_KINDS[command]
-    with quiet_import():
+    unused = lean_imports.UNUSED_BY_BUILDS if runner == IN_MEMORY else ()
+    with quiet_import(), lean_imports.without(*unused):
         pipeline_module = kind.load_pipeline()
         from shardmill.pipelines.report.summary import build_result, log_summary, render_build
 

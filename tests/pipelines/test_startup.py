@@ -173,6 +173,7 @@ assert not loaded, loaded
 """
 BEAM = "apache_beam tensorflow keras torch "
 ALL = BEAM + "numpy PIL pyarrow rich google.cloud.storage google.protobuf jinja2"
+UNUSED = "apitools boto3 google.auth google.cloud.storage pandas pymongo"
 # Commands on a dataset, and the modules that they do not load.
 COMMANDS = {
     "steps ds --batch_size=4": ALL,
@@ -185,8 +186,8 @@ COMMANDS = {
     "show ds": BEAM + "google.protobuf",
     "report ds": BEAM,
     "verify ds": BEAM,
-    "images photos other": "tensorflow torch",
-    "rows in.csv rows": "tensorflow tfx_bsl torch",
+    "images photos other": f"tensorflow torch {UNUSED}",
+    "rows in.csv rows": f"tensorflow tfx_bsl torch {UNUSED}",
 }
 
 
@@ -215,6 +216,31 @@ def test_a_command_loads_only_what_it_needs(words, folder):
     command = [sys.executable, "-c", LIGHT, COMMANDS[words], *words.split()]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+LEFT_OUT = """
+import sys
+from shardmill.pipelines.lean_imports import import_arrow, without
+import_arrow()
+with without("google.cloud", "pandas"):
+    for name in ("pandas", "google.cloud.storage"):
+        try:
+            __import__(name)
+        except ModuleNotFoundError as error:
+            assert error.name in (name, "google.cloud"), error.name
+        else:
+            raise AssertionError(name)
+assert "pandas" not in sys.modules
+import google.cloud.storage, pandas
+import pyarrow as pa
+assert pa.array(pandas.Series([1, 2])).to_pylist() == [1, 2]
+with without("pandas"):  # what is imported stays
+    import pandas
+"""
+
+
+def test_what_imports_leave_out_can_be_imported_later():
+    subprocess.run([sys.executable, "-c", LEFT_OUT], check=True)
 
 
 THREADS = """
