@@ -13,7 +13,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
-from shardmill.pipelines import lean_imports, run
+from shardmill.pipelines import quick_start, run
 from shardmill.pipelines.commands import INPUT_KINDS, find_parser
 from shardmill.pipelines.commands.parser import check_beam_flags, parse_flags
 from shardmill.pipelines.limits import render_verdicts
@@ -72,10 +72,10 @@ def import_arrow(kind: str) -> None:
     """
     pool = INPUT_KINDS[kind].arrow_pool
     if not pool or _ARROW_POOL in os.environ:
-        lean_imports.import_arrow()
+        quick_start.import_arrow()
         return
     os.environ[_ARROW_POOL] = pool
-    lean_imports.import_arrow()
+    quick_start.import_arrow()
     del os.environ[_ARROW_POOL]  # processes that this one starts may choose another
 
 
@@ -110,11 +110,11 @@ def run_build(command: str, build: BuildRequest) -> int:
     runner, beam_flags = take_runner(beam_flags)
     config.start(answer, in_memory=runner == IN_MEMORY and not config.dry_run)
     kind = INPUT_KINDS[command]
-    unused = lean_imports.UNUSED_BY_BUILDS if runner == IN_MEMORY else ()
-    with quiet_import(), lean_imports.without(*unused):
+    unused = quick_start.UNUSED_BY_BUILDS if runner == IN_MEMORY else ()
+    with quiet_import(), quick_start.without(*unused):
         pipeline_module = kind.load_pipeline()
         from shardmill.pipelines.report.summary import build_result, log_summary, render_build
-
+    quick_start.remember_signatures()
     started = time.monotonic()
     build_runner = find_runner(runner)
     if config.dry_run:  # which is made here, for any runner that exists

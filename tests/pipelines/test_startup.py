@@ -220,7 +220,7 @@ def test_a_command_loads_only_what_it_needs(words, folder):
 
 LEFT_OUT = """
 import sys
-from shardmill.pipelines.lean_imports import import_arrow, without
+from shardmill.pipelines.quick_start import import_arrow, without
 import_arrow()
 with without("google.cloud", "pandas"):
     for name in ("pandas", "google.cloud.storage"):
