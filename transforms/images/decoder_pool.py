@@ -315,7 +315,7 @@ class Decoder:
         self._wait_until_ready()
         self._socket.settimeout(_PATIENCE * options.limits.decoder_seconds)
         requested = [
-            RequestedImage(ref.uri, ref.size, ref.version, fields, data)
+            RequestedImage(ref.uri, ref.size, ref.version, ref.member, fields, data)
             for ref, fields, data in images
         ]
         pickle.dump(Request(options.pickled, alone, requested), self)  # no copy of the contents

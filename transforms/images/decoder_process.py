@@ -31,7 +31,6 @@ from shardmill.schemas.errors import ChangedError, StorageError
 from shardmill.schemas.example.serialize import encode_example
 from shardmill.schemas.refs import EncodedImage, RejectedError
 from shardmill.schemas.schema_pbtxt.image_features import DEPTH_REDUCED
-from shardmill.schemas.storage.local import LocalStorage
 from shardmill.transforms.images.convert import ConvertedImage, convert_image
 from shardmill.transforms.images.decoder_protocol import (
     GO,
@@ -50,6 +49,7 @@ from shardmill.transforms.images.decoder_protocol import (
     append_reply,
 )
 from shardmill.transforms.images.fields import MASK_FORMAT, convert_mask, place_boxes
+from shardmill.transforms.match.read_input import read_content
 
 LARGE = 320 << 20  # bytes of memory (16 million pixels in color); decoded one at a time
 _ONE_BYTE = frozenset({"1", "L", "P"})  # Pillow's other modes have 4 bytes per pixel, or few have 2
@@ -112,13 +112,11 @@ class Server:
         """Return the record of an image, or the reason that there is none."""
         announced = functools.partial(self._announce, always=announce)
         try:
-            content = source.data
+            content = _read(source)
             if content is None:
-                content = _storage.read_unchanged(source.path, source.size, source.version)
+                return Unread()
             image = convert_image(content, options.image, announced, options.limits.max_pixels)
             return make_record(image, content, source.fields, options)
-        except (ChangedError, FileNotFoundError, StorageError):
-            return Unread()
         except RejectedError as error:
             if error.error in _DAMAGE and not self._opened.fits:
                 return NoMemory(self._opened.inherited)
@@ -154,7 +152,16 @@ class Server:
 
 
 _parse_options = functools.lru_cache(pickle.loads)
-_storage = LocalStorage()
+
+
+def _read(source: RequestedImage) -> bytes | None:
+    """Return the content of an image; None if the worker has to find out why it is not read."""
+    if source.data is not None:
+        return source.data
+    try:
+        return read_content(source.uri, source.size, source.version, source.member)
+    except (ChangedError, FileNotFoundError, RejectedError, StorageError):
+        return None
 
 
 def make_record(

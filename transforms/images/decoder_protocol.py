@@ -71,16 +71,18 @@ class RequestedImage(NamedTuple):
     """An image of a request.
 
     Attributes:
-        path: Path of the file.
-        size: Bytes of the file.
-        version: Version of the file, as in ``InputRef``.
+        uri: As in ``InputRef``, as are the next three.
+        size: Bytes of the image.
+        version: Version of the file.
+        member: Where it is in an archive.
         fields: Values of features that do not come from the file, by ``Feature.field``.
-        data: Content of the file; None to read a local file.
+        data: Content of the image; None to read it from a local file.
     """
 
-    path: str
+    uri: str
     size: int
     version: str
+    member: tuple[Any, ...]
     fields: dict[str, Any]
     data: bytes | None
 
@@ -138,7 +140,7 @@ class Rejected(msgspec.Struct, tag=True):
 
 
 class Unread(msgspec.Struct, tag=True):
-    """The file cannot be read, or has changed."""
+    """The image cannot be read, or its file has changed."""
 
 
 class NoMemory(msgspec.Struct, tag=True):

@@ -320,11 +320,14 @@ def _decode(
     """
     _read_masks(images, results)
     images = [image for image in images if image.ref.key not in results]
-    if images and not (scheme_of(images[0].ref.uri) or images[0].ref.member):
-        small = [image for image in images if image.ref.size <= MAX_FILE_BYTES]
-        _make_records(pool, task, small, results)
-        images = [image for image in images if image.ref.key not in results]
+    _make_records(pool, task, [image for image in images if _is_local(image.ref)], results)
+    images = [image for image in images if image.ref.key not in results]
     _make_records(pool, task, _read(images, results), results)
+
+
+def _is_local(ref: InputRef) -> bool:
+    """Return whether decoder processes can read an input."""
+    return not scheme_of(ref.file) and ref.size <= MAX_FILE_BYTES
 
 
 def _make_records(

@@ -7,6 +7,7 @@ import struct
 import time
 import zlib
 from collections.abc import Sequence
+from typing import Any
 
 from shardmill.schemas.errors import ChangedError, StorageError
 from shardmill.schemas.refs import TRANSIENT, InputRef, MemberRange, RejectedError
@@ -74,9 +75,7 @@ def _try_read(ref: InputRef) -> bytes | RejectedError | StorageError:
     if ref.size > MAX_FILE_BYTES:
         return RejectedError("read", "too_large", f"{ref.size:,} bytes exceed {MAX_FILE_BYTES:,}")
     try:
-        if ref.member:
-            return read_member(ref)
-        return open_storage(ref.uri).read_unchanged(ref.uri, ref.size, ref.version)
+        return read_content(ref.uri, ref.size, ref.version, ref.member)
     except FileNotFoundError:
         return RejectedError("read", "not_found", "the file was there when it was listed")
     except PermissionError:
@@ -92,19 +91,29 @@ def _try_read(ref: InputRef) -> bytes | RejectedError | StorageError:
         return RejectedError("read", "unreadable", cause.strerror or str(cause))
 
 
-def read_member(ref: InputRef) -> bytes:
-    """Return the content of a member, if its archive still has the given size and version.
+def read_content(uri: str, size: int, version: str, member: tuple[Any, ...]) -> bytes:
+    """Return the content of an input, if its file still has the size and version of its listing.
+
+    Args:
+        uri: See ``InputRef``, as for the others.
+        size: Bytes of the content.
+        version: Version of a file.
+        member: Fields of the ``MemberRange`` of a member; empty for a file.
 
     Raises:
-        ChangedError: The archive changed.
+        ChangedError: The file or archive changed.
+        FileNotFoundError: It does not exist.
         RejectedError: The member is damaged.
+        StorageError: Reading failed.
     """
-    where = MemberRange(*ref.member)
+    if not member:
+        return open_storage(uri).read_unchanged(uri, size, version)
+    where = MemberRange(*member)
     with open_storage(where.path).open_at(where.path) as reader:
         changed = where.file_version and reader.version != where.file_version
         if changed or reader.size != where.file_size:
             raise changed_size(size=where.file_size, actual=reader.size)
-        return read_range(reader, where, ref.size)
+        return read_range(reader, where, size)
 
 
 def read_range(reader: RandomReader, where: MemberRange, size: int) -> bytes:

@@ -29,6 +29,7 @@ from shardmill.schemas.refs import MatchCounts, sum_counts
 from shardmill.schemas.storage import open_storage
 from shardmill.schemas.tfrecord.framing import frame
 from shardmill.transforms import LabelSpec, find_input, read_input
+from shardmill.transforms.images import encoder
 from shardmill.transforms.images.containers import Spool
 from shardmill.transforms.match import read_input as read_input_module
 from shardmill.transforms.match.containers.expand import MemberOptions, expand, is_archive
@@ -392,13 +393,14 @@ def test_a_member_that_could_not_be_read_is_tried_again(photos, tmp_path, monkey
         tmp_path / "a.tar", {f"x/{n}.jpg": data for n, data in enumerate(jpegs(photos)[:4])}
     )
 
-    def read(ref: InputRef, real=read_input_module.read_member) -> bytes:
-        if ref.key == "x/1.jpg":
+    def read(uri: str, *args, real=read_input_module.read_content) -> bytes:
+        if uri.endswith("x/1.jpg"):
             raise FileNotFoundError
-        return real(ref)
+        return real(uri, *args)
 
     with monkeypatch.context() as patch:
-        patch.setattr(read_input_module, "read_member", read)
+        patch.setattr(encoder, "_is_local", lambda _: False)  # read in this process, as of a bucket
+        patch.setattr(read_input_module, "read_content", read)
         first = build(source, tmp_path / "ds", max_reject_fraction=0.5)
     assert first.inputs.rejected_by_reason == {"not_found": 1}
     again, _ = build_dataset(input=source, output=tmp_path / "ds", **OPTIONS)
