@@ -15,6 +15,7 @@ import json
 import os
 import shutil
 import subprocess
+import tarfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -26,11 +27,13 @@ from timing import FailedError, folder_bytes, run_tree
 from updates import CASES, Update
 
 HERE = Path(__file__).resolve().parent
-SIZE = 224
-PHOTOS = {"images": "500x375", "large": "4000x3000"}  # kinds of builds, and sizes of their photos
+# Kinds of builds of images, and the sizes of their photos and records.
+PHOTOS = {"images": "500x375", "large": "4000x3000", "small": "32x32"}
+SIZES = {"images": 224, "large": 224, "small": 32}
 TOOLS = {
     "images": (*SHARED, *PACKAGES),
     "large": (*SHARED, *PACKAGES, "shardmill --reducing_gap=1", "shardmill --reducing_gap=0"),
+    "small": (*SHARED, *PACKAGES, "shardmill tar"),  # the last: from one archive
     "rows": ("shardmill", "floor", "tutorial", "tfds", "datasets", "ray"),
     "updates": tuple(CASES),
 }
@@ -53,8 +56,8 @@ def command(tool: str, kind: str, work: Path, source: Path, out: Path) -> list[s
     if tool == "shardmill" or tool in SHARED:
         if kind == "rows":
             return [python, *rows.command(tool, source, out)[1:]]
-        return [python, *images.commands(source, out, SIZE)[tool][1:]]
-    size = [] if kind == "rows" else [str(SIZE)]
+        return [python, *images.commands(source, out, SIZES[kind])[tool][1:]]
+    size = [] if kind == "rows" else [str(SIZES[kind])]
     return [python, str(HERE / "tool_runners.py"), tool, str(source), str(out), *size]
 
 
@@ -123,21 +126,22 @@ class Bench:
 
 
 def measure_builds(bench: Bench, rounds: Rounds, flags: argparse.Namespace, kind: str) -> None:
-    """Measures builds from scratch of images, large photos or rows."""
-    counts = {"images": flags.counts, "large": flags.large, "rows": flags.rows}[kind]
+    """Measures builds from scratch of images, large photos, small pictures or rows."""
+    counts = {
+        "images": flags.counts,
+        "large": flags.large,
+        "small": flags.small,
+        "rows": flags.rows,
+    }[kind]
     for turn in range(flags.rounds):
         for count in counts:
-            if kind in PHOTOS:
-                folder = "photos" if kind == "images" else kind
-                source = bench.work / f"{folder}-{count}"
-                images.write_photos(source, count, PHOTOS[kind])
-            else:
-                source = bench.work / f"table-{count}.csv"
-                _ = source.exists() or rows.write_table(bench.work, count)
+            source = write_source(bench.work, kind, count)
             for tool in selected(flags, kind):
 
                 def build(tool: str = tool, source: Path = source, count: int = count) -> dict:
                     name, *options = tool.split()
+                    if options == ["tar"]:
+                        source, options = write_archive(source), []
                     bench.fresh()
                     done = bench.run(name, kind, source, options)
                     if kind in PHOTOS and (found := len(set(bench.keys(name)))) != count:
@@ -146,6 +150,25 @@ def measure_builds(bench: Bench, rounds: Rounds, flags: argparse.Namespace, kind
 
                 what = {"kind": kind, "tool": tool, "case": str(count), "round": turn}
                 rounds.measure(what, build)
+
+
+def write_source(work: Path, kind: str, count: int) -> Path:
+    """Writes the input of a build, unless it is there, and returns its path."""
+    if kind in PHOTOS:
+        source = work / f"{'photos' if kind == 'images' else kind}-{count}"
+        return images.write_photos(source, count, PHOTOS[kind])
+    source = work / f"table-{count}.csv"
+    _ = source.exists() or rows.write_table(work, count)
+    return source
+
+
+def write_archive(folder: Path) -> Path:
+    """Writes a folder as one tar archive, unless it is there, and returns its path."""
+    path = folder.with_suffix(".tar")
+    if not path.exists():
+        with tarfile.open(path, "w", dereference=True) as archive:
+            archive.add(folder, ".")
+    return path
 
 
 def measure_updates(bench: Bench, rounds: Rounds, flags: argparse.Namespace) -> None:
@@ -182,6 +205,7 @@ def main() -> None:
     parser.add_argument("--tools", nargs="+", help="measure only these")
     parser.add_argument("--counts", nargs="+", type=int, default=[500, 3_500, 20_000])
     parser.add_argument("--large", nargs="+", type=int, default=[20, 120])
+    parser.add_argument("--small", nargs="+", type=int, default=[10_000, 60_000])
     parser.add_argument("--rows", nargs="+", type=int, default=[20_000, 200_000])
     parser.add_argument("--photos", type=int, default=20_000, help="photos before an update")
     parser.add_argument("--added", type=int, default=200)

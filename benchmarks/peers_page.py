@@ -15,6 +15,7 @@ from plots import plot_bars
 NAMES = {
     "shardmill": "Shardmill",
     "shardmill png": "Shardmill, PNG",
+    "shardmill tar": "Shardmill, one archive",
     "floor": "hand-written floor",
     "tutorial": "the tutorials' loop",
     "beam": "plain Beam",
@@ -68,6 +69,13 @@ the record; 0 decodes all pixels. The tutorials' loop and img2dataset decode all
 tools what Pillow's `draft` gives them at three times the size.
 
 {large}
+
+## Small pictures
+
+JPEGs of 32x32 become records of the same size, so that the cost of a file decides. Shardmill also
+reads all of them from one tar archive.
+
+{small}
 
 ## Rows
 
@@ -231,8 +239,8 @@ def without_sections(page: str, kinds: set[str]) -> str:
 
 def write_page(folder: Path, found: list[dict], flags: argparse.Namespace) -> None:
     """Writes the page and its plots to a folder."""
-    kinds = ("images", "large", "rows", "updates")
-    images, large, rows, updates = (Results(found, kind) for kind in kinds)
+    kinds = ("images", "large", "small", "rows", "updates")
+    images, large, small, rows, updates = (Results(found, kind) for kind in kinds)
     failures = [
         f"- {NAMES[each['tool']]}, {each['case']}: {' '.join(each['failed'].split())}"
         for each in found
@@ -242,6 +250,7 @@ def write_page(folder: Path, found: list[dict], flags: argparse.Namespace) -> No
         machine=f"{os.cpu_count()} cores, Python {platform.python_version()}",
         images=builds_table(images, flags.counts, "images"),
         large=builds_table(large, flags.large, "photos"),
+        small=builds_table(small, flags.small, "pictures"),
         rows=builds_table(rows, flags.rows, "rows"),
         updates=updates_table(updates, flags.photos),
         failures="\n".join(["\n## Failed\n", *failures, ""] if failures else [""]),
