@@ -7,6 +7,7 @@ small build. Left out of an import, a package stays unavailable to Beam and Arro
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 import sys
 from collections.abc import Iterator, Sequence
@@ -40,6 +41,7 @@ def import_arrow() -> None:
         pa.array([])  # from here on, it takes pandas for missing
 
 
+@functools.cache
 def remember_signatures() -> None:
     """Compute the signatures of the methods of Beam's DoFns once.
 

@@ -17,6 +17,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from shardmill.pipelines.commands import IMAGES, NewProgress
+from shardmill.pipelines.quick_start import remember_signatures
 from shardmill.pipelines.report.terminal import (
     SIGNALS,
     delayed_signals,
@@ -210,6 +211,7 @@ class _Run:
         parts = progress.Progress(phase="starting", unit="parts", rejects_name="")
         run_progress = self.new_progress() if in_process else parts
         options = CachedOptions([*self.argv])
+        remember_signatures()
         with _interruptible() as signals, contextlib.ExitStack() as stack:
             runner = self.runner.make()
             with delayed_signals():  # until it is known what to delete

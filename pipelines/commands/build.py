@@ -114,7 +114,6 @@ def run_build(command: str, build: BuildRequest) -> int:
     with quiet_import(), quick_start.without(*unused):
         pipeline_module = kind.load_pipeline()
         from shardmill.pipelines.report.summary import build_result, log_summary, render_build
-    quick_start.remember_signatures()
     started = time.monotonic()
     build_runner = find_runner(runner)
     if config.dry_run:  # which is made here, for any runner that exists
